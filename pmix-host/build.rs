@@ -1,12 +1,12 @@
-//! Tells the code whether the shim was built, and the linker what libpmix shall find.
+//! Sets `cfg` by whether the shim was built, and the symbols that the linker exports for libpmix.
 
 fn main() {
     println!("cargo:rustc-check-cfg=cfg(have_pmix)");
     println!("cargo:rerun-if-changed=build.rs");
     if std::env::var_os("DEP_WIREUP_SHIM_LIBRARY").is_some() {
         println!("cargo:rustc-cfg=have_pmix");
-        // Functions of the C library that libpmix finds here instead: src/peers.rs has accept, src/acks.rs read and epoll_wait,
-        // src/links.rs opendir and unlink.
+        // Functions of the C library that libpmix finds here instead: src/peer_filter.rs has accept, src/tcp_acks.rs read
+        // and epoll_wait, src/cleanup_filter.rs opendir and unlink.
         let linker = std::env::var("RUSTC_LINKER").unwrap_or_default();
         let is_zig = linker
             .rsplit('/')

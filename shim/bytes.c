@@ -27,7 +27,7 @@ void out_free(struct out *o)
     o->failed = true;
 }
 
-/* Room for len more bytes; NULL when there is none. */
+/* Makes room for len more bytes and returns it; NULL when there is none. */
 static uint8_t *grow(struct out *o, size_t len)
 {
     const size_t most = (size_t)WIREUP_HEADER_LEN + WIREUP_MAX_PAYLOAD;
@@ -144,7 +144,7 @@ uint8_t *out_finish(struct out *o, uint16_t op, uint64_t id, size_t *len)
 
 struct block {
     struct block *before;
-    void *adopted; /* memory of someone else's malloc, or NULL */
+    void *adopted; /* memory from another malloc, or NULL */
 };
 
 void *arena_alloc(struct arena *a, size_t size)
@@ -155,7 +155,7 @@ void *arena_alloc(struct arena *a, size_t size)
     size = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     if (size > a->left) {
         const size_t head = (sizeof(struct block) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-        /* What does not fit is abandoned: blocks are large compared with most requests. */
+        /* The rest of the block is abandoned: blocks are large compared with most requests. */
         const size_t room = size > BLOCK_SIZE ? size : BLOCK_SIZE;
         struct block *block = calloc(1, head + room);
         if (block == NULL) {

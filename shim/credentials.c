@@ -1,11 +1,11 @@
-/* The upcalls for credentials: munge makes and checks those of its kind, the agent those of ours. */
+/* The upcalls for credentials: munge makes and checks its own kind, the agent wireup's kind. */
 #include <string.h>
 
 #include "shim.h"
 
 /*
- * Which of the kinds of credentials comes first in PMIX_CRED_TYPE, a list of the caller's, in the
- * order of its preference; without a list munge's, then ours.
+ * The kinds of credentials in the order of the caller's preference: its list PMIX_CRED_TYPE; without a
+ * list munge's, then wireup's.
  */
 struct kinds {
     bool munge;

@@ -13,7 +13,7 @@ static void *take_memory(struct in *in, size_t size)
     return memory;
 }
 
-/* Bytes copied into the arena, terminated for readers that take them for a text. */
+/* Copies bytes into the arena, terminated for readers that take them for a text. */
 static void take_object(struct in *in, pmix_byte_object_t *bo)
 {
     size_t len;
@@ -200,7 +200,7 @@ static void take_array(struct in *in, pmix_value_t *value, unsigned depth)
     }
 }
 
-/* False if the value is of a type that cannot be rebuilt. */
+/* Takes a value; returns false if its type cannot be rebuilt. */
 static bool take_value(struct in *in, pmix_value_t *value, unsigned depth)
 {
     const uint8_t tag = take_u8(in);
@@ -260,7 +260,7 @@ static pmix_info_t *take_info_list(struct in *in, size_t *count, unsigned depth)
     if (listed == 0) {
         return NULL;
     }
-    /* A claimed count is at least backed by as many bytes of payload. */
+    /* The payload has at least as many bytes as the claimed count. */
     pmix_info_t *infos = take_memory(in, listed * sizeof(*infos));
     for (size_t i = 0; i < listed && in_ok(in); i++) {
         pmix_info_t *info = &infos[*count];
@@ -276,7 +276,7 @@ static pmix_info_t *take_info_list(struct in *in, size_t *count, unsigned depth)
             if (flags != 0) {
                 in_fail(in, PMIX_ERR_NOT_SUPPORTED);
             }
-            memset(info, 0, sizeof(*info)); /* its place is the next one's */
+            memset(info, 0, sizeof(*info)); /* the next one takes its place */
             continue;
         }
         if (flags != 0) {

@@ -1,4 +1,4 @@
-/* What the host process calls besides the link: version, decoded arguments. */
+/* The functions that the host process calls besides the link: version, decoded arguments. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 _Static_assert(WIREUP_MAX_KEY == PMIX_MAX_KEYLEN && WIREUP_MAX_NSPACE == PMIX_MAX_NSLEN,
                "limits of wire.h are PMIx's");
 
-/* The build has it from Cargo.toml. */
+/* The build takes the version from Cargo.toml. */
 #if !defined(WIREUP_VERSION)
 #define WIREUP_VERSION "unknown"
 #endif

@@ -19,7 +19,7 @@
 #define WIREUP_EXPORT
 #endif
 
-/* WIREUP_SHIM_ABI of the build; to be compared before anything else is called. */
+/* Returns WIREUP_SHIM_ABI of the build; compare it before any other call. */
 WIREUP_EXPORT uint32_t wireup_shim_abi(void);
 
 /* "wireup-shim-version=" and the version of the build, for programs that read the file and do not load it. */
@@ -37,7 +37,7 @@ WIREUP_EXPORT int wireup_link_start(int fd, wireup_lost_fn lost);
  * refused. The lost function is not called. Not from an upcall. */
 WIREUP_EXPORT void wireup_link_stop(void);
 
-/* The module for PMIx_server_init of a libpmix of this version, static. */
+/* Returns the module for PMIx_server_init of a libpmix of this version, static. */
 WIREUP_EXPORT pmix_server_module_t *wireup_module(uint32_t major, uint32_t minor);
 
 /* Forwards libpmix's own alerts, about monitored heartbeats and files, to the launcher: they reach the
@@ -60,23 +60,23 @@ typedef struct wireup_infos wireup_infos_t;
 WIREUP_EXPORT pmix_status_t wireup_infos_decode(const uint8_t *bytes, size_t len,
                                                 wireup_infos_t **list);
 
-/* The array, NULL if empty; valid until the list is freed. */
+/* Returns the array, NULL if empty; valid until the list is freed. */
 WIREUP_EXPORT pmix_info_t *wireup_infos_items(const wireup_infos_t *list);
 WIREUP_EXPORT size_t wireup_infos_count(const wireup_infos_t *list);
 
-/* NULL is allowed. */
+/* Frees a list of infos. NULL is allowed. */
 WIREUP_EXPORT void wireup_infos_free(wireup_infos_t *list);
 
-/* A process name with an nspace of len bytes, cut at PMIX_MAX_NSLEN; NULL without memory. */
+/* Makes a process name with an nspace of len bytes, cut at PMIX_MAX_NSLEN; NULL without memory. */
 WIREUP_EXPORT pmix_proc_t *wireup_proc_new(const char *nspace, size_t len, uint32_t rank);
 
-/* NULL is allowed. */
+/* Frees a process name. NULL is allowed. */
 WIREUP_EXPORT void wireup_proc_free(pmix_proc_t *proc);
 
-/* A copy of len bytes, len may be 0; NULL without memory. */
+/* Makes a copy of len bytes, len may be 0; NULL without memory. */
 WIREUP_EXPORT pmix_byte_object_t *wireup_bytes_new(const uint8_t *bytes, size_t len);
 
-/* NULL is allowed. */
+/* Frees a byte object. NULL is allowed. */
 WIREUP_EXPORT void wireup_bytes_free(pmix_byte_object_t *bytes);
 
 #endif

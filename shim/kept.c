@@ -51,7 +51,7 @@ bool keep_files(const pmix_info_t directives[], size_t count)
         const pmix_value_t *value = &directives[i].value;
         if (strncmp(directives[i].key, PMIX_REGISTER_CLEANUP_DIR, PMIX_MAX_KEYLEN) == 0
             && value->type == PMIX_STRING && value->data.string != NULL) {
-            /* Several, with commas between. */
+            /* Several paths, separated by commas. */
             for (const char *at = value->data.string; *at != '\0'; at += strspn(at, ",")) {
                 const size_t len = strcspn(at, ",");
                 kept &= keep(at, len);

@@ -15,7 +15,7 @@
 
 #include "shim.h"
 
-/* A callback that the reader thread shall make. */
+/* A callback that the reader thread is to make. */
 struct refusal {
     struct refusal *next;
     struct completion completion;
@@ -58,7 +58,7 @@ static bool send_all(const uint8_t *bytes, size_t len)
             len -= (size_t)n;
         } else if (n == 0 || errno != EINTR) {
             sent = false;
-            /* Half a frame may be out: nothing may follow it. The reader sees the end. */
+            /* Half a frame may have been sent: nothing may follow it. The reader detects the end. */
             shutdown(link_.fd, SHUT_RDWR);
         }
     }
@@ -85,7 +85,7 @@ pmix_status_t link_request(struct out *o, uint16_t op, const struct completion *
         out_free(o);
         return PMIX_ERR_OUT_OF_RESOURCE;
     }
-    /* Before it is sent: the answer may overtake our return. */
+    /* Added before the request is sent: the answer may arrive before this function returns. */
     const uint64_t id = pending_add(op, completion);
     if (id == 0) {
         out_free(o);
@@ -98,7 +98,7 @@ pmix_status_t link_request(struct out *o, uint16_t op, const struct completion *
     if (!sent && pending_take(id, op, &back)) {
         return PMIX_ERR_LOST_CONNECTION;
     }
-    /* Sent, or already completed by the reader, which saw the link end. */
+    /* Sent, or already completed by the reader, which detected the end of the link. */
     return PMIX_SUCCESS;
 }
 
@@ -146,7 +146,7 @@ static enum outcome receive(uint8_t *bytes, size_t len)
     return GOT_IT;
 }
 
-/* A spawn that succeeded names its job, and a tool gets a name. */
+/* Whether the answer has the name that it needs: a spawn that succeeded names its job, and a tool gets a name. */
 static bool is_good_name(uint16_t op, const struct answer *answer)
 {
     if ((op != WIREUP_OP_SPAWN && op != WIREUP_OP_TOOL_CONNECTED) || answer->status != PMIX_SUCCESS) {

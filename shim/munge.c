@@ -1,10 +1,10 @@
 /*
- * Credentials of munge, which a daemon on every host of a site makes and checks. It vouches for the
+ * Credentials of munge, which a daemon on every host of a site makes and checks. It confirms the
  * user and group of the process that asks: this one has those of the job's ranks.
  *
  * The library is loaded at the first request, and the daemon may be slow: so a separate thread does
  * it, one request at a time, and ends when there is none. Requests that it cannot serve go to the
- * agent, or is refused.
+ * agent, or are refused.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -16,7 +16,7 @@
 
 #include "shim.h"
 
-/* From munge.h; its interface has not changed since libmunge.so.2. */
+/* Copied from munge.h; the interface has not changed since libmunge.so.2. */
 enum { EMUNGE_SUCCESS = 0, EMUNGE_SOCKET = 6 };
 typedef int encode_fn(char **credential, void *context, const void *payload, int len);
 typedef int decode_fn(const char *credential, void *context, void **payload, int *len, uid_t *uid,
@@ -43,7 +43,7 @@ static struct {
     struct errand **last;
 } queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .idle = PTHREAD_COND_INITIALIZER};
 
-/* Held while libpmix is called back, and to end that for good. */
+/* Held while libpmix is called back, and to end callbacks permanently. */
 static pthread_mutex_t calling = PTHREAD_MUTEX_INITIALIZER;
 static bool stopped;
 
@@ -72,7 +72,7 @@ static void set_key(pmix_info_t *info, const char *key)
     strncpy(info->key, key, PMIX_MAX_KEYLEN);
 }
 
-/* A credential's type, and with ids its user; NULL without memory. */
+/* Returns a credential's type, and with ids its user, as infos; NULL without memory. */
 static wireup_infos_t *describe(const uid_t *uid, const gid_t *gid)
 {
     static const char type[] = "munge";
@@ -172,7 +172,7 @@ static void *worker(void *unused)
     return NULL;
 }
 
-/* With the queue locked, and the thread at its end. */
+/* Joins the thread, which is at its end. Call with the queue locked. */
 static void join(void)
 {
     if (queue.to_join) {
@@ -181,7 +181,7 @@ static void join(void)
     }
 }
 
-/* With the queue locked. */
+/* Starts the thread. Call with the queue locked. */
 static bool start(void)
 {
     if (!queue.running) {
@@ -212,7 +212,7 @@ static pmix_status_t ask(struct out *request, uint16_t op, char *credential, boo
         .id = id, .op = op, .credential = credential, .may_forward = may_forward, .request = *request};
     memset(request, 0, sizeof(*request));
     pthread_mutex_lock(&queue.lock);
-    /* It looks into the queue when it gets the lock. */
+    /* The thread takes the request when it gets the lock. */
     const bool started = start();
     if (started) {
         if (queue.first == NULL) {
@@ -228,7 +228,7 @@ static pmix_status_t ask(struct out *request, uint16_t op, char *credential, boo
         out_free(&errand->request);
         free(errand->credential);
         free(errand);
-        /* Else the link has ended, and has called back. */
+        /* If the request is not ours, the link has ended, and has called back. */
         return ours ? PMIX_ERR_OUT_OF_RESOURCE : PMIX_SUCCESS;
     }
     return PMIX_SUCCESS;
@@ -263,7 +263,7 @@ void munge_stop(void)
     pthread_mutex_lock(&calling);
     stopped = true;
     pthread_mutex_unlock(&calling);
-    /* A daemon that does not answer is not waited for longer; the process ends anyway. */
+    /* The wait is limited: the daemon may not answer, and the process ends in any case. */
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 1;

@@ -82,7 +82,7 @@ bool pending_drain(struct completion *completion)
     return true;
 }
 
-/* libpmix calls it when it is done with the infos; list may be NULL. */
+/* Frees infos; libpmix calls this function when it needs them no more. list may be NULL. */
 static void release_infos(void *list)
 {
     wireup_infos_free(list);
@@ -176,15 +176,15 @@ static void call_back(const struct completion *completion, struct answer *answer
         }
         completion->call.spawn(answer->status, answer->status == PMIX_SUCCESS ? nspace : NULL,
                                completion->cbdata);
-        /* Only now libpmix, which may have changed the name, knows that the caller may want the job's output. */
+        /* Not before: now libpmix, which may have changed the name, knows that the caller may want the job's output. */
         if (answer->status == PMIX_SUCCESS) {
             notice_of_spawn((const char *)answer->data, answer->data_len);
         }
         break;
     }
     case COMPLETE_TOOL: {
-        /* Never an error: libpmix 4.2 then uses memory that it has freed. A tool without a name of the
-         * agent's loses its connection, for the agent is gone. */
+        /* The status is never an error: libpmix 4.2 then uses memory that it has freed. A tool without
+         * a name from the agent loses its connection, because the agent is gone. */
         pmix_proc_t proc;
         memset(&proc, 0, sizeof(proc));
         if (answer->status == PMIX_SUCCESS) {
@@ -220,8 +220,8 @@ static void on_libpmix_thread(pmix_status_t status, void *data)
 /*
  * Whether libpmix's callback touches data that only its own thread may touch. That of a spawn
  * records the caller's output subscriptions; the others append the answer to the client's send
- * queue, and one that was put there while libpmix sends may never be. The rest goes to that thread
- * by itself.
+ * queue, and an answer that is appended while libpmix sends may never be sent. Other callbacks pass
+ * their data to that thread themselves.
  */
 static bool is_for_libpmix_thread(const struct completion *completion)
 {
@@ -241,7 +241,7 @@ static bool is_for_libpmix_thread(const struct completion *completion)
     return true;
 }
 
-/* libpmix's thread is asked to forget a process it never knew, and calls back then. */
+/* Asks libpmix's thread to forget a process that it never knew, so that the callback runs there. */
 void complete(const struct completion *completion, struct answer *answer)
 {
     struct shifted *shifted = NULL;

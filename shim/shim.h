@@ -1,4 +1,4 @@
-/* Inside of the shim: bytes, values, link. */
+/* Internal functions of the shim: bytes, values, link. */
 #ifndef WIREUP_SHIM_H
 #define WIREUP_SHIM_H
 
@@ -73,10 +73,10 @@ void put_codes(struct out *o, const pmix_status_t *codes, size_t count);
 void put_texts(struct out *o, char *const *texts); /* up to the NULL behind the last; NULL counts as none */
 void put_queries(struct out *o, const pmix_query_t *queries, size_t count);
 void put_apps(struct out *o, const pmix_app_t *apps, size_t count);
-/* An info list whose memory is in the arena. Infos of types that cannot be rebuilt are left out,
+/* Takes an info list whose memory is in the arena. Infos of types that cannot be rebuilt are left out,
  * or make the list fail with PMIX_ERR_NOT_SUPPORTED if they are required. */
 pmix_info_t *take_infos(struct in *in, size_t *count);
-/* A list of published values whose memory is in the arena. Those of types that cannot be rebuilt
+/* Takes a list of published values whose memory is in the arena. Those of types that cannot be rebuilt
  * are left out. */
 pmix_pdata_t *take_pdata(struct in *in, size_t *count);
 
@@ -114,7 +114,7 @@ struct completion {
     void *cbdata;
 };
 
-/* What the agent answered. */
+/* The answer of the agent. */
 struct answer {
     pmix_status_t status;
     uint8_t *frame; /* payload that data points into; taken over by complete() */
@@ -125,32 +125,33 @@ struct answer {
     size_t found_count;
 };
 
-/* Adds an entry; its id, or 0 if the table is closed or out of memory. */
+/* Adds an entry; returns its id, or 0 if the table is closed or out of memory. */
 uint64_t pending_add(uint16_t op, const struct completion *completion);
-/* Removes an entry: true exactly once per id, and only for the operation it was added with. */
+/* Removes an entry; returns true exactly once per id, and only for the operation it was added with. */
 bool pending_take(uint64_t id, uint16_t op, struct completion *completion);
-/* Removes any entry, for teardown; the table takes no more from now on. */
+/* Removes any entry, for teardown; from now on the table refuses new ones. */
 bool pending_drain(struct completion *completion);
-/* Calls back. Never on a thread that is inside an upcall. */
+/* Calls libpmix back. Never call on a thread that is inside an upcall. */
 void complete(const struct completion *completion, struct answer *answer);
 
 /* ---- link.c: the upcall socket ---- */
 
-/* Both send the frame and free o. PMIX_SUCCESS, or an error: nothing was sent. */
+/* Sends the frame as a notice and frees o. PMIX_SUCCESS, or an error: nothing was sent. */
 pmix_status_t link_notice(struct out *o, uint16_t op);
-/* The answer to a spawn has been passed on: libpmix forwards what its caller wants of the new job. */
+/* Reports that the answer to a spawn has been passed on: libpmix forwards the output that its caller wants. */
 void notice_of_spawn(const char *nspace, size_t len);
-/* With PMIX_SUCCESS the completion is called exactly once, otherwise never. */
+/* Sends the frame as a request and frees o. With PMIX_SUCCESS the completion is called exactly once, otherwise
+ * nothing was sent and it is never called. */
 pmix_status_t link_request(struct out *o, uint16_t op, const struct completion *completion);
 /* Sends a request whose completion was added to the table before, and empties o. If that fails the
  * completion is called. Not from an upcall. */
 void link_forward(uint64_t id, uint16_t op, struct out *o);
-/* Has the reader thread complete it with status; for upcalls that cannot refuse. */
+/* Has the reader thread complete a request with status; for upcalls that cannot refuse. */
 void link_refuse_later(const struct completion *completion, pmix_status_t status);
 
 /* ---- kept.c: files that libpmix must not remove ---- */
 
-/* Remembers the directories of which a client asked to remove only empty ones. False without
+/* Remembers the directories of which a client asked to remove only empty ones. Returns false without
  * memory. */
 bool keep_files(const pmix_info_t directives[], size_t count);
 
@@ -159,12 +160,12 @@ bool keep_files(const pmix_info_t directives[], size_t count);
 /* Makes a credential; if munge cannot and may_forward is set, the agent gets the request instead. */
 pmix_status_t munge_make(struct out *request, uint16_t op, bool may_forward,
                          const struct completion *completion);
-/* Whether a credential is munge's; NULL is none. */
+/* Whether a credential is munge's; NULL is no credential. */
 bool munge_made(const pmix_byte_object_t *credential);
 /* Checks a credential of munge. */
 pmix_status_t munge_check(struct out *request, uint16_t op, const pmix_byte_object_t *credential,
                           const struct completion *completion);
-/* No more callbacks to libpmix from here. Pending requests are left to the table. */
+/* Ends callbacks to libpmix from munge's thread. Pending requests are left to the table. */
 void munge_stop(void);
 
 /* ---- credentials.c: upcalls; see pmix_server.h ---- */

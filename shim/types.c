@@ -1,4 +1,4 @@
-/* Which PMIx type has which tag on the wire, and how it lies in memory. */
+/* The tag of each PMIx type on the wire, and its layout in memory. */
 #include "types.h"
 
 _Static_assert(sizeof(bool) == 1 && sizeof(int) == 4 && sizeof(pid_t) == 4 && sizeof(size_t) == 8

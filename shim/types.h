@@ -18,7 +18,7 @@ struct type {
 const struct type *type_of_pmix(pmix_data_type_t pmix);
 const struct type *type_of_tag(uint8_t tag);
 
-/* Whether a value of this type holds a pointer to what an array holds inline. */
+/* Whether a value of this type holds a pointer to the object that an array holds inline. */
 static inline bool is_boxed(const struct type *type)
 {
     return type->shape == PROC || type->shape == PROC_INFO || type->shape == DEVICE_DISTANCE;

@@ -54,7 +54,7 @@
 #define PARAMETER_BYTES(n) const pmix_byte_object_t *bytes##n,
 #define PUT_BYTES(n) put_byte_object(&o, bytes##n);
 
-/* Bytes that are ours from the call on, also when we refuse. */
+/* Bytes that the shim owns from the call on, also when it refuses. */
 #define PARAMETER_OWNED_BYTES(n) char *bytes##n, size_t nbytes##n,
 #define PUT_OWNED_BYTES(n)                                    \
     put_bytes(&o, bytes##n, bytes##n == NULL ? 0 : nbytes##n); \
@@ -128,7 +128,7 @@
         }                                                                                        \
     }
 
-/* An upcall without an answer: done as soon as it is sent. */
+/* An upcall without an answer: complete as soon as it is sent. */
 #define NOTICE(name, message, answer, ...)                                                       \
     static pmix_status_t upcall_##name(EACH(PARAMETER_, __VA_ARGS__) CALLBACK_##answer cbfunc,   \
                                        void *cbdata)                                             \
@@ -177,7 +177,7 @@
     REQUEST_WITHOUT_STATUS(log, LOG, OP, PROC, INFOS, INFOS)                                     \
     REQUEST_WITHOUT_STATUS(tool_connected, TOOL_CONNECTED, TOOL, VARIABLE_INFOS)
 
-/* A notice is done for libpmix, unless the agent is gone. */
+/* Sends a notice; libpmix needs no callback, unless the agent is gone. */
 static pmix_status_t notice(struct out *o, uint16_t op)
 {
     const pmix_status_t rc = link_notice(o, op);
@@ -186,13 +186,13 @@ static pmix_status_t notice(struct out *o, uint16_t op)
 
 UPCALLS(REQUEST, REQUEST_WITHOUT_STATUS, NOTICE)
 
-/* Its type has a name from 5.0 on, and clients reach it from 6.0 on. */
+/* Session control has a named type from 5.0 on, and clients can call it from 6.0 on. */
 REQUEST(session_control, SESSION_CONTROL, INFO, PROC, U32, INFOS)
 
 REQUEST(forward_job_control, JOB_CONTROL, INFO, PROC, PROCS, INFOS)
 
 /*
- * Only the directives that are left for wireup: libpmix itself removes the files that a client
+ * Handles only the directives that are left for wireup: libpmix itself removes the files that a client
  * registers for removal after its end, and does not call then.
  */
 static pmix_status_t upcall_job_control(const pmix_proc_t *requestor, const pmix_proc_t targets[],
@@ -285,10 +285,10 @@ pmix_server_module_t *wireup_module(uint32_t major, uint32_t minor)
                                    pmix_info_cbfunc_t, void *) = upcall_session_control;
     unsigned char *const behind =
         module.room + offsetof(pmix_server_module_t, client_connected2) + sizeof(control);
-    /* From 6.1 on tool_connected2 and log2 are in between. */
+    /* From 6.1 on tool_connected2 and log2 come before these slots. */
     const size_t slot = major == 6 && minor == 0 ? 0 : 2;
     memset(behind, 0, (size_t)(module.room + sizeof(module.room) - behind));
-    /* For unknown versions the positions are not known. */
+    /* The positions in unknown versions are not known. */
     if (major == 6 || major == 7) {
         memcpy(behind + slot * sizeof(control), &control, sizeof(control));
     }

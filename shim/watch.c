@@ -6,7 +6,7 @@
 
 #include "shim.h"
 
-/* Also called for alerts that came from other nodes; the agent knows them by their source. */
+/* Reports an alert. libpmix also passes alerts from other nodes; the agent recognises them by their source. */
 static void alert(size_t id, pmix_status_t code, const pmix_proc_t *source, pmix_info_t info[],
                   size_t ninfo, pmix_info_t *results, size_t nresults,
                   pmix_event_notification_cbfunc_fn_t done, void *cbdata)
@@ -26,7 +26,7 @@ static void alert(size_t id, pmix_status_t code, const pmix_proc_t *source, pmix
     }
 }
 
-/* What libpmix saw within a second is one event: the source is the first, the others are infos. */
+/* Reports lost connections. Losses within a second are one event: the source is the first, the others are infos. */
 static void connections_lost(size_t id, pmix_status_t code, const pmix_proc_t *source,
                              pmix_info_t info[], size_t ninfo, pmix_info_t *results, size_t nresults,
                              pmix_event_notification_cbfunc_fn_t done, void *cbdata)

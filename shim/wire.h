@@ -14,8 +14,8 @@
 #ifndef WIREUP_WIRE_H
 #define WIREUP_WIRE_H
 
-/* Version of everything in this file and of the functions in host.h. Host and shim refuse each
- * other when it differs. */
+/* Version of this file and of the functions in host.h. Host and shim refuse each other when it
+ * differs. */
 #define WIREUP_SHIM_ABI 14
 
 #define WIREUP_HEADER_LEN 16
@@ -74,7 +74,7 @@ enum wireup_op {
     WIREUP_OP_TOOL_CONNECTED = 0x0134
 };
 
-/* How far the host came when it sent WIREUP_OP_FAILED. */
+/* Stage of the start at which the host sent WIREUP_OP_FAILED. */
 enum wireup_stage {
     WIREUP_STAGE_LOAD = 1, /* finding and opening the two libraries */
     WIREUP_STAGE_ABI = 2,  /* shim and host disagree */

@@ -1,9 +1,8 @@
-//! Limits on one user's resources at an agent. A user who has used up the budget is refused; the
-//! others do not notice.
+//! Limits on one user's resources at an agent. A user who has used up the budget is refused; other users are not
+//! affected.
 //!
-//! Shared bytes are counted once: a message that waits for many links is one
-//! ([`BudgetAccount::count_message`]). Data that has arrived counts even without room for it: then the next
-//! thing is refused that would wait longer, or anew.
+//! Shared bytes are counted once: a message that waits for many links is one ([`BudgetAccount::count_message`]). Data
+//! that has arrived counts even without room for it. Then the next data that would wait longer is refused.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +24,7 @@ pub const PLACES: usize = 1024;
 /// Most connections to other agents that are being made. More wait.
 pub const DIALS: usize = 128;
 
-/// Most names of hosts that are being looked up. More wait.
+/// Most host names that are being looked up at the same time. More wait.
 pub const LOOKUPS: usize = 64;
 
 /// Messages up to this size are copied, and counted in their queues; longer ones are shared.
@@ -35,7 +34,7 @@ pub const COPIED: usize = 4 * 1024;
 #[derive(Debug, Default)]
 pub struct Budgets(Mutex<BTreeMap<u32, Weak<BudgetAccount>>>);
 
-/// What a user has.
+/// Resources of one user at this agent: bytes, launches, connection attempts and lookups.
 #[derive(Debug)]
 pub struct BudgetAccount {
     uid: u32,
@@ -49,7 +48,7 @@ pub struct BudgetAccount {
 /// A budget that is used up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BudgetExceeded {
-    /// [`BYTES`].
+    /// The user holds more than [`BYTES`].
     #[error(
         "user id {0} holds {most} MiB of this agent, the most for one user, with launch requests, messages for \
          processes that do not read, names and registrations: let some of the user's launches end, or go on if \
@@ -57,7 +56,7 @@ pub enum BudgetExceeded {
         most = BYTES >> 20
     )]
     Bytes(u32),
-    /// [`PLACES`].
+    /// The user has [`PLACES`] launches.
     #[error(
         "user id {0} takes part in {PLACES} launches at this agent, the most for one user: try again when one has \
          ended"
@@ -77,7 +76,7 @@ pub struct ByteReservation {
 pub struct LaunchPermit(Arc<BudgetAccount>);
 
 impl Budgets {
-    /// A user's account.
+    /// Returns a user's account, which it creates if missing.
     pub fn account(&self, uid: u32) -> Arc<BudgetAccount> {
         let mut accounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = accounts.get(&uid).and_then(Weak::upgrade) {
@@ -89,7 +88,7 @@ impl Budgets {
         account
     }
 
-    /// What all of them hold.
+    /// Returns the resources that all users hold together.
     pub fn held(&self) -> BudgetTotals {
         let accounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let living = accounts.values().filter_map(Weak::upgrade);
@@ -100,7 +99,7 @@ impl Budgets {
     }
 }
 
-/// What all users hold.
+/// Resources that all users hold together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BudgetTotals {
     pub users: usize,
@@ -119,7 +118,7 @@ impl BudgetAccount {
         }
     }
 
-    /// Takes bytes.
+    /// Reserves a number of bytes.
     ///
     /// # Errors
     /// [`BudgetExceeded::Bytes`]
@@ -129,7 +128,7 @@ impl BudgetAccount {
         Ok(held)
     }
 
-    /// Counts bytes that are there, whether or not there is room for them.
+    /// Counts existing bytes, whether or not there is room for them.
     pub fn hold(self: &Arc<Self>, bytes: usize) -> ByteReservation {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         ByteReservation {
@@ -151,7 +150,7 @@ impl BudgetAccount {
         })
     }
 
-    /// Refuses what would wait when nothing is left.
+    /// Refuses a request that would wait when the budget is used up.
     ///
     /// # Errors
     /// [`BudgetExceeded::Bytes`]
@@ -185,7 +184,7 @@ impl BudgetAccount {
         permit(&self.turn).await
     }
 
-    /// Waits until a name may be looked up.
+    /// Waits until another name may be looked up.
     pub async fn lookup(&self) -> OwnedSemaphorePermit {
         permit(&self.lookups).await
     }
@@ -197,10 +196,10 @@ async fn permit(of: &Arc<Semaphore>) -> OwnedSemaphorePermit {
 }
 
 impl ByteReservation {
-    /// Takes more.
+    /// Adds bytes to the reservation.
     ///
     /// # Errors
-    /// [`BudgetExceeded::Bytes`]; then it is as before.
+    /// [`BudgetExceeded::Bytes`]; the reservation is unchanged then.
     pub fn grow(&mut self, bytes: usize) -> Result<(), BudgetExceeded> {
         let before = self.account.bytes.fetch_add(bytes, Ordering::Relaxed);
         if before + bytes > BYTES {
@@ -221,12 +220,12 @@ impl ByteReservation {
         };
     }
 
-    /// The bytes that are charged.
+    /// Returns the number of bytes that are charged.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whose it is.
+    /// Returns the account of the reservation.
     pub fn account(&self) -> &Arc<BudgetAccount> {
         &self.account
     }

@@ -11,7 +11,7 @@ use crate::identity::Identity;
 pub struct RemoteCaller {
     /// The identity in the certificate.
     pub identity: Identity,
-    /// Where it calls from.
+    /// Address from which the caller connects.
     pub address: SocketAddr,
     /// The address of this node at which it calls.
     pub local_address: SocketAddr,
@@ -20,7 +20,7 @@ pub struct RemoteCaller {
 /// The identity of the other end of a local connection; an extension of every request on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LocalCaller {
-    /// As the kernel said when the connection was made.
+    /// User id of the caller, from the kernel, at the start of the connection.
     pub uid: u32,
 }
 

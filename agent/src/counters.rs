@@ -1,4 +1,4 @@
-//! What an agent counts, for its metrics.
+//! Counters of an agent for its metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -41,7 +41,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// A launch that was started here has ended; nothing if its launcher has not said how.
+    /// Counts the end of a launch that was started here; `end` is `None` if its launcher has not sent a summary.
     pub fn launch_ended(&self, end: Option<&LaunchSummary>) {
         let Some(end) = end else {
             return self.results[2].add(1);
@@ -53,13 +53,13 @@ impl Counters {
         fences.merge(&end.fences);
     }
 
-    /// Number of launches that ended with each of [`RESULTS`].
+    /// Returns the number of launches that ended with each of [`RESULTS`].
     pub fn results(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let counts = self.results.iter().map(Counter::get);
         RESULTS.into_iter().zip(counts)
     }
 
-    /// What fences took in launches whose launchers observe them.
+    /// Returns the durations of fences in launches whose launchers observe them.
     pub fn fences(&self) -> Histogram {
         let fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
         fences.clone()

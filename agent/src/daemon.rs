@@ -58,10 +58,10 @@ use wireup::plan::machine_slots::SlotLimits;
 use wireup_core::job::hosts::registered::HostRegistration;
 use wireup_sys::{descriptors, procfs};
 
-/// How long clients have to take the end of the last launch.
+/// Time for clients to read the end of the last launch.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// How many descriptors the agent has room for from the start.
+/// Number of descriptors for which the agent has room from the start.
 const DESCRIPTORS: u64 = 4096;
 
 /// Serves until it is stopped.
@@ -79,10 +79,10 @@ pub fn main(args: AgentArgs) -> Result<u8, CommandError> {
     }
 }
 
-/// The same, for an agent behind its [front].
+/// Serves behind a [front] until it is stopped.
 ///
 /// # Errors
-/// One line: why it cannot.
+/// One line: the reason of the failure.
 pub fn behind_front(args: AgentArgs) -> Result<u8, CommandError> {
     let link = front::take_link()
         .map_err(|error| CommandError::system("cannot use standard input", error))?;
@@ -313,7 +313,7 @@ async fn serve(
             // Nothing is sent: they are dropped.
             let _ = tokio::join!(remote_closed, local_closed);
             let count = agent.registry.count();
-            info!("leaves its place to the next agent; {count} launches go on here");
+            info!("the next agent takes over; {count} launches continue here");
             // Now the process in front ends.
             drop(front);
         }
@@ -358,7 +358,7 @@ async fn serve(
     Ok(())
 }
 
-/// Returns when the agent is to take no connection any more.
+/// Waits until the agent is to take no connection any more.
 async fn drained(registry: Arc<LaunchRegistry>, left: watch::Receiver<bool>) {
     tokio::select! {
         () = registry.drained() => {}
@@ -377,7 +377,7 @@ async fn is_left(mut left: watch::Receiver<bool>) {
 /// The signals an agent heeds.
 struct DaemonSignals {
     hangup: Signal,
-    /// Terminate and interrupt.
+    /// Signals that end the agent: terminate and interrupt.
     end: [Signal; 2],
 }
 
@@ -401,8 +401,8 @@ async fn reload(mut hangup: Signal, tls: &tls::TlsConfigs) {
     }
 }
 
-/// Returns when the agent is to end: at the last launch's end after one signal or a call, at once
-/// after another signal; whether no launch is left.
+/// Waits until the agent is to end: at the last launch's end after one signal or a call, at once after another signal.
+/// Returns whether no launch is left.
 async fn stop([terminate, interrupt]: &mut [Signal; 2], registry: &LaunchRegistry) -> bool {
     tokio::select! {
         _ = terminate.recv() => {}

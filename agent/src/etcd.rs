@@ -31,10 +31,10 @@ use crate::proto::etcd::{
     RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, WatchResponse,
 };
 
-/// How long a member may take to answer. Without a leader it answers at once, once it has noticed.
+/// Longest time for the answer of a member. Without a leader a member answers at once, after it has noticed.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// Why a call was not answered.
+/// Error: a call was not answered.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdError {
     /// No member can be reached, or none answers.
@@ -43,7 +43,7 @@ pub enum EtcdError {
     /// Members answer that they have no leader: most members have crashed, or cannot reach each other.
     #[error("etcd has no quorum ({0}); it needs more than half of its members")]
     NoQuorum(String),
-    /// It was answered with a refusal.
+    /// etcd has refused the call.
     #[error("etcd refuses this ({endpoint}: {reason})")]
     Refused {
         endpoint: String,
@@ -52,24 +52,24 @@ pub enum EtcdError {
     },
 }
 
-/// What became of a conditional write.
+/// Result of a conditional write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteOutcome {
     Done,
-    /// Not done: the key is not as it was read.
+    /// The key was changed since the read; nothing was written.
     Changed,
-    /// Not done: there is no such lease.
+    /// The lease does not exist; nothing was written.
     NoLease,
 }
 
-/// Keys as they were at one moment.
+/// Keys with their values at one moment.
 #[derive(Clone, PartialEq, Debug)]
 pub struct EtcdSnapshot {
     pub revision: i64,
     pub keys: Vec<KeyValue>,
 }
 
-/// Why one member did not do what was asked.
+/// Error of a call to one member.
 #[derive(Debug)]
 enum MemberError {
     Unreachable(String),
@@ -89,10 +89,10 @@ struct Member {
 #[derive(Debug)]
 pub struct Etcd {
     members: Vec<Member>,
-    /// That which answered last.
+    /// Index of the member that answered last; it is tried first.
     preferred: AtomicUsize,
     login: Option<Login>,
-    /// Of the login; none if etcd asks for no user.
+    /// Token of the login; none if etcd needs no user.
     token: Mutex<AuthToken>,
 }
 
@@ -104,7 +104,7 @@ enum AuthToken {
 }
 
 impl Etcd {
-    /// Connects when something is asked. Needs a runtime.
+    /// Makes a client that connects at the first request. Needs a runtime.
     pub fn new(settings: &EtcdSettings) -> Self {
         let members = settings.endpoints.iter().map(|endpoint| Member {
             endpoint: endpoint
@@ -121,7 +121,7 @@ impl Etcd {
         }
     }
 
-    /// The keys with a prefix, as most members know them.
+    /// Returns the keys with a prefix, as most members know them.
     ///
     /// # Errors
     /// [`EtcdError`]
@@ -130,7 +130,7 @@ impl Etcd {
         found.await
     }
 
-    /// One key, if it is there.
+    /// Returns one key, if it exists.
     ///
     /// # Errors
     /// [`EtcdError`]
@@ -138,7 +138,7 @@ impl Etcd {
         Ok(self.get_snapshot(key).await?.keys.into_iter().next())
     }
 
-    /// One key, if it is there, and when that was.
+    /// Returns one key, if it exists, and the revision of the answer.
     ///
     /// # Errors
     /// [`EtcdError`]
@@ -398,7 +398,8 @@ impl Etcd {
     }
 }
 
-/// Has a member that has no leader say so at once. Source: rpctypes of etcd, `MetadataRequireLeaderKey`.
+/// Creates a request to which a member without a leader answers at once with an error. Source: rpctypes of etcd,
+/// `MetadataRequireLeaderKey`.
 fn request<T>(message: T, token: AuthToken) -> Request<T> {
     let mut request = Request::new(message);
     let metadata = request.metadata_mut();
@@ -409,7 +410,7 @@ fn request<T>(message: T, token: AuthToken) -> Request<T> {
     request
 }
 
-/// The first key after all with a prefix.
+/// Returns the first key after all with a prefix.
 fn prefix_end(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     // Text has no byte 0xff.
@@ -419,7 +420,7 @@ fn prefix_end(prefix: &str) -> Vec<u8> {
     end
 }
 
-/// What etcd says with which code: source: api/v3rpc/rpctypes/error.go.
+/// Converts a status of etcd. Source: api/v3rpc/rpctypes/error.go.
 fn trouble(status: Status) -> MemberError {
     let text = own_words(&status);
     match status.code() {
@@ -438,7 +439,7 @@ fn trouble(status: Status) -> MemberError {
     }
 }
 
-/// The first cause, without what libraries and etcd put in front of it.
+/// Returns the first cause, without the prefixes of libraries and etcd.
 fn own_words(status: &Status) -> String {
     let mut cause = status.source();
     while let Some(deeper) = cause.and_then(|cause| cause.source()) {

@@ -2,7 +2,7 @@
 //! (`wireup-agent fabric-keeper`). What is asked when is decided in [`core::fabric`](wireup_core::fabric).
 //!
 //! - [`transport`]: requests to a REST service; [`site_command`]: to a command of the site
-//! - [`grant_records`]: what is left on disk, and who works on it
+//! - [`grant_records`]: the records on disk, and the processes that work on them
 //! - [`grant_process`]: the process that a launcher, or a step, starts
 
 use std::time::Duration;
@@ -22,20 +22,20 @@ pub mod grant_records;
 mod site_command;
 mod transport;
 
-/// Whom requests go to.
+/// Receiver of requests for fabric grants.
 enum FabricManager {
     Service(Box<ServiceUrl>),
     Command(SiteCommand),
 }
 
-/// Why a manager cannot be asked.
+/// Reason for which a manager cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum ManagerError {
     #[error(transparent)]
     Service(#[from] ServiceError),
     #[error("the command cannot be split into words")]
     Words,
-    #[error("the environment is no manager")]
+    #[error("the grant comes from the environment, not from a fabric manager")]
     None,
 }
 
@@ -69,7 +69,8 @@ impl FabricManager {
     }
 }
 
-/// Does what a life orders until there is a credential, or a reason why there is none, or it is over. What is left of it is on disk before each request.
+/// Executes a life's orders until there is a credential, or a reason why there is none, or the launch is over. The
+/// record on disk holds all that is left of it before each request.
 async fn drive(
     manager: &FabricManager,
     (life, mut order): (&mut GrantLifecycle, GrantAction),
@@ -103,7 +104,7 @@ async fn drive(
     }
 }
 
-/// Revokes what other processes have left behind. Those whose process lives are left alone.
+/// Revokes the credentials that other processes have left behind. Those whose process lives are left alone.
 pub async fn sweep() {
     for mut kept in grant_records::lock_leftovers() {
         let Some(record) = kept.read() else { continue };
@@ -119,7 +120,7 @@ pub async fn sweep() {
     }
 }
 
-/// Revokes what a record says, after a delay. Returns why it is not certain that nothing is left, if it is not.
+/// Revokes the grant of a record, after a delay. Returns the reason if a part of the grant may remain.
 async fn finish(
     record: GrantRecord,
     kept: &mut LockedGrantRecord,

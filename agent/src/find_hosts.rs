@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Longest time of a lookup that is not reported as slow.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// Why there are not as many hosts as are needed.
+/// Reason for which a launch has too few hosts.
 #[derive(Debug, thiserror::Error)]
 enum FindError {
     /// Waiting does not help.
@@ -43,7 +43,7 @@ enum FindError {
         limit: Duration,
         reason: HostSearchFailure,
     },
-    /// There are some.
+    /// Fewer hosts than needed were found in time.
     #[error(
         "{} of {count} hosts within {} s ({names}); start more, wait longer (--wait-hosts) or need fewer (--nodes)",
         .found, .limit.as_secs_f32()
@@ -56,7 +56,7 @@ enum FindError {
     },
 }
 
-/// Prints the hosts of a lookup. The words are those behind the command.
+/// Prints the hosts of a lookup. The words are the arguments after the command.
 ///
 /// # Errors
 /// One line, if the words are wrong or there is no runtime.
@@ -99,14 +99,14 @@ fn parse(words: &[String]) -> Option<(HostLookup, HostWait)> {
     Some((HostLookup::parse(lookup).ok()??, awaited))
 }
 
-/// Where hosts are looked up.
+/// Source in which hosts are looked up.
 enum HostSourceKind {
     Dns(DnsHosts),
     #[cfg(feature = "etcd")]
     Etcd(Box<EtcdHosts>),
 }
 
-/// Why there is no host.
+/// Reason for which no host was found.
 #[derive(Debug, thiserror::Error)]
 enum HostSearchFailure {
     #[error(transparent)]

@@ -13,19 +13,19 @@ use wireup_core::job::hosts::registered::{
     HostRegistration, RegisteredKey, RegistrationAction, claim,
 };
 
-/// Below the prefix.
+/// Part of the keys of hosts behind the prefix.
 const HOSTS: &str = "hosts/";
 
-/// How often the lease is renewed within its time.
+/// Number of renewals within the time of a lease.
 const RENEWALS: u32 = 3;
 
-/// How often a key is written that others write at the same time, before the next renewal.
+/// Maximum number of writes of a key that others change at the same time, until the next renewal.
 const ATTEMPTS: usize = 5;
 
-/// How long the end of the agent waits for that of its registration.
+/// Time for which the agent waits for the end of its registration when it exits.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// The prefix of the keys of hosts.
+/// Returns the prefix of the keys of hosts.
 pub fn hosts_prefix(settings: &EtcdSettings) -> String {
     format!("{}{HOSTS}", settings.prefix)
 }
@@ -45,7 +45,7 @@ impl HostRegistrar {
         }
     }
 
-    /// Keeps the node registered until `end` has come.
+    /// Keeps the node registered until `end` completes.
     pub async fn run_until(self, end: impl Future<Output = ()>) {
         let Self {
             settings,
@@ -81,7 +81,7 @@ impl HostRegistrar {
     }
 }
 
-/// What a log line was about; repeated only when it changes.
+/// Subject of the last log line; a line is repeated only after a change.
 #[derive(PartialEq, Eq, Debug)]
 enum LoggedState {
     Nothing,
@@ -96,7 +96,8 @@ struct RegistrationSession {
     key: String,
     value: Vec<u8>,
     ttl: Duration,
-    /// As long as it is not known to have ended: a write that was not answered may still be applied, under it.
+    /// Lease of the key. It is kept until it is known to have ended, since an unanswered write may still be applied
+    /// under it.
     lease: Option<i64>,
 }
 

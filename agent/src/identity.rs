@@ -1,8 +1,8 @@
 //! The identity in a certificate: a name and a role, both in one URI, `wireup://ROLE/NAME`.
 //!
-//! The names by which a node may be called (DNS names and addresses) stand beside the URI, where
-//! TLS looks for them. They name the host that was reached; the URI gives the permissions. A
-//! certificate without the URI has no identity, whichever authority signed it.
+//! The certificate also has the names of a node (DNS names and addresses), where TLS looks for them. They identify the
+//! host that was reached; the URI gives the permissions. A certificate without the URI has no identity, whichever
+//! authority signed it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -24,9 +24,8 @@ pub const NAME_MAX: usize = 253;
 /// The holder of a certificate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// Of a node: as it is called in host lists.
+    /// Name; for a node, the one in host lists.
     pub name: String,
-    /// Its permissions.
     pub role: Role,
 }
 
@@ -39,13 +38,13 @@ pub struct Certificate {
     pub subject: String,
     /// Names and addresses by which the holder may be called.
     pub names: Vec<String>,
-    /// Its number among those of its authority, without leading zeros.
+    /// Serial number among the certificates of its authority, without leading zeros.
     pub serial: Vec<u8>,
-    /// It may sign others.
+    /// Whether the certificate may sign others.
     pub authority: bool,
-    /// When its validity begins.
+    /// Start of the validity.
     pub not_before: SystemTime,
-    /// When it ends.
+    /// End of the validity.
     pub not_after: SystemTime,
 }
 
@@ -64,7 +63,9 @@ pub enum IdentityError {
     #[error("a certificate of more than one identity: {0} and {1}")]
     Several(String, String),
     /// A URI with the scheme that cannot be read.
-    #[error("{0:?} is no identity: wireup://node/NAME, or scheduler or observer in place of node")]
+    #[error(
+        "invalid identity {0:?}: use wireup://node/NAME, or scheduler or observer in place of node"
+    )]
     Uri(String),
     /// The certificate has no identity.
     #[error("a certificate without an identity (URI wireup://node/NAME); use `wireup pki issue`")]
@@ -72,7 +73,7 @@ pub enum IdentityError {
 }
 
 impl Identity {
-    /// An identity with a valid name.
+    /// Makes an identity with a valid name.
     ///
     /// # Errors
     /// [`IdentityError::Name`].
@@ -84,12 +85,12 @@ impl Identity {
         })
     }
 
-    /// In the form of a certificate.
+    /// Returns the URI that a certificate has.
     pub fn uri(&self) -> String {
         format!("{SCHEME}{}/{}", role_name(self.role), self.name)
     }
 
-    /// The identity of a URI; `None` if it has another scheme.
+    /// Returns the identity of a URI; `None` if it has another scheme.
     fn from_uri(uri: &str) -> Result<Option<Self>, IdentityError> {
         let Some(rest) = uri.strip_prefix(SCHEME) else {
             return Ok(None);
@@ -100,7 +101,7 @@ impl Identity {
         Self::new(name, role).map(Some).map_err(|_| unknown())
     }
 
-    /// The identity of a certificate in DER.
+    /// Returns the identity of a certificate in DER.
     ///
     /// # Errors
     /// [`IdentityError`], also if it has no identity.
@@ -117,7 +118,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The word for a role.
+/// Returns the word for a role.
 pub fn role_name(role: Role) -> &'static str {
     match role {
         Role::Node => "node",
@@ -126,7 +127,7 @@ pub fn role_name(role: Role) -> &'static str {
     }
 }
 
-/// Refuses what can be neither a host's name nor its address.
+/// Refuses texts that can be neither a host's name nor its address.
 ///
 /// # Errors
 /// [`IdentityError::Name`].
@@ -185,7 +186,7 @@ impl Certificate {
     }
 }
 
-/// A serial number without what makes it longer and no other.
+/// Removes the leading zeros of a serial number, which make it longer but not different.
 pub(crate) fn significant(serial: &[u8]) -> Vec<u8> {
     let zeros = serial.iter().take_while(|byte| **byte == 0).count();
     serial[zeros..].to_vec()

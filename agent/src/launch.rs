@@ -1,11 +1,11 @@
 //! One launch at this agent.
 //!
 //! - [`frame_router`]: routes frames and handles the loss of neighbours (no I/O)
-//! - [`descriptor`]: what a launch is
+//! - [`descriptor`]: the description of a launch
 //! - [`launch_members`]: its nodes, in messages between agents
 //! - [`joining_nodes`]: nodes that join it
 //! - [`launch_registry`]: which launches there are, and whether more are taken
-//! - [`queue`]: what waits for a link
+//! - [`queue`]: messages that wait for a link
 //! - [`step_process`]: the process that runs the launch on this node
 //! - [`step_watch`]: whether that process is alive
 //! - [`frame_link`]: a link to its launcher or its step

@@ -24,7 +24,7 @@ const ADDRESSES_LIMIT: Duration = Duration::from_secs(10);
 /// Agents that have reported, and the reason if no further one will.
 #[derive(Debug, Default)]
 pub struct AgentPorts {
-    /// Ports by host.
+    /// Port of each host's agent, by host.
     pub ports: BTreeMap<String, u16>,
     /// Reason that no further agent will report.
     pub end_reason: Option<String>,
@@ -95,8 +95,8 @@ impl LaunchAgents {
         Ok(())
     }
 
-    /// The addresses that the batch system has of hosts whose names cannot be resolved. A host that it does not know either
-    /// keeps its name, which the failure to connect shows.
+    /// Returns the batch system's addresses of hosts whose names cannot be resolved. A host that the batch system does
+    /// not know either keeps its name, which the failure to connect shows.
     async fn find_addresses(&self, names: Vec<String>) -> BTreeMap<String, String> {
         let resolve = |name: String| async move {
             let found = timeout(RESOLVE_LIMIT, lookup_host((&*name, 0))).await;
@@ -124,7 +124,7 @@ impl LaunchAgents {
     }
 }
 
-/// The addresses of hosts by name, as `scontrol --oneliner show node` has them.
+/// Parses the addresses of hosts by name from the output of `scontrol --oneliner show node`.
 fn node_addresses(text: &str) -> BTreeMap<String, String> {
     let addresses = text.lines().filter_map(|line| {
         let value = |name: &str| {

@@ -2,17 +2,19 @@
 //! administrator.
 //!
 //! ```text
-//!  wireup run ── socketpair ── wireup-agent launch-entry ── stdin, stdout ── srun ── wireup-agent for-launch, on each host
+//! wireup run ── socketpair ── wireup-agent launch-entry ── stdin, stdout ── srun ── wireup-agent for-launch, on each
+//! host
 //! ```
 //!
-//! - [`first_agent`]: beside the launcher; makes an authority for the launch and starts the agents
+//! - [`first_agent`]: on the launcher's host; creates an authority for the launch and starts the agents
 //! - [`pbs_task`]: standard input and output for a command of a batch system that passes none
 //! - [`host_agent`]: on each host; gets the authority on its standard input, and issues its own certificate
 //!
 //! Rule: the authority's key is on no command line, in no environment and in no file: it is sent to the agents'
-//! standard input. All of them belong to the same user and the same launch, so none gains by it.
+//! standard input. All agents belong to the same user and the same launch, so the key gives none of them further
+//! rights.
 //! Rule: an agent's standard input stays open as long as the launch. Its end ends the agent.
-//! Rule: a batch system may send a signal that is for ranks to any of these processes; none of them ends by it, and an
+//! Rule: a batch system may send a signal that is for ranks to any of these processes. None of them ends by it, and an
 //! agent passes it on to the ranks of its host.
 
 #[allow(unsafe_code, reason = "a descriptor that the launcher passes")]
@@ -102,7 +104,7 @@ impl RankSignals {
     }
 }
 
-/// An agent for one launch of this process's user.
+/// Makes an agent for one launch of this process's user.
 fn agent(
     name: String,
     tls: Arc<TlsConfigs>,

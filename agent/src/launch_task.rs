@@ -1,4 +1,4 @@
-//! Runs one launch at this agent: one task that owns its links and asks the router what to do.
+//! Runs one launch at this agent: one task that owns its links and executes the router's actions.
 
 mod child_agents;
 mod router_actions;
@@ -37,8 +37,8 @@ use wireup_core::link::agent_protocol::{LaunchSummary, StepCommand, VERSION};
 use wireup_core::link::encode;
 use wireup_core::link::liveness::{LivenessAction, LivenessMessage};
 
-/// How long a step has after it was notified that the launch is orphaned: it gives its ranks two
-/// seconds and kills them. Then it is killed, and its guard cleans up.
+/// Time for a step after the notice that the launch is orphaned: it gives its ranks two seconds and kills them. Then
+/// the step is killed, and its guard cleans up.
 const ORPHAN_LIMIT: Duration = Duration::from_secs(20);
 
 /// For this time the task only waits for name look-ups; after it they run concurrently. A caller
@@ -61,10 +61,10 @@ pub enum LaunchSource {
     Launcher {
         reader: LinkReader,
         writer: LinkWriter,
-        /// Its connection, if it is root's.
+        /// Connection of the launcher, if it is root's.
         root: Option<OwnedFd>,
     },
-    /// Another agent.
+    /// Agent of another node.
     Agent {
         name: String,
         queue: LinkQueue<v1::PeerUp>,
@@ -73,7 +73,7 @@ pub enum LaunchSource {
     },
 }
 
-/// Where to send what goes up.
+/// Destination of upward messages.
 enum UpstreamLink {
     Launcher(LinkWriter),
     Agent(LinkQueue<v1::PeerUp>),
@@ -83,7 +83,7 @@ enum UpstreamLink {
 struct ChildLink {
     /// Dropped to end the stream.
     queue: Option<LinkQueue<v1::PeerDown>>,
-    /// Ends what comes from it.
+    /// Ends the input from the child.
     abort: AbortHandle,
 }
 
@@ -97,13 +97,13 @@ struct LaunchTask {
     events: SelectAll<BoxStream<'static, RouterEvent>>,
     upstream: UpstreamLink,
     step: Option<(LinkWriter, StepProcess)>,
-    /// Over the step.
+    /// Monitor of the step's liveness.
     watch: StepWatch,
     children: BTreeMap<NodeId, ChildLink>,
-    /// When the step is killed.
+    /// Timer after which the step is killed.
     step_kill_timer: Pin<Box<Sleep>>,
     orphaned: bool,
-    /// What the launcher has said about its end, if it is on this machine.
+    /// Summary that the launcher sends at its end; `None` if the launcher is on another machine.
     summary: Option<Arc<OnceLock<LaunchSummary>>>,
     refused_frames: u32,
     losses: u32,
@@ -358,7 +358,7 @@ impl LaunchTask {
         }
     }
 
-    /// Writes what can be written, then waits for what comes next.
+    /// Writes queued data as far as possible, then waits for the next event.
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<RouterEvent> {
         // Both are polled again when they can go on.
         if let UpstreamLink::Launcher(writer) = &mut self.upstream {
@@ -379,7 +379,7 @@ impl LaunchTask {
         }
     }
 
-    /// All input has been read: checks whether the step is alive.
+    /// Checks whether the step is alive, after all input has been read.
     fn poll_watch(&mut self, cx: &mut Context<'_>) -> Poll<RouterEvent> {
         while let Some((writer, process)) = &mut self.step {
             match ready!(self.watch.poll_look(process, cx)) {
@@ -404,7 +404,7 @@ impl LaunchTask {
     }
 }
 
-/// What the launcher sends, and then its end.
+/// Returns the launcher's messages as events, and then its end.
 fn launcher(
     reader: LinkReader,
     mut pieces: GrowthAssembler,

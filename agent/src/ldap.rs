@@ -1,7 +1,7 @@
-//! A client of a directory (LDAP, version 3): one connection, made when something is asked, and anew when it was lost.
+//! A client of a directory (LDAP, version 3): one connection, opened by the first call and again after a loss.
 //!
-//! Rule: a call that failed may have been executed, or be executed later; none is repeated here. Rule: what changes or removes an entry
-//! does so only if the entry is as it was read: with the assertion control, RFC 4528.
+//! Rule: a call that failed may have been executed, or may be executed later; none is repeated here. Rule: a change or
+//! removal of an entry is executed only if the entry is as it was read, by the assertion control of RFC 4528.
 
 mod ldap_settings;
 
@@ -21,10 +21,10 @@ use tokio::time::{Instant, timeout};
 use self::ldap_settings::Bind;
 pub(crate) use self::ldap_settings::{LdapSettings, LdapSettingsError};
 
-/// How long the server may take to answer.
+/// Timeout of an answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// How long it may take to send many entries.
+/// Timeout of an answer with many entries.
 const LONG_ANSWER: Duration = Duration::from_secs(60);
 
 /// Entries of one message: servers have limits.
@@ -36,7 +36,7 @@ const NO_ENTRY: u32 = 32;
 const EXISTS: u32 = 68;
 const NOT_SO: u32 = 122;
 
-/// Why a call was not answered.
+/// Error: a call was not answered.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum DirectoryError {
     #[error("cannot reach the directory {server} ({reason})")]
@@ -49,11 +49,11 @@ pub(crate) enum DirectoryError {
     },
 }
 
-/// What the administrator can do about a result code.
+/// Returns the remedy for a result code, for the administrator.
 fn hint(code: u32) -> &'static str {
     match code {
         3 | 4 | 11 => ": its limits are lower than what is asked for",
-        8 | 13 => ": it wants TLS, or a user (bind-dn)",
+        8 | 13 => ": it requires TLS, or a user (bind-dn)",
         12 => ": it has to support the assertion control (RFC 4528)",
         17 | 21 | 65 => ": has it wireup's schema?",
         NO_ENTRY => ": is the base of names there?",
@@ -92,13 +92,13 @@ impl LdapEntry {
 /// Attributes that are to be written; those without a value are removed.
 pub(crate) type Attributes = Vec<(&'static str, Option<Vec<u8>>)>;
 
-/// What became of the addition of an entry.
+/// Result of the addition of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AddOutcome {
     Done,
-    /// There is one of that name.
+    /// An entry of that name exists.
     Exists,
-    /// There is no entry above it.
+    /// The parent entry does not exist.
     NoParent,
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct LdapClient {
 #[derive(Debug, Default)]
 struct Link {
     ldap: Option<Ldap>,
-    /// When connecting last failed.
+    /// Time and error of the last failed connection.
     failed: Option<(Instant, DirectoryError)>,
 }
 
@@ -125,7 +125,7 @@ impl Drop for AbortOnDrop {
 }
 
 impl LdapClient {
-    /// Connects when something is asked. Needs a runtime.
+    /// Makes a client that connects at the first request. Needs a runtime.
     pub(crate) fn new(settings: LdapSettings) -> Self {
         let link = Mutex::default();
         Self { settings, link }
@@ -150,7 +150,8 @@ impl LdapClient {
         }
     }
 
-    /// Changes attributes of an entry if one has this value, where that is asked; whether it did.
+    /// Changes attributes of an entry, with a condition only if the entry has that value; returns whether it was
+    /// changed.
     pub(crate) async fn change(
         &self,
         dn: String,
@@ -170,7 +171,7 @@ impl LdapClient {
         Ok(self.result(call, &[DONE, NO_ENTRY, NOT_SO]).await? == DONE)
     }
 
-    /// Removes an entry if it has this value, where that is asked; whether it did.
+    /// Removes an entry, with a condition only if the entry has that value; returns whether it was removed.
     pub(crate) async fn remove(
         &self,
         dn: String,
@@ -186,7 +187,7 @@ impl LdapClient {
         Ok(self.result(call, &[DONE, NO_ENTRY, NOT_SO]).await? == DONE)
     }
 
-    /// An entry that a filter selects.
+    /// Reads an entry that a filter selects.
     pub(crate) async fn read(
         &self,
         dn: String,
@@ -207,7 +208,7 @@ impl LdapClient {
         Ok(entries.into_iter().next())
     }
 
-    /// The entries below one that a filter selects; none if that is not there.
+    /// Returns the entries below one that a filter selects; none if that one does not exist.
     pub(crate) async fn list(
         &self,
         dn: String,
@@ -245,7 +246,7 @@ impl LdapClient {
         self.check(result, expected)
     }
 
-    /// The result's code, if it is one of these.
+    /// Returns the result's code, if it is one of the wanted ones.
     fn check(&self, result: LdapResult, wanted: &[u32]) -> Result<u32, DirectoryError> {
         match result.rc {
             code if wanted.contains(&code) => Ok(code),
@@ -270,7 +271,7 @@ impl LdapClient {
             Ok(Ok(Ok(answer))) => return Ok(answer),
             Ok(Ok(Err(LdapError::LdapResult { result }))) => return Err(self.refused(&result)),
             Ok(Ok(Err(error))) => self.words(&error),
-            Ok(Err(_)) => "its answer is none of the protocol".to_owned(),
+            Ok(Err(_)) => "the answer violates the protocol".to_owned(),
             Err(_) => format!("no answer within {} s", limit.as_secs()),
         };
         // The next call has another connection.
@@ -278,7 +279,7 @@ impl LdapClient {
         Err(self.unreachable(reason))
     }
 
-    /// The connection.
+    /// Returns the connection, which it opens if there is none.
     async fn link(&self) -> Result<Ldap, DirectoryError> {
         let asked = Instant::now();
         let mut link = self.link.lock().await;
@@ -367,7 +368,7 @@ impl LdapClient {
     }
 }
 
-/// A filter for entries with a value.
+/// Returns a filter for entries with a value.
 fn equals(attribute: &str, value: &str) -> String {
     format!("({attribute}={})", ldap_escape(value))
 }

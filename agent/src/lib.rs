@@ -5,16 +5,16 @@
 //!
 //! - [`identity`]: the identity in a certificate
 //! - [`proto`]: the services and messages of `proto/`
-//! - [`counters`]: what an agent counts
-//! - [`budget`]: what a user may take of an agent
+//! - [`counters`]: the numbers that an agent counts
+//! - [`budget`]: limits on a user's share of an agent
 //! - `missing_feature`: parts that this build lacks
 //! - `memory`: returns unused memory to the kernel
-//! - `stream`: what a stream leaves to the one inside it
+//! - `stream`: the parts that a stream delegates to the one inside it
 //! - [`worker_threads`]: the thread that nothing of a user's delays
 //! - [`user`]: whom an agent serves, and processes that are theirs
 //! - [`caller_identity`]: the identity of a connection's other end
 //! - [`revocation_lists`], [`pki`]: certificates that are taken back; `wireup pki`
-//! - [`site_services`]: what clients of a site's services have in common
+//! - [`site_services`]: the common parts of clients of a site's services
 //! - [`site_settings`]: their settings and passwords
 //! - [`etcd`], `ldap`: clients of etcd and of a directory
 //! - [`refusals`]: log lines for refused requests
@@ -24,14 +24,14 @@
 //! - [`name_servers`]: where launches meet that know nothing of each other
 //! - [`scheduled`]: launches that schedulers have started
 //! - [`launch_agent_ports`]: where the agents of one launch listen
-//! - [`state`]: what all services of an agent share
+//! - [`state`]: the state that all services of an agent share
 //! - [`name_client`]: a launch of this machine that uses the name server
 //! - [`launch_task`]: the task that runs one launch here
 //! - [`peer_service`]: the service for other agents
 //! - [`local_socket`]: the socket for launchers of this machine
 //! - [`node_agent`]: the service for schedulers
 //! - [`host_registrar`]: this node in etcd
-//! - [`metrics`]: what Prometheus reads
+//! - [`metrics`]: the page that Prometheus reads
 //! - [`daemon`]: `wireup agent`
 //! - [`launch_agents`]: agents that serve one launch and end with it
 //! - [`name_store`]: keeps names of a launch outside of wireup

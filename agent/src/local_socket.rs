@@ -50,16 +50,16 @@ use wireup_core::link::liveness::LivenessMessage;
 use wireup_core::link::{decode, encode};
 use wireup_core::name_server::MEET_MAX;
 
-/// How long a launcher may take to send its request.
+/// Timeout of a launcher's request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Most agents that are asked for their state at the same time, for one request.
 const ASKED_AT_ONCE: usize = 64;
 
-/// What asking about a node costs in bytes, with the answer.
+/// Cost of a query about a node in bytes, with the reply.
 const QUESTION: usize = 512;
 
-/// How long to wait when the system has no descriptor or memory for a connection.
+/// Pause when the system has no descriptor or memory for a connection.
 const RELIEF: Duration = Duration::from_millis(100);
 
 /// Serves launchers for as long as this is polled, and passes on the others; requests are read on the runtime `requests`.
@@ -128,7 +128,7 @@ pub async fn serve_one(agent: Arc<Agent>, connection: UnixStream, uid: u32) {
     caller(agent, Arc::default(), connection, uid, clients).await;
 }
 
-/// One connection.
+/// Serves one connection of this machine.
 async fn caller(
     agent: Arc<Agent>,
     callers: Arc<ConnectionLimits>,
@@ -144,7 +144,7 @@ async fn caller(
             .await;
         return;
     }
-    // What shows the helper that root asks.
+    // The duplicate proves to the helper that root asks.
     let root = match uid {
         0 => connection.as_fd().try_clone_to_owned().ok(),
         _ => None,
@@ -227,34 +227,34 @@ async fn speaks_http(connection: &UnixStream) -> bool {
     matches!(timeout(PATIENCE, look).await, Ok(Ok(true)))
 }
 
-/// Why a process of this machine is not served. Words that follow "a launcher:".
+/// Reason for which a process of this machine is not served. The text follows "a launcher:".
 #[derive(Debug, thiserror::Error)]
 enum LocalRefusal {
-    #[error("it did not send a request within {} s", PATIENCE.as_secs())]
+    #[error("no request within {} s", PATIENCE.as_secs())]
     Late,
     #[error("user id {0} has {PER_USER} connections to this agent already")]
     Connections(u32),
     #[error(
-        "its request cannot be read, or names more than {NODES_MAX} nodes; this is an agent of wireup \
+        "the request cannot be read, or names more than {NODES_MAX} nodes; this is an agent of wireup \
          {PROGRAM_VERSION}"
     )]
     Unreadable,
     #[error(
-        "it speaks link version {0}, and this agent (wireup {PROGRAM_VERSION}) version {VERSION}; use the \
+        "the launcher has link version {0}, and this agent (wireup {PROGRAM_VERSION}) version {VERSION}; use the \
          same wireup for both, and restart the agent after an update"
     )]
     Version(u32),
     #[error("a name by which launches meet has at most {MEET_MAX} bytes")]
     MeetName,
-    #[error("it adds nodes to a launch that it has not opened")]
+    #[error("a request for more nodes without an open launch")]
     GrowsNothing,
-    #[error("it ended within its request")]
+    #[error("the connection was closed within the request")]
     Ended,
-    #[error("it does not speak as a launcher: {0}")]
+    #[error("not the launcher protocol: {0}")]
     Link(LinkError),
-    #[error("it sent a message before it opened a launch")]
+    #[error("a message arrived before a launch was opened")]
     TooEarly,
-    #[error("its request is longer than {} MiB", OPENING_MAX >> 20)]
+    #[error("the request is longer than {} MiB", OPENING_MAX >> 20)]
     Long,
     #[error(transparent)]
     Spent(#[from] BudgetExceeded),
@@ -340,7 +340,7 @@ async fn read_request(
     }
 }
 
-/// The first message; `None` if the connection ends without one.
+/// Returns the first message; `None` if the connection ends without one.
 async fn first_message(
     reader: &mut LinkReader,
     account: &Arc<BudgetAccount>,

@@ -1,4 +1,4 @@
-//! The `wireup-agent` command: what `wireup agent`, `wireup pki` and, on a terminal, `wireup top` become.
+//! The `wireup-agent` command, which `wireup agent`, `wireup pki` and, on a terminal, `wireup top` execute.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         return ExitCode::from(EXIT_WIREUP);
     }
     let result = match std::env::args_os().nth(1) {
-        // Of an agent, which starts it; no word for people.
+        // Command with which an agent starts it; not a command for people.
         Some(word) if word == ACCOUNTS_COMMAND => account_lookup::main(),
         Some(word) if word == host_agent::COMMAND => host_agent::main(std::env::args().nth(2)),
         Some(word) if word == COMMAND => first_agent::inherited(),
@@ -60,12 +60,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// The words behind the command.
+/// Returns the arguments after the command.
 fn words_behind() -> Vec<String> {
     std::env::args().skip(2).collect()
 }
 
-/// What people call.
+/// Runs the commands for users.
 fn called(words: Vec<OsString>, behind_front: bool) -> Result<u8, CommandError> {
     match parse(words) {
         Ok(AgentSubcommand::Agent(args)) if behind_front => daemon::behind_front(args),

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 /// Longer than unused connections are kept.
 const AFTER: Duration = Duration::from_secs(15);
 
-/// It is about to be done.
+/// Whether a return of memory is scheduled.
 static SOON: AtomicBool = AtomicBool::new(false);
 
 /// Returns unused memory after a while.

@@ -1,5 +1,5 @@
-//! Serves what an agent counts to Prometheus: over HTTP on a loopback address, elsewhere over TLS to who shows a
-//! certificate of the agents' authority.
+//! Serves an agent's counters to Prometheus: over HTTP on a loopback address, elsewhere over TLS to clients that
+//! show a certificate of the agents' authority.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,7 +24,7 @@ use wireup_core::metrics::{Exposition, HttpAnswer, Kind, REQUEST_MAX, answer};
 /// Connections at a time. One more ends an older one, so that no user can hold all.
 const CALLERS: usize = 64;
 
-/// How long a request and its answer may take, the handshake included.
+/// Timeout of a request with its answer, the handshake included.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Pause after accept failed, for instance for lack of descriptors.
@@ -69,8 +69,8 @@ pub async fn serve(agent: Arc<Agent>, listener: TcpListener, tls: Arc<TlsConfigs
     }
 }
 
-/// Index of the connection that gives way to another: the oldest one of the address that has the most. One that asks is
-/// answered at once, so the oldest one is silent.
+/// Returns the index of the connection that gives way to another: the oldest one of the address that has the most. One
+/// that sends a request is answered at once, so the oldest one is silent.
 fn displaced(callers: &[IpAddr]) -> usize {
     let mut counts: BTreeMap<&IpAddr, usize> = BTreeMap::new();
     for address in callers {
@@ -117,7 +117,7 @@ async fn converse(
     }
 }
 
-/// The metrics of an agent now. Names, units and meanings: docs/metrics.md.
+/// Returns the current metrics of an agent. Names, units and meanings: docs/metrics.md.
 fn text(agent: &Agent) -> String {
     let counters = &agent.counters;
     let mut out = Exposition::default();

@@ -60,7 +60,7 @@ fn answered(sign: LivenessMessage, agent: &Agent, writer: &mut LinkWriter) -> bo
     sign != LivenessMessage::Ask || writer.sign(LivenessMessage::Alive { silence }).is_ok()
 }
 
-/// The rendezvous is here.
+/// Serves a launch whose rendezvous is at this agent.
 async fn serve_locally(
     agent: &Agent,
     scope: NameServerKey,
@@ -74,7 +74,7 @@ async fn serve_locally(
             incoming = reader.next() => match incoming {
                 Some(Ok(LinkInput::Carried(packet))) => {
                     if let Err(error) = launch.take(&packet) {
-                        warn!(uid, "a launch {error}");
+                        warn!(uid, "connection of a launch closed: {error}");
                         return;
                     }
                 }
@@ -90,7 +90,7 @@ async fn serve_locally(
     }
 }
 
-/// The rendezvous is at another agent.
+/// Serves a launch whose rendezvous is at another agent.
 async fn relay_to_agent(
     agent: &Agent,
     member: &NodeAddress,

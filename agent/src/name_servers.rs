@@ -1,5 +1,5 @@
-//! Where the launches of this machine meet those that know nothing of them: here, or at the agent
-//! that a network of agents has for it.
+//! Name servers for the launches of this machine that share names with others: in this agent, or in the agent that a
+//! network of agents uses for it.
 //!
 //! ```text
 //! launch ─ Unix socket ─▶ agent ══ gRPC, Peer.Meet ══▶ the first of --names that can be reached
@@ -45,7 +45,7 @@ pub struct NameServers {
     origin: Instant,
     budgets: Arc<Budgets>,
     state: Mutex<NameServerState>,
-    /// A deadline has come that is earlier than the one that is waited for.
+    /// Signals a deadline that is earlier than the one that is waited for.
     sooner: Notify,
 }
 
@@ -62,27 +62,27 @@ struct NameServerState {
 #[derive(Debug)]
 struct UserNameServer {
     rendezvous: NameServer,
-    /// Its share of the user's budget.
+    /// Bytes of the user's budget that the name server holds.
     reservation: ByteReservation,
 }
 
-/// Why a launch loses its rendezvous. Words that follow the launch.
+/// Reason for which a launch loses its name server.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
-    /// Its message is longer than a rendezvous takes.
-    #[error("sent a message of more than {MESSAGE_MAX} bytes")]
+    /// The message is longer than a name server accepts.
+    #[error("a message of more than {MESSAGE_MAX} bytes")]
     Long,
-    /// Its message is none.
-    #[error("sent a message that is none: {0}")]
+    /// The message cannot be decoded.
+    #[error("an invalid message: {0}")]
     Unreadable(DecodeError),
-    /// Its user has nothing left.
-    #[error("is given up: {0}")]
+    /// The user's budget is used up.
+    #[error(transparent)]
     Spent(#[from] BudgetExceeded),
-    /// Its agent sends what this one does not accept.
-    #[error("is at an agent that {0}")]
+    /// The launch's agent sent an invalid message.
+    #[error("invalid message from the agent of the launch: {0}")]
     Message(#[from] MessageError),
     /// The connection to its agent is lost.
-    #[error("is at an agent that is lost: {0}")]
+    #[error("the agent of the launch is lost: {0}")]
     Lost(String),
 }
 
@@ -93,14 +93,14 @@ pub struct ConnectedLaunch {
     scope: NameServerKey,
     id: ClientId,
     account: Arc<BudgetAccount>,
-    /// What of a message has come.
+    /// Received part of a message.
     parts: Vec<u8>,
-    /// As many bytes.
+    /// Reserved bytes of the received part.
     reservation: ByteReservation,
 }
 
 impl NameServers {
-    /// Without launches.
+    /// Creates name servers without any launch.
     pub fn new(names: Vec<NodeAddress>, budgets: Arc<Budgets>) -> Self {
         Self {
             names,
@@ -120,7 +120,7 @@ impl NameServers {
         Moment(self.origin.elapsed())
     }
 
-    /// A launch of a user connects; `queue` carries messages to it.
+    /// Connects a launch of a user; `queue` carries messages to it.
     pub fn join(
         self: &Arc<Self>,
         scope: NameServerKey,
@@ -265,8 +265,8 @@ impl Drop for ConnectedLaunch {
     }
 }
 
-/// A launch that another agent forwards: handles its messages until it ends, and returns the stream
-/// of messages to it.
+/// Serves a launch that another agent forwards: handles its messages until it ends, and returns the stream of messages
+/// to it.
 pub fn serve<S>(
     name_servers: &Arc<NameServers>,
     scope: NameServerKey,
@@ -285,10 +285,7 @@ where
             match said.next().await.map(|packet| launch.take(&packet?)) {
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
-                    debug!(
-                        uid,
-                        "a launch behind the agent of {from} leaves: it {error}"
-                    );
+                    debug!(uid, "a launch behind the agent of {from} leaves: {error}");
                     break;
                 }
                 None => break,

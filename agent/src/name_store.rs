@@ -6,14 +6,15 @@
 //!  launcher ─ Ask, Receipt, Ended ─▶ serve ─▶ Keeper ─▶ NameStore ─▶ files, etcd, LDAP
 //!           ◀─ NameReply, Trouble ──                └─▶ values for this launch alone, in memory
 //! ```
-//! - [`stored_name`]: what is stored, and under which id
-//! - [`service`]: what publishing, looking up and withdrawing mean, in terms of a [`NameStore`]
+//! - [`stored_name`]: the stored record, and its id
+//! - [`service`]: publishing, looking up and withdrawing in terms of a [`NameStore`]
 //! - [`store_process`]: the process
 //!
-//! Rule: what a store does is atomic for one id: [`create`](NameStore::create) and [`change`](NameStore::change) succeed
-//! for one of several callers. Everything else is the keeper's, and the same for all stores. Rule: a name that is bound to its
-//! launch goes with the launch's *session* in the store, which its process keeps alive: if that is killed, or its host
-//! crashes, others see the name as dead, at the latest after the session's time to live, and may take its place.
+//! Rule: a store's operation is atomic for one id: [`create`](NameStore::create) and [`change`](NameStore::change)
+//! succeed for one of several callers. Everything else is the keeper's, and the same for all stores. Rule: a name that
+//! is bound to its launch goes with the launch's *session* in the store, which its process keeps alive: if that is
+//! killed, or its host crashes, others see the name as dead, at the latest after the session's time to live, and may
+//! take its place.
 
 #[cfg(feature = "etcd")]
 mod etcd_store;
@@ -37,10 +38,10 @@ use crate::ldap::{DirectoryError, LdapSettingsError};
 #[cfg(not(all(feature = "etcd", feature = "ldap")))]
 use crate::missing_feature::MissingFeature;
 
-/// How long a session lives that is not renewed, where the store has no setting for it.
+/// Lifetime of a session without renewal, if the store has no setting for it.
 const SESSION: Duration = Duration::from_secs(30);
 
-/// Why a store did not do something. The text is for the user.
+/// Error of a store. The text is for the user.
 #[derive(Debug, thiserror::Error)]
 enum StoreError {
     #[error("{}: {error}", .path.display())]
@@ -53,7 +54,7 @@ enum StoreError {
     #[error("{} does not answer within {} s", .path.display(), .limit.as_secs())]
     Slow { path: PathBuf, limit: Duration },
     #[cfg(any(feature = "etcd", feature = "ldap"))]
-    #[error("{0:?} in the store is no name that wireup has written")]
+    #[error("invalid name {0:?} in the store: not written by wireup")]
     Unreadable(String),
     #[cfg(feature = "etcd")]
     #[error(transparent)]
@@ -68,20 +69,20 @@ enum StoreError {
     #[error(transparent)]
     LdapSettings(#[from] LdapSettingsError),
     #[cfg(feature = "ldap")]
-    #[error("there is no entry {0:?} in the directory, below which names could be kept")]
+    #[error("no entry {0:?} in the directory; it must exist as the base of names")]
     NoBase(String),
     #[cfg(not(all(feature = "etcd", feature = "ldap")))]
     #[error(transparent)]
     Missing(#[from] MissingFeature),
 }
 
-/// A record as it was read.
+/// A record with the version in which it was read.
 #[derive(Clone, Debug)]
 struct VersionedName {
     record: StoredName,
     /// Names this state of the id.
     version: Vec<u8>,
-    /// Its session has ended.
+    /// Whether the session of the record has ended.
     dead: bool,
 }
 
@@ -89,7 +90,7 @@ struct VersionedName {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SessionStatus {
     Lives,
-    /// It was away for too long: its names may be gone. The store has begun another one.
+    /// The session was not renewed in time, and its names may be removed. The store has started another one.
     Anew,
 }
 
@@ -107,7 +108,7 @@ trait NameStore: Send + Sync + 'static {
         id: &str,
     ) -> impl Future<Output = Result<Option<VersionedName>, StoreError>> + Send;
 
-    /// Replaces or removes what is under an id, if it is as it was read; false if not.
+    /// Replaces or removes the record under an id, if it is unchanged since it was read; returns false if not.
     fn change(
         &self,
         id: &str,
@@ -115,7 +116,7 @@ trait NameStore: Send + Sync + 'static {
         to: Option<&StoredName>,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Everything of this user.
+    /// Returns all records of this user.
     fn list(&self)
     -> impl Future<Output = Result<Vec<(String, VersionedName)>, StoreError>> + Send;
 
@@ -125,7 +126,7 @@ trait NameStore: Send + Sync + 'static {
     /// Keeps the session alive; called every third of [`session`](Self::session).
     fn renew(&self) -> impl Future<Output = Result<SessionStatus, StoreError>> + Send;
 
-    /// How long the session lives that is not renewed.
+    /// Returns the lifetime of the session without renewal.
     fn session(&self) -> Duration;
 
     /// Ends the session; names that are bound to it are gone.

@@ -45,10 +45,10 @@ mod turn;
 
 pub use offered_services::routes;
 
-/// How long an exchange of keys waits for the last node.
+/// Time for which an exchange of keys waits for the last node.
 const EXCHANGE: Duration = Duration::from_secs(60);
 
-/// What a launch takes for as long as it is known, in bytes for each byte of the request.
+/// Cost of a known launch, in bytes for each byte of the request.
 const REGISTERED: usize = 4;
 
 /// Longest reason for an end, in bytes.
@@ -62,7 +62,7 @@ pub struct NodeAgentService {
 type Outgoing<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl NodeAgentService {
-    /// The service of an agent.
+    /// Makes the service of an agent.
     pub fn new(agent: Arc<Agent>) -> Self {
         Self { agent }
     }
@@ -236,7 +236,7 @@ impl NodeAgent for NodeAgentService {
     }
 }
 
-/// See [`NodeAgent::launch_processes`].
+/// Handles a [`NodeAgent::launch_processes`] call.
 async fn launch_processes(
     agent: &Agent,
     caller: &Caller,
@@ -287,7 +287,7 @@ async fn launch_processes(
     Ok(response)
 }
 
-/// The user of a launch.
+/// Returns the user of a launch.
 async fn user(agent: &Agent, run_as: v1::RunAs) -> Result<User, Status> {
     let mut user = agent.user(run_as.uid).await?;
     if let Some(gid) = run_as.gid.filter(|gid| *gid != user.gid) {
@@ -304,7 +304,7 @@ async fn user(agent: &Agent, run_as: v1::RunAs) -> Result<User, Status> {
     Ok(user)
 }
 
-/// The launcher's side of a launch.
+/// Returns the launcher's side of a launch.
 fn head(launch: &ScheduledLaunch) -> Result<&LauncherState, Status> {
     launch.head.as_ref().ok_or_else(|| {
         let head = &launch.place.nodes[launch.place.head as usize];

@@ -35,7 +35,7 @@ impl From<RoutedFrame> for v1::Frame {
     }
 }
 
-/// The packet of a frame, unless it is too long.
+/// Returns the packet of a frame, unless it is too long.
 pub(crate) fn packet(frame: v1::Frame) -> Result<RoutedFrame, MessageError> {
     if frame.body.len() > BODY_MAX {
         return Err(MessageError::FrameLength(frame.body.len()));
@@ -86,7 +86,7 @@ impl From<v1::Returned> for NodeReturned {
     }
 }
 
-/// Why a stream ended, for people: the innermost cause, which is what failed.
+/// Returns the reason of a stream's end, for the user: the innermost error, which is the one that failed.
 pub(crate) fn cause(status: &Status) -> String {
     let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(status);
     let mut found = status.message().to_owned();

@@ -176,7 +176,7 @@ impl PeerService {
     }
 }
 
-/// The caller.
+/// Returns the identity of the caller.
 ///
 /// # Errors
 /// Never: every connection has a caller.
@@ -195,7 +195,7 @@ fn refused(refusal: &LaunchRefusal) -> Status {
     }
 }
 
-/// Refuses callers of another version; `program` is theirs, if they said.
+/// Refuses callers of another version; `program` is their version, if known.
 fn same_version(version: u32, program: Option<&str>) -> Result<(), Status> {
     if version == VERSION {
         return Ok(());
@@ -208,7 +208,7 @@ fn same_version(version: u32, program: Option<&str>) -> Result<(), Status> {
     )))
 }
 
-/// Reads what opens a stream: the launch, and which of its nodes this is.
+/// Reads the opening of a stream: the launch, and which of its nodes this is.
 async fn opening(
     budgets: &Budgets,
     stream: &mut Streaming<v1::PeerDown>,
@@ -260,7 +260,7 @@ fn invalid(error: &LaunchDescriptorError) -> Status {
     Status::invalid_argument(error.to_string())
 }
 
-/// The messages of the parent's stream.
+/// Returns the messages of the parent's stream.
 fn events(
     stream: Streaming<v1::PeerDown>,
     parent: String,
@@ -282,7 +282,7 @@ fn events(
             }
         };
         let event = event.unwrap_or_else(|error| {
-            let reason = format!("the agent of {parent} {error}");
+            let reason = format!("invalid message from the agent of {parent}: {error}");
             Some(RouterEvent::UpGone { reason })
         });
         std::future::ready(event)

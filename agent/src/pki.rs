@@ -6,7 +6,7 @@
 //!    ca.key        its key, which stays on this machine
 //!    issued.tsv    every certificate it has made: number, name, end
 //!    crl.pem       those that were revoked; not there while there are none
-//!    NAME/         what NAME needs, as a whole: copied to its node
+//!    NAME/         the files of NAME, as a whole: copied to its node
 //!      ca.pem  crl.pem  cert.pem  key.pem
 //! ```
 //! Keys are made here and travel with the certificate; no request is signed that came from
@@ -41,13 +41,13 @@ pub const CERTIFICATE: &str = "cert.pem";
 pub const KEY: &str = "key.pem";
 /// Certificates that were taken back; not there while there are none.
 pub const REVOKED: &str = "crl.pem";
-/// The authority's key.
+/// File of the authority's key.
 const CA_KEY: &str = "ca.key";
 /// A line for each certificate that was made.
 const MADE: &str = "issued.tsv";
 
-/// Where files of this user are: `/etc/wireup/WHAT` of root, otherwise below the user's
-/// configuration. `flag` is what names another directory.
+/// Returns the directory for files of this user: `/etc/wireup/WHAT` for root, otherwise one below the user's
+/// configuration. `flag` is the option that names another directory.
 ///
 /// # Errors
 /// [`PkiError::Homeless`]
@@ -65,7 +65,7 @@ pub fn default_directory(what: &str, flag: &'static str) -> Result<PathBuf, PkiE
     Ok(config.join("wireup").join(what))
 }
 
-/// Makes an authority.
+/// Creates an authority in a directory.
 ///
 /// # Errors
 /// [`PkiError`]
@@ -195,11 +195,11 @@ pub fn read(path: &Path) -> Result<Certificate, PkiError> {
     };
     let bytes = certificate_files::read_public(path)?;
     let der = CertificateDer::from_pem_slice(&bytes)
-        .map_err(|_| unreadable(&"there is no certificate in it (PEM)"))?;
+        .map_err(|_| unreadable(&"no certificate in it (PEM)"))?;
     Certificate::from_der(&der).map_err(|error| unreadable(&error))
 }
 
-/// The names that have certificates, in order.
+/// Returns the names that have certificates, in order.
 ///
 /// # Errors
 /// [`PkiError`]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Package `wireup.v1`.
+/// Messages and services of package `wireup.v1`.
 #[allow(
     missing_docs,
     unreachable_pub,
@@ -30,7 +30,7 @@ pub mod etcd {
     tonic::include_proto!("etcdserverpb");
 }
 
-/// Without the password.
+/// Hides the password from logs.
 impl fmt::Debug for etcd::AuthenticateRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AuthenticateRequest")
@@ -57,7 +57,7 @@ impl fmt::Debug for v1::EnvVar {
     }
 }
 
-/// Without the token.
+/// Hides the token from logs.
 impl fmt::Debug for v1::Hello {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hello")
@@ -92,7 +92,7 @@ impl fmt::Debug for v1::LaunchProcessesRequest {
     }
 }
 
-/// Without the values.
+/// Hides the values from logs.
 impl fmt::Debug for v1::PmiFenceRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PmiFenceRequest")

@@ -20,7 +20,7 @@ use crate::counters::Counter;
 /// Lines for one caller in a [`WHILE`].
 const LINES: u64 = 20;
 
-/// After so long a caller may have lines again.
+/// Period after which a caller may have lines again.
 const WHILE: Duration = Duration::from_secs(60);
 
 /// Most callers with lines of their own in that time. All others share one line.
@@ -89,14 +89,14 @@ impl Refusals {
 }
 
 impl Refusals {
-    /// Number of refusals so far, logged or not.
+    /// Returns the number of refusals so far, logged or not.
     pub fn count(&self) -> u64 {
         self.count.get()
     }
 }
 
 impl RefusalCounts {
-    /// The name under which a caller is counted.
+    /// Returns the name under which a caller is counted.
     fn counted_name<'a>(&self, who: &'a str) -> &'a str {
         match self.0.len() >= CALLERS && !self.0.contains_key(who) {
             true => "others",
@@ -132,8 +132,8 @@ impl RefusalCounts {
     }
 }
 
-/// Logs which requests of whom were answered with a refusal: not permitted, too large, of another
-/// version, of what is there already, or when nothing new is taken.
+/// Logs refused requests and their callers: not permitted, too large, of another version, of a launch that exists
+/// already, or when no new one is taken.
 #[derive(Clone, Debug)]
 pub struct LogRefusals(pub Arc<Refusals>);
 
@@ -148,7 +148,7 @@ impl<S> Layer<S> for LogRefusals {
     }
 }
 
-/// What [`LogRefusals`] makes of a service.
+/// Service of [`LogRefusals`], which logs the refusals of the inner one.
 #[derive(Clone, Debug)]
 pub struct RefusalLogService<S> {
     inner: S,
@@ -193,7 +193,7 @@ where
     }
 }
 
-/// Escaped for a log line.
+/// Escapes the reason for a log line.
 fn reason(status: &Status) -> String {
     let characters = status.message().chars().take(REASON);
     characters

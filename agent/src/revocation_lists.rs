@@ -31,11 +31,11 @@ struct RevocationList {
     serials: Serials,
 }
 
-/// Why a list cannot be used.
+/// Reason for which a list cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RevocationListError {
     /// Nothing in the file.
-    #[error("there is no list of revoked certificates in it (PEM)")]
+    #[error("no list of revoked certificates in it (PEM)")]
     Empty,
     /// The bytes are no list.
     #[error("not a list of revoked certificates: {0}")]
@@ -104,12 +104,12 @@ impl RevocationLists {
         })
     }
 
-    /// How many there are.
+    /// Returns the number of revoked certificates.
     pub fn count(&self) -> usize {
         self.lists.iter().map(|list| list.serials.len()).sum()
     }
 
-    /// All serial numbers, of all authorities.
+    /// Returns all serial numbers, of all authorities.
     pub fn into_serials(self) -> Serials {
         let lists = self.lists.into_iter();
         lists.flat_map(|list| list.serials).collect()

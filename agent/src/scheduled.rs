@@ -1,6 +1,6 @@
 //! The launches that schedulers have started, and the reports about them. No I/O.
 //!
-//! - [`launch_request`]: what a scheduler asks for
+//! - [`launch_request`]: the request of a scheduler
 //! - [`launcher_job`]: the job that its launcher gets
 //! - [`caller`]: identity and permissions of a caller
 //! - [`scheduled_launch`], [`launch_table`]: one launch, and all that are known here

@@ -1,4 +1,5 @@
-//! The authorities by which clients of a site's services (etcd, a directory, a fabric's manager) know servers, and errors in files.
+//! The authorities by which clients of a site's services (etcd, a directory, a fabric's manager) verify servers, and
+//! errors in files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,7 +31,7 @@ pub(crate) fn unusable(path: &Path, reason: impl ToString) -> FileError {
     }
 }
 
-/// The line of a file that is wrong, and the reason, in one line.
+/// Returns the line of a file that is wrong, and the reason, in one line.
 pub(crate) fn toml_problem(text: &str, error: &toml::de::Error) -> String {
     let at = error.span().map_or(0, |span| span.start);
     let before = text.as_bytes().iter().take(at);
@@ -38,7 +39,7 @@ pub(crate) fn toml_problem(text: &str, error: &toml::de::Error) -> String {
     format!("line {line}: {}", value_problem(error.message()))
 }
 
-/// The file with the authorities of a service.
+/// Returns the file with the authorities of a service.
 pub(crate) fn authorities(given: Option<&Path>) -> &Path {
     let mut system = AUTHORITIES.iter().map(Path::new);
     given
@@ -46,7 +47,7 @@ pub(crate) fn authorities(given: Option<&Path>) -> &Path {
         .unwrap_or_else(|| Path::new(AUTHORITIES[0]))
 }
 
-/// TLS to a server whose certificate is of these authorities.
+/// Makes the TLS configuration for a server whose certificate is of these authorities.
 pub(crate) fn tls_client(authorities: &Path) -> Result<ClientConfig, FileError> {
     let wrong = |reason: String| unusable(authorities, reason);
     let certificates =

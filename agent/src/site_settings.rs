@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use crate::pki::certificate_files::{self, PkiFileError};
 use crate::site_services::{FileError, toml_problem, unusable};
 
-/// The settings in the first of these files that is there; the defaults if none is.
+/// Reads the settings in the first of these files that exists; the defaults if none does.
 pub(crate) fn settings<T: DeserializeOwned + Default>(
     paths: impl IntoIterator<Item = PathBuf>,
 ) -> Result<T, FileError> {
@@ -25,7 +25,7 @@ pub(crate) fn settings<T: DeserializeOwned + Default>(
     Ok(T::default())
 }
 
-/// The password in a file that only its owner may read.
+/// Reads the password in a file that only its owner may read.
 pub(crate) fn password(path: &Path) -> Result<String, PasswordError> {
     let bytes = certificate_files::read_secret(path)?;
     let text = String::from_utf8(bytes).map_err(|_| {

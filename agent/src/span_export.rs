@@ -44,17 +44,17 @@ const CLIENT_KEY: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_CLIENT_KEY",
 ];
 
-/// Where systems have the authorities that they trust.
+/// Files with the authorities that the system trusts.
 const SYSTEM: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
 ];
 
-/// Variables that ask for what cannot be done.
+/// Variables that ask for an export that is not supported.
 #[derive(Debug, thiserror::Error)]
 enum ExporterError {
-    #[error("{0} is none of the protocols that wireup speaks: http/protobuf, grpc")]
+    #[error("unsupported OTLP protocol {0}; use http/protobuf or grpc")]
     UnknownProtocol(String),
     #[error(
         "{0}: wireup speaks TLS over gRPC only; set OTEL_EXPORTER_OTLP_PROTOCOL=grpc and name the collector's port for that (4317), \
@@ -69,13 +69,13 @@ enum ExporterError {
     NoAuthorities,
 }
 
-/// The value of the first of these variables that has one.
+/// Returns the value of the first of these variables that has one.
 fn first_of(names: &[&str]) -> Option<String> {
     let mut values = names.iter().filter_map(|name| std::env::var(name).ok());
     values.find(|value| !value.is_empty())
 }
 
-/// Reads spans from standard input and sends them where the standard variables say.
+/// Reads spans from standard input and sends them to the collector of the standard variables.
 ///
 /// # Errors
 /// [`CommandError`] with the reason.
@@ -103,7 +103,7 @@ async fn send(exported: Exported) -> Result<(), AnyError> {
     Ok(())
 }
 
-/// What sends the spans: what the standard variables say, and `wireup` where they do not name the service.
+/// Returns the resource of the spans, from the standard variables; its service is `wireup` unless they name one.
 fn resource() -> Resource {
     let named = |name: &str| std::env::var(name).unwrap_or_default();
     let given = !named("OTEL_SERVICE_NAME").is_empty()
@@ -114,7 +114,7 @@ fn resource() -> Resource {
     }
 }
 
-/// By the standard variables: protocol, endpoint, headers, time, certificates.
+/// Makes the exporter by the standard variables: protocol, endpoint, headers, time, certificates.
 fn exporter() -> Result<SpanExporter, AnyError> {
     let endpoint = first_of(&ENDPOINT).filter(|endpoint| endpoint.starts_with("https://"));
     Ok(match first_of(&PROTOCOL).as_deref() {
@@ -133,7 +133,7 @@ fn exporter() -> Result<SpanExporter, AnyError> {
     })
 }
 
-/// Whom to trust, and what to show, by the standard variables; `opentelemetry-otlp` reads none of them.
+/// Reads the TLS settings from the standard variables; `opentelemetry-otlp` reads none of them.
 fn tls() -> Result<ClientTlsConfig, ExporterError> {
     let read = |path: String| match std::fs::read(&path) {
         Ok(pem) => Ok(pem),

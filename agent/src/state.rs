@@ -1,4 +1,4 @@
-//! What all parts of an agent share.
+//! State that all parts of an agent share.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -35,28 +35,26 @@ pub enum AdvertisedAddress {
 pub struct Agent {
     /// Name of the node.
     pub name: String,
-    /// Which boot of the machine it is; empty if that is not known.
+    /// Boot id of the machine; empty if unknown.
     pub boot_id: String,
-    /// Where others are to reach it.
+    /// Address for other agents.
     pub address: AdvertisedAddress,
-    /// Where steps and launchers come from.
+    /// Spawner of steps and launchers.
     pub step_spawner: Arc<StepSpawner>,
-    /// Where launchers of this machine find it.
+    /// Socket for launchers of this machine.
     pub socket: PathBuf,
     pub registry: Arc<LaunchRegistry>,
-    /// Those that schedulers started, and their parts here.
+    /// Launches that schedulers started, and their parts on this node.
     pub scheduled: Arc<ScheduledLaunches>,
-    /// Other agents.
     pub peers: Arc<Peers>,
-    /// Where launches meet that know nothing of each other.
+    /// Name servers of the users.
     pub name_servers: Arc<NameServers>,
     /// The agents of its launch, if it serves only one and has started them.
     pub launch_agents: Option<LaunchAgents>,
-    /// How long a process on this machine may be silent that takes part in a launch.
+    /// Longest accepted silence of a process on this machine that takes part in a launch.
     pub liveness_limit: Duration,
-    /// What each user has of it.
+    /// Budgets of all users.
     pub budgets: Arc<Budgets>,
-    /// Recent refusals.
     pub refusals: Arc<Refusals>,
     pub counters: Arc<Counters>,
     pub served_users: ServedUsers,
@@ -65,7 +63,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// The user as whom a launch runs here.
+    /// Returns the user as whom a launch runs here.
     ///
     /// # Errors
     /// [`UserError`]
@@ -77,7 +75,7 @@ impl Agent {
         found.unwrap_or(Err(UserError::Unknown(uid)))
     }
 
-    /// Whether launches of a user may meet here, whether or not this node knows him.
+    /// Checks whether launches of a user may meet here, whether or not this node has an account of the user.
     ///
     /// # Errors
     /// [`UserError`]
@@ -85,13 +83,13 @@ impl Agent {
         self.served_users.check(uid)
     }
 
-    /// The user whose rights it has: root, also if its helper has them, or the user that it serves.
+    /// Returns the user whose rights the agent has: root, also if its helper has them, or the user that it serves.
     pub fn agent_uid(&self) -> u32 {
         self.served_users.agent_uid()
     }
 
-    /// The address at which others reach it. A call to `here` shows that it can be reached there,
-    /// unless that is a loopback address.
+    /// Returns the address at which others reach the agent. A call to `here` shows that it can be reached there, unless
+    /// that is a loopback address.
     pub fn advertised(&self, here: Option<SocketAddr>) -> String {
         match (&self.address, here.filter(|at| !at.ip().is_loopback())) {
             (AdvertisedAddress::Assumed(_), Some(here)) => here.to_string(),
@@ -101,7 +99,7 @@ impl Agent {
         }
     }
 
-    /// Its state, for local callers.
+    /// Returns the agent's status, for local callers.
     pub fn status(&self) -> NodeStatus {
         NodeStatus {
             name: self.name.clone(),

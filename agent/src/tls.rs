@@ -32,23 +32,23 @@ pub use tls_certificates::{CertificateFilesError, TlsConfigs};
 use crate::refusals::{LogRefusals, Refusals};
 use crate::worker_threads::WorkerLayer;
 
-/// How soon the silence of the other side of a connection is noticed.
+/// Limits from which the silence of a connection's other side counts as loss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Heartbeat {
     /// After this time without traffic the other side is probed.
     pub interval: Duration,
-    /// If nothing comes from the other side for so long, it is lost.
+    /// Longest silence of the other side, after which it is lost.
     pub limit: Duration,
-    /// For so long a process of the same machine may be silent.
+    /// Longest silence of a process of the same machine.
     pub silence: Duration,
-    /// So long may a connection take until the other side answers.
+    /// Timeout of a connection until the other side answers.
     pub connect: Duration,
-    /// So long may the other side take to show its certificate and accept this side's.
+    /// Timeout of the handshake: both sides show and accept their certificates.
     pub handshake: Duration,
 }
 
 impl Heartbeat {
-    /// The one that notices silence within a time.
+    /// Returns the heartbeat that notices silence within a time.
     pub fn within(limit: Duration) -> Self {
         Self {
             // A process that is stopped for less than the rest is not lost.
@@ -62,7 +62,7 @@ impl Heartbeat {
 }
 
 impl Default for Heartbeat {
-    /// 5 seconds.
+    /// Returns the heartbeat within 5 seconds.
     fn default() -> Self {
         Self::within(Duration::from_secs(5))
     }
@@ -87,7 +87,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the answer to a probe of HTTP/2: never over, since [`connection_silence`] judges.
 const NO_LIMIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// A gRPC server for [`server_incoming`], to which services are added: it probes the other side, and logs refusals. Requests run where `work` says.
+/// Creates a gRPC server for [`server_incoming`], to which services are added. It probes the other side, and logs
+/// refusals. Requests run on `work`.
 pub fn server(
     heartbeat: Heartbeat,
     refusals: Arc<Refusals>,

@@ -16,7 +16,7 @@ use wireup::failure::CommandError;
 /// Columns between two of the table.
 const GAP: u16 = 2;
 
-/// What is on the screen.
+/// State of the screen.
 struct Screen {
     order: SortOrder,
     by_host: bool,
@@ -77,7 +77,7 @@ fn show(
 }
 
 impl Screen {
-    /// Does what a key stands for; false when it is to end.
+    /// Executes the action of a key; returns false when the command is to end.
     fn obey(&mut self, key: KeyEvent) -> bool {
         let page = 10;
         match key.code {
@@ -126,7 +126,7 @@ impl Screen {
     }
 }
 
-/// The key by which a letter sorts.
+/// Returns the key by which a letter sorts.
 fn key_of(letter: char) -> Option<SortKey> {
     Some(match letter {
         'r' => SortKey::Rank,

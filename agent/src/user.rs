@@ -19,9 +19,7 @@ use wireup_sys::accounts as database;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct User {
     pub uid: u32,
-    /// Primary group.
     pub gid: u32,
-    /// Supplementary groups.
     pub groups: Vec<u32>,
     /// Login name, if the number has one.
     pub name: Option<String>,
@@ -29,7 +27,7 @@ pub struct User {
     pub home: Option<PathBuf>,
 }
 
-/// Why no process is started for a user.
+/// Reason for which no process is started for a user.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum UserError {
     /// The agent is not root, and serves another user.
@@ -39,10 +37,10 @@ pub enum UserError {
     )]
     NotServed {
         uid: u32,
-        /// Whose the agent is.
+        /// User id of the agent.
         agent_uid: u32,
     },
-    /// There is no such account.
+    /// The account does not exist.
     #[error(
         "user id {0} is unknown on this node; accounts need the same numbers on all nodes of a launch"
     )]
@@ -56,7 +54,7 @@ pub enum UserError {
     },
 }
 
-/// Whom an agent serves.
+/// Users that an agent serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ServedUsers {
     /// All users: it is root's.
@@ -66,7 +64,7 @@ pub enum ServedUsers {
 }
 
 impl ServedUsers {
-    /// By this process.
+    /// Returns the users that this process can serve.
     pub fn by_this_process() -> Self {
         match geteuid() {
             root if root.is_root() => Self::Everybody,
@@ -74,7 +72,7 @@ impl ServedUsers {
         }
     }
 
-    /// The user whose rights the agent has: root, or the user that it serves.
+    /// Returns the user whose rights the agent has: root, or the user that it serves.
     pub fn agent_uid(self) -> u32 {
         match self {
             Self::Everybody => 0,
@@ -82,8 +80,8 @@ impl ServedUsers {
         }
     }
 
-    /// Refuses whom this agent does not serve at all. Whether others have an account here is known
-    /// when they are [found](Self::find).
+    /// Refuses users whom this agent does not serve at all. Whether others have an account here is known when they are
+    /// [found](Self::find).
     ///
     /// # Errors
     /// [`UserError::NotServed`]
@@ -97,8 +95,7 @@ impl ServedUsers {
         }
     }
 
-    /// Finds a user. May ask a directory service, and wait for it: not for a thread that others
-    /// wait for.
+    /// Finds a user. May ask a directory service, and wait for it: not for a thread for which others wait.
     ///
     /// # Errors
     /// [`UserError`]

@@ -18,7 +18,7 @@ const LOOKUPS: usize = 512;
 /// Threads that look up accounts and start launchers for requests.
 const ACCOUNTS: usize = 8;
 
-/// The network's thread.
+/// Creates the runtime of the network's thread.
 ///
 /// # Errors
 /// The system refuses a thread.
@@ -31,10 +31,10 @@ pub fn network() -> io::Result<Runtime> {
         .build()
 }
 
-/// The thread of users' requests.
+/// Makes the thread of users' requests.
 ///
 /// # Errors
-/// When the system refuses one.
+/// When the system refuses a thread.
 pub fn requests() -> io::Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(1)
@@ -44,7 +44,7 @@ pub fn requests() -> io::Result<Runtime> {
         .build()
 }
 
-/// Has requests that come on the network's thread carried out elsewhere.
+/// Has requests that arrive on the network's thread executed by another thread.
 #[derive(Clone, Debug)]
 pub struct WorkerLayer(pub Handle);
 
@@ -59,7 +59,7 @@ impl<S> Layer<S> for WorkerLayer {
     }
 }
 
-/// What [`WorkerLayer`] makes of a service.
+/// Service of [`WorkerLayer`], which runs the inner one on another runtime.
 #[derive(Clone, Debug)]
 pub struct WorkerService<S> {
     inner: S,

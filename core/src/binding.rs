@@ -1,11 +1,12 @@
-//! Which CPUs each rank of a host gets.
+//! Assigns CPUs to each rank of a host.
 //!
 //! ```text
 //! topology, CPUs that may be used ──▶ units (cores or hardware threads, fast ones first)
-//!   units, --cpus-per-rank, --map-by ──▶ one group of units for each rank   (map)
-//!   groups, --bind-to ──▶ the CPUs of each rank: the group, or the part of the host around it
+//! units, --cpus-per-rank, --map-by ──▶ one group of units for each rank   (map)
+//! groups, --bind-to ──▶ the CPUs of each rank: the group, or the part of the host around it
 //! ```
-//! Nothing else than the host's topology, its limits and the number of its ranks decides: each host does it by itself.
+//! The result depends only on the host's topology, its limits and the number of its ranks, so each host computes its
+//! own.
 
 mod error;
 mod gpus;
@@ -30,9 +31,9 @@ use crate::topology::{CpuSet, Device, DeviceKind, ObjectType, Topology, ranges};
 /// The ranks of a host that are bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BindingRequest {
-    /// How many.
+    /// Number of ranks that are bound.
     pub ranks: u32,
-    /// Processes of the launch there before them: they come behind these.
+    /// Number of processes of the launch on the host that come before these ranks.
     pub before: u32,
     /// Ranks may share what is one rank's otherwise.
     pub share: bool,
@@ -51,7 +52,7 @@ pub struct HostBinding {
     /// Whether the ranks are bound to the CPUs; otherwise these are all that they may use.
     binds: bool,
     memory: MemBind,
-    /// How it came to that.
+    /// Explanations of the binding, for the user.
     pub reasons: Vec<String>,
 }
 
@@ -59,7 +60,7 @@ impl HostBinding {
     /// Binds the ranks of a host, in this order. `limit` are the CPUs that its processes may use.
     ///
     /// # Errors
-    /// [`BindingError`] when the host has not what is asked for.
+    /// [`BindingError`] when the host lacks the requested resources.
     pub fn new(
         topology: Arc<Topology>,
         limit: Option<&CpuSet>,
@@ -100,19 +101,19 @@ impl HostBinding {
         })
     }
 
-    /// The CPUs to which a rank of this host is bound.
+    /// Returns the CPUs to which a rank of this host is bound.
     pub fn cpus_of(&self, rank: Rank) -> Option<&CpuSet> {
         let at = self.place_of(rank).filter(|_| self.binds)?;
         Some(&self.ranks[at].1)
     }
 
-    /// The GPUs of a rank of this host; nothing if none are given out.
+    /// Returns the GPUs of a rank of this host; `None` if GPUs are not assigned.
     pub fn gpus_of(&self, rank: Rank) -> Option<&[Gpu]> {
         let gpus = self.gpus.get(self.place_of(rank)?)?;
         Some(gpus)
     }
 
-    /// The devices of a kind that are near some CPUs, as far as they were looked for.
+    /// Returns the devices of a kind that are near some CPUs, as far as the topology has them.
     pub fn devices_near<'a>(
         &'a self,
         cpus: &'a CpuSet,
@@ -121,7 +122,7 @@ impl HostBinding {
         near::near(&self.topology, cpus).filter(move |device| device.kind == kind)
     }
 
-    /// From which NUMA nodes a rank gets memory, by their numbers in the host, and how; nothing if the system decides.
+    /// Returns the memory policy of a rank and the numbers of its NUMA nodes; `None` if the system decides.
     pub fn memory_of(&self, rank: Rank) -> Option<(MemBind, Vec<u32>)> {
         let mut near = self
             .topology
@@ -134,7 +135,7 @@ impl HostBinding {
         Some((self.memory, near))
     }
 
-    /// The CPUs of each core of which a rank has some.
+    /// Returns the CPUs of each core of which a rank has some.
     pub fn cores_within(&self, cpus: &CpuSet) -> Vec<CpuSet> {
         let cores = self.topology.parts(ObjectType::Core).iter();
         let within = cores.map(|core| core.cpus.and(cpus));
@@ -146,12 +147,12 @@ impl HostBinding {
         ranks.position(|(known, _)| *known == rank)
     }
 
-    /// All of them, in the order in which ranks were bound.
+    /// Returns the ranks with their CPUs, in the order in which they were bound.
     pub fn ranks(&self) -> &[(Rank, CpuSet)] {
         &self.ranks
     }
 
-    /// The CPUs of some rank as parts of the host: `core 3 cpus_of package 0 (CPUs 6-7)`.
+    /// Describes the CPUs of a rank as parts of the host: `core 3 of package 0 (CPUs 6-7)`.
     pub fn place(&self, cpus: &CpuSet) -> String {
         let topology = &self.topology;
         let numbers = |level: ObjectType| topology.numbers_of(level, cpus);
@@ -185,13 +186,13 @@ impl HostBinding {
         format!("{text} (CPU{plural} {cpus})")
     }
 
-    /// The host with its ranks, a line for each row.
+    /// Returns the picture of the host with its ranks, a line for each row.
     pub fn picture(&self) -> Vec<String> {
         picture::picture(self)
     }
 }
 
-/// The CPUs of each rank, and why.
+/// Returns the CPUs of each rank, with the explanations.
 fn cpus(
     topology: &Topology,
     usable: &CpuSet,
@@ -258,7 +259,7 @@ fn cpus(
     Ok((groups.into_iter().map(around).collect(), reasons))
 }
 
-/// The level over which ranks are mapped.
+/// Returns the level over which ranks are mapped.
 fn mapped_over(map: MapWithinHost) -> Option<ObjectType> {
     match map {
         MapWithinHost::InOrder => None,
@@ -266,7 +267,7 @@ fn mapped_over(map: MapWithinHost) -> Option<ObjectType> {
     }
 }
 
-/// The sets of a list, in turn.
+/// Returns the CPU sets of a list, in turn.
 fn listed(
     topology: &Topology,
     usable: &CpuSet,

@@ -1,4 +1,4 @@
-//! What a container for the ranks of a node is made of, and the command lines of the runtimes that make it.
+//! Contents of the container of a node's ranks, and the command lines of the runtimes that create it.
 //!
 //! Each node has one container for the launch. A runtime starts a *holder* in it, a process that does nothing, and
 //! every rank joins the mount namespace of the holder; so ranks stay children of their launcher or step, with their
@@ -26,7 +26,7 @@ pub use layout::{EntryKind, ImageEntry, Layout, LayoutError, layout};
 /// Directories of the host that every container has.
 pub const OF_THE_HOST: [&str; 4] = ["/proc", "/sys", "/dev", "/tmp"];
 
-/// Variables that say where files of the host are: ranks in an image get those of the image.
+/// Variables with paths of the host's files. Ranks in an image get the image's values.
 pub const OF_THE_IMAGE: [&str; 8] = [
     "PATH",
     "LD_LIBRARY_PATH",
@@ -38,14 +38,14 @@ pub const OF_THE_IMAGE: [&str; 8] = [
     "PYTHONHOME",
 ];
 
-/// PATH in a root directory, which says nothing about variables.
+/// `PATH` in a root directory, which does not define variables.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The name of the holder in the root directory.
 pub const HOLDER: &str = "/.wireup-holder";
 
-/// The mounts of a container: the user's, and what every container has unless the user puts something else there: the
-/// host's [directories](OF_THE_HOST), the directory of temporary files and the one that ranks start in.
+/// Returns the mounts of a container: the user's, and the common ones unless the user mounts something else there: the
+/// host's [directories](OF_THE_HOST), the directory of temporary files and the ranks' working directory.
 pub fn mounts(wanted: &[BindMount], also: &[&Path]) -> Vec<BindMount> {
     let common = OF_THE_HOST
         .iter()
@@ -54,7 +54,7 @@ pub fn mounts(wanted: &[BindMount], also: &[&Path]) -> Vec<BindMount> {
     let mut all: Vec<BindMount> = Vec::new();
     let wanted = wanted.iter().cloned();
     for mount in wanted.chain(common.map(BindMount::from_path)) {
-        // What is inside another that shows the host's own path is there already.
+        // A mount inside another one that shows the host's own path is redundant.
         let shown = |other: &BindMount| {
             other.target == mount.target
                 || mount.is_same() && other.is_same() && mount.target.starts_with(&other.target)
@@ -68,7 +68,7 @@ pub fn mounts(wanted: &[BindMount], also: &[&Path]) -> Vec<BindMount> {
     all
 }
 
-/// The ranks' variables from those of the user and of the image, which count where the user has none.
+/// Merges the user's variables for the ranks with those of the image, which are used where the user has none.
 pub fn environment(env: &mut Vec<(OsString, OsString)>, image: &[(OsString, OsString)]) {
     let default = (OsString::from("PATH"), OsString::from(DEFAULT_PATH));
     for (name, value) in image.iter().chain([&default]) {
@@ -78,12 +78,12 @@ pub fn environment(env: &mut Vec<(OsString, OsString)>, image: &[(OsString, OsSt
     }
 }
 
-/// Whether ranks in an image do without this variable of the launcher.
+/// Whether ranks in an image do not get this variable of the launcher.
 pub fn is_of_the_image(name: &OsStr) -> bool {
     OF_THE_IMAGE.iter().any(|known| name == *known)
 }
 
-/// The part of a path below the root directory.
+/// Returns the part of a path below the root directory.
 fn strip_root(path: &Path) -> PathBuf {
     path.strip_prefix("/").unwrap_or(path).to_owned()
 }

@@ -3,32 +3,32 @@
 //! One engine per node plays both roles.
 //!
 //! ```text
-//!  requester       asking node                       owning node           OpenPMIx server
-//!     │  Ask ────▶ in flight ── Request ───────────▶ parked ── AskHost ──▶ waits until the
-//!     │  Ask ────▶ (joins)                             │                   rank publishes
-//!     ◀─ Complete ── (gone) ◀── Reply ─────────────────┘ ◀── SidecarAnswered ──┘
+//! requester       asking node                       owning node           OpenPMIx server
+//! │  Ask ────▶ in flight ── Request ───────────▶ parked ── AskHost ──▶ waits until the
+//! │  Ask ────▶ (joins)                             │                   rank publishes
+//! ◀─ Complete ── (gone) ◀── Reply ─────────────────┘ ◀── SidecarAnswered ──┘
 //! ```
 //!
-//! - Asking: several requesters of one rank share one request; each has its own deadline. When the
-//!   last of them has given up, the request is forgotten, and a later one is sent anew.
-//! - Owning: one question per rank to the host, however many nodes ask. It ends with the host's
-//!   answer, the rank's death, or the end of the job, and until then costs one entry per local rank
-//!   at most. For a requester without its own deadline the owner gives up, some time after the
-//!   rank has connected without publishing: before that it may be busy for as long as it likes.
-//! - Messages may be repeated and may overtake each other. Requests carry a serial number, so the
-//!   reply to an old one is never taken for the answer to a newer one.
+//! - Asking: several requesters of one rank share one request; each has its own deadline. When the last of them has
+//! given up, the request is forgotten, and a later requester causes a new one.
+//! - Owning: one request per rank to the server, for all nodes that ask. It ends with the server's answer, the rank's
+//! death, or the end of the job, and until then takes at most one entry per local rank. For a requester without its own
+//! deadline the owner gives up, some time after the rank has connected without publishing: before that the rank may be
+//! busy for any time.
+//! - Messages may be repeated and may overtake each other. Requests carry a serial number, so the reply to an old one
+//! is never taken for the answer to a newer one.
 //!
-//! Rule: the OpenPMIx server parks a request for a rank that has not published, or an nspace it
-//! does not know, for ever. So requests for unknown or dead ranks are answered here and never
-//! passed to it. Source: `PMIx_server_dmodex_request`. Rule: an nspace is made known with
-//! [`ModexEvent::NspaceAdded`] on all its nodes before any of its ranks starts anywhere; a request
-//! that comes earlier is answered "not found".
+//! Rule: the OpenPMIx server parks a request for a rank that has not published, or for an nspace it does not know, for
+//! ever. So requests for unknown or dead ranks are answered here and never passed to it. Source:
+//! `PMIx_server_dmodex_request`.
+//! Rule: an nspace is made known with [`ModexEvent::NspaceAdded`] on all its nodes before any of its ranks starts
+//! anywhere; an earlier request is answered "not found".
 //!
-//! Rule: the server answers with all that the rank has published, as soon as it has published
-//! anything, and cannot wait for a certain key (`PMIX_REQUIRED_KEY`): its function takes none. So the
-//! asking node requests the data again while the key is missing. Source: `PMIx_server_dmodex_request`.
+//! Rule: the server answers with all that the rank has published, as soon as it has published anything, and cannot wait
+//! for a certain key (`PMIX_REQUIRED_KEY`): its function takes none. So the asking node requests the data again while
+//! the key is missing. Source: `PMIx_server_dmodex_request`.
 //!
-//! Left to others: which node owns a rank, encoding of messages.
+//! Left to others: the node of each rank, and the encoding of messages.
 
 mod modex_owner;
 mod modex_requests;
@@ -51,10 +51,10 @@ use crate::job::proc::Proc;
 /// Largest data of one rank, in bytes; real ones have some kilobytes.
 pub const MODEX_DATA_MAX: usize = 64 << 20;
 
-/// How a request ended: the rank's data, shared, or why there is none.
+/// Result of a request: the rank's data, shared, or the reason of the failure.
 pub type ModexResult = Result<Arc<[u8]>, ModexFailure>;
 
-/// What happens to an engine. `T` names a local requester and comes back with its answer.
+/// Input of the engine. `T` identifies a local requester and is returned with its answer.
 #[derive(Debug)]
 pub enum ModexEvent<T> {
     /// The job has ranks on this node; `local` may be empty.
@@ -70,23 +70,23 @@ pub enum ModexEvent<T> {
         proc: Proc,
         /// The rank's node, which may be this one; `None` if the rank or its job is unknown.
         owner: Option<NodeId>,
-        /// How long to wait; `None` to leave that to the owner.
+        /// Timeout of the requester; `None` if the owner decides.
         timeout: Option<Duration>,
-        /// A key of the rank that the data has to contain, without the zero byte that ends it. Without
-        /// a `timeout`, data that lacks it is the answer after two seconds.
+        /// Key of the rank that the data must contain, without the zero byte that ends it. Without a `timeout`, data
+        /// without the key is the answer after two seconds.
         key: Option<Box<[u8]>>,
         ticket: T,
     },
     /// The answer to an [`ModexAction::AskHost`].
     SidecarAnswered {
-        /// The rank asked for.
+        /// Rank whose data was requested.
         proc: Proc,
-        /// Its data, or the PMIx status the host gave instead.
+        /// Data of the rank, or the PMIx status that the server returned.
         result: Result<Arc<[u8]>, i32>,
     },
     /// A message has come from the engine of another node.
     Message {
-        /// Its sender, as authenticated by the transport.
+        /// Sending node, as authenticated by the transport.
         from: NodeId,
         message: ModexMessage,
     },
@@ -96,13 +96,13 @@ pub enum ModexEvent<T> {
         /// The observed cause, for the report.
         reason: Arc<str>,
     },
-    /// Time has passed.
+    /// A deadline has passed ([`ModexEngine::next_deadline`]).
     Tick,
     /// The job ends: fail all pending and later requests.
     Teardown,
 }
 
-/// What the engine orders.
+/// Output of the engine: an action for its driver.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ModexAction<T> {
     /// Deliver a message; `to` is never this node.
@@ -132,20 +132,20 @@ pub enum ModexMessage {
     },
 }
 
-/// Why a rank's data could not be had.
+/// Error: a rank's data cannot be obtained.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ModexFailure {
-    /// No such rank, or no such job, where it was looked for.
+    /// The rank or job is unknown at the owner.
     #[error("no such rank or job")]
     NotFound,
     /// The rank has ended.
     #[error("the rank has ended")]
     RankGone,
-    /// The node of the rank is gone.
+    /// The node of the rank is lost.
     #[error("node {node} was lost ({reason})")]
     PeerLost {
         node: NodeId,
-        /// What the driver saw.
+        /// Reason of the loss, from the driver.
         reason: Arc<str>,
     },
     /// No answer in time; most likely the rank has not published anything.
@@ -153,7 +153,7 @@ pub enum ModexFailure {
     Timeout {
         /// The node of the rank.
         owner: NodeId,
-        /// Time since this requester asked.
+        /// Time since this requester's request.
         waited: Duration,
     },
     /// The PMIx server of the rank's node answered with an error.
@@ -179,8 +179,8 @@ pub struct ModexEngine<T> {
 }
 
 impl<T> ModexEngine<T> {
-    /// An engine for `node`, knowing no job. A rank that has connected and does not publish is waited
-    /// for until `limit`; `None` for ever.
+    /// Creates an engine for `node` without any job. A connected rank that does not publish is waited for until
+    /// `limit`; `None` for ever.
     pub fn new(node: NodeId, limit: Option<Duration>) -> Self {
         Self {
             node,
@@ -190,7 +190,7 @@ impl<T> ModexEngine<T> {
         }
     }
 
-    /// Takes one input and appends the orders that follow from it. `now` never goes backwards.
+    /// Handles one event and appends the resulting actions. `now` never goes backwards.
     pub fn handle(&mut self, input: ModexEvent<T>, now: Moment, out: &mut Vec<ModexAction<T>>) {
         let cx = &mut ModexContext::new(now, out);
         if self.torn_down {
@@ -273,7 +273,7 @@ impl<T> ModexEngine<T> {
         }
     }
 
-    /// When the next [`ModexEvent::Tick`] is due; `None` while nothing has a deadline.
+    /// Returns the time at which the next [`ModexEvent::Tick`] is due; `None` without a deadline.
     pub fn next_deadline(&self) -> Option<Moment> {
         let deadlines = [self.asking.next_deadline(), self.owning.next_deadline()];
         deadlines.into_iter().flatten().min()
@@ -330,7 +330,7 @@ impl<T> ModexEngine<T> {
         cx.order(ModexAction::Send { to: owner, message });
     }
 
-    /// A request for a rank of this node, from another node or from this one.
+    /// Handles a request for a rank of this node, from another node or from this one.
     fn request(&mut self, from: NodeId, serial: u64, proc: Proc, cx: &mut ModexContext<'_, T>) {
         if self.asking.lost(from).is_some() {
             return;
@@ -387,7 +387,7 @@ impl<T> ModexEngine<T> {
         complete_all(tickets, result, cx);
     }
 
-    /// After the end, every request fails.
+    /// Fails every request after the end.
     fn refuse(&self, input: ModexEvent<T>, cx: &mut ModexContext<'_, T>) {
         let result = Err(ModexFailure::TornDown { node: self.node });
         match input {
@@ -417,7 +417,7 @@ impl<T> ModexEngine<T> {
     }
 }
 
-/// A key as libpmix packs it.
+/// Appends the terminator of a key, as libpmix packs it.
 fn terminated(key: Box<[u8]>) -> Box<[u8]> {
     let mut key = key.into_vec();
     key.push(0);

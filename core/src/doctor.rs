@@ -18,7 +18,7 @@ use ping_pong::Pair;
 pub use checks::network::INTERFACE_VARIABLES;
 pub use checks::{CHECKS, KEEP_TO_NETWORK};
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -28,7 +28,7 @@ pub enum Severity {
     Warning,
 }
 
-/// What a launch would need, as far as it is known.
+/// Requirements of a planned launch, as far as they are known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaunchNeeds {
     /// Ranks on each host; without it as many as the host has processors.
@@ -50,22 +50,22 @@ impl LaunchNeeds {
 /// A host, and everything that was learned about it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DoctorHost {
-    /// As the user names it.
+    /// Name that the user has given.
     pub name: String,
-    /// Its agent's version, or why it was not reached; `None` on this machine alone.
+    /// Version of the host's agent, or the error of the connection; `None` on this machine alone.
     pub agent: Option<Result<String, String>>,
-    /// What it reports of itself, or why it does not.
+    /// Facts that the host reports, or the error of the request.
     pub facts: Result<HostFacts, String>,
-    /// Its clock against that of the host that asked.
+    /// Clock of the host, relative to that of the requesting host.
     pub clock: Option<Clock>,
-    /// What it sees of its neighbours.
+    /// Reachability of other hosts from this one.
     pub seen: Vec<NeighbourView>,
-    /// What ranks of the user's MPI measured between it and others, if that was tried.
+    /// Measurements between ranks of the user's MPI on this host and others, if requested.
     pub pairs: Vec<Pair>,
 }
 
 impl DoctorHost {
-    /// The facts, of a host that has reported some.
+    /// Returns the facts of the host, if it has reported them.
     pub fn reported_facts(&self) -> Option<&HostFacts> {
         self.facts.as_ref().ok()
     }
@@ -76,29 +76,28 @@ impl DoctorHost {
 pub struct Clock {
     /// Seconds that this one is ahead.
     pub ahead: f64,
-    /// How wrong that can be, in seconds: half of the time that the question took.
+    /// Maximum error of the difference, in seconds: half of the round-trip time.
     pub error: f64,
 }
 
-/// What one host sees of another.
+/// Name resolution and reachability of one host, seen from another.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NeighbourView {
     /// The number of the other host.
     pub host: usize,
-    /// The other's addresses by its name, or why there is none.
+    /// Addresses of the other host's name, or the error of the lookup.
     pub forward: Result<Vec<std::net::IpAddr>, String>,
     /// The names that the first of these addresses has.
     pub back: Option<String>,
-    /// Why a port there that listens could not be reached: address and reason.
+    /// Address and error of a listening port that could not be reached.
     pub unreached: Option<String>,
 }
 
-/// What one check found on one host.
+/// Result of one check on one host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CheckResult {
-    /// How bad it is.
     pub severity: Severity,
-    /// What is the case, and what is needed.
+    /// Observation and requirement, for the user.
     pub text: String,
     /// Replaces the check's remedy, where that does not fit.
     pub remedy: Option<&'static str>,
@@ -122,20 +121,20 @@ impl CheckResult {
     }
 }
 
-/// How a check judges.
+/// Hosts that a check needs for its result.
 enum CheckScope {
     /// Each host by itself.
     One(fn(&HostFacts, &LaunchNeeds) -> Option<CheckResult>),
-    /// Each host by what is known of all: it gets the number of the host to judge.
+    /// All hosts together; the function gets the index of the host to judge.
     All(fn(&[DoctorHost], usize) -> Option<CheckResult>),
 }
 
 pub struct Check {
-    /// Its name, which stays as it is.
+    /// Stable name of the check.
     pub name: &'static str,
-    /// What is read.
+    /// Sources that the check reads.
     pub reads: &'static str,
-    /// What to do about it.
+    /// Recommended action of the user.
     pub remedy: &'static str,
     judge: CheckScope,
 }
@@ -143,17 +142,16 @@ pub struct Check {
 /// A finding on one host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// The check's name.
     pub check: &'static str,
-    /// The host's number.
+    /// Index of the host.
     pub host: usize,
-    /// What is the case.
+    /// Result of the check.
     pub seen: CheckResult,
-    /// What to do about it.
+    /// Recommended action of the user.
     pub remedy: &'static str,
 }
 
-/// Everything that is wrong, in the order of the table and then of the hosts.
+/// Returns all findings, in the order of the table and then of the hosts.
 pub fn judge(hosts: &[DoctorHost], needs: &LaunchNeeds) -> Vec<Finding> {
     let mut findings = Vec::new();
     for check in CHECKS {

@@ -23,7 +23,7 @@ pub enum DurationError {
     Zero,
 }
 
-/// A duration, which may be 0.
+/// Parses a duration, which may be 0.
 ///
 /// # Errors
 /// [`DurationError::Invalid`]
@@ -38,7 +38,7 @@ pub fn duration(text: &str) -> Result<Duration, DurationError> {
     duration.ok_or(DurationError::Invalid)
 }
 
-/// A duration that is greater than 0.
+/// Parses a duration that is greater than 0.
 ///
 /// # Errors
 /// [`DurationError`]
@@ -74,7 +74,7 @@ impl TryFrom<DurationWire> for ConfiguredDuration {
     }
 }
 
-/// The number at the start of a text, and the rest.
+/// Splits a text into the number at its start and the rest.
 fn amount(text: &str) -> Option<(f64, &str)> {
     let is_number = |byte: u8| byte.is_ascii_digit() || byte == b'.';
     let end = text.bytes().take_while(|byte| is_number(*byte)).count();

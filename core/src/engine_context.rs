@@ -2,7 +2,7 @@
 
 use crate::job::clock::Moment;
 
-/// The time of an event, and the actions that follow from the event, in the order in which they are to be carried out.
+/// Time of an event, and the resulting actions in the order of their execution.
 #[derive(Debug)]
 pub struct EngineContext<'a, A> {
     pub now: Moment,
@@ -10,12 +10,11 @@ pub struct EngineContext<'a, A> {
 }
 
 impl<'a, A> EngineContext<'a, A> {
-    /// A context at a time, whose actions are appended to these.
+    /// Creates a context at a time, whose actions are appended to these.
     pub fn new(now: Moment, actions: &'a mut Vec<A>) -> Self {
         Self { now, actions }
     }
 
-    /// Appends an action.
     pub fn order(&mut self, action: A) {
         self.actions.push(action);
     }

@@ -1,11 +1,11 @@
-//! Credentials of Slingshot (CXI): virtual network, services and key, asked for at the start of a launch and revoked at
-//! its end.
+//! Fabric grants of Slingshot (CXI): virtual network, services and key, requested at the start of a launch and revoked
+//! at its end.
 //!
 //! - [`secret`]: bytes that are never shown, and are cleared when they are dropped
-//! - [`grant`]: what ranks get of it, by host and devices
+//! - [`grant`]: the ranks' part of a grant, by host and devices
 //! - [`manager_rest`]: requests to a fabric manager, and its answers
-//! - [`grant_lifecycle`]: from the request to the proof that the service is gone, through answers that are late or lost
-//! - [`grant_record`]: what remains on disk of a credential that is not revoked yet
+//! - [`grant_lifecycle`]: from the request to the proof that the service is removed, with late or lost answers
+//! - [`grant_record`]: the record on disk of a grant that is not revoked yet
 
 pub mod grant;
 pub mod grant_lifecycle;

@@ -81,20 +81,20 @@ pub struct FenceEngine<T> {
     rounds: BTreeMap<FenceId, FenceInstance<T>>,
     lost_nodes: BTreeMap<NodeId, Arc<str>>,
     torn_down: bool,
-    /// Where fences do without the dead: what that takes.
+    /// State of fences that complete without dead processes; `None` unless survivors continue.
     survivors: Option<SurvivorState>,
-    /// Number of nodes of the launch, if it is known.
+    /// Number of nodes of the launch, if known.
     launch: Option<u32>,
     /// Whether it reports what each fence has taken.
     observed: bool,
     /// Number of fences that were released here.
     released: u64,
-    /// The latest epoch that is known here.
+    /// Latest epoch that this node knows.
     epoch: u64,
 }
 
 impl<T> FenceEngine<T> {
-    /// An engine for `node`, with nothing under way. The shape is the same on all nodes.
+    /// Creates an engine for `node` without any fence. The shape is the same on all nodes.
     pub fn new(node: NodeId, shape: TreeShape, limits: FenceLimits) -> Self {
         Self {
             node,
@@ -112,26 +112,26 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// The launch has `nodes` nodes; if more than one, a fence of all of them is released at once.
+    /// Sets the number of nodes of the launch. If there are several, a fence of all of them is released at once.
     pub fn set_launch_nodes(&mut self, nodes: u32) {
         self.launch = (nodes > 1).then_some(nodes);
     }
 
-    /// From now on it reports what each fence has taken ([`FenceAction::Passed`]).
+    /// Makes the engine report the duration of each fence ([`FenceAction::Passed`]).
     #[must_use]
     pub fn observed(mut self, observed: bool) -> Self {
         self.observed = observed;
         self
     }
 
-    /// The same, with fences that do without lost nodes and dead processes. The same on all nodes.
+    /// Makes fences complete without lost nodes and dead processes. All nodes must have the same setting.
     #[must_use]
     pub fn with_survivors(mut self) -> Self {
         self.survivors = Some(SurvivorState::default());
         self
     }
 
-    /// Takes one input and appends the orders that follow from it. `now` never goes backwards.
+    /// Handles one event and appends the resulting actions. `now` never goes backwards.
     pub fn handle(&mut self, input: FenceEvent<T>, now: Moment, out: &mut Vec<FenceAction<T>>) {
         let cx = &mut FenceContext::new(now, out);
         match input {
@@ -168,7 +168,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// When the next [`FenceEvent::Tick`] is due; `None` while nothing has a deadline.
+    /// Returns the time at which the next [`FenceEvent::Tick`] is due; `None` without a deadline.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.rounds
             .values()
@@ -187,19 +187,19 @@ impl<T> FenceEngine<T> {
         self.rounds.values().any(|round| round.ticket.is_some())
     }
 
-    /// The fences in which some process here waits, and since when the first one does, as far as is known.
+    /// Returns the fences in which some local process waits, each with the time of its first arrival as far as known.
     pub fn open_fences(&self) -> impl Iterator<Item = (&FenceId, Moment)> {
         let rounds = self.rounds.iter();
         let waiting = rounds.filter(|(_, round)| round.ticket.is_some());
         waiting.map(|(id, round)| (id, round.entered_at()))
     }
 
-    /// The latest epoch that is known here; 0 before any process has restarted.
+    /// Returns the latest epoch that this node knows; 0 before any process has restarted.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Number of fences that were released here.
+    /// Returns the number of fences that were released here.
     pub fn released(&self) -> u64 {
         self.released
     }
@@ -221,7 +221,7 @@ impl<T> FenceEngine<T> {
         let node = self.node;
         let place = self.place(nodes);
         let id = self.book.next(series);
-        // Whatever else is wrong is said when all have arrived.
+        // Other errors are reported when all have arrived.
         let (Some(id), Some(place)) = (id, place) else {
             return;
         };
@@ -353,7 +353,7 @@ impl<T> FenceEngine<T> {
     }
 }
 
-/// Which of these nodes are lost.
+/// Returns those of these nodes that are lost.
 fn lost_of(lost: &BTreeMap<NodeId, Arc<str>>, nodes: &NodeSet) -> Vec<NodeId> {
     let lost = lost.keys().copied();
     lost.filter(|node| nodes.contains(*node)).collect()

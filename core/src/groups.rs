@@ -54,27 +54,27 @@ pub type GroupContext<'a, T> = EngineContext<'a, GroupAction<T>>;
 pub struct GroupEngine<T> {
     node: NodeId,
     hub: GroupHub,
-    /// What this node has arrived at, with whom to answer and the hub.
+    /// Operations at which this node has arrived, with the requester and the hub.
     waiting: BTreeMap<GroupKey, (T, NodeId)>,
-    /// What others have arrived at and this node has not, by the hub's word.
+    /// Operations at which other nodes have arrived and this one has not, as the hub reports them.
     open: BTreeMap<GroupKey, NodeId>,
-    /// Failures for arrivals to come, oldest first. The hubs bound how many there are.
+    /// Failures for later arrivals, oldest first. The hubs bound their number.
     early_failures: BTreeMap<GroupKey, VecDeque<GroupFailure>>,
     /// Members of this node that have ended.
     ended_procs: BTreeSet<Proc>,
-    /// Nodes that are gone.
+    /// Nodes that were lost.
     lost_nodes: BTreeSet<NodeId>,
-    /// Why this node takes part in nothing any more.
+    /// Failure since which this node takes part in no operation.
     out_of_service: Option<GroupFailure>,
 }
 
 impl<T> GroupEngine<T> {
-    /// The new number of nodes in the launch.
+    /// Sets the new number of nodes in the launch.
     pub fn grow(&mut self, nodes: u32) {
         self.hub.grow(nodes);
     }
 
-    /// An engine for `node` of `nodes`, with nothing under way.
+    /// Creates an engine for `node` of `nodes`, without any operation.
     pub fn new(node: NodeId, nodes: u32) -> Self {
         Self {
             node,
@@ -88,8 +88,8 @@ impl<T> GroupEngine<T> {
         }
     }
 
-    /// All members of this node have called, which is one of those in `placement`; one operation at a
-    /// time under a key.
+    /// Handles the arrival of this node, all of whose members have called. The node is one of those in `placement`;
+    /// there is one operation at a time under a key.
     pub fn arrive(
         &mut self,
         key: GroupKey,
@@ -145,8 +145,8 @@ impl<T> GroupEngine<T> {
         self.hub.is_open(key)
     }
 
-    /// A message has come from the engine of another node. An arrival at an operation that is not
-    /// [under way](Self::is_open) needs the placement of its members, unless they are not of this launch.
+    /// Handles a message of the engine of another node. An arrival at an operation that is not [pending](Self::is_open)
+    /// needs the placement of its members, unless they are not of this launch.
     pub fn message(
         &mut self,
         from: NodeId,
@@ -190,26 +190,26 @@ impl<T> GroupEngine<T> {
         }
     }
 
-    /// The process of a member on this node has ended.
+    /// Handles the end of a member's process on this node.
     pub fn rank_ended(&mut self, proc: Proc, cx: &mut GroupContext<'_, T>) {
         let failure = GroupFailure::MemberEnded { proc: proc.clone() };
         self.refuse_all(|key| key.members.contains(&proc), &failure, cx);
         self.ended_procs.insert(proc);
     }
 
-    /// A member has left a group: the others end it without this member. Every node is notified.
+    /// Handles a member that has left a group: the others end the group without it. Every node is notified.
     pub fn member_left(&mut self, name: &Arc<[u8]>, proc: Proc, cx: &mut GroupContext<'_, T>) {
         for verdict in self.hub.member_left(name, proc) {
             self.announce(verdict, cx);
         }
     }
 
-    /// Members are invited to a group: of an earlier one of that name they may have left.
+    /// Forgets that invited members may have left an earlier group of that name.
     pub fn invited(&mut self, name: &[u8], members: &[Proc]) {
         self.hub.made_anew(name, |proc| members.contains(proc));
     }
 
-    /// A node is lost: operations of its members fail.
+    /// Fails the operations of a lost node's members.
     pub fn node_lost(&mut self, node: NodeId, cx: &mut GroupContext<'_, T>) {
         if node == self.node || !self.lost_nodes.insert(node) {
             return;
@@ -232,20 +232,20 @@ impl<T> GroupEngine<T> {
         Some(GroupFailure::NodeLost { node })
     }
 
-    /// Nothing more comes from this node's members: their PMIx server is lost.
+    /// Fails the operations of this node's members, whose PMIx server is lost.
     pub fn server_lost(&mut self, cx: &mut GroupContext<'_, T>) {
         let failure = GroupFailure::ServerLost { node: self.node };
         self.refuse_all(|_| true, &failure, cx);
         self.out_of_service.get_or_insert(failure);
     }
 
-    /// Another PMIx server of this node has taken the place of the lost one.
+    /// Accepts operations again, after another PMIx server of this node has replaced the lost one.
     pub fn server_returned(&mut self) {
         let lost = |failure: &mut GroupFailure| matches!(failure, GroupFailure::ServerLost { .. });
         self.out_of_service.take_if(lost);
     }
 
-    /// The job ends: fails all pending and later operations.
+    /// Fails all pending and later operations, at the end of the job.
     pub fn tear_down(&mut self, cx: &mut GroupContext<'_, T>) {
         let failure = GroupFailure::TornDown { node: self.node };
         for verdict in self.hub.fail_all(&failure) {
@@ -268,7 +268,7 @@ impl<T> GroupEngine<T> {
         }
     }
 
-    /// When the next [`tick`](Self::tick) is due; `None` while nothing has a deadline.
+    /// Returns the time at which the next [`tick`](Self::tick) is due; `None` without a deadline.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.hub.next_deadline()
     }
@@ -315,7 +315,7 @@ impl<T> GroupEngine<T> {
         }
     }
 
-    /// Has the hub fail an operation; its word comes back to this node too.
+    /// Requests the hub to fail an operation; its decision comes back to this node too.
     fn refuse(
         &mut self,
         key: GroupKey,
@@ -331,7 +331,7 @@ impl<T> GroupEngine<T> {
         }
     }
 
-    /// What the hub makes of a refusal.
+    /// Passes a refusal to the hub, and returns its decision.
     fn refused(&mut self, key: GroupKey, failure: GroupFailure) -> Option<GroupDecision> {
         match failure {
             GroupFailure::MemberEnded { proc } => self.hub.member_ended(key, proc),
@@ -400,13 +400,13 @@ impl<T> GroupEngine<T> {
         }
     }
 
-    /// An operation is done, also where all members ended before they called.
+    /// Completes an operation, also if all members ended before they called.
     fn released(&mut self, key: &GroupKey, released: GroupRelease, cx: &mut GroupContext<'_, T>) {
         self.open.remove(key);
         self.settle(key, Ok(released), cx);
     }
 
-    /// An operation has failed, which this node's members may still have to learn.
+    /// Fails an operation. The failure is stored for local members that have not called yet.
     fn failed(&mut self, key: GroupKey, failure: GroupFailure, cx: &mut GroupContext<'_, T>) {
         self.open.remove(&key);
         if self.waiting.contains_key(&key) {

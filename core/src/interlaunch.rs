@@ -1,17 +1,16 @@
-//! Collectives between launches: processes of several launches connect, fence and disconnect. No I/O.
+//! Connect, disconnect and fence between processes of several launches. No I/O.
 //!
 //! ```text
-//!  node ── Arrive ──▶ head node ══ Arrived ══▶ head node of the other launch
-//!       ◀─ Register ─     │     ◀═ Arrived ══
-//!       ── Registered ─▶  │     ══ Ready ════▶  (to connect: everybody knows the other's jobs)
-//!       ◀─ Release ──     │     ◀═ Ready ════
+//! node ── Arrive ──▶ head node ══ Arrived ══▶ head node of the other launch
+//! ◀─ Register ─     │     ◀═ Arrived ══
+//! ── Registered ─▶  │     ══ Ready ════▶  (connect: all nodes know the other launch's jobs)
+//! ◀─ Release ──     │     ◀═ Ready ════
 //! ```
-//! Each launch gathers its own part at its head node, whose [`InterlaunchHub`] exchange it with those of
-//! the other launches through the rendezvous. A lost launch is an error for every process that
-//! waits for it.
+//! Each launch gathers its contribution at its head node. The [`InterlaunchHub`]s of the launches exchange their
+//! contributions through the name server. A lost launch is an error for every process that waits for it.
 //!
-//! Rule: an nspace is registered with the servers of all participants before `PMIx_Connect` completes
-//! anywhere, or both jobs hang. Source: docs/pmix-server.md#job-description.
+//! Rule: an nspace is registered with the servers of all participants before `PMIx_Connect` completes anywhere, or both
+//! jobs hang. Source: docs/pmix-server.md#job-description.
 
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::unwrap_used, reason = "for tests")]
@@ -30,20 +29,20 @@ use crate::job::octets;
 use crate::job::proc::{Proc, RankOrWildcard};
 use crate::job::process_map::ProcessMap;
 
-/// What processes of several launches do together.
+/// Operation of processes of several launches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum InterlaunchOperation {
     Connect,
-    /// They are no longer.
+    /// End of a connection.
     Disconnect,
-    /// They wait for each other, and may exchange data.
+    /// Synchronization, possibly with an exchange of data.
     Fence,
 }
 
 /// The processes that take part, sorted.
 pub type InterlaunchMembers = Vec<(Nspace, RankOrWildcard)>;
 
-/// Names one collective: the same in all launches, which count alike.
+/// Identity of one operation; equal in all launches, since all of them count in the same way.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct InterlaunchId {
     pub act: InterlaunchOperation,
@@ -52,11 +51,11 @@ pub struct InterlaunchId {
     pub generation: u32,
 }
 
-/// A job as other launches have to know it.
+/// Description of a job for other launches.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RemoteJob {
     pub nspace: Nspace,
-    /// Its placement.
+    /// Node and local rank of each rank.
     pub ranks: ProcessMap,
     /// The names of its launch's nodes.
     pub node_names: Vec<String>,
@@ -66,14 +65,14 @@ pub struct RemoteJob {
     pub programs: u32,
 }
 
-/// How a collective ended: the worst status of all participants and what they exchanged, or a PMIx
-/// status with the reason of the failure.
+/// Result of an operation: the worst status and the data of all participants, or a PMIx status with the reason of the
+/// failure.
 pub type InterlaunchResult = Result<(i32, Vec<u8>), i32>;
 
 /// Messages between the head nodes of two launches.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum HeadNodeMessage {
-    /// All participants of the sender's launch are there.
+    /// All participants of the sender's launch have arrived.
     Arrived {
         key: InterlaunchId,
         /// The participating jobs of the sender's launch.
@@ -82,7 +81,7 @@ pub enum HeadNodeMessage {
         #[serde(with = "octets")]
         data: Vec<u8>,
     },
-    /// The servers of all participants of the sender's launch know the other jobs.
+    /// The servers of all participants of the sender's launch have registered the other jobs.
     Ready {
         key: InterlaunchId,
         /// The participating jobs of the sender's launch.
@@ -101,7 +100,7 @@ pub enum HeadNodeMessage {
     },
 }
 
-/// What a head node orders.
+/// Output of a head node's hub.
 #[derive(Debug, PartialEq, Eq)]
 pub enum InterlaunchAction {
     /// Say something to the launch of a job.
@@ -112,7 +111,7 @@ pub enum InterlaunchAction {
         nodes: BTreeSet<NodeId>,
         jobs: Vec<RemoteJob>,
     },
-    /// It is over on these nodes of this launch.
+    /// Release these nodes of this launch from a completed operation.
     Release {
         key: InterlaunchId,
         nodes: BTreeSet<NodeId>,
@@ -137,7 +136,7 @@ struct PendingInterlaunch {
     /// The contribution of this launch, and those of all others.
     local_contribution: InterlaunchContribution,
     remote_contribution: InterlaunchContribution,
-    /// The jobs of other launches, and whether they are there, and ready.
+    /// State of each job of another launch: whether it has arrived, and whether it is ready.
     remote_job_states: BTreeMap<Nspace, (bool, bool)>,
     descriptions: Vec<RemoteJob>,
     sent: bool,
@@ -162,7 +161,7 @@ pub struct LaunchArrival<'a> {
     pub data: &'a [u8],
 }
 
-/// What participants give.
+/// Worst status and concatenated data of the participants so far.
 #[derive(Debug, Default)]
 struct InterlaunchContribution {
     status: i32,
@@ -177,16 +176,16 @@ impl InterlaunchContribution {
     }
 }
 
-/// See the module.
+/// Pending operations of a launch with other launches, at its head node.
 #[derive(Debug, Default)]
 pub struct InterlaunchHub {
     open: BTreeMap<InterlaunchId, PendingInterlaunch>,
-    /// How many of each were before.
+    /// Number of completed operations of each kind and members.
     done: BTreeMap<(InterlaunchOperation, InterlaunchMembers), u32>,
 }
 
 impl InterlaunchHub {
-    /// A node of this launch has come. `local_participants` is the launch's part.
+    /// Handles the arrival of a node of this launch. `local_participants` is the launch's part.
     pub fn arrive(
         &mut self,
         act: InterlaunchOperation,
@@ -228,7 +227,7 @@ impl InterlaunchHub {
         self.advance_operation(&key, out);
     }
 
-    /// Another launch has come, in a collective of which `local_participants` is this launch's part.
+    /// Handles the arrival of another launch, in an operation of which `local_participants` is this launch's part.
     pub fn arrived(
         &mut self,
         key: &InterlaunchId,
@@ -259,7 +258,7 @@ impl InterlaunchHub {
         self.advance_operation(key, out);
     }
 
-    /// A node of this launch knows the other jobs, or cannot.
+    /// Handles a node's result of the registration of the other jobs.
     pub fn registered(
         &mut self,
         key: &InterlaunchId,
@@ -293,7 +292,7 @@ impl InterlaunchHub {
         self.advance_operation(key, out);
     }
 
-    /// The servers of another launch know this one's jobs.
+    /// Notes that the servers of another launch have registered this one's jobs.
     pub fn ready(
         &mut self,
         key: &InterlaunchId,
@@ -310,7 +309,7 @@ impl InterlaunchHub {
         }
     }
 
-    /// Some jobs of other launches are gone.
+    /// Fails the operations with jobs of other launches that have ended.
     pub fn gone(
         &mut self,
         is_gone: impl Fn(&Nspace) -> bool,
@@ -325,7 +324,7 @@ impl InterlaunchHub {
         }
     }
 
-    /// A node of this launch is gone for good.
+    /// Fails the operations of a lost node of this launch.
     pub fn node_lost(&mut self, node: NodeId, status: i32, out: &mut Vec<InterlaunchAction>) {
         let open = self.open.iter();
         let lost = open.filter(|(_, pending)| pending.local_participants.nodes.contains(&node));
@@ -345,7 +344,7 @@ impl InterlaunchHub {
         }
     }
 
-    /// When [`tick`](Self::tick) is due.
+    /// Returns the time at which [`tick`](Self::tick) is due.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.open
             .values()
@@ -424,35 +423,35 @@ impl InterlaunchHub {
 /// Messages between a node and the head node of its launch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum InterlaunchMessage {
-    /// To the head node: all participants of the sender's are there.
+    /// To the head node: all participants of the sender's node have arrived.
     Arrive {
         act: InterlaunchOperation,
         members: InterlaunchMembers,
-        /// How that went there.
+        /// Status of the operation in the sender's launch.
         status: i32,
         #[serde(with = "octets")]
         data: Vec<u8>,
-        /// How long it may take.
+        /// Timeout of the operation.
         timeout: Option<Duration>,
     },
-    /// From the head node: make these jobs known.
+    /// From the head node: register these jobs.
     Register {
         key: InterlaunchId,
         jobs: Vec<RemoteJob>,
     },
-    /// From the head node: these jobs are gone for good, and need not be known any more.
+    /// From the head node: these jobs have ended, and their registration can be removed.
     Forget { jobs: Vec<Nspace> },
-    /// To the head node: they are known, or why not, as a PMIx status.
+    /// To the head node: result of the registration, as a PMIx status.
     Registered {
         key: InterlaunchId,
         result: Result<(), i32>,
     },
-    /// From the head node: it is over.
+    /// From the head node: the operation has ended.
     Release {
         key: InterlaunchId,
         outcome: InterlaunchResult,
     },
-    /// To the head node: the data of a process of another launch is wanted.
+    /// To the head node: request the data of a process of another launch.
     Fetch {
         /// Chosen by the asking node.
         serial: u64,

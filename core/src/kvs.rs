@@ -1,16 +1,15 @@
-//! Key-value store of one job on one node; no I/O.
+//! Key-value space of one job on one node; no I/O.
 //!
-//! Visibility: a put is visible on its own node at once, and on other nodes after the
-//! next barrier they share. The keys put since the last barrier of all nodes are the node's
-//! *contribution*; the fence concatenates the contributions of all nodes, in one order for
-//! everybody, and each node merges the result. A barrier of some nodes exchanges what may be
-//! unknown elsewhere ([`Kvs::recent`]) and takes nothing from the contribution to the next barrier
-//! of all. Limits of keys and values are the caller's; this module only enforces them.
+//! Visibility: a put is visible on its own node at once, and on other nodes after the next barrier they share. The keys
+//! put since the last barrier of all nodes are the node's *contribution*. The fence concatenates the contributions of
+//! all nodes, in the same order on all of them, and each node merges the result. A barrier of some nodes exchanges the
+//! values that may be unknown on other nodes ([`Kvs::recent`]) and takes nothing from the contribution to the next
+//! barrier of all. Limits of keys and values are the caller's; this module only enforces them.
 //!
-//! A contribution is a sequence of entries without header or count, so that concatenation needs
-//! no knowledge of it and no data is no bytes. One entry: length of the key (u32, little-endian),
-//! length of the value (same), key, value. The highest bit of the first says that the node passes on what another
-//! one has put, which may have changed there since.
+//! A contribution is a sequence of entries without header or count, so that concatenation does not parse it, and no
+//! data is no bytes. One entry: length of the key (u32, little-endian), length of the value (same), key, value. The
+//! highest bit of the first length marks an entry that the node passes on for another one, and which may have changed
+//! there since.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,15 +25,15 @@ const PASSED_ON: u32 = 1 << 31;
 /// Bounds of a [`Kvs`], all in bytes and inclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KvsLimits {
-    /// Longest key.
+    /// Longest key in bytes.
     pub key: usize,
-    /// Longest value.
+    /// Longest value in bytes.
     pub value: usize,
     /// Most memory the store may take, overhead included.
     pub total: usize,
 }
 
-/// What cannot be stored or merged. The store is unchanged then.
+/// Error: an entry cannot be stored or merged. The store is unchanged.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum KvsError {
     /// A key must have at least one byte.
@@ -52,7 +51,7 @@ pub enum KvsError {
     /// A contribution ends inside an entry.
     #[error("contribution ends inside an entry, at byte {offset} of {length}")]
     Truncated {
-        /// Where the unfinished entry starts.
+        /// Start of the incomplete entry.
         offset: usize,
         /// Length of the contribution.
         length: usize,
@@ -62,7 +61,7 @@ pub enum KvsError {
 #[derive(Debug)]
 struct KvsEntry {
     value: Box<[u8]>,
-    /// When the value came, if it may be unknown on some node; see [`Kvs::recent`].
+    /// Time at which the value arrived, if it may be unknown on some node; see [`Kvs::recent`].
     stamp: Option<KvsStamp>,
 }
 
@@ -87,16 +86,16 @@ pub struct Kvs {
     now: KvsStamp,
     /// Own puts up to here are in a contribution to a barrier of all nodes.
     contributed: KvsStamp,
-    /// The same before the last contribution.
+    /// Value of `contributed` before the last contribution.
     contributed_before: KvsStamp,
-    /// Whatever came up to here was given away by [`Kvs::recent`] or a contribution.
+    /// Stamp up to which entries were sent by [`Kvs::recent`] or a contribution.
     sent_stamp: KvsStamp,
     cost: usize,
     limits: KvsLimits,
 }
 
 impl Kvs {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new(limits: KvsLimits) -> Self {
         Self {
             entries: BTreeMap::new(),
@@ -110,12 +109,12 @@ impl Kvs {
         }
     }
 
-    /// The value of a key, local puts of the current epoch included.
+    /// Returns the value of a key, local puts of the current epoch included.
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
         self.entries.get(key).map(|entry| &*entry.value)
     }
 
-    /// All pairs in the order of their keys, encoded, unless they are more than `limit` bytes.
+    /// Returns all pairs in the order of their keys, encoded, unless they exceed `limit` bytes.
     pub fn encoded(&self, limit: usize) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         for (key, entry) in &self.entries {
@@ -127,7 +126,7 @@ impl Kvs {
         Some(bytes)
     }
 
-    /// Number of keys.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -160,14 +159,13 @@ impl Kvs {
         bytes
     }
 
-    /// The last contribution has reached no other node: its keys are part of the next one again.
+    /// Takes back the last contribution, which has reached no other node: its keys are part of the next one again.
     pub fn take_back_contribution(&mut self) {
         self.contributed = self.contributed_before;
     }
 
-    /// The keys that arrived after `stamp` and may be unknown on some node, encoded: for a barrier
-    /// of some nodes. `stamp` is the last answer of [`Kvs::merge_recent`] for a barrier of the same
-    /// members, or the default.
+    /// Returns the keys that arrived after `since` and may be unknown on some node, encoded, for a barrier of some
+    /// nodes. `since` is the last result of [`Kvs::merge_recent`] for a barrier of the same members, or the default.
     pub fn recent(&mut self, since: KvsStamp) -> (Vec<u8>, KvsStamp) {
         let bytes = self.encoded_since(since, |_| true);
         self.sent_stamp = self.now;
@@ -182,7 +180,7 @@ impl Kvs {
     pub fn merge(&mut self, contributions: &[u8]) -> Result<(), KvsError> {
         let contributed = self.contributed;
         self.merge_entries(contributions, contributed, true)?;
-        // What the own contribution held is known everywhere now.
+        // The entries of the own contribution are known on all nodes now.
         let left = self.recent.split_off(&KvsStamp(contributed.0 + 1));
         for recent in std::mem::replace(&mut self.recent, left).into_values() {
             if let Some(entry) = self.entries.get_mut(&recent.key) {
@@ -259,13 +257,13 @@ impl Kvs {
         Ok(())
     }
 
-    /// Stores a value that other nodes may not know.
+    /// Stores a value that other nodes may lack.
     fn change(&mut self, key: &[u8], value: &[u8], own: bool) {
         let recent = match self.entries.get_mut(key) {
             Some(entry) => {
                 entry.value = value.into();
                 match entry.stamp {
-                    // Not given to anybody yet: it keeps its place.
+                    // The entry was not sent yet: it keeps its place.
                     Some(at) if at > self.sent_stamp => {
                         let recent = self.recent.get_mut(&at);
                         recent.expect("an entry with a stamp is recent").is_local = own;
@@ -354,9 +352,9 @@ pub fn encode_entry(key: &[u8], value: &[u8], bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(value);
 }
 
-/// The entries of concatenated contributions, in order, borrowed. Ends after the first error.
+/// Returns the entries of concatenated contributions, in order, borrowed. Ends after the first error.
 ///
-/// Lengths are checked against the bytes present only: nothing is allocated on their word.
+/// Lengths are only compared with the available bytes: nothing is allocated because of them.
 pub fn decode(contributions: &[u8]) -> Decode<'_> {
     Decode {
         all: contributions,
@@ -365,7 +363,7 @@ pub fn decode(contributions: &[u8]) -> Decode<'_> {
     }
 }
 
-/// Iterator of [`decode`].
+/// Iterator over a contribution; see [`decode`].
 #[derive(Clone, Debug)]
 pub struct Decode<'a> {
     all: &'a [u8],
@@ -375,7 +373,7 @@ pub struct Decode<'a> {
 }
 
 impl<'a> Iterator for Decode<'a> {
-    /// Key and value.
+    /// Key and value of one entry.
     type Item = Result<(&'a [u8], &'a [u8]), KvsError>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -1,21 +1,21 @@
-//! The protocols and decisions of wireup, without I/O: no socket, no file, no clock, no environment. Time is an
-//! argument.
+//! Protocols and decisions of wireup, without I/O: no socket, no file, no clock, no environment. Time is an argument.
 //!
-//! Map, from the vocabulary up; a module uses only those above it:
-//! - [`duration`]: durations as people write them; [`wording`]: parts of messages
-//! - [`metrics`]: metrics as Prometheus reads them
-//! - [`topology`]: what a host is made of
-//! - [`job`]: ids, the job's description, rank placement, how a job ends
-//! - [`placement`]: which nodes the ranks of a job run on
-//! - [`engine_context`]: the time of an event, and where its actions go
-//! - [`binding`]: which CPUs each rank of a host gets
-//! - [`container`]: what the container of a node is made of
-//! - [`fabric`]: credentials of a fast network, from the request to their end
+//! Modules, lowest first; a module uses only those above it in this list:
+//! - [`duration`]: durations as users write them; [`wording`]: parts of messages
+//! - [`metrics`]: metrics in the format of Prometheus
+//! - [`topology`]: the parts of a host
+//! - [`job`]: ids, the job's description, process maps, ends of jobs
+//! - [`placement`]: the nodes of a job's ranks
+//! - [`engine_context`]: the time of an event, and its resulting actions
+//! - [`binding`]: the CPUs of each rank of a host
+//! - [`container`]: the contents of a node's container
+//! - [`fabric`]: grants of a fast network, from the request to the revocation
 //! - [`kvs`], [`pmi`], [`fence`], [`direct_modex`], [`groups`], [`names`], [`pmix`]: the protocol cores
-//! - [`interlaunch`]: collectives between launches
-//! - [`name_server`]: where launches meet that know nothing of each other
+//! - [`interlaunch`]: operations between launches
+//! - [`name_server`]: names and messages that launches of a user share
 //! - [`link`]: messages between launcher, agents and steps of a launch on several hosts
-//! - [`node_tracker`]: the state of the nodes of a launch, at its launcher; [`staging`]: which files they are sent; [`step`]: the duties of a step
+//! - [`node_tracker`]: the state of the nodes of a launch, at its launcher; [`staging`]: the files that they are sent;
+//! [`step`]: the state machine of a step
 //! - [`node`]: the state machine of a node
 
 #![forbid(unsafe_code)]

@@ -32,15 +32,15 @@ pub use postcard::Error as DecodeError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A message as the body of frames.
+/// Encodes a message as the body of frames.
 pub fn encode(message: &impl Serialize) -> Vec<u8> {
     postcard::to_stdvec(message).expect("no message holds what cannot be written")
 }
 
-/// The message of a body.
+/// Decodes the message of a body.
 ///
 /// # Errors
-/// When it is none, or something follows it.
+/// When the bytes are not a message, or more bytes follow it.
 pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, DecodeError> {
     match postcard::take_from_bytes(body)? {
         (message, []) => Ok(message),

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-/// Bytes that are remembered. What comes later is shown as often as it is said.
+/// Maximum number of remembered bytes. Later texts are logged each time.
 const BYTES_MAX: usize = 1 << 20;
 
-/// See the module.
+/// Texts that were logged with `PMIX_LOG_ONCE`, by channel.
 #[derive(Debug)]
 pub struct LoggedOnce<C> {
     texts: BTreeSet<(C, Vec<u8>)>,

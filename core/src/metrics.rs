@@ -25,7 +25,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Counts a duration.
+    /// Adds one duration to its bucket.
     pub fn add(&mut self, time: Duration) {
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let bucket = BOUNDS.partition_point(|bound| *bound < us);
@@ -41,7 +41,7 @@ impl Histogram {
         self.sum_us = self.sum_us.saturating_add(other.sum_us);
     }
 
-    /// Number of durations.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.counts
             .iter()
@@ -49,10 +49,10 @@ impl Histogram {
     }
 }
 
-/// What a family of metrics is.
+/// Type of a family of metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// It only grows.
+    /// Value that never decreases.
     Counter,
     Gauge,
     Histogram,
@@ -85,14 +85,14 @@ impl Exposition {
         self
     }
 
-    /// A sample of a counter or gauge.
+    /// Appends a sample of a counter or gauge.
     pub fn sample(&mut self, name: &str, labels: MetricLabels<'_>, value: u64) -> &mut Self {
         let labels = written(labels);
         let _ = writeln!(self.text, "{name}{labels} {value}");
         self
     }
 
-    /// The samples of a histogram, in seconds.
+    /// Appends the samples of a histogram, in seconds.
     pub fn histogram(&mut self, name: &str, labels: MetricLabels<'_>, of: &Histogram) -> &mut Self {
         let mut up_to = 0;
         for (bound, count) in BOUNDS.iter().zip(of.counts) {
@@ -112,12 +112,12 @@ impl Exposition {
         self
     }
 
-    /// A family of one sample without labels.
+    /// Appends a family of one sample without labels.
     pub fn single(&mut self, name: &str, kind: Kind, help: &str, value: u64) -> &mut Self {
         self.family(name, kind, help).sample(name, &[], value)
     }
 
-    /// The whole text.
+    /// Returns the whole text.
     pub fn into_text(self) -> String {
         self.text
     }
@@ -145,10 +145,10 @@ fn written(labels: MetricLabels<'_>) -> String {
     format!("{{{}}}", labels.join(","))
 }
 
-/// What follows from the bytes of a request so far.
+/// Result of the bytes of an HTTP request so far.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HttpAnswer {
-    /// It is not complete.
+    /// The request is incomplete.
     More,
     /// The answer, after which the connection is closed.
     Answer(Vec<u8>),

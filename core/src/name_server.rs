@@ -1,20 +1,18 @@
-//! The rendezvous: where the launches of one user meet that know nothing of each other. It keeps
-//! their published names, and relays their messages. No I/O.
+//! Name server of the launches of one user: keeps their published names, and relays their messages. No I/O.
 //!
 //! ```text
-//!  launch ─ Ask, Keep, Receipt, Ended ─▶ ┌────────────┐ ◀──── launch
-//!         ◀─ Welcome, NameReply ─────────── │ Rendezvous │ ─────▶
-//!                                        └────────────┘
+//! launch ─ Ask, Keep, Receipt, Ended ─▶ ┌─────────────┐ ◀──── launch
+//! ◀─ Welcome, NameReply ─────────── │ name server │ ─────▶
+//! └─────────────┘
 //! ```
-//! The agent of a machine is the rendezvous of the launches that are started there, or passes them
-//! on to the one agent that a network of agents has for it; without any agent it is a process that
-//! the first launch starts that needs it, and that ends with the last. The identity of a launch is
-//! known by the connection, and so is the user.
+//! The agent of a machine is the name server of the launches that are started there, or passes them on to the one agent
+//! that a network of agents uses for it. Without any agent it is a process that the first launch starts that needs it,
+//! and that ends with the last. The connection identifies the launch and its user.
 //!
-//! Rule: a launch connects at its first request that may concern other launches, and then with
-//! everything: of values under one key the one with the narrowest range is meant, which only one
-//! store knows. Rule: the end of a connection is the end of its launch: values of its
-//! processes are removed, unless they persist until unpublished.
+//! Rule: a launch connects at its first request that may concern other launches, and then sends all its requests: a
+//! lookup finds the value with the narrowest range under a key, which requires a single table.
+//! Rule: the end of a connection is the end of its launch: values of its processes are removed, unless they persist
+//! until unpublished.
 
 pub mod message;
 mod relays;
@@ -34,18 +32,18 @@ use crate::names::NameTable;
 use crate::names::name_server_requests::{NameRequestId, NameServerReply, NameServerRequest};
 use crate::names::request::{NameReply, NameRequester};
 
-/// The word on the command line by which a process becomes a rendezvous.
+/// Command-line word by which a process becomes a name server.
 pub const COMMAND: &str = "rendezvous";
 
 /// The name of such a process.
 pub const PROCESS_NAME: &CStr = c"wireup-meet";
 
-/// The command of `wireup-agent` that keeps a launch's names outside of wireup, and the name of that process.
+/// Command of `wireup-agent` that keeps a launch's names in an external store, and the name of that process.
 pub const STORE_COMMAND: &str = "name-store";
-/// See [`STORE_COMMAND`].
+/// Process name of the name server; see [`STORE_COMMAND`].
 pub const PROCESS_OF_STORE: &CStr = c"wireup-names";
 
-/// Longest name, in bytes, by which launches of one user meet apart from others.
+/// Longest name scope, in bytes.
 pub const MEET_MAX: usize = 64;
 
 /// Identifies a connected launch; assigned by the owner of the connection, never reused.
@@ -57,7 +55,7 @@ pub type Reply = (ClientId, NameServerReport);
 
 type ClientReplies = Vec<((ClientId, NameRequestId), NameReply)>;
 
-/// The rendezvous of one user.
+/// Name server of one user.
 #[derive(Debug)]
 pub struct NameServer {
     user: UserId,
@@ -70,7 +68,7 @@ pub struct NameServer {
 }
 
 impl NameServer {
-    /// The rendezvous of this user, without launches.
+    /// Creates the name server of this user, without launches.
     pub fn new(user: UserId) -> Self {
         Self {
             user,
@@ -81,7 +79,7 @@ impl NameServer {
         }
     }
 
-    /// A launch has come.
+    /// Handles the connection of a launch.
     pub fn joined(&mut self, client: ClientId, out: &mut Vec<Reply>) {
         self.clients.insert(client, BTreeMap::new());
         out.push((client, NameServerReport::Welcome));
@@ -142,7 +140,7 @@ impl NameServer {
         deliver(answers, out);
     }
 
-    /// A launch is gone.
+    /// Handles the end of a launch.
     pub fn on_launch_left(&mut self, client: ClientId, out: &mut Vec<Reply>) {
         let Some(nodes) = self.clients.remove(&client) else {
             return;
@@ -155,19 +153,19 @@ impl NameServer {
         deliver(answers, out);
     }
 
-    /// Time has passed.
+    /// Handles the deadlines that have passed.
     pub fn tick(&mut self, now: Moment, out: &mut Vec<Reply>) {
         let mut answers = ClientReplies::new();
         self.store.tick(now, &mut answers);
         deliver(answers, out);
     }
 
-    /// When [`tick`](Self::tick) is due.
+    /// Returns the time at which [`tick`](Self::tick) is due.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.store.next_deadline()
     }
 
-    /// Number of launches that are here.
+    /// Returns the number of connected launches.
     pub fn launches(&self) -> usize {
         self.clients.len()
     }
@@ -182,7 +180,7 @@ impl NameServer {
         self.store.bytes() + self.relays.bytes()
     }
 
-    /// A process of a launch as all launches know it.
+    /// Returns a process of a launch in the form for all launches.
     fn register_requester(&mut self, client: ClientId, mut who: NameRequester) -> NameRequester {
         self.relays.is_of(client, &who.proc.nspace);
         let nodes = self.clients.entry(client).or_default();

@@ -1,28 +1,27 @@
-//! What processes publish for each other (`MPI_Publish_name`, `PMIx_Publish`): one store for all
-//! protocols of a launch, on its head node, until something is asked for that other launches may
-//! have to do with; then in the one that all launches of the user share. No I/O.
+//! Names that processes publish and look up (`MPI_Publish_name`, `PMIx_Publish`), over all protocols of a launch. The
+//! name table is on the head node. From the first request that other launches may have to do with, the table that all
+//! launches of the user share is used. No I/O.
 //!
 //! ```text
-//!  process      its node (engine)         head node (engine ─▶ store)         shared store
-//!     │  Ask ─────▶ outstanding ── Ask ────▶ values, waiting lookups  ── Ask ────▶ the same
-//!     ◀─ Complete ── (gone) ◀───── NameReply ── at once │ when it comes ◀─ NameReply ─── of all
-//!                      └─────────▶ Receipt   │ timeout              ── Receipt ─▶ launches
+//! process      its node (engine)         head node (engine ─▶ table)         shared table
+//! │  Ask ─────▶ outstanding ── Ask ────▶ values, waiting lookups  ── Ask ────▶ the same
+//! ◀─ Complete ── (gone) ◀───── NameReply ── at once │ when it comes ◀─ NameReply ─── of all
+//! └─────────▶ Receipt   │ timeout              ── Receipt ─▶ launches
 //! ```
-//! Messages between head nodes and the shared store are in [`name_server_requests`]; the `rendezvous` owns that
-//! store. [`engine`] carries requests to the head node and answers each once; [`NameTable`] holds what
-//! is published and who waits. PMI names are texts in the range and persistence that `node::names`
-//! gives them.
+//! Messages between head nodes and the shared table are in [`name_server_requests`]; the name server owns that table.
+//! [`engine`] carries requests to the head node and answers each once; [`NameTable`] holds the published values and the
+//! waiting lookups. PMI names are texts in the range and persistence that `node::names` gives them.
 //!
-//! Rule: a key is published once per range (`LOCAL`: per node, `NAMESPACE`: per job, …), by
-//! any process; a second time is refused, and the first one stays. Source: `PMIx_Publish`. Rule: of
-//! several visible values under a key the one with the narrowest range is found. Rule: a value with
-//! persistence `FIRST_READ` goes to exactly one lookup: to the oldest waiting one that it
-//! completes. A lookup that needs more takes nothing before it can take all, so two that need the
-//! same values cannot block each other. Rule: such a value is lent until its reader is known to
-//! have it ([`NameTable::receipt`]); one whose reader was gone is available again. Otherwise the other
-//! side of a connection would wait for ever. Rule: an incomplete answer consumes nothing. libpmix
-//! does not deliver the values of an answer with `PMIX_ERR_PARTIAL_SUCCESS` in any release up to
-//! 5.0.11 and 6.1.
+//! Rule: a key is published once per range (`LOCAL`: per node, `NAMESPACE`: per job, …), by any process; a second
+//! publish fails and leaves the first value. Source: `PMIx_Publish`.
+//! Rule: a lookup finds the value with the narrowest range of several visible values under a key.
+//! Rule: a value with persistence `FIRST_READ` goes to exactly one lookup: to the oldest waiting one that it completes.
+//! A lookup that needs more takes nothing before it can take all, so two that need the same values cannot block each
+//! other.
+//! Rule: such a value is reserved until its reader is known to have it ([`NameTable::receipt`]); if the reader was
+//! lost, the value is available again. Otherwise the other side of a connection would wait for ever.
+//! Rule: an incomplete answer consumes nothing. libpmix does not deliver the values of an answer with
+//! `PMIX_ERR_PARTIAL_SUCCESS` in any release up to 5.0.11 and 6.1.
 
 pub mod engine;
 pub mod name_server_requests;
@@ -68,7 +67,7 @@ pub struct NameTable<T> {
     unacknowledged_values: BTreeMap<T, Vec<(ValueId, PublishedValue)>>,
 }
 
-/// All that was in a store, in the order in which it came.
+/// All contents of a table, oldest first.
 #[derive(Debug)]
 pub struct NameTableContents<T> {
     /// Published values with their publishers.
@@ -127,15 +126,14 @@ impl<T: Ord + Clone> NameTable<T> {
         }
     }
 
-    /// A process has ended: nothing it published for its lifetime stays, and nothing it waits for
-    /// is kept for it.
+    /// Removes the values of an ended process that were published for its lifetime, and its waiting lookups.
     pub fn proc_ended(&mut self, proc: &Proc, answers: &mut Vec<(T, NameReply)>) {
         self.values.owner_ended(proc);
         let waiting = self.waiting.ids_of_proc(proc);
         self.refuse(waiting, &NameRefusal::RequesterEnded, answers);
     }
 
-    /// Every rank of an application context has ended.
+    /// Handles the end of every rank of an application context.
     pub fn app_ended(&mut self, nspace: &Nspace, app: AppNum) {
         self.values.app_ended(nspace, app);
     }
@@ -147,7 +145,7 @@ impl<T: Ord + Clone> NameTable<T> {
         self.refuse(expired, &NameRefusal::Timeout, answers);
     }
 
-    /// When [`tick`](Self::tick) is due.
+    /// Returns the time at which [`tick`](Self::tick) is due.
     pub fn next_deadline(&self) -> Option<Moment> {
         let deadlines = [self.waiting.next_deadline(), self.values.next_expiry()];
         deadlines.into_iter().flatten().min()
@@ -170,9 +168,9 @@ impl<T: Ord + Clone> NameTable<T> {
         self.published(&keys, answers);
     }
 
-    /// These nodes are lost: values of their processes are removed unless they persist until
-    /// unpublished, lookups from there end, and values in transit there are available again.
-    /// `was_there` says which requests were theirs.
+    /// Handles the loss of nodes. Values of their processes are removed unless they persist until unpublished, their
+    /// lookups end, and values in transit to them are available again. `was_there` tests whether a request came from
+    /// these nodes.
     pub fn nodes_gone(
         &mut self,
         nodes: &BTreeSet<NodeId>,
@@ -190,7 +188,7 @@ impl<T: Ord + Clone> NameTable<T> {
         self.requests_lost(was_there, answers);
     }
 
-    /// The answers to some requests have not reached their readers and never will.
+    /// Handles replies to some requests that have not reached their readers and never will.
     pub fn requests_lost(&mut self, lost: impl Fn(&T) -> bool, answers: &mut Vec<(T, NameReply)>) {
         let lost = self
             .unacknowledged_values
@@ -311,7 +309,7 @@ impl<T: Ord + Clone> NameTable<T> {
         lookup.keys.iter().filter_map(find).collect()
     }
 
-    /// The values of a complete answer; those for one reader are lent to it.
+    /// Takes the values of a complete answer; those for one reader are reserved for it.
     fn take(&mut self, ids: &[ValueId], ticket: &T) -> Vec<FoundName> {
         let found: Vec<FoundName> = ids.iter().map(|id| self.found(*id)).collect();
         let once = ids.iter().zip(&found).filter(|(_, found)| found.once);
@@ -326,7 +324,7 @@ impl<T: Ord + Clone> NameTable<T> {
         found
     }
 
-    /// The values of an incomplete answer.
+    /// Returns the values of an incomplete answer.
     fn show(&self, ids: &[ValueId]) -> Vec<FoundName> {
         let lasting = |id: &&ValueId| !self.values.value(**id).is_once();
         ids.iter()

@@ -59,13 +59,13 @@ use context::NodeContext;
 pub struct NodeCore {
     cx: NodeContext,
     services: NodeServices,
-    /// What PMI clients of all jobs can ask for here.
+    /// Attributes that PMI clients of all jobs on this node can read: names and values.
     attributes: Vec<(&'static str, Vec<u8>)>,
 }
 
 impl NodeCore {
-    /// A node of a launch of one job, whose ranks are offered PMI-1 and PMI-2 (`pmi`) or PMIx through a sidecar (`pmix_states`), or
-    /// both. The terms are the same on all nodes.
+    /// Creates a node of a launch of one job, whose ranks can use PMI-1 and PMI-2 (`pmi`) or PMIx through a sidecar
+    /// (`pmix_states`), or both. The policy is the same on all nodes.
     ///
     /// # Errors
     /// [`pmi::SetupError`] when the job cannot be described in PMI.
@@ -155,19 +155,19 @@ impl NodeCore {
         self.services.stopped_ranks.has_stopped_ranks(&self.cx)
     }
 
-    /// Lets ranks go on that wait in PMIx for a debugger.
+    /// Lets ranks continue that wait in PMIx for a debugger.
     pub fn release_stopped_ranks(&mut self) {
         self.services
             .stopped_ranks
             .release_stopped_ranks(&mut self.cx);
     }
 
-    /// Where answers to queries about a job come from that no message carries.
+    /// Registers the source of the answers to queries about a job that no message carries.
     pub fn add_facts(&mut self, job: JobIndex, facts: Arc<dyn LaunchFacts>) {
         self.cx.facts.insert(job, facts);
     }
 
-    /// The jobs of the launch that have not ended, in the order of their start.
+    /// Returns the jobs of the launch that have not ended, in the order of their start.
     pub fn running_jobs(&self) -> impl Iterator<Item = (JobIndex, &Arc<JobContext>)> {
         self.cx.running_jobs()
     }
@@ -195,16 +195,16 @@ impl NodeCore {
         self.cx.start_sidecar(requests);
     }
 
-    /// A tool has come to a launch whose ranks are not offered PMIx: there is a sidecar from now on. Its
-    /// requests register all jobs that have not ended, the first one first.
+    /// Starts a sidecar for a tool, in a launch whose ranks do not use PMIx. The requests register all jobs that have
+    /// not ended, the initial one first.
     pub fn start_sidecar_for_tools(&mut self, requests: &[SidecarCommand]) {
         self.cx.renew_sidecar_for_tools();
         self.services.groups.engine.server_returned();
         self.cx.start_sidecar(requests);
     }
 
-    /// Whether a sidecar was started for tools and is gone, without harm to any rank, so that tools that come later may
-    /// get another one.
+    /// Whether a sidecar was started for tools and has ended, without harm to any rank, so that later tools may get
+    /// another one.
     pub fn sidecar_may_follow(&self) -> bool {
         self.cx.sidecar_may_follow()
     }
@@ -232,7 +232,7 @@ impl NodeCore {
         self.cx.ranks_are_done()
     }
 
-    /// How often libpmix asked for something, and how many bytes that were.
+    /// Returns the number and the total bytes of one kind of upcall from libpmix.
     pub fn upcalls(&self, kind: UpcallKind) -> UpcallCount {
         self.cx.sidecar_link.count(kind)
     }
@@ -247,21 +247,21 @@ impl NodeCore {
         self.cx.control(init);
     }
 
-    /// The first job as the tool wants it, which `register` makes known to the sidecar.
+    /// Replaces the initial job by the one with the tool's directives, and registers it at the sidecar with `register`.
     pub fn apply_launch_directives(&mut self, context: Arc<JobContext>, register: &SidecarCommand) {
         self.cx.jobs.first_mut().context = context;
         self.start_sidecar(std::slice::from_ref(register));
     }
 
-    /// The same, with an attribute for the PMI clients of all jobs.
+    /// Adds an attribute for the PMI clients of all jobs. Returns the node.
     pub fn with_attribute(mut self, key: &'static str, value: &[u8]) -> Self {
         self.cx.jobs.first_mut().describe(key, value);
         self.attributes.push((key, value.to_owned()));
         self
     }
 
-    /// A job was spawned: its ranks on this node, if it has any, must be served. `requests` are
-    /// those of the sidecar; when it has carried them out it reports that the job is ready.
+    /// Adds a spawned job, whose ranks on this node, if any, must be served. `requests` are those for the sidecar; when
+    /// it has executed them it reports that the job is ready.
     ///
     /// # Errors
     /// [`pmi::SetupError`] when the job cannot be described in PMI.
@@ -306,8 +306,8 @@ impl NodeCore {
         Ok(job)
     }
 
-    /// Nodes joined the launch: its first job as it is known now, the same but for the number of
-    /// nodes. `absent` are nodes that could not join and were not reported before.
+    /// Adds nodes that joined the launch. `context` is the initial job with the new number of nodes; `absent` are nodes
+    /// that could not join and were not reported before.
     pub fn grow(&mut self, context: Arc<JobContext>, absent: &[NodeId]) {
         let nodes = context.process_map.nodes();
         self.cx.jobs.first_mut().context = context;
@@ -320,7 +320,7 @@ impl NodeCore {
         dispatcher.fail_pending_for(absent.iter().copied(), &reason);
     }
 
-    /// The processes on this node of all jobs that have not ended.
+    /// Returns the local processes of all jobs that have not ended.
     pub fn running_local_processes(&self) -> Vec<PmixProc> {
         let running = self.cx.running_jobs();
         let procs = running.flat_map(|(_, job)| {
@@ -330,20 +330,20 @@ impl NodeCore {
         procs.collect()
     }
 
-    /// State of a rank's process-management interfaces.
+    /// Returns the state of a rank's process-management interfaces.
     pub fn pmi_state(&self, rank: NodeRank) -> PmiState {
         self.cx.pmi_state(rank)
     }
 
-    /// The form in which a rank speaks PMI, once it has said something.
+    /// Returns the version of PMI that a rank uses; `None` before its first message.
     pub fn pmi_dialect(&self, rank: NodeRank) -> Option<Dialect> {
         let (local, server) = self.cx.pmi_server(rank)?;
         let state = server.state(local);
         state.contacted().then(|| state.dialect())
     }
 
-    /// Number of other ranks of a rank's job on this node between init and finalize, if the rank is there and its
-    /// library sends finalize only when its process exits.
+    /// Returns the number of other ranks of a rank's job on this node between init and finalize, if the rank is there
+    /// and its library sends finalize only when its process exits.
     pub fn sessions_beside(&self, rank: NodeRank) -> Option<u32> {
         let (local, server) = self.cx.pmi_server(rank)?;
         server.sessions_beside(local)
@@ -395,8 +395,8 @@ impl NodeCore {
         !self.cx.tools.is_empty() || self.services.iof_pulls.has_readers()
     }
 
-    /// The processes here that wait in a fence or barrier. Of a fence of PMIx, libpmix tells when all processes of a node
-    /// have entered it, so until then none of them is known to wait.
+    /// Returns the local processes that wait in a fence or barrier. libpmix reports a PMIx fence when all processes of
+    /// a node have entered it; before that, none of them is listed.
     pub fn fence_waits(&self, now: Moment) -> BTreeMap<NodeRank, FenceWait> {
         let mut waits = BTreeMap::new();
         for (id, since) in self.services.fences.engine.open_fences() {
@@ -428,8 +428,8 @@ impl NodeCore {
         waits
     }
 
-    /// Number of fences and barriers that were released here. Those of PMIx whose processes are all of this node are
-    /// libpmix's own, and not among them.
+    /// Returns the number of fences and barriers that were released here. libpmix itself serves PMIx fences whose
+    /// processes are all on this node; they are not counted.
     pub fn fences_released(&self) -> u64 {
         self.services.fences.engine.released()
     }

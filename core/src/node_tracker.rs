@@ -1,16 +1,16 @@
-//! What a launcher knows of the nodes of its launch, and what it concludes. No I/O: time is an argument.
+//! Tracks the nodes of a launch for its launcher: readiness, loss, output credit. No I/O; the time is an argument.
 //!
 //! ```text
-//!         every node has answered      last node over, or given up
+//! every node has answered      last node over, or given up
 //! opening ───────────────────▶ decided ──────────────────────────▶ over
-//!     └─ some cannot take part: refused
+//! └─ some cannot take part: refused
 //! ```
-//! - Nodes are waited for by the sets in [`awaited_reports`]: nothing here walks all nodes for what one of them says.
-//! - Before the launch is decided, the loss of a node is its refusal; afterwards it fails the job. A node that
-//!   joins later is part of the launch only once it is ready.
+//! - The sets in [`awaited_reports`] have the nodes that must still report: no report causes a walk over all nodes.
+//! - Before the launch is decided, the loss of a node is its refusal; afterwards it fails the job. A node that joins
+//! later is part of the launch only once it is ready.
 //! - Each node is given up at most once, and each of its ranks reported at most once.
 //!
-//! Left to others: links, what is carried, which of several failures was the first
+//! Left to others: links, the contents of the messages, and the choice of the first of several failures
 //! ([`first_failure`](crate::supervisor::first_failure)).
 
 mod awaited_reports;
@@ -29,14 +29,13 @@ use crate::job::ids::{JobIndex, NodeId};
 use crate::job::job_table::KnownRank;
 use crate::record::Stream;
 
-/// How long the nodes may take to end a job whose ranks have all ended, beyond the grace time.
+/// Time for the nodes to end a job whose ranks have all ended, in addition to the grace time.
 const END_LIMIT: Duration = Duration::from_secs(15);
 
-/// How long a node may take to tell of the ends of ranks that were killed: the part of a job's process there
-/// may be stopped, or a rank hang in the system.
+/// Time for a node to report the ends of killed ranks. Its step may be stopped, or a rank may hang in the kernel.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Why a node cannot take part.
+/// Reason for which a node cannot take part in a launch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeRefusal {
     /// The exit code of a run that ends by it.
@@ -45,24 +44,24 @@ pub struct NodeRefusal {
     pub message: String,
 }
 
-/// What follows from what happened, in this order.
+/// Output of the tracker for one event, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TrackerAction {
     /// Every node takes part: ranks may be started.
     Ready,
-    /// Some nodes cannot take part.
+    /// Refusals of the launch by some nodes.
     Refused(Vec<(NodeId, NodeRefusal)>),
     /// The ranks of a job have been started everywhere.
     AllStarted(JobIndex),
     /// A node that was to join has done so, or cannot.
     Joined(NodeId, Option<NodeRefusal>),
-    /// The job has failed by the loss of a host. What that host has reported came first.
+    /// The job has failed by the loss of a host. Reports of that host were handled before.
     HostFailed(NodeId, String),
-    /// Nothing more will be heard of a rank that had not ended.
+    /// A rank was lost before its end; no report about it will follow.
     Gone(KnownRank),
     /// A node did not do this in time, and is given up.
     Late(NodeId, &'static str),
-    /// The other nodes must know that these are lost, and why.
+    /// Notify the other nodes of lost nodes, and of the reason.
     NodesLost(Vec<NodeId>, String),
     /// A node may send this number of further bytes of a stream.
     Credit(NodeId, Stream, u32),
@@ -70,24 +69,24 @@ pub enum TrackerAction {
     Over,
 }
 
-/// Life of a rank as far as it is known.
+/// Stage in the life of a rank, as reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RankStage {
-    /// It may run.
+    /// To be started, or running.
     Alive,
-    /// It has ended and is not judged yet.
+    /// Ended, and not judged yet by the supervisor.
     Ended,
-    /// Nothing more is to be said of it.
+    /// Judged or never started; no event about it will follow.
     Done,
 }
 
-/// A node that a launch has. Only its [`NodeTracker`] makes one, so that a number that another process sent is looked up
-/// before it can index anything.
+/// Node of a launch. Only its [`NodeTracker`] creates one, so that a number from another process is looked up before it
+/// can index anything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KnownNode(NodeId);
 
 impl KnownNode {
-    /// The node in its launch.
+    /// Returns the node's id in its launch.
     pub fn id(self) -> NodeId {
         self.0
     }
@@ -97,31 +96,31 @@ impl KnownNode {
     }
 }
 
-/// See the module.
+/// State of each node and rank of a launch, and the reports that the launcher still expects.
 #[derive(Debug)]
 pub struct NodeTracker {
     nodes: Vec<NodeState>,
     ranks: Vec<RankStage>,
-    /// Of which nodes what is still to be heard.
+    /// Nodes that must still report, by kind of report.
     open: AwaitedReports,
     /// Bytes of one stream that a node may send before it gets more credit.
     window: u32,
-    /// Streams of which nothing more is to come for now.
+    /// Streams that are paused.
     paused: [bool; 2],
     /// Ranks were started, or are not to be.
     ranks_decided: bool,
     ending: bool,
-    /// When nodes that have not ended are given up.
+    /// Time at which nodes that have not ended are given up.
     end_at: Option<Duration>,
-    /// When nodes are given up whose ranks were killed and are not known to have ended.
+    /// Time at which nodes are given up that have not reported the ends of their killed ranks.
     killed_at: Option<Duration>,
     /// Agents of which there was no sign of life any more.
     silent: u32,
 }
 
 impl NodeTracker {
-    /// The nodes of a launch of one job of `ranks` ranks, none of which has reported anything. Each may send `window`
-    /// bytes of a stream.
+    /// Creates the tracker of a launch of one job of `ranks` ranks. No node has reported anything. Each may send
+    /// `window` bytes of a stream.
     pub fn new(nodes: u32, ranks: u32, window: u32) -> Self {
         Self {
             nodes: vec![NodeState::default(); nodes as usize],
@@ -137,17 +136,18 @@ impl NodeTracker {
         }
     }
 
-    /// Each node may send `window` bytes of a stream before it gets more credit: there are more nodes now.
+    /// Changes the number of bytes of a stream that a node may send before it gets more credit, for a new number of
+    /// nodes.
     pub fn set_window(&mut self, window: u32) {
         self.window = window;
     }
 
-    /// Number of nodes, those that were lost included.
+    /// Returns the number of nodes, lost ones included.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// A node, if the launch has it.
+    /// Looks up a node of the launch.
     pub fn look_up(&self, node: NodeId) -> Option<KnownNode> {
         (node.index() < self.nodes.len()).then_some(KnownNode(node))
     }
@@ -157,7 +157,7 @@ impl NodeTracker {
         self.nodes.is_empty()
     }
 
-    /// Whether a node is asked to join, and not part of the launch as long as it has not.
+    /// Whether a node was requested to join and has not done so. It is not part of the launch yet.
     pub fn is_joining(&self, node: KnownNode) -> bool {
         self.nodes[node.index()].is_joining()
     }
@@ -167,12 +167,12 @@ impl NodeTracker {
         self.nodes[node.index()].refusal.is_some()
     }
 
-    /// Whether nothing is to be expected of a node.
+    /// Whether no report of a node will follow.
     pub fn is_lost(&self, node: NodeId) -> bool {
         self.has_property(node, NodeState::is_lost)
     }
 
-    /// Whether it is known if a node takes part.
+    /// Whether a node is ready or has refused.
     pub fn has_answered(&self, node: NodeId) -> bool {
         self.has_property(node, NodeState::has_answered)
     }
@@ -182,17 +182,17 @@ impl NodeTracker {
         self.ending
     }
 
-    /// When [`NodeTracker::tick`] has something to do next.
+    /// Returns the time at which [`NodeTracker::tick`] is due.
     pub fn next_deadline(&self) -> Option<Duration> {
         [self.end_at, self.killed_at].into_iter().flatten().min()
     }
 
-    /// Whether a node has said that its ranks may be started.
+    /// Whether a node has reported that its ranks may be started.
     pub fn is_ready(&self, node: KnownNode) -> bool {
         self.nodes[node.index()].ready
     }
 
-    /// A node's ranks may be started.
+    /// Notes that a node's ranks may be started.
     pub fn ready(&mut self, node: KnownNode, out: &mut Vec<TrackerAction>) {
         let state = &mut self.nodes[node.index()];
         state.ready = true;
@@ -203,7 +203,7 @@ impl NodeTracker {
         self.check_ready(out);
     }
 
-    /// A node cannot take part.
+    /// Notes that a node cannot take part.
     pub fn refused(&mut self, node: KnownNode, refusal: NodeRefusal, out: &mut Vec<TrackerAction>) {
         if self.nodes[node.index()].is_joining() {
             self.not_joined(node, refusal, out);
@@ -214,30 +214,30 @@ impl NodeTracker {
         self.check_ready(out);
     }
 
-    /// A node has reported the start of all its ranks of a job.
+    /// Notes that a node has reported the start of all its ranks of a job.
     pub fn started(&mut self, node: KnownNode, job: JobIndex, out: &mut Vec<TrackerAction>) {
         self.open.started(job, node.id());
         self.check_started(out);
     }
 
-    /// Nothing of the launch is left on a node.
+    /// Notes that nothing of the launch is left on a node.
     pub fn node_over(&mut self, node: KnownNode, out: &mut Vec<TrackerAction>) {
         self.nodes[node.index()].has_ended = true;
         self.open.on_node_ended(node.id());
         self.check_over(out);
     }
 
-    /// A rank's process has ended.
+    /// Notes the end of a rank's process.
     pub fn rank_ended(&mut self, rank: KnownRank) {
         self.ranks[rank.index()] = RankStage::Ended;
     }
 
-    /// Nothing more is to be said of a rank: its end was judged, or it was never started.
+    /// Marks a rank as done: its end was judged, or it was never started.
     pub fn rank_done(&mut self, rank: KnownRank) {
         self.ranks[rank.index()] = RankStage::Done;
     }
 
-    /// `bytes` bytes of a stream have come from a node.
+    /// Counts `bytes` bytes of a stream from a node.
     pub fn output(
         &mut self,
         node: KnownNode,
@@ -251,7 +251,7 @@ impl NodeTracker {
         self.grant_credit(node, stream, out);
     }
 
-    /// A stream is not taken any more, or again.
+    /// Pauses a stream, or resumes it.
     pub fn pause(&mut self, stream: Stream, paused: bool, out: &mut Vec<TrackerAction>) {
         let before = std::mem::replace(&mut self.paused[stream as usize], paused);
         if before && !paused {
@@ -261,21 +261,21 @@ impl NodeTracker {
         }
     }
 
-    /// A node gets a piece of standard input.
+    /// Notes that a node was sent a piece of standard input.
     pub fn fed(&mut self, node: NodeId) {
         if let Some(state) = self.nodes.get_mut(node.index()) {
             state.has_input = true;
         }
     }
 
-    /// A node's ranks have the last piece of standard input; `open` if some of them still read.
+    /// Notes that a node's ranks have the last piece of standard input; `open` if some of them still read.
     pub fn input_taken(&mut self, node: KnownNode, open: bool) {
         let state = &mut self.nodes[node.index()];
         state.has_input = false;
         state.input_closed |= !open;
     }
 
-    /// Whether a node has not said that it has the last piece of standard input.
+    /// Whether a node has not reported yet that it has the last piece of standard input.
     pub fn has_input(&self, node: NodeId) -> bool {
         self.has_property(node, |state| state.has_input)
     }
@@ -285,7 +285,7 @@ impl NodeTracker {
         self.has_property(node, |state| !state.is_lost() && !state.input_closed)
     }
 
-    /// A further job will be started: there are `ranks` ranks now.
+    /// Adds a job that will be started; `ranks` is the new number of ranks.
     pub fn add_job(&mut self, job: JobIndex, ranks: u32) {
         // One that joins has no rank of a job that is started meanwhile.
         let there = |node: &NodeState| !node.is_lost() && !node.is_joining();
@@ -295,7 +295,7 @@ impl NodeTracker {
         self.ranks.resize(ranks as usize, RankStage::Alive);
     }
 
-    /// Nodes are asked to join: there are `nodes` nodes now.
+    /// Adds nodes that were requested to join; `nodes` is the new number of nodes.
     pub fn add_nodes(&mut self, nodes: usize) {
         let first = self.nodes.len();
         let joining = NodeState {
@@ -307,7 +307,7 @@ impl NodeTracker {
             .join((first..nodes).map(|node| NodeId(node as u32)));
     }
 
-    /// A node cannot join, or was lost before it had. Nothing of the launch depends on it.
+    /// Handles a node that cannot join, or was lost before it had. Nothing of the launch depends on it.
     pub fn not_joined(
         &mut self,
         node: KnownNode,
@@ -324,19 +324,19 @@ impl NodeTracker {
         self.check_over(out);
     }
 
-    /// The job is being ended; false if it was before.
+    /// Notes that the job is being ended; returns false if it was before.
     pub fn end(&mut self) -> bool {
         !std::mem::replace(&mut self.ending, true)
     }
 
-    /// All ranks are killed.
+    /// Notes that all ranks are killed.
     pub fn kill(&mut self, now: Duration) {
         if self.ending {
             self.killed_at.get_or_insert(now + KILL_LIMIT);
         }
     }
 
-    /// All ranks have ended: the nodes end what is left, which may take the grace time.
+    /// Starts the end of the nodes after the end of all ranks, which may take the grace time.
     pub fn finish(&mut self, grace: Duration, now: Duration, out: &mut Vec<TrackerAction>) {
         self.killed_at = None;
         self.end_at = Some(now + grace + END_LIMIT);
@@ -348,12 +348,12 @@ impl NodeTracker {
         self.nodes.get(node.index()).is_some_and(property)
     }
 
-    /// All nodes, also those that joined.
+    /// Returns all nodes, those that joined included.
     fn node_ids(&self) -> impl Iterator<Item = KnownNode> + use<> {
         (0..self.nodes.len() as u32).map(NodeId).map(KnownNode)
     }
 
-    /// Once every node has answered, the ranks may be started or the job is refused.
+    /// Decides the launch once every node has answered: the ranks may be started or the job is refused.
     fn check_ready(&mut self, out: &mut Vec<TrackerAction>) {
         if self.ranks_decided || !self.open.ready.is_empty() {
             return;

@@ -16,7 +16,7 @@ pub fn window(nodes: u32) -> u32 {
 pub struct SendCredit([i64; 2]);
 
 impl SendCredit {
-    /// The initial credit, with such a [`window`].
+    /// Creates the initial credit, with such a [`window`].
     pub fn new(window: u32) -> Self {
         Self([i64::from(window); 2])
     }
@@ -46,7 +46,7 @@ impl UncreditedBytes {
         self.0[stream as usize] += bytes;
     }
 
-    /// The credit to send now: all that is owed, once that is half of the [`window`].
+    /// Takes the credit to send now: all that is owed, once that is half of the [`window`].
     pub fn take(&mut self, stream: Stream, window: u32) -> Option<u32> {
         let owed = &mut self.0[stream as usize];
         (*owed >= window / 2).then(|| std::mem::take(owed))

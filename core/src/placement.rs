@@ -56,7 +56,7 @@ impl NodeCapacity {
         self.slots.is_some_and(|slots| processes > slots)
     }
 
-    /// Processes it takes, if that is known.
+    /// Returns the number of processes that the node takes, if known.
     fn limit(&self, oversubscribe: bool) -> Option<u32> {
         match (self.slots, oversubscribe) {
             // Nodes with 0 slots get no ranks.
@@ -70,7 +70,7 @@ impl NodeCapacity {
 /// One machine that is all nodes of a launch: they share its processors.
 pub struct SharedMachine<'a> {
     pub processors: u32,
-    /// Text about where the number of a node's slots comes from.
+    /// Text about the source of a node's number of slots.
     pub slots_origin: Box<dyn Fn() -> String + 'a>,
 }
 
@@ -121,7 +121,7 @@ pub enum DaemonCount {
 }
 
 impl DaemonPlacement {
-    /// The daemons of each node. Their numbers are bounded before anything is made of them.
+    /// Returns the daemons of each node. Their numbers are bounded before any memory is used for them.
     fn runs(&self) -> impl Iterator<Item = (NodeId, u32)> + '_ {
         self.debugged
             .iter()
@@ -136,7 +136,7 @@ impl DaemonPlacement {
     }
 }
 
-/// The ranks of a job that are to be placed.
+/// Ranks of a job that must be placed.
 #[derive(Clone, Debug)]
 pub enum PlacementRequest<'a> {
     /// Applications, whose ranks follow each other.
@@ -167,7 +167,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The map of a launch with this number of nodes, which has those without ranks too.
+    /// Returns the process map of a launch with this number of nodes, those without ranks included.
     pub fn process_map(self, nodes: u32) -> ProcessMap {
         let last = nodes.checked_sub(1).map(|last| (NodeId(last), 0));
         ProcessMap::from_runs(self.runs.into_iter().chain(last))
@@ -207,8 +207,9 @@ pub fn place(
     })
 }
 
-/// Slots to which a job with these `ranks` could grow: the known ones, and its own on nodes whose slots are not known; and
-/// whether it could grow further, because a node takes more than its slots or these are not known.
+/// Returns the number of slots to which a job with these `ranks` could grow: the known ones, and its own on nodes with
+/// an unknown number; and whether it could grow further, because a node takes more than its slots or their number is
+/// unknown.
 pub fn universe(nodes: &[NodeCapacity], ranks: &ProcessMap, oversubscribe: bool) -> (u32, bool) {
     let limits = nodes.iter().map(|node| node.limit(oversubscribe));
     let limits: Option<Vec<u32>> = limits.collect();
@@ -225,7 +226,8 @@ pub fn universe(nodes: &[NodeCapacity], ranks: &ProcessMap, oversubscribe: bool)
 }
 
 impl PlacementRequest<'_> {
-    /// Number of processes that a launch with these `processes` may have besides those that are certainly requested.
+    /// Returns the number of processes that a launch with these `processes` may have in addition to those that are
+    /// certainly requested.
     fn processes_left(&self, processes: u32) -> Result<u32, PlacementError> {
         let certain: u64 = match self {
             Self::Apps(apps) => {
@@ -397,7 +399,7 @@ impl AppPlacement {
         self.nodes.iter().map(free_capacity).collect()
     }
 
-    /// The number of ranks; one of its choice is taken from `left` of the launch.
+    /// Returns the number of ranks; one with a choice takes them from `left` of the launch.
     fn size(&self, offered: &[NodeCapacity], left: &mut u32) -> Result<u32, PlacementError> {
         let Some(soft) = &self.soft else {
             return Ok(self.count);
@@ -415,8 +417,9 @@ impl AppPlacement {
         Ok(size)
     }
 
-    /// Index of the node at which an application begins that follows one with the same request, whose last ranks these
-    /// are: their node, or the next if ranks go to nodes in turn or that node has no more of its `capacities` for them.
+    /// Returns the index of the first node for an application that follows one with the same request. `last` is that
+    /// one's last node with its ranks: this node, or the next one if ranks go to nodes in turn or the node has no more
+    /// of its `capacities`.
     fn next_start(&self, last: (NodeId, u32), capacities: &[FreeCapacity]) -> usize {
         let (node, ranks) = last;
         let Some(at) = self.nodes.iter().position(|(on, _)| *on == node) else {
@@ -529,7 +532,7 @@ impl AppPlacement {
         Ok(())
     }
 
-    /// The number of ranks of each of its nodes, which are filled in this `order`.
+    /// Returns the number of ranks of each node, in this `order`.
     fn shares(
         &self,
         count: u32,

@@ -1,20 +1,20 @@
 //! Queries to all nodes about their processes.
 //!
-//! One engine per node plays both roles; a question goes to each node that hosts processes it is
-//! about, this one included, and each answers once.
+//! One engine per node plays both roles. A query goes to each node that hosts processes of its scope, this one
+//! included, and each replies once.
 //!
 //! ```text
-//!  asker          asking node                       another node
-//!    │ ask ─────▶ gathering ── Request ───────────▶ Look ──▶ its core
-//!    │               │ ◀──────────────────── Reply ─────────── looked
-//!    ◀─ Complete ── (gone), when all have answered, are lost, or the deadline is over
+//! requester     requesting node                   another node
+//! │ ask ─────▶ gathering ── Request ───────────▶ Look ──▶ its core
+//! │               │ ◀──────────────────── Reply ─────────── inspected
+//! ◀─ Complete ── (gone), when all have replied, are lost, or the deadline has passed
 //! ```
 //!
-//! - No state is kept between queries: an answer describes the moment when it was given.
-//! - A lost node does not fail the query: the answer says that the node is lost.
-//! - Requests carry a serial number; a reply to one that is over is dropped.
+//! - No state is kept between queries: a reply describes the moment when it was made.
+//! - A lost node does not fail the query: the result marks the node as lost.
+//! - Requests carry a serial number; a reply to a completed query is dropped.
 //!
-//! Left to others: which nodes host what, what a process is.
+//! Left to others: the nodes of each job, and the state of processes.
 
 #[cfg(test)]
 mod tests;
@@ -33,7 +33,7 @@ use crate::job::outcome::RankEnd;
 pub struct NodeQuery {
     /// The jobs whose processes are queried.
     pub jobs: Vec<Nspace>,
-    /// How much memory they use is wanted too, which costs the node some work.
+    /// Whether the memory use of processes is requested too, which costs the node some work.
     pub memory: bool,
 }
 
@@ -42,9 +42,9 @@ pub struct NodeQuery {
 pub struct NodeQueryReply {
     /// By job, in the order of the question: its processes there, ascending.
     pub jobs: Vec<Vec<QueriedProcess>>,
-    /// Bytes of memory that its PMIx server uses, if that was wanted and is known.
+    /// Bytes of memory that the node's PMIx server uses, if requested and known.
     pub server: Option<u64>,
-    /// Where its PMIx server accepts connections; empty if none does.
+    /// Address of the node's PMIx server; empty without a server.
     #[serde(with = "octets")]
     pub uri: Vec<u8>,
 }
@@ -52,35 +52,32 @@ pub struct NodeQueryReply {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct QueriedProcess {
     pub rank: Rank,
-    /// Its process id there; `None` if it was not started.
+    /// Process id on its node; `None` if it was not started.
     pub pid: Option<u32>,
-    /// Its program; empty if unknown.
+    /// Path of the executable; empty if unknown.
     #[serde(with = "octets")]
     pub executable: Vec<u8>,
-    /// How far it has come.
     pub life: ProcessState,
-    /// Bytes of memory it uses, if that was wanted and it runs.
+    /// Bytes of memory that the process uses, if requested and it runs.
     pub memory: Option<u64>,
 }
 
-/// How far a process has come.
+/// State of a process in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ProcessState {
-    /// Not started yet.
     Planned,
     Running,
-    /// It is connected to its PMIx server.
+    /// Connected to its PMIx server.
     Connected,
-    /// Its process has ended.
     Ended {
         end: RankEnd,
-        /// It was connected to its PMIx server then.
+        /// Whether the process was connected to its PMIx server when it ended.
         connected: bool,
     },
 }
 
 impl ProcessState {
-    /// How bad it is as the end of a process; 0 if it has ended well.
+    /// Returns the severity of the state as the end of a process; 0 for a normal end.
     fn severity(self) -> u8 {
         match self {
             Self::Ended { end, connected } => match end {
@@ -89,17 +86,16 @@ impl ProcessState {
                 RankEnd::Code(_) => 2,
                 RankEnd::Signal(_) => 4,
             },
-            // It was never started, or nothing is known of its end.
+            // The process was never started, or its end is unknown.
             Self::Planned | Self::Running | Self::Connected => 3,
         }
     }
 }
 
-/// How a job has ended: the worst end of its processes, and whose it is if that is known; `None` if
-/// all ended well.
+/// End of a job: the worst end of its processes, with its rank if known; `None` if all ended normally.
 pub type JobEndStatus = Option<(Option<Rank>, ProcessState)>;
 
-/// The worst of these; the first of those that are equally bad.
+/// Returns the worst of these ends; of equally bad ones, the first.
 pub fn worst(lives: impl IntoIterator<Item = (Option<Rank>, ProcessState)>) -> JobEndStatus {
     let bad = lives.into_iter().filter(|(_, life)| life.severity() > 0);
     bad.reduce(
@@ -117,12 +113,12 @@ pub struct JobEnd {
     pub worst: JobEndStatus,
 }
 
-/// What became of the question to one node.
+/// Result of a query at one node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NodeQueryResult {
     Part(NodeQueryReply),
     Lost,
-    /// It did not answer in time.
+    /// The node did not reply in time.
     Nothing,
 }
 
@@ -147,14 +143,14 @@ pub enum QueryMessage {
     Reply { serial: u64, part: NodeQueryReply },
 }
 
-/// What the engine orders.
+/// Output of the engine: an action for its driver.
 #[derive(PartialEq, Eq, Debug)]
 pub enum QueryAction<T> {
     /// Deliver a message; `to` is never this node.
     Send { to: NodeId, message: QueryMessage },
     /// Say this of the processes of this node, with [`QueryEngine::on_inspected`].
     Look {
-        /// To be handed back.
+        /// Number for the reply.
         query: QueryId,
         question: NodeQuery,
     },
@@ -184,7 +180,7 @@ pub struct QueryEngine<T> {
 }
 
 impl<T> QueryEngine<T> {
-    /// An engine for `node`, with nothing under way.
+    /// Creates an engine for `node`, without any query.
     pub fn new(node: NodeId) -> Self {
         Self {
             node,
@@ -195,7 +191,7 @@ impl<T> QueryEngine<T> {
         }
     }
 
-    /// A local process queries the processes on these nodes.
+    /// Starts a query of a local process about the processes on these nodes.
     pub fn start_query(
         &mut self,
         question: &NodeQuery,
@@ -246,7 +242,7 @@ impl<T> QueryEngine<T> {
         self.complete_if_done(serial, out);
     }
 
-    /// The answer to an [`QueryAction::Look`].
+    /// Handles the result of a [`QueryAction::Look`].
     pub fn on_inspected(
         &mut self,
         query: QueryId,
@@ -265,7 +261,7 @@ impl<T> QueryEngine<T> {
         }
     }
 
-    /// A message has come from the engine of another node.
+    /// Handles a message of the engine of another node.
     pub fn message(&mut self, from: NodeId, message: QueryMessage, out: &mut Vec<QueryAction<T>>) {
         if from == self.node || self.torn_down {
             return;
@@ -287,7 +283,7 @@ impl<T> QueryEngine<T> {
         }
     }
 
-    /// A node is gone for good.
+    /// Handles the loss of a node.
     pub fn node_lost(&mut self, node: NodeId, out: &mut Vec<QueryAction<T>>) {
         self.lost_nodes.insert(node);
         let serials: Vec<u64> = self.gatherings.keys().copied().collect();
@@ -296,7 +292,7 @@ impl<T> QueryEngine<T> {
         }
     }
 
-    /// Time has passed.
+    /// Completes the queries whose deadline has passed.
     pub fn tick(&mut self, now: Moment, out: &mut Vec<QueryAction<T>>) {
         let due = |(serial, gathering): (&u64, &PendingQuery<T>)| {
             (gathering.deadline <= now).then_some(*serial)
@@ -306,12 +302,12 @@ impl<T> QueryEngine<T> {
             .for_each(|serial| self.expire_query(serial, out));
     }
 
-    /// When the next [`QueryEngine::tick`] is due; `None` while nothing is under way.
+    /// Returns the time at which the next [`QueryEngine::tick`] is due; `None` without a pending query.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.gatherings.values().map(|one| one.deadline).min()
     }
 
-    /// The launch ends: waiting queries get the answers so far.
+    /// Completes the pending queries with the replies so far, at the end of the launch.
     pub fn tear_down(&mut self, out: &mut Vec<QueryAction<T>>) {
         self.torn_down = true;
         let all: Vec<u64> = self.gatherings.keys().copied().collect();

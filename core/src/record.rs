@@ -26,13 +26,13 @@ pub use ranks::{EndRecord, RankChange, RankId, RankLocation, RankResult, RankSta
 /// Version of the stream, in its first and last line.
 pub const VERSION: u32 = 1;
 
-/// One line.
+/// Record of the status stream.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum StatusRecord<'a> {
-    /// The job came into another state.
+    /// State change of the job.
     Job(PlannedJob<'a>),
-    /// A rank came into another state.
+    /// State change of a rank.
     Rank(RankChange<'a>),
     /// A host has joined the launch.
     Node(JoinedNode<'a>),
@@ -46,11 +46,11 @@ pub enum StatusRecord<'a> {
     Output(OutputRecord<'a>),
     /// A rank's text for the job record.
     Log(Log<'a>),
-    /// Something the user should know.
+    /// Warning for the user.
     Warning { message: Cow<'a, str> },
     /// The end, always the last line.
     Result(Box<ResultRecord<'a>>),
-    /// What a later version says; this one never writes it.
+    /// Record of a later version; this one never writes it.
     #[serde(other)]
     Other,
 }
@@ -63,37 +63,35 @@ pub enum JobState {
     Planned,
     /// All its ranks have been started.
     Running,
-    /// Its ranks were asked to end.
+    /// The ranks were terminated.
     Ending,
-    /// Its ranks were killed.
     Killing,
-    /// What a later version says; this one never writes it.
+    /// State of a later version; this one never writes it.
     #[serde(other)]
     Other,
 }
 
-/// See [`StatusRecord::Job`].
+/// Contents of a [`StatusRecord::Job`] record.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PlannedJob<'a> {
     pub state: JobState,
-    /// What it is; at [`JobState::Planned`].
+    /// Plan of the job; at [`JobState::Planned`].
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Box<JobPlanRecord<'a>>>,
-    /// Why; at [`JobState::Ending`] and [`JobState::Killing`].
+    /// Cause of the end; at [`JobState::Ending`] and [`JobState::Killing`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<CauseRecord<'a>>,
 }
 
-/// What a job is.
+/// Plan of a job: its programs, hosts and settings.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct JobPlanRecord<'a> {
-    /// [`VERSION`].
+    /// Version of the format: [`VERSION`].
     pub version: u32,
     pub job: Cow<'a, str>,
     /// Process id of the launcher.
     pub pid: i32,
     pub size: u32,
-    /// Version of wireup.
     #[serde(default)]
     pub wireup: Cow<'a, str>,
     /// The command line as a shell would read it, without the values of secrets; `None` for a launch that an agent
@@ -121,27 +119,27 @@ pub struct PlannedNode<'a> {
     pub ranks: u32,
 }
 
-/// See [`StatusRecord::Node`].
+/// Contents of a [`StatusRecord::Node`] record.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct JoinedNode<'a> {
     pub node: u32,
     pub host: Cow<'a, str>,
 }
 
-/// See [`StatusRecord::Bindings`].
+/// Contents of a [`StatusRecord::Bindings`] record.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HostBindings<'a> {
-    /// The number of their job, unless that is the one the user asked for.
+    /// Index of the ranks' job; absent for the initial job.
     #[serde(default, skip_serializing_if = "JobIndex::is_initial")]
     pub spawned_job: JobIndex,
     pub node: u32,
     pub host: Cow<'a, str>,
-    /// What the host is made of.
+    /// Summary of the host's topology.
     pub topology: Cow<'a, str>,
     pub ranks: Vec<RankBinding<'a>>,
 }
 
-/// See [`HostBindings::ranks`].
+/// Entry of [`HostBindings::ranks`] for one rank.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RankBinding<'a> {
     pub rank: Rank,
@@ -149,15 +147,15 @@ pub struct RankBinding<'a> {
     pub cpus: Cow<'a, str>,
 }
 
-/// See [`StatusRecord::Spawned`].
+/// Contents of a [`StatusRecord::Spawned`] record.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SpawnRecord<'a> {
-    /// Its number in the launch.
+    /// Index of the job in the launch.
     pub spawned_job: JobIndex,
     pub job: Cow<'a, str>,
     pub size: u32,
     pub apps: Vec<AppRecord>,
-    /// Whose request it was; `None` for a tool's.
+    /// Rank that requested the job; `None` for a tool's request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<RankId>,
 }
@@ -170,17 +168,17 @@ pub struct AppRecord {
     /// The program with its arguments, as [`JobPlanRecord::command`].
     #[serde(default)]
     pub command: String,
-    /// Which MPI it needs, as far as its files tell.
+    /// MPI that the program needs, as far as its files show.
     #[serde(default)]
     pub needs: String,
     /// Number of ranks that run it.
     pub ranks: u32,
 }
 
-/// See [`StatusRecord::Result`].
+/// Contents of a [`StatusRecord::Result`] record.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ResultRecord<'a> {
-    /// [`VERSION`].
+    /// Version of the format: [`VERSION`].
     pub version: u32,
     /// The job's name; `null` for a run that was refused.
     pub job: Option<Cow<'a, str>>,
@@ -188,15 +186,15 @@ pub struct ResultRecord<'a> {
     pub exit_code: u8,
     /// The policy that chose it.
     pub exit_policy: Option<String>,
-    /// What was to follow from a failure.
+    /// Failure policy of the job.
     pub on_failure: Option<Cow<'a, str>>,
-    /// Whether the launch is to be run again.
+    /// Whether the launch must be requeued.
     pub requeue: bool,
-    /// Why it is not 0, or why the job was ended; `null` for a normal end.
+    /// Reason of an exit code other than 0 or of a terminated job; `null` for a normal end.
     pub cause: Option<CauseRecord<'a>>,
-    /// When the run started.
+    /// Start time of the run.
     pub start: String,
-    /// When it ended.
+    /// End time of the run.
     pub end: String,
     /// Milliseconds between the two.
     pub elapsed_ms: u64,

@@ -1,8 +1,8 @@
-//! Which piece of the files that hosts lack a launcher sends next, and to whom. No I/O.
+//! Schedules the files that hosts lack: the next piece that the launcher sends, and its nodes. No I/O.
 //!
-//! Every node says once which files it lacks. Then the files go out one after the other: to all nodes down the tree if
-//! several lack one, and to the only node otherwise. A node reports the bytes that it has taken; no node is sent more
-//! than [`WINDOW`] bytes that it has not reported.
+//! Every node reports once which files it lacks. Then the files are sent in order: down the tree to all nodes if
+//! several lack one, otherwise to the only node. A node reports the bytes that it has taken; at most [`WINDOW`]
+//! unreported bytes are in transit to a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,19 +22,19 @@ pub const REPORT: u64 = WINDOW / 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileChunk {
     pub to: FrameAddress,
-    /// Which file.
+    /// Index of the file.
     pub file: u32,
-    /// Where it begins in the file.
+    /// Offset of the part in the file.
     pub offset: u64,
     /// At most [`PIECE`] bytes.
     pub length: usize,
 }
 
-/// See the module.
+/// Files to send, the nodes that lack each, and the bytes in transit.
 #[derive(Debug)]
 pub struct StagingScheduler {
     sizes: Vec<u64>,
-    /// Nodes that have not said what they lack.
+    /// Nodes that have not reported their missing files.
     silent: BTreeSet<NodeId>,
     /// By file: the nodes that lack it.
     lacking: Vec<BTreeSet<NodeId>>,
@@ -45,7 +45,7 @@ pub struct StagingScheduler {
 }
 
 impl StagingScheduler {
-    /// Of files with these sizes, to some of these nodes.
+    /// Creates the schedule of files with these sizes; the nodes must report their missing files.
     pub fn new(sizes: Vec<u64>, nodes: impl IntoIterator<Item = NodeId>) -> Self {
         Self {
             lacking: vec![BTreeSet::new(); sizes.len()],
@@ -57,7 +57,7 @@ impl StagingScheduler {
         }
     }
 
-    /// A node lacks these files. Only its first word counts.
+    /// Notes the files that a node lacks. Only its first report counts.
     pub fn lacks(&mut self, node: NodeId, files: &[u32]) {
         if self.silent.remove(&node) {
             for file in files {
@@ -68,14 +68,14 @@ impl StagingScheduler {
         }
     }
 
-    /// A node has taken this number of further bytes.
+    /// Notes that a node has taken this number of further bytes.
     pub fn on_bytes_taken(&mut self, node: NodeId, bytes: u64) {
         if let Some(sent) = self.on_the_way.get_mut(&node) {
             *sent = sent.saturating_sub(bytes);
         }
     }
 
-    /// A node takes no part any more.
+    /// Removes a node that takes no part any more.
     pub fn gone(&mut self, node: NodeId) {
         self.silent.remove(&node);
         self.on_the_way.remove(&node);
@@ -84,7 +84,7 @@ impl StagingScheduler {
         });
     }
 
-    /// What to send now; `None` if there is nothing, or a report must come first.
+    /// Returns the next part to send; `None` without one, or if a report must come first.
     pub fn send(&mut self) -> Option<FileChunk> {
         if !self.silent.is_empty() {
             return None;

@@ -1,14 +1,15 @@
-//! What a step owes its launcher, and what it does when it has none any more. No I/O: time is an argument.
+//! State machine of a step daemon: output credit, batching of reports, and shutdown when the launcher is lost. No I/O;
+//! the time is an argument.
 //!
 //! ```text
 //! begun ──▶ led ──────────────────────────────▶ finishing ──▶ over
-//!            └─ launcher lost: orphaned ▶ killed ──▶ ▲
+//! └─ launcher lost: orphaned ▶ killed ──▶ ▲
 //! ```
 //! - Ranks are started once, or skipped once.
 //! - Output is sent on credit. A stream without credit is not read.
 //! - Reports that can wait are sent together with later ones, at most 5 ms later.
-//! - Reports of ranks that say the same are sent as one ([`report_batch`]).
-//! - An orphaned step asks its ranks to end, kills them after a short grace time, and ends what is left.
+//! - Equal reports of ranks are sent as one ([`report_batch`]).
+//! - An orphaned step terminates its ranks, kills them after a short grace time, and removes the rest.
 
 pub mod report_batch;
 #[cfg(test)]
@@ -19,41 +20,40 @@ use std::time::Duration;
 use crate::output_credit::SendCredit;
 use crate::record::Stream;
 
-/// The most time between SIGTERM and SIGKILL for ranks whose launcher is lost: they are to be gone
-/// soon, whatever grace they were promised.
+/// Maximum time between SIGTERM and SIGKILL for ranks whose launcher is lost, whatever their grace time is: they must
+/// end soon.
 const ORPHAN_GRACE: Duration = Duration::from_secs(2);
 
 /// The longest delay of reports that can wait: ranks that start or end together are reported together.
 const GATHER: Duration = Duration::from_millis(5);
 
-/// What an orphaned step does next.
+/// Next action of an orphaned step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrphanAction {
-    /// Kill the ranks.
     Kill,
     /// All ranks have ended: end what is left.
     Finish,
 }
 
-/// See the module.
+/// Output credit of a step, its pending reports, and its deadlines after the loss of the launcher.
 #[derive(Debug)]
 pub struct StepState {
     /// Bytes of each stream that may still be sent.
     credit: SendCredit,
-    /// When the reports that wait are sent to the launcher.
+    /// Time at which the pending reports are sent to the launcher.
     flush_at: Option<Duration>,
     /// One of these reports cannot wait.
     urgent: bool,
     /// The ranks have been started, or will not be.
     ranks_decided: bool,
-    /// When the ranks are killed, once the launcher is lost.
+    /// Time at which the ranks are killed after the loss of the launcher.
     kill_at: Option<Duration>,
     killed: bool,
     finishing: bool,
 }
 
 impl StepState {
-    /// The duty of a step that may send `window` bytes of each stream.
+    /// Creates the state of a step that may send `window` bytes of each stream.
     pub fn new(window: u32) -> Self {
         Self {
             credit: SendCredit::new(window),
@@ -66,39 +66,39 @@ impl StepState {
         }
     }
 
-    /// The ranks must be started, or skipped; false if that was done before.
+    /// Decides that the ranks are started, or skipped; returns false if that was decided before.
     pub fn begin(&mut self) -> bool {
         !std::mem::replace(&mut self.ranks_decided, true)
     }
 
-    /// `bytes` bytes of a stream are sent; true if it must not be read any more.
+    /// Counts `bytes` sent bytes of a stream; returns true if it must not be read any more.
     pub fn spend(&mut self, stream: Stream, bytes: usize) -> bool {
         !self.is_orphaned() && !self.credit.spend(stream, bytes)
     }
 
-    /// `bytes` more bytes of a stream may be sent; true if it may be read.
+    /// Adds credit for `bytes` bytes of a stream; returns true if it may be read.
     pub fn grant(&mut self, stream: Stream, bytes: u32) -> bool {
         self.credit.add(stream, bytes)
     }
 
-    /// There is something to report.
+    /// Notes that a report is pending; with `can_wait`, it may be sent with later ones.
     pub fn note(&mut self, can_wait: bool) {
         self.urgent |= !can_wait;
     }
 
-    /// There is something to report; true if it must be sent now, and not [later](Duty::next_deadline).
+    /// Whether the pending reports must be sent now. Otherwise they are sent [later](StepState::next_deadline).
     pub fn must_flush(&mut self, now: Duration) -> bool {
         let by = *self.flush_at.get_or_insert(now + GATHER);
         self.urgent || by <= now
     }
 
-    /// All reports have been sent.
+    /// Notes that all reports have been sent.
     pub fn reports_flushed(&mut self) {
         self.flush_at = None;
         self.urgent = false;
     }
 
-    /// The launcher is lost; true when that is new. The ranks get this grace time, or a shorter one.
+    /// Handles the loss of the launcher; returns true the first time. The ranks get this grace time, or a shorter one.
     pub fn orphan(&mut self, grace: Duration, now: Duration) -> bool {
         let new = self.kill_at.is_none();
         if new {
@@ -112,12 +112,12 @@ impl StepState {
         self.kill_at.is_some()
     }
 
-    /// The launcher has ordered the end.
+    /// Notes that the launcher has ordered the end.
     pub fn finishes(&mut self) {
         self.finishing = true;
     }
 
-    /// What an orphaned step does now, each once.
+    /// Returns the actions of an orphaned step that are due, each once.
     pub fn orphan_action(
         &mut self,
         ranks_are_over: bool,
@@ -135,7 +135,7 @@ impl StepState {
         last.into_iter().flatten()
     }
 
-    /// When [`StepState::orphan_action`] or [`StepState::must_flush`] has something to do next.
+    /// Returns the time at which [`StepState::orphan_action`] or [`StepState::must_flush`] is due.
     pub fn next_deadline(&self) -> Option<Duration> {
         let kill = self.kill_at.filter(|_| !self.killed);
         [kill, self.flush_at].into_iter().flatten().min()

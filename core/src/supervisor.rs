@@ -30,7 +30,7 @@ use crate::job::ids::{GlobalRank, JobIndex};
 use crate::job::outcome::{EXIT_HOST, FailureCause, PmiState, RankEnd, judge};
 use crate::job::spec::{FailurePolicy, TerminationSpec};
 
-/// What the supervisor orders.
+/// Output of the supervisor: an action for its driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SupervisorAction {
     /// Send a signal to the process group of every living rank.
@@ -40,14 +40,12 @@ pub enum SupervisorAction {
     /// Tell the user that a rank aborted others, and that the job continues.
     NoteAbort {
         requester: GlobalRank,
-        /// With which code.
         code: i32,
         ranks: Vec<GlobalRank>,
     },
     /// Tell the user that ranks still run after an interrupt.
     NoteInterrupt,
-    /// Tell the user about a failure that does not end the job: the first, or each where the others do
-    /// without the dead.
+    /// Notify the user of a failure that does not end the job: the first, or each if survivors continue.
     NoteFailure(FailureCause),
 }
 
@@ -57,12 +55,11 @@ pub struct RankExit<'a> {
     pub rank: GlobalRank,
     pub job: JobIndex,
     pub end: RankEnd,
-    /// Its state at its process-management interface.
+    /// State of the rank in its process-management interface.
     pub pmi: &'a PmiState,
     /// Whether the job offers anything to join.
     pub joinable: bool,
-    /// Why it is known to have run alone although its program loads an MPI, where that is a
-    /// failure.
+    /// Evidence that the rank ran alone although its program loads an MPI, if that is a failure.
     pub singleton_reason: Option<&'a str>,
 }
 
@@ -72,14 +69,14 @@ struct SupervisorContext<'a> {
     orders: &'a mut Vec<SupervisorAction>,
 }
 
-/// Where a job is on its way to its end.
+/// Phase of a launch on the way to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LaunchPhase {
-    /// Its ranks run, or are about to.
+    /// The ranks run, or are about to.
     Running,
-    /// They were asked to end.
+    /// The ranks were requested to end.
     Terminating {
-        /// When those that have not are killed.
+        /// Time at which the remaining ranks are killed.
         kill_at: Duration,
     },
     Killing,
@@ -106,7 +103,7 @@ pub struct Supervisor {
     kill_on_bad_exit: bool,
     on_failure: FailurePolicy,
     grace: Duration,
-    /// When to note that ranks still run after an interrupt.
+    /// Time of the note that ranks still run after an interrupt.
     interrupt_note_at: Option<Duration>,
     interrupted: Option<i32>,
     timeout: Option<Duration>,
@@ -116,11 +113,11 @@ pub struct Supervisor {
     finalized_and_left: DepartedRanks,
     /// Ranks that are ended at the request of a rank: how their end counts.
     terminated_on_request: BTreeMap<GlobalRank, RequestedExit>,
-    /// When those that were only asked to end are killed.
+    /// Times at which ranks are killed that a request has terminated.
     kill_deadlines: Vec<(Duration, Vec<GlobalRank>)>,
 }
 
-/// What the end of a rank counts for that others wanted to end.
+/// Effect of the end of a rank that was requested to end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum RequestedExit {
     /// An end like any other.
@@ -129,14 +126,14 @@ enum RequestedExit {
     Aborted(FailureCause),
 }
 
-/// What happened to a rank that did not end in order after its job had begun to end.
+/// Kind of failure of a rank that did not end normally after its job had begun to end.
 pub const JOB_ENDED: &str = "job_ended";
 
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
 impl Supervisor {
-    /// A job of `size` ranks that are about to be started. Its timeout counts from time zero.
+    /// Creates the supervisor of `size` ranks that are about to be started. The timeout counts from time zero.
     pub fn new(size: u32, ending: &TerminationSpec) -> Self {
         Self {
             phase: LaunchPhase::Running,
@@ -161,14 +158,13 @@ impl Supervisor {
         }
     }
 
-    /// `ranks` further ranks are about to be started.
+    /// Adds `ranks` ranks that are about to be started.
     pub fn grow(&mut self, ranks: u32) {
         self.remaining += ranks;
     }
 
-    /// A rank's process ended. Returns what kind of failure that is, as the status stream calls it,
-    /// if it is not that of an orderly end: the rank's own, that of the action on it, or
-    /// [`JOB_ENDED`].
+    /// Handles the end of a rank's process. Returns the kind of failure in the status stream's terms, if it was not a
+    /// normal end: the rank's own, that of the action on it, or [`JOB_ENDED`].
     pub fn rank_ended(
         &mut self,
         rank_exit: RankExit<'_>,
@@ -225,7 +221,7 @@ impl Supervisor {
         self.failed += 1;
         let mut kind = cause.consequence().name;
         match (&cause, self.interrupted) {
-            // Ending by the signal that was passed on is what the user asked for.
+            // An end by the signal that was passed on is what the user requested.
             (
                 FailureCause::RankFailed {
                     end: RankEnd::Signal(signal),
@@ -248,7 +244,7 @@ impl Supervisor {
         Some(kind)
     }
 
-    /// A rank failed and the others go on, as long as they do not wait for it.
+    /// Counts a failed rank; the others continue, as long as they do not wait for it.
     fn tolerate(
         &mut self,
         rank_exit: RankExit<'_>,
@@ -267,7 +263,7 @@ impl Supervisor {
         }
     }
 
-    /// A failure does not end the job.
+    /// Notes a failure that does not end the job.
     fn note(&mut self, cause: FailureCause, cx: &mut SupervisorContext<'_>) {
         if self.survives() || self.tolerated.is_none() {
             cx.orders.push(SupervisorAction::NoteFailure(cause.clone()));
@@ -275,14 +271,13 @@ impl Supervisor {
         self.tolerated.get_or_insert(cause);
     }
 
-    /// Whether the others do without the dead.
+    /// Whether the surviving ranks continue.
     fn survives(&self) -> bool {
         self.on_failure == FailurePolicy::Continue
     }
 
-    /// Nothing more will be heard of a rank, and how it ends is not known. Where the others do without
-    /// it, it has failed as its host has; `unjoined` is its job if that offers something to join, and the
-    /// rank had not.
+    /// Handles the loss of a rank whose end is unknown. If other ranks continue without it, it counts as failed with
+    /// its host; `unjoined` is its job if the job has an interface to join and the rank had not joined.
     pub fn rank_lost(&mut self, rank: GlobalRank, unjoined: Option<JobIndex>, now: Duration) {
         self.remaining = self.remaining.saturating_sub(1);
         if !self.survives() || self.is_asked_to_end() {
@@ -296,12 +291,12 @@ impl Supervisor {
         }
     }
 
-    /// A rank's process was never started because the job failed before.
+    /// Counts a rank that was never started because the job failed before.
     pub fn rank_skipped(&mut self) {
         self.remaining = self.remaining.saturating_sub(1);
     }
 
-    /// Something else ended the job: the first cause counts.
+    /// Fails the job for a cause outside its ranks; the first cause counts.
     pub fn fail(&mut self, cause: FailureCause, now: Duration, orders: &mut Vec<SupervisorAction>) {
         self.take_failure(cause, &mut SupervisorContext { now, orders });
     }
@@ -328,12 +323,12 @@ impl Supervisor {
         }
     }
 
-    /// The cause in other words, now that more is known.
+    /// Replaces the cause by the same one with a better explanation.
     pub fn explain(&mut self, cause: FailureCause) {
         self.cause = Some(cause);
     }
 
-    /// Time has passed. `waiting` says whether some rank may be waiting.
+    /// Handles the deadlines that have passed. `waiting` tests whether some rank may be waiting.
     pub fn tick(
         &mut self,
         now: Duration,

@@ -1,8 +1,8 @@
-//! A launch as its status stream tells it: when hosts joined, ranks started, fences were released, and
-//! what is made of that; no I/O.
+//! Timeline of a launch from its status stream: when hosts joined, ranks started and fences were released, and the
+//! statistics of these; no I/O.
 //!
-//! All times are of the launcher's clock, in microseconds since the start of the run. Events of other
-//! hosts reach it a little later than they happened; times within a fence are the hosts' own.
+//! All times are of the launcher's clock, in microseconds since the start of the run. Events of other hosts reach it a
+//! little later than they happened; times within a fence are the hosts' own.
 
 mod advice;
 mod spans;
@@ -40,11 +40,11 @@ pub struct Timeline {
     pub size: u32,
     /// The version of wireup that ran it; empty in streams that lack it.
     pub wireup: String,
-    /// Its command line.
+    /// Command line of the launch.
     pub command: Option<String>,
     /// The interfaces that were offered.
     pub offered: Vec<String>,
-    /// The launcher's libpmix.
+    /// Version of the launcher's libpmix.
     pub libpmix: Option<String>,
     pub apps: Vec<AppRecord>,
     /// By number of the node.
@@ -59,11 +59,11 @@ pub struct Timeline {
     pub more_fences: u64,
     pub spawns: Vec<Spawn>,
     pub warnings: Vec<(u64, String)>,
-    /// When the plan was made.
+    /// Time at which the plan was made.
     pub planned: Option<u64>,
-    /// When all ranks of the first job had been started.
+    /// Time at which all ranks of the initial job had been started.
     pub running: Option<u64>,
-    /// When wireup began to end the launch, because of a failure or by request.
+    /// Time at which wireup began to end the launch, because of a failure or by request.
     pub ending: Option<u64>,
     pub outcome: Option<TimelineEnd>,
 }
@@ -78,13 +78,13 @@ pub struct TimelineHost {
     pub name: String,
     /// Time at which the host joined the launch; `None` without agents.
     pub joined: Option<u64>,
-    /// How often it came last to a fence of several hosts.
+    /// Number of fences of several hosts at which this host arrived last.
     pub last: u32,
     /// Time for which all other hosts waited for it alone in these fences.
     pub held_up: u64,
 }
 
-/// When a rank came into its states.
+/// Times at which a rank changed its state.
 #[derive(Debug, Default, Serialize)]
 pub struct RankTimes {
     /// Names the job, unless it is the first, and the rank.
@@ -100,7 +100,7 @@ pub struct RankTimes {
     pub ended: Option<u64>,
     #[serde(flatten)]
     pub how: EndRecord,
-    /// What its process has used, once it has ended.
+    /// Resources that the rank's process has used, once it has ended.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub usage: Option<ResourceUsage>,
     /// The CPUs it was bound to.
@@ -126,7 +126,7 @@ pub struct Spawn {
     pub job: SpawnRecord<'static>,
 }
 
-/// How the launch ended.
+/// End of the launch: time, exit code and cause.
 #[derive(Debug, Serialize)]
 pub struct TimelineEnd {
     pub at: u64,
@@ -137,21 +137,21 @@ pub struct TimelineEnd {
     pub cause: Option<CauseRecord<'static>>,
     /// The name of the cause's signal.
     pub signal_name: Option<&'static str>,
-    /// What the user may try, if the record does not say why the launch failed.
+    /// Advice to the user, if the record does not have the reason of the failure.
     pub advice: Option<String>,
 }
 
 /// A line that belongs to no status stream.
 #[derive(Debug, thiserror::Error)]
-#[error("line {number} is no line of a status stream (`wireup run --json`): {}", json_problem(.error))]
+#[error("line {number} is not a line of a status stream (`wireup run --json`): {}", json_problem(.error))]
 pub struct InvalidLine {
-    /// Counted from 1.
+    /// Line number, counted from 1.
     pub number: usize,
     pub error: serde_json::Error,
 }
 
 impl Timeline {
-    /// Reads a stream; one that was cut off counts as far as it goes.
+    /// Reads a stream; an incomplete one counts as far as it goes.
     ///
     /// # Errors
     /// [`InvalidLine`], unless it is the last line and has no end.
@@ -304,7 +304,7 @@ impl Timeline {
         }
     }
 
-    /// When the last line was written.
+    /// Returns the time of the last record.
     fn end(&self) -> u64 {
         let ranks = self.ranks.values();
         let ended = ranks.filter_map(|rank| rank.ended.or(rank.connected).or(rank.started));
@@ -318,12 +318,12 @@ impl Timeline {
         self.hosts.len() > 1 && self.virtual_nodes.unwrap_or_else(none_joined)
     }
 
-    /// The name of a host.
+    /// Returns the name of a host.
     fn host(&self, node: u32) -> &str {
         self.hosts.get(&node).map_or("?", |host| &host.name)
     }
 
-    /// The host for which the others waited longest in fences, if they waited.
+    /// Returns the host for which the others waited longest in fences, if they waited.
     pub fn slowest_host(&self) -> Option<&TimelineHost> {
         let hosts = self.hosts.values().filter(|host| host.held_up > 0);
         hosts.max_by_key(|host| host.held_up)

@@ -1,5 +1,5 @@
-//! What a host is made of: packages, NUMA nodes, caches, cores and hardware threads, with the CPUs of each, and the
-//! devices that are near some of them. Read from the XML in which hwloc describes a host ([`xml`]).
+//! Topology of a host: packages, NUMA nodes, caches, cores and hardware threads, with the CPUs of each, and the devices
+//! that are near some of them. It is read from the XML in which hwloc describes a host ([`xml`]).
 //!
 //! Does not decide which CPUs a rank gets: see [`binding`](crate::binding).
 
@@ -28,7 +28,7 @@ pub enum ObjectType {
 }
 
 impl ObjectType {
-    /// All of them.
+    /// All levels, smallest parts first.
     pub const ALL: [Self; 6] = [
         Self::Hwthread,
         Self::Core,
@@ -38,7 +38,7 @@ impl ObjectType {
         Self::Package,
     ];
 
-    /// As options spell it.
+    /// Returns the name that options use.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Hwthread => "hwthread",
@@ -50,7 +50,7 @@ impl ObjectType {
         }
     }
 
-    /// The level of this name, ours or that of other launchers.
+    /// Returns the level with this name, wireup's or another launcher's.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "socket" => Some(Self::Package),
@@ -60,7 +60,7 @@ impl ObjectType {
         }
     }
 
-    /// Its noun for `count` units.
+    /// Returns the noun for `count` parts of this type.
     pub fn noun(self, count: u32) -> &'static str {
         match (self, count) {
             (Self::Hwthread, 1) => "hardware thread",
@@ -88,9 +88,9 @@ impl fmt::Display for ObjectType {
 /// A part of a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TopologyObject {
-    /// Its number, where the system gives it one.
+    /// Number that the system gives the part, if any.
     pub os_index: Option<u32>,
-    /// Its CPUs; for a NUMA node those that are nearest to it.
+    /// CPUs of the part; for a NUMA node, those that are nearest to it.
     pub cpus: CpuSet,
     /// Bytes of a NUMA node's memory or of a cache; 0 for others.
     pub bytes: u64,
@@ -100,13 +100,13 @@ pub struct TopologyObject {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CpuKind {
     pub cpus: CpuSet,
-    /// What the system calls them.
+    /// Name that the system gives these CPUs.
     pub name: Option<String>,
-    /// The higher, the faster they are; nothing where that is not known.
+    /// Relative speed: higher is faster; `None` if unknown.
     pub efficiency: Option<u32>,
 }
 
-/// What a device is for.
+/// Purpose of a device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum DeviceKind {
     Gpu,
@@ -117,9 +117,9 @@ pub enum DeviceKind {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Device {
     pub kind: DeviceKind,
-    /// Its place on the PCI bus.
+    /// Address of the device on the PCI bus.
     pub bus: String,
-    /// What the system calls it, each of its functions.
+    /// Names that the system gives the device, one for each of its functions.
     pub names: Vec<String>,
     /// The maker and the type in PCI's numbers.
     pub ids: (u16, u16),
@@ -149,19 +149,18 @@ impl fmt::Display for Device {
     }
 }
 
-/// A host.
+/// Parts, CPUs and devices of one host.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Topology {
-    /// Its name, if it is known.
+    /// Host name, if known.
     pub host: Option<String>,
-    /// CPUs that run.
     pub cpus: CpuSet,
-    /// Those of them that the control group of the process that looked admits.
+    /// CPUs that the control group of the inspecting process admits.
     pub allowed: CpuSet,
     /// CPUs that are switched off; they are in no part.
     pub offline: CpuSet,
     parts: BTreeMap<ObjectType, Vec<TopologyObject>>,
-    /// Empty where all CPUs are alike.
+    /// Kinds of CPUs; empty if the host has only one.
     pub kinds: Vec<CpuKind>,
     pub devices: Vec<Device>,
     /// The text that it was read from, for others that read such.
@@ -169,19 +168,20 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// The parts of a level that have CPUs, in the order in which they are in the host.
+    /// Returns the parts of a level that have CPUs, in the order of the host.
     pub fn parts(&self, level: ObjectType) -> &[TopologyObject] {
         self.parts.get(&level).map_or(&[], Vec::as_slice)
     }
 
-    /// The number of each part of a level that has one of these CPUs, from 0.
+    /// Returns the number of each part of a level that has one of these CPUs, from 0.
     pub fn numbers_of(&self, level: ObjectType, cpus: &CpuSet) -> Vec<u32> {
         let parts = (0..).zip(self.parts(level));
         let meeting = parts.filter(|(_, part)| part.cpus.meets(cpus));
         meeting.map(|(number, _)| number).collect()
     }
 
-    /// How many of each level, the largest first: `2 packages, 4 NUMA nodes, 16 cores, 32 hardware threads`.
+    /// Returns the number of parts of each level, largest first: `2 packages, 4 NUMA nodes, 16 cores, 32 hardware
+    /// threads`.
     pub fn summary(&self) -> String {
         let counted = ObjectType::ALL.into_iter().rev().filter_map(|level| {
             let count = u32::try_from(self.parts(level).len()).unwrap_or(u32::MAX);
@@ -190,7 +190,7 @@ impl Topology {
         counted.collect::<Vec<_>>().join(", ")
     }
 
-    /// How fast a CPU is among those of the host; the same for all where that is not known.
+    /// Returns the relative speed of a CPU among those of the host; 0 for all if unknown.
     pub fn efficiency(&self, cpu: u32) -> u32 {
         let kind = self.kinds.iter().find(|kind| kind.cpus.contains(cpu));
         kind.and_then(|kind| kind.efficiency).unwrap_or(0)

@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use serde_json::error::Category;
 
-/// `1 rank`, `2 ranks`, `0 processes`.
+/// Formats a number with its noun: `1 rank`, `2 ranks`, `0 processes`.
 pub fn counted<N: Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
     let ending = match (count == N::from(1), noun.ends_with("ss")) {
         (true, _) => "",
@@ -15,7 +15,7 @@ pub fn counted<N: Display + PartialEq + From<u8>>(count: N, noun: &str) -> Strin
     format!("{count} {noun}{ending}")
 }
 
-/// The ending of a verb in the present.
+/// Returns the ending of a verb in the present tense.
 pub fn verb_ending(is_singular: bool) -> &'static str {
     if is_singular { "s" } else { "" }
 }
@@ -23,10 +23,10 @@ pub fn verb_ending(is_singular: bool) -> &'static str {
 /// Begins the number that Rust adds to the name of an error of the system, up to `)`.
 const ERROR_CODE: &str = " (os error ";
 
-/// What Rust puts in front of the resolver's words.
+/// Prefix that Rust puts in front of the resolver's text.
 const LOOKUP: &str = "failed to lookup address information: ";
 
-/// A message without the numbers of the errors that it names, and without Rust's words in front of a resolver's.
+/// Removes the numbers of errors from a message, and Rust's prefix of a resolver's text.
 pub fn without_error_codes(message: &str) -> Cow<'_, str> {
     if message.contains(LOOKUP) {
         let shorter = message.replace(LOOKUP, "");
@@ -47,11 +47,11 @@ pub fn without_error_codes(message: &str) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// Why a text is not the JSON that is needed.
+/// Describes why a text is not the expected JSON.
 pub fn json_problem(error: &serde_json::Error) -> String {
     match error.classify() {
         Category::Io => error.to_string(),
-        Category::Syntax => "this is no JSON".to_owned(),
+        Category::Syntax => "not valid JSON".to_owned(),
         Category::Eof => "the JSON has no end".to_owned(),
         Category::Data => {
             let text = error.to_string();
@@ -71,7 +71,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("a map", "a table"),
 ];
 
-/// What is wrong with a value of a file, by serde's words for it.
+/// Describes the error in a value of a file, from serde's text.
 pub fn value_problem(text: &str) -> String {
     let plain = |text: &str| text.replace('`', "");
     if let Some((name, known)) = text
@@ -97,7 +97,7 @@ pub fn value_problem(text: &str) -> String {
             None if expected.starts_with(['u', 'i']) => "a whole number",
             None => expected,
         };
-        return format!("{} stands there; write {expected}", plain(found));
+        return format!("{} is not valid here; write {expected}", plain(found));
     }
     match text {
         "invalid socket address syntax" => {
@@ -155,15 +155,15 @@ mod tests {
             ("unknown field `foo`, there are no fields", "foo is unknown"),
             (
                 "invalid type: integer `3`, expected socket address",
-                "integer 3 stands there; write ADDRESS:PORT in quotes",
+                "integer 3 is not valid here; write ADDRESS:PORT in quotes",
             ),
             (
                 "invalid value: integer `-1`, expected u32",
-                "integer -1 stands there; write a whole number",
+                "integer -1 is not valid here; write a whole number",
             ),
             (
                 "invalid type: integer `3`, expected struct State",
-                "integer 3 stands there; write an object",
+                "integer 3 is not valid here; write an object",
             ),
             ("missing field `ms`", "ms is missing"),
             ("give a number", "give a number"),
@@ -175,9 +175,12 @@ mod tests {
     #[test]
     fn a_text_that_is_no_json_is_called_so() {
         for (json, text) in [
-            ("import os", "this is no JSON"),
+            ("import os", "not valid JSON"),
             ("", "the JSON has no end"),
-            ("\"a\"", "string \"a\" stands there; write a whole number"),
+            (
+                "\"a\"",
+                "string \"a\" is not valid here; write a whole number",
+            ),
         ] {
             let error = serde_json::from_str::<u32>(json).unwrap_err();
             assert_eq!(json_problem(&error), text);

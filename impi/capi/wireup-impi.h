@@ -2,16 +2,16 @@
  * libwireup_impi: a process of any MPI, or of none, takes part in an IMPI job.
  *
  * Ranks are those of the world that all clients form: wireup_impi_rank() is this process's. Every function that returns
- * an int returns 0 or what it is asked for, or -1 and leaves the reason in wireup_impi_error().
+ * an int returns 0 or the requested number, or -1 and leaves the reason in wireup_impi_error().
  *
- * Who owns what:
+ * Ownership:
  * - The world is the library's: it is made by wireup_impi_open() and freed by wireup_impi_close(), with its threads and
- *   all requests, also when that fails. Nothing may be called with it then, nor while that runs.
+ *   all requests, also when that fails. No function may be called with it during or after wireup_impi_close().
  * - Buffers are the caller's, and none is kept after a call: a send has copied its data when it returns, also
  *   wireup_impi_isend(), and a receive writes only in wireup_impi_recv() or wireup_impi_wait(). The buffers of one call may
  *   not overlap. One without elements may be NULL, as may those that a process that is not the root does not use.
- * - A request ends with wireup_impi_wait() once, also where that fails: a message that is longer than its receiver takes
- *   is lost. Only if the job is broken do requests go on, until wireup_impi_close().
+ * - A request ends with one wireup_impi_wait(), also where that fails: a message that is longer than its receiver's
+ *   buffer is lost. Only if the job is broken, requests go on until wireup_impi_close().
  * - The text of wireup_impi_error() is the library's. It is the calling thread's, and valid until that thread's next call
  *   that fails.
  *
@@ -30,7 +30,7 @@ extern "C" {
 
 typedef struct wireup_impi wireup_impi;
 
-/* A request, which ends with wireup_impi_wait. 0 is none. */
+/* A request, which ends with wireup_impi_wait. 0 is no request. */
 typedef uint64_t wireup_impi_request;
 
 enum wireup_impi_type {
@@ -54,43 +54,44 @@ struct wireup_impi_status {
 
 /* Joins by the environment that the agent has made; NULL if that fails. */
 wireup_impi *wireup_impi_open(void);
-/* A barrier of all processes, then leaves. Frees `world`, also when it fails. */
+/* Waits for all processes in a barrier, then leaves. Frees `world`, also when it fails. */
 int wireup_impi_close(wireup_impi *world);
 const char *wireup_impi_error(void);
 
 int wireup_impi_rank(const wireup_impi *world);
 int wireup_impi_size(const wireup_impi *world);
 int wireup_impi_clients(const wireup_impi *world);
-/* The client of a rank, or -1. */
+/* Returns the client of a rank, or -1. */
 int wireup_impi_client_of(const wireup_impi *world, int rank);
 
-/* Counts are of elements of `type`. */
+/* Sends or receives. Counts are of elements of `type`. */
 int wireup_impi_send(wireup_impi *world, const void *data, size_t count, int type, int to, int tag);
 int wireup_impi_ssend(wireup_impi *world, const void *data, size_t count, int type, int to, int tag);
 int wireup_impi_recv(wireup_impi *world, void *data, size_t count, int type, int source, int tag,
                      struct wireup_impi_status *status);
-/* Start; 0 if that fails. */
+/* Starts a send or receive; returns 0 if that fails. */
 wireup_impi_request wireup_impi_isend(wireup_impi *world, const void *data, size_t count, int type, int to, int tag);
 wireup_impi_request wireup_impi_issend(wireup_impi *world, const void *data, size_t count, int type, int to, int tag);
 wireup_impi_request wireup_impi_irecv(wireup_impi *world, size_t count, int type, int source, int tag);
 /* Waits; the message of a receive goes to `data`, which has room for `bytes`. `status` may be NULL. */
 int wireup_impi_wait(wireup_impi *world, wireup_impi_request request, void *data, size_t bytes,
                      struct wireup_impi_status *status);
-/* 1 if the request has ended, 0 if not; it must be waited for all the same. */
+/* Returns 1 if the request has ended, 0 if not; wireup_impi_wait() is needed in either case. */
 int wireup_impi_test(wireup_impi *world, wireup_impi_request request);
-/* Wait for it as well: the status says whether it was cancelled. */
+/* Cancels a request. wireup_impi_wait() is still needed: its status shows whether the request was cancelled. */
 int wireup_impi_cancel(wireup_impi *world, wireup_impi_request request);
 int wireup_impi_probe(wireup_impi *world, int source, int tag, struct wireup_impi_status *status);
-/* 1 if there is a message, 0 if not. */
+/* Returns 1 if there is a message, 0 if not. */
 int wireup_impi_iprobe(wireup_impi *world, int source, int tag, struct wireup_impi_status *status);
 
-/* Collectives of all processes; `data` is replaced by the result. */
+/* Executes a collective of all processes; `data` is replaced by the result. */
 int wireup_impi_barrier(wireup_impi *world);
 int wireup_impi_bcast(wireup_impi *world, void *data, size_t count, int type, int root);
 int wireup_impi_reduce(wireup_impi *world, void *data, size_t count, int type, int op, int root);
 int wireup_impi_allreduce(wireup_impi *world, void *data, size_t count, int type, int op);
 int wireup_impi_scan(wireup_impi *world, void *data, size_t count, int type, int op);
-/* `count` is that of one process; `all` has size * count elements, and is used at the root only in the first two. */
+/* Gathers or distributes. `count` is that of one process; `all` has size * count elements, and only the root uses
+ * it in the first two. */
 int wireup_impi_gather(wireup_impi *world, const void *own, size_t count, int type, void *all, int root);
 int wireup_impi_scatter(wireup_impi *world, const void *all, size_t count, int type, void *own, int root);
 int wireup_impi_allgather(wireup_impi *world, const void *own, size_t count, int type, void *all);

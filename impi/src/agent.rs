@@ -1,8 +1,10 @@
-//! The agent of a launch: its client towards the server ([`JoinedMember`]), and the hosts of its processes ([`ListeningHost`]).
+//! The agent of a launch: its client of the server ([`JoinedMember`]), and the hosts of its processes
+//! ([`ListeningHost`]).
 //!
-//! The order: the hosts listen, the client talks to the server, the hosts connect with those of other clients, let the
-//! processes in, forward packets, and at the end say FINI to each other; then the client says it to the server. A launch
-//! on one machine has both in one process ([`join`]), one on several a process for each host. Source: IMPI 2.3.8, 2.4.
+//! The order: the hosts listen, the client joins the job at the server, the hosts connect with those of other clients,
+//! admit the processes and forward packets. At the end the hosts send FINI to each other; then the client sends it to
+//! the server. A launch on one machine has both in one process ([`join`]), one on several a process for each host.
+//! Source: IMPI 2.3.8, 2.4.
 
 pub mod host_connect;
 mod invitation;
@@ -28,7 +30,7 @@ pub use launch_host::{ConnectedHost, ListeningHost};
 pub use member::{JoinedMember, PublishedHost};
 pub use service::Events;
 
-/// What a launch brings into the world.
+/// Settings of a launch that joins an IMPI job.
 #[derive(Clone, Debug)]
 pub struct LaunchSettings {
     /// `HOST:PORT` of the server.
@@ -41,9 +43,9 @@ pub struct LaunchSettings {
     pub address: IpAddr,
     /// Most data of a packet.
     pub data_length: u32,
-    /// Packets between acks.
+    /// Number of packets between acks.
     pub ack_mark: u32,
-    /// Packets without ack.
+    /// Maximum number of unacknowledged packets.
     pub high_water: u32,
     /// Bytes from which collectives are long; -1 for the default.
     pub crossover_size: i32,
@@ -51,31 +53,31 @@ pub struct LaunchSettings {
     pub max_linear: i32,
     /// Whether another client is LAM: Reduce on its context, data in its byte order.
     pub lam: bool,
-    /// What proves that the launch belongs to the job.
+    /// Secrets that prove that the launch belongs to the job.
     pub secrets: Secrets,
     /// TLS towards the server.
     pub tls: Option<Arc<rustls::ClientConfig>>,
 }
 
-/// Why the launch did not join, or its part of the job broke.
+/// Reason for which the launch did not join, or its part of the job broke.
 #[derive(Debug, Error)]
 pub enum AgentError {
     /// The conversation with the server.
     #[error("server {server}: {error}")]
     Server {
-        /// Where it is.
+        /// Address of the server.
         server: String,
-        /// What it did.
+        /// Error in the start-up.
         error: StartupError,
     },
-    /// A connection.
+    /// Error of a connection.
     #[error("{subject}: {error}")]
     Io {
         subject: String,
-        /// What is wrong with it.
+        /// Error of the system.
         error: io::Error,
     },
-    /// What another host or a process did.
+    /// Protocol violation or loss of another host or of a process.
     #[error("{0}")]
     Broken(String),
 }
@@ -115,17 +117,17 @@ pub fn join(settings: LaunchSettings) -> Result<JoinedClient, AgentError> {
 }
 
 impl JoinedClient {
-    /// What the processes find in their environment.
+    /// Returns the variables for the processes' environment.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let mut variables = self.member.environment();
         variables.push((process_handshake::AGENT, self.door.to_string()));
         variables
     }
 
-    /// As [`ConnectedHost::serve`]; then the server learns that the client has ended.
+    /// Serves as [`ConnectedHost::serve`] does; then the server is notified of the client's end.
     ///
     /// # Errors
-    /// As of that.
+    /// Those of [`ConnectedHost::serve`].
     pub fn serve(self, events: &Events, patience: Duration) -> Result<(), AgentError> {
         self.host.serve(events, patience)?;
         self.member.leave();
@@ -133,7 +135,7 @@ impl JoinedClient {
     }
 }
 
-/// An address as the specification has it; of IPv4 in the embedding that LAM uses.
+/// Returns an address in the specification's form; of IPv4 in the embedding that LAM uses.
 pub fn host_bytes(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(four) => {
@@ -145,7 +147,7 @@ pub fn host_bytes(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The address of 16 bytes, with either embedding of IPv4.
+/// Returns the address of 16 bytes, with either embedding of IPv4.
 pub fn host_address(bytes: [u8; 16]) -> IpAddr {
     let six = Ipv6Addr::from(bytes);
     let compatible = bytes[..12].iter().all(|byte| *byte == 0) && six != Ipv6Addr::LOCALHOST;

@@ -1,4 +1,4 @@
-//! The conformance kit with sockets: what records, and what plays clients, servers and processes.
+//! The conformance kit with sockets: the recorder, and the programs that play clients, servers and processes.
 
 use std::io;
 use std::process::Child;

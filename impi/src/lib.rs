@@ -1,4 +1,4 @@
-//! Interoperable MPI with sockets: what [`wireup_impi_core`] decides is done here.
+//! Interoperable MPI with sockets: executes the decisions of [`wireup_impi_core`].
 
 #![forbid(unsafe_code)]
 

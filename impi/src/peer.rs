@@ -22,7 +22,7 @@ use agent_connection::{ConnectionState, LinkState, check, check_request, read_al
 pub use process_error::PeerError;
 pub use reduction::{ElementType, Operator};
 
-/// Where other launchers say a process's rank in its launch; the first that is set counts.
+/// Variables of other launchers with a process's rank in its launch; the first that is set counts.
 const RANK_VARIABLES: [&str; 6] = [
     "WIREUP_RANK",
     "PMI_RANK",
@@ -37,14 +37,14 @@ const POINT: u64 = 0;
 const COLLECTIVE: u64 = 1;
 const LOCAL: u64 = u64::MAX;
 
-/// How a request ended.
+/// Result of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RequestResult {
-    /// A send.
+    /// Send that is complete.
     Sent,
     /// A message, in the machine's byte order.
     Received(Status, Vec<u8>),
-    /// Taken back.
+    /// Request that was cancelled.
     Cancelled,
 }
 
@@ -63,7 +63,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Joins by what the agent has put into the environment.
+    /// Joins by the variables that the agent has set.
     ///
     /// # Errors
     /// When the process was not started by an agent, or that does not let it in.
@@ -222,7 +222,7 @@ impl Peer {
         check(&state).map(|()| false)
     }
 
-    /// Asks for a request to be taken back; [`Self::wait`] says whether it was.
+    /// Requests the cancellation of a request; [`Self::wait`] returns its result.
     ///
     /// # Errors
     /// When there is no such request.
@@ -234,7 +234,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The first message that a receive would take, if there is one; with `wait`, once there is.
+    /// Returns the status of the first message that a receive would take, if there is one; with `wait`, once there is.
     ///
     /// # Errors
     /// When the job has broken.

@@ -1,4 +1,5 @@
-//! The rendezvous server on TCP: one thread, which polls. A client that does not read or says nothing delays no other.
+//! The rendezvous server on TCP: one thread, which polls. A client that does not read, or sends nothing, delays no
+//! other.
 
 mod client_connection;
 
@@ -20,7 +21,7 @@ use client_connection::{ClientLink, ConnectionProgress};
 /// Descriptors that connections may occupy: members, strangers, and those that still have to read.
 const MAX_LINKS: usize = 4096;
 
-/// Serves until all sessions are over; whether all succeeded. Reports go to `words`, one line each.
+/// Serves until all sessions are over; returns whether all succeeded. Reports go to `words`, one line each.
 ///
 /// # Errors
 /// When the listener or the poll fails.
@@ -75,7 +76,7 @@ impl RefusalCount {
     const LINES: u64 = 20;
     const PERIOD: Duration = Duration::from_secs(60);
 
-    /// The lines to print for a report: only those of refusals are bounded.
+    /// Returns the lines to print for a report: only those of refusals are bounded.
     fn lines(&mut self, report: &ServerNotice, now: Duration) -> Vec<String> {
         if !matches!(report, ServerNotice::Refused { .. }) {
             return vec![report.to_string()];
@@ -105,7 +106,7 @@ impl RefusalCount {
 struct Driver<'a> {
     server: Server,
     links: BTreeMap<ConnectionId, ClientLink>,
-    /// How many of them there may be.
+    /// Maximum number of connections.
     limit: usize,
     next: u64,
     start: Instant,
@@ -118,7 +119,7 @@ impl Driver<'_> {
         self.start.elapsed()
     }
 
-    /// Does what the server orders, until it orders nothing more: a connection that breaks while it is written to may end
+    /// Executes the server's orders, until there are no more: a connection that breaks while it is written to may end
     /// a session, which must be reported before the server ends.
     fn act(&mut self) {
         loop {

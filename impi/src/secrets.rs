@@ -1,10 +1,10 @@
-//! What proves that one belongs to a job: from the environment, and random bytes.
+//! Secrets that prove membership in a job, from the environment, and random bytes.
 
 use std::io;
 
 use wireup_impi_core::auth::{AuthError, CHALLENGE, Secrets};
 
-/// The methods that the environment enables.
+/// Returns the methods that the environment enables.
 ///
 /// # Errors
 /// When a value cannot be used, or no method is enabled.
@@ -14,7 +14,7 @@ pub fn from_environment() -> Result<Secrets, AuthError> {
     })
 }
 
-/// The same for who plays a client or a server in a test: without any method, that of none.
+/// Reads the secrets for a test that plays a client or a server. Without any method, `IMPI_AUTH_NONE` is enabled.
 ///
 /// # Errors
 /// When a value cannot be used.
@@ -28,7 +28,7 @@ pub fn test_secrets() -> Result<Secrets, AuthError> {
     }
 }
 
-/// A challenge that was never used before.
+/// Makes a challenge that was never used before.
 ///
 /// # Errors
 /// When the kernel has no random bytes.

@@ -73,7 +73,7 @@ fn connect_once(source: IpAddr, to: SocketAddr, within: Duration) -> io::Result<
     Ok(fd.into())
 }
 
-/// How long the machine at the other end of a connection may not answer.
+/// Time after which a machine that does not answer counts as lost.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// Lets a connection break when the machine at its other end is lost: nothing else would tell a reader.
@@ -92,10 +92,10 @@ pub fn watch(stream: &TcpStream) -> io::Result<()> {
     Ok(sockopt::set_tcp_user_timeout(stream, millis)?)
 }
 
-/// The address of this machine from which packets to `HOST:PORT` are sent.
+/// Returns the address of this machine from which packets to `HOST:PORT` are sent.
 ///
 /// # Errors
-/// When that is no address, or no way leads there.
+/// When the text is no address, or no route leads there.
 pub fn address_towards(server: &str) -> io::Result<IpAddr> {
     let mut last = io::Error::new(ErrorKind::InvalidInput, "no address");
     for to in server.to_socket_addrs()? {
@@ -125,14 +125,14 @@ pub(crate) fn pause(time: Duration) {
 /// The connection to the server.
 #[derive(Debug)]
 pub enum ServerStream {
-    /// As the specification has it.
+    /// TCP as in the specification.
     Plain(TcpStream),
-    /// Outside the specification.
+    /// TLS, which the specification does not have.
     Tls(Box<rustls::StreamOwned<rustls::ClientConnection, TcpStream>>),
 }
 
 impl ServerStream {
-    /// Connects to `HOST:PORT`.
+    /// Connects to a server at `HOST:PORT`.
     ///
     /// # Errors
     /// When that is no address, or the server cannot be reached.
@@ -164,7 +164,7 @@ impl ServerStream {
         Err(last)
     }
 
-    /// The socket itself.
+    /// Returns the socket itself.
     pub fn socket(&self) -> &TcpStream {
         match self {
             Self::Plain(stream) => stream,

@@ -9,14 +9,14 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use thiserror::Error;
 
-/// Why certificates cannot be used.
+/// Reason for which certificates cannot be used.
 #[derive(Debug, Error)]
 pub enum TlsError {
     /// A file that is not to be read as PEM.
     #[error("{file}: {error}")]
     File {
         file: String,
-        /// What it lacks.
+        /// Error in the file.
         error: rustls::pki_types::pem::Error,
     },
     /// Certificates and key that do not fit.
@@ -35,7 +35,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         .map_err(wrong)
 }
 
-/// A server's side, which authenticates clients by the token or key inside.
+/// Makes a server's side, which authenticates clients by the token or key inside.
 ///
 /// # Errors
 /// When the files cannot be used.
@@ -53,7 +53,7 @@ pub fn server(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
     Ok(Arc::new(config))
 }
 
-/// A client's side, which trusts the authorities in a file.
+/// Makes a client's side, which trusts the authorities in a file.
 ///
 /// # Errors
 /// When the file cannot be used.

@@ -1,4 +1,4 @@
-//! Declares what the sidecar calls, if the shim was built.
+//! Declares the functions that the sidecar calls, if the shim was built.
 
 use std::env;
 use std::path::PathBuf;

@@ -1,11 +1,11 @@
 //! Bounds the output that libpmix keeps for clients and tools that do not read.
 //!
-//! libpmix queues without limit what a client does not take, and does not say what it has queued. But the kernel
-//! knows of each connection whether it holds data that the other end does not take, and how many bytes that has
-//! taken. So the bytes that were handed to libpmix since a connection was last seen without such data, less those
-//! that it has taken since, are what libpmix may keep for it. Beyond [`MOST`] further output waits until the
-//! connection has caught up. One that takes nothing for [`PATIENCE`] does not read: a tool's is cut off; because of a
-//! client's, which it cannot do without, output is dropped for all subscribers of this server, since libpmix does not
+//! libpmix queues without limit the data that a client does not take, and does not report its queue. But the kernel
+//! knows of each connection whether it holds data that the other end does not take, and how many bytes that end has
+//! taken. So the bytes that were handed to libpmix since a connection was last seen without such data, less those that
+//! it has taken since, are the most that libpmix may keep for it. Beyond [`MOST`] further output waits until the
+//! connection has caught up. A connection that takes nothing for [`PATIENCE`] does not read. A tool's is closed. A
+//! client needs its connection, so output is dropped for all subscribers of this server instead, since libpmix does not
 //! name them.
 
 use std::collections::BTreeMap;
@@ -20,29 +20,29 @@ use crate::tcp_acks;
 /// Bytes of output that libpmix may keep for one connection.
 const MOST: u64 = 32 << 20;
 
-/// Bytes that are handed over between two looks at the connections.
+/// Bytes that are handed over between two inspections of the connections.
 const BETWEEN: u64 = 1 << 20;
 
-/// How long a connection that is too far behind may take nothing.
+/// Time for which a connection that is too far behind may take nothing.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A connection as the kernel sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ConnectionBacklog {
     pub(crate) fd: c_int,
-    /// It is that of a tool which has come by itself.
+    /// Whether a tool has opened the connection by itself.
     pub(crate) tool: bool,
-    /// It has data that could not be sent yet.
+    /// Whether the connection has data that could not be sent yet.
     pub(crate) waits: bool,
     /// Bytes that the other end has taken.
     pub(crate) acked_bytes: u64,
 }
 
-/// What is to be done with a piece of output.
+/// Decision on a piece of output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum OutputDecision {
     Pass,
-    /// Later: it is to be judged again.
+    /// The connection is to be judged again later.
     Wait,
     Drop,
     /// The first that is dropped.
@@ -53,10 +53,10 @@ pub(crate) enum OutputDecision {
 #[derive(Clone, Copy, Debug)]
 struct StalledConnection {
     tool: bool,
-    /// What was handed over and taken when it last had taken all.
+    /// Bytes handed to libpmix, and bytes that this connection had taken, when it last had no unsent data.
     handed: u64,
     before: u64,
-    /// What it has taken by now, and since when it has taken no more.
+    /// Bytes that the connection has taken so far, and the time of the last change.
     acked_bytes: u64,
     moved: Instant,
     cut: bool,
@@ -69,12 +69,12 @@ impl StalledConnection {
     }
 }
 
-/// See the module.
+/// Output handed to libpmix, and the connections that have not taken all of it.
 #[derive(Debug, Default)]
 pub(crate) struct ClientBacklog {
-    /// Bytes handed to libpmix.
+    /// Bytes handed to libpmix in total.
     handed: u64,
-    /// The same at the last look.
+    /// Bytes handed to libpmix at the last inspection of the connections.
     looked: u64,
     /// The connections that had data at the last look.
     marks: BTreeMap<c_int, StalledConnection>,
@@ -111,7 +111,7 @@ impl ClientBacklog {
         }
     }
 
-    /// The connections of tools that do not read, each once.
+    /// Returns the connections of tools that do not read, each once.
     pub(crate) fn stuck(&mut self) -> Vec<c_int> {
         std::mem::take(&mut self.stuck)
     }
@@ -166,12 +166,12 @@ impl ClientBacklog {
     }
 }
 
-/// All connections of clients and tools.
+/// Returns all connections of clients and tools.
 pub(crate) fn connections() -> Vec<ConnectionBacklog> {
     tcp_acks::tracked_connections().filter_map(see).collect()
 }
 
-/// `None` for what is no connection any more.
+/// Returns the backlog of a connection; `None` for a descriptor that is no connection any more.
 fn see(fd: c_int) -> Option<ConnectionBacklog> {
     // SAFETY: plain numbers, for which 0 is a value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -188,7 +188,7 @@ fn see(fd: c_int) -> Option<ConnectionBacklog> {
     })
 }
 
-/// Ends a connection: libpmix sees that the tool is gone, and keeps nothing for it any more.
+/// Ends a connection: libpmix sees that the tool is gone, and keeps no more data for it.
 pub(crate) fn cut_off(fd: c_int) {
     // SAFETY: it was a connection a moment ago. The kernel refuses a descriptor that is none.
     let connection = unsafe { BorrowedFd::borrow_raw(fd) };

@@ -3,7 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs what C has called; `None` if it panics, which has then been said on standard error.
+/// Runs a function that C has called. Returns `None` if it panics; the panic message is on standard error.
 pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
     // Shared state is behind locks, and valid after every statement.
     catch_unwind(AssertUnwindSafe(call)).ok()

@@ -12,14 +12,16 @@ use wireup_core::pmix::sidecar_protocol::ControlRefusal;
 use wireup_core::pmix::sidecar_protocol::serve::Body;
 use wireup_core::pmix::value::{PmixRank, Status, Text};
 
-/// What a callback of libpmix needs.
+/// Data of a pending libpmix callback.
 pub(crate) struct CallbackData {
     pub(crate) replies: Arc<ReplyWriter>,
     pub(crate) id: u64,
-    /// What libpmix points to until then.
+    /// Arguments that libpmix uses until the callback.
     pub(crate) arguments: Box<dyn Send>,
 }
 
+/// Answers a direct modex request with the blob from libpmix.
+///
 /// # Safety
 /// `data` must be a `CallbackData` from `Box::into_raw`, passed once; `blob` has `len` bytes or is null.
 pub(crate) unsafe extern "C" fn on_modex(
@@ -48,6 +50,8 @@ pub(crate) unsafe extern "C" fn on_modex(
     });
 }
 
+/// Answers a request with the status from libpmix.
+///
 /// # Safety
 /// `data` must be a `CallbackData` from `Box::into_raw`, passed once.
 pub(crate) unsafe extern "C" fn on_done(status: pmix_status_t, data: *mut c_void) {
@@ -168,7 +172,7 @@ impl Drop for CBytes {
     }
 }
 
-/// A text for C, with a terminator.
+/// Converts a text to a C string, with a terminator.
 pub(crate) fn c_string(text: &Text) -> CString {
     CString::new(text.as_bytes()).expect("a text holds no NUL")
 }

@@ -1,13 +1,12 @@
-//! What libpmix's cleaning up may enter and remove.
+//! Restricts the directories and files that libpmix's cleanup enters and removes.
 //!
-//! Its server removes what clients registered for removal, and enters links to directories on its
-//! way (4.2.2, 5.0.11): files that were never registered are lost. So libpmix's `opendir` is ours, and
-//! on libpmix's own thread, which does the cleaning up, it opens no link. The main thread loads
-//! libraries, whose directories may well be links.
+//! Its server removes files that clients registered for removal, and enters links to directories on its way (4.2.2,
+//! 5.0.11): files that were never registered are lost. So the sidecar defines libpmix's `opendir`, and on libpmix's own
+//! thread, which does the cleanup, it opens no link. The main thread loads libraries, whose directories may well be
+//! links.
 //!
-//! It also removes files if a client asks only for empty directories to be removed, which it does
-//! not know. So the sidecar also defines `unlink`, which on that thread keeps the files that the
-//! shim names.
+//! libpmix also removes files if a client requests only the removal of empty directories, which libpmix does not
+//! support. So the sidecar also defines `unlink`, which on that thread keeps the files that the shim names.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -21,14 +20,13 @@ use wireup_core::pmix::sidecar_protocol::StartupStage;
 /// Decides which files must be kept.
 static SHIM: OnceLock<&'static Shim> = OnceLock::new();
 
-/// Whether this is the thread that loads libraries and does what the agent asks.
+/// Whether this is the thread that loads libraries and executes the agent's requests.
 fn is_main() -> bool {
     // Of the kernel: glibc has the function since 2.30 only.
     rustix::thread::gettid() == rustix::process::getpid()
 }
 
-/// What libpmix calls instead of the C library's function, because names are looked up in the
-/// executable first.
+/// Replaces opendir(3) for libpmix, because names are looked up in the executable first.
 ///
 /// # Safety
 /// As opendir(3): `path` is a terminated string.
@@ -41,8 +39,7 @@ unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
     if fd < 0 {
         return std::ptr::null_mut();
     }
-    // SAFETY: it was just opened, and no other code knows it; the directory owns it, if there is
-    // one.
+    // SAFETY: the descriptor was just opened, and no other code knows it; the directory, if there is one, owns it.
     let directory = unsafe { libc::fdopendir(fd) };
     if directory.is_null() {
         // SAFETY: no directory took it.
@@ -51,7 +48,7 @@ unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
     directory
 }
 
-/// The same for files.
+/// Replaces unlink(2) for libpmix, because names are looked up in the executable first.
 ///
 /// # Safety
 /// As unlink(2): `path` is a terminated string.
@@ -69,9 +66,7 @@ unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
     unsafe { libc::unlinkat(libc::AT_FDCWD, path, 0) }
 }
 
-/// From now on libpmix cannot follow links, nor remove files that must be kept. Call before the
-/// server starts.
-///
+/// Prevents libpmix from following links and from removing files that must be kept. Call before the server starts.
 /// # Errors
 /// When libpmix would call another `opendir` or `unlink`: the linker did not export ours.
 pub(crate) fn guard(shim: &'static Shim) -> Result<(), Fatal> {

@@ -10,7 +10,7 @@ use crate::pmix_calls::{PmixServer, refusal, unknown_job};
 use wireup_core::pmix::sidecar_protocol::{ControlRefusal, SidecarNotice};
 use wireup_core::pmix::value::{Channels, PmixProc, Status};
 
-/// Time between two looks whether pieces that wait may pass.
+/// Time between two checks whether pieces that wait may pass.
 pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
 /// A piece that waits. The launcher sends no more of its stream than some megabyte beyond it.
@@ -25,7 +25,7 @@ struct IofChunk {
 #[derive(Default)]
 pub(crate) struct Output {
     backlog: ClientBacklog,
-    /// In the order in which it came.
+    /// Pieces that wait, in the order in which they came.
     waiting: VecDeque<IofChunk>,
 }
 
@@ -56,7 +56,7 @@ impl PmixServer {
         }
     }
 
-    /// Time has passed: hands on the pieces that have waited.
+    /// Hands on the pieces that have waited and may pass now.
     pub(crate) fn retry_output(&mut self) {
         while let Some(piece) = self.output.waiting.pop_front() {
             if !self.pass_judged(piece.id, &piece.source, piece.channel, &piece.bytes) {

@@ -30,18 +30,18 @@ use crate::replies::lock;
 const HEADER: usize = 16;
 /// The longest first message; those of 5.0.11 have less than 1 KiB, and a credential of munge some more.
 const LONGEST: usize = 64 * 1024;
-/// How long the first message may take. A client may be stopped or slow; it waits for no other process.
+/// Timeout of the first message. A client may be stopped or slow; no other process waits for it.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Connections that may wait at the same time.
 const MOST: usize = 1024;
 
-/// How far the first message has come.
+/// State of a connection's first message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum FirstMessageState {
     Complete,
-    /// There is more to come.
+    /// Incomplete: further bytes are expected.
     Partial,
-    /// It never will be, or is none.
+    /// The message is invalid, or its end will not arrive.
     Broken,
 }
 
@@ -62,7 +62,7 @@ struct WatcherState {
     waiting: usize,
 }
 
-/// The thread that watches, and what it shares with `accept`.
+/// The thread that watches, and the state that it shares with `accept`.
 struct HandshakeWatcher {
     state: Mutex<WatcherState>,
     wake: OwnedFd,
@@ -70,11 +70,11 @@ struct HandshakeWatcher {
 
 static WATCH: OnceLock<Option<&'static HandshakeWatcher>> = OnceLock::new();
 
-/// What `accept` does with a connection that may be let in.
+/// Decision of `accept` on a connection that may be admitted.
 pub(crate) enum AcceptDecision {
     /// libpmix gets this one.
     Pass(OwnedFd),
-    /// It gets none for now.
+    /// libpmix gets no connection for now.
     Nothing,
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn pass_on(connection: OwnedFd, own: SocketAddr) {
     }
 }
 
-/// The connection that waited, if the one from `peer` was made to say that it is complete.
+/// Takes a waiting connection with a complete first message, if the connection from `peer` was made to announce it.
 pub(crate) fn announced(peer: SocketAddr) -> Option<Option<OwnedFd>> {
     let watch = WATCH.get().copied().flatten()?;
     let mut state = lock(&watch.state);
@@ -127,15 +127,15 @@ fn arrival(connection: BorrowedFd<'_>) -> FirstMessageState {
     }
 }
 
-/// What a peer says of itself in its first message.
+/// Properties of a peer from its first message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Peer {
     kind: u8,
-    /// Its libpmix, and how that packs data, as far as it says.
+    /// libpmix of the peer and its packing module, if the message has them.
     pub(crate) library: Option<PeerLibrary>,
 }
 
-/// See [`Peer`].
+/// libpmix of a [`Peer`], and its packing module.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PeerLibrary {
     pub(crate) version: String,
@@ -151,7 +151,7 @@ impl Peer {
         TOOLS.contains(&self.kind)
     }
 
-    /// The peer of a connection whose first message is there.
+    /// Returns the peer of a connection whose first message has arrived.
     pub(crate) fn from_connection(connection: BorrowedFd<'_>) -> Option<Self> {
         let mut bytes = vec![0; HEADER + LONGEST];
         let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -159,10 +159,12 @@ impl Peer {
         Self::read(bytes[..there].get(HEADER..)?)
     }
 
-    /// Rule: behind the header come the name of the security in use with the zero byte that ends it, the length of a
-    /// credential (32 bits, network order), the credential, and a byte that says what the peer is; then its user and
-    /// group (32 bits each) unless it is a client, its nspace with a zero byte and its rank (32 bits) if it has them, its
-    /// version, and the name of the module that packs data, both with a zero byte. Source:
+    /// Parses the first message.
+    ///
+    /// Rule: the header is followed by the name of the security in use with the zero byte that ends it, the length of a
+    /// credential (32 bits, network order), the credential, and a byte with the kind of the peer; then its user and
+    /// group (32 bits each) unless it is a client, its nspace with a zero byte and its rank (32 bits) if it has them,
+    /// its version, and the name of the module that packs data, both with a zero byte. Source:
     /// `pmix_ptl_base_connection_handler` and `ptl_base_handshake.h` of 4.2.2 and 5.0.11.
     fn read(text: &[u8]) -> Option<Self> {
         const CLIENT: u8 = 0;
@@ -188,7 +190,7 @@ impl Peer {
     }
 }
 
-/// A text that ends with a zero byte, and what comes behind it.
+/// Splits off a text that ends with a zero byte, and returns the rest after the text.
 fn string(bytes: &[u8]) -> Option<(String, &[u8])> {
     let end = bytes.iter().position(|byte| *byte == 0)?;
     let text = String::from_utf8_lossy(&bytes[..end]).into_owned();
@@ -266,7 +268,7 @@ impl HandshakeWatcher {
         connect(&socket, &own).inspect_err(|_| {
             lock(&self.state).knocks.remove(&from);
         })?;
-        // It ends with this function; what `accept` needs of it is where it came from.
+        // The connection ends with this function; `accept` needs only its origin.
         Ok(())
     }
 }
@@ -319,7 +321,7 @@ mod tests {
         bytes
     }
 
-    /// Both ends of a connection, of which the first has sent this.
+    /// Returns both ends of a connection, of which the first has sent these bytes.
     fn sent(bytes: &[u8]) -> (TcpStream, OwnedFd) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -401,7 +403,7 @@ mod tests {
             let library = Peer::read(&text).unwrap().library.unwrap();
             let said = (&*library.version, &*library.packing);
             assert_eq!(said, ("7.0.0rc1", "v61"), "{text:?}");
-            // One that says less.
+            // A message with fewer fields.
             let less = Peer::read(&text[..text.len() - 7]).unwrap();
             assert_eq!(less.library, None);
         }

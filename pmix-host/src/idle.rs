@@ -27,7 +27,7 @@ thread_local! {
 pub(crate) struct IdleWait(Receiver<()>);
 
 impl IdleWait {
-    /// The data goes to [`request_report`], which libpmix's thread calls once.
+    /// Makes a report and the data for [`request_report`], which libpmix's thread calls once.
     pub(crate) fn new() -> (Self, *mut c_void) {
         let (report, reported) = sync_channel(1);
         (Self(reported), Box::into_raw(Box::new(report)).cast())

@@ -1,6 +1,7 @@
-//! A listener that was there before this process, at which the tools have connected that it is started for.
+//! A listener that existed before this process; the tools for which the process is started have connected to this
+//! listener.
 //!
-//! libpmix makes a listener of its own. A thread accepts what comes to the inherited one, and lets the same
+//! libpmix makes a listener of its own. A thread accepts connections at the inherited one, and lets the same
 //! connections in (`peers`), when their first message is complete (`handshakes`).
 
 use std::net::SocketAddr;
@@ -14,13 +15,13 @@ use rustix::net::{SocketFlags, accept_with};
 use crate::{Fatal, handshakes, peer_filter};
 use wireup_core::pmix::sidecar_protocol::{ForkEnv, StartupStage};
 
-/// Variables in which clients find the server, one for each protocol; all say the same.
+/// Variables with the server's address for clients, one for each protocol; all have the same value.
 const URI: &[u8] = b"PMIX_SERVER_URI";
 
-/// Serves tools from now on. `env` is what the clients of a job get.
+/// Serves tools from now on. `env` has the variables of a job's clients.
 ///
 /// # Errors
-/// When libpmix does not say where it listens, or there can be no thread.
+/// When libpmix does not state its address, or there can be no thread.
 pub(crate) fn serve(listener: OwnedFd, env: &ForkEnv) -> Result<(), Fatal> {
     let fatal = |text: String| Fatal::new(StartupStage::Link, text);
     let own = address(env).ok_or_else(|| fatal("libpmix listens at no known address".into()))?;
@@ -46,7 +47,7 @@ fn accept_all(listener: &OwnedFd, own: SocketAddr) {
     }
 }
 
-/// Where libpmix listens.
+/// Returns the address at which libpmix listens.
 fn address(env: &ForkEnv) -> Option<SocketAddr> {
     let own = env.clients.iter().flat_map(|(_, variables)| variables);
     let mut all = env.common.iter().chain(own);

@@ -1,7 +1,7 @@
-//! What comes from outside: inherited descriptors and the two libraries.
+//! Opens the inherited descriptors and the two libraries.
 //!
-//! Rule: libpmix is opened first, by absolute path, global: the shim's PMIx symbols are bound to
-//! it and to no other. Neither is ever closed. Source: docs/pmix-server.md#loading.
+//! Rule: libpmix is opened first, by absolute path, global: the shim's PMIx symbols are bound to it and to no other.
+//! Neither is ever closed. Source: docs/pmix-server.md#loading.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -44,7 +44,7 @@ mod loaded {
     pub(crate) struct Libraries {
         pub(crate) pmix: &'static LibPmix,
         pub(crate) shim: &'static Shim,
-        /// What libpmix calls itself.
+        /// Version text of libpmix.
         pub(crate) name: &'static CStr,
         pub(crate) version: PmixRelease,
     }
@@ -68,8 +68,8 @@ mod loaded {
         fn open_libpmix(path: &Path) -> Result<(LibPmix, LibpmixVersion), Fatal> {
             let library = open(path, RTLD_GLOBAL)?;
             let known = libpmix_version(path, &library)?;
-            // SAFETY: the functions are declared by PMIx's own header, and the library says that it
-            // is of a version that has them so.
+            // SAFETY: the functions are declared by PMIx's own header, and the library states a version that has them
+            // in this form.
             let pmix = unsafe { LibPmix::from_library(library) };
             let pmix = pmix.map_err(|error| Fatal::new(StartupStage::Pmix, about(path, &error)))?;
             Ok((pmix, known))
@@ -92,7 +92,7 @@ mod loaded {
         })
     }
 
-    /// The loader's error with the path in front, which some of its texts have and some not.
+    /// Returns the loader's error with the path in front, which only some of its texts have.
     fn about(path: &Path, error: &libloading::Error) -> String {
         let (path, error) = (path.display().to_string(), error.to_string());
         match error.strip_prefix(&path) {
@@ -110,7 +110,7 @@ mod loaded {
             |text: &str| Fatal::new(StartupStage::Pmix, format!("{}: {text}", path.display()));
         // SAFETY: this is the function's type in every version of PMIx.
         let get = unsafe { library.get::<GetVersion>(b"PMIx_Get_version\0") };
-        let get = get.map_err(|_| fatal("is no libpmix: it has no PMIx_Get_version"))?;
+        let get = get.map_err(|_| fatal("not a libpmix: no function PMIx_Get_version"))?;
         // SAFETY: may be called before initialisation.
         let text = unsafe { get() };
         if text.is_null() {
@@ -134,7 +134,8 @@ mod loaded {
             |text: String| Fatal::new(StartupStage::Abi, format!("{}: {text}", path.display()));
         // SAFETY: this function keeps its type in every version of the shim.
         let abi = unsafe { library.get::<unsafe extern "C" fn() -> u32>(b"wireup_shim_abi\0") };
-        let abi = abi.map_err(|_| fatal("is no wireup shim: it has no wireup_shim_abi".into()))?;
+        let abi =
+            abi.map_err(|_| fatal("not a wireup shim: no function wireup_shim_abi".into()))?;
         // SAFETY: it only returns a number.
         match unsafe { abi() } {
             SHIM_ABI => Ok(()),

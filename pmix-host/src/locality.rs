@@ -1,10 +1,10 @@
-//! What libpmix makes of the CPUs of bound processes: a locality string, which their peers compare with their own to
-//! learn what they share, and how far the node's devices are. Open MPI chooses its transports and collectives by the
-//! first, applications their network adapter and GPU by the second.
+//! Locality strings and device distances of bound processes, from libpmix. Peers compare their locality strings to find
+//! the parts of the host that they share. Open MPI chooses its transports and collectives by the strings, and
+//! applications choose their network adapter and GPU by the distances.
 //!
-//! Rule: the string is in the form of the libpmix that the ranks ask, and numbers the parts of the topology that this
-//! shares with them: it alone makes it. Source: PMIx_server_generate_locality_string. Distances are in its own measure,
-//! and of the kinds of devices that PRRTE tells its ranks of.
+//! Rule: the string is in the form of the ranks' libpmix, and numbers the parts of the topology that libpmix shares
+//! with them, so only libpmix can make it. Source: PMIx_server_generate_locality_string. Distances are in libpmix's own
+//! unit, and of the same kinds of devices as PRRTE's.
 
 use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_char};
@@ -19,12 +19,12 @@ use wireup_core::pmix::sidecar_protocol::ControlRefusal;
 use wireup_core::pmix::value::{Array, DeviceDistance, Info, Text, Value};
 use wireup_core::pmix::wire::{Reader, Writer};
 
-/// The kinds of devices whose distance is told.
+/// Kinds of devices whose distance is provided.
 const KINDS: u64 =
     (pmix::PMIX_DEVTYPE_OPENFABRICS | pmix::PMIX_DEVTYPE_NETWORK | pmix::PMIX_DEVTYPE_GPU) as u64;
 
-/// The infos of a job, with a locality string and distances for each process whose CPUs are known. Costs nothing
-/// without such.
+/// Returns the infos of a job, with a locality string and distances for each process whose CPUs are known. Costs
+/// nothing without such processes.
 ///
 /// # Errors
 /// [`ControlRefusal`] for infos and CPUs that cannot be read.
@@ -58,7 +58,7 @@ pub(crate) fn completed<'a>(
     Ok(Cow::Owned(out.into_bytes()))
 }
 
-/// CPUs as libpmix has them. The server runs as long as they live.
+/// CPUs in libpmix's form. The server runs as long as they live.
 struct Cpus<'a> {
     pmix: &'a LibPmix,
     set: pmix_cpuset_t,
@@ -78,7 +78,7 @@ impl<'a> Cpus<'a> {
         Ok(Self { pmix, set })
     }
 
-    /// Their locality string; nothing if they are all there are.
+    /// Returns the locality string of these CPUs; nothing if the set holds all CPUs.
     fn locality(&self) -> Result<Option<Text>, ControlRefusal> {
         let mut text: *mut c_char = null_mut();
         // SAFETY: the set has been read; the text is from malloc, and ours.
@@ -91,7 +91,7 @@ impl<'a> Cpus<'a> {
         }
     }
 
-    /// The devices of the node; none if libpmix knows of none.
+    /// Returns the distances to the devices of the node; none if libpmix knows no devices.
     fn distances(&self) -> Vec<Value> {
         let mut set = self.set;
         let (mut made, mut count): (*mut pmix_device_distance_t, usize) = (null_mut(), 0);
@@ -137,10 +137,10 @@ impl Drop for Cpus<'_> {
     }
 }
 
-/// A text of libpmix, which is freed.
+/// Copies a text of libpmix, and frees it.
 ///
 /// # Safety
-/// It is null, or a string from malloc that nobody uses afterwards.
+/// It is null, or a string from malloc that no other code uses afterwards.
 unsafe fn take_text(text: *mut c_char) -> Option<Text> {
     if text.is_null() {
         return None;

@@ -75,7 +75,7 @@ const USAGE: &str =
     "usage: wireup-pmix-host --libpmix PATH --shim PATH --control-fd N --upcall-fd N [--tools-fd N]
 It is started by wireup, not by hand.";
 
-/// Why the host cannot go on, for the agent.
+/// Reason for which the sidecar cannot continue, for the agent.
 #[derive(Debug, PartialEq, Eq)]
 struct Fatal {
     stage: StartupStage,
@@ -89,7 +89,7 @@ impl Fatal {
         Self { stage, text }
     }
 
-    /// The same with a remedy.
+    /// Appends a remedy to the text.
     #[cfg(have_pmix)]
     fn and(mut self, remedy: &str) -> Self {
         self.text.push_str(remedy);
@@ -97,7 +97,8 @@ impl Fatal {
     }
 }
 
-/// A command line that cannot be used. wireup writes it, so a person sees this only by hand.
+/// A command line that cannot be used. wireup writes the command line, so people see this error only if they start the
+/// sidecar by hand.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 enum ArgsError {
     #[error("unknown argument {0:?}")]
@@ -112,7 +113,7 @@ enum ArgsError {
     Descriptor { name: &'static str, value: OsString },
 }
 
-/// The command line.
+/// Arguments of the command line.
 #[derive(Debug, PartialEq, Eq)]
 struct Args {
     libpmix: PathBuf,

@@ -40,7 +40,7 @@ impl Waiter {
         let data = Arc::into_raw(Arc::clone(self)).cast_mut().cast();
         let status = Status(operation(Some(on_done), data));
         if status != Status::SUCCESS {
-            // There will be no callback: its work is done here.
+            // No callback will come, so its work is done here.
             // SAFETY: data came from into_raw and was not consumed by a callback.
             unsafe { on_done(status.0, data) };
         }
@@ -67,16 +67,16 @@ impl Waiter {
     }
 }
 
-/// Why a wait did not end well.
+/// Reason for which a wait failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitError {
-    /// libpmix said no.
+    /// libpmix returned an error.
     Failed(Status),
-    /// libpmix said nothing.
+    /// libpmix did not answer in time.
     Timeout,
 }
 
-/// libpmix's callback; runs on its progress thread.
+/// Stores libpmix's result; runs on its progress thread.
 ///
 /// # Safety
 /// `data` must come from `Waiter::start` and be passed once.

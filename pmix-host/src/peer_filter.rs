@@ -30,8 +30,8 @@ use wireup_sys::tcp_peer::{TcpEndpoint, find_endpoint};
 /// Set before libpmix's server starts; without it no connection is checked.
 static GATE: OnceLock<Mutex<PeerFilter>> = OnceLock::new();
 
-/// What libpmix calls instead of the C library's function, because names are looked up in the
-/// executable first. A refused connection looks like none.
+/// Replaces accept(2) for libpmix, because names are looked up in the executable first. libpmix sees no connection in
+/// place of a refused one.
 ///
 /// # Safety
 /// As accept(2): `address` is null, or has room for `*length` bytes.
@@ -46,7 +46,7 @@ unsafe extern "C" fn accept(
     if fd < 0 {
         return fd;
     }
-    // SAFETY: it was just opened, and no other code knows it.
+    // SAFETY: the descriptor was just opened, and no other code knows it.
     let connection = unsafe { OwnedFd::from_raw_fd(fd) };
     // A connection of an unknown user is refused.
     if let Some(connection) = caught(|| let_in(connection)).flatten() {
@@ -65,7 +65,7 @@ unsafe extern "C" fn accept(
     -1
 }
 
-/// The connection that libpmix gets for one that was accepted, if any.
+/// Returns the connection that libpmix gets for one that was accepted, if any.
 fn let_in(connection: OwnedFd) -> Option<OwnedFd> {
     let (Some(gate), Some((own, peer))) = (GATE.get(), ends(connection.as_fd())) else {
         return Some(connection);
@@ -81,10 +81,10 @@ fn let_in(connection: OwnedFd) -> Option<OwnedFd> {
     complete.filter(|connection| lock(gate).understands(connection.as_fd()))
 }
 
-/// Whether the loaded libpmix has the module of this name that packs data.
+/// Whether the loaded libpmix has the packing module of this name.
 ///
-/// Rule: libpmix exports the descriptions of modules that it was built with; where it does not, they are files
-/// beside it, of which nothing is known. Source: `pmix_mca_bfrops_v41_component` of 4.2.2, 5.0.11 and 7.
+/// Rule: libpmix exports the descriptions of modules that it was built with. Otherwise the modules are files in its
+/// directory, which are unknown here. Source: `pmix_mca_bfrops_v41_component` of 4.2.2, 5.0.11 and 7.
 fn packs(name: &str) -> bool {
     const COMMON: &str = "v41";
     let exports = |name: &str| {
@@ -105,7 +105,7 @@ pub(crate) fn may_enter(connection: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// From now on strangers are not let in, and reported. Once, before the server starts.
+/// Refuses strangers from now on, and reports them. Call once, before the server starts.
 ///
 /// # Errors
 /// When libpmix would call another `accept`, or another `read` of ours: the linker did not export it.
@@ -141,12 +141,12 @@ struct PeerFilter {
     user: u32,
     /// Strangers that were reported.
     reported: BTreeSet<u32>,
-    /// Likewise the versions of tools that libpmix cannot talk to.
+    /// Versions of unsupported tools that were reported.
     foreign: BTreeSet<String>,
 }
 
 impl PeerFilter {
-    /// For the user that this process runs as.
+    /// Makes a filter for the user that this process runs as.
     fn new(replies: Arc<ReplyWriter>) -> Self {
         Self {
             replies,
@@ -209,7 +209,7 @@ impl PeerFilter {
     }
 }
 
-/// Both addresses of a TCP connection, ours first. Connections of other kinds have no strangers.
+/// Returns both addresses of a TCP connection, ours first. Connections of other kinds have no strangers.
 fn ends(socket: BorrowedFd<'_>) -> Option<(SocketAddr, SocketAddr)> {
     let own = SocketAddr::try_from(getsockname(socket).ok()?).ok()?;
     let peer = SocketAddr::try_from(getpeername(socket).ok()??).ok()?;

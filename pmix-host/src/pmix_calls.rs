@@ -29,7 +29,7 @@ pub(crate) struct PmixServer {
     pub(crate) libraries: Libraries,
     pub(crate) replies: Arc<ReplyWriter>,
     running: bool,
-    /// What the server shares with the ranks of the machine's topology.
+    /// File with the topology that the server shares with the ranks.
     topology: Option<PathBuf>,
     pub(crate) jobs: BTreeSet<Text>,
     /// Every name that was ever registered with libpmix, since 4.2.2 deadlocks when one is
@@ -170,7 +170,7 @@ impl PmixServer {
                 .pmix
                 .PMIx_server_setup_fork(proc.0, &raw mut environment)
         };
-        // SAFETY: what libpmix made is ours now, also if it failed half way.
+        // SAFETY: all that libpmix made is ours now, also if it failed half way.
         let variables = unsafe { c_memory::take_environment(environment) };
         check(status, "PMIx_server_setup_fork failed")?;
         Ok(variables)
@@ -264,7 +264,7 @@ impl PmixServer {
         Ok(())
     }
 
-    /// A process that libpmix never knew.
+    /// Returns a process that libpmix never knew.
     fn unknown_process(&self) -> Result<CProc, ControlRefusal> {
         let rank = PmixRank::from(Rank(0));
         CProc::new(self.libraries.shim, &"wireup-probe".into(), rank)
@@ -294,7 +294,7 @@ impl PmixServer {
         finish(waiter.wait(), "PMIx_server_deregister_nspace", name).map(drop)
     }
 
-    /// Completes what libpmix waits for, forgets all jobs and stops the server.
+    /// Completes the operations for which libpmix waits, forgets all jobs and stops the server.
     pub(crate) fn finalize(&mut self) -> Result<(), ControlRefusal> {
         // SAFETY: the link was started; this runs once, and not inside an upcall.
         unsafe { self.libraries.shim.wireup_link_stop() };
@@ -336,8 +336,8 @@ impl PmixServer {
     }
 }
 
-/// The file in which libpmix shares the topology, whether it will make one or not. Source:
-/// `pmix_hwloc.c` of 4.2 and 5.0.
+/// Returns the file in which libpmix shares the topology, whether or not libpmix will make one. Source: `pmix_hwloc.c`
+/// of 4.2 and 5.0.
 fn topology(infos: &[u8]) -> Option<PathBuf> {
     let infos = Info::decode_list(&mut Reader::new(infos)).ok()?;
     let Some(Value::String(dir)) = find(&infos, keys::SERVER_TMPDIR) else {
@@ -349,7 +349,7 @@ fn topology(infos: &[u8]) -> Option<PathBuf> {
 /// Time limit of a connection over the loopback: packets that are dropped have no answer.
 const LOOPBACK_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Adds the cause of a failed start, where one can be seen from here, and what to do.
+/// Adds the cause of a failed start, where this process can detect one, and the remedy.
 fn explained(mut failed: ControlRefusal) -> ControlRefusal {
     let connected = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|listener| TcpStream::connect_timeout(&listener.local_addr()?, LOOPBACK_TIMEOUT));
@@ -407,7 +407,7 @@ fn finish<T>(waited: Result<(), WaitError>, what: &str, used: T) -> Result<T, Co
     }
 }
 
-/// Separates what all clients have in common from what differs.
+/// Separates the infos that all clients have in common from those that differ.
 fn split_common(mut clients: Vec<(Rank, Vec<(Text, Text)>)>) -> ForkEnv {
     let Some(((_, first), others)) = clients.split_first() else {
         return ForkEnv::default();

@@ -86,7 +86,7 @@ impl ReplyWriter {
         }
     }
 
-    /// Sends a notice; false if the agent is gone.
+    /// Sends a notice; returns false if the agent is gone.
     pub(crate) fn notice(&self, notice: &SidecarNotice) -> bool {
         serve::notice(notice).is_ok_and(|frame| self.write(&frame))
     }
@@ -103,7 +103,7 @@ impl ReplyWriter {
     }
 }
 
-/// The data behind our locks is valid after every statement, so a panic elsewhere spoils nothing.
+/// Locks a mutex. The data behind our locks is valid after every statement, so a panic elsewhere spoils no data.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

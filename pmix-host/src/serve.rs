@@ -31,18 +31,18 @@ use wireup_core::pmix::sidecar_protocol::{
 use wireup_core::pmix::value::{Status, Text};
 use wireup_core::pmix::wire::{FrameDecoder, SidecarFrame};
 
-/// How long libpmix may take to clean up after the agent is gone.
+/// Time for libpmix's cleanup after the loss of the agent.
 const GRACE: Duration = Duration::from_secs(2);
 const READ_SIZE: usize = 64 * 1024;
 
-/// Whom to wake when the upcall socket ends; set once. The shim's callback carries no data.
+/// Writer that is woken when the upcall socket ends; set once. The shim's callback carries no data.
 static LINK: OnceLock<(Arc<ReplyWriter>, Mutex<Option<&'static CStr>>)> = OnceLock::new();
 
 /// The sidecar's whole state.
 pub(crate) struct SidecarLoop {
     server: PmixServer,
     replies: Arc<ReplyWriter>,
-    /// Where tools have connected before libpmix listened, until it does.
+    /// Listener at which tools have connected before libpmix listened; `None` once libpmix does.
     tools: Option<OwnedFd>,
 }
 
@@ -118,7 +118,7 @@ impl SidecarLoop {
         let mut decoder = FrameDecoder::default();
         let mut buffer = vec![0; READ_SIZE];
         loop {
-            // Output that waits is looked at beside the requests.
+            // Waiting output is retried between the requests.
             while self.server.output.waits() && !is_readable(control) {
                 self.server.retry_output();
             }
@@ -245,10 +245,12 @@ impl SidecarLoop {
 fn is_readable(control: &UnixStream) -> bool {
     let mut fds = [PollFd::new(control, PollFlags::IN)];
     let moment = Timespec::try_from(forwarded_output::LOOK).ok();
-    // An error shows itself in what is done next.
+    // The next operation reports an error.
     poll(&mut fds, moment.as_ref()) != Ok(0)
 }
 
+/// Stores the reason of the lost upcall socket, and wakes the loop.
+///
 /// # Safety
 /// `reason` must be a static string.
 unsafe extern "C" fn on_link_lost(reason: *const c_char) {

@@ -1,4 +1,4 @@
-//! Acknowledges without delay what a client of libpmix's server has sent.
+//! Acknowledges without delay the data that a client of libpmix's server has sent.
 //!
 //! Clients send without TCP_NODELAY: while data of theirs is not acknowledged, further data next
 //! stays with them. The kernel acknowledges with the answer, or 40 ms later where there is none,
@@ -21,7 +21,7 @@ use rustix::net::sockopt::set_tcp_quickack;
 use crate::boundary::caught;
 use crate::idle;
 
-/// Descriptors beyond are not looked after.
+/// Most descriptors that are tracked. Higher ones are ignored.
 const MOST: usize = 1 << 16;
 
 /// A bit for each descriptor that was a connection of a client.
@@ -30,14 +30,14 @@ static CLIENTS: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64
 /// A bit for each of those that was a tool's.
 static TOOLS: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
 
-/// Whether a connection that is looked after is a tool's.
+/// Whether a tracked connection is a tool's.
 pub(crate) fn is_tool(fd: c_int) -> bool {
     is_set(&TOOLS, fd)
 }
 
-/// From now on data read from this connection is acknowledged without delay.
+/// Tracks a connection: data that is read from it is acknowledged without delay.
 ///
-/// Its close is not noticed. For another file with its number the call fails, without harm.
+/// The end of the connection is not noticed. For another file with its number the call fails, without harm.
 pub(crate) fn track_connection(connection: BorrowedFd<'_>, tool: bool) {
     let fd = connection.as_raw_fd();
     if let Some((word, bit)) = place(&CLIENTS, fd) {
@@ -51,7 +51,7 @@ pub(crate) fn track_connection(connection: BorrowedFd<'_>, tool: bool) {
     }
 }
 
-/// The descriptors of these connections, and of other files that have got their numbers.
+/// Returns the descriptors of these connections, and of other files that have got their numbers.
 pub(crate) fn tracked_connections() -> impl Iterator<Item = c_int> {
     let words = (0..).zip(&CLIENTS);
     words.flat_map(|(word, bits)| {
@@ -74,7 +74,7 @@ fn is_set(set: &'static [AtomicU64], fd: c_int) -> bool {
 /// when it is read.
 const REMEMBERED: usize = 16;
 
-/// How long answers have, in nanoseconds: most take half of that.
+/// Time for answers, in nanoseconds; most take half of that.
 const ANSWERED: i64 = 200_000;
 
 thread_local! {
@@ -97,8 +97,7 @@ fn acknowledge(fd: c_int) {
     let _ = set_tcp_quickack(connection, false);
 }
 
-/// What libpmix calls instead of the C library's function, because names are looked up in the
-/// executable first.
+/// Replaces read(2) for libpmix, because names are looked up in the executable first.
 ///
 /// # Safety
 /// As read(2): there is room for `count` bytes at `buffer`.
@@ -113,7 +112,7 @@ pub(crate) unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: usiz
     got
 }
 
-/// Notes that something came from this connection, if it is a client's.
+/// Notes that data came from this connection, if it is a client's.
 fn remember(fd: c_int) {
     if !is_looked_after(fd) {
         return;
@@ -127,7 +126,7 @@ fn remember(fd: c_int) {
     }
 }
 
-/// The same for the sleep of libpmix's thread.
+/// Replaces epoll_wait(2) for libpmix, because names are looked up in the executable first.
 ///
 /// # Safety
 /// As epoll_wait(2): there is room for `count` events at `events`.
@@ -191,8 +190,8 @@ mod tests {
 
     use super::*;
 
-    /// Both ends of a connection on which questions were answered: the kernel takes it for a
-    /// dialogue, and acknowledges received data with the next answer.
+    /// Returns both ends of a connection on which questions were answered: the kernel takes it for a dialogue, and
+    /// acknowledges received data with the next answer.
     fn dialogue(listener: &TcpListener) -> (TcpStream, TcpStream) {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let mut server = listener.accept().unwrap().0;
@@ -208,7 +207,7 @@ mod tests {
         (client, server)
     }
 
-    /// What there is to read, by the function above.
+    /// Reads from a connection with the function above.
     fn read_as_libpmix(connection: &TcpStream) {
         let mut bytes = [0; 8];
         let into = bytes.as_mut_ptr().cast();
@@ -228,7 +227,7 @@ mod tests {
         assert_eq!(unsafe { libc::close(epoll) }, 0);
     }
 
-    /// How many segments an end has sent, those that only acknowledge included.
+    /// Returns the number of segments that an end has sent, pure acknowledgements included.
     fn sent(connection: &TcpStream) -> u32 {
         // SAFETY: plain numbers, for which 0 is a value.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };

@@ -93,7 +93,7 @@ pub fn writable(path: &Path) -> Result<(), Errno> {
     }
 }
 
-/// The same for a file whose directory is created if missing.
+/// Checks that a file can be written, or created together with its directories.
 ///
 /// # Errors
 /// As [`writable`].

@@ -13,13 +13,11 @@ use rustix::io::Errno;
 /// An entry of the account database.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UserAccount {
-    /// Login name.
     pub name: CString,
-    /// User number.
+    /// Numeric id of the user.
     pub uid: u32,
-    /// Primary group.
+    /// Numeric id of the primary group.
     pub gid: u32,
-    /// Home directory.
     pub home: PathBuf,
 }
 
@@ -29,7 +27,7 @@ const ENTRY_MAX: usize = 1 << 20;
 /// The most groups that a user has. Source: `NGROUPS_MAX` in the kernel.
 const GROUPS_MAX: usize = 65_536;
 
-/// The account of a user number, if there is one.
+/// Returns the account of a user number, if there is one.
 ///
 /// # Errors
 /// When the database does not answer.
@@ -40,7 +38,7 @@ pub fn by_uid(uid: u32) -> Result<Option<UserAccount>, Errno> {
     })
 }
 
-/// The account of a login name, if there is one.
+/// Returns the account of a login name, if there is one.
 ///
 /// # Errors
 /// When the database does not answer.
@@ -60,15 +58,15 @@ pub fn by_name(name: &CStr) -> Result<Option<UserAccount>, Errno> {
     })
 }
 
-/// The groups of an account, its primary one among them.
+/// Returns the groups of an account, including its primary one.
 ///
 /// # Errors
-/// [`Errno::RANGE`] when it is in more than the system permits.
+/// [`Errno::RANGE`] when the account is in more groups than the system permits.
 pub fn groups(account: &UserAccount) -> Result<Vec<u32>, Errno> {
     let mut groups = vec![0; 64];
     loop {
         let mut count = groups.len() as c_int;
-        // SAFETY: the name ends with a NUL byte, and the list has room for as many as `count` says.
+        // SAFETY: the name ends with a NUL byte, and the list has room for `count` groups.
         let result = unsafe {
             libc::getgrouplist(
                 account.name.as_ptr(),
@@ -107,7 +105,7 @@ fn look_up(
             }
             libc::EINTR => {}
             libc::ERANGE if buffer.len() < ENTRY_MAX => buffer.resize(buffer.len() * 2, 0),
-            // Some databases say so that there is no such entry. Source: getpwnam(3).
+            // Some databases report a missing entry in this way. Source: getpwnam(3).
             libc::ENOENT | libc::ESRCH => return Ok(None),
             other => {
                 return Err(
@@ -118,8 +116,10 @@ fn look_up(
     }
 }
 
+/// Copies an entry of the account database.
+///
 /// # Safety
-/// The entry's texts are there.
+/// The pointers to the entry's texts must be valid.
 unsafe fn account(entry: &libc::passwd) -> UserAccount {
     // SAFETY: the caller's promise; they end with a NUL byte.
     let (name, home) = unsafe { (CStr::from_ptr(entry.pw_name), CStr::from_ptr(entry.pw_dir)) };

@@ -8,7 +8,7 @@ use rustix::net::SocketAddrAny;
 /// Longest name, with the zero at its end. Source: `NI_MAXHOST` in netdb.h.
 const NAME_MAX: usize = 1025;
 
-/// The name of an address, if it has one. May ask over a network and wait.
+/// Returns the name of an address, if it has one. May ask over a network and wait.
 pub fn resolve_name(address: IpAddr) -> Option<String> {
     let address = SocketAddrAny::from(SocketAddr::new(address, 0));
     let mut name = [0_u8; NAME_MAX];

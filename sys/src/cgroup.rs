@@ -21,7 +21,7 @@ use rustix::fs::{Access, Mode, OFlags, open, statfs};
 
 use crate::access;
 
-/// Where version 2 of the interface is mounted: alone, or beside version 1.
+/// Mount points of version 2 of the interface: alone, or together with version 1.
 const POINTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
 /// Names of the groups made here begin with this.
@@ -34,7 +34,7 @@ const REMOVE_PAUSE: Timespec = Timespec {
     tv_nsec: Duration::from_millis(1).as_nanos() as i64,
 };
 
-/// The place of a group called `name` below this process's own; `None` where it may make none.
+/// Returns the path of a group called `name` below this process's own; `None` where the process may make none.
 pub fn place(name: &str) -> Option<PathBuf> {
     let own = own_group()?;
     let may = |path: &Path, what| access::check(path, what).is_ok();
@@ -43,7 +43,7 @@ pub fn place(name: &str) -> Option<PathBuf> {
     (movable && may(&own, Access::WRITE_OK)).then(|| own.join(name))
 }
 
-/// The group of this process.
+/// Returns the group of this process.
 pub fn own_group() -> Option<PathBuf> {
     let text = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = own_in(&text)?;
@@ -55,7 +55,7 @@ pub fn own_group() -> Option<PathBuf> {
     own.is_dir().then_some(own)
 }
 
-/// The path of the group of version 1 that has a controller, without the slash at its start, given the text of
+/// Returns the path of the group of version 1 that has a controller, without the slash at its start, given the text of
 /// `/proc/self/cgroup`.
 pub fn first_version_in<'a>(text: &'a str, controller: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
@@ -65,8 +65,9 @@ pub fn first_version_in<'a>(text: &'a str, controller: &str) -> Option<&'a str> 
     })
 }
 
-/// What the groups of this process still permit of something: the least over its group and those above of limit
-/// minus use. The names of the files are those of version 2 and of version 1 (limit, use); `None` without a limit.
+/// Returns the amount of a resource that the groups of this process still permit: the minimum of limit minus use over
+/// its group and those above. The names of the files (limit, use) are those of version 2 and of version 1; `None`
+/// without a limit.
 pub fn remaining_limit(controller: &str, second: (&str, &str), first: (&str, &str)) -> Option<u64> {
     let group = || {
         let text = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -101,7 +102,7 @@ fn reclaimable(group: &Path, controller: &str) -> u64 {
     total.unwrap_or(0)
 }
 
-/// The path of the group of version 2 below its mount point, given the text of `/proc/self/cgroup`.
+/// Returns the path of the group of version 2 below its mount point, given the text of `/proc/self/cgroup`.
 fn own_in(text: &str) -> Option<&str> {
     let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
     // Outside of what this process may see.
@@ -129,7 +130,7 @@ impl Cgroup {
         }
     }
 
-    /// Where it is.
+    /// Returns the group's directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -146,7 +147,7 @@ impl AsFd for Cgroup {
     }
 }
 
-/// The processes in a group and in those below it.
+/// Returns the processes in a group and in those below it.
 pub fn members(group: &Path) -> Vec<i32> {
     let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     let mut members: Vec<i32> = text.lines().filter_map(|line| line.parse().ok()).collect();
@@ -183,7 +184,7 @@ pub fn end(group: &Path) -> bool {
     })
 }
 
-/// Removes a group without members, with those below it; whether it is gone.
+/// Removes a group without members, with those below it; returns whether it is gone.
 pub fn remove(group: &Path) -> bool {
     match fs::remove_dir(group) {
         Ok(()) => true,
@@ -198,7 +199,7 @@ pub fn remove(group: &Path) -> bool {
     }
 }
 
-/// Those directly below a group that were made here, by their names.
+/// Returns the groups directly below a group whose names have [`PREFIX`].
 pub fn made_in(group: &Path) -> Vec<PathBuf> {
     let ours = |path: &PathBuf| {
         let name = path.file_name().map(OsStr::as_encoded_bytes);

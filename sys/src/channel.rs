@@ -20,11 +20,11 @@ use crate::poll::{Interest, Poll, PollToken};
 /// Far above any answer a rank or sidecar can be owed at one time.
 pub const QUEUE_MAX: usize = 128 * 1024 * 1024;
 
-/// What a read brought.
+/// Result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadResult {
     Bytes(usize),
-    /// Nothing now.
+    /// No data at present.
     Nothing,
     /// The peer has closed its end, or the connection is broken.
     End,
@@ -33,13 +33,13 @@ pub enum ReadResult {
 /// The behaviour while the peer does not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BacklogPolicy {
-    /// Its own messages wait until it does: a client that asks and does not listen.
+    /// Reading stops while messages to the peer wait: for a client that sends requests and does not read the replies.
     Holds,
-    /// It is read all the same: two sides that ask each other would otherwise wait for ever.
+    /// Reading continues: two sides that send each other requests would otherwise wait for ever.
     Flows,
 }
 
-/// One connection.
+/// Stream socket with its queue of unsent data.
 #[derive(Debug)]
 pub struct Channel {
     fd: OwnedFd,
@@ -89,8 +89,8 @@ impl Channel {
         }
     }
 
-    /// The process that has sent the data that the next read returns; `None` without data, or where the socket does not say.
-    /// The socket must have been made to pass credentials.
+    /// Returns the process that has sent the data of the next read; `None` without data, or if the socket does not have
+    /// it. The socket must have been created with passing of credentials.
     pub fn sender(&self) -> Option<Pid> {
         let mut byte = [0];
         // The end of the data would have credentials too, with a process id of 0.
@@ -108,8 +108,8 @@ impl Channel {
         })
     }
 
-    /// Writes bytes, or queues what does not fit. A peer that is gone or takes nothing loses
-    /// them: its end is seen by reading, or by its process.
+    /// Writes bytes, or queues those that do not fit. A peer that is gone or takes nothing loses them: its end is seen
+    /// by reading, or by its process.
     pub fn send(&mut self, bytes: &[u8], poll: &Poll) {
         if self.queue.is_empty() {
             let count = self.write(bytes);
@@ -127,7 +127,7 @@ impl Channel {
         }
     }
 
-    /// As [`send`](Self::send), and takes the bytes away: what does not fit is queued as it is.
+    /// Sends like [`send`](Self::send), and takes the bytes away: the rest that does not fit is queued without a copy.
     pub fn send_from(&mut self, bytes: &mut Vec<u8>, poll: &Poll) {
         if self.queue.is_empty() {
             let count = self.write(bytes);
@@ -156,7 +156,7 @@ impl Channel {
         self.queue.len() - self.written
     }
 
-    /// There is room: writes queued data.
+    /// Writes queued data, when the socket has room.
     pub fn writable(&mut self, poll: &Poll) {
         let queue = std::mem::take(&mut self.queue);
         self.written += self.write(&queue[self.written..]);
@@ -184,7 +184,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Number of bytes taken by the system; all of them when the peer is gone.
+    /// Writes bytes; returns the number of bytes taken by the system: all of them when the peer is gone.
     fn write(&self, bytes: &[u8]) -> usize {
         let mut done = 0;
         while done < bytes.len() {

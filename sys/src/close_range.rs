@@ -45,8 +45,10 @@ pub unsafe fn close_on_exec(first: c_uint) -> c_int {
     }
 }
 
+/// Calls close_range(2), or `one` for each descriptor if a filter refuses it.
+///
 /// # Safety
-/// Those of [`close`].
+/// As of [`close`].
 unsafe fn apply(first: c_uint, last: c_uint, flags: c_uint, one: impl Fn(c_int)) -> c_int {
     // SAFETY: system calls on numbers, and the calling thread's errno.
     unsafe {
@@ -126,7 +128,7 @@ unsafe fn each_listed(directory: c_int, act: impl Fn(c_int)) -> c_int {
     }
 }
 
-/// The number that a name is, if it is one.
+/// Returns the number that a name is, if it is one.
 ///
 /// # Safety
 /// `name` ends with a NUL.

@@ -1,4 +1,4 @@
-//! Where the kernel put the core dump of a rank, and how to look at it. Source: core(5).
+//! Finds the kernel's core dump of a rank, and describes how to debug it. Source: core(5).
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,16 +10,16 @@ pub struct DumpedProcess<'a> {
     pub signal: i32,
     /// The program of its command line, which may have executed another one.
     pub program: &'a Path,
-    /// Where it was started.
+    /// Working directory at the start of the process.
     pub directory: &'a Path,
     pub host: &'a str,
 }
 
-/// What is known of a dump.
+/// Facts about a core dump.
 pub struct CoreDump {
     /// The file if the kernel's settings name it, and the debugger's command line.
     pub text: String,
-    /// The file, if it is there.
+    /// The core file, if it exists.
     pub file: Option<PathBuf>,
     /// The program that dumped it.
     pub program: PathBuf,

@@ -75,8 +75,8 @@ pub fn make_room(descriptors: u64) {
     }
 }
 
-/// The lowest number for the descriptors of ranks in a process that has `ranks` of them; `None` where their numbers do
-/// not matter.
+/// Returns the lowest number for the descriptors of ranks in a process that has `ranks` of them; `None` where their
+/// numbers do not matter.
 pub fn lowest_rank_fd(ranks: usize) -> Option<RawFd> {
     (ranks >= MANY).then_some(KEPT_FROM)
 }

@@ -21,7 +21,7 @@ pub fn openable(path: &Path) -> Result<(), Errno> {
     open(path, flags, Mode::empty()).map(drop)
 }
 
-/// Where the system shows devices.
+/// Directories in which the system shows devices.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceDirectories<'a> {
     pub dev: &'a Path,
@@ -29,7 +29,7 @@ pub struct DeviceDirectories<'a> {
 }
 
 impl DeviceDirectories<'static> {
-    /// Those of this system.
+    /// Returns the directories of this system.
     pub fn from_system() -> Self {
         Self {
             dev: Path::new("/dev"),
@@ -39,13 +39,13 @@ impl DeviceDirectories<'static> {
 }
 
 impl DeviceDirectories<'_> {
-    /// What NVIDIA's driver shows of a GPU, if it is there.
+    /// Returns the directory that NVIDIA's driver has for a GPU, if the driver is loaded.
     fn nvidia_directory(&self, gpu: &Device) -> Option<PathBuf> {
         let gpus = self.proc.join("driver/nvidia/gpus");
         gpus.is_dir().then(|| gpus.join(&gpu.bus))
     }
 
-    /// The file that stands for a GPU, if it is known.
+    /// Returns the file that represents a GPU, if it is known.
     fn own_file(&self, gpu: &Device) -> Option<PathBuf> {
         if GpuVendor::from_device(gpu) == Some(GpuVendor::Nvidia) {
             // CUDA opens no render node.
@@ -75,7 +75,7 @@ impl DeviceDirectories<'_> {
         matches!(opened, Some(Err(Errno::NOENT | Errno::PERM)))
     }
 
-    /// The files without which a GPU cannot be used and which are refused to us.
+    /// Returns the files that a GPU needs and that this user may not open.
     pub fn refused(&self, gpu: &Device) -> Vec<PathBuf> {
         // Those of all GPUs of a maker; there are none without its driver.
         let shared: &[&str] = match GpuVendor::from_device(gpu) {

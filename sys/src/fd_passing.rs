@@ -67,7 +67,7 @@ pub fn receive(socket: impl AsFd) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>>
     }
 }
 
-/// Reads as many bytes as there is room for; false if there is none of them.
+/// Reads as many bytes as there is room for; returns false at the end of the input before the first byte.
 fn fill(socket: impl AsFd, bytes: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> io::Result<bool> {
     let mut done = 0;
     while done < bytes.len() {

@@ -10,24 +10,25 @@ use std::ptr;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
 
-/// Where hwloc is looked for first.
+/// Variable that names hwloc's library; it is tried first.
 pub const VARIABLE: &str = "WIREUP_LIBHWLOC";
 
 /// The name of hwloc 2.
 const LIBRARY: &str = "libhwloc.so.15";
 
-/// Parts that open drivers of graphics cards, start threads and take long, for what the PCI bus tells as well.
+/// hwloc components that are disabled: they open drivers of graphics cards, start threads and take long, for facts that
+/// the PCI bus has as well.
 const UNWANTED: [&CStr; 5] = [c"opencl", c"cuda", c"gl", c"levelzero", c"rsmi"];
 
 /// `HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED`: CPUs that our control group excludes are shown as such.
 const INCLUDE_DISALLOWED: c_ulong = 1 << 0;
-/// `HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST`.
+/// Flag that disables components, `HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST`.
 const BLACKLIST: c_ulong = 1 << 0;
-/// `HWLOC_TYPE_FILTER_KEEP_IMPORTANT`.
+/// Filter that keeps important objects, `HWLOC_TYPE_FILTER_KEEP_IMPORTANT`.
 const KEEP_IMPORTANT: c_int = 3;
-/// `HWLOC_TYPE_FILTER_KEEP_ALL`.
+/// Filter that keeps all objects, `HWLOC_TYPE_FILTER_KEEP_ALL`.
 const KEEP_ALL: c_int = 0;
-/// `HWLOC_OBJ_OS_DEVICE`.
+/// Type of a device, `HWLOC_OBJ_OS_DEVICE`.
 const OS_DEVICE: c_int = 16;
 /// `HWLOC_API_VERSION` of the first release whose functions all exist, 2.1, and of the first that may differ.
 const VERSIONS: std::ops::Range<c_uint> = 0x0002_0100..0x0003_0000;
@@ -39,7 +40,7 @@ const ROOT: &str = "HWLOC_FSROOT";
 /// Describes a host in place of this one.
 const SYNTHETIC: &str = "HWLOC_SYNTHETIC";
 
-/// Why the topology is not known.
+/// Reason for which the topology is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum HwlocError {
     #[error(
@@ -64,11 +65,11 @@ pub enum HwlocError {
     Discovery(&'static str),
 }
 
-/// What hwloc says.
+/// Topology of a host, as hwloc writes it.
 #[derive(Debug)]
 pub struct Description {
     pub xml: String,
-    /// It is this host, and not one that a variable of hwloc's names.
+    /// Whether the topology is that of this host, and not one that a variable of hwloc names.
     pub this_host: bool,
 }
 
@@ -90,15 +91,16 @@ struct Hwloc {
     export: Symbol<Export>,
     free: Symbol<unsafe extern "C" fn(Topology, *mut c_char)>,
     destroy: Symbol<unsafe extern "C" fn(Topology)>,
-    /// Where it comes from. Never closed: its plugins may not bear it.
+    /// Path of the library. It is never closed, since its plugins may not support that.
     path: PathBuf,
 }
 
-/// Asks hwloc, for `devices` too, which takes longer. `beside` is a directory in which its library may be.
+/// Reads the topology with hwloc; with `devices`, which takes longer, it has the devices too. `extra` is a directory
+/// in which the library may be.
 ///
 /// # Errors
 /// [`HwlocError`] with the remedy.
-pub fn describe(beside: Option<&Path>, devices: bool) -> Result<Description, HwlocError> {
+pub fn describe(extra: Option<&Path>, devices: bool) -> Result<Description, HwlocError> {
     // hwloc describes this host instead of a file or directory that it cannot read.
     if let Some(path) = variable(DESCRIPTION).filter(|path| path != "-")
         && let Err(error) = std::fs::File::open(&path)
@@ -112,7 +114,7 @@ pub fn describe(beside: Option<&Path>, devices: bool) -> Result<Description, Hwl
         let path = path.display().to_string();
         return Err(HwlocError::NoRoot { path, error });
     }
-    let hwloc = Hwloc::open(beside)?;
+    let hwloc = Hwloc::open(extra)?;
     let mut topology: Topology = ptr::null_mut();
     // SAFETY: the version of the library was checked, so the functions have these signatures. `init` stores a topology,
     // which is destroyed once, after its last use.
@@ -126,18 +128,18 @@ pub fn describe(beside: Option<&Path>, devices: bool) -> Result<Description, Hwl
     }
 }
 
-/// A variable that has a value.
+/// Returns the value of a variable, unless it is empty.
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
 impl Hwloc {
-    fn open(beside: Option<&Path>) -> Result<Self, HwlocError> {
+    fn open(extra: Option<&Path>) -> Result<Self, HwlocError> {
         let named = variable(VARIABLE);
         let candidates: Vec<OsString> = match named {
             Some(named) => vec![named],
             None => std::iter::once(LIBRARY.into())
-                .chain(beside.map(|directory| directory.join(LIBRARY).into()))
+                .chain(extra.map(|directory| directory.join(LIBRARY).into()))
                 .collect(),
         };
         let mut problem = String::new();
@@ -153,10 +155,10 @@ impl Hwloc {
     }
 
     fn from_library(library: Library, path: PathBuf) -> Result<Self, HwlocError> {
-        /// A function of the library.
+        /// Returns a function of the library.
         ///
         /// # Safety
-        /// It has this type.
+        /// The function has this type.
         unsafe fn function<T>(library: &Library, name: &str) -> Result<Symbol<T>, HwlocError> {
             // SAFETY: as the caller promises.
             let found = unsafe { library.get(name.as_bytes()) };

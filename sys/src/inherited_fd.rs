@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
-/// A copy of a socket that does not block and that no child gets. The descriptor itself stays open.
+/// Duplicates a socket; the duplicate does not block, and no child inherits it. The descriptor itself stays open.
 ///
 /// # Errors
 /// When there is no such descriptor.
@@ -20,7 +20,7 @@ pub fn socket(number: RawFd) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A descriptor that nothing else in this process uses, and that no child gets.
+/// Takes over a descriptor that no other code in this process uses, and that no child inherits.
 ///
 /// # Errors
 /// When there is no such descriptor.
@@ -31,6 +31,6 @@ pub fn take(number: RawFd) -> rustix::io::Result<OwnedFd> {
     // SAFETY: borrowed for this call only, and the number is not -1; a descriptor that is not open is an error of it.
     let given = unsafe { BorrowedFd::borrow_raw(number) };
     fcntl_setfd(given, FdFlags::CLOEXEC)?;
-    // SAFETY: it is open, and the caller says that it has no other owner.
+    // SAFETY: it is open, and the caller guarantees that it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

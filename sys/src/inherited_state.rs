@@ -1,4 +1,4 @@
-//! What the launcher's process was given, and what of it ranks must not inherit as it is now.
+//! State that the launcher's process has inherited, which ranks must get unchanged.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::leftovers;
 
-/// See the module.
+/// Limits, ignored signals and children that the launcher's process has inherited.
 #[derive(Clone, Debug)]
 pub struct InheritedState {
     /// The limit of descriptors it was given.
@@ -28,8 +28,8 @@ impl InheritedState {
         }
     }
 
-    /// Signals a child resets: everything the launcher ignores, except what its own parent asked
-    /// for with nohup.
+    /// Returns the signals that a child resets: all signals that the launcher ignores, except those that its own parent
+    /// asked for with nohup.
     pub fn signals_to_reset(&self) -> Vec<i32> {
         self.ignored
             .iter()

@@ -17,7 +17,6 @@ const NETWORK_MAX: usize = 32;
 pub struct Address {
     /// The name of its interface.
     pub interface: String,
-    /// The address.
     pub ip: IpAddr,
     /// Whether its interface is up.
     pub up: bool,
@@ -25,10 +24,10 @@ pub struct Address {
     pub loopback: bool,
 }
 
-/// The Internet addresses of all interfaces, in the system's order.
+/// Returns the Internet addresses of all interfaces, in the system's order.
 ///
 /// # Errors
-/// The system's.
+/// The system's error.
 pub fn addresses() -> io::Result<Vec<Address>> {
     let mut list = ptr::null_mut();
     // SAFETY: stores a list, which is freed below.
@@ -58,7 +57,7 @@ pub fn addresses() -> io::Result<Vec<Address>> {
     Ok(found)
 }
 
-/// None for addresses of other families.
+/// Converts a socket address; `None` for addresses of other families.
 ///
 /// # Safety
 /// `from` is null or points to a socket address of the size that its family has.

@@ -46,8 +46,8 @@ pub fn has_rendezvous() -> bool {
     all.any(|process| process.parent == own && is_rendezvous(&process))
 }
 
-/// Living processes that descend from `parent`, those in `known` and below them left out. For a
-/// parent that adopts orphans these are all processes of its jobs.
+/// Returns living processes that descend from `parent`, without those in `known` and below them. For a parent that
+/// adopts orphans these are all processes of its jobs.
 pub fn find_descendants(parent: i32, known: &BTreeSet<i32>) -> Vec<Process> {
     let mut all = processes();
     all.retain(|process| !known.contains(&process.pid));
@@ -73,9 +73,8 @@ pub fn is_rendezvous(process: &Process) -> bool {
     }
 }
 
-/// Running processes of a job whose launcher is gone, so that orphans have another parent: those
-/// with the job's name in their environment, members of sessions for which `is_ours` holds, and
-/// what descends from these.
+/// Returns running processes of a job whose launcher is gone, so that orphans have another parent: those with the job's
+/// name in their environment, members of sessions for which `is_ours` holds, and all descendants of these.
 pub fn find_job_processes(job: &str, is_ours: impl Fn(i32) -> bool) -> Vec<Process> {
     let all = processes();
     let ours = all
@@ -112,7 +111,7 @@ pub fn end_all_with(name: &str, value: &[u8], most: Duration) {
     }
 }
 
-/// Those of `all` that run and are in `found` or descend from one that is.
+/// Returns the processes of `all` that run and are in `found` or descend from one that is.
 fn with_descendants(all: Vec<Process>, mut found: BTreeSet<i32>) -> Vec<Process> {
     loop {
         let grown: Vec<i32> = all
@@ -145,8 +144,8 @@ pub fn signal(processes: &[Process], signal: Signal) {
     }
 }
 
-/// The time that a file made now has, in the clock of file systems. That clock may be some ticks of the kernel behind
-/// [`SystemTime::now`], and more where a virtual machine does not run: a file made right after would seem older.
+/// Returns the time that a file made now has, in the clock of file systems. That clock may be some ticks of the kernel
+/// behind [`SystemTime::now`], and more where a virtual machine does not run: a file made right after would seem older.
 pub fn file_time() -> SystemTime {
     let now = clock_gettime(ClockId::RealtimeCoarse);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
@@ -154,7 +153,7 @@ pub fn file_time() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)
 }
 
-/// Where MPI libraries keep shared memory.
+/// Directory in which MPI libraries keep shared memory.
 const SHM: &str = "/dev/shm";
 
 /// Beginnings of the names MPI libraries and their transports give to shared-memory files.
@@ -185,8 +184,8 @@ pub fn remove_shared_memory(uid: u32, since: SystemTime) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Shared-memory files that an MPI library named, owned by `uid`, made since `since`, and not open or mapped in any
-/// process that can be seen.
+/// Returns shared-memory files that an MPI library named, owned by `uid`, made since `since`, and not open or mapped in
+/// any process that can be seen.
 pub fn unused_shared_memory(uid: u32, since: SystemTime) -> Vec<PathBuf> {
     let candidates: BTreeSet<PathBuf> = fs::read_dir(SHM)
         .into_iter()
@@ -214,7 +213,7 @@ pub fn unused_shared_memory(uid: u32, since: SystemTime) -> Vec<PathBuf> {
     unused.filter(|path| !used.contains(path)).collect()
 }
 
-/// Those of `paths` that some process has mapped or open.
+/// Returns those of `paths` that some process has mapped or opened.
 fn in_use(paths: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
     let mut used = BTreeSet::new();
     for process in processes() {
@@ -236,7 +235,7 @@ fn in_use(paths: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
     used
 }
 
-/// Removes what Open MPI leaves in `tmp` when it is killed.
+/// Removes the session directories that Open MPI leaves in `tmp` when it is killed.
 ///
 /// In directories `ompi.HOST.UID`:
 /// - `jf.0/JOB/RANK` of Open MPI 5, when it could not ask for the session directory it was given,
@@ -289,7 +288,7 @@ fn has_pid_suffix(name: &OsStr, prefix: &str, pids: &BTreeSet<i32>) -> bool {
     number.is_some_and(|pid: i32| pids.contains(&pid))
 }
 
-/// When a file was made. Not the time of change, which is now if something in it was just removed.
+/// Returns the creation time of a file. The time of change is not used, since the removal of an entry updates it.
 fn made(meta: &fs::Metadata) -> Option<SystemTime> {
     meta.created().or_else(|_| meta.modified()).ok()
 }

@@ -23,7 +23,7 @@ use wireup_core::link::reassembly::{Envelope, Reassembly, write};
 /// Reserved buffer for outgoing messages, in bytes.
 const KEPT: usize = 256 * 1024;
 
-/// Why a link is of no use any more.
+/// Reason for which a link is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The other side has closed it.
@@ -32,12 +32,12 @@ pub enum LinkError {
     /// The other side does not read.
     #[error("this machine's agent takes nothing")]
     Stuck,
-    /// What comes cannot be understood.
+    /// The link received bytes that cannot be decoded.
     #[error("the agent sent {0}")]
     Garbled(String),
 }
 
-/// See the module.
+/// One end of a local link.
 #[derive(Debug)]
 pub struct LocalLink {
     channel: Channel,
@@ -48,9 +48,9 @@ pub struct LocalLink {
     stuck: bool,
     /// Over the other end, where it is watched.
     watch: Option<LivenessMonitor>,
-    /// Its process, where that is known.
+    /// Process id of the other end, if known.
     pid: Option<i32>,
-    /// Data has come since the last check.
+    /// Whether data has come since the last check.
     data_received: bool,
     /// The other end has sent a liveness probe.
     probe_received: bool,
@@ -59,14 +59,14 @@ pub struct LocalLink {
 /// The other end does not respond any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerSilent {
-    /// Its process, as far as it is known.
+    /// Process id of the other end, if known.
     pub pid: Option<i32>,
-    /// How long it was allowed to be silent.
+    /// Longest accepted silence, which was exceeded.
     pub limit: Duration,
 }
 
 impl fmt::Display for PeerSilent {
-    /// What stands behind the name of the process.
+    /// Writes the text that follows the name of the process.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(pid) = self.pid {
             write!(f, " (pid {pid})")?;
@@ -102,8 +102,8 @@ impl LocalLink {
         })
     }
 
-    /// Watches the process at the other end from now on, until it was silent for so long, or for what
-    /// it says itself. One that made its socket itself is `seen`: it may take longer if it is busy.
+    /// Monitors the process at the other end from now on, with this limit or the one that the process states itself.
+    /// With `seen`, the process has created its socket itself and gets more time while it is busy.
     pub fn watch(&mut self, silence: Duration, seen: bool, now: Moment) {
         self.watch = Some(LivenessMonitor::new(silence, now));
         self.pid = if seen { peer(&self.channel) } else { None };
@@ -114,13 +114,13 @@ impl LocalLink {
         self.watch = None;
     }
 
-    /// When [`look`](Self::look) has something to do next.
+    /// Returns the time at which [`check_liveness`](Self::check_liveness) is due.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.watch.map(|watch| watch.next_deadline())
     }
 
-    /// Time has passed, and what there was has been read: the other end is asked for a sign of life, or
-    /// its silence is returned, once.
+    /// Asks the other end for a sign of life, or returns its silence, once. Call when time has passed and all pending
+    /// input has been read.
     pub fn check_liveness(&mut self, now: Moment, poll: &Poll) -> Option<PeerSilent> {
         let watch = self.watch.as_mut()?;
         if std::mem::take(&mut self.data_received) {
@@ -186,7 +186,7 @@ impl LocalLink {
         self.out.shrink_to(KEPT);
     }
 
-    /// There is room in the socket.
+    /// Writes queued data, when the socket has room.
     pub fn writable(&mut self, poll: &Poll) {
         self.channel.writable(poll);
     }
@@ -281,7 +281,7 @@ impl LocalLink {
     }
 }
 
-/// The process at the other end of a socket.
+/// Returns the process at the other end of a socket.
 fn peer(channel: &Channel) -> Option<i32> {
     let pid = socket_peercred(channel).ok()?.pid;
     Some(pid.as_raw_nonzero().get())

@@ -15,7 +15,7 @@ use tracing_subscriber::{Layer, fmt, registry};
 /// The filter, where `--log` does not give it. Sidecars get theirs in it.
 pub const VARIABLE: &str = "WIREUP_LOG";
 
-/// How long a line waits for a reader that takes nothing. Later lines are dropped until it reads again.
+/// Longest wait of a line for a reader that does not read. Later lines are dropped until it reads again.
 const PATIENCE: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
@@ -26,7 +26,7 @@ const PATIENCE: Timespec = Timespec {
 pub enum FilterError {
     /// A word that is no level.
     #[error(
-        "{0:?} is no level; write error, warn, info, debug or trace, or a list of MODULE=LEVEL"
+        "invalid log level {0:?}: use error, warn, info, debug, trace, or a list of MODULE=LEVEL"
     )]
     Level(String),
     /// No name in front of the level.
@@ -56,7 +56,7 @@ pub fn parse(filter: &str) -> Result<Targets, FilterError> {
     Ok(targets)
 }
 
-/// A filter that can be used, as it was written.
+/// Checks a filter and returns it unchanged.
 ///
 /// # Errors
 /// [`FilterError`] with the part that is wrong.

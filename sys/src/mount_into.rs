@@ -1,4 +1,4 @@
-//! Mounts of the host's directories below the root directory of a container, whose files nobody trusts.
+//! Mounts of the host's directories below the root directory of a container, whose files are not trusted.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,7 +38,7 @@ fn attach(root: &Path, tree: &OwnedFd, path: &Path) -> io::Result<()> {
     Ok(move_mount(tree, "", &place, "", both)?)
 }
 
-/// The directory at this path below `root`, made if need be.
+/// Opens the directory at this path below `root`, and makes it if need be.
 fn place(root: &Path, path: &Path) -> io::Result<OwnedFd> {
     const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
     let root = open(root, DIRECTORY, Mode::empty())?;

@@ -37,12 +37,12 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// How this process comes to have mounts of its own.
+/// Rights with which this process has mounts of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MountRights {
-    /// It has those of the system's administrator.
+    /// Rights of the system's administrator.
     System,
-    /// It is in a user namespace of its own, where it may mount few kinds of file systems.
+    /// User namespace of its own, in which the process may mount few kinds of file systems.
     OwnNamespace,
 }
 
@@ -107,10 +107,10 @@ impl MountView {
         Ok(Self::new(namespace.into(), root.into()))
     }
 
-    /// Of this process.
+    /// Opens the view of a process.
     ///
     /// # Errors
-    /// When it is gone, or another user's.
+    /// When the process has ended, or is another user's.
     pub fn from_pid(pid: i32) -> io::Result<Self> {
         let namespace = File::open(format!("/proc/{pid}/ns/mnt"))?;
         let root = File::open(format!("/proc/{pid}/root"))?;
@@ -120,12 +120,12 @@ impl MountView {
         })
     }
 
-    /// Mount namespace and root directory of the process that opened these.
+    /// Makes a value of the mount namespace and root directory of the process that opened these.
     pub fn new(namespace: OwnedFd, root: OwnedFd) -> Self {
         Self { namespace, root }
     }
 
-    /// What a process joins, and the directory that it then makes its root.
+    /// Returns the namespace that a process joins, and the directory that it then makes its root.
     pub fn descriptors(&self) -> (BorrowedFd<'_>, BorrowedFd<'_>) {
         (self.namespace.as_fd(), self.root.as_fd())
     }
@@ -180,7 +180,7 @@ pub fn by_loop_device(image: &File, target: &Path) -> io::Result<()> {
     mounted.map_err(|errno| named(&format!("cannot mount {name}"), errno.into()))
 }
 
-/// A loop device with the image, and its name.
+/// Attaches the image to a loop device, and returns the device and its name.
 fn loop_device(image: &File) -> io::Result<(File, String)> {
     let open = |name: &str| {
         let opened = OpenOptions::new()

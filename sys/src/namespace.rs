@@ -76,7 +76,7 @@ impl NodeNamespaces {
         self.hosts.as_ref().map_err(String::as_str)
     }
 
-    /// What a process of node number `index` joins.
+    /// Returns the namespaces that a process of node number `index` joins.
     pub fn namespaces_of_node(&self, index: usize) -> Namespaces<'_> {
         Namespaces {
             user: self.user.as_ref().map(AsFd::as_fd),

@@ -15,29 +15,29 @@ use crate::cgroup;
 /// Everyone may raise it. Source: proc_pid_oom_score_adj(5).
 pub const SCORE: &CStr = c"/proc/self/oom_score_adj";
 
-/// What ranks get on top of it: as if each used half of the memory. So a launcher, keeper, step or PMIx server, which all
-/// ranks need and which knows what was lost, is not the one that is ended, however many small ranks there are.
+/// Addition to the score of ranks, as if each used half of the memory. So the kernel does not kill a launcher, grant
+/// holder, step or PMIx server, which all ranks need and which report the killed rank, however many small ranks there
+/// are.
 const RANK: i32 = 500;
 
-/// The highest score.
 const HIGHEST: i32 = 1000;
 
-/// This process's score.
+/// Reads the score of this process.
 pub fn own_score() -> Option<i32> {
     let text = fs::read_to_string(SCORE.to_str().ok()?).ok()?;
     text.trim().parse().ok()
 }
 
-/// What the score of ranks is set to; `None` where it is not known.
+/// Returns the score for ranks; `None` if the score of this process is unknown.
 pub fn rank_score() -> Option<CString> {
     let score = own_score()?.saturating_add(RANK).min(HIGHEST);
     CString::new(score.to_string()).ok()
 }
 
-/// Where version 1 has the memory controller.
+/// Mount point of version 1's memory controller.
 const VERSION_1: &str = "/sys/fs/cgroup/memory";
 
-/// The counter of a group, as it was when the ranks had been started.
+/// The counter of a group, with its value at the start of the ranks.
 #[derive(Clone, Debug)]
 pub struct OomCounter {
     group: PathBuf,
@@ -87,7 +87,8 @@ impl OomCounter {
         second.and_then(of).or_else(|| first().and_then(of))
     }
 
-    /// Whether processes were killed since, and in words with how much memory; for a rank that was killed.
+    /// Describes with how much memory processes were killed since, for a rank that was killed; `None` if none was
+    /// killed.
     pub fn describe(&self) -> Option<String> {
         if kills(&self.group, self.version)? <= self.kills {
             return None;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, ToSocketAddrs as _};
 
 use crate::interfaces;
 
-/// Whether a host name or an address is this machine's own. Of names, only forms of its host name are looked up.
+/// Whether a host name or an address is this machine's own. Only forms of its host name are looked up.
 pub fn is_own(name: &str) -> bool {
     let own = rustix::system::uname();
     is_name_of(&own.nodename().to_string_lossy(), name, |name| {

@@ -14,7 +14,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// What a descriptor belongs to.
+/// Owner of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum PollSource {
@@ -36,7 +36,7 @@ pub enum PollSource {
     Upcall,
     /// Pidfd of a node's sidecar.
     SidecarExit,
-    /// What a node's sidecar prints.
+    /// Output of a node's sidecar.
     SidecarOutput,
     /// Connection to an agent.
     Link,
@@ -48,19 +48,19 @@ pub enum PollSource {
     Orders,
     /// Connection to the rendezvous of the user's launches.
     Rendezvous,
-    /// Those who want to be connected.
+    /// Listener for connections of other commands and launches.
     Callers,
     /// Pipe that processes fill for a rank.
     Pushed,
-    /// Connection to the allocator beside the launch.
+    /// Connection to the allocator, an external process.
     Allocator,
-    /// What a debugger has found in ranks; by the number of the request.
+    /// Results of a debugger for ranks; by the number of the request.
     Inspection,
     /// Requests of other commands; by the number of the connection, 0 for new ones.
     Requests,
     /// Pipe to the tool that has started the launcher.
     Director,
-    /// Where PMIx tools connect while there is no sidecar.
+    /// Listener for PMIx tools while there is no sidecar.
     Tools,
 }
 
@@ -92,14 +92,13 @@ const SOURCES: [PollSource; 22] = [
 /// A source and the number of the rank or node it belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PollToken {
-    /// Kind of descriptor.
     pub source: PollSource,
     /// Rank or node number; 0 where there is only one.
     pub index: u32,
 }
 
 impl PollToken {
-    /// A token for `source` number `index`.
+    /// Makes a token for `source` number `index`.
     pub fn new(source: PollSource, index: u32) -> Self {
         Self { source, index }
     }
@@ -121,20 +120,18 @@ impl PollToken {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PollEvent {
     pub token: PollToken,
-    /// There is data, an end of file or an error to be read.
+    /// Whether there is data, an end of file or an error to read.
     pub readable: bool,
-    /// There is room to write.
+    /// Whether there is room to write.
     pub writable: bool,
 }
 
-/// What a descriptor is watched for.
+/// Readiness for which a descriptor is polled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interest {
     /// Nothing: reading is paused. An error or hang-up is still reported by the system.
     Paused,
-    /// Data to read.
     Read,
-    /// Room to write.
     Write,
     /// Data to read and room to write.
     ReadWrite,
@@ -178,7 +175,7 @@ impl fmt::Debug for Poll {
 }
 
 impl Poll {
-    /// An empty set.
+    /// Creates an empty set of descriptors.
     ///
     /// # Errors
     /// When the process is out of descriptors.
@@ -199,9 +196,8 @@ impl Poll {
         Ok(Arc::new(wake))
     }
 
-    /// Watches a descriptor for reading. Remove it before closing it: a process that is being
-    /// started holds duplicates of all descriptors until it execs, and until then a closed one
-    /// would go on being reported.
+    /// Watches a descriptor for reading. Remove it before closing it: a process that is being started holds duplicates
+    /// of all descriptors until it execs, and until then the system continues to report a closed one.
     ///
     /// # Errors
     /// When the descriptor cannot be watched (a regular file) or limits are exhausted.

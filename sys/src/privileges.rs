@@ -19,12 +19,12 @@ pub enum UserChange {
     Group,
     /// Taking the user's number.
     User,
-    /// Making sure that nothing can be taken back.
+    /// The check that no right can be regained.
     Regained,
 }
 
 impl UserChange {
-    /// What cannot be had, or what would be wrong.
+    /// Returns the text for an error message: the property that could not be changed, or the wrong result.
     pub fn words(self) -> &'static str {
         match self {
             Self::Groups => "its supplementary groups",

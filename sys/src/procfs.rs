@@ -15,20 +15,18 @@ use rustix::time::{ClockId, clock_gettime};
 /// One line of `/proc/PID/stat`, as far as needed. Source: proc_pid_stat(5).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Process {
-    /// Process id.
     pub pid: i32,
     /// Command name, up to 15 bytes.
     pub name: String,
     /// State letter; `Z` has ended and waits to be collected.
     pub state: char,
     pub parent: i32,
-    /// Process group.
+    /// Id of the process group.
     pub group: i32,
-    /// Session id.
     pub session: i32,
     /// Processor time used by all its threads, in ticks; that of its children not included.
     pub cpu: u64,
-    /// When it started, in ticks since the system did. With the pid it names one process.
+    /// Start time, in ticks since the start of the system. Together with the pid it identifies one process.
     pub started: u64,
     /// Resident memory, in pages; pages shared with others included.
     pub resident: u64,
@@ -75,17 +73,17 @@ fn parse_stat(text: &str) -> Option<Process> {
     })
 }
 
-/// A process, living or not collected yet.
+/// Returns a process, living or not yet collected.
 pub fn process(pid: i32) -> Option<Process> {
     // A command name may be any bytes.
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     parse_stat(&String::from_utf8_lossy(&stat))
 }
 
-/// Which boot of the machine it is: a random name. Source: random(4).
+/// Returns the id of the machine's present boot: a random name. Source: random(4).
 ///
 /// # Errors
-/// If the kernel does not tell.
+/// If the kernel does not provide it.
 pub fn boot_id() -> io::Result<String> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     Ok(text.trim().to_owned())
@@ -107,7 +105,7 @@ pub fn memory(pid: i32) -> Option<u64> {
     })
 }
 
-/// All processes of the machine that can be seen.
+/// Returns all processes of the machine that can be seen.
 pub fn processes() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -129,7 +127,8 @@ pub fn is_exiting(pid: i32) -> bool {
     stat.is_ok_and(|stat| exiting(&String::from_utf8_lossy(&stat)))
 }
 
-/// The state is the first field behind the command, the flags are the seventh.
+/// Whether a process is exiting, by its `stat` file: the state is the first field after the command, the flags are the
+/// seventh.
 fn exiting(stat: &str) -> bool {
     let Some(close) = stat.rfind(')') else {
         return false;
@@ -145,12 +144,12 @@ fn exiting(stat: &str) -> bool {
 pub struct ProcessEnvironment(Vec<u8>);
 
 impl ProcessEnvironment {
-    /// That of a process; `None` when we may not know.
+    /// Reads the environment of a process; `None` without permission.
     pub fn from_pid(pid: i32) -> Option<Self> {
         fs::read(format!("/proc/{pid}/environ")).ok().map(Self)
     }
 
-    /// The value of a variable: of the first, as getenv takes it.
+    /// Returns the value of a variable: of the first one, like getenv.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.0.split(|byte| *byte == 0).find_map(|entry| {
             let value = entry.strip_prefix(name.as_bytes())?;
@@ -159,7 +158,7 @@ impl ProcessEnvironment {
     }
 }
 
-/// The argument vector of a process; empty for one that has ended, or is the system's own.
+/// Returns the argument vector of a process; empty for one that has ended, or is the system's own.
 pub fn command_line(pid: i32) -> Vec<OsString> {
     let mut bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     if bytes.last() == Some(&0) {
@@ -174,8 +173,8 @@ pub fn command_line(pid: i32) -> Vec<OsString> {
         .collect()
 }
 
-/// The file a process executes; `None` when we may not know. The system appends ` (deleted)` to
-/// the name of a file that is gone.
+/// Returns the file that a process executes; `None` when we may not know. The system appends ` (deleted)` to the name
+/// of a file that is gone.
 pub fn executable(pid: i32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
@@ -193,13 +192,13 @@ pub fn is_busy(pid: i32) -> bool {
     })
 }
 
-/// The user and group of a process. Processes that only root may inspect appear as root's.
+/// Returns the user and group of a process. Processes that only root may inspect appear as root's.
 pub fn owner(pid: i32) -> Option<(u32, u32)> {
     let meta = fs::metadata(format!("/proc/{pid}")).ok()?;
     Some((meta.uid(), meta.gid()))
 }
 
-/// The real user id of a process, also of one that only root may inspect. Source: proc_pid_status(5).
+/// Returns the real user id of a process, also of one that only root may inspect. Source: proc_pid_status(5).
 pub fn real_user(pid: i32) -> Option<u32> {
     let status = fs::read(format!("/proc/{pid}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);
@@ -207,7 +206,7 @@ pub fn real_user(pid: i32) -> Option<u32> {
     users.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// The names of a process's threads.
+/// Returns the names of a process's threads.
 pub fn threads(pid: i32) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     let tasks = tasks.into_iter().flatten().flatten();
@@ -215,9 +214,8 @@ pub fn threads(pid: i32) -> Vec<String> {
     name.map(|name| name.trim_end().to_owned()).collect()
 }
 
-/// At most `most` bytes of a file in memory that a process has as a descriptor, `/proc/PID/fd/N`. The owner of the
-/// process could have made something else look like one: the open does not wait, and only files in memory have
-/// seals.
+/// Reads at most `most` bytes of a file in memory that a process has as a descriptor, `/proc/PID/fd/N`. The owner of
+/// the process could have made another file look like one: the open does not wait, and only files in memory have seals.
 pub fn file_in_memory(descriptor: &Path, most: u64) -> Option<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = open(descriptor, flags, Mode::empty()).ok()?;
@@ -227,8 +225,7 @@ pub fn file_in_memory(descriptor: &Path, most: u64) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// The processes a process has a pidfd of; −1 for each that has ended. Source: `Pid` in
-/// pidfd_open(2).
+/// Returns the processes of which a process has a pidfd; −1 for each that has ended. Source: `Pid` in pidfd_open(2).
 pub fn pidfds(pid: i32) -> Vec<i32> {
     let entries = fs::read_dir(format!("/proc/{pid}/fdinfo"));
     let texts = entries.into_iter().flatten().flatten();
@@ -241,7 +238,7 @@ pub fn pidfds(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Whether a process ignores a signal; false when it is not known.
+/// Whether a process ignores a signal; false when this is not known.
 pub fn ignores(pid: i32, signal: i32) -> bool {
     let status = fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
     let status = String::from_utf8_lossy(&status);
@@ -253,14 +250,14 @@ pub fn ignores(pid: i32, signal: i32) -> bool {
     mask.zip(bit).is_some_and(|(mask, bit)| mask & bit != 0)
 }
 
-/// A number of ticks as a time.
+/// Converts a number of ticks to a time.
 pub fn ticks(count: u64) -> Duration {
     let per_second = rustix::param::clock_ticks_per_second().max(1);
     Duration::from_secs(count / per_second)
         + Duration::from_secs(count % per_second) / u32::try_from(per_second).unwrap_or(u32::MAX)
 }
 
-/// Time since the system started, as [`Process::started`] counts it.
+/// Returns the time since the system started, in the clock of [`Process::started`].
 pub fn now() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);

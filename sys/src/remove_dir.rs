@@ -1,8 +1,7 @@
 //! Removes directories that others may try to exchange meanwhile.
 //!
-//! Rule: a path is resolved anew at every call, and a user that may write to a directory on it decides where it
-//! leads. So every step goes by a descriptor and one name, and follows no symbolic link. Source: openat(2),
-//! unlinkat(2).
+//! Rule: each call resolves a path again, and a user that may write to a directory on it decides where it leads. So
+//! every step uses a descriptor and one name, and follows no symbolic link. Source: openat(2), unlinkat(2).
 
 use std::ffi::CStr;
 use std::fs;
@@ -31,11 +30,11 @@ pub fn remove_all(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a directory of `uid` with its contents, also those of directories without write permission. An entry of that name that is something else, or
-/// another's, stays.
+/// Removes a directory of `uid` with its contents, also those of directories without write permission. An entry of that
+/// name that is no directory, or another user's, stays.
 ///
 /// # Errors
-/// The system's reason; then a part of it may be left.
+/// The system's reason; then a part of the directory may be left.
 pub fn remove_directory(path: &Path, uid: u32) -> Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Errno::INVAL);

@@ -15,7 +15,7 @@ const STACK_MIN: u64 = 256;
     "cannot run with a stack limit of {limit} KiB: raise it to {STACK_MIN} KiB or more (ulimit -s {STACK_MIN})"
 )]
 pub struct StackError {
-    /// In KiB.
+    /// Soft limit in KiB.
     limit: u64,
 }
 
@@ -45,7 +45,7 @@ pub struct Forbidden {
     pub hard: LimitValue,
 }
 
-/// The limits that ranks get: each resource once, the last request for it.
+/// Returns the limits that ranks get: each resource once, the last request for it.
 ///
 /// # Errors
 /// [`Forbidden`] for a value above the hard limit that this process may not exceed.
@@ -75,7 +75,7 @@ pub fn resolve(wanted: &[ResourceLimit]) -> Result<Vec<RawLimit>, Forbidden> {
     Ok(limits)
 }
 
-/// The soft limits of this process by their names; what has none is left out.
+/// Returns the soft limits of this process by their names; those without a name are left out.
 pub fn own_limits() -> BTreeMap<String, u64> {
     let all = Resource::ALL.iter();
     let limited = all.filter_map(|(resource, name, _)| {

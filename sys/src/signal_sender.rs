@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-/// `pid 4711 (wireup kill, user alice)`; as much of it as is known.
+/// Describes a sender, for example `pid 4711 (wireup kill, user alice)`, as far as it is known.
 pub fn describe(pid: i32, uid: u32) -> String {
     let user = user_of(uid, &fs::read_to_string("/etc/passwd").unwrap_or_default());
     match fs::read(format!("/proc/{pid}/cmdline")) {
@@ -15,7 +15,7 @@ pub fn describe(pid: i32, uid: u32) -> String {
     }
 }
 
-/// The program of a command line as the kernel shows it, without its directory; of wireup also the command.
+/// Returns the program of a command line from the kernel, without its directory; of wireup also the command.
 fn program_of(line: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(line);
     let mut words = text.split('\0');
@@ -26,7 +26,7 @@ fn program_of(line: &[u8]) -> Option<String> {
     })
 }
 
-/// Looked up in the file alone: the launcher is linked without the C library's name services.
+/// Returns the user's name from the file alone: the launcher is linked without the C library's name services.
 fn user_of(uid: u32, passwd: &str) -> String {
     let name = passwd.lines().find_map(|line| {
         let mut fields = line.split(':');

@@ -30,7 +30,7 @@ pub const FOR_RANKS: [Signal; 11] = [
     Signal::XCPU,
 ];
 
-/// Everything that is passed on to ranks or steers the launcher.
+/// Returns all signals that are passed on to ranks or steer the launcher.
 fn handled_signals() -> impl Iterator<Item = Signal> {
     FOR_RANKS.into_iter().chain([Signal::TERM, Signal::CHILD])
 }
@@ -70,7 +70,7 @@ const NAMES: [(&str, Signal); 31] = [
     ("SIGSYS", Signal::SYS),
 ];
 
-/// The signal of a number, or of a name with or without `SIG`, in any case of letters.
+/// Parses the number of a signal, or its name with or without `SIG`, in any case of letters.
 pub fn parse(text: &str) -> Option<Signal> {
     if let Ok(number) = text.parse() {
         return Signal::from_named_raw(number);
@@ -81,7 +81,7 @@ pub fn parse(text: &str) -> Option<Signal> {
     found.map(|(_, signal)| *signal)
 }
 
-/// The name of a signal, with `SIG`.
+/// Returns the name of a signal, with `SIG`.
 pub fn name(signal: Signal) -> String {
     let found = NAMES.iter().find(|(_, known)| *known == signal);
     found.map_or_else(
@@ -152,8 +152,8 @@ impl Signals {
         self.pending_from().map(|(signal, _)| signal)
     }
 
-    /// The same, with the process that sent it and that one's user; no process for what the kernel sends,
-    /// and what comes from another PID namespace.
+    /// Returns a pending signal with the process that sent it and that process's user. There is no process for a signal
+    /// of the kernel, or from another PID namespace.
     pub fn pending_from(&mut self) -> Option<(Signal, Option<(i32, u32)>)> {
         const SIZE: usize = size_of::<libc::signalfd_siginfo>();
         let mut bytes = [0; SIZE];
@@ -253,7 +253,7 @@ pub fn block_terminal_stop() {
     let _ = mask(libc::SIG_BLOCK, &set([Signal::TTIN]));
 }
 
-/// A descriptor from which these signals are read.
+/// Makes a descriptor from which these signals are read.
 fn descriptor(set: &libc::sigset_t) -> io::Result<OwnedFd> {
     let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
     // SAFETY: reads the set; the descriptor is new and no other code has it.

@@ -14,25 +14,26 @@ use rustix::net::{
 
 /// Bytes of a netlink header.
 const HEADER: usize = 16;
-/// Bytes of `inet_diag_req_v2`.
+/// Size of an `inet_diag_req_v2` in bytes.
 const REQUEST: usize = 56;
-/// Bytes of `inet_diag_msg`.
+/// Size of an `inet_diag_msg` in bytes.
 const ANSWER: usize = 72;
 
-/// `SOCK_DIAG_BY_FAMILY`
+/// Type of the request, `SOCK_DIAG_BY_FAMILY`.
 const BY_FAMILY: u16 = 20;
-/// `NLMSG_ERROR`
+/// Type of an error message, `NLMSG_ERROR`.
 const ERROR: u16 = 2;
-/// `NLM_F_REQUEST`
+/// Flag of a request, `NLM_F_REQUEST`.
 const REQUEST_FLAG: u16 = 1;
-/// `IPPROTO_TCP`
+/// Protocol number of TCP, `IPPROTO_TCP`.
 const TCP: u8 = 6;
 
-/// User and inode of the socket with these addresses: its own, and that of the other end. The inode of one that its process has
-/// closed is 0.
+/// Returns user and inode of the socket with these addresses: its own, and that of the other end. The inode of one that
+/// its process has closed is 0.
 ///
 /// # Errors
-/// [`io::ErrorKind::NotFound`] without such a socket, and from a kernel without this interface; otherwise when it cannot be asked.
+/// [`io::ErrorKind::NotFound`] without such a socket, and from a kernel without this interface; otherwise when the
+/// kernel cannot be asked.
 pub(super) fn find(own: SocketAddr, other: SocketAddr) -> io::Result<(u32, u64)> {
     let netlink = socket_with(
         AddressFamily::NETLINK,
@@ -71,7 +72,7 @@ fn request(own: SocketAddr, other: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// An address in the room of one of IPv6.
+/// Extends an address to the 16 bytes of one of IPv6.
 fn padded(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(ip) => {
@@ -97,7 +98,7 @@ fn answer(bytes: &[u8], own: SocketAddr, other: SocketAddr) -> io::Result<(u32, 
         }
         _ => return Err(io::ErrorKind::InvalidData.into()),
     }
-    // Four bytes that say what the socket is, then its ports.
+    // Four bytes with the state of the socket precede its ports.
     let ports = word(HEADER + 4)?;
     let wanted = [own.port().to_be_bytes(), other.port().to_be_bytes()].concat();
     if ports[..] != wanted[..] {

@@ -44,7 +44,7 @@ pub struct Namespaces<'a> {
     pub uts: BorrowedFd<'a>,
 }
 
-/// What to start. Everything is prepared by the caller; nothing is looked up here.
+/// Command and environment of a child process. The caller prepares everything; nothing is looked up here.
 #[derive(Debug)]
 pub struct ChildCommand<'a> {
     /// Path of the executable, as execve takes it.
@@ -58,7 +58,7 @@ pub struct ChildCommand<'a> {
     /// (source, number in the child), in order. Everything else is closed at exec. A source is
     /// either at least [`FIRST_FREE`](crate::descriptors::FIRST_FREE) or equal to its target.
     pub descriptors: &'a [(BorrowedFd<'a>, RawFd)],
-    /// Descriptor 0 is a terminal that is to control the process's session.
+    /// Whether descriptor 0 is a terminal that is to control the process's session.
     pub terminal: bool,
     /// Resource limits the program gets: number of the resource (`RLIMIT_*`), values.
     pub limits: &'a [(c_int, libc::rlimit)],
@@ -66,9 +66,9 @@ pub struct ChildCommand<'a> {
     pub umask: Option<u32>,
     /// CPUs on which the program may run, 64 in each word, lowest first; the launcher's own when empty.
     pub cpus: &'a [u64],
-    /// Policy of its memory (`MPOL_*`) and the NUMA nodes of that, 64 in each word.
+    /// Policy for the program's memory (`MPOL_*`) and the NUMA nodes of that policy, 64 in each word.
     pub memory: Option<(c_int, &'a [u64])>,
-    /// Signals whose disposition goes back to the default; all others are already at it.
+    /// Signals whose disposition is reset to the default; all others already have it.
     pub reset_signals: &'a [c_int],
     /// Namespaces of the virtual node, if any.
     pub namespaces: Option<Namespaces<'a>>,
@@ -76,8 +76,7 @@ pub struct ChildCommand<'a> {
     pub view: Option<&'a MountView>,
     /// The directory of the control group that it starts in, if not the launcher's own.
     pub group: Option<BorrowedFd<'a>>,
-    /// What its score for the out-of-memory killer is set to; the launcher's own when absent. Done without where it
-    /// cannot be set.
+    /// Score of the child for the out-of-memory killer; the launcher's own when absent. A failure to set it is ignored.
     pub oom_score: Option<&'a CStr>,
     /// This process has many descriptors above all that are named here: the new one gets no copies of
     /// these, which it would close one by one when it executes its program.
@@ -87,7 +86,7 @@ pub struct ChildCommand<'a> {
 }
 
 impl<'a> ChildCommand<'a> {
-    /// A process without environment and descriptors that has all else from this one.
+    /// Makes a command without environment and descriptors that inherits all else from this process.
     pub fn new(program: &'a CStr, argv: &'a [CString]) -> Self {
         Self {
             program,
@@ -134,9 +133,8 @@ pub enum SpawnStage {
     Limit,
     /// Entering the working directory.
     Directory,
-    /// Placing descriptors.
     Descriptors,
-    /// Taking the terminal.
+    /// Taking control of the terminal.
     Terminal,
     /// Being bound to CPUs.
     Binding,
@@ -144,11 +142,10 @@ pub enum SpawnStage {
     Memory,
     /// Being stopped when the program has been executed.
     Stop,
-    /// Executing the program.
     Exec,
 }
 
-/// Why a process could not be started.
+/// Error: a process could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{step:?}: {errno}")]
 pub struct SpawnError {

@@ -11,16 +11,16 @@ use crate::time_zone::local_clock;
 use wireup_core::job::log_text::SyslogText;
 use wireup_core::log_once::LoggedOnce;
 
-/// Where every system with a log takes texts for it.
+/// Socket at which the log of every system accepts texts.
 const SOCKET: &str = "/dev/log";
 
-/// See the module. Opened when there is something to log.
+/// Connection to the system's log; opened when there is something to log.
 #[derive(Debug, Default)]
 pub struct Syslog {
     socket: Option<UnixDatagram>,
     /// Texts logged with `PMIX_LOG_ONCE`.
     logged: LoggedOnce<()>,
-    /// That it does not work has been said.
+    /// Whether a failure of the log was reported.
     failure_reported: bool,
 }
 
@@ -53,7 +53,7 @@ impl Syslog {
             match socket.send(line) {
                 Ok(_) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(error),
-                // The daemon was started anew.
+                // The daemon was restarted.
                 Err(_) => self.socket = None,
             }
         }

@@ -8,23 +8,23 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Where the kernel lists them.
+/// File in which the kernel lists the segments.
 const LIST: &str = "/proc/sysvipc/shm";
 
-/// A segment.
+/// Shared-memory segment of System V.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Segment {
     id: i32,
     creator: i32,
     attached: u64,
     user: u32,
-    /// When it was made, or its owner or mode was changed, in seconds of the calendar.
+    /// Time of the creation or of the last change of owner or mode, in seconds since 1970.
     changed: u64,
 }
 
 impl Segment {
-    /// A line of the list: key, id, mode, size, creator, last user, processes that use it, owner and group, user and group
-    /// of the creator, three times, and the memory.
+    /// Parses a line of the list: key, id, mode, size, creator, last user, processes that use it, owner and group, user
+    /// and group of the creator, three times, and the memory.
     fn parse(line: &str) -> Option<Self> {
         let columns: Vec<&str> = line.split_ascii_whitespace().collect();
         Some(Self {

@@ -1,12 +1,12 @@
-//! The process at the other end of a TCP connection on this machine, as the kernel names it.
+//! The process at the other end of a TCP connection on this machine, as the kernel identifies it.
 //!
-//! The kernel is asked for the one socket; where it does not answer that, its table is read, which takes as long as there are
-//! sockets.
+//! A netlink request finds the one socket. If the kernel does not answer it, its table is read, which takes time in
+//! proportion to the number of sockets.
 //!
 //! Rule: a line of `/proc/net/tcp` and `tcp6` is one socket: its own address, that of the other end, its state, … its
-//! user and its inode. Addresses are the bytes as they are in memory, in words of 32 bits, and hexadecimal. A connection
-//! that its process has closed has no inode, and its user says nothing. Either end of a connection over IPv4 may be a socket of
-//! IPv6, which has the addresses as `::ffff:A.B.C.D`. Source: proc(5), ipv6(7).
+//! user and its inode. Addresses are the bytes as they are in memory, in words of 32 bits, and hexadecimal. A
+//! connection that its process has closed has no inode, and its user is meaningless. Either end of a connection over
+//! IPv4 may be a socket of IPv6, which has the addresses as `::ffff:A.B.C.D`. Source: proc(5), ipv6(7).
 
 use std::fs;
 use std::io;
@@ -29,7 +29,7 @@ pub struct TcpEndpoint {
     inode: u64,
 }
 
-/// The other end of a connection; `None` where it is not on this machine, or closed.
+/// Returns the other end of a connection; `None` where it is not on this machine, or closed.
 ///
 /// # Errors
 /// When the kernel's table cannot be read.
@@ -37,7 +37,8 @@ pub fn other_end(stream: &TcpStream) -> io::Result<Option<TcpEndpoint>> {
     find_endpoint(stream.peer_addr()?, stream.local_addr()?)
 }
 
-/// The end with the address `theirs` of a connection whose other end has `ours`; `None` where it is not on this machine, or closed.
+/// Returns the end with the address `theirs` of a connection whose other end has `ours`; `None` where it is not on this
+/// machine, or closed.
 ///
 /// # Errors
 /// When the kernel's table cannot be read.
@@ -59,7 +60,7 @@ pub fn find_endpoint(theirs: SocketAddr, ours: SocketAddr) -> io::Result<Option<
     }
 }
 
-/// Fallback that reads all sockets.
+/// Finds an end without netlink: reads all sockets.
 fn find_in_tables(theirs: SocketAddr, ours: SocketAddr) -> io::Result<Option<TcpEndpoint>> {
     let mut found = None;
     if theirs.is_ipv4() {
@@ -75,7 +76,7 @@ fn find_in_tables(theirs: SocketAddr, ours: SocketAddr) -> io::Result<Option<Tcp
     Ok(found)
 }
 
-/// An address of IPv4 as a socket of IPv6 has it.
+/// Maps an address of IPv4 to the form that a socket of IPv6 has.
 fn mapped(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(ip) => IpAddr::V6(ip.to_ipv6_mapped()),
@@ -97,7 +98,7 @@ fn find(table: &str, own: SocketAddr, other: SocketAddr) -> Option<TcpEndpoint> 
     })
 }
 
-/// An address as the table has it.
+/// Writes an address in the form of the table.
 fn written(address: SocketAddr) -> String {
     let octets = match address.ip() {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -111,10 +112,10 @@ fn written(address: SocketAddr) -> String {
 }
 
 impl TcpEndpoint {
-    /// The process that has this end: the first of this user's that is found.
+    /// Returns the process that has this end: the first of this user's that is found.
     ///
     /// # Errors
-    /// When no process has it.
+    /// When no process has this end.
     pub fn process(self) -> io::Result<OwnedFd> {
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         let pid = fs::read_dir("/proc")?

@@ -4,8 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use wireup_core::job::wall_clock::WallClock;
 
-/// A clock in local time with its zero at `start`. The offset is that of the start; a run that
-/// lasts through a change of daylight saving time keeps it, and it is written beside every time.
+/// Creates a clock in local time with its zero at `start`. The offset is that of the start; a run that lasts through a
+/// change of daylight saving time keeps it, and it is written with every time.
 pub fn local_clock(start: SystemTime) -> WallClock {
     let origin = start.duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = libc::time_t::try_from(origin.as_secs()).unwrap_or(0);
@@ -19,7 +19,7 @@ pub fn local_clock(start: SystemTime) -> WallClock {
     WallClock::local(origin, i32::try_from(local.tm_gmtoff).unwrap_or(0))
 }
 
-/// A clock in UTC with its zero at `start`.
+/// Makes a clock in UTC with its zero at `start`.
 pub fn utc_clock(start: SystemTime) -> WallClock {
     WallClock::utc(start.duration_since(UNIX_EPOCH).unwrap_or_default())
 }

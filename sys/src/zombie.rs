@@ -1,6 +1,6 @@
 //! Children of this process that have ended and were not collected.
 //!
-//! `waitid` of libc: rustix's tells how a process ended, but not which one.
+//! This uses `waitid` of libc: rustix's returns how a process ended, but not which one.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +11,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use wireup_core::job::outcome::RankEnd;
 
-/// The child that the system would give out next; it stays a zombie. None: no child has ended.
+/// Returns the child that the system would give out next; it stays a zombie. `None` if no child has ended.
 pub fn first() -> Option<Pid> {
     let mut found = MaybeUninit::<libc::siginfo_t>::zeroed();
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
@@ -29,7 +29,7 @@ pub fn first() -> Option<Pid> {
     }
 }
 
-/// Children whose end somebody else in this process asks for, and how they ended once they were collected here.
+/// Children whose end other code of this process needs, each with its end once it was collected here.
 static AWAITED: Mutex<BTreeMap<i32, Option<RankEnd>>> = Mutex::new(BTreeMap::new());
 
 fn awaited() -> MutexGuard<'static, BTreeMap<i32, Option<RankEnd>>> {
@@ -41,7 +41,7 @@ pub fn remember(pid: Pid) {
     awaited().insert(pid.as_raw_nonzero().get(), None);
 }
 
-/// How a child that was to be remembered has ended, if it has been collected here.
+/// Returns the end of a remembered child, if it was collected here.
 pub fn end_of(pid: Pid) -> Option<RankEnd> {
     awaited()
         .get(&pid.as_raw_nonzero().get())

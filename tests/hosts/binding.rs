@@ -163,7 +163,7 @@ fn a_rankfile_says_on_which_host_each_rank_runs() {
     let run = cluster.run(0, ["--hosts", "node01", "--rankfile", file]);
     let outcome = run.more(["true"]).run().expect(125);
     let told = outcome.err();
-    let line = "rank 0: node09 is none of the hosts of the launch (node01)";
+    let line = "rank 0: host node09 is not in the launch (node01)";
     assert!(told.contains(line), "{told}");
 }
 

@@ -32,7 +32,7 @@ fn steps_log_to_their_agents_and_sidecars_to_the_launcher() {
     );
     assert!(!log.contains("}:rank{"), "{log}");
     let of_rank = [
-        " says: ",
+        "output of ",
         "launch{id=",
         ":node{number=1 ",
         ":rank{job=0 rank=1 ",

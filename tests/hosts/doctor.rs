@@ -164,7 +164,7 @@ fn faults_of_the_network_are_found_between_the_hosts_that_have_them() {
     let names = fs::read_to_string(&file).unwrap();
     let address = third.address().to_string();
     fs::write(&file, names.replace(&address, "10.254.254.254")).unwrap();
-    look().expect("names", "node02", "node03 stands for 10.254.254.254");
+    look().expect("names", "node02", "node03 resolves to 10.254.254.254");
     let without: Vec<&str> = names
         .lines()
         .filter(|line| !line.contains("node03"))
@@ -178,7 +178,7 @@ fn faults_of_the_network_are_found_between_the_hosts_that_have_them() {
     let without: Vec<&str> = without.collect();
     let own = format!("127.0.1.1 node02\n{}\n", without.join("\n"));
     fs::write(&file, own).unwrap();
-    look().expect("own-name", "node02", "stands for the loopback");
+    look().expect("own-name", "node02", "resolves to the loopback");
     fs::write(&file, &names).unwrap();
 
     cluster.kill_agent(3);

@@ -305,7 +305,7 @@ fn a_host_without_a_device_is_named_and_the_service_is_revoked() {
     let manager = Manager::start(&cluster, 2, None);
     let three = ["--hosts", "node01,node02,node03", "-n", "3", "true"];
     let refused = run(&cluster, &manager, &three).run().expect(125);
-    let words = ["node[02-03]", "there is no Slingshot device (/dev/cxi*)"];
+    let words = ["node[02-03]", "no Slingshot device (/dev/cxi*)"];
     refused.expect_one_line(&words);
     assert_eq!(manager.services(), 0);
     // On one machine nothing is asked for.

@@ -53,7 +53,7 @@ fn attack(cluster: &Cluster, what: &str) -> Option<Outcome> {
         },
         _ => LIMITS,
     });
-    assert_eq!(lines(cluster, "speaks link version"), 0);
+    assert_eq!(lines(cluster, "the launcher has link version"), 0);
     Some(outcome)
 }
 
@@ -137,7 +137,7 @@ fn steps_that_are_stopped_cost_their_user_his_launches_and_nobody_else_anything(
         if attack(&cluster, "stopped").is_none() {
             return;
         }
-        if lines(&cluster, "it does not take what is sent to it") > 0 {
+        if lines(&cluster, "the peer does not read") > 0 {
             return;
         }
     }

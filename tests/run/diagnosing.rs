@@ -131,14 +131,18 @@ fn details_of_a_run_are_events_which_are_shown_once() {
 
 #[test]
 fn a_filter_that_cannot_be_used_is_refused_and_without_one_nothing_is_said() {
-    let remedy = "write error, warn, info, debug or trace, or a list of MODULE=LEVEL";
+    let remedy = "use error, warn, info, debug, trace, or a list of MODULE=LEVEL";
     let refused = Run::new(["--log", "wireup=loud", "true"]).run().expect(125);
-    refused.expect_one_line(&["'--log <FILTER>'", "\"wireup=loud\" is no level", remedy]);
+    refused.expect_one_line(&[
+        "'--log <FILTER>'",
+        "invalid log level \"wireup=loud\"",
+        remedy,
+    ]);
     let refused = Run::new(["true"])
         .env("WIREUP_LOG", "loud")
         .run()
         .expect(125);
-    refused.expect_one_line(&["wireup: WIREUP_LOG: \"loud\" is no level", remedy]);
+    refused.expect_one_line(&["wireup: WIREUP_LOG: invalid log level \"loud\"", remedy]);
     for without in [Run::new(["true"]), Run::new(["true"]).env("WIREUP_LOG", "")] {
         without.run().expect_quiet_success();
     }

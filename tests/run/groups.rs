@@ -358,7 +358,7 @@ fn process_sets_have_the_ranks_that_were_named_in_their_order() {
 #[test]
 fn a_set_of_ranks_that_are_not_there_is_refused() {
     for (set, told) in [
-        ("io=0-4", "there is no rank 4, the job has ranks 0 to 3"),
+        ("io=0-4", "no rank 4; the job has ranks 0 to 3"),
         ("app0=1", "there is another set of that name"),
         ("io", "give NAME=RANKS, as in io=0,2-4"),
         ("mpi://io=0", "belong to MPI"),

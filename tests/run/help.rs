@@ -312,7 +312,7 @@ fn no_file_and_no_answer_is_refused_in_words_of_rust() {
     let agent = "agent --config file";
     let check = "impi check-server nohost.invalid:1";
     for (line, file, code, needed) in [
-        ("report file", "import os\n", 125, "this is no JSON"),
+        ("report file", "import os\n", 125, "not valid JSON"),
         ("report file", "{\"a\": \n", 125, "the JSON has no end"),
         ("report file", "{}\n", 125, "time is missing"),
         ("oci-hook", "", 125, "cannot be read: the JSON has no end"),
@@ -320,7 +320,7 @@ fn no_file_and_no_answer_is_refused_in_words_of_rust() {
             "oci-hook",
             "3",
             125,
-            "cannot be read: integer 3 stands there",
+            "cannot be read: integer 3 is not valid here",
         ),
         (
             agent,
@@ -332,7 +332,7 @@ fn no_file_and_no_answer_is_refused_in_words_of_rust() {
             agent,
             "listen = 3",
             125,
-            "line 1: integer 3 stands there; write ADDRESS:PORT in quotes",
+            "line 1: integer 3 is not valid here; write ADDRESS:PORT in quotes",
         ),
         (
             agent,

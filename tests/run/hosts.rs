@@ -168,7 +168,7 @@ fn hosts_that_cannot_be_used_are_refused_in_one_line() {
     for (args, words) in [
         (
             &["--hosts", "n1:x", "true"][..],
-            "\"n1:x\": \"x\" is no number of slots",
+            "invalid host \"n1:x\": slots \"x\" is not a number",
         ),
         (&["--hosts", "n1:7437", "true"], "write NAME@HOST:7437"),
         (&["--hosts", "fd00::1", "true"], "in brackets: [fd00::1]"),

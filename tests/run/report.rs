@@ -341,12 +341,12 @@ fn streams_that_are_none_or_are_cut_off_are_refused_or_count_as_far_as_they_go()
         (vec![], "records no launch"),
         (whole[..first_line / 2].to_vec(), "records no launch"),
         (vec![0; 1 << 20], "records no launch"),
-        (b"\n".to_vec(), "line 1 is no line of a status stream"),
-        (b"{}\n".to_vec(), "line 1 is no line of a status stream"),
-        (garbage, "line 1 is no line of a status stream"),
+        (b"\n".to_vec(), "line 1 is not a line of a status stream"),
+        (b"{}\n".to_vec(), "line 1 is not a line of a status stream"),
+        (garbage, "line 1 is not a line of a status stream"),
         (
             [&whole[..], b"{\"event\":\"rank\"}\n"].concat(),
-            "is no line of a status stream",
+            "is not a line of a status stream",
         ),
     ] {
         let outcome = report(stream).expect(125);

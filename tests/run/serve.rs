@@ -265,12 +265,12 @@ fn what_is_not_the_ranks_client_is_refused_with_the_reason_and_the_rank_waits_on
     let served = Served::new(&[]);
     let refusal = "cmd=initack rc=-1 msg=refused\n";
     assert_eq!(served.says(r"cmd=initack pmiid=0\n", 1000, &[]), refusal);
-    served.told("refused: it says it is rank 0, and this is the port of rank 1");
+    served.told("refused: wrong rank: the client claims rank 0, this port serves rank 1");
     assert_eq!(served.says(r"GET / HTTP/1.1\r\n", 1000, &[]), refusal);
     served.told("refused: request does not start with cmd= or mcmd=");
     let long = "x".repeat(6000);
     served.says(&long, 1000, &[]);
-    served.told("no start of PMI");
+    served.told("without a start of PMI");
     let other = served.says(&format!("{INIT_2}    23cmd=fullinit;pmirank=0;"), 1000, &[]);
     assert!(
         other.contains("cmd=fullinit-response;rc=14;errmsg="),
@@ -337,7 +337,7 @@ fn an_interface_that_others_reach_asks_for_the_key_unless_that_is_turned_off() {
         served.says(first, 1000, &[]),
         "cmd=initack rc=-1 msg=refused\n"
     );
-    served.told("refused: it has no key, and this port admits no client without (--pmi-port-auth)");
+    served.told("refused: the client has no key, and this port requires one (--pmi-port-auth)");
     let asks = format!("{INIT_2}    54cmd=fullinit;pmirank=1;authtype=challenge-hmac-sha256;");
     let challenge = served.says(&asks, 120, &[]);
     assert!(

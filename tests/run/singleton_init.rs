@@ -258,7 +258,7 @@ fn version_key_and_streams_are_agreed_on() {
     assert!(
         outcome
             .err()
-            .contains("it does not repeat the key of the command line"),
+            .contains("the answer does not repeat the key of the command line"),
         "{outcome:?}"
     );
     assert!(outcome.out().ends_with("code 125\n"), "{outcome:?}");

@@ -82,8 +82,11 @@ fn a_limit_beyond_what_is_allowed_is_refused_before_anything_runs() {
     assert_eq!(outcome.out(), "");
     outcome.expect_one_line(&["--rlimit: the hard limit of nofile is 500", "ulimit -Hn"]);
     let mistakes = [
-        ("files=1", "\"files\" is no limit; known are as, core"),
-        ("core=x", "\"x\" is no value"),
+        (
+            "files=1",
+            "unknown resource limit \"files\": use one of as, core",
+        ),
+        ("core=x", "invalid limit \"x\""),
         ("core=2:1", "the soft limit 2 is above the hard limit 1"),
         ("core", "write NAME=SOFT"),
     ];

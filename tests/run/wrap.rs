@@ -135,7 +135,7 @@ fn a_command_that_cannot_be_used_is_refused_with_the_reason() {
         &["--wrap-ranks 0,2: rank 2 does not run this program, whose ranks are 0 to 1"],
     );
     let ranks = ["--wrap", "env", "--wrap-ranks", "x"];
-    refused(&ranks, 125, &["\"x\" is no list of ranks"]);
+    refused(&ranks, 125, &["invalid rank list \"x\""]);
     let outcome = Run::ranks(2, ["--wrap-ranks", "0", "echo", "ran"]).run();
     assert!(
         outcome.err().contains("--wrap COMMAND is missing"),

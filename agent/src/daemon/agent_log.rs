@@ -18,7 +18,7 @@ pub(super) struct FilterError {
     error: log::FilterError,
 }
 
-/// Begins to log.
+/// Starts the log on standard error.
 ///
 /// # Errors
 /// [`FilterError`]; nothing is logged.

@@ -30,32 +30,32 @@ use super::{DaemonSignals, runtime};
 use crate::state::Agent;
 use wireup::failure::CommandError;
 
-/// The command of the agent behind it; its link is standard input. No word for people.
+/// Command of the agent behind the front; its link is standard input. Not a command for people.
 pub const COMMAND: &str = "behind-front";
 
-/// How often an agent that is to leave looks whether the launches of schedulers have ended.
+/// Interval at which a leaving agent checks whether the launches of schedulers have ended.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Most often the next agent is started in place of one that crashed.
 const BETWEEN_STARTS: Duration = Duration::from_secs(1);
 
-/// Why a front has nothing more to do in front of an agent.
+/// Reason for which a front has no agent behind it any more.
 enum FrontExit {
-    /// It was stopped, and the agent has left its place.
+    /// The front was stopped, and the agent has handed over to the next one.
     Stopped,
     /// The agent has ended, and that was not the front's doing.
     Ended {
-        /// As a shell would report it.
+        /// Exit code, as a shell would report it.
         code: u8,
-        /// It had reported that it serves.
+        /// Whether the agent had reported that it serves.
         served: bool,
     },
 }
 
-/// Starts the agent, and stays in front of it and of those that follow one that crashed.
+/// Starts the agent, and another one after each crash.
 ///
 /// # Errors
-/// The agent cannot be started. What it says by itself is not repeated.
+/// The agent cannot be started. Its own message is not repeated.
 pub(super) fn main() -> Result<u8, CommandError> {
     let failed = |error| CommandError::system("cannot start the agent behind this process", error);
     runtime()?.block_on(async {
@@ -66,7 +66,7 @@ pub(super) fn main() -> Result<u8, CommandError> {
             let departure = stand(&mut signals, link, agent).await.map_err(failed)?;
             let code = match departure {
                 FrontExit::Stopped => return Ok(0),
-                // It was asked to end, or cannot serve: the service manager must see that.
+                // The agent was asked to end, or cannot serve: the service manager must see that.
                 FrontExit::Ended { code, served } if code == 0 || !served => return Ok(code),
                 FrontExit::Ended { code, .. } => code,
             };
@@ -171,11 +171,11 @@ impl Front {
         self.0.write_all(state.as_bytes()).await.is_ok()
     }
 
-    /// Returns when the agent is to leave: its front was stopped, and no launch of a scheduler goes on, since the next agent
-    /// would not know it; or its front was killed.
+    /// Waits until the agent is to leave: its front was stopped, and no launch of a scheduler goes on, since the next
+    /// agent would not know it; or its front was killed.
     pub(super) async fn gone(&mut self, agent: &Agent) {
         let mut nothing = [0; 64];
-        // It says nothing.
+        // The front sends nothing; the read returns when it closes the link.
         while let Ok(1..) = self.0.read(&mut nothing).await {}
         loop {
             let count = agent.scheduled.going_on();

@@ -9,7 +9,7 @@ use tracing::warn;
 /// The variable with the service manager's address.
 pub(super) const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
-/// The agent serves.
+/// State line for an agent that serves.
 pub(super) const READY: &str = "READY=1\n";
 
 /// Sends lines, for instance `READY=1`. Source: sd_notify(3).

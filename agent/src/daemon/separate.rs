@@ -16,14 +16,14 @@ use wireup::failure::CommandError;
 use wireup_core::link::helper_protocol::{HelperPolicy, UserIds};
 use wireup_sys::privileges;
 
-/// Lowest number of a user where nothing else is said. Source: login.defs(5).
+/// Lowest number of a user, unless the system configures another one. Source: login.defs(5).
 const LOWEST: u32 = 1000;
 
-/// Makes this process the account's for good, which has one thread, and has its sockets and its certificate. It has
-/// read nothing of anybody else until now.
+/// Changes this process to the agent's account for good. The process has one thread, its sockets and its certificate,
+/// and has read no input of others so far.
 ///
 /// # Errors
-/// What failed. The process is then good for nothing but its end.
+/// The step that failed. The process must exit then.
 pub(super) fn drop_privileges(
     settings: &AgentSettings,
     account: &UserIds,
@@ -68,14 +68,14 @@ pub(super) fn drop_privileges(
         .map_err(|errno| failed(errno.into()))
 }
 
-/// Returns when the helper has gone without which an agent that has given up its rights can start nothing.
+/// Waits until the helper has gone without which an agent that has given up its rights can start no process.
 pub(super) async fn lost(steps: &StepSpawner) -> CommandError {
     if !steps.is_separated() {
         return std::future::pending().await;
     }
     let watched = steps.helper().and_then(|process| {
-        // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; its readiness is all
-        // that is asked for.
+        // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; only its readiness is asked
+        // for.
         Ok(unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }?)
     });
     let ended = async {
@@ -96,7 +96,7 @@ pub(super) async fn lost(steps: &StepSpawner) -> CommandError {
     )
 }
 
-/// The lowest number of a user. Source: `UID_MIN` in login.defs(5).
+/// Returns the lowest number of a user. Source: `UID_MIN` in login.defs(5).
 fn lowest() -> u32 {
     let text = std::fs::read_to_string("/etc/login.defs").unwrap_or_default();
     let mut lines = text.lines().map(str::split_ascii_whitespace);

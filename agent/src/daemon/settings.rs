@@ -40,32 +40,31 @@ use wireup_sys::accounts;
 const HEARTBEAT: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(500)..=Duration::from_secs(600);
 
-/// The agent's settings.
+/// Settings of an agent.
 #[derive(Debug)]
 pub struct AgentSettings {
     /// Name of the node.
     pub name: String,
-    /// Where to listen for other agents; on all addresses if not said.
+    /// Address for connections of other agents; all addresses when absent.
     pub listen: Option<SocketAddr>,
-    /// Where others reach it, if said.
+    /// Address that other agents use, if the administrator set one.
     pub advertise: Option<String>,
-    /// Socket for launchers.
     pub socket: PathBuf,
     pub tls: Arc<TlsConfigs>,
-    /// When silence counts as loss.
+    /// Limits from which silence counts as loss.
     pub heartbeat: Heartbeat,
     /// The name servers for launches; this agent if the list is empty.
     pub names: Vec<NodeAddress>,
     /// The executable of steps.
     pub step: PathBuf,
-    /// Whom the agent becomes, if it is to give up root's rights.
+    /// Account to which the agent changes, if it gives up root's rights.
     pub user: Option<UserIds>,
     /// Whether root's launches are taken from other nodes all the same.
     pub root_launches: bool,
-    /// As what this node is registered, and where.
+    /// Registration of this node, and the etcd cluster for it.
     #[cfg(feature = "etcd")]
     pub register: Option<(EtcdHostSpec, EtcdSettings)>,
-    /// Where metrics are served, if they are.
+    /// Address at which metrics are served; `None` for no metrics.
     pub metrics: Option<SocketAddr>,
 }
 
@@ -76,7 +75,7 @@ pub struct LogSettings {
     pub format: LogFormat,
 }
 
-/// What cannot be.
+/// Error: the settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// A file of defaults.
@@ -91,9 +90,9 @@ pub enum SettingsError {
          issue a certificate for {name} (wireup pki issue --name {name})"
     )]
     Name {
-        /// As it was asked for.
+        /// Name from the settings.
         name: String,
-        /// As the certificate has it.
+        /// Name in the certificate.
         certified: String,
     },
     /// The certificate is not a node's.
@@ -105,10 +104,10 @@ pub enum SettingsError {
     Heartbeat(Duration),
     #[error("--advertise {0:?} is not HOST:PORT, or [ADDRESS]:PORT for IPv6")]
     Advertise(String),
-    /// The agents where launches meet.
+    /// The agents where launches meet are wrong.
     #[error("--names: {0}")]
     Names(HostsProblem),
-    /// Where the node is to be registered.
+    /// Settings of the registration's etcd cluster.
     #[cfg(feature = "etcd")]
     #[error("--register: {0}")]
     Register(#[from] EtcdSettingsError),
@@ -116,17 +115,17 @@ pub enum SettingsError {
     #[error("--register: {0}")]
     Register(#[from] MissingFeature),
     /// The executable of steps.
-    #[error("there is no {}, which runs launches on this node; install it there", .0.display())]
+    #[error("step executable not found: {}; install it", .0.display())]
     Step(PathBuf),
     /// The user to which the agent would change.
     #[error("--user {0} is for an agent that root starts, and for an ordinary account")]
     User(String),
     /// The account of the agent.
     #[error(
-        "there is no account {0} for the agent; make one (packaging/sysusers.d/wireup.conf), or name another (--user)"
+        "unknown account {0}: create it (packaging/sysusers.d/wireup.conf) or choose another with --user"
     )]
     Account(String),
-    /// Where this executable is.
+    /// The path of this executable is unknown.
     #[error("cannot find my own executable: {0}")]
     Own(io::Error),
 }
@@ -210,7 +209,7 @@ pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
 }
 
 impl LogSettings {
-    /// Of a command line.
+    /// Reads the log settings of a command line.
     pub fn new(args: &AgentArgs) -> Self {
         Self {
             filter: args.log.clone().unwrap_or_else(|| "info".to_owned()),
@@ -220,7 +219,7 @@ impl LogSettings {
 }
 
 impl AgentSettings {
-    /// Of a command line to which defaults were added; reads the certificate.
+    /// Creates the settings from a command line to which defaults were added; reads the certificate.
     ///
     /// # Errors
     /// [`SettingsError`].
@@ -297,13 +296,13 @@ impl AgentSettings {
     }
 }
 
-/// What this host calls itself.
+/// Returns the host name of the system.
 pub(crate) fn host_name() -> String {
     let system = rustix::system::uname();
     system.nodename().to_string_lossy().into_owned()
 }
 
-/// The part of a name in front of its domain; an address as a whole.
+/// Returns the part of a name before its domain; an address as a whole.
 fn first_label(name: &str) -> &str {
     match name.parse::<IpAddr>() {
         Ok(_) => name,
@@ -311,8 +310,8 @@ fn first_label(name: &str) -> &str {
     }
 }
 
-/// The directory of this host in the one where all have theirs, as in a home that they share; otherwise
-/// that one itself.
+/// Returns the directory of this host in one where all have theirs, as in a home that they share; otherwise the given
+/// one itself.
 fn host_directory(directory: PathBuf, host: &str) -> PathBuf {
     let own = [host, first_label(host)].map(|name| directory.join(name));
     let known = |own: &PathBuf| own.join(CERTIFICATE).exists();
@@ -329,7 +328,7 @@ fn certified(names: &[String], host: &str) -> bool {
             .any(|name| first_label(name).eq_ignore_ascii_case(host))
 }
 
-/// The account of the agent: its own group and no other.
+/// Returns the account of the agent: its own group and no other.
 fn account(name: String) -> Result<UserIds, SettingsError> {
     let found = CString::new(name.as_str()).ok();
     let found = found.and_then(|name| accounts::by_name(&name).ok().flatten());
@@ -346,7 +345,7 @@ fn account(name: String) -> Result<UserIds, SettingsError> {
     })
 }
 
-/// The agents of a list.
+/// Returns the agents of a list.
 fn names(list: Option<HostList>) -> Result<Vec<NodeAddress>, SettingsError> {
     let Some(list) = list else {
         return Ok(Vec::new());
@@ -359,7 +358,8 @@ fn names(list: Option<HostList>) -> Result<Vec<NodeAddress>, SettingsError> {
     Ok(members.collect())
 }
 
-/// The lean executable: beside this one, or in `bin` when this one is in `lib/wireup`.
+/// Returns the path of the `wireup` executable: in this executable's directory, or in `bin` when this one is in
+/// `lib/wireup`.
 pub(crate) fn step() -> Result<PathBuf, SettingsError> {
     let own = std::env::current_exe().map_err(SettingsError::Own)?;
     let beside = own.with_file_name("wireup");

@@ -1,6 +1,6 @@
-//! How etcd is reached: variables of the environment as `etcdctl` has them, then a file, `etcd.toml`, for what they do not say.
+//! Settings for etcd: variables of the environment as in `etcdctl`, then a file, `etcd.toml`, for the missing values.
 //!
-//! Secrets and certificates are read once, when the settings are.
+//! Secrets and certificates are read once, together with the settings.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -23,16 +23,16 @@ const OF_SYSTEM: &str = "/etc/wireup/etcd.toml";
 /// The list of members.
 const ENDPOINTS: &str = "ETCDCTL_ENDPOINTS";
 
-/// How long a member may take to accept a connection.
+/// Timeout of a connection to a member.
 const CONNECT: Duration = Duration::from_secs(2);
 
-/// A member that is silent for so long is asked whether it is there, and then has so long to answer.
+/// Time of a member's silence after which it gets a probe, and the time that it then has to answer.
 const PROBE: Duration = Duration::from_secs(5);
 
 /// Bounds of the time after which a host is gone whose agent does not renew its registration. etcd has a lower bound of its own.
 const TTL: RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(3600);
 
-/// Why etcd cannot be used as it is configured.
+/// Error in the settings for etcd.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdSettingsError {
     #[error(
@@ -44,7 +44,7 @@ pub enum EtcdSettingsError {
     File(#[from] FileError),
     #[error(transparent)]
     Password(#[from] PasswordError),
-    #[error("{0:?} is no endpoint of etcd; write http://HOST:PORT or https://HOST:PORT")]
+    #[error("invalid etcd endpoint {0:?}: use http://HOST:PORT or https://HOST:PORT")]
     Endpoint(String),
     #[error(
         "etcd's certificate and key go together: name both (cert and key, or ETCDCTL_CERT and ETCDCTL_KEY)"
@@ -60,7 +60,7 @@ pub enum EtcdSettingsError {
     Tls(tonic::transport::Error),
 }
 
-/// The file.
+/// Contents of the settings file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct EtcdConfigFile {
@@ -90,20 +90,20 @@ impl fmt::Debug for Login {
     }
 }
 
-/// How etcd is reached, and which of its keys are wireup's.
+/// Settings for etcd: endpoints, login, and the prefix of wireup's keys.
 #[derive(Debug)]
 pub struct EtcdSettings {
-    /// One or more.
+    /// One or more endpoints.
     pub(super) endpoints: Vec<Endpoint>,
     pub(super) login: Option<Login>,
     /// All keys begin so.
     pub prefix: String,
-    /// After which a registration is gone that is not renewed.
+    /// Time after which a registration that is not renewed is gone.
     pub ttl: Duration,
 }
 
 impl EtcdSettings {
-    /// Of this process.
+    /// Reads the settings of this process.
     ///
     /// # Errors
     /// [`EtcdSettingsError`]
@@ -111,7 +111,7 @@ impl EtcdSettings {
         Self::load_with("")
     }
 
-    /// Of this process, with these endpoints unless the list is empty.
+    /// Reads the settings of this process, with these endpoints unless the list is empty.
     ///
     /// # Errors
     /// [`EtcdSettingsError`]

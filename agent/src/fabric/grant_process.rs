@@ -23,23 +23,23 @@ use wireup_core::fabric::manager_rest::GrantRequest;
 use wireup_core::job::spec::FabricSpec;
 use wireup_sys::signals;
 
-/// How much later than the keeper of the launcher a node does its work, and the second node than the first.
+/// Delay of a node's revocation after the launcher's, and of each node after the one before.
 const LATER: Duration = Duration::from_secs(5);
 
-/// What has happened to the process that started this one.
+/// Event of the process that started this one.
 enum ParentEvent {
     Said(GrantHolderRequest),
-    /// It has closed its pipe, or is no more.
+    /// The process has closed its pipe, or has ended.
     Gone,
 }
 
-/// Serves one launch.
+/// Serves one launch until its grant is revoked.
 ///
 /// # Errors
-/// [`CommandError`] if nothing can be done at all.
+/// [`CommandError`] if the process cannot start its work.
 pub fn main() -> Result<u8, CommandError> {
     let failed = |error: AnyError| CommandError::system("cannot keep a credential", error);
-    // A key is in this process: its memory is in no core dump, and no other process of the user looks into it.
+    // This process holds a key: its memory is in no core dump, and no other process of the user looks into it.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|errno| failed(errno.into()))?;
     let _ = setsid();
     signals::block_for_ranks();
@@ -70,7 +70,8 @@ fn watch_input(to: Sender<ParentEvent>) {
     });
 }
 
-/// A process that the launcher has forked may hold the other end of the pipe for longer than it lives.
+/// Reports the end of the parent. A process that the launcher has forked may hold the other end of the pipe for longer
+/// than the launcher lives.
 fn watch_parent(parent: Option<Pid>, to: Sender<ParentEvent>) {
     std::thread::spawn(move || {
         let pidfd = parent.and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
@@ -96,7 +97,7 @@ async fn serve(mut events: Receiver<ParentEvent>) -> io::Result<()> {
     }
 }
 
-/// Returns when the launch is over, in order or not, or this process is to end.
+/// Waits until the launch is over, in order or not, or this process is to end.
 async fn wait_for_end(events: &mut Receiver<ParentEvent>) -> io::Result<bool> {
     let mut ended = signal(SignalKind::terminate())?;
     tokio::select! {
@@ -132,7 +133,8 @@ async fn obtain(
     };
     let since = Instant::now();
     let (mut life, order) = GrantLifecycle::begin(grant_request, spec, Duration::ZERO);
-    // A launch that is over meanwhile is seen afterwards: until there is an answer, what there is to revoke is not known.
+    // The end of the launch meanwhile is seen afterwards: until there is an answer, it is not known what there is to
+    // revoke.
     let order = drive(&manager, (&mut life, order), &mut kept, since).await?;
     match order {
         GrantAction::Provide(credential) => {
@@ -142,7 +144,7 @@ async fn obtain(
             ));
             wait_for_end(events).await?;
         }
-        // The launcher ends with this. What may exist is looked for as long as that takes.
+        // The launcher ends with this refusal. A search for a credential that may exist goes on as long as that takes.
         GrantAction::Refuse(reason) => {
             send_reply(&GrantHolderReply::Refused(reason));
         }

@@ -19,7 +19,7 @@ use wireup_core::fabric::grant_record::{GrantRecord, RecordError};
 /// Names another directory for them.
 pub const VARIABLE: &str = "WIREUP_FABRIC_RECORDS";
 
-/// Where they are of a process of root's.
+/// Directory of the records of a process of root's.
 const OF_ROOT: &str = "/var/lib/wireup/fabric";
 
 /// Most bytes of one: a command of the site may have as many as the system takes for an argument.
@@ -36,7 +36,7 @@ pub(super) struct LockedGrantRecord {
     file: Option<(File, PathBuf)>,
 }
 
-/// The directory, if this user can have one.
+/// Returns the directory of the records, if this user can have one.
 fn directory() -> Option<PathBuf> {
     if let Some(given) = std::env::var_os(VARIABLE).filter(|given| !given.is_empty()) {
         return Some(given.into());
@@ -51,10 +51,10 @@ fn directory() -> Option<PathBuf> {
 }
 
 impl LockedGrantRecord {
-    /// A new one for a launch of this name.
+    /// Makes a new record for a launch of this name.
     ///
     /// # Errors
-    /// The system's: a credential without a record is none.
+    /// The system's error: a credential without a record is none.
     pub(super) fn new(name: &str) -> io::Result<Self> {
         let directory = directory().ok_or_else(|| io::Error::other("HOME is not set"))?;
         DirBuilder::new()
@@ -66,7 +66,7 @@ impl LockedGrantRecord {
         loop {
             let file = open(&path, true)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // A process that looks for records removes an empty one.
+                // A process that looks for records removes an empty record.
                 Err(Errno::WOULDBLOCK) if attempts.next().is_some() => {
                     thread::park_timeout(LOCK_PAUSE);
                     continue;
@@ -81,7 +81,7 @@ impl LockedGrantRecord {
         }
     }
 
-    /// None on disk.
+    /// Creates a record without a file on disk.
     pub(super) fn without_file() -> Self {
         Self { file: None }
     }
@@ -97,8 +97,8 @@ impl LockedGrantRecord {
         file.sync_data()
     }
 
-    /// What another process has left; nothing if that was killed before it asked for a credential, or the record cannot be
-    /// read, which is reported.
+    /// Reads the record of another process; `None` if that process was killed before its request for a grant, or if the
+    /// record cannot be read, which is reported.
     pub(super) fn read(&mut self) -> Option<GrantRecord> {
         let (file, path) = self.file.as_mut()?;
         let mut text = Vec::new();
@@ -123,7 +123,7 @@ impl LockedGrantRecord {
         record.inspect_err(unread).ok()
     }
 
-    /// Nothing is left to do.
+    /// Removes the record, since no work is left.
     pub(super) fn remove(&mut self) {
         if let Some((_, path)) = self.file.take() {
             let _ = fs::remove_file(path);
@@ -138,7 +138,7 @@ fn open(path: &Path, new: bool) -> io::Result<File> {
     options.custom_flags(flags.cast_signed()).open(path)
 }
 
-/// Those that no process works on. They are locked now.
+/// Locks and returns the records on which no process works.
 pub(super) fn lock_leftovers() -> Vec<LockedGrantRecord> {
     let entries = directory().and_then(|directory| fs::read_dir(directory).ok());
     let entries = entries.into_iter().flatten().flatten();

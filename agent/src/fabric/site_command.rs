@@ -1,7 +1,7 @@
 //! A command of the site in place of a REST service.
 //!
 //! It is executed as `COMMAND create`, with the request's body on standard input, `COMMAND auth ID`, `COMMAND revoke ID`
-//! and `COMMAND list NAME`. Standard output has what a service would answer. Exit codes: 0, 3 (no such service), 4 (cannot
+//! and `COMMAND list NAME`. Standard output has the answer of a service. Exit codes: 0, 3 (no such service), 4 (cannot
 //! do that); any other is a failure, whose first line on standard error is shown.
 
 use std::process::Stdio;
@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 use wireup_core::fabric::manager_rest::{ANSWER_MAX, ManagerReply, ManagerRequest};
 
-/// How long one execution may take.
+/// Timeout of one execution.
 const LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) struct SiteCommand(Vec<String>);

@@ -26,16 +26,16 @@ use wireup_core::job::spec::FabricSpec;
 use crate::site_services::{self, FileError};
 use crate::tls::verify;
 
-/// How long one request may take.
+/// Timeout of one request.
 const LIMIT: Duration = Duration::from_secs(15);
 
 /// Most bytes of a token.
 const TOKEN_MAX: usize = 16 * 1024;
 
-/// Why a service cannot be asked.
+/// Reason for which a service cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ServiceError {
-    #[error("{address} is no address")]
+    #[error("invalid address {address}")]
     Address { address: String },
     #[error("--fabric-ca {0}")]
     Authorities(FileError),
@@ -46,7 +46,7 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// How a service with `https` is known.
+/// TLS settings for a service with `https`.
 struct ServiceTls {
     connector: TlsConnector,
     name: ServerName<'static>,
@@ -59,7 +59,7 @@ pub(super) struct ServiceUrl {
     port: u16,
     /// In front of the paths of requests.
     base: String,
-    /// As a client names it in `Host`.
+    /// Address in the form of the `Host` header.
     authority: String,
     tls: Option<ServiceTls>,
     token: Option<PathBuf>,
@@ -117,7 +117,7 @@ impl ServiceUrl {
         }
     }
 
-    /// A connection to the service, or the answer if there is none.
+    /// Returns a connection to the service, or the answer if there is none.
     async fn connect(&self) -> Result<Box<dyn Stream>, ManagerReply> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await;
         let stream = stream.map_err(|error| ManagerReply::Unsent(chain(&error)))?;
@@ -167,7 +167,7 @@ impl ServiceUrl {
     }
 }
 
-/// The header with the token of a file.
+/// Returns the header with the token of a file.
 fn token(path: &Path) -> Result<HeaderValue, AnyError> {
     let named = |error: AnyError| format!("--fabric-token {}: {error}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| named(error.into()))?;
@@ -182,7 +182,7 @@ fn token(path: &Path) -> Result<HeaderValue, AnyError> {
     Ok(value)
 }
 
-/// What became of a request to a service with which there is no TLS, because of its certificate or of something else.
+/// Converts an error before the end of the TLS handshake: one of the service's certificate, or another one.
 fn without_tls(error: &io::Error, authorities: &Path) -> ManagerReply {
     use CertificateError::{BadSignature, InvalidPurpose, InvalidPurposeContext, UnknownIssuer};
     use rustls::Error::{InvalidCertificate, InvalidMessage, PeerIncompatible};
@@ -203,7 +203,7 @@ fn without_tls(error: &io::Error, authorities: &Path) -> ManagerReply {
     })
 }
 
-/// An error with its causes, which hyper hides.
+/// Returns the text of an error with its causes, which hyper hides.
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     if let Some(refused) = error.downcast_ref::<io::Error>()
         && refused.get_ref().is_none()

@@ -20,13 +20,13 @@ use tokio::time::timeout;
 use wireup_core::job::hosts::PORT;
 use wireup_core::job::hosts::lookup::{FoundHost, SERVICE};
 
-/// How long a server may take to say which SRV records there are.
+/// Timeout of a server's answer with SRV records.
 const SRV_LIMIT: Duration = Duration::from_secs(5);
 
 /// Names whose addresses are looked up at the same time.
 const LOOKUPS: usize = 32;
 
-/// Why a name has no addresses.
+/// Error: a name has no addresses.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", words(.0))]
 pub(super) struct LookupError(#[from] io::Error);
@@ -45,14 +45,14 @@ impl DnsHosts {
         }
     }
 
-    /// The hosts that there are now.
+    /// Returns the current hosts.
     ///
     /// # Errors
     /// If the name has no addresses.
     pub(super) async fn find_hosts(&self) -> Result<Vec<FoundHost>, LookupError> {
         let services = timeout(SRV_LIMIT, self.services());
         let (services, at_name) = tokio::join!(services, addresses(&self.name, PORT));
-        // That there is no such record says nothing of addresses, and nor does a server that cannot tell.
+        // A missing SRV record, or a server that fails, does not affect the addresses.
         let services = services.unwrap_or_default();
         if services.is_empty() {
             let found: Vec<IpAddr> = at_name?.iter().map(SocketAddr::ip).collect();
@@ -83,7 +83,7 @@ impl DnsHosts {
         BTreeSet::new()
     }
 
-    /// The names that are tried, in the order of the C library.
+    /// Returns the names that are tried, in the order of the C library.
     fn candidates(&self, resolver: &StubResolver) -> Vec<String> {
         let name = format!("{SERVICE}.{}", self.name);
         if name.ends_with('.') {
@@ -107,7 +107,7 @@ async fn services(resolver: &StubResolver, name: &str) -> io::Result<BTreeSet<(S
         let record = record.map_err(io::Error::other)?;
         found.insert((record.data().target().to_string(), record.data().port()));
     }
-    // "." says that there is no such service. Source: RFC 2782.
+    // A target "." means that the service does not exist. Source: RFC 2782.
     found.retain(|(target, _)| !matches!(&**target, "" | "."));
     Ok(found)
 }
@@ -116,7 +116,7 @@ async fn addresses(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(tokio::net::lookup_host((name, port)).await?.collect())
 }
 
-/// The system's words, without what the library puts in front of them.
+/// Returns the system's text of an error, without the library's prefix.
 fn words(error: &io::Error) -> String {
     let text = error.to_string();
     let front = "failed to lookup address information: ";

@@ -23,7 +23,7 @@ pub(super) struct EtcdHosts {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What was last read, if it was.
+    /// Revision of the last read; `None` before it.
     revision: Option<i64>,
     /// Keys that were named as no registrations.
     reported_keys: BTreeSet<Vec<u8>>,
@@ -40,7 +40,7 @@ impl EtcdHosts {
         })
     }
 
-    /// The hosts that there are now.
+    /// Returns the current hosts.
     pub(super) async fn find_hosts(&self) -> Result<Vec<FoundHost>, HostSearchFailure> {
         self.state
             .lock()
@@ -57,7 +57,7 @@ impl EtcdHosts {
                     if state.reported_keys.insert(key.key.clone()) {
                         let key = String::from_utf8_lossy(&key.key).into_owned();
                         eprintln!(
-                            "wireup: etcd's key {key:?} is no registration of an agent and is left out"
+                            "wireup: etcd key {key:?} ignored: not a registration of an agent"
                         );
                     }
                 }
@@ -88,14 +88,14 @@ impl EtcdHosts {
         let Some(revision) = revision else {
             return sleep(pause).await;
         };
-        // One that cannot be watched is looked at again.
+        // A cluster that cannot be watched is asked again.
         if let Ok(Err(_)) = timeout(limit, self.etcd.changed(&self.prefix, revision)).await {
             sleep(pause).await;
         }
     }
 }
 
-/// What a key says, if it is one that an agent has made and `--hosts` would take.
+/// Parses a key; `None` unless an agent has written it and `--hosts` accepts its host.
 fn registration(key: &[u8], value: &[u8], prefix: &str) -> Option<HostRegistration> {
     let found: HostRegistration = serde_json::from_slice(value).ok()?;
     let name = key.strip_prefix(prefix.as_bytes())?;

@@ -1,5 +1,5 @@
-//! What a launch is, as every agent of it knows: from the launcher at the first one, from the parent
-//! at the others.
+//! Description of a launch that all its agents have: from the launcher at the first agent, from the parent at the
+//! others.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,28 +27,28 @@ const NAME_MAX: usize = 253;
 /// Longest address of a node, in bytes: a name, brackets, a port.
 const ADDRESS_MAX: usize = 300;
 
-/// What a node costs besides its bytes.
+/// Cost of a node in addition to its bytes.
 const MEMBER: usize = 128;
 
 /// Most other agents that one agent contacts for a launch; those of nodes that join are others.
 const CHILDREN_MAX: u32 = 4096;
 
-/// What proves that a stream belongs to a launch. Never shown.
+/// Token that proves that a stream belongs to a launch. It is never shown.
 #[derive(Clone, Copy)]
 pub struct LaunchToken([u8; 32]);
 
 /// A launch. Shared by everything at this agent that works for it.
 #[derive(Debug)]
 pub struct LaunchDescriptor {
-    /// Its name, 1 to [`LAUNCH_MAX`] bytes.
+    /// Name of the launch, 1 to [`LAUNCH_MAX`] bytes.
     pub launch: String,
-    /// What a scheduler calls it; empty if none does.
+    /// Id of the job at a scheduler; empty without a scheduler.
     pub scheduled: String,
     pub token: LaunchToken,
-    /// As whom its steps run.
+    /// User id of the launch's steps.
     pub uid: u32,
     pub spread: LaunchTree,
-    /// What the steps need to know.
+    /// Launch description for the steps.
     pub description: Bytes,
     /// Encoded [`v1::LaunchDescriptor`] for the children.
     pub bytes: Bytes,
@@ -56,7 +56,7 @@ pub struct LaunchDescriptor {
     reservation: ByteReservation,
 }
 
-/// What cannot be a launch.
+/// Error: the description of a launch is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LaunchDescriptorError {
     #[error(
@@ -72,7 +72,7 @@ pub enum LaunchDescriptorError {
          --star-limit or --tree-width"
     )]
     Children(u32),
-    /// Its user has used up his share.
+    /// The user's budget is used up.
     #[error(transparent)]
     Spent(#[from] BudgetExceeded),
     /// The name of a node.
@@ -81,7 +81,7 @@ pub enum LaunchDescriptorError {
     /// The address of a node.
     #[error("node {name} has the address {address:?}; use HOST:PORT, or [ADDRESS]:PORT for IPv6")]
     Address { name: String, address: String },
-    /// Names are how agents know each other.
+    /// A name that two nodes have; agents know each other by their names.
     #[error("node {0} is given twice")]
     Twice(String),
     /// Too much for agents to hold.
@@ -92,21 +92,20 @@ pub enum LaunchDescriptorError {
     /// A node that is none of the launch.
     #[error("node {node} of a launch over {nodes}")]
     Node {
-        /// The requested number.
         node: u32,
-        /// How many there are.
+        /// Number of the launch's nodes.
         nodes: usize,
     },
     /// The token has another length than every token.
     #[error("a token of {0} bytes, where 32 are needed")]
     Token(usize),
-    /// Not an encoded opening.
+    /// The bytes cannot be decoded.
     #[error("an opening that cannot be read: {0}")]
     Encoding(String),
 }
 
 impl LaunchToken {
-    /// A new one.
+    /// Creates a random token.
     ///
     /// # Panics
     /// If the system has no random numbers.
@@ -119,7 +118,7 @@ impl LaunchToken {
         Self(bytes)
     }
 
-    /// As it goes to a child.
+    /// Returns the token in the form for a child.
     pub fn to_bytes(self) -> Bytes {
         Bytes::copy_from_slice(&self.0)
     }
@@ -149,7 +148,7 @@ impl fmt::Debug for LaunchToken {
 }
 
 impl LaunchDescriptor {
-    /// The launch that a launcher asks for.
+    /// Makes the launch that a launcher asks for.
     ///
     /// # Errors
     /// [`LaunchDescriptorError`].
@@ -174,14 +173,14 @@ impl LaunchDescriptor {
         known.described(description.into())
     }
 
-    /// The parts that are still needed after the launch has been opened at all agents.
+    /// Removes the parts that are no longer needed after the launch has been opened at all agents.
     pub fn without_description(mut self) -> Self {
         self.description = Bytes::new();
         self.bytes = Bytes::new();
         self
     }
 
-    /// The same launch with more nodes, as sent to these.
+    /// Returns the launch with more nodes, in the form for these nodes.
     ///
     /// # Errors
     /// [`LaunchDescriptorError`].
@@ -203,7 +202,7 @@ impl LaunchDescriptor {
         known.described(growth.description.clone())
     }
 
-    /// The same launch, of which nodes were to be that cannot: their numbers are used up.
+    /// Returns the launch with placeholders for nodes that cannot join: their numbers are used up.
     pub fn without(mut self, nodes: usize) -> Self {
         let nobody = NodeAddress {
             name: "-".to_owned(),
@@ -219,7 +218,7 @@ impl LaunchDescriptor {
         self
     }
 
-    /// With the data for its steps, and the form for children.
+    /// Adds the data for its steps, and the form for children.
     fn described(self, description: Bytes) -> Result<Self, LaunchDescriptorError> {
         check(&self.launch, &self.scheduled, &self.spread)?;
         let account = Arc::clone(self.reservation.account());
@@ -243,7 +242,7 @@ impl LaunchDescriptor {
         })
     }
 
-    /// The launch from a parent, with the contents of its first Hello and all openings, which are
+    /// Makes the launch from a parent, with the contents of its first Hello and all openings, which are
     /// [kept](BudgetAccount::keep).
     ///
     /// # Errors
@@ -282,21 +281,21 @@ impl LaunchDescriptor {
         })
     }
 
-    /// The tree over its nodes.
+    /// Returns the tree over its nodes.
     pub fn tree(&self) -> RoutingTree {
         self.spread.tree()
     }
 
-    /// One of its nodes.
+    /// Returns one of its nodes.
     ///
     /// # Panics
-    /// If it is none of them.
+    /// If the launch has no such node.
     pub fn member(&self, node: NodeId) -> &NodeAddress {
         &self.spread.nodes[node.0 as usize]
     }
 }
 
-/// What the nodes of a launch take.
+/// Reserves the bytes of a launch's nodes.
 fn hold(
     spread: &LaunchTree,
     account: &Arc<BudgetAccount>,

@@ -25,14 +25,14 @@ const READ: usize = 16 * 1024;
 /// Most parts of one write.
 const PARTS: usize = 16;
 
-/// What a neighbour sent.
+/// Input from a neighbour.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkInput {
-    /// Something to carry.
+    /// Frame to be routed.
     Carried(RoutedFrame),
     /// A message for this agent, or a part of it.
     Control {
-        /// It continues in the next one.
+        /// Whether the message continues in the next frame.
         more: bool,
         /// At most [`BODY_MAX`] bytes.
         body: Bytes,
@@ -41,7 +41,7 @@ pub enum LinkInput {
     Sign(LivenessMessage),
 }
 
-/// Why a link cannot be read on.
+/// Reason for which a link cannot be read any more.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     #[error(transparent)]
@@ -49,15 +49,15 @@ pub enum LinkError {
     /// The bytes are no frames.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// Its message about the link is invalid.
-    #[error("a sign of life that is none")]
+    /// Invalid message about the link itself.
+    #[error("invalid liveness message")]
     Sign,
     /// The neighbour closed the link within a frame.
     #[error("the connection ended within a frame")]
     Cut,
 }
 
-/// Both directions of a link of a user.
+/// Makes both directions of a link of a user.
 pub fn link(socket: UnixStream, account: &Arc<BudgetAccount>) -> (LinkReader, LinkWriter) {
     let (read, write) = socket.into_split();
     let reader = LinkReader {
@@ -85,7 +85,7 @@ pub struct LinkReader {
 }
 
 impl LinkReader {
-    /// The next frame of the bytes that are there.
+    /// Parses the next frame of the received bytes.
     fn parse(&mut self) -> Result<Option<LinkInput>, LinkError> {
         let Some(header) = Header::decode(&self.bytes)? else {
             return Ok(None);
@@ -110,7 +110,7 @@ impl LinkReader {
         }))
     }
 
-    /// Waits until something has come, or the end. Takes next to no memory while it waits.
+    /// Waits for the first bytes, or the end. Takes next to no memory while it waits.
     pub async fn first(&mut self) {
         if self.bytes.is_empty() {
             self.bytes.reserve(HEADER);
@@ -120,7 +120,7 @@ impl LinkReader {
         }
     }
 
-    /// The next frame of what the socket holds already; `None` when it holds no whole one.
+    /// Returns the next frame that is complete in the socket; `None` without one.
     pub fn next_now(&mut self) -> Option<Result<LinkInput, LinkError>> {
         loop {
             match self.parse() {
@@ -185,9 +185,9 @@ pub struct LinkWriter {
     /// Headers and small bodies behind the queue.
     tail: BytesMut,
     waiting: usize,
-    /// What of that is copied here.
+    /// Bytes of `waiting` that were copied here.
     reservation: ByteReservation,
-    /// The neighbour is gone: queued data is dropped.
+    /// Whether the neighbour is gone: queued data is dropped.
     broken: bool,
 }
 
@@ -207,10 +207,10 @@ impl LinkWriter {
         self.push(&header, &packet.body)
     }
 
-    /// Queues a word about the link.
+    /// Queues a message about the link.
     ///
     /// # Errors
-    /// [`QueueFull`]; it is dropped.
+    /// [`QueueFull`]; the message is dropped.
     pub fn sign(&mut self, sign: LivenessMessage) -> Result<(), QueueFull> {
         let body = Bytes::from(encode(&sign));
         let header = Header {
@@ -226,7 +226,7 @@ impl LinkWriter {
     /// Queues a control message, cut as needed.
     ///
     /// # Errors
-    /// [`QueueFull`]; what of it is queued already is useless.
+    /// [`QueueFull`]; the part that is queued already is useless.
     pub fn control(&mut self, message: &Bytes) -> Result<(), QueueFull> {
         let mut rest = message.clone();
         loop {
@@ -272,8 +272,8 @@ impl LinkWriter {
         Ok(())
     }
 
-    /// Writes queued data; ready when nothing is left. A neighbour that is gone is no error: the
-    /// read side reports it.
+    /// Writes queued data; ready when nothing is left. A neighbour that is gone is no error: the read side reports its
+    /// end.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.tail.is_empty() {
             self.queue.push_back(self.tail.split().freeze());

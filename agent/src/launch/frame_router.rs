@@ -6,11 +6,11 @@ pub use wireup_core::link::agent_protocol::NodeReturned;
 use wireup_core::link::router;
 pub use wireup_core::link::router::{Neighbour, NodeLoss, Router, TreePosition};
 
-/// See [`router::RoutedFrame`].
+/// Frame of a launch; see [`router::RoutedFrame`].
 pub type RoutedFrame = router::RoutedFrame<Bytes>;
-/// See [`router::GrowthRequest`].
+/// Nodes that join; see [`router::GrowthRequest`].
 pub type GrowthRequest = router::GrowthRequest<Bytes>;
-/// See [`router::RouterEvent`].
+/// Input of the router; see [`router::RouterEvent`].
 pub type RouterEvent = router::RouterEvent<Bytes>;
-/// See [`router::RouterAction`].
+/// Output of the router; see [`router::RouterAction`].
 pub type RouterAction = router::RouterAction<Bytes>;

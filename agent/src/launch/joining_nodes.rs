@@ -13,13 +13,13 @@ use wireup_core::link::agent_protocol::{AgentRequest, LaunchSummary};
 use wireup_core::link::frame::BODY_MAX;
 use wireup_core::link::{DecodeError, decode};
 
-/// Invalid messages about new nodes. The texts follow "sent".
+/// Reason for which a message about new nodes is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum GrowthError {
-    /// More than [`OPENING_MAX`].
+    /// Longer than [`OPENING_MAX`] bytes.
     #[error("more than {} MiB about nodes that are to join a launch", OPENING_MAX >> 20)]
     Long,
-    /// Its user has nothing left.
+    /// The user's budget is used up.
     #[error("nodes that are to join, but {0}")]
     Spent(#[from] BudgetExceeded),
     /// The launch is open already.
@@ -27,21 +27,21 @@ pub enum GrowthError {
     Second,
     #[error("a request that cannot be read: {0}")]
     Request(DecodeError),
-    /// More nodes than a launch may have.
+    /// The launch would have too many nodes.
     #[error("{0} nodes that are to join")]
     Count(usize),
     #[error("nodes to join that cannot be read: {0}")]
     Message(#[from] prost::DecodeError),
 }
 
-/// What a launcher sends to its agent when its launch is open.
+/// Message of a launcher to its agent while its launch is open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LauncherMessage {
     Growth(GrowthRequest),
     Ended(LaunchSummary),
 }
 
-/// A growth that comes in pieces.
+/// A growth that arrives in pieces.
 #[derive(Debug)]
 pub struct GrowthAssembler {
     buffer: BytesMut,
@@ -49,7 +49,7 @@ pub struct GrowthAssembler {
 }
 
 impl GrowthAssembler {
-    /// Of a launch of this user.
+    /// Creates an assembler for a launch of this user.
     pub fn new(account: &Arc<BudgetAccount>) -> Self {
         Self {
             buffer: BytesMut::new(),
@@ -72,7 +72,7 @@ impl GrowthAssembler {
         Ok(Some(self.reservation.account().count_message(whole)))
     }
 
-    /// Takes what a launcher sent.
+    /// Takes a piece that a launcher sent.
     ///
     /// # Errors
     /// [`GrowthError`]
@@ -98,7 +98,7 @@ impl GrowthAssembler {
         }
     }
 
-    /// Takes what another agent sent.
+    /// Takes a piece that another agent sent.
     ///
     /// # Errors
     /// [`GrowthError`]
@@ -118,7 +118,7 @@ impl GrowthAssembler {
     }
 }
 
-/// As it goes to another agent.
+/// Encodes a request for another agent, in pieces.
 pub fn pieces(growth: &GrowthRequest) -> impl Iterator<Item = v1::Grow> + use<> {
     let growth = v1::Growth {
         members: members_to(&growth.members),

@@ -10,32 +10,32 @@ use super::descriptor::LaunchToken;
 use super::frame_router::TreePosition;
 use crate::budget::{BudgetAccount, BudgetExceeded, Budgets, LaunchPermit};
 
-/// Why a launch is not taken.
+/// Reason for which a launch is refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LaunchRefusal {
     /// The agent ends with its last launch.
-    #[error("it is being stopped and takes no new launch")]
+    #[error("the agent is draining and takes no new launch")]
     Draining,
     /// The place is taken.
-    #[error("launch {0} is already there")]
+    #[error("launch {0} already exists at this agent")]
     Twice(String),
     /// The launch is known by another token.
-    #[error("launch {0} is already there, and the caller has another token than it")]
+    #[error("launch {0} already exists at this agent, with another token than the caller's")]
     Token(String),
-    /// Its user has no place left.
+    /// The user takes part in too many launches.
     #[error(transparent)]
     Spent(#[from] BudgetExceeded),
     /// The launch is known as another user's.
-    #[error("launch {launch} is already there for user id {owner}, not {uid}")]
+    #[error("launch {launch} already exists at this agent for user id {owner}, not {uid}")]
     User {
         launch: String,
         owner: u32,
-        /// Whose it would be.
+        /// User id of the caller that opens the launch.
         uid: u32,
     },
 }
 
-/// A launch that is known.
+/// A launch that is known to the agent.
 #[derive(Debug)]
 struct LaunchEntry {
     token: LaunchToken,
@@ -52,11 +52,11 @@ struct LaunchTable {
     /// Launchers that this agent started itself.
     launchers: usize,
     draining: bool,
-    /// Starts no launcher.
+    /// Whether the agent starts no launcher any more.
     refuses_launchers: bool,
     /// Drains as soon as it has a launch.
     single_launch: bool,
-    /// The steps of all launches are to end.
+    /// Whether the steps of all launches are to end.
     ending: bool,
 }
 
@@ -103,7 +103,7 @@ fn parts(place: TreePosition) -> (bool, bool) {
 }
 
 impl LaunchRegistry {
-    /// Without launches; places in them are of these budgets.
+    /// Makes a registry without launches; places in it belong to these budgets.
     pub fn new(budgets: Arc<Budgets>) -> Self {
         Self {
             budgets,
@@ -111,7 +111,7 @@ impl LaunchRegistry {
         }
     }
 
-    /// For one launch: takes no other, and is drained when it has ended.
+    /// Makes a registry for one launch: it takes no other, and is drained when that one has ended.
     pub fn single_launch(budgets: Arc<Budgets>) -> Self {
         let registry = Self::new(budgets);
         registry.lock().single_launch = true;
@@ -199,7 +199,7 @@ impl LaunchRegistry {
         }
     }
 
-    /// How many launches there are.
+    /// Returns the number of launches.
     pub fn count(&self) -> usize {
         self.lock().entries.len()
     }
@@ -243,7 +243,7 @@ impl LaunchRegistry {
         let _ = self.signals.send(signal);
     }
 
-    /// The signals that are sent to steps from now on.
+    /// Returns the signals that are sent to steps from now on.
     pub fn step_signals(&self) -> broadcast::Receiver<Signal> {
         self.signals.subscribe()
     }
@@ -275,7 +275,7 @@ impl Drop for RunningLauncher {
 }
 
 impl LaunchRegistration {
-    /// Of the launch's user.
+    /// Returns the account of the launch's user.
     pub fn account(&self) -> &Arc<BudgetAccount> {
         &self.account
     }

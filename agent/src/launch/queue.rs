@@ -1,7 +1,7 @@
-//! What waits to be sent on a gRPC stream.
+//! Messages that wait to be sent on a gRPC stream.
 //!
-//! Senders of frames are never blocked: output is bounded end to end by credit, fences by
-//! their data. A link that takes nothing for so long that [`LINK_MAX`] bytes wait for it is given up.
+//! Senders of frames are never blocked: output is bounded end to end by credit, fences by their data. A link on which
+//! [`LINK_MAX`] bytes wait is given up.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -14,20 +14,20 @@ use tokio_stream::Stream;
 
 use crate::budget::{BudgetAccount, BudgetExceeded, ByteReservation, COPIED};
 
-/// Most bytes that wait for one link. Twice what a fence of 100,000 ranks with 1 KiB each comes to.
+/// Most bytes that wait for one link. Twice the size of a fence of 100,000 ranks with 1 KiB each.
 pub const LINK_MAX: usize = 256 * 1024 * 1024;
 
-/// What a message costs besides its body: the envelope and its place in a queue.
+/// Cost of a message in addition to its body: the envelope and its place in a queue.
 pub const OVERHEAD: usize = 128;
 
-/// Why nothing more may wait for a link.
+/// Reason for which no further message may wait for a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum QueueFull {
-    /// It would be more than [`LINK_MAX`].
-    #[error("it does not take what is sent to it: {} MiB wait", LINK_MAX >> 20)]
+    /// The link's queue would exceed [`LINK_MAX`] bytes.
+    #[error("the peer does not read: {} MiB are queued", LINK_MAX >> 20)]
     Link,
     /// Something waits already, and its user has nothing left.
-    #[error("it does not take what is sent to it, and {0}")]
+    #[error("the peer does not read, and {0}")]
     User(#[from] BudgetExceeded),
 }
 
@@ -55,7 +55,7 @@ struct QueuedMessage<T> {
     _held: ByteReservation,
 }
 
-/// An empty queue, of a user.
+/// Makes an empty queue of a user.
 pub fn queue<T>(account: &Arc<BudgetAccount>) -> (LinkQueue<T>, LinkQueueReceiver<T>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
@@ -68,7 +68,7 @@ pub fn queue<T>(account: &Arc<BudgetAccount>) -> (LinkQueue<T>, LinkQueueReceive
 }
 
 impl<T> LinkQueue<T> {
-    /// Whose it is.
+    /// Returns the account of the queue's user.
     pub fn account(&self) -> &Arc<BudgetAccount> {
         &self.account
     }

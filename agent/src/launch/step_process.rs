@@ -28,7 +28,7 @@ use wireup_core::link::agent_protocol::{StepReport, VERSION};
 use wireup_core::link::decode;
 use wireup_sys::spawn::Child;
 
-/// How long a step may run after it has closed its link. Then it is killed.
+/// Time for which a step may run after it has closed its link. Then it is killed.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// A step's process, from when there is one.
@@ -39,7 +39,7 @@ pub struct StepProcess(Arc<StepProcessState>);
 struct StepProcessState {
     fd: OnceLock<(AsyncFd<OwnedFd>, SignalHandle)>,
     pid: OnceLock<i32>,
-    /// How long it was silent when it was given up.
+    /// Time for which the step was silent when it was given up.
     given_up: OnceLock<Duration>,
 }
 
@@ -95,8 +95,8 @@ pub fn start(
 
 impl StepProcess {
     fn watch(&self, child: Child, signal_handle: SignalHandle) -> io::Result<()> {
-        // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; its
-        // readiness is all that is asked for.
+        // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; only its readiness is asked
+        // for.
         let fd = unsafe { AsyncFd::register_with_interest(child.pidfd, Interest::READABLE) }?;
         // Watched once, by the future that starts it.
         let _ = self.0.pid.set(child.pid.as_raw_nonzero().get());
@@ -124,12 +124,12 @@ impl StepProcess {
         known.is_some()
     }
 
-    /// Its number, once it is started.
+    /// Returns the process id, once the step is started.
     pub fn pid(&self) -> Option<i32> {
         self.0.pid.get().copied()
     }
 
-    /// Ends it because it was silent for so long.
+    /// Ends the step because it was silent for this time.
     pub fn kill_for_silence(&self, silence: Duration) {
         // The first one counts.
         let _ = self.0.given_up.set(silence);
@@ -167,7 +167,7 @@ impl StepProcess {
     }
 }
 
-/// Why there is no step.
+/// Reason for which there is no step.
 #[derive(Debug, thiserror::Error)]
 enum StepSpawnError {
     #[error("this agent ends")]
@@ -184,17 +184,17 @@ enum StepSpawnError {
     },
 }
 
-/// What a step sends, and then its end.
+/// Messages of a step, and then its end.
 pub struct StepEvents {
     reader: LinkReader,
     process: StepProcess,
-    /// Until it is started.
+    /// Start of the step; `None` once it is complete.
     starting: Option<BoxFuture<'static, Result<(), StepSpawnError>>>,
-    /// Why the link was closed, once it is.
+    /// Reason for which the link was closed, once it is.
     closed: Option<Option<LinkError>>,
-    /// How the process ended, once it has.
+    /// Text about the end of the process, once it has ended.
     exit_text: Option<String>,
-    /// Its version, if that is not the agent's.
+    /// Version of the step, if it differs from the agent's.
     other_version: Option<u32>,
     linger: Pin<Box<Sleep>>,
     done: bool,

@@ -11,7 +11,7 @@ use wireup_core::job::clock::Moment;
 use wireup_core::link::liveness::{LivenessAction, LivenessMonitor};
 use wireup_sys::procfs;
 
-/// See the module.
+/// Monitor of a step's liveness, with its timer.
 #[derive(Debug)]
 pub struct StepWatch {
     watch: LivenessMonitor,
@@ -21,7 +21,7 @@ pub struct StepWatch {
 }
 
 impl StepWatch {
-    /// Over a step that is about to be started, and may be silent for so long.
+    /// Watches a step that is about to be started, and may be silent for this time.
     pub fn new(silence: Duration) -> Self {
         let watch = LivenessMonitor::new(silence, Moment::default());
         Self {
@@ -32,7 +32,7 @@ impl StepWatch {
         }
     }
 
-    /// How long it may be silent.
+    /// Returns the longest accepted silence.
     pub fn limit(&self) -> Duration {
         self.watch.limit()
     }
@@ -41,13 +41,13 @@ impl StepWatch {
         Moment(self.origin.elapsed())
     }
 
-    /// It has given a sign of life.
+    /// Notes a sign of life.
     pub fn on_alive(&mut self) {
         let now = self.now();
         self.watch.on_contact(now);
     }
 
-    /// It has ended.
+    /// Stops the monitor, since the step has ended.
     pub fn end(&mut self) {
         self.is_ended = true;
     }

@@ -1,4 +1,4 @@
-//! The agent beside the launcher: makes the launch's authority, starts the agents of all hosts, and serves the one
+//! Agent on the launcher's host: creates the launch's authority, starts the agents of all hosts, and serves the one
 //! connection that it inherits.
 
 use std::io::{self, Read as _};
@@ -25,10 +25,10 @@ use wireup::plan::batch_systems::AGENT;
 use wireup_core::job::spec::AgentLaunchCommand;
 use wireup_core::link::decode;
 
-/// How long the agents' commands may take to end after their standard input has.
+/// Time for the agents' commands to end after the end of their standard input.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
-/// The same after SIGTERM.
+/// Time for the agents' commands to end after SIGTERM.
 const TERM_LIMIT: Duration = Duration::from_secs(2);
 
 /// Serves the launcher that has started this process: its link is [`LINK`], and an encoded [`AgentLaunchCommand`] comes on
@@ -135,7 +135,8 @@ fn start(
     (0..starter.parts.len()).filter(used).map(one).collect()
 }
 
-/// The file of a command. Links to wireup in its place (`wireup install-links`) would start a launch in place of agents.
+/// Returns the file of a command. Links to wireup in its place (`wireup install-links`) would start a launch in place
+/// of agents.
 fn program(name: &str) -> PathBuf {
     let own = std::env::current_exe().and_then(|own| own.with_file_name("wireup").canonicalize());
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -204,7 +205,7 @@ impl StarterProcess {
     }
 }
 
-/// The host and port in a line, which a command may have put words in front of.
+/// Returns the host and port in a line, which a command may have prefixed with other words.
 fn ready(line: &str) -> Option<(String, u16)> {
     let (_, found) = line.split_once(READY)?;
     let (host, port) = found.trim().split_once(' ')?;

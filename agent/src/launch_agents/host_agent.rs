@@ -18,13 +18,13 @@ use crate::proto::v1::peer_server::PeerServer;
 use crate::tls::{self, Heartbeat};
 use wireup::failure::CommandError;
 
-/// How long a launch may take to end when it is to.
+/// Longest time for the end of a launch after the request.
 const END_LIMIT: Duration = Duration::from_secs(20);
 
 /// The command of this process.
 pub const COMMAND: &str = "for-launch";
 
-/// What Slurm calls this host.
+/// Variable in which Slurm names this host.
 const SLURM_NAME: &str = "SLURMD_NODENAME";
 
 /// Serves until the launch has ended, or standard input has. `name` is the host's name in the launch, if the command

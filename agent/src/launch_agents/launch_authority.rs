@@ -12,10 +12,10 @@ use wireup::failure::{AnyError, CommandError};
 /// Longer than a launch lasts. Certificates are checked when a connection is made.
 const DAYS: u32 = 3650;
 
-/// The last line.
+/// Last line of the text.
 const END: &str = "end";
 
-/// What the agents of a launch get.
+/// Authority and hosts, for the agents of a launch.
 pub(super) struct LaunchCertificates {
     pub(super) hosts: Vec<String>,
     pair: CertificatePair,
@@ -30,19 +30,19 @@ fn validity() -> Validity {
 }
 
 impl LaunchCertificates {
-    /// A new authority, for a launch that may use these hosts.
+    /// Makes a new authority, for a launch that may use these hosts.
     pub(super) fn new(hosts: Vec<String>) -> Result<Self, CommandError> {
         let pair = Authority::init("launch", validity()).map_err(failed)?;
         Ok(Self { hosts, pair })
     }
 
-    /// As it is sent.
+    /// Returns the text that is sent.
     pub(super) fn text(&self) -> String {
         let CertificatePair { certificate, key } = &self.pair;
         format!("{}\n{key}\n{certificate}\n{END}\n", self.hosts.join(","))
     }
 
-    /// Reads what was sent, and no byte that follows its last line.
+    /// Reads the sent lines, and no byte after the last one.
     pub(super) fn read(mut from: impl BufRead) -> io::Result<Self> {
         let mut lines = Vec::new();
         loop {
@@ -71,7 +71,7 @@ impl LaunchCertificates {
         })
     }
 
-    /// The credentials of one agent, which exist in its memory only.
+    /// Makes the credentials of one agent, which exist in its memory only.
     pub(super) fn credentials(&self, name: &str) -> Result<Arc<TlsConfigs>, CommandError> {
         let CertificatePair { certificate, key } = &self.pair;
         let authority = Authority::load(certificate, key).map_err(failed)?;

@@ -42,16 +42,16 @@ pub use wireup::plan::batch_systems::TASK_CALLER as CALLER;
 /// The command of the task: then the caller's address and fingerprint, and the words to execute.
 pub const TASK: &str = "tm-task";
 
-/// What starts a task on a host of the job.
+/// Command that starts a task on a host of the job.
 const STARTER: &str = "pbs_tmrsh";
 
 /// The secret of a job, which all its tasks have.
 const COOKIE: &str = "PBS_JOBCOOKIE";
 
-/// How long a connection may take to prove that it is the task's.
+/// Timeout for the proof that a connection is the task's.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// How long the starter may take to end after its task.
+/// Time for the starter to end after its task.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// Connections that a caller takes until one has proved that it is the task's.
@@ -135,7 +135,7 @@ pub fn caller(words: Vec<String>) -> Result<u8, CommandError> {
     })
 }
 
-/// The first connection that proves to be the task's; `None` after too many that do not.
+/// Returns the first connection that proves to be the task's; `None` after too many that do not.
 async fn admitted(
     listener: &TcpListener,
     caller: &TaskCaller,
@@ -208,7 +208,7 @@ pub fn task(words: Vec<String>) -> Result<u8, CommandError> {
     })
 }
 
-/// Copies until there is no more, and closes what it was copied to.
+/// Copies until the end of the input, and closes the output.
 async fn carry(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
     let _ = copy(&mut from, &mut to).await;
     let _ = to.shutdown().await;

@@ -55,7 +55,7 @@ impl LaunchTask {
         }
     }
 
-    /// Passes a piece of word of nodes that join on to the root.
+    /// Passes a piece of the announcement of joining nodes on to the root.
     pub(super) fn pass_on(&mut self, piece: v1::Grow) -> Option<RouterEvent> {
         let root = NodeId(0);
         let queue = self.children.get_mut(&root)?.queue.as_mut()?;

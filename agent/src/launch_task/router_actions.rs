@@ -1,4 +1,4 @@
-//! Carries out what the router asks for.
+//! Execution of the actions that the router asks for.
 
 use prost::bytes::Bytes;
 use tokio::time::Instant;

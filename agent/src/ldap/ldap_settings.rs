@@ -1,7 +1,7 @@
-//! How a directory is reached: its URL, then variables of the environment as ldap.conf(5) has them, then a file, `ldap.toml`,
-//! for what they do not say.
+//! Settings for a directory: its URL, then variables of the environment as in ldap.conf(5), then a file, `ldap.toml`,
+//! for the missing values.
 //!
-//! Rule: a password goes over TLS, a Unix socket or the loopback interface, and never comes from a command line.
+//! Rule: a password is sent only over TLS, a Unix socket or the loopback interface, and never read from a command line.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -23,16 +23,16 @@ use wireup_core::duration::ConfiguredDuration;
 const FILE: &str = "ldap.toml";
 const OF_SYSTEM: &str = "/etc/wireup/ldap.toml";
 
-/// Names another file.
+/// Variable with the path of another settings file.
 const NAMED: &str = "WIREUP_LDAP_SETTINGS";
 
 /// Bounds of the time after which a launch is gone that does not renew its entry. Servers count whole seconds.
 const TTL: RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(3600);
 
-/// Why a directory cannot be used as it is configured.
+/// Error in the settings for a directory.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LdapSettingsError {
-    #[error("{0:?} is no URL of a directory: {1}")]
+    #[error("invalid directory URL {0:?}: {1}")]
     Url(String, String),
     #[error(
         "where in the directory are the names? Write ldap://HOST/BASE, or base = \"ou=names,dc=example,dc=org\" into {}",
@@ -53,7 +53,7 @@ pub(crate) enum LdapSettingsError {
     Ttl(Duration),
 }
 
-/// The file.
+/// Contents of the settings file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct LdapConfigFile {
@@ -65,11 +65,11 @@ struct LdapConfigFile {
     ttl: Option<ConfiguredDuration>,
 }
 
-/// As whom the directory is used.
+/// Identity with which the directory is used.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Bind {
     Anonymous,
-    /// As the user whom the kernel names to the server (SASL EXTERNAL).
+    /// User that the kernel reports to the server (SASL EXTERNAL).
     External,
     Password {
         dn: String,
@@ -87,7 +87,7 @@ impl fmt::Debug for Bind {
     }
 }
 
-/// How a directory is reached, and where in it names are.
+/// Settings for a directory, and the place of the names in it.
 #[derive(Debug)]
 pub(crate) struct LdapSettings {
     pub(super) url: Url,
@@ -96,12 +96,12 @@ pub(crate) struct LdapSettings {
     pub(super) tls: Option<Arc<ClientConfig>>,
     /// Below it the names are.
     pub(crate) base: String,
-    /// After which a launch is gone that does not renew its entry.
+    /// Time after which a launch that does not renew its entry is gone.
     pub(crate) ttl: Duration,
 }
 
 impl LdapSettings {
-    /// Of this process, for the directory at a URL.
+    /// Reads the settings of this process, for the directory at a URL.
     pub(crate) fn load(url: &str) -> Result<Self, LdapSettingsError> {
         let named = std::env::var_os(NAMED).map(PathBuf::from);
         let own = named.or_else(|| default_directory(FILE, "").ok());
@@ -220,7 +220,7 @@ mod tests {
         let no_ttl = "starttls = false\nttl = 2";
         let no_authority = "cacert = '/nowhere/ca'";
         for (url, file, variables, part) in [
-            ("ldap://h:x/dc=a", "", &[][..], "is no URL of a directory"),
+            ("ldap://h:x/dc=a", "", &[][..], "invalid directory URL"),
             (
                 "ldap://h",
                 "starttls = false",

@@ -22,14 +22,14 @@ pub struct Socket {
     inode: u64,
 }
 
-/// Why there is no socket.
+/// Reason for which the socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Another agent has it.
     #[error("an agent listens on {} already; end it, or name another socket (--socket)", .0.display())]
     Taken(PathBuf),
-    /// Something else is there.
-    #[error("{} is in the way: it is no socket; remove it, or name another (--socket)", .0.display())]
+    /// Another file is in place of the socket.
+    #[error("{} is not a socket; remove it, or choose another with --socket", .0.display())]
     InTheWay(PathBuf),
     /// Others could put their own socket there.
     #[error("the directory {} is not this user's alone (it must belong to the user, and no other user may write to it)", .0.display())]
@@ -69,7 +69,7 @@ impl Socket {
         })
     }
 
-    /// Which file it is.
+    /// Returns the identity of the socket's file.
     pub fn file(&self) -> SocketFile {
         SocketFile {
             path: self.path.as_os_str().as_bytes().to_vec(),

@@ -1,4 +1,4 @@
-//! How many connections each user of this machine has.
+//! Limits on the connections of each user of this machine.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use crate::budget::PER_USER;
 /// ones do not count.
 const READ_AT_ONCE: usize = 4;
 
-/// Connections by user.
+/// Open connections of each user.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionLimits(Mutex<BTreeMap<u32, Arc<Semaphore>>>);
 

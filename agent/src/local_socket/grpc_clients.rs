@@ -18,11 +18,11 @@ pub struct LocalClient {
     _slot: Option<ConnectionPermit>,
 }
 
-/// Where those that were accepted go.
+/// Queue for accepted connections.
 pub type Clients = mpsc::Sender<io::Result<LocalClient>>;
 
 impl LocalClient {
-    /// A connection of this user, which takes one of his places as long as it lasts.
+    /// Makes a connection of this user, which takes one of the user's places as long as it lasts.
     pub(super) fn new(stream: UnixStream, uid: u32, slot: Option<ConnectionPermit>) -> Self {
         Self {
             stream,

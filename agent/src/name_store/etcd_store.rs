@@ -25,7 +25,7 @@ pub(super) struct EtcdStore {
 }
 
 impl EtcdStore {
-    /// As the settings have it, at these endpoints unless there are none.
+    /// Opens the store with the settings of this process, at these endpoints unless there are none.
     pub(super) fn new(endpoints: &str) -> Result<Self, StoreError> {
         let settings = EtcdSettings::load_with(endpoints)?;
         let user = rustix::process::geteuid().as_raw();
@@ -42,7 +42,7 @@ impl EtcdStore {
         format!("{}{id}", self.prefix)
     }
 
-    /// The lease under which a record is.
+    /// Returns the lease under which a record is stored.
     async fn lease(&self, record: &StoredName) -> Result<i64, StoreError> {
         if !record.bound {
             // One that expires is removed by etcd, soon after no process sees it any more.

@@ -1,16 +1,17 @@
-//! Names as files in a directory that hosts share: one file for each, `DIR/.mpinamepub/NAME`, as MPICH's file name server has
-//! them (`MPIR_CVAR_NAMEPUB_DIR=DIR`; Source: src/nameserv/file of MPICH).
+//! Names as files in a directory that hosts share: one file for each, `DIR/.mpinamepub/NAME`, as in MPICH's file name
+//! server (`MPIR_CVAR_NAMEPUB_DIR=DIR`; Source: src/nameserv/file of MPICH).
 //!
 //! ```text
 //! DIR/.mpinamepub/          (DIR/UID/.mpinamepub/ where DIR belongs to another user)
-//!   the service             port, pid, and `wireup ` with the record
-//!   .wireup/lock            held while a file is replaced or removed
-//!   .wireup/SESSION         locked by the process that keeps the names of a launch; touched while it lives
+//! the service             port, pid, and `wireup ` with the record
+//! .wireup/lock            held while a file is replaced or removed
+//! .wireup/SESSION         locked by the process that keeps the names of a launch; touched while it lives
 //! ```
-//! Rule: a file appears whole, by link(2), which fails if the name is taken. Rule: only files of the own user count, in a
-//! directory that no other may write: whoever could replace a port could have ranks connect elsewhere. Rule: a session whose
-//! file is not locked is over if this kernel had locked it; that of another host is over when it is not touched any more,
-//! since file systems need not carry locks between hosts. All times are the file system's.
+//! Rule: a file appears whole, by link(2), which fails if the name is taken.
+//! Rule: only files of the own user count, in a directory that no other user may write: a process that can replace a
+//! port could make ranks connect to another address.
+//! Rule: a session whose file is not locked has ended if this kernel had locked it; that of another host has ended when
+//! it is not touched any more, since file systems need not share locks between hosts. All times are the file system's.
 
 mod own;
 
@@ -30,7 +31,7 @@ use own::{content, kernel, lock, own_directory, time_of, touch, untrusted};
 use super::stored_name::StoredName;
 use super::{NameStore, SESSION, SessionStatus, StoreError, VersionedName};
 
-/// Where MPICH has its files.
+/// Directory in which MPICH has its files.
 const DIRECTORY: &str = ".mpinamepub";
 const OWN: &str = ".wireup";
 const LOCK: &str = "lock";
@@ -40,10 +41,10 @@ const CLOCK: &str = "clock";
 /// Before the record, in the third line.
 const MARK: &str = "wireup ";
 
-/// How long the file system may take.
+/// Timeout of the file system.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Time between two looks of a waiting lookup.
+/// Time between two checks of a waiting lookup.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The publisher of names that another program has written.
@@ -69,7 +70,7 @@ impl FileStore {
         }))
     }
 
-    /// A file system may block for as long as its server is away.
+    /// Runs an operation on files, which may block for as long as the file system's server is away.
     async fn run<T: Send + 'static>(
         &self,
         operation: impl FnOnce(&FileStoreState) -> Result<T, StoreError> + Send + 'static,
@@ -137,12 +138,12 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> StoreError + '_ {
 }
 
 impl FileStoreState {
-    /// The directory of names; it and what is above it are made if they are not there.
+    /// Returns the directory of names; it and its parents are made if they do not exist.
     fn directory(&self) -> Result<PathBuf, StoreError> {
         let user = rustix::process::geteuid().as_raw();
         let base = fs::metadata(&self.base).map_err(failed(&self.base))?;
         if !base.is_dir() {
-            return Err(untrusted(&self.base, "is no directory"));
+            return Err(untrusted(&self.base, "is not a directory"));
         }
         let mut above = self.base.clone();
         if base.uid() != user {
@@ -172,7 +173,7 @@ impl FileStoreState {
         }
     }
 
-    /// A new file with a record, under a name of its own.
+    /// Writes a new file with a record, under a name of its own.
     fn write(&self, names: &Path, record: &StoredName) -> Result<PathBuf, StoreError> {
         let name = format!("new-{}-{}", self.session, record.number);
         let path = names.join(OWN).join(name);
@@ -326,7 +327,7 @@ impl FileStoreState {
         Ok(age.unwrap_or_default() > SESSION)
     }
 
-    /// Removes what sessions have left that are over.
+    /// Removes the files of sessions that are over.
     fn sweep(&self, names: &Path) -> Result<(), StoreError> {
         let own = names.join(OWN);
         for entry in fs::read_dir(&own).map_err(failed(&own))? {
@@ -343,14 +344,14 @@ impl FileStoreState {
     }
 }
 
-/// What MPICH reads, and the record behind it.
+/// Returns the text that MPICH reads, followed by the record.
 fn text(record: &StoredName) -> Vec<u8> {
     let port = record.port().unwrap_or_default();
     let json = serde_json::to_string(record).expect("a record can be written");
     format!("{port}\n{}\n{MARK}{json}\n", std::process::id()).into_bytes()
 }
 
-/// The record of a file; `None` if it is not complete yet.
+/// Returns the record of a file; `None` if it is not complete yet.
 fn record(id: &str, content: &[u8]) -> Option<StoredName> {
     let text = std::str::from_utf8(content).ok()?;
     let mut lines = text.split_inclusive('\n');

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! wireupId=UID,BASE                  wireupUser     all of a user; touched to learn the server's time
-//!   wireupId=NAME                    wireupName     the record, and what people look for
+//!   wireupId=NAME                    wireupName     the record, and attributes for people
 //!   wireupId=%SSESSION               wireupLaunch   renewed while the process that keeps the names of a launch lives
 //! ```
 //! Rule: each write gives an entry another `wireupVersion`, and an entry is changed or removed only in the version that was read. Rule: a
@@ -31,10 +31,10 @@ const OWNER: &str = "wireupOwner";
 const EXPIRES: &str = "wireupExpires";
 const SESSION: &str = "wireupSession";
 const TTL: &str = "wireupTtl";
-/// The server's own.
+/// Attribute that the server sets itself.
 const MODIFIED: &str = "modifyTimestamp";
 
-/// Time between two looks of a waiting lookup.
+/// Time between two checks of a waiting lookup.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// The server's time is learned so often, and counted on between.
@@ -47,9 +47,9 @@ pub(super) struct LdapStore {
     user: u32,
     session: String,
     ttl: Duration,
-    /// When the session was last renewed, once it has begun.
+    /// Time of the last renewal of the session; `None` before its start.
     renewed: Mutex<Option<Instant>>,
-    /// What others have left was looked for.
+    /// Whether the leftovers of other sessions were removed.
     swept: Mutex<bool>,
     clock: Mutex<Option<(Instant, i64)>>,
 }
@@ -69,7 +69,7 @@ impl LdapStore {
         })
     }
 
-    /// Of the entry that holds all of the user.
+    /// Returns the name of the entry that holds all entries of the user.
     fn user_dn(&self) -> String {
         format!("{ID}={},{}", self.user, self.base)
     }
@@ -128,7 +128,7 @@ impl LdapStore {
         Ok(())
     }
 
-    /// The server's time in seconds, or a little less.
+    /// Returns the server's time in seconds, or a little less.
     async fn server_time(&self) -> Result<i64, StoreError> {
         let mut clock = self.clock.lock().await;
         let known = clock.filter(|(at, _)| at.elapsed() < CLOCK);
@@ -169,7 +169,7 @@ impl LdapStore {
         }
     }
 
-    /// The sessions of the user, and whether each has ended.
+    /// Returns the sessions of the user, and whether each has ended.
     async fn sessions(&self) -> Result<BTreeMap<String, (bool, LdapEntry)>, StoreError> {
         let wanted = &[ID, MODIFIED, TTL, VERSION];
         let found = self
@@ -188,7 +188,7 @@ impl LdapStore {
         Ok(sessions.collect())
     }
 
-    /// Removes what is over: names that have expired, and those of sessions that have ended, with these.
+    /// Removes expired names, sessions that have ended, and the names of these sessions.
     async fn sweep(&self) -> Result<(), StoreError> {
         let now = timestamp(stored_name::now());
         let filter = format!("(&(objectClass=wireupName)(|({SESSION}=*)({EXPIRES}<={now})))");
@@ -238,7 +238,7 @@ fn session_id(session: &str) -> String {
     format!("{SESSION_MARK}{session}")
 }
 
-/// An id as the directory has it, to which several spaces are one.
+/// Returns an id in the form of the directory, to which several spaces are one.
 fn written(id: &str) -> String {
     id.replace(' ', "%20")
 }
@@ -272,12 +272,12 @@ fn timestamp(millis: u64) -> String {
 /// The last second of the year 9999.
 const LATEST: i64 = 253_402_300_799;
 
-/// When the server says that an entry was written, in seconds since 1970.
+/// Returns the time of the entry's last change, as the server has it, in seconds since 1970.
 fn modified(entry: &LdapEntry) -> Option<i64> {
     seconds(entry.text(MODIFIED)?)
 }
 
-/// `YYYYMMDDHHMMSS`, a fraction perhaps, and `Z`. Source: RFC 4517, 3.3.13.
+/// Parses `YYYYMMDDHHMMSS`, an optional fraction, and `Z`. Source: RFC 4517, 3.3.13.
 fn seconds(text: &str) -> Option<i64> {
     let part = |from: usize, to: usize| text.get(from..to)?.parse::<u8>().ok();
     let year = text.get(..4)?.parse().ok()?;
@@ -297,7 +297,7 @@ fn is_late(entry: &LdapEntry, now: i64) -> bool {
     }
 }
 
-/// What is written of a record.
+/// Returns the attributes of a record's entry.
 fn attributes(record: &StoredName) -> Attributes {
     let json = serde_json::to_vec(record).expect("a record can be written");
     let text = |text: &str| (!text.is_empty()).then(|| text.as_bytes().to_vec());

@@ -1,8 +1,9 @@
-//! What publishing, looking up and withdrawing mean in a [`NameStore`]. One for each launch.
+//! Publish, lookup and unpublish of one launch on a [`NameStore`].
 //!
-//! Rule: what the core's store of names says holds here too, for values that other launches see: once per range, narrowest first,
-//! a value for one reader goes to one reader and comes back if that was gone. Of several waiting lookups any may be the first:
-//! they wait in several processes. Values of other ranges are of this launch alone and stay in memory.
+//! Rule: the rules of the core's name table hold here too, for values that other launches see: a key is published once
+//! per range, lookups find the narrowest range first, and a value for one reader goes to one reader and comes back if
+//! the reader was lost. Of several waiting lookups any may be the first: they wait in several processes. Values of
+//! other ranges belong to this launch alone and stay in memory.
 
 mod name_lookup;
 
@@ -24,10 +25,10 @@ use wireup_core::names::usable;
 use super::stored_name::{self, Lifetime, StoredName};
 use super::{NameStore, SessionStatus, StoreError, VersionedName};
 
-/// So often a call is repeated whose id changes meanwhile.
+/// Maximum number of repetitions of a call whose id changes meanwhile.
 const RACES: u32 = 100;
 
-/// How long the withdrawal of names may take when the launch has ended. Then their session ends all the same.
+/// Timeout for the removal of names after the end of the launch. Their session ends in any case.
 const FAREWELL: Duration = Duration::from_secs(60);
 
 pub(super) struct NameStoreService<S> {
@@ -47,7 +48,7 @@ struct ServiceState {
     last_id: u64,
     /// Values that only this launch sees.
     narrow: BTreeMap<u64, StoredName>,
-    /// What processes of this launch have published for others, by id.
+    /// Values that processes of this launch have published for other launches, by id.
     own_names: BTreeMap<String, StoredName>,
     /// Values for one reader, by the request that got them.
     removed_values: BTreeMap<NameRequestId, Vec<RemovedValue>>,
@@ -229,20 +230,20 @@ impl<S: NameStore> NameStoreService<S> {
             let id = stored_name::id(&self.scope, global, &value.0);
             let record = record(&mut self.state(), value);
             let created = self.create(&id, &record).await;
-            // One of a call that failed may be there, or come.
+            // A record of a call that failed may exist, or appear later.
             if !matches!(created, Ok(false)) {
                 self.state().own_names.insert(id.clone(), record.clone());
                 made.push((id, record));
             }
             if !matches!(created, Ok(true)) {
                 for (id, record) in made {
-                    // What cannot be taken back goes with the session.
+                    // A record that cannot be withdrawn now goes with the session.
                     let _ = self.withdraw(&id, &record).await;
                 }
                 return created.and_then(|_| duplicate(&value.0));
             }
         }
-        // Its end may have come meanwhile.
+        // The end of the process may have been reported meanwhile.
         if lifetime.persistence == Persistence::Proc && self.state().ended_procs.contains(&who.proc)
         {
             for (id, record) in made {
@@ -254,7 +255,7 @@ impl<S: NameStore> NameStoreService<S> {
         Ok(NameReply::Done)
     }
 
-    /// Whether a record is stored now; not if the id has another one that lives.
+    /// Stores a record, unless the id has another one that lives; returns whether it is stored now.
     async fn create(&self, id: &str, record: &StoredName) -> StoreResult<bool> {
         for _ in 0..RACES {
             if self.store.create(id, record).await? {
@@ -439,13 +440,13 @@ impl<S: NameStore> NameStoreService<S> {
         self.store.session()
     }
 
-    /// The launch is gone: waiting lookups end.
+    /// Ends waiting lookups, since the launch is gone.
     pub(super) fn close(&self) {
         self.state().closing = true;
         self.changed_here();
     }
 
-    /// Withdraws what goes with the launch, and ends the session.
+    /// Withdraws the names that go with the launch, and ends the session.
     pub(super) async fn end(&self) {
         let lent = std::mem::take(&mut self.state().removed_values);
         for taken in lent.into_values() {

@@ -1,5 +1,5 @@
 //! The process that keeps the names of one launch (`wireup-agent name-store BACKEND [MEET]`): its standard input is the
-//! connection to the launcher. It ends with that, once it has withdrawn what goes with the launch.
+//! connection to the launcher. It ends with that connection, after it has withdrawn the names bound to the launch.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdStream;
@@ -40,10 +40,10 @@ use crate::missing_feature::MissingFeature;
 /// Longest message of a launch.
 const MESSAGE_MAX: usize = BYTES_MAX + 64 * 1024 * 1024;
 
-/// Serves the launcher at standard input. The words are those behind the command.
+/// Serves the launcher at standard input. The words are the arguments after the command.
 ///
 /// # Errors
-/// If the words or standard input are none that a launcher gives.
+/// If no launcher gives such words or such a standard input.
 pub fn main(words: &[String]) -> Result<u8, CommandError> {
     let refused = || {
         CommandError::request("this command is for `wireup run` to use: it keeps names".to_owned())
@@ -105,7 +105,7 @@ pub fn main(words: &[String]) -> Result<u8, CommandError> {
     })
 }
 
-/// Serves a launch until its connection ends. A store that cannot be used is what every request is told.
+/// Serves a launch until its connection ends. If the store cannot be used, every request is answered with the error.
 async fn serve<S: NameStore>(
     store: Result<S, StoreError>,
     scope: String,
@@ -153,7 +153,7 @@ async fn serve<S: NameStore>(
                     match decode(&std::mem::take(&mut message)) {
                         Ok(NameServerCommand::Store(asked)) => {
                             let keeper = keeper.clone();
-                            // What was kept before is there for what is asked next.
+                            // Earlier publications are complete before the next request.
                             if matches!(asked, NameServerRequest::Keep { .. }) {
                                 keeper.handle(asked).await;
                             } else {
@@ -204,7 +204,7 @@ async fn serve<S: NameStore>(
     keeper.end().await;
 }
 
-/// False if the launcher does not read.
+/// Writes a message; returns false if the launcher does not read.
 fn write(writer: &mut LinkWriter, message: &NameServerReport) -> bool {
     let mut rest = Bytes::from(encode(message));
     loop {

@@ -1,7 +1,7 @@
-//! What is stored of a published value, and the id under which it is.
+//! Stored form of a published value, and its id.
 //!
-//! Rule: a record is JSON, with octets in base64. Rule: an id is what a person has published, as far as that is a safe file
-//! name: MPICH's file name server (`src/nameserv/file`) has the name as it is. All else is percent-encoded.
+//! Rule: a record is JSON, with octets in base64. Rule: an id is the published name, as far as that is a safe file
+//! name: MPICH's file name server (`src/nameserv/file`) uses the unchanged name. All other bytes are percent-encoded.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,7 +18,7 @@ use wireup_core::names::request::{
 /// Longest id; a file's name has at most 255 bytes.
 const ID_MAX: usize = 200;
 
-/// Longest name by which launches meet that an id has as it is.
+/// Longest name by which launches meet that an id contains unchanged.
 const SCOPE_MAX: usize = 60;
 
 /// The time for which a value is published.
@@ -30,7 +30,7 @@ pub(super) struct Lifetime {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct StoredName {
-    /// In base64.
+    /// Published key in base64.
     key: String,
     pub(super) data: StoredData,
     pub(super) owner: Proc,
@@ -41,7 +41,7 @@ pub(super) struct StoredName {
     app_size: u32,
     pub(super) range: NameRange,
     pub(super) persistence: Persistence,
-    /// Milliseconds since 1970.
+    /// Time of the expiry, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) expires: Option<u64>,
     /// Lookups that may still get it.
@@ -50,7 +50,7 @@ pub(super) struct StoredName {
     /// The session of its publisher, and which of its publications this is.
     pub(super) session: String,
     pub(super) number: u64,
-    /// It goes with the session.
+    /// Whether the value is removed at the end of the session.
     pub(super) bound: bool,
 }
 
@@ -61,7 +61,7 @@ pub(super) enum StoredData {
     Text(String),
     /// A text that is not in UTF-8, in base64.
     Bytes(String),
-    /// In base64.
+    /// Encoded value in base64.
     Typed(String),
 }
 
@@ -86,7 +86,7 @@ impl StoredData {
     }
 }
 
-/// Milliseconds since 1970.
+/// Returns the present time in milliseconds since 1970.
 pub(super) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
@@ -128,7 +128,7 @@ impl StoredName {
         }
     }
 
-    /// What another program has stored under a key for all of the user's launches.
+    /// Creates the record of a value that another program has stored under a key for all launches of the user.
     pub(super) fn foreign(key: &str, text: &str, owner: Proc, user: u32) -> Self {
         Self {
             key: BASE64.encode(key.as_bytes()),
@@ -152,7 +152,7 @@ impl StoredName {
         BASE64.decode(self.key.as_bytes()).unwrap_or_default()
     }
 
-    /// The text, if a line can hold it.
+    /// Returns the text of the value, if a line can hold it.
     pub(super) fn port(&self) -> Option<&str> {
         match &self.data {
             StoredData::Text(text) if !text.contains('\n') => Some(text),
@@ -169,7 +169,7 @@ impl StoredName {
         (&self.session, self.number) == (&other.session, other.number)
     }
 
-    /// Its publisher, as one of `session` sees it.
+    /// Returns the publisher, as processes of `session` see it.
     pub(super) fn publisher(&self, session: &str) -> NameRequester {
         let own = self.session == session;
         NameRequester {
@@ -185,7 +185,7 @@ impl StoredName {
         AppNum(self.app)
     }
 
-    /// With one lookup less; `None` if there is none left.
+    /// Returns the record with one lookup less; `None` if there is none left.
     pub(super) fn read_once(&self) -> Option<Self> {
         let reads = self.reads?.checked_sub(1).filter(|left| *left > 0)?;
         Some(Self {
@@ -219,7 +219,7 @@ impl StoredName {
     }
 }
 
-/// What all ids begin with of launches that meet by a name.
+/// Returns the prefix of all ids in a name scope.
 pub(super) fn scope(meet: &str) -> String {
     match meet {
         "" => String::new(),
@@ -233,7 +233,7 @@ pub(super) fn scope(meet: &str) -> String {
     }
 }
 
-/// The id of a key in the range `SESSION`, or `GLOBAL`.
+/// Returns the id of a key in the range `SESSION`, or `GLOBAL`.
 pub(super) fn id(scope: &str, global: bool, key: &[u8]) -> String {
     let mark = if global { "%G" } else { "" };
     let name = encode(key);
@@ -246,7 +246,7 @@ pub(super) fn id(scope: &str, global: bool, key: &[u8]) -> String {
     }
 }
 
-/// Whether an id is of that scope.
+/// Whether an id belongs to this scope.
 pub(super) fn is_in(scope: &str, id: &str) -> bool {
     match scope {
         "" => !id.starts_with("%M"),

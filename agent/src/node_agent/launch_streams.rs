@@ -25,7 +25,7 @@ fn outgoing<T: Send + 'static>() -> (mpsc::Sender<Result<T, Status>>, Outgoing<T
     (sender, Box::pin(ReceiverStream::new(receiver)))
 }
 
-/// The state changes of a launch, up to its end.
+/// Returns the state changes of a launch, up to its end.
 pub(super) fn watch(launch: Arc<ScheduledLaunch>) -> Outgoing<WatchEvent> {
     let (client, stream) = outgoing();
     tokio::spawn(async move {
@@ -200,7 +200,7 @@ async fn write(launch: &ScheduledLaunch, message: &StdioInput) -> Result<(), Sta
     Ok(())
 }
 
-/// How launches are.
+/// Streams the state of launches.
 pub(super) fn query(launches: Vec<Arc<ScheduledLaunch>>, ranks: bool) -> Outgoing<LaunchInfo> {
     let (client, stream) = outgoing();
     tokio::spawn(async move {

@@ -36,19 +36,19 @@ const SAID: u64 = 64 * 1024;
 /// Bytes of orders that a launcher has not taken yet, beyond which no more are given.
 const TOLD: usize = 4 * 1024 * 1024;
 
-/// How long a pipe may be silent that another process holds open after the launcher's end.
+/// Time for which an open pipe may be silent after the launcher's end, if another process holds it.
 const KEPT: Duration = Duration::from_secs(5);
 
 /// Maximum bytes of output in one message; clients accept 4 MiB by default.
 const PIECE: usize = 1024 * 1024;
 
-/// How much longer than its ranks' grace a launcher may take to end before it is killed.
+/// Time for a launcher to end beyond its ranks' grace time, before it is killed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Default of a rank's grace. Source: docs/ending.md.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What is no line of a status stream.
+/// Error: a line is not a record of the status stream.
 #[derive(Debug, thiserror::Error)]
 enum LineError {
     #[error("the launcher wrote a line that cannot be read: {}", json_problem(.0))]
@@ -61,10 +61,10 @@ enum LineError {
 #[derive(Debug)]
 pub struct ScheduledLauncher {
     pub process: WatchedProcess,
-    /// Where it takes orders; it ends with this.
+    /// Pipe for orders to the launcher; the launcher ends when it is closed.
     pub control: pipe::Sender,
     pub stdout: pipe::Receiver,
-    /// Its standard error.
+    /// Standard error of the launcher.
     pub stderr: pipe::Receiver,
     pub orders: mpsc::UnboundedReceiver<LauncherCommand>,
     /// Time between SIGTERM and SIGKILL for its ranks, if it is not the default.
@@ -184,7 +184,7 @@ async fn run(
     }
 }
 
-/// How a launcher ended without reporting a result.
+/// Describes the end of a launcher that has not reported a result.
 fn lost(status: ExitStatus, last: &str) -> String {
     let how = match status {
         ExitStatus::Code(code) => format!("the launcher exited with code {code}"),
@@ -236,7 +236,7 @@ impl<R: AsyncRead + Unpin> Pipe<R> {
     }
 }
 
-/// Reads the status stream to its end; what cannot be read ends the launch.
+/// Reads the status stream to its end; a record that cannot be read ends the launch.
 async fn lines(head: &LauncherState, mut stdout: Pipe<pipe::Receiver>) -> Option<LineError> {
     let mut line = Vec::new();
     // The launcher's clock counts from its start, and its lines may have waited.
@@ -261,7 +261,7 @@ async fn lines(head: &LauncherState, mut stdout: Pipe<pipe::Receiver>) -> Option
             }
             Err(error) => {
                 head.order(LauncherCommand::End);
-                // It must be able to go on writing until it has ended.
+                // The launcher must be able to continue writing until it has ended.
                 stdout.discard().await;
                 return Some(error);
             }
@@ -269,7 +269,7 @@ async fn lines(head: &LauncherState, mut stdout: Pipe<pipe::Receiver>) -> Option
     }
 }
 
-/// Passes on what a rank or the launcher printed, once there is room for it.
+/// Passes on output of a rank or the launcher, once there is room for it.
 async fn deliver(head: &LauncherState, speaker: OptionalRankId, stream: Stream, mut bytes: Bytes) {
     let stream = match stream {
         Stream::Stdout => StdioStream::Stdout,

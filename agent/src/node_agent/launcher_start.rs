@@ -25,11 +25,11 @@ use crate::user::{self, User};
 use wireup_core::job::spec::StdinTarget;
 use wireup_core::link::scheduled_launcher::{describe, shown};
 
-/// Variables of the agent that its launchers have too: a site's choices. Everything else comes from
-/// the user database and the request.
+/// Variables of the agent that its launchers also get: a site's choices. All others come from the user database and the
+/// request.
 const PASSED_ON: [&str; 1] = ["WIREUP_LIBPMIX"];
 
-/// Why a launcher does not run.
+/// Reason for which a launcher was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum LauncherStartError {
     #[error(transparent)]
@@ -109,13 +109,13 @@ pub async fn start(
     Ok((launch, pid))
 }
 
-/// A pipe for what the launcher writes: our end and its own.
+/// Makes a pipe for the launcher's output: our end and its own.
 fn outgoing() -> io::Result<(pipe::Receiver, OwnedFd)> {
     let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
     Ok((pipe::Receiver::from_owned_fd(ours)?, theirs))
 }
 
-/// A file without a name; a process that opens it by its descriptor reads it from its beginning.
+/// Makes a file without a name; a process that opens it by its descriptor reads it from its beginning.
 fn in_memory(text: &[u8]) -> io::Result<OwnedFd> {
     let fd = memfd_create("job", MemfdFlags::CLOEXEC)?;
     let mut file = File::from(fd);

@@ -14,7 +14,7 @@ use crate::proto::DESCRIPTORS;
 use crate::proto::v1::node_agent_server::NodeAgentServer;
 use crate::state::Agent;
 
-/// The services. They are healthy until the agent is drained.
+/// Returns the services. They are healthy until the agent is drained.
 ///
 /// # Panics
 /// If the descriptions that were compiled in cannot be read.

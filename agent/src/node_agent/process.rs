@@ -15,13 +15,13 @@ use wireup_sys::spawn::{ExitStatus, wait};
 pub struct WatchedProcess(AsyncFd<OwnedFd>, SignalHandle);
 
 impl WatchedProcess {
-    /// The pidfd of a child that was not reaped yet.
+    /// Makes a process of the pidfd of a child that was not reaped yet.
     ///
     /// # Errors
     /// When the runtime cannot watch it.
     pub fn new(pidfd: OwnedFd, signal_handle: SignalHandle) -> io::Result<Self> {
-        // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; its readiness
-        // is all that is asked for.
+        // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; only its readiness is asked
+        // for.
         let watched = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) };
         Ok(Self(watched?, signal_handle))
     }

@@ -40,7 +40,7 @@ pub(super) fn send(
     match head.order(LauncherCommand::Signal(ControlCommand { signal, ranks })) {
         true => Ok(()),
         false => Err(Status::failed_precondition(format!(
-            "launch {:?} has ended: there is no rank to signal",
+            "launch {:?} has ended: no rank to signal",
             launch.id
         ))),
     }

@@ -96,7 +96,7 @@ where
             };
             let permit = account.turn().await;
             let is_large = bytes.len() > RETURNED;
-            // A call has one message; what follows would be decoded too.
+            // A call has one message; further ones would be decoded too.
             let message = message(&bytes);
             let bytes = bytes.slice(..bytes.len().min(PREFIX + message.len()));
             let refusal = is_launch.then(|| check_encoded(message));
@@ -118,7 +118,7 @@ where
     }
 }
 
-/// A request's body, as far as it can be a message, with its share of the budget.
+/// Collects a request's body up to the greatest size of a message, with its share of the budget.
 async fn collect(
     mut body: Body,
     account: &Arc<BudgetAccount>,
@@ -139,7 +139,7 @@ async fn collect(
     Ok((bytes.freeze(), held))
 }
 
-/// The first message of a body; empty if it is not complete.
+/// Returns the first message of a body; empty if it is not complete.
 fn message(body: &Bytes) -> Bytes {
     let length = body
         .get(1..PREFIX)

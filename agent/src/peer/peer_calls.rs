@@ -31,8 +31,8 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 const STATUS_LIMIT: Duration = Duration::from_secs(20);
 
 impl Peers {
-    /// Makes a node's agent take part in a launch: a queue for what goes there, and what comes from
-    /// there, which ends with [`RouterEvent::ChildGone`].
+    /// Makes a node's agent take part in a launch: returns a queue for messages to it, and the events from it, which
+    /// end with [`RouterEvent::ChildGone`].
     pub fn join(
         self: &Arc<Self>,
         opening: &LaunchDescriptor,
@@ -115,7 +115,7 @@ impl Peers {
     }
 }
 
-/// The messages that open a stream, and the bytes of each.
+/// Returns the messages that open a stream, and the bytes of each.
 fn hellos(opening: &LaunchDescriptor, node: NodeId) -> impl Iterator<Item = (v1::Hello, usize)> {
     let mut first = Some(v1::Hello {
         version: VERSION,
@@ -142,7 +142,7 @@ fn hellos(opening: &LaunchDescriptor, node: NodeId) -> impl Iterator<Item = (v1:
     })
 }
 
-/// The messages of a child's stream; the connection is kept for it.
+/// Returns the messages of a child's stream; the connection is kept for it.
 fn events(
     stream: tonic::Streaming<v1::PeerUp>,
     child: NodeId,

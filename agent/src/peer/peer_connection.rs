@@ -26,10 +26,10 @@ use crate::tls::{ConnectError, Heartbeat, TlsConfigs, channel, dial};
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::agent_protocol::NodeAddress;
 
-/// How long an unused connection is kept.
+/// Time for which an unused connection is kept.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// So often is a connection made for one use, if those found are lost.
+/// Maximum number of connection attempts for one use, if existing connections are lost.
 const ATTEMPTS: usize = 3;
 
 /// Time that an agent which is restarted may take from its end to the start of the next one.
@@ -38,7 +38,7 @@ pub(crate) const RESTART: Duration = Duration::from_secs(3);
 /// First and longest pause before another connection is tried within [`RESTART`]; each is twice the one before.
 const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(500)];
 
-/// So long may a look-up take.
+/// Timeout of a name lookup.
 const LOOKUP: Duration = Duration::from_secs(15);
 
 /// The other agents this one talks to.
@@ -46,7 +46,7 @@ const LOOKUP: Duration = Duration::from_secs(15);
 pub struct Peers {
     tls: Arc<TlsConfigs>,
     heartbeat: Heartbeat,
-    /// Where connections are made and served.
+    /// Runtime on which connections are made and served.
     network: Handle,
     open: Mutex<ConnectionCache>,
 }
@@ -62,11 +62,11 @@ struct ConnectionCache {
 #[derive(Debug)]
 pub(crate) struct PeerConnection {
     member: NodeAddress,
-    /// Where it leads to, found by its first user.
+    /// Addresses of the agent, looked up by the first user.
     found: OnceCell<Result<Vec<SocketAddr>, PeerError>>,
     /// Made by its first user; all that wait for it get the same failure.
     channel: OnceCell<Result<OpenChannel, PeerError>>,
-    /// It was lost, or could not be made.
+    /// Whether the connection was lost or could not be made.
     broken: AtomicBool,
 }
 
@@ -85,12 +85,12 @@ pub(crate) struct ConnectionUse(Arc<PeerConnection>);
 pub(crate) struct ResolvedPeers {
     /// Kept until the connections are made.
     _connections: Vec<Arc<PeerConnection>>,
-    /// Why the others cannot be reached.
+    /// Errors of the agents that cannot be reached.
     pub(crate) missing: BTreeMap<NodeId, PeerError>,
 }
 
 impl Peers {
-    /// None yet; connections are made and served on that runtime.
+    /// Makes a set without connections; connections are made and served on that runtime.
     pub fn new(tls: Arc<TlsConfigs>, heartbeat: Heartbeat, network: Handle) -> Self {
         Self {
             tls,
@@ -100,12 +100,12 @@ impl Peers {
         }
     }
 
-    /// So long may making a connection take.
+    /// Returns the longest time for making a connection.
     pub(super) fn connecting(&self) -> Duration {
         self.heartbeat.connect + self.heartbeat.handshake
     }
 
-    /// When the certificate with which connections are made expires.
+    /// Returns the expiry of the certificate with which connections are made.
     pub fn certificate_expiry(&self) -> SystemTime {
         self.tls.not_after()
     }
@@ -177,7 +177,7 @@ impl Peers {
         }
     }
 
-    /// A connection that works as far as this agent knows.
+    /// Returns a connection that works as far as this agent knows.
     pub(crate) async fn line(
         &self,
         member: &NodeAddress,
@@ -207,7 +207,7 @@ impl Peers {
         Err(PeerError::Unsteady { name, address })
     }
 
-    /// The connection to an agent that others use already, or one to be made.
+    /// Returns the connection to an agent that others use already, or one to be made.
     fn connection(&self, member: &NodeAddress) -> Arc<PeerConnection> {
         let key = (member.name.clone(), member.address.clone());
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -231,7 +231,7 @@ impl Peers {
         connection
     }
 
-    /// Where a connection leads to.
+    /// Returns the addresses of a connection.
     async fn found(
         &self,
         connection: &PeerConnection,
@@ -315,19 +315,19 @@ fn unreachable(member: &NodeAddress, error: ConnectError) -> PeerError {
 }
 
 impl ConnectionUse {
-    /// Whom it leads to.
+    /// Returns the agent at the other end.
     pub(super) fn member(&self) -> &NodeAddress {
         &self.0.member
     }
 
-    /// What makes calls over it.
+    /// Returns the client for calls over the connection.
     pub(crate) fn client(&self) -> PeerClient<Channel> {
         let made = self.0.channel.get().and_then(|made| made.as_ref().ok());
         let channel = made.expect("a line has a connection").channel.clone();
         PeerClient::new(channel).max_decoding_message_size(MESSAGE_MAX)
     }
 
-    /// Why a call failed: it was refused, or the connection is lost.
+    /// Converts the status of a failed call: it was refused, or the connection is lost.
     pub(crate) fn failed(&self, status: &Status) -> PeerError {
         let NodeAddress { name, address } = self.member().clone();
         // The other side's error has no source here.
@@ -344,7 +344,7 @@ impl ConnectionUse {
         }
     }
 
-    /// That it said something which cannot be accepted.
+    /// Returns the error for an invalid message of the other agent.
     pub(crate) fn misunderstood(&self, error: MessageError) -> PeerError {
         let name = self.member().name.clone();
         PeerError::Message { name, error }

@@ -15,41 +15,41 @@ pub enum PeerError {
     #[error("the agent of {name} at {address} cannot be reached: {error}")]
     Unreachable {
         name: String,
-        /// Where it should be.
+        /// Address of the connection attempt.
         address: String,
         error: Arc<ConnectError>,
     },
     /// Connections are made and lost.
     #[error("the agent of {name} at {address} ends every connection at once")]
     Unsteady { name: String, address: String },
-    /// It answers a call with an error.
+    /// The agent refused the call with an error.
     #[error("the agent of {name} refuses: {message}")]
     Refused { name: String, message: String },
     #[error("the connection to the agent of {name} at {address} is lost: {cause}")]
     Lost {
         name: String,
         address: String,
-        /// The innermost error.
+        /// Text of the innermost error.
         cause: String,
     },
-    /// It serves since another boot of its machine.
+    /// The machine of the agent has rebooted since.
     #[error("{0} has rebooted during the launch")]
     Rebooted(String),
-    /// It ended its stream of a launch.
+    /// The agent ended its stream of a launch.
     #[error("the agent of {0} has left the launch")]
     Left(String),
-    /// It ended a stream.
+    /// The agent ended a stream.
     #[error("the agent of {0} has ended it")]
     Ended(String),
-    /// It said something that this agent does not accept.
-    #[error("the agent of {name} {error}")]
+    /// The agent sent an invalid message.
+    #[error("invalid message from the agent of {name}: {error}")]
     Message { name: String, error: MessageError },
     #[error("this agent ends")]
     Ends,
 }
 
 impl PeerError {
-    /// Whether it is what a caller sees of an agent that is restarted.
+    /// Whether the error can be the effect of an agent's restart on its callers.
     pub(super) fn may_be_restart(&self) -> bool {
         match self {
             Self::Unreachable { error, .. } => error.may_be_restart(),
@@ -60,25 +60,25 @@ impl PeerError {
     }
 }
 
-/// A message of another agent that this one does not accept. Words that follow the sender.
+/// Reason for which a message of another agent is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageError {
-    /// Longer than [`BODY_MAX`].
-    #[error("sent a frame of {0} bytes, where {BODY_MAX} are allowed")]
+    /// The frame is longer than [`BODY_MAX`].
+    #[error("a frame of {0} bytes, where {BODY_MAX} are allowed")]
     FrameLength(usize),
-    /// Of a kind that is not defined.
-    #[error("sent a message this agent does not know")]
+    /// The kind of the message is not defined.
+    #[error("an unknown kind of message")]
     Unknown,
-    /// Nodes that are to join.
-    #[error("sent {0}")]
+    /// The nodes that are to join are wrong.
+    #[error(transparent)]
     Growth(#[from] GrowthError),
     /// A wireup of another link version.
     #[error(
-        "is wireup {program} with link version {version}, and this is wireup {PROGRAM_VERSION} with link \
-         version {VERSION}; install the same wireup on all nodes"
+        "wireup {program} has link version {version}, and this wireup {PROGRAM_VERSION} link version \
+         {VERSION}; install the same wireup on all nodes"
     )]
     Version {
-        /// Of the program, for people.
+        /// Version of the program, for the user.
         program: String,
         version: u32,
     },

@@ -1,5 +1,5 @@
-//! Whether a host that was lost has rebooted, as its agent tells by the boot of its kernel: asked at once if the connection
-//! was lost, and again for a while if there was no answer.
+//! Detects whether a lost host has rebooted, by the boot id from its agent. The agent is queried at once if the
+//! connection was lost, and again for a while if there was no answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,8 @@ use wireup_core::link::agent_protocol::{NO_SIGN, VERSION};
 /// Longest delay of the report of a loss by the question. An agent that crashed and one that serves answer at once.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// For so long a host that does not answer is asked again, unless the launch ends: large machines take some minutes to boot.
+/// Time for which a host that does not answer is asked again, unless the launch ends: large machines take some minutes
+/// to boot.
 const AWAITED: Duration = Duration::from_secs(15 * 60);
 
 /// The time between two questions.
@@ -30,20 +31,20 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// A child whose stream has failed.
 pub(super) struct LostChild {
     pub(super) child: NodeId,
-    /// What its agent told of its machine; empty if it had not.
+    /// Boot id from the agent of the host; empty if unknown.
     pub(super) boot: String,
-    /// How it was reached.
+    /// Connection to the agent.
     pub(super) line: Arc<ConnectionUse>,
     pub(super) peers: Arc<Peers>,
     pub(super) account: Arc<BudgetAccount>,
 }
 
 impl LostChild {
-    /// Its loss with its reason; later, perhaps, that its agent answers again.
+    /// Returns the loss with its reason, followed by the event that the agent answers again, if it does.
     pub(super) fn events(self, loss: PeerError) -> impl Stream<Item = RouterEvent> + Send {
         let first = async move {
             let at_once = matches!(&loss, PeerError::Lost { cause, .. } if cause != NO_SIGN);
-            // A host that is silent would not answer, and its loss is known late already.
+            // A silent host would not answer, and its loss is known late already.
             let rebooted = match at_once {
                 true => self.rebooted(PATIENCE).await,
                 false => None,

@@ -18,7 +18,7 @@ use crate::revocation_lists::Serials;
 /// Certificates are valid from a little before they are made: clocks of nodes differ.
 const SKEW: Duration = Duration::from_secs(60 * 60);
 
-/// Why a certificate cannot be made.
+/// Error: a certificate cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     /// The text is no certificate of an authority.
@@ -27,7 +27,7 @@ pub enum AuthorityError {
     /// The text is no key.
     #[error("no private key: {0}")]
     Key(rcgen::Error),
-    /// They do not belong together.
+    /// The certificate and the key do not match.
     #[error("the key is not that of the certificate")]
     Mismatch,
     /// The authority's own validity has ended.
@@ -43,16 +43,15 @@ pub enum AuthorityError {
     Making(rcgen::Error),
 }
 
-/// When a certificate is valid.
+/// Validity of a certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Validity {
     pub not_before: SystemTime,
-    /// Until when.
     pub not_after: SystemTime,
 }
 
 impl Validity {
-    /// `days` days from `now` on.
+    /// Returns the time of `days` days from `now` on.
     pub fn days(now: SystemTime, days: u32) -> Self {
         Self {
             not_before: now - SKEW,
@@ -65,11 +64,11 @@ impl Validity {
 #[derive(Clone)]
 pub struct CertificatePair {
     pub certificate: String,
-    /// Its key: a secret, so this type has no `Debug`.
+    /// Key of the certificate: a secret, so this type has no `Debug`.
     pub key: String,
 }
 
-/// A certificate authority.
+/// Certificate authority, with its key.
 pub struct Authority {
     certificate: String,
     not_after: SystemTime,
@@ -77,7 +76,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Makes an authority.
+    /// Creates a new authority.
     ///
     /// # Errors
     /// [`AuthorityError`]
@@ -121,12 +120,12 @@ impl Authority {
         })
     }
 
-    /// What the holders of its certificates are to trust, in PEM.
+    /// Returns the certificate that the holders of the authority's certificates must trust, in PEM.
     pub fn certificate(&self) -> &str {
         &self.certificate
     }
 
-    /// When its own validity ends; nothing it issues is valid longer.
+    /// Returns the end of the authority's own validity; no certificate of it is valid longer.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
     }

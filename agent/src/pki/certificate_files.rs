@@ -24,18 +24,18 @@ pub enum PkiFileError {
         path: PathBuf,
         error: io::Error,
     },
-    /// Not a directory, or not a file.
+    /// The path is not a directory, or not a file.
     #[error("{} is not a {expected_kind}", .path.display())]
     Kind {
         path: PathBuf,
-        /// What it should be.
+        /// Kind that the path must have.
         expected_kind: &'static str,
     },
-    /// Others may do with it what only its owner may.
+    /// Other users have permissions that only the owner may have.
     #[error("{} may be {how} by others (mode {mode:04o}); write: chmod {remedy:o} {}", .path.display(), .path.display())]
     Open {
         path: PathBuf,
-        /// "read" or "changed".
+        /// Forbidden access: "read" or "changed".
         how: &'static str,
         mode: u32,
         /// The mode it should have.
@@ -43,7 +43,7 @@ pub enum PkiFileError {
     },
     #[error("{} belongs to user {owner}, not to this one ({me}) or root", .path.display())]
     Owner { path: PathBuf, owner: u32, me: u32 },
-    /// More than anything of the kind has.
+    /// The file is larger than [`FILE_MAX`].
     #[error("{} is larger than {FILE_MAX} bytes", .0.display())]
     Size(PathBuf),
 }
@@ -56,7 +56,7 @@ fn failed<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> P
     }
 }
 
-/// Whether a missing file is what went wrong.
+/// Whether the error is a missing file.
 pub(crate) fn is_missing(error: &PkiFileError) -> bool {
     matches!(error, PkiFileError::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
 }
@@ -91,7 +91,7 @@ fn check(path: &Path, found: &Metadata, forbidden: u32, remedy: u32) -> Result<(
 /// Makes a private directory, with missing parents.
 ///
 /// # Errors
-/// [`PkiFileError`]; also when it is there and others may enter it.
+/// [`PkiFileError`]; also when it exists and others may enter it.
 pub(crate) fn make_private(path: &Path) -> Result<(), PkiFileError> {
     if let Some(parent) = path
         .parent()
@@ -156,7 +156,7 @@ pub(crate) fn read_secret(path: &Path) -> Result<Vec<u8>, PkiFileError> {
     read_secret_of(open(path)?, path)
 }
 
-/// The same of one that is open.
+/// Reads a secret from an open file.
 ///
 /// # Errors
 /// [`PkiFileError`]
@@ -172,7 +172,7 @@ pub(crate) fn read_public(path: &Path) -> Result<Vec<u8>, PkiFileError> {
     read_public_of(open(path)?, path)
 }
 
-/// The same of one that is open.
+/// Reads a public file that is open.
 ///
 /// # Errors
 /// [`PkiFileError`]
@@ -180,17 +180,17 @@ pub(crate) fn read_public_of(file: File, path: &Path) -> Result<Vec<u8>, PkiFile
     read(file, path, 0o022, PUBLIC)
 }
 
-/// That a file is not there.
+/// Returns the error of a missing file.
 pub(crate) fn absent(path: &Path) -> PkiFileError {
     failed("open", path)(io::ErrorKind::NotFound.into())
 }
 
-/// Opens a file.
+/// Opens a file for reading.
 ///
 /// # Errors
 /// [`PkiFileError`]
 pub(crate) fn open(path: &Path) -> Result<File, PkiFileError> {
-    // A FIFO in its place is refused, not waited for.
+    // A FIFO in place of the file is refused, not waited for.
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NONBLOCK);
     options.open(path).map_err(failed("open", path))
@@ -292,7 +292,7 @@ impl StagedDirectory {
         })
     }
 
-    /// Where to put its files.
+    /// Returns the directory for the files.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

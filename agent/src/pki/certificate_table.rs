@@ -17,17 +17,17 @@ use wireup_core::job::wall_clock::WallClock;
 #[derive(Debug, Serialize)]
 struct CertificateRow {
     name: String,
-    /// Its role; "authority" for those that sign.
+    /// Role of the holder; "authority" for certificates that sign others.
     role: &'static str,
-    /// Its number, in hexadecimal.
+    /// Serial number in hexadecimal.
     serial: String,
-    /// Its authority has taken it back, by the list beside it.
+    /// Whether the authority has revoked the certificate, by the list in the same directory.
     revoked: bool,
     /// End of its validity, RFC 3339.
     expires: String,
     /// Days until then; negative when it is past.
     days: i64,
-    /// By what the holder may be called.
+    /// Names by which others may address the holder.
     names: Vec<String>,
     file: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! The commands of `wireup pki`, and what they print.
+//! The commands of `wireup pki`, and their output.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -66,7 +66,7 @@ pub fn main(args: PkiArgs) -> Result<u8, CommandError> {
             let names = expand(&name).map_err(refused)?;
             let count = revocation::revoke(&dir, &names, &serial, now).map_err(refused)?;
             eprintln!(
-                "wireup: revoked {}; copy {} to every node, beside ca.pem (wireup pki{} push --hosts LIST): its agent refuses \
+                "wireup: revoked {}; copy {} to every node, into the directory of ca.pem (wireup pki{} push --hosts LIST): its agent refuses \
                  them from the next connection on, and ends those of theirs then or at once on SIGHUP",
                 counted(count, "certificate"),
                 dir.join(REVOKED).display(),
@@ -111,7 +111,7 @@ fn push_some(
     Ok(u8::from(failed > 0))
 }
 
-/// The nodes that have certificates.
+/// Returns the nodes that have certificates.
 fn nodes(dir: &Path) -> Result<Vec<String>, PkiError> {
     let mut nodes = Vec::new();
     for name in issued(dir)? {
@@ -197,7 +197,7 @@ fn print_certificate(certificate: &Path, what: &str, path: &Path) -> Result<(), 
     Ok(())
 }
 
-/// The names of lists as in `--hosts`.
+/// Expands lists of names in the form of `--hosts`.
 pub(super) fn expand(lists: &[String]) -> Result<Vec<String>, PkiError> {
     let mut names = Vec::new();
     for list in lists {
@@ -206,7 +206,7 @@ pub(super) fn expand(lists: &[String]) -> Result<Vec<String>, PkiError> {
     Ok(names)
 }
 
-/// Option for the directory of the authority, if the user names it.
+/// Returns the option for the directory of the authority, if the user names it.
 fn dir_option(own: Option<&Path>) -> String {
     own.map_or_else(String::new, |dir| format!(" --dir {}", dir.display()))
 }

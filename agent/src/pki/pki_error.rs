@@ -1,4 +1,4 @@
-//! Why a command of `wireup pki` was not carried out.
+//! Errors of the commands of `wireup pki`.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use crate::identity::IdentityError;
 use crate::revocation_lists::RevocationListError;
 use wireup_core::job::hosts::HostsProblem;
 
-/// Why a command was not carried out.
+/// Reason for which a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// A command that is the same for every node.
@@ -16,14 +16,14 @@ pub enum PkiError {
     NoHost(String),
     #[error("{} is there already: an authority is made once; issue certificates with `wireup pki issue`", .0.display())]
     Made(PathBuf),
-    #[error("there is no authority in {}; make one (wireup pki init) or name its directory (--dir)", .0.display())]
+    #[error("no authority in {}; create one (wireup pki init) or name its directory (--dir)", .0.display())]
     NoAuthority(PathBuf),
     #[error("{name} has a certificate already, in {}; to replace it: wireup pki renew --name {name}", .path.display())]
     Issued { name: String, path: PathBuf },
     #[error("{name} has no certificate in {}; to make one: wireup pki issue --name {name}", .path.display())]
     NotIssued {
         name: String,
-        /// Where it was looked for.
+        /// Path of the missing certificate.
         path: PathBuf,
     },
     #[error("no node has a certificate in {}; make one (wireup pki issue --name NAME)", .0.display())]
@@ -41,10 +41,10 @@ pub enum PkiError {
     #[error("no certificate of {name} is known in {}; name its number (--serial)", .dir.display())]
     Unknown {
         name: String,
-        /// Where it was looked for.
+        /// Directory of the authority.
         dir: PathBuf,
     },
-    #[error("--serial {0:?} is no number in hexadecimal")]
+    #[error("--serial {0:?} is not a hexadecimal number")]
     Serial(String),
     /// A list of revoked certificates.
     #[error("{}: {error}", path.display())]
@@ -53,7 +53,7 @@ pub enum PkiError {
         error: RevocationListError,
     },
     /// No place for files of this user.
-    #[error("there is no home directory ($HOME); name a directory with {0}")]
+    #[error("no home directory ($HOME); name a directory with {0}")]
     Homeless(&'static str),
     #[error(transparent)]
     Store(#[from] PkiFileError),
@@ -61,7 +61,7 @@ pub enum PkiError {
     Identity(#[from] IdentityError),
     #[error("{}: {error}", path.display())]
     Authority {
-        /// Its certificate, or the expected path.
+        /// Path of the authority's certificate, or the expected path.
         path: PathBuf,
         error: AuthorityError,
     },

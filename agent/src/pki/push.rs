@@ -56,7 +56,8 @@ fn reason(line: &str) -> String {
     }
 }
 
-/// Copies the directory of each name; calls `done` with the name and the place, in order. `root` says whose agents they are.
+/// Copies the directory of each name; calls `done` with the name and the destination, in order. With `root`, the agents
+/// are root's.
 ///
 /// # Errors
 /// If a name has no certificate; nothing is copied then.
@@ -128,7 +129,7 @@ fn copy(
     }
 }
 
-/// Directory in which the agent of a node reads them, quoted for its shell.
+/// Returns the directory in which the agent of a node reads its files, quoted for its shell.
 fn place(name: &str, root: bool) -> String {
     match root {
         true => "/etc/wireup/tls".to_owned(),
@@ -149,7 +150,7 @@ fn copy_files(from: &Path, to: &Path) -> Result<(), PkiError> {
     Ok(())
 }
 
-/// The script that writes the files of a holder to a place.
+/// Returns the script that writes the files of a holder to a place.
 fn script(from: &Path, place: &str) -> Result<Vec<u8>, PkiError> {
     let mut script = format!(
         "set -e\nd={place}\numask 022\nmkdir -p \"${{d%/*}}\"\numask 077\n[ -d \"$d\" ] || mkdir \"$d\"\n"
@@ -184,7 +185,7 @@ fn execute(words: &[String], script: &[u8]) -> Result<(), PushError> {
         .stderr(Stdio::piped())
         .spawn()
         .map_err(failed)?;
-    // A command that ends early says why.
+    // A command that exits early reports the reason itself.
     let _ = child.stdin.take().map(|mut input| input.write_all(script));
     let output = child.wait_with_output().map_err(failed)?;
     if output.status.success() {

@@ -1,4 +1,4 @@
-//! Certificates that are taken back, and which there are to take back.
+//! The certificates that the authority revokes, and the choice of those to revoke.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::{CA, CERTIFICATE, MADE, PkiError, REVOKED, issued, load, read};
 use crate::identity::{Certificate, check_name, significant};
 use crate::revocation_lists::{RevocationListError, RevocationLists};
 
-/// What a list ends with.
+/// Last line of a list.
 const END: &str = "-----END X509 CRL-----\n";
 
 /// Records a certificate before its first use: once it is replaced in its directory, no other file
@@ -117,7 +117,7 @@ pub fn revoke(
     Ok(all.len() - before)
 }
 
-/// Whether a certificate is in the list that is beside it, if there is one.
+/// Whether a certificate is in the list of its directory, if there is one.
 ///
 /// # Errors
 /// [`PkiError`]
@@ -137,7 +137,7 @@ pub(super) fn is_revoked(certificate: &Path) -> Result<bool, PkiError> {
     Ok(der.is_ok_and(|der| revoked.contains(&der)))
 }
 
-/// The numbers of a name's certificates in the list of all.
+/// Returns the numbers of a name's certificates in the list of all.
 fn numbers(made: &str, name: &str) -> Vec<Vec<u8>> {
     let lines = made.lines().filter_map(|line| {
         let mut fields = line.split('\t');
@@ -147,7 +147,7 @@ fn numbers(made: &str, name: &str) -> Vec<Vec<u8>> {
     lines.collect()
 }
 
-/// A serial number as people write it: hexadecimal, with colons or without.
+/// Parses a serial number in people's notation: hexadecimal, with colons or without.
 fn number(text: &str) -> Option<Vec<u8>> {
     let digits: String = text.chars().filter(|c| *c != ':').collect();
     let padded = match digits.len() % 2 {

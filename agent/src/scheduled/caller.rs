@@ -12,7 +12,7 @@ use crate::proto::v1::RunAs;
 pub enum Caller {
     /// A user of this machine, over the Unix socket.
     Local {
-        /// From the kernel.
+        /// User id, from the kernel.
         uid: u32,
     },
     /// A scheduler, by its certificate.
@@ -32,7 +32,7 @@ impl std::fmt::Display for Caller {
 }
 
 impl Caller {
-    /// The caller of a request.
+    /// Returns the caller of a request.
     ///
     /// # Errors
     /// A status, if its connection permits no calls.
@@ -73,9 +73,9 @@ impl Caller {
         }
     }
 
-    /// Whether a launch that runs as `owner` and was started by `starter` may be steered and talked
-    /// to. A scheduler's key controls only launches of its scheduler: not those that read input
-    /// from another caller, nor root's shell for instance, is none of that.
+    /// Whether this caller may steer a launch that runs as `owner` and was started by `starter`, and send it input. A
+    /// scheduler's key controls only launches of its scheduler: neither those that read input from another caller, nor
+    /// root's, whose shell for instance would take the input.
     pub fn may_steer(&self, owner: u32, starter: &Self) -> bool {
         match self {
             Self::Local { .. } => self.may_see(owner),
@@ -93,8 +93,8 @@ impl Caller {
         }
     }
 
-    /// As whom a request is carried out by an agent with the rights of `own`. Whether it does
-    /// anything as that user is checked by its [users](crate::user).
+    /// Returns the user as whom an agent with the rights of `own` executes a request. The agent's [users](crate::user)
+    /// check whether it can act as that user.
     ///
     /// # Errors
     /// A status with the remedy.

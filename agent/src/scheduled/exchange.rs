@@ -6,39 +6,39 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Keys and values.
+/// Values by their keys.
 pub type Entries = BTreeMap<String, String>;
 
 /// Most bytes of keys and values of one node.
 pub const PART_MAX: usize = 1024 * 1024;
-/// Most bytes of keys and values of all: what a client takes in one message, with some room.
+/// Most bytes of keys and values of all: the size that a client accepts in one message, with some reserve.
 pub const ALL_MAX: usize = 3 * 1024 * 1024;
 
 /// The exchange of a launch at one node.
 #[derive(Debug)]
 pub struct KeyExchange<W> {
     nodes: u32,
-    /// Ends by itself when all nodes have come.
+    /// Whether the exchange ends by itself when all nodes have come.
     collects: bool,
     parts: BTreeMap<u32, (Entries, W)>,
     bytes: usize,
 }
 
-/// Why a part is not taken.
+/// Reason for which a part is refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ExchangeError {
-    /// No such node.
+    /// The node index is too large.
     #[error("node_index is {node}, the launch has {nodes} nodes, counted from 0")]
     NoNode {
-        /// As given.
+        /// Index from the request.
         node: u32,
-        /// How many there are.
+        /// Number of nodes in the launch.
         nodes: u32,
     },
-    /// It takes part already.
+    /// The node takes part already.
     #[error("node {0} takes part in this exchange already: wait for its answer before the next")]
     Twice(u32),
-    /// Too much data.
+    /// The part has too much data.
     #[error("kvs_entries of {0} bytes: a node may give {PART_MAX}")]
     Part(usize),
     /// Too much data of all.
@@ -50,7 +50,7 @@ pub enum ExchangeError {
 pub type Ended<W> = (Vec<W>, Arc<Entries>);
 
 impl<W> KeyExchange<W> {
-    /// For a launch of this number of nodes; `collects` on the head node.
+    /// Makes an exchange for a launch of this number of nodes; `collects` on the head node.
     pub fn new(nodes: u32, collects: bool) -> Self {
         Self {
             nodes,
@@ -99,14 +99,14 @@ impl<W> KeyExchange<W> {
         self.take(drop)
     }
 
-    /// A node does not wait any more: its part is taken back.
+    /// Removes the part of a node that does not wait any more.
     pub fn leave(&mut self, node: u32) {
         if let Some((entries, _)) = self.parts.remove(&node) {
             self.bytes -= size(&entries);
         }
     }
 
-    /// The nodes that have not come, while some wait.
+    /// Returns the nodes that have not come, while some wait.
     pub fn missing(&self) -> Vec<u32> {
         let absent = |node: &u32| !self.parts.contains_key(node);
         (0..self.nodes).filter(absent).collect()

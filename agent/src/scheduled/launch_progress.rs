@@ -36,7 +36,7 @@ pub struct Progress {
     result: Option<LaunchResult>,
 }
 
-/// How a launch ended.
+/// Result of an ended launch.
 #[derive(Clone, Debug)]
 pub struct LaunchResult {
     /// Exit code of the job; -1 if it is not known.
@@ -75,12 +75,13 @@ enum ProgressChange {
     Warning(Arc<str>, i64),
 }
 
-/// How far a watcher has read.
+/// Position up to which a watcher has read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cursor(Option<u64>);
 
 impl Progress {
-    /// A launch of `size` ranks whose launcher was started at `time`, in milliseconds since the epoch.
+    /// Makes the progress of a launch of `size` ranks whose launcher was started at `time`, in milliseconds since the
+    /// epoch.
     pub fn new(size: u32, time: i64) -> Self {
         let mut new = Self {
             state: LaunchState::Unspecified,
@@ -97,12 +98,12 @@ impl Progress {
         new
     }
 
-    /// Its state, and why it ends.
+    /// Returns the state, and the reason of the end.
     pub fn state(&self) -> (LaunchState, &str) {
         (self.state, &self.reason)
     }
 
-    /// How it ended, once it has.
+    /// Returns the result, once the launch has ended.
     pub fn result(&self) -> Option<&LaunchResult> {
         match self.state {
             LaunchState::Ended => self.result.as_ref(),
@@ -110,7 +111,7 @@ impl Progress {
         }
     }
 
-    /// Its ranks, as far as they are known.
+    /// Returns the ranks, as far as they are known.
     pub fn ranks(&self) -> Vec<RankInfo> {
         (0..)
             .zip(&self.ranks)
@@ -215,7 +216,7 @@ impl Progress {
         self.push(ProgressChange::Rank(rank.0, now_is));
     }
 
-    /// The launcher has ended; `lost` says how, in case it has not reported the result.
+    /// Notes the end of the launcher. `lost` describes it, and is used if the launcher has not reported a result.
     pub fn end(&mut self, lost: &str, now: i64) {
         let mut outcome = self.result.take().unwrap_or_else(|| LaunchResult {
             exit_code: -1,
@@ -253,8 +254,8 @@ impl Progress {
         self.log.push_back(change);
     }
 
-    /// The events that a watcher has not got yet, at most about `most` except for the current
-    /// state; whether something follows is not said. After the end, nothing follows.
+    /// Returns the events that a watcher has not got yet, at most about `most` except for the current state. The return
+    /// value does not show whether further events are available. After the end, nothing follows.
     pub fn news(&self, cursor: &mut Cursor, most: usize) -> Vec<WatchEvent> {
         let next = self.base + self.log.len() as u64;
         let Some(at) = cursor.0.filter(|at| *at >= self.base) else {
@@ -280,7 +281,7 @@ impl Progress {
             .map(|(number, rank)| ProgressChange::Rank(number, *rank).to_event());
         let launch = ProgressChange::Launch(self.state, Arc::clone(&self.reason), self.changed_at)
             .to_event();
-        // A launch that ended has its end last, as it was for those who saw it.
+        // The end of a launch comes last, in the order that a watcher saw at the time.
         let mut events: Vec<_> = match self.state {
             LaunchState::Ended => known.chain([launch]).collect(),
             _ => std::iter::once(launch).chain(known).collect(),
@@ -296,7 +297,7 @@ impl Progress {
         self.state == LaunchState::Ended && cursor.0 == Some(self.base + self.log.len() as u64)
     }
 
-    /// The end, once it has come, in as many parts as it takes.
+    /// Returns the end, once it is known, in as many parts as it takes.
     pub fn complete(&self, launch: &str, allocation: &str) -> Vec<LaunchCompleteNotification> {
         let Some(result) = self.result() else {
             return Vec::new();
@@ -325,7 +326,7 @@ impl Progress {
         parts.into_iter().enumerate().map(notification).collect()
     }
 
-    /// When it came into its state.
+    /// Returns the time of the last change of the state.
     pub fn changed_at(&self) -> i64 {
         self.changed_at
     }

@@ -1,4 +1,4 @@
-//! What a scheduler asks for, checked; no I/O.
+//! Validated launch request of a scheduler; no I/O.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -36,17 +36,16 @@ const KEY_MAX: usize = 256;
 pub struct LaunchRequest {
     pub id: String,
     pub allocation: String,
-    /// Its nodes and ranks.
+    /// Nodes of the launch, and ranks of each.
     pub place: NodeLayout,
-    /// Its programs, at least one; their ranks come to those of the place.
+    /// Programs, at least one; the sum of their ranks is that of the nodes.
     pub programs: Vec<RequestedProgram>,
     /// Variables for all ranks, in ascending order of names.
     pub env: Variables,
     /// Access to the fabric.
     pub cxi: Option<CxiGrant>,
-    /// The offered interfaces.
     pub pmi: InterfaceChoice,
-    /// As whom it was asked to run.
+    /// User and group that the request names.
     pub run_as: Option<v1::RunAs>,
     /// Directory the ranks start in.
     pub cwd: Option<PathBuf>,
@@ -54,7 +53,7 @@ pub struct LaunchRequest {
     pub stdin: StdinTarget,
     /// Ranks wait while their output has no reader.
     pub hold_output: bool,
-    /// When it is ended.
+    /// Timeout after which the launch is ended.
     pub timeout: Option<Duration>,
     /// Time between SIGTERM and SIGKILL.
     pub grace: Option<Duration>,
@@ -74,7 +73,7 @@ pub struct RequestedProgram {
     pub program: OsString,
     /// Without the program's own name.
     pub args: Vec<OsString>,
-    /// At least 1.
+    /// Number of ranks; at least 1.
     pub ranks: u32,
     /// Variables for these ranks alone.
     pub env: Variables,
@@ -97,11 +96,11 @@ impl fmt::Debug for Variables {
 /// Access to a fabric; never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CxiGrant {
-    /// Virtual network id.
+    /// Virtual network id (VNI).
     pub vni: u32,
-    /// May be empty.
+    /// Key of the service; may be empty.
     pub key: Bytes,
-    /// 0: none.
+    /// Service id; 0 for none.
     pub service: u32,
 }
 
@@ -209,7 +208,7 @@ fn check_apps(apps: usize) -> Result<(), RequestError> {
     }
 }
 
-/// Refuses what cannot be the name of a launch.
+/// Refuses texts that cannot be the name of a launch.
 ///
 /// # Errors
 /// [`RequestError::LaunchId`].
@@ -263,7 +262,7 @@ fn program(app: v1::App) -> Result<RequestedProgram, RequestError> {
     })
 }
 
-/// A program or argument.
+/// Parses a program or argument.
 fn word(bytes: &[u8]) -> Result<OsString, RequestError> {
     match bytes {
         bytes if bytes.contains(&0) => Err(RequestError::Nul("a program or argument")),

@@ -21,19 +21,19 @@ use super::launch_request::check_id;
 use super::scheduled_launch::{ScheduledLaunch, lock, now};
 use crate::budget::PER_USER;
 
-/// How long a launch is remembered after its end.
+/// Time for which a launch is remembered after its end.
 const REMEMBERED: Duration = Duration::from_secs(10 * 60);
-/// How many launches of a user are remembered after their end.
+/// Maximum number of a user's ended launches that are remembered.
 const REMEMBERED_LAUNCHES: usize = 32;
-/// How many ranks those may have together.
+/// Maximum number of ranks of all remembered launches of a user.
 const REMEMBERED_RANKS: u64 = 256 * 1024;
 
-/// How many launches may go on at a time that users have started themselves, how many that were started for
-/// others, and how many are remembered at all.
+/// Maximum number of running launches that users have started themselves, of those that were started for others, and of
+/// all remembered launches.
 const LIVE: usize = 1024;
 
-/// So long may a launch be known here before it is brought. Then its launcher has failed on the head node, or
-/// was never started.
+/// Time for which a launch may be known here before its launcher reaches this node. After it, the launcher has failed
+/// on the head node, or was never started.
 const BROUGHT_WITHIN: Duration = Duration::from_secs(10 * 60);
 
 /// Launches by their names and owners.
@@ -43,12 +43,12 @@ type LaunchNameTable = BTreeMap<(String, u32), LaunchNameEntry>;
 struct LaunchNameEntry {
     /// The caller that started it.
     starter: Caller,
-    /// Not while it is about to start.
+    /// Launch; `None` while it is about to start.
     launch: Option<Arc<ScheduledLaunch>>,
 }
 
 impl LaunchNameEntry {
-    /// It was started by a caller that starts launches for others.
+    /// Whether the caller starts launches for others.
     fn for_others(&self) -> bool {
         self.starter.starts_for_others()
     }
@@ -59,7 +59,7 @@ impl LaunchNameEntry {
     }
 }
 
-/// See the module.
+/// Launches that schedulers started, by name and owner.
 #[derive(Debug, Default)]
 pub struct ScheduledLaunches {
     names: Mutex<LaunchNameTable>,
@@ -159,24 +159,24 @@ impl ScheduledLaunches {
         })
     }
 
-    /// How many there are that have not ended.
+    /// Returns the number of launches that have not ended.
     pub fn going_on(&self) -> usize {
         let names = lock(&self.names);
         names.values().filter(|known| known.lives()).count()
     }
 
-    /// The launch of this name, if the caller may see it.
+    /// Returns the launch of this name, if the caller may see it.
     ///
     /// # Errors
-    /// The same status, whether there is none or it is not his; another if there are several.
+    /// The same status, whether there is no such launch or it is another user's; another status if there are several.
     pub fn find(&self, id: &str, caller: &Caller) -> Result<Arc<ScheduledLaunch>, Status> {
         self.named(id, caller).map(|(launch, _)| launch)
     }
 
-    /// The same, to do something with it.
+    /// Returns a launch for a caller that wants to change it.
     ///
     /// # Errors
-    /// As [`find`](Self::find), or that the caller may only look.
+    /// As [`find`](Self::find), or that the caller may only read its state.
     pub fn steer(&self, id: &str, caller: &Caller) -> Result<Arc<ScheduledLaunch>, Status> {
         let (found, starter) = self.named(id, caller)?;
         match caller.may_steer(found.owner, &starter) {
@@ -187,7 +187,7 @@ impl ScheduledLaunches {
         }
     }
 
-    /// The launch of this name, if the caller may see it, and its starter.
+    /// Returns the launch of this name, if the caller may see it, and its starter.
     fn named(&self, id: &str, caller: &Caller) -> Result<(Arc<ScheduledLaunch>, Caller), Status> {
         check_id(id).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let mut names = lock(&self.names);
@@ -216,7 +216,7 @@ impl ScheduledLaunches {
         })
     }
 
-    /// All that the caller may see, by their names.
+    /// Returns all launches that the caller may see, by their names.
     pub fn seen_by(&self, caller: &Caller) -> Vec<Arc<ScheduledLaunch>> {
         let mut names = lock(&self.names);
         forget(&mut names, now());
@@ -271,7 +271,7 @@ impl ScheduledLaunches {
     }
 }
 
-/// All of this name, by their owners.
+/// Returns all launches of this name, by their owners.
 fn named<'a>(
     names: &'a LaunchNameTable,
     id: &str,

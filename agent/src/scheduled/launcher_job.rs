@@ -14,8 +14,8 @@ use wireup_core::job::spec::{
 use wireup_core::link::scheduled_launcher::ORDERS;
 
 impl LaunchRequest {
-    /// The job that is asked for; `home` is its user's, where the ranks start unless something else is asked
-    /// for, and `agent` the socket of this agent. Its launcher has the [variables](LaunchRequest::variables).
+    /// Returns the requested job; `home` is its user's, where the ranks start unless another directory is requested,
+    /// and `agent` the socket of this agent. Its launcher has the [variables](LaunchRequest::variables).
     pub fn job(&self, home: &Path, agent: &Path) -> JobSpec {
         let env = self.variables();
         let apps = self.programs.iter();
@@ -61,8 +61,8 @@ impl LaunchRequest {
         home: &Path,
         env: &[(OsString, OsString)],
     ) -> AppRequest {
-        // Named one by one, since a launcher leaves out what looks like another launcher's; nothing that
-        // looks so ends as a word does that means several names.
+        // Variables are named one by one, since a launcher leaves out those that look like another launcher's. No name
+        // of these ends with the character by which a word means several names.
         let own = |name: &OsStr| program.env.0.iter().any(|(own, _)| own == name);
         let names = env.iter().map(|(name, _)| name);
         let names = names.filter(|name| !own(name) && !name.as_bytes().ends_with(b"*"));
@@ -85,8 +85,8 @@ impl LaunchRequest {
         }
     }
 
-    /// Variables for the launcher and all ranks, beyond the plain environment of their user. What other fields
-    /// say comes last and counts more than what the request calls variables.
+    /// Returns the variables for the launcher and all ranks, in addition to the plain environment of their user.
+    /// Variables from other fields come last and replace those that the request lists.
     pub fn variables(&self) -> Vec<(OsString, OsString)> {
         let mut found = vec![("WIREUP_LAUNCH_ID", self.id.clone())];
         if !self.allocation.is_empty() {

@@ -22,11 +22,11 @@ const QUERY_RANKS: usize = 16_384;
 pub struct ScheduledLaunch {
     pub id: String,
     pub allocation: String,
-    /// Its nodes and ranks.
+    /// Nodes of the launch, and ranks of each.
     pub place: NodeLayout,
-    /// As whom it runs.
+    /// User id of the launch.
     pub owner: u32,
-    /// When the request came, in milliseconds since the epoch.
+    /// Time of the request, in milliseconds since the epoch.
     pub started: i64,
     /// The launcher, on the head node.
     pub head: Option<LauncherState>,
@@ -34,9 +34,9 @@ pub struct ScheduledLaunch {
     /// Since when it waits for its launcher, if the launcher has not reached this node yet.
     waits: Mutex<Option<Instant>>,
     ending: Mutex<Option<LaunchEnding>>,
-    /// Its share of its owner's budget.
+    /// Bytes of the owner's budget.
     _held: ByteReservation,
-    /// This node's part is to end.
+    /// Whether this node's part is to end.
     aborted: watch::Sender<bool>,
 }
 
@@ -44,38 +44,38 @@ pub struct ScheduledLaunch {
 struct LaunchEnding {
     /// In milliseconds since the epoch.
     time: i64,
-    /// Why, if it is known here.
+    /// Reason of the end, if known here.
     reason: String,
 }
 
-/// What an exchange of keys came to.
+/// Result of an exchange of keys.
 pub type ExchangeAnswer = Result<Arc<Entries>, ExchangeEnd>;
 
-/// Why an exchange of keys fails.
+/// Reason for which an exchange of keys fails.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ExchangeEnd {
-    /// The launch is over.
+    /// The end of the launch.
     LaunchEnded,
-    /// These nodes did not come in time.
+    /// Nodes that did not arrive in time.
     Missing(Arc<[u32]>),
 }
 
 /// The launcher of a launch and the state that it reported.
 #[derive(Debug)]
 pub struct LauncherState {
-    /// State, ranks, result.
+    /// State, ranks and result of the launch.
     progress: Mutex<Progress>,
     /// Rings when that changes.
     changed: watch::Sender<()>,
     output: Mutex<BufferedOutput>,
-    /// Rings when output comes, goes, or is released.
+    /// Signals when output is added, removed or released.
     moved: watch::Sender<()>,
     /// The launcher's standard input, as long as it is open.
     pub stdin: tokio::sync::Mutex<Stdin>,
     orders: mpsc::UnboundedSender<LauncherCommand>,
 }
 
-/// Where standard input goes.
+/// State of the launcher's standard input.
 #[derive(Debug)]
 pub enum Stdin {
     /// To no reader: no rank reads input.
@@ -87,14 +87,13 @@ pub enum Stdin {
 /// Orders to the task that owns a launcher.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LauncherCommand {
-    /// Send a signal.
     Signal(ControlCommand),
     /// End it, by force if it takes longer than it should.
     End,
 }
 
 impl ScheduledLaunch {
-    /// A launch as it was asked for; `head` on its head node.
+    /// Makes a launch from its request; `head` on its head node.
     pub fn new(
         request: &LaunchRequest,
         owner: u32,
@@ -117,29 +116,29 @@ impl ScheduledLaunch {
         }
     }
 
-    /// When it ended, in milliseconds since the epoch.
+    /// Returns the time of the end, in milliseconds since the epoch.
     pub fn ended(&self) -> Option<i64> {
         lock(&self.ending).as_ref().map(|end| end.time)
     }
 
-    /// Since when it waits to be brought here; none if it does not, or no more.
+    /// Returns since when the launch waits to be brought here; none if it does not, or no more.
     pub fn waits_since(&self) -> Option<Instant> {
         let waits = *lock(&self.waits);
         waits.filter(|_| self.ended().is_none())
     }
 
-    /// It has a step on this node.
+    /// Notes that the launch has a step on this node.
     pub fn bring(&self) {
         *lock(&self.waits) = None;
     }
 
-    /// It was not brought, and if it still is, it is to end.
+    /// Aborts a launch that has not reached this node in time. If it does later, it must end.
     pub fn abort_with_reason(&self, reason: &str) {
         self.aborted.send_replace(true);
         self.end_for(reason);
     }
 
-    /// It has ended; waiters of an exchange get an error.
+    /// Ends the launch; waiters of an exchange get an error.
     pub fn end(&self) {
         self.end_for("");
     }
@@ -152,7 +151,7 @@ impl ScheduledLaunch {
         self.end_exchange(&Err(ExchangeEnd::LaunchEnded));
     }
 
-    /// This node's part is to end, or never to begin.
+    /// Ends this node's part, or prevents it from beginning.
     pub fn abort(&self) {
         self.aborted.send_replace(true);
         // The step's task is the other receiver.
@@ -172,7 +171,7 @@ impl ScheduledLaunch {
         let _ = self.aborted.subscribe().wait_for(|aborted| *aborted).await;
     }
 
-    /// A node's part in an exchange; what comes of it is sent.
+    /// Adds a node's part in an exchange; results are sent.
     ///
     /// # Errors
     /// [`ExchangeError`].
@@ -187,18 +186,18 @@ impl ScheduledLaunch {
             send_answers(waiting, &Ok(merged));
         }
         if self.ended().is_some() {
-            // It may have ended before this part came.
+            // The launch may have ended before this part arrived.
             self.end_exchange(&Err(ExchangeEnd::LaunchEnded));
         }
         Ok(receiver)
     }
 
-    /// A node that takes part waits no more.
+    /// Removes a node that takes part from the exchange: it waits no more.
     pub fn leave(&self, node: u32) {
         lock(&self.exchange).leave(node);
     }
 
-    /// Not all have come in time.
+    /// Fails an exchange to which not all nodes have come in time.
     pub fn fail_exchange(&self) {
         let missing = lock(&self.exchange).missing().into();
         self.end_exchange(&Err(ExchangeEnd::Missing(missing)));
@@ -210,7 +209,7 @@ impl ScheduledLaunch {
         send_answers(waiting, answer)
     }
 
-    /// How it is, in as many parts as it takes.
+    /// Returns the state of the launch, in as many messages as needed.
     pub fn info(&self, ranks: bool) -> Vec<LaunchInfo> {
         let mut info = LaunchInfo {
             launch_id: self.id.clone(),
@@ -276,7 +275,7 @@ fn send_answers(waiting: Vec<oneshot::Sender<ExchangeAnswer>>, answer: &Exchange
 }
 
 impl LauncherState {
-    /// A launcher that was just started.
+    /// Makes the state of a launcher that was just started.
     pub fn new(
         request: &LaunchRequest,
         stdin: Option<pipe::Sender>,
@@ -295,7 +294,7 @@ impl LauncherState {
         }
     }
 
-    /// The state, for reading.
+    /// Returns the state, for reading.
     pub fn progress(&self) -> MutexGuard<'_, Progress> {
         lock(&self.progress)
     }
@@ -313,7 +312,7 @@ impl LauncherState {
         result
     }
 
-    /// The oldest output that was not read.
+    /// Removes and returns the oldest output that was not read.
     pub fn take_output(&self) -> Option<StdioOutput> {
         let piece = lock(&self.output).pop();
         if piece.is_some() {
@@ -327,7 +326,7 @@ impl LauncherState {
         look(&lock(&self.output))
     }
 
-    /// Rings when something more is known.
+    /// Returns a signal that reports new information.
     pub fn news(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
@@ -343,7 +342,7 @@ impl LauncherState {
     }
 }
 
-/// Locks what no thread leaves half changed.
+/// Locks data that no thread leaves half changed.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -14,7 +14,7 @@ pub struct BufferedOutput {
     bytes: usize,
     lost_bytes: u64,
     attached: bool,
-    /// Wait for a reader where there is none.
+    /// Whether ranks wait for a reader where there is none.
     hold: bool,
     /// Hold nothing up any more.
     released: bool,
@@ -22,7 +22,7 @@ pub struct BufferedOutput {
 }
 
 impl BufferedOutput {
-    /// Empty; with `hold` ranks wait while there is no reader.
+    /// Makes an empty buffer; with `hold` ranks wait while there is no reader.
     pub fn new(hold: bool) -> Self {
         Self {
             hold,
@@ -48,7 +48,7 @@ impl BufferedOutput {
         }
     }
 
-    /// The oldest piece.
+    /// Takes the oldest piece of output.
     pub fn pop(&mut self) -> Option<StdioOutput> {
         let mut piece = self.pieces.pop_front()?;
         self.bytes -= piece.data.len();
@@ -56,27 +56,27 @@ impl BufferedOutput {
         Some(piece)
     }
 
-    /// A reader comes; false if there is one.
+    /// Attaches a reader; returns false if there is one.
     pub fn attach(&mut self) -> bool {
         !std::mem::replace(&mut self.attached, true)
     }
 
-    /// The reader goes.
+    /// Detaches the present reader of the output.
     pub fn detach(&mut self) {
         self.attached = false;
     }
 
-    /// From now on ranks do not wait for a reader.
+    /// Ends the wait for a reader: ranks do not wait from now on.
     pub fn release(&mut self) {
         self.released = true;
     }
 
-    /// Nothing will be pushed any more.
+    /// Marks the end: no output will be pushed any more.
     pub fn end(&mut self) {
         self.is_ended = true;
     }
 
-    /// Nothing is left, and nothing will come.
+    /// Whether no output is left, and none will come.
     pub fn is_over(&self) -> bool {
         self.is_ended && self.pieces.is_empty()
     }

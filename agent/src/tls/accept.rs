@@ -30,7 +30,7 @@ use crate::identity::{Identity, IdentityError};
 use crate::refusals::Refusals;
 use crate::stream::write_through;
 
-/// How long it may take to send its first byte.
+/// Timeout of a connection's first byte.
 const FIRST_BYTE: Duration = Duration::from_secs(2);
 
 /// Most connections in the handshake. Further ones wait in the kernel.
@@ -61,7 +61,7 @@ pub fn server_incoming(
     server_incoming_until_closed(listener, tls, heartbeat, refusals, ())
 }
 
-/// The same; `open` is dropped when the listener has been closed.
+/// Accepts connections like [`server_incoming`]; `open` is dropped when the listener has been closed.
 pub fn server_incoming_until_closed(
     listener: TcpListener,
     tls: Arc<TlsConfigs>,
@@ -125,23 +125,23 @@ async fn accept_all(
     }
 }
 
-/// Why a connection is not accepted. All of it is the caller's.
+/// Reason for which a connection is refused; the caller is always at fault.
 #[derive(Debug, thiserror::Error)]
 enum HandshakeRefusal {
-    /// Its address has all the places it may have.
+    /// The address has too many connections in the handshake.
     #[error("{PER_SOURCE} connections from there have not shown a certificate yet")]
     Places,
-    #[error("it did not show a certificate in time")]
+    #[error("no certificate shown in time")]
     Late,
     #[error("{}", words(.0))]
     Handshake(#[from] io::Error),
-    #[error("it shows no certificate")]
+    #[error("no certificate shown")]
     NoCertificate,
     #[error(transparent)]
     Identity(#[from] IdentityError),
 }
 
-/// How many callers of each address have not shown a certificate.
+/// Number of connections without a certificate, by address.
 #[derive(Debug, Default)]
 struct HandshakeCounts(Mutex<BTreeMap<IpAddr, usize>>);
 
@@ -218,7 +218,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// The reason inside an I/O error, in words.
+/// Returns the reason inside an I/O error as a text.
 pub(crate) fn words(error: &io::Error) -> String {
     match tls_error(error) {
         Some(tls) => verify::theirs(tls),
@@ -229,13 +229,13 @@ pub(crate) fn words(error: &io::Error) -> String {
     }
 }
 
-/// The error of TLS that is inside.
+/// Returns the TLS error inside an I/O error.
 pub(super) fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref().and_then(|inner| inner.downcast_ref())
 }
 
 impl TlsConnection {
-    /// The identity of the other end.
+    /// Returns the identity of the other end.
     pub fn peer(&self) -> &RemoteCaller {
         &self.peer
     }

@@ -28,7 +28,7 @@ use super::verify::name_of_host;
 use super::{CONNECTION_WINDOW, Heartbeat, NO_LIMIT, STREAM_WINDOW};
 use crate::stream::write_through;
 
-/// Bytes that may come from the other side before it has been heard that it accepts this one.
+/// Maximum number of bytes from the other side before it has accepted this one.
 const EARLY: usize = 4096;
 
 /// Connections that are begun within the time limit.
@@ -38,7 +38,7 @@ const ATTEMPTS: u32 = 12;
 /// kernel has found: it asks three times, a second apart. An earlier answer is that of a route. Source: `mcast_solicit` in arp(7).
 const ROUTE_ANSWER: Duration = Duration::from_millis(100);
 
-/// Why there is no connection. The name and address are for the caller to add.
+/// Reason for which a connection failed. The caller adds the name and address.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The name cannot be in any certificate.
@@ -50,14 +50,14 @@ pub enum ConnectError {
         reason(error)
     )]
     Address {
-        /// As it was given.
+        /// Address from the settings or the launch.
         address: String,
         error: io::Error,
     },
     /// No process listens there, or there is no route.
     #[error("cannot connect to {address}: {}{}", reason(.error), remedy(.error))]
     Tcp {
-        /// Where to; the last of several.
+        /// Address of the attempt; the last one of several.
         address: SocketAddr,
         error: io::Error,
     },
@@ -67,7 +67,7 @@ pub enum ConnectError {
     /// The other side ended the connection before it had accepted this one.
     #[error("{}", words(.0))]
     Ended(io::Error),
-    /// Nothing came back.
+    /// The other side did not answer in time.
     #[error("no answer within {} s", .0.as_secs_f64())]
     Silent(Duration),
     /// The HTTP/2 connection was not made.
@@ -75,7 +75,7 @@ pub enum ConnectError {
     Http(tonic::transport::Error),
 }
 
-/// The system's words, without what the library puts around them.
+/// Returns the system's text of an error, without the library's additions.
 fn reason(error: &io::Error) -> String {
     let whole = error.to_string();
     let text = whole.strip_prefix("failed to lookup address information: ");
@@ -84,7 +84,7 @@ fn reason(error: &io::Error) -> String {
     text[..end].to_owned()
 }
 
-/// The remedy if no process listens.
+/// Returns the remedy if no process listens.
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => {
@@ -95,7 +95,7 @@ fn remedy(error: &io::Error) -> &'static str {
 }
 
 impl ConnectError {
-    /// That an address cannot be found out.
+    /// Returns the error of a failed lookup.
     pub fn unknown(address: &str, error: io::Error) -> Self {
         Self::Address {
             address: address.to_owned(),
@@ -103,7 +103,7 @@ impl ConnectError {
         }
     }
 
-    /// Whether it is what a caller sees of an agent that is restarted.
+    /// Whether the error can be the effect of an agent's restart on its callers.
     pub(crate) fn may_be_restart(&self) -> bool {
         match self {
             Self::Tcp { error, .. } => error.kind() == io::ErrorKind::ConnectionRefused,
@@ -160,7 +160,7 @@ where
             }
         }
     });
-    // The stream encrypts, so this says http; the stream has the address.
+    // The stream encrypts, so the URL has the scheme http; the stream has the address.
     Endpoint::from_static("http://agent")
         .http2_keep_alive_interval(heartbeat.interval)
         .keep_alive_timeout(NO_LIMIT)
@@ -172,7 +172,7 @@ where
         .map_err(ConnectError::Http)
 }
 
-/// The bare connection, to the looked-up address.
+/// Makes the bare connection, to the looked-up address.
 ///
 /// # Errors
 /// As [`connect`].
@@ -296,8 +296,8 @@ pub struct PeerStream {
 }
 
 impl PeerStream {
-    /// Can be upgraded as long as the connection is in use: its user drops it when
-    /// the other side ends it.
+    /// Returns a reference that can be upgraded as long as the connection is in use: its user drops it when the other
+    /// side ends it.
     pub fn life(&self) -> Weak<()> {
         Arc::downgrade(&self.life)
     }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::stepped_timeout::SteppedTimeout;
 
-/// Stream that fails when nothing has come for a time. The probes that have the other side answer are HTTP/2's.
+/// Stream that fails when no data has arrived for a time. HTTP/2's probes make the other side answer.
 #[derive(Debug)]
 pub(super) struct SilenceMonitor<S> {
     stream: S,
@@ -25,7 +25,7 @@ pub(super) struct SilenceMonitor<S> {
 }
 
 impl<S> SilenceMonitor<S> {
-    /// Watches a stream from which something has just come.
+    /// Watches a stream that has just received data.
     pub(super) fn new(stream: S, limit: Duration) -> Self {
         let patience = SteppedTimeout::new(limit, Moment::default());
         Self {
@@ -38,7 +38,6 @@ impl<S> SilenceMonitor<S> {
         }
     }
 
-    /// The stream itself.
     pub(super) fn get_ref(&self) -> &S {
         &self.stream
     }
@@ -68,7 +67,7 @@ impl<S> SilenceMonitor<S> {
         Moment(self.origin.elapsed())
     }
 
-    /// Passes on a write, or fails in its place: a stream that takes nothing may not be read.
+    /// Passes on a write, or fails in its place: a stream that takes no data may not be read.
     fn watch<T>(
         &mut self,
         written: Poll<io::Result<T>>,

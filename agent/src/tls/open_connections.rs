@@ -14,7 +14,7 @@ use crate::revocation_lists::RevocationLists;
 
 #[derive(Debug)]
 pub(super) struct ConnectionLife {
-    /// What the other side showed.
+    /// Certificate chain of the other side.
     chain: Vec<CertificateDer<'static>>,
     is_ended: AtomicBool,
     reader: AtomicWaker,

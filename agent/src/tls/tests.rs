@@ -234,7 +234,7 @@ async fn who_shows_no_certificate_or_an_expired_one_is_refused() {
     let address = serve(cluster.node("n1")).await;
     let late = cluster.issue("late", Role::Node, expired());
     for (shown, reason) in [
-        (None, "it shows no certificate"),
+        (None, "no certificate shown"),
         (Some(&*late), "its certificate expired"),
     ] {
         let (log, _guard) = Log::start();
@@ -273,7 +273,7 @@ async fn who_says_nothing_is_given_up() {
     let (log, _guard) = Log::start();
     let stream = TcpStream::connect(address).await.unwrap();
     let from = stream.local_addr().unwrap();
-    let line = format!("refused a connection from {from}: it did not show a certificate in time");
+    let line = format!("refused a connection from {from}: no certificate shown in time");
     log.one(&[&line]).await;
 }
 
@@ -566,7 +566,7 @@ async fn a_list_that_cannot_be_used_is_said_and_the_one_before_stays() {
     let error = TlsConfigs::load(&cluster.dir.join("n1"))
         .unwrap_err()
         .to_string();
-    assert!(error.contains("there is no list"), "{error}");
+    assert!(error.contains("no list of revoked"), "{error}");
 }
 
 #[test]

@@ -30,22 +30,22 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// A certificate that expires sooner is warned of, unless most of its life is still ahead.
 const SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
-/// How often [`TlsConfigs::watch`] looks.
+/// Interval at which [`TlsConfigs::watch`] checks the files.
 const WATCH: Duration = Duration::from_secs(60 * 60);
 
-/// Why the files cannot be used.
+/// Reason for which the certificate files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateFilesError {
     /// No certificate has been installed.
     #[error("this node has no certificate in {}; make one with `wireup pki issue` and copy its directory there, \
              or name another directory (--tls)", .0.display())]
     None(PathBuf),
-    /// Some of the files have been installed.
+    /// Only some of the files are installed.
     #[error("{file} is missing in {}; copy the whole directory that `wireup pki issue` made there", dir.display())]
     Incomplete {
         /// The first that is not there.
         file: &'static str,
-        /// Where it should be.
+        /// Directory of the missing file.
         dir: PathBuf,
     },
     /// A file cannot be read, or others may.
@@ -85,7 +85,7 @@ struct CertificateState {
 #[derive(Debug)]
 pub struct TlsConfigs {
     dir: PathBuf,
-    /// It has no files.
+    /// Whether the certificates have no files.
     in_memory: bool,
     /// Opens the files, once this process may not.
     opener: OnceLock<Arc<StepSpawner>>,
@@ -95,11 +95,10 @@ pub struct TlsConfigs {
 }
 
 impl TlsConfigs {
-    /// Reads `ca.pem`, `cert.pem` and `key.pem` of a directory, and `crl.pem` if it is there.
+    /// Reads `ca.pem`, `cert.pem` and `key.pem` of a directory, and `crl.pem` if it exists.
     ///
     /// # Errors
-    /// [`CertificateFilesError`], also when they do not fit together, or the certificate is not valid
-    /// now.
+    /// [`CertificateFilesError`], also when they do not fit together, or the certificate is not valid now.
     pub fn load(dir: &Path) -> Result<Arc<Self>, CertificateFilesError> {
         if let Err(error) = certificate_files::check_place(dir) {
             return Err(missing(dir, error));
@@ -153,18 +152,18 @@ impl TlsConfigs {
         }))
     }
 
-    /// The files, in the order in which the helper passes them.
+    /// Returns the files, in the order in which the helper passes them.
     pub fn paths(&self) -> [PathBuf; 4] {
         paths(&self.dir)
     }
 
-    /// From now on the helper opens the files. Where they are was checked: the directory is root's.
+    /// Makes the helper open the files from now on. Their place was checked: the directory is root's.
     pub fn opened_by(&self, helper: Arc<StepSpawner>) {
         // Once.
         let _ = self.opener.set(helper);
     }
 
-    /// Opens the files.
+    /// Opens the certificate files, by the helper if there is one.
     fn open(&self) -> Result<Files, CertificateFilesError> {
         let Some(helper) = self.opener.get() else {
             certificate_files::check_place(&self.dir).map_err(|error| missing(&self.dir, error))?;
@@ -180,7 +179,7 @@ impl TlsConfigs {
         }))
     }
 
-    /// The identity of this node.
+    /// Returns the identity of this node.
     pub fn identity(&self) -> Identity {
         self.current().identity.clone()
     }
@@ -199,7 +198,7 @@ impl TlsConfigs {
         life
     }
 
-    /// When its certificate expires.
+    /// Returns the expiry of the node's certificate.
     pub fn not_after(&self) -> SystemTime {
         self.current().not_after
     }
@@ -218,12 +217,12 @@ impl TlsConfigs {
         }
     }
 
-    /// What to serve with: callers show a certificate of this node's authority.
+    /// Returns the server's configuration: callers must show a certificate of this node's authority.
     pub fn server_config(&self) -> Arc<ServerConfig> {
         self.current().server.clone()
     }
 
-    /// The current credentials.
+    /// Returns the current certificates, which are reloaded if they are old.
     pub(super) fn current(&self) -> Arc<LoadedCertificates> {
         self.reload_if_older(LOOK_AGAIN)
     }
@@ -241,7 +240,7 @@ impl TlsConfigs {
                 return state.loaded.clone();
             }
         };
-        // Taken first: what changes while it is read is read again.
+        // Taken first: files that change while they are read are read again.
         let stamps = files.each_ref().map(stamp);
         if stamps == state.stamps {
             return state.loaded.clone();
@@ -271,7 +270,7 @@ impl TlsConfigs {
 /// The open files, or the errors: authorities, certificate, key, revocation lists.
 type Files = [Result<File, PkiFileError>; 4];
 
-/// The files of a directory, in the same order.
+/// Returns the files of a directory, in the same order.
 fn paths(dir: &Path) -> [PathBuf; 4] {
     [CA, CERTIFICATE, KEY, REVOKED].map(|name| dir.join(name))
 }
@@ -317,11 +316,11 @@ fn warn_of_expiry(loaded: &LoadedCertificates, dir: &Path) {
     }
 }
 
-/// What is in the files.
+/// Parsed contents of the certificate files.
 struct CertificateFiles {
     authorities: Vec<CertificateDer<'static>>,
     chain: Vec<CertificateDer<'static>>,
-    /// In PEM.
+    /// Private key in PEM.
     key: Vec<u8>,
     revoked: Arc<RevocationLists>,
 }
@@ -362,10 +361,7 @@ fn loaded(
         reason,
     };
     let Some(own) = chain.first() else {
-        return Err(wrong(
-            &certificate,
-            "there is no certificate in it (PEM)".into(),
-        ));
+        return Err(wrong(&certificate, "no certificate in it (PEM)".into()));
     };
     let parsed = Certificate::from_der(own).map_err(|e| wrong(&certificate, e.to_string()))?;
     let identity = parsed.identity.clone().ok_or(IdentityError::Nobody);
@@ -376,13 +372,13 @@ fn loaded(
         added.map_err(|error| wrong(&ca, error.to_string()))?;
     }
     if roots.is_empty() {
-        return Err(wrong(&ca, "there is no certificate in it (PEM)".into()));
+        return Err(wrong(&ca, "no certificate in it (PEM)".into()));
     }
     let private = PrivateKeyDer::from_pem_slice(&key_pem)
-        .map_err(|_| wrong(&key, "there is no private key in it (PEM)".into()))?;
+        .map_err(|_| wrong(&key, "no private key in it (PEM)".into()))?;
     let verifiers = verify::Verifiers::new(roots, revoked.clone());
     let verifiers = verifiers.map_err(|e| wrong(&ca, e.to_string()))?;
-    // Others would refuse it: better said here, where the remedy is.
+    // Other agents would refuse the certificate. An error at the start has the remedy.
     verifiers
         .check(own, chain.get(1..).unwrap_or_default())
         .map_err(|error| wrong(&certificate, verify::own_error_text(&error)))?;
@@ -405,7 +401,7 @@ fn loaded(
     })
 }
 
-/// What the authorities have revoked, as far as it is known here.
+/// Reads the revocation lists of the authorities, if there are any.
 fn revoked(
     file: Result<File, PkiFileError>,
     path: PathBuf,

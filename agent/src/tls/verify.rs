@@ -24,7 +24,7 @@ const ALPN: &[u8] = b"h2";
 enum UnexpectedPeer {
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    #[error("it is {0}, not a node")]
+    #[error("the certificate is that of {0}, not of a node")]
     Role(Identity),
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Verifiers {
 }
 
 impl Verifiers {
-    /// Accepts what one of these authorities signed, and none has taken back.
+    /// Makes a verifier that accepts the certificates which one of these authorities signed, and none has revoked.
     pub(super) fn new(
         roots: RootCertStore,
         revoked: Arc<RevocationLists>,
@@ -72,7 +72,7 @@ impl Verifiers {
         })
     }
 
-    /// Refuses what others would refuse.
+    /// Refuses a certificate that others would refuse.
     pub(super) fn check(
         &self,
         certificate: &CertificateDer<'_>,
@@ -84,7 +84,7 @@ impl Verifiers {
             .map(drop)
     }
 
-    /// What to serve and to call with.
+    /// Creates the configurations for serving and for calling.
     pub(super) fn configs(
         self,
         chain: Vec<CertificateDer<'static>>,
@@ -229,7 +229,7 @@ impl ServerCertVerifier for ServerVerifier {
     }
 }
 
-/// Why this node's own certificate cannot be used.
+/// Returns the reason for which this node's own certificate cannot be used.
 pub(super) fn own_error_text(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(
@@ -245,11 +245,11 @@ pub(super) fn own_error_text(error: &Error) -> String {
     }
 }
 
-/// The error text for the other side of a connection.
+/// Returns the error text for the other side of a connection.
 pub(crate) fn theirs(error: &Error) -> String {
     use CertificateError as Bad;
     match error {
-        Error::NoCertificatesPresented => "it shows no certificate".to_owned(),
+        Error::NoCertificatesPresented => "no certificate shown".to_owned(),
         Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => {
             "it does not speak TLS".to_owned()
         }
@@ -287,7 +287,7 @@ pub(crate) fn theirs(error: &Error) -> String {
     }
 }
 
-/// `DnsName("n1")`, `IpAddress(10.0.0.1)` and the like as `n1, 10.0.0.1`.
+/// Converts `DnsName("n1")`, `IpAddress(10.0.0.1)` and the like to `n1, 10.0.0.1`.
 fn names(presented: &[String]) -> String {
     let names: Vec<&str> = plain(presented)
         .filter(|name| !name.contains("://"))
@@ -308,7 +308,7 @@ fn plain(presented: &[String]) -> impl Iterator<Item = &str> {
         .map(|name| name.split('"').nth(1).unwrap_or(name))
 }
 
-/// The name of a certificate that is for the host at this address, where another was expected.
+/// Returns the name of a certificate that is for the host at this address, where another was expected.
 pub(super) fn name_of_host<'a>(error: &'a Error, address: &str) -> Option<&'a str> {
     let Error::InvalidCertificate(CertificateError::NotValidForNameContext { presented, .. }) =
         error
@@ -320,7 +320,7 @@ pub(super) fn name_of_host<'a>(error: &'a Error, address: &str) -> Option<&'a st
     plain(presented).find(|name| *name == host || Some(*name) == short)
 }
 
-/// What the other side said about our certificate.
+/// Returns the text for an alert with which the other side refused our certificate.
 fn refusal(alert: AlertDescription) -> String {
     match alert {
         AlertDescription::CertificateRequired => "none was shown".to_owned(),

@@ -26,7 +26,7 @@ pub fn main() -> Result<u8, CommandError> {
     // SAFETY: the parent passes the descriptor; if there is none, duplicating fails.
     let socket = unsafe { BorrowedFd::borrow_raw(LINK) };
     let socket = socket.try_clone_to_owned().map_err(broken)?;
-    // Root's is in a file everywhere: what every look-up needs is loaded then.
+    // Root's account is in a file everywhere: this look-up loads all that later ones need.
     let _ = ServedUsers::Everybody.find(0);
     // SAFETY: no code waits for the copies.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };

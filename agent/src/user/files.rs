@@ -1,11 +1,11 @@
-//! How many files the agent may have open, and its users' processes.
+//! Limits of open files for the agent and its users' processes.
 
 use std::io;
 use std::sync::OnceLock;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What held before the agent raised its own limit.
+/// Limit before the agent raised its own.
 static BEFORE: OnceLock<Rlimit> = OnceLock::new();
 
 /// Lets the agent have as many files open as it may: every connection is one, every step some. Its
@@ -22,7 +22,7 @@ pub fn raise() -> io::Result<()> {
     Ok(setrlimit(Resource::Nofile, raised)?)
 }
 
-/// What users' processes get, if it is not the agent's own.
+/// Returns the limit for users' processes, if it differs from the agent's own.
 pub(super) fn user_file_limit() -> Option<libc::rlimit> {
     let number = |bound: Option<u64>| bound.unwrap_or(libc::RLIM_INFINITY);
     BEFORE.get().map(|before| libc::rlimit {

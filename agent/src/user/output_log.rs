@@ -23,9 +23,9 @@ pub fn relay(pipe: OwnedFd, who: String) -> io::Result<impl Future<Output = ()> 
         let mut lines = LogLines::default();
         let mut bytes = [0; 4096];
         while let Ok(count @ 1..) = pipe.read(&mut bytes).await {
-            lines.take(&bytes[..count], |line| warn!("{who} says: {line}"));
+            lines.take(&bytes[..count], |line| warn!("output of {who}: {line}"));
         }
-        lines.end(|line| warn!("{who} says: {line}"));
+        lines.end(|line| warn!("output of {who}: {line}"));
     })
 }
 

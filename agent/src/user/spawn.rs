@@ -1,16 +1,15 @@
-//! Starts a process as a user: the only place of the agent that forks, and [`step_spawner`], from whose
-//! helper steps and launchers come.
+//! Starts a process as a user: the only place of the agent that forks, and [`step_spawner`], from whose helper steps
+//! and launchers come.
 //!
-//! The process is forked and not cloned with shared memory as ranks are: between the change of user
-//! and exec it can be signalled and stopped by that user, while it still is a part of this
-//! program. A copy of the memory keeps that away from the agent, and no thread waits for one that may be
-//! stopped: whether it was executed is [awaited](ExecReport::receive). The kernel lets the user neither trace the
-//! process nor read its memory, since a change of user makes it undumpable.
+//! The process is forked and not cloned with shared memory as ranks are: between the change of user and exec it can be
+//! signalled and stopped by that user, while it still is a part of this program. The copy of the memory protects the
+//! agent from that, and no thread waits for a process that may be stopped: the report of its exec is
+//! [awaited](ExecReport::receive). The kernel lets the user neither trace the process nor read its memory, since a
+//! change of user makes it undumpable.
 //!
-//! Rule: the process has no privilege to regain, and nothing of the agent's but its link. What it says
-//! goes through a pipe: the agent's own standard error would let it write, truncate or type there.
-//! `no_new_privs` is not set all the same: programs may want a set-user-id helper (`ping`,
-//! `fusermount`, a site's job tools) as they do at a login.
+//! Rule: the process has no privilege to regain, and nothing of the agent's except its link. Its messages go through a
+//! pipe: the agent's own standard error would let it write, truncate or type there. `no_new_privs` is not set: programs
+//! may need a set-user-id helper (`ping`, `fusermount`, a site's job tools) as they do at a login.
 
 #[allow(unsafe_code, reason = "a child between fork and exec")]
 mod child;
@@ -40,13 +39,13 @@ use super::files::user_file_limit;
 /// The link's number in a step.
 pub const LINK: RawFd = 3;
 
-/// The command of the process that looks up users.
+/// Command of the process that looks up users.
 pub const ACCOUNTS_COMMAND: &str = "accounts";
 
 /// Search path for programs without a user's environment.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Why there is no process.
+/// Error: a process was not started.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot start {} as user id {uid}: {stage}: {error}", program.display())]
 pub struct SpawnError {
@@ -71,18 +70,17 @@ impl SpawnError {
 #[derive(Debug)]
 pub struct HelperProgram<'a> {
     pub path: &'a Path,
-    /// Its arguments, without its own name.
+    /// Arguments, without the program's own name.
     pub arguments: Vec<OsString>,
     /// Variables beyond a minimal environment of the user; they count more.
     pub variables: Vec<(OsString, OsString)>,
     /// Standard input, output and error.
     pub standard: [OwnedFd; 3],
-    /// Its descriptor 3.
+    /// Link of the process, its descriptor 3.
     pub link: OwnedFd,
 }
 
-/// The arguments and descriptors of wireup's own programs: no input, a pipe for
-/// messages.
+/// Returns the arguments and descriptors of wireup's own programs: no input, a pipe for messages.
 fn wireup<'a>(
     path: &'a Path,
     command: &str,
@@ -123,7 +121,7 @@ pub fn end(child: &Child) {
     let _ = wait(&child.pidfd);
 }
 
-/// The same for any user: the program may not have been executed yet.
+/// Starts a program for any user, and returns before its exec.
 ///
 /// # Errors
 /// [`SpawnError`]; no process is left then.
@@ -184,7 +182,7 @@ pub fn begin(user: &User, program: HelperProgram<'_>) -> Result<(Child, ExecRepo
     Ok((child, ExecReport(exec_report)))
 }
 
-/// A minimal environment of a user, `NAME=value`; the variables beyond it count more.
+/// Returns a minimal environment of a user, `NAME=value`; the variables beyond it take precedence.
 fn environment(user: &User, variables: Vec<(OsString, OsString)>) -> Vec<Vec<u8>> {
     let mut all = BTreeMap::from([("PATH".into(), PATH.into())]);
     for name in ["USER", "LOGNAME"] {

@@ -16,7 +16,7 @@ use wireup_agent::pki::authority::Validity;
 
 use wireup_core::link::agent_protocol::{LaunchTree, NodeAddress};
 
-/// Never reached by what works, also on a loaded machine.
+/// Never reached by a working test, also on a loaded machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Agents `n0`, `n1`, …; ended when this is dropped.
@@ -56,7 +56,7 @@ impl Cluster {
     fn prepare(count: usize, manager: Option<&Path>, options: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
-        // The agent finds what runs steps beside itself.
+        // The agent finds the program that runs steps in its own directory.
         let bin = root.join("bin");
         fs::create_dir(&bin).unwrap();
         let agent = Path::new(env!("CARGO_BIN_EXE_wireup-agent"));

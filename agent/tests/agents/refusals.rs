@@ -187,10 +187,10 @@ fn a_launch_is_joined_once_and_by_its_token_only() {
             again,
             callee,
             Code::AlreadyExists,
-            "launch l is already there",
+            "launch l already exists at this agent",
         );
         let foreign = caller.join(hello("l", spread.clone(), 1, uid())).await;
-        let words = "the caller has another token than it";
+        let words = "with another token than the caller's";
         check(foreign, callee, Code::PermissionDenied, words);
         // Another node of the cluster, even with the token.
         let mut other = Caller::new(&cluster.certificate("n2"), callee).await;
@@ -321,7 +321,7 @@ fn an_opening_or_message_that_is_too_large_is_refused() {
         }
         callee.logged(&[
             "ended after",
-            "sent a frame of 262145 bytes, where 262144 are allowed",
+            "a frame of 262145 bytes, where 262144 are allowed",
         ]);
         callee.logged(&["ended after", "message length too large"]);
     });
@@ -403,7 +403,7 @@ fn a_launcher_that_asks_for_what_cannot_be_gets_one_line() {
 
     let mut launcher = Launcher::connect(agent);
     launcher.send(FrameAddress::Launcher, "too early");
-    assert!(launcher.refused().contains("before it opened a launch"));
+    assert!(launcher.refused().contains("before a launch was opened"));
     let mut launcher = Launcher::connect(agent);
     launcher.raw(&[0xff; 64]).unwrap();
     assert!(launcher.refused().contains("a frame of 4294967295 bytes"));
@@ -418,7 +418,7 @@ fn a_launcher_that_asks_for_what_cannot_be_gets_one_line() {
     garbage.encode(&mut bytes);
     let mut launcher = Launcher::connect(agent);
     launcher.raw(&bytes).unwrap();
-    assert!(launcher.refused().contains("its request cannot be read"));
+    assert!(launcher.refused().contains("the request cannot be read"));
 
     // What another version says behind its version cannot be read.
     let mut launcher = Launcher::connect(agent);
@@ -434,7 +434,11 @@ fn a_launcher_that_asks_for_what_cannot_be_gets_one_line() {
     let pids = launcher.begun(2);
     let mut second = Launcher::connect(agent);
     second.ask(&open(VERSION, "l", spread.clone()));
-    assert!(second.refused().contains("launch l is already there"));
+    assert!(
+        second
+            .refused()
+            .contains("launch l already exists at this agent")
+    );
     launcher.ask(&open(VERSION, "m", spread));
     assert_eq!(launcher.hear(), Heard::End);
     gone(&pids);

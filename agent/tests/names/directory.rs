@@ -78,7 +78,7 @@ fn tls_and_a_password_are_used_and_those_of_others_are_refused() {
             "ldap",
             "localhost",
             format!("cacert = '{}'", authority.display()),
-            "it wants TLS, or a user",
+            "it requires TLS, or a user",
         ),
         (
             "ldap",

@@ -1,15 +1,13 @@
-//! Why ranks cannot be bound as asked.
+//! Errors of the binding of ranks.
 
 use crate::job::ids::Rank;
 use crate::topology::{CpuSet, ObjectType};
 use crate::wording::{counted, verb_ending};
 
-/// A host has not what is asked for.
+/// Error: the host lacks the requested resources.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BindingError {
-    #[error(
-        "there is no CPU that ranks may use: the affinity mask and the control group have none in common"
-    )]
+    #[error("no CPU for ranks: the affinity mask and the control group have no CPU in common")]
     NoCpus,
     #[error("this host shows no {}; bind and map to another part (wireup topo shows them)", .0.noun(1))]
     NoSuchPart(ObjectType),
@@ -71,7 +69,7 @@ pub enum BindingError {
     )]
     NotAllowed { cpu: u32, usable: CpuSet },
     #[error(
-        "there is no {} {number}{}: {have} are there, numbered from 0 (wireup topo shows them)",
+        "no {} {number}{}: the host has {have}, numbered from 0 (wireup topo shows them)",
         unit.noun(1), package.map_or(String::new(), |number| format!(" in package {number}"))
     )]
     NoSuchNumber {

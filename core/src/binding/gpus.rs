@@ -1,4 +1,4 @@
-//! Which GPUs each rank of a host gets: free ones before shared ones, and of these the nearest to its CPUs.
+//! Assigns GPUs to each rank of a host: free ones before shared ones, and of these the nearest to its CPUs.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::BindingError;
 use super::near::distance;
 use crate::topology::{CpuSet, Device, DeviceKind, Topology};
 
-/// Who makes a GPU, and so which variables name it.
+/// Vendor of a GPU; decides which environment variables name it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum GpuVendor {
     Nvidia,
@@ -15,7 +15,7 @@ pub enum GpuVendor {
 }
 
 impl GpuVendor {
-    /// The maker with this number of PCI's.
+    /// Returns the vendor with the device's PCI number.
     pub fn from_device(device: &Device) -> Option<Self> {
         match device.ids.0 {
             0x10de => Some(Self::Nvidia),
@@ -25,9 +25,10 @@ impl GpuVendor {
         }
     }
 
-    /// The variables by which a program of this maker's library sees these GPUs alone, numbered in the order of the bus.
-    /// Rule: CUDA numbers by speed and Level Zero as it likes unless told. HIP looks at ROCm's variable. Source: CUDA C
-    /// programming guide, environment variables; ROCm, GPU isolation; Level Zero, environment variables.
+    /// Returns the variables that restrict a program of this vendor's library to these GPUs, numbered in the order of
+    /// the bus. Rule: by default CUDA numbers by speed, and Level Zero in an unspecified order. HIP reads ROCm's
+    /// variable. Source: CUDA C programming guide, environment variables; ROCm, GPU isolation; Level Zero, environment
+    /// variables.
     pub fn variables(self, numbers: &str) -> Vec<(&'static str, String)> {
         let numbers = numbers.to_owned();
         match self {
@@ -48,14 +49,14 @@ impl GpuVendor {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Gpu {
     pub maker: GpuVendor,
-    /// Its number among these, in the order of the bus.
+    /// Index among the GPUs of this vendor, in the order of the bus.
     pub number: u32,
-    /// Its place in [`Topology::devices`].
+    /// Index of the GPU in [`Topology::devices`].
     pub device: usize,
 }
 
-/// The GPUs of a host that ranks can use, in the order of the bus: those of the maker with most of them, since the other is
-/// the one of the screen.
+/// Returns the GPUs of a host that ranks can use, in the order of the bus: those of the vendor with most GPUs, since a
+/// GPU of another vendor serves the display.
 pub fn gpus(topology: &Topology) -> Vec<Gpu> {
     let devices = topology.devices.iter().enumerate();
     let gpus = devices.filter(|(_, device)| device.kind == DeviceKind::Gpu);
@@ -83,7 +84,7 @@ pub fn gpus(topology: &Topology) -> Vec<Gpu> {
     numbered.collect()
 }
 
-/// The GPUs of each rank, whose CPUs these are. With `share` a GPU may be several ranks'.
+/// Assigns the GPUs to ranks with these CPUs. With `share`, several ranks may get the same GPU.
 pub(super) fn assign(
     topology: &Topology,
     ranks: &[&CpuSet],

@@ -1,16 +1,16 @@
-//! Which cores or hardware threads each rank of a host gets.
+//! Assigns cores or hardware threads to each rank of a host.
 
 use super::{BindingError, BindingRequest, mapped_over};
 use crate::job::spec::{BindingSpec, MapWithinHost};
 use crate::topology::{CpuSet, ObjectType, Topology};
 
-/// What is given to ranks.
+/// Cores or hardware threads that ranks get.
 #[derive(Debug)]
 pub(super) struct Units {
     pub(super) level: ObjectType,
     /// The CPUs of each that may be used, the fast ones first.
     sets: Vec<CpuSet>,
-    /// There are faster ones and slower ones.
+    /// Whether some are faster than others.
     differ: bool,
 }
 
@@ -52,7 +52,7 @@ impl Units {
         }
     }
 
-    /// What is remarkable about them.
+    /// Returns the explanation for the user if the cores differ in speed.
     pub(super) fn reason(&self, topology: &Topology) -> Option<String> {
         let kinds = topology.kinds.iter().map(|kind| {
             let name = kind.name.as_deref().unwrap_or("without a name");
@@ -74,7 +74,7 @@ fn needed(spec: &BindingSpec, demand: BindingRequest) -> u64 {
     ranks * u64::from(spec.cpus_per_rank)
 }
 
-/// The units of each rank, as a set of CPUs.
+/// Returns the units of each rank, as a set of CPUs.
 pub(super) fn groups(
     topology: &Topology,
     usable: &CpuSet,
@@ -83,7 +83,7 @@ pub(super) fn groups(
     demand: BindingRequest,
 ) -> Result<Vec<CpuSet>, BindingError> {
     let each = spec.cpus_per_rank as usize;
-    // Those that come later find what the others have left; when that is nothing they share.
+    // Later ranks get the units that the earlier ones have left; if none are left, they share.
     let share = demand.share || demand.before > 0;
     let total = demand.ranks as usize + demand.before as usize;
     let over = mapped_over(spec.map);
@@ -164,7 +164,7 @@ pub(super) fn groups(
     Ok(chosen.skip(demand.before as usize).collect())
 }
 
-/// Why that part of a level has no room for so many ranks.
+/// Returns the error for a part of a level that has no room for the ranks.
 fn too_small(
     topology: &Topology,
     usable: &CpuSet,
@@ -237,7 +237,7 @@ fn spread(pools: &[Vec<CpuSet>], ranks: usize) -> Vec<usize> {
     shares
 }
 
-/// The same where there is not room for all: pools take ranks beyond their room, each as the others.
+/// Returns the ranks of each pool when there is not room for all: each pool takes the same share, beyond its room.
 fn over_and_over(pools: &[Vec<CpuSet>], ranks: usize) -> Vec<usize> {
     let usable = pools.iter().filter(|pool| !pool.is_empty()).count();
     let mut left = (ranks, usable);
@@ -252,7 +252,8 @@ fn over_and_over(pools: &[Vec<CpuSet>], ranks: usize) -> Vec<usize> {
     pools.iter().map(share).collect()
 }
 
-/// The same number in each part until none are left; those beyond all parts share from the first on.
+/// Fills each part with the same number of ranks until none are left. Ranks beyond all parts share from the first part
+/// on.
 fn filled(parts: usize, each: usize, ranks: usize) -> Vec<usize> {
     let mut shares = vec![0; parts];
     let mut left = ranks;

@@ -1,15 +1,15 @@
-//! How far devices are from CPUs.
+//! Distance of devices from CPUs.
 
 use crate::topology::{CpuSet, Device, ObjectType, Topology};
 
-/// How far a device is from the CPUs of a rank.
+/// Distance of a device from the CPUs of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Distance {
-    /// Its bus is at all of them.
+    /// The device's bus is near all of the CPUs.
     Near,
-    /// At some of them.
+    /// The device's bus is near some of the CPUs.
     Partly,
-    /// In a package that has some of them.
+    /// The device is in a package that has some of the CPUs.
     SamePackage,
     Far,
 }
@@ -29,7 +29,7 @@ pub(super) fn distance(topology: &Topology, device: &Device, cpus: &CpuSet) -> D
     }
 }
 
-/// The devices of the host whose bus is at some of these CPUs.
+/// Returns the devices of the host whose bus is near some of these CPUs.
 pub(super) fn near<'a>(
     topology: &'a Topology,
     cpus: &'a CpuSet,

@@ -36,7 +36,7 @@ pub fn rows(topology: &Topology) -> Vec<(String, CpuSet)> {
     (0..).zip(topology.parts(level)).map(row).collect()
 }
 
-/// See the module.
+/// Draws the host with its ranks, as lines of text.
 pub(super) fn picture(binding: &HostBinding) -> Vec<String> {
     let topology = &binding.topology;
     let cell = |core: &TopologyObject| {

@@ -5,7 +5,8 @@ use crate::job::ids::Rank;
 use crate::job::rankfile::RankfileCpus;
 use crate::topology::{CpuSet, ObjectType, Topology};
 
-/// The CPUs of each of these ranks. `unit` is what numbers count; with `share` a CPU may be several ranks'.
+/// Returns the CPUs of each of these ranks. `unit` is the unit of the numbers; with `share`, several ranks may get the
+/// same CPU.
 pub(super) fn cpus(
     topology: &Topology,
     usable: &CpuSet,

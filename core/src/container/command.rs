@@ -18,8 +18,8 @@ use crate::job::spec::Runtime;
 /// The file in the holder's directory that has the [configuration](podman_configuration) of a user's podman.
 pub const PODMAN_CONFIGURATION: &str = "containers.conf";
 
-/// By this a user's podman makes no lock in `/dev/shm`, and its processes that outlive it have a variable, by which the guard
-/// finds them: they would wait for the locks that it has removed.
+/// Returns a configuration of podman for a user: no locks in `/dev/shm`, and a variable in the processes that outlive
+/// podman, by which the guard finds them. Otherwise they would wait for the locks that the guard has removed.
 pub fn podman_configuration(variable: &str) -> String {
     format!("[engine]\nlock_type = \"file\"\nconmon_env_vars = [\"{variable}\"]\n")
 }
@@ -47,7 +47,7 @@ pub struct ContainerHolder<'a> {
 }
 
 impl ContainerHolder<'_> {
-    /// Its program in an image that has no place for it.
+    /// Returns the mount of the holder's program, for an image that has no place for it.
     fn mount(&self) -> BindMount {
         BindMount {
             source: self.program.to_owned(),
@@ -57,7 +57,7 @@ impl ContainerHolder<'_> {
     }
 }
 
-/// What is to be known of the host.
+/// Properties of the host that a runtime's command line depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RuntimeHostFacts {
     /// Control groups of both versions are mounted, as systemd's hybrid mode has it.
@@ -66,7 +66,7 @@ pub struct RuntimeHostFacts {
     pub user: bool,
 }
 
-/// The command line that starts the holder in a container.
+/// Returns the command line that starts the holder in a container.
 pub fn command(
     runtime: Runtime,
     root: ImageRoot<'_>,
@@ -123,10 +123,11 @@ impl Words {
     }
 }
 
-/// The signal by which a launcher that is killed ends its children has to leave these alone: they remove the container
-/// when the holder has ended. Where it is needed, they run in mounts of their own, without the second version of control
-/// groups. crun makes directories in the place of these all the same. A user's run in a user namespace in which they are
-/// root; ranks, which stay in the one around it, may join its mounts.
+/// Appends a command that separates the runtime's processes from the launcher: the signal by which a killed launcher
+/// ends its children must not reach them, since they remove the container when the holder has ended. If necessary they
+/// run in mounts of their own, without version 2 of control groups. crun still creates directories in their place. A
+/// user's processes run in a user namespace in which they are root; ranks, which stay in the outer one, may join their
+/// mounts.
 fn separated(words: &mut Words, host: RuntimeHostFacts) {
     const COVERED: &str = "mount -n -t tmpfs none /sys/fs/cgroup/unified && ";
     let before = match (host.user, host.hybrid_cgroups) {
@@ -153,7 +154,7 @@ fn separated(words: &mut Words, host: RuntimeHostFacts) {
     ]);
 }
 
-/// A mount as `SOURCE:TARGET`, with what runtimes add.
+/// Formats a mount as `SOURCE:TARGET`, with the suffix of the runtime.
 fn pair(mount: &BindMount, read_only: &str, writable: &str) -> OsString {
     let mut text = OsString::from(&mount.source);
     text.push(":");
@@ -162,8 +163,8 @@ fn pair(mount: &BindMount, read_only: &str, writable: &str) -> OsString {
     text
 }
 
-/// What it mounts by itself is left out, but for `/dev`: devices do not work in its other mounts. As root it asks for all
-/// capabilities, which the caller may not have; the holder needs none.
+/// Appends the command line of Apptainer. Its own mounts are left out, except for `/dev`: devices do not work in its
+/// other mounts. As root, Apptainer requests all capabilities, which the caller may not have; the holder needs none.
 fn apptainer(words: &mut Words, root: ImageRoot<'_>, holder: ContainerHolder<'_>) {
     words.add(["env"]);
     // It would make one in the user's home directory.
@@ -236,8 +237,8 @@ fn charliecloud(words: &mut Words, root: ImageRoot<'_>, holder: ContainerHolder<
     words.holder(holder);
 }
 
-/// podman that takes itself for root and keeps all its files in the holder's directory: other places would be those of its
-/// number in the namespace, which is 0 for every user.
+/// Appends a podman that runs as root of its namespace and keeps all its files in the holder's directory. Its default
+/// directories depend on the user's number in the namespace, which is 0 for every user.
 fn users_podman(words: &mut Words, holder: ContainerHolder<'_>) {
     let below = |name: &str| holder.bundle.join(name);
     words.add(["env", "_CONTAINERS_USERNS_CONFIGURED=done"]);
@@ -275,7 +276,7 @@ fn podman(words: &mut Words, root: ImageRoot<'_>, holder: ContainerHolder<'_>) {
         "host",
     ]);
     words.add(["--cgroupns", "host", "--security-opt", "label=disable"]);
-    // A group for what watches the holder may not be possible, which podman would say.
+    // A group for the process that monitors the holder may not be possible, and podman would warn about it.
     words.add(["--cgroups", "no-conmon"]);
     words.add(["--pull", "never", "--name", holder.name]);
     // The holder's alone: podman would raise them, for which it may have no right.
@@ -310,7 +311,7 @@ fn podman(words: &mut Words, root: ImageRoot<'_>, holder: ContainerHolder<'_>) {
     }
 }
 
-/// `config.json` of a bundle for OCI runtimes. Source: the OCI runtime specification 1.0.
+/// Returns the `config.json` of a bundle for OCI runtimes. Source: the OCI runtime specification 1.0.
 pub fn bundle(root: &Path, layout: &Layout, holder: ContainerHolder<'_>) -> String {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let mounts = layout.mounts.iter().map(|mount| {

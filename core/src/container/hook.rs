@@ -1,4 +1,4 @@
-//! What an OCI hook does for a container in which a user's own command runs a rank. The texts are those of the OCI runtime
+//! OCI hook for a container in which a user's own command runs a rank. The texts are those of the OCI runtime
 //! specification 1.0: the state of a container, and `config.json` of its bundle.
 
 use std::collections::BTreeMap;
@@ -8,43 +8,43 @@ use std::path::{Component, Path, PathBuf};
 use crate::wording::json_problem;
 use serde::Deserialize;
 
-/// The annotation that asks for the hook, and its value.
+/// Annotation that requests the hook, and its value.
 pub const ANNOTATION: (&str, &str) = ("org.wireup.ranks", "yes");
 
-/// The annotation that asks for the host's MPI in place of the image's, and its value.
+/// Annotation that requests the host's MPI in place of the image's, and its value.
 pub const MPI_ANNOTATION: (&str, &str) = ("org.wireup.mpi", "host");
 
 /// The directory of a PMIx server, for its clients.
 const SERVER: &str = "PMIX_SERVER_TMPDIR=";
 
-/// What ranks of one node share.
+/// Directory that the ranks of one node share.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// What the hook mounts, at the host's paths, below the root directory of the container.
+/// Mounts that the hook makes, at the host's paths, below the root directory of the container.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HookPlan {
     pub root: PathBuf,
     /// The user whose process the rank is, in the container.
     pub user: u32,
-    /// The group of that process.
+    /// Group of the rank's process in the container.
     pub group: u32,
     /// The directory of the rank's node in its job, if it is offered PMIx.
     pub node: Option<PathBuf>,
     pub shared_memory: PathBuf,
-    /// What the container runs, if it is to have the host's MPI.
+    /// Program of the container, if it gets the host's MPI.
     pub host_mpi: Option<HookProgram>,
 }
 
 /// A program of a container.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HookProgram {
-    /// Its name as the container has it; empty if it has none.
+    /// Program's name in the container; empty if it has none.
     pub name: OsString,
     pub env: Vec<(OsString, OsString)>,
     pub cwd: PathBuf,
 }
 
-/// Why a container cannot have a rank.
+/// Error: a rank cannot run in the container.
 #[derive(Debug, thiserror::Error)]
 pub enum HookError {
     #[error("the {document} of the container cannot be read: {}", json_problem(.error))]
@@ -58,7 +58,7 @@ pub enum HookError {
     Namespace(&'static str, &'static str),
     #[error("the annotation org.wireup.mpi has the value {0:?}; it may be \"host\"")]
     Mpi(String),
-    #[error("{SERVER}{}: this is no directory of a job", .0.display())]
+    #[error("{SERVER}{}: not a directory of a job", .0.display())]
     NoJob(PathBuf),
 }
 
@@ -112,11 +112,11 @@ struct Linux {
 struct Namespace {
     #[serde(rename = "type")]
     kind: String,
-    /// One that exists; a new one where there is none.
+    /// Path of an existing namespace; `None` for a new one.
     path: Option<PathBuf>,
 }
 
-/// Where the configuration of a container is.
+/// Returns the directory of the container's bundle from its state.
 ///
 /// # Errors
 /// [`HookError`]
@@ -129,10 +129,10 @@ pub fn bundle(state: &[u8]) -> Result<PathBuf, HookError> {
     Ok(state.bundle)
 }
 
-/// What the hook does for a container; nothing if it is not asked for.
+/// Plans the mounts for a container; `None` if its annotations do not request any.
 ///
 /// # Errors
-/// [`HookError`] if ranks cannot run so.
+/// [`HookError`] if ranks cannot run in the container.
 pub fn plan(config: &[u8], bundle: &Path) -> Result<Option<HookPlan>, HookError> {
     let what = "configuration";
     let config: OciConfig =
@@ -192,8 +192,8 @@ impl OciProcess {
     }
 }
 
-/// The directory of a node, which has those of its PMIx server and of its sessions: `…/wireup-0123456789abcdef/n0`. No
-/// other directory of the host comes into a container at the wish of a variable.
+/// Returns the directory of a node, which has those of its PMIx server and of its sessions:
+/// `…/wireup-0123456789abcdef/n0`. No other directory of the host is mounted into a container because of a variable.
 fn node_directory(server: &Path) -> Result<PathBuf, HookError> {
     let no_job = || HookError::NoJob(server.to_owned());
     let plain = server

@@ -1,14 +1,15 @@
-//! When the host's MPI library can stand in the place of one in an image, and which libraries come with it.
+//! Compatibility of the host's MPI library with an image, and the libraries that it needs from the host.
 //!
-//! Rule: MPICH, Intel MPI and others of the MPICH ABI initiative share the interface of `libmpi.so.12`, which Debian calls
-//! `libmpich.so.12`; Open MPI 4 and 5 that of `libmpi.so.40`. Source: <https://www.mpich.org/abi/>, the libraries' sonames.
+//! Rule: MPICH, Intel MPI and others of the MPICH ABI initiative share the interface of `libmpi.so.12`, which Debian
+//! calls `libmpich.so.12`; Open MPI 4 and 5 that of `libmpi.so.40`. Source: <https://www.mpich.org/abi/>, the
+//! libraries' sonames.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a shared library or program offers and asks for, as the dynamic loader sees it.
+/// Symbols and versions that a shared library or program defines and needs, as the dynamic loader sees them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LibrarySymbols {
-    /// Its own name (DT_SONAME).
+    /// Name of the library (DT_SONAME).
     pub soname: Option<String>,
     /// Symbols that others can use.
     pub defined: BTreeSet<String>,
@@ -20,7 +21,7 @@ pub struct LibrarySymbols {
     pub needs: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// What a library lacks for another.
+/// Symbol or version that a library lacks for a user of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MissingSymbol {
     /// A version of its symbols, without which the loader refuses to start.
@@ -37,8 +38,8 @@ impl std::fmt::Display for MissingSymbol {
     }
 }
 
-/// A version of the library called `name` that `user` needs and `candidate` does not have. A library without any versions
-/// serves all users; the loader says so in a warning at most.
+/// Returns a version of the library called `name` that `user` needs and `candidate` lacks. A library without versions
+/// serves all users; the loader at most prints a warning.
 fn missing_version(
     user: &LibrarySymbols,
     name: &str,
@@ -53,7 +54,8 @@ fn missing_version(
     missing.map(|version| MissingSymbol::Version(version.clone()))
 }
 
-/// What `user` uses of `reference`, the library called `name` that it knows, and `candidate` in its place does not have.
+/// Returns a symbol or version of `reference` that `user` needs and `candidate` lacks. `reference` is the library
+/// called `name` for which `user` was built.
 pub fn lacks(
     user: &LibrarySymbols,
     name: &str,
@@ -68,7 +70,7 @@ pub fn lacks(
     missing_version(user, name, candidate).or_else(symbol)
 }
 
-/// The name of a library's interface, if it is that of an MPI to C programs: equal for those that can replace each other.
+/// Returns the name of a library's C interface of MPI, if it has one: equal for libraries that can replace each other.
 pub fn interface(soname: &str) -> Option<&str> {
     match soname {
         "libmpich.so.12" => Some("libmpi.so.12"),
@@ -83,7 +85,7 @@ pub fn interface(soname: &str) -> Option<&str> {
     }
 }
 
-/// All names of an interface.
+/// Returns all names of an interface.
 pub fn names(interface: &str) -> Vec<&str> {
     match interface {
         "libmpi.so.12" => vec!["libmpi.so.12", "libmpich.so.12"],
@@ -91,7 +93,8 @@ pub fn names(interface: &str) -> Vec<&str> {
     }
 }
 
-/// The host's name of a library that belongs to an MPI (Fortran, C++), by its name in the image; nothing for others.
+/// Returns the host's name of a library that belongs to an MPI (Fortran, C++), from its name in the image; `None` for
+/// other libraries.
 pub fn companion(soname: &str) -> Option<String> {
     if interface(soname).is_some() || !soname.starts_with("libmpi") {
         return None;
@@ -142,7 +145,7 @@ const OF_THE_NETWORK: [&str; 21] = [
     "libhcoll",
 ];
 
-/// The directory beside a library in which it looks for parts of itself.
+/// Returns the subdirectory in which a library searches for its plugins.
 pub fn plugins(name: &str) -> Option<&'static str> {
     match () {
         () if name.starts_with("libucs.so") => Some("ucx"),
@@ -155,14 +158,14 @@ fn starts(name: &str, with: &[&str]) -> bool {
     with.iter().any(|start| name.starts_with(start))
 }
 
-/// Where a library that the host's MPI needs comes from.
+/// Origin of a library that the host's MPI needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LibrarySource {
     Image,
     Host,
 }
 
-/// Why the host's MPI does not run in the image.
+/// Reason for which the host's MPI does not run in the image.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HostMpiMismatch {
     #[error("the image has no {0}, which the host's MPI needs of the image's C library")]
@@ -178,11 +181,11 @@ pub enum HostMpiMismatch {
     },
 }
 
-/// Where the library called `name` comes from, which `users` of the host need, each with its name. The image's own is taken
-/// if it serves them all and is not of the network.
+/// Chooses the origin of the library called `name`, which `users` of the host need, each with its name. The image's
+/// library is taken if it serves all of them and is not a network library.
 ///
 /// # Errors
-/// [`HostMpiMismatch`] if it is one that only the image can have.
+/// [`HostMpiMismatch`] if only the image can have the library, and the image's does not serve the users.
 pub fn source(
     name: &str,
     host: &LibrarySymbols,

@@ -23,7 +23,7 @@ pub enum EntryKind {
     Link(PathBuf),
 }
 
-/// What is made below an empty directory, relative to it, and what is mounted there, in this order.
+/// Directories, files and links that are created in an empty directory, and the mounts below it, in this order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Layout {
     pub directories: Vec<PathBuf>,
@@ -33,7 +33,7 @@ pub struct Layout {
     pub mounts: Vec<BindMount>,
 }
 
-/// Why there is no layout.
+/// Reason for which a layout cannot be made.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError<E> {
     #[error("{} is a link in the image; mount on the directory that it means", .0.display())]
@@ -44,11 +44,11 @@ pub enum LayoutError<E> {
     Unreadable(E),
 }
 
-/// The layout for the files below `root`, with these mounts, each with whether its source is a directory. `list` reads a
-/// directory of the host, and returns nothing for one that does not exist.
+/// Plans the layout for the files below `root`, with these mounts, each with whether its source is a directory. `list`
+/// reads a directory of the host, and returns nothing for one that does not exist.
 ///
 /// # Errors
-/// [`LayoutError`] for a mount that has no place, or what `list` has.
+/// [`LayoutError`] for a mount that has no place, or an error of `list`.
 pub fn layout<E>(
     root: &Path,
     mounts: &[(BindMount, bool)],
@@ -71,7 +71,7 @@ struct Work<'a, L> {
 }
 
 impl<E, L: FnMut(&Path) -> Result<Vec<ImageEntry>, E>> Work<'_, L> {
-    /// A directory that cannot be mounted whole, because something else is mounted in it.
+    /// Opens a directory that cannot be mounted whole, because other mounts are below it.
     fn open(&mut self, at: &Path, wanted: &[&(BindMount, bool)]) -> Result<(), LayoutError<E>> {
         let next = |mount: &BindMount| {
             let rest = mount.target.strip_prefix(at).ok()?;
@@ -126,7 +126,7 @@ impl<E, L: FnMut(&Path) -> Result<Vec<ImageEntry>, E>> Work<'_, L> {
         Ok(())
     }
 
-    /// A place, with a mount of the user's or of the image's own entry.
+    /// Creates a mount point, with a mount of the user's or of the image's own entry.
     fn place(&mut self, path: &Path, directory: bool, mount: Option<&BindMount>) {
         let places = match directory {
             true => &mut self.layout.directories,

@@ -15,26 +15,26 @@ pub(super) type RequestingNodes = BTreeMap<NodeId, u64>;
 enum OwnedRankState {
     /// Running, without a request for its data.
     Quiet,
-    /// The host has been asked and has not answered. The askers may all have left meanwhile.
+    /// The sidecar has a request and has not answered. The requesters may all have ended meanwhile.
     Asked(RequestingNodes),
     Gone,
 }
 
-/// What became of a request.
+/// Treatment of a request by its owner.
 pub(super) enum RequestDisposition {
-    /// The sidecar must be asked.
+    /// The sidecar must get the request.
     First,
-    /// The host has been asked before.
+    /// The sidecar has the request already.
     Parked,
     /// To be answered with this failure.
     Refused(ModexFailure),
 }
 
-/// See the module. Only known ranks have an entry, so no request can make it grow, except by one
-/// asker per node.
+/// Local ranks whose data was requested, and the requesters. Only known ranks have an entry, so requests add at most
+/// one requester per node to it.
 pub(super) struct ModexOwner {
     ranks: BTreeMap<Nspace, BTreeMap<Rank, OwnedRankState>>,
-    /// How long a rank that has connected may be waited for.
+    /// Longest wait for a connected rank to publish.
     limit: Option<Duration>,
     connected: BTreeSet<Proc>,
     /// Ranks that are waited for and have connected: since when, and how much longer.
@@ -51,7 +51,7 @@ impl ModexOwner {
         }
     }
 
-    /// A rank is on its way to publish something.
+    /// Notes that a rank has connected and should publish soon.
     pub(super) fn connected(&mut self, proc: Proc, now: Moment) {
         if matches!(self.state(&proc), Some(OwnedRankState::Asked(askers)) if !askers.is_empty()) {
             self.start_clock(&proc, now);
@@ -92,7 +92,7 @@ impl ModexOwner {
         clocks.map(|(_, patience)| patience.next()).min()
     }
 
-    /// Makes ranks known; those known already keep their state.
+    /// Adds ranks; those that exist already keep their state.
     pub(super) fn add(&mut self, nspace: Nspace, local: Vec<Rank>) {
         let ranks = self.ranks.entry(nspace).or_default();
         for rank in local {
@@ -113,7 +113,7 @@ impl ModexOwner {
         self.replace(proc, OwnedRankState::Gone)
     }
 
-    /// The sidecar has answered; returns the requesters that waited for it.
+    /// Handles the sidecar's answer; returns the requesters that waited for it.
     pub(super) fn answered(&mut self, proc: &Proc) -> RequestingNodes {
         match self.state(proc) {
             // An answer that crossed the rank's end changes nothing.

@@ -17,19 +17,19 @@ use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::job::proc::Proc;
 
-/// How long a requester that has set no limit waits for a key that the data lacks: as long as
-/// libpmix waits for one of a rank of its own node.
+/// Longest wait for a key that the data lacks, without a timeout of the requester. libpmix waits as long for a key of a
+/// rank of its own node.
 const KEY_WAIT: Duration = Duration::from_secs(2);
 
 /// The first and the longest time until data that lacks a key is requested again.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
-/// A local requester.
+/// Local requester that waits for a rank's data.
 pub(super) struct ModexWaiter<T> {
     pub(super) ticket: T,
     pub(super) requested_at: Moment,
     pub(super) deadline: Option<Moment>,
-    /// What the data must contain, with the zero byte that ends it.
+    /// Key that the data must contain, with the zero byte that ends it.
     pub(super) key: Option<Box<[u8]>>,
 }
 
@@ -38,7 +38,7 @@ impl<T> ModexWaiter<T> {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Until when its key is waited for, once there is data.
+    /// Returns the time until which its key is awaited, once there is data.
     fn key_until(&self) -> Moment {
         self.deadline.unwrap_or(self.requested_at + KEY_WAIT)
     }
@@ -75,7 +75,7 @@ pub(super) struct OutgoingModexRequest {
     pub(super) serial: u64,
 }
 
-/// See the module.
+/// Pending requests of this node, one per remote rank.
 pub(super) struct ModexRequests<T> {
     in_flight: BTreeMap<Proc, PendingModex<T>>,
     next_serial: u64,
@@ -153,7 +153,7 @@ impl<T> ModexRequests<T> {
         }
     }
 
-    /// Ends the pauses that are over: returns the requests to send.
+    /// Ends the pauses that have passed, and returns the requests to send.
     pub(super) fn resume(&mut self, now: Moment) -> Vec<OutgoingModexRequest> {
         let mut sending = Vec::new();
         for (proc, request) in &mut self.in_flight {
@@ -192,7 +192,7 @@ impl<T> ModexRequests<T> {
         done
     }
 
-    /// Ends all requests to a node, and remembers that it is gone.
+    /// Ends all requests to a lost node, and remembers the loss.
     pub(super) fn peer_lost(&mut self, node: NodeId, reason: Arc<str>) -> Vec<T> {
         self.lost_nodes.entry(node).or_insert(reason);
         let all = std::mem::take(&mut self.in_flight).into_iter();
@@ -201,7 +201,7 @@ impl<T> ModexRequests<T> {
         tickets(lost.into_values())
     }
 
-    /// The failure to answer with, if a node is gone.
+    /// Returns the failure for requests to a lost node.
     pub(super) fn lost(&self, node: NodeId) -> Option<ModexFailure> {
         let reason = Arc::clone(self.lost_nodes.get(&node)?);
         Some(ModexFailure::PeerLost { node, reason })

@@ -59,7 +59,7 @@ pub const CHECKS: &[Check] = &[
         "correct what the launch reports; where wireup is missing, install it at the same place on all hosts, or in PATH", across::answer),
     cluster_check("wireup-version", "the version of wireup on each host",
         "install one version of wireup on all hosts", across::wireup_version),
-    one("parts", "the version of each program and library of wireup, against the launcher beside them",
+    one("parts", "the version of each program and library of wireup, against the launcher's",
         "install all parts in one version: the packages wireup and wireup-impi of one version, or all files of one target/release", software::parts),
     cluster_check("machine", "uname -m on each host",
         "start programs for one processor only, or give each kind of host a program of its own (:)", across::machine),
@@ -69,7 +69,7 @@ pub const CHECKS: &[Check] = &[
         "run chrony or systemd-timesyncd on all hosts", across::clock),
     // The network between them.
     cluster_check("names", "addresses of a neighbour's name (getaddrinfo), against the neighbour's interfaces",
-        "correct DNS or /etc/hosts on the host, so that each name stands for an address of that host", across::names),
+        "correct DNS or /etc/hosts on the host, so that each name resolves to an address of that host", across::names),
     cluster_check("names-back", "the name of a neighbour's address (getnameinfo)",
         "add the address to the reverse zone of DNS or to /etc/hosts", across::names_back),
     cluster_check("firewall", "a TCP connection to a port of a neighbour that listens, as MPIs choose them",

@@ -1,4 +1,4 @@
-//! What a host reports of itself.
+//! Facts that a host reports about itself.
 //!
 //! Fields that a host of another version does not send have their defaults, which no check objects to.
 
@@ -11,25 +11,25 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostFacts {
-    /// As its kernel calls it.
+    /// Host name of the kernel.
     pub name: String,
     /// Version of the wireup that reports.
     pub wireup: String,
-    /// Whose processes ranks are.
+    /// User id of the ranks' processes.
     pub uid: u32,
-    /// The account of that number; `None` if it has none.
+    /// Account name of that user id; `None` without an account.
     pub account: Option<String>,
     pub kernel: Kernel,
     pub cpus: Cpus,
     pub memory: Memory,
     /// Soft limits by the names of `ulimit`'s resources in wireup (`nofile`, …); those without limit are left out.
     pub limits: BTreeMap<String, u64>,
-    /// Shared memory.
+    /// Directory of shared memory.
     pub shm: Directory,
-    /// Temporary files.
+    /// Directory of temporary files.
     pub tmp: Directory,
     pub home: Directory,
-    /// Where ranks start.
+    /// Working directory of the ranks.
     pub cwd: Directory,
     pub left: Leftovers,
     pub network: NetworkFacts,
@@ -51,13 +51,13 @@ pub struct HostFacts {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Kernel {
-    /// `uname -r`.
+    /// Kernel release, as in `uname -r`.
     pub release: String,
-    /// `uname -m`.
+    /// Machine type, as in `uname -m`.
     pub machine: String,
     /// Files below `/proc/sys`, by their path there.
     pub settings: BTreeMap<String, String>,
-    /// Why a process may not read memory of another by process_vm_readv(2).
+    /// Reason for which a process may not read the memory of another with process_vm_readv(2).
     pub no_cma: Option<String>,
     /// Whether the kernel regards its clock as synchronized.
     pub synchronized: Option<bool>,
@@ -69,37 +69,36 @@ pub struct Kernel {
     pub threads: u64,
 }
 
-/// Processors.
+/// Processors of one host.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cpus {
-    /// Of the machine.
     pub online: u32,
-    /// That this process may use.
+    /// Number of processors that this process may use.
     pub allowed: u32,
     /// The quota of its cgroup, rounded up to whole processors.
     pub quota: Option<u32>,
-    /// Memory nodes.
+    /// Number of memory nodes.
     pub numa_nodes: u32,
-    /// Processes that run or want to, on average in the last minute.
+    /// Processes that run or are ready to, on average in the last minute.
     pub load: f64,
     /// The governor of their frequency.
     pub governor: Option<String>,
 }
 
 impl Cpus {
-    /// That ranks can use at once.
+    /// Returns the number of processors that ranks can use at once.
     pub(super) fn usable(&self) -> u32 {
         self.allowed.min(self.quota.unwrap_or(u32::MAX)).max(1)
     }
 }
 
-/// Memory in bytes.
+/// Memory of one host, in bytes.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
     pub available: u64,
-    /// What the cgroup of this process still permits.
+    /// Bytes that the cgroup of this process still permits.
     pub cgroup: Option<u64>,
     /// Processes that the cgroup still permits.
     pub cgroup_processes: Option<u64>,
@@ -115,7 +114,7 @@ pub struct Memory {
 #[serde(default)]
 pub struct Directory {
     pub path: String,
-    /// Why this user cannot make a file in it, or enter it.
+    /// Reason for which this user cannot create a file in the directory, or enter it.
     pub problem: Option<String>,
     /// Bytes that are free to this user, and all.
     pub free: Option<u64>,
@@ -126,7 +125,7 @@ pub struct Directory {
     pub no_exec: bool,
 }
 
-/// What launches that were killed have left.
+/// Leftovers of killed launches.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Leftovers {
@@ -136,7 +135,7 @@ pub struct Leftovers {
     /// System V segments of this user that no process has attached.
     pub segments: u64,
     pub segment_bytes: u64,
-    /// Processes of this user in jobs whose launcher is gone.
+    /// Number of processes of this user in jobs whose launcher has ended.
     pub processes: u64,
 }
 
@@ -147,13 +146,13 @@ pub struct NetworkFacts {
     pub interfaces: Vec<Interface>,
     /// Addresses that the host's own name has here.
     pub own_addresses: Vec<IpAddr>,
-    /// Why it has none.
+    /// Error of the lookup of the host's own name.
     pub own_problem: Option<String>,
-    /// Why the host cannot connect to itself over the loopback.
+    /// Error of a connection from the host to itself over the loopback.
     pub loopback_problem: Option<String>,
 }
 
-/// A network interface.
+/// Network interface of one host.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Interface {
@@ -164,15 +163,15 @@ pub struct Interface {
     pub mtu: u32,
 }
 
-/// What a device is for.
+/// Purpose of a device node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceNodeKind {
-    /// A fast network.
+    /// Device of a fast network.
     Fabric,
-    /// An accelerator.
+    /// Accelerator, such as a GPU.
     Gpu,
-    /// Copies between processes.
+    /// Device for copies between processes.
     Copy,
 }
 
@@ -180,9 +179,9 @@ pub enum DeviceNodeKind {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DeviceNode {
     pub kind: DeviceNodeKind,
-    /// Its file.
+    /// Path of the device node.
     pub path: String,
-    /// Why it cannot be used.
+    /// Error of the device, if it cannot be used.
     pub problem: Option<String>,
 }
 
@@ -190,27 +189,27 @@ pub struct DeviceNode {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NetworkLibrary {
-    /// `libfabric` or `UCX`.
+    /// Name: `libfabric` or `UCX`.
     pub name: String,
-    /// Its file.
+    /// Path of the library.
     pub path: String,
     pub version: String,
-    /// What it offers, of libfabric.
+    /// Providers of libfabric; empty for other libraries.
     pub providers: Vec<Provider>,
-    /// Why it cannot be used.
+    /// Error of the library, if it cannot be used.
     pub problem: Option<String>,
 }
 
-/// What libfabric offers.
+/// Provider of libfabric on one host.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Provider {
     pub name: String,
-    /// Why it does not open.
+    /// Error when the provider was opened.
     pub problem: Option<String>,
 }
 
-/// What PMIx needs.
+/// Parts that PMIx needs on one host.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pmix {
@@ -219,11 +218,11 @@ pub struct Pmix {
     pub version: Option<String>,
     /// Known faults of that version.
     pub vulnerable: Option<String>,
-    /// Why there is none, or no server for it.
+    /// Error, if libpmix or its server is missing.
     pub problem: Option<String>,
 }
 
-/// A part of wireup beside the launcher.
+/// Installed part of wireup, in the launcher's directory.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InstalledPart {
@@ -232,17 +231,17 @@ pub struct InstalledPart {
     pub version: Option<String>,
 }
 
-/// What came of making a container of an image.
+/// Result of a test container of an image.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ImageCheck {
     /// The program of the runtime that PATH does not have.
     pub no_runtime: Option<String>,
-    /// Why there is no container.
+    /// Error of the container.
     pub problem: Option<String>,
 }
 
-/// Which interface a program needs.
+/// Process-management interface that a program needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NeededInterface {
@@ -257,17 +256,17 @@ pub enum NeededInterface {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProgramFacts {
-    /// As the user names it.
+    /// Name that the user has given.
     pub name: String,
     pub path: Option<String>,
-    /// Why it cannot be executed.
+    /// Error, if the program cannot be executed.
     pub problem: Option<String>,
     /// The file exists, and this host cannot execute it.
     pub is_unsuitable: bool,
     /// A digest of its contents.
     pub digest: Option<String>,
     pub wants: NeededInterface,
-    /// Its MPI library, and a digest of that.
+    /// MPI library that the program loads.
     pub mpi: Option<String>,
     pub mpi_digest: Option<String>,
     /// Libraries that are nowhere.

@@ -1,7 +1,8 @@
-//! Which hosts try to reach each other: the next in the list, which makes a ring, and the parent in a tree, so that each
-//! host makes two connections and a fault of one host shows at hosts that are far apart in the list.
+//! Pairs of hosts that test their connection. Each host connects to the next in the list, which makes a ring, and to
+//! its parent in a tree. So each host makes two connections, and a fault of one host shows at hosts that are far apart
+//! in the list.
 
-/// The numbers of the hosts that host `own` of `count` tries to reach.
+/// Returns the indices of the hosts that host `own` of `count` connects to.
 pub fn neighbour_indices(own: usize, count: usize) -> Vec<usize> {
     let mut all = Vec::new();
     if count > 1 {
@@ -14,7 +15,7 @@ pub fn neighbour_indices(own: usize, count: usize) -> Vec<usize> {
     all
 }
 
-/// Each pair of hosts of which one tries to reach the other, once.
+/// Returns each pair of hosts that test their connection, once.
 pub fn pairs(count: usize) -> Vec<(usize, usize)> {
     let mut pairs: Vec<(usize, usize)> = (0..count)
         .flat_map(|own| {
@@ -29,7 +30,7 @@ pub fn pairs(count: usize) -> Vec<(usize, usize)> {
     pairs
 }
 
-/// The pairs in rounds of at most `most`, in which no host is twice.
+/// Splits the pairs into rounds of at most `most`, in which no host is twice.
 pub fn rounds(pairs: &[(usize, usize)], most: usize) -> Vec<Vec<(usize, usize)>> {
     let mut rounds: Vec<Vec<(usize, usize)>> = Vec::new();
     for &(a, b) in pairs {

@@ -1,4 +1,4 @@
-//! What two ranks measure between two hosts (`wireup doctor --run`).
+//! Measurements of two ranks between two hosts (`wireup doctor --run`).
 
 use serde::{Deserialize, Serialize};
 
@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 pub struct Pair {
     /// The number of the other host; the same on one machine.
     pub host: usize,
-    /// What was measured, or why the launch failed.
+    /// Measurement, or the error of the launch.
     pub result: Result<PingPong, String>,
 }
 
-/// What was measured, as far as the program prints it.
+/// Measured values, as far as the program prints them.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct PingPong {
     /// Microseconds that a small message takes one way.
     pub latency_us: Option<f64>,
     /// Megabytes in a second, of large messages one way.
     pub bandwidth_mb_s: Option<f64>,
-    /// What the MPI calls itself.
+    /// Name of the MPI, as it prints it.
     pub mpi: Option<String>,
 }
 
@@ -41,7 +41,7 @@ impl PingPong {
         }
     }
 
-    /// In words.
+    /// Formats the result for the user.
     pub fn text(&self) -> String {
         let latency = self.latency_us.map(|us| format!("{us:.1} us"));
         let bandwidth = self.bandwidth_mb_s.map(|rate| format!("{rate:.0} MB/s"));

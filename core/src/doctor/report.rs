@@ -10,24 +10,23 @@ use crate::job::hosts::compress;
 pub struct FindingGroup {
     /// The check that found it.
     pub check: &'static str,
-    /// How bad it is.
     pub severity: Severity,
     /// The names of the hosts, in their order.
     pub hosts: Vec<String>,
-    /// What is the case.
+    /// Observation, for the user.
     pub what: String,
-    /// What to do about it.
+    /// Recommended action of the user.
     pub remedy: &'static str,
 }
 
 impl FindingGroup {
-    /// The hosts as `n[03,17]`.
+    /// Formats the hosts as `n[03,17]`.
     pub fn names(&self) -> String {
         compress(&self.hosts)
     }
 }
 
-/// The findings with equal ones of several hosts together; problems first, otherwise in their order.
+/// Groups equal findings of several hosts; problems come first, otherwise they keep their order.
 pub fn grouped(findings: &[Finding], hosts: &[DoctorHost]) -> Vec<FindingGroup> {
     let mut groups: Vec<FindingGroup> = Vec::new();
     for finding in findings {
@@ -52,7 +51,7 @@ pub fn grouped(findings: &[Finding], hosts: &[DoctorHost]) -> Vec<FindingGroup> 
     groups
 }
 
-/// A number of bytes as short as it gets.
+/// Formats a number of bytes in the largest fitting unit.
 pub(super) fn size(bytes: u64) -> String {
     const UNITS: [(u32, &str); 3] = [(30, "GB"), (20, "MB"), (10, "KB")];
     let unit = UNITS.iter().find(|(shift, _)| bytes >> shift > 0);

@@ -31,16 +31,16 @@ pub const KEY: &str = "FI_CXI_AUTH_KEY";
 /// All variables in which there is a credential.
 pub const NAMES: [&str; 6] = [VNIS, DEVICES, SERVICES, TRAFFIC, DEFAULT_VNI, KEY];
 
-/// What one host has of its own.
+/// Devices and services of one host that differ from the launch's.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct HostGrant {
-    /// The devices that may be used; all that are there if empty.
+    /// Devices that may be used; all existing ones if empty.
     pub devices: Vec<String>,
     /// One service for all devices, or one for each; those of the launch if empty.
     pub services: Vec<u32>,
 }
 
-/// See the module.
+/// Fabric grant of a launch: VNIs, CXI services and key.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FabricGrant {
     /// Virtual networks; the first is the launch's own. Never empty.
@@ -49,15 +49,15 @@ pub struct FabricGrant {
     pub services: Vec<u32>,
     /// Traffic classes, as the variable has them.
     pub traffic: Option<String>,
-    /// Empty if there is none.
+    /// Key of the services; empty without one.
     pub key: Secret,
-    /// Of hosts that have something of their own, by name.
+    /// Deviations of single hosts, by name.
     pub hosts: BTreeMap<String, HostGrant>,
     /// Devices that every host is limited to, unless it has some of its own.
     pub devices: Vec<String>,
 }
 
-/// Why there is no credential.
+/// Reason for which no grant was created.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FabricGrantError {
     #[error(
@@ -71,10 +71,10 @@ pub enum FabricGrantError {
     Key,
 }
 
-/// Why a host cannot use a credential.
+/// Reason for which a host cannot use a grant.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FabricDeviceError {
-    #[error("there is no Slingshot device (/dev/cxi*)")]
+    #[error("no Slingshot device (/dev/cxi*)")]
     NoDevice,
     #[error("the credential is for {missing}, which is not there (/dev/cxi*)")]
     NotThere { missing: String },
@@ -86,7 +86,7 @@ pub enum FabricDeviceError {
 pub type Variables = Vec<(&'static str, Zeroizing<String>)>;
 
 impl FabricGrant {
-    /// The one that these variables describe.
+    /// Creates the grant that these variables describe.
     ///
     /// # Errors
     /// [`FabricGrantError`]
@@ -119,7 +119,7 @@ impl FabricGrant {
         }
     }
 
-    /// The variables of the ranks of a host that has these devices.
+    /// Returns the variables of the ranks of a host that has these devices.
     ///
     /// # Errors
     /// [`FabricDeviceError`]
@@ -170,7 +170,7 @@ impl FabricGrant {
         Ok(found)
     }
 
-    /// The variables of ranks of a host without devices.
+    /// Returns the variables of ranks of a host without devices.
     pub fn common(&self) -> Variables {
         let mut found = vec![(VNIS, list(&self.vnis))];
         if let Some(first) = self.vnis.first() {
@@ -191,7 +191,7 @@ pub fn is_in(variables: &[(OsString, OsString)]) -> bool {
     variables.iter().any(|(name, _)| name == VNIS)
 }
 
-/// A key in hexadecimal digits.
+/// Parses a key in hexadecimal digits.
 ///
 /// # Errors
 /// [`FabricGrantError::Key`]
@@ -203,7 +203,7 @@ pub fn key(text: &str) -> Result<Secret, FabricGrantError> {
     }
 }
 
-/// The number of a device file's name: `cxi3`.
+/// Returns the number in a device file's name: `cxi3`.
 pub fn device_number(name: &str) -> Option<u32> {
     let digits = name.strip_prefix("cxi")?;
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit()) && digits.len() <= 4;
@@ -227,7 +227,7 @@ fn devices(text: &str) -> Result<Vec<String>, ()> {
     if known { Ok(names) } else { Err(()) }
 }
 
-/// Any text of printable characters.
+/// Returns a text of printable characters; `None` for any other.
 pub(super) fn traffic(text: &str) -> Option<String> {
     let plain = !text.is_empty() && text.len() <= 64 && text.bytes().all(|b| b.is_ascii_graphic());
     plain.then(|| text.to_owned())

@@ -27,10 +27,10 @@ use super::manager_rest::{
 };
 use crate::job::spec::FabricSpec;
 
-/// How long a launch waits for its credential.
+/// Longest wait of a launch for its grant.
 pub const CREATE_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long one process tries to revoke it. Its record is left for another one then.
+/// Longest time for which one process tries to revoke a grant. Then its record is left for another one.
 pub const REVOKE_LIMIT: Duration = Duration::from_secs(10 * 60);
 
 /// Waits between attempts: each twice the one before.
@@ -41,16 +41,17 @@ const LAST_WAIT: Duration = Duration::from_secs(5);
 /// that was given up.
 const LATE_SERVICE: Duration = Duration::from_secs(5);
 
-/// What the driver does next.
+/// Next action of the driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum GrantAction {
-    /// It sends a request and reports the [answer](Life::answered).
+    /// Send a request and report the [answer](GrantLifecycle::answered).
     Send(ManagerRequest),
-    /// It waits and reports that time has [passed](Life::waited).
+    /// Wait and report that the time has [passed](GrantLifecycle::waited).
     Wait(Duration),
-    /// The ranks can have it; nothing is to be done until the launch is over.
+    /// Provide the grant to the ranks; the driver does nothing more until the end of the launch.
     Provide(FabricGrant),
-    /// There is none, and why. The driver [ends](Life::end) it: something may exist.
+    /// Refuse the launch for this reason. The driver [ends](GrantLifecycle::end) the grant, since a part of it may
+    /// exist.
     Refuse(String),
     /// Nothing is left of it, or why that is not certain.
     Over { leak: Option<String> },
@@ -70,31 +71,31 @@ enum GrantState {
     Over,
 }
 
-/// See the module.
+/// State machine of one fabric grant, until its services are proved to be gone.
 #[derive(Debug)]
 pub struct GrantLifecycle {
     state: GrantState,
     request: GrantRequest,
     spec: FabricSpec,
     credential: FabricGrant,
-    /// Services of ours that are not known to be gone; the first is the one that is used.
+    /// Services of this grant that may exist; the first is the one that is used.
     services: Vec<ServiceId>,
     uncertain: bool,
-    /// A request to create one was sent and may have been carried out, and its answer is not known.
+    /// Whether a request to create a service was sent whose result is unknown.
     unanswered: bool,
     /// The last list had no service of ours.
     is_missing: bool,
-    /// Why the manager's list of services is of no use.
+    /// Error in the manager's list of services.
     list_problem: Option<String>,
-    /// Why there is no credential.
+    /// Reason of the refusal, for the message.
     refusal: String,
     attempt: u32,
-    /// When the current half of its life began.
+    /// Start time of the current half of the lifecycle: creation or revocation.
     started_at: Duration,
 }
 
 impl GrantLifecycle {
-    /// One that begins; the first order is its second part.
+    /// Starts a grant; returns it with the first action.
     pub fn begin(wanted: GrantRequest, spec: FabricSpec, now: Duration) -> (Self, GrantAction) {
         let create = ManagerRequest::Create(wanted.clone());
         let life = Self {
@@ -114,7 +115,7 @@ impl GrantLifecycle {
         (life, GrantAction::Send(create))
     }
 
-    /// The end of one that another process has left behind.
+    /// Starts the revocation of a grant that another process has left.
     pub fn resume(record: GrantRecord, now: Duration) -> (Self, GrantAction) {
         let mut life = Self {
             state: GrantState::Ready,
@@ -139,7 +140,7 @@ impl GrantLifecycle {
         (life, order)
     }
 
-    /// What a successor needs. Nothing is left to do when it is [void](Life::is_void).
+    /// Returns the record that a successor needs. A [void](GrantLifecycle::is_void) grant needs no successor.
     pub fn record(&self) -> GrantRecord {
         GrantRecord {
             version: VERSION,
@@ -155,7 +156,8 @@ impl GrantLifecycle {
         self.services.is_empty() && !self.uncertain
     }
 
-    /// The launch is over, or wants no credential any more. Not while an answer is awaited.
+    /// Ends the grant, at the end of the launch or if it does not need the grant any more. Not called while an answer
+    /// is awaited.
     pub fn end(&mut self, now: Duration) -> GrantAction {
         match self.state {
             GrantState::Creating
@@ -168,7 +170,7 @@ impl GrantLifecycle {
         }
     }
 
-    /// Time has passed as ordered.
+    /// Continues after the requested wait.
     pub fn waited(&mut self) -> GrantAction {
         GrantAction::Send(match self.state {
             GrantState::Creating => {
@@ -187,7 +189,7 @@ impl GrantLifecycle {
         })
     }
 
-    /// A request was answered, or will not be.
+    /// Handles the result of a request.
     pub fn answered(&mut self, answer: &ManagerReply, now: Duration) -> GrantAction {
         match self.state {
             GrantState::Creating => self.on_created(answer, now),
@@ -251,7 +253,7 @@ impl GrantLifecycle {
         }
     }
 
-    /// The manager cannot say what there is.
+    /// Continues without a list of services, which the manager cannot provide.
     fn unlisted(&mut self, problem: String) -> GrantAction {
         self.list_problem = Some(problem);
         self.state = GrantState::Creating;
@@ -326,8 +328,7 @@ impl GrantLifecycle {
                 self.revoke_next()
             }
             ManagerReply::Status(200, _) => {
-                let still =
-                    ManagerReply::Lost("it says that the service is still there".to_owned());
+                let still = ManagerReply::Lost("the service still exists".to_owned());
                 self.again(GrantState::Revoking, &still, now)
             }
             other => self.again(GrantState::Checking, other, now),
@@ -407,7 +408,7 @@ impl GrantLifecycle {
     }
 }
 
-/// A manager has no list.
+/// Returns the text about a manager without a list.
 fn no_list() -> String {
     "it does not list services".to_owned()
 }
@@ -421,7 +422,7 @@ fn is_final(code: u16) -> bool {
     matches!(code, 300..=499) && !matches!(code, 408 | 425 | 429)
 }
 
-/// What a manager said; never the body of an answer that may have a key.
+/// Returns the text of a manager's refusal. A body that may have a key is never quoted.
 fn refusal(code: u16, body: &[u8]) -> String {
     #[derive(serde::Deserialize)]
     struct ManagerError {

@@ -1,5 +1,5 @@
-//! What remains on disk of a credential that is not revoked yet: enough for any later process of the user to revoke it,
-//! and nothing that is secret.
+//! Record on disk of a grant that is not revoked yet. Any later process of the user can revoke the grant with it. It
+//! contains no secret.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,26 +10,26 @@ use crate::wording::json_problem;
 /// Version of a record's contents; others are left alone.
 pub const VERSION: u32 = 1;
 
-/// See the module.
+/// Record of a fabric grant, for its revocation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GrantRecord {
     pub version: u32,
-    /// Of the launch.
+    /// Name of the launch.
     pub name: String,
-    /// Where to ask. It names the file of the token, which is not part of it.
+    /// Address of the manager. It names the file of the token, and does not contain the token.
     pub spec: FabricSpec,
     /// The services that are known to exist.
     pub services: Vec<ServiceId>,
-    /// There may be others, whose answer was lost.
+    /// Whether more services may exist, because an answer was lost.
     pub uncertain: bool,
 }
 
 /// Error: a record cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    #[error("it has version {0}, and this wireup reads version {VERSION}")]
+    #[error("record of version {0}; this wireup reads version {VERSION}")]
     Version(u32),
-    #[error("{}", json_problem(.0))]
+    #[error("invalid record: {}", json_problem(.0))]
     Malformed(#[from] serde_json::Error),
 }
 
@@ -51,7 +51,7 @@ impl GrantRecord {
     }
 }
 
-/// The value that a text begins with.
+/// Parses the value at the start of a text.
 fn first<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, serde_json::Error> {
     T::deserialize(&mut serde_json::Deserializer::from_slice(text))
 }

@@ -21,35 +21,35 @@ use zeroize::Zeroizing;
 
 use super::grant::{FabricGrant, HostGrant, LIST_MAX, key, traffic};
 
-/// Where the services are.
+/// Path of the services at the manager.
 const SERVICES: &str = "/fabric/cxi/services";
 
 /// Most bytes of an answer that are read.
 pub const ANSWER_MAX: usize = 1024 * 1024;
 
-/// What a launch asks for.
+/// Request of a launch for a fabric grant.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GrantRequest {
-    /// Of the launch, different from that of any other.
+    /// Name of the launch, different from that of any other.
     pub name: String,
-    /// Of the batch system's allocation.
+    /// Id of the batch system's allocation.
     pub allocation: Option<String>,
     pub nodes: Vec<String>,
-    /// The virtual network that the allocation has, if it is known.
+    /// Virtual network of the allocation, if known.
     pub vni: Option<u16>,
 }
 
-/// What is asked of the manager.
+/// Request to the fabric manager.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ManagerRequest {
     Create(GrantRequest),
     Auth(ServiceId),
     Revoke(ServiceId),
-    /// Those with a name.
+    /// List the services with this name.
     List(String),
 }
 
-/// As HTTP has it.
+/// Request in the terms of HTTP.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HttpRequest {
     pub method: &'static str,
@@ -59,16 +59,16 @@ pub struct HttpRequest {
     pub idempotency: Option<String>,
 }
 
-/// What became of a request.
+/// Result of a request to the manager.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ManagerReply {
     /// HTTP status and body.
     Status(u16, Zeroizing<Vec<u8>>),
-    /// None came, and why. The request may be carried out.
+    /// No answer arrived, for this reason. The request may have been executed.
     Lost(String),
-    /// The request was not sent, and why: nobody answers at the manager's address.
+    /// The request was not sent, because no connection to the manager's address was possible.
     Unsent(String),
-    /// The request was not sent, and why: it makes no sense to repeat it until somebody mends that.
+    /// The request was not sent, because of an error that a repetition does not cure.
     Impossible(String),
 }
 
@@ -129,7 +129,7 @@ impl ManagerRequest {
         }
     }
 
-    /// What it is about, in messages.
+    /// Returns the purpose of the request, for messages.
     pub fn title(&self) -> &'static str {
         match self {
             Self::Create(_) => "create a service",
@@ -141,7 +141,7 @@ impl ManagerRequest {
 }
 
 impl GrantRequest {
-    /// As the body of a request.
+    /// Returns the body of the request, as JSON.
     pub fn json(&self) -> String {
         let mut body = serde_json::json!({ "name": self.name, "nodes": self.nodes });
         if let Some(allocation) = &self.allocation {
@@ -193,9 +193,9 @@ impl ServiceReply {
         id.ok_or_else(|| invalid("id", expected))
     }
 
-    /// Adds what it says to a credential.
+    /// Adds the values of the reply to a grant.
     fn add_to(mut self, credential: &mut FabricGrant) -> Result<(), InvalidField> {
-        // First, so that it is overwritten if another field is refused.
+        // The key is read first, so that it is overwritten if another field is refused.
         let expected = "a string of hexadecimal digits";
         if let Some(text) = self
             .take::<String>("auth_key", expected)?
@@ -240,7 +240,7 @@ impl ServiceReply {
         self.list("devices", "a list of strings", None)
     }
 
-    /// Takes a list out, or makes one of the `single` value that may be there in its place.
+    /// Takes a list, or makes one of the `single` value if that is present instead.
     fn list<T: DeserializeOwned>(
         &mut self,
         field: &'static str,
@@ -259,7 +259,7 @@ fn invalid(field: &'static str, expected: &'static str) -> InvalidField {
     InvalidField { field, expected }
 }
 
-/// The service of an answer to a request to create one, which adds to the credential.
+/// Reads the service from the answer to a request to create one, and adds its values to the grant.
 ///
 /// # Errors
 /// [`InvalidField`]
@@ -282,7 +282,7 @@ pub fn authorized(body: &[u8], credential: &mut FabricGrant) -> Result<(), Inval
     }
 }
 
-/// The services with this name in an answer to a list.
+/// Reads the services with this name from the answer to a list request.
 ///
 /// # Errors
 /// [`InvalidField`]

@@ -6,12 +6,13 @@ use data_encoding::{DecodeError, HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-/// See the module. Its length is fixed, so that no copy stays behind where it would have been before it grew.
+/// Secret bytes that are never shown and are cleared when dropped. Their length is fixed, so that growth leaves no copy
+/// behind.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 pub struct Secret(Box<[u8]>);
 
 impl fmt::Debug for Secret {
-    /// Never shows it.
+    /// Writes the type's name only.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
     }
@@ -22,7 +23,7 @@ impl Secret {
         Self(bytes.into())
     }
 
-    /// Reads hexadecimal digits.
+    /// Reads a secret from hexadecimal digits.
     ///
     /// # Errors
     /// The reason, without the text.
@@ -43,7 +44,7 @@ impl Secret {
         &self.0
     }
 
-    /// As hexadecimal digits, which are cleared as well.
+    /// Returns the secret as hexadecimal digits, which are cleared when dropped as well.
     pub fn hex(&self) -> Zeroizing<String> {
         let mut text = Zeroizing::new(String::with_capacity(self.0.len() * 2));
         HEXLOWER.encode_append(&self.0, &mut text);

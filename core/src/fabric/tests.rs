@@ -605,9 +605,9 @@ fn records_that_cannot_be_read_say_why() {
     let why = |text: &str| GrantRecord::read(text.as_bytes()).unwrap_err().to_string();
     assert_eq!(
         why(r#"{"version":2,"lease":7}"#),
-        "it has version 2, and this wireup reads version 1"
+        "record of version 2; this wireup reads version 1"
     );
-    assert_eq!(why("{"), "the JSON has no end");
+    assert_eq!(why("{"), "invalid record: the JSON has no end");
     let lacking = why(r#"{"version":1}"#);
     assert!(lacking.contains(" is missing"), "{lacking}");
 }

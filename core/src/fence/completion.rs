@@ -1,4 +1,4 @@
-//! How a fence ends on one node: by the root's decision, or by a failure that is reported to the root.
+//! End of a fence on one node: by the root's decision, or by a failure that is reported to the root.
 
 use tracing::debug;
 
@@ -11,7 +11,7 @@ use super::{
 use crate::job::ids::NodeId;
 
 impl<T> FenceEngine<T> {
-    /// The fence cannot complete: the root announces it, other nodes report it to the root.
+    /// Fails a fence: the root announces it, other nodes report it to the root.
     pub(super) fn fail(
         &mut self,
         id: &FenceId,
@@ -74,7 +74,7 @@ impl<T> FenceEngine<T> {
         self.end(id, result, cx);
     }
 
-    /// It has ended for this node: answers the local requester, if it waits.
+    /// Ends the fence on this node, and answers the local requester, if there is one.
     pub(super) fn end(&mut self, id: &FenceId, result: FenceResult, cx: &mut FenceContext<'_, T>) {
         let round = self.rounds.remove(id);
         if let (Some(survivors), Some(round)) = (&mut self.survivors, &round) {
@@ -107,7 +107,8 @@ impl<T> FenceEngine<T> {
             .extend(ticket.map(|ticket| FenceAction::Complete { ticket, result }));
     }
 
-    /// Two lists of nodes give two trees: all nodes in them are notified directly.
+    /// Fails a fence whose nodes have different lists of nodes. Two lists give two trees, so all nodes in them are
+    /// notified directly.
     pub(super) fn disagree(
         &mut self,
         id: &FenceId,

@@ -1,15 +1,15 @@
-//! Processes that speak for a rank in place of another one: what the one before has entered counts no more, on any node.
+//! Restarted processes that speak for a rank: the arrivals of the previous process do not count any more, on any node.
 //!
-//! Each such process begins an epoch, whose number the launch has given to no other. Arrivals carry the epoch of
-//! their node. Where two epochs meet, the fence is withdrawn: the root ends it for all nodes, unless it has released it
-//! before, and who still waits arrives at the next fence of the series. So all that have arrived at a fence in an epoch
-//! have done so after its process had come, and none with data of a process that had gone before that.
+//! Each such process begins an epoch with a unique number. Arrivals carry the epoch of their node. If two epochs meet,
+//! the fence is withdrawn: the root ends it for all nodes, unless it has released it before, and the waiting
+//! participants arrive at the next fence of the series. So all arrivals at a fence in an epoch are later than the start
+//! of its process, and none has data of a previous process.
 
 use super::tree::FencePosition;
 use super::{FenceContext, FenceEngine, FenceFailure, FenceId, FenceSeries};
 
 impl<T> FenceEngine<T> {
-    /// What this node brought to the fence of a series that is open counts no more.
+    /// Withdraws the contribution of this node to the open fence of a series.
     pub(super) fn withdraw(&mut self, series: &FenceSeries, cx: &mut FenceContext<'_, T>) {
         let mut rounds = self.rounds.iter();
         let open = rounds.find(|(id, round)| id.series == *series && round.has_arrived());
@@ -18,7 +18,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// An epoch has begun, unless a later one is known.
+    /// Begins an epoch, unless a later one is known.
     pub(super) fn renew(&mut self, epoch: u64, cx: &mut FenceContext<'_, T>) {
         if epoch <= self.epoch {
             return;
@@ -35,7 +35,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// Why a fence of an earlier epoch does not complete.
+    /// Returns the failure of a fence of an earlier epoch.
     pub(super) fn withdrawn(&self) -> FenceFailure {
         FenceFailure::Withdrawn { epoch: self.epoch }
     }

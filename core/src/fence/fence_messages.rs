@@ -1,4 +1,4 @@
-//! What goes into and comes out of an engine: inputs, orders, messages, failures; and the bounds.
+//! Events, actions, messages and failures of a fence engine, and its limits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::job::ids::{GlobalRank, NodeId};
 use crate::job::missing_ranks::MissingRanks;
 use crate::job::octets;
 
-/// What one node brings to a fence, or a node and all below it together.
+/// Contribution of one node to a fence, or of a node and all nodes below it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FenceContribution {
     /// One opaque blob of a PMIx server, or encoded key-value pairs; or several of them in a row.
@@ -23,7 +23,7 @@ pub struct FenceContribution {
     pub status: i32,
 }
 
-/// What every participant gets from a completed fence.
+/// Result of a completed fence, the same for every participant.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FenceRelease {
     /// The contributions of all nodes, one after the other in an order that is the same for all:
@@ -35,22 +35,21 @@ pub struct FenceRelease {
     pub status: i32,
 }
 
-/// How a fence ended, as a local requester learns it.
+/// Result of a fence for a local requester.
 pub type FenceResult = Result<FenceRelease, FenceFailure>;
 
-/// How long a fence may take from its first arrival, wherever that is. Of several nodes' the
-/// shortest counts.
+/// Timeout of a fence, from its first arrival on any node. The shortest one of several nodes counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FenceTimeout {
     pub after: Duration,
-    /// Who wants it so.
+    /// Origin of the timeout.
     pub kind: TimeoutSource,
 }
 
 /// The origin of a fence's time limit, which decides the effect of a timeout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum TimeoutSource {
-    /// The program: it gets the timeout as an error, and the nodes are not asked.
+    /// The program: it gets the timeout as an error, without an inquiry.
     Program,
     /// The user: the fence fails, with a report of the missing ranks.
     User,
@@ -59,19 +58,19 @@ pub enum TimeoutSource {
     Default,
 }
 
-/// What happens to an engine. `T` names a local requester and comes back with its answer.
+/// Input of the engine. `T` identifies a local requester and is returned with its answer.
 #[derive(Debug)]
 pub enum FenceEvent<T> {
-    /// Some participating processes of this node have entered the next fence of a series,
-    /// and others have not: its clock runs, and they are notified of its failure. May be left out.
+    /// Start the clock of the next fence of a series: some participating processes of this node have entered it, and
+    /// others have not. They are notified of its failure. This event is optional.
     Begin {
         series: FenceSeries,
         /// The nodes that host participants, this one among them. The same on every node.
         nodes: NodeSet,
-        /// How long it may take from now; `None` for no limit.
+        /// Timeout from now; `None` for no limit.
         timeout: Option<FenceTimeout>,
-        /// Whom to answer if it fails before [`FenceEvent::Arrive`]; what arrives after that is at
-        /// the next fence.
+        /// Requester that is answered if the fence fails before [`FenceEvent::Arrive`]. A later arrival is at the next
+        /// fence.
         ticket: T,
     },
     /// All participating processes of this node have entered a fence.
@@ -79,9 +78,9 @@ pub enum FenceEvent<T> {
         series: FenceSeries,
         /// The nodes that host participants, this one among them. The same on every node.
         nodes: NodeSet,
-        /// What this node brings.
+        /// Contribution of this node.
         contribution: FenceContribution,
-        /// How long the fence may take from its first arrival; `None` for no limit.
+        /// Timeout from the first arrival; `None` for no limit.
         timeout: Option<FenceTimeout>,
         ticket: T,
     },
@@ -89,9 +88,9 @@ pub enum FenceEvent<T> {
     /// it ends with [`FenceFailure::Withdrawn`] everywhere, unless the root has released it before. Nothing
     /// happens without such a fence.
     Withdraw { series: FenceSeries },
-    /// A process speaks for a rank in place of another one, on some node, and this is the number of the epoch
-    /// that begins with it. What has arrived before at a fence of PMI that is not released counts no
-    /// more: this node, and each that hears of the epoch with a message, has it withdrawn.
+    /// Start a restart epoch with this number: a restarted process speaks for a rank, on some node. Arrivals from
+    /// before at an unreleased PMI fence are withdrawn, by this node and by each node that receives the epoch with a
+    /// message.
     Renew { epoch: u64 },
     /// The answer to [`FenceAction::Describe`].
     Described {
@@ -99,12 +98,11 @@ pub enum FenceEvent<T> {
         /// The participants of this node that have not entered.
         absences: MissingRanks,
     },
-    /// The other answer to [`FenceAction::Describe`]: no participant here lives, and fences do without the
-    /// dead.
+    /// The other answer to [`FenceAction::Describe`]: no local participant lives, and survivors continue.
     Vacant { id: FenceId },
     /// A message has come from the engine of another node.
     Message {
-        /// Its sender, as authenticated by the transport.
+        /// Sending node, as authenticated by the transport.
         from: NodeId,
         message: FenceMessage,
     },
@@ -114,31 +112,27 @@ pub enum FenceEvent<T> {
         /// The observed cause, for the report.
         reason: Arc<str>,
     },
-    /// Some process of the launch has died: a node may wait for another one none of whose participants
-    /// lives. Without meaning unless fences do without the dead ([`FenceEngine::surviving`]).
+    /// Handle the death of a process of the launch: some node may be waited for although none of its participants
+    /// lives. This has an effect only if survivors continue ([`FenceEngine::with_survivors`]).
     ///
-    /// [`FenceEngine::surviving`]: super::FenceEngine::surviving
+    /// [`FenceEngine::with_survivors`]: super::FenceEngine::with_survivors
     ProcessDied,
-    /// Time has passed.
+    /// A deadline has passed ([`FenceEngine::next_deadline`](super::FenceEngine::next_deadline)).
     Tick,
     /// The job ends: fail all pending and later fences.
     Teardown,
 }
 
-/// What the engine orders.
+/// Output of the engine: an action for its driver.
 #[derive(Debug, PartialEq, Eq)]
 pub enum FenceAction<T> {
     /// Deliver a message; `to` is never this node.
     Send { to: NodeId, message: FenceMessage },
-    /// Deliver a message to all other nodes of the launch: what carries it passes it on as it comes,
-    /// where a node that passes it on has to have all of it.
+    /// Deliver a message to all other nodes of the launch. It may be passed on in pieces along the tree, while a node
+    /// that passes on another message needs all of it.
     SendAll(FenceMessage),
     /// Answer a local requester; happens once per ticket.
-    Complete {
-        ticket: T,
-        /// How the fence ended.
-        result: FenceResult,
-    },
+    Complete { ticket: T, result: FenceResult },
     /// Others wait for this node: answer with [`FenceEvent::Described`] or [`FenceEvent::Vacant`].
     Describe {
         id: FenceId,
@@ -158,21 +152,20 @@ pub enum FenceAction<T> {
         id: FenceId,
         /// Time since the first arrival.
         waited: Duration,
-        /// The missing ranks.
         absences: MissingRanks,
     },
 }
 
-/// How long a fence that was released has taken at one node.
+/// Durations of a released fence at one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FenceDurations {
-    /// From the first local process that entered to the last; zero where only the last is known.
+    /// Time from the first local process that entered to the last; zero if only the last is known.
     pub gathering: Duration,
     /// From the last local process that entered to the release.
     pub waiting: Duration,
 }
 
-/// What a fence that was released has taken at one node.
+/// Timing of a released fence at one node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FenceTiming {
     pub id: FenceId,
@@ -181,7 +174,7 @@ pub struct FenceTiming {
     /// Number of nodes that take part.
     pub nodes: u32,
     pub times: FenceDurations,
-    /// The process of this node that entered last, if it is known: libpmix does not tell.
+    /// Local process that entered last, if known: libpmix does not report it.
     pub last_arrival: Option<GlobalRank>,
 }
 
@@ -194,11 +187,11 @@ pub enum FenceMessage {
         id: FenceId,
         nodes: NodeSet,
         contribution: FenceContribution,
-        /// How long the fence may take; `None` for no limit.
+        /// Timeout from the first arrival; `None` for no limit.
         timeout: Option<FenceTimeout>,
         /// Time since the first of them entered.
         waited: Duration,
-        /// The participating nodes that the sender does without, since they are lost.
+        /// Lost participating nodes that the sender leaves out.
         lost_nodes: Vec<NodeId>,
         /// All of them have arrived in this epoch ([`FenceEvent::Renew`]).
         epoch: u64,
@@ -207,7 +200,7 @@ pub enum FenceMessage {
     Release {
         id: FenceId,
         released: FenceRelease,
-        /// It comes from the root, which has sent it to all nodes: it is not passed on.
+        /// Whether the root has sent the message to all nodes. Then it is not passed on.
         all: bool,
     },
     /// To the parent: the fence cannot complete, and the root must announce it. From the parent:
@@ -217,16 +210,16 @@ pub enum FenceMessage {
         nodes: NodeSet,
         failure: FenceFailure,
     },
-    /// To the parent, and on to the root: the time is over.
+    /// To the parent, and on to the root: the fence has timed out.
     Overdue {
         id: FenceId,
         nodes: NodeSet,
-        /// The time that is over.
+        /// Timeout that has passed.
         timeout: FenceTimeout,
-        /// Time since the first arrival the sender knows of.
+        /// Time since the first arrival that the sender knows.
         waited: Duration,
     },
-    /// From the parent: asks which ranks are missing.
+    /// From the parent: inquire about the missing ranks.
     Inquire {
         id: FenceId,
         nodes: NodeSet,
@@ -234,17 +227,17 @@ pub enum FenceMessage {
         number: u32,
         /// Whether the arrivals have data.
         collect: bool,
-        /// How long the sender waits for the answer.
+        /// Time for which the sender waits for the answer.
         patience: Duration,
     },
     /// To the parent: these are missing.
     MissingRanks {
         id: FenceId,
         number: u32,
-        /// Of the sender's processes and those below it.
+        /// Missing ranks of the sender and of the nodes below it.
         absences: MissingRanks,
     },
-    /// From the parent: the time is over, but those missing may come: wait as long again.
+    /// From the parent: wait as long again. The fence has timed out, but the missing ranks may still arrive.
     KeepWaiting { id: FenceId, number: u32 },
     /// From a node above, after the death of a process: a node without a living participant arrives at once.
     CheckParticipants {
@@ -256,7 +249,7 @@ pub enum FenceMessage {
 }
 
 impl FenceMessage {
-    /// The fence it is about.
+    /// Returns the fence of the message.
     pub(super) fn id(&self) -> &FenceId {
         match self {
             Self::Arrive { id, .. }
@@ -270,7 +263,7 @@ impl FenceMessage {
         }
     }
 
-    /// The highest node it names as a participant; `None` if it names none.
+    /// Returns the highest node that the message names as a participant; `None` if it names none.
     pub fn last_node(&self) -> Option<NodeId> {
         match self {
             Self::Arrive { nodes, .. }
@@ -283,10 +276,10 @@ impl FenceMessage {
     }
 }
 
-/// Why a fence did not complete. The same reason reaches every participant.
+/// Reason for which a fence did not complete. Every participant gets the same.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FenceFailure {
-    /// Not all processes arrived in time.
+    /// The fence timed out before all processes arrived.
     #[error("fence timed out after {} s", waited.as_secs())]
     Timeout {
         /// Time since the first arrival.
@@ -296,17 +289,17 @@ pub enum FenceFailure {
         /// The missing ranks. The root alone, as silent, if that did not answer.
         absences: Box<MissingRanks>,
     },
-    /// A participating node is gone.
+    /// A participating node is lost.
     #[error("fence failed: node {node} was lost ({reason})")]
     PeerLost {
         node: NodeId,
-        /// What the driver saw.
+        /// Reason of the loss, from the driver.
         reason: Arc<str>,
     },
     /// Two nodes computed different lists of participating nodes. A fault of ours.
     #[error("fence failed: nodes {first} and {second} disagree about the participating nodes")]
     NodesDisagree {
-        /// The node that noticed or came first.
+        /// Node that noticed the difference or arrived first.
         first: NodeId,
         /// The node with a different list.
         second: NodeId,
@@ -320,7 +313,7 @@ pub enum FenceFailure {
         node: NodeId,
         /// Size of its contribution.
         bytes: usize,
-        /// [`FenceLimits::contribution_bytes`].
+        /// Maximum: [`FenceLimits::contribution_bytes`], in bytes.
         limit: usize,
     },
     /// The contributions together are more data than allowed.
@@ -328,7 +321,7 @@ pub enum FenceFailure {
     ResultTooLarge {
         /// Size of all contributions.
         bytes: usize,
-        /// [`FenceLimits::result_bytes`].
+        /// Maximum: [`FenceLimits::result_bytes`], in bytes.
         limit: usize,
     },
     /// A node has no room for one more fence.
@@ -340,8 +333,8 @@ pub enum FenceFailure {
     /// A participating node ends the job.
     #[error("fence failed: node {node} ends the job")]
     TornDown { node: NodeId },
-    /// A process has restarted: who still waits enters the next fence of the series, in this epoch. A node that
-    /// has not entered it is not told: its next arrival is at the next fence.
+    /// A process has restarted. Waiting participants enter the next fence of the series, in this epoch. A node that has
+    /// not entered the fence gets no notice: its next arrival is at the next fence.
     #[error("fence withdrawn: a process has restarted (epoch {epoch})")]
     Withdrawn { epoch: u64 },
 }

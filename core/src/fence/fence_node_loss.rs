@@ -1,4 +1,4 @@
-//! What the loss of a node, and the end of the job, do to the fences of a node.
+//! Effect of a lost node, and of the end of the job, on the fences of a node.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// After the end no local process waits for the root's decision, but nodes below may.
+    /// Answers the local requester of a fence after the teardown. Nodes below may still wait for the root's decision.
     pub(super) fn settle_if_torn_down(&mut self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
         if !self.torn_down {
             return;
@@ -65,7 +65,7 @@ impl<T> FenceEngine<T> {
             .extend(ticket.map(|ticket| FenceAction::Complete { ticket, result }));
     }
 
-    /// A lost node that was on the way to the root.
+    /// Returns the failure for a lost node on the way to the root; `None` without one.
     pub(super) fn lost_above(&self, place: &FencePosition) -> Option<FenceFailure> {
         let mut lost = self.lost_nodes.iter();
         let (&node, reason) = lost.find(|(node, _)| place.is_above(**node))?;

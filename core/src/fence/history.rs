@@ -1,5 +1,5 @@
-//! State of fences that have ended, or have not begun here: how many this node has entered,
-//! which are over, and which failed before it entered them.
+//! State of fences that have ended, or have not begun here: the number that this node has entered, those that have
+//! ended, and those that failed before this node entered them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,12 @@ struct SeriesHistory {
     next: u64,
     /// All generations below have ended.
     over_below: u64,
-    /// Those at or above that have ended too; never holds `over_below` itself.
+    /// Generations at or above `over_below` that have ended; never contains `over_below` itself.
     ended_generations: BTreeSet<u64>,
 }
 
-/// See the module. Costs two counters per series, and what ended out of order.
+/// Ended fences of each series, and failures of fences that this node has not entered. It takes two counters per
+/// series, plus the fences that ended out of order.
 pub(super) struct FenceHistory {
     limits: FenceLimits,
     pages: BTreeMap<FenceSeries, SeriesHistory>,
@@ -47,11 +48,11 @@ impl FenceHistory {
         self.pages.get_mut(series)
     }
 
-    /// The fence that a local arrival would be at. `None` if that takes one more list than allowed.
+    /// Returns the fence at which a local arrival would be; `None` if that takes one more list than allowed.
     pub(super) fn next(&mut self, series: FenceSeries) -> Option<FenceId> {
         let generation = self.pages(&series)?.next;
         let mut id = FenceId { series, generation };
-        // Nobody arrives at one that was withdrawn.
+        // No arrival is at a withdrawn fence.
         while let Some(FenceFailure::Withdrawn { .. }) = self.early_failures.get(&id) {
             self.early_failures.remove(&id);
             self.enter(&id);
@@ -67,8 +68,8 @@ impl FenceHistory {
         }
     }
 
-    /// Whether another node can know of the fence: it is not far ahead of those that ended here, and
-    /// its series is known or there is room for them.
+    /// Whether another node can know of the fence: it is not far ahead of those that ended here, and its series is
+    /// known or there is room for it.
     pub(super) fn is_plausible(&mut self, id: &FenceId) -> bool {
         let pages = self.pages(&id.series);
         pages.is_some_and(|pages| id.generation < pages.over_below.saturating_add(AHEAD))
@@ -81,7 +82,7 @@ impl FenceHistory {
         })
     }
 
-    /// The fence has ended. If this node has not entered it yet, the failure is stored.
+    /// Ends a fence. If this node has not entered it yet, the failure is stored.
     pub(super) fn end(&mut self, id: &FenceId, failure: Option<&FenceFailure>) {
         let most = self.limits.open_fences;
         let Some(pages) = self.pages(&id.series) else {
@@ -102,12 +103,12 @@ impl FenceHistory {
         }
     }
 
-    /// Why a fence has failed that this node enters now.
+    /// Takes the failure of a fence that this node enters now, if it has failed before.
     pub(super) fn take_early(&mut self, id: &FenceId) -> Option<FenceFailure> {
         self.early_failures.remove(id)
     }
 
-    /// Later arrivals get another error.
+    /// Makes later arrivals fail with another error.
     pub(super) fn close(&mut self) {
         self.closed = true;
         self.early_failures.clear();

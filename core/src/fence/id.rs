@@ -21,7 +21,7 @@ pub struct RankRun {
     pub last_rank: Rank,
 }
 
-/// Which ranks of one nspace take part.
+/// Participating ranks of one nspace.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum ParticipantRanks {
     /// All of them, however many the job has.
@@ -96,7 +96,7 @@ impl ParticipantRanks {
 }
 
 impl Participants {
-    /// All ranks of one job: the participants of MPI's start-up fences and of a PMI barrier.
+    /// Returns all ranks of one job: the participants of MPI's start-up fences and of a PMI barrier.
     pub fn whole_job(nspace: Nspace) -> Self {
         Self(Arc::from([(nspace, ParticipantRanks::All)]))
     }
@@ -138,7 +138,7 @@ impl Participants {
         Ok(Self(entries.collect()))
     }
 
-    /// The nspaces with their ranks, nspaces ascending.
+    /// Returns the nspaces with their ranks, nspaces ascending.
     pub fn entries(&self) -> impl Iterator<Item = (&Nspace, &ParticipantRanks)> {
         self.0.iter().map(|(nspace, ranks)| (nspace, ranks))
     }
@@ -197,14 +197,14 @@ impl fmt::Debug for Participants {
     }
 }
 
-/// What processes do together.
+/// Operation of a fence.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum FenceOperation {
-    /// `PMIx_Fence`.
+    /// A `PMIx_Fence` of processes.
     Pmix,
-    /// `PMIx_Connect`.
+    /// A `PMIx_Connect` of processes.
     Connect,
-    /// `PMIx_Disconnect`.
+    /// A `PMIx_Disconnect` of processes.
     Disconnect,
     /// A barrier of PMI, of a job or of listed ranks.
     PmiBarrier {
@@ -221,12 +221,12 @@ pub enum FenceOperation {
 }
 
 impl FenceOperation {
-    /// Whether its fences are withdrawn when a process restarts.
+    /// Whether the operation's fences are withdrawn when a process restarts.
     pub(super) fn is_of_epochs(self) -> bool {
         matches!(self, Self::PmiBarrier { .. } | Self::PmiRing)
     }
 
-    /// As the status stream names it.
+    /// Returns the name that the status stream uses.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pmix => "pmix",
@@ -239,24 +239,23 @@ impl FenceOperation {
     }
 }
 
-/// Fences that are counted together: of one kind, of the same participants. Fences of different
-/// series may be open at a time and do not meet.
+/// Kind and participants of fences that are counted together. Fences of different series are independent and may be
+/// open at the same time.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct FenceSeries {
     pub kind: FenceOperation,
     pub participants: Participants,
 }
 
-/// One fence.
+/// Identity of one fence.
 ///
-/// The generation counts, per node, the fences of the series that this node entered, from 0.
-/// All nodes enter them in the same order, so the numbers agree although no node assigns them,
-/// and a fast node may be in generation k + 1 while a slow one has not left k.
+/// The generation counts, per node, the fences of the series that this node entered, from 0. All nodes enter them in
+/// the same order, so the numbers agree although no node assigns them, and a fast node may be in generation k + 1 while
+/// a slow one has not left k.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct FenceId {
-    /// Kind and participants.
     pub series: FenceSeries,
-    /// How many fences of the series came before.
+    /// Number of earlier fences of the series.
     pub generation: u64,
 }
 

@@ -1,15 +1,15 @@
-//! Handling of slow fences: the root asks all nodes which ranks are missing, and
-//! decides when they have answered, or have not.
+//! Inquiries about slow fences: the root asks all nodes for the missing ranks, and decides when they have answered, or
+//! have not in time.
 //!
 //! ```text
-//!  node 9 (time over)      node 1                     root
-//!     │ ── Overdue ─────────▶ │ ── Overdue ─────────────▶ │  or its own time is over
-//!     │ ◀── Inquire ───────── │ ◀── Inquire ───────────── │
-//!     │ ── Missing ─────────▶ │ ── Missing (of both) ───▶ │ fails it, or
-//!     │ ◀── Wait ──────────── │ ◀── Wait ──────────────── │ waits on
+//! node 9 (time over)      node 1                     root
+//! │ ── Overdue ─────────▶ │ ── Overdue ─────────────▶ │  or its own time is over
+//! │ ◀── Inquire ───────── │ ◀── Inquire ───────────── │
+//! │ ── Missing ─────────▶ │ ── Missing (of both) ───▶ │ fails it, or
+//! │ ◀── Wait ──────────── │ ◀── Wait ──────────────── │ waits on
 //! ```
-//! Only nodes that have not arrived are asked, and a node reports the timeout only if its arrival
-//! has not been reported to their parent.
+//! Only nodes that have not arrived are asked, and a node reports the timeout only if its arrival has not been reported
+//! to its parent.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// A fence's clock has run out here.
+    /// Handles the timeout of a fence on this node.
     pub(super) fn on_timeout(&mut self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
         let Some(round) = self.rounds.get_mut(id) else {
             return;
@@ -167,7 +167,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// A child that is asked has arrived instead.
+    /// Handles the arrival of a child that was asked.
     pub(super) fn found(&mut self, child: NodeId, id: &FenceId, cx: &mut FenceContext<'_, T>) {
         let round = self.rounds.get_mut(id);
         if let Some(inquiry) = round.and_then(|round| round.inquiry.as_mut()) {
@@ -183,7 +183,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// All have answered, or will not.
+    /// Decides after all answers to an inquiry, or after its deadline.
     fn conclude(&mut self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
         let Some(round) = self.rounds.get_mut(id) else {
             return;
@@ -206,7 +206,7 @@ impl<T> FenceEngine<T> {
         }
         let nobody = absences.is_empty();
         if nobody && !std::mem::replace(&mut round.nobody_missing, true) {
-            // They have come meanwhile, and their arrivals are on their way.
+            // The ranks have arrived meanwhile, and their arrivals are in transit.
             round.clock = Some(SteppedTimeout::new(ROOT_GRACE, cx.now));
             return;
         }
@@ -239,7 +239,7 @@ impl<T> FenceEngine<T> {
         self.decide(id, &place, Err(failure), cx);
     }
 
-    /// The root waits on.
+    /// Continues to wait, as the root has decided.
     pub(super) fn on_wait_extended(
         &mut self,
         from: NodeId,
@@ -256,7 +256,7 @@ impl<T> FenceEngine<T> {
         round.waits = number;
         round.overdue = false;
         match round.phase {
-            // The next time is over for the root first, which asks by itself.
+            // The next timeout passes first at the root, which then inquires by itself.
             FencePhase::Collecting | FencePhase::Reported => round.wait_for_root(cx.now),
             FencePhase::Doomed => {}
         }

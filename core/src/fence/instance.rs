@@ -1,9 +1,9 @@
 //! One fence at one node, from the first sign of it to its end.
 //!
 //! ```text
-//!             own arrival and those of all children
-//! Collecting ───────────────────────────────────────▶ Reported ──┐ the root's word,
-//!     └── it cannot complete ──▶ Doomed ─────────────────────────┴───────────────────▶ (gone)
+//! own arrival and those of all children
+//! Collecting ───────────────────────────────────────▶ Reported ──┐ the root's decision,
+//! └── it cannot complete ──▶ Doomed ─────────────────────────┴───────────────────▶ (gone)
 //! ```
 //! The root decides instead of reporting.
 
@@ -23,11 +23,10 @@ use crate::job::ids::NodeId;
 use crate::job::missing_ranks::MissingRanks;
 use crate::job::stepped_timeout::SteppedTimeout;
 
-/// How long beyond what the root may need a node waits for its word, and a root for arrivals that
-/// are said to be on their way.
+/// Time for which a node waits for the root's decision beyond the root's own limit, and a root for announced arrivals.
 pub(super) const ROOT_GRACE: Duration = Duration::from_secs(5);
 
-/// How long the root waits for answers to an inquiry.
+/// Returns the time for which the root waits for answers to an inquiry.
 pub(super) fn inquiry_limit(kind: TimeoutSource) -> Duration {
     match kind {
         TimeoutSource::Program => Duration::ZERO,
@@ -39,7 +38,7 @@ pub(super) fn inquiry_limit(kind: TimeoutSource) -> Duration {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FencePhase {
-    /// Arrivals are to come.
+    /// Further arrivals are expected.
     Collecting,
     /// The parent was notified that all have arrived.
     Reported,
@@ -63,21 +62,21 @@ impl Inquiry {
     }
 }
 
-/// See the module.
+/// One fence at one node, from the first sign of it to its end.
 pub(super) struct FenceInstance<T> {
     pub(super) place: FencePosition,
     pub(super) phase: FencePhase,
-    /// Whom to answer; they wait here.
+    /// Local requester that waits for the result.
     pub(super) ticket: Option<T>,
-    /// What this node brings, once it has arrived.
+    /// Contribution of this node, once it has arrived.
     local_contribution: Option<FenceContribution>,
-    /// What each child brings for itself and all below it, by position.
+    /// Contributions of the children with all nodes below them, by position.
     below: BTreeMap<NodeId, FenceContribution>,
     children: usize,
-    /// Time of the first arrival known here.
+    /// Time of the first arrival that this node knows.
     pub(super) started_at: Moment,
     pub(super) timeout: Option<FenceTimeout>,
-    /// Until the time is over, or the root is given up.
+    /// Timeout of the fence, or of the root's decision.
     pub(super) clock: Option<SteppedTimeout>,
     pub(super) inquiry: Option<Inquiry>,
     /// Number of the last inquiry.
@@ -88,10 +87,10 @@ pub(super) struct FenceInstance<T> {
     pub(super) overdue: bool,
     /// Number of the last inquiry after which the root waits on.
     pub(super) waits: u32,
-    /// The nodes that are waited for were asked whether their participants live.
+    /// Whether the awaited nodes were asked if their participants live.
     pub(super) looked: bool,
     reported: bool,
-    /// When the first local process entered, as far as is known, and when the last did.
+    /// Time at which the first local process entered, if known.
     first_entered_at: Option<Moment>,
     entered: Option<Moment>,
     /// From the first sign of the fence here to its end here.
@@ -132,7 +131,7 @@ impl<T> FenceInstance<T> {
         self.place.parent().is_none()
     }
 
-    /// A limit that began to run this long ago. The one that ends first counts.
+    /// Applies a timeout that began to run this long ago. The one that ends first counts.
     pub(super) fn limit(&mut self, timeout: Option<FenceTimeout>, waited: Duration, now: Moment) {
         self.started_at = self.started_at.min(Moment(now.0.saturating_sub(waited)));
         let Some(timeout) = timeout else { return };
@@ -147,20 +146,20 @@ impl<T> FenceInstance<T> {
         }
     }
 
-    /// From now on only the root's word is waited for.
+    /// Starts the wait for the root's decision.
     pub(super) fn wait_for_root(&mut self, now: Moment) {
         let limit =
             |timeout: FenceTimeout| timeout.after + inquiry_limit(timeout.kind) + ROOT_GRACE;
         self.clock = self.timeout.map(|t| SteppedTimeout::new(limit(t), now));
     }
 
-    /// The root is going to inquire or decide.
+    /// Starts the wait for the root's inquiry or decision.
     pub(super) fn wait_for_word(&mut self, now: Moment) {
         let limit = |timeout: FenceTimeout| inquiry_limit(timeout.kind) + ROOT_GRACE;
         self.clock = self.timeout.map(|t| SteppedTimeout::new(limit(t), now));
     }
 
-    /// What this node brought.
+    /// Returns the size of this node's contribution in bytes.
     pub(super) fn own_bytes(&self) -> usize {
         self.local_contribution
             .as_ref()
@@ -180,19 +179,19 @@ impl<T> FenceInstance<T> {
         self.wait_for_root(now);
     }
 
-    /// Some local processes have entered.
+    /// Notes that some local processes have entered.
     pub(super) fn begin(&mut self, now: Moment) {
         self.first_entered_at = Some(now);
     }
 
-    /// When the first local process entered, as far as is known.
+    /// Returns the time at which the first local process entered, as far as is known.
     pub(super) fn entered_at(&self) -> Moment {
         self.first_entered_at
             .or(self.entered)
             .unwrap_or(self.started_at)
     }
 
-    /// The time it has taken here if it is released now; `None` if no rank here has entered.
+    /// Returns the durations of the fence on this node if it is released now; `None` if no local rank has entered.
     pub(super) fn passage(&self, now: Moment) -> Option<FenceDurations> {
         let entered = self.entered?;
         Some(FenceDurations {
@@ -246,7 +245,7 @@ impl<T> FenceInstance<T> {
         all.any(|contribution| contribution.collect)
     }
 
-    /// The children that have not arrived.
+    /// Returns the children that have not arrived.
     pub(super) fn missing_children(&self) -> BTreeSet<NodeId> {
         let children = self.place.children();
         match self.phase {
@@ -257,7 +256,7 @@ impl<T> FenceInstance<T> {
         }
     }
 
-    /// Some of its nodes are lost, and the others form another tree: all report again.
+    /// Moves the fence to the tree of the remaining nodes after a loss. All nodes report again.
     pub(super) fn replant(&mut self, place: FencePosition) {
         self.children = place.children().count();
         self.place = place;

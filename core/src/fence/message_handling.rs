@@ -134,7 +134,7 @@ impl<T> FenceEngine<T> {
                 self.on_wait_extended(from, &id, number, cx)
             }
             FenceMessage::CheckParticipants { id, nodes, collect } => {
-                // The sender may know of other losses, and so of another tree.
+                // The sender may know of other losses, and so have another tree.
                 if self.survivors.is_some()
                     && let Some(place) = self.place(&nodes)
                     && self.open(&id, place, cx.now).is_some()
@@ -145,13 +145,13 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// The place of this node among these, if the sender is directly below it.
+    /// Returns the position of this node among these, if the sender is directly below it.
     fn place_above(&self, nodes: &NodeSet, child: NodeId) -> Option<FencePosition> {
         let place = self.place(nodes);
         place.filter(|place| place.is_child(child))
     }
 
-    /// The fence, which another node's message may create; `None` if there are too many of these.
+    /// Opens the fence, which another node's message may create; `None` if there are too many of these.
     fn open(
         &mut self,
         id: &FenceId,
@@ -214,7 +214,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// Another node reports that a fence has failed or cannot complete.
+    /// Handles another node's report that a fence has failed or cannot complete.
     fn failed(
         &mut self,
         from: NodeId,

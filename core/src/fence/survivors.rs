@@ -1,17 +1,17 @@
-//! Fences that do without the dead: what happens at the loss of a node, and for nodes that have no
-//! living participant.
+//! Fences that complete without lost nodes and dead processes.
 //!
-//! The nodes of a fence that are not lost form the tree. When one more is lost, every round in which it
-//! takes part is planted anew, and all report again; what is reported names the lost nodes that the
-//! sender does without. A receiver that knows of fewer takes them for lost too; one that knows of more
-//! drops the report, since the sender will hear of them and report again.
+//! The nodes of a fence that are not lost form the tree. When another one is lost, every fence in which it takes part
+//! gets a new tree, and all nodes report again; a report names the lost nodes that the sender leaves out. A receiver
+//! that knows of fewer treats them as lost too. One that knows of more drops the report, since the sender will learn of
+//! them and report again.
 //!
-//! The lost node may have released some before it went. Each node therefore keeps how the last fences of
-//! a series ended: it reports that to its parent in the new tree, and to nodes that report a fence that is over here. No node
-//! is farther behind than its processes have fences under way at once, since a fence needs all that live.
+//! The lost node may have released some nodes before. Each node therefore keeps the results of the last fences of a
+//! series. It reports them to its parent in the new tree, and to nodes that report a fence that has ended here. No node
+//! is farther behind than the number of fences that its processes have pending at once, since a fence needs all living
+//! processes.
 //!
-//! A node none of whose participants lives would never arrive. It is asked ([`FenceMessage::CheckParticipants`]) by the
-//! nodes above it once a process has died, and its core arrives without data.
+//! A node without a living participant would never arrive. After the death of a process, the nodes above send it
+//! [`FenceMessage::CheckParticipants`], and its core arrives without data.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,20 +25,20 @@ use super::{
 };
 use crate::job::ids::NodeId;
 
-/// How many ends are kept of each series: PMI and MPIs have one fence of a series under way, programs
-/// that overlap PMIx fences some.
+/// Number of results that are kept of each series. PMI and MPIs have one pending fence of a series; programs that
+/// overlap PMIx fences have some.
 const KEPT: usize = 8;
 
-/// How a fence ended here.
+/// Result of a fence at this node.
 struct CompletedFence {
     nodes: NodeSet,
     result: FenceResult,
 }
 
-/// See the module.
+/// Deaths of processes, and the last results of each series.
 #[derive(Default)]
 pub(super) struct SurvivorState {
-    /// Some process has died.
+    /// Whether some process has died.
     deaths: bool,
     completed_fences: BTreeMap<FenceSeries, BTreeMap<u64, CompletedFence>>,
 }
@@ -81,7 +81,7 @@ impl CompletedFence {
 }
 
 impl<T> FenceEngine<T> {
-    /// A node is lost: the others go on without it.
+    /// Removes a lost node from the trees of its fences; the others continue without it.
     pub(super) fn exclude_nodes(
         &mut self,
         node: NodeId,
@@ -113,7 +113,7 @@ impl<T> FenceEngine<T> {
         for (id, nodes, phase) in with {
             let place = self.place(&nodes);
             match (place, self.rounds.get_mut(&id)) {
-                // The one that was to say why may be the one that is lost.
+                // The node that was to report the reason may be the lost one.
                 (Some(_), Some(_)) if phase == FencePhase::Doomed => {
                     let reason = Arc::clone(reason);
                     self.end(&id, Err(FenceFailure::PeerLost { node, reason }), cx);
@@ -127,8 +127,8 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// Whether this node does without the same nodes as the sender of a report, after it has learnt
-    /// of those that only the sender knew to be lost.
+    /// Whether this node leaves out the same lost nodes as the sender of a report. It first treats the nodes that only
+    /// the sender knew as lost.
     pub(super) fn agree_on_lost(
         &mut self,
         nodes: &NodeSet,
@@ -144,8 +144,7 @@ impl<T> FenceEngine<T> {
         lost_of(&self.lost_nodes, nodes) == lost_nodes
     }
 
-    /// Some node knows that all have arrived: the parent, one that was the parent before nodes were lost,
-    /// or one below that had heard it from a lost one.
+    /// Handles a release from any node: the parent, a former parent, or a node below that had it from a lost one.
     pub(super) fn released_by_any(
         &mut self,
         id: FenceId,
@@ -155,7 +154,7 @@ impl<T> FenceEngine<T> {
         if let Some(place) = self.rounds.get(&id).map(|round| round.place.clone()) {
             return self.decide(&id, &place, Ok(released), cx);
         }
-        // None of the participants here lives, or it would have arrived. Others may still report to us.
+        // No local participant lives, or it would have arrived. Other nodes may still report to this one.
         let here = NodeSet::new([self.node]);
         if let (Some(survivors), Some(nodes)) = (&mut self.survivors, here) {
             survivors.store_completed_fence(&id, &nodes, &Ok(released));
@@ -163,7 +162,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// Another node has not heard how a fence ended that is over here.
+    /// Sends the result of an ended fence to a node that has not received it.
     pub(super) fn resend_result(
         &self,
         to: NodeId,
@@ -185,7 +184,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// No participant of a fence lives here: this node arrives, there and at those before.
+    /// Arrives for a fence without a living local participant, and for the earlier ones of its series.
     pub(super) fn vacant(&mut self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
         let Some(round) = self.rounds.get(id) else {
             return;
@@ -208,7 +207,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// A process has died.
+    /// Handles the death of a process.
     pub(super) fn process_died(&mut self, cx: &mut FenceContext<'_, T>) {
         let Some(survivors) = &mut self.survivors else {
             return;
@@ -224,8 +223,8 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// A fence is not complete, and processes have died: the nodes that are waited for are asked once
-    /// whether their participants live.
+    /// Asks the awaited nodes of an incomplete fence once whether their participants live, after the death of a
+    /// process.
     pub(super) fn check_participants_once(&mut self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
         let deaths = self.survivors.as_ref().is_some_and(|known| known.deaths);
         let round = self.rounds.get(id).filter(|round| deaths && !round.looked);
@@ -234,7 +233,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// Asks all that have not arrived, here and below, whether their participants live.
+    /// Asks all nodes that have not arrived, here and below, whether their participants live.
     pub(super) fn check_participants(
         &mut self,
         id: &FenceId,

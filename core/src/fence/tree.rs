@@ -1,4 +1,4 @@
-//! The nodes of a fence, and the tree in which they meet.
+//! Nodes of a fence, and the tree that they form.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::job::ids::NodeId;
 use crate::link::routing_tree::{RoutingTree, TreeShape};
 
-/// Most nodes in a message. Only a bound for what comes from outside.
+/// Maximum number of nodes in a message; a bound for input.
 const NODES_MAX: u32 = 1 << 16;
 
 /// The nodes that host participants: ascending, each once, at least one. Kept as runs, so that those of a whole launch take
@@ -21,29 +21,29 @@ pub struct NodeSet(Arc<[NodeRun]>);
 struct NodeRun {
     first: u32,
     count: u32,
-    /// How many nodes are in the runs before.
+    /// Number of nodes in the runs before.
     before: u32,
 }
 
 impl NodeRun {
-    /// The number after its last node's. That of the last node of all is below the highest.
+    /// Returns the number after the run's last node. The highest node is below the maximum.
     fn end(self) -> u32 {
         self.first + self.count
     }
 
-    /// How many nodes there are up to its end.
+    /// Returns the number of nodes up to the end of the run.
     fn up_to(self) -> u32 {
         self.before + self.count
     }
 }
 
-/// What a message cannot name.
+/// Error: a message has an invalid set of nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("no ascending list of at most {NODES_MAX} nodes")]
 pub struct InvalidNodeSet;
 
 impl NodeSet {
-    /// Order and repetition do not matter; `None` for no nodes.
+    /// Creates a set; order and repetition do not matter. `None` without nodes.
     pub fn new(nodes: impl IntoIterator<Item = NodeId>) -> Option<Self> {
         let mut nodes: Vec<NodeId> = nodes.into_iter().collect();
         if !nodes.is_sorted_by(|a, b| a < b) {
@@ -72,18 +72,18 @@ impl NodeSet {
         (!runs.is_empty()).then(|| Self(runs.into()))
     }
 
-    /// The nodes, ascending.
+    /// Returns the nodes in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = NodeId> + '_ {
         let runs = self.0.iter();
         runs.flat_map(|run| (run.first..run.end()).map(NodeId))
     }
 
-    /// How many there are.
+    /// Returns the number of nodes.
     pub fn count(&self) -> u32 {
         self.0.last().expect("never empty").up_to()
     }
 
-    /// The highest of them.
+    /// Returns the highest node.
     pub fn last(&self) -> NodeId {
         NodeId(self.0.last().expect("never empty").end() - 1)
     }
@@ -99,7 +99,7 @@ impl NodeSet {
         (node.0 < run.end()).then(|| NodeId(run.before + (node.0 - run.first)))
     }
 
-    /// The node at a position, of which there are [`NodeSet::count`].
+    /// Returns the node at a position, of which there are [`NodeSet::count`].
     fn at(&self, position: NodeId) -> NodeId {
         let after = self.0.partition_point(|run| run.before <= position.0);
         let run = self.0[after - 1];
@@ -107,7 +107,7 @@ impl NodeSet {
     }
 }
 
-/// As runs: first node, number of nodes.
+/// Converts to runs: first node, number of nodes.
 impl From<NodeSet> for Vec<(u32, u32)> {
     fn from(nodes: NodeSet) -> Self {
         nodes.0.iter().map(|run| (run.first, run.count)).collect()
@@ -135,7 +135,7 @@ impl TryFrom<Vec<(u32, u32)>> for NodeSet {
 #[derive(Clone, Debug)]
 pub(super) struct FencePosition {
     nodes: NodeSet,
-    /// Those that form the tree: all but the lost ones, where a fence does without these.
+    /// Nodes that form the tree: all nodes, without the lost ones if survivors continue.
     living: NodeSet,
     tree: RoutingTree,
     /// Position of this node.
@@ -143,7 +143,7 @@ pub(super) struct FencePosition {
 }
 
 impl FencePosition {
-    /// The place among those that are not lost; `None` if the node is not one of them.
+    /// Returns the position among the nodes that are not lost; `None` if the node is not one of them.
     pub(super) fn new(
         nodes: &NodeSet,
         is_lost: impl Fn(NodeId) -> bool,
@@ -170,14 +170,14 @@ impl FencePosition {
         self.at(NodeId(0))
     }
 
-    /// The node above; `None` at the root.
+    /// Returns the node above; `None` at the root.
     pub(super) fn parent(&self) -> Option<NodeId> {
         self.tree
             .parent(self.own_position)
             .map(|above| self.at(above))
     }
 
-    /// The nodes directly below, ascending.
+    /// Returns the nodes directly below, ascending.
     pub(super) fn children(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.tree
             .children(self.own_position)
@@ -201,7 +201,7 @@ impl FencePosition {
         false
     }
 
-    /// How many nodes are below a child.
+    /// Returns the number of nodes below a child.
     pub(super) fn count_below(&self, child: NodeId) -> u32 {
         let position = self.living.position(child);
         position.map_or(0, |at| self.tree.subtree(at).len() as u32 - 1)

@@ -15,7 +15,7 @@ use crate::job::process_map::NODES_MAX;
 /// Most operations a hub has under way, and most arrivals owed to it.
 const OPEN_MAX: usize = 1 << 16;
 
-/// Most members that are known to have left groups that go on; the oldest are forgotten.
+/// Maximum number of remembered members that have left continuing groups; the oldest are forgotten.
 const LEFT_MAX: usize = 1 << 12;
 
 /// A decision, to be sent to `nodes`, this one included.
@@ -25,21 +25,21 @@ pub(super) struct GroupDecision {
     pub(super) result: GroupResult,
 }
 
-/// What an arrival led to.
+/// Result of an arrival at the hub.
 pub(super) enum ArrivalOutcome {
-    /// More nodes are to come, or the operation it belonged to had failed before.
+    /// Arrivals of further nodes are pending, or the operation had failed before.
     Nothing,
-    /// It was the first of several: these nodes have not arrived.
+    /// The first of several nodes has arrived; these have not.
     Opened(Vec<NodeId>),
-    /// It was the last.
+    /// The last node has arrived.
     Verdict(GroupDecision),
-    /// It cannot be taken; only its sender is to know.
+    /// The arrival is invalid; only its sender is notified.
     Refused(GroupFailure),
 }
 
 #[derive(Default)]
 struct PendingGroupOperation {
-    /// As the lowest node has it that has said so.
+    /// Placement of the members, from the lowest node that has sent it.
     placement: MemberNodes,
     arrivals: BTreeMap<NodeId, GroupArrival>,
     deadline: Option<Moment>,
@@ -52,13 +52,13 @@ struct PendingGroupOperation {
 /// join it.
 const CONTEXT_STEP: u64 = NODES_MAX as u64;
 
-/// See the module.
+/// Group operations that this node decides.
 pub(super) struct GroupHub {
     node: NodeId,
     /// Nodes of the launch.
     nodes: u32,
     open: BTreeMap<GroupKey, PendingGroupOperation>,
-    /// Arrivals to come at operations that have failed.
+    /// Arrivals that are still expected at failed operations.
     outstanding_arrivals: BTreeMap<(GroupKey, NodeId), u32>,
     /// Context ids given out.
     contexts: u64,
@@ -78,12 +78,12 @@ impl GroupHub {
         }
     }
 
-    /// The new number of nodes.
+    /// Sets the new number of nodes.
     pub(super) fn grow(&mut self, nodes: u32) {
         self.nodes = nodes;
     }
 
-    /// Whether more arrivals are to come at an operation.
+    /// Whether more arrivals are expected at an operation.
     pub(super) fn is_open(&self, key: &GroupKey) -> bool {
         self.open.contains_key(key)
     }
@@ -93,7 +93,7 @@ impl GroupHub {
         nodes.len() == self.nodes as usize
     }
 
-    /// A node has arrived. The placement is needed at the first arrival, and of this node.
+    /// Handles the arrival of a node. The placement is needed at the first arrival, and for this node.
     pub(super) fn arrive(
         &mut self,
         key: GroupKey,
@@ -156,8 +156,8 @@ impl GroupHub {
         }
     }
 
-    /// A member's process has ended: fails the operation, or continues without it. `None` while
-    /// others are to come, or if it is not under way.
+    /// Handles the end of a member's process: fails the operation, or continues without it. `None` while other nodes
+    /// must arrive, or if the operation is not pending.
     pub(super) fn member_ended(&mut self, key: GroupKey, proc: Proc) -> Option<GroupDecision> {
         let open = self.open.get_mut(&key)?;
         match open.goes_on_without(proc.clone()) {
@@ -167,7 +167,7 @@ impl GroupHub {
         }
     }
 
-    /// A member of a group, made or being ended, takes no part in its end.
+    /// Notes that a member of a group has left it, and takes no part in its end.
     pub(super) fn member_left(&mut self, name: &Arc<[u8]>, proc: Proc) -> Vec<GroupDecision> {
         let entry = (Arc::clone(name), proc);
         if !self.departed_members.contains(&entry) {
@@ -186,7 +186,7 @@ impl GroupHub {
         done.into_iter().map(|key| self.release(key)).collect()
     }
 
-    /// A group has ended, or has all these members again: forgets the members that had left.
+    /// Forgets the members that had left a group, when the group has ended or has all these members again.
     pub(super) fn made_anew(&mut self, name: &[u8], is_member: impl Fn(&Proc) -> bool) {
         self.departed_members
             .retain(|(left, proc)| **left != *name || !is_member(proc));
@@ -243,7 +243,7 @@ impl GroupHub {
         })
     }
 
-    /// Fails what a node that is gone takes part in.
+    /// Fails the operations of a lost node.
     pub(super) fn node_lost(&mut self, node: NodeId) -> Vec<GroupDecision> {
         let with = self
             .open
@@ -260,7 +260,7 @@ impl GroupHub {
         verdicts
     }
 
-    /// Fails everything.
+    /// Fails every pending operation.
     pub(super) fn fail_all(&mut self, failure: &GroupFailure) -> Vec<GroupDecision> {
         let keys: Vec<GroupKey> = self.open.keys().cloned().collect();
         keys.iter()
@@ -321,7 +321,7 @@ impl PendingGroupOperation {
         !self.remaining_members().is_empty()
     }
 
-    /// The members, without those that ended.
+    /// Returns the members without those that ended.
     fn remaining_members(&self) -> GroupMembers {
         let members = &self.placement.members;
         match self.excluded_members.is_empty() {

@@ -1,4 +1,4 @@
-//! What goes into and comes out of an engine: names, offers, messages, failures.
+//! Names, arrivals, messages and failures of group operations.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::job::proc::Proc;
 
 pub use super::members::GroupMembers;
 
-/// Group operations.
+/// Operation on a PMIx group.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum GroupOperation {
     Construct,
     Destruct,
 }
 
-/// What names an operation: groups of different members may have the same name.
+/// Identity of an operation: groups of different members may have the same name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct GroupKey {
     pub operation: GroupOperation,
@@ -38,8 +38,8 @@ impl fmt::Display for GroupKey {
     }
 }
 
-/// Where the members of an operation are, as each node knows by itself: no message has it, since each node would
-/// send all of it to the hub.
+/// Nodes of the members of an operation. Each node computes them itself; no message contains them, since each node
+/// would send all of them to the hub.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MemberNodes {
     /// The members in the order of this node's callers, each once.
@@ -50,37 +50,35 @@ pub struct MemberNodes {
     pub nodes: Arc<[NodeId]>,
 }
 
-/// What one node brings.
+/// Arrival of one node at an operation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GroupArrival {
     /// Members of this node that have ended.
     pub ended_members: Vec<Proc>,
-    /// Whether the operation continues without members that end before they take part; one node
-    /// that asks for it is enough.
+    /// Whether the operation continues without members that end before they take part; one requesting node is enough.
     pub optional: bool,
     /// Whether members are notified of the death of others.
     pub notify: bool,
-    /// Whether the group is to have a context id; one node that asks is enough.
+    /// Whether the group needs a context id; one requesting node is enough.
     pub wants_context: bool,
     /// Outcome among the callers of this node; 0 is success.
     pub status: i32,
-    /// What all nodes shall get of this one.
+    /// Data of this node for all nodes.
     #[serde(with = "octets")]
     pub part: Arc<[u8]>,
-    /// How long it may take from the arrival at the hub; `None` for no limit. The most impatient
-    /// node decides.
+    /// Timeout from the arrival at the hub; `None` for no limit. The shortest one of all nodes counts.
     pub timeout: Option<Duration>,
 }
 
-/// What every node gets in the end. Cloning copies no data.
+/// Result of an operation for every node. Cloning copies no data.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GroupRelease {
-    /// Unique in the job, never 0, if one was wanted.
+    /// Context id, unique in the job and never 0; `None` unless requested.
     pub context: Option<u64>,
     /// The members in the order of the lowest node's callers; without those that ended, where it
     /// continues without them.
     pub members: GroupMembers,
-    /// Whether they are notified of the death of others: some node asked for it.
+    /// Whether members are notified of the death of others, because some node requested it.
     pub notify: bool,
     /// The nodes' parts, in node order.
     #[serde(with = "octets")]
@@ -89,21 +87,17 @@ pub struct GroupRelease {
     pub status: i32,
 }
 
-/// How an operation ended, as a node's server learns it.
+/// Result of an operation for a node's server.
 pub type GroupResult = Result<GroupRelease, GroupFailure>;
 
 /// A message between the engines of two nodes. They must arrive once and in order.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum GroupMessage {
     /// To the hub: all members of the sending node have called.
-    Arrive {
-        key: GroupKey,
-        /// What the node brings.
-        offer: GroupArrival,
-    },
+    Arrive { key: GroupKey, offer: GroupArrival },
     /// From the hub: others have arrived, and the receiver has not.
     Open {
-        /// At what.
+        /// Operation at which they have arrived.
         key: GroupKey,
     },
     /// To the hub: the sender's members cannot all take part.
@@ -114,7 +108,6 @@ pub enum GroupMessage {
     /// From the hub: it is done.
     Release {
         key: GroupKey,
-        /// What it led to.
         released: GroupRelease,
     },
     /// From the hub: it failed, for nodes that have arrived and for those that have not.
@@ -133,21 +126,21 @@ pub enum GroupAction<T> {
     SendAll(GroupMessage),
     /// Answer the server that arrived with this ticket; exactly one for each.
     Complete {
-        /// As given with the arrival.
+        /// Ticket from the arrival.
         ticket: T,
         result: GroupResult,
     },
 }
 
-/// Why an operation failed.
+/// Reason for which an operation failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum GroupFailure {
-    /// Not every member called in time.
+    /// The operation timed out before every member called.
     #[error("members on {} of {nodes} nodes did not call in time", missing.len())]
     Timeout {
         /// Nodes that had not arrived, ascending.
         missing: Vec<NodeId>,
-        /// How many host members.
+        /// Number of nodes that host members.
         nodes: usize,
     },
     /// A member's process ended first.
@@ -156,7 +149,7 @@ pub enum GroupFailure {
     /// The PMIx server of a node is lost.
     #[error("the PMIx server of node {node} is lost")]
     ServerLost { node: NodeId },
-    /// A node that hosts members is gone.
+    /// A node that hosts members is lost.
     #[error("node {node} is lost")]
     NodeLost { node: NodeId },
     /// The node arrived at the same operation twice. A fault of its server.

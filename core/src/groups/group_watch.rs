@@ -14,7 +14,7 @@ use crate::job::proc::Proc;
 /// Most groups followed; later ones go unwatched.
 const WATCHED_MAX: usize = 1 << 12;
 
-/// Notifications to members.
+/// Reason of a notification to members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GroupLoss {
     /// A member has died.
@@ -30,7 +30,7 @@ pub enum GroupLoss {
 pub struct GroupNotice {
     pub loss: GroupLoss,
     pub name: Arc<[u8]>,
-    /// Its context id, if it has one.
+    /// Context id of the group, if it has one.
     pub context: Option<u64>,
     /// The recipients; never empty.
     pub to: Vec<Proc>,
@@ -39,21 +39,21 @@ pub struct GroupNotice {
 #[derive(Debug)]
 struct WatchedGroup {
     name: Arc<[u8]>,
-    /// Those invited, while the group is not complete.
+    /// Members; the invited processes while the group is incomplete.
     members: Vec<Proc>,
     leader: Option<Proc>,
     complete: bool,
     context: Option<u64>,
 }
 
-/// See the module.
+/// Groups whose members are notified of deaths.
 #[derive(Debug, Default)]
 pub struct GroupWatch {
     groups: Vec<WatchedGroup>,
 }
 
 impl GroupWatch {
-    /// A group was constructed whose members asked to be notified of deaths.
+    /// Adds a constructed group whose members requested notifications of deaths.
     pub fn made(&mut self, name: Arc<[u8]>, members: Vec<Proc>, context: Option<u64>) {
         self.ended(&name, |proc| members.contains(proc));
         self.add(WatchedGroup {
@@ -71,13 +71,13 @@ impl GroupWatch {
         groups.any(|group| *group.name == *name && group.members.iter().any(&is_member))
     }
 
-    /// A group of this name and with any of these members was ended.
+    /// Removes groups of this name with any of these members.
     pub fn ended(&mut self, name: &[u8], is_member: impl Fn(&Proc) -> bool) {
         self.groups
             .retain(|group| *group.name != *name || !group.members.iter().any(&is_member));
     }
 
-    /// A process invites others, and perhaps itself.
+    /// Adds a group to which a process invites others, and perhaps itself.
     pub fn invited(&mut self, name: Arc<[u8]>, leader: Proc, mut members: Vec<Proc>) {
         if !members.contains(&leader) {
             members.push(leader.clone());
@@ -92,7 +92,7 @@ impl GroupWatch {
         });
     }
 
-    /// The leader announces that a group is complete.
+    /// Marks a group as complete, as its leader has announced.
     pub fn completed(&mut self, name: &[u8], leader: &Proc) {
         let is_led = |group: &&mut WatchedGroup| {
             *group.name == *name && group.leader.as_ref() == Some(leader)
@@ -102,14 +102,14 @@ impl GroupWatch {
         }
     }
 
-    /// A member announces that it is the leader.
+    /// Sets the leader of a group, as a member has announced itself.
     pub fn chosen(&mut self, name: &[u8], leader: &Proc) {
         if let Some(group) = self.find_group(name, leader) {
             group.leader = Some(leader.clone());
         }
     }
 
-    /// A member announces that it leaves.
+    /// Removes a member that has announced that it leaves.
     pub fn on_member_left(&mut self, name: &[u8], member: &Proc) {
         if let Some(group) = self.find_group(name, member) {
             group.members.retain(|proc| proc != member);
@@ -118,7 +118,7 @@ impl GroupWatch {
         self.groups.retain(|group| !group.members.is_empty());
     }
 
-    /// A process has died: returns the notifications for its groups.
+    /// Handles the death of a process, and returns the notifications for its groups.
     pub fn died(&mut self, proc: &Proc) -> Vec<GroupNotice> {
         let mut notices = Vec::new();
         for group in &mut self.groups {

@@ -12,7 +12,7 @@ use crate::job::process_map::RANKS_MAX;
 /// Consecutive ranks of one job: the first, and how many.
 type MemberRun = (Nspace, Rank, u32);
 
-/// See the module. Cloning is cheap.
+/// Members of a group in the given order, as runs of consecutive ranks. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(try_from = "Vec<MemberRun>")]
 pub struct GroupMembers(Arc<[MemberRun]>);
@@ -56,7 +56,7 @@ impl FromIterator<Proc> for GroupMembers {
 }
 
 impl GroupMembers {
-    /// The processes, in their order.
+    /// Returns the processes, in their order.
     pub fn iter(&self) -> impl Iterator<Item = Proc> + '_ {
         self.0.iter().flat_map(|(nspace, first, count)| {
             let ranks = first.0..first.0 + count;
@@ -64,7 +64,7 @@ impl GroupMembers {
         })
     }
 
-    /// How many there are.
+    /// Returns the number of members.
     pub fn len(&self) -> usize {
         self.0.iter().map(|(_, _, count)| *count as usize).sum()
     }

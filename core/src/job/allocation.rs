@@ -1,5 +1,4 @@
-//! Requests of processes to get or release nodes and slots, and the results of
-//! that.
+//! Requests of processes for nodes and slots, and their results.
 //!
 //! Source: PMIx standard 4.1, section 13.1 (`PMIx_Allocation_request`).
 
@@ -9,19 +8,19 @@ use serde::{Deserialize, Serialize};
 
 use super::spawn::SpawnInfo;
 
-/// The requested operation.
+/// Operation of a `PMIx_Allocation_request`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Directive {
     /// Nodes outside the launch, or some of its own reserved for one use.
     New,
-    /// More of an allocation.
+    /// Extend an allocation by further resources.
     Extend,
     /// An allocation, or a part of it, is not needed any more.
     Release,
     /// Slots of the launch that were released are needed again.
     Reacquire,
-    /// A request that was not answered yet is withdrawn.
+    /// Cancel a request that was not answered yet.
     Cancel,
 }
 
@@ -35,7 +34,7 @@ impl Directive {
         (5, Self::Cancel),
     ];
 
-    /// The one of a number.
+    /// Returns the directive with PMIx's number.
     pub fn from_pmix(number: u8) -> Option<Self> {
         let found = Self::ALL.into_iter().find(|(known, _)| *known == number);
         found.map(|(_, directive)| directive)
@@ -44,11 +43,10 @@ impl Directive {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AllocationRequest {
-    /// The requested operation.
     pub directive: Directive,
     /// With how much of what.
     pub infos: Vec<SpawnInfo>,
-    /// How long the answer may take; any time when absent.
+    /// Longest time for the answer; unlimited when absent.
     pub timeout: Option<Duration>,
 }
 
@@ -57,28 +55,26 @@ pub struct AllocationRequest {
 #[serde(deny_unknown_fields)]
 pub struct NodeShare {
     pub name: String,
-    /// How many slots; the whole node when absent.
+    /// Number of slots; the whole node when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
 }
 
-/// What a process has been given, or has given back.
+/// Resources that a process was given or has released.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Allocation {
-    /// Its name, for spawns into it; absent for the launch's own slots.
+    /// Name of the allocation, for spawns into it; absent for the launch's own slots.
     pub id: Option<String>,
-    /// What the process calls its request.
+    /// Name that the process has given its request.
     pub req_id: Option<String>,
-    /// Its nodes and slots.
     pub shares: Vec<NodeShare>,
-    /// How long it lasts, in seconds; as long as the launch when absent.
+    /// Lifetime in seconds; that of the launch when absent.
     pub seconds: Option<u64>,
 }
 
-/// Why nothing was given.
+/// Error: the request was not granted.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AllocationFailure {
-    /// What kind of failure.
     pub kind: AllocationFailureKind,
     /// One line for people: what, and the remedy.
     pub text: String,
@@ -87,19 +83,19 @@ pub struct AllocationFailure {
 /// Failures that a process can distinguish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AllocationFailureKind {
-    /// There is not so much, or not for this launch.
+    /// The launch lacks the resources, or may not have them.
     NoResources,
-    /// There is no such allocation or request.
+    /// Unknown allocation or request.
     NotFound,
     /// The request makes no sense.
     BadRequest,
     /// Something was required that is not offered.
     NotSupported,
-    /// It took longer than the request allows.
+    /// The time that the request allows has passed.
     TimedOut,
     /// The allocator is not there, or was lost.
     Unreachable,
-    /// The request was withdrawn, or the launch is being ended.
+    /// The request was cancelled, or the launch is being ended.
     Canceled,
 }
 

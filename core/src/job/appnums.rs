@@ -1,5 +1,5 @@
-//! Which application context a rank belongs to. The ranks of a context are consecutive, so a job of
-//! any size costs as many entries as it has programs.
+//! Application contexts of a job's ranks. The ranks of a context are consecutive, so a job of any size takes as many
+//! entries as it has programs.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::ids::{AppNum, Rank};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Vec<u32>")]
 pub struct Appnums(
-    /// Where the ranks of each context end; never falling.
+    /// End of the ranks of each context; never falling.
     Box<[u32]>,
 );
 
@@ -21,7 +21,7 @@ pub struct Appnums(
 pub struct AppnumsError;
 
 impl Appnums {
-    /// Application contexts with these numbers of ranks, in order.
+    /// Creates application contexts with these numbers of ranks, in order.
     ///
     /// # Panics
     /// If the ranks exceed `u32`; the caller bounds the job's size long before.
@@ -36,18 +36,18 @@ impl Appnums {
         Self(ends.collect())
     }
 
-    /// Number of ranks of all contexts.
+    /// Returns the number of ranks of all contexts.
     pub fn ranks(&self) -> u32 {
         self.0.last().copied().unwrap_or(0)
     }
 
-    /// The context of a rank; that behind the last one for a rank the job does not have.
+    /// Returns the context of a rank; for a rank that the job does not have, the number of contexts.
     pub fn appnum_of(&self, rank: Rank) -> AppNum {
         let before = self.0.partition_point(|end| *end <= rank.0);
         AppNum(u32::try_from(before).expect("no more contexts than words of a command line"))
     }
 
-    /// The ranks of a context; none of one the job does not have.
+    /// Returns the ranks of a context; empty for one that the job does not have.
     pub fn ranks_of(&self, app: AppNum) -> Range<u32> {
         let end = |index: usize| self.0.get(index).copied();
         let first = match app.index() {

@@ -9,15 +9,14 @@ use super::hosts::compress;
 /// Characters of a build id that are shown; all are more than a line holds.
 const SHOWN: usize = 12;
 
-/// What to do when hosts have other builds of a program or its MPI library.
+/// Reaction to hosts that have other builds of a program or its MPI library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum BuildMismatchPolicy {
     /// The user is warned.
     #[default]
     Warn,
-    /// Nothing is started.
     Fail,
-    /// It is not looked for.
+    /// Builds are not compared.
     Off,
 }
 
@@ -26,15 +25,15 @@ pub enum BuildMismatchPolicy {
 pub struct Build {
     /// The number of the program.
     pub app: u32,
-    /// It is its MPI library.
+    /// Whether the file is the program's MPI library.
     pub library: bool,
     pub name: String,
     /// The build id that its linker gave it, in hexadecimal.
     pub id: String,
 }
 
-/// Which hosts have other builds than the launcher's machine or, of what that does not have, than most hosts: one line, or
-/// nothing if there are none. Hosts are in the order of their nodes.
+/// Describes in one line the hosts that have other builds than the launcher's machine; `None` without any. Files that
+/// the launcher's machine lacks are compared with those of most hosts. Hosts are in the order of their nodes.
 pub fn describe_other_builds(own: &[Build], hosts: &[(&str, &[Build])]) -> Option<String> {
     let mut kinds: BTreeMap<(u32, bool), Vec<(&str, &Build)>> = BTreeMap::new();
     for (host, builds) in hosts {
@@ -74,7 +73,7 @@ pub fn describe_other_builds(own: &[Build], hosts: &[(&str, &[Build])]) -> Optio
     (!found.is_empty()).then(|| found.join("; "))
 }
 
-/// The build that most hosts have; of several, that of the first host.
+/// Returns the build that most hosts have; of several, that of the first host.
 fn most<'a>(all: &[(&str, &'a Build)]) -> &'a str {
     let count = |id: &str| all.iter().filter(|(_, build)| build.id == id).count();
     let mut most = ("", 0);

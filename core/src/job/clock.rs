@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct Moment(pub Duration);
 
 impl Moment {
-    /// Time passed since `earlier`; zero if `earlier` is in fact later.
+    /// Returns the time since `earlier`; zero if `earlier` is in fact later.
     pub fn duration_since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }

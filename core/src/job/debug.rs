@@ -1,4 +1,4 @@
-//! What debuggers have to do with a job.
+//! Directives of debuggers for a job.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use super::ids::{Nspace, Rank};
 use super::proc::RankOrWildcard;
 use super::rank_set::RankChoice;
 
-/// See the module.
+/// Ranks of a job that stop for a debugger, and the role of the job's processes for it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DebugDirectives {
     /// Ranks that are stopped when they have executed their program and have not begun it.
@@ -15,28 +15,27 @@ pub struct DebugDirectives {
     pub in_init: Option<RankChoice>,
     /// Ranks that wait so at a place of the program's own.
     pub in_app: Option<RankChoice>,
-    /// Its processes are daemons of a debugger. They use no slots, and their failures are none of the launch.
+    /// Whether the job's processes are daemons of a debugger. They use no slots, and their failures do not fail the
+    /// launch.
     pub daemons: bool,
-    /// What these debug.
+    /// Job or rank that the daemons debug.
     pub target: Option<(Nspace, RankOrWildcard)>,
 }
 
-/// What becomes of ranks that wait for a debugger when the last PMIx tool of the launch is gone.
+/// Treatment of the ranks that wait for a debugger when the last PMIx tool of the launch has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum ToolLossPolicy {
-    /// They wait for another.
+    /// The ranks wait for another tool.
     #[default]
     Wait,
-    /// They go on.
     Release,
-    /// The launch ends.
     End,
 }
 
-/// A PMIx tool that has started the launcher, and says how the job is launched before it is.
+/// PMIx tool that has started the launcher and sends directives before the start of the job.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct IndirectLaunchTool {
-    /// Where the tool listens. Without it the launcher waits for the tool to attach.
+    /// Address at which the tool listens. Without it the launcher waits for the tool to attach.
     pub uri: Option<String>,
     /// The name that the tool has given the launcher's server.
     pub server: Option<(Nspace, Rank)>,

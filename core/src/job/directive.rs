@@ -1,12 +1,13 @@
-//! The directives of a request for a job: each with the option of `wireup run`, the keys of an `MPI_Info` and the PMIx attributes
-//! that ask for the same.
+//! Directives of a request for a job: each with the option of `wireup run`, the keys of an `MPI_Info` and the PMIx
+//! attributes that have the same meaning.
 //!
-//! Rule: an attribute has the value that a client sends (`pmix.wdir`) and the name that its users write (`PMIX_WDIR`), which
-//! Open MPI passes on from an `MPI_Info` as it is. Source: PMIx standard 5.0, section 13.1; MPI standard 4.1, section 11.8.4.
+//! Rule: an attribute has the value that a client sends (`pmix.wdir`) and the name that its users write (`PMIX_WDIR`),
+//! which Open MPI passes on unchanged from an `MPI_Info`. Source: PMIx standard 5.0, section 13.1; MPI standard 4.1,
+//! section 11.8.4.
 
 use std::fmt::Write as _;
 
-/// Everything that a request can ask for, in the order of the documentation.
+/// Directive of a request, in the order of the documentation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum RequestDirective {
     Host,
@@ -78,7 +79,7 @@ pub enum RequestDirective {
 #[derive(Debug)]
 pub struct DirectiveNames {
     pub directive: RequestDirective,
-    /// The long option of `wireup run` that asks for it, without dashes.
+    /// Long option of `wireup run` with the same meaning, without dashes.
     pub option: Option<&'static str>,
     /// Keys of an `MPI_Info`.
     pub keys: &'static [&'static str],
@@ -243,7 +244,7 @@ pub const DIRECTIVES: &[DirectiveNames] = &[
 ];
 
 impl RequestDirective {
-    /// The directive of a key of an `MPI_Info`, or of an attribute by its value or its name.
+    /// Returns the directive of a key of an `MPI_Info`, or of an attribute by its value or its name.
     pub fn from_key(key: &str) -> Option<Self> {
         let mut rows = DIRECTIVES.iter();
         let found = rows.find(|row| {
@@ -254,7 +255,7 @@ impl RequestDirective {
     }
 }
 
-/// The attributes that a spawn supports, with commas between them, for queries.
+/// Returns the attributes that a spawn supports, separated by commas, for queries.
 pub fn supported_attributes() -> String {
     let all = DIRECTIVES.iter().flat_map(|row| row.attributes);
     let values = all
@@ -263,7 +264,7 @@ pub fn supported_attributes() -> String {
     values.collect::<Vec<_>>().join(",")
 }
 
-/// The directives as a table of Markdown.
+/// Returns the directives as a table of Markdown.
 pub fn table() -> String {
     let mut table = String::from("| keys | PMIx attribute | option | |\n|---|---|---|---|\n");
     for row in DIRECTIVES.iter().filter(|row| !row.effect.is_empty()) {

@@ -30,7 +30,7 @@ pub enum EnvChangeKind {
 }
 
 impl EnvChange {
-    /// Reads `NAME=VALUE`, or a name that is to go; nothing without a name.
+    /// Reads `NAME=VALUE`, or the name of a variable to remove; `None` without a name.
     pub fn parse(how: EnvChangeKind, text: &OsStr) -> Option<Self> {
         let bytes = text.as_bytes();
         let end = bytes.iter().position(|byte| *byte == b'=');
@@ -53,7 +53,7 @@ impl EnvChange {
         Self::parse(how(*separator), OsStr::from_bytes(rest))
     }
 
-    /// Makes the change in these variables, of which each name is there once.
+    /// Applies the change to these variables, whose names are unique.
     pub fn apply(&self, variables: &mut Vec<(OsString, OsString)>) {
         let at = variables.iter().position(|(name, _)| *name == self.name);
         let Some(at) = at else {

@@ -1,4 +1,4 @@
-//! Which of the ranks' exit codes becomes the job's; no I/O.
+//! Chooses the job's exit code among those of its ranks; no I/O.
 //!
 //! Only ranks that ended by themselves count, not those that wireup ended with the job.
 
@@ -26,8 +26,8 @@ pub enum ExitPolicy {
 }
 
 impl ExitPolicy {
-    /// Whether the result is known only when every rank has ended by itself, so that a failure
-    /// should not end the others.
+    /// Whether the result is known only when every rank has ended by itself. Then a failure should not end the other
+    /// ranks.
     pub fn needs_every_end(self) -> bool {
         self != Self::First
     }
@@ -64,7 +64,7 @@ impl FromStr for ExitPolicy {
     }
 }
 
-/// The ends of ranks known so far.
+/// Ends of ranks so far, as far as the exit code depends on them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExitTally {
     policy: ExitPolicy,
@@ -76,7 +76,7 @@ pub struct ExitTally {
 }
 
 impl ExitTally {
-    /// No rank has ended.
+    /// Creates a tally without any end.
     pub fn new(policy: ExitPolicy) -> Self {
         Self {
             policy,
@@ -88,7 +88,7 @@ impl ExitTally {
         }
     }
 
-    /// A rank came to its own end; `code` is not 0 for any kind of failure.
+    /// Counts a rank that ended by itself; `code` is not 0 for any kind of failure.
     pub fn count(&mut self, rank: GlobalRank, code: u8) {
         if code == 0 {
             self.any_zero = true;
@@ -103,8 +103,7 @@ impl ExitTally {
         }
     }
 
-    /// The job's exit code. A deciding rank that did not end by itself leaves the decision
-    /// to the first failure.
+    /// Returns the job's exit code. If a deciding rank did not end by itself, the first failure decides.
     pub fn exit_code(&self) -> u8 {
         let first = self.first_failure.unwrap_or(0);
         match self.policy {

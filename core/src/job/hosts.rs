@@ -38,11 +38,11 @@ const NAME_MAX: usize = 253;
 /// One host of a launch. Its place in the list is its number as a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostSpec {
-    /// Its name, which is in its agent's certificate and which ranks see.
+    /// Name of the host, which is in its agent's certificate and which ranks see.
     pub name: String,
-    /// Where its agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
+    /// Address at which the host's agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
     pub address: String,
-    /// Ranks it should take, if the user said; 0 for none at all.
+    /// Number of ranks for the host, if the user set one; 0 for no rank.
     pub slots: Option<u32>,
     /// Ranks it takes at most, oversubscribed or not.
     pub most: Option<u32>,
@@ -75,7 +75,7 @@ impl HostSpec {
         }
     }
 
-    /// Whether its agent listens elsewhere than its name says.
+    /// Whether the agent's address is not the host's name with the default port.
     pub fn has_own_address(&self) -> bool {
         let name = &self.name;
         let usual = match name.contains(':') {
@@ -86,7 +86,7 @@ impl HostSpec {
     }
 }
 
-/// What every machine calls itself.
+/// Names that every machine has for itself.
 pub const HERE: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 /// Whether every machine has this name for itself: one of [`HERE`], or another address of its loopback interface.
@@ -97,18 +97,18 @@ fn is_name_of_here(name: &str) -> bool {
             .is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-/// A host as it was written once; a list may name it several times.
+/// Host as one entry of a list, which may name it several times.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostEntry {
     name: String,
-    /// As in [`HostSpec`].
+    /// Address of the agent, as in [`HostSpec`].
     address: Option<String>,
     slots: Option<u32>,
     most: Option<u32>,
 }
 
 impl HostEntry {
-    /// A host with slots whose agent is where its name says.
+    /// Creates a host with slots whose agent has the host's name and the default port.
     pub fn new(name: &str, slots: u32) -> Self {
         Self {
             name: name.to_owned(),
@@ -123,16 +123,16 @@ impl HostEntry {
     }
 }
 
-/// The words of one `--hosts`.
+/// Hosts of one `--hosts` option.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostList(pub Vec<HostEntry>);
 
-/// Where something wrong was written.
+/// Line of a file, for errors.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileLine {
     /// The file, as named.
     pub file: PathBuf,
-    /// Counted from 1.
+    /// Line number, counted from 1.
     pub line: usize,
 }
 
@@ -151,7 +151,7 @@ pub enum HostsProblem {
     #[error("no host is named; write NAME or NAME:SLOTS, with commas between them")]
     Empty,
     /// A name that no host has.
-    #[error("{word:?}: {name:?} is no host name; use letters, digits, dots and dashes")]
+    #[error("invalid host {word:?}: name {name:?}; use letters, digits, dots and hyphens")]
     Name {
         /// Word of the list.
         word: String,
@@ -168,10 +168,9 @@ pub enum HostsProblem {
     Bare6(String),
     /// Something else where a number of slots should be.
     #[error(
-        "{word:?}: {slots:?} is no number of slots; write NAME:SLOTS, or NAME@HOST:PORT for a port"
+        "invalid host {word:?}: slots {slots:?} is not a number; write NAME:SLOTS, or NAME@HOST:PORT for a port"
     )]
     Slots {
-        /// As written.
         word: String,
         /// The part that is wrong.
         slots: String,
@@ -182,9 +181,8 @@ pub enum HostsProblem {
     )]
     Port(String),
     /// An address that none can be.
-    #[error("{word:?}: {address:?} is no address; write HOST, HOST:PORT or [IPV6]:PORT")]
+    #[error("invalid host {word:?}: address {address:?}; write HOST, HOST:PORT or [IPV6]:PORT")]
     Address {
-        /// As written.
         word: String,
         /// The part that is wrong.
         address: String,
@@ -192,30 +190,28 @@ pub enum HostsProblem {
     /// Ranges of different length.
     #[error("{word:?} are {names} names and {addresses} addresses; give each name its own")]
     Count {
-        /// As written.
         word: String,
         names: usize,
         addresses: usize,
     },
-    /// A word of a file that means nothing here.
+    /// A file has an unknown word.
     #[error(
         "{0:?} is not known here; behind the host may stand slots=N, max_slots=N and address=HOST:PORT"
     )]
     Word(String),
     /// A label that none can be.
     #[error(
-        "{word:?}: {label:?} is no label; write KEY or KEY=VALUE with commas between them, each key once, of letters, digits and \
+        "invalid host {word:?}: label {label:?}; write KEY or KEY=VALUE with commas between them, each key once, of letters, digits and \
          the characters -._/"
     )]
     Label {
-        /// As written.
         word: String,
         /// The part that is wrong.
         label: String,
     },
-    /// Where a registry should be.
+    /// Invalid registry in place of a host.
     #[error(
-        "{0:?} is no registry; write etcd:LABELS or etcd:LABELS:SLOTS, or etcd: without labels"
+        "invalid registry {0:?}: write etcd:LABELS or etcd:LABELS:SLOTS, or etcd: without labels"
     )]
     Registry(String),
     /// Fewer than the host's own slots.
@@ -223,12 +219,12 @@ pub enum HostsProblem {
     Most {
         name: String,
         slots: u32,
-        /// What was to be more.
+        /// Maximum that the user set.
         most: u32,
     },
     /// Different addresses of one name.
     #[error(
-        "{name} is said to be at {one} and at {other}; give it one address (in NAME@ADDRESS, NAME is a node and no user)"
+        "{name} has two addresses, {one} and {other}; give it one (in NAME@ADDRESS, NAME is a node and not a user)"
     )]
     TwoAddresses {
         name: String,
@@ -255,16 +251,15 @@ pub enum HostsProblem {
          for a node with another name"
     )]
     User {
-        /// As written.
         word: String,
         /// Part behind the `@`.
         host: String,
     },
-    /// More hosts than any launch has.
+    /// The list has more hosts than a launch can have.
     #[error("these are more than {HOSTS_MAX} hosts; name fewer")]
     TooMany,
     /// A file that is no text.
-    #[error("this is no text; name a file with one host in a line")]
+    #[error("not valid UTF-8; name a file with one host in a line")]
     NoText,
 }
 
@@ -304,10 +299,10 @@ impl FromStr for HostList {
     }
 }
 
-/// The names that a list stands for, where hosts are named for something else than ranks.
+/// Expands the names of a list whose names are not hosts of ranks.
 ///
 /// # Errors
-/// [`HostsProblem`]; whether a host can have such a name is for the caller to check.
+/// [`HostsProblem`]; the caller checks whether a host can have such a name.
 pub fn expand(text: &str) -> Result<Vec<String>, HostsProblem> {
     let mut found = Vec::new();
     for word in names::split(text)? {
@@ -327,7 +322,7 @@ pub fn expand(text: &str) -> Result<Vec<String>, HostsProblem> {
     }
 }
 
-/// The hosts of one word.
+/// Returns the hosts of one word.
 fn entries_of(word: &str) -> Result<Vec<HostEntry>, HostsProblem> {
     let (node, address) = match word.split_once('@') {
         Some((node, address)) => (node, Some(address)),
@@ -364,7 +359,7 @@ fn entries_of(word: &str) -> Result<Vec<HostEntry>, HostsProblem> {
     Ok(names.into_iter().map(entry).collect())
 }
 
-/// `NAME[:SLOTS]`.
+/// Splits a `NAME[:SLOTS]` into name and slots.
 fn name_and_slots<'a>(word: &str, node: &'a str) -> Result<(&'a str, Option<u32>), HostsProblem> {
     let colons = names::outside(node, ':');
     let Some(colon) = colons.first().copied() else {
@@ -412,7 +407,7 @@ fn check_name(word: &str, name: &str) -> Result<(), HostsProblem> {
     }
 }
 
-/// What stands behind an `@`, once for each host, with the port that it has or that agents have.
+/// Reads the addresses behind an `@`, one for each host, each with its own port or the default one.
 fn addresses(word: &str, text: &str) -> Result<Vec<String>, HostsProblem> {
     let wrong = || HostsProblem::Address {
         word: word.into(),
@@ -447,7 +442,7 @@ fn addresses(word: &str, text: &str) -> Result<Vec<String>, HostsProblem> {
 }
 
 impl HostEntry {
-    /// The same host with this number of slots.
+    /// Returns the host with this number of slots.
     pub fn with_slots(self, slots: Option<u32>) -> Self {
         Self { slots, ..self }
     }

@@ -45,7 +45,7 @@ impl Nspace {
         }
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -86,7 +86,7 @@ macro_rules! number {
         pub struct $name(pub u32);
 
         impl $name {
-            /// The number as an index into a per-job or per-node list.
+            /// Returns the number as an index into a per-job or per-node list.
             pub fn index(self) -> usize {
                 self.0 as usize
             }
@@ -109,16 +109,15 @@ number! {
     LocalRank
 }
 number! {
-    /// A job of a launch, in the order in which they were added: 0 is the one the user asked for,
-    /// the others were spawned.
+    /// Position of a job in its launch: 0 is the initial job, the others were spawned.
     JobIndex
 }
 
 impl JobIndex {
-    /// The job that the user asked for.
+    /// Index of the initial job.
     pub const INITIAL: Self = Self(0);
 
-    /// Whether it is the job that the user asked for, and not a spawned one.
+    /// Whether the job is the initial one, and not a spawned one.
     pub fn is_initial(&self) -> bool {
         *self == Self::INITIAL
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::Rank;
 
-/// What is known when all clients have joined.
+/// Values of an IMPI world; complete when all clients have joined.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ImpiWorld {
     /// Names and values that are the same for all ranks of the job.
@@ -18,14 +18,14 @@ pub struct ImpiWorld {
 }
 
 impl ImpiWorld {
-    /// The values that a key-value space takes, whose longest have `limit` bytes.
+    /// Returns the values that fit into a key-value space with values of up to `limit` bytes.
     pub fn pairs(&self, limit: usize) -> impl Iterator<Item = (&str, &str)> {
         let pairs = self.values.iter();
         let pairs = pairs.filter(move |(_, value)| value.len() <= limit);
         pairs.map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// What differs from rank to rank.
+    /// Returns the values that differ from rank to rank.
     pub fn rank_values(&self, rank: Rank) -> [(&'static str, u32); 2] {
         let mut end = 0u32;
         let before = self.hosts.iter().take_while(|ranks| {

@@ -10,25 +10,24 @@ use super::ids::GlobalRank;
 pub struct JobControlRequest {
     /// The rank; nothing for a tool.
     pub requester: Option<GlobalRank>,
-    /// What is to be done.
     pub action: JobControlAction,
     /// With whom; with all ranks if absent.
     pub ranks: Option<Vec<GlobalRank>>,
 }
 
-/// The requested action.
+/// Action on the ranks of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum JobControlAction {
-    /// They failed, and are ended.
+    /// The ranks failed, and are terminated.
     Abort {
         code: i32,
         /// The text given, possibly empty.
         message: String,
     },
-    /// They are asked to end, and killed after the grace time. That is no failure.
+    /// The ranks are terminated. This does not count as a failure.
     Terminate,
-    /// They are killed. That is no failure.
+    /// The ranks are killed. This does not count as a failure.
     Kill,
-    /// They get a signal, by its number.
+    /// The ranks get this signal.
     Signal(i32),
 }

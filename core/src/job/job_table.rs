@@ -1,7 +1,7 @@
-//! The jobs of a launch: the one the user asked for, and those that were spawned.
+//! Jobs of a launch: the initial one, and the spawned ones.
 //!
-//! Jobs are added and stay; a process is known in the whole launch by its [`GlobalRank`], on its
-//! node by its [`NodeRank`], and neither ever means another process.
+//! Jobs are added and stay. A process is identified in the launch by its [`GlobalRank`], on its node by its
+//! [`NodeRank`], and neither is ever reused.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::job::process_map::ProcessMap;
 
 /// A job with a placement.
 pub trait HasProcessMap {
-    /// The placement of the job's ranks.
+    /// Returns the process map of the job.
     fn ranks(&self) -> &ProcessMap;
 }
 
@@ -21,15 +21,15 @@ impl<P: HasProcessMap> HasProcessMap for Arc<P> {
     }
 }
 
-/// A job of which no more is known.
+/// Process map as a job without further data.
 impl HasProcessMap for ProcessMap {
     fn ranks(&self) -> &ProcessMap {
         self
     }
 }
 
-/// A process that a launch has. Only the launch's [`JobTable`] makes one, so that a number that another process sent is looked
-/// up before it can index anything.
+/// Process of a launch. Only the launch's [`JobTable`] creates one, so that a number from another process is looked up
+/// before it can index anything.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct KnownRank {
     global: GlobalRank,
@@ -39,38 +39,38 @@ pub struct KnownRank {
 }
 
 impl KnownRank {
-    /// The process in its launch.
+    /// Returns the rank in the launch.
     pub fn global(self) -> GlobalRank {
         self.global
     }
 
-    /// Whether it belongs to the job the user asked for.
+    /// Whether the process belongs to the initial job.
     pub fn is_in_initial_job(self) -> bool {
         self.job.is_initial()
     }
 
-    /// The job it belongs to.
+    /// Returns the index of the process's job.
     pub fn job(self) -> JobIndex {
         self.job
     }
 
-    /// The process in its job.
+    /// Returns the rank in the job.
     pub fn rank(self) -> Rank {
         self.rank
     }
 
-    /// The node on which it runs.
+    /// Returns the node of the process.
     pub fn node(self) -> NodeId {
         self.node
     }
 
-    /// Position in lists of all processes of the launch.
+    /// Returns the index in lists of all processes of the launch.
     pub fn index(self) -> usize {
         self.global.index()
     }
 }
 
-/// In words: `rank 3`, or `rank 3 of spawned job 1`.
+/// Formats the rank for messages: `rank 3`, or `rank 3 of spawned job 1`.
 impl fmt::Display for KnownRank {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { job, rank, .. } = self;
@@ -81,7 +81,7 @@ impl fmt::Display for KnownRank {
     }
 }
 
-/// See the module. There is always a first job.
+/// Jobs of a launch in the order in which they were added; never empty.
 #[derive(Clone, Debug)]
 pub struct JobTable<T> {
     /// With the first process of each.
@@ -89,14 +89,14 @@ pub struct JobTable<T> {
 }
 
 impl<T: HasProcessMap> JobTable<T> {
-    /// A launch of one job.
+    /// Creates the table of a launch of one job.
     pub fn new(first: T) -> Self {
         Self {
             jobs: vec![(GlobalRank(0), first)],
         }
     }
 
-    /// Adds a job.
+    /// Adds a job after all others, and returns its index.
     ///
     /// # Panics
     /// If there are more processes than a `u32` counts: the launcher refuses such a job before.
@@ -110,22 +110,22 @@ impl<T: HasProcessMap> JobTable<T> {
         number
     }
 
-    /// The job the user asked for.
+    /// Returns the initial job.
     pub fn first(&self) -> &T {
         &self.jobs[0].1
     }
 
-    /// Mutable access to the job the user asked for; the placement must not change.
+    /// Returns the initial job for changes; its process map must not change.
     pub fn first_mut(&mut self) -> &mut T {
         &mut self.jobs[0].1
     }
 
-    /// A job, if there is one of that number.
+    /// Returns a job, if there is one with that index.
     pub fn get(&self, job: JobIndex) -> Option<&T> {
         self.jobs.get(job.index()).map(|(_, job)| job)
     }
 
-    /// Mutable access; the placement must not change.
+    /// Returns a job for changes; its process map must not change.
     pub fn get_mut(&mut self, job: JobIndex) -> Option<&mut T> {
         self.jobs.get_mut(job.index()).map(|(_, job)| job)
     }
@@ -135,25 +135,25 @@ impl<T: HasProcessMap> JobTable<T> {
         self.jobs[0].1 = first;
     }
 
-    /// The jobs, in the order of their numbers.
+    /// Returns the jobs, in the order of their indexes.
     pub fn jobs(&self) -> impl DoubleEndedIterator<Item = (JobIndex, &T)> {
         let jobs = self.jobs.iter().enumerate();
         jobs.map(|(number, (_, job))| (JobIndex(number as u32), job))
     }
 
-    /// Number of jobs.
+    /// Returns the number of jobs.
     pub fn count(&self) -> u32 {
         self.jobs.len() as u32
     }
 
-    /// Number of processes.
+    /// Returns the number of processes of all jobs.
     pub fn size(&self) -> u32 {
         self.jobs
             .last()
             .map_or(0, |(first, job)| first.0 + job.ranks().size())
     }
 
-    /// The first process of a job.
+    /// Returns the first process of a job.
     ///
     /// # Panics
     /// If there is no such job.
@@ -161,26 +161,26 @@ impl<T: HasProcessMap> JobTable<T> {
         self.jobs[job.index()].0
     }
 
-    /// The processes of a job, ascending; none of one that the launch does not have.
+    /// Returns the processes of a job, ascending; empty for a job that the launch does not have.
     pub fn processes_of(&self, job: JobIndex) -> impl Iterator<Item = GlobalRank> + use<T> {
         let job = self.jobs.get(job.index());
         let all = job.map_or(0..0, |(first, job)| first.0..first.0 + job.ranks().size());
         all.map(GlobalRank)
     }
 
-    /// All processes of the launch, ascending.
+    /// Returns all processes of the launch, ascending.
     pub fn all_ranks(&self) -> impl Iterator<Item = KnownRank> + '_ {
         let all = (0..self.size()).map(GlobalRank);
         all.filter_map(|process| self.look_up(process))
     }
 
-    /// The processes of a job, ascending; none of one that the launch does not have.
+    /// Returns the processes of a job, ascending; empty for a job that the launch does not have.
     pub fn ranks_of_job(&self, job: JobIndex) -> impl Iterator<Item = KnownRank> + '_ {
         let all = self.processes_of(job);
         all.filter_map(|process| self.look_up(process))
     }
 
-    /// A process, if the launch has it.
+    /// Looks up a process of the launch.
     pub fn look_up(&self, process: GlobalRank) -> Option<KnownRank> {
         let (job, rank) = self.find(process)?;
         Some(KnownRank {
@@ -191,7 +191,7 @@ impl<T: HasProcessMap> JobTable<T> {
         })
     }
 
-    /// The process that a rank of a job is.
+    /// Returns the global rank of a rank of a job.
     ///
     /// # Panics
     /// If there is no such job.
@@ -199,7 +199,7 @@ impl<T: HasProcessMap> JobTable<T> {
         GlobalRank(self.jobs[job.index()].0.0 + rank.0)
     }
 
-    /// The job and rank of a process.
+    /// Returns the job and rank of a process.
     pub fn find(&self, process: GlobalRank) -> Option<(JobIndex, Rank)> {
         let after = self.jobs.partition_point(|(first, _)| *first <= process);
         // Jobs without ranks begin where the next one does.
@@ -209,12 +209,12 @@ impl<T: HasProcessMap> JobTable<T> {
         (rank.0 < job.ranks().size()).then_some((JobIndex(at as u32), rank))
     }
 
-    /// The node of a process.
+    /// Returns the node of a process.
     pub fn node_of(&self, process: GlobalRank) -> Option<NodeId> {
         Some(self.look_up(process)?.node)
     }
 
-    /// Position of a process on its node.
+    /// Returns the node rank of a process.
     pub fn node_rank(&self, process: GlobalRank) -> Option<NodeRank> {
         let (job, rank) = self.find(process)?;
         let ranks = self.jobs[job.index()].1.ranks();
@@ -222,7 +222,7 @@ impl<T: HasProcessMap> JobTable<T> {
         Some(self.node_rank_of(node, job, local))
     }
 
-    /// Position on its node of the process that has this place in its job.
+    /// Returns the node rank of the process with this local rank in its job.
     pub fn node_rank_of(&self, node: NodeId, job: JobIndex, local: LocalRank) -> NodeRank {
         let before = &self.jobs[..job.index()];
         let before: u32 = before
@@ -232,7 +232,7 @@ impl<T: HasProcessMap> JobTable<T> {
         NodeRank(before + local.0)
     }
 
-    /// Job and place in it of a process of a node.
+    /// Returns the job and local rank of a process of a node.
     pub fn local_at(&self, node: NodeId, at: NodeRank) -> Option<(JobIndex, LocalRank)> {
         let mut local = at.0;
         for (number, (_, job)) in (0..).map(JobIndex).zip(&self.jobs) {
@@ -245,14 +245,14 @@ impl<T: HasProcessMap> JobTable<T> {
         None
     }
 
-    /// The process at a position of a node.
+    /// Returns the process with this rank on a node.
     pub fn process_at(&self, node: NodeId, at: NodeRank) -> Option<GlobalRank> {
         let (job, local) = self.local_at(node, at)?;
         let rank = self.jobs[job.index()].1.ranks().rank_at(node, local)?;
         Some(self.global(job, rank))
     }
 
-    /// The processes of a node, in the order of their positions.
+    /// Returns the processes of a node, in the order of their node ranks.
     pub fn processes_on(&self, node: NodeId) -> impl Iterator<Item = GlobalRank> + '_ {
         self.jobs.iter().flat_map(move |(first, job)| {
             let ranks = job.ranks().ranks_on(node);
@@ -260,13 +260,13 @@ impl<T: HasProcessMap> JobTable<T> {
         })
     }
 
-    /// The processes of a node, in the order of their positions.
+    /// Returns the processes of a node, in the order of their node ranks.
     pub fn ranks_on_node(&self, node: NodeId) -> impl Iterator<Item = KnownRank> + '_ {
         let all = self.processes_on(node);
         all.filter_map(|process| self.look_up(process))
     }
 
-    /// Number of processes of a node.
+    /// Returns the number of processes of a node.
     pub fn local_size(&self, node: NodeId) -> u32 {
         self.jobs
             .iter()
@@ -274,12 +274,12 @@ impl<T: HasProcessMap> JobTable<T> {
             .sum()
     }
 
-    /// Number of nodes of the launch.
+    /// Returns the number of nodes of the launch.
     pub fn nodes(&self) -> u32 {
         self.first().ranks().nodes()
     }
 
-    /// The nodes of the launch.
+    /// Returns the nodes of the launch.
     pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<T> {
         self.first().ranks().node_ids()
     }

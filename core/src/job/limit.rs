@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// What can be limited: `RLIMIT_*`. Source: getrlimit(2).
+/// Resource with a limit (`RLIMIT_*`). Source: getrlimit(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Resource {
     /// Size of the address space, in bytes.
@@ -18,13 +18,13 @@ pub enum Resource {
     Data,
     /// Size of a file that is written, in bytes.
     Fsize,
-    /// File locks.
+    /// Number of file locks.
     Locks,
     /// Memory that may be locked, in bytes.
     Memlock,
     /// Bytes in POSIX message queues.
     Msgqueue,
-    /// How far the nice value may be lowered (20 minus it).
+    /// Amount by which the nice value may be lowered (20 minus it).
     Nice,
     /// Highest descriptor number plus one.
     Nofile,
@@ -32,7 +32,7 @@ pub enum Resource {
     Nproc,
     /// Resident memory, in bytes; without effect on Linux.
     Rss,
-    /// Real-time priority.
+    /// Highest real-time priority that a rank may set.
     Rtprio,
     /// CPU time without a blocking call under a real-time policy, in microseconds.
     Rttime,
@@ -63,12 +63,12 @@ impl Resource {
         (Self::Stack, "stack", 's'),
     ];
 
-    /// Its name, as in `--rlimit`.
+    /// Returns the resource's name, as in `--rlimit`.
     pub fn name(self) -> &'static str {
         self.entry().1
     }
 
-    /// Its letter in the shells' `ulimit`.
+    /// Returns the resource's letter in the shells' `ulimit`.
     pub fn letter(self) -> char {
         self.entry().2
     }
@@ -82,9 +82,8 @@ impl Resource {
 /// A value of a limit. Unlimited is more than any number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum LimitValue {
-    /// So much, in the resource's unit.
+    /// Number of the resource's units.
     At(u64),
-    /// As much as there is.
     Unlimited,
 }
 
@@ -97,12 +96,12 @@ impl fmt::Display for LimitValue {
     }
 }
 
-/// One limit: `NAME=SOFT[:HARD]`.
+/// Limit of one resource: `NAME=SOFT[:HARD]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ResourceLimit {
     pub resource: Resource,
     pub soft: LimitValue,
-    /// How far the rank itself may raise it; as inherited when absent.
+    /// Maximum to which the rank itself may raise the limit; as inherited when absent.
     pub hard: Option<LimitValue>,
 }
 
@@ -119,23 +118,18 @@ impl fmt::Display for ResourceLimit {
 /// A text that is no [`ResourceLimit`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LimitError {
-    /// No `=`.
+    /// Text without a `=`.
     #[error("write NAME=SOFT or NAME=SOFT:HARD")]
     Form,
-    /// Not in [`Resource::ALL`].
-    #[error("{0:?} is no limit; known are {names}", names = Resource::ALL.map(|entry| entry.1).join(", "))]
+    /// Name that is not in [`Resource::ALL`].
+    #[error("unknown resource limit {0:?}: use one of {names}", names = Resource::ALL.map(|entry| entry.1).join(", "))]
     Name(String),
-    /// Not a [`LimitValue`].
-    #[error("{0:?} is no value; give a number, one with K, M or G behind it, or unlimited")]
+    /// Text that is not a [`LimitValue`].
+    #[error("invalid limit {0:?}: use a number with optional suffix K, M or G, or unlimited")]
     Value(String),
-    /// Soft above hard.
+    /// Soft limit above the hard limit.
     #[error("the soft limit {soft} is above the hard limit {hard}")]
-    Order {
-        /// What was given first.
-        soft: LimitValue,
-        /// What was given second.
-        hard: LimitValue,
-    },
+    Order { soft: LimitValue, hard: LimitValue },
 }
 
 impl FromStr for ResourceLimit {

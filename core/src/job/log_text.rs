@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::ids::GlobalRank;
 use super::octets;
 
-/// Where a text is to go.
+/// Destination of a log text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum LogChannel {
     /// The launcher's standard output.
@@ -16,12 +16,11 @@ pub enum LogChannel {
     Record,
 }
 
-/// See the module.
+/// Log text of a rank, for the launcher's output or the job's record.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LogText {
-    /// Whose, if that is known.
+    /// Rank that has logged the text, if known.
     pub rank: Option<GlobalRank>,
-    /// Where it is to go.
     pub channel: LogChannel,
     /// Only if no rank of the job has had the same text logged once before.
     pub once: bool,
@@ -42,20 +41,20 @@ const LINE_MAX: usize = 8 * 1024 - 256;
 /// The host whose syslog gets a text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum SyslogTarget {
-    /// The rank's host.
+    /// Syslog of the rank's host.
     Node,
-    /// That of the launcher's host.
+    /// Syslog of the launcher's host.
     Launcher,
 }
 
 /// A text for a system's log.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SyslogText {
-    /// Whose log it is for.
+    /// Host whose syslog gets the text.
     pub place: SyslogTarget,
     /// Severity and facility, at most 191.
     pub priority: u8,
-    /// When it was said, in seconds since 1970-01-01T00:00:00Z; when it is logged if absent.
+    /// Time of the text, in seconds since 1970-01-01T00:00:00Z; the time of logging when absent.
     pub at: Option<i64>,
     /// The sender, as text.
     pub source: String,
@@ -67,8 +66,8 @@ pub struct SyslogText {
 }
 
 impl SyslogText {
-    /// A priority as `syslog(3)` takes it: a severity alone is that of a user's program. `None` if
-    /// there is no such priority.
+    /// Converts a priority of `syslog(3)`: a severity without a facility gets that of user programs. `None` for an
+    /// invalid priority.
     pub fn priority(given: i32) -> Option<u8> {
         let given = (0..=PRIORITY_MAX).contains(&given).then_some(given as u8)?;
         Some(match given >> 3 {
@@ -77,11 +76,11 @@ impl SyslogText {
         })
     }
 
-    /// The datagrams for the log, one a line. `date` is how the log writes the time, `pid` that of
-    /// the process that writes.
+    /// Returns the datagrams for the log, one a line. `date` is the time in the log's format, `pid` that of the process
+    /// that writes.
     ///
-    /// Rule: `<priority>date tag: text`, without the host's name. Source: RFC 3164, and what
-    /// `syslog(3)` sends to `/dev/log`. Nothing that ends a line or moves a cursor gets through.
+    /// Rule: `<priority>date tag: text`, without the host's name. Source: RFC 3164, and the datagrams that `syslog(3)`
+    /// sends to `/dev/log`. Characters that end a line or move a cursor are replaced.
     pub fn lines(&self, date: &str, pid: u32) -> impl Iterator<Item = Vec<u8>> {
         let head = format!("<{}>{date} wireup[{pid}]: {}: ", self.priority, self.source);
         let lines = self.text.split(|byte| *byte == b'\n');

@@ -9,17 +9,17 @@ use super::ids::{GlobalRank, NodeId};
 /// Most ranks, and most nodes, that are named; the others are counted.
 pub const NAMED_MAX: usize = 10;
 
-/// A rank that has not come.
+/// Rank that has not entered a fence.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MissingRankInfo {
     pub rank: GlobalRank,
-    /// Its last request, as text.
+    /// Last request of the rank, as text.
     pub last_request: String,
-    /// How long ago that was, if it ever did anything.
+    /// Time since the last request; `None` if there was none.
     pub idle: Option<Duration>,
 }
 
-/// Some nodes: the first ones found, and how many there are.
+/// Sample of a set of nodes: the first ones, and the number of all.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeSample {
     /// At most [`NAMED_MAX`], ascending.
@@ -47,13 +47,13 @@ impl NodeSample {
 /// The missing ranks and nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct MissingRanks {
-    /// How many ranks are known not to have come.
+    /// Number of ranks that are known to be missing.
     pub ranks: u32,
     /// The lowest of them, at most [`NAMED_MAX`].
     pub named: Vec<MissingRankInfo>,
-    /// Nodes with missing ranks that are not known individually.
+    /// Nodes with missing ranks that are not identified.
     pub nodes: NodeSample,
-    /// Nodes that did not answer when they were asked, and those behind them.
+    /// Nodes that did not answer the inquiry, and those behind them.
     pub silent: NodeSample,
     /// A rank is missing that should have arrived by now, or that will never arrive. Otherwise all
     /// missing ranks may well be busy with work of their own.
@@ -66,7 +66,7 @@ impl MissingRanks {
         self.ranks == 0 && self.nodes.count == 0 && self.silent.count == 0
     }
 
-    /// Adds a rank that has not come.
+    /// Adds a rank that has not entered the fence.
     pub fn add(&mut self, absent: MissingRankInfo, overdue: bool) {
         self.absorb(Self {
             ranks: 1,

@@ -1,14 +1,14 @@
-//! Which store keeps the names that launches publish for each other.
+//! Choice of the store for the names that launches publish for each other.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// As `--names` and `WIREUP_NAMES` have it.
+/// Store of names, as in `--names` and `WIREUP_NAMES`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum NameStoreKind {
-    /// The rendezvous: the agents, or a process of the user.
+    /// Name server: in the agents, or a process of the user.
     #[default]
     Agents,
     /// Files in a directory that the hosts share.
@@ -22,7 +22,7 @@ pub enum NameStoreKind {
 /// The text names no store.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "{0:?} is no store of names; write agents, file:DIR with an absolute path, etcd:[ENDPOINTS] or ldap[s|i]://HOST/BASE"
+    "invalid name store {0:?}: use agents, file:DIR (absolute), etcd:[ENDPOINTS] or ldap[s|i]://HOST/BASE"
 )]
 pub struct InvalidNameStore(String);
 
@@ -92,7 +92,7 @@ mod tests {
             "agents:",
         ] {
             let error = text.parse::<NameStoreKind>().unwrap_err();
-            assert!(error.to_string().contains("is no store of names"), "{text}");
+            assert!(error.to_string().contains("invalid name store"), "{text}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Byte strings in messages, for serde's `with`: written as a whole instead of byte by byte, and
-//! with every byte that the system allows in a path or word.
+//! Byte strings in messages, for serde's `with`: written as a whole instead of byte by byte, and with every byte that
+//! the system allows in a path or argument.
 //!
-//! Rule: JSON has no byte strings. Paths and words are texts there if they are UTF-8, and arrays of numbers otherwise, as
-//! all other bytes are; both are read.
+//! Rule: JSON has no byte strings. Paths and arguments are texts there if they are UTF-8, and arrays of numbers
+//! otherwise, as all other bytes are; both are read.
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -17,20 +17,20 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Types that are byte strings or contain them.
 pub trait Octets: Sized {
-    /// Writes it.
+    /// Writes the value to a serializer.
     ///
     /// # Errors
     /// Those of the writer.
     fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error>;
 
-    /// Reads it.
+    /// Reads the value from a deserializer.
     ///
     /// # Errors
-    /// When there is none.
+    /// When the input has no such value.
     fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
 }
 
-/// For `#[serde(with = "octets")]`.
+/// Serializes for `#[serde(with = "octets")]`.
 ///
 /// # Errors
 /// Those of the writer.
@@ -38,15 +38,15 @@ pub fn serialize<T: Octets, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S:
     value.write(to)
 }
 
-/// For `#[serde(with = "octets")]`.
+/// Deserializes for `#[serde(with = "octets")]`.
 ///
 /// # Errors
-/// When there is none.
+/// When the input has no such value.
 pub fn deserialize<'de, T: Octets, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
     T::read(from)
 }
 
-/// Writes a path or word.
+/// Writes a path or argument.
 fn write_word<S: Serializer>(word: &OsStr, to: S) -> Result<S::Ok, S::Error> {
     match word.to_str() {
         Some(text) if to.is_human_readable() => to.serialize_str(text),

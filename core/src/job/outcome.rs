@@ -1,4 +1,4 @@
-//! How ranks and jobs end: what counts as a failure, and which exit code it gives.
+//! Ends of ranks and jobs: failures, and the exit codes that they give.
 
 use std::fmt;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub const EXIT_SIGNAL: u8 = 128;
 /// code that is 0 modulo 256, a broken protocol.
 pub const EXIT_FAILURE: u8 = 1;
 
-/// How the process of a rank ended, as the system reported it.
+/// End of a rank's process, as the system reported it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum RankEnd {
     /// Called exit with this code.
@@ -51,7 +51,7 @@ impl RankEnd {
         matches!(self, Self::Code(_) | Self::Signal(SIGPIPE))
     }
 
-    /// As an exit code: 128 and the number for a signal.
+    /// Returns the exit code: for a signal, 128 plus its number.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Code(code) => code,
@@ -101,18 +101,18 @@ pub fn signal_name(signal: i32) -> Option<&'static str> {
     })
 }
 
-/// What a rank had done with its process-management interface when it ended.
+/// State of a rank in its process-management interface when it ended.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub struct PmiState {
-    /// It made contact at least once.
+    /// Whether the rank made contact at least once.
     pub contacted: bool,
-    /// It is between init and finalize.
+    /// Whether the rank is between init and finalize.
     pub active: bool,
     /// The last thing it did, for people.
     pub last_activity: String,
 }
 
-/// How ranks meet in a fence.
+/// Protocol of a fence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FenceKind {
     /// A barrier of PMI-1, a fence of PMI-2, or a ring.
@@ -121,18 +121,18 @@ pub enum FenceKind {
     Pmix,
 }
 
-/// A fence to which not all ranks have come.
+/// Fence that not all ranks have entered.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LateFence {
     pub kind: FenceKind,
-    /// Time since the first rank came.
+    /// Time since the first rank entered.
     pub waited: Duration,
     /// Ranks that take part.
     pub ranks: u32,
     pub absences: MissingRanks,
 }
 
-/// Why a job failed: the first thing that went wrong.
+/// First failure of a job.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FailureCause {
     /// A rank ended with a code other than 0, or by a signal.
@@ -144,11 +144,10 @@ pub enum FailureCause {
     /// A rank left in order while others wait for it: in a barrier, or for an attribute of their
     /// node that no other rank is left to put.
     ExitedEarly { rank: GlobalRank },
-    /// A rank of a program that loads an MPI never used the offered interface, and the user asked
-    /// to make that a failure.
+    /// A rank of a program that loads an MPI never used the interface, and the user made that a failure.
     Singleton {
         rank: GlobalRank,
-        /// Why, with the remedy.
+        /// Reason and remedy, for the message.
         why: String,
     },
     /// A rank called abort.
@@ -161,7 +160,7 @@ pub enum FailureCause {
     },
     /// A rank or a tool had the job ended, by a signal.
     TerminatedBy {
-        /// Which rank; nothing for a tool.
+        /// Rank that requested the end; `None` for a tool.
         rank: Option<GlobalRank>,
         signal: i32,
     },
@@ -170,7 +169,7 @@ pub enum FailureCause {
     /// A rank's process could not be started.
     NotStarted {
         rank: GlobalRank,
-        /// Why, with the remedy.
+        /// Reason and remedy, for the message.
         error: String,
         /// 126, 127 or [`EXIT_WIREUP`].
         code: u8,
@@ -178,13 +177,13 @@ pub enum FailureCause {
     /// The PMIx server of a node could not be started or was lost.
     SidecarFailed {
         node: NodeId,
-        /// Why, with the remedy.
+        /// Reason and remedy, for the message.
         error: String,
     },
-    /// A node cannot go on with its part of the job, or was lost.
+    /// A node cannot continue its part of the job, or was lost.
     NodeFailed {
         node: NodeId,
-        /// Why, with the remedy.
+        /// Reason and remedy, for the message.
         error: String,
     },
     /// The launcher has lost all hosts, or all but its own: the fault is not theirs.
@@ -194,9 +193,9 @@ pub enum FailureCause {
     },
     /// A fence did not complete.
     FenceFailed { error: String },
-    /// Not all ranks came to a fence in time.
+    /// A fence timed out because of missing ranks.
     FenceTimeout(Box<LateFence>),
-    /// `--timeout` expired.
+    /// The time of `--timeout` has passed.
     Timeout(Duration),
     /// A signal ended the launcher's run.
     Interrupted(i32),
@@ -215,13 +214,13 @@ pub struct Consequence {
     pub name: &'static str,
     /// The exit code of the run.
     pub exit_code: u8,
-    /// Whether the other ranks go on if the user lets them (`--on-failure continue`).
+    /// Whether the other ranks continue if the user lets them (`--on-failure continue`).
     pub is_survived: bool,
-    /// Whether the launch is run again if the user wants that (`--on-failure requeue`).
+    /// Whether the launch is requeued if the user requests that (`--on-failure requeue`).
     pub is_requeued: bool,
 }
 
-/// The exit code of an abort. Only its low byte exists, and an abort must not look like a success.
+/// Returns the exit code of an abort. Only its low byte exists, and an abort must not look like a success.
 fn abort_exit_code(code: i32) -> u8 {
     match (code & 0xff) as u8 {
         0 => EXIT_FAILURE,
@@ -229,7 +228,7 @@ fn abort_exit_code(code: i32) -> u8 {
     }
 }
 
-/// The exit code for output that could not be written: a reader that went away is reported as SIGPIPE.
+/// Returns the exit code for output that could not be written: a reader that closed its pipe is reported as SIGPIPE.
 fn lost_output_exit_code(pipe: bool) -> u8 {
     match pipe {
         true => signal_exit_code(13),
@@ -238,12 +237,12 @@ fn lost_output_exit_code(pipe: bool) -> u8 {
 }
 
 impl FailureCause {
-    /// The name, the exit code and the policies of each cause: one row each.
+    /// Returns the name, the exit code and the policies of the cause: one row each.
     ///
-    /// A launch whose ranks go on survives the loss of a rank or a host, and with it what only that had. What ranks ask for
-    /// (an abort), what the user asks for, and what concerns the launch as a whole (a broken protocol, a PMIx server that
-    /// fails, a launcher that is cut off) ends it. A launch that is run again may well succeed where something was lost. An
-    /// exit code or an abort is the program's own verdict, and an interrupt the user's.
+    /// A launch whose ranks continue survives the loss of a rank or a host, and of the data that only these had. It is
+    /// ended by requests of ranks (an abort) and of the user, and by failures of the launch as a whole: a broken
+    /// protocol, a PMIx server that fails, an isolated launcher. A requeued launch may well succeed after a loss. An
+    /// exit code or an abort is the program's own decision, and an interrupt the user's.
     pub fn consequence(&self) -> Consequence {
         let row = |name, exit_code, is_survived, is_requeued| Consequence {
             name,
@@ -277,12 +276,12 @@ impl FailureCause {
         row
     }
 
-    /// The exit code of the run.
+    /// Returns the exit code of the run.
     pub fn exit_code(&self) -> u8 {
         self.consequence().exit_code
     }
 
-    /// The rank that caused it, when one did.
+    /// Returns the rank that caused the failure, if one did.
     pub fn rank(&self) -> Option<GlobalRank> {
         match self {
             Self::RankFailed { rank, .. }

@@ -13,7 +13,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
-/// What a token starts with.
+/// Start of each token.
 const PREFIX: &[u8] = b"WIREUP:";
 /// Version of the data that follows. Also separates these MACs from all others.
 const VERSION: u8 = 1;
@@ -29,13 +29,13 @@ const TOKEN_MAX: usize = HEAD + 255 + MAC;
 pub struct LaunchKey([u8; 32]);
 
 impl fmt::Debug for LaunchKey {
-    /// Never shows it.
+    /// Writes the type's name; a key must not be shown.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LaunchKey")
     }
 }
 
-/// Whom a token is about.
+/// Process that a token identifies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CredentialSubject {
     pub nspace: Vec<u8>,
@@ -44,10 +44,10 @@ pub struct CredentialSubject {
     pub gid: u32,
 }
 
-/// Why a token is not accepted.
+/// Reason for which a token is rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CredentialError {
-    /// It is none, or not as it was made.
+    /// Token of another launch, or a changed one.
     #[error("not a credential of this launch")]
     Invalid,
     #[error("the credential has expired")]
@@ -55,7 +55,7 @@ pub enum CredentialError {
 }
 
 impl LaunchKey {
-    /// A secret of random bytes.
+    /// Creates a key from random bytes.
     pub fn new(random: [u8; 32]) -> Self {
         Self(random)
     }
@@ -65,7 +65,7 @@ impl LaunchKey {
         mac.chain_update(payload)
     }
 
-    /// A token that is good until `expiry`, in seconds since 1970-01-01T00:00:00Z.
+    /// Creates a token that is valid until `expiry`, in seconds since 1970-01-01T00:00:00Z.
     pub fn sign(&self, identity: &CredentialSubject, expiry: u64) -> Vec<u8> {
         let mut token = Vec::with_capacity(TOKEN_MAX);
         token.push(VERSION);
@@ -81,7 +81,7 @@ impl LaunchKey {
         PREFIX.iter().copied().chain(digits).collect()
     }
 
-    /// The identity in a token; `now` is in seconds since 1970-01-01T00:00:00Z.
+    /// Validates a token and returns its identity; `now` is in seconds since 1970-01-01T00:00:00Z.
     ///
     /// # Errors
     /// [`CredentialError`].
@@ -110,7 +110,7 @@ impl LaunchKey {
     }
 }
 
-/// The bytes of a token's text. A terminator that a C program left in is no part of it.
+/// Decodes a token's text. A terminator that a C program appended is removed.
 fn decode(text: &[u8]) -> Option<Vec<u8>> {
     let text = text.strip_suffix(b"\0").unwrap_or(text);
     let digits = text.strip_prefix(PREFIX)?;

@@ -14,11 +14,10 @@ pub const PMIX_RANK_WILDCARD: u32 = u32::MAX - 1;
 /// meanings. Source: `PMIX_RANK_VALID` in `pmix_common.h`.
 pub const PMIX_RANK_RESERVED: u32 = u32::MAX - 50;
 
-/// One process.
+/// Process of a job of any launch.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Proc {
     pub nspace: Nspace,
-    /// Its rank in that job.
     pub rank: Rank,
 }
 
@@ -53,7 +52,7 @@ impl RankOrWildcard {
         }
     }
 
-    /// The number PMIx uses.
+    /// Returns PMIx's number of the rank.
     pub fn to_pmix(self) -> u32 {
         match self {
             Self::Wildcard => PMIX_RANK_WILDCARD,

@@ -125,7 +125,7 @@ impl ProcessMap {
         Self::from_segments(sweeps.finish(), nodes)
     }
 
-    /// The same ranks on a larger number of nodes; the additional nodes have no ranks.
+    /// Returns the map for a larger number of nodes; the additional nodes have no ranks.
     pub fn with_nodes(&self, nodes: u32) -> Self {
         let sweeps = self.0.sweeps.iter().map(|(_, sweep)| *sweep).collect();
         Self::from_segments(sweeps, nodes.max(self.nodes()))
@@ -175,22 +175,22 @@ impl ProcessMap {
         Self(Arc::new(map))
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub fn size(&self) -> u32 {
         self.0.size
     }
 
-    /// Number of nodes, those without ranks included.
+    /// Returns the number of nodes, those without ranks included.
     pub fn nodes(&self) -> u32 {
         u32::try_from(self.0.ends.len()).expect("built from u32 node ids")
     }
 
-    /// All nodes, in order.
+    /// Returns all nodes, in order.
     pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
         (0..self.nodes()).map(NodeId)
     }
 
-    /// Number of ranks on `node`; 0 for a node the job does not know.
+    /// Returns the number of ranks on `node`; 0 for a node that the job does not have.
     pub fn local_size(&self, node: NodeId) -> u32 {
         self.stays(node).last().map_or(0, |last| {
             let (_, sweep) = self.sweep(last);
@@ -198,14 +198,14 @@ impl ProcessMap {
         })
     }
 
-    /// The node of a rank, or `None` beyond the job's size.
+    /// Returns the node of a rank, or `None` beyond the job's size.
     pub fn node_of(&self, rank: Rank) -> Option<NodeId> {
         let (_, first, sweep) = self.sweep_of(rank)?;
         let turn = (rank.0 - first.0) / sweep.each % sweep.nodes;
         Some(NodeId(sweep.node.0 + turn))
     }
 
-    /// The rank's position on its node, or `None` beyond the job's size.
+    /// Returns the local rank of a rank, or `None` beyond the job's size.
     pub fn local_rank(&self, rank: Rank) -> Option<LocalRank> {
         let (number, first, sweep) = self.sweep_of(rank)?;
         let stays = self.stays(self.node_of(rank)?);
@@ -216,7 +216,7 @@ impl ProcessMap {
         Some(LocalRank(stay.local_first + before + inside % sweep.each))
     }
 
-    /// The rank at a position on a node.
+    /// Returns the rank with this local rank on a node.
     pub fn rank_at(&self, node: NodeId, local: LocalRank) -> Option<Rank> {
         let stays = self.stays(node);
         let after = stays.partition_point(|stay| stay.local_first <= local.0);
@@ -240,16 +240,14 @@ impl ProcessMap {
         })
     }
 
-    /// The layout in PMI's form, covering every rank exactly once:
-    /// `(vector,(first node, nodes, ranks per node),…)`; `None` if that takes more than `limit`
-    /// bytes.
+    /// Returns the map in PMI's form, covering every rank exactly once: `(vector,(first node, nodes, ranks per
+    /// node),…)`; `None` if that takes more than `limit` bytes.
     ///
-    /// For clients the numbers only distinguish nodes, so nodes are numbered in the order in which the
-    /// ranks meet the nodes: without gaps for nodes that have none, and in the shortest form for
-    /// nodes in whatever order.
+    /// For clients the numbers only distinguish nodes, so nodes are numbered in the order of their first ranks. The
+    /// numbers have no gaps for nodes without ranks, and the form is the shortest for any order of nodes.
     ///
-    /// Rule: Intel MPI aborts on a map that is shorter than the job; older clients do not parse
-    /// repeats. Source: docs/pmi-operations.md#process-mapping.
+    /// Rule: Intel MPI aborts on a map that is shorter than the job; older clients do not parse repeats. Source:
+    /// docs/pmi-operations.md#process-mapping.
     pub fn process_mapping(&self, limit: usize) -> Option<String> {
         let mut numbers: Vec<Option<u32>> = vec![None; self.0.ends.len()];
         let mut next = 0;
@@ -287,7 +285,7 @@ impl ProcessMap {
         (text.len() <= limit).then_some(text)
     }
 
-    /// Number of a node in [`Self::process_mapping`]; `None` for a node without ranks.
+    /// Returns the number of a node in [`Self::process_mapping`]; `None` for a node without ranks.
     pub fn mapped_number(&self, node: NodeId) -> Option<u32> {
         let first = |node| self.ranks_on(node).next();
         let own = first(node)?;
@@ -295,7 +293,7 @@ impl ProcessMap {
         Some(self.node_ids().filter(before).count() as u32)
     }
 
-    /// A node's stays; none of a node the job does not know.
+    /// Returns the segments of a node; empty for a node that the job does not have.
     fn stays(&self, node: NodeId) -> &[NodeSegment] {
         let end = |index: usize| self.0.ends.get(index).map(|end| *end as usize);
         let first = node.index().checked_sub(1).and_then(end).unwrap_or(0);
@@ -306,7 +304,7 @@ impl ProcessMap {
         self.0.sweeps[stay.sweep as usize]
     }
 
-    /// A rank's sweep: its number, its first rank, and itself.
+    /// Returns the segment of a rank: its number, its first rank, and itself.
     fn sweep_of(&self, rank: Rank) -> Option<(u32, Rank, MapSegment)> {
         let number = self.0.sweeps.partition_point(|(first, _)| *first <= rank);
         let (first, sweep) = *self.0.sweeps.get(number.checked_sub(1)?)?;
@@ -318,7 +316,7 @@ impl ProcessMap {
 #[derive(Default)]
 struct MapSegmentBuilder {
     done: Vec<MapSegment>,
-    /// One round that may go on.
+    /// Segment that may be extended by the next ranks.
     round: Option<MapSegment>,
 }
 

@@ -11,10 +11,10 @@ use super::ids::Rank;
 /// or more everywhere, terminator included).
 const NAME_MAX: usize = 255;
 
-/// Why something is no process set of a job. All of it is the user's to repair.
+/// Error in the definition of a process set. The user can correct each of them.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PsetError {
-    /// Not `NAME=RANKS`.
+    /// Text that is not `NAME=RANKS`.
     #[error("give NAME=RANKS, as in io=0,2-4")]
     Form,
     /// A name that is empty or too long.
@@ -26,10 +26,10 @@ pub enum PsetError {
     /// A name that MPI defines.
     #[error("names that start with mpi:// or mpix:// belong to MPI")]
     NameOfMpi,
-    /// A word that is neither a rank nor a range.
-    #[error("'{0}' is no rank and no range of ranks like 2-4")]
+    /// A word that is not a rank or a range.
+    #[error("'{0}' is not a rank or a range such as 2-4")]
     Ranks(String),
-    /// A word that names ranks which the set has already.
+    /// A word with ranks that the set has already.
     #[error("'{0}' repeats a rank of the set")]
     Repeated(String),
     /// Ranges of a received set that overlap, or none.
@@ -41,7 +41,7 @@ pub enum PsetError {
     )]
     SameName(String),
     /// A rank that the job does not have.
-    #[error("--pset {name}: there is no rank {rank}, the job has ranks 0 to {last_rank}")]
+    #[error("--pset {name}: no rank {rank}; the job has ranks 0 to {last_rank}")]
     NoRank {
         name: String,
         /// The highest it names.
@@ -66,7 +66,7 @@ pub struct ProcessSet {
     ranges: Vec<RankRange>,
 }
 
-/// A set as it comes from elsewhere.
+/// Process set as received, before its check.
 #[derive(Deserialize)]
 struct ProcessSetWire {
     name: String,
@@ -107,28 +107,28 @@ fn check_name(name: &str) -> Result<(), PsetError> {
 }
 
 impl ProcessSet {
-    /// Its name; no comma, no control character.
+    /// Returns the set's name; it has no comma and no control character.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its members, in the order in which they were given, each once.
+    /// Returns the members in the order in which they were given, each once.
     pub fn ranks(&self) -> impl Iterator<Item = Rank> + '_ {
         let ranges = self.ranges.iter();
         ranges.flat_map(|range| (range.first.0..=range.last_rank.0).map(Rank))
     }
 
-    /// The highest of its members.
+    /// Returns the highest member.
     pub fn highest(&self) -> Rank {
         let last = self.ranges.iter().map(|range| range.last_rank);
         last.max().expect("a set has members")
     }
 
-    /// The sets of a job by the names that its programs were given, and the programs' sizes: programs of
-    /// one name are one set. In the order in which the names come.
+    /// Returns the sets of a job from the names and sizes of its programs: programs with one name form one set. The
+    /// sets are in the order of their names' first use.
     ///
     /// # Errors
-    /// [`PsetError`] when a name is none.
+    /// [`PsetError`] when a name is invalid.
     pub fn from_programs<'a>(
         programs: impl IntoIterator<Item = (Option<&'a str>, u32)>,
     ) -> Result<Vec<Self>, PsetError> {
@@ -156,17 +156,15 @@ impl ProcessSet {
         Ok(sets)
     }
 
-    /// What the set of a program's ranks is called.
+    /// Returns the name of the set of an application's ranks.
     pub fn app_set_name(app: usize) -> String {
         format!("app{app}")
     }
 
-    /// The sets of a job: those the user defined, then one for each application context, `app0` and
-    /// so on.
+    /// Returns the sets of a job: the user's, then one for each application context, `app0` and so on.
     ///
     /// # Errors
-    /// [`PsetError`] when a set names a rank that the programs of `sizes` do not have, or two sets have
-    /// one name.
+    /// [`PsetError`] when a set has a rank that the programs of `sizes` do not have, or two sets have one name.
     pub fn with_app_sets(
         defined: &[Self],
         sizes: impl IntoIterator<Item = u32>,

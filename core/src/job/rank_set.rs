@@ -15,7 +15,7 @@ pub struct RankSet(Vec<RangeInclusive<u32>>);
 
 /// A text that is no [`RankSet`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0:?} is no list of ranks; write numbers and ranges with commas between them, as 0,4-7")]
+#[error("invalid rank list {0:?}: use numbers and ranges separated by commas, such as 0,4-7")]
 pub struct RankSetError(String);
 
 impl TryFrom<Vec<RangeInclusive<u32>>> for RankSet {
@@ -30,7 +30,7 @@ impl TryFrom<Vec<RangeInclusive<u32>>> for RankSet {
 }
 
 impl RankSet {
-    /// These ranks in their order; `None` if there are none.
+    /// Creates a set of these ranks, in ascending order; `None` without ranks.
     pub fn from_ranks(ranks: &[Rank]) -> Option<Self> {
         let mut ranks: Vec<u32> = ranks.iter().map(|rank| rank.0).collect();
         ranks.sort_unstable();
@@ -42,7 +42,7 @@ impl RankSet {
         (!runs.is_empty()).then_some(Self(runs))
     }
 
-    /// Their ranges, in the order in which the user lists them.
+    /// Returns the ranges, in the order in which the user lists them.
     pub fn ranges(&self) -> impl Iterator<Item = &RangeInclusive<u32>> {
         self.0.iter()
     }
@@ -52,7 +52,7 @@ impl RankSet {
         self.0.iter().any(|range| range.contains(&rank.0))
     }
 
-    /// One of them that is not in `ranks`, if there is any.
+    /// Returns a rank that is not in `ranks`, if there is any.
     pub fn beyond(&self, ranks: &Range<u32>) -> Option<Rank> {
         let ends = self
             .0
@@ -93,12 +93,10 @@ impl FromStr for RankSet {
     }
 }
 
-/// Some ranks of a job, or all.
+/// Choice of some ranks of a job, or of all.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RankChoice {
-    /// Every rank.
     All,
-    /// These.
     Only(RankSet),
 }
 

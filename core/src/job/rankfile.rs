@@ -1,4 +1,4 @@
-//! Files that give each rank its host, and CPUs there; no I/O.
+//! Files that assign each rank its host, and CPUs on it; no I/O.
 //!
 //! ```text
 //! Open MPI   rank 0=node1 slot=0:0-3    a line for each rank: cores of package 0; +n1 is the second host of the launch
@@ -37,7 +37,7 @@ pub struct RankfileCpus {
 /// A file that was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rankfile {
-    /// By rank.
+    /// Host and CPUs of each rank, by rank.
     pub hosts: Vec<RankHost>,
     /// By rank; nothing if the file has no CPUs.
     pub slots: Option<Vec<Vec<RankfileCpus>>>,
@@ -53,11 +53,13 @@ pub struct RankfileError {
 
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RankfileProblem {
-    #[error("has no rank; write rank 0=HOST slot=CORES, or the host of each rank in a line")]
+    #[error(
+        "no rank in the file; write rank 0=HOST slot=CORES, or the host of each rank in a line"
+    )]
     Empty,
-    #[error("is no text")]
+    #[error("not valid UTF-8")]
     NoText,
-    #[error("{0:?} is no rank with its host; write rank N=HOST slot=CORES")]
+    #[error("invalid line {0:?}: write rank N=HOST slot=CORES")]
     Form(String),
     #[error("rank {0} has no cores; add slot=CORES, such as slot=0-3 or slot=1:0,2")]
     NoSlot(u32),
@@ -67,15 +69,15 @@ pub enum RankfileProblem {
     Slot(String),
     #[error("rank {0} has a line before")]
     Twice(u32),
-    #[error("there is no line for rank {0}; ranks count from 0 without gaps")]
+    #[error("no line for rank {0}; ranks count from 0 without gaps")]
     Missing(u32),
     #[error(transparent)]
     Host(#[from] hosts::HostsProblem),
-    #[error("has more than {RANKS_MAX} ranks")]
+    #[error("more than {RANKS_MAX} ranks in the file")]
     TooMany,
-    #[error("has {}, and the programs have {needed}; add lines, or lower -n", counted(*have, "rank"))]
+    #[error("{} in the file, and the programs have {needed}; add lines, or lower -n", counted(*have, "rank"))]
     TooFew { have: usize, needed: u32 },
-    #[error("rank {rank}: {host} is none of the hosts of the launch ({hosts})")]
+    #[error("rank {rank}: host {host} is not in the launch ({hosts})")]
     Elsewhere {
         rank: usize,
         host: RankHost,
@@ -129,12 +131,12 @@ impl Rankfile {
         }
     }
 
-    /// How many ranks it has.
+    /// Returns the number of ranks in the file.
     pub fn size(&self) -> u32 {
         u32::try_from(self.hosts.len()).unwrap_or(u32::MAX)
     }
 
-    /// The hosts that it names, in the order in which they first occur, with the number of their ranks.
+    /// Returns the named hosts, in the order of their first use, with the number of their ranks.
     pub fn named_hosts(&self) -> Vec<(&str, u32)> {
         let mut found: Vec<(&str, u32)> = Vec::new();
         let mut places: BTreeMap<&str, usize> = BTreeMap::new();
@@ -151,11 +153,11 @@ impl Rankfile {
         found
     }
 
-    /// The nodes of the first `size` ranks: nodes with numbers of ranks, in the order of ranks. `names` are those of the
-    /// nodes; `here` are further ones of the first.
+    /// Returns the nodes of the first `size` ranks, with numbers of ranks, in the order of ranks. `names` are those of
+    /// the nodes; `here` are further names of the first one.
     ///
     /// # Errors
-    /// [`RankfileProblem`] for too few ranks, and for a host that is no node.
+    /// [`RankfileProblem`] for too few ranks, and for a host that is not a node.
     pub fn runs(
         &self,
         size: u32,
@@ -205,7 +207,7 @@ impl Rankfile {
     }
 }
 
-/// A name without its domain; an address as it is.
+/// Returns a name without its domain; an address unchanged.
 fn short(name: &str) -> &str {
     match name.parse::<std::net::IpAddr>() {
         Ok(_) => name,
@@ -226,7 +228,7 @@ fn at(line: usize) -> impl Fn(RankfileProblem) -> RankfileError {
     }
 }
 
-/// Open MPI's form.
+/// Reads the form of Open MPI, with rank numbers.
 fn by_rank(lines: &[(usize, &str)]) -> Result<Rankfile, RankfileError> {
     let mut ranks: BTreeMap<u32, (RankHost, Vec<RankfileCpus>)> = BTreeMap::new();
     for (number, line) in lines {
@@ -250,7 +252,7 @@ fn by_rank(lines: &[(usize, &str)]) -> Result<Rankfile, RankfileError> {
     })
 }
 
-/// `rank N=HOST slot=LIST`, with blanks anywhere.
+/// Parses `rank N=HOST slot=LIST`, with blanks anywhere.
 fn rank_line(line: &str) -> Result<(u32, RankHost, Vec<RankfileCpus>), RankfileProblem> {
     let form = || RankfileProblem::Form(line.to_owned());
     let spaced = line.replace('=', " = ");
@@ -275,7 +277,7 @@ fn rank_line(line: &str) -> Result<(u32, RankHost, Vec<RankfileCpus>), RankfileP
     }
 }
 
-/// The cores of a `slot`.
+/// Parses the cores of a `slot`.
 fn slots(list: &str) -> Option<Vec<RankfileCpus>> {
     let mut found = Vec::new();
     for item in list.split(';') {
@@ -311,14 +313,14 @@ fn slots(list: &str) -> Option<Vec<RankfileCpus>> {
     Some(found)
 }
 
-/// `2` or `0-3`, of numbers that CPUs can have.
+/// Parses `2` or `0-3`, of numbers that CPUs can have.
 fn range(text: &str) -> Option<(u32, u32)> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (first.parse().ok()?, last.parse().ok()?);
     (first <= last && last < crate::topology::CPUS_MAX).then_some((first, last))
 }
 
-/// Slurm's form.
+/// Reads the form of Slurm, with a host for each rank.
 fn in_order(lines: &[(usize, &str)]) -> Result<Rankfile, RankfileError> {
     let mut found = Vec::new();
     for (number, line) in lines {

@@ -12,7 +12,7 @@ const REMEDIES: [(&str, &str); 2] = [
     ("File too large", LARGER_FILES),
 ];
 
-/// Returns the remedy for a message about something that meets such a limit; nothing for any other cause.
+/// Returns the remedy for a message about a resource limit; empty for any other cause.
 pub fn remedy(message: &str) -> &'static str {
     let mut remedies = REMEDIES.iter();
     let known = remedies.find(|(text, _)| message.contains(text));

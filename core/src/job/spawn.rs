@@ -1,5 +1,4 @@
-//! Spawn requests of processes, over any protocol, and the results
-//! of that.
+//! Spawn requests of processes, over any protocol, and their results.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,16 +31,16 @@ pub struct ToolRequester {
     pub name: Proc,
     /// The node to whose server it is attached.
     pub node: NodeId,
-    /// It gets what the job prints, and the launcher does not as long as it is there.
+    /// Whether the tool gets the job's standard output. The launcher does not get it while the tool is attached.
     pub stdout: bool,
-    /// The same for standard error.
+    /// Whether the tool gets the job's standard error, on the same terms.
     pub stderr: bool,
 }
 
 /// A job to be started.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SpawnRequest {
-    /// What to start, in the order of application contexts; at least one.
+    /// Applications to start, in the order of application contexts; at least one.
     pub apps: Vec<SpawnApp>,
     /// Attributes of the whole job.
     pub infos: Vec<SpawnInfo>,
@@ -77,18 +76,18 @@ pub struct SpawnApp {
     /// The program, absolute or not.
     #[serde(with = "octets")]
     pub program: std::ffi::OsString,
-    /// Its arguments, program name not included; each may be empty.
+    /// Arguments without the program's name; each may be empty.
     #[serde(with = "octets")]
     pub args: Vec<std::ffi::OsString>,
     /// Variables for its ranks, `NAME=VALUE`, that must reach them as they are.
     #[serde(with = "octets")]
     pub env: Vec<std::ffi::OsString>,
-    /// Where it starts; where the spawning job's first program did when absent.
+    /// Working directory; that of the spawning job's first application when absent.
     #[serde(with = "octets")]
     pub cwd: Option<std::path::PathBuf>,
     /// Number of ranks; may be 0 if the attributes decide.
     pub count: u32,
-    /// Its attributes.
+    /// Attributes of this application context.
     pub infos: Vec<SpawnInfo>,
 }
 
@@ -97,16 +96,15 @@ pub struct SpawnApp {
 pub struct SpawnInfo {
     /// A PMIx attribute (`pmix.wdir`), or a key of an `MPI_Info` (`wdir`).
     pub key: String,
-    /// Its value; `true` or `false` for truth values, empty where nothing was given.
+    /// Value as text; `true` or `false` for truth values, empty without a value.
     pub value: String,
     /// The request fails unless this is honoured.
     pub required: bool,
 }
 
-/// Why nothing was spawned.
+/// Error: the spawn was refused or failed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SpawnFailure {
-    /// What kind of failure.
     pub kind: SpawnFailureKind,
     /// One line for people: what, where, and the remedy.
     pub text: String,
@@ -119,7 +117,7 @@ pub enum SpawnFailureKind {
     NotFound,
     /// A program cannot be executed, or its directory not be entered.
     NotExecutable,
-    /// There are not enough slots.
+    /// The launch has too few free slots.
     NoSlots,
     /// The request makes no sense.
     BadRequest,
@@ -127,7 +125,7 @@ pub enum SpawnFailureKind {
     NotSupported,
     /// The job could not be created, or ended before it could be announced.
     Failed,
-    /// It took longer than allowed.
+    /// The allowed time has passed.
     TimedOut,
     /// The launch is being ended.
     Ending,

@@ -1,4 +1,4 @@
-//! What the user asked for, as a plain value: flags end here.
+//! Specification of a job by its user, as plain values without command-line flags.
 
 mod binding;
 mod container;
@@ -38,15 +38,14 @@ use super::pset::ProcessSet;
 use super::rank_set::{RankChoice, RankSet};
 use super::trace_context::TraceContext;
 
-/// What ranks get of the launcher's own variables.
+/// Variables that ranks get from the launcher's environment.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum EnvInheritance {
     /// All but those of an outer launcher.
     #[default]
     All,
-    /// Nothing.
     None,
-    /// Those with these names; `PREFIX*` means all that start so.
+    /// Variables with these names; `PREFIX*` stands for all that start with the prefix.
     Only(#[serde(with = "octets")] Vec<OsString>),
 }
 
@@ -65,7 +64,6 @@ pub struct WrapSpec {
 pub struct AppRequest {
     /// Number of ranks; the launcher chooses when absent.
     pub count: Option<u32>,
-    /// Which of the launcher's variables the ranks get.
     pub inherited: EnvInheritance,
     /// Files of variables to set or to pass on, in order.
     #[serde(with = "octets")]
@@ -85,9 +83,8 @@ pub struct AppRequest {
     pub limits: Vec<ResourceLimit>,
     /// File mode creation mask of the ranks; the launcher's own when absent.
     pub umask: Option<u32>,
-    /// What the ranks run their program under.
+    /// Command under which the ranks run their program.
     pub wrap: Option<WrapSpec>,
-    /// What goes along to other hosts.
     pub preload: StagingSpec,
     /// Files that must be where its ranks start.
     #[serde(with = "octets")]
@@ -99,7 +96,7 @@ pub struct AppRequest {
     pub argv: Vec<OsString>,
 }
 
-/// What goes along to hosts that may not have it.
+/// Program and files that are staged to hosts which may not have them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StagingSpec {
     /// The program, which is executed from a directory of the job's own.
@@ -114,7 +111,6 @@ pub struct StagingSpec {
 /// The ranks that read the launcher's standard input; all others get an empty one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum StdinTarget {
-    /// No rank.
     #[default]
     None,
     Rank(Rank),
@@ -136,12 +132,12 @@ impl StdinTarget {
 /// The process-management interfaces a job is offered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum InterfaceChoice {
-    /// What the programs need, found by inspecting them.
+    /// Interfaces that the programs need, found by inspecting them.
     #[default]
     Auto,
     /// PMI on an inherited socket; PMI-1 is expected on it.
     Pmi1,
-    /// The same socket; PMI-2 is expected on it.
+    /// Socket as for PMI-1, on which PMI-2 is expected.
     Pmi2,
     /// PMIx through the sidecar.
     Pmix,
@@ -182,13 +178,13 @@ pub struct StdioSpec {
     /// File name pattern for per-rank output.
     #[serde(with = "octets")]
     pub output: Option<OsString>,
-    /// Who reads standard input.
+    /// Ranks that read standard input.
     pub stdin: StdinTarget,
     /// The rank that gets its own terminal, and standard input through it.
     pub pty: Option<Rank>,
 }
 
-/// Where the status stream goes.
+/// Destination of the status stream.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum StatusTarget {
     /// To standard output, which then carries nothing else: the ranks' output becomes part of it.
@@ -201,7 +197,7 @@ pub enum StatusTarget {
 /// Reports about the job while it runs.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StatusSpec {
-    /// Where events and result are written as JSON.
+    /// Destination of events and result as JSON; `None` for no status stream.
     pub json: Option<StatusTarget>,
     /// Descriptor that was inherited, from which orders are read; at least 3.
     pub control: Option<i32>,
@@ -215,9 +211,9 @@ pub struct StatusSpec {
     pub timing: bool,
     /// Loopback address at which metrics are served.
     pub metrics: Option<SocketAddr>,
-    /// The user does not want to see what is waited for.
+    /// Whether the user disabled the display of what the launcher waits for.
     pub no_progress: bool,
-    /// What is waited for is shown on a terminal; decided by the launcher.
+    /// Whether a terminal shows what the launcher waits for; decided by the launcher.
     pub live: bool,
     /// The trace to which its spans are sent at its end; decided by the launcher.
     pub spans: Option<TraceContext>,
@@ -240,10 +236,9 @@ impl StatusSpec {
     }
 }
 
-/// What the ranks are offered for process management, and the parts that serve it.
+/// Process-management interfaces of the ranks, and the parts that serve them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct InterfaceSpec {
-    /// Interfaces to offer.
     pub pmi: InterfaceChoice,
     /// libpmix for the sidecar, instead of the one found.
     #[serde(with = "octets")]
@@ -254,16 +249,16 @@ pub struct InterfaceSpec {
     /// The shim library, instead of the one found.
     #[serde(with = "octets")]
     pub shim: Option<PathBuf>,
-    /// Kinds of memory, as MPI 4.1 has them, that MPI libraries are asked to offer.
+    /// Kinds of memory in MPI 4.1's notation that MPI libraries are requested to support.
     pub memory_kinds: Option<String>,
     /// Ranks get Slurm's names for their place too.
     pub slurm_env: bool,
-    /// Those launches of the user meet that have the same one here; at most
+    /// Name scope; the launches of a user share names only within one scope. At most
     /// [`MEET_MAX`](crate::name_server::MEET_MAX) bytes.
     pub meet: Option<String>,
-    /// Where names are kept that launches publish for each other; as the environment says when absent.
+    /// Store of the names that launches publish for each other; the choice of the environment when absent.
     pub names: Option<NameStoreKind>,
-    /// Names stay after their publishers, for so many seconds; until they are withdrawn if 0.
+    /// Seconds for which names stay published after their publishers have ended; until they are unpublished if 0.
     pub keep_names: Option<u32>,
     /// The Unix socket of the allocator that decides on nodes and slots; the launch decides by
     /// itself when absent.
@@ -271,23 +266,23 @@ pub struct InterfaceSpec {
     pub allocator: Option<PathBuf>,
 }
 
-/// What is done for debuggers.
+/// Settings of a job for debuggers.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DebugSpec {
     /// Ranks that are stopped when they have executed their program and have not begun it, until a SIGCONT.
     pub stop_on_exec: Option<RankChoice>,
-    /// A debugger leads the launcher: all ranks are stopped so, and those that the user has not named go
-    /// on when the debugger lets the launcher go on.
+    /// Whether a debugger directs the launcher: all ranks are stopped at exec, and those that the user has not named
+    /// continue when the debugger lets the launcher continue.
     pub is_debugger_led: bool,
-    /// The user is shown where the ranks are when a fence is late and when the job's time is over.
+    /// Whether the user is shown the stacks of ranks when a fence is late and when the job's time has passed.
     pub stacks: bool,
     /// Ranks that wait in `PMIx_Init` until a debugger releases them.
     pub stop_in_init: Option<RankChoice>,
     /// The tool that directs the launch, if one does.
     pub director: Option<IndirectLaunchTool>,
-    /// What becomes of ranks that wait for a debugger when there is none any more.
+    /// Treatment of waiting ranks when the last debugger has ended.
     pub on_tool_loss: ToolLossPolicy,
-    /// Where the first node's PMIx server writes how it is reached, for a tool that has named that file.
+    /// File to which the first node's PMIx server writes its address, for a tool that has named that file.
     pub rendezvous: Option<String>,
 }
 
@@ -313,21 +308,17 @@ pub struct JobSpec {
     pub layout: LayoutSpec,
     /// CPUs of the ranks.
     pub binding: BindingSpec,
-    /// What the ranks run in.
+    /// Container of the ranks.
     pub container: ContainerSpec,
     /// The credentials of the network that they need.
     pub fabric: Option<FabricSpec>,
-    /// Process sets beside those of the applications.
+    /// Process sets in addition to those of the applications.
     pub psets: Vec<ProcessSet>,
-    /// Input and output.
     pub stdio: StdioSpec,
     /// The end of the job.
     pub ending: TerminationSpec,
-    /// Reports about it.
     pub status: StatusSpec,
-    /// Process-management interfaces.
     pub interface: InterfaceSpec,
-    /// Debuggers.
     pub debug: DebugSpec,
     /// The IMPI world that the job is a part of.
     pub impi: Option<ImpiWorld>,
@@ -339,12 +330,12 @@ pub struct JobSpec {
     pub notes: Vec<String>,
     /// Verbosity: 0 only failures, 1 decisions, 2 and more every step.
     pub verbose: u8,
-    /// What its launcher, steps and sidecars log, as a filter.
+    /// Log filter of the launcher, its steps and sidecars.
     pub log: Option<String>,
 }
 
 impl JobSpec {
-    /// A job of these application contexts with defaults for all else: no rank reads standard input, and the
+    /// Creates a job of these application contexts with defaults for all else: no rank reads standard input, and the
     /// programs are inspected.
     pub fn from_apps(apps: Vec<AppRequest>) -> Self {
         Self {

@@ -18,12 +18,12 @@ impl SteppedTimeout {
     /// Steps of every wait.
     pub const STEPS: u32 = 6;
 
-    /// A wait that begins now.
+    /// Creates a timeout that starts now.
     pub fn new(limit: Duration, now: Moment) -> Self {
         Self::begun(limit, Duration::ZERO, now)
     }
 
-    /// A wait of which this much has passed.
+    /// Creates a timeout of which a part has passed.
     pub fn begun(limit: Duration, passed: Duration, now: Moment) -> Self {
         let step = limit / Self::STEPS;
         let mut wait = Self {
@@ -41,7 +41,7 @@ impl SteppedTimeout {
         wait
     }
 
-    /// Whether it is over at this time.
+    /// Whether the timeout has passed at this time.
     pub fn exhausted(&mut self, now: Moment) -> bool {
         if self.remaining_steps > 0 && now >= self.next {
             self.remaining_steps -= 1;
@@ -54,12 +54,12 @@ impl SteppedTimeout {
         self.remaining_steps == 0
     }
 
-    /// How long it is in all.
+    /// Returns the whole timeout.
     pub fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// When to check [`exhausted`](Self::exhausted) next.
+    /// Returns the time of the next check of [`exhausted`](Self::exhausted).
     pub fn next(&self) -> Moment {
         self.next
     }

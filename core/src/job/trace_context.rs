@@ -1,6 +1,6 @@
-//! The trace that a launch is a part of, as W3C Trace Context names it.
+//! Trace that a launch is a part of, in the terms of W3C Trace Context.
 //!
-//! Source: "Trace Context", the header `traceparent`. Processes hand it on in the variable `TRACEPARENT`.
+//! Source: "Trace Context", the header `traceparent`. Processes pass it on in the variable `TRACEPARENT`.
 
 use std::fmt;
 
@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::{JobIndex, Rank};
 
-/// The variable.
+/// Name of the environment variable.
 pub const TRACEPARENT: &str = "TRACEPARENT";
 
 /// Number of a span.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct SpanId(pub [u8; 8]);
 
-/// Where the spans of a launch belong.
+/// Position of a launch's spans in a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TraceContext {
     pub trace: [u8; 16],
@@ -26,7 +26,7 @@ pub struct TraceContext {
     pub parent: Option<SpanId>,
 }
 
-/// What `TRACEPARENT` says.
+/// Parsed value of `TRACEPARENT`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceParent {
     pub trace: [u8; 16],
@@ -71,7 +71,8 @@ fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
 }
 
 impl TraceContext {
-    /// Of a launch that was started within `parent`, or begins a trace. `random` are bytes that no other launch has.
+    /// Creates the context of a launch that was started within `parent`, or begins a trace. `random` are bytes that no
+    /// other launch has.
     pub fn new(parent: Option<TraceParent>, random: [u8; 24]) -> Self {
         let (mut trace, mut launch) = ([0; 16], [0; 8]);
         trace.copy_from_slice(&random[..16]);
@@ -83,17 +84,18 @@ impl TraceContext {
         }
     }
 
-    /// The span of a process of the launch: every node and the launcher find the same.
+    /// Returns the span of a process of the launch; every node and the launcher compute the same one.
     pub fn rank_span(&self, job: JobIndex, rank: Rank) -> SpanId {
         self.numbered(((u64::from(job.0) + 1) << 32) | u64::from(rank.0))
     }
 
-    /// A span of the launch by a number below 2^32, which ranks do not use.
+    /// Returns a span of the launch by a number below 2^32, which ranks do not use.
     pub fn numbered_span(&self, number: u32) -> SpanId {
         self.numbered(u64::from(number))
     }
 
-    /// Different numbers have different spans, and look random (the finalizer of MurmurHash3, which is invertible).
+    /// Returns the span of a number. Different numbers have different spans, which look random (the finalizer of
+    /// MurmurHash3, which is invertible).
     fn numbered(&self, number: u64) -> SpanId {
         let mut bits = u64::from_be_bytes(self.launch.0) ^ (number + 1).rotate_left(20);
         bits ^= bits >> 33;
@@ -105,7 +107,7 @@ impl TraceContext {
         SpanId(bits.max(1).to_be_bytes())
     }
 
-    /// The variable for a process of the launch.
+    /// Returns the variable for a process of the launch.
     pub fn traceparent(&self, job: JobIndex, rank: Rank) -> TraceParent {
         TraceParent {
             trace: self.trace,

@@ -1,10 +1,10 @@
-//! What a process has used of its host.
+//! Resources that a process has used on its host.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What a process has used of its host, with those of its descendants that it has waited for.
+/// Resources that a process has used on its host, with those of its descendants that it has waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ResourceUsage {
     /// Microseconds of processor time in its own code.
@@ -17,7 +17,7 @@ pub struct ResourceUsage {
 }
 
 impl ResourceUsage {
-    /// Processor time in both.
+    /// Returns the processor time in user code and kernel together.
     pub fn cpu(&self) -> Duration {
         Duration::from_micros(self.cpu_user_us.saturating_add(self.cpu_system_us))
     }

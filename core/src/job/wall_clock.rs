@@ -18,8 +18,7 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// A clock that writes UTC. `origin` is the time from 1970-01-01T00:00:00Z to the start of the
-    /// run.
+    /// Creates a clock that writes UTC. `origin` is the time from 1970-01-01T00:00:00Z to the start of the run.
     pub fn utc(origin: Duration) -> Self {
         Self {
             origin,
@@ -27,7 +26,7 @@ impl WallClock {
         }
     }
 
-    /// A clock that writes the time of a zone that is `ahead` seconds ahead of UTC.
+    /// Creates a clock that writes the time of a zone that is `ahead` seconds ahead of UTC.
     pub fn local(origin: Duration, ahead: i32) -> Self {
         Self {
             origin,
@@ -35,7 +34,7 @@ impl WallClock {
         }
     }
 
-    /// The moment `now` after the start of the run.
+    /// Returns the moment `now` after the start of the run.
     pub fn at(self, now: Duration) -> Rfc3339 {
         Rfc3339 {
             since_epoch: self.origin.saturating_add(now),
@@ -53,7 +52,7 @@ pub struct Rfc3339 {
 }
 
 impl Rfc3339 {
-    /// Date and time in the zone that is written; the epoch for one that has no four-digit year.
+    /// Returns date and time in the written zone; the epoch for a time without a four-digit year.
     fn local(self) -> PrimitiveDateTime {
         let seconds = i64::try_from(self.since_epoch.as_secs()).unwrap_or(i64::MAX);
         let local = seconds.saturating_add(i64::from(self.ahead.unwrap_or(0)));
@@ -62,7 +61,7 @@ impl Rfc3339 {
         PrimitiveDateTime::new(local.date(), local.time())
     }
 
-    /// The same as a system's log has it, without year and zone: `Mar  1 00:59:59`. Source: RFC 3164,
+    /// Returns the time in the form of a system's log, without year and zone: `Mar  1 00:59:59`. Source: RFC 3164,
     /// 4.1.2.
     pub fn log_date(self) -> String {
         let local = self.local();
@@ -73,7 +72,7 @@ impl Rfc3339 {
 }
 
 impl Rfc3339 {
-    /// Date and time as ctime(3) has them, without zone: `Thu Feb 29 23:59:59 2024`.
+    /// Returns date and time in the form of ctime(3), without zone: `Thu Feb 29 23:59:59 2024`.
     pub fn ctime(self) -> String {
         let local = self.local();
         let (hour, minute, second) = local.as_hms();

@@ -27,7 +27,7 @@ use crate::metrics::Histogram;
 pub const VERSION: u32 = 15;
 
 /// The end of an agent's reason for a loss if it is silence.
-pub const NO_SIGN: &str = "there is no sign of life";
+pub const NO_SIGN: &str = "no sign of life";
 
 /// Most nodes of a launch, and of a question about nodes.
 pub const NODES_MAX: usize = crate::job::hosts::HOSTS_MAX;
@@ -37,17 +37,17 @@ pub const NODES_MAX: usize = crate::job::hosts::HOSTS_MAX;
 pub struct NodeAddress {
     /// The node's name, which its agent's certificate must contain.
     pub name: String,
-    /// Where its agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
+    /// Address at which the node's agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
     pub address: String,
 }
 
-/// How a launch is spread over its nodes.
+/// Nodes of a launch and the shape of its trees.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LaunchTree {
     /// The nodes, in the order of their numbers. The first one's agent is the root. At most [`NODES_MAX`].
     #[serde(deserialize_with = "bounded")]
     pub nodes: Vec<NodeAddress>,
-    /// How many of them joined after the launch had begun; these are the last ones.
+    /// Number of nodes that joined after the start of the launch; these are the last ones.
     pub joined: u32,
     /// Up to this many nodes are all contacted by the root.
     pub star_limit: u32,
@@ -56,7 +56,7 @@ pub struct LaunchTree {
 }
 
 impl LaunchTree {
-    /// How wide its trees are.
+    /// Returns the shape of the launch's trees.
     pub fn shape(&self) -> TreeShape {
         TreeShape {
             star_limit: self.star_limit,
@@ -64,7 +64,7 @@ impl LaunchTree {
         }
     }
 
-    /// The tree over the nodes.
+    /// Returns the tree over the nodes.
     ///
     /// # Panics
     /// If there are more nodes than a `u32` counts.
@@ -84,28 +84,28 @@ pub enum AgentRequest {
         version: u32,
         /// Name of the launch, unique and not to be guessed.
         launch: String,
-        /// What a scheduler calls it; empty if none does.
+        /// Id of the job at a scheduler; empty without a scheduler.
         scheduled: String,
         spread: LaunchTree,
-        /// What the steps need to know; nothing for agents.
+        /// Launch description for the steps; agents do not parse it.
         #[serde(with = "octets")]
         description: Vec<u8>,
     },
-    /// More nodes are to join the launch that was opened on this connection. Those that cannot are
-    /// reported with [`AgentReport::Unreachable`], as always.
+    /// Adds nodes to the launch that was opened on this connection. Those that cannot join are reported with
+    /// [`AgentReport::Unreachable`].
     Grow {
-        /// They get the next numbers, in this order, whether they come to take part or not.
+        /// Nodes that get the next numbers, in this order, whether or not they join.
         #[serde(deserialize_with = "bounded")]
         members: Vec<NodeAddress>,
-        /// What their steps need to know.
+        /// Launch description for the steps of these nodes.
         #[serde(with = "octets")]
         description: Vec<u8>,
     },
-    /// Asks what nodes this agent knows and how they are; answered by [`AgentReport::Nodes`].
+    /// Queries the nodes that this agent has, and their state; answered by [`AgentReport::Nodes`].
     Nodes {
         /// [`VERSION`] of the caller.
         version: u32,
-        /// Whom to ask; this agent alone when empty.
+        /// Nodes that are queried; this agent alone when empty.
         #[serde(deserialize_with = "bounded")]
         members: Vec<NodeAddress>,
     },
@@ -124,16 +124,16 @@ pub enum AgentRequest {
     Ended(LaunchSummary),
 }
 
-/// How a launch went, for the metrics of the agent of the launcher's machine.
+/// Summary of a launch, for the metrics of the agent of the launcher's machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LaunchSummary {
-    /// It did not end in order.
+    /// Whether the launch failed.
     pub failed: bool,
     /// Processes that were started, those of spawned jobs included.
     pub ranks: u32,
     /// PMIx servers that were started again.
     pub sidecar_restarts: u32,
-    /// What its fences took from the last entry to the release, if they were observed.
+    /// Durations of the launch's fences, from the last entry to the release, if they were observed.
     pub fences: Histogram,
 }
 
@@ -162,25 +162,25 @@ pub enum AgentReport {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeReturned {
     pub node: NodeId,
-    /// Its machine has rebooted since, and was not only silent.
+    /// Whether the node's machine has rebooted since the loss; otherwise it was only silent.
     pub rebooted: bool,
 }
 
-/// How a node is.
+/// Status of a node and its agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeStatus {
     pub name: String,
     /// The address that its agent advertises; empty if it was not reached.
     pub advertised: String,
-    /// The address it was asked at; empty for the agent that was asked itself.
+    /// Address of the query; empty for the agent that got the request.
     pub asked: String,
     /// Version of its agent; empty when it was not reached.
     pub version: String,
     /// Launches it takes part in.
     pub launches: u32,
-    /// It takes no new launch and ends with the last.
+    /// Whether the agent accepts no new launch and exits after the last one.
     pub draining: bool,
-    /// Why it could not be asked.
+    /// Error of the query.
     pub problem: Option<String>,
 }
 
@@ -194,11 +194,11 @@ pub enum StepCommand {
         node: NodeId,
         /// Name of the launch.
         launch: String,
-        /// How the launch is spread.
+        /// Nodes and tree shape of the launch.
         spread: LaunchTree,
-        /// How long a process of the launch may be silent here.
+        /// Longest accepted silence of a process of the launch on this host.
         silence: Duration,
-        /// As the launcher gave it.
+        /// Launch description, as the launcher has sent it.
         #[serde(with = "octets")]
         description: Vec<u8>,
     },
@@ -216,9 +216,9 @@ pub enum StepReport {
     },
 }
 
-/// The version in the first message on a link, also in one of another version that cannot be read.
+/// Returns the version in the first message on a link, even if the message itself has the format of another version.
 ///
-/// Rule: it stands behind the number of the message, in all versions. Source:
+/// Rule: the version follows the number of the message, in all versions. Source:
 /// docs/decisions/0009-bodies-of-frames-are-postcard.md.
 pub fn version_in(message: &[u8]) -> Option<u32> {
     // Of the kinds of first messages.

@@ -28,15 +28,15 @@ pub const HEADER: usize = 14;
 /// Flag: the message continues in the next frame of the same source, destination and class.
 pub const MORE: u8 = 1;
 
-/// Where a frame comes from, or goes to.
+/// Source or destination of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum FrameAddress {
     /// The step of a node.
     Node(NodeId),
     /// The steps of all nodes.
     EveryNode,
-    /// From a step: the steps of the nodes directly below its own in the tree of the launch. Its
-    /// agent makes a frame for each of them, and the body is there once.
+    /// From a step: the steps of the nodes directly below its own in the tree of the launch. Its agent makes a frame
+    /// for each of them, all with the same body.
     Children,
     Launcher,
 }
@@ -46,7 +46,7 @@ impl FrameAddress {
     const EVERY_NODE: u32 = u32::MAX - 1;
     const CHILDREN: u32 = u32::MAX - 2;
 
-    /// As it is written.
+    /// Encodes the address as in a frame's header.
     pub fn to_u32(self) -> u32 {
         match self {
             Self::Node(node) => node.0,
@@ -56,7 +56,7 @@ impl FrameAddress {
         }
     }
 
-    /// What a written number means.
+    /// Decodes the address of a frame's header.
     pub fn from_u32(number: u32) -> Self {
         match number {
             Self::LAUNCHER => Self::Launcher,
@@ -90,7 +90,7 @@ pub struct Frame {
     pub body: Vec<u8>,
 }
 
-/// What cannot be a frame.
+/// Error: the bytes are not a valid frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FrameError {
     /// The length is smaller than a header or larger than the largest frame.
@@ -115,7 +115,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// As it is written.
+    /// Encodes the header of a frame.
     ///
     /// # Panics
     /// If the body is larger than [`BODY_MAX`].
@@ -134,11 +134,11 @@ impl Header {
         bytes
     }
 
-    /// The header at the beginning of `bytes`; `None` if there are too few. A length that cannot be
-    /// is refused as soon as it is there.
+    /// Decodes the header at the beginning of `bytes`; `None` if there are too few. An invalid length is refused at
+    /// once.
     ///
     /// # Errors
-    /// [`FrameError`]; the stream cannot be read on.
+    /// [`FrameError`]; the stream cannot be read any more.
     pub fn decode(bytes: &[u8]) -> Result<Option<Self>, FrameError> {
         let word = |at: usize| {
             let bytes = bytes.get(at..at + 4)?;
@@ -175,7 +175,7 @@ impl Header {
 }
 
 impl Header {
-    /// The frame of this header; its length is the body's.
+    /// Returns the frame of this header; its length is the body's.
     pub(super) fn with(self, body: Vec<u8>) -> Frame {
         Frame {
             to: self.to,

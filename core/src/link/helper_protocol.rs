@@ -1,23 +1,23 @@
-//! Messages from an agent to its helper, `wireup steps`: the process that forks steps and launchers
-//! started, and which alone keeps root's rights where the agent has given them up.
+//! Messages from an agent to its helper, `wireup steps`. The helper forks steps and launchers, and alone keeps root's
+//! rights if the agent has given them up.
 //!
-//! Every order has one answer. New processes are children of the agent. Descriptors accompany the messages; which ones,
-//! and in which order, is said at each.
+//! Every request has one reply. New processes are children of the agent. Descriptors accompany the messages; the
+//! documentation of each message lists them in order.
 
 use serde::{Deserialize, Serialize};
 
-/// What the helper is to do.
+/// Request of an agent to its helper.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum HelperRequest {
-    /// From now on the agent is not trusted: it is about to give up its rights. Sent once, with the
-    /// socket of the process that knows accounts.
+    /// Limits the agent, which is about to give up its rights and is not trusted from now on. Sent once, with the
+    /// socket of the account process.
     Separate(HelperPolicy),
     /// Requests a step: with its end of its link, the pipe for its messages, and for root the
     /// connection of the launcher.
     Step {
         /// The user of the process.
         owner: ProcessOwner,
-        /// Its environment, in place of what there is: `NAME=value`.
+        /// Environment of the step, in place of the inherited one: `NAME=value`.
         environment: Vec<Vec<u8>>,
     },
     /// Requests a [launcher](super::scheduled_launcher): with its standard input, output and error, and its
@@ -25,14 +25,14 @@ pub enum HelperRequest {
     Launcher {
         /// The user of the process.
         owner: ProcessOwner,
-        /// What the process list shows of its job.
+        /// Command line that the process list shows for the job.
         shown: Vec<Vec<u8>>,
-        /// Its environment, as that of a step.
+        /// Environment of the launcher, in place of the inherited one: `NAME=value`.
         environment: Vec<Vec<u8>>,
     },
     /// A signal for a process that the helper has made.
     Signal {
-        /// Which, as it was answered.
+        /// Id of the process, from [`HelperReply::Made`].
         id: u64,
         signal: i32,
     },
@@ -45,11 +45,10 @@ pub enum HelperRequest {
 pub enum ProcessOwner {
     /// The helper's own user's.
     Own,
-    /// That of these numbers. Of a believed agent only.
+    /// User with these numbers. Only a trusted agent may use it.
     Numbers(UserIds),
-    /// A user whose groups the helper looks up itself.
+    /// User whose groups the helper looks up itself.
     User {
-        /// User.
         uid: u32,
         /// One of his groups, if not his primary one.
         gid: Option<u32>,
@@ -59,15 +58,14 @@ pub enum ProcessOwner {
 /// The numbers of a user.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct UserIds {
-    /// User.
     pub uid: u32,
-    /// Primary group.
+    /// Primary group of the user.
     pub gid: u32,
-    /// Supplementary groups.
+    /// Supplementary groups of the user.
     pub groups: Vec<u32>,
 }
 
-/// What holds for an agent that is not believed.
+/// Limits of the requests from an agent that is not trusted.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HelperPolicy {
     /// The user that the agent becomes, as whom nothing else is started.
@@ -85,13 +83,13 @@ pub struct HelperPolicy {
 /// A socket in the file system.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SocketFile {
-    /// Where it was put.
+    /// Path at which the socket was bound.
     pub path: Vec<u8>,
     pub dev: u64,
     pub ino: u64,
 }
 
-/// What became of an order.
+/// Reply of the helper to a request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum HelperReply {
     /// The process exists; its pidfd is attached. The process itself changes to its user: if it
@@ -102,26 +100,26 @@ pub enum HelperReply {
         id: u64,
     },
     Done,
-    /// The files of the certificate that are there come with it.
+    /// The existing files of the certificate are attached.
     Files {
-        /// Which are, in the order of [`HelperPolicy::credentials`].
+        /// Presence of each file, in the order of [`HelperPolicy::credentials`].
         presence: Vec<bool>,
     },
-    /// It cannot be done.
+    /// The request failed with this error.
     Failed {
         errno: i32,
     },
-    /// It is not done.
+    /// The request violates the policy.
     Refused {
         reason: String,
     },
 }
 
-/// The answer of the account process for a user id, as bytes of a pipe that comes with the id.
+/// Answer of the account process for a user id, as bytes of a pipe that accompanies the id.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FoundAccount {
     Account(UserIds),
-    /// There is none, or the database cannot be asked.
+    /// Unknown user, or the account database cannot be queried.
     Nothing {
         reason: String,
     },

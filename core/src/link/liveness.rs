@@ -1,10 +1,10 @@
 //! Liveness of the process at the other end of a local link; no I/O.
 //!
 //! ```text
-//! heard of ── half the limit ──▶ asked ── half the limit ──▶ silent, unless it is seen to be busy
+//! last contact ── half the limit ──▶ asked ── half the limit ──▶ silent, unless the process is seen to be busy
 //! ```
-//! Whatever comes over the link is a sign of life, so nothing is asked while there is traffic. Both the
-//! question and the answer go through the loops that do the work: a process that answers can do more.
+//! Any traffic on the link is a sign of life, so nothing is asked while there is traffic. Both the question and the
+//! answer go through the loops that do the work: a process that answers is able to do its work.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 use crate::job::clock::Moment;
 use crate::job::stepped_timeout::SteppedTimeout;
 
-/// How long a process may be silent without an agent: twice the default heartbeat.
+/// Longest accepted silence of a process without an agent: twice the default heartbeat.
 pub const SILENCE: Duration = Duration::from_secs(10);
 
-/// How long a process may be silent that works, or waits for a file system. On a machine that swaps
-/// everybody is slow; to end a job of days for that would be worse than to wait.
+/// Longest accepted silence of a process that works, or waits for a file system. On a machine that swaps every process
+/// is slow, and the loss of a long job would be worse than a delay.
 pub const BUSY_LIMIT: Duration = Duration::from_secs(60);
 
 /// Liveness messages of both ends of a link, in frames of class
@@ -26,30 +26,30 @@ pub const BUSY_LIMIT: Duration = Duration::from_secs(60);
 pub enum LivenessMessage {
     /// Asks the other end for a sign of life.
     Ask,
-    /// Lives.
+    /// Sign of life; the answer to [`Ask`](Self::Ask).
     Alive {
         /// From an agent: how long it lets others be silent, and may be silent itself.
         silence: Option<Duration>,
     },
 }
 
-/// The required action.
+/// Action that the monitor requires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LivenessAction {
-    /// Nothing for now.
+    /// Do nothing for now.
     Fine,
-    /// Ask it.
+    /// Send [`LivenessMessage::Ask`] to the process.
     Ask,
-    /// It does not respond any more.
+    /// The process does not respond any more.
     Silent,
 }
 
-/// See the module.
+/// Last contact with a process, and the pending question to it.
 #[derive(Clone, Copy, Debug)]
 pub struct LivenessMonitor {
     limit: Duration,
     last_contact: Moment,
-    /// It was asked, and may take so long.
+    /// Timeout of the pending question; `None` without one.
     probe_timeout: Option<SteppedTimeout>,
 }
 
@@ -63,23 +63,23 @@ impl LivenessMonitor {
         }
     }
 
-    /// How long it may be silent.
+    /// Returns the longest accepted silence.
     pub fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// It may be silent for so long from now on.
+    /// Changes the longest accepted silence.
     pub fn set_limit(&mut self, limit: Duration) {
         self.limit = limit;
     }
 
-    /// It has given a sign of life.
+    /// Notes a sign of life.
     pub fn on_contact(&mut self, now: Moment) {
         self.last_contact = now;
         self.probe_timeout = None;
     }
 
-    /// When [`tick`](Self::look) has something to do next.
+    /// Returns the time at which [`tick`](Self::tick) is due.
     pub fn next_deadline(&self) -> Moment {
         match &self.probe_timeout {
             Some(patience) => patience.next(),
@@ -87,8 +87,8 @@ impl LivenessMonitor {
         }
     }
 
-    /// Time has passed, and all available input has been read. `busy` says whether the process is
-    /// seen to do something.
+    /// Handles the deadlines that have passed, after all available input was read. `busy` tests whether the process is
+    /// active.
     pub fn tick(&mut self, now: Moment, busy: impl FnOnce() -> bool) -> LivenessAction {
         let Some(patience) = &mut self.probe_timeout else {
             if now < self.next_deadline() {

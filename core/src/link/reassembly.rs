@@ -1,4 +1,4 @@
-//! Messages over frames: long ones are cut, and put together where they arrive.
+//! Splits long messages into frames, and reassembles them at their destination.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ impl Envelope {
     }
 }
 
-/// The headers of a message's frames, each with its part of the message; one at least.
+/// Returns the headers of a message's frames, each with its part of the message; at least one.
 pub fn cut(envelope: Envelope, message: &[u8]) -> impl Iterator<Item = (Header, &[u8])> {
     let mut rest = Some(message);
     std::iter::from_fn(move || {
@@ -81,7 +81,7 @@ pub fn gathered<M: PartialEq>(
 /// Frames that are being written.
 struct Frames<'a> {
     envelope: Envelope,
-    /// Where the frame that is being filled starts.
+    /// Start of the incomplete frame.
     start: usize,
     out: &'a mut Vec<u8>,
 }
@@ -135,7 +135,7 @@ impl Flavor for Frames<'_> {
     }
 }
 
-/// What of messages has arrived.
+/// Parts of messages that have arrived so far.
 #[derive(Debug)]
 pub struct Reassembly {
     parts: BTreeMap<Envelope, Parts>,
@@ -172,8 +172,7 @@ impl Default for Reassembly {
 }
 
 impl Reassembly {
-    /// Nothing has arrived. A message may have `message_max` bytes, the unfinished ones `total_max`
-    /// together.
+    /// Creates an empty reassembly. A message may have `message_max` bytes, the incomplete ones `total_max` together.
     pub fn new(message_max: usize, total_max: usize) -> Self {
         Self {
             parts: BTreeMap::new(),
@@ -216,7 +215,7 @@ impl Reassembly {
         Ok(None)
     }
 
-    /// Drops incomplete messages from there: no more input will come.
+    /// Drops incomplete messages of a source that sends no further input.
     pub fn source_lost(&mut self, from: FrameAddress) {
         self.parts.retain(|envelope, parts| {
             let lost = envelope.from == from;

@@ -1,28 +1,26 @@
-//! Which way the frames of one launch go at one agent, and what the loss of a neighbour means.
+//! Routes the frames of one launch at one agent, and computes the effect of a lost neighbour. No I/O.
 //!
 //! ```text
-//!               up: the launcher, the entry agent, or the parent
-//!                │
-//!   step ─── this agent        (the entry agent of a launch whose root is another one has no step
-//!              │    │           and one child: the root)
-//!            children
+//! up: the launcher, the entry agent, or the parent
+//! │
+//! step ─── this agent        (the entry agent of a launch whose root is another one has no step
+//! │    │           and one child: the root)
+//! children
 //! ```
 //!
-//! - A frame goes from neighbour to neighbour along the tree; one to every node goes to all
-//!   neighbours but the one it came from, so each node gets it once and its source does not. One of
-//!   the step to its children becomes one to each of them here.
-//! - The source in a local neighbour's frames is ignored: those of a step come from its node, those
-//!   of a launcher from the launcher. What another agent brings must come from its side of the
-//!   tree.
-//! - The loss of a child is the loss of all nodes behind it. Each node is reported at most once as
-//!   lost with its agent, and frames to lost nodes are dropped. That its agent answers again changes nothing and is
-//!   passed on.
-//! - Nodes that join are children of the root's agent. The entry agent passes on reports about
-//!   them; for all others a node they do not know is one that joined, above them.
-//! - When the link upwards is lost, the step is notified, the children are closed, and when the
-//!   step has ended and the children have answered, nothing of the launch is left.
+//! - A frame goes from neighbour to neighbour along the tree. A frame to every node goes to all neighbours except its
+//! source, so each node gets it once and its source does not. A frame of the step to its children becomes one to each
+//! of them here.
+//! - The source in a local neighbour's frames is ignored: those of a step come from its node, those of a launcher from
+//! the launcher. A frame from another agent must come from that agent's side of the tree.
+//! - The loss of a child is the loss of all nodes behind it. Each node is reported at most once as lost with its agent,
+//! and frames to lost nodes are dropped. A later answer of its agent changes nothing and is passed on.
+//! - Nodes that join are children of the root's agent. The entry agent passes on reports about them; all other agents
+//! treat an unknown node as one that joined, above them.
+//! - When the upward link is lost, the step is notified and the children are closed. When the step has ended and the
+//! children have answered, nothing of the launch is left.
 //!
-//! Left to others: queues, and when a link counts as lost.
+//! Left to others: queues, and the decision that a link is lost.
 
 #[cfg(test)]
 mod tests;
@@ -35,12 +33,12 @@ use super::liveness::LivenessMessage;
 use super::routing_tree::RoutingTree;
 use crate::job::ids::NodeId;
 
-/// A frame of class Carried on its way. Its body is not looked into.
+/// Frame of class Carried on its way. Its body is not parsed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RoutedFrame<B> {
     pub to: FrameAddress,
     pub from: FrameAddress,
-    /// The message goes on in the next packet of the same source.
+    /// Whether the message continues in the next frame of the same source.
     pub more: bool,
     /// The message, or a part of it; at most [`BODY_MAX`](super::frame::BODY_MAX) bytes.
     pub body: B,
@@ -49,27 +47,27 @@ pub struct RoutedFrame<B> {
 /// Nodes that take no part in a launch, or no longer do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeLoss {
-    /// Which. The first is the one that failed, the others are behind it in the tree.
+    /// Lost nodes. The first one failed; the others are behind it in the tree.
     pub nodes: Vec<NodeId>,
     /// One line for people.
     pub reason: String,
-    /// The node's step has ended; its agent lives and goes on carrying.
+    /// Whether only the node's step has ended; its agent continues to route frames.
     pub step: bool,
 }
 
-/// Nodes that are to join.
+/// Nodes that will join.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GrowthRequest<B> {
-    /// They get the next numbers.
+    /// Nodes that get the next numbers.
     pub members: Vec<NodeAddress>,
-    /// What their steps need to know.
+    /// Launch description for the steps of these nodes.
     pub description: B,
 }
 
 /// A neighbour of an agent in a launch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Neighbour {
-    /// The launcher or agent from which the launch came.
+    /// Launcher or agent from which the launch came.
     Up,
     /// The process that runs the launch on this node.
     Step,
@@ -77,7 +75,7 @@ pub enum Neighbour {
     Child(NodeId),
 }
 
-/// Where this agent is in a launch.
+/// Position of this agent in a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TreePosition {
     /// Above the root: the launcher is connected here, node 0 is elsewhere.
@@ -89,7 +87,7 @@ pub enum TreePosition {
 }
 
 impl TreePosition {
-    /// The node this agent has a step for.
+    /// Returns the node for which this agent has a step.
     pub fn node(self) -> Option<NodeId> {
         match self {
             Self::Entry => None,
@@ -99,12 +97,12 @@ impl TreePosition {
     }
 }
 
-/// What happened.
+/// Input of the router.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RouterEvent<B> {
     /// A neighbour brought a frame.
     Carried(Neighbour, RoutedFrame<B>),
-    /// A child's agent says that nodes at or below it are lost.
+    /// A child's agent reports lost nodes: itself or nodes below it.
     Reported(NodeId, NodeLoss),
     /// The link to a child could not be made, or has ended.
     ChildGone {
@@ -114,30 +112,30 @@ pub enum RouterEvent<B> {
     },
     /// The agent of a child whose link has ended answers again.
     Back(NodeReturned),
-    /// A child's agent says that of one below it.
+    /// A child's agent reports that the agent of a lost node below it answers again.
     ReportedBack(NodeId, NodeReturned),
     /// The step has ended.
     StepGone { reason: String },
-    /// A local neighbour wants to hear that this agent lives, or says that it lives itself.
+    /// A local neighbour asks for a sign of life, or gives one.
     Signed(Neighbour, LivenessMessage),
-    /// The launcher, or the agent above, wants nodes to join.
+    /// The launcher, or the agent above, requests nodes to join.
     Grow(GrowthRequest<B>),
     /// The link to the launcher or the agent above has ended.
     UpGone { reason: String },
 }
 
-/// What to do.
+/// Output of the router: an action for its driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RouterAction<B> {
     /// Queue a frame for a neighbour.
     Send(Neighbour, RoutedFrame<B>),
-    /// Tell a local neighbour that this agent lives.
+    /// Answer a local neighbour's request for a sign of life.
     Answer(Neighbour),
     /// To the launcher or the agent above.
     Report(NodeLoss),
-    /// The same, that a lost node's agent answers again.
+    /// Report upwards that a lost node's agent answers again.
     ReportBack(NodeReturned),
-    /// Tell the step that nobody is above any more.
+    /// Notify the step of the loss of the upward link.
     Orphan(String),
     /// Contact the agents of nodes that join, from this number on.
     Join(NodeId, GrowthRequest<B>),
@@ -165,8 +163,8 @@ pub struct Router {
 }
 
 impl Router {
-    /// A launch that begins: every neighbour there is counts as connected, so that frames can be
-    /// queued for it.
+    /// Creates the router of a launch. Every existing neighbour counts as connected, so that frames can be queued for
+    /// it.
     pub fn new(place: TreePosition, tree: RoutingTree) -> Self {
         let mut router = Self {
             place,
@@ -184,12 +182,12 @@ impl Router {
         router
     }
 
-    /// Where this agent is.
+    /// Returns the position of this agent in the launch.
     pub fn place(&self) -> TreePosition {
         self.place
     }
 
-    /// The nodes whose agents this agent contacts.
+    /// Returns the nodes whose agents this agent contacts.
     pub fn child_nodes(&self) -> Vec<NodeId> {
         match self.place.node() {
             None => vec![NodeId(0)],
@@ -197,7 +195,7 @@ impl Router {
         }
     }
 
-    /// Takes what happened and says what to do, in this order.
+    /// Handles an event, and appends the resulting actions in their order.
     pub fn handle<B: Clone>(&mut self, event: RouterEvent<B>, out: &mut Vec<RouterAction<B>>) {
         match event {
             RouterEvent::Carried(from, packet) => self.carry(from, packet, out),
@@ -263,7 +261,7 @@ impl Router {
         }
         match packet.to {
             FrameAddress::EveryNode => self.broadcast(from, &packet, out),
-            // A step does not know when a node that joins becomes a neighbour of its agent.
+            // A step does not know when a joining node becomes a neighbour of its agent.
             FrameAddress::Children if from == Neighbour::Step => {
                 let node = self.place.node();
                 let first = node
@@ -292,7 +290,7 @@ impl Router {
         }
     }
 
-    /// As whom a local neighbour speaks.
+    /// Returns the source address of a local neighbour's frames.
     fn own_name(&self, neighbour: Neighbour) -> Option<FrameAddress> {
         match (neighbour, self.place) {
             (Neighbour::Up, TreePosition::Entry | TreePosition::EntryAndRoot) => {
@@ -312,7 +310,7 @@ impl Router {
         }
     }
 
-    /// On which side of this agent a node is.
+    /// Returns the side of this agent on which a node is.
     fn side(&self, node: NodeId) -> Option<Neighbour> {
         let known = node.0 < self.tree.nodes();
         match self.place {
@@ -426,7 +424,7 @@ impl Router {
         self.side(node) == Some(Neighbour::Child(child))
     }
 
-    /// Only of a node whose loss was reported.
+    /// Passes on the return of a node whose loss was reported.
     fn back<B>(&self, returned: NodeReturned, out: &mut Vec<RouterAction<B>>) {
         if self.up && self.reported_losses.contains(&returned.node) {
             out.push(RouterAction::ReportBack(returned));

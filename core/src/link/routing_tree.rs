@@ -11,7 +11,7 @@ use crate::job::ids::NodeId;
 
 pub use crate::job::spec::{STAR_LIMIT, TREE_WIDTH as WIDTH};
 
-/// How wide the trees of a launch are.
+/// Shape of the trees of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TreeShape {
     /// Up to this many nodes are a star.
@@ -21,7 +21,7 @@ pub struct TreeShape {
 }
 
 impl TreeShape {
-    /// The tree over this number of nodes.
+    /// Returns the tree over this number of nodes.
     pub fn build_tree(self, nodes: u32) -> RoutingTree {
         RoutingTree::new(nodes, self.star_limit, self.width)
     }
@@ -39,14 +39,14 @@ impl Default for TreeShape {
 /// A tree over nodes `0 … nodes - 1`, rooted at node 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RoutingTree {
-    /// Those in heap order; the others joined later.
+    /// Number of nodes in heap order; the others joined later.
     first: u32,
     nodes: u32,
     width: u32,
 }
 
 impl RoutingTree {
-    /// A star of up to `star_limit` nodes, a tree of this `width` (at least 2) of more.
+    /// Creates a star of up to `star_limit` nodes, or a tree of this `width` (at least 2) of more.
     pub fn new(nodes: u32, star_limit: u32, width: u32) -> Self {
         let width = match nodes <= star_limit {
             true => nodes.max(2),
@@ -59,7 +59,7 @@ impl RoutingTree {
         }
     }
 
-    /// The same with the nodes that have joined, `nodes` in all, which are never fewer.
+    /// Returns the tree with the nodes that have joined; `nodes` is their new total, which never falls.
     pub fn grown(self, nodes: u32) -> Self {
         Self {
             nodes: nodes.max(self.nodes),
@@ -67,12 +67,12 @@ impl RoutingTree {
         }
     }
 
-    /// Number of nodes.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> u32 {
         self.nodes
     }
 
-    /// The node above; `None` for the root.
+    /// Returns the node above; `None` for the root.
     pub fn parent(&self, node: NodeId) -> Option<NodeId> {
         let before = node.0.checked_sub(1)?;
         match node.0 < self.first {
@@ -81,7 +81,7 @@ impl RoutingTree {
         }
     }
 
-    /// The nodes below, ascending.
+    /// Returns the nodes below, ascending.
     pub fn children(&self, node: NodeId) -> impl Iterator<Item = NodeId> + use<> {
         let joined = match node {
             NodeId(0) => self.first..self.nodes,
@@ -90,14 +90,14 @@ impl RoutingTree {
         self.first_children(node).chain(joined.map(NodeId))
     }
 
-    /// The nodes below that were there when the launch began, ascending.
+    /// Returns the nodes below that the launch had at its start, ascending.
     pub fn first_children(&self, node: NodeId) -> impl Iterator<Item = NodeId> + use<> {
         let first = u64::from(node.0) * u64::from(self.width) + 1;
         let end = (first + u64::from(self.width)).min(u64::from(self.first));
         (first..end).map(|child| NodeId(u32::try_from(child).expect("below the number of nodes")))
     }
 
-    /// The child of `at` that leads to `to`; `None` when `to` is not below `at`.
+    /// Returns the child of `at` that leads to `to`; `None` when `to` is not below `at`.
     pub fn child_towards(&self, at: NodeId, to: NodeId) -> Option<NodeId> {
         let mut step = to;
         loop {
@@ -109,7 +109,7 @@ impl RoutingTree {
         }
     }
 
-    /// A node and all below it, the node first.
+    /// Returns a node and all below it, the node first.
     pub fn subtree(&self, node: NodeId) -> Vec<NodeId> {
         let mut found = vec![node];
         let mut next = 0;

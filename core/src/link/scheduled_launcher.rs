@@ -1,5 +1,5 @@
-//! What an agent hands to the launcher that it starts for a scheduler, `wireup launch`: the job, and where
-//! orders come from. The launcher reports the job's progress on its standard output as [records](crate::record).
+//! Job that an agent passes to the launcher that it starts for a scheduler (`wireup launch`), and the source of orders
+//! to that launcher. The launcher reports the job's progress on its standard output as [records](crate::record).
 
 use std::ffi::OsString;
 
@@ -19,26 +19,26 @@ pub const JOB: i32 = 4;
 /// Most bytes of a job: far more than the arguments and variables of any have.
 pub const JOB_MAX: u64 = 256 * 1024 * 1024;
 
-/// Why a launcher cannot read the job that its agent describes.
+/// Error: a launcher cannot read the job description of its agent.
 #[derive(Debug, thiserror::Error)]
 pub enum DescriptionError {
-    /// It is another version's.
+    /// Description in another version's format.
     #[error(
         "the agent that starts this launcher speaks link version {0}, and this is wireup with link version \
          {VERSION}; restart the agent with the wireup that is installed"
     )]
     Version(u32),
-    /// It is none.
+    /// Bytes that are not a job description.
     #[error("the job that the agent describes cannot be read: {0}")]
     Garbage(#[from] DecodeError),
 }
 
-/// A job as a file for a launcher: the version comes first, whatever follows it.
+/// Encodes a job as a file for a launcher: the version comes first, whatever follows it.
 pub fn describe(job: &JobSpec) -> Vec<u8> {
     encode(&(VERSION, job))
 }
 
-/// The job of a file that [`describe`] has written.
+/// Decodes the job of a file from [`describe`].
 ///
 /// # Errors
 /// [`DescriptionError`].
@@ -49,7 +49,8 @@ pub fn read(file: &[u8]) -> Result<JobSpec, DescriptionError> {
     }
 }
 
-/// What the process list shows of a job behind the command: programs with their arguments, and `:` between them.
+/// Returns the text that the process list shows behind the command: programs with their arguments, and `:` between
+/// them.
 pub fn shown(job: &JobSpec) -> Vec<OsString> {
     let apps: Vec<&[OsString]> = job.apps.iter().map(|app| &*app.argv).collect();
     apps.join(&OsString::from(":"))

@@ -1,4 +1,4 @@
-//! Where an agent listens for the users of its node: the same answer for agents and launchers.
+//! Address at which an agent listens for the users of its node; agents and launchers compute the same one.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,10 @@ pub const OF_SYSTEM: &str = "/run/wireup/agent.sock";
 /// starts root's steps for such connections only: other commands of root connect as well.
 pub const LAUNCHER_END: &[u8] = b"wireup-launcher-";
 
-/// Where an agent that runs as `user` listens; `runtime` is its `XDG_RUNTIME_DIR`.
+/// Returns the socket of an agent that runs as `user`; `runtime` is its `XDG_RUNTIME_DIR`.
 ///
-/// The owner of directory and socket is not checked: in `/tmp` another user may have been first. An
-/// agent refuses a directory that is not its own, and a launcher asks the kernel which user
-/// answers.
+/// The owner of directory and socket is not checked: in `/tmp` another user may have created them before. An agent
+/// refuses a directory that is not its own, and a launcher gets the user of the answering process from the kernel.
 pub fn agent_socket(user: UserId, runtime: Option<&OsStr>) -> PathBuf {
     match (user, runtime) {
         (UserId(0), _) => OF_SYSTEM.into(),
@@ -29,7 +28,7 @@ pub fn agent_socket(user: UserId, runtime: Option<&OsStr>) -> PathBuf {
     }
 }
 
-/// Where a launcher of `user` looks for an agent, the user's own first.
+/// Returns the sockets at which a launcher of `user` searches for an agent, the user's own first.
 pub fn candidates(user: UserId, runtime: Option<&OsStr>) -> Vec<PathBuf> {
     let mut paths = vec![agent_socket(user, runtime)];
     if user != UserId(0) {

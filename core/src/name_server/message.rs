@@ -1,4 +1,4 @@
-//! Messages between a launch and the rendezvous.
+//! Messages between a launch and the name server.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,33 +6,33 @@ use crate::job::ids::Nspace;
 use crate::job::octets;
 use crate::names::name_server_requests::{NameServerReply, NameServerRequest};
 
-/// From a launch.
+/// Message from a launch to the name server.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NameServerCommand {
     /// For the shared store.
     Store(NameServerRequest),
-    /// For the launch of a job. It waits for a launch of which the rendezvous has not heard yet.
+    /// Pass a message on to the launch of a job. It waits for a launch that is not connected yet.
     Relay {
         /// The jobs of the sending launch.
         sender_jobs: Vec<Nspace>,
         to: Nspace,
-        /// What; nothing for the rendezvous.
+        /// Message, which the name server does not parse.
         #[serde(with = "octets")]
         body: Vec<u8>,
     },
 }
 
-/// To a launch.
+/// Message from the name server to a launch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NameServerReport {
-    /// The first message: the launch is one of those that meet here.
+    /// The first message: the launch is connected.
     Welcome,
     /// From the shared store.
     Store(NameServerReply),
     Relayed {
         /// One of its jobs.
         from: Nspace,
-        /// As in [`NameServerCommand::Relay`].
+        /// Message, as in [`NameServerCommand::Relay`].
         #[serde(with = "octets")]
         body: Vec<u8>,
     },

@@ -24,18 +24,18 @@ struct HeldRelay {
     body: Vec<u8>,
 }
 
-/// See the module.
+/// Launch of each job, and messages that wait for a job.
 #[derive(Debug, Default)]
 pub(super) struct LaunchRelay {
     of_job: BTreeMap<Nspace, ClientId>,
     waiting: Vec<HeldRelay>,
-    /// Launches that have said something to each other.
+    /// Pairs of launches that have exchanged messages.
     peers: BTreeSet<(ClientId, ClientId)>,
     ended_jobs: BTreeSet<Nspace>,
 }
 
 impl LaunchRelay {
-    /// A launch is known to have a job.
+    /// Notes that a launch has a job.
     pub(super) fn is_of(&mut self, client: ClientId, job: &Nspace) {
         if !self.of_job.contains_key(job) {
             self.of_job.insert(job.clone(), client);

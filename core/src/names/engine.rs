@@ -41,7 +41,7 @@ pub struct NameEngine<T> {
     asking: BTreeMap<NodeRequestNumber, (Proc, T)>,
     /// Ranks of this node that have ended.
     ended_ranks: BTreeMap<Proc, AppNum>,
-    /// Those not yet reported to the head node.
+    /// Ends of processes that were not yet reported to the head node.
     unreported_ends: Vec<(Proc, AppNum)>,
     /// Whether ends are reported to the head node.
     tells: bool,
@@ -51,7 +51,7 @@ pub struct NameEngine<T> {
 }
 
 impl<T> NameEngine<T> {
-    /// The engine of `node`; the store is on `head`.
+    /// Creates the engine of `node`; the table is on `head`.
     pub fn new(node: NodeId, head: NodeId, nodes: u32) -> Self {
         Self {
             node,
@@ -68,8 +68,8 @@ impl<T> NameEngine<T> {
         }
     }
 
-    /// The launch has a new number of nodes. The head node asks those that joined to report
-    /// ranks that end, if the others were.
+    /// Sets the new number of nodes. The head node requests those that joined to report ranks that end, if the others
+    /// were requested to.
     pub fn grow(&mut self, nodes: u32, cx: &mut NameContext<'_, T>) {
         let joined = (self.nodes..nodes).map(NodeId);
         self.nodes = nodes;
@@ -82,7 +82,7 @@ impl<T> NameEngine<T> {
         }
     }
 
-    /// A process of this node asks.
+    /// Starts a request of a process of this node.
     pub fn start_request(
         &mut self,
         who: NameRequester,
@@ -120,7 +120,7 @@ impl<T> NameEngine<T> {
         });
     }
 
-    /// A message of another node's engine.
+    /// Handles a message of another node's engine.
     pub fn message(&mut self, from: NodeId, message: NameMessage, cx: &mut NameContext<'_, T>) {
         // Its last messages may arrive after its ranks were counted as ended.
         if self.lost_nodes.contains(&from) {
@@ -165,7 +165,7 @@ impl<T> NameEngine<T> {
         }
     }
 
-    /// A rank of this node has ended.
+    /// Handles the end of a rank of this node.
     pub fn rank_ended(&mut self, proc: Proc, app: AppNum, cx: &mut NameContext<'_, T>) {
         self.ended_ranks.insert(proc.clone(), app);
         let left: Vec<NodeRequestNumber> = self
@@ -186,7 +186,7 @@ impl<T> NameEngine<T> {
         }
     }
 
-    /// A node is gone for good, and with it these ranks.
+    /// Handles the loss of a node with these ranks.
     pub fn node_lost(
         &mut self,
         node: NodeId,
@@ -211,7 +211,7 @@ impl<T> NameEngine<T> {
         }
     }
 
-    /// Time has passed.
+    /// Handles the deadlines that have passed.
     pub fn tick(&mut self, cx: &mut NameContext<'_, T>) {
         let mut answers = Vec::new();
         if let Some(head) = &mut self.at_head {
@@ -220,12 +220,12 @@ impl<T> NameEngine<T> {
         self.deliver(answers, cx);
     }
 
-    /// When [`tick`](Self::tick) is due.
+    /// Returns the time at which [`tick`](Self::tick) is due.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.at_head.as_ref()?.store.next_deadline()
     }
 
-    /// The job ends: all waiting and later requests fail.
+    /// Fails all waiting and later requests, at the end of the job.
     pub fn tear_down(&mut self, cx: &mut NameContext<'_, T>) {
         let mut answers = Vec::new();
         if let Some(mut head) = self.at_head.take() {

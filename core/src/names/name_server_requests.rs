@@ -20,14 +20,14 @@ impl From<u64> for NodeRequestNumber {
 /// Names a request in the whole launch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct NameRequestId {
-    /// The node that asks.
+    /// Node of the request.
     pub node: NodeId,
-    /// Its number for the request.
+    /// Number of the request on its node.
     pub serial: NodeRequestNumber,
 }
 
 impl NameRequestId {
-    /// Of no request.
+    /// Id that belongs to no request.
     pub const NOBODY: Self = Self {
         node: NodeId(0),
         serial: NodeRequestNumber(0),
@@ -37,7 +37,7 @@ impl NameRequestId {
 /// To the shared store.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NameServerRequest {
-    /// A process asks; one [`NameServerReply`] follows.
+    /// Request of a process; one [`NameServerReply`] follows.
     Ask {
         ticket: NameRequestId,
         who: NameRequester,

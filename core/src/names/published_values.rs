@@ -1,4 +1,4 @@
-//! The published values, in the order in which they came.
+//! Published values, in the order of their publication.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -33,7 +33,7 @@ impl PublishedValue {
         self.persistence == Persistence::FirstRead || self.reads == Some(NonZeroU32::MIN)
     }
 
-    /// What is left of its limits.
+    /// Returns the remaining lifetime and number of reads.
     pub(super) fn limits(&self, now: Moment) -> ValueLimits {
         ValueLimits {
             expires: self.expires.map(|at| at.0.saturating_sub(now.0)),
@@ -45,9 +45,9 @@ impl PublishedValue {
         self.key.len() + self.data.bytes().len()
     }
 
-    /// Rule: the publisher's range says which processes may see a value, the requester's range
-    /// whose values it looks for. Both must match, and so must the user. Source: retrieval rules
-    /// for published data of the PMIx standard.
+    /// Whether a requester can see the value. Rule: the publisher's range restricts the processes that see a value, and
+    /// the requester's range the publishers that are searched. Both must match, and so must the user. Source: retrieval
+    /// rules for published data of the PMIx standard.
     fn is_visible(&self, to: &NameRequester, range: &NameRange) -> bool {
         self.owner.user == to.user
             && self.range.holds(&self.owner, to)
@@ -64,7 +64,7 @@ impl PublishedValue {
         nodes.contains(&self.owner.node) && !stays
     }
 
-    /// Whether a value of that range and owner would be found in the same place.
+    /// Whether a value of that range and owner would collide with this one.
     fn collides(&self, range: &NameRange, owner: &NameRequester) -> bool {
         self.owner.user == owner.user && self.range == *range && range.collides(&self.owner, owner)
     }
@@ -76,7 +76,7 @@ pub(super) struct PublishedValues {
     values: BTreeMap<ValueId, PublishedValue>,
     by_key: BTreeMap<Vec<u8>, Vec<ValueId>>,
     by_owner: BTreeMap<Proc, BTreeSet<ValueId>>,
-    /// Those that expire, the next first.
+    /// Values with an expiry, the next one first.
     expiring: BTreeSet<(Moment, ValueId)>,
     bytes: usize,
 }
@@ -129,7 +129,7 @@ impl PublishedValues {
         self.values.insert(id, value);
     }
 
-    /// The value that a requester means by a key.
+    /// Returns the value that a lookup of a key finds.
     pub(super) fn find(
         &self,
         to: &NameRequester,
@@ -177,7 +177,7 @@ impl PublishedValues {
         Some(value)
     }
 
-    /// A lookup has got a value that others may still get.
+    /// Counts a lookup of a value that others may still read.
     pub(super) fn count_read(&mut self, id: ValueId) {
         let reads = self
             .values
@@ -197,12 +197,12 @@ impl PublishedValues {
         }
     }
 
-    /// When [`expire`](Self::expire) has something to do next.
+    /// Returns the time at which [`expire`](Self::expire) is due.
     pub(super) fn next_expiry(&self) -> Option<Moment> {
         self.expiring.first().map(|(at, _)| *at)
     }
 
-    /// Everything of a user that other launches may see, by key.
+    /// Returns all values of a user that other launches may see, by key.
     pub(super) fn wide(&self, user: UserId) -> impl Iterator<Item = &PublishedValue> {
         let ids = self.by_key.values().flatten();
         let values = ids.map(|id| &self.values[id]);
@@ -220,8 +220,8 @@ impl PublishedValues {
         self.bytes -= value.cost();
     }
 
-    /// A value that was lent is there again, as old as it was. Its key may have been published anew
-    /// since: then the older one is found first.
+    /// Makes a reserved value available again, with its old age. If its key was published again since, lookups find the
+    /// older value first.
     pub(super) fn put_back(&mut self, id: ValueId, value: PublishedValue) {
         self.insert(id, value);
     }
@@ -234,7 +234,7 @@ impl PublishedValues {
         self.values.is_empty()
     }
 
-    /// Everything, in the order in which it came; nothing is left.
+    /// Takes all values, in the order of their publication.
     pub(super) fn drain(&mut self) -> Vec<PublishedValue> {
         self.by_key.clear();
         self.by_owner.clear();
@@ -279,8 +279,8 @@ impl PublishedValues {
         found
     }
 
-    /// Removes the value under a key in the range `Session`, whichever process of that user
-    /// published it.
+    /// Removes the value under a key in the range `Session`, independent of its publisher among the processes of that
+    /// user.
     pub(super) fn remove_in_session(&mut self, by: &NameRequester, key: &[u8]) -> bool {
         let taken = |id: &&ValueId| self.values[id].collides(&NameRange::Session, by);
         let id = self.under(key).iter().find(taken).copied();

@@ -15,21 +15,21 @@ use crate::job::proc::{Proc, RankOrWildcard};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NameRequester {
     pub proc: Proc,
-    /// Its node; the same number means the same node in the whole store.
+    /// Node of the requester; a number means the same node in the whole table.
     pub node: NodeId,
-    /// Its user. Values of another user are never visible.
+    /// User of the requester. Values of another user are never visible.
     pub user: UserId,
     pub app: AppNum,
-    /// Number of ranks of that context.
+    /// Number of ranks of the application context.
     pub app_size: u32,
 }
 
-/// Which processes may see a value, or whose values a lookup looks for.
+/// Processes that can see a value, or whose values a lookup searches.
 ///
 /// Source: `pmix_data_range_t` of the PMIx standard.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NameRange {
-    /// The resource manager itself. It publishes nothing and looks nothing up.
+    /// Resource manager itself, which does not publish or look up.
     Rm,
     /// Processes on the same node.
     Local,
@@ -37,7 +37,7 @@ pub enum NameRange {
     Namespace,
     /// Processes of the same session.
     Session,
-    /// Everybody.
+    /// Processes of all launches.
     Global,
     Custom(Arc<[(Nspace, RankOrWildcard)]>),
     ProcLocal,
@@ -48,35 +48,35 @@ pub enum NameRange {
 /// Source: `pmix_persistence_t` of the PMIx standard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Persistence {
-    /// Until it is withdrawn.
+    /// The value stays until a process unpublishes it.
     Indefinite,
-    /// Until a reader has received it.
+    /// The value stays until a reader has received it.
     FirstRead,
-    /// Until its publisher ends.
+    /// The value stays until its publisher ends.
     Proc,
-    /// Until every rank of its publisher's application context has ended.
+    /// The value stays until all ranks of its publisher's application context have ended.
     App,
-    /// Until the session ends.
+    /// The value stays until the session ends.
     Session,
 }
 
-/// When a value goes by itself, whatever its persistence: `NAMEPUB_EXPIRE` and `NAMEPUB_REFCOUNT` of the
+/// Limits of a value's lifetime, in addition to its persistence: `NAMEPUB_EXPIRE` and `NAMEPUB_REFCOUNT` of the
 /// name-publishing interface of MPICH.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ValueLimits {
     /// After this time from its publication.
     pub expires: Option<Duration>,
-    /// With this lookup.
+    /// Number of lookups after which the value is removed.
     pub reads: Option<NonZeroU32>,
 }
 
 impl ValueLimits {
-    /// Name of the info with the seconds after which a value goes.
+    /// Name of the info with the seconds after which a value is removed.
     pub const EXPIRE: &str = "NAMEPUB_EXPIRE";
-    /// Name of the info with the number of lookups with which it goes.
+    /// Name of the info with the number of lookups after which a value is removed.
     pub const REFCOUNT: &str = "NAMEPUB_REFCOUNT";
 
-    /// Limits of a value that goes after so many seconds or with so many lookups; `None` if that number of lookups is 0 or too large.
+    /// Creates the limits of a value; `None` if the number of lookups is 0 or too large.
     pub fn new(seconds: Option<u64>, reads: Option<u64>) -> Option<Self> {
         let reads = match reads {
             Some(reads) => Some(u32::try_from(reads).ok().and_then(NonZeroU32::new)?),
@@ -92,7 +92,7 @@ impl ValueLimits {
 /// A published value. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PublishedData {
-    /// A text, known to all protocols.
+    /// Text that all protocols can carry.
     Text(#[serde(with = "octets")] Arc<[u8]>),
     /// Anything else: for the store just bytes, for PMIx a typed value.
     Typed(#[serde(with = "octets")] Arc<[u8]>),
@@ -117,7 +117,7 @@ impl NameRange {
         }
     }
 
-    /// Of several values under a key the one with the narrowest range is meant.
+    /// Returns the width of the range. Of several values under a key, a lookup finds the one with the narrowest range.
     pub fn width(&self) -> u8 {
         match self {
             Self::ProcLocal => 0,
@@ -130,7 +130,7 @@ impl NameRange {
         }
     }
 
-    /// Whether a second value of this range under a key, by `one`, would be found in the place of that by `other`.
+    /// Whether a value of this range by `one` would collide with that by `other` under the same key.
     pub fn collides(&self, one: &NameRequester, other: &NameRequester) -> bool {
         match self {
             Self::Rm | Self::Session | Self::Global | Self::Custom(_) => true,
@@ -140,8 +140,8 @@ impl NameRange {
         }
     }
 
-    /// Whether it may hold processes of other launches than that of `own`'s job. A custom range that
-    /// names other jobs does, since it is not said here which jobs are of one launch.
+    /// Whether the range may contain processes of other launches than that of `own`'s job. A custom range with other
+    /// jobs does, since the launches of jobs are unknown here.
     fn is_wide(&self, own: &Nspace) -> bool {
         match self {
             Self::Session | Self::Global => true,
@@ -152,7 +152,7 @@ impl NameRange {
 }
 
 impl PublishedData {
-    /// The bytes of either.
+    /// Returns the bytes of either form.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Text(bytes) | Self::Typed(bytes) => bytes,
@@ -160,7 +160,7 @@ impl PublishedData {
     }
 }
 
-/// As an element of a list of [`octets`].
+/// Encoding as an element of a list of [`octets`].
 impl Octets for PublishedData {
     fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         self.serialize(to)
@@ -171,17 +171,16 @@ impl Octets for PublishedData {
     }
 }
 
-/// What a lookup can make use of; other values do not exist for it.
+/// Data types that the requester can receive; a lookup skips all other values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AcceptedData {
-    /// Every value.
     Anything,
     /// Texts up to a maximum number of bytes.
     Text(usize),
 }
 
 impl AcceptedData {
-    /// Whether a value is there for the lookup.
+    /// Whether the lookup can use a value.
     pub fn takes(self, data: &PublishedData) -> bool {
         match (self, data) {
             (Self::Anything, _) => true,
@@ -194,13 +193,13 @@ impl AcceptedData {
 /// Readiness to wait for values that are not there yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LookupWait {
-    /// The number of keys that is enough; 0 stands for all.
+    /// Number of keys that is enough; 0 means all.
     pub at_least: u64,
-    /// And no longer than this; `None` for no limit.
+    /// Timeout of the wait; `None` for no limit.
     pub timeout: Option<Duration>,
 }
 
-/// The values that a lookup asks for.
+/// Values that a lookup requests.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NameLookup {
     pub range: NameRange,
@@ -212,7 +211,7 @@ pub struct NameLookup {
     pub wait: Option<LookupWait>,
 }
 
-/// Whose values [`NameRequest::Unpublish`] removes.
+/// Publishers whose values [`NameRequest::Unpublish`] removes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum UnpublishScope {
     /// The requester's own: all, or those of one range.
@@ -223,24 +222,21 @@ pub enum UnpublishScope {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NameRequest {
-    /// Make values known, all or none of them.
+    /// Publish values, all or none of them.
     Publish {
-        /// Who may see them.
+        /// Processes that can see the values.
         range: NameRange,
-        /// Their lifetime.
         persistence: Persistence,
-        /// What ends it earlier.
+        /// Limits of the values' lifetime.
         limits: ValueLimits,
         /// The values under their keys.
         #[serde(with = "octets")]
         values: Vec<(Vec<u8>, PublishedData)>,
     },
-    /// Ask for values.
     Lookup(NameLookup),
-    /// Withdraw values.
     Unpublish {
         removal: UnpublishScope,
-        /// Which; all if empty.
+        /// Keys of the values; all if empty.
         #[serde(with = "octets")]
         keys: Vec<Vec<u8>>,
     },
@@ -262,15 +258,14 @@ impl NameRequest {
     }
 }
 
-/// A value as it is handed out.
+/// Published value in the answer to a lookup.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FoundName {
     #[serde(with = "octets")]
     pub key: Vec<u8>,
     pub owner: Proc,
     pub data: PublishedData,
-    /// It was for one reader only: the store has removed it and expects a
-    /// receipt.
+    /// Whether the value was for one reader only: the table has removed it and expects a receipt.
     pub once: bool,
 }
 
@@ -283,20 +278,19 @@ pub struct ListedName {
     pub data: PublishedData,
     pub range: NameRange,
     pub persistence: Persistence,
-    /// What is left of its limits.
+    /// Remaining lifetime and number of reads.
     pub limits: ValueLimits,
 }
 
 /// The answer to a [`NameRequest`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NameReply {
-    /// Published or withdrawn.
+    /// The values were published or unpublished.
     Done,
-    /// As much as was asked for.
     Found(Vec<FoundName>),
-    /// Some keys were found; values for one reader only are not included.
+    /// Values of some keys; values for one reader only are not included.
     Partial(Vec<FoundName>),
-    /// Nothing was done.
+    /// The request was refused, without an effect.
     Refused(NameRefusal),
     /// Everything there is, by key.
     Listed(Vec<ListedName>),
@@ -312,13 +306,13 @@ impl NameReply {
     }
 }
 
-/// Why a request was not carried out.
+/// Reason for which a request was refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum NameRefusal {
     /// The key is taken within that range.
     #[error("{} is published already", .0.escape_ascii())]
     Duplicate(#[serde(with = "octets")] Vec<u8>),
-    /// None of it is there.
+    /// None of the values exists.
     #[error("not found")]
     NotFound,
     /// No or too many keys, or one that is empty or too long.
@@ -335,7 +329,7 @@ pub enum NameRefusal {
     /// The requester has ended.
     #[error("the requester has ended")]
     RequesterEnded,
-    /// The node that keeps the store is gone.
+    /// The head node is lost.
     #[error("the head node is lost")]
     HeadLost,
     /// The name server of all launches cannot be reached, or was lost.
@@ -349,7 +343,7 @@ pub enum NameRefusal {
     Unavailable(String),
 }
 
-/// The time at which a wait that starts now ends.
+/// Returns the time at which a wait that starts now ends.
 pub(super) fn deadline(wait: LookupWait, now: Moment) -> Option<Moment> {
     wait.timeout.map(|timeout| now + timeout)
 }

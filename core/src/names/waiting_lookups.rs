@@ -73,7 +73,7 @@ impl<T> WaitingLookups<T> {
         &self.waiters[&id]
     }
 
-    /// Those that wait for at least one of the keys, oldest first.
+    /// Returns the lookups that wait for at least one of the keys, oldest first.
     pub(super) fn for_keys<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> BTreeSet<WaiterId> {
         keys.filter_map(|key| self.by_key.get(key))
             .flatten()
@@ -81,13 +81,13 @@ impl<T> WaitingLookups<T> {
             .collect()
     }
 
-    /// Those of a process.
+    /// Returns the lookups of a process.
     pub(super) fn ids_of_proc(&self, proc: &Proc) -> Vec<WaiterId> {
         let ids = self.by_proc.get(proc).into_iter().flatten();
         ids.copied().collect()
     }
 
-    /// Those that have timed out.
+    /// Returns the lookups that have timed out.
     pub(super) fn expired(&self, now: Moment) -> Vec<WaiterId> {
         let over = self.deadlines.iter().take_while(|(at, _)| *at <= now);
         over.map(|(_, id)| *id).collect()
@@ -101,7 +101,7 @@ impl<T> WaitingLookups<T> {
         self.waiters.is_empty()
     }
 
-    /// Those of processes of these nodes.
+    /// Returns the lookups of processes on these nodes.
     pub(super) fn on_nodes(&self, nodes: &BTreeSet<NodeId>) -> Vec<WaiterId> {
         let waiters = self.waiters.iter();
         waiters

@@ -41,7 +41,7 @@ pub(super) struct NodeContext {
     pub policy: CollectivePolicy,
     /// Time of the event that is being handled.
     pub now: Moment,
-    /// Orders of this event, in the order in which they are to be executed.
+    /// Actions of this event, in the order of their execution.
     pub actions: Vec<NodeAction>,
     pub jobs: JobTable<NodeJob>,
     pub sidecar_link: SidecarLink,
@@ -54,7 +54,7 @@ pub(super) struct NodeContext {
     pub last_contact: Vec<Option<Moment>>,
     /// Processes of this node that have ended.
     pub exited: BTreeSet<GlobalRank>,
-    /// Nodes that are gone, or could not join.
+    /// Nodes that were lost or could not join.
     pub lost_nodes: BTreeSet<NodeId>,
     /// Number of name servers that the launch has lost: a message to an earlier one is not for the next.
     pub rendezvous_epoch: u32,
@@ -127,12 +127,12 @@ impl NodeContext {
         }
     }
 
-    /// The name of the launch: that of its first job.
+    /// Returns the initial job, which has the name of the launch.
     pub(super) fn launch(&self) -> &Arc<JobContext> {
         &self.jobs.first().context
     }
 
-    /// A job by its number.
+    /// Returns a job by its index.
     pub(super) fn job(&self, job: JobIndex) -> &Arc<JobContext> {
         let member = self.jobs.get(job);
         &member
@@ -140,24 +140,24 @@ impl NodeContext {
             .context
     }
 
-    /// The job of that name.
+    /// Returns the job with this nspace.
     pub(super) fn find_job(&self, nspace: &str) -> Option<(JobIndex, &NodeJob)> {
         let mut jobs = self.jobs.jobs().rev();
         jobs.find(|(_, member)| member.context.nspace.as_str() == nspace)
     }
 
-    /// The jobs of the launch that have not ended, in the order of their start.
+    /// Returns the jobs of the launch that have not ended, in the order of their start.
     pub(super) fn running_jobs(&self) -> impl Iterator<Item = (JobIndex, &Arc<JobContext>)> {
         let running = self.jobs.jobs().filter(|(_, job)| !job.is_over());
         running.map(|(number, job)| (number, &job.context))
     }
 
-    /// The name of a node, if it is known.
+    /// Returns the host name of a node, if known.
     pub(super) fn host_name(&self, node: NodeId) -> Option<&str> {
         self.facts.get(&JobIndex::INITIAL)?.host(node)
     }
 
-    /// PMI server of a process, and the place of the process in it.
+    /// Returns the PMI server of a process, and the process's local rank in it.
     pub(super) fn pmi_of(
         &mut self,
         at: NodeRank,
@@ -167,42 +167,42 @@ impl NodeContext {
         Some((job, local, server))
     }
 
-    /// PMI server of a process, read only.
+    /// Returns the PMI server of a process, read only.
     pub(super) fn pmi_server(&self, at: NodeRank) -> Option<(LocalRank, &pmi::PmiServer)> {
         let (job, local) = self.jobs.local_at(self.node, at)?;
         Some((local, self.jobs.get(job)?.pmi.as_ref()?))
     }
 
-    /// A process of this node.
+    /// Returns the global rank of a process of this node.
     pub(super) fn process(&self, at: NodeRank) -> GlobalRank {
         let process = self.jobs.process_at(self.node, at);
         process.expect("the driver uses positions of processes that live here")
     }
 
-    /// The PMIx name of a process.
+    /// Returns the PMIx name of a process.
     pub(super) fn name_of(&self, process: GlobalRank) -> proc::Proc {
         let (job, rank) = self.jobs.find(process).expect("a process of the launch");
         proc::Proc::new(self.job(job).nspace.clone(), rank)
     }
 
-    /// The process that libpmix names, if it is one of the launch.
+    /// Returns the process that libpmix names, if it is one of the launch.
     pub(super) fn find_process(&self, proc: &PmixProc) -> Option<GlobalRank> {
         let rank = proc.rank.rank()?;
         let (job, member) = self.find_job(std::str::from_utf8(proc.nspace.as_bytes()).ok()?)?;
         (rank.0 < member.context.process_map.size()).then(|| self.jobs.global(job, rank))
     }
 
-    /// The local number of a process that libpmix names.
+    /// Returns the node rank of a process that libpmix names, if it is on this node.
     pub(super) fn local_of(&self, proc: &PmixProc) -> Option<NodeRank> {
         self.local(self.find_process(proc)?)
     }
 
-    /// The local number of a process, if it is on this node.
+    /// Returns the node rank of a process, if it is on this node.
     pub(super) fn local(&self, process: GlobalRank) -> Option<NodeRank> {
         (self.jobs.node_of(process)? == self.node).then(|| self.jobs.node_rank(process))?
     }
 
-    /// The processes named in the order given, each once; `None` when some are not of this launch.
+    /// Returns the named processes in the given order, each once; `None` when some are not of this launch.
     pub(super) fn members(&self, procs: &[PmixProc]) -> Option<Vec<GlobalRank>> {
         let mut members = Vec::with_capacity(procs.len());
         for proc in procs {
@@ -258,7 +258,7 @@ impl NodeContext {
         self.control(&control)
     }
 
-    /// State of a rank's process-management interfaces.
+    /// Returns the state of a rank's process-management interfaces.
     pub(super) fn pmi_state(&self, rank: NodeRank) -> PmiState {
         let pmix = self.pmix_states[rank.index()];
         let pmi = self

@@ -39,10 +39,10 @@ use crate::pmix::upcall::{Notice, UpcallRequest};
 use crate::pmix::value::{DataRange, Info, PmixProc, Status, Value};
 use crate::pmix::wire::WireError;
 
-/// How the processes of a lost node are said to have ended.
+/// End that is reported for the processes of a lost node.
 const WITH_ITS_NODE: RankEnd = RankEnd::Signal(9);
 
-/// Routes what happens on a node to its services, and what one of them wants of another.
+/// Routes the events of a node to its services, and the effects of one service to another.
 pub(super) struct Dispatcher<'a> {
     pub(super) cx: &'a mut NodeContext,
     pub(super) services: &'a mut NodeServices,
@@ -51,7 +51,7 @@ pub(super) struct Dispatcher<'a> {
 impl Dispatcher<'_> {
     /// Carries out the effects that a service has left, before anything that follows in the event.
     pub(super) fn settle(&mut self) {
-        // The effects of an effect come before those that follow it.
+        // The effects of an effect are executed before those that follow it.
         for effect in std::mem::take(&mut self.cx.effects) {
             match effect {
                 NodeEffect::Pmi(job, effects) => self.pmi_effects(job, effects),
@@ -78,7 +78,6 @@ impl Dispatcher<'_> {
         }
     }
 
-    /// Handles one event.
     pub(super) fn dispatch(&mut self, event: NodeEvent<'_>) {
         let now = self.cx.now;
         match event {
@@ -279,7 +278,7 @@ impl Dispatcher<'_> {
         }
     }
 
-    /// The sidecar is lost: what waits for it is answered.
+    /// Answers the requests that wait for a lost sidecar.
     fn sidecar_lost(&mut self, is_running: bool) {
         self.services
             .groups
@@ -299,7 +298,7 @@ impl Dispatcher<'_> {
         self.settle();
     }
 
-    /// At the head node: a message of the name server.
+    /// Handles a message of the name server, at the head node.
     pub(super) fn on_name_server_message(&mut self, message: NameServerReport) {
         match message {
             // The launcher reports trouble.
@@ -319,7 +318,7 @@ impl Dispatcher<'_> {
         }
     }
 
-    /// At the head node: the rendezvous is lost.
+    /// Handles the loss of the name server, at the head node.
     pub(super) fn rendezvous_lost(&mut self) {
         self.cx.rendezvous_epoch += 1;
         self.services.names.shared_lost(self.cx);
@@ -327,7 +326,7 @@ impl Dispatcher<'_> {
         self.services.interlaunch.jobs_gone(None, self.cx);
     }
 
-    /// A tool that is attached here. It is one of the launch's session, and of no job.
+    /// Returns the requester for a tool that is attached here. It belongs to the launch's session, and to no job.
     pub(super) fn tool_as_requester(&self, name: &PmixProc) -> Option<NameRequester> {
         Some(NameRequester {
             proc: self.cx.tools.name_of(name)?,
@@ -338,14 +337,14 @@ impl Dispatcher<'_> {
         })
     }
 
-    /// The spawned job that a request is to register.
+    /// Returns the spawned job that a request registers.
     pub(super) fn registers(&self, id: RequestId) -> Option<JobIndex> {
         let mut requests = self.services.pending_registrations.iter();
         let request = requests.find(|(request, _)| *request == id);
         request.map(|(_, job)| *job)
     }
 
-    /// The sidecar has registered a spawned job, or cannot.
+    /// Handles the sidecar's reply to the registration of a spawned job.
     pub(super) fn job_registered(
         &mut self,
         id: RequestId,
@@ -370,7 +369,7 @@ impl Dispatcher<'_> {
         self.cx.order(NodeAction::Notify(report));
     }
 
-    /// All ranks of a spawned job have ended, on all nodes.
+    /// Handles the end of all ranks of a spawned job, on all nodes.
     pub(super) fn on_job_ended(&mut self, job: JobIndex) {
         let Some(member) = self.cx.jobs.get_mut(job) else {
             return;
@@ -423,7 +422,7 @@ impl Dispatcher<'_> {
         self.cx.stop_sidecar();
     }
 
-    /// A process of the launch has died, here or elsewhere.
+    /// Handles the death of a process of the launch, on any node.
     pub(super) fn on_process_died(&mut self, process: GlobalRank) {
         if let Some((job, rank)) = self.cx.jobs.find(process)
             && let Some(member) = self.cx.jobs.get_mut(job)
@@ -452,8 +451,7 @@ impl Dispatcher<'_> {
         }
     }
 
-    /// An event raised here: libpmix notifies this node's clients, and this function the other
-    /// nodes.
+    /// Sends an event that was raised here to the other nodes. libpmix notifies this node's clients.
     pub(super) fn forward(&mut self, event: Notification) {
         let everywhere = [
             DataRange::NAMESPACE,
@@ -475,7 +473,7 @@ impl Dispatcher<'_> {
         }
     }
 
-    /// An event of another node, or of the host itself.
+    /// Notifies the local processes of an event of another node, or of the host itself.
     pub(super) fn notify(&mut self, event: &Notification) {
         self.services.groups.observe(event, self.cx);
         self.settle();
@@ -489,7 +487,7 @@ impl Dispatcher<'_> {
         }
     }
 
-    /// A process speaks for a rank of this node in place of another one.
+    /// Begins an epoch for a restarted process of a rank of this node.
     pub(super) fn begin_epoch(&mut self, asker: KeyRequester) {
         if self.cx.node == HEAD {
             let epoch = self.next_epoch();
@@ -533,7 +531,7 @@ impl Dispatcher<'_> {
         self.pmi_effects(job, effects);
     }
 
-    /// `PMIx_Connect` and `PMIx_Disconnect`.
+    /// Starts the fence of a `PMIx_Connect` or `PMIx_Disconnect`.
     pub(super) fn connect_or_disconnect(
         &mut self,
         id: UpcallId,
@@ -566,15 +564,15 @@ impl Dispatcher<'_> {
                 collect: false,
                 status,
             },
-            // libpmix has its own timer, and a callback after it has fired uses freed memory: the
-            // answer must come first.
+            // libpmix has its own timer, and a callback after it has fired uses freed memory, so the answer must arrive
+            // first.
             timeout: self.cx.policy.timeout_or(given.map(|given| given * 3 / 4)),
             ticket: FenceRequester::Connect(id),
         };
         self.fence(input);
     }
 
-    /// Some local members have entered a barrier or ring, and others have not.
+    /// Starts the fence of a barrier or ring that some local members have entered.
     pub(super) fn on_barrier_begun(&mut self, job: JobIndex, collective: PmiCollective) {
         let (series, nodes) = self.cx.barrier_series(job, &collective);
         let input = FenceEvent::Begin {
@@ -689,7 +687,7 @@ impl Dispatcher<'_> {
         }
     }
 
-    /// All local members have entered a barrier or ring: fence with the other nodes.
+    /// Starts the fence of a barrier or ring that all local members have entered.
     fn pmi_fence(&mut self, job: JobIndex, collective: PmiCollective, contribution: Vec<u8>) {
         let (series, nodes) = self.cx.barrier_series(job, &collective);
         let contribution = FenceContribution {
@@ -707,7 +705,7 @@ impl Dispatcher<'_> {
         self.fence(input);
     }
 
-    /// A barrier of ranks of this node has ended without the fences, which wait for it no more.
+    /// Ends the fence of a barrier of ranks of this node, which has completed without the fence.
     fn on_local_barrier_complete(&mut self, job: JobIndex, collective: &PmiCollective) {
         let (series, nodes) = self.cx.barrier_series(job, collective);
         let contribution = FenceContribution {
@@ -725,7 +723,7 @@ impl Dispatcher<'_> {
         self.fence(input);
     }
 
-    /// Something came on one of the sidecar's sockets.
+    /// Handles the events from one of the sidecar's sockets.
     pub(super) fn sidecar_replied(&mut self, events: Result<Vec<SidecarEvent>, WireError>) {
         if !self.cx.sidecar.is_running() {
             return;
@@ -780,7 +778,7 @@ impl Dispatcher<'_> {
                 }
             }
             ControlReply::Init(Err(refusal)) | ControlReply::RegisterJob(Err(refusal)) => {
-                // A known cause has its own remedy.
+                // A text with a known cause contains its own remedy.
                 let remedy = match refusal.text.contains("; ") {
                     true => "",
                     false => "; see what it prints with -vv, or try another libpmix (--libpmix)",

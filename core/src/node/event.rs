@@ -23,12 +23,12 @@ use crate::pmix::sidecar_protocol::{ForkEnv, Hello};
 use crate::pmix::value::{Channels, DataRange, Info, PmixProc, Status};
 use crate::queries::{JobEnd, QueryId, QueryMessage};
 
-/// How the process of a sidecar ended.
+/// End of a sidecar's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SidecarEnd {
     /// With exit code 0.
     InOrder,
-    /// By SIGKILL, which says nothing about how another one would do.
+    /// By SIGKILL. Another sidecar may work.
     Killed,
     /// With another exit code, or by another signal.
     Failed,
@@ -38,16 +38,12 @@ pub enum SidecarEnd {
 #[derive(Debug)]
 pub enum NodeEvent<'a> {
     /// Bytes of a rank's PMI socket.
-    PmiReceived {
-        rank: NodeRank,
-        /// As read.
-        bytes: &'a [u8],
-    },
+    PmiReceived { rank: NodeRank, bytes: &'a [u8] },
     /// A rank has left `MPI_Finalize` without a finalize of PMI ([`NodeCore::sessions_beside`]).
     ///
     /// [`NodeCore::sessions_beside`]: crate::node::NodeCore::sessions_beside
     PmiFinalized { rank: NodeRank },
-    /// Another process is at the other end of a rank's PMI socket, and whether that knows group barriers.
+    /// Another process is connected to a rank's PMI socket; `has_groups` if it supports group barriers.
     PmiClient { rank: NodeRank, has_groups: bool },
     /// A rank's process was started.
     RankStarted { rank: NodeRank, pid: u32 },
@@ -55,18 +51,17 @@ pub enum NodeEvent<'a> {
     OutputRead {
         rank: NodeRank,
         channel: Channels,
-        /// As read; nothing at its end.
+        /// Output; empty at its end.
         bytes: &'a [u8],
     },
     /// The result for a piece of input ([`NodeAction::WriteStdin`]) for one of its ranks.
     StdinWritten {
-        /// The number it came with.
+        /// Number from the [`NodeAction::WriteStdin`].
         number: u64,
         rank: NodeRank,
-        /// What came of it.
         result: StdinWriteResult,
     },
-    /// A rank's process ended; everything it had sent was handed in before.
+    /// A rank's process ended; all data that it had sent was passed on before.
     RankEnded { rank: NodeRank, end: RankEnd },
     /// Bytes of the sidecar's control socket.
     ControlReceived(&'a [u8]),
@@ -76,7 +71,7 @@ pub enum NodeEvent<'a> {
     SidecarObserved(SidecarActivity),
     /// One of the sidecar's sockets has ended; its process may follow.
     SidecarClosed,
-    /// The sidecar's process ended; everything it had sent was handed in.
+    /// The sidecar's process ended; all data that it had sent was passed on before.
     SidecarEnded { how: String, end: SidecarEnd },
     /// A message of another node's core.
     Peer { from: NodeId, message: PeerMessage },
@@ -89,7 +84,7 @@ pub enum NodeEvent<'a> {
     StartsReported(QueryId),
     /// The answer to an [`NodeAction::MeasureMemory`].
     MemoryMeasured {
-        /// As it was there.
+        /// Number from the [`NodeAction::MeasureMemory`].
         query: QueryId,
         /// Bytes of memory that the sidecar uses.
         server: Option<u64>,
@@ -108,14 +103,14 @@ pub enum NodeEvent<'a> {
     JobsEnded(&'a [JobEnd]),
     /// All ranks of the launch have ended: stop the sidecar, answer whatever still waits.
     LaunchEnded,
-    /// Time has passed.
+    /// A deadline has passed ([`NodeCore::next_deadline`](crate::node::NodeCore::next_deadline)).
     Tick,
 }
 
 /// The result for a piece of input for a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StdinWriteResult {
-    /// It is in the rank's pipe.
+    /// Written to the rank's pipe.
     Done,
     /// The rank reads nothing any more, or does not run.
     Gone,
@@ -142,7 +137,7 @@ pub enum PeerMessage {
     Query(QueryMessage),
     /// An event raised by a process of the sending node.
     Notify(Arc<Notification>),
-    /// A process of the sending node has died. Only where the others go on.
+    /// A process of the sending node has died. Sent only if survivors continue.
     Died(GlobalRank),
     /// Part of passing output on.
     Output(IofPullMessage),
@@ -159,20 +154,17 @@ pub enum PeerMessage {
 pub struct Notification {
     pub code: Status,
     pub source: PmixProc,
-    /// The recipients.
     pub range: DataRange,
-    /// Details.
     pub infos: Vec<Info>,
 }
 
-/// What a process was seen to do.
+/// State of the sidecar's process when it was inspected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SidecarActivity {
-    /// It works, or waits for a device or file system.
+    /// Runs, or waits for a device or file system.
     Works,
-    /// It waits for something else.
+    /// Waits for something else.
     Waits,
-    /// It is stopped (SIGSTOP).
     Stopped,
 }
 
@@ -197,16 +189,16 @@ pub enum NodeAction {
     SendPeer { to: NodeId, message: PeerMessage },
     /// Deliver a message to the cores of all other nodes.
     SendEveryPeer(PeerMessage),
-    /// As soon as every rank of these jobs here has been reported, started or not:
-    /// [`NodeEvent::StartsReported`]. A rank may run and ask before its start is reported.
+    /// Report [`NodeEvent::StartsReported`] when the starts of all local ranks of these jobs were reported, failed
+    /// starts included. A rank may run and query before its start is reported.
     AwaitStarts {
-        /// To be handed back.
+        /// Returned with the event.
         query: QueryId,
         jobs: Vec<JobIndex>,
     },
     /// Find out how much memory the sidecar and these processes use: [`NodeEvent::MemoryMeasured`].
     MeasureMemory {
-        /// To be handed back.
+        /// Returned with the event.
         query: QueryId,
         pids: Vec<u32>,
     },
@@ -219,15 +211,15 @@ pub enum NodeAction {
     },
     /// Write into the pipes that these ranks read: [`NodeEvent::StdinWriteResult`] for each.
     WriteStdin {
-        /// To be handed back.
+        /// Returned with the event.
         number: u64,
         ranks: Vec<NodeRank>,
-        /// What; nothing at the end of the input.
+        /// Input; empty at its end.
         bytes: Vec<u8>,
     },
     /// Tell the backend that runs this core.
     Notify(NodeNotice),
-    /// Tell the launcher.
+    /// Send a report to the launcher.
     ReportToLauncher(NodeReport),
 }
 
@@ -244,17 +236,17 @@ pub struct AllocationRequestId(pub u64);
 pub enum NodeNotice {
     /// The sidecar has loaded its libraries.
     SidecarLoaded(Hello),
-    /// The sidecar knows a job: its ranks may start with these variables.
+    /// The sidecar has registered a job: its ranks may start with these variables.
     SidecarReady { job: JobIndex, env: ForkEnv },
     /// The sidecar cannot serve a spawned job, and continues.
     JobRefused { job: JobIndex, error: String },
-    /// The sidecar failed, or ended without being asked to.
+    /// The sidecar failed, or ended without a request.
     SidecarLost { error: String },
     /// A warning of the sidecar for the user; the sidecar continues.
     SidecarWarning { text: String },
     /// A rank made contact with a process-management interface.
     RankConnected { rank: NodeRank },
-    /// A rank has left its process-management interface in order. It may come back.
+    /// A rank has disconnected in order from its process-management interface. It may connect again.
     RankFinalized { rank: NodeRank },
     /// The job has failed.
     Failed(FailureCause),
@@ -276,8 +268,7 @@ pub enum NodeReport {
     /// From the head node: a message for the name server of this user's launches, to which the
     /// launcher connects at the first one.
     Rendezvous {
-        /// Which name server: the number of those that were lost before. A message for one that is
-        /// lost is dropped.
+        /// Number of name servers that were lost before this one. A message for a lost name server is dropped.
         epoch: u32,
         message: NameServerCommand,
     },
@@ -287,14 +278,13 @@ pub enum NodeReport {
         requester: SpawnRequester,
         request: Box<SpawnRequest>,
     },
-    /// The first tool has attached to the server here, or the last is gone.
+    /// The first tool has attached to the server here, or the last one has ended.
     Tools { attached: bool },
-    /// The tool that directs the launch has said how, and lets it begin.
+    /// The tool that directs the launch sent its directives and releases the launcher.
     LaunchDirectives(Vec<SpawnInfo>),
     /// A request for nodes or slots; answered by [`NodeCommand::Allocated`].
     Allocate {
         ticket: AllocationRequestId,
-        /// The requesting process.
         requester: GlobalRank,
         request: Box<AllocationRequest>,
     },
@@ -315,7 +305,7 @@ pub enum NodeCommand {
     },
     /// To the head node: a message of the name server of this user's launches.
     Rendezvous(NameServerReport),
-    /// To the head node: the name server is lost, or there is none.
+    /// To the head node: the name server is lost or cannot be used.
     NameServerLost,
     /// To the head node: all ranks of the first job have been started, for a tool that directs the
     /// launch.

@@ -1,4 +1,4 @@
-//! Values that a process asks for and that another node or the name server has: modex data, keys of PMI, published names.
+//! Values that a process requests from another node or from the name server: modex data, PMI keys, published names.
 
 pub(in crate::node) mod modex;
 pub(in crate::node) mod names;

@@ -1,4 +1,4 @@
-//! What every service of a node may have to do.
+//! Trait of a node's services: deadlines, lost nodes, and the end of a job or launch.
 
 use std::sync::Arc;
 
@@ -6,19 +6,19 @@ use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::node::context::NodeContext;
 
-/// A part of a node that serves one concept and owns its state. Nothing is done where a service does not say otherwise.
+/// Part of a node that serves one concept and owns its state. The default methods do nothing.
 pub(super) trait NodeService {
     /// Returns the time at which `tick` is due.
     fn next_deadline(&self) -> Option<Moment> {
         None
     }
 
-    /// The time has come to look at deadlines.
+    /// Handles the deadlines that have passed.
     fn tick(&mut self, _cx: &mut NodeContext) {}
 
-    /// A node is gone for good: pending work that needs it is answered.
+    /// Answers the pending requests that need a lost node.
     fn node_lost(&mut self, _node: NodeId, _reason: &Arc<str>, _cx: &mut NodeContext) {}
 
-    /// The launch ends: all pending work is answered.
+    /// Answers all pending requests at the end of the launch.
     fn tear_down(&mut self, _cx: &mut NodeContext) {}
 }

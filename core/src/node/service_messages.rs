@@ -11,7 +11,7 @@ use crate::pmix::value::{Channels, Info, Status, Value, find};
 /// Part of beginning an epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum EpochMessage {
-    /// To the first node: a process has come.
+    /// To the head node: begin an epoch for a restarted process.
     Begin { number: u64 },
     /// From the first node.
     Begun { number: u64, epoch: u64 },
@@ -31,7 +31,7 @@ pub enum IofPushMessage {
     },
     /// Input is where its processes read, or could not be put there.
     Done {
-        /// The number it came with.
+        /// Number of the push.
         push: u64,
         status: Status,
     },
@@ -48,7 +48,7 @@ pub enum KeyMessage {
         request: RemoteKeyRead,
     },
     Told {
-        /// The number it was asked with.
+        /// Number of the request.
         number: u64,
         /// The value of the key, if there is one.
         value: Option<Vec<u8>>,
@@ -64,16 +64,16 @@ pub enum IofPullMessage {
         channels: Channels,
         cached: OutputCacheRequest,
     },
-    /// Nothing is wanted any more.
+    /// Cancels all subscriptions of the sender.
     WantNothing,
     Output {
         process: GlobalRank,
         channel: Channels,
-        /// The output as it was read; empty at the end of the stream.
+        /// Output; empty at the end of the stream.
         #[serde(with = "octets")]
         bytes: Vec<u8>,
     },
-    /// The tool that got what these processes print, and the launcher did not, is gone.
+    /// The tool that alone got the output of these processes has ended.
     Unclaimed { processes: Vec<GlobalRank> },
     /// `bytes` bytes of it have been taken.
     Taken {
@@ -83,7 +83,7 @@ pub enum IofPullMessage {
     },
 }
 
-/// How much of what was kept a subscriber asks for.
+/// Part of the cached output that a subscriber requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct OutputCacheRequest {
     /// At most this number of bytes of each stream.
@@ -93,7 +93,7 @@ pub struct OutputCacheRequest {
 }
 
 impl OutputCacheRequest {
-    /// From the infos of `PMIx_IOF_pull`: everything unless they say otherwise.
+    /// Reads the request from the infos of `PMIx_IOF_pull`; without such infos it is for the whole cache.
     pub(super) fn from_infos(infos: &[Info]) -> Self {
         let bytes = match find(infos, keys::IOF_CACHE_SIZE) {
             Some(Value::Uint32(bytes) | Value::Uint(bytes)) => *bytes,

@@ -80,7 +80,7 @@ impl NodeServices {
         }
     }
 
-    /// The services, in the order in which each has its turn.
+    /// Returns the services, in the order in which each is called.
     pub(super) fn each(&self) -> [&dyn NodeService; SERVICES] {
         [
             &self.fences,
@@ -98,7 +98,7 @@ impl NodeServices {
         ]
     }
 
-    /// The services for changes, in the order of [`each`](Self::each).
+    /// Returns the services for changes, in the order of [`each`](Self::each).
     pub(super) fn each_mut(&mut self) -> [&mut dyn NodeService; SERVICES] {
         [
             &mut self.fences,

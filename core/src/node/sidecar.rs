@@ -23,15 +23,15 @@ use crate::pmix::sidecar_protocol::{SidecarCommand, StartupFailure, StartupStage
 /// From the start of the process until the job is registered. Loading libraries from a cold
 /// network file system takes seconds.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// More of it for each node of the job, since virtual nodes start on one machine.
+/// Additional start time for each node of the job, since virtual nodes start on one machine.
 const START_LIMIT_PER_NODE: Duration = Duration::from_millis(250);
-/// From the request to stop until the process is gone.
+/// Time from the request to stop to the exit of the process.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
-/// From the end of a socket until the process is gone. A process that dies closes its sockets
-/// first, and its exit status says more. It may need two seconds for an orderly end.
+/// Time from the end of a socket to the exit of the process. A process that dies closes its sockets first, and its exit
+/// status is more informative. An orderly exit may take two seconds.
 const CLOSED_LIMIT: Duration = Duration::from_secs(3);
 
-/// What to do when both sides do not speak the same language.
+/// Remedy in the message about an invalid frame of the sidecar.
 const UNINTELLIGIBLE: &str = "; use wireup together with the wireup-pmix-host it was built with";
 
 impl NodeContext {
@@ -47,9 +47,9 @@ impl NodeContext {
         }
     }
 
-    /// The sidecar reports why it cannot continue.
+    /// Handles the sidecar's report that it cannot continue.
     pub(super) fn sidecar_gave_up(&mut self, failed: &StartupFailure) {
-        // The other stages know their own remedies.
+        // Failures of the other stages have their own remedies.
         let remedy = match (shortage::remedy(&failed.text.to_string()), failed.stage) {
             ("", StartupStage::Link) => UNINTELLIGIBLE,
             (remedy, _) => remedy,
@@ -58,12 +58,12 @@ impl NodeContext {
         self.sidecar_broken(text);
     }
 
-    /// The sidecar has loaded its libraries.
+    /// Notes that the sidecar has loaded its libraries.
     pub(super) fn sidecar_loaded(&mut self) {
         self.sidecar.loaded = true;
     }
 
-    /// All ranks have ended: the sidecar is asked to stop.
+    /// Requests the sidecar to stop, after the end of all ranks.
     pub(super) fn stop_sidecar(&mut self) {
         let now = self.now;
         if self.sidecar.is_needed() {
@@ -73,7 +73,7 @@ impl NodeContext {
         }
     }
 
-    /// A socket of the sidecar has ended. That is how it stops, dies, or goes wrong.
+    /// Handles the end of one of the sidecar's sockets: the sidecar stops, has died, or has failed.
     pub(super) fn sidecar_closed(&mut self) {
         let now = self.now;
         if self.sidecar.is_needed() && !self.sidecar.closed {
@@ -83,7 +83,7 @@ impl NodeContext {
         }
     }
 
-    /// The sidecar's process has ended.
+    /// Handles the exit of the sidecar's process.
     pub(super) fn sidecar_ended(&mut self, how: String, end: SidecarEnd) {
         if self.sidecar.is_running() && !(end == SidecarEnd::InOrder && self.sidecar.stopped) {
             self.sidecar.replaceable |= end == SidecarEnd::Killed;
@@ -118,7 +118,7 @@ impl NodeContext {
         }
     }
 
-    /// The sidecar cannot be used any more, though its process may still run.
+    /// Marks the sidecar as unusable, although its process may still run.
     pub(super) fn sidecar_broken(&mut self, error: String) {
         if self.sidecar.is_running() {
             self.sidecar_lost(error, true);
@@ -143,7 +143,7 @@ impl NodeContext {
         !self.pmix_states.iter().any(needs)
     }
 
-    /// Makes the life of a sidecar for tools, in place of none or of one that is gone.
+    /// Prepares a sidecar for tools, in place of none or of one that has ended.
     pub(super) fn renew_sidecar_for_tools(&mut self) {
         self.sidecar = SidecarMonitor {
             for_tools: true,
@@ -153,8 +153,8 @@ impl NodeContext {
         self.sidecar_link.renew();
     }
 
-    /// Whether it was started for tools and is gone, without harm to any rank, so that tools that come later may get
-    /// another one. One that failed at its start would fail again, unless it was killed.
+    /// Whether the sidecar was started for tools and has ended, without harm to any rank, so that later tools may get
+    /// another one. A sidecar that failed at its start would fail again, unless it was killed.
     pub(super) fn sidecar_may_follow(&self) -> bool {
         let SidecarMonitor {
             state,
@@ -165,7 +165,7 @@ impl NodeContext {
         state == SidecarState::Ended && for_tools && replaceable && self.ranks_are_done()
     }
 
-    /// The job is registered: the sidecar serves from now on. Returns whether it did not before.
+    /// Marks the sidecar as ready after the registration of the job. Returns whether it was not ready before.
     pub(super) fn sidecar_ready(&mut self) -> bool {
         let now = self.now;
         let life = &mut self.sidecar;
@@ -181,7 +181,7 @@ impl NodeContext {
         true
     }
 
-    /// The sidecar has stopped its server.
+    /// Notes that the sidecar has stopped its server.
     pub(super) fn sidecar_finalized(&mut self) {
         self.sidecar.stopped = true;
     }
@@ -191,7 +191,7 @@ impl NodeContext {
         self.sidecar.silence = silence;
     }
 
-    /// The end of the bytes of a socket that cannot be understood, if there is one, breaks the sidecar.
+    /// Breaks the sidecar if the bytes of one of its sockets cannot be parsed.
     pub(super) fn check_sidecar_link(&mut self) {
         if let Some(error) = self.sidecar_link.error() {
             let text = format!("what it sends cannot be understood: {error}{UNINTELLIGIBLE}");

@@ -5,19 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::job::ids::{JobIndex, NodeId};
 
-/// Of which nodes something is still to be heard.
+/// Nodes whose reports the launcher still expects.
 #[derive(Debug)]
 pub(super) struct AwaitedReports {
     /// Whether they take part.
     pub(super) ready: BTreeSet<NodeId>,
-    /// That the ranks of these jobs were started there.
+    /// By job: nodes that have not yet reported the start of all ranks.
     starting: BTreeMap<JobIndex, BTreeSet<NodeId>>,
-    /// That nothing of the job is left there.
+    /// Nodes that have not yet reported the removal of the job.
     pub(super) pending_ends: BTreeSet<NodeId>,
 }
 
 impl AwaitedReports {
-    /// Of all nodes everything, of the first job.
+    /// Expects all reports of all nodes, for the initial job.
     pub(super) fn new(nodes: u32) -> Self {
         let all: BTreeSet<NodeId> = (0..nodes).map(NodeId).collect();
         Self {
@@ -27,34 +27,34 @@ impl AwaitedReports {
         }
     }
 
-    /// It is known whether a node takes part.
+    /// Notes that a node is ready or has refused.
     pub(super) fn answered(&mut self, node: NodeId) {
         self.ready.remove(&node);
     }
 
-    /// A job is being started on these nodes.
+    /// Expects the reports of these nodes about the start of a job.
     pub(super) fn start(&mut self, job: JobIndex, nodes: impl Iterator<Item = NodeId>) {
         self.starting.insert(job, nodes.collect());
     }
 
-    /// A node has reported the start of all its ranks of a job.
+    /// Notes that a node has reported the start of all its ranks of a job.
     pub(super) fn started(&mut self, job: JobIndex, node: NodeId) {
         if let Some(nodes) = self.starting.get_mut(&job) {
             nodes.remove(&node);
         }
     }
 
-    /// Nothing of the job is left on a node.
+    /// Notes that nothing of the job is left on a node.
     pub(super) fn on_node_ended(&mut self, node: NodeId) {
         self.pending_ends.remove(&node);
     }
 
-    /// Nodes are to join.
+    /// Expects the final reports of nodes that join.
     pub(super) fn join(&mut self, nodes: impl Iterator<Item = NodeId>) {
         self.pending_ends.extend(nodes);
     }
 
-    /// Nothing more will be heard of a node.
+    /// Stops expecting reports of a lost node.
     pub(super) fn gone(&mut self, node: NodeId) {
         self.answered(node);
         self.on_node_ended(node);

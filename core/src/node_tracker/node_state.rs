@@ -1,45 +1,45 @@
-//! What a launcher knows of one node.
+//! State of one node as its launcher tracks it.
 
 use super::NodeRefusal;
 use crate::output_credit::UncreditedBytes;
 
-/// See the module.
+/// State of one node, from its last reports.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeState {
-    /// Its ranks may be started.
+    /// Whether the node's ranks may be started.
     pub(super) ready: bool,
-    /// It is one that joins the running launch.
+    /// Whether the node joins the running launch.
     pub(super) joins: bool,
-    /// It cannot take part.
+    /// Reason for which the node cannot take part.
     pub(super) refusal: Option<NodeRefusal>,
     /// Nothing of the job is left there.
     pub(super) has_ended: bool,
-    /// Nothing more will be heard of it.
+    /// Whether the node is lost.
     pub(super) is_unreachable: bool,
     pub(super) uncredited_output: UncreditedBytes,
-    /// It has not said that it has the last piece of input.
+    /// Whether the node has not reported yet that it has the last piece of standard input.
     pub(super) has_input: bool,
     /// No rank there reads input any more.
     pub(super) input_closed: bool,
 }
 
 impl NodeState {
-    /// It is asked to join, and is not part of the launch as long as it has not.
+    /// Whether the node was requested to join and has not done so. It is not part of the launch yet.
     pub(super) fn is_joining(&self) -> bool {
         self.joins && !self.ready
     }
 
-    /// It is known whether it takes part.
+    /// Whether the node is ready or has refused.
     pub(super) fn has_answered(&self) -> bool {
         self.ready || self.refusal.is_some()
     }
 
-    /// No reports are expected from it.
+    /// Whether no report of the node will follow.
     pub(super) fn is_lost(&self) -> bool {
         self.is_unreachable || self.refusal.is_some()
     }
 
-    /// It cannot take part; the first reason counts.
+    /// Stores the reason of a refusal, if it is the first one.
     pub(super) fn refuse(&mut self, refusal: NodeRefusal) {
         self.refusal.get_or_insert(refusal);
     }

@@ -1,4 +1,4 @@
-//! Nodes of which nothing more will be heard.
+//! Loss of nodes: the actions for a lost node and for those behind it.
 
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ impl NodeTracker {
         self.lose(&nodes, &reason, &reason, jobs, out);
     }
 
-    /// Nothing more will be heard of a node, nor of those that are reached through it. These are not to blame:
-    /// `behind` is said of them.
+    /// Handles the loss of the first of `nodes` and of those that are reached through it. The latter get the reason
+    /// `behind`, since they did not fail themselves.
     pub fn lose_branch(
         &mut self,
         nodes: &[NodeId],
@@ -119,9 +119,9 @@ impl NodeTracker {
         self.check_over(out);
     }
 
-    /// Whose fault it is that the job failed, or was refused, by the loss of a host, for this reason.
+    /// Returns the origin of the loss of a host with which the job failed or was refused.
     pub fn blame(&self, error: &str) -> LossOrigin {
-        // A node that is over says nothing any more, whether it can be reached or not.
+        // An ended node does not report any more, whether or not it is reachable.
         let heard = |node: &&NodeState| !node.is_lost() && !node.has_ended;
         let refused = self.nodes.iter().any(|node| node.refusal.is_some());
         match blame(error, self.nodes.iter().filter(heard).count(), self.silent) {

@@ -43,7 +43,7 @@ pub enum PlacementError {
         node: String,
         ranks: u32,
         slots: u32,
-        /// Origin of the number of slots, if that is known, as ` (ORIGIN)`.
+        /// Source of the number of slots, if known, as ` (SOURCE)`.
         origin: String,
         remedy: String,
     },

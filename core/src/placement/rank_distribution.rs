@@ -45,8 +45,8 @@ pub(super) fn even_out(
     u32::try_from(left).expect("not more than before")
 }
 
-/// One rank for each node that has some left, again and again, as runs of ranks. The runs begin with one of no rank for
-/// each node.
+/// Distributes one rank to each node that has some left, again and again, as runs of ranks. The runs begin with an
+/// empty one for each node.
 pub(super) fn in_turn(mut shares: Vec<(NodeId, u32)>) -> Vec<(NodeId, u32)> {
     let mut runs: Vec<_> = shares.iter().map(|(node, _)| (*node, 0)).collect();
     while !shares.is_empty() {

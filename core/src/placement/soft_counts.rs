@@ -12,7 +12,7 @@ pub struct SoftCounts(Vec<Triplet>);
 struct Triplet {
     first: i64,
     last: i64,
-    /// At least 1.
+    /// Step between two numbers; at least 1.
     stride: i64,
 }
 
@@ -25,7 +25,7 @@ impl SoftCounts {
             .map(Self)
     }
 
-    /// The largest of its numbers that is not more than `most`, if that is not 0.
+    /// Returns the largest number that is not more than `most`; `None` for 0.
     pub fn largest(&self, most: u32) -> Option<u32> {
         let best = self
             .0

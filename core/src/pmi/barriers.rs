@@ -1,12 +1,10 @@
-//! Barriers and rings that some local ranks have entered: the waiting ranks and their
-//! contributions.
+//! Barriers and rings that some local ranks have entered: the waiting ranks and their contributions.
 //!
-//! One is complete on this node when all its local members have entered. Then it ends at once if
-//! there are no others, or when the caller reports it
-//! ([`Server::released`](crate::pmi::server::Server)).
+//! A barrier is complete on this node when all its local members have entered. Then it ends at once if it has no other
+//! members, or when the caller reports its end ([`PmiServer::released`](crate::pmi::server::PmiServer)).
 //!
-//! Rule: a failed barrier is fatal for clients, so it stays failed: ranks that come later must not
-//! wait for ever. Source: docs/pmi-operations.md#barrier.
+//! Rule: a failed barrier is fatal for clients, so it stays failed: later ranks must not wait for ever. Source:
+//! docs/pmi-operations.md#barrier.
 
 use std::collections::BTreeMap;
 
@@ -30,8 +28,8 @@ pub(super) struct Barrier {
     /// The store's contribution that was taken when the last one entered.
     contribution_stamp: Option<KvsStamp>,
     ring: Vec<RingValues>,
-    /// A member has restarted after the last one entered, and whether the other nodes have been
-    /// released without hearing of it is not known yet: who has entered since.
+    /// Ranks that have entered since the restart of a member. `Some` from a restart after the last entry, until it is
+    /// known whether the other nodes were released without notice of it.
     since_restart: Option<Vec<LateArrival>>,
     /// Members that have restarted so: what they have brought into a ring counts unless it begins again.
     withdrawn: Vec<Rank>,
@@ -40,7 +38,7 @@ pub(super) struct Barrier {
 /// A rank that has entered, and its contribution to a ring.
 pub(super) type LateArrival = (HeldRequest, Option<RingValues>);
 
-/// Whom to answer when a barrier or ring has ended, in order, and who has entered the next one already.
+/// Requests to answer when a barrier or ring has ended, in order, and ranks that have entered the next one already.
 #[derive(Debug, Default)]
 pub(super) struct BarrierEnd {
     pub(super) waiting: Vec<HeldRequest>,
@@ -48,7 +46,7 @@ pub(super) struct BarrierEnd {
 }
 
 impl Barrier {
-    /// Local members that have entered, and how many there are.
+    /// Returns the number of local members that have entered, and of all local members.
     pub(super) fn progress(&self) -> (usize, usize) {
         (self.waiting.len(), self.expected)
     }
@@ -74,23 +72,23 @@ impl Barrier {
         waiting.any(|waiter| waiter.rank == local)
     }
 
-    /// Whether nobody waits.
+    /// Whether no rank waits.
     fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.since_restart.as_ref().is_none_or(Vec::is_empty)
     }
 
-    /// The store's contribution that was taken, if all local members have entered.
+    /// Returns the stamp of the store's contribution, if all local members have entered.
     pub(super) fn contribution_stamp(&self) -> Option<KvsStamp> {
         self.contribution_stamp
     }
 }
 
-/// What follows from an arrival.
+/// Effect of an arrival.
 #[derive(Debug)]
 pub(super) enum BarrierArrival {
-    /// It is the first, and others are to come.
+    /// First arrival; other members must follow.
     Begun,
-    /// Others are to come.
+    /// Other members must follow.
     Waits,
     /// All local members have entered; this is their contribution for other nodes.
     Entered(Vec<u8>),
@@ -101,18 +99,18 @@ pub(super) enum BarrierArrival {
     },
 }
 
-/// See the module.
+/// Barriers and rings of this node's ranks.
 #[derive(Debug)]
 pub(super) struct Barriers {
     node: NodeId,
     map: ProcessMap,
-    /// Which barrier of the whole job is open or comes next, from 1.
+    /// Number of the barrier of the whole job that is open or comes next, from 1.
     number: u64,
     open: BTreeMap<PmiCollective, Barrier>,
     failed: BTreeMap<PmiCollective, String>,
     /// From where on the store has news for the members of a barrier that was entered before.
     news_since: BTreeMap<PmiCollective, KvsStamp>,
-    /// Ranks here whose processes have ended, where barriers do without them.
+    /// Local ranks whose processes have ended, if barriers complete without them.
     ended_ranks: BTreeMap<LocalRank, Rank>,
 }
 
@@ -129,17 +127,17 @@ impl Barriers {
         }
     }
 
-    /// Which barrier of the whole job is open or comes next, from 1.
+    /// Returns the number of the barrier of the whole job that is open or comes next, from 1.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Number of ranks of the job.
+    /// Returns the number of ranks of the job.
     pub(super) fn size(&self) -> u32 {
         self.map.size()
     }
 
-    /// The ranks on each host; nodes of one name are one host.
+    /// Returns the ranks on each host; nodes of one name are one host.
     pub(super) fn hosts<'a>(
         &self,
         names: &'a [String],
@@ -162,12 +160,12 @@ impl Barriers {
         self.map.node_of(rank) == Some(self.node)
     }
 
-    /// Why a barrier has failed for good.
+    /// Returns the reason of a barrier's permanent failure.
     pub(super) fn failure(&self, collective: &PmiCollective) -> Option<&str> {
         self.failed.get(collective).map(String::as_str)
     }
 
-    /// A member enters for the first time. `ring` is its contribution to a ring.
+    /// Handles the first arrival of a member. `ring` is its contribution to a ring.
     pub(super) fn arrive(
         &mut self,
         collective: &PmiCollective,
@@ -204,8 +202,8 @@ impl Barriers {
             .expect("the barrier is open")
     }
 
-    /// Another process speaks for a rank: it has not entered what the one before had. Returns what
-    /// all local members had entered, which the other nodes must hear of.
+    /// Handles a restarted process of a rank: it has not entered the barriers of the previous process. Returns the
+    /// barriers and rings that all local members had entered; the other nodes must be notified of them.
     pub(super) fn restart(&mut self, local: LocalRank, rank: Rank) -> Vec<PmiCollective> {
         let mut told = Vec::new();
         for (collective, barrier) in &mut self.open {
@@ -227,8 +225,8 @@ impl Barriers {
         told
     }
 
-    /// The other nodes have heard that a member has restarted, here or there, before anybody was
-    /// released: it begins again, with those who wait. `None` if nobody does.
+    /// Begins a barrier again after the restart of a member on any node, before any rank was released. Ranks that wait
+    /// stay in it. Returns `None` if no rank waits.
     pub(super) fn begin_again(
         &mut self,
         collective: &PmiCollective,
@@ -255,7 +253,7 @@ impl Barriers {
         }
     }
 
-    /// A rank's process has ended, and barriers do without it: those that waited for it alone.
+    /// Handles the end of a rank's process, if barriers complete without it: completes those that waited for it alone.
     pub(super) fn leave(
         &mut self,
         local: LocalRank,
@@ -276,7 +274,7 @@ impl Barriers {
         each.collect()
     }
 
-    /// All local members have entered.
+    /// Handles the arrival of all local members.
     fn entered(
         &mut self,
         collective: &PmiCollective,
@@ -326,19 +324,19 @@ impl Barriers {
         }
     }
 
-    /// One that has begun.
+    /// Returns an open barrier or ring.
     pub(super) fn open(&self, collective: &PmiCollective) -> Option<&Barrier> {
         self.open.get(collective)
     }
 
-    /// What the ranks here have brought into the ring that is open, in order.
+    /// Takes the values of the local ranks in the open ring, in order.
     pub(super) fn take_ring(&mut self) -> Vec<RingValues> {
         let ring = self.open.get_mut(&PmiCollective::Ring);
         ring.map(|ring| std::mem::take(&mut ring.ring))
             .unwrap_or_default()
     }
 
-    /// It has completed.
+    /// Ends a completed barrier or ring.
     pub(super) fn end(
         &mut self,
         collective: &PmiCollective,
@@ -353,7 +351,7 @@ impl Barriers {
         self.take(collective)
     }
 
-    /// It has failed. Later arrivals fail too.
+    /// Fails a barrier or ring. Later arrivals fail too.
     pub(super) fn fail(&mut self, collective: &PmiCollective, why: String) -> BarrierEnd {
         self.failed.insert(collective.clone(), why);
         self.take(collective)

@@ -9,7 +9,7 @@ use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// What a client sends as its `authtype`.
+/// Value of `authtype` that a client sends.
 pub const AUTH_TYPE: &[u8] = b"challenge-hmac-sha256";
 
 /// Variable in which a client finds its key.
@@ -20,17 +20,17 @@ pub const KEY_VARIABLE: &str = "PMI_AUTH_KEY";
 pub struct AuthKey(String);
 
 impl AuthKey {
-    /// A key of random bytes.
+    /// Creates a key from random bytes.
     pub fn new(random: [u8; 32]) -> Self {
         Self(HEXLOWER.encode(&random))
     }
 
-    /// The key that a client was given.
+    /// Creates the key that a client was given.
     pub fn from_text(text: &str) -> Self {
         Self(text.to_owned())
     }
 
-    /// Its text, for the client's environment.
+    /// Returns the key's text, for the client's environment.
     pub fn text(&self) -> &str {
         &self.0
     }
@@ -41,7 +41,7 @@ impl AuthKey {
             .chain_update(challenge)
     }
 
-    /// The client's answer.
+    /// Returns the client's answer to a challenge.
     pub fn answer(&self, challenge: &[u8]) -> String {
         HEXLOWER.encode(&self.mac(challenge).finalize().into_bytes())
     }

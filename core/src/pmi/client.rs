@@ -2,17 +2,16 @@
 //!
 //! ```text
 //! Silent ──init 1──▶ Initialized ──finalize──▶ Finalized     any of them ──protocol error──▶
-//!    └──init 2─▶ Greeted ─fullinit─▲    ▲           │          broken (final)
-//!                                       └──init─────┘
+//! └──init 2─▶ Greeted ─fullinit─▲    ▲           │          broken (final)
+//! └──init─────┘
 //! ```
-//! Requests that are not answered at once (barriers, names, awaited attributes) are open beside
-//! that; several may be when the client has threads.
+//! Requests that are not answered at once (barriers, names, awaited attributes) are open in addition; several may be
+//! when the client has threads.
 //!
-//! Rule: after finalize the connection stays, and another init may follow. Source:
-//! docs/pmi-wire.md#finalize.
+//! Rule: after finalize the connection stays, and another init may follow. Source: docs/pmi-wire.md#finalize.
 //! Rule: MPICH sends finalize from an atexit handler, from version 4.2 on. Source: docs/pmi-wire.md#finalize.
-//! Rule: where ranks may restart, another process may speak for a rank at any time: it is silent
-//! again. Source: docs/pmi-wire.md#restart.
+//! Rule: if ranks may restart, another process may speak for a rank at any time; the rank is then silent again. Source:
+//! docs/pmi-wire.md#restart.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -31,7 +30,7 @@ use crate::job::ids::{AppNum, Nspace, Rank};
 /// Job attribute that only an MPICH reads which sends finalize when its process exits.
 const MEMORY_KINDS: &[u8] = b"PMI_mpi_memory_alloc_kinds";
 
-/// Where a rank is in the protocol.
+/// Phase of a rank in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClientPhase {
     /// No init was accepted yet.
@@ -40,16 +39,16 @@ pub enum ClientPhase {
     Greeted,
     /// Between init and finalize.
     Initialized,
-    /// After finalize; init may come again.
+    /// After finalize; another init may follow.
     Finalized,
 }
 
-/// A pending request.
+/// Kind of a pending request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum OpenRequest {
     /// A barrier or ring, and the sequence number of the barrier of the whole job, from 1.
     Collective(PmiCollective, u64),
-    /// Of the name service.
+    /// Request to the name service.
     Name,
     /// Waits for an attribute of the node.
     Attribute(Vec<u8>),
@@ -77,16 +76,16 @@ impl OpenRequest {
 pub struct ClientState {
     phase: ClientPhase,
     dialect: Dialect,
-    /// Requests not answered yet, and the threads they belong to; in the order they came.
+    /// Pending requests with their threads, oldest first.
     open: Vec<(Option<Box<[u8]>>, OpenRequest)>,
     /// Name of the last request, empty before the first. A buffer that is reused: requests are
     /// many, reports are few.
     last_request: Vec<u8>,
     has_ended: bool,
     error: Option<ProtocolError>,
-    /// It has left a barrier or ring.
+    /// Whether the rank has left a barrier or ring.
     has_left_collective: bool,
-    /// It has put something since.
+    /// Whether the rank has put a value since it left a barrier or ring.
     exchanges: bool,
     /// Another process spoke for the rank before.
     restarted: bool,
@@ -125,7 +124,7 @@ impl ClientState {
         self.restarted
     }
 
-    /// What is said of a rank that has sent nothing.
+    /// Describes a rank that has sent nothing, for reports.
     fn absence(&self) -> &'static str {
         match self.restarted {
             false => "never contacted PMI",
@@ -133,12 +132,12 @@ impl ClientState {
         }
     }
 
-    /// Where the rank is in the protocol. A broken connection keeps its last phase.
+    /// Returns the phase in the protocol. A broken connection keeps its last phase.
     pub fn phase(&self) -> ClientPhase {
         self.phase
     }
 
-    /// The form in which the connection speaks, PMI-1 before its first word.
+    /// Returns the version of PMI that the connection uses; PMI-1 before its first message.
     pub fn dialect(&self) -> Dialect {
         self.dialect
     }
@@ -153,7 +152,7 @@ impl ClientState {
         !self.last_request.is_empty()
     }
 
-    /// What ended the connection, if a protocol error did.
+    /// Returns the protocol error that ended the connection, if any.
     pub fn error(&self) -> Option<&ProtocolError> {
         self.error.as_ref()
     }
@@ -175,33 +174,33 @@ impl ClientState {
         self.dialect = dialect;
     }
 
-    /// What the rank waits for.
+    /// Returns the pending requests of the rank.
     pub(super) fn open(&self) -> impl Iterator<Item = &OpenRequest> {
         self.open.iter().map(|(_, open)| open)
     }
 
-    /// A request is held back.
+    /// Notes a request that is answered later.
     pub(super) fn wait(&mut self, call: &RequestContext<'_>, open: OpenRequest) {
         let thrid = call.thrid.as_deref().map(Box::from);
         self.open.push((thrid, open));
     }
 
-    /// A request that was held back is answered.
+    /// Removes a pending request that is answered.
     pub(super) fn answered(&mut self, which: impl Fn(&OpenRequest) -> bool) {
         if let Some(at) = self.open.iter().position(|(_, open)| which(open)) {
             self.open.remove(at);
         }
     }
 
-    /// It leaves a barrier or ring.
+    /// Notes that the rank leaves a barrier or ring.
     pub(super) fn leave(&mut self) {
         self.has_left_collective = true;
         self.exchanges = false;
     }
 
-    /// The text for reports of a missing rank: "connected, last put"; and
-    /// whether it should be there already, or will never be. A rank that has never made contact, or
-    /// has nothing to exchange since its last barrier, may be busy with its own work.
+    /// Returns the text for reports of a missing rank ("connected, last put"), and whether the rank should have arrived
+    /// already, or never will. A rank that has never made contact, or has nothing to exchange since its last barrier,
+    /// may be busy with its own work.
     pub fn whereabouts(&self) -> (String, bool) {
         let last = self.last_request.split(|byte| *byte == b' ').next();
         let last = last.unwrap_or_default().escape_ascii();
@@ -222,10 +221,10 @@ impl ClientState {
         }
     }
 
-    /// Fails if the request may not come now.
+    /// Checks that the request is permitted now.
     ///
-    /// Rule: requests of several threads may be open at a time: under PMI 1.2, and under PMI-2
-    /// where they have different thrids. Source: docs/pmi-wire.md#threads.
+    /// Rule: requests of several threads may be open at a time: under PMI 1.2, and under PMI-2 where they have
+    /// different thrids. Source: docs/pmi-wire.md#threads.
     pub(super) fn check_idle(&self, call: &RequestContext<'_>) -> Result<(), ProtocolError> {
         let all = matches!(
             call.command,
@@ -305,7 +304,7 @@ pub(super) enum InputFramer {
 }
 
 impl InputFramer {
-    /// An empty one for a dialect.
+    /// Creates an empty framer for a version of PMI.
     pub(super) fn with_dialect(dialect: Dialect) -> Self {
         match dialect {
             Dialect::Pmi1 => Self::Lines(wire_v1::LineFramer::default()),
@@ -313,7 +312,7 @@ impl InputFramer {
         }
     }
 
-    /// The dialect it reads.
+    /// Returns the version of PMI that the framer reads.
     pub(super) fn dialect(&self) -> Dialect {
         match self {
             Self::Lines(_) => Dialect::Pmi1,
@@ -346,8 +345,8 @@ pub(super) struct PmiClient {
     pub(super) input: InputFramer,
     /// A spawn request of which some lines arrived.
     pub(super) spawn: Option<Box<SpawnLines>>,
-    /// Calls of the name service in the order they came. The first has been asked, its effect is
-    /// taken; the others follow one by one. Without a call the process that asked is gone.
+    /// Calls of the name service, oldest first. The first one is pending and its action was taken; the others follow
+    /// one by one. A missing call belongs to a previous process.
     pub(super) names: VecDeque<(Option<RequestContext<'static>>, Option<PmiAction>)>,
     /// The spawn request that is under way; the process that sent it may be gone.
     pub(super) spawning: Option<Option<RequestContext<'static>>>,
@@ -355,7 +354,7 @@ pub(super) struct PmiClient {
     pub(super) keys: BTreeMap<u64, (RequestContext<'static>, Nspace)>,
     /// Requests of which some messages arrived.
     pub(super) continued: FragmentedRequests,
-    /// It speaks for the rank in place of another process, and the epoch that begins with it has no number yet.
+    /// Epoch for which a restarted process of the rank waits.
     pub(super) renewal: Option<EpochWait>,
 }
 
@@ -363,7 +362,7 @@ pub(super) struct PmiClient {
 #[derive(Debug)]
 pub(super) struct EpochWait {
     pub(super) number: u64,
-    /// What it wants to enter, and what it brings into a ring.
+    /// Barriers and rings that the process has requested to enter, with its values for a ring.
     pub(super) pending_entries: Vec<(PmiCollective, HeldRequest, Option<RingValues>)>,
 }
 
@@ -405,7 +404,7 @@ impl PmiClient {
         self.state.fail(error);
     }
 
-    /// Another process speaks for the rank: what the one before has asked is not answered.
+    /// Resets the state for another process of the rank: requests of the previous one are not answered.
     pub(super) fn restart(&mut self) {
         self.spawn = None;
         self.names.truncate(1);
@@ -418,13 +417,13 @@ impl PmiClient {
         self.renewal = None;
         self.state = ClientState {
             restarted: true,
-            // It may work for long before it meets others again.
+            // The process may work for a long time before its next collective.
             has_left_collective: true,
             ..ClientState::new()
         };
     }
 
-    /// The rank's process has ended: its pending requests are dropped.
+    /// Drops the pending requests of a rank whose process has ended.
     pub(super) fn end(&mut self) {
         self.names.clear();
         self.spawning = None;

@@ -13,7 +13,7 @@
 
 use super::transcript::TranscriptSide;
 
-/// Says that the rank's client is gone.
+/// Message to the server after the end of the rank's client.
 const RESTART: &[u8] = b"cmd=restart\n";
 
 /// The server's answer, as a [`TranscriptSide`] shows it: nothing for that client follows.
@@ -22,16 +22,16 @@ const RESTARTED: &str = "cmd=restarted rc=0";
 /// The server's answer to the `init` of PMI-2.
 const GREETING: &[u8] = b"cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n";
 
-/// See the module.
+/// State of the connection between a rank's server and its successive clients.
 #[derive(Debug, Default)]
 pub struct ClientHandover {
     client: TranscriptSide,
     /// A message of the client that has not ended.
     partial_message: Vec<u8>,
-    /// The client has said goodbye.
+    /// Whether the client has sent finalize.
     finalized: bool,
     server: TranscriptSide,
-    /// The client is gone, and the server has not answered to that.
+    /// Whether the client has ended, and the server has not acknowledged it.
     between: bool,
 }
 
@@ -47,12 +47,12 @@ impl ClientHandover {
         self.partial_message.drain(..whole).collect()
     }
 
-    /// The server's answer to the client's `init` of PMI-2 is not among what comes from it.
+    /// Notes that the server's answer to the client's `init` of PMI-2 is not among its later bytes.
     pub fn greeted(&mut self) {
         self.server.read_messages(GREETING);
     }
 
-    /// Takes what the server has sent, which the client gets unless it is gone.
+    /// Handles bytes of the server, which the client gets unless it has ended.
     pub fn from_server(&mut self, bytes: &[u8]) {
         let messages = self.server.read_messages(bytes);
         if self.between && messages.iter().any(|message| message == RESTARTED) {
@@ -60,8 +60,8 @@ impl ClientHandover {
         }
     }
 
-    /// The client has gone: what the server gets then, or nothing if it has said goodbye and no other
-    /// one follows.
+    /// Handles the end of the client. Returns the message for the server; `None` if the client has finalized and no
+    /// other one follows.
     pub fn client_gone(&mut self) -> Option<&'static [u8]> {
         self.partial_message.clear();
         self.between = !self.finalized;

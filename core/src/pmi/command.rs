@@ -1,9 +1,9 @@
-//! Commands by their names on the wire, and what must be remembered of one request to answer it.
+//! Commands by their names on the wire, and the parts of a request that its answer needs.
 //!
-//! Rule: the reply to a PMI-2 request is its name, as it was spelled, with `-response`, and repeats
-//! its `thrid`. Source: docs/pmi2-wire.md#pmi-2-framing.
-//! Rule: the answer to a barrier carries its tag, a refusal too: MPICH 5 follows a null pointer
-//! otherwise. Source: docs/pmi-operations.md#group-barriers.
+//! Rule: the reply to a PMI-2 request is its name, as it was spelled, with `-response`, and repeats its `thrid`.
+//! Source: docs/pmi2-wire.md#pmi-2-framing.
+//! Rule: the answer to a barrier carries its tag, a refusal too: MPICH 5 follows a null pointer otherwise. Source:
+//! docs/pmi-operations.md#group-barriers.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::job::ids::LocalRank;
 /// The form in which a connection speaks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub enum Dialect {
-    /// Lines of text.
+    /// Lines of text, as in PMI-1.
     #[default]
     Pmi1,
     /// Frames with a length in front.
@@ -39,12 +39,12 @@ macro_rules! commands {
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum PmiCommand {
             $($(#[$comment])* $command,)*
-            /// Any other name.
+            /// Any other command name.
             Other,
         }
 
         impl PmiCommand {
-            /// The command behind `cmd=` of a line.
+            /// Returns the command behind `cmd=` of a line.
             pub(super) fn from_line(name: &[u8]) -> Self {
                 match name {
                     $($($line => Self::$command,)*)*
@@ -52,7 +52,7 @@ macro_rules! commands {
                 }
             }
 
-            /// The command behind `cmd=` of a frame.
+            /// Returns the command behind `cmd=` of a frame.
             pub(super) fn from_frame(name: &[u8]) -> Self {
                 match name {
                     $($($frame => Self::$command,)*)*
@@ -60,7 +60,7 @@ macro_rules! commands {
                 }
             }
 
-            /// The name of its reply line where that is not the command's name with `_result`.
+            /// Returns the name of the reply line if it is not the command's name with `_result`.
             pub(super) fn reply_line(self) -> Option<&'static [u8]> {
                 match self {
                     $($(Self::$command => Some($reply),)?)*
@@ -138,9 +138,9 @@ pub struct RequestContext<'a> {
     pub command: PmiCommand,
     /// Form of the question and of the answer.
     pub dialect: Dialect,
-    /// The command as it was spelled.
+    /// Name of the command, as it was spelled.
     pub name: Cow<'a, [u8]>,
-    /// Which thread of the client asked, in its own words. PMI-2 only.
+    /// Thread of the client, in the client's notation. PMI-2 only.
     pub thrid: Option<Cow<'a, [u8]>>,
     /// Tag of a PMI-1 barrier; 0 for all else.
     pub tag: u32,
@@ -154,7 +154,7 @@ pub(super) struct HeldRequest {
 }
 
 impl<'a> RequestContext<'a> {
-    /// A request in a line.
+    /// Creates the context of a request in a line.
     pub(super) fn line(name: &'a [u8]) -> Self {
         Self {
             command: PmiCommand::from_line(name),
@@ -165,7 +165,7 @@ impl<'a> RequestContext<'a> {
         }
     }
 
-    /// The multi-line request.
+    /// Creates the context of a multi-line spawn request.
     pub(super) fn spawn_lines() -> Self {
         Self {
             command: PmiCommand::Spawn,
@@ -173,7 +173,7 @@ impl<'a> RequestContext<'a> {
         }
     }
 
-    /// A request in a frame.
+    /// Creates the context of a request in a frame.
     pub(super) fn frame(name: &'a [u8], thrid: Option<&'a [u8]>) -> Self {
         Self {
             command: PmiCommand::from_frame(name),
@@ -184,7 +184,7 @@ impl<'a> RequestContext<'a> {
         }
     }
 
-    /// The same for later, when the message is gone.
+    /// Returns a copy that outlives the message.
     pub(super) fn into_owned(self) -> RequestContext<'static> {
         let owned = |text: Cow<'a, [u8]>| Cow::Owned(text.into_owned());
         let named_by_command = self.dialect == Dialect::Pmi1 && self.command.reply_line().is_some();

@@ -17,14 +17,14 @@ const ENTRY_COST: usize = 96;
 #[derive(Debug, Default)]
 struct Connection {
     ranks: BTreeSet<LocalRank>,
-    /// What was brought of it, if anything was.
+    /// Copy of the job's store; `None` if no rank has brought one.
     copy: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
     cost: usize,
-    /// It belongs to another launch.
+    /// Whether the job belongs to another launch.
     is_foreign: bool,
 }
 
-/// See the module.
+/// Connected jobs, by nspace.
 #[derive(Debug, Default)]
 pub(super) struct Connections(BTreeMap<Nspace, Connection>);
 
@@ -58,7 +58,7 @@ impl Connections {
         Ok(())
     }
 
-    /// The rank's connection has ended.
+    /// Removes the connections of a rank that has ended.
     pub(super) fn forget(&mut self, rank: LocalRank) {
         self.0.retain(|_, connection| {
             connection.ranks.remove(&rank);
@@ -96,7 +96,7 @@ impl Connections {
         Ok(())
     }
 
-    /// The copy of a job of another launch.
+    /// Returns the copy of the store of a job of another launch.
     pub(super) fn copy(&self, job: &Nspace) -> Option<&BTreeMap<Vec<u8>, Vec<u8>>> {
         self.0.get(job)?.copy.as_ref()
     }

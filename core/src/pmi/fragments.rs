@@ -1,12 +1,12 @@
-//! Requests of PMI-2 that come in several messages: their pairs become those of one frame.
+//! Requests of PMI-2 in several messages: their pairs become those of one frame.
 //!
 //! ```text
 //! NAME ... concat=ID       concat concatid=ID ...            any request, until a part without `concat`
 //! spawn ncmds=N ...        spawn-cmd ...         N times     each starts a block, with its own name
 //! kvs-putall npair=N ...   kvs-putall-pair ...   N times
 //! ```
-//! Rule: the parts of a spawn follow each other; parts of other requests are told apart by their id or their thread, and
-//! those of several threads may be mixed. Source: docs/pmi2-wire.md#pmi-2-requests-in-several-messages.
+//! Rule: the parts of a spawn follow each other. Parts of other requests have an id or a thread, and those of several
+//! threads may be mixed. Source: docs/pmi2-wire.md#pmi-2-requests-in-several-messages.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ use super::limits::{CONTINUED_MAX, OPEN_REQUESTS_MAX};
 use super::wire_v1::{ProtocolError, number};
 use super::wire_v2::{FrameBuilder, Pmi2Frame};
 
-/// What a message is.
+/// Part of a request that a message contains.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FragmentKind {
     /// A request of its own.
     Whole,
-    /// More of its request has to come.
+    /// A part; more parts must follow.
     More,
     /// The last part: the text of a frame with the pairs of all.
     Last(Vec<u8>),
@@ -29,9 +29,9 @@ pub(super) enum FragmentKind {
 /// A request whose further messages have a name of their own.
 #[derive(Debug)]
 struct FollowOnRequest {
-    /// That name.
+    /// Name of the further messages.
     next: Vec<u8>,
-    /// Nothing may come between its messages.
+    /// Whether no other message may come between its messages.
     is_exclusive: bool,
     thrid: Option<Vec<u8>>,
     missing: u32,
@@ -41,7 +41,7 @@ struct FollowOnRequest {
 /// Requests of one connection that have not ended.
 #[derive(Debug, Default)]
 pub(super) struct FragmentedRequests {
-    /// By their ids.
+    /// Requests in several messages, by their ids.
     concatenated: BTreeMap<Vec<u8>, FrameBuilder>,
     followed: Vec<FollowOnRequest>,
 }
@@ -64,7 +64,7 @@ impl FragmentedRequests {
         }
     }
 
-    /// Bytes held.
+    /// Returns the number of bytes of incomplete requests.
     pub(super) fn unfinished(&self) -> usize {
         let followed = self.followed.iter().map(|open| open.text.unframed().len());
         let concatenated = self.concatenated.iter();

@@ -8,7 +8,7 @@
 /// Source: docs/pmi-wire.md#limits.
 pub const KVSNAME_MAX: usize = 256;
 
-/// Longest key in bytes, announced as `keylen_max`. Every server measured says 64.
+/// Longest key in bytes, announced as `keylen_max`. Every measured server announces 64.
 pub const KEYLEN_MAX: usize = 64;
 
 /// Longest value in bytes, announced as `vallen_max`.
@@ -19,10 +19,9 @@ pub const VALLEN_MAX: usize = 1024;
 
 /// Longest `PMI_process_mapping` in bytes that is served; a longer one is answered as a miss.
 ///
-/// MPICH 4.0 lowers the announced value length to what fits into its 1024 byte line beside a name
-/// and a key (1024 − 256 − 64 − 30 = 674 with a terminator) and would parse a cut map. A miss is
-/// safe: all clients then learn the nodes from host names. Source:
-/// docs/pmi-operations.md#process-mapping.
+/// MPICH 4.0 lowers the announced value length to what fits into its 1024 byte line with a name and a key (1024 − 256 −
+/// 64 − 30 = 674 with a terminator) and would parse a truncated map. A miss is safe: all clients then derive the nodes
+/// from host names. Source: docs/pmi-operations.md#process-mapping.
 pub const PROCESS_MAPPING_MAX: usize = 673;
 
 /// Longest value in bytes that every PMI-2 client takes: its buffers hold 1024 with a terminator.
@@ -58,8 +57,8 @@ pub const OPEN_REQUESTS_MAX: usize = 1024;
 /// Room for a long argument vector per command (execve itself takes 128 KiB for one argument).
 pub const SPAWN_MAX: usize = 1024 * 1024;
 
-/// Most bytes of requests of one PMI-2 connection that come in several messages and have not ended; also of the copies of
-/// stores of other launches on one node, and of the pairs of one answer.
+/// Maximum bytes of incomplete requests of one PMI-2 connection in several messages. It also bounds the copies of
+/// stores of other launches on one node, and the pairs of one answer.
 ///
 /// The pairs of 100,000 ranks with short cards fit.
 pub const CONTINUED_MAX: usize = 16 * 1024 * 1024;

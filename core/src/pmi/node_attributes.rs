@@ -22,11 +22,11 @@ const LOCAL_RANKS_COUNT: &[u8] = b"localRanksCount";
 #[derive(Debug)]
 struct NodeAttribute {
     value: Vec<u8>,
-    /// Who has set it last.
+    /// Rank that has set the attribute last.
     owner: LocalRank,
 }
 
-/// See the module.
+/// Attributes of the node, and the ranks that wait for one.
 #[derive(Debug, Default)]
 pub(super) struct NodeAttributes {
     values: BTreeMap<Vec<u8>, NodeAttribute>,
@@ -60,13 +60,13 @@ impl NodeAttributes {
         })
     }
 
-    /// The value of an attribute that a reply can carry.
+    /// Returns the value of an attribute, if a reply can carry it.
     pub(super) fn get(&self, key: &[u8]) -> Option<&[u8]> {
         let value = self.values.get(key).map(|known| &*known.value);
         value.filter(|value| sendable(Dialect::Pmi2, value))
     }
 
-    /// An attribute that follows from the placement, unless a rank has set it.
+    /// Returns an attribute that follows from the placement, unless a rank has set it.
     pub(super) fn placement_attribute(key: &[u8], ranks: &[Rank]) -> Option<String> {
         match key {
             LOCAL_RANKS_COUNT => Some(ranks.len().to_string()),

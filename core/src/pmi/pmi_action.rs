@@ -1,4 +1,4 @@
-//! What a [`Server`](super::server::Server) asks of its caller, and the answers that come back.
+//! Actions of a [`PmiServer`](super::server::PmiServer) for its caller, and the replies to them.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::job::octets;
 use crate::job::spawn::SpawnRequest;
 use crate::names::request::ValueLimits;
 
-/// What the caller has to do, in the order given.
+/// Output of the server: an action for its caller, to be executed in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PmiAction {
     /// Write bytes to a rank's connection.
@@ -24,17 +24,17 @@ pub enum PmiAction {
     /// one included, in one order for all nodes.
     Entered {
         collective: PmiCollective,
-        /// What this node brings; empty for nothing.
+        /// Contribution of this node; empty for none.
         contribution: Vec<u8>,
     },
-    /// A rank has restarted that had entered, after [`PmiAction::Entered`]: take the contribution back
-    /// from all nodes, then call `Server::begin_again` on each; where it is too late for that, as
-    /// `Server::released` says.
+    /// Withdraw the contribution of this node from all nodes, then call `PmiServer::begin_again` on each: a rank has
+    /// restarted that had entered before [`PmiAction::Entered`]. If it is too late for that, `PmiServer::released`
+    /// follows instead.
     Withdrawn { collective: PmiCollective },
     /// A process speaks for a rank in place of another one: begin an epoch, then `Server::renewed`.
     Renew {
         rank: LocalRank,
-        /// To be handed back.
+        /// Number for the reply.
         number: u64,
     },
     /// End the job with this code.
@@ -42,7 +42,7 @@ pub enum PmiAction {
         rank: LocalRank,
         /// Exit code for the job.
         code: i32,
-        /// The client's words, perhaps empty; not cleaned for a terminal.
+        /// Message of the client, perhaps empty; not cleaned for a terminal.
         message: String,
     },
     /// A rank passed init: from now on its exit without finalize is a failure.
@@ -52,7 +52,7 @@ pub enum PmiAction {
     /// Publish a name; then `Server::name_answer`.
     Publish {
         rank: LocalRank,
-        /// Service name.
+        /// Name of the service.
         service: Vec<u8>,
         port: Vec<u8>,
         limits: ValueLimits,
@@ -60,13 +60,13 @@ pub enum PmiAction {
     /// Look a name up; then `Server::name_answer`.
     Lookup {
         rank: LocalRank,
-        /// Service name.
+        /// Name of the service.
         service: Vec<u8>,
     },
     /// Withdraw a name; then `Server::name_answer`.
     Unpublish {
         rank: LocalRank,
-        /// Service name.
+        /// Name of the service.
         service: Vec<u8>,
     },
     /// Start another job; then `Server::spawned`.
@@ -77,28 +77,28 @@ pub enum PmiAction {
     /// Read of another job of the launch (`Server::request`); then `Server::key_answer`.
     Key {
         rank: LocalRank,
-        /// To be handed back.
+        /// Number for the reply.
         number: u64,
         job: Nspace,
         request: RemoteKeyRead,
     },
-    /// A rank broke the protocol: fail the job, and do not close the connection before the process
-    /// is gone (MPICH 5 crashes on it). Further input of this rank is ignored.
+    /// A rank broke the protocol: fail the job, and keep the connection open until the process has ended (MPICH 5
+    /// crashes otherwise). Further input of this rank is ignored.
     Misbehaved { rank: LocalRank, error: String },
 }
 
 /// Answer of the name service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NameAnswer<'a> {
-    /// Published or withdrawn.
+    /// The name was published or unpublished.
     Done,
-    /// The port looked up.
+    /// Port that was looked up.
     Port(&'a [u8]),
-    /// Not done or not found, and why, in words with blanks between them.
+    /// The request was refused; the reason is a text with blanks between its words.
     Refused(&'a str),
 }
 
-/// What a rank asks of another job.
+/// Read of another job's keys.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RemoteKeyRead {
     /// The value of a key.

@@ -1,8 +1,7 @@
-//! What ranks do together: which barrier, or a ring.
+//! Identity of a barrier or ring.
 //!
-//! Rule: a barrier is `WORLD`, `NODE` or a list of ranks, then `:` and a tag; barriers that differ
-//! in any of it are different, and may be open at the same time. Source:
-//! docs/pmi-operations.md#group-barriers.
+//! Rule: a barrier is `WORLD`, `NODE` or a list of ranks, then `:` and a tag. Barriers that differ in any of these are
+//! different, and may be open at the same time. Source: docs/pmi-operations.md#group-barriers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,14 +10,14 @@ use super::limits::GROUP_MAX;
 use super::reply::PmiRefusal;
 use crate::job::ids::Rank;
 
-/// The participants.
+/// Participants of a barrier.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum CollectiveScope {
     /// All ranks of the job.
     World,
     /// All ranks of the job on the caller's node.
     Node,
-    /// These ranks, ascending, each once.
+    /// Listed ranks, ascending, each once.
     Ranks(Arc<[Rank]>),
 }
 
@@ -48,7 +47,7 @@ impl PmiCollective {
         tag: 0,
     };
 
-    /// Whether a rank of the job takes part; `here` says whether it is on this node.
+    /// Whether a rank of the job takes part; `here` is true for a rank of this node.
     pub(super) fn needs(&self, rank: Rank, here: bool) -> bool {
         match self {
             Self::Barrier {
@@ -71,14 +70,14 @@ impl BarrierGroup {
         tag: 0,
     };
 
-    /// The tag at the end of a group, also of one that is otherwise wrong; 0 without one.
+    /// Returns the tag at the end of a group, even of an invalid one; 0 without a tag.
     pub(super) fn tag_of(text: &[u8]) -> u32 {
         let digits = text.rsplit(|&byte| byte == b':').next();
         let digits = digits.filter(|digits| digits.len() < text.len());
         digits.and_then(number).unwrap_or(0)
     }
 
-    /// Takes a group as it was sent.
+    /// Parses a group as it was sent.
     ///
     /// # Errors
     /// [`PmiRefusal::TooLong`] or [`PmiRefusal::BadField`].
@@ -110,7 +109,7 @@ impl BarrierGroup {
     }
 }
 
-/// A number of digits only: no sign, no blank.
+/// Parses a number of digits only: no sign, no blank.
 fn number(text: &[u8]) -> Option<u32> {
     let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     digits.then(|| super::wire_v1::number(text))?

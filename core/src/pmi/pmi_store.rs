@@ -1,10 +1,10 @@
-//! What `get` and `put` see: the job's attributes and its key-value store on this node, one for
-//! the clients of both dialects.
+//! Data of a job that `get` and `put` access: its attributes and its key-value space on this node, for the clients of
+//! both versions of PMI.
 //!
-//! Rule: attributes are read by `get` like any key, before any barrier; PMI-2 has a command of its
-//! own for them too. Source: docs/pmi-operations.md#job-attributes.
-//! Rule: the kvsname is unique per job on a node, because MPICH 5 derives shared-memory names from
-//! it. Source: docs/pmi-wire.md#kvsname.
+//! Rule: attributes are read by `get` like any key, before any barrier; PMI-2 also has a command of its own for them.
+//! Source: docs/pmi-operations.md#job-attributes.
+//! Rule: the kvsname is unique per job on a node, because MPICH 5 derives shared-memory names from it. Source:
+//! docs/pmi-wire.md#kvsname.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,25 +17,25 @@ use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
 use crate::job::process_map::ProcessMap;
 use crate::kvs::{self, Kvs, KvsError, KvsLimits, KvsStamp};
 
-/// The attribute with the kinds of memory that the user wants, as MPI 4.1 has them. MPICH from 4.2 on reads it; on a miss it has
-/// its defaults.
+/// Attribute with the kinds of memory that the user requests, in MPI 4.1's notation. MPICH from 4.2 on reads it; on a
+/// miss it uses its defaults.
 pub const MEMORY_KINDS: &str = "PMI_mpi_memory_alloc_kinds";
 
-/// The attribute with the path of a file in which hwloc has described the node. MPICH from 4.1 on reads it, and looks at the
+/// Attribute with the path of a file with hwloc's description of the node. MPICH from 4.1 on reads it, and inspects the
 /// machine itself on a miss.
 pub const TOPOLOGY_FILE: &str = "PMI_hwloc_xmlfile";
 
 /// Attribute with the placement of all ranks.
 const PROCESS_MAPPING: &[u8] = b"PMI_process_mapping";
 
-/// Key of the ranks that have died: their numbers with commas between them. A miss while all live.
+/// Key of the dead ranks: their numbers with commas between them. A miss while all ranks live.
 const DEAD_PROCESSES: &[u8] = b"PMI_dead_processes";
 
 /// A key that is never stored: the barrier of MPICH from 4.1 on gets it under PMI-2 and has no
 /// place for a value. Source: docs/pmi2-wire.md#pmi-2-fence.
 const NEVER_STORED: &[u8] = b"-NONEXIST-KEY";
 
-/// What a server must know about its job.
+/// Properties of a job that its server needs.
 #[derive(Clone, Debug)]
 pub struct PmiJobInfo {
     /// The job's name; unique on this node, because MPICH 5 derives shared-memory names from it.
@@ -80,12 +80,12 @@ pub(super) struct PmiStore {
     process_mapping: Option<String>,
     attributes: BTreeMap<Vec<u8>, Vec<u8>>,
     kvs: Kvs,
-    /// Which rank of this node has put a key last, where ranks may restart.
+    /// Rank of this node that has put each key last; `None` unless ranks may restart.
     owners: Option<BTreeMap<Vec<u8>, LocalRank>>,
 }
 
 impl PmiStore {
-    /// The attributes of a job placed by `map`, and an empty store.
+    /// Creates the attributes of a job placed by `map`, and an empty store.
     pub(super) fn new(
         kvsname: Nspace,
         map: &ProcessMap,
@@ -121,12 +121,12 @@ impl PmiStore {
         })
     }
 
-    /// From now on it is known who has put what.
+    /// Starts to track the rank that has put each key.
     pub(super) fn track_owners(&mut self) {
         self.owners = Some(BTreeMap::new());
     }
 
-    /// What a rank has put becomes a miss: here at once, on other nodes with the next barrier.
+    /// Makes the keys of a rank misses: here at once, on other nodes with the next barrier.
     pub(super) fn reset(&mut self, owner: LocalRank) {
         let Some(owners) = &mut self.owners else {
             return;
@@ -181,13 +181,13 @@ impl PmiStore {
         }
     }
 
-    /// The name of a job, if that is another one.
+    /// Returns the name of a job, if it is another one.
     pub(super) fn other_job(&self, kvsname: Option<&[u8]>) -> Option<Nspace> {
         let name = kvsname.filter(|name| self.own_kvs(Some(name)).is_err())?;
         Nspace::new(std::str::from_utf8(name).ok()?).ok()
     }
 
-    /// The value of an attribute or key that the dialect can carry.
+    /// Returns the value of an attribute or key, if the version of PMI can carry it.
     pub(super) fn get(
         &self,
         dialect: Dialect,
@@ -201,21 +201,20 @@ impl PmiStore {
             .ok_or(PmiRefusal::KeyNotFound)
     }
 
-    /// The value of an attribute or key, if any dialect can carry it.
+    /// Returns the value of an attribute or key, if any version of PMI can carry it.
     pub(super) fn find(&self, key: &[u8]) -> Option<&[u8]> {
         let attribute = self.attribute(Dialect::Pmi1, key);
         attribute.or_else(|| self.kvs.get(key))
     }
 
-    /// All pairs, encoded, unless they are more bytes.
+    /// Returns all pairs, encoded, unless they exceed `limit` bytes.
     pub(super) fn encode_pairs(&self, limit: usize) -> Option<Vec<u8>> {
         self.kvs.encoded(limit)
     }
 
-    /// The value of a job attribute that the dialect can carry.
+    /// Returns the value of a job attribute, if the version of PMI can carry it.
     ///
-    /// Rule: a process mapping that a client would cut is a miss. Source:
-    /// docs/pmi-operations.md#process-mapping.
+    /// Rule: a process mapping that a client would truncate is a miss. Source: docs/pmi-operations.md#process-mapping.
     pub(super) fn attribute(&self, dialect: Dialect, key: &[u8]) -> Option<&[u8]> {
         if key == PROCESS_MAPPING {
             let limit = match dialect {
@@ -228,7 +227,7 @@ impl PmiStore {
         self.attributes.get(key).map(Vec::as_slice)
     }
 
-    /// What [`DEAD_PROCESSES`] tells from now on, as much of it as fits.
+    /// Sets the value of [`DEAD_PROCESSES`]: as many of these ranks as fit.
     pub(super) fn set_dead_ranks(&mut self, dead: &BTreeSet<Rank>) {
         let mut list = String::new();
         for rank in dead {
@@ -253,27 +252,22 @@ impl PmiStore {
         }
     }
 
-    /// See [`Kvs::take_contribution`].
     pub(super) fn take_contribution(&mut self) -> Vec<u8> {
         self.kvs.take_contribution()
     }
 
-    /// See [`Kvs::take_back_contribution`].
     pub(super) fn take_back_contribution(&mut self) {
         self.kvs.take_back_contribution();
     }
 
-    /// See [`Kvs::recent`].
     pub(super) fn recent(&mut self, since: KvsStamp) -> (Vec<u8>, KvsStamp) {
         self.kvs.recent(since)
     }
 
-    /// See [`Kvs::merge`].
     pub(super) fn merge(&mut self, contributions: &[u8]) -> Result<(), KvsError> {
         self.kvs.merge(contributions)
     }
 
-    /// See [`Kvs::merge_recent`].
     pub(super) fn merge_recent(
         &mut self,
         all: &[u8],

@@ -23,7 +23,7 @@ pub const VERSION_2: (u32, u32) = (2, 0);
 pub enum PmiReply<'a> {
     /// Init accepted; the connection speaks this version from here on.
     Init((u32, u32)),
-    /// PMI-2 start accepted.
+    /// Accepts the start of a PMI-2 connection.
     FullInit {
         rank: Rank,
         /// Ranks of the job.
@@ -49,7 +49,7 @@ pub enum PmiReply<'a> {
     Published,
     /// The port of a service, which the dialect can carry.
     Port(&'a [u8]),
-    /// The service is withdrawn.
+    /// The service was unpublished.
     Unpublished,
     /// All pairs of a store, encoded as in [`kvs`](crate::kvs).
     Pairs(&'a [u8]),
@@ -64,14 +64,14 @@ pub enum PmiReply<'a> {
     Ring {
         /// Place of the rank in it, from 0.
         place: u32,
-        /// What the left neighbour gave for its right.
+        /// Right value of the left neighbour.
         left_value: &'a [u8],
-        /// What the right neighbour gave for its left.
+        /// Left value of the right neighbour.
         right: &'a [u8],
     },
     /// The ranks of this new job have been started.
     Spawned(&'a Nspace),
-    /// Finalize accepted.
+    /// Accepts a finalize request.
     FinalizeAck,
     /// Nothing for the rank's former process follows.
     Restarted,
@@ -79,7 +79,7 @@ pub enum PmiReply<'a> {
     Refused(PmiRefusal<'a>),
 }
 
-/// Why a command is not carried out. For the user's eyes: clients only see that it is not.
+/// Reason for which a command is refused. It is for the user; clients only get the failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PmiRefusal<'a> {
     /// A required field is missing or empty.
@@ -100,7 +100,7 @@ pub enum PmiRefusal<'a> {
     KvsFull,
     /// The command's name is unknown.
     UnknownCommand,
-    /// The command is known and not offered.
+    /// The command is supported by PMI, but not by this server.
     NotSupported,
     /// A PMI version that is not served.
     Version,
@@ -120,12 +120,12 @@ pub enum PmiRefusal<'a> {
     RankTwice,
     /// A group without the rank that named it.
     NotAMember,
-    /// In the caller's words: a failed barrier, or a name that is not published.
+    /// Reason from the caller: a failed barrier, or a name that is not published.
     Other(&'a str),
 }
 
 impl PmiRefusal<'_> {
-    /// The reason, in words with blanks between them.
+    /// Returns the reason, as text with blanks between its words.
     pub(super) fn text(&self) -> Cow<'_, str> {
         Cow::Borrowed(match *self {
             Self::MissingField(field) => return Cow::Owned(format!("missing {field}")),

@@ -12,7 +12,7 @@ use super::reply::{PmiRefusal, PmiReply, VERSION_2};
 use super::wire_v1::LineBuilder;
 use crate::job::ids::Rank;
 
-/// The line, with its newline.
+/// Formats the line, with its newline.
 pub(super) fn line(reply: &PmiReply<'_>, call: &RequestContext<'_>) -> Vec<u8> {
     let ok = || start(call).number("rc", 0);
     match *reply {
@@ -31,9 +31,9 @@ pub(super) fn line(reply: &PmiReply<'_>, call: &RequestContext<'_>) -> Vec<u8> {
         PmiReply::Published => ok().word("info", "ok").word("msg", "success"),
         PmiReply::Port(port) => ok().word("info", "ok").field("port", port),
         PmiReply::Unpublished => ok().word("info", "ok"),
-        // A client takes the codes of its processes, which none of the servers it knows sends, for 0.
+        // Clients interpret missing codes of processes as 0; no server that they support sends codes.
         PmiReply::Spawned(_) => ok(),
-        // Those after the first are never asked for in a line.
+        // The replies after the first one never answer a line.
         PmiReply::FinalizeAck
         | PmiReply::Restarted
         | PmiReply::FullInit { .. }
@@ -46,8 +46,8 @@ pub(super) fn line(reply: &PmiReply<'_>, call: &RequestContext<'_>) -> Vec<u8> {
     .end()
 }
 
-/// Two lines: the length of the second one and the number of hosts, and for each host the length of its name, the name,
-/// and its ranks.
+/// Formats two lines: the length of the second one and the number of hosts, and for each host the length of its name,
+/// the name, and its ranks.
 ///
 /// Rule: the length counts the newline and one more; a comma follows each rank and a blank each host. Source:
 /// docs/pmi-operations.md#ranks-and-hosts.

@@ -11,7 +11,7 @@ use super::reply::{PmiRefusal, PmiReply, VERSION_2};
 use super::wire_v2::FrameBuilder;
 use crate::kvs;
 
-/// The frame, with its length.
+/// Formats the frame, with its length.
 pub(super) fn frame(reply: &PmiReply<'_>, call: &RequestContext<'_>) -> Vec<u8> {
     let thrid = call.thrid.as_deref().unwrap_or_default();
     let start = || FrameBuilder::response(&call.name).field("thrid", thrid);
@@ -56,7 +56,7 @@ pub(super) fn frame(reply: &PmiReply<'_>, call: &RequestContext<'_>) -> Vec<u8> 
         | PmiReply::Unpublished
         | PmiReply::Disconnected
         | PmiReply::FinalizeAck
-        // Those below are never asked for in a frame.
+        // The replies below never answer a frame.
         | PmiReply::Init(_)
         | PmiReply::Restarted
         | PmiReply::Maxes
@@ -77,7 +77,7 @@ pub(super) fn frame(reply: &PmiReply<'_>, call: &RequestContext<'_>) -> Vec<u8> 
     .end()
 }
 
-/// The number of pairs, each in a message of its own, and the reply proper.
+/// Formats the number of pairs, each pair in a message of its own, and the reply proper.
 ///
 /// Rule: the messages before the last one have no `rc`. Source: docs/pmi-operations.md#other-jobs.
 fn all_pairs(pairs: &[u8], call: &RequestContext<'_>) -> Vec<u8> {
@@ -96,7 +96,7 @@ fn all_pairs(pairs: &[u8], call: &RequestContext<'_>) -> Vec<u8> {
     bytes
 }
 
-/// The number of a refusal.
+/// Returns the number of a refusal.
 ///
 /// Rule: both libraries have these numbers, and only distinguish 0 from the rest. Source:
 /// docs/pmi2-wire.md#pmi-2-errors.

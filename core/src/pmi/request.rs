@@ -34,13 +34,13 @@ pub enum PmiRequest<'a> {
     UniverseSize,
     /// Asks which ranks are on which hosts.
     Hosts,
-    /// Enters a barrier.
+    /// Enters a barrier, or waits for it.
     Barrier(BarrierGroup),
     /// Stores a pair. The value may be empty.
     Put {
         /// Name of the store; `None` for the own job's.
         kvsname: Option<&'a [u8]>,
-        /// Key, not empty.
+        /// Key of the pair; not empty.
         key: &'a [u8],
         value: &'a [u8],
     },
@@ -48,24 +48,24 @@ pub enum PmiRequest<'a> {
     Get {
         /// Name of the store; `None` for the own job's.
         kvsname: Option<&'a [u8]>,
-        /// Key, not empty.
+        /// Key of the value; not empty.
         key: &'a [u8],
     },
     /// Asks for a job attribute.
     JobAttribute {
-        /// Its name, not empty.
+        /// Name of the attribute, not empty.
         key: &'a [u8],
     },
     /// Sets an attribute of the caller's node.
     PutNodeAttribute {
-        /// Its name, not empty.
+        /// Name of the attribute, not empty.
         key: &'a [u8],
-        /// Its value; may be empty.
+        /// Value of the attribute; may be empty.
         value: &'a [u8],
     },
     /// Asks for an attribute of the caller's node.
     NodeAttribute {
-        /// Its name, not empty.
+        /// Name of the attribute, not empty.
         key: &'a [u8],
         /// Whether to answer only once it is set.
         wait: bool,
@@ -83,7 +83,7 @@ pub enum PmiRequest<'a> {
         /// Service name; may hold blanks.
         service: &'a [u8],
     },
-    /// Withdraws a service.
+    /// Unpublishes the name of a service.
     Unpublish {
         /// Service name; may hold blanks.
         service: &'a [u8],
@@ -92,7 +92,7 @@ pub enum PmiRequest<'a> {
     Spawn(PmiSpawn),
     /// Asks for all pairs of a job's store.
     GetAll {
-        /// Its name; `None` for the own job's.
+        /// Name of the job; `None` for the caller's.
         kvsname: Option<&'a [u8]>,
     },
     /// Brings pairs of a job that is served elsewhere.
@@ -107,27 +107,27 @@ pub enum PmiRequest<'a> {
     Disconnect { job: &'a [u8] },
     /// Enters the ring of all ranks.
     Ring {
-        /// What the left neighbour shall get as the value to its right.
+        /// Value that the left neighbour gets as the value to its right.
         left_value: &'a [u8],
-        /// What the right neighbour shall get as the value to its left.
+        /// Value that the right neighbour gets as the value to its left.
         right: &'a [u8],
     },
     /// Ends the whole job. Has no reply.
     Abort {
         /// Exit code for the job.
         code: i32,
-        /// The client's words, perhaps empty.
+        /// Message of the client, perhaps empty.
         message: &'a [u8],
     },
     /// Ends the protocol, not the process.
     Finalize,
-    /// What the rank's former process has sent is over; another one will start the protocol. A line
-    /// in both dialects.
+    /// Ends the session of the rank's former process; another one starts the protocol. The request is a line in both
+    /// versions of PMI.
     Restart,
 }
 
 impl<'a> PmiRequest<'a> {
-    /// What the request is about, for a report: a key or a service, else empty.
+    /// Returns the subject of the request, for reports: a key or a service, otherwise empty.
     pub fn subject(&self) -> &'a [u8] {
         match *self {
             Self::Put { key, .. }
@@ -143,7 +143,7 @@ impl<'a> PmiRequest<'a> {
     }
 }
 
-/// A text that must be there and have 1 to `limit` bytes.
+/// Returns a required text of 1 to `limit` bytes.
 pub(super) fn bounded<'a>(
     value: Option<&'a [u8]>,
     name: &'static str,

@@ -130,7 +130,7 @@ fn publish<'a>(
     })
 }
 
-/// An abort is never refused: without a usable code it fails the job as a protocol error.
+/// Parses an abort. It is never refused: without a usable code it fails the job as a protocol error.
 fn abort<'a>(line: &Pmi1Line<'a>) -> Result<PmiRequest<'a>, ProtocolError> {
     let (head, message) = match line.split_tail(b" message=") {
         (head, None) => match line.split_tail(b" error_msg=") {
@@ -150,7 +150,7 @@ fn abort<'a>(line: &Pmi1Line<'a>) -> Result<PmiRequest<'a>, ProtocolError> {
     })
 }
 
-/// The first value of each wanted key; other fields are ignored, as long as they are fields.
+/// Returns the first value of each requested key; other fields are ignored if their syntax is valid.
 pub(super) fn pick<'a, const N: usize>(
     fields: Fields<'a>,
     names: [&str; N],
@@ -166,7 +166,7 @@ pub(super) fn pick<'a, const N: usize>(
     Ok(found)
 }
 
-/// A request without fields.
+/// Returns a request without fields.
 fn plain<'a>(
     line: &Pmi1Line<'a>,
     request: PmiRequest<'a>,

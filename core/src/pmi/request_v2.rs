@@ -23,10 +23,10 @@ use crate::names::request::ValueLimits;
 /// Exit code of an abort without one.
 const NO_CODE: i32 = -1;
 
-/// What precedes the code in the message of an abort by MPICH.
+/// Text in front of the code in an abort message of MPICH.
 const MPI_ABORT: &[u8] = b"MPI_Abort(";
 
-/// The command of a frame.
+/// Returns the context of a frame.
 pub fn call<'a>(frame: &'a Pmi2Frame<'_>) -> RequestContext<'a> {
     let thrid = frame.get("thrid").filter(|thrid| !thrid.is_empty());
     RequestContext::frame(frame.name, thrid)
@@ -108,12 +108,12 @@ pub fn parse<'a>(
     })
 }
 
-/// The job that the client of a `fullinit` claims to be of, if it does.
+/// Returns the job that the client of a `fullinit` claims, if any.
 pub(super) fn claimed_job<'a>(frame: &'a Pmi2Frame<'_>) -> Option<&'a [u8]> {
     frame.get("pmijobid").filter(|job| !job.is_empty())
 }
 
-/// The limits among the infos of a publication. The first info of each name counts.
+/// Returns the limits among the infos of a publication. The first info of each name counts.
 fn limits(frame: &Pmi2Frame<'_>) -> Result<ValueLimits, PmiRefusal<'static>> {
     let infos = spawn_v2::infos(frame)?;
     let count = |name: &'static str| -> Result<Option<u64>, PmiRefusal<'static>> {
@@ -125,7 +125,7 @@ fn limits(frame: &Pmi2Frame<'_>) -> Result<ValueLimits, PmiRefusal<'static>> {
         .ok_or(PmiRefusal::BadField(ValueLimits::REFCOUNT))
 }
 
-/// A value that must be there and may be empty.
+/// Returns a required value, which may be empty.
 fn value<'a>(
     frame: &'a Pmi2Frame<'_>,
     name: &'static str,
@@ -140,7 +140,7 @@ fn checked<'a>(value: &'a [u8], name: &'static str) -> Result<&'a [u8], PmiRefus
     }
 }
 
-/// The pairs behind each other, as many as announced, encoded.
+/// Returns the pairs in order, as many as announced, encoded.
 fn pairs(frame: &Pmi2Frame<'_>) -> Result<Vec<u8>, PmiRefusal<'static>> {
     let texts = frame.pairs();
     let texts: Vec<_> = texts
@@ -165,7 +165,7 @@ fn abort<'a>(frame: &'a Pmi2Frame<'_>) -> PmiRequest<'a> {
     let message = frame.get("message").or_else(|| frame.get("msg"));
     let message = message.unwrap_or_default();
     let stated = frame.get("exitcode").and_then(number);
-    // MPICH 5 states -1, whatever the program said.
+    // MPICH 5 always sends -1 instead of the program's code.
     let stated = stated.filter(|&code| code != NO_CODE);
     PmiRequest::Abort {
         code: stated.or_else(|| code_in(message)).unwrap_or(NO_CODE),
@@ -173,7 +173,7 @@ fn abort<'a>(frame: &'a Pmi2Frame<'_>) -> PmiRequest<'a> {
     }
 }
 
-/// The code in `... MPI_Abort(MPI_COMM_WORLD, 42) ...`.
+/// Returns the code in `... MPI_Abort(MPI_COMM_WORLD, 42) ...`.
 fn code_in(message: &[u8]) -> Option<i32> {
     let at = memmem::find(message, MPI_ABORT)? + MPI_ABORT.len();
     let (arguments, _) = message[at..].split_at(memchr(b')', &message[at..])?);

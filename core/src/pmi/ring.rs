@@ -1,21 +1,21 @@
-//! The ring of all ranks of a job: what each node brings, as it goes between nodes, and what each rank gets.
+//! The ring of all ranks of a job: the contribution of each node, its encoding between nodes, and the result of each
+//! rank.
 //!
-//! A node brings the outer values of each run of consecutive ranks that it has: those between them stay here.
+//! A node contributes the outer values of each run of consecutive ranks that it has: those between them stay here.
 //!
-//! Rule: a rank's position is its rank; the value to its left is what its left neighbour gave for its
-//! right. A single rank is its own neighbour; dead ranks are skipped. Source:
-//! docs/pmi-operations.md#ring.
+//! Rule: a rank's position is its rank; the value to its left is the right value of its left neighbour. A single rank
+//! is its own neighbour; dead ranks are skipped. Source: docs/pmi-operations.md#ring.
 
 use crate::job::ids::Rank;
 use crate::kvs;
 
-/// What a rank brings into a ring.
+/// Values of a rank for its neighbours in the ring: rank, left value, right value.
 pub(super) type RingValues = (Rank, Vec<u8>, Vec<u8>);
 
 /// Bytes of a rank; two are in front of the left value.
 const RANK: usize = 4;
 
-/// What the ranks of one node bring, which are put into order.
+/// Sorts the values of one node's ranks, and encodes them.
 pub(super) fn encode(values: &mut [RingValues]) -> Vec<u8> {
     values.sort_unstable_by_key(|(rank, ..)| *rank);
     let mut bytes = Vec::new();
@@ -71,8 +71,8 @@ impl<'a> Ring<'a> {
         (apart && (all || survives) && !runs.is_empty()).then_some(Self(runs))
     }
 
-    /// What the neighbours of a rank of this node gave: the left one's right, the right one's left. `own` is what
-    /// [`encode`] has put into order.
+    /// Returns the values of the neighbours of a rank of this node: the left one's right value, the right one's left
+    /// value. `local_values` were sorted by [`encode`].
     pub(super) fn neighbours<'b>(
         &'b self,
         rank: Rank,

@@ -39,7 +39,7 @@ use crate::pmi::barriers::Barriers;
 pub use super::pmi_action::{KeyAnswer, NameAnswer, PmiAction, RemoteKeyRead};
 pub use super::pmi_store::{PmiJobInfo, SetupError};
 
-/// Why a barrier or ring cannot be released.
+/// Error: a barrier or ring cannot be released.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ReleaseError {
     /// Success reported for what local ranks have not all entered. Nothing was done.
@@ -55,7 +55,7 @@ pub enum ReleaseError {
     #[error("data of barrier {collective}: {source}")]
     Data {
         collective: PmiCollective,
-        /// What is wrong with them.
+        /// Error in the merged data.
         source: KvsError,
     },
     /// The values of the ring are incomplete. The waiting ranks got a failure.
@@ -72,25 +72,24 @@ pub struct PmiServer {
     node_attributes: NodeAttributes,
     barriers: Barriers,
     connections: Connections,
-    /// Names of the nodes, as far as they are known.
+    /// Names of the nodes, if known.
     hosts: Arc<[String]>,
     clients: Vec<PmiClient>,
-    /// How many questions to other jobs, and for epochs, there were.
+    /// Number of the last request to another job or for an epoch.
     last_number: u64,
-    /// Barriers and rings do without ranks whose processes have ended.
+    /// Whether barriers and rings complete without ranks whose processes have ended.
     survives: bool,
     /// Ranks of the job that have died, on any node.
     dead: BTreeSet<Rank>,
-    /// Another process may come to speak for a rank.
+    /// Whether another process may speak for a rank.
     restartable: bool,
 }
 
 impl PmiServer {
-    /// A server for the ranks that `map` places on `node`.
+    /// Creates a server for the ranks that `map` places on `node`.
     ///
     /// A process mapping too long for a client's buffer is not served to it
-    /// ([`PROCESS_MAPPING_MAX`](super::limits::PROCESS_MAPPING_MAX),
-    /// [`VALLEN_2_MAX`](super::limits::VALLEN_2_MAX)).
+    /// ([`PROCESS_MAPPING_MAX`](super::limits::PROCESS_MAPPING_MAX), [`VALLEN_2_MAX`](super::limits::VALLEN_2_MAX)).
     ///
     /// # Errors
     /// [`SetupError`] when the parts contradict each other or an attribute cannot be sent.
@@ -127,19 +126,19 @@ impl PmiServer {
         self.store.describe(key, value);
     }
 
-    /// Clients can ask how the nodes are called.
+    /// Sets the names of the nodes, which clients can read.
     pub fn name_hosts(&mut self, names: &Arc<[String]>) {
         self.hosts = Arc::clone(names);
     }
 
-    /// The same, with barriers and rings that do without ranks whose processes have ended.
+    /// Makes barriers and rings complete without ranks whose processes have ended. Returns the server.
     #[must_use]
     pub fn surviving(mut self) -> Self {
         self.survives = true;
         self
     }
 
-    /// A rank of the job has died, on any node: clients that ask hear of it.
+    /// Notes the death of a rank of the job, on any node. Clients that query dead processes get it.
     ///
     /// Rule: fault-tolerant MPICHs read the list of dead ranks as a key of the job's store. Source:
     /// docs/pmi-operations.md#dead-processes.
@@ -149,10 +148,11 @@ impl PmiServer {
         }
     }
 
-    /// Notes whether the client behind a rank's connection knows group barriers. Matters from its next init on; a client
-    /// of which nothing was noted counts as one that does.
+    /// Notes whether the client behind a rank's connection supports group barriers, which matters from its next init
+    /// on. A client without a note counts as one that does.
     ///
-    /// Rule: clients that know them ask for PMI 1.1 like those that take nothing but 1.1. Source: docs/pmi-wire.md#versions.
+    /// Rule: clients that support them request PMI 1.1 like those that accept nothing but 1.1. Source:
+    /// docs/pmi-wire.md#versions.
     pub fn note_client(&mut self, rank: LocalRank, has_groups: bool) {
         self.client(rank).has_groups = has_groups;
     }
@@ -203,7 +203,7 @@ impl PmiServer {
         }
     }
 
-    /// Number of other local ranks between init and finalize, if this one is there and its library sends
+    /// Returns the number of other local ranks between init and finalize, if this one is there and its library sends
     /// finalize only when its process exits: the rank may have left `MPI_Finalize` already.
     pub fn sessions_beside(&self, rank: LocalRank) -> Option<u32> {
         let state = self.state(rank);
@@ -215,7 +215,7 @@ impl PmiServer {
         Some(all.saturating_sub(1))
     }
 
-    /// The rank has left `MPI_Finalize`, and its process ends without the finalize of the protocol.
+    /// Notes that the rank has left `MPI_Finalize`, and its process ends without the finalize of the protocol.
     pub fn finalized(&mut self, rank: LocalRank, effects: &mut Vec<PmiAction>) {
         let state = &mut self.client(rank).state;
         if state.in_session() {
@@ -224,8 +224,8 @@ impl PmiServer {
         }
     }
 
-    /// The rank's process has ended. Half a message is a protocol error; whether the exit itself
-    /// is a failure is for the caller to judge by [`PmiServer::state`].
+    /// Handles the end of the rank's process. Half a message is a protocol error; the caller judges by
+    /// [`PmiServer::state`] whether the exit itself is a failure.
     pub fn closed(&mut self, rank: LocalRank, effects: &mut Vec<PmiAction>) {
         let unfinished = self.client(rank).unfinished();
         if unfinished > 0 {
@@ -242,9 +242,8 @@ impl PmiServer {
         }
     }
 
-    /// Ends a barrier or ring: with the concatenated contributions of the nodes that take part, or
-    /// with the reason of its failure. A failure may come at any time, and later arrivals fail at
-    /// once.
+    /// Ends a barrier or ring: with the concatenated contributions of the nodes that take part, or with the reason of
+    /// its failure. A failure may arrive at any time, and later arrivals fail at once.
     ///
     /// # Errors
     /// [`ReleaseError`]; the job should be failed.
@@ -291,8 +290,8 @@ impl PmiServer {
         }
     }
 
-    /// The name service answered the rank's open request. Without one (the rank misbehaved
-    /// meanwhile) nothing happens.
+    /// Answers the rank's pending request to the name service. Without one (the rank misbehaved meanwhile) nothing
+    /// happens.
     pub fn name_answer(
         &mut self,
         rank: LocalRank,
@@ -318,12 +317,12 @@ impl PmiServer {
         effects.extend(next.and_then(|(_, effect)| effect.take()));
     }
 
-    /// What a rank did last, and whether its session is open.
+    /// Returns the protocol state of a rank.
     pub fn state(&self, rank: LocalRank) -> &ClientState {
         &self.clients[rank.index()].state
     }
 
-    /// The local ranks that take part in a barrier or ring and have not entered it.
+    /// Returns the local ranks that take part in a barrier or ring and have not entered it.
     pub fn absent_from(&self, collective: &PmiCollective) -> Vec<LocalRank> {
         let open = self.barriers.open(collective);
         let is_in = |local: &LocalRank| open.is_some_and(|open| open.is_waiting(*local));
@@ -372,7 +371,7 @@ impl PmiServer {
         self.client(rank).fail(error);
     }
 
-    /// What a rank shares with others of its node and has no more.
+    /// Removes the node attributes and connections of a rank.
     fn forget(&mut self, rank: LocalRank) {
         self.node_attributes.forget(rank);
         self.connections.forget(rank);

@@ -1,11 +1,11 @@
-//! The start of a connection to a process that runs without a launcher and wants to spawn: it listens, and the server, which
-//! it has started for this, connects and speaks first.
+//! Handshake with a process that runs without a launcher and requests a spawn. It listens, and the server that it has
+//! started for this connects and sends the first message.
 //!
 //! ```text
 //! server: singinit        client: singinit        server: singinit_info        then as any client of PMI-1
 //! ```
-//! Rule: the client's program starts `mpiexec -pmi_args PORT INTERFACE KEY PID`; a KEY other than `default_key` is a secret that
-//! the client repeats as its `authstring`. Source: docs/pmi-wire.md#singletons.
+//! Rule: the client's program starts `mpiexec -pmi_args PORT INTERFACE KEY PID`; a KEY other than `default_key` is a
+//! secret that the client repeats as its `authstring`. Source: docs/pmi-wire.md#singletons.
 
 use super::request_v1;
 use super::wire_v1::{Pmi1Line, ProtocolError};
@@ -16,34 +16,34 @@ pub const NO_KEY: &str = "default_key";
 /// Most bytes of the client's only line.
 const ANSWER_MAX: usize = 1024;
 
-/// Why the client cannot be served.
+/// Reason for which the client cannot be served.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SingletonError {
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
-    #[error("its answer is not singinit")]
+    #[error("the answer is not singinit")]
     NotSinginit,
-    #[error("its answer is longer than {ANSWER_MAX} bytes")]
+    #[error("the answer is longer than {ANSWER_MAX} bytes")]
     TooLong,
-    #[error("it wants to prove itself by `{0}`, which was not offered")]
+    #[error("authentication by `{0}` was not offered")]
     AuthType(String),
-    #[error("it does not repeat the key of the command line")]
+    #[error("the answer does not repeat the key of the command line")]
     WrongKey,
 }
 
-/// What has been agreed on.
+/// Result of a completed handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SingletonAgreement {
-    /// The last line of the server, which ends the conversation if the version is none that it knows.
+    /// Last line of the server, which ends the conversation if it does not support the client's version.
     pub reply: String,
     pub version_ok: bool,
     /// Three more connections are made, which become the client's standard streams.
     pub stdio: bool,
-    /// What followed the client's line.
+    /// Bytes that followed the client's line.
     pub received: Vec<u8>,
 }
 
-/// See the module.
+/// State of the handshake with a singleton, on the server's side.
 #[derive(Debug)]
 pub struct SingletonHandshake {
     key: Option<String>,
@@ -54,7 +54,7 @@ pub struct SingletonHandshake {
 }
 
 impl SingletonHandshake {
-    /// A client that was started with this KEY.
+    /// Starts a handshake with a client that was started with this KEY.
     pub fn new(key: &str, stdio: bool, kvsname: &str) -> Self {
         Self {
             key: (key != NO_KEY).then(|| key.to_owned()),
@@ -71,7 +71,7 @@ impl SingletonHandshake {
         }
     }
 
-    /// What the server says first.
+    /// Returns the first line of the server.
     pub fn greeting(&self) -> String {
         format!(
             "cmd=singinit pmi_version=1 pmi_subversion=1 stdio={} authtype={}\n",

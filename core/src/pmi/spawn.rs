@@ -1,5 +1,5 @@
-//! A request to start a new job, whatever form it came in ([`spawn_v1`](super::spawn_v1),
-//! [`spawn_v2`](super::spawn_v2)), and the resulting request to the launcher.
+//! Request to start a new job, in either version of PMI ([`spawn_v1`](super::spawn_v1), [`spawn_v2`](super::spawn_v2)),
+//! and the resulting request to the launcher.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -17,11 +17,11 @@ pub type KeyValue = (Vec<u8>, Vec<u8>);
 /// A request to start a new job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PmiSpawn {
-    /// What to start, in appnum order; at least one.
+    /// Applications to start, in appnum order; at least one.
     pub commands: Vec<SpawnCommand>,
     /// Pairs to put into the new job's key-value store before its ranks start.
     pub preputs: Vec<KeyValue>,
-    /// How long the start may take, if the client says.
+    /// Timeout of the start, if the client has set one.
     pub limit: Option<Duration>,
 }
 
@@ -38,11 +38,11 @@ pub struct SpawnCommand {
 }
 
 impl PmiSpawn {
-    /// The request to the launcher. Infos are never required: MPI ignores unknown ones.
+    /// Converts to the request to the launcher. Infos are never required: MPI ignores unknown ones.
     ///
     /// # Errors
-    /// [`PmiRefusal`] when there is no process, a pair that the new job's ranks could not get, or a NUL
-    /// byte where a process can have none.
+    /// [`PmiRefusal`] when there is no process, a pair that the new job's ranks could not get, or a NUL byte where a
+    /// process can have none.
     pub(super) fn into_request(self) -> Result<SpawnRequest, PmiRefusal<'static>> {
         let mut preputs = self.preputs;
         let mut infos = self.commands.iter().flat_map(|command| &command.info);

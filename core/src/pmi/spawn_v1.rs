@@ -99,7 +99,7 @@ impl SpawnLines {
         })
     }
 
-    /// The complete request, for the server.
+    /// Returns the complete request, for the server.
     pub(super) fn request(&self) -> Result<PmiRequest<'static>, PmiRefusal<'static>> {
         self.parse().map(PmiRequest::Spawn)
     }
@@ -143,7 +143,7 @@ fn command(block: &Pmi1SpawnBlock<'_>) -> Result<SpawnCommand, PmiRefusal<'stati
         .filter(|name| !name.is_empty())
         .ok_or(PmiRefusal::MissingField("execname"))?;
     let count = count(block, "argcnt")?;
-    // The counts are a client's word: each step must find a field, so none outlasts the request.
+    // The counts come from a client: each step must find a field, so the loop ends with the request.
     let args = (1..=count)
         .map(|index| indexed(block, "arg", index).ok_or(PmiRefusal::MissingField("arg")))
         .collect::<Result<_, _>>()?;
@@ -178,7 +178,7 @@ fn indexed(block: &Pmi1SpawnBlock<'_>, prefix: &str, index: u32) -> Option<Vec<u
         .map(|value| value.to_vec())
 }
 
-/// A count of fields that follow; a block without it has none.
+/// Reads the number of fields that follow; 0 in a block without it.
 fn count(block: &Pmi1SpawnBlock<'_>, key: &'static str) -> Result<u32, PmiRefusal<'static>> {
     match block.get(key.as_bytes()) {
         Some(text) => number(text).ok_or(PmiRefusal::BadField(key)),

@@ -50,7 +50,7 @@ pub fn parse(frame: &Pmi2Frame<'_>) -> Result<PmiSpawn, PmiRefusal<'static>> {
     Ok(spawn)
 }
 
-/// The infos of a request with a single list of them.
+/// Reads the infos of a request with a single list of them.
 ///
 /// # Errors
 /// Those of [`parse`].
@@ -84,7 +84,7 @@ fn command(block: &Pmi2SpawnBlock<'_>) -> Result<SpawnCommand, PmiRefusal<'stati
     })
 }
 
-/// Gives the infos of PMI-2 itself the names that the launcher knows, and takes out the limit of time.
+/// Renames the infos of PMI-2 itself to those of the launcher, and takes the timeout.
 fn own_infos(infos: &mut Vec<KeyValue>) -> Result<Option<Duration>, PmiRefusal<'static>> {
     let mut limit = None;
     for (_, value) in infos.extract_if(.., |(key, _)| key == b"timeout") {
@@ -108,7 +108,7 @@ fn pairs(
         .collect()
 }
 
-/// One of the pairs counted. Each must be there, so a wrong count costs no more than the frame.
+/// Returns one of the counted pairs. Each must be present, so a wrong count costs no more than the frame.
 fn indexed(
     block: &Pmi2SpawnBlock<'_>,
     key: &'static str,
@@ -120,7 +120,7 @@ fn indexed(
         .ok_or(PmiRefusal::MissingField(key))
 }
 
-/// A count of pairs that follow; a block without it has none.
+/// Reads the number of pairs that follow; 0 in a block without it.
 fn count(block: &Pmi2SpawnBlock<'_>, key: &'static str) -> Result<u32, PmiRefusal<'static>> {
     match block.get(key.as_bytes()) {
         Some(text) => number(text).ok_or(PmiRefusal::BadField(key)),

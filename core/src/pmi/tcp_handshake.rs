@@ -1,14 +1,15 @@
-//! The start of a PMI connection that comes over TCP, before the server of its rank hears of it: who the client says it
-//! is, and whether it proves that.
+//! Handshake of a PMI connection over TCP: identifies the client's rank and authenticates it before the rank's PMI
+//! server sees the connection.
 //!
 //! ```text
-//!          ┌─ initack ──────────────────────────────────────────────▶ admitted
+//! ┌─ initack ──────────────────────────────────────────────▶ admitted
 //! first ───┼─ init 2 ──▶ full ── fullinit ─┬─────────────────────────▶ admitted
-//!          │                               └─ challenge ── answer ──▶ admitted
-//!          └─ init_oob ──▶ aside
+//! │                               └─ challenge ── answer ──▶ admitted
+//! └─ init_oob ──▶ aside
 //! ```
-//! The caller reads bytes and carries out what [`TcpHandshake::receive`] returns. What an admitted client has sent goes to the
-//! server as it came; the server's answer to the line of a PMI-2 init has been given already, so the caller drops that.
+//! The caller reads bytes and executes the result of [`TcpHandshake::receive`]. The bytes of an admitted client go to
+//! the server unchanged. The server's answer to the line of a PMI-2 init was sent already, so the caller drops that
+//! answer.
 //!
 //! Rule: a PMI-1 client states its rank in `initack`, a PMI-2 client in `fullinit`. Source: docs/pmi-wire.md#tcp-mode.
 
@@ -30,52 +31,56 @@ const HEADER: usize = 6;
 /// PMI-2's code for "something else".
 const RC_OTHER: i64 = 14;
 
-/// What a client has to prove.
+/// Authentication that a client needs.
 #[derive(Clone, Debug)]
 pub struct ClientAuth {
     pub key: AuthKey,
-    /// No client is admitted without; otherwise those that offer it are asked.
+    /// Whether every client must authenticate; otherwise only those that offer it are challenged.
     pub required: bool,
 }
 
-/// Why a connection is refused.
+/// Reason for which a connection is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TcpHandshakeError {
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
-    #[error("it sent more than {START_MAX} bytes and no start of PMI")]
+    #[error("more than {START_MAX} bytes without a start of PMI")]
     TooLong,
-    #[error("it starts with `{0}`: a client of PMI-1 starts with initack, which needs PMI_ID")]
+    #[error(
+        "the client starts with `{0}`: a client of PMI-1 starts with initack, which needs PMI_ID"
+    )]
     NotAStart(String),
-    #[error("it speaks PMI {0}")]
+    #[error("unsupported PMI version {0}")]
     Version(u32),
-    #[error("it does not state its rank: PMI_ID is not set")]
+    #[error("the client does not state its rank: PMI_ID must be set")]
     NoRank,
-    #[error("it says it is rank {claimed}, and this is the port of rank {expected}")]
+    #[error("wrong rank: the client claims rank {claimed}, this port serves rank {expected}")]
     WrongRank { claimed: u32, expected: u32 },
-    #[error("it says it is of job `{claimed}` (PMI_JOBID), and this is a port of job {expected}")]
+    #[error(
+        "wrong job: the client claims job `{claimed}` (PMI_JOBID), this port serves job {expected}"
+    )]
     WrongJob { claimed: String, expected: Nspace },
-    #[error("it has no key, and this port admits no client without (--pmi-port-auth)")]
+    #[error("the client has no key, and this port requires one (--pmi-port-auth)")]
     ProofRequired,
-    #[error("it wants to prove itself by `{0}`; known is challenge-hmac-sha256")]
+    #[error("unsupported authentication `{0}`; use challenge-hmac-sha256")]
     UnknownProof(String),
-    #[error("its key is wrong")]
+    #[error("authentication failed: wrong key")]
     WrongKey,
 }
 
-/// What has become of a connection.
+/// State of a connection after the received bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum HandshakeOutcome {
-    /// More bytes are needed.
+    /// The handshake needs more bytes.
     Open,
-    /// It is the rank's client.
+    /// The connection is that of the rank's client.
     Admitted {
-        /// For the server.
+        /// Bytes for the rank's server.
         received: Vec<u8>,
         /// The server's first line answers what has been answered.
         greeted: bool,
     },
-    /// It is the way by which a client that is admitted gets notices, each with a signal if it wants that.
+    /// The connection carries notices for an admitted client, each with a signal if the client has requested one.
     Aside {
         signal: Option<Vec<u8>>,
     },
@@ -98,22 +103,22 @@ enum HandshakeState {
     Challenged(usize),
 }
 
-/// See the module.
+/// State of the handshake with one client.
 #[derive(Debug)]
 pub struct TcpHandshake {
     rank: Rank,
     size: u32,
-    /// The rank's job; `None` if that is not known.
+    /// Job of the rank; `None` if unknown.
     job: Option<Nspace>,
     proof: ClientAuth,
-    /// What the client is asked to sign.
+    /// Challenge that the client must sign.
     challenge: String,
     received: Vec<u8>,
     state: HandshakeState,
 }
 
 impl TcpHandshake {
-    /// A connection to the port of a rank. The challenge must be new for each.
+    /// Starts a handshake on a port of a rank. The challenge must be new for each.
     pub fn new(
         rank: Rank,
         size: u32,
@@ -188,7 +193,7 @@ impl TcpHandshake {
         }
     }
 
-    /// The end of the frame that starts there, if it has come.
+    /// Returns the end of the frame that starts there, if it has arrived.
     fn frame_end(&self, start: usize) -> Result<Option<usize>, TcpHandshakeError> {
         let Some(header) = self.received.get(start..start + HEADER) else {
             return Ok(None);
@@ -200,7 +205,7 @@ impl TcpHandshake {
         Ok((self.received.len() >= end).then_some(end))
     }
 
-    /// A line that ends there.
+    /// Handles the first line, which ends there.
     fn first(
         &mut self,
         end: usize,
@@ -249,7 +254,7 @@ impl TcpHandshake {
         }
     }
 
-    /// The frame in that range, which must be a fullinit.
+    /// Handles the frame in that range, which must be a fullinit.
     fn full(
         &mut self,
         start: usize,
@@ -309,7 +314,7 @@ impl TcpHandshake {
         HandshakeOutcome::Admitted { received, greeted }
     }
 
-    /// A refusal in the client's own form, so that its message can name the reason.
+    /// Writes a refusal in the client's own form, so that its message can name the reason.
     fn refuse(&self, error: TcpHandshakeError, reply: &mut Vec<u8>) -> HandshakeOutcome {
         match self.state {
             HandshakeState::First => {

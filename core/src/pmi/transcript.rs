@@ -12,12 +12,12 @@ const HEADER: usize = 6;
 /// Most bytes kept of a message that has not ended.
 const KEPT_MAX: usize = SPAWN_MAX + HEADER;
 
-/// What one side of a conversation sends.
+/// One direction of a conversation, cut into messages.
 #[derive(Debug, Default)]
 pub struct TranscriptSide {
     partial: Vec<u8>,
     frames: bool,
-    /// It cannot be understood any more.
+    /// Whether the bytes cannot be parsed any more.
     is_malformed: bool,
 }
 
@@ -48,7 +48,7 @@ impl TranscriptSide {
         self.partial.len()
     }
 
-    /// Start and end of the next message, if it has ended.
+    /// Returns start and end of the next message, if it is complete.
     fn next(&mut self) -> Option<(usize, usize)> {
         let first = *self.partial.first()?;
         if !self.frames || matches!(first, b'c' | b'm') {

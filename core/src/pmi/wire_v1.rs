@@ -21,7 +21,7 @@ const EXCERPT: usize = 48;
 /// Input after which a connection cannot be understood any more: the job of this client fails.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ProtocolError {
-    /// More bytes without a newline than any request has.
+    /// A line is longer than any valid request.
     #[error("request line longer than {REQUEST_LINE_MAX} bytes")]
     LineTooLong,
     /// A multi-line spawn request that grows without end.
@@ -45,13 +45,13 @@ pub enum ProtocolError {
     /// The lines of a spawn request do not follow each other as they must.
     #[error("spawn request: {0}")]
     SpawnSequence(&'static str),
-    /// A request in several messages that does not go on as it must.
+    /// A request in several messages has an unexpected part.
     #[error("request in several messages: {0}")]
     Parts(&'static str),
     /// An abort whose exit code is missing or no number.
     #[error("abort without a valid exit code")]
     AbortCode,
-    /// What stands in front of a frame is no length.
+    /// The text in front of a frame is not a length.
     #[error("bad length of a PMI-2 message: `{0}`")]
     FrameLength(String),
     /// A frame longer than any request but a spawn.
@@ -63,12 +63,12 @@ pub enum ProtocolError {
     /// One thread of a client has one request at a time.
     #[error("request {request} while {open} is not answered yet")]
     Busy {
-        /// The request that came too early.
+        /// Request that arrived too early.
         request: String,
         /// The request still open.
         open: String,
     },
-    /// More threads than any program has.
+    /// The client has more threads with open requests than allowed.
     #[error("more than {OPEN_REQUESTS_MAX} requests that are not answered yet")]
     TooManyOpen,
     /// The client closed its end inside a message.
@@ -76,7 +76,7 @@ pub enum ProtocolError {
     ClosedInside(usize),
 }
 
-/// The start of a bad message, printable, for its error.
+/// Returns the start of a bad message, printable, for its error.
 pub(super) fn excerpt(bytes: &[u8]) -> String {
     let mut text = bytes[..bytes.len().min(EXCERPT)].escape_ascii().to_string();
     if bytes.len() > EXCERPT {
@@ -97,8 +97,8 @@ pub struct LineFramer {
 }
 
 impl LineFramer {
-    /// The next line without its newline, taken off the front of `input`; `None` once `input` is
-    /// used up. A line that lies wholly in `input` is not copied.
+    /// Takes the next line, without its newline, off the front of `input`; `None` once `input` is used up. A line that
+    /// is wholly in `input` is not copied.
     ///
     /// # Errors
     /// [`ProtocolError::LineTooLong`] or [`ProtocolError::Nul`].
@@ -190,8 +190,8 @@ impl<'a> Pmi1Line<'a> {
         }
     }
 
-    /// The value between ` service=` and either `end` or the end of the line, and what follows
-    /// `end`: for the name commands, whose service may hold blanks.
+    /// Splits the value between ` service=` and either `end` or the end of the line from the text behind `end`: for the
+    /// name commands, whose service may contain blanks.
     pub fn split_service(&self, end: Option<&[u8]>) -> (Option<&'a [u8]>, Option<&'a [u8]>) {
         let (_, Some(service)) = self.split_tail(b" service=") else {
             return (None, None);
@@ -238,7 +238,7 @@ impl<'a> Iterator for Fields<'a> {
 pub struct LineBuilder(Vec<u8>);
 
 impl LineBuilder {
-    /// Starts `cmd=NAME`.
+    /// Starts a line with `cmd=NAME`.
     pub fn new(name: &[u8]) -> Self {
         // All fixed-text replies fit; a longer value grows the buffer once.
         let mut bytes = Vec::with_capacity(96);
@@ -260,7 +260,7 @@ impl LineBuilder {
         self
     }
 
-    /// Appends a number.
+    /// Appends a field with a number.
     #[must_use]
     pub fn number(mut self, key: &str, value: i64) -> Self {
         // Writing to a Vec cannot fail.
@@ -268,7 +268,7 @@ impl LineBuilder {
         self
     }
 
-    /// Appends a text as one word: anything but printable ASCII becomes `_`.
+    /// Appends a text as one word: all bytes except printable ASCII become `_`.
     #[must_use]
     pub fn word(mut self, key: &str, text: &str) -> Self {
         let start = self.0.len();
@@ -289,7 +289,7 @@ impl LineBuilder {
     }
 }
 
-/// A decimal number, whole and in range.
+/// Parses a decimal number, whole and in range.
 pub(super) fn number<N: std::str::FromStr>(text: &[u8]) -> Option<N> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }

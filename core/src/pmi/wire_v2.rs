@@ -18,7 +18,7 @@ use super::wire_v1::{self, ProtocolError, excerpt};
 /// Bytes of the length in front of a frame.
 const HEADER: usize = 6;
 
-/// What MPICH 4.0 counts too much.
+/// Number of bytes by which MPICH 4.0 overstates a frame's length.
 const GARBAGE: usize = 6;
 
 /// Start of the request that shows whether a client does: it has no value that could mislead.
@@ -55,10 +55,10 @@ pub struct Pmi2Framer {
 }
 
 impl Pmi2Framer {
-    /// The next message, taken off the front of `input`; `None` once `input` is used up.
+    /// Takes the next message off the front of `input`; `None` once `input` is used up.
     ///
     /// # Errors
-    /// A [`ProtocolError`] when the length is none, or more than any request has.
+    /// A [`ProtocolError`] when the length is invalid, or more than any request has.
     pub fn next<'s, 'i: 's>(
         &'s mut self,
         input: &mut &'i [u8],
@@ -121,7 +121,7 @@ impl Pmi2Framer {
     }
 }
 
-/// Moves bytes from the front of `input` until `buffer` has `wanted`; whether it has.
+/// Moves bytes from the front of `input` until `buffer` has `wanted`; returns whether it has.
 fn take_up_to(buffer: &mut Vec<u8>, input: &mut &[u8], wanted: usize) -> bool {
     let missing = wanted.saturating_sub(buffer.len()).min(input.len());
     let (head, rest) = input.split_at(missing);
@@ -130,7 +130,7 @@ fn take_up_to(buffer: &mut Vec<u8>, input: &mut &[u8], wanted: usize) -> bool {
     buffer.len() >= wanted
 }
 
-/// The number in front of a frame: digits with blanks around them, not 0.
+/// Parses the number in front of a frame: digits with blanks around them, not 0.
 pub(super) fn length(header: &[u8]) -> Result<usize, ProtocolError> {
     let digits = header.trim_ascii();
     let blanks = header.iter().all(|&b| b.is_ascii_digit() || b == b' ');
@@ -188,19 +188,19 @@ impl<'a> Pmi2Frame<'a> {
         Ok(Self { name, pairs })
     }
 
-    /// The value of a key. Its first occurrence counts: a later one may be garbage.
+    /// Returns the value of a key. Its first occurrence counts: a later one may be garbage.
     pub fn get(&self, key: &str) -> Option<&[u8]> {
         let mut pairs = self.pairs.iter();
         let (_, value) = pairs.find(|(name, _)| *name == key.as_bytes())?;
         Some(value)
     }
 
-    /// The pair at the end.
+    /// Returns the last pair.
     pub fn last(&self) -> Option<(&'a [u8], &[u8])> {
         self.pairs.last().map(|(key, value)| (*key, &**value))
     }
 
-    /// All pairs in the order sent.
+    /// Returns all pairs in the order of the frame.
     pub fn pairs(&self) -> impl Iterator<Item = (&'a [u8], &[u8])> {
         self.pairs.iter().map(|(key, value)| (*key, &**value))
     }
@@ -255,7 +255,7 @@ fn is_key(key: &[u8]) -> bool {
 pub struct FrameBuilder(Vec<u8>);
 
 impl FrameBuilder {
-    /// Starts `cmd=NAME-response`.
+    /// Starts a frame with `cmd=NAME-response`.
     pub fn response(name: &[u8]) -> Self {
         const END: &[u8] = b"-response";
         // An unknown name may have the full length; its reply is a command too.
@@ -277,7 +277,7 @@ impl FrameBuilder {
         }
     }
 
-    /// Appends a pair also without a value, for replies that MPICH never asks for.
+    /// Appends a pair even without a value, for replies that MPICH never requests.
     #[must_use]
     pub fn maybe_empty(mut self, key: impl AsRef<[u8]>, value: &[u8]) -> Self {
         let key = key.as_ref();
@@ -295,7 +295,7 @@ impl FrameBuilder {
         self
     }
 
-    /// Appends a number.
+    /// Appends a field with a number.
     #[must_use]
     pub fn number(self, key: &str, value: i64) -> Self {
         self.field(key, value.to_string().as_bytes())
@@ -315,12 +315,12 @@ impl FrameBuilder {
         self.field(key, text.as_bytes())
     }
 
-    /// What [`Pmi2Frame::parse`] takes.
+    /// Returns the text without the length, for [`Pmi2Frame::parse`].
     pub fn unframed(&self) -> &[u8] {
         &self.0[HEADER..]
     }
 
-    /// The frame with its length. The length stands on the right, as MPICH 5 and Hydra write it.
+    /// Returns the frame with its length, which is aligned right, as MPICH 5 and Hydra write it.
     pub fn end(mut self) -> Vec<u8> {
         let length = format!("{:>HEADER$}", self.0.len() - HEADER);
         // Replies are a few kilobytes at most.

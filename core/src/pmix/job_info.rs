@@ -16,10 +16,10 @@ use crate::job::ids::{AppNum, GlobalRank, NodeId, Nspace, Rank};
 use crate::job::proc::Proc;
 use crate::job::process_map::ProcessMap;
 
-/// Most ranks of one program that are described one by one. libpmix takes the description in pieces
-/// of half a kilobyte, nine for each rank, and stores data that it would have derived from the
-/// maps. The maps do not contain the application context of a rank, which is needed with several
-/// programs, nor where a spawned job comes from.
+/// Maximum number of ranks of one application that are described one by one. libpmix takes the description in pieces of
+/// half a kilobyte, nine for each rank, and stores data that it would have derived from the maps. The maps do not
+/// contain the application context of a rank, which is needed with several applications, nor the parent of a spawned
+/// job.
 pub const LISTED_MAX: u32 = 8192;
 
 /// One application context; its ranks follow those of the one before.
@@ -27,13 +27,12 @@ pub const LISTED_MAX: u32 = 8192;
 pub struct PmixAppInfo {
     /// Number of its ranks.
     pub size: u32,
-    /// Program and arguments.
+    /// Program's path and its arguments.
     pub argv: Vec<Text>,
-    /// Working directory.
     pub wdir: Text,
 }
 
-/// A job as one node's PMIx server shall know it.
+/// Description of a job for one node's PMIx server.
 #[derive(Clone, Copy, Debug)]
 pub struct PmixJobInfo<'a> {
     pub nspace: &'a Nspace,
@@ -53,10 +52,10 @@ pub struct PmixJobInfo<'a> {
     pub offset: GlobalRank,
     /// By node: processes of the jobs before it; none where the list ends.
     pub before: &'a [u32],
-    /// Those of other jobs that run on the node that gets the record.
+    /// Processes of other jobs on the node that gets the record.
     pub other_job_procs: &'a [value::PmixProc],
-    /// The CPUs of those ranks of the node that gets the record that are bound. The sidecar adds what its libpmix makes of
-    /// them; of other nodes they are not known here.
+    /// CPUs of the bound ranks of the node that gets the record. The sidecar adds their locality strings from its
+    /// libpmix; those of other nodes are unknown here.
     pub cpusets: &'a BTreeMap<Rank, Text>,
     /// Session directory, existing, owned by the job's user.
     pub tmpdir: &'a Text,
@@ -71,7 +70,7 @@ pub struct PmixJobInfo<'a> {
 /// A job that must not be shown to libpmix.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum JobInfoError {
-    /// Not one name for every node.
+    /// The number of names differs from the number of nodes.
     #[error("{names} node names for {nodes} nodes")]
     NodeNames {
         names: usize,
@@ -98,11 +97,11 @@ pub enum JobInfoError {
     LocalSize(u32),
 }
 
-/// The infos for [`super::sidecar_protocol::Control::RegisterJob`] of a job of another launch, none of whose ranks
-/// is served here: what libpmix derives everything else from.
+/// Returns the infos for [`super::sidecar_protocol::SidecarCommand::RegisterJob`] of a job of another launch, none of
+/// whose ranks is served here. libpmix derives everything else from them.
 ///
 /// # Errors
-/// [`JobInfoError`] when its nodes have no names that libpmix could take.
+/// [`JobInfoError`] when libpmix does not accept the names of its nodes.
 pub fn remote_job_infos(job: &RemoteJob) -> Result<Vec<Info>, JobInfoError> {
     check_names(&job.node_names, job.ranks.nodes())?;
     let on = |node: NodeId| job.ranks.ranks_on(node).map(|rank| rank.to_string());
@@ -126,7 +125,7 @@ pub fn remote_job_infos(job: &RemoteJob) -> Result<Vec<Info>, JobInfoError> {
     ])
 }
 
-/// Whether there is a name for every node that libpmix can take, no two alike.
+/// Checks that every node has a name that libpmix accepts, and that all names differ.
 fn check_names(names: &[String], nodes: u32) -> Result<(), JobInfoError> {
     if names.len() != nodes as usize {
         return Err(JobInfoError::NodeNames {
@@ -148,10 +147,10 @@ fn check_names(names: &[String], nodes: u32) -> Result<(), JobInfoError> {
 }
 
 impl PmixJobInfo<'_> {
-    /// The infos for [`super::sidecar_protocol::Control::RegisterJob`].
+    /// Returns the infos for [`super::sidecar_protocol::SidecarCommand::RegisterJob`].
     ///
     /// # Errors
-    /// [`JobInfoError`] when the parts contradict each other or libpmix could not take them.
+    /// [`JobInfoError`] when the parts contradict each other or libpmix does not accept them.
     pub fn infos(&self) -> Result<Vec<Info>, JobInfoError> {
         self.check()?;
         let nodes: Vec<Node<'_>> = self.nodes();
@@ -161,7 +160,7 @@ impl PmixJobInfo<'_> {
         if listed {
             infos.extend(nodes.iter().map(|node| {
                 let mut infos = node.infos();
-                // Of no other node: which jobs run there is known there.
+                // Only for this node, which knows the jobs that run on it.
                 if node.id == self.node {
                     infos.extend(self.local_procs());
                 }
@@ -207,8 +206,8 @@ impl PmixJobInfo<'_> {
         self.before.get(node.index()).copied().unwrap_or(0)
     }
 
-    /// The nodes that host ranks; PMIx knows no others. A node has one number in all jobs of the
-    /// launch, since Open MPI compares those of processes of different jobs.
+    /// Returns the nodes that host ranks; PMIx knows no others. A node has one number in all jobs of the launch, since
+    /// Open MPI compares those of processes of different jobs.
     fn nodes(&self) -> Vec<Node<'_>> {
         let hosting = |id: &NodeId| self.ranks.local_size(*id) > 0;
         let ids = self.ranks.node_ids().filter(hosting);
@@ -247,7 +246,7 @@ impl PmixJobInfo<'_> {
         infos
     }
 
-    /// The processes of the node that gets the record.
+    /// Returns the processes of the node that gets the record.
     fn local_procs(&self) -> Option<Info> {
         let own = self.ranks.ranks_on(self.node);
         let own = own.map(|rank| value::PmixProc::new(self.nspace, rank));

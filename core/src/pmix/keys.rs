@@ -18,13 +18,13 @@ keys! {
     MAX_PROCS = "pmix.max.size";
     /// String: the job's name for tools.
     JOBID = "pmix.jobid";
-    /// u32: application contexts.
+    /// u32: number of application contexts.
     JOB_NUM_APPS = "pmix.job.napps";
     /// u32: nodes that host processes of the job.
     NUM_NODES = "pmix.num.nodes";
     /// Rank: first global rank of the job.
     NPROC_OFFSET = "pmix.offset";
-    /// Regex: the nodes.
+    /// Regex: names of the nodes.
     NODE_MAP = "pmix.nmap";
     /// Regex: the ranks on each node.
     PROC_MAP = "pmix.pmap";
@@ -76,19 +76,19 @@ keys! {
     GRPID = "pmix.egid";
     /// String: argument vector of an application context, blank separated.
     APP_ARGV = "pmix.app.argv";
-    /// String: working directory.
+    /// String: working directory of an application.
     WDIR = "pmix.wdir";
     /// u32: processes of an application context.
     APP_SIZE = "pmix.app.size";
     /// Rank: lowest rank of an application context.
     APPLDR = "pmix.aldr";
-    /// Infos: one node.
+    /// Infos: data of one node.
     NODE_INFO_ARRAY = "pmix.node.arr";
     /// Infos: one application context.
     APP_INFO_ARRAY = "pmix.app.arr";
-    /// Infos: one process.
+    /// Infos: data of one process.
     PROC_INFO_ARRAY = "pmix.pdata";
-    /// Infos: how a launcher that a tool has started is to launch.
+    /// Infos: directives for a launcher that a tool has started.
     LAUNCH_DIRECTIVES = "pmix.lnch.dirs";
     /// String: the server's own nspace.
     SERVER_NSPACE = "pmix.srv.nspace";
@@ -98,7 +98,7 @@ keys! {
     SERVER_TMPDIR = "pmix.srvr.tmpdir";
     /// String: where a system server puts its files.
     SYSTEM_TMPDIR = "pmix.sys.tmpdir";
-    /// Bool: accept tools.
+    /// Bool: whether the server accepts tools.
     SERVER_TOOL_SUPPORT = "pmix.srvr.tool";
     /// Bool: be the node's system server.
     SERVER_SYSTEM_SUPPORT = "pmix.srvr.sys";
@@ -108,7 +108,7 @@ keys! {
     SERVER_SHARE_TOPOLOGY = "pmix.srvr.share";
     /// Bool: let the library print forwarded output.
     IOF_LOCAL_OUTPUT = "pmix.iof.local";
-    /// Bool: no more output is wanted.
+    /// Bool: end the forwarding of output.
     IOF_STOP = "pmix.iof.stop";
     /// u32: bytes of a stream that the server keeps.
     IOF_CACHE_SIZE = "pmix.iof.csize";
@@ -182,7 +182,7 @@ keys! {
     GROUP_ID = "pmix.grp.id";
     /// Bool: assign a context id to the group.
     GROUP_ASSIGN_CONTEXT_ID = "pmix.grp.actxid";
-    /// Size: that number.
+    /// Size: the assigned context id.
     GROUP_CONTEXT_ID = "pmix.grp.ctxid";
     /// Array of procs: the members.
     GROUP_MEMBERSHIP = "pmix.grp.mbrs";
@@ -234,7 +234,7 @@ keys! {
     SESSION_CTRL_ID = "pmix.ssnctrl.id";
     /// Bool: stop all jobs of a session.
     SESSION_PAUSE = "pmix.ssn.pause";
-    /// Bool: continue them.
+    /// Bool: continue all jobs of a session.
     SESSION_RESUME = "pmix.ssn.resume";
     /// Bool: end them politely.
     SESSION_TERMINATE = "pmix.ssn.terminate";
@@ -246,7 +246,7 @@ keys! {
     CRED_TYPE = "pmix.sec.ctype";
     /// Rank: it waits in `PMIx_Init` for a debugger; all do with the wildcard.
     DEBUG_STOP_IN_INIT = "pmix.dbg.init";
-    /// The same for a place of the program's own: a rank, or an array of procs.
+    /// Rank or array of procs: ranks that wait for a debugger at a place of the program's own.
     DEBUG_STOP_IN_APP = "pmix.dbg.notify";
     /// Proc: whom a debugger's daemon debugs.
     DEBUG_TARGET = "pmix.dbg.tgt";
@@ -266,7 +266,7 @@ keys! {
     ALLOC_NUM_CPUS = "pmix.alloc.ncpus";
     /// String: slots of each node, comma separated.
     ALLOC_NUM_CPU_LIST = "pmix.alloc.ncpulist";
-    /// How long an allocation is to last: u32 seconds, with libpmix 5 a text.
+    /// u32, with libpmix 5 String: duration of an allocation in seconds.
     ALLOC_TIME = "pmix.alloc.time";
     /// Proc that an event is about.
     EVENT_AFFECTED_PROC = "pmix.evproc";
@@ -286,9 +286,9 @@ keys! {
     NSPACE = "pmix.nspace";
     /// String: what a job runs.
     CMD_LINE = "pmix.cmd.line";
-    /// Infos: one job.
+    /// Infos: data of one job.
     JOB_INFO_ARRAY = "pmix.job.arr";
-    /// String: what can be asked, comma separated.
+    /// String: supported query keys, comma separated.
     QUERY_SUPPORTED_KEYS = "pmix.qry.keys";
     /// Infos: the jobs that run, a `JOB_INFO_ARRAY` each.
     QUERY_NAMESPACE_INFO = "pmix.qry.nsinfo";
@@ -302,9 +302,9 @@ keys! {
     QUERY_SPAWN_SUPPORT = "pmix.qry.spawn";
     /// String: attributes for debuggers that are honoured, comma separated.
     QUERY_DEBUG_SUPPORT = "pmix.qry.debug";
-    /// Array of procs: those of a job, or of all, on a node. `PMIx_Resolve_peers` of a client asks for it.
+    /// Array of procs: processes of a job, or of all, on a node. A client's `PMIx_Resolve_peers` queries it.
     QUERY_RESOLVE_PEERS = "pmix.qry.peers";
-    /// String: the nodes of a job, or of all, comma separated. `PMIx_Resolve_nodes` asks for it.
+    /// String: nodes of a job, or of all, comma separated. A client's `PMIx_Resolve_nodes` queries it.
     QUERY_RESOLVE_NODE = "pmix.qry.node";
     /// String: where a node's PMIx server accepts connections.
     SERVER_URI = "pmix.srvr.uri";
@@ -314,11 +314,11 @@ keys! {
     QUERY_REFRESH_CACHE = "pmix.qry.rfsh";
     /// Bool: of this node only.
     QUERY_LOCAL_ONLY = "pmix.qry.local";
-    /// Bool: with averages.
+    /// Bool: average values are requested too.
     QUERY_REPORT_AVG = "pmix.qry.avg";
     /// Bool: with the smallest and largest values.
     QUERY_REPORT_MINMAX = "pmix.qry.minmax";
-    /// Bool: the qualifiers of the keys are wanted, not their values.
+    /// Bool: query the qualifiers of the keys instead of their values.
     QUERY_SUPPORTED_QUALIFIERS = "pmix.qry.quals";
     /// Float: megabytes that the PMIx server uses.
     DAEMON_MEMORY = "pmix.dmn.mem";

@@ -9,16 +9,13 @@ pub const MINIMUM: PmixRelease = PmixRelease::new(4, 2, 2);
 /// distribution's `4.2.2rc2` is its 4.2.2.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PmixRelease {
-    /// First number.
     pub major: u16,
-    /// Second number.
     pub minor: u16,
-    /// Third number.
     pub release: u16,
 }
 
 impl PmixRelease {
-    /// A version from its numbers.
+    /// Creates a release from its numbers.
     pub const fn new(major: u16, minor: u16, release: u16) -> Self {
         Self {
             major,

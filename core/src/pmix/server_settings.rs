@@ -2,12 +2,12 @@
 
 /// Variables for libpmix, unless the user has set them.
 ///
-/// libpmix discovers the machine's topology when it starts, and hwloc's work then includes parts
-/// that ranks do not use: graphics devices, whose plugins load large libraries, a second XML
-/// reader, and cpuid on each CPU in turn beside the kernel's list. They are disabled. Measured:
-/// docs/pmix-server.md#server. (hwloc ignores the names of components that it does not have.)
+/// libpmix discovers the machine's topology when it starts, and hwloc's work then includes parts that ranks do not use:
+/// graphics devices, whose plugins load large libraries, a second XML reader, and cpuid on each CPU in turn in addition
+/// to the kernel's list. They are disabled. Measured: docs/pmix-server.md#server. (hwloc ignores the names of
+/// components that it does not have.)
 ///
-/// The log of the system is the launcher's business: libpmix would write to it as well.
+/// The launcher writes to the system's log itself: libpmix would write the same texts again.
 pub const ALWAYS: [(&str, &str); 3] = [
     (
         "HWLOC_PLUGINS_BLACKLIST",
@@ -20,8 +20,8 @@ pub const ALWAYS: [(&str, &str); 3] = [
     ("PMIX_MCA_pmix_max_iof_cache", "1"),
 ];
 
-/// Of small jobs, where a rank's questions to the server cost less than setting up memory that
-/// server and ranks share. Measured: docs/pmix-server.md#data-store.
+/// Variable for small jobs, in which requests of a rank to the server cost less than the set-up of memory that server
+/// and ranks share. Measured: docs/pmix-server.md#data-store.
 pub const SMALL_JOBS: (&str, &str) = ("PMIX_MCA_gds", "hash");
 
 /// Whether a variable of the sidecar has a value that wireup has set.

@@ -28,7 +28,7 @@ pub struct RequestId(u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct UpcallId(u64);
 
-/// Something the host said.
+/// Event on the link to a sidecar.
 #[derive(Clone, PartialEq, Debug)]
 pub enum SidecarEvent {
     /// The host loaded its libraries.
@@ -39,22 +39,20 @@ pub enum SidecarEvent {
     Warning(Text),
     /// A request is done.
     Reply { id: RequestId, reply: ControlReply },
-    /// libpmix tells something.
+    /// Notice of libpmix, without an answer.
     Notice(Notice),
-    /// A process wants something.
+    /// Upcall of libpmix that must be answered.
     Request {
-        /// Where to [`answer`](SidecarLink::answer).
+        /// Id for the [`answer`](SidecarLink::answer).
         id: UpcallId,
         request: UpcallRequest,
     },
 }
 
-/// How much of one kind of upcall was seen. Bytes are those of payloads.
+/// Count of one kind of upcall. Bytes are those of payloads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UpcallCount {
-    /// Upcalls received.
     pub received: u64,
-    /// Answers given.
     pub answered: u64,
     /// Bytes of the upcalls.
     pub bytes_in: u64,
@@ -87,13 +85,13 @@ pub struct SidecarLink {
 }
 
 impl SidecarLink {
-    /// A link to a host that was just started.
+    /// Creates a link to a sidecar that was just started.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A link to the next sidecar. Nothing is outstanding, and no number is used again: one of an earlier sidecar
-    /// refers to no request.
+    /// Resets the link for the next sidecar. No request is pending, and no number is used again: one of an earlier
+    /// sidecar refers to no request.
     pub fn renew(&mut self) {
         let counts = std::mem::take(&mut self.counts);
         *self = Self {
@@ -105,10 +103,10 @@ impl SidecarLink {
         };
     }
 
-    /// Makes a request; the bytes go to the control socket.
+    /// Encodes a request; the bytes go to the control socket.
     ///
     /// # Errors
-    /// [`WireError::TooLarge`], for a job of hundreds of thousands of ranks; nothing was asked.
+    /// [`WireError::TooLarge`], for a job of hundreds of thousands of ranks; no request was made.
     pub fn control(&mut self, control: &SidecarCommand) -> Result<(RequestId, Vec<u8>), WireError> {
         let id = self.last_request + 1;
         let bytes = control.encode(id)?;
@@ -117,11 +115,11 @@ impl SidecarLink {
         Ok((RequestId(id), bytes))
     }
 
-    /// Takes bytes of the control socket.
+    /// Handles bytes of the control socket.
     ///
     /// # Errors
-    /// [`WireError`]: the host is not to be understood, end it. Events complete before the error
-    /// come first; then [`error`](Self::error) has it, and so has every later call.
+    /// [`WireError`]: the bytes cannot be parsed, and the sidecar must be ended. Events that are complete before the
+    /// error come first; then [`error`](Self::error) returns it, and so does every later call.
     pub fn on_control_bytes(&mut self, bytes: &[u8]) -> Result<Vec<SidecarEvent>, WireError> {
         let mut frames = Vec::new();
         let pushed = self.control_in.push(bytes, &mut frames);
@@ -138,7 +136,7 @@ impl SidecarLink {
         self.events(&frames, pushed, Self::on_upcall)
     }
 
-    /// Why the host is not to be understood any more, on either socket.
+    /// Returns the error after which frames of the sidecar cannot be parsed, on either socket.
     pub fn error(&self) -> Option<&WireError> {
         self.error.as_ref()
     }

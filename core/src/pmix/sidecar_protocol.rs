@@ -38,7 +38,7 @@ impl ControlKind {
         Self::IofDeliver,
     ];
 
-    /// The operation code.
+    /// Returns the operation code.
     pub fn op(self) -> u16 {
         let op = match self {
             Self::Init => c::WIREUP_OP_INIT,
@@ -53,12 +53,12 @@ impl ControlKind {
         op as u16
     }
 
-    /// The kind of an operation code.
+    /// Returns the kind of an operation code.
     pub fn from_op(op: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.op() == op)
     }
 
-    /// What the request does, for messages.
+    /// Returns the purpose of the request, for messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Init => "start the PMIx server",
@@ -87,12 +87,11 @@ pub struct Init {
 }
 
 impl Init {
-    /// The infos for `PMIx_server_init`.
+    /// Returns the infos for `PMIx_server_init`.
     ///
-    /// Rule: forwarded output off, or libpmix crashes when it gets some; tool support off, which only
-    /// means that libpmix writes no files; tools of other users allowed, or root's are refused: `accept`
-    /// decides who may connect; the topology shared, or every rank discovers it by itself.
-    /// Source: docs/pmix-server.md#server.
+    /// Rule: forwarded output off, or libpmix crashes when it gets some; tool support off, which only means that
+    /// libpmix writes no files; tools of other users allowed, or root's are refused: `accept` decides who may connect;
+    /// the topology shared, or every rank discovers it by itself. Source: docs/pmix-server.md#server.
     pub fn infos(&self) -> Vec<Info> {
         let text = |text: &Text| Value::String(text.clone());
         vec![
@@ -126,7 +125,7 @@ pub struct ClientRegistration {
 pub enum SidecarCommand {
     /// Start the PMIx server; the first request.
     Init(Init),
-    /// Make a job and this node's clients of it known; replies with the clients' environments.
+    /// Register a job and this node's clients of it; the reply has the clients' environments.
     RegisterJob {
         nspace: Nspace,
         /// The job's description; see [`super::job_info`].
@@ -145,9 +144,7 @@ pub enum SidecarCommand {
     Notify {
         code: Status,
         source: PmixProc,
-        /// The recipients.
         range: DataRange,
-        /// Details.
         infos: Vec<Info>,
     },
     /// Deregister a job whose local processes have ended.
@@ -162,15 +159,15 @@ pub enum SidecarCommand {
     /// Rule: only if there is a local subscriber: libpmix caches output without one.
     IofDeliver {
         source: PmixProc,
-        /// Which of its streams, one.
+        /// Stream of the output; exactly one.
         channel: Channels,
-        /// Its output; empty if it has closed the stream.
+        /// Output; empty if the process has closed the stream.
         data: Vec<u8>,
     },
 }
 
 impl SidecarCommand {
-    /// Which request it is.
+    /// Returns the kind of the request.
     pub fn kind(&self) -> ControlKind {
         match self {
             Self::Init(_) => ControlKind::Init,
@@ -184,7 +181,7 @@ impl SidecarCommand {
         }
     }
 
-    /// The request frame's bytes.
+    /// Encodes the request's frame.
     ///
     /// # Errors
     /// [`WireError::TooLarge`].
@@ -237,14 +234,14 @@ impl SidecarCommand {
 /// Variables that PMIx needs in the ranks' environments, passed on unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ForkEnv {
-    /// The same for every client.
+    /// Variables that every client gets.
     pub common: Vec<(Text, Text)>,
-    /// What differs, by client, in the order of the request.
+    /// Variables that differ between clients, in the order of the request.
     pub clients: Vec<(Rank, Vec<(Text, Text)>)>,
 }
 
 impl ForkEnv {
-    /// The variables of one client; only the common ones if it is not known.
+    /// Returns the variables of one client; only the common ones for an unknown client.
     pub fn variables_of(&self, rank: Rank) -> impl Iterator<Item = &(Text, Text)> {
         let own = self.clients.iter().find(|(client, _)| *client == rank);
         self.common
@@ -263,11 +260,10 @@ impl ForkEnv {
     }
 }
 
-/// Why the sidecar did not execute a request.
+/// Reason for which the sidecar did not execute a request.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text} ({status})")]
 pub struct ControlRefusal {
-    /// libpmix's status.
     pub status: Status,
     pub text: String,
 }
@@ -277,17 +273,17 @@ pub struct ControlRefusal {
 pub enum ControlReply {
     /// The server runs, or does not.
     Init(Result<(), ControlRefusal>),
-    /// The job is known; start the ranks with these variables.
+    /// The job is registered; start the ranks with these variables.
     RegisterJob(Result<ForkEnv, ControlRefusal>),
-    /// What the process has published.
+    /// Published data of the process.
     DirectModex(Result<Vec<u8>, ControlRefusal>),
-    /// The event was handed to libpmix.
+    /// The event was passed to libpmix.
     Notify(Result<(), ControlRefusal>),
     /// The job is forgotten.
     DeregisterJob(Result<(), ControlRefusal>),
     /// The server has stopped; the host exits.
     Finalize(Result<(), ControlRefusal>),
-    /// libpmix works.
+    /// Answer to a probe: libpmix works.
     Probe(Result<(), ControlRefusal>),
     /// The output is where local processes read it.
     IofDeliver(Result<(), ControlRefusal>),
@@ -324,14 +320,14 @@ impl ControlReply {
     }
 }
 
-/// First word of a host that is ready for [`SidecarCommand::Init`].
+/// First message of a sidecar that is ready for [`SidecarCommand::Init`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hello {
-    /// What the loaded libpmix calls itself.
+    /// Version text of the loaded libpmix.
     pub libpmix: Text,
 }
 
-/// How far a failing host came.
+/// Stage of the start at which a sidecar failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StartupStage {
     /// Finding and opening the two libraries.
@@ -353,10 +349,9 @@ impl StartupStage {
     ];
 }
 
-/// Last word of a host that cannot go on.
+/// Last message of a sidecar that cannot continue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StartupFailure {
-    /// How far it came.
     pub stage: StartupStage,
     /// The reason, one line.
     pub text: Text,
@@ -365,19 +360,17 @@ pub struct StartupFailure {
 /// Notices of the sidecar.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SidecarNotice {
-    /// See [`Hello`].
     Hello(Hello),
-    /// See [`StartupFailure`].
     Failed(StartupFailure),
     /// A warning for the user, one line; the sidecar continues.
     Warning(Text),
 }
 
 impl SidecarNotice {
-    /// Reads a notice.
+    /// Decodes a notice of the sidecar.
     ///
     /// # Errors
-    /// [`WireError`], also when the host speaks another version of the protocol.
+    /// [`WireError`], also when the sidecar has another version of the protocol.
     pub fn decode(op: u16, payload: &[u8]) -> Result<Self, WireError> {
         let mut from = Reader::new(payload);
         let notice = match u32::from(op) {

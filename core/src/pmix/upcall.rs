@@ -1,4 +1,4 @@
-//! What libpmix asks of its host, typed, and the agent's answers.
+//! Upcalls of libpmix with their typed fields, and the node's answers.
 //!
 //! Does not match answers with upcalls (see [`crate::pmix::sidecar_link`]). Payload layouts: docs/shim.md.
 
@@ -39,7 +39,6 @@ payload_struct! {
     /// One query of a client: keys, and what narrows them.
     Query {
         keys: Vec<Text>,
-        /// Restrictions.
         qualifiers: Vec<Info>,
     }
 }
@@ -53,7 +52,7 @@ payload_struct! {
         argv: Vec<Text>,
         /// Variables for its ranks, `NAME=VALUE`, that must reach them as they are.
         env: Vec<Text>,
-        /// Where it starts; empty if the client leaves that open.
+        /// Working directory; empty if the client sets none.
         cwd: Text,
         /// Number of ranks, as the client gave it: it may be 0 or less.
         maxprocs: i32,
@@ -62,7 +61,7 @@ payload_struct! {
     }
 }
 
-/// Group operations.
+/// Operation on a PMIx group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GroupOp {
     Construct,
@@ -106,17 +105,17 @@ macro_rules! upcalls {
         }
 
         impl UpcallKind {
-            /// Every kind.
+            /// All kinds of upcalls.
             pub const ALL: [Self; [$($($name,)*)*].len()] = [$($(Self::$kind,)*)*];
 
-            /// The operation's name as PMIx has it.
+            /// Returns PMIx's name of the operation.
             pub fn name(self) -> &'static str {
                 match self {
                     $($(Self::$kind => $name,)*)*
                 }
             }
 
-            /// The operation code.
+            /// Returns the operation code.
             pub fn op(self) -> u16 {
                 let op = match self {
                     $($(Self::$kind => c::$op,)*)*
@@ -126,7 +125,7 @@ macro_rules! upcalls {
         }
 
         impl Upcall {
-            /// Which upcall it is.
+            /// Returns the kind of the upcall.
             pub fn kind(&self) -> UpcallKind {
                 match self {
                     $($(Self::$form($type::$kind { .. }) => UpcallKind::$kind,)*)*
@@ -167,7 +166,6 @@ upcalls! {
         RegisterEvents("register_events", WIREUP_OP_REGISTER_EVENTS) {
             /// Empty for all events.
             codes: Vec<Status>,
-            /// Directives.
             infos: Vec<Info>,
         },
         /// The last interest in these events ended.
@@ -178,11 +176,9 @@ upcalls! {
         /// A local process, or libpmix itself, raised an event.
         NotifyEvent("notify_event", WIREUP_OP_NOTIFY_EVENT) {
             code: Status,
-            /// Who raised it; the nspace may be empty.
+            /// Process that raised the event; its nspace may be empty.
             source: PmixProc,
-            /// The recipients.
             range: DataRange,
-            /// Details.
             infos: Vec<Info>,
         },
         /// A group of this node's processes alone was ended by its members.
@@ -193,8 +189,8 @@ upcalls! {
             /// Other processes are under `PROCID`.
             infos: Vec<Info>,
         },
-        /// The answer to a spawn request has been passed on: if its client wanted output of the job,
-        /// libpmix forwards what it gets from now on.
+        /// The answer to a spawn request has been passed on: if its client requested output of the job, libpmix
+        /// forwards all later output.
         Spawned("spawned", WIREUP_OP_SPAWNED) { nspace: Text },
         /// An unnamed local process subscribes to output of others; or, with `IOF_STOP` among the
         /// infos, an unnamed local process ends an unnamed subscription.
@@ -215,21 +211,21 @@ upcalls! {
             status: i32,
             /// Text given by the program.
             message: Text,
-            /// Whom to end; empty for the whole nspace of `proc`.
+            /// Processes to abort; empty for the whole nspace of `proc`.
             targets: Vec<PmixProc>,
         },
         /// All local participants of a collective that spans nodes have arrived.
         Fence("fence", WIREUP_OP_FENCE) {
             /// The participants: this list is the collective's name.
             procs: Vec<PmixProc>,
-            /// `COLLECT_DATA`, `LOCAL_COLLECTIVE_STATUS`, `TIMEOUT`.
+            /// Options: `COLLECT_DATA`, `LOCAL_COLLECTIVE_STATUS`, `TIMEOUT`.
             infos: Vec<Info>,
             data: Vec<u8>,
         },
-        /// The data of a process on another node is wanted.
+        /// A process on another node has data that a client requests.
         DirectModex("direct_modex", WIREUP_OP_DIRECT_MODEX) {
             proc: PmixProc,
-            /// `REQUIRED_KEY`, `TIMEOUT`.
+            /// Options: `REQUIRED_KEY` and `TIMEOUT`.
             infos: Vec<Info>,
         },
         /// A question that libpmix cannot answer itself.
@@ -241,11 +237,11 @@ upcalls! {
         /// Text for the user.
         Log("log", WIREUP_OP_LOG) {
             proc: PmixProc,
-            /// What goes where: `LOG_STDERR`, `LOG_STDOUT`, `LOG_MSG`.
+            /// Texts with their channels: `LOG_STDERR`, `LOG_STDOUT`, `LOG_MSG`.
             data: Vec<Info>,
             directives: Vec<Info>,
         },
-        /// Values to be made known.
+        /// A process publishes values.
         Publish("publish", WIREUP_OP_PUBLISH) {
             proc: PmixProc,
             /// The values, and among them `RANGE`, `PERSISTENCE`, `USERID`.
@@ -253,17 +249,16 @@ upcalls! {
         },
         Lookup("lookup", WIREUP_OP_LOOKUP) {
             proc: PmixProc,
-            /// Under which keys.
             keys: Vec<Text>,
             /// `RANGE`, `WAIT`, `TIMEOUT`, `USERID`.
             infos: Vec<Info>,
         },
-        /// Values to be withdrawn.
+        /// A process unpublishes values.
         Unpublish("unpublish", WIREUP_OP_UNPUBLISH) {
             proc: PmixProc,
-            /// Which; all if empty.
+            /// Keys of the values; all if empty.
             keys: Vec<Text>,
-            /// `RANGE`, `USERID`.
+            /// Options: `RANGE` and `USERID`.
             infos: Vec<Info>,
         },
         /// All local members of a group have called to make it or to end it.
@@ -280,10 +275,10 @@ upcalls! {
             proc: PmixProc,
             /// With whom; empty for the whole nspace of `proc`.
             targets: Vec<PmixProc>,
-            /// What: `JOB_CTRL_KILL` and the like.
+            /// Requested action: `JOB_CTRL_KILL` and others.
             directives: Vec<Info>,
         },
-        /// A spawn request.
+        /// A process or tool requests a spawn.
         Spawn("spawn", WIREUP_OP_SPAWN) {
             proc: PmixProc,
             /// Attributes of the whole job: `PERSONALITY`, `MAPBY`, `FWD_STDOUT` and the like.
@@ -294,14 +289,14 @@ upcalls! {
         Connect("connect", WIREUP_OP_CONNECT) {
             /// All participants, sorted by libpmix.
             procs: Vec<PmixProc>,
-            /// `TIMEOUT`, `LOCAL_COLLECTIVE_STATUS`.
+            /// Options: `TIMEOUT` and `LOCAL_COLLECTIVE_STATUS`.
             infos: Vec<Info>,
         },
         /// All local participants disconnect.
         Disconnect("disconnect", WIREUP_OP_DISCONNECT) {
             /// All participants, sorted by libpmix.
             procs: Vec<PmixProc>,
-            /// `TIMEOUT`, `LOCAL_COLLECTIVE_STATUS`.
+            /// Options: `TIMEOUT` and `LOCAL_COLLECTIVE_STATUS`.
             infos: Vec<Info>,
         },
         /// A process has input for others.
@@ -314,24 +309,24 @@ upcalls! {
             /// The input; none means its end.
             data: Vec<u8>,
         },
-        /// A process requests a credential. Munge's credentials never come here.
+        /// A process requests a credential. Munge's credentials never reach the node.
         GetCredential("get_credential", WIREUP_OP_GET_CREDENTIAL) {
             proc: PmixProc,
-            /// `CRED_TYPE`, `TIMEOUT`.
+            /// Options: `CRED_TYPE` and `TIMEOUT`.
             directives: Vec<Info>,
         },
-        /// A process validates a credential. Munge's never come here.
+        /// A process validates a credential. Munge's credentials never reach the node.
         ValidateCredential("validate_credential", WIREUP_OP_VALIDATE_CREDENTIAL) {
-            /// Who wants to know.
+            /// Process that requests the validation.
             proc: PmixProc,
             credential: Vec<u8>,
-            /// `CRED_TYPE`, `TIMEOUT`.
+            /// Options: `CRED_TYPE` and `TIMEOUT`.
             directives: Vec<Info>,
         },
         /// A process requests or releases nodes or slots.
         Allocate("allocate", WIREUP_OP_ALLOCATE) {
             proc: PmixProc,
-            /// What to do: a `pmix_alloc_directive_t`.
+            /// Requested operation: a `pmix_alloc_directive_t`.
             directive: u8,
             /// `ALLOC_NUM_NODES`, `ALLOC_ID` and the like.
             infos: Vec<Info>,
@@ -339,22 +334,22 @@ upcalls! {
         /// A process requests an action on all jobs of a session. From libpmix 6 on.
         SessionControl("session_control", WIREUP_OP_SESSION_CONTROL) {
             proc: PmixProc,
-            /// Which; the caller's if `u32::MAX`.
+            /// Session id; `u32::MAX` for the caller's session.
             session: u32,
-            /// What: `SESSION_PAUSE` and the like.
+            /// Requested action: `SESSION_PAUSE` and others.
             directives: Vec<Info>,
         },
-        /// A tool has connected; the answer is the name under which libpmix will know it.
+        /// A tool has connected; the answer is its name in libpmix.
         ToolConnected("tool_connected", WIREUP_OP_TOOL_CONNECTED) {
-            /// `PROC_PID`, `CMD_LINE`, and `NSPACE` and `RANK` if the tool brings a name. What it says of
-            /// itself may be false.
+            /// Data of the tool: `PROC_PID`, `CMD_LINE`, and `NSPACE` and `RANK` if the tool brings a name. Data from
+            /// the tool itself may be false.
             infos: Vec<Info>,
         },
     }
 }
 
 impl UpcallKind {
-    /// The kind of an operation code.
+    /// Returns the kind of an operation code.
     pub fn from_op(op: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.op() == op)
     }
@@ -372,8 +367,8 @@ impl Upcall {
         Ok(upcall)
     }
 
-    /// The frame that the shim sends; `id` is 0 for a notice. For peers of the agent in tests and
-    /// tools, as the shim itself is C.
+    /// Encodes the frame that the shim sends; `id` is 0 for a notice. For peers of the agent in tests and tools, as the
+    /// shim itself is C.
     ///
     /// # Errors
     /// [`WireError::TooLarge`].

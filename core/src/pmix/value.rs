@@ -1,6 +1,6 @@
-//! PMIx data as the agent sees it, and its encoding: texts, ranks, statuses, values, infos.
+//! PMIx data and its encoding: texts, ranks, statuses, values, infos.
 //!
-//! Only the shim knows how libpmix lays these out in memory; here they are plain values.
+//! Only the shim has libpmix's structures; here they are plain values.
 
 mod codec;
 mod status;
@@ -21,7 +21,7 @@ pub use text::Text;
 pub struct PmixRank(pub u32);
 
 impl PmixRank {
-    /// No rank given.
+    /// Rank that is not specified.
     pub const UNDEF: Self = Self(u32::MAX);
     /// All ranks of the nspace.
     pub const WILDCARD: Self = Self(u32::MAX - 1);
@@ -32,7 +32,7 @@ impl PmixRank {
     /// First value that is no process.
     const FIRST_SPECIAL: u32 = u32::MAX - 50;
 
-    /// The process, or `None` for a special value.
+    /// Returns the rank, or `None` for a special value.
     pub fn rank(self) -> Option<Rank> {
         (self.0 < Self::FIRST_SPECIAL).then_some(Rank(self.0))
     }
@@ -69,7 +69,7 @@ impl PmixProc {
         out.u32(self.rank.0);
     }
 
-    /// Takes nspace and rank.
+    /// Decodes nspace and rank.
     ///
     /// # Errors
     /// [`WireError`] when short or the nspace is over its limit.
@@ -141,26 +141,26 @@ pub mod persistence {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProcInfo {
     pub proc: PmixProc,
-    /// Empty if unknown.
+    /// Host name; empty if unknown.
     pub hostname: Text,
-    /// Empty if unknown.
+    /// Path of the executable; empty if unknown.
     pub executable: Text,
     /// Process id on its node.
     pub pid: u32,
     /// Exit code, once it has one.
     pub exit_code: i32,
-    /// PMIx process state.
+    /// State as a `pmix_proc_state_t`.
     pub state: u8,
 }
 
-/// How far a device of the node is from the CPUs of a process.
+/// Distance of a device of the node from the CPUs of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceDistance {
     /// libpmix's name of the device on all nodes.
     pub uuid: Text,
     /// The system's name of it, as `eth0`.
     pub name: Text,
-    /// Bits of `pmix_device_type_t`.
+    /// Types of the device: bits of `pmix_device_type_t`.
     pub kinds: u64,
     /// From the nearest of the CPUs, in libpmix's own measure.
     pub least: u16,
@@ -168,7 +168,7 @@ pub struct DeviceDistance {
     pub most: u16,
 }
 
-/// One typed value.
+/// Typed value of PMIx.
 #[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs, reason = "the PMIx standard's types, one each")]
 pub enum Value {
@@ -210,7 +210,7 @@ pub enum Value {
     ProcState(u8),
     ProcInfo(ProcInfo),
     DeviceDistance(DeviceDistance),
-    /// A `PMIX_REGEX`.
+    /// Bytes of a `PMIX_REGEX` value.
     Regex(Vec<u8>),
     /// Comma separated node names, which the host turns into a `PMIX_REGEX`.
     NodeList(Text),
@@ -233,15 +233,15 @@ pub struct Array {
 }
 
 impl Array {
-    /// Makes an array of a simple type; `None` if an element is of another type than the first, is
-    /// not a simple value, or if there is none.
+    /// Creates an array of a simple type; `None` without elements, or if an element is not a simple value or not of the
+    /// first one's type.
     pub fn new(items: Vec<Value>) -> Option<Self> {
         let tag = items.first()?.tag();
         (codec::is_element(tag) && items.iter().all(|item| item.tag() == tag))
             .then_some(Self { tag, items })
     }
 
-    /// The elements.
+    /// Returns the array's elements.
     pub fn items(&self) -> &[Value] {
         &self.items
     }
@@ -258,7 +258,7 @@ pub struct Info {
 }
 
 impl Info {
-    /// An optional info.
+    /// Creates an optional info.
     pub fn new(key: &str, value: Value) -> Self {
         Self {
             key: key.into(),
@@ -330,7 +330,7 @@ impl<'de> Deserialize<'de> for Info {
     }
 }
 
-/// The first value under a key.
+/// Returns the first value under a key.
 pub fn find<'a>(infos: &'a [Info], key: &str) -> Option<&'a Value> {
     infos
         .iter()

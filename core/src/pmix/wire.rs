@@ -38,10 +38,10 @@ pub enum WireError {
     Operation {
         /// The code in the header.
         op: u16,
-        /// Whether it came as a reply.
+        /// Whether the frame was a reply.
         reply: bool,
     },
-    /// A reply to nothing that was asked, a request without id, or a notice with one.
+    /// A reply without a request, a request without id, or a notice with one.
     #[error("operation {op:#06x} with unexpected request id {id}")]
     Id {
         /// The code in the header.
@@ -58,10 +58,10 @@ pub enum WireError {
     /// A field with a value outside its range.
     #[error("bad {0}")]
     Bad(&'static str),
-    /// A value tag that is unknown or not allowed in its place.
+    /// A value tag that is unknown or not allowed at its position.
     #[error("unexpected value tag {0}")]
     Tag(u8),
-    /// More than [`MAX_ITEMS`] elements or [`MAX_DEPTH`] levels.
+    /// A value has more than [`MAX_ITEMS`] elements or [`MAX_DEPTH`] levels.
     #[error("too many elements or levels")]
     Nested,
 }
@@ -69,7 +69,6 @@ pub enum WireError {
 /// One message on either socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SidecarFrame {
-    /// Operation code.
     pub op: u16,
     /// Whether this answers the request of the same operation and id.
     pub reply: bool,
@@ -80,7 +79,7 @@ pub struct SidecarFrame {
 }
 
 impl SidecarFrame {
-    /// Header and payload as bytes.
+    /// Encodes header and payload.
     ///
     /// # Errors
     /// [`WireError::TooLarge`].
@@ -181,7 +180,7 @@ macro_rules! write_number {
 }
 
 impl Writer {
-    /// An empty frame.
+    /// Creates an empty frame.
     pub fn frame() -> Self {
         Self(vec![0; HEADER_LEN])
     }
@@ -207,7 +206,7 @@ impl Writer {
         self.u32(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
-    /// The written bytes, for a part for storage.
+    /// Returns the written bytes, for a part that is stored.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
@@ -325,7 +324,7 @@ impl<'a> Reader<'a> {
         Ok(list)
     }
 
-    /// Everything that is left, for a field that another decoder takes.
+    /// Takes all remaining bytes, for a field that another decoder parses.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }

@@ -1,4 +1,4 @@
-//! Why a job ended, in the status stream.
+//! Cause of a job's end, in the status stream.
 
 use std::borrow::Cow;
 
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::RankLocation;
 
-/// Why a job ended other than by the normal end of its ranks.
+/// Cause of a job's end other than the normal end of its ranks.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct CauseRecord<'a> {
-    /// What kind of cause.
+    /// Name of the kind.
     pub kind: Cow<'a, str>,
     /// The line for people.
     pub message: String,
@@ -37,25 +37,25 @@ pub struct CauseRecord<'a> {
 /// The ranks that did not enter a fence in time.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Missing<'a> {
-    /// How many ranks are known to be missing.
+    /// Number of ranks that are known to be missing.
     pub count: u32,
     /// The first of them.
     pub ranks: Vec<MissingRank<'a>>,
-    /// Nodes with missing ranks that are not known individually; the first of them.
+    /// Nodes with missing ranks that are not identified; the first of them.
     pub nodes: Vec<Cow<'a, str>>,
     /// Nodes that did not answer; the first of them.
     pub silent: Vec<Cow<'a, str>>,
 }
 
-/// A rank that did not come to a fence in time.
+/// Rank that did not enter a fence in time.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct MissingRank<'a> {
     #[serde(flatten)]
     pub place: RankLocation<'a>,
-    /// Its process, if it was started.
+    /// Process id; absent if the rank was not started.
     pub pid: Option<i32>,
     /// The last it did with its process-management interface.
     pub last: String,
-    /// How long ago, in milliseconds.
+    /// Milliseconds since the last request.
     pub idle_ms: Option<u64>,
 }

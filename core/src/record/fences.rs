@@ -17,15 +17,15 @@ const NAMED: usize = 16;
 /// node is lost, are dropped when there are more.
 const OPEN: usize = 256;
 
-/// A fence or barrier that was released on all its nodes.
+/// Record of a fence or barrier that was released on all its nodes.
 ///
-/// Clocks of hosts are not compared: each node tells how long it has waited for the release, and who has
-/// waited least has entered last.
+/// Clocks of hosts are not compared: each node reports the time for which it waited for the release, and the node with
+/// the shortest wait entered last.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct FenceRecord<'a> {
     /// `pmix`, `connect`, `disconnect`, `pmi_barrier`, `pmi_node_barrier` or `pmi_ring`.
     pub kind: Cow<'a, str>,
-    /// Who takes part: names of jobs, with their ranks.
+    /// Participants: names of jobs, with their ranks.
     pub participants: String,
     /// Sequence number among the fences of this kind and these participants, from 0.
     pub generation: u64,
@@ -41,14 +41,14 @@ pub struct FenceRecord<'a> {
     pub last: Vec<LateNode<'a>>,
 }
 
-/// See [`FenceRecord::last_arrival`].
+/// Entry of [`FenceRecord::last`] for one node.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LateNode<'a> {
     pub node: u32,
     pub host: Cow<'a, str>,
     /// Microseconds by which it entered after the first node.
     pub behind_us: u64,
-    /// Its rank that entered last, if it is known.
+    /// Rank of the node that entered last, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<RankId>,
 }
@@ -106,7 +106,7 @@ impl FenceObserver {
 }
 
 impl FenceRecord<'_> {
-    /// From the first known entry to the release.
+    /// Returns the time from the first known entry to the release.
     pub fn took(&self) -> Duration {
         Duration::from_micros(self.spread_us.saturating_add(self.own_us))
     }

@@ -1,4 +1,4 @@
-//! What goes the other way: orders to a run (`--control`).
+//! Orders to a run, which it reads from `--control`.
 
 use serde::{Deserialize, Serialize};
 

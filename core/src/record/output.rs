@@ -13,13 +13,11 @@ use crate::job::ids::{JobIndex, Rank};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
-    /// Standard output.
     Stdout,
-    /// Standard error.
     Stderr,
 }
 
-/// See [`StatusRecord::Output`].
+/// Contents of a [`StatusRecord::Output`] record.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct OutputRecord<'a> {
     #[serde(flatten)]
@@ -30,7 +28,7 @@ pub struct OutputRecord<'a> {
 }
 
 impl OutputRecord<'_> {
-    /// The bytes that were printed.
+    /// Returns the printed bytes.
     pub fn into_bytes(self) -> Vec<u8> {
         match self.content {
             Content::Text(text) => text.into_owned().into_bytes(),
@@ -39,7 +37,7 @@ impl OutputRecord<'_> {
     }
 }
 
-/// See [`StatusRecord::Log`].
+/// Contents of a [`StatusRecord::Log`] record.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Log<'a> {
     #[serde(flatten)]
@@ -51,10 +49,10 @@ pub struct Log<'a> {
 /// The rank with output, if one has any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct OptionalRankId {
-    /// Its job, unless that is the one the user asked for.
+    /// Index of the job; absent for the initial job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spawned_job: Option<JobIndex>,
-    /// Its rank there.
+    /// Rank in its job.
     pub rank: Option<Rank>,
 }
 
@@ -95,7 +93,7 @@ impl<'a> StatusRecord<'a> {
         })
     }
 
-    /// A rank's text for the job record.
+    /// Creates the record of a rank's text for the job record.
     pub fn log(speaker: Option<RankId>, bytes: &'a [u8]) -> Self {
         Self::Log(Log {
             speaker: OptionalRankId::from(speaker),

@@ -10,10 +10,10 @@ use crate::job::job_table::KnownRank;
 use crate::job::outcome::{RankEnd, signal_name};
 use crate::job::usage::ResourceUsage;
 
-/// Whose rank something is about.
+/// Identity of a rank: job and rank.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct RankId {
-    /// Its job, unless that is the one the user asked for.
+    /// Index of the job; absent for the initial job.
     #[serde(
         rename = "spawned_job",
         default,
@@ -45,7 +45,7 @@ impl fmt::Display for RankId {
     }
 }
 
-/// Where a rank lives.
+/// Node, host and application of a rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RankLocation<'a> {
     #[serde(flatten)]
@@ -59,7 +59,7 @@ pub struct RankLocation<'a> {
 }
 
 impl<'a> RankLocation<'a> {
-    /// Puts it together.
+    /// Creates the location of a rank.
     pub fn new(speaker: RankId, node: NodeId, host: &'a str, app: AppNum) -> Self {
         Self {
             speaker,
@@ -74,44 +74,43 @@ impl<'a> RankLocation<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankState {
-    /// It would be started; of a run that starts nothing (`--dry-run`).
+    /// Planned in a run that starts nothing (`--dry-run`).
     Planned,
     Started,
-    /// It is in contact with its process-management interface.
+    /// In contact with its process-management interface.
     Connected,
-    /// It has left that in order.
+    /// Disconnected in order from its process-management interface.
     Finalized,
-    /// Its process has ended.
     Ended,
-    /// It has no process and gets none.
+    /// Without a process, now and later.
     NotStarted,
-    /// What a later version says; this one never writes it.
+    /// State of a later version; this one never writes it.
     #[serde(other)]
     Other,
 }
 
-/// See [`Record::Rank`](super::Record::Rank).
+/// Contents of a [`StatusRecord::Rank`](super::StatusRecord::Rank) record.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RankChange<'a> {
     pub state: RankState,
     #[serde(flatten)]
     pub place: RankLocation<'a>,
-    /// Its process, if it has one.
+    /// Process id; absent without a process.
     pub pid: Option<i32>,
-    /// How it ended; at [`RankState::Ended`].
+    /// End of the process; at [`RankState::Ended`].
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub end: Option<EndRecord>,
-    /// What its process has used; at [`RankState::Ended`], if it is known.
+    /// Resources that the process has used; at [`RankState::Ended`], if known.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub usage: Option<ResourceUsage>,
 }
 
-/// How a process ended: code or signal is given, neither if it is not known.
+/// End of a process: either code or signal is present, neither if the end is unknown.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct EndRecord {
-    /// What it gave to exit.
+    /// Exit code of the process.
     pub code: Option<u8>,
-    /// What killed it.
+    /// Signal that killed the process.
     pub signal: Option<i32>,
     signal_name: Option<Cow<'static, str>>,
 }
@@ -137,19 +136,19 @@ impl From<RankEnd> for EndRecord {
 pub struct RankResult<'a> {
     #[serde(flatten)]
     pub place: RankLocation<'a>,
-    /// Its process; `null` if it was never started.
+    /// Process id; `null` if the rank was never started.
     pub pid: Option<i32>,
-    /// When that was started.
+    /// Start time of the process.
     pub start: Option<String>,
-    /// The same in milliseconds since the start of the run.
+    /// Start of the process, in milliseconds since the start of the run.
     pub start_ms: Option<u64>,
-    /// When it ended.
+    /// End time of the process.
     pub end: Option<String>,
-    /// The same in milliseconds since the start of the run.
+    /// End of the process, in milliseconds since the start of the run.
     pub end_ms: Option<u64>,
     #[serde(flatten)]
     pub how: EndRecord,
-    /// What its process has used, if it is known.
+    /// Resources that the process has used, if known.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub usage: Option<ResourceUsage>,
     /// The kind of failure that this was, as a [`CauseRecord`](super::CauseRecord) has it, or `job_ended`; `null` for an end

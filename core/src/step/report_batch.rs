@@ -1,10 +1,9 @@
-//! Reports of a host's ranks that say the same, as one: what a launcher does for each report it then does once for each
-//! host, and not for each rank.
+//! Batches equal reports of a host's ranks, so that the launcher handles one report per host instead of one per rank.
 //!
-//! Only what lies ready to be sent is put together. Rules:
-//! - What one rank reports stays in its order, and so does what is reported between reports of ranks.
-//! - The order of failures stays, as it says which was first: ends are put together that are none, or once the launch is
-//!   being ended.
+//! Only reports that are ready to be sent are batched. Rules:
+//! - The reports of one rank stay in their order, and so do reports between those of ranks.
+//! - The order of failures stays, since it shows which was first. Ends are batched if they are no failures, or once the
+//! launch is being ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,24 +15,30 @@ use crate::job::usage::ResourceUsage;
 use crate::pmi::command::Dialect;
 use crate::record::Stream;
 
-/// What a rank reports that others may report as well.
+/// Report of a rank that can be batched with equal ones of other ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RankReport {
-    /// Its process was started.
-    Started { pid: i32 },
-    /// It made contact with a process-management interface; by PMI, in this form.
-    Connected { dialect: Option<Dialect> },
-    /// It has left its process-management interface in order.
+    Started {
+        pid: i32,
+    },
+    /// Contact with a process-management interface; for PMI, in this version.
+    Connected {
+        dialect: Option<Dialect>,
+    },
+    /// End of the contact with the process-management interface, in order.
     Finalized,
-    /// It has closed a stream.
-    Closed { stream: Stream },
-    /// Its process has ended.
+    Closed {
+        stream: Stream,
+    },
     Ended {
         end: RankEnd,
         usage: Option<ResourceUsage>,
     },
-    /// Its end can be judged.
-    Judged { end: RankEnd, state: PmiState },
+    /// End that the supervisor can judge.
+    Judged {
+        end: RankEnd,
+        state: PmiState,
+    },
 }
 
 impl RankReport {
@@ -45,7 +50,7 @@ impl RankReport {
         }
     }
 
-    /// Reports of a rank are put together in this order.
+    /// Returns the order in which reports of a rank are batched.
     fn stage(&self) -> ReportStage {
         match self {
             Self::Started { .. } => ReportStage::Started,
@@ -69,14 +74,14 @@ enum ReportStage {
 pub enum RankReportBatch<R = GlobalRank> {
     /// Their processes were started; with the pid of each.
     Started(Vec<(R, i32)>),
-    /// They made contact with a process-management interface; by PMI, in this form.
+    /// Ranks made contact with a process-management interface; for PMI, in this version.
     Connected {
         dialect: Option<Dialect>,
         ranks: Vec<R>,
     },
-    /// They have left their process-management interface in order.
+    /// Ranks disconnected in order from their process-management interface.
     Finalized(Vec<R>),
-    /// They have closed these streams, their processes have ended, and that can be judged.
+    /// Ranks closed these streams, their processes have ended, and the end can be judged.
     Ended {
         closed: Vec<Stream>,
         end: RankEnd,
@@ -125,14 +130,14 @@ pub fn identify_pairs<R, S, T>(
 
 /// A report of a step to its launcher.
 pub trait BatchableReport: Sized {
-    /// What it says of a rank that others may say of themselves.
+    /// Returns the rank and its report, if it can be batched.
     fn rank_report(&self) -> Option<(GlobalRank, RankReport)>;
 
-    /// The report that stands for those of several ranks.
+    /// Creates the report for a batch of several ranks.
     fn from_batch(alike: RankReportBatch) -> Self;
 }
 
-/// Puts together what ranks report that say the same; `ending` once the launch is being ended.
+/// Batches equal reports of ranks; `ending` is true once the launch is being ended.
 pub fn together<R: BatchableReport>(reports: Vec<R>, ending: bool) -> Vec<R> {
     if reports.len() < 2 {
         return reports;
@@ -157,7 +162,7 @@ pub fn together<R: BatchableReport>(reports: Vec<R>, ending: bool) -> Vec<R> {
     out
 }
 
-/// What ranks reported with nothing else in between.
+/// Reports of ranks without any other report in between.
 struct ReportBatch<R> {
     started: Vec<(GlobalRank, i32, R)>,
     connected: BTreeMap<Option<Dialect>, Vec<(GlobalRank, R)>>,
@@ -177,7 +182,7 @@ struct FinalReport {
 }
 
 impl FinalReport {
-    /// What it has in common with others, and what not, if it is complete.
+    /// Splits a complete report into the part that can be batched and the resource usage.
     fn whole(self) -> Option<(Common, Option<ResourceUsage>)> {
         let (end, usage) = self.end?;
         let (judged, state) = self.judged?;
@@ -244,7 +249,7 @@ impl<R: BatchableReport> ReportBatch<R> {
         self.singles.push((rank, report));
     }
 
-    /// What it comes to, in the order in which a rank reports.
+    /// Appends the batched reports, in the order in which a rank reports.
     fn end(&mut self, out: &mut Vec<R>) {
         let run = std::mem::take(self);
         let pids = run.started.iter().map(|(rank, pid, _)| (*rank, *pid));
@@ -285,7 +290,7 @@ impl<R: BatchableReport> ReportBatch<R> {
     }
 }
 
-/// One report for several, or the only one.
+/// Appends one report for several, or the only one.
 fn put<R: BatchableReport>(
     alike: RankReportBatch,
     reports: impl ExactSizeIterator<Item = R>,

@@ -8,31 +8,30 @@ use super::Supervisor;
 use crate::job::ids::{GlobalRank, JobIndex};
 use crate::job::outcome::FailureCause;
 
-/// How long others may wait for a rank that left, before the job fails.
+/// Time for which others may wait for a rank that left, before the job fails.
 pub const JOIN_GRACE: Duration = Duration::from_secs(5);
 
-/// What shows that others wait for a rank that left in order.
+/// Evidence that others wait for a rank that left in order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum WaitEvidence {
-    /// Others of its job are between init and finalize: it never joined them.
+    /// Other ranks of the job are between init and finalize: the rank never joined them.
     Session(JobIndex),
-    /// They are in a barrier or fence that needs this rank, which will not come: it has finalized,
-    /// or died.
+    /// Other ranks are in a barrier or fence that needs this rank, and the rank has finalized or died.
     For(GlobalRank),
 }
 
 /// Ranks that left while others may wait for them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct DepartedRanks {
-    /// When it left, what to look for, and why the job fails if it is seen.
+    /// Time of each departure, the evidence to look for, and the failure cause if it is found.
     pub(super) each: Vec<(Duration, WaitEvidence, FailureCause)>,
-    /// When those that left at least [`JOIN_GRACE`] ago are looked at.
+    /// Time of the next check of the ranks that left at least [`JOIN_GRACE`] ago.
     pub(super) due: Duration,
 }
 
 impl DepartedRanks {
-    /// Why the job fails if a rank waits for one of these. While none waits, a program may leave: they are
-    /// looked at again later.
+    /// Returns the failure cause if a rank waits for one of these. A rank may leave while none waits: the check is
+    /// repeated later.
     pub(super) fn missed(
         &mut self,
         now: Duration,
@@ -50,8 +49,8 @@ impl DepartedRanks {
 }
 
 impl Supervisor {
-    /// A rank cannot take part in anything any more. That is no failure unless others wait for it,
-    /// and `cause` if they do.
+    /// Notes that a rank takes no part in anything any more. That is no failure unless others wait for it; `cause` is
+    /// the failure if they do.
     pub fn rank_left(&mut self, waiting: WaitEvidence, cause: FailureCause, now: Duration) {
         let absences = match waiting {
             WaitEvidence::Session(_) => &mut self.never_joined,

@@ -1,22 +1,22 @@
-//! Which of several failures was the first. No I/O: what is known of processes comes from [`HostView`], and time is
-//! an argument.
+//! Decides which of several failures was the first. No I/O: the state of processes comes from [`HostView`], and the
+//! time is an argument.
 //!
-//! One failure has many consequences, and they do not arrive in the order in which they happened: ranks whose peer
-//! or PMIx server has died abort or exit, a process that dies closes its connections before its end is
-//! reported, and each host reports by itself. The [supervisor](super::Supervisor) keeps the first cause that is
-//! reported to it. So a failure that may be a consequence is withheld until no cause of it can still arrive:
+//! One failure has many consequences, and they do not arrive in the order in which they happened: ranks whose peer or
+//! PMIx server has died abort or exit, a process that dies closes its connections before its end is reported, and each
+//! host reports by itself. The [supervisor](super::Supervisor) keeps the first cause that is reported to it. So a
+//! failure that may be a consequence is withheld until no cause of it can still arrive:
 //!
 //! ```text
-//! ends, aborts, sidecars of a host ──▶ HostFailures ──▶ AcrossHosts ──▶ Supervisor
-//!                                      (in its backend)  (in the launcher)  (the first one counts)
+//! ends, aborts, sidecars of a host ──▶ FirstFailure ──▶ WithheldReports ──▶ Supervisor
+//! (in its backend)  (in the launcher)   (the first one counts)
 //! ```
 //!
-//! - A signal is a cause of its own, except SIGPIPE, which counts as an exit code. It is reported before exit codes that were
-//!   withheld on its host.
-//! - An exit code or an abort may follow from the end of another rank of the host that has begun to exit, and an
-//!   end with PMIx from the loss of the PMIx server: a sidecar is asked whether it lives.
-//! - An exit code or an abort may follow from the end of a rank on another host, whose report is under way.
-//! - Between exit codes alone the order of arrival decides: nothing tells them apart.
+//! - A signal is a cause of its own, except SIGPIPE, which counts as an exit code. It is reported before exit codes
+//! that were withheld on its host.
+//! - An exit code or an abort may follow from the end of another rank of the host that has begun to exit, and an end
+//! with PMIx from the loss of the PMIx server: the sidecar is probed.
+//! - An exit code or an abort may follow from the end of a rank on another host, whose report is in transit.
+//! - Between exit codes alone the order of arrival decides, since nothing else distinguishes them.
 
 #[cfg(test)]
 mod tests;
@@ -31,16 +31,17 @@ use super::WaitEvidence;
 use crate::job::ids::{GlobalRank, JobIndex, NodeId};
 use crate::job::outcome::{FailureCause, PmiState, RankEnd, judge};
 
-/// How long a rank may live on after it closed its PMI connection before that is held against it.
+/// Time after which a rank that has closed its PMI connection and still runs counts as failed.
 const CLOSED_GRACE: Duration = Duration::from_secs(1);
 
-/// The same for one that has begun to end: on a busy host some time may pass until its end is reported, which says more.
+/// Time after which a rank that has closed its PMI connection and has begun to end counts as failed. On a busy host its
+/// end, which is more informative, may be reported late.
 const CLOSED_LIMIT: Duration = Duration::from_secs(15);
 
-/// How long the end of a rank may take from its beginning until it is reported.
+/// Longest time from the beginning of a rank's end to its report.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 
-/// What is known of a host's processes at the moment.
+/// Present state of a host's processes.
 pub trait HostView {
     /// Ranks whose processes have begun to exit and whose ends have not been reported.
     fn exiting(&self) -> BTreeSet<GlobalRank>;
@@ -48,10 +49,10 @@ pub trait HostView {
     /// Whether a rank's process runs, as far as has been reported.
     fn runs(&self, rank: GlobalRank) -> bool;
 
-    /// The job of a rank.
+    /// Returns the job of a rank.
     fn job_of(&self, rank: GlobalRank) -> JobIndex;
 
-    /// What a rank has done with its process-management interfaces.
+    /// Returns the state of a rank in its process-management interfaces.
     fn pmi_state(&self, rank: GlobalRank) -> PmiState;
 
     /// Whether some sidecar may be about to end.
@@ -64,7 +65,7 @@ pub trait HostView {
     fn is_ending(&self) -> bool;
 }
 
-/// What happened on a host.
+/// Event on a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FailureEvent {
     /// A rank's process ended. Everything that it sent was read, and what its sidecar sent; after an exit code
@@ -74,42 +75,38 @@ pub enum FailureEvent {
     Closed { rank: GlobalRank },
     /// Ranks or their nodes report a failure: an abort, a broken protocol, a fence that failed.
     Failed(FailureCause),
-    /// A sidecar has ended without being asked to, or does not answer.
+    /// A sidecar has ended without a request, or does not answer.
     SidecarLost {
         node: NodeId,
-        /// Why, for people.
+        /// Reason, for the message.
         error: String,
     },
-    /// The job fails by something that did not happen here: what is withheld came first.
+    /// The job fails for a reason outside this host: withheld failures came first.
     Settle,
-    /// Time has passed.
+    /// A deadline has passed ([`FirstFailure::next_deadline`]).
     Tick,
 }
 
-/// What is decided. The decisions of one event are carried out in their order.
+/// Decision on failures. The decisions of one event are executed in their order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FailureDecision {
-    /// Nothing that explains the end of this rank otherwise is to come.
-    Judge {
-        rank: GlobalRank,
-        /// How it ended.
-        end: RankEnd,
-    },
+    /// The end of this rank can be judged: no other explanation of it will follow.
+    Judge { rank: GlobalRank, end: RankEnd },
     /// The job has failed.
     Fail(FailureCause),
     /// The job fails if others wait for a rank that runs on and cannot take part any more.
     Left {
-        /// What shows that they do.
+        /// Evidence that others wait.
         waiting: WaitEvidence,
-        /// Why it fails then.
+        /// Failure cause of the job in that case.
         cause: FailureCause,
     },
-    /// Every sidecar must show that it lives.
+    /// Probe the sidecars of all nodes.
     ProbeSidecars,
     /// A sidecar was lost that no rank needs.
     SidecarUnneeded {
         node: NodeId,
-        /// Why, for people.
+        /// Reason, for the message.
         error: String,
     },
 }
@@ -117,10 +114,9 @@ pub enum FailureDecision {
 /// The failures of one host. See the module.
 #[derive(Debug, Default)]
 pub struct FirstFailure {
-    /// Its ranks are offered PMIx.
+    /// Whether the host's ranks can use PMIx.
     pmix: bool,
-    /// Ranks that ended badly while it is not known whether their PMIx server lives, in the order in which they are
-    /// judged.
+    /// Ranks that ended badly and whose PMIx server may be dead, in the order in which they are judged.
     unjudged: Vec<(GlobalRank, RankEnd)>,
     /// Ranks that had begun to exit when another was reported, whose end is waited for; and until when.
     exiting: (BTreeSet<GlobalRank>, Duration),
@@ -132,7 +128,7 @@ pub struct FirstFailure {
     closed: BTreeMap<GlobalRank, (Duration, Duration)>,
 }
 
-/// The context of what happened on a host: what is known there, the time, and what is decided.
+/// Context of an event on a host: the host's state, the time, and the decisions.
 struct HostContext<'a, H> {
     host: &'a H,
     now: Duration,
@@ -140,7 +136,7 @@ struct HostContext<'a, H> {
 }
 
 impl FirstFailure {
-    /// None yet, of ranks that are offered PMIx or not.
+    /// Creates the state without any failure; `pmix` if the ranks can use PMIx.
     pub fn new(pmix: bool) -> Self {
         Self {
             pmix,
@@ -178,7 +174,7 @@ impl FirstFailure {
         }
     }
 
-    /// When [`FailureEvent::Tick`] has something to do next.
+    /// Returns the time at which [`FailureEvent::Tick`] is due.
     pub fn next_deadline(&self) -> Option<Duration> {
         let closed = self.closed.values().map(|(at, _)| *at).min();
         let abort = self.abort.as_ref().map(|(_, until)| *until);
@@ -228,7 +224,8 @@ impl FirstFailure {
         }
     }
 
-    /// What is withheld came first. Not so where a sidecar was lost: the ranks may have died of that.
+    /// Fails the job, after the withheld failures, which came first. After the loss of a sidecar they are not released
+    /// before, since the ranks may have died of it.
     fn fail(&mut self, cause: FailureCause, cx: &mut HostContext<'_, impl HostView>) {
         if !matches!(cause, FailureCause::SidecarFailed { .. }) {
             self.settle(cx);
@@ -248,8 +245,8 @@ impl FirstFailure {
         error: String,
         cx: &mut HostContext<'_, impl HostView>,
     ) {
-        // Ranks that end now, or whose end waits to be judged, do so because of the loss, so an abort that came
-        // before it does not follow from the end of another rank.
+        // Ranks that end now, or whose end waits to be judged, end because of the loss. So an earlier abort does not
+        // follow from the end of another rank.
         cx.decisions.extend(
             self.abort
                 .take()
@@ -263,8 +260,8 @@ impl FirstFailure {
         }
     }
 
-    /// A rank that runs on without its PMI connection in the middle of a session will never reach what the
-    /// others wait for.
+    /// Judges ranks that run without their PMI connection in the middle of a session: they will never enter the
+    /// collectives for which others wait.
     fn judge_closed(&mut self, cx: &mut HostContext<'_, impl HostView>) {
         let due = self.closed.iter().filter(|(_, (at, _))| *at <= cx.now);
         let due: Vec<(GlobalRank, Duration)> =
@@ -316,8 +313,7 @@ impl FirstFailure {
         }
     }
 
-    /// Judges the ranks whose ends had to wait, once every sidecar has shown that it lives, or its loss has
-    /// become the cause.
+    /// Judges the ranks whose ends had to wait, once every sidecar has answered, or its loss has become the cause.
     fn judge_ends(&mut self, cx: &mut HostContext<'_, impl HostView>) {
         if self.exiting.1 <= cx.now {
             self.exiting.0.clear();

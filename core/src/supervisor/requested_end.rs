@@ -1,4 +1,4 @@
-//! Ranks that are ended by themselves, while the others go on.
+//! Ranks that are ended individually, while the others continue.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::job::job_control::{JobControlAction, JobControlRequest};
 use crate::job::outcome::{FailureCause, RankEnd};
 
 impl Supervisor {
-    /// A rank ended at the request of another one, and how. Others may still wait for it.
+    /// Handles the end of a rank that was requested by another one. Others may still wait for it.
     pub(super) fn dismissed_ended(
         &mut self,
         rank_exit: RankExit<'_>,
@@ -52,7 +52,7 @@ impl Supervisor {
                 .any(|(_, ranks)| ranks.contains(&rank))
     }
 
-    /// A rank or a tool requests an action on ranks. An abort by a tool is its order to end them.
+    /// Handles the request of a rank or tool for an action on ranks. An abort by a tool ends them as requested.
     pub fn demanded(
         &mut self,
         demand: JobControlRequest,
@@ -125,7 +125,7 @@ impl Supervisor {
         }
     }
 
-    /// Ends some ranks. With `asks_first` they are asked to end and have the grace time for it.
+    /// Ends some ranks. With `asks_first` they are terminated and have the grace time for it.
     fn dismiss(
         &mut self,
         ranks: Vec<GlobalRank>,

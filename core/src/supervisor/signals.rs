@@ -5,14 +5,14 @@ use std::time::Duration;
 use super::{LaunchPhase, SIGKILL, Supervisor, SupervisorAction, SupervisorContext};
 use crate::job::outcome::FailureCause;
 
-/// How long after a first interrupt a note says how to end ranks that still run.
+/// Time from a first interrupt to the note that describes how to end ranks that still run.
 const INTERRUPT_NOTE: Duration = Duration::from_secs(1);
 
 pub(super) const SIGINT: i32 = 2;
 pub(super) const SIGCONT: i32 = 18;
 
 impl Supervisor {
-    /// The launcher got SIGINT.
+    /// Handles a SIGINT to the launcher.
     pub fn interrupt(&mut self, now: Duration, orders: &mut Vec<SupervisorAction>) {
         let cx = &mut SupervisorContext { now, orders };
         match (self.phase, self.interrupted) {
@@ -28,8 +28,8 @@ impl Supervisor {
         }
     }
 
-    /// The launcher got a signal that asks it to end (SIGTERM, SIGHUP, SIGQUIT, or SIGINT before
-    /// every rank runs): it is passed on, and ranks that survive it are killed after the grace time.
+    /// Handles a signal that requests the launcher's end (SIGTERM, SIGHUP, SIGQUIT, or SIGINT before every rank runs):
+    /// it is passed on, and ranks that survive it are killed after the grace time.
     pub fn end_by_signal(
         &mut self,
         signal: i32,

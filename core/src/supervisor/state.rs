@@ -1,4 +1,4 @@
-//! What the supervisor knows of its launch.
+//! State of the supervisor: phase, deadlines and results.
 
 use super::{LaunchPhase, Supervisor};
 use crate::job::outcome::{EXIT_HOST, EXIT_REQUEUE, FailureCause};
@@ -6,7 +6,7 @@ use crate::job::spec::FailurePolicy;
 use std::time::Duration;
 
 impl Supervisor {
-    /// When [`Supervisor::tick`] has something to do next.
+    /// Returns the time at which [`Supervisor::tick`] is due.
     pub fn next_deadline(&self) -> Option<Duration> {
         let kill = match self.phase {
             LaunchPhase::Terminating { kill_at } => Some(kill_at),
@@ -45,17 +45,17 @@ impl Supervisor {
         self.remaining
     }
 
-    /// Where the job is on its way to its end.
+    /// Returns the phase of the launch on the way to its end.
     pub fn phase(&self) -> LaunchPhase {
         self.phase
     }
 
-    /// The first thing that went wrong and ended the job.
+    /// Returns the first failure that ended the job.
     pub fn cause(&self) -> Option<&FailureCause> {
         self.cause.as_ref()
     }
 
-    /// The first failure that did not end the job.
+    /// Returns the first failure that did not end the job.
     pub fn tolerated(&self) -> Option<&FailureCause> {
         self.tolerated.as_ref()
     }
@@ -76,14 +76,14 @@ impl Supervisor {
         self.failed
     }
 
-    /// Whether the launch is to be run again.
+    /// Whether the launch must be requeued.
     pub fn wants_requeue(&self) -> bool {
         let cause = self.cause.as_ref();
         self.on_failure == FailurePolicy::Requeue
             && cause.is_some_and(|cause| cause.consequence().is_requeued)
     }
 
-    /// The exit code of the run.
+    /// Returns the exit code of the run.
     pub fn exit_code(&self) -> u8 {
         if self.wants_requeue() {
             return EXIT_REQUEUE;

@@ -1,4 +1,4 @@
-//! What a user may try after a launch whose record does not say why it failed.
+//! Advice to the user after a launch whose record does not have the reason of the failure.
 
 use super::Timeline;
 use crate::job::hosts::compress;
@@ -6,8 +6,8 @@ use crate::job::hosts::compress;
 /// Kinds of causes that ranks which cannot reach each other have: their MPI gives up, or waits for ever.
 const UNCONNECTED: [&str; 4] = ["rank_failed", "aborted", "fence_timeout", "timeout"];
 
-/// The command that looks for a network which connects the hosts' agents and not the ranks. MPIs make connections of their own,
-/// of which wireup knows nothing. Nothing for a launch that this cannot explain.
+/// Returns the command that searches for a network which connects the hosts' agents and not the ranks: MPIs make
+/// connections of their own, which wireup does not see. `None` for a launch that this cannot explain.
 pub(super) fn connectivity_advice(timeline: &Timeline) -> Option<String> {
     let outcome = timeline.outcome.as_ref()?;
     let cause = outcome.cause.as_ref().filter(|_| outcome.exit_code != 0)?;

@@ -8,7 +8,7 @@ use crate::job::trace_context::{SpanId, TraceContext};
 /// Ranks and fences that have spans; of more, the first ones have.
 const MOST: usize = 4096;
 
-/// A span.
+/// Span in the terms of OpenTelemetry.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Span {
     pub id: SpanId,
@@ -18,7 +18,7 @@ pub struct Span {
     pub from: u64,
     pub to: u64,
     pub attributes: Vec<(String, SpanAttribute)>,
-    /// Why what it stands for failed.
+    /// Error text of a failed launch, phase, rank or fence.
     pub error: Option<String>,
 }
 
@@ -54,7 +54,7 @@ impl From<&str> for SpanAttribute {
     }
 }
 
-/// The spans of a launch.
+/// Returns the spans of a launch.
 pub fn spans(timeline: &Timeline, context: &TraceContext) -> Vec<Span> {
     let end = timeline.end();
     let mut spans = vec![launch(timeline, context, end)];

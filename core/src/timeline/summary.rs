@@ -27,7 +27,7 @@ pub struct PathSegment {
     pub percent: u64,
     pub text: String,
     pub kind: PartKind,
-    /// When it ended.
+    /// End time of the part.
     #[serde(skip)]
     ended_at: u64,
 }
@@ -41,7 +41,7 @@ pub enum PartKind {
     Runs,
 }
 
-/// The breakdown as text, at most ten lines.
+/// Formats the breakdown as text, at most ten lines.
 pub fn summary(timeline: &Timeline) -> Vec<String> {
     let Breakdown { parts, remarks } = breakdown(timeline);
     let title = format!(
@@ -62,7 +62,7 @@ pub fn summary(timeline: &Timeline) -> Vec<String> {
     std::iter::once(title).chain(parts).chain(remarks).collect()
 }
 
-/// Each part of the critical path with its time and share, and what it is counted for.
+/// Returns the parts of the critical path with their times, shares and kinds.
 pub fn breakdown(timeline: &Timeline) -> Breakdown {
     let mut parts = path(timeline);
     let mut from = 0;
@@ -111,7 +111,7 @@ pub fn breakdown(timeline: &Timeline) -> Breakdown {
     Breakdown { parts, remarks }
 }
 
-/// The parts in their order, without their lengths.
+/// Returns the parts in their order, without their lengths.
 fn path(timeline: &Timeline) -> Vec<PathSegment> {
     let last = |is_counted: fn(JobIndex) -> bool, time: fn(&RankTimes) -> Option<u64>| {
         let ranks = timeline.ranks.iter();

@@ -19,7 +19,7 @@ pub struct CpuSet {
 
 /// A text that is no set of CPUs.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{0}` is no set of CPUs with numbers below {CPUS_MAX}")]
+#[error("invalid CPU set `{0}`: use numbers below {CPUS_MAX}")]
 pub struct CpuSetError(String);
 
 impl CpuSet {
@@ -44,12 +44,12 @@ impl CpuSet {
         self.words.is_empty()
     }
 
-    /// Number of CPUs.
+    /// Returns the number of CPUs.
     pub fn len(&self) -> u32 {
         self.words.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// The CPUs, ascending.
+    /// Returns the CPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         let all = (0_u32..).zip(&self.words);
         all.flat_map(|(at, word)| {
@@ -58,13 +58,13 @@ impl CpuSet {
         })
     }
 
-    /// The CPUs in both.
+    /// Returns the CPUs that are in both sets.
     pub fn and(&self, other: &Self) -> Self {
         let both = self.words.iter().zip(&other.words);
         Self::trimmed(both.map(|(one, other)| one & other).collect())
     }
 
-    /// The CPUs in one of both.
+    /// Returns the CPUs that are in at least one set.
     pub fn or(&self, other: &Self) -> Self {
         let (short, long) = match self.words.len() < other.words.len() {
             true => (self, other),
@@ -76,7 +76,7 @@ impl CpuSet {
         Self { words }
     }
 
-    /// The CPUs that the other has not.
+    /// Returns the CPUs that the other set lacks.
     pub fn without(&self, other: &Self) -> Self {
         let others = other.words.iter().chain(std::iter::repeat(&0));
         let both = self.words.iter().zip(others);
@@ -94,7 +94,7 @@ impl CpuSet {
         self.without(other).is_empty()
     }
 
-    /// As 64-bit words, the lowest CPUs first.
+    /// Returns the set as 64-bit words, lowest CPUs first.
     pub fn words(&self) -> &[u64] {
         &self.words
     }
@@ -105,18 +105,18 @@ impl CpuSet {
         Self { words }
     }
 
-    /// Parses hwloc's form: words of 32 bits in hexadecimal with commas between them, the highest first. `0xf...f` in
-    /// front means every higher CPU, which is no set here, and so is an error. Source: hwloc_bitmap_snprintf.
+    /// Parses hwloc's form: words of 32 bits in hexadecimal with commas between them, the highest first. A leading
+    /// `0xf...f` means all higher CPUs, which a set cannot hold, and so is an error. Source: hwloc_bitmap_snprintf.
     ///
     /// # Errors
-    /// [`CpuSetError`] for anything else.
+    /// [`CpuSetError`] for any other text.
     pub fn from_hwloc(text: &str) -> Result<Self, CpuSetError> {
         let error = || CpuSetError(text.to_owned());
         let mut set = Self::default();
         for (at, word) in (0_u32..).zip(text.trim().rsplit(',')) {
             let digits = word.trim_start_matches("0x");
             let bits = match digits.is_empty() {
-                // A word of zeros is left empty.
+                // An empty word has no CPUs.
                 true => 0,
                 false => u32::from_str_radix(digits, 16).map_err(|_| error())?,
             };
@@ -163,7 +163,7 @@ impl fmt::Display for CpuSet {
     }
 }
 
-/// Ascending numbers as `0-3,6`.
+/// Formats ascending numbers as `0-3,6`.
 pub fn ranges(numbers: impl IntoIterator<Item = u32>) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for number in numbers {

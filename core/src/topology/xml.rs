@@ -14,9 +14,9 @@ const ELEMENTS_MAX: u32 = 4_000_000;
 /// A text that describes no host.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TopologyError {
-    #[error("the description of the host is no XML: {0}")]
+    #[error("cannot parse the hwloc topology: {0}")]
     Xml(String),
-    #[error("the description of the host is no topology of hwloc 2")]
+    #[error("the topology is not in the format of hwloc 2")]
     Version,
     #[error("the description of the host has no {0}")]
     Missing(&'static str),
@@ -85,7 +85,7 @@ pub fn parse(text: &str) -> Result<Topology, TopologyError> {
         return Err(TopologyError::Missing("CPUs"));
     }
     if topology.parts(ObjectType::Core).is_empty() {
-        // Where cores are not known each CPU is one.
+        // If cores are unknown, each CPU is one.
         let threads = topology.parts(ObjectType::Hwthread).to_vec();
         threads
             .into_iter()
@@ -123,7 +123,7 @@ fn number(node: &Node<'_, '_>, name: &str) -> Option<u64> {
     node.attribute(name)?.parse().ok()
 }
 
-/// The value of an `info` of an object.
+/// Returns the value of an `info` of an object.
 fn info<'a>(node: &Node<'a, '_>, name: &str) -> Option<&'a str> {
     let mut infos = node
         .children()
@@ -132,8 +132,9 @@ fn info<'a>(node: &Node<'a, '_>, name: &str) -> Option<&'a str> {
     found.attribute("value")
 }
 
-/// A device of use to ranks. Rule: `pci_type` is the class, then vendor and device in brackets; classes 03xx are
-/// displays, 0b40 and 12xx accelerators, 02xx networks. Source: hwloc's export of PCIDev; PCI Code and ID Assignment.
+/// Reads a device that ranks can use. Rule: `pci_type` is the class, then vendor and device in brackets; classes 03xx
+/// are displays, 0b40 and 12xx accelerators, 02xx networks. Source: hwloc's export of PCIDev; PCI Code and ID
+/// Assignment.
 fn device(node: &Node<'_, '_>, all: &CpuSet) -> Result<Option<Device>, CpuSetError> {
     let (Some(kind), Some(bus)) = (node.attribute("pci_type"), node.attribute("pci_busid")) else {
         return Ok(None);
@@ -175,10 +176,11 @@ fn device(node: &Node<'_, '_>, all: &CpuSet) -> Result<Option<Device>, CpuSetErr
     }))
 }
 
-/// How an element says how fast its CPUs are.
+/// Function that reads the relative speed of an element's CPUs; `None` if the element has none of this form.
 type Way<'w> = &'w dyn Fn(&Node<'_, '_>) -> Option<u32>;
 
-/// The kinds of CPUs; nothing if there is one only. Which are faster is said in one of several ways, the same for all.
+/// Reads the kinds of CPUs; empty if there is only one. The XML has the speeds in one of several forms, the same for
+/// all.
 fn kinds(root: &Node<'_, '_>) -> Result<Vec<CpuKind>, CpuSetError> {
     let nodes = root
         .children()

@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "the C boundary")]
 #![allow(
     clippy::missing_safety_doc,
-    reason = "wireup-impi.h says what callers owe"
+    reason = "wireup-impi.h documents the obligations of callers"
 )]
 
 use std::cell::RefCell;
@@ -17,7 +17,7 @@ thread_local! {
     static ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// `struct wireup_impi_status`.
+/// Status of a message, `struct wireup_impi_status`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct CStatus {
@@ -56,12 +56,12 @@ fn peer<'a>(world: *const Peer) -> Result<&'a Peer, PeerError> {
     unsafe { world.as_ref() }.ok_or_else(|| argument("no world"))
 }
 
-/// The one of a list that a number of the header stands for.
+/// Returns the entry of a list that a number of the header denotes.
 fn listed<T: Copy>(all: &[T], number: c_int, what: &str) -> Result<T, PeerError> {
     let known = usize::try_from(number).ok().and_then(|at| all.get(at));
     known
         .copied()
-        .ok_or_else(|| argument(format!("{what} {number} is none")))
+        .ok_or_else(|| argument(format!("unknown {what} {number}")))
 }
 
 fn element(kind: c_int) -> Result<ElementType, PeerError> {
@@ -73,7 +73,7 @@ fn operator(op: c_int) -> Result<Operator, PeerError> {
 }
 
 fn rank(rank: c_int) -> Result<usize, PeerError> {
-    usize::try_from(rank).map_err(|_| argument(format!("rank {rank} is none")))
+    usize::try_from(rank).map_err(|_| argument(format!("no rank {rank}")))
 }
 
 fn bytes(count: usize, kind: ElementType, times: usize) -> Result<usize, PeerError> {
@@ -86,7 +86,7 @@ fn bytes(count: usize, kind: ElementType, times: usize) -> Result<usize, PeerErr
         .ok_or_else(|| argument("more bytes than memory"))
 }
 
-/// The caller's memory; of length 0 where there is none.
+/// Returns the caller's memory; of length 0 where there is none.
 fn input<'a>(data: *const c_void, length: usize) -> Result<&'a [u8], PeerError> {
     match (data.is_null(), length) {
         (_, 0) => Ok(&[]),
@@ -187,7 +187,7 @@ pub extern "C" fn wireup_impi_open() -> *mut Peer {
     })
 }
 
-/// The text of this thread's last error.
+/// Returns the text of this thread's last error.
 #[unsafe(no_mangle)]
 pub extern "C" fn wireup_impi_error() -> *const c_char {
     ERROR.with_borrow(|error| error.as_ptr())
@@ -261,7 +261,7 @@ calls! {
     wireup_impi_client_of(world: *const Peer, of: c_int) {
         let (peer, of) = (peer(world)?, rank(of)?);
         if of >= peer.size() {
-            return Err(argument(format!("rank {of} is none")));
+            return Err(argument(format!("no rank {of}")));
         }
         Ok(c_int::try_from(peer.world().client_of(of)).unwrap_or(-1))
     }

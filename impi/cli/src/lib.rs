@@ -1,4 +1,4 @@
-//! The commands of `wireup impi` and their options, without what they do: `wireup-impi` carries them out, and `wireup`,
+//! The commands of `wireup impi` and their options, without their execution: `wireup-impi` executes them, and `wireup`,
 //! which does not know it, shows them in completions, manual pages and help.
 
 pub mod agent_options;
@@ -47,7 +47,7 @@ pub enum Command {
     CheckClient(check_client_options::CheckClientArgs),
     /// Be a process of the program that `check-client` runs
     Play(play_options::PlayArgs),
-    /// Record what clients, their server and their hosts say to each other
+    /// Record the conversations of clients with their server, and of their hosts
     Proxy(proxy_options::ProxyArgs),
     /// Explain a record, with the section of the specification that each message follows
     Decode(proxy_options::DecodeArgs),
@@ -56,7 +56,7 @@ pub enum Command {
 /// Parses the words of a line, of which the first is the program's name.
 ///
 /// # Errors
-/// Help that was asked for, or what is wrong with the line.
+/// Requested help, or the error in the line.
 pub fn parse(words: Vec<OsString>) -> Result<Command, clap::Error> {
     Ok(Line::try_parse_from(respell(words))?.command)
 }

@@ -36,7 +36,7 @@ pub struct ServerArgs {
     /// Address to listen at [default: all, and the one towards the network is printed]
     #[arg(long, value_name = "IP")]
     pub address: Option<IpAddr>,
-    /// Sessions to serve, one beside the other; 0 serves until it is killed
+    /// Sessions to serve, at the same time; 0 serves until it is killed
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub sessions: u64,
     /// Time within which a connection must join

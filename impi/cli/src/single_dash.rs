@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-/// The same words as clap reads them.
+/// Returns the same words in the form that clap reads.
 pub fn respell(args: Vec<OsString>) -> Vec<OsString> {
     if args
         .get(1)

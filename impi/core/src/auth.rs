@@ -1,4 +1,4 @@
-//! How a client proves to the server that it belongs to the job.
+//! Authentication of a client to the server.
 //!
 //! Rule: a method is available where it is implemented and enabled; the server picks the first of its preference that
 //! both sides have. Source: IMPI 2.3.3. Method 8 is wireup's own: the specification leaves further methods to sites.
@@ -15,7 +15,7 @@ pub const CHALLENGE: usize = 32;
 /// A method by its number on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Method {
-    /// `IMPI_AUTH_NONE`.
+    /// Method without authentication (`IMPI_AUTH_NONE`).
     None,
     /// `IMPI_AUTH_KEY`: 64 bits in clear.
     Key,
@@ -24,10 +24,10 @@ pub enum Method {
 }
 
 impl Method {
-    /// Strongest first: what a server prefers by itself.
+    /// Strongest first: a server's own preference.
     pub const ALL: [Self; 3] = [Self::Token, Self::Key, Self::None];
 
-    /// `which` on the wire; bit of the mask.
+    /// Returns the method's number: `which` on the wire, and the bit of the mask.
     pub fn number(self) -> u32 {
         match self {
             Self::None => 0,
@@ -36,7 +36,7 @@ impl Method {
         }
     }
 
-    /// The method of a number, if this program implements it.
+    /// Returns the method of a number, if this program implements it.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL
             .into_iter()
@@ -44,7 +44,7 @@ impl Method {
     }
 }
 
-/// What a side needs to use the methods that its user enabled.
+/// Secrets of a side for the methods that its user enabled.
 #[derive(Clone, Default)]
 pub struct Secrets {
     /// `IMPI_AUTH_NONE` is set, even to nothing.
@@ -63,16 +63,16 @@ impl std::fmt::Debug for Secrets {
     }
 }
 
-/// Why the secrets of the environment cannot be used.
+/// Reason for which the secrets of the environment cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum AuthError {
     /// The value itself is not shown.
     #[error("IMPI_AUTH_KEY is not a decimal number of 64 bits")]
     Key,
-    /// A token that anybody guesses.
+    /// The token is too short, and could be guessed.
     #[error("WIREUP_IMPI_TOKEN must have at least 16 characters")]
     Token,
-    /// As the specification words it.
+    /// No method is available. The text is that of the specification.
     #[error(
         "no authentication methods available for negotiation: set IMPI_AUTH_KEY, WIREUP_IMPI_TOKEN or IMPI_AUTH_NONE"
     )]
@@ -83,7 +83,7 @@ pub enum AuthError {
 }
 
 impl Secrets {
-    /// From the environment, which the caller reads.
+    /// Reads the secrets from the environment, by the caller's function.
     ///
     /// # Errors
     /// When a value cannot be used, or no method is enabled.
@@ -114,7 +114,7 @@ impl Secrets {
         }
     }
 
-    /// The mask that a client offers.
+    /// Returns the mask that a client offers.
     pub fn mask(&self) -> u32 {
         Method::ALL
             .into_iter()
@@ -138,7 +138,7 @@ impl Secrets {
         Some(mac)
     }
 
-    /// The client's answer to a challenge.
+    /// Returns the client's answer to a challenge.
     pub fn answer(&self, challenge: &[u8]) -> Option<Vec<u8>> {
         let mac = self.mac(challenge)?;
         Some(mac.finalize().into_bytes().to_vec())
@@ -151,7 +151,7 @@ impl Secrets {
     }
 }
 
-/// Decimal, as LAM reads it; a negative number stands for its two's complement.
+/// Parses a decimal key, like LAM; a negative number means its two's complement.
 fn parse_key(text: &str) -> Result<u64, AuthError> {
     let negative = || i64::from_str(text).map(i64::cast_unsigned);
     let text_is_plain = !text.starts_with('+');
@@ -162,9 +162,9 @@ fn parse_key(text: &str) -> Result<u64, AuthError> {
         .ok_or(AuthError::Key)
 }
 
-/// The server's order of preference: `-auth 3,1-0` is 3, then 1, then 0.
+/// Parses the server's order of preference: `-auth 3,1-0` is 3, then 1, then 0.
 ///
-/// Numbers that this program does not implement stay out: they cannot become common.
+/// Numbers that this program does not implement are left out: they cannot become common.
 ///
 /// # Errors
 /// When the text is no such list.
@@ -194,7 +194,7 @@ pub fn parse_preference(text: &str) -> Result<Vec<Method>, AuthError> {
     Ok(chosen)
 }
 
-/// The method that both sides have and the server likes best. `masks` are the client's words, first one first.
+/// Returns the method that both sides have and the server likes best. `masks` are the client's words, first one first.
 pub fn choose(preference: &[Method], ours: &Secrets, masks: &[u32]) -> Option<Method> {
     let theirs = |method: Method| {
         let (word, bit) = (method.number() / 32, method.number() % 32);

@@ -27,14 +27,14 @@ pub mod tags {
     pub const SCAN: i32 = 200;
 }
 
-/// Where a message of a collective goes.
+/// Destination of a message of a collective.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum CollectiveChannel {
     /// The communicator's context for collectives: its own plus 1.
     Collective,
     /// The communicator's own context: where LAM sends the messages of Reduce.
     PointToPoint,
-    /// Within a client.
+    /// Memory of one client.
     Local,
 }
 
@@ -52,12 +52,12 @@ pub enum Operation {
     Alltoall,
 }
 
-/// How a message joins what the receiver has.
+/// Combination of a received block with the receiver's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockMerge {
-    /// It takes the place.
+    /// Replaces the own block.
     Replace,
-    /// `received op own`.
+    /// Computes `received op own`.
     Before,
 }
 
@@ -69,51 +69,51 @@ pub enum CollectiveStep {
         /// Rank in the world.
         to: usize,
         tag: i32,
-        /// Where it goes.
         channel: CollectiveChannel,
-        /// What is in it.
+        /// Blocks in the message.
         blocks: Vec<usize>,
     },
-    /// The message of that sender.
+    /// Receives the message of that sender.
     Receive {
         /// Rank in the world.
         from: usize,
         tag: i32,
-        /// Where it comes.
         channel: CollectiveChannel,
-        /// What is in it.
+        /// Blocks in the message.
         blocks: Vec<usize>,
-        /// What becomes of it.
+        /// Combination of the message with the own blocks.
         join: BlockMerge,
     },
     /// A block becomes a copy of another.
     Copy {
-        /// The other.
+        /// Index of the source block.
         from: usize,
         to: usize,
     },
     /// A block becomes `other op block`.
     Combine {
-        /// The other.
+        /// Index of the other block.
         from: usize,
         to: usize,
     },
 }
 
-/// The clients of a world, and what chooses between variants.
+/// The clients of a world, and the values that select a variant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Topology {
     /// First rank and size of each client, without gaps.
     clients: Vec<(usize, usize)>,
-    /// Masters up to which the linear form is taken. Rule: not more than; LAM counts masters so, the text says hosts.
+    /// Number of masters up to which the linear form is used, inclusive. LAM compares the number of masters; the text
+    /// of the specification has hosts.
     pub max_linear: usize,
-    /// Where Reduce sends.
+    /// Context for the messages of Reduce.
     pub reduce: CollectiveChannel,
 }
 
 impl Operation {
-    /// How many blocks a process has: for a barrier none, for those with one value 0 is the value and 1 is scratch, else
-    /// block `r` is process `r`'s, and of an all-to-all exchange block `s * n + d` goes from `s` to `d`.
+    /// Returns the number of blocks of a process. A barrier has none. Operations with one value have two: 0 is the
+    /// value and 1 is scratch. Otherwise block `r` is process `r`'s, and in an all-to-all exchange block `s * n + d`
+    /// goes from `s` to `d`.
     pub fn blocks(self, size: usize) -> usize {
         match self {
             Self::Barrier => 0,
@@ -143,18 +143,18 @@ impl Topology {
         }
     }
 
-    /// The clients of a world.
+    /// Makes the clients of a world.
     pub fn from_job(world: &ImpiJob, reduce: CollectiveChannel) -> Self {
         let sizes = world.clients.iter().map(|client| client.size);
         Self::new(sizes, world.limits.max_linear as usize, reduce)
     }
 
-    /// Processes.
+    /// Returns the number of processes.
     pub fn size(&self) -> usize {
         self.clients.last().map_or(0, |(first, size)| first + size)
     }
 
-    /// The steps of a process; `long` says that a process's data has at least `IMPI_C_COLL_XSIZE` bytes.
+    /// Returns the steps of a process; `long` is true if a process's data has at least `IMPI_C_COLL_XSIZE` bytes.
     pub fn steps(&self, operation: Operation, long: bool, me: usize) -> Vec<CollectiveStep> {
         match operation {
             Operation::Barrier => self.barrier(me),
@@ -205,7 +205,7 @@ impl Topology {
         self.masters() <= self.max_linear
     }
 
-    /// The process that stands for a client where the root stands for its own.
+    /// Returns the process that represents a client; the root represents its own.
     fn standing(&self, client: usize, root: usize) -> usize {
         if client == self.client(root) {
             root

@@ -13,16 +13,16 @@ pub enum Command {
     Impi,
     /// A value under a label, or the values of all clients.
     Coll,
-    /// No more labels.
+    /// End of the labels.
     Done,
     /// All processes of the client have exited.
     Fini,
-    /// Not of this version; its payload is skipped.
+    /// Command of another version; its payload is skipped.
     Unknown(u32),
 }
 
 impl Command {
-    /// From the number on the wire.
+    /// Returns the command of a number on the wire.
     pub fn from_code(code: u32) -> Self {
         match &code.to_be_bytes() {
             b"AUTH" => Self::Auth,
@@ -34,7 +34,7 @@ impl Command {
         }
     }
 
-    /// The number on the wire.
+    /// Returns the number on the wire.
     pub fn code(self) -> u32 {
         u32::from_be_bytes(match self {
             Self::Auth => *b"AUTH",
@@ -46,10 +46,10 @@ impl Command {
         })
     }
 
-    /// A whole unit.
+    /// Encodes a whole unit.
     ///
     /// # Panics
-    /// When the payload exceeds what `Int4` can count.
+    /// When the payload is longer than `Int4` can count.
     pub fn unit(self, payload: &[u8]) -> Vec<u8> {
         let length = i32::try_from(payload.len()).expect("payloads are bounded far below 2 GiB");
         let mut unit = Vec::with_capacity(8 + payload.len());
@@ -63,9 +63,9 @@ impl Command {
 /// The first eight bytes of a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CommandHeader {
-    /// What it is.
+    /// Command of the unit.
     pub command: Command,
-    /// How many bytes follow. Negative is against the protocol; the reader decides.
+    /// Number of bytes that follow. A negative number violates the protocol; the reader decides.
     pub length: i32,
 }
 
@@ -77,7 +77,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Adds what has arrived.
+    /// Adds bytes that have arrived.
     pub fn extend(&mut self, mut bytes: &[u8]) {
         let skipped = self.skip.min(bytes.len());
         self.skip -= skipped;
@@ -85,7 +85,7 @@ impl Inbox {
         self.bytes.extend(bytes);
     }
 
-    /// Bytes that wait.
+    /// Returns the number of waiting bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -95,7 +95,7 @@ impl Inbox {
         self.bytes.is_empty()
     }
 
-    /// The next bytes without taking them.
+    /// Returns the next bytes without taking them.
     pub fn peek<const N: usize>(&self) -> Option<[u8; N]> {
         let mut out = [0; N];
         (self.bytes.len() >= N).then(|| {
@@ -118,7 +118,7 @@ impl Inbox {
         self.skip += count - now;
     }
 
-    /// The header of the next unit, which stays.
+    /// Returns the header of the next unit, without taking it.
     pub fn header(&self) -> Option<CommandHeader> {
         let [a, b, c, d, e, f, g, h] = self.peek::<8>()?;
         Some(CommandHeader {
@@ -128,7 +128,7 @@ impl Inbox {
     }
 }
 
-/// A big-endian `Int4` at the beginning of a payload.
+/// Reads a big-endian `Int4` at the beginning of a payload.
 pub fn int4(payload: &[u8]) -> Option<i32> {
     payload.first_chunk().map(|four| i32::from_be_bytes(*four))
 }

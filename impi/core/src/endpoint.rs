@@ -28,41 +28,41 @@ use sending::{QueuedPacket, Send};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestId(pub u64);
 
-/// Which messages a receive or probe takes.
+/// Messages that a receive or probe matches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MatchSpec {
     /// Rank in the world; any if `None`.
     pub source: Option<usize>,
     /// Tag; any if `None`.
     pub tag: Option<i32>,
-    /// Context: never any.
+    /// Context, which must match.
     pub context: u64,
 }
 
-/// What is known of a message.
+/// Source, tag and length of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Status {
     /// Rank in the world of its sender.
     pub source: usize,
     pub tag: i32,
-    /// Its length in bytes, also where the receiver takes less.
+    /// Length of the message in bytes, even if the receiver takes less.
     pub length: u64,
 }
 
-/// How a request ended.
+/// Result of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Completion {
     /// A send that is done.
     Sent,
-    /// A message.
+    /// Message that was received.
     Received(Status, Vec<u8>),
     /// A message that was longer than the receiver takes; its beginning.
     Truncated(Status, Vec<u8>),
-    /// Taken back.
+    /// Request that was cancelled.
     Cancelled,
 }
 
-/// What a message is sent with.
+/// Destination, tag and context of a sent message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Envelope {
     /// Rank in the world.
@@ -76,7 +76,7 @@ pub struct Envelope {
 /// A packet that the peer must not send. The channel it came on is of no use any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum EndpointError {
-    /// Not a process of the world.
+    /// The source is not a process of the world.
     #[error("packet of or for a process that is not in the world")]
     Stranger,
     /// A part of no message.
@@ -85,17 +85,17 @@ pub enum EndpointError {
     /// Lengths that do not fit.
     #[error("packet of {length} bytes in a message of {message} where {expected_length} are due")]
     Length {
-        /// `pk_len`.
+        /// Length in the packet, `pk_len`.
         length: u32,
-        /// `pk_msglen`.
+        /// Length of the message, `pk_msglen`.
         message: u64,
-        /// What was due.
+        /// Length that the packet must have.
         expected_length: u64,
     },
     /// An answer to nothing.
     #[error("{0:?} for request {1}, which does not wait for it")]
     Answer(PacketType, u64),
-    /// More acks than packets.
+    /// The acks exceed the sent packets.
     #[error("a protocol ack for packets that were not sent")]
     Ack,
     /// FINI is the hosts' affair.
@@ -119,7 +119,7 @@ pub struct Endpoint {
     unexpected: VecDeque<Unexpected>,
     queues: Vec<VecDeque<QueuedPacket>>,
     windows: Vec<SendWindow>,
-    /// Where the search for something to send goes on.
+    /// Index at which the search for a packet to send continues.
     turn: usize,
 }
 
@@ -143,10 +143,10 @@ impl Endpoint {
         }
     }
 
-    /// Takes a packet.
+    /// Handles a received packet.
     ///
     /// # Errors
-    /// When it is against the protocol.
+    /// When the packet violates the protocol.
     pub fn received(&mut self, packet: Packet) -> Result<(), EndpointError> {
         let header = packet.header;
         if header.kind == PacketType::Fini {
@@ -181,7 +181,7 @@ impl Endpoint {
         }
     }
 
-    /// The next packet for the host, if a window is open.
+    /// Returns the next packet for the host, if a window is open.
     pub fn next_packet(&mut self) -> Option<Packet> {
         let size = self.procs.len();
         for step in 0..size {
@@ -197,7 +197,7 @@ impl Endpoint {
         None
     }
 
-    /// The end of a request, which is then forgotten; nothing while it goes on.
+    /// Returns the completion of a request, which is then forgotten; `None` while the request goes on.
     pub fn take_completion(&mut self, request: RequestId) -> Option<Completion> {
         if let Some(send) = self.sends.get(&request) {
             let completion = send.completion()?;

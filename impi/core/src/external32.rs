@@ -2,13 +2,13 @@
 //!
 //! Rule: user data is packed as external32. Source: IMPI 1.2.2. LAM/MPI 7.1.4 sends it in the byte order of its machine.
 
-/// How the bytes of messages are ordered.
+/// Byte order of messages.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Representation {
-    /// As the specification mandates.
+    /// Big-endian, which the specification mandates.
     #[default]
     External32,
-    /// As LAM on little-endian machines has it.
+    /// Little-endian, which LAM uses on such machines.
     LittleEndian,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Rule: the source stops at `hiwater` unacknowledged packets, the destination acknowledges each `ackmark`. Source: IMPI 3.6.
 
-/// The source's counter.
+/// Counter of unacknowledged packets at the source.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SendWindow {
     sent: u32,
@@ -14,12 +14,13 @@ impl SendWindow {
         self.sent < high_water
     }
 
-    /// A packet that counts has gone.
+    /// Counts a packet that was sent.
     pub fn sent(&mut self) {
         self.sent += 1;
     }
 
-    /// A protocol ack has come. One that acknowledges more than was sent is against the protocol.
+    /// Handles a protocol ack; returns whether it is valid. One that acknowledges more than was sent violates the
+    /// protocol.
     pub fn acknowledged(&mut self, ack_mark: u32) -> bool {
         let valid = self.sent >= ack_mark;
         self.sent = self.sent.saturating_sub(ack_mark);
@@ -27,14 +28,14 @@ impl SendWindow {
     }
 }
 
-/// The destination's counter.
+/// Counter of unacknowledged packets at the destination.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ReceiveWindow {
     count: u32,
 }
 
 impl ReceiveWindow {
-    /// A packet that counts has come; whether it is the one to acknowledge.
+    /// Counts a packet that was received; returns whether it is the one to acknowledge.
     pub fn received(&mut self, ack_mark: u32) -> bool {
         self.count += 1;
         let due = self.count == ack_mark;

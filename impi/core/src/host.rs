@@ -26,13 +26,13 @@ pub enum ChannelPeer {
     Proc(usize),
 }
 
-/// What a connection did that it must not.
+/// Protocol violation of a connection.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum HostError {
     /// The sender does not belong to the connection, or the receiver is not there.
     #[error("a packet whose processes do not belong to the connection")]
     Misdirected,
-    /// Data after FINI.
+    /// A packet with data follows FINI.
     #[error("{0:?} after FINI")]
     AfterFini(PacketType),
     /// The connection ended before FINI.
@@ -68,7 +68,7 @@ pub struct HostRouter {
 }
 
 impl HostRouter {
-    /// Host `me` of a world.
+    /// Makes host `me` of a world.
     pub fn new(me: usize, world: ImpiJob) -> Self {
         let hosts = 0..world.hosts.len();
         let channels = hosts.map(|host| (host != me).then(HostChannel::default));
@@ -121,7 +121,7 @@ impl HostRouter {
         self.route(destination, packet)
     }
 
-    /// A process has taken a packet, or may have.
+    /// Handles a packet that a process has taken, or may have taken.
     pub fn on_packet_taken(&mut self, header: &PacketHeader) {
         if let (Some(&source), Some(&destination)) = (
             self.ranks.get(&header.source),
@@ -131,7 +131,7 @@ impl HostRouter {
         }
     }
 
-    /// A process needs no more messages.
+    /// Marks a process that needs no more messages.
     pub fn finish(&mut self, rank: usize) {
         let at = rank - self.first();
         self.finished[at] = true;
@@ -157,10 +157,10 @@ impl HostRouter {
         }
     }
 
-    /// A connection has ended.
+    /// Handles the end of a connection.
     ///
     /// # Errors
-    /// When it was not over.
+    /// When the connection was not over.
     pub fn ended(&mut self, end: ChannelPeer) -> Result<(), HostError> {
         let over = match end {
             ChannelPeer::Host(host) => self.channels[host].is_none_or(|channel| channel.got_fini),
@@ -175,7 +175,7 @@ impl HostRouter {
         self.finished.iter().all(|finished| *finished) && self.channels.iter().flatten().all(closed)
     }
 
-    /// The orders since the last call.
+    /// Returns the orders since the last call.
     pub fn take_orders(&mut self) -> Vec<HostAction> {
         std::mem::take(&mut self.orders)
     }

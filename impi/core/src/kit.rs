@@ -1,5 +1,5 @@
-//! The conformance kit, without I/O: the rules of the specification as data, what a record of a conversation says about
-//! them, and what clients say to a server under test.
+//! The conformance kit, without I/O: the rules of the specification as data, the analysis of a recorded conversation,
+//! and the messages of clients to a server under test.
 
 mod analysis_log;
 pub mod conformance_rules;

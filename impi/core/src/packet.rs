@@ -13,11 +13,11 @@ pub const HEADER: usize = 128;
 pub struct ProcId {
     /// `p_hostid`; compared as bytes only.
     pub host: [u8; 16],
-    /// `p_pid`.
+    /// Number of the process, `p_pid`.
     pub pid: i64,
 }
 
-/// `pk_type`.
+/// Type of a packet, `pk_type`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u32)]
 pub enum PacketType {
@@ -25,15 +25,15 @@ pub enum PacketType {
     Data = 0,
     /// A short message of a synchronous send, or the first part of a long one.
     DataSync = 1,
-    /// Acknowledges `ackmark` packets.
+    /// Acknowledgement of `ackmark` packets.
     ProtoAck = 2,
     /// The message was matched.
     SyncAck = 3,
     /// Take the message back.
     Cancel = 4,
-    /// It was not matched and is destroyed.
+    /// The message was not matched and is destroyed.
     CancelYes = 5,
-    /// It was matched.
+    /// The message was matched.
     CancelNo = 6,
     /// The host sends no more.
     Fini = 7,
@@ -52,7 +52,7 @@ impl PacketType {
         Self::Fini,
     ];
 
-    /// Whether bytes follow.
+    /// Whether data follows the header.
     pub fn has_body(self) -> bool {
         matches!(self, Self::Data | Self::DataSync)
     }
@@ -65,51 +65,51 @@ impl PacketType {
     }
 }
 
-/// `IMPI_Packet`.
+/// Header of a packet, `IMPI_Packet`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PacketHeader {
-    /// `pk_type`.
+    /// Type of the packet, `pk_type`.
     pub kind: PacketType,
     /// `pk_len`: bytes that follow.
     pub length: u32,
-    /// `pk_src`.
+    /// Sender of the packet, `pk_src`.
     pub source: ProcId,
-    /// `pk_dest`.
+    /// Receiver of the packet, `pk_dest`.
     pub destination: ProcId,
-    /// `pk_srqid`.
+    /// Request of the source, `pk_srqid`.
     pub source_request: u64,
-    /// `pk_drqid`.
+    /// Request of the destination, `pk_drqid`.
     pub destination_request: u64,
     /// `pk_msglen`: bytes of the whole message.
     pub message_length: u64,
     /// `pk_lsrank`: the sender's rank in the communicator.
     pub rank: i32,
-    /// `pk_tag`.
+    /// Tag of the message, `pk_tag`.
     pub tag: i32,
-    /// `pk_cid`: the context.
+    /// Context of the message, `pk_cid`.
     pub context: u64,
     /// `pk_seqnum`, `pk_count`, `pk_dtype`: for implementations that agree on them.
     pub service: [u64; 3],
 }
 
-/// Why a header is none.
+/// Error: the bytes are not a valid header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum PacketError {
     /// A type of no version that was agreed on.
     #[error("packet of type {0}")]
     Type(u32),
-    /// More than the negotiated `IMPI_Pk_maxdatalen`.
+    /// The packet exceeds the negotiated `IMPI_Pk_maxdatalen`.
     #[error("packet with {length} bytes of data; at most {limit} were agreed on")]
     TooLong {
-        /// `pk_len`.
+        /// Length in the packet, `pk_len`.
         length: u32,
-        /// What was negotiated.
+        /// Negotiated maximum length, `IMPI_Pk_maxdatalen`.
         limit: u32,
     },
 }
 
 impl PacketHeader {
-    /// A packet without data from one process to another.
+    /// Makes a packet without data from one process to another.
     pub fn new(kind: PacketType, source: ProcId, destination: ProcId) -> Self {
         Self {
             kind,
@@ -126,7 +126,7 @@ impl PacketHeader {
         }
     }
 
-    /// Its bytes.
+    /// Encodes the header as bytes.
     pub fn encode(&self) -> [u8; HEADER] {
         let mut bytes = Vec::with_capacity(HEADER);
         bytes.extend((self.kind as u32).to_be_bytes());
@@ -152,7 +152,7 @@ impl PacketHeader {
         bytes.try_into().expect("the fields above are 128 bytes")
     }
 
-    /// From its bytes. Of a type without data the length is 0, whatever is there.
+    /// Decodes a header. For a type without data the length is 0, whatever the bytes contain.
     ///
     /// # Errors
     /// When the type is unknown, or more data is to follow than `limit`.
@@ -195,7 +195,7 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Header and data, as they are written.
+    /// Returns header and data in the order in which they are written.
     pub fn bytes(&self) -> Vec<u8> {
         [&self.header.encode()[..], &self.data].concat()
     }

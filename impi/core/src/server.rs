@@ -25,7 +25,7 @@ use server_connection::{Connection, Request};
 pub use server_connection::{MAX_COLL, ProtocolViolation};
 use session::Session;
 
-/// As many clients as `client_mask` has bits.
+/// Maximum number of clients: the bits of `client_mask`.
 pub const MAX_CLIENTS: u32 = 32;
 
 /// Connections that have not joined a session yet. A further one takes the place of one that has sent nothing, or of the
@@ -43,16 +43,16 @@ pub struct ConnectionId(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SessionId(pub u64);
 
-/// What one server offers.
+/// Settings of a server.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
     /// Clients of each session, 1 to [`MAX_CLIENTS`].
     pub count: u32,
     /// Sessions after which the server is finished; `None` for no end.
     pub sessions: Option<u64>,
-    /// Methods, best first.
+    /// Authentication methods, best first.
     pub preference: Vec<Method>,
-    /// What they need.
+    /// Secrets for the methods.
     pub secrets: Secrets,
     /// From the connection to its IMPI command.
     pub greeting_timeout: Duration,
@@ -63,25 +63,24 @@ pub struct ServerSettings {
 /// An order to the caller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Write these bytes.
     Send(ConnectionId, Vec<u8>),
-    /// Write what is left and close; the server has forgotten the connection.
+    /// Write the rest and close; the server has forgotten the connection.
     Close(ConnectionId),
     /// Say this to the user.
     Report(ServerNotice),
-    /// Nothing more will come of it.
+    /// The session is over.
     Ended {
-        /// Which one.
+        /// Number of the session.
         session: SessionId,
         /// Whether every client sent FINI and nothing went wrong.
         success: bool,
     },
 }
 
-/// What the user should know, with the address of the client.
+/// Notice for the user, with the address of the client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ServerNotice {
-    /// The specification wants this said.
+    /// The client is not authenticated; the specification demands this notice.
     Unauthenticated {
         /// Address of the client.
         peer: String,
@@ -95,16 +94,16 @@ pub enum ServerNotice {
     /// A session is over because of one of its clients, or goes on without it.
     Broken {
         session: SessionId,
-        /// The client's rank.
+        /// Rank of the client.
         rank: u32,
         /// Address of the client.
         peer: String,
         why: ProtocolViolation,
     },
-    /// Not all clients came in time.
+    /// The time for the start-up has passed.
     TimedOut {
         session: SessionId,
-        /// Ranks that have not come, or are not done.
+        /// Ranks that have not joined, or are not done.
         missing: Vec<u32>,
     },
 }
@@ -150,7 +149,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server without connections.
+    /// Makes a server without connections.
     ///
     /// # Panics
     /// When the number of clients is not in 1 to [`MAX_CLIENTS`].
@@ -170,7 +169,7 @@ impl Server {
         }
     }
 
-    /// A client has connected from `source`, later than those with smaller numbers. `challenge` is random.
+    /// Adds a client that has connected from `source`, later than those with smaller numbers. `challenge` is random.
     pub fn connected(
         &mut self,
         id: ConnectionId,
@@ -223,7 +222,7 @@ impl Server {
         counts
     }
 
-    /// Bytes have arrived.
+    /// Handles received bytes of a connection.
     pub fn received(&mut self, id: ConnectionId, bytes: &[u8], now: Duration) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
@@ -241,7 +240,7 @@ impl Server {
         }
     }
 
-    /// The client has closed its end, or the connection is broken.
+    /// Handles a connection that the client has closed, or that is broken.
     pub fn closed(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get(&id) else {
             return;
@@ -249,7 +248,7 @@ impl Server {
         self.violated(id, connection.lost());
     }
 
-    /// Ends what has taken too long.
+    /// Ends connections that have taken too long.
     pub fn tick(&mut self, now: Duration) {
         let late = |connection: &Connection| connection.deadline.is_some_and(|until| until <= now);
         let late: Vec<ConnectionId> = self
@@ -274,7 +273,7 @@ impl Server {
         }
     }
 
-    /// When [`Self::tick`] has something to do.
+    /// Returns the time at which [`Self::tick`] is due.
     pub fn next_deadline(&self) -> Option<Duration> {
         let connections = self
             .connections
@@ -289,7 +288,7 @@ impl Server {
             .min()
     }
 
-    /// The orders since the last call.
+    /// Returns the orders since the last call.
     pub fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
@@ -366,7 +365,7 @@ impl Server {
         Ok(())
     }
 
-    /// The oldest session that still lacks this rank, or a new one.
+    /// Adds the client to the oldest session that still lacks this rank, or to a new one.
     fn join(
         &mut self,
         id: ConnectionId,

@@ -9,7 +9,7 @@ use crate::world::{ClientOffer, ImpiJob, Label, LabelValues, WorldError};
 /// Most that a reply of the server may have: as much as 32 clients may send.
 const MAX_REPLY: usize = 512 << 20;
 
-/// Why a client cannot join.
+/// Reason for which a client cannot join.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum StartupError {
     /// The server chose a method that was not offered.
@@ -18,9 +18,9 @@ pub enum StartupError {
     /// A command where another is due.
     #[error("the server sent {got:?} where {expected_command:?} was due")]
     Unexpected {
-        /// What came.
+        /// Command that was received.
         got: Command,
-        /// What was due.
+        /// Command that was due.
         expected_command: Command,
     },
     /// A reply of a length that it cannot have.
@@ -29,12 +29,12 @@ pub enum StartupError {
     /// Fewer clients than ranks.
     #[error("the job has {size} clients, and this is client {rank}")]
     Size {
-        /// As the server says.
+        /// Number of clients, from the server.
         size: i32,
-        /// Of this client.
+        /// Rank of this client.
         rank: u32,
     },
-    /// The connection ended.
+    /// The server disconnected before the end.
     #[error("the server disconnected during {0}{hint}", hint = hint(.0))]
     Ended(&'static str),
     /// The values make no world.
@@ -74,7 +74,7 @@ pub struct Startup {
 }
 
 impl Startup {
-    /// Client `rank`, with its first command in [`Self::take_out`].
+    /// Makes client `rank`, with its first command in [`Self::take_out`].
     pub fn new(secrets: Secrets, rank: u32, offer: ClientOffer) -> Self {
         let out = Command::Auth.unit(&secrets.mask().to_be_bytes());
         Self {
@@ -94,7 +94,7 @@ impl Startup {
         std::mem::take(&mut self.out)
     }
 
-    /// Where it is, for messages.
+    /// Returns the phase of the start-up, for messages.
     pub fn phase(&self) -> &'static str {
         match self.state {
             StartupState::Authenticating => "authentication",
@@ -105,7 +105,7 @@ impl Startup {
         }
     }
 
-    /// Takes bytes of the server; the values of all clients once the start-up is over.
+    /// Takes bytes of the server; returns the world of all clients once the start-up is over.
     ///
     /// # Errors
     /// When the server breaks the protocol or the values make no world.
@@ -118,7 +118,7 @@ impl Startup {
         Ok(Some(ImpiJob::new(self.clients, &self.collected)?))
     }
 
-    /// The number of clients and the values, to hand them on.
+    /// Returns the number of clients and the values, to pass them on.
     pub fn collected(&self) -> (usize, &LabelValues) {
         (self.clients, &self.collected)
     }

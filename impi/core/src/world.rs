@@ -1,7 +1,7 @@
-//! What the clients agree on at start-up: labels, and the world that follows from them.
+//! Labels that the clients exchange at start-up, and the world that follows from them.
 //!
 //! Rule: all labels of 0.0 are mandatory; limits are the minima; XSIZE and MAXLINEAR must agree once -1 is replaced by
-//! the default. Source: IMPI 2.3.5. That ACKMARK and HIWATER are minima over all hosts is LAM's reading.
+//! the default. Source: IMPI 2.3.5. That ACKMARK and HIWATER are minima over all hosts is LAM's interpretation.
 
 mod collected;
 mod label;
@@ -17,9 +17,9 @@ pub use collected::{LabelValues, decode, encode};
 pub use label::Label;
 pub use offer::{ClientOffer, HostOffer};
 
-/// Default of `IMPI_C_COLL_XSIZE`.
+/// Default of `IMPI_C_COLL_XSIZE`, in bytes.
 pub const CROSSOVER_SIZE: i32 = 1024;
-/// Default of `IMPI_C_COLL_MAXLINEAR`.
+/// Default of `IMPI_C_COLL_MAXLINEAR`, in masters.
 pub const MAX_LINEAR: i32 = 4;
 /// Most processes that a world may have here.
 pub const MAX_PROCS: u64 = 1 << 20;
@@ -27,9 +27,9 @@ pub const MAX_PROCS: u64 = 1 << 20;
 /// A client of the world.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImpiClient {
-    /// Its first process, as rank in the world.
+    /// World rank of the client's first process.
     pub first: usize,
-    /// Its processes.
+    /// Number of the client's processes.
     pub size: usize,
 }
 
@@ -38,29 +38,29 @@ pub struct ImpiClient {
 pub struct ImpiHost {
     /// The client it belongs to.
     pub client: usize,
-    /// Where it listens.
+    /// IPv6 address at which the host listens.
     pub address: [u8; 16],
     pub port: u16,
-    /// Its first process, as rank in the world.
+    /// World rank of the host's first process.
     pub first: usize,
-    /// Its processes.
+    /// Number of the host's processes.
     pub size: usize,
 }
 
-/// What holds for all.
+/// Limits that all clients share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// `IMPI_Pk_maxdatalen`.
+    /// Maximum bytes of a packet's data (`IMPI_Pk_maxdatalen`).
     pub data_length: u32,
-    /// `IMPI_Tag_ub`.
+    /// Largest tag of a message (`IMPI_Tag_ub`).
     pub tag_upper_bound: i32,
     /// Bytes from which collectives are long.
     pub crossover_size: u32,
     /// Masters up to which collectives are linear.
     pub max_linear: u32,
-    /// `IMPI_Pk_ackmark`.
+    /// Packets between acks (`IMPI_Pk_ackmark`).
     pub ack_mark: u32,
-    /// `IMPI_Pk_hiwater`.
+    /// Maximum of unacknowledged packets (`IMPI_Pk_hiwater`).
     pub high_water: u32,
 }
 
@@ -75,11 +75,11 @@ pub struct ImpiJob {
     pub hosts: Vec<ImpiHost>,
     /// By rank in the world.
     pub procs: Vec<ProcId>,
-    /// What holds for all.
+    /// Limits that all clients share.
     pub limits: Limits,
 }
 
-/// Why the values of the clients make no world.
+/// Reason for which the values of the clients form no world.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum WorldError {
     /// A mandatory label that a client left out, with the mask of those that sent it.
@@ -87,25 +87,25 @@ pub enum WorldError {
     Missing {
         /// Name of the label.
         label: &'static str,
-        /// Who sent it.
+        /// Mask of the clients that sent the label.
         mask: u32,
     },
-    /// Not as many values as there are clients, hosts or processes.
+    /// The number of values differs from that of the clients, hosts or processes.
     #[error("{label}: {got} bytes instead of {expected_length}")]
     Length {
         /// Name of the label.
         label: &'static str,
-        /// As received.
+        /// Number of received values.
         got: usize,
-        /// As counted.
+        /// Number of required values.
         expected_length: usize,
     },
     /// A value outside its range.
-    #[error("{label}: client or host {index} says {value}, which is out of range")]
+    #[error("{label}: client or host {index} sent {value}, which is out of range")]
     Range {
         /// Name of the label.
         label: &'static str,
-        /// Whose value.
+        /// Index of the client or host.
         index: usize,
         value: i64,
     },
@@ -114,7 +114,7 @@ pub enum WorldError {
     Disagree {
         /// Name of the label.
         label: &'static str,
-        /// Their values.
+        /// Values of the clients, in order.
         values: Vec<i64>,
     },
     /// No version in common, or not ascending lists that begin with 0.0.
@@ -126,10 +126,10 @@ pub enum WorldError {
 }
 
 impl ImpiJob {
-    /// What follows from the values of `clients` clients.
+    /// Creates the world from the values of `clients` clients.
     ///
     /// # Errors
-    /// When they make no world.
+    /// When they form no world.
     pub fn new(clients: usize, collected: &LabelValues) -> Result<Self, WorldError> {
         let reader = Reader { clients, collected };
         let version = reader.version()?;
@@ -222,18 +222,18 @@ impl ImpiJob {
         Ok(world)
     }
 
-    /// The client of a process.
+    /// Returns the client of a process.
     pub fn client_of(&self, rank: usize) -> usize {
         self.clients
             .partition_point(|client| client.first + client.size <= rank)
     }
 
-    /// The number of a client's first host.
+    /// Returns the number of a client's first host.
     pub fn first_host(&self, client: usize) -> usize {
         self.hosts.partition_point(|host| host.client < client)
     }
 
-    /// The host of a process.
+    /// Returns the host of a process.
     pub fn host_of(&self, rank: usize) -> usize {
         self.hosts
             .partition_point(|host| host.first + host.size <= rank)

@@ -1,4 +1,4 @@
-//! Connections between hosts: the higher rank connects, and says its rank in 4 bytes. Source: IMPI 2.3.8.
+//! Connections between hosts: the higher rank connects, and sends its rank in 4 bytes. Source: IMPI 2.3.8.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -10,15 +10,15 @@ use super::pending_connections::PendingConnections;
 use super::{AgentError, host_address};
 use crate::stream::{connect_from, watch};
 
-/// How long the other hosts may take.
+/// Time for the other hosts to connect.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a connection may take to say its rank.
+/// Time for a connection to send its rank.
 const SAYS: Duration = Duration::from_secs(5);
 
-/// A channel to each other host, those of the own client included; no other client sees these.
+/// Makes a channel to each other host, including those of the own client; no other client sees these.
 ///
 /// # Errors
-/// When one cannot be reached, or does not come.
+/// When a host cannot be reached, or does not connect.
 pub fn connect_all(
     world: &ImpiJob,
     me: usize,
@@ -65,10 +65,10 @@ pub fn connect_all(
     Ok(channels)
 }
 
-/// Accepts one connection.
+/// Accepts one connection within a deadline.
 ///
 /// # Errors
-/// `TimedOut` when none comes until then.
+/// `TimedOut` when none arrives until then.
 pub fn accept_until(listener: &TcpListener, until: Instant) -> io::Result<TcpStream> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     loop {

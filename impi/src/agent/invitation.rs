@@ -1,31 +1,31 @@
-//! What the agent of a client tells its hosts on other machines: one line, `CLIENT TICKET ORDER VALUES`.
+//! Invitation of a client's agent to its hosts on other machines: one line, `CLIENT TICKET ORDER VALUES`.
 
 use wireup_impi_core::world::{ImpiJob, decode};
 
 use super::AgentError;
 use super::process_handshake::{ProcessTicket, hex, unhex};
 
-/// What a host has to know to be one.
+/// Data of the job that a host of the client needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostInvitation {
     pub client: u32,
     /// Whether another client is LAM.
     pub lam: bool,
-    /// What lets processes in.
+    /// Ticket that admits processes.
     pub ticket: ProcessTicket,
     /// The values of all clients.
     pub values: Vec<u8>,
 }
 
 impl HostInvitation {
-    /// As a line, without its end.
+    /// Encodes the invitation as a line, without its end.
     pub fn line(&self) -> String {
         let order = if self.lam { "lam" } else { "external32" };
         let (ticket, values) = (hex(&self.ticket), hex(&self.values));
         format!("{} {ticket} {order} {values}", self.client)
     }
 
-    /// What [`Self::line`] wrote; nothing if it is something else.
+    /// Parses the line of [`Self::line`]; `None` for other text.
     pub fn from_line(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
         let mut word = || words.next();
@@ -42,7 +42,7 @@ impl HostInvitation {
         words.next().is_none().then_some(invitation)
     }
 
-    /// The world of all clients.
+    /// Returns the world of all clients.
     pub(super) fn world(&self) -> Result<ImpiJob, AgentError> {
         let wrong = |why: &dyn std::fmt::Display| {
             AgentError::Broken(format!("the values of the clients make no world: {why}"))

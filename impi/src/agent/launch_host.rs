@@ -18,11 +18,11 @@ pub struct ListeningHost {
     door: TcpListener,
 }
 
-/// A host that is connected with all others; its processes may come.
+/// A host that is connected with all others; its processes may connect.
 #[derive(Debug)]
 pub struct ConnectedHost {
     world: ImpiJob,
-    /// Its number in the world.
+    /// Index of the host in the world.
     number: usize,
     channels: Vec<(usize, TcpStream)>,
     door: TcpListener,
@@ -46,7 +46,7 @@ impl ListeningHost {
         })
     }
 
-    /// Where other hosts connect.
+    /// Returns the address for other hosts.
     ///
     /// # Errors
     /// When the system does not know it.
@@ -54,7 +54,7 @@ impl ListeningHost {
         self.hosts.local_addr().map_err(AgentError::io("listening"))
     }
 
-    /// Where its processes connect.
+    /// Returns the address for the host's processes.
     ///
     /// # Errors
     /// When the system does not know it.
@@ -90,8 +90,8 @@ impl ListeningHost {
 }
 
 impl ConnectedHost {
-    /// Serves the processes until all have finished and all hosts have said FINI. [`Events::launch_over`] says that no
-    /// process will come any more. Once it has, others have `patience` to end.
+    /// Serves the processes until all have finished and all hosts have sent FINI. [`Events::launch_over`] reports that
+    /// no further process will connect. After that, the others have `patience` to end.
     ///
     /// # Errors
     /// When a process, another host or the network broke the job.

@@ -24,9 +24,9 @@ const PAUSES: [Duration; 4] = [
 /// A host of a launch, as the other clients get to know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PublishedHost {
-    /// Where it listens for other hosts.
+    /// Address at which the host listens for other hosts.
     pub address: SocketAddr,
-    /// Its processes.
+    /// Number of the host's processes.
     pub procs: usize,
 }
 
@@ -68,7 +68,7 @@ impl JoinedMember {
         })
     }
 
-    /// What a host of this client has to know.
+    /// Returns the invitation for a host of this client.
     pub fn invitation(&self) -> HostInvitation {
         HostInvitation {
             client: self.settings.client,
@@ -78,7 +78,7 @@ impl JoinedMember {
         }
     }
 
-    /// What the processes find in their environment, but for where their hosts are.
+    /// Returns the variables for the processes' environment, without the addresses of their hosts.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let mut variables =
             world_environment::variables(&self.world, self.settings.client as usize);
@@ -89,7 +89,7 @@ impl JoinedMember {
         variables
     }
 
-    /// All processes have finished, and all channels are closed.
+    /// Leaves the job: all processes have finished, and all channels are closed.
     pub fn leave(mut self) {
         // A write to a server that has ended may succeed.
         let said = is_there(self.server.socket())
@@ -103,7 +103,8 @@ impl JoinedMember {
     }
 }
 
-/// Talks to the server once, until all clients have joined. `answered` says whether the server sent anything.
+/// Makes one attempt to join the job: talks to the server until all clients have joined. `answered` is set if the
+/// server sent anything.
 fn join_job(
     settings: &LaunchSettings,
     places: &[PublishedHost],

@@ -1,4 +1,4 @@
-//! What waits to be written, a queue for each connection around one [`HostRouter`].
+//! Packets that wait to be written, in a queue for each connection around one [`HostRouter`].
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,15 +10,15 @@ use wireup_impi_core::packet::{Packet, PacketType};
 struct Outbox {
     urgent: VecDeque<Packet>,
     packets: VecDeque<Packet>,
-    /// Nothing more will come.
+    /// Whether no more bytes will be queued.
     closing: bool,
 }
 
-/// What a writer does next.
+/// Next action of a writer.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum WriterAction {
     Write(Packet),
-    /// Nothing is left, and nothing more will come.
+    /// Close the connection: the queue is empty, and no further packet follows.
     Close,
     Wait,
 }
@@ -37,7 +37,7 @@ impl Outboxes {
         }
     }
 
-    /// Does what the host has ordered.
+    /// Executes the host's orders.
     pub(super) fn fill(&mut self) {
         for order in self.host.take_orders() {
             match order {
@@ -59,17 +59,17 @@ impl Outboxes {
         }
     }
 
-    /// Nothing more will come for any connection.
+    /// Marks all connections: no more bytes will be queued for them.
     pub(super) fn close_all(&mut self) {
         self.queues
             .values_mut()
             .for_each(|outbox| outbox.closing = true);
     }
 
-    /// The next packet for a connection.
+    /// Returns the next packet for a connection.
     ///
-    /// One for a process counts as taken from here on: the process may answer, and finish, before its writer runs
-    /// again, and the host acknowledges what has come before it says FINI.
+    /// A packet for a process counts as taken from here on: the process may answer, and finish, before its writer runs
+    /// again, and the host acknowledges all received packets before it sends FINI.
     pub(super) fn next(&mut self, end: ChannelPeer) -> WriterAction {
         let outbox = self.queues.entry(end).or_default();
         let packet = outbox.urgent.pop_front();
@@ -86,7 +86,7 @@ impl Outboxes {
         }
     }
 
-    /// A process has finished: what it did not read is taken all the same.
+    /// Discards the queue of a process that has finished: unread messages count as taken.
     pub(super) fn discard(&mut self, end: ChannelPeer) {
         let left = self.queues.remove(&end).unwrap_or_default();
         for packet in left.packets {

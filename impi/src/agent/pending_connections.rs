@@ -1,5 +1,5 @@
-//! Connections that have to say a number of bytes before they count. None of them delays another: every process that
-//! reaches a port can open one, and say nothing or little.
+//! Connections that have to send a number of bytes before they are accepted. None of them delays another: every process
+//! that reaches a port can open one, and send nothing or little.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// When there are more, the one that has waited longest is closed: those that belong here speak at once.
+/// Maximum number of pending connections. Beyond it, the oldest one is closed: legitimate processes send at once.
 const MOST: usize = 64;
 
-/// Connections of which each has to say `N` bytes.
+/// Connections of which each has to send `N` bytes.
 #[derive(Debug)]
 pub(super) struct PendingConnections<const N: usize> {
     patience: Duration,
-    /// In the order in which they came.
+    /// Connections in the order in which they came.
     waiting: VecDeque<Stranger<N>>,
 }
 
@@ -28,7 +28,7 @@ struct Stranger<const N: usize> {
 }
 
 impl<const N: usize> PendingConnections<N> {
-    /// Each connection has this time for all of its bytes.
+    /// Makes an empty set; each connection has this time for all of its bytes.
     pub(super) fn new(patience: Duration) -> Self {
         Self {
             patience,
@@ -36,10 +36,10 @@ impl<const N: usize> PendingConnections<N> {
         }
     }
 
-    /// The next connection that has said its bytes, and these.
+    /// Returns the next connection that has sent its bytes, with these.
     ///
     /// # Errors
-    /// `TimedOut` when none has until then; what the system says to accepting and waiting.
+    /// `TimedOut` when none has until then; errors of the system in accepting and waiting.
     pub(super) fn next(
         &mut self,
         listener: &TcpListener,
@@ -105,7 +105,8 @@ impl<const N: usize> PendingConnections<N> {
 }
 
 impl<const N: usize> Stranger<N> {
-    /// Reads what is there; whether it has said all. An error: it has ended, or is broken.
+    /// Reads the available bytes; returns whether all have arrived. An error means that the connection has ended, or is
+    /// broken.
     fn read(&mut self) -> io::Result<bool> {
         while self.filled < N {
             match self.stream.read(&mut self.bytes[self.filled..]) {

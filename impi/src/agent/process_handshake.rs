@@ -1,7 +1,7 @@
-//! How a process of the launch meets its agent. Both are wireup's, and of one version.
+//! Handshake of a process of the launch with its agent. Both are of one version of wireup.
 //!
-//! The process says `WIMP`, the ticket and its rank in the launch; the agent answers with what [`ProcessWelcome`] has.
-//! From then on both send packets; FINI of the process says that it has finished.
+//! The process sends `WIMP`, the ticket and its rank in the launch; the agent answers with the fields of
+//! [`ProcessWelcome`]. From then on both send packets. FINI of the process reports that it has finished.
 
 use std::io::{self, Read, Write};
 
@@ -9,21 +9,21 @@ use wireup_impi_core::external32::Representation;
 
 use crate::secrets::challenge;
 
-/// Where the agent listens; [`agent_of`] reads it.
+/// Variable with the agent's address; [`agent_of`] reads it.
 pub const AGENT: &str = "WIREUP_IMPI_AGENT";
-/// What lets a process in.
+/// Variable with the ticket that admits a process.
 pub const TICKET_VARIABLE: &str = "WIREUP_IMPI_TICKET";
 /// Bytes of a ticket.
 const TICKET: usize = 16;
-/// What lets a process in.
+/// Secret that admits a process.
 pub type ProcessTicket = [u8; TICKET];
 const MAGIC: &[u8; 4] = b"WIMP";
-/// Bytes that a process says.
+/// Size of a process's first message, in bytes.
 pub(super) const HELLO: usize = MAGIC.len() + TICKET + 4;
-/// More than the values of [`wireup_impi_core::world::MAX_PROCS`] processes.
+/// Maximum size of the values, above that of [`wireup_impi_core::world::MAX_PROCS`] processes.
 const MAX_VALUES: u32 = 64 << 20;
 
-/// What the agent knows and its processes need.
+/// Data that the agent sends to its processes.
 #[derive(Debug)]
 pub(super) struct Welcome {
     pub(super) ticket: ProcessTicket,
@@ -34,10 +34,10 @@ pub(super) struct Welcome {
     pub(super) values: Vec<u8>,
 }
 
-/// What a process gets.
+/// Answer of the agent to a process.
 #[derive(Debug)]
 pub struct ProcessWelcome {
-    /// Its rank in the world.
+    /// World rank of the process.
     pub rank: usize,
     /// Whether another client is LAM.
     pub lam: bool,
@@ -47,18 +47,18 @@ pub struct ProcessWelcome {
     pub values: Vec<u8>,
 }
 
-/// A new ticket.
+/// Creates a random ticket.
 pub(super) fn ticket() -> io::Result<ProcessTicket> {
     let random = challenge()?;
     Ok(std::array::from_fn(|at| random[at]))
 }
 
-/// As it is in the environment.
+/// Encodes a ticket in the form of the environment.
 pub(super) fn hex(ticket: &[u8]) -> String {
     ticket.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bytes of [`hex`]; nothing of other text.
+/// Returns the bytes of [`hex`]; `None` for other text.
 pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
     if !text.len().is_multiple_of(2) || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
@@ -69,8 +69,8 @@ pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-/// The agent of the process with this rank in the launch, by the variable [`AGENT`], and its place there. The variable
-/// names one agent, or one for each host: `PROCS=HOST:PORT` in the order of ranks, with commas.
+/// Returns the agent of the process with this rank in the launch, by the variable [`AGENT`], and its index there. The
+/// variable names one agent, or one for each host: `PROCS=HOST:PORT` in the order of ranks, with commas.
 pub fn agent_of(variable: &str, rank: u32) -> Option<(&str, u32)> {
     if !variable.contains('=') {
         return Some((variable, rank));
@@ -87,7 +87,7 @@ pub fn agent_of(variable: &str, rank: u32) -> Option<(&str, u32)> {
 }
 
 impl Welcome {
-    /// Whether what a connection says lets it in; its rank in the launch.
+    /// Checks the first message of a connection, and returns its rank in the launch.
     pub(super) fn admit(&self, hello: &[u8; HELLO], procs: usize) -> io::Result<usize> {
         let refuse = || io::Error::from(io::ErrorKind::PermissionDenied);
         let ticket = hello[4..].iter().zip(&self.ticket);
@@ -102,7 +102,7 @@ impl Welcome {
         Ok(index)
     }
 
-    /// Tells an admitted process what it needs.
+    /// Sends an admitted process the data that it needs.
     pub(super) fn introduce(&self, stream: &mut impl Write, index: usize) -> io::Result<()> {
         let word = |value: usize| u32::try_from(value).map_err(io::Error::other);
         let mut reply = word(self.first + index)?.to_be_bytes().to_vec();
@@ -116,10 +116,10 @@ impl Welcome {
     }
 }
 
-/// The process's half. `ticket` is the variable's text, `index` the rank in the launch.
+/// Executes the process's half. `ticket` is the variable's text, `index` the rank in the launch.
 ///
 /// # Errors
-/// When the agent does not let it in.
+/// When the agent refuses the process.
 pub fn greet(
     stream: &mut (impl Read + Write),
     ticket: &str,
@@ -127,7 +127,7 @@ pub fn greet(
 ) -> io::Result<ProcessWelcome> {
     let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
     let ticket = unhex(ticket).and_then(|bytes| ProcessTicket::try_from(bytes).ok());
-    let ticket = ticket.ok_or_else(|| wrong("WIREUP_IMPI_TICKET is no ticket"))?;
+    let ticket = ticket.ok_or_else(|| wrong("WIREUP_IMPI_TICKET is not a ticket"))?;
     let mut hello = MAGIC.to_vec();
     hello.extend(ticket);
     hello.extend(index.to_be_bytes());

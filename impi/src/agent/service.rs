@@ -15,7 +15,7 @@ use super::pending_connections::PendingConnections;
 use super::process_handshake::{HELLO, Welcome};
 use crate::stream::read_packet;
 
-/// How long a process may take to say hello.
+/// Timeout of a process's first message.
 const SAYS: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ enum ServiceEvent {
     },
 }
 
-/// Where others report to a service.
+/// Channel through which others report to a service.
 #[derive(Debug)]
 pub struct Events {
     sender: Sender<ServiceEvent>,
@@ -47,15 +47,15 @@ impl Default for Events {
 }
 
 impl Events {
-    /// For the thread that learns of the launch's end.
+    /// Returns a handle for the thread that learns of the launch's end.
     pub fn launch_over(&self) -> LaunchOver {
         LaunchOver(self.sender.clone())
     }
 }
 
 impl LaunchOver {
-    /// All processes of the launch have ended. If it `failed`, those that never connected are missed: without failure
-    /// they are taken for processes that need no messages.
+    /// Reports that all processes of the launch have ended. If it `failed`, those that never connected are missed:
+    /// without failure they are taken for processes that need no messages.
     pub fn report(&self, failed: bool) {
         // A service that is over needs no report.
         let _ = self.0.send(ServiceEvent::LaunchOver { failed });
@@ -91,7 +91,7 @@ impl ServiceState {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Does what the machine has ordered.
+    /// Executes the machine's orders.
     fn act(&self, state: &mut ServicePhase) {
         state.outboxes.fill();
         if state.outboxes.host.is_over() && !state.told_over {

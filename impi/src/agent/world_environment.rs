@@ -2,7 +2,7 @@
 
 use wireup_impi_core::world::ImpiJob;
 
-/// The variables of the processes on a client's first host; on the others the host's color differs.
+/// Returns the variables of the processes on a client's first host; on the others the host's color differs.
 pub(super) fn variables(world: &ImpiJob, client: usize) -> Vec<(&'static str, String)> {
     let limits = &world.limits;
     let own = &world.clients[client];

@@ -83,7 +83,7 @@ fn launch_has_failed() -> bool {
     failed
 }
 
-/// Is the client of hosts that others serve.
+/// Runs the client of hosts that other processes serve.
 fn lead(member: JoinedMember) -> anyhow::Result<u8> {
     let mut variables = member.environment();
     variables.push((INVITATION, member.invitation().line()));

@@ -8,14 +8,14 @@ use wireup_impi_cli::host_options::HostArgs;
 use crate::agent::{Events, HostInvitation, ListeningHost};
 use crate::stream::address_towards;
 
-/// The variable as which the agent prints what hosts wait for.
+/// The variable in which the agent prints the invitation for hosts.
 pub(super) const INVITATION: &str = "WIREUP_IMPI_INVITATION";
 
-/// Is the host until the job is over.
+/// Runs the host until the job is over.
 pub(super) fn execute(args: &HostArgs) -> anyhow::Result<u8> {
     let number = std::env::var("WIREUP_RANK").ok();
     let number = number.and_then(|number| number.parse().ok());
-    let number = number.context("WIREUP_RANK is no number: `wireup run` starts hosts")?;
+    let number = number.context("WIREUP_RANK is not a number: `wireup run` starts hosts")?;
     match serve(args, number) {
         Ok(()) => Ok(0),
         Err(error) => {
@@ -34,20 +34,20 @@ fn serve(args: &HostArgs, number: usize) -> anyhow::Result<()> {
         "" => anyhow::bail!("the launcher ended before all clients had joined"),
         line => HostInvitation::from_line(line),
     };
-    let invitation = invitation.context("what the agent says is no invitation")?;
+    let invitation = invitation.context("invalid invitation from the agent")?;
     let host = host.connect(invitation, number)?;
     println!("ready {number}");
     let events = Events::default();
     let over = events.launch_over();
     std::thread::spawn(move || {
-        // A launcher that is gone says nothing.
+        // A launcher that is killed sends nothing.
         over.report(!matches!(line().as_deref(), Ok("over")));
     });
     host.serve(&events, args.patience)?;
     Ok(())
 }
 
-/// The next line of standard input, without its end; empty at the end of the input.
+/// Returns the next line of standard input, without its end; empty at the end of the input.
 fn line() -> io::Result<String> {
     let mut line = String::new();
     io::stdin().read_line(&mut line)?;

@@ -60,7 +60,7 @@ fn explain(args: &DecodeArgs) -> anyhow::Result<u8> {
     let mut out = BufWriter::new(io::stdout().lock());
     let mut lines = input.lines();
     if lines.next().transpose()?.as_deref() != Some(TITLE) {
-        bail!("this is no record: its first line is not {TITLE:?}");
+        bail!("not a record: its first line must be {TITLE:?}");
     }
     let mut observer = Observer::new(args.program);
     for line in lines {

@@ -10,7 +10,7 @@ use wireup_impi_core::server::ServerSettings;
 
 use crate::{rendezvous, secrets, tls};
 
-/// Serves, and says by the exit code whether all went well.
+/// Serves, and returns 0 if all sessions were successful.
 pub(super) fn execute(args: &ServerArgs) -> anyhow::Result<u8> {
     let preference = args
         .auth
@@ -69,7 +69,7 @@ fn ports(text: &str) -> anyhow::Result<(u16, u16)> {
     Ok((first, last))
 }
 
-/// The address by which this machine reaches others, or loopback. Connecting a datagram socket sends nothing.
+/// Returns the address by which this machine reaches others, or loopback. Connecting a datagram socket sends no data.
 fn own_address() -> IpAddr {
     let find = || -> io::Result<IpAddr> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;

@@ -12,10 +12,10 @@ const LENGTHS: [usize; 7] = [0, 1, 1000, 65_536, 65_537, 200_000, 1 << 20];
 /// An integer whose bytes show their order.
 const INTEGER: i32 = 0x1122_3344;
 
-/// Why a process did not pass.
+/// Reason for which a process failed.
 #[derive(Debug, Error)]
 pub enum ProgramError {
-    /// A call failed.
+    /// Error of a call.
     #[error(transparent)]
     Peer(#[from] PeerError),
     /// A call gave something else than it must.
@@ -27,7 +27,7 @@ pub enum ProgramError {
     },
 }
 
-/// An integer that reads the same in both byte orders.
+/// Returns an integer whose bytes mean the same in both byte orders.
 fn endian_neutral_bytes(value: usize) -> [u8; 4] {
     (i32::try_from(value).unwrap_or(0) * 0x0100_0001).to_ne_bytes()
 }

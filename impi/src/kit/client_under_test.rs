@@ -1,4 +1,4 @@
-//! Plays the server and the other clients for one client under test, and judges what it says.
+//! Plays the server and the other clients for one client under test, and judges its messages.
 
 use std::ffi::OsString;
 use std::io;
@@ -24,7 +24,7 @@ use crate::agent::{self, Events};
 use crate::peer::Peer;
 use crate::rendezvous;
 
-/// What to play.
+/// Settings of a test of a client.
 #[derive(Clone, Debug)]
 pub struct ClientTestSettings {
     /// All clients, that under test included.
@@ -41,13 +41,13 @@ pub struct ClientTestSettings {
     pub ssend: bool,
     /// Within which all must be over.
     pub timeout: Duration,
-    /// What proves that a client belongs to the job.
+    /// Secrets that prove that a client belongs to the job.
     pub secrets: Secrets,
-    /// Starts the client; `{server}` and `{client}` stand for what it has to know.
+    /// Starts the client; `{server}` and `{client}` stand for the server's address and the client's number.
     pub command: Vec<OsString>,
 }
 
-/// What came of it.
+/// Result of a test of a client.
 #[derive(Debug)]
 pub struct ClientReport {
     /// Each rule that a conversation shows, for the client under test.
@@ -56,7 +56,7 @@ pub struct ClientReport {
     pub run: CheckOutcome,
 }
 
-/// Runs the client.
+/// Runs the client under test.
 ///
 /// # Errors
 /// When the parts around it cannot be started.
@@ -96,7 +96,7 @@ pub fn check(
         })
         .collect();
     let run = run(settings, &address, others);
-    // Once the clients have ended, so has the proxy, but for what it has still to record.
+    // After the clients' end the proxy has ended too, except for the rest of its record.
     let until = Instant::now() + Duration::from_secs(10);
     while !proxy.is_finished() && Instant::now() < until {
         std::thread::park_timeout(Duration::from_millis(20));
@@ -159,7 +159,7 @@ fn run(
         )),
         Err(error) => words.push(format!("the command: {error}")),
     }
-    // What the kit itself waits for may never come.
+    // The event for which the kit itself waits may never come.
     let until = until.max(Instant::now() + Duration::from_secs(10));
     for other in other_clients {
         while !other.is_finished() && Instant::now() < until {
@@ -204,7 +204,7 @@ fn start(settings: &ClientTestSettings, server: &str) -> io::Result<Child> {
         .spawn()
 }
 
-/// The status of a child, which is ended with its group when the time is over.
+/// Returns the status of a child, which is ended with its group when the time is over.
 fn wait(child: &mut Child, until: Instant) -> io::Result<Option<std::process::ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {
@@ -218,7 +218,7 @@ fn wait(child: &mut Child, until: Instant) -> io::Result<Option<std::process::Ex
     }
 }
 
-/// A client with its processes.
+/// Runs a client with its processes.
 fn run_client(settings: &ClientTestSettings, client: u32, server: String) -> Result<(), String> {
     let address = match settings.address {
         // Clients such as LAM know hosts by their addresses.

@@ -1,4 +1,4 @@
-//! Writes down what passes a proxy.
+//! Records the bytes that pass a proxy.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -10,7 +10,7 @@ use wireup_impi_core::kit::conversation_record::{
 /// Takes events in the order in which they happened.
 pub type Sink = Box<dyn FnMut(RecordedEvent) + Send>;
 
-/// What all connections of a proxy share.
+/// Record that all connections of a proxy share.
 pub struct Recorder {
     begin: Instant,
     inner: Mutex<(u32, Sink)>,
@@ -23,7 +23,7 @@ impl std::fmt::Debug for Recorder {
 }
 
 impl Recorder {
-    /// A record that begins now.
+    /// Makes a record that begins now.
     pub fn new(sink: Sink) -> Self {
         Self {
             begin: Instant::now(),
@@ -31,7 +31,7 @@ impl Recorder {
         }
     }
 
-    /// A new connection; its number.
+    /// Adds a connection and returns its number.
     pub fn open(&self, kind: Kind) -> u32 {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let connection = inner.0;
@@ -49,7 +49,7 @@ impl Recorder {
         self.record(connection, RecordedAction::Bytes(from, bytes.to_vec()));
     }
 
-    /// An end that says no more.
+    /// Records that an end has closed its direction.
     pub fn end(&self, connection: u32, from: ConversationSide) {
         self.record(connection, RecordedAction::End(from));
     }

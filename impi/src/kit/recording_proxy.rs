@@ -1,8 +1,8 @@
-//! Stands between clients and their server, and between their hosts, and records all they say.
+//! Relays and records the conversations of clients with their server, and of their hosts.
 //!
-//! To be between the hosts it replaces their ports in what the server sends. It listens at the address of each host if
-//! that is this machine's, so that hosts which know each other by their addresses still do; else it replaces the
-//! address too. Everything is recorded as it was sent.
+//! For the connections of hosts it replaces their ports in the bytes of the server. It listens at the address of each
+//! host if that is this machine's, so that hosts which identify each other by their addresses still do; otherwise it
+//! replaces the address too. Everything is recorded as it was sent.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -18,15 +18,15 @@ use crate::agent::host_connect::accept_until;
 use crate::agent::{host_address, host_bytes};
 use crate::stream::connect_from;
 
-/// How often the end is looked for.
+/// Interval of checks for the end.
 const TICK: Duration = Duration::from_millis(100);
-/// How long an end may take to connect or to say its rank.
+/// Time for an end to connect or to send its rank.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The place of a host that the proxy has taken.
 #[derive(Debug)]
 struct ProxiedHost {
-    /// Where the host is, without its port.
+    /// IP address of the host, without its port.
     address: IpAddr,
     listener: TcpListener,
 }
@@ -47,7 +47,7 @@ struct ProxyProgress {
 #[derive(Debug)]
 struct ProxyState {
     server: String,
-    /// Where the proxy is for hosts whose own address it does not have.
+    /// Address of the proxy for hosts whose own address it does not have.
     address: IpAddr,
     recorder: Recorder,
     progress: Mutex<ProxyProgress>,
@@ -121,7 +121,7 @@ fn serve_client(shared: &Arc<ProxyState>, client: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// What clients are to see of hosts.
+/// Returns the value of a label that clients get in place of the server's.
 fn replaced(shared: &Arc<ProxyState>, label: Label, value: &[u8]) -> Option<Vec<u8>> {
     let mut progress = shared.progress();
     match label {
@@ -197,7 +197,7 @@ fn forward(
     to: SocketAddr,
     mut other: TcpStream,
 ) -> io::Result<()> {
-    // The rank says from where the host would have come.
+    // The rank determines from which address the host would have connected.
     let mut rank = [0; 4];
     other.set_read_timeout(Some(PATIENCE))?;
     other.read_exact(&mut rank)?;

@@ -15,22 +15,22 @@ use wireup_impi_core::kit::server_checks::{Access, Check, ExpectedEnd, STARTS, S
 use super::tap::CheckOutcome;
 use wireup_core::wording::without_error_codes;
 
-/// How long a server is listened to that must not say anything.
+/// Time for which a server is observed that must not send anything.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// How long the first byte of a unit in pieces is alone.
+/// Time after the first byte of a unit that is sent in pieces.
 const ALONE: Duration = Duration::from_millis(100);
 
 /// The server under test.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// It listens here, for one session after the other.
+    /// Address at which the server listens, for one session after the other.
     Address(String),
     /// This starts it, for one session.
     Command(Vec<OsString>),
 }
 
-/// What to play.
+/// Settings of a test of a server.
 #[derive(Clone, Debug)]
 pub struct ServerTestSettings {
     pub target: Target,
@@ -40,13 +40,13 @@ pub struct ServerTestSettings {
     pub timeout: Duration,
 }
 
-/// Makes the checks; `told` gets each result.
+/// Makes the checks, and passes each result to `report`.
 ///
 /// # Errors
-/// When `told` fails.
+/// When `report` fails.
 pub fn check(
     settings: &ServerTestSettings,
-    mut told: impl FnMut(Rule, &CheckOutcome) -> io::Result<()>,
+    mut report: impl FnMut(Rule, &CheckOutcome) -> io::Result<()>,
 ) -> io::Result<()> {
     for check in checks(settings.clients, settings.access) {
         let outcome = match (&settings.target, check.rule) {
@@ -56,7 +56,7 @@ pub fn check(
             (Target::Address(address), rule) => outcome(rule, play(settings, &check, address)),
             (Target::Command(words), rule) => outcome(rule, launch(settings, &check, words)),
         };
-        told(check.rule, &outcome)?;
+        report(check.rule, &outcome)?;
     }
     for rule in STARTS {
         let outcome = match &settings.target {
@@ -68,7 +68,7 @@ pub fn check(
             }
             Target::Command(words) => outcome(rule, start(rule, settings, words)),
         };
-        told(rule, &outcome)?;
+        report(rule, &outcome)?;
     }
     Ok(())
 }
@@ -87,7 +87,7 @@ fn failed(rule: Rule, what: String) -> CheckOutcome {
     }
 }
 
-/// Judges what a server does beside talking to clients.
+/// Checks the start and the output of a server.
 fn start(rule: Rule, settings: &ServerTestSettings, words: &[OsString]) -> Result<(), String> {
     let (holds, what) = match rule {
         Rule::AddressLine => {
@@ -97,22 +97,25 @@ fn start(rule: Rule, settings: &ServerTestSettings, words: &[OsString]) -> Resul
             (line.parse::<SocketAddrV4>().is_ok(), what)
         }
         Rule::OneLine => {
-            let said = session(settings, words, settings.access)?;
-            (said.out.is_empty(), format!("it also wrote {:?}", said.out))
+            let output = session(settings, words, settings.access)?;
+            (
+                output.out.is_empty(),
+                format!("it also wrote {:?}", output.out),
+            )
         }
         Rule::AuthNoneWarning => {
             let open = Access {
                 key: None,
                 ..settings.access
             };
-            let said = session(settings, words, open)?;
+            let output = session(settings, words, open)?;
             let what = "no message has the address of the client".into();
-            ((said.err + &said.out).contains("127.0.0.1"), what)
+            ((output.err + &output.out).contains("127.0.0.1"), what)
         }
         _ => {
             let server = Running::start(words, settings, false)?;
-            let said = server.end(settings.timeout)?;
-            (!said.status.success(), "it ends with success".into())
+            let output = server.end(settings.timeout)?;
+            (!output.status.success(), "it ends with success".into())
         }
     };
     if holds { Ok(()) } else { Err(what) }
@@ -125,7 +128,7 @@ fn session(
 ) -> Result<ServerOutput, String> {
     let whole = checks(settings.clients, access);
     let whole = whole.iter().find(|check| check.rule == Rule::ImpiSize);
-    let whole = whole.ok_or("there is no such check")?;
+    let whole = whole.ok_or("no such check")?;
     let server = Running::start(words, settings, true)?;
     play(settings, whole, server.line.trim())?;
     server.end(settings.timeout)
@@ -134,13 +137,13 @@ fn session(
 fn launch(settings: &ServerTestSettings, check: &Check, words: &[OsString]) -> Result<(), String> {
     let server = Running::start(words, settings, true)?;
     play(settings, check, server.line.trim())?;
-    let said = server.end(settings.timeout)?;
+    let output = server.end(settings.timeout)?;
     match check.end {
-        ExpectedEnd::Success if !said.status.success() => Err(format!(
+        ExpectedEnd::Success if !output.status.success() => Err(format!(
             "the server ends with {}: {}",
-            said.status, said.err
+            output.status, output.err
         )),
-        ExpectedEnd::Anything if said.err.is_empty() && said.out.is_empty() => {
+        ExpectedEnd::Anything if output.err.is_empty() && output.out.is_empty() => {
             Err("the server reports nothing".into())
         }
         _ => Ok(()),
@@ -155,7 +158,7 @@ struct Running {
     err: Option<JoinHandle<String>>,
 }
 
-/// What a server wrote after its first line, and how it ended.
+/// Output of a server after its first line, and its exit status.
 struct ServerOutput {
     status: ExitStatus,
     out: String,
@@ -165,7 +168,7 @@ struct ServerOutput {
 fn read(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What has been read before an error is what there is.
+        // The bytes before an error are the whole input.
         let _ = from.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     })
@@ -303,7 +306,7 @@ fn take(stream: &mut TcpStream, step: &Step, timeout: Duration) -> Result<(), St
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     Err(_) => break,
                 }
-                // What is wrong is known before all of it has come.
+                // A difference is known before all of the unit has arrived.
                 if !wanted.starts_with(&got) {
                     break;
                 }

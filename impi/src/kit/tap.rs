@@ -4,16 +4,16 @@ use std::io::{self, Write};
 
 use wireup_impi_core::kit::conformance_rules::Rule;
 
-/// What became of a check.
+/// Result of a check.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CheckOutcome {
-    /// It holds.
+    /// The rule holds for the tested side.
     Passed,
-    /// It does not.
+    /// The rule is violated, for this reason.
     Failed(String),
-    /// It does not, and the specification does not demand it.
+    /// The rule does not hold, and the specification does not demand it.
     Differs(String),
-    /// It could not be made.
+    /// The check could not be made.
     Skipped(String),
 }
 
@@ -26,7 +26,7 @@ pub struct CheckReport<W> {
 }
 
 impl<W: Write> CheckReport<W> {
-    /// An empty one.
+    /// Creates an empty report.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -39,7 +39,7 @@ impl<W: Write> CheckReport<W> {
         })
     }
 
-    /// Adds a check.
+    /// Adds the result of a check.
     ///
     /// # Errors
     /// When it cannot be written.

@@ -13,7 +13,7 @@ fn context(channel: CollectiveChannel) -> u64 {
     }
 }
 
-/// What the blocks of a collective are.
+/// Size and type of a collective's blocks.
 #[derive(Clone, Copy)]
 struct Shape {
     element: ElementType,
@@ -60,7 +60,7 @@ impl Peer {
         self.with_value(Operation::Bcast { root }, element, None, data)
     }
 
-    /// At the root `data` becomes the combination of all.
+    /// Reduces: at the root `data` becomes the combination of all.
     #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn reduce(
         &self,
@@ -77,7 +77,7 @@ impl Peer {
         self.with_value(operation, element, Some(operator), data)
     }
 
-    /// `data` becomes the combination of all.
+    /// Reduces for all: `data` becomes the combination of all.
     #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn allreduce(
         &self,
@@ -93,7 +93,7 @@ impl Peer {
         )
     }
 
-    /// `data` becomes the combination of all up to this process.
+    /// Scans: `data` becomes the combination of all up to this process.
     #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn scan(
         &self,
@@ -104,7 +104,7 @@ impl Peer {
         self.with_value(Operation::Scan, element, Some(operator), data)
     }
 
-    /// At the root `all` gets the data of each process, in the order of ranks.
+    /// Gathers: at the root `all` gets the data of each process, in the order of ranks.
     #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn gather(
         &self,
@@ -128,7 +128,7 @@ impl Peer {
         }
     }
 
-    /// Each process gets its part of the root's `all`.
+    /// Scatters: each process gets its part of the root's `all`.
     #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn scatter(
         &self,
@@ -151,7 +151,7 @@ impl Peer {
         Ok(())
     }
 
-    /// `all` gets the data of each process, in the order of ranks.
+    /// Gathers for all: `all` gets the data of each process, in the order of ranks.
     #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn allgather(
         &self,
@@ -169,7 +169,7 @@ impl Peer {
         copy_out(&blocks, all)
     }
 
-    /// Part `r` of `out` goes to process `r`; part `r` of `all` comes from it.
+    /// Exchanges parts: part `r` of `out` goes to process `r`; part `r` of `all` comes from it.
     #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn alltoall(
         &self,
@@ -204,7 +204,7 @@ impl Peer {
     ) -> Result<Shape, PeerError> {
         if !block.is_multiple_of(element.size()) {
             return Err(PeerError::Argument(format!(
-                "{block} bytes are no whole elements"
+                "{block} bytes are not whole elements"
             )));
         }
         if let Some(operator) = operator
@@ -314,7 +314,7 @@ impl Peer {
 fn copy_in(all: &[u8], block: usize, blocks: &mut [Vec<u8>]) -> Result<(), PeerError> {
     if all.len() != block * blocks.len() {
         return Err(PeerError::Argument(format!(
-            "{} bytes are no {} parts of {block}",
+            "{} bytes are not {} parts of {block}",
             all.len(),
             blocks.len()
         )));

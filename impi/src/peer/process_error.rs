@@ -1,4 +1,4 @@
-//! Why a process of the world cannot go on, or what is wrong with a call.
+//! Errors of a process of the world, and of its calls.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use wireup_impi_core::world::WorldError;
 
 use crate::agent::process_handshake::AGENT;
 
-/// What went wrong.
+/// Error of a process of the world.
 #[derive(Debug, Error)]
 pub enum PeerError {
     #[error("not in an IMPI job: {0} is not set (`wireup run --impi`, `wireup impi agent`)")]

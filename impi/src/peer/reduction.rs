@@ -1,4 +1,4 @@
-//! Element types, and what Reduce and Scan do with them.
+//! Element types, and the operations of Reduce and Scan on them.
 
 /// A basic type of the specification's external format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +79,7 @@ impl Operator {
         !float || matches!(self, Self::Sum | Self::Prod | Self::Min | Self::Max)
     }
 
-    /// `own` becomes `other op own`, element by element.
+    /// Computes `other op own` into `own`, element by element.
     pub fn apply(self, element: ElementType, other: &[u8], own: &mut [u8]) {
         macro_rules! integers {
             ($type:ty) => {

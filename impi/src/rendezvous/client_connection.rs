@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use rustls::{ServerConfig, ServerConnection};
 
-/// How long a client may take to read the last words.
+/// Time for a client to read the last message.
 pub(super) const LINGER: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +24,7 @@ pub(super) struct ClientLink {
     stream: TcpStream,
     tls: Option<Box<ServerConnection>>,
     out: VecDeque<u8>,
-    /// Until when what is left must be read.
+    /// Time by which the rest must have been read; `None` before the end.
     finishing: Option<Instant>,
 }
 
@@ -62,7 +62,7 @@ impl ClientLink {
         }
     }
 
-    /// Nothing more is queued; closed when all is written.
+    /// Marks the end: no more bytes are queued, and the connection is closed when all are written.
     pub(super) fn finish(&mut self) {
         self.finishing
             .get_or_insert_with(|| Instant::now() + LINGER);
@@ -76,7 +76,7 @@ impl ClientLink {
         self.finishing.is_some_and(|until| until <= Instant::now())
     }
 
-    /// Reads what is there, a piece at most, so that no client keeps the others waiting.
+    /// Reads available bytes, a piece at most, so that no client keeps the others waiting.
     pub(super) fn read(&mut self, bytes: &mut Vec<u8>) -> ConnectionProgress {
         let mut piece = [0; 64 * 1024];
         let read = match &mut self.tls {
@@ -105,7 +105,7 @@ impl ClientLink {
         }
     }
 
-    /// Writes what the socket takes.
+    /// Writes as much as the socket takes.
     pub(super) fn write(&mut self) -> io::Result<ConnectionProgress> {
         loop {
             let (next, _) = self.out.as_slices();

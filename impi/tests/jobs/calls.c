@@ -127,11 +127,11 @@ static void wrong_arguments(void)
         NOT_STARTED(wireup_impi_irecv(world, 1, type, from, 0), "is none");
         REFUSED(wireup_impi_bcast(world, &value, 1, type, 0), "is none");
     }
-    REFUSED(wireup_impi_allreduce(world, &value, 1, WIREUP_IMPI_INT32, OPS), "operation 9 is none");
-    REFUSED(wireup_impi_scan(world, &value, 1, WIREUP_IMPI_INT32, -1), "operation -1 is none");
+    REFUSED(wireup_impi_allreduce(world, &value, 1, WIREUP_IMPI_INT32, OPS), "unknown operation 9");
+    REFUSED(wireup_impi_scan(world, &value, 1, WIREUP_IMPI_INT32, -1), "unknown operation -1");
     REFUSED(wireup_impi_allreduce(world, &real, 1, WIREUP_IMPI_FLOAT, WIREUP_IMPI_BXOR), "not defined");
     REFUSED(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, size, 0), "no process");
-    REFUSED(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, -1, 0), "rank -1 is none");
+    REFUSED(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, -1, 0), "no rank -1");
     REFUSED(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, to, -1), "tag -1");
     REFUSED(wireup_impi_recv(world, &value, 1, WIREUP_IMPI_INT32, size, 0, NULL), "no process");
     REFUSED(wireup_impi_recv(world, &value, 1, WIREUP_IMPI_INT32, from, -7, NULL), "tag -7");

@@ -4,7 +4,7 @@
 //!
 //! PMIx structures are opaque: only the shim knows their layouts. Empty in a build without PMIx.
 
-/// Functions of libpmix.
+/// Server functions of libpmix, as function pointers.
 #[cfg(have_pmix)]
 #[allow(
     missing_docs,

@@ -54,7 +54,7 @@ fn each_unusable_library_gives_one_line_that_names_it() {
     let (stage, text) = failure(&other, &shim());
     assert_eq!(stage, StartupStage::Pmix);
     assert!(
-        text.contains("other.so: is no libpmix: it has no PMIx_Get_version; "),
+        text.contains("other.so: not a libpmix: no function PMIx_Get_version; "),
         "{text}"
     );
 
@@ -90,7 +90,7 @@ fn each_unusable_shim_gives_one_line_that_names_it() {
     let (stage, text) = failure(&libpmix, &library(dir.path(), "other", "int other;"));
     assert_eq!(stage, StartupStage::Abi);
     assert!(
-        text.contains("other.so: is no wireup shim: it has no wireup_shim_abi; "),
+        text.contains("other.so: not a wireup shim: no function wireup_shim_abi; "),
         "{text}"
     );
 

@@ -1,5 +1,5 @@
-//! What runs in the child between clone and exec, on the parent's memory: system calls only (see the rules of
-//! [`spawn`](super)).
+//! Code of the child between clone and exec. It runs on the parent's memory and makes system calls only (see the rules
+//! of [`spawn`](super)).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -42,7 +42,7 @@ pub(super) struct ChildSetup<'a> {
     pub(super) failed_errno: c_int,
 }
 
-/// The child: prepares itself and executes the program. Its argument is a [`ChildSetup`].
+/// Prepares the child and executes the program. The argument is a [`ChildSetup`].
 pub(super) extern "C" fn child_main(argument: *mut c_void) -> c_int {
     // SAFETY: `spawn` passes a pointer to its `ChildSetup`, alive until this process execs or exits,
     // and its thread is asleep, so nothing else touches it. All that it refers to is valid for the
@@ -64,7 +64,7 @@ pub(super) extern "C" fn child_main(argument: *mut c_void) -> c_int {
     }
 }
 
-/// The result of a system call at this stage.
+/// Converts the result of a system call at this stage.
 fn check(result: c_int, stage: SpawnStage) -> Result<(), SpawnStage> {
     match result < 0 {
         true => Err(stage),

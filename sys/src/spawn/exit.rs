@@ -1,4 +1,4 @@
-//! How a process ended.
+//! Exit status and resource usage of processes.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -10,7 +10,7 @@ use rustix::process::WaitIdOptions;
 use wireup_core::job::outcome::RankEnd;
 use wireup_core::job::usage::ResourceUsage;
 
-/// How a process ended.
+/// End of a process: an exit code or a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExitStatus {
     /// Called exit with this code, 0 to 255.
@@ -56,10 +56,10 @@ pub fn wait(pidfd: &OwnedFd) -> rustix::io::Result<ExitStatus> {
     }
 }
 
-/// The same as [`wait`], and what the process has used.
+/// Waits like [`wait`], and also returns the resources that the process has used.
 ///
-/// Rule: the fifth argument of the system call, which the function of the C library lacks, gets what the process
-/// has used and its children that it has waited for (waitid(2), "C library/kernel differences"; getrusage(2)).
+/// Rule: the fifth argument of the system call, which the function of the C library lacks, gets the usage of the
+/// process and of its children that it has waited for (waitid(2), "C library/kernel differences"; getrusage(2)).
 ///
 /// # Errors
 /// As of [`wait`].
@@ -112,8 +112,9 @@ pub fn wait_with_usage(pidfd: &OwnedFd) -> rustix::io::Result<(ExitStatus, Resou
     Ok((status, usage))
 }
 
-/// The most memory that this process had resident since it executed this program, in KiB. What the kernel counts for a process
-/// begins with that of the process which has executed it: a large one that launches would hide what ranks need.
+/// Returns the most memory that this process had resident since it executed this program, in KiB. The kernel's count
+/// for a process begins with that of the process which has executed it: a large one that launches would hide the needs
+/// of ranks.
 fn own_peak() -> libc::c_long {
     static INHERITED: OnceLock<bool> = OnceLock::new();
     let mut used = MaybeUninit::<libc::rusage>::zeroed();
@@ -129,7 +130,7 @@ fn own_peak() -> libc::c_long {
     }
 }
 
-/// The same as the memory of this program alone has it, for which a text is read.
+/// Returns the peak memory of this program alone, in KiB. It reads a text file for it.
 fn resident_peak() -> Option<libc::c_long> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status

@@ -1,11 +1,11 @@
-//! Making a process in a control group, which only `clone3` can, and which the C library does not offer with a
-//! stack of one's own.
+//! Making a process in a control group, which only `clone3` can, and which the C library does not offer with a stack of
+//! one's own.
 //!
-//! Elsewhere than here the child enters the group by itself, which takes the system more time.
+//! On other architectures the child enters the group by itself, which takes the system more time.
 //!
-//! Rule: Linux since 6.14 kills a process that is made in a group before it begins, if the group of its maker was ended by
-//! `cgroup.kill` at any time before the maker came there: it compares how many times each of the two groups was killed.
-//! A process that enters the group by itself lives. Seen with Linux 6.18.
+//! Rule: Linux since 6.14 kills a process that is made in a group before it begins, if the group of its maker was ended
+//! by `cgroup.kill` at any time before the maker came there: it compares how many times each of the two groups was
+//! killed. A process that enters the group by itself lives. Seen with Linux 6.18.
 
 pub(super) use imp::clone;
 
@@ -38,11 +38,11 @@ mod imp {
         group: u64,
     }
 
-    /// As `libc::clone` with `child_main`, in a group; `None` when it cannot be made there.
+    /// Clones like `libc::clone` with `child_main`, into a control group; `None` if that is not possible.
     ///
     /// # Safety
-    /// As `libc::clone`: `flags` makes this thread wait until the child has executed its program. When a process was made,
-    /// its descriptor is stored, which no other code owns.
+    /// As `libc::clone`: `flags` makes this thread wait until the child has executed its program. When a process was
+    /// created, its descriptor is stored, and no other code owns it.
     pub(in super::super) unsafe fn clone(
         flags: c_int,
         stack: &mut [MaybeUninit<u8>],
@@ -99,7 +99,7 @@ mod imp {
     use std::mem::MaybeUninit;
     use std::os::fd::RawFd;
 
-    /// Makes nothing.
+    /// Returns `None`, since this processor has no implementation.
     ///
     /// # Safety
     /// None is needed.

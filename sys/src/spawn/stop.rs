@@ -64,7 +64,7 @@ pub(super) fn detach_stopped(pid: Pid) {
     wait_for_stop(pid);
 }
 
-/// The child wakes once more before it takes the SIGSTOP. Debuggers are to find it stopped.
+/// Waits until the child stops: it wakes once more before it takes the SIGSTOP. Debuggers are to find it stopped.
 fn wait_for_stop(pid: i32) {
     let begun = Instant::now();
     let moment = Timespec {

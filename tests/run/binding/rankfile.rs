@@ -87,11 +87,15 @@ fn rankfiles_that_do_not_fit_are_refused() {
         &[],
         &["line 1: rank 0 has no cores", "slot=CORES"],
     );
-    refused(one, &["-n", "2"], &["has 1 rank, and the programs have 2"]);
+    refused(
+        one,
+        &["-n", "2"],
+        &["1 rank in the file, and the programs have 2"],
+    );
     refused(
         "rank 0=localhost slot=4000\n",
         &[],
-        &["--rankfile: there is no core 4000"],
+        &["--rankfile: no core 4000"],
     );
     refused(
         one,
@@ -101,11 +105,7 @@ fn rankfiles_that_do_not_fit_are_refused() {
     let both = "rank 0=localhost slot=0\nrank 1=localhost slot=0\n";
     refused(both, &[], &["ranks 0 and 1 are given a CPU in common"]);
     let other = "rank 0=+n3 slot=0\n";
-    refused(
-        other,
-        &[],
-        &["rank 0: +n3 is none of the hosts of the launch"],
-    );
+    refused(other, &[], &["rank 0: host +n3 is not in the launch"]);
     refused("n1 slots=4\n", &[], &["line 1: "]);
     Run::new(["--rankfile", "/nonexistent/ranks", "true"])
         .run()

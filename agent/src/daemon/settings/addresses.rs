@@ -1,12 +1,11 @@
-//! Where an agent listens if that is not said, and where others reach it.
+//! Default addresses of an agent: for its listener, and for other agents.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use wireup_core::job::hosts::PORT;
 use wireup_sys::interfaces;
 
-/// Where to listen when nothing is said, in order of preference: a kernel without IPv6 has the
-/// second only.
+/// Returns the default addresses of the listener, in order of preference. A kernel without IPv6 has only the second.
 pub fn everywhere() -> [SocketAddr; 2] {
     [
         (Ipv6Addr::UNSPECIFIED, PORT).into(),
@@ -14,8 +13,8 @@ pub fn everywhere() -> [SocketAddr; 2] {
     ]
 }
 
-/// Where others are likely to reach an agent that listens at `bound`: there, or at the address that this
-/// node has towards the rest of the world, or at its first one that is not only its own; IPv4 before IPv6.
+/// Returns the address at which others probably reach an agent that listens at `bound`: that address, or the one with
+/// which this node reaches other networks, or its first one that is not local; IPv4 before IPv6.
 pub fn advertised(bound: SocketAddr) -> String {
     let loopback = match bound {
         SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::LOCALHOST),
@@ -30,10 +29,10 @@ pub fn advertised(bound: SocketAddr) -> String {
     SocketAddr::new(ip, bound.port()).to_string()
 }
 
-/// The address with which this node sends to strangers, if it has a way to them. The first one could be that
-/// of a bridge for containers, which exists on every node.
+/// Returns the address with which this node sends to unknown hosts, if it has a route to them. The first one could be
+/// that of a bridge for containers, which exists on every node.
 fn outward(v4_only: bool) -> Option<IpAddr> {
-    // Addresses for documentation, of which nothing can be known but the default route. Nothing is sent.
+    // Addresses for documentation, of which only the default route can be known. No data is sent.
     let v4 = (
         IpAddr::from(Ipv4Addr::UNSPECIFIED),
         IpAddr::from([192, 0, 2, 1]),
@@ -59,7 +58,7 @@ fn first_address(v4_only: bool) -> Option<IpAddr> {
         .map(|address| address.ip)
         .filter(|ip| match ip {
             IpAddr::V4(ip) => !ip.is_loopback(),
-            // Link-local addresses need a scope, which others cannot know.
+            // Link-local addresses need a scope, which other hosts cannot know.
             IpAddr::V6(ip) => !v4_only && !ip.is_loopback() && !ip.is_unicast_link_local(),
         })
         .collect();

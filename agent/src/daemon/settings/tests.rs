@@ -43,7 +43,7 @@ fn a_wrong_file_is_named_with_what_is_wrong() {
         ("listen = 'here'", "line 1: write ADDRESS:PORT, such as"),
         (
             "listen = 3",
-            "line 1: integer 3 stands there; write ADDRESS:PORT in quotes",
+            "line 1: integer 3 is not valid here; write ADDRESS:PORT in quotes",
         ),
         (
             "log-format = 'xml'",

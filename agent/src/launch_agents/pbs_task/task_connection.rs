@@ -1,4 +1,4 @@
-//! The connection of a task with its caller, and what each of them proves.
+//! The connection of a task with its caller, and the proof that each of them gives.
 
 use std::io;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 /// The name in the certificate, which is known by its fingerprint.
 const NAME: &str = "wireup";
 
-/// What the digest of a task's connection is for.
+/// Label of the TLS key export for a task's connection.
 const LABEL: &[u8] = b"EXPORTER-wireup-task";
 
 type Digest = [u8; 32];
 
-/// What a task sends: without the cookie it cannot be made, and on another connection it is of no use.
+/// Returns the proof that a task sends. It needs the cookie, and is invalid on another connection.
 fn proof(exported: Digest, cookie: &[u8]) -> Digest {
     let digest = Sha256::new().chain_update(exported).chain_update(cookie);
     digest.finalize().into()
@@ -39,10 +39,10 @@ pub(super) struct TaskCaller {
 }
 
 impl TaskCaller {
-    /// With a key of its own, which no file has.
+    /// Makes a caller with a key of its own, which is in no file.
     ///
     /// # Errors
-    /// When none can be made.
+    /// When no key can be made.
     pub(super) fn new() -> io::Result<Self> {
         let key = KeyPair::generate().map_err(io::Error::other)?;
         let params = CertificateParams::new([NAME.to_owned()]).map_err(io::Error::other)?;
@@ -62,15 +62,15 @@ impl TaskCaller {
         })
     }
 
-    /// The fingerprint of its certificate, as [`Task::new`] takes it.
+    /// Returns the fingerprint of its certificate, as [`Task::new`] takes it.
     pub(super) fn fingerprint(&self) -> String {
         HEXLOWER.encode(&self.fingerprint)
     }
 
-    /// The connection, if it is that of a task of the job with this cookie.
+    /// Returns the connection, if it is that of a task of the job with this cookie.
     ///
     /// # Errors
-    /// When it is not.
+    /// When the connection is not the task's.
     pub(super) async fn admit(
         &self,
         stream: TcpStream,
@@ -93,10 +93,10 @@ impl TaskCaller {
 pub(super) struct Task(TlsConnector);
 
 impl Task {
-    /// Of the caller with this fingerprint.
+    /// Creates a task for the caller with this fingerprint.
     ///
     /// # Errors
-    /// When it is none.
+    /// If the text is not a fingerprint.
     pub(super) fn new(fingerprint: &str) -> io::Result<Self> {
         let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "not a fingerprint");
         let bytes = HEXLOWER.decode(fingerprint.as_bytes()).ok();
@@ -116,7 +116,7 @@ impl Task {
         Ok(Self(Arc::new(config).into()))
     }
 
-    /// The connection with the caller, to which it has proved that it belongs to the job.
+    /// Connects to the caller, and proves that this process belongs to the job.
     ///
     /// # Errors
     /// When the caller cannot be reached, or another process has taken its place.
@@ -137,7 +137,7 @@ impl Task {
     }
 }
 
-/// Accepts one certificate.
+/// Verifier that accepts one certificate only.
 #[derive(Debug)]
 struct PinnedCertificate {
     fingerprint: Digest,

@@ -14,7 +14,7 @@ use crate::name_store::StoreError;
 /// Longest file that is read.
 const FILE_MAX: u64 = 64 << 20;
 
-/// The content of a file of this user, if it is there.
+/// Returns the content of a file of this user, if it exists.
 pub(super) fn content(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
@@ -35,10 +35,10 @@ pub(super) fn content(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
     Ok(Some(bytes))
 }
 
-/// A directory that this user alone may write; made if it is not there.
+/// Checks a directory that this user alone may write, and makes it if it does not exist.
 pub(super) fn own_directory(path: &Path, user: u32) -> Result<(), StoreError> {
     let check = |meta: Metadata| match meta {
-        meta if !meta.is_dir() => Err(untrusted(path, "is no directory")),
+        meta if !meta.is_dir() => Err(untrusted(path, "is not a directory")),
         meta if meta.uid() != user => Err(untrusted(path, "belongs to another user")),
         meta if meta.mode() & 0o022 != 0 => Err(untrusted(path, "may be written by other users")),
         _ => Ok(()),
@@ -62,7 +62,7 @@ pub(super) fn untrusted(path: &Path, problem: &'static str) -> StoreError {
     }
 }
 
-/// Held until it is dropped.
+/// Locks a file until the result is dropped.
 pub(super) fn lock(path: &Path) -> Result<File, StoreError> {
     let open = OpenOptions::new()
         .write(true)
@@ -98,7 +98,7 @@ const NOW: rustix::fs::Timespec = rustix::fs::Timespec {
     tv_nsec: rustix::fs::UTIME_NOW,
 };
 
-/// The file system's time.
+/// Returns the file system's time.
 pub(super) fn time_of(clock: &Path) -> Result<SystemTime, StoreError> {
     let open = OpenOptions::new()
         .write(true)

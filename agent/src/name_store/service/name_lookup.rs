@@ -15,7 +15,7 @@ use crate::name_store::stored_name::{self, StoredName};
 /// Pause of a waiting lookup after an attempt that failed.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What a lookup has seen under a key.
+/// Value that a lookup has found under a key.
 enum LookupHit {
     Narrow(u64, StoredName),
     Wide(String, Box<VersionedName>),
@@ -83,7 +83,7 @@ impl<S: NameStore> NameStoreService<S> {
         }
     }
 
-    /// The answer, unless it has to wait.
+    /// Returns the answer, unless the lookup has to wait.
     async fn attempt(
         &self,
         who: &NameRequester,
@@ -153,7 +153,8 @@ impl<S: NameStore> NameStoreService<S> {
         Ok(None)
     }
 
-    /// The values; those for one reader are lent to it, and lookups are counted. `None` if one of them is not as it was seen.
+    /// Takes the values; those for one reader are lent to it, and lookups are counted. `None` if one of them has
+    /// changed since it was read.
     async fn take(
         &self,
         seen: Vec<LookupHit>,

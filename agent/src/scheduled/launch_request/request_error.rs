@@ -16,7 +16,7 @@ pub enum RequestError {
     /// Too long a name, or a zero byte in it.
     #[error("allocation_id of {0} bytes: use at most 256, without a zero byte")]
     Allocation(usize),
-    /// Nothing to run.
+    /// The request has no program.
     #[error("no program: set entrypoint, or program in each of job.apps")]
     NoProgram,
     #[error("job.apps has {0} programs: use at most 4096, or several launches")]
@@ -37,7 +37,7 @@ pub enum RequestError {
     AppRanks { ranks: u64, size: u32 },
     #[error("{0} has a zero byte in it")]
     Nul(&'static str),
-    #[error("directory {0:?} is not absolute: there is none it could be relative to")]
+    #[error("directory {0:?} must be an absolute path")]
     Directory(PathBuf),
     /// No name for a variable.
     #[error("variable {0:?}: a name is not empty and has neither = nor a zero byte in it")]
@@ -50,31 +50,31 @@ pub enum RequestError {
     Key(usize),
     #[error("pmi_mode {0} is not known to this agent: use PMI2, PMIX, AUTO, PMI1, ALL or NONE")]
     PmiMode(i32),
-    /// No target.
+    /// The target of standard input is unknown.
     #[error("job.stdin has neither a rank nor all: leave it out if no rank reads")]
     Stdin,
-    /// No such rank.
+    /// The job has no such rank.
     #[error("job.stdin is for rank {rank}, the last rank is {last}", last = size - 1)]
     StdinRank {
         rank: u32,
         /// The number of ranks.
         size: u32,
     },
-    /// No policy.
+    /// The exit policy is unknown.
     #[error("job.exit_policy {text:?}: {remedy}")]
     ExitPolicy {
-        /// As it was given.
+        /// Text from the request.
         text: String,
         remedy: &'static str,
     },
-    /// No such rank.
+    /// The job has no such rank.
     #[error("job.exit_policy names rank {rank}, the last rank is {last}", last = size - 1)]
     ExitRank {
         rank: u32,
         /// The number of ranks.
         size: u32,
     },
-    /// No mask.
+    /// The umask is invalid.
     #[error("job.umask 0o{0:o}: at most 0o777 is possible")]
     Umask(u32),
     /// No rank anywhere, or too many.
@@ -86,23 +86,23 @@ pub enum RequestError {
          {tasks} the same as world_size {size}"
     )]
     Alone { first: u32, tasks: u32, size: u32 },
-    /// Too many nodes.
+    /// The launch has too many nodes.
     #[error("peers has {0} nodes: a launch has at most {NODES_MAX}")]
     Nodes(usize),
     /// A node without a name, or whose name cannot be one.
     #[error("peers[{0}].node_id {1:?} cannot be a node's name: give the one its agent has")]
     NodeId(usize, String),
-    /// A name that comes twice.
+    /// A name that occurs twice.
     #[error("peers has node {0:?} twice: each node is in it once, with all its ranks")]
     TwiceNode(String),
-    /// An address that comes twice.
+    /// An address that occurs twice.
     #[error("peers has the address {0:?} twice: each node has an agent of its own")]
     TwiceAddress(String),
     /// An address that cannot be one.
     #[error("peers[{index}].grpc_address {address:?}: give HOST:PORT or [ADDRESS]:PORT")]
     Address {
         index: usize,
-        /// As it was given.
+        /// Address from the request.
         address: String,
     },
     /// The agent is not among the nodes.
@@ -111,7 +111,7 @@ pub enum RequestError {
          node_index"
     )]
     NotHere { node_name: String },
-    /// No such node.
+    /// The launch has no such node.
     #[error("{field} is {index}, peers has {nodes} nodes, counted from 0")]
     NoNode {
         field: &'static str,
@@ -128,9 +128,9 @@ pub enum RequestError {
         tasks: u32,
         first: u32,
         node: u32,
-        /// Its ranks in the list.
+        /// Number of the node's ranks in the list.
         ranks: u32,
-        /// Its first rank in the list.
+        /// First rank of the node in the list.
         peer_first: u32,
     },
     /// The nodes' ranks are not the job's.

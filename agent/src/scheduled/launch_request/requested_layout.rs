@@ -151,7 +151,7 @@ fn check_names(peers: &[v1::PeerInfo]) -> Result<(), RequestError> {
     Ok(())
 }
 
-/// Every node has an agent of its own, to which the launcher's agent connects.
+/// Checks that every node has an agent of its own, to which the launcher's agent connects.
 fn check_addresses(peers: &[v1::PeerInfo]) -> Result<(), RequestError> {
     let mut addresses = BTreeSet::new();
     let mut all = peers.iter().map(|peer| &peer.grpc_address);
@@ -203,7 +203,7 @@ fn consecutive(peers: &[v1::PeerInfo]) -> Result<Vec<(NodeId, u32)>, RequestErro
     Ok(blocks)
 }
 
-/// Blocks as they were given.
+/// Returns the blocks as they were given.
 fn explicit(
     peers: &[v1::PeerInfo],
     layout: &v1::Layout,

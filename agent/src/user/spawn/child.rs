@@ -19,7 +19,7 @@ use crate::user::User;
 use wireup_sys::close_range;
 use wireup_sys::privileges::{UserChange, drop_root};
 
-/// So long may it take until the program is executed: a file system may be slow.
+/// Timeout of the exec; a file system may be slow.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Number of signals, and of bits in a set of them.
@@ -70,7 +70,7 @@ impl SetupStep {
     }
 }
 
-/// What the child needs, laid out before there is one.
+/// Data of the child, prepared before the fork.
 pub(super) struct UserExecPlan<'a> {
     pub(super) program: *const c_char,
     pub(super) argv: *const *const c_char,
@@ -80,7 +80,7 @@ pub(super) struct UserExecPlan<'a> {
     /// Pipe for the failure report. All others are closed.
     pub(super) exec_report: RawFd,
     pub(super) user: &'a User,
-    /// How many files it may have open, if not as many as the agent.
+    /// Limit of open files; `None` for the agent's own.
     pub(super) files: Option<libc::rlimit>,
     /// Whether there is anything to give up.
     pub(super) privileged: bool,
@@ -91,8 +91,8 @@ pub(super) struct UserExecPlan<'a> {
 pub struct ExecReport(pub(super) OwnedFd);
 
 impl ExecReport {
-    /// The report: `None` if its program is executed. Waits without a thread, since the child's
-    /// user can stop it.
+    /// Returns the report: `None` if its program is executed. Waits without a thread, since the child's user can stop
+    /// it.
     ///
     /// # Errors
     /// When nothing is known in the time that it may take.
@@ -106,7 +106,7 @@ impl ExecReport {
     }
 }
 
-/// The same for a child of the agent's own user, waiting.
+/// Waits for the report of a child of the agent's own user.
 pub(super) fn receive(exec_report: &ExecReport) -> io::Result<Option<(&'static str, io::Error)>> {
     let limit = Timespec::try_from(LIMIT).expect("a few seconds");
     let mut ready = [PollFd::new(&exec_report.0, PollFlags::IN)];
@@ -158,7 +158,7 @@ pub(super) fn fork(plan: &UserExecPlan<'_>) -> io::Result<Pid> {
     }
 }
 
-/// The child.
+/// Runs in the child until exec.
 fn run(plan: &UserExecPlan<'_>) -> ! {
     let start = prepare(plan).and_then(|()| match plan.privileged {
         true => {
@@ -170,7 +170,7 @@ fn run(plan: &UserExecPlan<'_>) -> ! {
         }
         false => Ok(()),
     });
-    // SAFETY: system calls on what the parent laid out.
+    // SAFETY: system calls on data that the parent has prepared.
     unsafe {
         let (stage, errno) = match start {
             Err(failure) => failure,
@@ -193,7 +193,7 @@ fn check(result: c_int, stage: SetupStep) -> Result<(), (SetupStep, c_int)> {
     }
 }
 
-/// In the child: session, descriptors, signals, mask.
+/// Prepares the child: session, descriptors, signals, mask.
 fn prepare(plan: &UserExecPlan<'_>) -> Result<(), (SetupStep, c_int)> {
     // SAFETY: system calls on numbers; the descriptors are open, since the child has a copy of all.
     unsafe {

@@ -36,7 +36,7 @@ use wireup_sys::spawn::{Child, wait};
 /// Interval between checks of a helper that has not answered, and the time that a helper may take to end. An order takes a fork at most.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Where steps and launchers come from.
+/// Starts steps and launchers, through the privileged helper or by itself.
 #[derive(Debug)]
 pub struct StepSpawner {
     program: PathBuf,
@@ -52,11 +52,11 @@ pub struct StepSpawner {
 struct PrivilegedHelper {
     child: Child,
     socket: UnixStream,
-    /// It has made one: the program can.
+    /// Whether the helper has started a process: the program works.
     proven: bool,
 }
 
-/// How a process that was started is signalled: by itself or through the helper.
+/// Signals a started process, directly or through the helper.
 #[derive(Clone, Debug)]
 pub struct SignalHandle(Option<(Arc<StepSpawner>, u64)>);
 
@@ -64,16 +64,16 @@ pub struct SignalHandle(Option<(Arc<StepSpawner>, u64)>);
 #[derive(Debug)]
 pub struct SpawnedProcess {
     pub child: Child,
-    /// How to signal it.
+    /// Handle for signals to the process.
     pub signal_handle: SignalHandle,
-    /// Its pipe for an exec failure, if it has not been executed yet.
+    /// Pipe for an exec failure, if exec is not complete.
     pub exec_report: Option<ExecReport>,
 }
 
-/// What a launcher gets.
+/// Arguments, variables and descriptors of a launcher.
 #[derive(Debug)]
 pub struct LauncherSpec {
-    /// What the process list shows of its job.
+    /// Command line that the process list shows for the job.
     pub shown: Vec<OsString>,
     /// Variables beyond a minimal environment of the user; they count more.
     pub variables: Vec<(OsString, OsString)>,
@@ -93,7 +93,7 @@ impl StepSpawner {
         }
     }
 
-    /// From now on the helper checks requests: the agent is about to give up its rights.
+    /// Makes the helper check requests from now on: the agent is about to give up its rights.
     ///
     /// # Errors
     /// When there is no helper, or the process cannot be started that knows accounts.
@@ -116,7 +116,7 @@ impl StepSpawner {
         self.separated.get().is_some()
     }
 
-    /// The helper's process, where its end is the agent's.
+    /// Returns the helper's process, where its end is the agent's.
     ///
     /// # Errors
     /// When there is none, or no descriptor is left.
@@ -145,13 +145,13 @@ impl StepSpawner {
     ) -> Result<(SpawnedProcess, OwnedFd), SpawnError> {
         let failed = |what, error| SpawnError::new(user, &self.program, what, error);
         let pipe = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed("a pipe", errno.into()))?;
-        let (log, says) = pipe;
+        let (log, messages) = pipe;
         let order = HelperRequest::Step {
             owner: self.owner(user),
             environment: environment(user, credential(user)),
         };
         let caller = caller.map(AsFd::as_fd);
-        let descriptors: Vec<_> = [link.as_fd(), says.as_fd()]
+        let descriptors: Vec<_> = [link.as_fd(), messages.as_fd()]
             .into_iter()
             .chain(caller)
             .collect();
@@ -161,7 +161,7 @@ impl StepSpawner {
             Err(error) => debug!("no helper starts a step: {error}"),
         }
         drop(descriptors);
-        let program = wireup(&self.program, "step", link, says);
+        let program = wireup(&self.program, "step", link, messages);
         let mut program = program.map_err(|error| failed("its descriptors", error))?;
         program.variables.extend(credential(user));
         let (child, exec_report) = begin(user, program)?;
@@ -194,10 +194,10 @@ impl StepSpawner {
             .map_err(|error| SpawnError::new(user, &self.program, "its helper", error))
     }
 
-    /// The files of the certificate, as far as they are there.
+    /// Returns the files of the certificate that exist.
     ///
     /// # Errors
-    /// The helper's, also that there is none.
+    /// The helper's error, also that there is no helper.
     pub fn credentials(&self) -> io::Result<Vec<Option<File>>> {
         let (there, files) = match self.call_helper(&HelperRequest::Credentials, &[])? {
             (HelperReply::Files { presence: there }, files) => (there, files),
@@ -295,7 +295,8 @@ impl SignalHandle {
     }
 }
 
-/// The credential of Slingshot with which the batch system has started this agent. It is for the agent's own user.
+/// Returns the credential of Slingshot with which the batch system has started this agent. It is for the agent's own
+/// user.
 fn credential(user: &User) -> Vec<(OsString, OsString)> {
     let own = user.uid == rustix::process::geteuid().as_raw();
     let found = NAMES.into_iter().filter(|_| own);
@@ -304,7 +305,7 @@ fn credential(user: &User) -> Vec<(OsString, OsString)> {
         .collect()
 }
 
-/// As the agent's own user: it can become anybody whom the agent can become.
+/// Returns the agent's own user, who can become every user that the agent can become.
 fn myself() -> io::Result<User> {
     let groups = rustix::process::getgroups()?;
     Ok(User {
@@ -405,7 +406,7 @@ pub(super) fn await_answer(
     let interval = Timespec::try_from(interval).map_err(io::Error::other)?;
     let mut ready = [PollFd::new(socket, PollFlags::IN)];
     while retry_on_intr(|| poll(&mut ready, Some(&interval)))? == 0 {
-        // The system says so of a child, whatever of /proc is hidden. An end closes the socket.
+        // The system reports this for a child, even if /proc is hidden. An end closes the socket.
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         if let Ok(Some(_)) = waitid(WaitId::PidFd(helper.pidfd.as_fd()), options) {
             let pid = helper.pid.as_raw_nonzero();

@@ -1,4 +1,4 @@
-//! What is judged by all hosts together. Where they should be equal, those that differ from most of them are named.
+//! Checks of all hosts together. Where hosts should be equal, those that differ from most of them are reported.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ pub(super) fn agent(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     CheckResult::problem(problem.clone())
 }
 
-/// So many times the latency of the median pair is slow, of several pairs.
+/// Factor of the median pair's latency from which a pair counts as slow.
 const SLOW: f64 = 5.0;
 
 pub(super) fn ping_pong(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
@@ -62,7 +62,7 @@ pub(super) fn agent_version(hosts: &[DoctorHost], own: usize) -> Option<CheckRes
     ))
 }
 
-/// An agent that was not reached has been reported.
+/// Checks the answers of hosts. An agent that was not reached is reported by another check.
 pub(super) fn answer(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     let host = &hosts[own];
     let problem = host.facts.as_ref().err()?;
@@ -120,7 +120,7 @@ pub(super) fn clock(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     CheckResult::problem(format!("its clock is {size} {which} that of this host"))
 }
 
-/// The addresses of a host that others can mean.
+/// Returns the addresses by which others can reach a host.
 fn addresses(host: &HostFacts) -> impl Iterator<Item = IpAddr> + '_ {
     let interfaces = host.network.interfaces.iter();
     interfaces.flat_map(|it| it.addresses.iter().copied())
@@ -139,7 +139,7 @@ pub(super) fn names(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
         let wrong = |at: &&IpAddr| at.is_loopback() || !addresses(known).any(|own| own == **at);
         let wrong = found.iter().find(wrong)?;
         CheckResult::problem(format!(
-            "{} stands for {wrong}, which is no address of that host",
+            "{} resolves to {wrong}, which is not an address of that host",
             other.name
         ))
     })
@@ -260,8 +260,8 @@ pub(super) fn libpmix_version(hosts: &[DoctorHost], own: usize) -> Option<CheckR
     CheckResult::warning(format!("libpmix {this}, on the others {most}"))
 }
 
-/// What one host has and what most of the others have, if these differ. Of two that are equally frequent, the first
-/// host's is regarded as the usual one. Hosts for which it is not known do not count.
+/// Returns the value of one host and the value that most of the others have, if these differ. Of two equally frequent
+/// values, the first host's is regarded as the usual one. Hosts without a known value do not count.
 fn odd<T: PartialEq>(
     hosts: &[DoctorHost],
     own_index: usize,

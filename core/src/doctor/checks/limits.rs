@@ -4,7 +4,7 @@ use crate::doctor::facts::{DeviceNodeKind, HostFacts};
 use crate::doctor::report::size;
 use crate::doctor::{CheckResult, LaunchNeeds};
 
-/// What libraries of fast networks register before the first message.
+/// Bytes that libraries of fast networks register before the first message.
 const LOCKED: u64 = 64 << 20;
 /// Files of a process before it has connections: libraries, pipes, shared memory.
 const FILES: u64 = 64;
@@ -28,7 +28,7 @@ pub(super) fn memlock(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> 
     ))
 }
 
-/// A rank may have a connection to each other one.
+/// Checks the limit of open files. A rank may have a connection to each other one.
 pub(super) fn nofile(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     let limit = *host.limits.get("nofile")?;
     let wanted = FILES + needs.ranks_everywhere(host);

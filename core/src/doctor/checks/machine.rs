@@ -12,7 +12,7 @@ const SHM: u64 = 32 << 20;
 const RANK: u64 = 32 << 20;
 /// Free space for sockets, staged files and session directories.
 const TMP: u64 = 16 << 20;
-/// Files in it.
+/// Minimum number of free files in the temporary directory.
 const TMP_FILES: u64 = 256;
 /// A path of a Unix socket has 107 bytes, of which Open MPI and libpmix use up to this many below the directory.
 const TMP_PATH: usize = 107 - 60;
@@ -140,7 +140,7 @@ pub(super) fn cpus(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult>
     ))
 }
 
-/// A load of one more than half of the processors is other work that ranks wait for.
+/// Checks the load: if it exceeds half of the processors, ranks wait for other work.
 pub(super) fn load(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let half = f64::from(host.cpus.online) / 2.0;
     (host.cpus.online > 0 && host.cpus.load > half + 1.0).then_some(())?;
@@ -266,7 +266,7 @@ pub(super) fn no_exec(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> 
     CheckResult::warning(format!("no program can be executed from {}", host.tmp.path))
 }
 
-/// Some MPIs and most programs keep files there; none needs it to start.
+/// Checks the home directory. Some MPIs and most programs keep files there; none needs it to start.
 pub(super) fn home(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let problem = host.home.problem.as_ref()?;
     CheckResult::warning(format!("the home directory {}: {problem}", host.home.path))

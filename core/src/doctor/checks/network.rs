@@ -55,7 +55,7 @@ pub(super) fn interface_variables(host: &HostFacts, _: &LaunchNeeds) -> Option<C
     });
     let (name, wrong) = wrong?;
     CheckResult::problem(format!(
-        "{name} names {wrong:?}, which is no interface here"
+        "{name} names {wrong:?}, which is not an interface of this host"
     ))
 }
 
@@ -71,7 +71,7 @@ pub(super) fn own_name(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckRes
     let loopback = !addresses.is_empty() && addresses.iter().all(IpAddr::is_loopback);
     (needs.hosts > 1 && loopback).then_some(())?;
     CheckResult::warning(format!(
-        "its own name {} stands for the loopback; an MPI that gives it to others is not found",
+        "its own name {} resolves to the loopback; other hosts cannot reach an MPI that publishes it",
         host.name
     ))
 }

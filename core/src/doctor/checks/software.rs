@@ -28,7 +28,7 @@ pub(super) fn parts(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
 pub(super) fn image_runtime(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let program = host.image.as_ref()?.no_runtime.as_ref()?;
     CheckResult::problem(format!(
-        "there is no {program} in PATH to make the container"
+        "{program} not found in PATH; the container needs it"
     ))
 }
 
@@ -46,7 +46,8 @@ pub(super) fn libraries(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult
     ))
 }
 
-/// What the program needs is a problem when it is missing; of a program that is not known it may be.
+/// Checks libpmix. A missing library is a problem if the program needs it, and a warning if the program's needs are
+/// unknown.
 pub(super) fn libpmix(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let problem = host.pmix.problem.as_ref()?;
     match wants(host.program.as_ref()) {

@@ -180,7 +180,7 @@ const OF_ONE: &[Case] = &[
     ("own-name", Problem, "has no address: unknown", |it| {
         it.network.own_problem = Some("unknown".into())
     }),
-    ("own-name", Warning, "stands for the loopback", |it| {
+    ("own-name", Warning, "resolves to the loopback", |it| {
         it.network.own_addresses = vec![Ipv4Addr::new(127, 0, 1, 1).into()];
     }),
     ("loopback", Problem, "over the loopback: refused", |it| {
@@ -475,7 +475,7 @@ const OF_ALL: &[CaseOfAll] = &[
     ("names", Problem, "no address for n2: unknown", |it| {
         it.seen[0].forward = Err("unknown".into())
     }),
-    ("names", Problem, "n2 stands for 10.0.0.9", |it| {
+    ("names", Problem, "n2 resolves to 10.0.0.9", |it| {
         it.seen[0].forward = Ok(vec![address(8)])
     }),
     ("names-back", Warning, "10.0.0.3 of n2 has no name", |it| {

@@ -16,7 +16,7 @@ use super::{
     FileLine, HOSTS_MAX, HostEntry, HostsError, HostsProblem, addresses, entries_of, names, number,
 };
 
-/// What other launchers call the slots of a host.
+/// Keywords of other launchers for the slots of a host.
 const SLOTS: [&str; 5] = ["slots", "cpu", "cpus", "count", "ncpus"];
 /// Keywords for the maximum number of ranks on a host.
 const MOST: [&str; 4] = ["max_slots", "max-slots", "cpu_max", "cpus_max"];
@@ -105,7 +105,7 @@ fn hosts_of(line: &str) -> Result<Vec<HostEntry>, HostsProblem> {
     Ok(hosts)
 }
 
-/// Open MPI allows blanks around a `=`.
+/// Removes blanks around a `=`, which Open MPI allows.
 fn joined(line: &str) -> String {
     let mut parts = line.split('=').map(str::trim);
     let mut joined = parts.next().unwrap_or_default().to_owned();

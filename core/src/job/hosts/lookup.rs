@@ -1,12 +1,12 @@
-//! Hosts that are looked up when a launch begins, in place of a list.
+//! Hosts that are looked up at the start of a launch, in place of a list.
 //!
 //! ```text
-//! dns:NAME[:SLOTS]       those that a name of DNS stands for
-//! etcd:LABELS[:SLOTS]    those that agents have registered
+//! dns:NAME[:SLOTS]       hosts of a DNS name
+//! etcd:LABELS[:SLOTS]    hosts that agents have registered
 //! ```
-//! Rule: a host has the name that is the identity of its agent. An SRV record has a name for each host, of which the first
-//! label is the host's own; an address record has none, so the address is the name. Source: RFC 2782; what a headless
-//! service of Kubernetes has, from its DNS specification, section 2.4.
+//! Rule: the name of a host is the identity of its agent. An SRV record has a name for each host, of which the first
+//! label is the host's own. An address record has none, so the address is the name. Source: RFC 2782; the records of a
+//! headless service of Kubernetes, from its DNS specification, section 2.4.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -20,19 +20,19 @@ use super::{HostList, HostsProblem, PORT, check_name, number};
 /// The service of agents, as SRV records name it: `_wireup._tcp.NAME`.
 pub const SERVICE: &str = "_wireup._tcp";
 
-/// One `--hosts`.
+/// Value of one `--hosts` option.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HostSource {
     List(HostList),
     Lookup(HostLookup),
 }
 
-/// Hosts that are looked up.
+/// Source of hosts in place of a list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HostLookup {
-    /// All that a name of DNS stands for, each with this number of slots.
+    /// Hosts of a DNS name, each with this number of slots.
     Dns { name: String, slots: Option<u32> },
-    /// Those with all of these labels.
+    /// Hosts that have all of these labels.
     Registered(EtcdHostSpec),
 }
 
@@ -48,7 +48,7 @@ impl FromStr for HostSource {
 }
 
 impl HostLookup {
-    /// The lookup that a text asks for; none if it is a list: `dns:4` is a host with four slots.
+    /// Parses the lookup of a text; `None` if the text is a list: `dns:4` is a host with four slots.
     ///
     /// # Errors
     /// [`HostsProblem`]
@@ -79,7 +79,7 @@ impl HostLookup {
         }))
     }
 
-    /// The slots of each host, if they are known before the lookup.
+    /// Returns the slots of each host, if known before the lookup.
     pub fn slots(&self) -> Option<u32> {
         match self {
             Self::Dns { slots, .. } => *slots,
@@ -101,7 +101,7 @@ impl fmt::Display for HostLookup {
     }
 }
 
-/// How many hosts a launch of `ranks` ranks needs; 1 if that is not known.
+/// Returns the number of hosts that a launch of `ranks` ranks needs; 1 if it is unknown.
 pub fn needed(ranks: Option<u32>, slots: Option<u32>, ppn: Option<u32>) -> u32 {
     let each = match (slots, ppn) {
         (Some(slots), Some(ppn)) => Some(slots.min(ppn)),
@@ -117,13 +117,14 @@ pub fn needed(ranks: Option<u32>, slots: Option<u32>, ppn: Option<u32>) -> u32 {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FoundHost {
     pub name: String,
-    /// As in [`super::HostSpec`].
+    /// Address of the agent, as in [`super::HostSpec`].
     pub address: String,
     pub slots: Option<u32>,
 }
 
 impl FoundHost {
-    /// The hosts of addresses alone. Of a name with addresses of both families one counts: each host has one of either.
+    /// Creates hosts from addresses alone. Of a name with addresses of both families only one family counts, since each
+    /// host has one address of either.
     pub fn from_addresses(addresses: &[IpAddr], slots: Option<u32>) -> Vec<Self> {
         let any4 = addresses.iter().any(IpAddr::is_ipv4);
         let chosen = addresses.iter().filter(|at| at.is_ipv4() == any4);
@@ -135,7 +136,7 @@ impl FoundHost {
         in_order(chosen.map(host).collect())
     }
 
-    /// The hosts of names of SRV records with their addresses.
+    /// Creates hosts from the names of SRV records with their addresses.
     pub fn from_targets(targets: &[(String, SocketAddr)], slots: Option<u32>) -> Vec<Self> {
         let label = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
         let labels: HashSet<String> = targets.iter().map(|(name, _)| label(name)).collect();
@@ -152,7 +153,7 @@ impl FoundHost {
         in_order(targets.iter().map(host).collect())
     }
 
-    /// The hosts of these registrations that are meant.
+    /// Returns the hosts of these registrations that have the labels.
     pub fn from_registrations(all: Vec<HostRegistration>, wanted: &EtcdHostSpec) -> Vec<Self> {
         let meant = all
             .into_iter()
@@ -167,7 +168,7 @@ impl FoundHost {
 }
 
 impl fmt::Display for FoundHost {
-    /// As `--hosts` takes it.
+    /// Writes the host in the form that `--hosts` takes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name.contains(':') {
             true => write!(f, "[{}]", self.name)?,
@@ -180,7 +181,7 @@ impl fmt::Display for FoundHost {
     }
 }
 
-/// Each host once, in an order that is the same at each lookup: servers change theirs.
+/// Returns each host once, in the same order at each lookup: servers change theirs.
 pub fn in_order(mut hosts: Vec<FoundHost>) -> Vec<FoundHost> {
     hosts.sort_by(|one, other| {
         let by_name = match (one.name.parse::<IpAddr>(), other.name.parse::<IpAddr>()) {
@@ -193,7 +194,7 @@ pub fn in_order(mut hosts: Vec<FoundHost>) -> Vec<FoundHost> {
     hosts
 }
 
-/// `n2` before `n10`.
+/// Compares names by their trailing numbers: `n2` is before `n10`.
 fn by_numbers(one: &str, other: &str) -> Ordering {
     let split = |text: &str| {
         let start = text.trim_end_matches(|c: char| c.is_ascii_digit()).len();

@@ -4,11 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use super::{HERE, HOSTS_MAX, HostEntry, HostSpec, HostsProblem, SLOTS_MAX, is_name_of_here};
 
-/// The hosts of all entries, each once, in the order in which they were first named; slots of one
-/// host add up.
+/// Merges the hosts of all entries: each host once, in the order in which they were first named; slots of one host add
+/// up.
 ///
-/// A name alone gives no number of slots, as on most command lines. If one is repeated, as batch
-/// systems do it, every name alone counts for one slot.
+/// A name alone has no number of slots, as on most command lines. If a name is repeated, as in lists of batch systems,
+/// every name alone counts for one slot.
 ///
 /// # Errors
 /// [`HostsProblem`] when entries contradict each other, or there is none.
@@ -57,9 +57,9 @@ pub fn merge(entries: Vec<HostEntry>) -> Result<Vec<HostSpec>, HostsProblem> {
     Ok(hosts)
 }
 
-/// Gives this machine the name of its agent where it is called `localhost` or the like, which means
-/// another machine on each of them. `own` is that name, and the agent's address if that is known. A
-/// list of this machine alone stays unless `alone`.
+/// Replaces `localhost` and similar names, which mean another machine on each host, by the name of this machine's
+/// agent. `own` is that name, with the agent's address if known. A list of this machine alone is unchanged unless
+/// `must_rename_single`.
 pub fn name_here(
     entries: &mut [HostEntry],
     must_rename_single: bool,
@@ -81,7 +81,8 @@ pub fn name_here(
     }
 }
 
-/// Calls this machine `localhost` in a list of this machine alone; `is_own` says whether a name or an address is its own.
+/// Renames this machine to `localhost` in a list of this machine alone; `is_own` tests whether a name or an address is
+/// its own.
 pub fn call_localhost(entries: &mut [HostEntry], is_own: impl Fn(&str) -> bool) {
     let is_here = |entry: &HostEntry| {
         entry.address.is_none() && (is_name_of_here(&entry.name) || is_own(&entry.name))

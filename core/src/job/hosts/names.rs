@@ -1,4 +1,4 @@
-//! Many names in one word: `node[01-16,20]`, written and read.
+//! Reads and writes several names in one word: `node[01-16,20]`.
 
 use std::net::Ipv6Addr;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub(super) fn outside(text: &str, wanted: char) -> Vec<usize> {
     places
 }
 
-/// The words of a list: commas between brackets belong to them.
+/// Splits a list into words: commas between brackets belong to a word.
 pub(in crate::job) fn split(text: &str) -> Result<impl Iterator<Item = &str>, HostsProblem> {
     let opened = text.matches('[').count();
     if opened != text.matches(']').count() {
@@ -37,14 +37,14 @@ pub(in crate::job) fn split(text: &str) -> Result<impl Iterator<Item = &str>, Ho
     Ok(words.filter(|word| !word.is_empty()))
 }
 
-/// An IPv6 address in brackets, and nothing else.
+/// Parses an IPv6 address in brackets; `None` for any other text.
 pub(super) fn ipv6(text: &str) -> Option<Ipv6Addr> {
     let inner = text.strip_prefix('[')?.strip_suffix(']')?;
     inner.parse().ok()
 }
 
-/// All that a word with ranges stands for, the last range counting fastest. `None` when it is none,
-/// or stands for more than [`HOSTS_MAX`].
+/// Expands a word with ranges, the last range counting fastest. `None` when it is invalid, or has more than
+/// [`HOSTS_MAX`] names.
 pub(super) fn expand(word: &str) -> Option<Vec<String>> {
     let mut expanded = vec![String::new()];
     let mut rest = word;
@@ -70,7 +70,7 @@ pub(super) fn expand(word: &str) -> Option<Vec<String>> {
     Some(expanded)
 }
 
-/// `01-16,20` in full; as many digits as the first of a range has, if that begins with a zero.
+/// Expands `01-16,20`; a range whose first number starts with a zero keeps its number of digits.
 fn numbers(list: &str) -> Option<Vec<String>> {
     let number = |text: &str| {
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -111,7 +111,7 @@ pub fn compress<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
 /// Names that differ in one number.
 struct HostNameGroup {
     first: String,
-    /// Where the number is in the first name, once there are two names.
+    /// Position of the number in the first name, once there are two names.
     number: Option<Range<usize>>,
     /// First and last number of each run, as written.
     runs: Vec<(String, String)>,
@@ -180,14 +180,14 @@ impl HostNameGroup {
     }
 }
 
-/// A number that can be written back as it was read.
+/// Whether a text is a number that is written back unchanged.
 fn is_number(text: &str) -> bool {
     !text.is_empty()
         && text.bytes().all(|byte| byte.is_ascii_digit())
         && text.parse::<u32>().is_ok()
 }
 
-/// Where the number is in `one` that alone makes it differ from `other`.
+/// Returns the position of the only number in `one` that differs in `other`.
 fn number_that_differs(one: &str, other: &str) -> Option<Range<usize>> {
     let same = |pair: &(u8, u8)| pair.0 == pair.1;
     let digit = |byte: &u8| byte.is_ascii_digit();

@@ -1,4 +1,4 @@
-//! Hosts that their agents register, with labels by which launches pick them; no I/O.
+//! Hosts that their agents register, with labels by which launches choose them; no I/O.
 //!
 //! ```text
 //! --register etcd:LABELS[:SLOTS]    --hosts etcd:LABELS[:SLOTS]
@@ -6,9 +6,9 @@
 //! ```
 //! A registration is a key with the host's name, which exists as long as a lease of its agent does.
 //!
-//! Rule: a write that timed out is undecided: it may have been applied, be applied later, or never. So a registration is
-//! written only if the key is as it was read, under a lease whose number the agent has chosen itself: whichever of its
-//! attempts are applied, and however late, the key is the same, or goes with the lease.
+//! Rule: a write that timed out is undecided: it may have been applied, be applied later, or never. So a registration
+//! is written only if the key is as it was read, under a lease whose number the agent has chosen itself. Whichever of
+//! its attempts are applied, and however late, the key is the same, or ends with the lease.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,14 +18,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{HostsProblem, number};
 
-/// What a label is written with, besides letters and digits.
+/// Characters of a label, besides letters and digits.
 const MARKS: [char; 4] = ['-', '.', '_', '/'];
 
 /// Labels of a host, or those by which hosts are picked.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct HostLabels(BTreeMap<String, String>);
 
-/// What stands behind `etcd:`. Of an agent: how its host is registered; of a launch: which hosts it takes.
+/// Text behind `etcd:`. For an agent: the registration of its host; for a launch: the choice of its hosts.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct EtcdHostSpec {
     pub labels: HostLabels,
@@ -34,7 +34,8 @@ pub struct EtcdHostSpec {
 }
 
 impl EtcdHostSpec {
-    /// None if the text does not begin with `etcd:`, or is a host of that name with slots: `etcd:4`.
+    /// Parses `etcd:LABELS[:SLOTS]`; `None` if the text does not begin with `etcd:`, or is a host of that name with
+    /// slots: `etcd:4`.
     ///
     /// # Errors
     /// [`HostsProblem`]
@@ -109,7 +110,7 @@ impl FromStr for HostLabels {
 }
 
 impl HostLabels {
-    /// Whether a host with these labels has all that are `wanted`. A key without a value stands for any value.
+    /// Whether a host with these labels has all that are `wanted`. A wanted key without a value matches any value.
     pub fn have(&self, wanted: &Self) -> bool {
         let has = |(key, value): (&String, &String)| match self.0.get(key) {
             Some(own) => value.is_empty() || own == value,
@@ -136,27 +137,27 @@ impl fmt::Display for HostLabels {
     }
 }
 
-/// What an agent registers, as JSON. Fields that a later version adds are ignored.
+/// Registration of an agent's host, as JSON. Fields that a later version adds are ignored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostRegistration {
     /// The host's name, which is in its agent's certificate.
     pub name: String,
-    /// Where its agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
+    /// Address at which the agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
     pub address: String,
     pub slots: u32,
     pub labels: HostLabels,
 }
 
-/// A key of the registry, as it was read.
+/// Key of the registry at the time of a read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RegisteredKey {
-    /// Of the key's last change.
+    /// Revision of the key's last change.
     pub revision: i64,
     pub lease: i64,
     pub value: Vec<u8>,
 }
 
-/// What the agent whose registration it is does about a key.
+/// Action of an agent for the key of its own registration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RegistrationAction {
     /// The key is as it should be.
@@ -167,8 +168,9 @@ pub enum RegistrationAction {
     Taken { address: String },
 }
 
-/// What an agent does that registers with this lease. The agent that has registered a host keeps it as long as it lives, so
-/// that two agents with one name do not take turns. One at the same address was a predecessor of this agent.
+/// Returns the action of an agent that registers with this lease. The agent that has registered a host keeps it as long
+/// as it lives, so that two agents with one name do not alternate. An agent at the same address was a predecessor of
+/// this one.
 pub fn claim(
     registration: &HostRegistration,
     lease: i64,

@@ -186,18 +186,18 @@ fn ranges_stand_for_many_names_and_addresses() {
 fn what_is_no_host_is_named_with_the_remedy() {
     for (text, words) in [
         ("", "no host is named"),
-        ("n1:x", "\"x\" is no number of slots"),
-        ("n1:", "\"\" is no number of slots"),
-        ("n1:4:5", "\"4:5\" is no number of slots"),
+        ("n1:x", "slots \"x\" is not a number"),
+        ("n1:", "slots \"\" is not a number"),
+        ("n1:4:5", "slots \"4:5\" is not a number"),
         ("n1:7437", "write NAME@HOST:7437 for a port"),
-        ("n1:-1", "\"-1\" is no number of slots"),
-        ("-n1", "\"-n1\" is no host name"),
-        ("a b", "\"a b\" is no host name"),
-        ("n1@", "\"\" is no address"),
-        ("n1@h:0", "\"h:0\" is no address"),
-        ("n1@h:70000", "\"h:70000\" is no address"),
-        ("n1@[fd00::1]9", "is no address"),
-        ("n1@a,n1@b", "n1 is said to be at a:7437 and at b:7437"),
+        ("n1:-1", "slots \"-1\" is not a number"),
+        ("-n1", "name \"-n1\"; use"),
+        ("a b", "name \"a b\"; use"),
+        ("n1@", "address \"\"; write"),
+        ("n1@h:0", "address \"h:0\"; write"),
+        ("n1@h:70000", "address \"h:70000\"; write"),
+        ("n1@[fd00::1]9", "]9\"; write"),
+        ("n1@a,n1@b", "n1 has two addresses, a:7437 and b:7437"),
         ("n1@a,n2@a", "n1 and n2 both have the address a:7437"),
     ] {
         let error = list(text).unwrap_err();
@@ -255,10 +255,13 @@ fn the_wrong_line_of_a_file_is_named() {
         ),
         ("n1 4", "hosts:1: \"4\" is not known here"),
         ("n1,n2", "hosts:1: \",n2\" is not known here"),
-        ("n1\nn2:x", "hosts:2: \"n2:x\": \"x\" is no number of slots"),
+        (
+            "n1\nn2:x",
+            "hosts:2: invalid host \"n2:x\": slots \"x\" is not a number",
+        ),
         (
             "n1 slots=-3",
-            "hosts:1: \"slots=-3\": \"-3\" is no number of slots",
+            "hosts:1: invalid host \"slots=-3\": slots \"-3\" is not a number",
         ),
         (
             "n[1-2] address=x",
@@ -274,7 +277,7 @@ fn the_wrong_line_of_a_file_is_named() {
         assert!(error.starts_with(words), "{text}: {error}");
     }
     let error = file::parse(Path::new("h"), b"a\n\xff\xfe").unwrap_err();
-    assert!(error.to_string().starts_with("h:2: this is no text"));
+    assert!(error.to_string().starts_with("h:2: not valid UTF-8"));
 }
 
 #[test]

@@ -71,30 +71,30 @@ fn what_is_wrong_is_named_with_its_line() {
         let error = read(text).unwrap_err();
         assert!(error.contains(needed), "{text:?}: {error}");
     };
-    wrong("# nothing\n\n", "has no rank");
+    wrong("# nothing\n\n", "no rank in the file");
     wrong(
         "rank 0=a slot=0\nrank 0=b slot=1\n",
         "line 2: rank 0 has a line before",
     );
     wrong("rank 0=a slot=0\nrank 2=b slot=1\n", "no line for rank 1");
     wrong("rank 0=a\n", "line 1: rank 0 has no cores");
-    wrong("rank 0=a slot=\n", "is no rank with its host");
-    wrong("rank 0 a slot=1\n", "is no rank with its host");
+    wrong("rank 0=a slot=\n", "invalid line");
+    wrong("rank 0 a slot=1\n", "invalid line");
     for list in ["x", "3-1", "0:", "1:x", "0-", "*", ":1", "99999", "0,,1"] {
         wrong(&format!("rank 0=a slot={list}\n"), "lists no cores");
     }
     wrong("n1\nn2*0\n", "line 2: ");
-    wrong("n_\u{e9}\n", "is no host name");
+    wrong("n_\u{e9}\n", "use letters, digits");
     wrong("n1*9999999999,n2\n", "line 1: ");
     let file = read("n1\nn2\n").unwrap();
     let few = file.runs(3, &["n1", "n2"], &[]).unwrap_err().to_string();
     assert!(
-        few.contains("has 2 ranks, and the programs have 3"),
+        few.contains("2 ranks in the file, and the programs have 3"),
         "{few}"
     );
     let other = file.runs(2, &["n1", "m"], &[]).unwrap_err().to_string();
     assert!(
-        other.contains("rank 1: n2 is none of the hosts of the launch (n1,m)"),
+        other.contains("rank 1: host n2 is not in the launch (n1,m)"),
         "{other}"
     );
 }

@@ -1,4 +1,4 @@
-//! Which CPUs ranks are to have.
+//! Binding of ranks to CPUs and memory, as the user specifies it.
 
 use std::fmt;
 
@@ -7,21 +7,22 @@ use serde::{Deserialize, Serialize};
 use crate::job::rankfile::RankfileCpus;
 use crate::topology::{CpuSet, ObjectType};
 
-/// What the ranks of a host are bound to.
+/// CPUs to which the ranks of a host are bound.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum BindTo {
-    /// They run where the system lets the launcher or its step run.
+    /// All CPUs of the launcher or its step; ranks are not bound.
     #[default]
     None,
     /// The part of the host in which they are mapped.
     Level(ObjectType),
-    /// These, each a rank's in turn; never empty.
+    /// CPU sets that the ranks get in turn; never empty.
     List(Vec<CpuSet>),
-    /// What a rankfile has for each rank of the job, whose numbers count these parts: cores or hardware threads.
+    /// CPUs from a rankfile for each rank of the job. The numbers in the file count parts of this type: cores or
+    /// hardware threads.
     Slots(ObjectType, Vec<Vec<RankfileCpus>>),
 }
 
-/// Where the ranks of a host are mapped.
+/// Parts of a host to which its ranks are mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum MapWithinHost {
     /// To one core after the other, or to hardware threads where these are bound to.
@@ -36,14 +37,14 @@ pub enum MapWithinHost {
 /// The memory of bound ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum MemBind {
-    /// As the system gives it: near the CPU that first uses it.
+    /// Policy of the system: memory near the CPU that first uses it.
     #[default]
     None,
     /// Only of the NUMA nodes that are near the rank's CPUs.
     Local,
-    /// Of the first of these as long as it has any.
+    /// The first of these NUMA nodes as long as it has memory.
     Prefer,
-    /// Of these in turn, page by page.
+    /// All of these NUMA nodes in turn, page by page.
     Interleave,
 }
 
@@ -55,7 +56,7 @@ pub struct BindingSpec {
     /// Cores of each rank, or hardware threads where these are bound to; at least 1.
     pub cpus_per_rank: u32,
     pub memory: MemBind,
-    /// Whether ranks are told of OpenMP threads for their CPUs.
+    /// Whether ranks get `OMP_NUM_THREADS` and places for their CPUs.
     pub openmp: bool,
     /// GPUs of each rank; nothing if none are given out.
     pub gpus_per_rank: Option<u32>,
@@ -78,7 +79,7 @@ impl Default for BindingSpec {
 }
 
 impl BindTo {
-    /// What ranks are bound to if nothing says it: the part over which they are mapped.
+    /// Returns the default binding for a mapping: the part over which ranks are mapped.
     pub fn implied(map: MapWithinHost, cpus_per_rank: u32) -> Self {
         match map {
             MapWithinHost::InOrder => Self::None,
@@ -97,7 +98,7 @@ impl BindingSpec {
         self.to != BindTo::None
     }
 
-    /// The option that asks for it, for messages.
+    /// Returns the option for this binding, for messages.
     pub fn option(&self) -> String {
         match &self.to {
             BindTo::None => "--gpus-per-rank".to_owned(),

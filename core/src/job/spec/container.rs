@@ -1,4 +1,4 @@
-//! What ranks run in.
+//! Container of the ranks, as the user specifies it.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::octets;
 
-/// Where an image is mounted whose user names no directory.
+/// Mount point of an image for which the user names no directory.
 pub const UENV_MOUNT: &str = "/user-environment";
 
-/// What the ranks of a launch run in, on every node.
+/// Images and container in which the ranks of a launch run, on every node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ContainerSpec {
     /// Images of software that are mounted for the ranks, in this order.
@@ -47,12 +47,12 @@ impl Runtime {
         Self::Podman,
     ];
 
-    /// The runtime of this name.
+    /// Returns the runtime of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.as_str() == name)
     }
 
-    /// As the option spells it.
+    /// Returns the name that the option uses.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Apptainer => "apptainer",
@@ -63,7 +63,7 @@ impl Runtime {
         }
     }
 
-    /// The program of it that is executed.
+    /// Returns the program of the runtime that is executed.
     pub fn program(self) -> &'static str {
         match self {
             Self::Charliecloud => "ch-run",
@@ -71,7 +71,7 @@ impl Runtime {
         }
     }
 
-    /// Whether it knows images by name.
+    /// Whether the runtime has images by name.
     pub fn has_images(self) -> bool {
         self == Self::Podman
     }
@@ -88,13 +88,13 @@ pub struct ImageSpec {
     /// A root directory, if it begins with a slash or a dot, else the name of an image.
     #[serde(with = "octets")]
     pub image: OsString,
-    /// What makes the container.
+    /// Runtime that creates the container.
     pub runtime: Runtime,
-    /// What of the host is mounted in it.
+    /// Files and directories of the host that are mounted in the container.
     pub mounts: Vec<BindMount>,
 }
 
-/// Why there is no [`ImageSpec`].
+/// Error in the choice of an image.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ImageError {
     #[error(
@@ -107,7 +107,8 @@ pub enum ImageError {
 }
 
 impl ImageSpec {
-    /// With the runtime that fits the image unless one is named: bubblewrap for a directory, podman for a name.
+    /// Creates the choice of an image, with the runtime that fits it unless one is named: bubblewrap for a directory,
+    /// podman for a name.
     ///
     /// # Errors
     /// [`ImageError`]
@@ -135,7 +136,7 @@ impl ImageSpec {
         })
     }
 
-    /// The root directory, if it is one; a relative path counts from where the launcher was started.
+    /// Returns the root directory, if the image is one; a relative path starts at the launcher's directory.
     pub fn directory(&self) -> Option<&Path> {
         let bytes = self.image.as_bytes();
         let directory = bytes.starts_with(b"/") || bytes.starts_with(b".");
@@ -146,10 +147,10 @@ impl ImageSpec {
 /// A directory or file of the host in a container.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct BindMount {
-    /// Absolute.
+    /// Absolute path on the host.
     #[serde(with = "octets")]
     pub source: PathBuf,
-    /// Absolute.
+    /// Absolute path in the container.
     #[serde(with = "octets")]
     pub target: PathBuf,
     pub read_only: bool,
@@ -163,7 +164,7 @@ pub struct BindMount {
 pub struct MountError;
 
 impl BindMount {
-    /// What the host has there, at the same place.
+    /// Mounts a path of the host at the same path of the container, writable.
     pub fn from_path(path: &Path) -> Self {
         Self {
             source: path.to_owned(),
@@ -177,7 +178,7 @@ impl BindMount {
         self.source == self.target
     }
 
-    /// Reads `SOURCE[:TARGET][:ro]`.
+    /// Reads a mount from `SOURCE[:TARGET][:ro]`.
     ///
     /// # Errors
     /// [`MountError`]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::octets;
 
-/// Where the credentials of Slingshot come from.
+/// Source of the fabric grant for Slingshot.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FabricSource {
     /// The environment of the launcher, and of each node: a scheduler has put them there.
@@ -22,11 +22,11 @@ pub enum FabricSource {
     Command(String),
 }
 
-/// What the user asked for (`--fabric`).
+/// Fabric settings of the user (`--fabric`).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FabricSpec {
     pub source: FabricSource,
-    /// File of the secret that the service wants.
+    /// File of the token for the service.
     #[serde(with = "octets")]
     pub token: Option<PathBuf>,
     /// File of the authorities that vouch for the service, in PEM.

@@ -25,7 +25,7 @@ pub const STAR_LIMIT: u32 = 32;
 /// Default number of children of a node in a larger launch.
 pub const TREE_WIDTH: u32 = 4;
 
-/// How the hosts of a launch reach each other.
+/// Connections between the hosts of a launch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AgentTreeSpec {
     /// Up to this many hosts are all contacted by the first.
@@ -37,29 +37,29 @@ pub struct AgentTreeSpec {
     pub agent: Option<PathBuf>,
     /// Agents of this launch alone, instead of those that run on the hosts.
     pub starter: Option<AgentLaunchCommand>,
-    /// What to do when hosts have other builds of a program or its MPI library.
+    /// Reaction to hosts that have other builds of a program or its MPI library.
     pub same_build: BuildMismatchPolicy,
 }
 
-/// How the agents of one launch are started on its hosts.
+/// Command that starts the agents of one launch on its hosts.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AgentLaunchCommand {
     /// The batch system, or the option that gives the command.
     pub name: String,
-    /// The words that come before those of the agent. In each, `{host}` is the name of the only host of a part,
-    /// `{hosts}` those of all its hosts with commas, `{count}` their number, and `{part}` the part's own number.
+    /// Command line in front of the agent's. In each word, `{host}` is the name of the only host of a part, `{hosts}`
+    /// those of all its hosts with commas, `{count}` their number, and `{part}` the part's own number.
     pub command: Vec<String>,
     /// All hosts, in parts: the command is executed once for each part, and starts agents on its hosts.
     pub parts: Vec<Vec<String>>,
     /// Variables that the command must not have.
     pub without: Vec<String>,
-    /// The command that prints the addresses of hosts, whose list is added to it, for those with a name that only the
-    /// batch system knows; empty if there is none. A line of its output has the words `NodeName=NAME NodeAddr=ADDRESS`.
+    /// Command that prints the addresses of hosts, to which their list is appended, for names that only the batch
+    /// system can resolve; empty if there is none. A line of its output has the words `NodeName=NAME NodeAddr=ADDRESS`.
     pub addresses: Vec<String>,
 }
 
 impl AgentLaunchCommand {
-    /// For hosts which the command reaches one by one if it has `{host}`, and otherwise all at once.
+    /// Creates a command that reaches hosts one by one if it has `{host}`, and otherwise all at once.
     pub fn new(name: &str, command: Vec<String>, hosts: Vec<String>) -> Self {
         let each = command.iter().any(|word| word.contains("{host}"));
         Self {
@@ -78,7 +78,7 @@ impl AgentLaunchCommand {
         self.parts.concat()
     }
 
-    /// The command for a part.
+    /// Returns the command for a part.
     pub fn command_for(&self, part: usize) -> Vec<String> {
         let hosts = self.parts.get(part).map(Vec::as_slice).unwrap_or_default();
         let only = hosts.first().map(String::as_str).unwrap_or_default();
@@ -97,7 +97,7 @@ impl AgentLaunchCommand {
 pub struct LayoutSpec {
     /// The nodes, in the order of their numbers; this machine when empty.
     pub hosts: Vec<HostSpec>,
-    /// How these reach each other.
+    /// Connections between the hosts.
     pub spread: AgentTreeSpec,
     /// Number of nodes this machine acts as; at least 1, and 1 if there are hosts.
     pub virtual_nodes: u32,
@@ -107,7 +107,7 @@ pub struct LayoutSpec {
     pub map_by: MapBy,
     /// Instead of all that: nodes and numbers of ranks, in the order of ranks.
     pub runs: Vec<(NodeId, u32)>,
-    /// Slots of this machine, where the user has said how many; else one for each usable core.
+    /// Slots of this machine, if the user set them; otherwise one for each usable core.
     pub slots: Option<u32>,
     /// Allow more ranks than slots.
     pub oversubscribe: bool,
@@ -141,7 +141,7 @@ impl Default for LayoutSpec {
 }
 
 impl LayoutSpec {
-    /// Number of nodes.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> u32 {
         match self.hosts.len() {
             0 => self.virtual_nodes,
@@ -149,7 +149,7 @@ impl LayoutSpec {
         }
     }
 
-    /// The nodes are other machines, each with an agent.
+    /// Whether the nodes are other machines, each with an agent.
     pub fn across_hosts(&self) -> bool {
         !self.hosts.is_empty()
     }

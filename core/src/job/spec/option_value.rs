@@ -31,7 +31,7 @@ pub enum OptionValueError {
     #[error("give NODE*RANKS with commas between them, nodes counted from 0")]
     Layout,
     #[error(
-        "the rankfile gives each rank its CPUs; leave the binding out, or give core or hwthread for what its numbers count, or none"
+        "the rankfile sets the CPUs of ranks; leave the binding out, or give core or hwthread, which its numbers count, or none"
     )]
     BindToOfRankfile,
 }
@@ -95,7 +95,7 @@ impl FromStr for BindTo {
     }
 }
 
-/// The CPUs of one rank: `3`, `0-3`, `0+2+4-5`.
+/// Parses the CPUs of one rank: `3`, `0-3`, `0+2+4-5`.
 fn cpus(text: &str) -> Option<CpuSet> {
     let mut all = CpuSet::default();
     for part in text.split('+') {
@@ -130,7 +130,7 @@ impl FromStr for MemBind {
 }
 
 impl BindTo {
-    /// The binding of a rankfile that has CPUs for each rank; `binding` is what their numbers count, if that is given.
+    /// Returns the binding of a rankfile that has CPUs for each rank; `binding` has the unit of their numbers, if set.
     ///
     /// # Errors
     /// [`OptionValueError::BindToOfRankfile`] for another binding.

@@ -1,4 +1,4 @@
-//! When and how a job ends.
+//! Timeouts, failure policy and exit policy of a job.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::exit_policy::ExitPolicy;
 
-/// When and how the job ends.
+/// Timeouts, failure policy and exit policy of a job.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TerminationSpec {
     /// The job is ended after this time.
     pub timeout: Option<Duration>,
-    /// Which code is the job's.
+    /// Policy that chooses the job's exit code.
     pub exit: ExitPolicy,
-    /// What follows from a failure.
+    /// Reaction to a failure.
     pub on_failure: FailurePolicy,
     /// A rank that fails ends the others. Never with [`FailurePolicy::Continue`].
     pub kill_on_bad_exit: bool,
@@ -21,30 +21,29 @@ pub struct TerminationSpec {
     pub grace: Duration,
     /// A program that loads an MPI and does not use the offered interface fails the job.
     pub strict_pmi: bool,
-    /// How long a fence may take from its first arrival.
+    /// Timeout of a fence, from its first arrival.
     pub fence: FenceTimeoutSpec,
-    /// How long it may take until all processes of a spawn have been started.
+    /// Timeout for the start of all processes of a spawn.
     pub spawn: Option<Duration>,
     /// The effect of the end of a parent's job on spawned jobs.
     pub children: ChildJobPolicy,
-    /// Another process may come to speak for a rank, with PMI. Never with [`FailurePolicy::Continue`].
+    /// Whether another process may speak for a rank, with PMI. Never set with [`FailurePolicy::Continue`].
     pub restartable: bool,
 }
 
-/// What follows from the loss of a rank or of a host.
+/// Reaction to the loss of a rank or host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum FailurePolicy {
-    /// The launch ends.
     #[default]
     Abort,
-    /// The others go on; whatever they do together completes without the dead.
+    /// The other ranks continue; collectives complete without the dead ones.
     Continue,
-    /// The launch ends, and asks to be run again.
+    /// The launch ends, and requests to be requeued.
     Requeue,
 }
 
 impl FailurePolicy {
-    /// As the option spells it.
+    /// Returns the name that the option uses.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Abort => "abort",
@@ -57,25 +56,25 @@ impl FailurePolicy {
 /// The effect of the end of a parent's job on spawned jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum ChildJobPolicy {
-    /// They have the time of grace to end, and then are ended.
+    /// Spawned jobs have the grace time to end, and are then terminated.
     #[default]
     EndWithParent,
     Independent,
 }
 
-/// How long a fence may take from its first arrival.
+/// Timeout of a fence, from its first arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum FenceTimeoutSpec {
-    /// [`FENCE_TIMEOUT`], if a rank or node is missing that should have come soon, or never comes;
-    /// ranks that may be busy with their own work are waited for.
+    /// Timeout of [`FENCE_TIMEOUT`] if a rank or node is missing that should have arrived, or never will. Ranks that
+    /// may be busy with their own work are waited for.
     #[default]
     Sensible,
-    /// So long, whatever the others do.
+    /// Fixed timeout, independent of the missing ranks.
     After(Duration),
     Unlimited,
 }
 
-/// How long a fence may take unless the user chooses.
+/// Default of a fence's timeout.
 pub const FENCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time between SIGTERM and SIGKILL unless the user chooses. MPI libraries that catch SIGTERM need

@@ -1,7 +1,7 @@
-//! From a stream of bytes to frames, with few copies.
+//! Splits a stream of bytes into frames, with few copies.
 //!
-//! Short frames are read many at a time into one buffer. A long one of which only the beginning has
-//! come gets its own buffer, into which the rest is read.
+//! Short frames are read many at a time into one buffer. A long frame that is incomplete gets its own buffer, into
+//! which the rest is read.
 
 use super::{Frame, FrameError, HEADER, Header};
 
@@ -15,15 +15,14 @@ const LONG: usize = 16 * 1024;
 #[derive(Debug, Default)]
 pub struct FrameReader {
     bytes: Vec<u8>,
-    /// Where the next frame begins.
+    /// Start of the next frame in the buffer.
     start: usize,
-    /// A frame that comes before those in `bytes`, as far as it is there.
+    /// Incomplete long frame that precedes those in `bytes`.
     long: Option<(Header, Vec<u8>)>,
 }
 
 impl FrameReader {
-    /// The buffer for the next read: it has room for some bytes, and at most this much should
-    /// be read.
+    /// Returns the buffer for the next read: it has room for some bytes, and at most this number should be read.
     pub fn room(&mut self) -> &mut Vec<u8> {
         self.tidy();
         match &mut self.long {
@@ -47,10 +46,10 @@ impl FrameReader {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole frame, if there is one.
+    /// Returns the next whole frame, if there is one.
     ///
     /// # Errors
-    /// [`FrameError`]; the stream cannot be read on.
+    /// [`FrameError`]; the stream cannot be read any more.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         if let Some((header, mut body)) = self.long.take() {
             if body.len() < header.body {

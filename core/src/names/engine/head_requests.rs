@@ -12,7 +12,7 @@ use crate::names::name_server_requests::{
 use crate::names::request::{NameRefusal, NameReply, NameRequest, NameRequester, Persistence};
 
 impl<T> NameEngine<T> {
-    /// A message of the rendezvous.
+    /// Handles a message of the name server.
     pub fn shared_said(&mut self, message: NameServerReply, cx: &mut NameContext<'_, T>) {
         let Some(head) = &mut self.at_head else {
             return;
@@ -33,7 +33,7 @@ impl<T> NameEngine<T> {
         }
     }
 
-    /// The rendezvous is lost, with all that was there.
+    /// Handles the loss of the name server, with its whole table.
     pub fn shared_lost(&mut self, cx: &mut NameContext<'_, T>) {
         let Some(head) = &mut self.at_head else {
             return;
@@ -111,7 +111,7 @@ impl<T> NameEngine<T> {
         self.deliver(answers, cx);
     }
 
-    /// A rank somewhere has ended.
+    /// Handles the end of a rank on any node.
     pub(super) fn proc_ended(&mut self, proc: Proc, app: AppNum, cx: &mut NameContext<'_, T>) {
         let Some(head) = &mut self.at_head else {
             return;

@@ -1,4 +1,4 @@
-//! The head node's part of an engine: its store, or its requests to the rendezvous.
+//! State of the head node in an engine: its name table, or its requests to the name server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,15 +18,15 @@ pub(super) type NameReplies = Vec<(NameRequestId, NameReply)>;
 #[derive(Debug, Default)]
 pub(super) struct HeadNameState {
     pub(super) store: NameTable<NameRequestId>,
-    /// What the rendezvous was asked, once there is one that keeps the store's place.
+    /// Session with the name server, once it has taken over the name table.
     pub(super) abroad: Option<NameServerSession>,
     /// Application contexts that limit the lifetime of values, with their numbers of ranks.
     pub(super) watched: BTreeMap<AppId, u32>,
-    /// Ranks that were said to have ended, by application context.
+    /// Ranks that were reported as ended, by application context.
     pub(super) ended_ranks: BTreeMap<AppId, BTreeSet<Proc>>,
 }
 
-/// What the rendezvous and the head node owe each other.
+/// Pending requests of the head node to the name server, and replies without a receipt.
 #[derive(Debug, Default)]
 pub(super) struct NameServerSession {
     /// Requests without an answer.
@@ -69,7 +69,7 @@ impl HeadNameState {
         self.send_to_server(ask, cx);
     }
 
-    /// Moves the local contents to the rendezvous.
+    /// Moves the local contents to the name server.
     pub(super) fn hand_over<T>(&mut self, cx: &mut NameContext<'_, T>) {
         let Some(abroad) = &mut self.abroad else {
             return;
@@ -102,7 +102,7 @@ impl HeadNameState {
             return self.send_to_server(NameServerRequest::Receipt { ticket, reached }, cx);
         }
         self.store.receipt(&ticket, reached, answers);
-        // A value that came back too late for the store goes to the rendezvous.
+        // A value that came back too late for the local table goes to the name server.
         self.hand_over(cx);
     }
 }

@@ -1,4 +1,4 @@
-//! What the engines of two nodes say to each other, and what an engine orders.
+//! Messages between the engines of two nodes, and the actions of an engine.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,12 +32,12 @@ pub enum NameMessage {
     Watch,
 }
 
-/// What an engine orders.
+/// Output of an engine: an action for its driver.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NameAction<T> {
     /// Deliver a message; `to` is never this node.
     Send { to: NodeId, message: NameMessage },
-    /// From the head node: a message for the rendezvous.
+    /// From the head node: a message for the name server.
     Shared(NameServerRequest),
     /// Answer a local requester; happens once per ticket.
     Complete { ticket: T, answer: NameReply },

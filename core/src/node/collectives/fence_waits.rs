@@ -5,8 +5,8 @@ use std::time::Duration;
 /// A fence in which a process waits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FenceWait {
-    /// Its kind, as the status stream names it, its sequence number and its participants.
+    /// Kind as in the status stream, sequence number and participants of the fence.
     pub fence: String,
-    /// How long the first process of the node has waited in it.
+    /// Time since the first process of the node entered the fence.
     pub waiting: Duration,
 }

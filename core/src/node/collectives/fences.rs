@@ -44,7 +44,7 @@ impl NodeContext {
         })
     }
 
-    /// The participants of a barrier or ring, and their nodes.
+    /// Returns the participants of a barrier or ring, and their nodes.
     pub(in crate::node) fn barrier_series(
         &self,
         job: JobIndex,
@@ -70,7 +70,7 @@ impl NodeContext {
         (series(&member.context.nspace, collective), nodes)
     }
 
-    /// The local processes that take part in a barrier or ring and have not entered it.
+    /// Returns the local processes that take part in a barrier or ring and have not entered it.
     pub(in crate::node) fn missing_from(
         &self,
         job: &str,
@@ -116,8 +116,8 @@ impl NodeContext {
         }
         if absences.is_empty() && here > 0 {
             absences.nodes.add(self.node, 0);
-            // The first fence of all comes at once after the start, and a rank that exchanges data
-            // is in the middle of it; a barrier later on may wait for work.
+            // The first fence of all comes at once after the start, and a rank that exchanges data is in the middle of
+            // it. Before a later barrier a rank may have work to do.
             absences.overdue = id.generation == 0 || collect;
         }
         absences
@@ -148,8 +148,8 @@ impl NodeContext {
         ranks.sum()
     }
 
-    /// What a fence has taken here. The ranks of a barrier wait in it: the one that was heard last has
-    /// entered last.
+    /// Returns the timing of a completed fence on this node. The ranks of a barrier wait in it, so the rank with the
+    /// latest contact entered last.
     fn fence_passed(&self, id: FenceId, nodes: u32, times: FenceDurations) -> NodeReport {
         let is_pmi = collective_of(&id.series).is_some();
         let here = (0..).map(NodeRank).zip(&self.last_contact);
@@ -167,8 +167,8 @@ impl NodeContext {
         }))
     }
 
-    /// Why the job fails when a fence does; `None` if that is the program's business, or follows
-    /// from something else that fails it.
+    /// Returns the failure cause of the job when a fence failed; `None` if the program handles the failure, or if the
+    /// failure follows from another one that fails the job.
     pub(in crate::node) fn fence_cause(
         &self,
         ticket: &FenceRequester,
@@ -209,7 +209,7 @@ impl NodeContext {
 /// Fences as a node takes part in them.
 pub(in crate::node) struct Fences {
     pub(in crate::node) engine: FenceEngine<FenceRequester>,
-    /// Fences that have failed the job, whose ranks are looked at before it ends.
+    /// Results of fences that have failed the job. They are withheld while the ranks are inspected.
     withheld_results: Vec<(FenceRequester, FenceResult)>,
 }
 
@@ -261,7 +261,7 @@ impl Fences {
         }
     }
 
-    /// The local ranks that are missing in a fence.
+    /// Finds the local ranks that are missing in a fence.
     fn describe(&self, id: FenceId, collect: bool, cx: &mut NodeContext) {
         if cx.policy.survives && cx.has_no_local_participant(&id.series.participants) {
             return cx.leave(NodeEffect::Fence(FenceEvent::Vacant { id }));
@@ -273,7 +273,7 @@ impl Fences {
         cx.leave(NodeEffect::Fence(FenceEvent::Described { id, absences }));
     }
 
-    /// A fence takes long: said once for the job, by the node that finds it first.
+    /// Reports a late fence to the launcher. Only the node that detects it first does this, once per job.
     fn report_late(
         &self,
         id: &FenceId,
@@ -311,7 +311,7 @@ impl Fences {
         answer(ticket, result, cx);
     }
 
-    /// The launch ends: those that wait in fences that have failed it are answered.
+    /// Answers the requesters of fences that have failed the launch, at its end.
     pub(in crate::node) fn answer_held(&mut self, cx: &mut NodeContext) {
         for (ticket, result) in std::mem::take(&mut self.withheld_results) {
             answer(ticket, result, cx);

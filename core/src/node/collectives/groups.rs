@@ -41,12 +41,12 @@ pub(in crate::node) struct GroupRequester {
     key: GroupKey,
 }
 
-/// What the node knows of groups beside the engine.
+/// State of a node's groups that the engine does not have.
 pub(in crate::node) struct GroupState {
     pub(in crate::node) engine: GroupEngine<GroupRequester>,
     /// Groups whose members are notified of deaths.
     watch: GroupWatch,
-    /// The server's libpmix, as it said itself.
+    /// Version text that the sidecar's libpmix reported.
     pub(in crate::node) libpmix: Text,
     /// The user was warned that sessions do not work.
     warned: bool,
@@ -131,8 +131,8 @@ impl GroupState {
         );
     }
 
-    /// libpmix 4.2 also has its own timer, which corrupts the server when it fires: it is
-    /// stopped by an answer that comes first.
+    /// Returns the timeout of an operation. libpmix 4.2 also has its own timer, which corrupts the server when it
+    /// fires; an earlier answer stops it.
     fn group_timeout(&self, infos: &[Info]) -> Option<Duration> {
         let given = timeout(infos)?;
         match self.libpmix_is_before(5) {
@@ -159,7 +159,7 @@ impl GroupState {
         );
     }
 
-    /// Where these processes are.
+    /// Returns the names of these processes and the nodes on which they are.
     fn placement(&self, members: Vec<GlobalRank>, cx: &NodeContext) -> MemberNodes {
         let homes = members.iter().filter_map(|member| cx.jobs.node_of(*member));
         let homes: Arc<[NodeId]> = homes.collect();
@@ -174,7 +174,7 @@ impl GroupState {
         }
     }
 
-    /// Where the members of an operation are; `None` if some are not of this launch.
+    /// Returns the members of an operation and their nodes; `None` if one of them is not of this launch.
     fn placed(&self, key: &GroupKey, cx: &NodeContext) -> Option<MemberNodes> {
         let mut members = Vec::new();
         for (nspace, ranks) in key.members.entries() {
@@ -229,7 +229,7 @@ impl GroupState {
         }
     }
 
-    /// Whether the server's libpmix is known to be of an earlier major version.
+    /// Whether the server's libpmix is known to have an earlier major version.
     fn libpmix_is_before(&self, major: u32) -> bool {
         let first = version(&self.libpmix).and_then(|text| text.split('.').next());
         first
@@ -237,8 +237,8 @@ impl GroupState {
             .is_some_and(|first| first < major)
     }
 
-    /// Open MPI 5 creates a communicator for a session's group, and reads the answer of an older
-    /// server for something else: it is given one in which it finds the refusal.
+    /// Refuses the group of a session. Open MPI 5 creates a communicator for it and misinterprets the answer of an
+    /// older server, so it gets an answer in which it finds the refusal.
     fn refuse_sessions(&mut self, id: UpcallId, cx: &mut NodeContext) {
         if !std::mem::replace(&mut self.warned, true) {
             let text = format!(
@@ -271,8 +271,8 @@ impl NodeService for GroupState {
     }
 }
 
-/// How the operation went on the node before its server was called. That members there have gone is
-/// nothing bad where they may be missing.
+/// Returns the status of the operation on this node before its server was called. Lost local members are no error if
+/// members may be missing.
 fn local_status(infos: &[Info], may_be_missing: bool) -> Status {
     let losses = [Status::ERR_PARTIAL_SUCCESS, Status::ERR_LOST_CONNECTION];
     let is_bad = |status: &Status| {
@@ -285,22 +285,22 @@ fn local_status(infos: &[Info], may_be_missing: bool) -> Status {
     told.find(is_bad).unwrap_or(Status::SUCCESS)
 }
 
-/// Whether a directive is there and not false.
+/// Whether a directive is present and not false.
 fn is_set(infos: &[Info], key: &str) -> bool {
     infos
         .iter()
         .any(|info| info.key == key && matches!(info.value, Value::Bool(true) | Value::Undef))
 }
 
-/// The version in libpmix's own words, as in `OpenPMIx 5.0.11 (PMIx Standard: ...)`.
+/// Returns the version in libpmix's own text, such as `OpenPMIx 5.0.11 (PMIx Standard: ...)`.
 fn version(libpmix: &Text) -> Option<&str> {
     let words = std::str::from_utf8(libpmix.as_bytes()).ok()?;
     let is_number = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit());
     words.split_ascii_whitespace().find(is_number)
 }
 
-/// What all servers are to get of this one, as an info list: its data, and from libpmix 6 on the
-/// infos of each member, which start with its name.
+/// Returns the data of this server for all servers, as an info list. From libpmix 6 on it also has the infos of each
+/// member, which start with the member's name.
 fn part(infos: Vec<Info>, added: Vec<PmixProc>) -> Arc<[u8]> {
     let for_all = |info: &Info| {
         info.key == keys::GROUP_ENDPT_DATA
@@ -341,7 +341,7 @@ fn group_answer(result: GroupResult) -> UpcallAnswer {
     }
 }
 
-/// `None` for parts that are no infos.
+/// Returns the infos of a completed construct; `None` if its data cannot be decoded.
 fn group_infos(released: &GroupRelease) -> Option<Vec<Info>> {
     let members = added::members_of(released)?.into_iter().map(Value::Proc);
     let members = Array::new(members.collect())?;

@@ -34,7 +34,7 @@ pub(in crate::node) struct CollectiveUpcall<'a> {
     pub(in crate::node) timeout: Option<Duration>,
 }
 
-/// See the module.
+/// Inter-launch operations of a node: pending upcalls, and registered jobs of other launches.
 #[derive(Debug, Default)]
 pub(in crate::node) struct InterlaunchState {
     /// The names of the launch's nodes.
@@ -43,10 +43,10 @@ pub(in crate::node) struct InterlaunchState {
     hub: InterlaunchHub,
     /// Upcalls that wait for the result of a report to the head node.
     waiting: BTreeMap<(InterlaunchOperation, InterlaunchMembers), VecDeque<UpcallId>>,
-    /// Jobs of other launches that the sidecar knows.
+    /// Jobs of other launches that are registered with the sidecar.
     registered_jobs: BTreeSet<Nspace>,
     registering: Vec<(RequestId, Nspace)>,
-    /// What waits for jobs that are being registered.
+    /// Operations that wait for the registration of jobs, with those jobs.
     unregistered: Vec<(InterlaunchId, BTreeSet<Nspace>)>,
     last_number: u64,
     /// Upcalls that wait for data, and how long.
@@ -223,7 +223,7 @@ impl InterlaunchState {
         }
     }
 
-    /// libpmix requests the data of a process of another launch.
+    /// Handles libpmix's request for the data of a process of another launch.
     pub(in crate::node) fn request_remote_data(
         &mut self,
         id: UpcallId,
@@ -289,7 +289,7 @@ impl NodeService for InterlaunchState {
         }
     }
 
-    /// A node of this launch is gone for good.
+    /// Fails the operations that need a lost node of this launch.
     fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
         let lost = Status::ERR_LOST_CONNECTION.0;
         if node == HEAD {
@@ -298,7 +298,7 @@ impl NodeService for InterlaunchState {
         self.with_hub(|hub, out| hub.node_lost(node, lost, out), cx);
     }
 
-    /// The launch ends: all waiting requests fail.
+    /// Fails all pending requests at the end of the launch.
     fn tear_down(&mut self, cx: &mut NodeContext) {
         let waiting = std::mem::take(&mut self.waiting);
         let fetching = std::mem::take(&mut self.fetching);
@@ -310,7 +310,7 @@ impl NodeService for InterlaunchState {
     }
 }
 
-/// The participants, sorted; `None` if one of them is no process or job.
+/// Returns the participants, sorted; `None` if one of them is not a process or job.
 fn members(procs: &[PmixProc]) -> Option<InterlaunchMembers> {
     let named = procs.iter().map(|proc| {
         let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;

@@ -1,5 +1,5 @@
-//! Epochs of the launch: each process that speaks for a rank in place of another one begins one. The first node gives the
-//! numbers, so each is given after all lower ones, and an epoch is known nowhere before its process has come.
+//! Epochs of the launch: each restarted process that speaks for a rank begins one. The head node assigns the numbers,
+//! so each is assigned after all lower ones, and an epoch is unknown everywhere before its process has started.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ impl EpochRequests {
         cx.order(NodeAction::SendPeer { to: HEAD, message });
     }
 
-    /// Takes the process that waits for the answer of that number.
+    /// Takes the process that waits for the reply with that number.
     pub(in crate::node) fn take(&mut self, number: u64) -> Option<KeyRequester> {
         self.waiting.remove(&number)
     }

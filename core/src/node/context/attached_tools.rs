@@ -31,7 +31,7 @@ impl AttachedTools {
         self.knows(&PmixProc::new(&name.nspace, name.rank))
     }
 
-    /// The name of a tool as jobs have it, if the tool is attached.
+    /// Returns the name of a tool in the form of jobs, if the tool is attached.
     pub(in crate::node) fn name_of(&self, name: &PmixProc) -> Option<proc::Proc> {
         let rank = name.rank.rank().filter(|_| self.knows(name))?;
         let nspace = std::str::from_utf8(name.nspace.as_bytes()).ok()?;
@@ -39,7 +39,6 @@ impl AttachedTools {
         Some(proc::Proc::new(nspace, rank))
     }
 
-    /// Adds a connection.
     pub(in crate::node) fn connect(&mut self, name: &PmixProc) {
         *self.connections.entry(name.clone()).or_default() += 1;
     }

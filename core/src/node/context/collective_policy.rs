@@ -10,18 +10,18 @@ use crate::link::routing_tree::TreeShape;
 /// The first node. It decides for the launch, and stores published names and values.
 pub const HEAD: NodeId = NodeId(0);
 
-/// How the nodes of a job meet.
+/// Tree shape, timeouts and failure policy of a job's collectives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CollectivePolicy {
     /// The trees that they form.
     pub shape: TreeShape,
-    /// How long a fence, or another process's data, may be waited for.
+    /// Timeout of a fence and of a request for another process's data.
     pub limit: FenceTimeoutSpec,
     /// The job continues when a rank dies.
     pub tolerant: bool,
-    /// Collectives of the launch complete without the dead, also when a node is lost.
+    /// Whether collectives of the launch complete without dead processes and lost nodes.
     pub survives: bool,
-    /// Another process may come to speak for a rank, with PMI.
+    /// Whether another process may speak for a rank, with PMI.
     pub restartable: bool,
     /// The user is shown where the ranks are when a fence fails the job: until then they wait in it.
     pub shown: bool,
@@ -30,7 +30,6 @@ pub struct CollectivePolicy {
 }
 
 impl CollectivePolicy {
-    /// The user's setting.
     pub fn from_spec(spec: &JobSpec) -> Self {
         let (spread, ending) = (&spec.layout.spread, &spec.ending);
         Self {
@@ -47,7 +46,7 @@ impl CollectivePolicy {
         }
     }
 
-    /// For what no program has set a time.
+    /// Returns the timeout of a collective for which no program has set one.
     pub(in crate::node) fn timeout(self) -> Option<FenceTimeout> {
         let (after, kind) = match self.limit {
             FenceTimeoutSpec::Sensible => (FENCE_TIMEOUT, TimeoutSource::Default),
@@ -57,7 +56,7 @@ impl CollectivePolicy {
         Some(FenceTimeout { after, kind })
     }
 
-    /// For what a program may have set a time.
+    /// Returns the timeout of a collective; `given` is that of the program, if any.
     pub(in crate::node) fn timeout_or(self, given: Option<Duration>) -> Option<FenceTimeout> {
         let given = given.map(|after| FenceTimeout {
             after,

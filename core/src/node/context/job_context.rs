@@ -1,4 +1,5 @@
-//! A job's description, which all its nodes have. As it comes from elsewhere, its parts must fit together.
+//! Description of a job, which all its nodes have. It comes from another process, so the consistency of its parts is
+//! checked.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::job::process_map::ProcessMap;
 use crate::job::pset::ProcessSet;
 use crate::job::spawn::ToolRequester;
 
-/// The facts of a job that all its nodes know.
+/// Facts about a job that are the same on all its nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "JobContextWire")]
 pub struct JobContext {
@@ -43,7 +44,7 @@ pub struct JobContext {
 }
 
 impl JobContext {
-    /// The nodes that host processes of the job.
+    /// Returns the nodes that host processes of the job.
     pub(crate) fn nodes_with_ranks(&self) -> BTreeSet<NodeId> {
         let nodes = self.process_map.node_ids();
         nodes
@@ -83,7 +84,7 @@ struct JobContextWire {
     initial_kvs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Why a description is none.
+/// Inconsistency in the description of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 enum ContextError {
     #[error("application contexts of {apps} ranks in a job of {size}")]

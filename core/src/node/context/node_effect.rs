@@ -47,7 +47,7 @@ pub(in crate::node) enum NodeEffect {
     SidecarLost {
         is_running: bool,
     },
-    /// Data that another launch has asked for.
+    /// Send data that another launch has requested.
     FarData {
         to: Nspace,
         serial: u64,

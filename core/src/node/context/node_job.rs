@@ -1,5 +1,4 @@
-//! The jobs of a launch as one node's core knows them: identities of processes, and jobs that start
-//! and end.
+//! Jobs of the launch in one node's core: identities of processes, and jobs that start and end.
 
 use std::sync::Arc;
 
@@ -31,7 +30,7 @@ impl HasProcessMap for NodeJob {
 }
 
 impl NodeJob {
-    /// A job; `pmi` says whether its local ranks are offered PMI.
+    /// Creates a job. With `pmi`, its local ranks can use PMI.
     ///
     /// # Errors
     /// [`pmi::SetupError`] when the job cannot be described in PMI.
@@ -85,7 +84,7 @@ impl NodeJob {
         std::mem::replace(&mut self.has_ended, true)
     }
 
-    /// All its ranks have ended.
+    /// Whether all ranks of the job have ended.
     pub(in crate::node) fn is_over(&self) -> bool {
         self.has_ended
     }

@@ -7,7 +7,7 @@ use crate::job::proc::RankOrWildcard;
 use crate::job::process_map::ProcessMap;
 use crate::pmi::pmi_collective::{CollectiveScope, PmiCollective};
 
-/// The fences of a barrier or ring.
+/// Returns the series of fences of a barrier or ring.
 pub(in crate::node) fn series(job: &Nspace, collective: &PmiCollective) -> FenceSeries {
     let (kind, ranks) = match collective {
         PmiCollective::Ring => (FenceOperation::PmiRing, None),
@@ -29,7 +29,7 @@ pub(in crate::node) fn series(job: &Nspace, collective: &PmiCollective) -> Fence
     FenceSeries { kind, participants }
 }
 
-/// The job and the barrier or ring whose fences these are; `None` for those of PMIx.
+/// Returns the job and the barrier or ring of a series of fences; `None` for those of PMIx.
 pub(in crate::node) fn collective_of(series: &FenceSeries) -> Option<(&Nspace, PmiCollective)> {
     let (job, ranks) = series.participants.entries().next()?;
     let (scope, tag) = match (series.kind, ranks) {
@@ -49,7 +49,7 @@ pub(in crate::node) fn collective_of(series: &FenceSeries) -> Option<(&Nspace, P
     Some((job, PmiCollective::Barrier { scope, tag }))
 }
 
-/// The nodes that have ranks, and all ranks as participants in the barrier of all.
+/// Returns the nodes that have ranks, and all ranks as participants of the barrier of all.
 pub(in crate::node) fn world(
     job: &Nspace,
     ranks: &ProcessMap,

@@ -1,17 +1,16 @@
-//! What the ranks of a node have done with their process-management interfaces.
+//! States of the ranks of a node in their process-management interfaces.
 
-/// What a rank did with PMIx. Kept as it was when the rank ended, for reports.
+/// State of a rank in PMIx. It is frozen when the rank's process exits, for reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(in crate::node) enum PmixState {
-    /// Never connected.
     #[default]
     Absent,
     /// Between init and finalize.
     Connected,
-    /// Left in order.
+    /// Disconnected in order, with `PMIx_Finalize`.
     Finalized,
-    /// Its process ended between init and finalize.
+    /// Process exited between init and finalize.
     Died,
-    /// Its process ended and had never connected.
+    /// Process exited and had never connected.
     Stayed,
 }

@@ -7,20 +7,18 @@ use crate::job::stepped_timeout::SteppedTimeout;
 use crate::link::liveness::SILENCE;
 use crate::pmix::sidecar_link::RequestId;
 
-/// Where the sidecar is in its life.
+/// Phase in the life of a sidecar.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::node) enum SidecarState {
     /// The job needs none.
     Absent,
     /// Started, the job not yet registered.
     Starting,
-    /// Serving.
     Ready,
-    /// Asked to stop.
+    /// Received the request to stop.
     Stopping,
     /// Given up and to be killed.
     Broken,
-    /// Gone.
     Ended,
 }
 
@@ -33,23 +31,23 @@ pub(in crate::node) struct SidecarMonitor {
     pub(in crate::node) stopped: bool,
     /// One of its sockets has ended.
     pub(in crate::node) closed: bool,
-    /// Until when something must have happened.
+    /// Timeout of the operation in progress: start, probe or stop.
     pub(in crate::node) patience: Option<SteppedTimeout>,
-    /// When to probe it next.
+    /// Time of the next probe.
     pub(in crate::node) probe_at: Option<Moment>,
     /// The probe whose answer `patience` waits for.
     pub(in crate::node) probe: Option<RequestId>,
-    /// How long it may be silent.
+    /// Longest accepted silence of the sidecar.
     pub(in crate::node) silence: Duration,
     /// Since when it has not answered.
     pub(in crate::node) silent_since: Moment,
     /// A probe made because a rank ended badly, and how long that end waits for it.
     pub(in crate::node) doubt: Option<(RequestId, Moment)>,
-    /// So often in a row it was seen to be stopped while it started.
+    /// Number of consecutive inspections that found the starting sidecar stopped.
     pub(in crate::node) seen_stopped: u32,
     /// The sidecar was started for tools: no rank that was there before needs it.
     pub(in crate::node) for_tools: bool,
-    /// Another one may serve in its place: it was ready once, or was killed while it started.
+    /// Whether another sidecar may replace this one: it was ready once, or was killed while it started.
     pub(in crate::node) replaceable: bool,
 }
 
@@ -82,7 +80,6 @@ impl SidecarMonitor {
         [patience, self.probe_at, doubt].into_iter().flatten().min()
     }
 
-    /// Whether it serves.
     pub(in crate::node) fn is_ready(&self) -> bool {
         self.state == SidecarState::Ready
     }
@@ -97,7 +94,7 @@ impl SidecarMonitor {
         self.is_needed() || self.state == SidecarState::Stopping
     }
 
-    /// Whether ranks are to use it, or do.
+    /// Whether ranks use the sidecar, or will use it.
     pub(in crate::node) fn is_needed(&self) -> bool {
         matches!(self.state, SidecarState::Starting | SidecarState::Ready)
     }

@@ -1,8 +1,7 @@
-//! The sidecar's part of a node's core: its life, and what libpmix asks through it.
+//! Answers of a node to upcalls of libpmix.
 //!
-//! Rule: a client that connected and not yet finalized is active; both are notices that the
-//! sidecar writes before libpmix lets the client go on, so they are read before its exit is
-//! judged. Source: docs/shim.md.
+//! Rule: a client that has connected and not yet finalized is active. The sidecar writes both notices before libpmix
+//! lets the client continue, so they are read before its exit is judged. Source: docs/shim.md.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, PmixProc, PmixRank, Status, Value};
 
 impl NodeContext {
-    /// The participants and the nodes that host them; `None` when they are not of this launch.
+    /// Returns the participants and the nodes that host them; `None` when they are not of this launch.
     pub(in crate::node) fn participants(
         &self,
         procs: &[PmixProc],
@@ -50,7 +49,7 @@ impl NodeContext {
         self.answer(id, &answer);
     }
 
-    /// The same where no data is exchanged.
+    /// Answers an upcall with the status of a fence that exchanges no data.
     pub(in crate::node) fn connect_answer(&mut self, id: UpcallId, result: FenceResult) {
         let status = match result {
             Ok(released) => Status(released.status),
@@ -60,7 +59,7 @@ impl NodeContext {
     }
 }
 
-/// Why there is no data, as PMIx has it.
+/// Converts a modex failure to its PMIx status.
 pub(in crate::node) fn modex_status(failure: ModexFailure) -> Status {
     match failure {
         ModexFailure::NotFound | ModexFailure::RankGone => Status::ERR_NOT_FOUND,
@@ -83,7 +82,7 @@ fn failure_status(failure: &FenceFailure) -> Status {
     }
 }
 
-/// How a collective went among the processes of this node, as libpmix has it.
+/// Returns the status that libpmix reports for the local part of a collective; 0 if it reports none.
 pub(in crate::node) fn local_status(infos: &[Info]) -> i32 {
     let status = infos.iter().find_map(|info| match &info.value {
         Value::Status(status) if info.key == keys::LOCAL_COLLECTIVE_STATUS => Some(status.0),
@@ -92,8 +91,8 @@ pub(in crate::node) fn local_status(infos: &[Info]) -> i32 {
     status.unwrap_or(0)
 }
 
-/// The key for which a client waits; not one of those that only the host gives (`pmix…`), since the
-/// rank does not publish them.
+/// Returns the key for which a client waits. Keys that only the host provides (`pmix…`) are left out, since the rank
+/// does not publish them.
 pub(in crate::node) fn required_key(infos: &[Info]) -> Option<Box<[u8]>> {
     let required = infos.iter().find(|info| info.key == keys::REQUIRED_KEY)?;
     match &required.value {
@@ -102,7 +101,7 @@ pub(in crate::node) fn required_key(infos: &[Info]) -> Option<Box<[u8]>> {
     }
 }
 
-/// `PMIX_TIMEOUT` comes as int or unsigned; 0 means none.
+/// Reads `PMIX_TIMEOUT`, an int or unsigned; 0 means none.
 pub(in crate::node) fn timeout(infos: &[Info]) -> Option<Duration> {
     let seconds = infos
         .iter()

@@ -24,7 +24,7 @@ pub(in crate::node) struct PendingAllocations {
 }
 
 impl PendingAllocations {
-    /// `PMIx_Allocation_request`.
+    /// Sends a `PMIx_Allocation_request` to the launcher, or answers an invalid one with an error.
     pub(in crate::node) fn allocate(
         &mut self,
         id: UpcallId,
@@ -39,7 +39,7 @@ impl PendingAllocations {
         self.request_allocation(id, proc, directive, infos, cx);
     }
 
-    /// A process's request for nodes and slots.
+    /// Requests nodes and slots for a process.
     pub(in crate::node) fn request_allocation(
         &mut self,
         id: UpcallId,
@@ -66,7 +66,7 @@ impl PendingAllocations {
         }));
     }
 
-    /// The launcher's answer to a request.
+    /// Answers a process with the launcher's reply.
     pub(in crate::node) fn allocated(
         &mut self,
         ticket: AllocationRequestId,
@@ -86,7 +86,7 @@ impl PendingAllocations {
 }
 
 impl NodeService for PendingAllocations {
-    /// Nothing is given any more.
+    /// Refuses all pending requests at the end of the launch.
     fn tear_down(&mut self, cx: &mut NodeContext) {
         let ending = Err(AllocationFailure {
             kind: AllocationFailureKind::Canceled,
@@ -99,7 +99,7 @@ impl NodeService for PendingAllocations {
     }
 }
 
-/// An allocation in PMIx's terms.
+/// Returns the infos that describe an allocation in PMIx.
 fn allocation_infos(allocation: &Allocation) -> Vec<Info> {
     let text = |key, text: &String| Info::new(key, Value::String(text.as_str().into()));
     let own = |key, value: &Option<String>| value.as_ref().map(|value| text(key, value));
@@ -128,7 +128,7 @@ fn allocation_infos(allocation: &Allocation) -> Vec<Info> {
     infos
 }
 
-/// The PMIx status for a failed request.
+/// Returns the PMIx status for a failed request.
 fn status(kind: AllocationFailureKind) -> Status {
     match kind {
         AllocationFailureKind::NoResources => Status::ERR_OUT_OF_RESOURCE,

@@ -1,5 +1,5 @@
-//! Credentials of the launch's processes (`PMIx_Get_credential`, `PMIx_Validate_credential`): those
-//! that munge does not make, which the sidecar asks first.
+//! Credentials of the launch's processes (`PMIx_Get_credential`, `PMIx_Validate_credential`). The sidecar first tries
+//! munge; those that munge does not issue are handled here.
 //!
 //! Rule: the answer to a validation names user and group. Source: `pmix.h`.
 
@@ -11,12 +11,12 @@ use crate::pmix::keys;
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, PmixProc, PmixRank, Status, Text, Value};
 
-/// What these credentials are called in `PMIX_CRED_TYPE`.
+/// Type of wireup's credentials in `PMIX_CRED_TYPE`.
 const KIND: &str = "wireup";
-/// How long one is good for: as long as munge's.
+/// Lifetime of a credential. munge has the same.
 const LIFETIME: Duration = Duration::from_secs(300);
 
-/// What a node signs and checks with.
+/// Signs and validates the credentials of a launch on one node.
 #[derive(Clone, Debug)]
 pub struct CredentialSigner {
     key: LaunchKey,
@@ -26,8 +26,8 @@ pub struct CredentialSigner {
 }
 
 impl CredentialSigner {
-    /// `ids` are the user and group of the launch's processes on this node; `unix_offset` is the time from
-    /// 1970-01-01T00:00:00Z to moment zero of the node.
+    /// Creates a signer. `ids` are the user and group of the launch's processes on this node; `unix_offset` is the time
+    /// from 1970-01-01T00:00:00Z to moment zero of the node.
     pub fn new(key: LaunchKey, ids: (u32, u32), unix_offset: Duration) -> Self {
         Self {
             key,
@@ -36,7 +36,7 @@ impl CredentialSigner {
         }
     }
 
-    /// Seconds since 1970-01-01T00:00:00Z.
+    /// Converts a time to seconds since 1970-01-01T00:00:00Z.
     fn seconds(&self, now: Moment) -> u64 {
         self.unix_offset.saturating_add(now.0).as_secs()
     }
@@ -47,7 +47,7 @@ impl CredentialSigner {
 pub(in crate::node) struct Credentials(pub Option<CredentialSigner>);
 
 impl Credentials {
-    /// libpmix knows which of its clients asks.
+    /// Issues a credential for a process. libpmix identifies the requesting client.
     pub(in crate::node) fn issue_credential(
         &self,
         proc: PmixProc,

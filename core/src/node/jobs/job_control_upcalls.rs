@@ -12,9 +12,9 @@ use crate::pmix::sidecar_link::UpcallId;
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, PmixProc, PmixRank, Status, Text, Value, find};
 
-/// Numbers of Linux.
+/// Number of `SIGCONT` on Linux.
 const SIGCONT: i32 = 18;
-/// Likewise.
+/// Number of `SIGSTOP` on Linux.
 const SIGSTOP: i32 = 19;
 /// The highest real-time signal.
 const SIGNAL_MAX: i32 = 64;
@@ -63,7 +63,7 @@ const OF_SESSIONS: JobControlDirectives = JobControlDirectives {
     id: keys::SESSION_CTRL_ID,
 };
 
-/// Means the caller's session; processes cannot know the number of another one.
+/// Id of the caller's session; processes cannot know the number of another one.
 const OWN_SESSION: u32 = u32::MAX;
 
 /// Requests of this node that are not answered yet.
@@ -74,10 +74,9 @@ pub(in crate::node) struct Demands {
 }
 
 impl Demands {
-    /// `PMIx_Abort`. Without targets it means the caller's job, and there is no answer while
-    /// anybody lives: with it the caller would exit, and the reaction of others to that could reach
-    /// the launcher before its abort does, which may come from another host. Where everybody is
-    /// meant the launch has failed.
+    /// Requests the abort of a job for a `PMIx_Abort`. Without targets, the caller's job is aborted, and the upcall is
+    /// answered after the end of all ranks. With an earlier answer the caller would exit, and the failures that this
+    /// causes on other hosts could reach the launcher before the abort does. An abort of all ranks fails the launch.
     pub(in crate::node) fn abort(
         &mut self,
         id: UpcallId,
@@ -114,7 +113,8 @@ impl Demands {
         }
     }
 
-    /// `PMIx_Job_control`: answered when it was passed on, not when it was done.
+    /// Requests the actions of a `PMIx_Job_control`. The upcall is answered when the request was passed on, not when it
+    /// was executed.
     pub(in crate::node) fn job_control(
         &mut self,
         id: UpcallId,
@@ -134,8 +134,8 @@ impl Demands {
         self.demand(id, proc, ranks.as_deref(), wishes, cx);
     }
 
-    /// `PMIx_Session_control`: the session is the launch, with all its jobs. Returns the infos of a request for more nodes, which is
-    /// not answered here.
+    /// Requests the actions of a `PMIx_Session_control`: the session is the launch, with all its jobs. Returns the
+    /// infos of a request for more nodes, which is not answered here.
     pub(in crate::node) fn session_control(
         &mut self,
         id: UpcallId,
@@ -180,8 +180,8 @@ impl Demands {
         cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
     }
 
-    /// The targets, the caller's whole job if there are none: `Some(None)` for all ranks, `None` if
-    /// some are not of this launch.
+    /// Returns the targets, the caller's whole job if there are none: `Some(None)` for all ranks, `None` if some are
+    /// not of this launch.
     fn targets(
         &self,
         caller: &PmixProc,
@@ -199,7 +199,7 @@ impl Demands {
 }
 
 impl NodeService for Demands {
-    /// All ranks have ended.
+    /// Answers the pending aborts after the end of all ranks.
     fn tear_down(&mut self, cx: &mut NodeContext) {
         for id in std::mem::take(&mut self.pending_aborts) {
             cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
@@ -207,7 +207,7 @@ impl NodeService for Demands {
     }
 }
 
-/// The actions of the directives, in their order; there must be at least one.
+/// Returns the actions of the directives, in their order; there must be at least one.
 fn wishes(
     directives: &[Info],
     supported: &JobControlDirectives,

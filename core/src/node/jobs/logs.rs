@@ -24,7 +24,7 @@ struct LogDirectives {
     once: bool,
     /// Priority in a system's log.
     priority: u8,
-    /// When they were said, in seconds since 1970-01-01T00:00:00Z.
+    /// Time of the texts, in seconds since 1970-01-01T00:00:00Z.
     at: Option<i64>,
     /// Prefix of a shown text: the time, the channel's name.
     dated: bool,
@@ -59,7 +59,7 @@ impl LogDirectives {
         Ok(manner)
     }
 
-    /// A text as it is shown in a channel of that name.
+    /// Formats a text for a channel of that name.
     fn shown(&self, channel: &str, text: &[u8]) -> Vec<u8> {
         let mut shown = Vec::with_capacity(text.len());
         if self.dated
@@ -92,7 +92,7 @@ pub(in crate::node) fn log(
         info.key == keys::LOG_JOB_RECORD && matches!(info.value, Value::Bool(true) | Value::Undef)
     };
     let recorded = directives.iter().chain(&data).any(flagged);
-    // A rank may log what another one has said.
+    // A rank may log a text of another rank.
     let source = match find(directives, keys::LOG_SOURCE) {
         Some(Value::Proc(source)) => source,
         _ => proc,
@@ -152,7 +152,7 @@ pub(in crate::node) fn log(
     cx.answer(id, &UpcallAnswer::Status(status));
 }
 
-/// What the launcher shows, and how that is called.
+/// Returns the channel of a log key and its name; `None` for keys that the launcher does not show.
 fn channel(key: &Text) -> Option<(LogChannel, &'static str)> {
     match key {
         key if *key == keys::LOG_STDOUT => Some((LogChannel::Stdout, "stdout")),

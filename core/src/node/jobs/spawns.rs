@@ -34,11 +34,11 @@ enum SpawnReplyTarget {
     Pmi(NodeRank),
 }
 
-/// What a request is for.
+/// Purpose of a spawn request to the launcher.
 #[derive(Debug)]
 enum SpawnPart {
     Whole,
-    /// A job of a co-spawn: the ranks, or one of the jobs beside them.
+    /// One job of a co-spawn: that of the ranks or an additional one.
     Cospawned {
         requester: SpawnRequester,
         /// Jobs that have been started, that of the ranks first, which is the answer.
@@ -56,7 +56,7 @@ pub(in crate::node) struct PendingSpawns {
 }
 
 impl PendingSpawns {
-    /// `PMIx_Spawn`.
+    /// Sends the request of a `PMIx_Spawn` to the launcher.
     pub(in crate::node) fn spawn(
         &mut self,
         id: UpcallId,
@@ -80,7 +80,7 @@ impl PendingSpawns {
         self.request_spawn(SpawnReplyTarget::Pmix(id), by, request, cx);
     }
 
-    /// The process of the launch or the tool of that name.
+    /// Returns the process of the launch or the tool with this name.
     fn spawner(&self, name: &PmixProc, cx: &NodeContext) -> Option<SpawnRequester> {
         if let Some(process) = cx.find_process(name) {
             return Some(SpawnRequester::Rank(process));
@@ -88,7 +88,7 @@ impl PendingSpawns {
         cx.tools.name_of(name).map(SpawnRequester::Tool)
     }
 
-    /// A spawn request over PMI.
+    /// Sends a spawn request over PMI to the launcher.
     pub(in crate::node) fn pmi_spawn(
         &mut self,
         at: NodeRank,
@@ -134,7 +134,7 @@ impl PendingSpawns {
         }));
     }
 
-    /// The launcher's answer to a request. Returns whether the request was made here and has had no answer.
+    /// Handles the launcher's reply to a request. Returns whether the request was made here and had no reply yet.
     pub(in crate::node) fn spawned(
         &mut self,
         ticket: SpawnRequestId,
@@ -221,7 +221,7 @@ impl PendingSpawns {
 }
 
 impl NodeService for PendingSpawns {
-    /// Nothing is started any more.
+    /// Refuses all pending spawns at the end of the launch.
     fn tear_down(&mut self, cx: &mut NodeContext) {
         let ending = Err(SpawnFailure {
             kind: SpawnFailureKind::Ending,
@@ -234,7 +234,7 @@ impl NodeService for PendingSpawns {
     }
 }
 
-/// The request for one application context; `None` if it is empty.
+/// Converts one application context to a request; `None` if it is empty.
 fn app(app: SpawnedAppInfo) -> Option<SpawnApp> {
     let mut argv = app.argv.into_iter().map(os);
     let name = argv.next();
@@ -255,7 +255,7 @@ fn os(text: Text) -> OsString {
     OsString::from_vec(text.into_bytes())
 }
 
-/// An info as far as it can be said in text.
+/// Converts an info to text; a value without a text form becomes empty.
 pub(in crate::node) fn to_spawn_info(info: &Info) -> SpawnInfo {
     let text = |text: &Text| String::from_utf8_lossy(text.as_bytes()).into_owned();
     let value = match &info.value {
@@ -305,7 +305,7 @@ pub(in crate::node) fn to_spawn_info(info: &Info) -> SpawnInfo {
     }
 }
 
-/// The PMIx status for a failed spawn.
+/// Returns the PMIx status for a failed spawn.
 fn status(kind: SpawnFailureKind) -> Status {
     match kind {
         SpawnFailureKind::NotFound => Status::ERR_JOB_EXE_NOT_FOUND,

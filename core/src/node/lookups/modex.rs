@@ -1,5 +1,5 @@
-//! Direct modex: data of ranks of this node for those who ask for it, and data of ranks elsewhere. The sidecar has the data of local
-//! ranks.
+//! Direct modex of a node: data of its ranks for other requesters, and data of remote ranks. The sidecar has the data
+//! of local ranks.
 
 use crate::job::ids::NodeId;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl DirectModex {
         }
     }
 
-    /// Another node requests data of a local rank.
+    /// Requests the data of a local rank for another node.
     fn request_from_sidecar(&mut self, proc: Proc, cx: &mut NodeContext) {
         if !cx.sidecar.is_ready() {
             let result = Err(Status::ERR_NOT_FOUND.0);
@@ -70,7 +70,7 @@ impl DirectModex {
         }
     }
 
-    /// The sidecar has answered a request.
+    /// Handles the sidecar's reply to a request.
     pub(in crate::node) fn sidecar_answered(
         &mut self,
         id: RequestId,
@@ -84,7 +84,7 @@ impl DirectModex {
         self.handle(ModexEvent::SidecarAnswered { proc, result }, cx);
     }
 
-    /// The sidecar is lost, and the data of the local ranks with it.
+    /// Fails the requests for local ranks, whose data is lost with the sidecar.
     pub(in crate::node) fn sidecar_lost(&mut self, cx: &mut NodeContext) {
         for (_, proc) in std::mem::take(&mut self.requests) {
             let result = Err(Status::ERR_LOST_CONNECTION.0);

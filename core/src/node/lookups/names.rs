@@ -1,12 +1,12 @@
-//! Publishing and looking up, over every protocol: requests of PMI and PMIx become requests of the
-//! launch's one store, and its answers theirs.
+//! Publish and lookup over every protocol. Requests of PMI and PMIx become requests to the launch's name table, and its
+//! replies become replies of the protocol.
 //!
-//! Rule: a PMI name is a text in the range `SESSION` that ends with its publisher; any rank may
-//! withdraw it, and publishing it twice fails, as under Hydra. Source: docs/pmi-operations.md#names.
-//! Rule: PMIx's defaults are the range `SESSION` and the persistence `SESSION`; a process withdraws
-//! only what it published. Source: `pmix_server.h`.
-//! Rule: the connection identifies the requester; the user is the job's, whatever `PMIX_USERID`
-//! says, since the client sets it and it differs in a user namespace.
+//! Rule: a PMI name is a text in the range `SESSION` that ends with its publisher; any rank may unpublish it, and
+//! publishing it twice fails, as under Hydra. Source: docs/pmi-operations.md#names.
+//! Rule: PMIx's defaults are the range `SESSION` and the persistence `SESSION`; a process unpublishes only what it
+//! published. Source: `pmix_server.h`.
+//! Rule: the connection identifies the requester. The user is the job's; `PMIX_USERID` is ignored, since the client
+//! sets it and it differs in a user namespace.
 
 mod pmix;
 
@@ -117,7 +117,7 @@ impl Names {
         self.pmix_ask(id, proc, None, pmix::publication(infos), cx);
     }
 
-    /// `tool` is the requester if it is a tool that is attached here.
+    /// Looks names up. `tool` is the requester if it is a tool that is attached here.
     pub(in crate::node) fn look_up(
         &mut self,
         id: UpcallId,
@@ -171,7 +171,7 @@ impl Names {
         let who = match (process, &request) {
             (Some(process), _) => Some(self.requester(process, cx)),
             (None, Ok(NameRequest::Lookup(_))) => tool,
-            // No process would withdraw what a tool has published: another tool may come with the same name.
+            // No process would unpublish the values of a tool: another tool may get the same name.
             (None, _) => None,
         };
         match (who, request) {
@@ -213,12 +213,12 @@ impl Names {
         self.with_store(|store, names| store.grow(nodes, names), cx);
     }
 
-    /// At the head node: a message of the store that launches share.
+    /// Handles a message of the shared name table, at the head node.
     pub(in crate::node) fn shared_said(&mut self, message: NameServerReply, cx: &mut NodeContext) {
         self.with_store(|store, names| store.shared_said(message, names), cx);
     }
 
-    /// At the head node: the store that launches share is lost.
+    /// Handles the loss of the shared name table, at the head node.
     pub(in crate::node) fn shared_lost(&mut self, cx: &mut NodeContext) {
         self.with_store(|store, names| store.shared_lost(names), cx);
     }

@@ -1,12 +1,12 @@
-//! What PMI ranks ask of other jobs of the launch, on any node: keys, all pairs, whether there is such a job.
+//! Reads of other jobs' PMI keys, on any node: one key, all pairs, or the existence of a job.
 //!
 //! ```text
-//! asker's node ── Ask ──▶ the lowest node that hosts ranks of the job
-//!              ◀─ Told ──
+//! requester's node ── Ask ──▶ the lowest node that hosts ranks of the job
+//! ◀─ Told ──
 //! ```
-//! Rule: what the ranks of a job put is brought to the nodes that host some of them, at their
-//! barriers and fences; others ask there. A spawned program may read its parents' keys, and they
-//! may read those that it has, by the name of the job. Source: docs/pmi-operations.md#spawn.
+//! Rule: barriers and fences bring the keys of a job to the nodes that host ranks of it; other nodes request them
+//! there. A spawned program may read its parents' keys, and its parents may read its keys, by the name of the job.
+//! Source: docs/pmi-operations.md#spawn.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::node::node_service::NodeService;
 use crate::node::service_messages::KeyMessage;
 use crate::pmi::pmi_action::{KeyAnswer, RemoteKeyRead};
 
-/// A rank that asks.
+/// Rank that requests a key.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::node) struct KeyRequester {
     pub(in crate::node) job: JobIndex,
@@ -34,7 +34,7 @@ pub(in crate::node) struct RemoteKeyReads {
     waiting: BTreeMap<u64, (KeyRequester, NodeId)>,
 }
 
-/// What a node has of a key.
+/// Result of a lookup of a key on this node.
 enum KeyLookup {
     Value(Vec<u8>),
     NoKey,
@@ -44,7 +44,7 @@ enum KeyLookup {
 }
 
 impl RemoteKeyReads {
-    /// A rank asks for something of another job of the launch.
+    /// Handles a rank's read of another job's keys.
     pub(in crate::node) fn request_key(
         &mut self,
         reply_to: KeyRequester,

@@ -10,14 +10,14 @@ use crate::node::event::SidecarActivity;
 use crate::pmix::sidecar_link::RequestId;
 use crate::pmix::sidecar_protocol::SidecarCommand;
 
-/// How long the end of a rank waits for the answer to a probe.
+/// Time for which the end of a rank waits for the answer to a probe.
 pub(super) const DOUBT_LIMIT: Duration = Duration::from_secs(1);
-/// So often a sidecar that starts may be seen to be stopped.
+/// Number of inspections that may find a starting sidecar stopped before it counts as broken.
 const STOPPED_LOOKS: u32 = 1;
 
 impl NodeContext {
-    /// A rank has ended badly. When a sidecar dies its ranks lose their connection, may end before
-    /// its own end is seen, and must not be blamed: it is asked for a sign of life.
+    /// Probes the sidecar after a bad end of a rank. When a sidecar dies, its ranks lose their connection and may end
+    /// before its own end is seen. They must not be blamed then.
     pub(in crate::node) fn probe_sidecar(&mut self) {
         let now = self.now;
         if self.sidecar.state == SidecarState::Ready {
@@ -45,7 +45,7 @@ impl NodeContext {
         }
     }
 
-    /// What the sidecar's process was seen to do when it was silent.
+    /// Handles the inspection of a silent sidecar.
     pub(in crate::node) fn sidecar_inspected(&mut self, doing: SidecarActivity) {
         let now = self.now;
         let life = &mut self.sidecar;
@@ -76,7 +76,7 @@ impl NodeContext {
         self.sidecar_broken(text);
     }
 
-    /// The wait that timed out, and the reaction.
+    /// Describes the wait that timed out, with the reaction.
     pub(super) fn impatient(&self, seconds: u64) -> String {
         if self.sidecar.closed {
             return "it closed its connection and does not end; try another libpmix (--libpmix)"

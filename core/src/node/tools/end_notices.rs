@@ -25,7 +25,7 @@ const NSPACE_MAX: usize = wireup_shim::wire::WIREUP_MAX_NSPACE as usize;
 impl NodeContext {
     /// Adds a connection of a tool.
     pub(in crate::node) fn attach_tool(&mut self, name: &PmixProc) {
-        // Each time: a node may have lost its sidecar since another one came.
+        // Reported each time: a node may have lost its sidecar since another tool attached.
         self.order(NodeAction::ReportToLauncher(NodeReport::Tools {
             attached: true,
         }));
@@ -131,18 +131,18 @@ impl EndNotices {
         self.requests.extend(cx.control(&SidecarCommand::Probe));
     }
 
-    /// The sidecar has answered a request.
+    /// Handles the sidecar's reply to a request.
     pub(in crate::node) fn answered(&mut self, id: RequestId) {
         self.requests.remove(&id);
     }
 
-    /// The sidecar is lost.
+    /// Forgets all requests after the loss of the sidecar.
     pub(in crate::node) fn clear(&mut self) {
         self.requests.clear();
     }
 }
 
-/// The name that a tool brings.
+/// Returns the name that a tool brings.
 fn claimed(infos: &[Info]) -> Option<PmixProc> {
     match (find(infos, keys::NSPACE)?, find(infos, keys::RANK)?) {
         (Value::String(nspace), Value::Rank(rank)) if nspace.as_bytes().len() <= NSPACE_MAX => {

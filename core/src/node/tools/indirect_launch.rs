@@ -1,15 +1,14 @@
-//! Launches that a PMIx tool directs: it has started the launcher (an indirect launch), says how the
-//! first job is launched before it is, and is notified when its ranks run.
+//! Launches that a PMIx tool directs (indirect launch). The tool has started the launcher, sets the directives of the
+//! initial job before its start, and is notified when its ranks run.
 //!
 //! ```text
 //! Init ──the tool releases the launcher──▶ directed ──all ranks run──▶ PMIX_LAUNCH_COMPLETE
 //! ```
-//! The first job is registered when the launcher has decided about the tool's directives.
+//! The initial job is registered when the launcher has decided about the tool's directives.
 //!
-//! Rule: a server with `PMIX_LAUNCHER_RNDZ_URI` in its environment connects to the tool in
-//! `PMIx_server_init`, which returns when the tool has raised `PMIX_DEBUGGER_RELEASE`; the shim reports
-//! that as an event. Without it the tool attaches, and its own event comes. Source: `pmix_server.c` of 4.2.2
-//! and 5.0.11.
+//! Rule: a server with `PMIX_LAUNCHER_RNDZ_URI` in its environment connects to the tool in `PMIx_server_init`, which
+//! returns when the tool has raised `PMIX_DEBUGGER_RELEASE`; the shim reports that as an event. Without it the tool
+//! attaches, and its own event comes. Source: `pmix_server.c` of 4.2.2 and 5.0.11.
 
 use crate::job::ids::Rank;
 use crate::node::context::NodeContext;
@@ -19,25 +18,25 @@ use crate::pmix::keys;
 use crate::pmix::sidecar_protocol::SidecarCommand;
 use crate::pmix::value::{DataRange, Info, PmixProc, PmixRank, Status, Value, find};
 
-/// How far the tool's direction has come.
+/// State of an indirect launch at this node.
 #[derive(Debug, Default)]
 pub(in crate::node) enum IndirectLaunchState {
     /// No tool directs the launch, or not from this node.
     #[default]
     None,
-    /// The tool is waited for. It has to find the server by itself if it is to `attach`.
+    /// The launch waits for the tool. With `attach`, the tool has to find the server by itself.
     Awaited { attach: bool },
-    /// This tool has said how to launch.
+    /// Directives of this tool have arrived.
     Given(PmixProc),
 }
 
 impl IndirectLaunchState {
-    /// The server runs, and has no job yet: tells the tool, if it is to attach.
+    /// Notifies the tool that the server runs and has no job yet, if the tool has to attach.
     pub(in crate::node) fn server_started(&self, cx: &mut NodeContext) {
         if !matches!(self, IndirectLaunchState::Awaited { attach: true }) {
             return;
         }
-        // The job's name: an event whose source is the server comes back.
+        // The source is the job's name: an event whose source is the server comes back.
         let source = PmixProc::new(&cx.launch().nspace, Rank(0));
         let control = SidecarCommand::Notify {
             code: Status::LAUNCHER_READY,
@@ -48,7 +47,8 @@ impl IndirectLaunchState {
         cx.control(&control);
     }
 
-    /// A process was released from a debugger. True if that was the launcher, by the tool that directs it.
+    /// Handles the release of a process from a debugger. Returns true if the process was the launcher, and the tool
+    /// directs it.
     pub(in crate::node) fn launcher_released(
         &mut self,
         source: &PmixProc,
@@ -60,7 +60,7 @@ impl IndirectLaunchState {
         };
         let directives = find(infos, keys::LAUNCH_DIRECTIVES);
         if !attach {
-            // Its own event comes first, and has none.
+            // The tool's own event arrives first, without directives.
             if directives.is_none() {
                 return false;
             }
@@ -78,7 +78,7 @@ impl IndirectLaunchState {
         true
     }
 
-    /// All ranks of the first job run: notifies the tool that directs the launch.
+    /// Notifies the tool that directs the launch that all ranks of the initial job run.
     pub(in crate::node) fn report_launch_complete(&self, cx: &mut NodeContext) {
         let IndirectLaunchState::Given(tool) = self else {
             return;

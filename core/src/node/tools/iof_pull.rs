@@ -1,14 +1,13 @@
 //! Output of processes for subscribers (`PMIx_IOF_pull`) on any node.
 //!
 //! ```text
-//! asker's node ── Want ──▶ the writers' nodes, which pass on data from their pipes:
-//! pipe ─▶ Output ──▶ asker's node ─▶ sidecar ─▶ its clients; then Taken ──▶ back
+//! requester's node ── Want ──▶ the writers' nodes, which pass on data from their pipes:
+//! pipe ─▶ Output ──▶ requester's node ─▶ sidecar ─▶ its clients; then Taken ──▶ back
 //! ```
-//! Rule: of each stream and for each node that asked, at most some `AHEAD` bytes are on their way;
-//! then the pipe is not read until they are taken. The user's own stream is held up alike. Rule:
-//! libpmix identifies neither a subscriber nor the subscription that ends. So a node stays
-//! subscribed to everything that was requested until its last subscriber has gone. Source:
-//! docs/pmix-output.md.
+//! Rule: of each stream and for each subscribed node, at most some `AHEAD` bytes are in transit; then the pipe is not
+//! read until they are taken. This also delays the user's own stream.
+//! Rule: libpmix identifies neither a subscriber nor the subscription that ends. So a node stays subscribed to
+//! everything that was requested until its last subscriber has ended. Source: docs/pmix-output.md.
 
 mod output_cache;
 mod tool_output;
@@ -35,7 +34,7 @@ use crate::pmix::value::{Channels, Info, PmixProc, Value, find};
 /// Bytes of a stream that may be on their way to a node before its pipe is left alone.
 const AHEAD: usize = 1 << 20;
 
-/// What can be asked for, one after the other.
+/// Streams that a subscriber can request.
 const STREAMS: [Channels; 2] = [Channels::STDOUT, Channels::STDERR];
 
 /// A stream of a process of this node.
@@ -53,7 +52,7 @@ struct OutputPiece {
 }
 
 impl OutputPiece {
-    /// Returns the delivery of the piece, which is to be acknowledged.
+    /// Returns the delivery of the piece, which must be acknowledged.
     fn delivery(&self) -> OutputDelivery {
         OutputDelivery {
             from: self.from,
@@ -78,9 +77,9 @@ struct OutputDelivery {
 #[derive(Debug, Default)]
 struct IofSubscriber {
     wants: BTreeSet<LocalStream>,
-    /// Those that it wants or wanted.
+    /// Streams that the node has requested, ended ones included.
     requested_streams: BTreeSet<LocalStream>,
-    /// Those that the launcher does not get.
+    /// Streams that the launcher does not get.
     claims: BTreeSet<LocalStream>,
     /// Bytes it has not taken yet.
     ahead: BTreeMap<LocalStream, usize>,
@@ -94,13 +93,13 @@ pub(in crate::node) struct IofPulls {
     readers: BTreeMap<NodeId, IofSubscriber>,
     /// Streams that are not read for now.
     held_streams: BTreeSet<LocalStream>,
-    /// How many requests of this node's processes have not been taken back.
+    /// Number of open requests of this node's processes.
     pulls: u32,
     /// The nodes that have subscriptions of this one.
     subscribed_nodes: BTreeSet<NodeId>,
     /// Pieces that the sidecar has not accepted yet.
     delivering: BTreeMap<RequestId, OutputDelivery>,
-    /// Output of jobs that tools here have spawned, until libpmix knows that they are to get it.
+    /// Output of jobs that tools here have spawned, until libpmix knows the recipient.
     early_output: BTreeMap<JobIndex, EarlyOutput>,
     /// Streams whose ends this node's processes and tools have not got yet.
     awaited: BTreeSet<(GlobalRank, u16)>,
@@ -135,7 +134,7 @@ impl IofPulls {
         readers.any(|reader| !reader.wants.is_empty())
     }
 
-    /// An unknown local process subscribes to output of others, or unsubscribes.
+    /// Subscribes a local process to output of others, or ends a subscription. libpmix does not identify the process.
     pub(in crate::node) fn subscribe(
         &mut self,
         procs: &[PmixProc],
@@ -173,7 +172,7 @@ impl IofPulls {
         }
     }
 
-    /// No local process is subscribed any more.
+    /// Cancels all subscriptions of this node.
     fn unsubscribe_all(&mut self, cx: &mut NodeContext) {
         self.pulls = 0;
         self.awaited.clear();
@@ -191,7 +190,8 @@ impl IofPulls {
         }
     }
 
-    /// The sidecar serves no client any more.
+    /// Handles the loss of the sidecar: acknowledges pending deliveries, drops early output and cancels all
+    /// subscriptions.
     pub(in crate::node) fn sidecar_lost(&mut self, cx: &mut NodeContext) {
         for (_, delivery) in std::mem::take(&mut self.delivering) {
             self.acknowledge_output(delivery, cx);
@@ -202,7 +202,7 @@ impl IofPulls {
         self.unsubscribe_all(cx);
     }
 
-    /// Something was read of a stream; nothing when it has ended.
+    /// Passes on output that was read; an empty read is the end of the stream.
     pub(in crate::node) fn pass_output(
         &mut self,
         at: NodeRank,
@@ -220,7 +220,7 @@ impl IofPulls {
         }
     }
 
-    /// Passes a piece of a local stream on to a node that wants it.
+    /// Passes a piece of a local stream on to a subscribed node.
     fn forward_output(
         &mut self,
         to: NodeId,
@@ -342,7 +342,7 @@ impl IofPulls {
         }
     }
 
-    /// Output of a process for processes here.
+    /// Delivers output of a process to local processes.
     fn deliver(&mut self, piece: OutputPiece, cx: &mut NodeContext) {
         let job = cx.jobs.find(piece.process).map(|(job, _)| job);
         if let Some(early) = job.and_then(|job| self.early_output.get_mut(&job)) {
@@ -356,7 +356,7 @@ impl IofPulls {
             channel,
             data,
         } = piece;
-        // Its node may have been asked to forward it when the tool was gone already.
+        // Its node may have got the request to forward it after the end of the tool.
         let tool = job.and_then(|job| cx.job(job).parent_tool.as_ref());
         if tool.is_some_and(|tool| tool.node == cx.node && !cx.tools.is_attached(&tool.name)) {
             let processes = vec![process];
@@ -377,7 +377,7 @@ impl IofPulls {
         }
     }
 
-    /// The sidecar has passed some output on, or cannot: its askers may have gone.
+    /// Handles the sidecar's reply to a delivery: passed on or failed, as the subscribers may have ended.
     pub(in crate::node) fn delivered(&mut self, id: RequestId, cx: &mut NodeContext) {
         if let Some(delivery) = self.delivering.remove(&id) {
             self.acknowledge_output(delivery, cx);
@@ -412,7 +412,7 @@ impl NodeService for IofPulls {
         self.ends.values().map(|(until, _)| *until).min()
     }
 
-    /// A node is lost: removes its subscriptions and pending pieces.
+    /// Removes the subscriptions and pending pieces of a lost node.
     fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
         self.subscribed_nodes.remove(&node);
         let jobs = &cx.jobs;

@@ -46,7 +46,7 @@ pub(in crate::node) struct IofPushes {
 }
 
 impl IofPushes {
-    /// `PMIx_IOF_push`: nothing for the end of the input.
+    /// Pushes input of a `PMIx_IOF_push` to its readers; no data is the end of the input.
     pub(in crate::node) fn push(
         &mut self,
         id: UpcallId,
@@ -136,7 +136,7 @@ impl IofPushes {
         }
     }
 
-    /// A rank here has a piece of input, or will never have it.
+    /// Handles the result of a write of input to a rank here.
     pub(in crate::node) fn on_stdin_written(
         &mut self,
         number: u64,
@@ -189,7 +189,7 @@ impl IofPushes {
 }
 
 impl NodeService for IofPushes {
-    /// Processes of a node that is gone read nothing.
+    /// Removes the processes of a lost node from pending pushes.
     fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
         let waiting = self.pushes.iter();
         let waiting = waiting.filter(|(_, push)| push.waiting.contains(&node));
@@ -199,7 +199,7 @@ impl NodeService for IofPushes {
         }
     }
 
-    /// Whatever still waits is answered.
+    /// Answers all pending pushes.
     fn tear_down(&mut self, cx: &mut NodeContext) {
         for (_, push) in std::mem::take(&mut self.pushes) {
             let answer = UpcallAnswer::Status(Status::ERR_LOST_CONNECTION);

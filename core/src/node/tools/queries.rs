@@ -38,17 +38,16 @@ use crate::queries::{
     QueryEngine, QueryId, QueryMessage,
 };
 
-/// How long the other nodes are waited for if the asker sets no time. No rank has to do anything
-/// for the answer, so a node that takes longer has a problem.
+/// Timeout for the replies of other nodes if the requester sets none. No rank has to act for a reply, so a node that
+/// takes longer has a problem.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The requester.
+/// Requester of a query.
 pub(in crate::node) enum QueryRequester {
-    /// libpmix.
     Upcall {
         id: UpcallId,
         queries: Vec<Query>,
-        /// The jobs asked about, in the order of the question.
+        /// Queried jobs, in the order of the query.
         jobs: Vec<Nspace>,
     },
     /// This node, to report how a job has ended.
@@ -62,14 +61,14 @@ struct ProcessEntry {
     end: Option<(RankEnd, bool)>,
 }
 
-/// What a node's core keeps for queries.
+/// State of a node's queries.
 pub(in crate::node) struct QueryState {
     engine: QueryEngine<QueryRequester>,
     /// By position on the node.
     entries: Vec<ProcessEntry>,
     /// Answers of this node that wait for data from the caller.
     looking: BTreeMap<QueryId, NodeQuery>,
-    /// Where the node's PMIx server accepts connections, once a client of it has been described.
+    /// Address of the node's PMIx server; empty until a client of it was described.
     uri: Text,
 }
 
@@ -97,8 +96,8 @@ impl QueryState {
 }
 
 impl QueryState {
-    /// The sidecar has told what the clients of a job need. Rule: every libpmix from 4.2 on gives them this
-    /// variable, and with several versions the same value in each.
+    /// Stores the server's address from the variables that the sidecar reports for a job's clients. Rule: every libpmix
+    /// from 4.2 on gives them this variable, and with several versions the same value in each.
     pub(in crate::node) fn note_server(&mut self, env: &ForkEnv) {
         let all = env.clients.iter().flat_map(|(_, own)| own);
         let mut all = env.common.iter().chain(all);
@@ -111,7 +110,7 @@ impl QueryState {
         self.entry_mut(rank).pid = Some(pid);
     }
 
-    /// `connected`: it was between init and finalize of PMIx.
+    /// Notes the end of a rank; `connected` if it was between init and finalize of PMIx.
     pub(in crate::node) fn note_end(&mut self, rank: NodeRank, end: RankEnd, connected: bool) {
         self.entry_mut(rank).end = Some((end, connected));
     }
@@ -214,7 +213,7 @@ impl QueryState {
         }
     }
 
-    /// The caller has measured the requested memory, if any.
+    /// Handles the measured memory, if any was requested.
     pub(in crate::node) fn on_memory_measured(
         &mut self,
         query: QueryId,
@@ -236,7 +235,7 @@ impl QueryState {
         entries.filter_map(|(_, _, entry)| entry.pid.filter(|_| entry.end.is_none()))
     }
 
-    /// The ranks of a job on this node, with their positions on it.
+    /// Returns the ranks of a job on this node, with their node ranks.
     fn entries_of(
         &self,
         job: JobIndex,
@@ -315,8 +314,8 @@ impl QueryState {
         cx.answer(id, &answer);
     }
 
-    /// A spawned job has ended everywhere: the lowest of its nodes that is left finds out how, and
-    /// tells all.
+    /// Queries the end of a spawned job that has ended on all nodes. Only the lowest living node of the job does this,
+    /// and notifies the others.
     pub(in crate::node) fn query_job_end(&mut self, job: JobIndex, cx: &mut NodeContext) {
         let now = cx.now;
         if !cx.sidecar.is_offered() {

@@ -16,7 +16,8 @@ use crate::pmix::keys;
 use crate::pmix::value::{Array, DataRange, Info, PmixProc, PmixRank, Status, Value};
 use crate::queries::{JobEndStatus, NodeQueryResult, ProcessState, worst};
 
-/// How a job has ended whose ranks have, as its nodes report. `at` is its place in the question.
+/// Returns the end of a job whose ranks have ended, from the results of its nodes. `at` is the index of the job in the
+/// query.
 pub(in crate::node) fn end_of_job<'a>(
     results: impl IntoIterator<Item = &'a NodeQueryResult>,
     at: usize,
@@ -36,7 +37,7 @@ pub(in crate::node) fn end_of_job<'a>(
     worst(lives)
 }
 
-/// The same as PMIx has it.
+/// Converts the end of a job to its PMIx status.
 pub(in crate::node) fn status_of_end(worst: JobEndStatus) -> Status {
     match worst.map(|(_, life)| life) {
         None => Status::SUCCESS,
@@ -51,7 +52,7 @@ pub(in crate::node) fn status_of_end(worst: JobEndStatus) -> Status {
     }
 }
 
-/// The event that a job has ended.
+/// Returns the event for the end of a job.
 pub(in crate::node) fn job_ended(nspace: &Nspace, worst: JobEndStatus) -> Arc<Notification> {
     let mut infos = vec![Info::new(
         keys::JOB_TERM_STATUS,
@@ -72,7 +73,7 @@ pub(in crate::node) fn job_ended(nspace: &Nspace, worst: JobEndStatus) -> Arc<No
     )
 }
 
-/// An event about a job, or one of its processes.
+/// Returns an event about a job, or about one of its processes.
 fn job_event(
     code: Status,
     nspace: &Nspace,
@@ -115,7 +116,7 @@ pub(in crate::node) fn raise_job_end(
         NodeQueryResult::Part(part) => Some(part.jobs.iter().flatten()),
         NodeQueryResult::Lost | NodeQueryResult::Nothing => None,
     });
-    // Only the requester knows of a job that could not be started, and has its answer.
+    // The failure to start a job is only in the reply to its requester.
     if !processes
         .flatten()
         .all(|one| one.life == ProcessState::Planned)
@@ -164,7 +165,7 @@ pub(in crate::node) fn raise_lost_nodes(nodes: &[NodeId], cx: &mut NodeContext) 
 }
 
 impl NodeContext {
-    /// The event that a process has died; `None` where the job does not go on.
+    /// Returns the event for the death of a process; `None` if the job does not continue.
     pub(in crate::node) fn death(&self, process: GlobalRank, end: RankEnd) -> Option<Notification> {
         if !self.policy.tolerant || !self.sidecar.is_offered() {
             return None;

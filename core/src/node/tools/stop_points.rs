@@ -21,7 +21,7 @@ use crate::pmix::keys;
 use crate::pmix::sidecar_protocol::SidecarCommand;
 use crate::pmix::value::{DataRange, Info, PmixProc, PmixRank, Status, Value, find};
 
-/// What libpmix calls `PMIx_Init` as a place.
+/// Name that libpmix gives to `PMIx_Init` as a stop point.
 const IN_INIT: &str = "pmix-init";
 
 /// The place before a program begins.
@@ -29,7 +29,6 @@ const ON_EXEC: &str = "exec";
 
 const ALL: &RankChoice = &RankChoice::All;
 
-/// Where ranks wait.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum StopPoint {
     Exec,
@@ -46,7 +45,7 @@ impl StopPoint {
         }
     }
 
-    /// The ranks that are to wait there.
+    /// Returns the ranks that must wait at the stop point.
     fn choice(self, debug: &DebugDirectives) -> &RankChoice {
         let choice = match self {
             Self::Exec => &debug.on_exec,
@@ -62,19 +61,19 @@ impl StopPoint {
 pub(in crate::node) struct StoppedRanks {
     /// Ranks of this node.
     ranks: BTreeMap<(JobIndex, StopPoint), BTreeSet<Rank>>,
-    /// Nodes on which all ranks wait that are to.
+    /// Nodes on which all ranks wait that must.
     nodes: BTreeMap<(JobIndex, StopPoint), BTreeSet<NodeId>>,
     /// Jobs with certain ranks that wait at a place of the program's own, all of which did: 4.2 reports more
     /// then, which are none.
     settled: BTreeSet<JobIndex>,
     /// Ranks of this node that wait in PMIx.
     pmix_waiters: BTreeSet<(JobIndex, Rank)>,
-    /// Jobs all of whose ranks waited before there was a server that could say so.
+    /// Events for jobs whose ranks all waited before a server could notify tools.
     earlier: Vec<Notification>,
 }
 
 impl StoppedRanks {
-    /// A rank of this node was started, and stopped if it is to begin later.
+    /// Notes the start of a rank of this node that is stopped at exec.
     pub(in crate::node) fn started_stopped(&mut self, at: NodeRank, cx: &mut NodeContext) {
         let name = cx.name_of(cx.process(at));
         let job = cx.find_job(name.nspace.as_str());
@@ -86,7 +85,7 @@ impl StoppedRanks {
         }
     }
 
-    /// A rank of this node waits for a debugger, or all of a job do.
+    /// Handles the stop of a rank of this node, or of all ranks of a job.
     pub(in crate::node) fn rank_stopped(
         &mut self,
         source: &PmixProc,
@@ -108,7 +107,7 @@ impl StoppedRanks {
         let waits: BTreeSet<Rank> = match (source.rank.rank(), place) {
             (Some(rank), _) => here.get(&rank).copied().into_iter().collect(),
             (None, StopPoint::App) if settled => return,
-            // 4.2 counts at a program's own place only if all ranks are to wait there.
+            // 4.2 counts at a program's own place only if all ranks must wait there.
             (None, StopPoint::App) if context.debug.in_app.as_ref() != Some(ALL) => awaited
                 .difference(counted)
                 .next()
@@ -147,7 +146,7 @@ impl StoppedRanks {
         self.node_stopped(cx.node, &event, cx);
     }
 
-    /// A debugger has released processes that wait in PMIx: those of the custom range, or all.
+    /// Handles the release of processes that wait in PMIx: those of the custom range, or all.
     pub(in crate::node) fn rank_released(&mut self, infos: &[Info], cx: &mut NodeContext) {
         let named: Vec<&PmixProc> = match find(infos, keys::EVENT_CUSTOM_RANGE) {
             None => return self.pmix_waiters.clear(),
@@ -180,7 +179,7 @@ impl StoppedRanks {
         held.any(|(job, rank)| !cx.exited.contains(&cx.jobs.global(*job, *rank)))
     }
 
-    /// Lets them go on.
+    /// Releases all ranks that wait in PMIx.
     pub(in crate::node) fn release_stopped_ranks(&mut self, cx: &mut NodeContext) {
         for (job, rank) in std::mem::take(&mut self.pmix_waiters) {
             let context = Arc::clone(cx.job(job));
@@ -188,9 +187,9 @@ impl StoppedRanks {
         }
     }
 
-    /// A rank waits in `PMIx_Init` and is not to: up to 5.0 all clients of a job wait if one does.
+    /// Releases a rank that waits in `PMIx_Init` although it must not: up to 5.0 all clients of a job wait if one does.
     fn release(&mut self, context: &JobContext, rank: Rank, cx: &mut NodeContext) {
-        // Not the server, whose own events come back, and not the rank, which gets none of its own.
+        // The source is not the server, whose own events come back, and not the rank, which gets none of its own.
         let source = format!("{}-debugger", cx.launch().nspace);
         let whom = Value::Proc(PmixProc::new(&context.nspace, rank));
         let control = SidecarCommand::Notify {
@@ -208,7 +207,7 @@ impl StoppedRanks {
         cx.control(&control);
     }
 
-    /// All ranks of a job on a node that are to wait for a debugger do.
+    /// Notes that all ranks of a job on a node wait that must.
     pub(in crate::node) fn node_stopped(
         &mut self,
         node: NodeId,
@@ -253,7 +252,7 @@ impl StoppedRanks {
         }
     }
 
-    /// The server is ready: its tools are notified of jobs that had stopped before.
+    /// Notifies the tools of jobs that had stopped before the server was ready.
     pub(in crate::node) fn report_earlier_stops(&mut self, cx: &mut NodeContext) {
         for event in std::mem::take(&mut self.earlier) {
             cx.notify_now(&event);

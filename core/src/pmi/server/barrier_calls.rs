@@ -1,4 +1,4 @@
-//! What ranks do together: they arrive at a barrier or a ring, and are let out or told that it failed.
+//! Barriers and rings of the PMI server: arrival, release and failure.
 
 use super::{PmiServer, ReleaseError, send};
 use crate::job::ids::LocalRank;
@@ -12,7 +12,7 @@ use crate::pmi::reply::{PmiRefusal, PmiReply};
 use crate::pmi::ring::{Ring, RingValues};
 
 impl PmiServer {
-    /// The barrier a group stands for, if its caller and all it names can take part.
+    /// Enters the barrier of a group, if its caller and all its members can take part.
     pub(super) fn barrier(
         &mut self,
         local: LocalRank,
@@ -63,7 +63,7 @@ impl PmiServer {
         Ok(None)
     }
 
-    /// What follows from the arrival of a rank, or from the end of one that was waited for.
+    /// Acts on the arrival of a rank, or on the end of one that was waited for.
     pub(super) fn arrived(
         &mut self,
         collective: PmiCollective,
@@ -84,7 +84,7 @@ impl PmiServer {
         }
     }
 
-    /// A barrier has completed.
+    /// Releases the ranks of a completed barrier.
     pub(super) fn let_out(
         &mut self,
         collective: &PmiCollective,
@@ -116,7 +116,7 @@ impl PmiServer {
         }
     }
 
-    /// Tells everybody in a barrier or ring, now and later, that it failed.
+    /// Fails a barrier or ring: the waiting ranks and later arrivals get a refusal.
     pub(super) fn fail_meeting(
         &mut self,
         collective: &PmiCollective,
@@ -131,7 +131,7 @@ impl PmiServer {
         }
     }
 
-    /// All ranks of the job have entered the ring.
+    /// Releases the ranks of a completed ring.
     pub(super) fn ring_released(
         &mut self,
         all: &[u8],

@@ -13,8 +13,8 @@ use crate::pmi::reply::{PmiRefusal, PmiReply};
 use crate::pmi::spawn::PmiSpawn;
 
 impl PmiServer {
-    /// The job that the rank wanted has been started, and this is its name, or it has not. Without
-    /// an open request (the rank misbehaved meanwhile) nothing happens.
+    /// Answers the rank's spawn request with the name of the started job, or with the failure. Without a pending
+    /// request (the rank misbehaved meanwhile) nothing happens.
     ///
     /// Rule: the parent is answered when its children run; it waits for them elsewhere. Source:
     /// docs/pmi-operations.md#spawn.
@@ -36,9 +36,10 @@ impl PmiServer {
         send(rank, &call, &reply, effects);
     }
 
-    /// What another job's ranks get when they ask for it.
+    /// Returns the result of a read by another job's rank.
     ///
-    /// For a job without local ranks only its spawner's keys are here: its own keys are known on the nodes of its ranks.
+    /// For a job without local ranks only its spawner's keys are here: its own keys are known on the nodes of its
+    /// ranks.
     pub fn serve_remote_read(&self, wanted: &RemoteKeyRead) -> Option<Vec<u8>> {
         match wanted {
             RemoteKeyRead::Key(key) => self.store.find(key).map(<[u8]>::to_vec),
@@ -47,7 +48,7 @@ impl PmiServer {
         }
     }
 
-    /// What the rank wanted to know of another job. Answers may come in any order.
+    /// Answers a rank's read of another job. Answers may arrive in any order.
     pub fn key_answer(
         &mut self,
         rank: LocalRank,
@@ -79,7 +80,7 @@ impl PmiServer {
         send(rank, &call, &reply, effects);
     }
 
-    /// Hands a spawn request on; its answer comes when the new job runs.
+    /// Passes a spawn request on; its answer follows when the new job runs.
     pub(super) fn spawn(
         &mut self,
         rank: LocalRank,
@@ -98,7 +99,7 @@ impl PmiServer {
         Ok(())
     }
 
-    /// A key of another job: of a copy that a client has brought, or asked for.
+    /// Reads a key of another job: from a copy that a client has brought, or by a request to that job.
     pub(super) fn key_of(
         &mut self,
         rank: LocalRank,
@@ -117,7 +118,7 @@ impl PmiServer {
         Ok(Some(PmiReply::Value(value)))
     }
 
-    /// All pairs of the own job, of a copy, or of another job, which is asked for them.
+    /// Reads all pairs of the own job, of a copy, or of another job by a request to it.
     pub(super) fn all_pairs(
         &mut self,
         rank: LocalRank,

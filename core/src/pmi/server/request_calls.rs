@@ -1,4 +1,4 @@
-//! Carries out one request of a rank: answers it, or holds it back until others have come.
+//! Executes one request of a rank: answers it, or holds it until other ranks have entered.
 
 use super::{PmiServer, send};
 use crate::job::ids::{LocalRank, Rank};
@@ -58,7 +58,7 @@ impl PmiServer {
         Ok(())
     }
 
-    /// The answer, or none if there is none now.
+    /// Returns the answer; `None` if it follows later.
     fn carry_out(
         &mut self,
         rank: LocalRank,
@@ -181,7 +181,7 @@ impl PmiServer {
         }))
     }
 
-    /// A connection starts, or starts again, in either dialect.
+    /// Starts a connection, or starts it again, in either version of PMI.
     fn init(
         &mut self,
         rank: LocalRank,

@@ -1,15 +1,15 @@
-//! Ranks for which another process speaks from some moment on: one that was restored from a checkpoint, or killed and
-//! started again.
+//! Restarts of ranks: another process speaks for a rank from some moment on, after a checkpoint or a kill.
 //!
-//! What the process before had put and asked for is gone, and it has entered no barrier. Where its node had told the
-//! others that all have entered, they all hear that this is withdrawn ([`PmiAction::Withdrawn`]); one node decides
-//! whether that came before the release. If so each node begins again with those who wait, otherwise they
-//! are released and the new process is in the next barrier.
+//! The values and requests of the previous process are removed, and it has entered no barrier. If its node had notified
+//! the others that all local members have entered, all nodes receive the withdrawal ([`PmiAction::Withdrawn`]); one
+//! node decides whether that came before the release. If so, each node begins again with the waiting ranks. Otherwise
+//! they are released, and the new process is in the next barrier.
 //!
-//! The new process enters nothing before an epoch has begun with it ([`PmiAction::Renew`]): whoever is released with it
-//! has entered later than it came, on whatever node, and not one that had gone before.
+//! The new process enters nothing before an epoch has begun with it ([`PmiAction::Renew`]). So each process that is
+//! released with it has entered after its start, on any node, and none is a former one.
 //!
-//! Rule: a line `cmd=restart`, or an `init` without a finalize before, says so. Source: docs/pmi-wire.md#restart.
+//! Rule: a line `cmd=restart`, or an `init` without a previous finalize, announces a restart. Source:
+//! docs/pmi-wire.md#restart.
 
 use super::PmiServer;
 use crate::job::ids::LocalRank;
@@ -23,7 +23,7 @@ use crate::pmi::request::PmiRequest;
 use crate::pmi::ring::RingValues;
 
 impl PmiServer {
-    /// The same, where another process may come to speak for a rank.
+    /// Accepts restarted processes for ranks. Returns the server.
     #[must_use]
     pub fn restartable(mut self) -> Self {
         self.restartable = true;
@@ -31,19 +31,18 @@ impl PmiServer {
         self
     }
 
-    /// A member of a barrier or ring has restarted on some node, and nobody was released: it begins
-    /// again.
+    /// Begins a barrier or ring again after the restart of a member on some node, before any rank was released.
     pub fn begin_again(&mut self, collective: &PmiCollective, effects: &mut Vec<PmiAction>) {
         if let Some(arrival) = self.barriers.begin_again(collective, &mut self.store) {
             self.arrived(collective.clone(), arrival, effects);
         }
     }
 
-    /// The epoch has begun that the rank needed.
+    /// Enters the collectives that a restarted rank has requested before its epoch began.
     pub fn renewed(&mut self, local: LocalRank, number: u64, effects: &mut Vec<PmiAction>) {
         let pending = &mut self.client(local).renewal;
         let Some(renewal) = pending.take_if(|renewal| renewal.number == number) else {
-            // Of a process that has gone since.
+            // The epoch belongs to a process that has ended since.
             return;
         };
         for (collective, waiter, ring) in renewal.pending_entries {
@@ -51,7 +50,7 @@ impl PmiServer {
         }
     }
 
-    /// A process starts the protocol that speaks for the rank in place of another one.
+    /// Requests an epoch for a restarted process of the rank.
     pub(super) fn request_epoch(
         &mut self,
         local: LocalRank,
@@ -74,7 +73,7 @@ impl PmiServer {
         });
     }
 
-    /// Whether a request says that another process speaks for the rank.
+    /// Whether a request announces a restarted process of the rank.
     pub(super) fn is_restart(
         &self,
         rank: LocalRank,
@@ -100,7 +99,7 @@ impl PmiServer {
         }
     }
 
-    /// Those who came too late for what has ended are in what follows.
+    /// Enters ranks into the next barrier or ring that came too late for the one that has ended.
     pub(super) fn enter_next(
         &mut self,
         collective: &PmiCollective,

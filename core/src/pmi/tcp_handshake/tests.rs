@@ -103,7 +103,8 @@ fn gate_refuses_client_of_other_job() {
             );
             continue;
         }
-        let reason = "it says it is of job `job.2` (PMI_JOBID), and this is a port of job job.1";
+        let reason =
+            "wrong job: the client claims job `job.2` (PMI_JOBID), this port serves job job.1";
         assert!(
             reply.ends_with(&format!("rc=14;errmsg={reason};")),
             "{reply}"

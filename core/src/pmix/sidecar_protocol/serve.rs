@@ -1,6 +1,6 @@
-//! The host's side of the control socket: requests in, replies out.
+//! Sidecar's side of the control socket: requests in, replies out.
 //!
-//! The infos of a request stay encoded: only the shim knows libpmix's structures.
+//! The infos of a request stay encoded: only the shim has libpmix's structures.
 
 use wireup_shim::wire as c;
 
@@ -17,15 +17,15 @@ use crate::pmix::wire::{Reader, SidecarFrame, WireError, Writer};
 pub enum SidecarRequest<'a> {
     /// Start the PMIx server.
     Init {
-        /// For `PMIx_server_init`.
+        /// Infos for `PMIx_server_init`, encoded.
         infos: &'a [u8],
     },
-    /// Make a job known.
+    /// Register a job with libpmix.
     RegisterJob {
         nspace: Text,
         /// This node's ranks of it.
         clients: Vec<ClientRegistration>,
-        /// For `PMIx_server_register_nspace`.
+        /// Infos for `PMIx_server_register_nspace`, encoded.
         infos: &'a [u8],
     },
     /// Fetch what a local process has published.
@@ -34,14 +34,14 @@ pub enum SidecarRequest<'a> {
     Notify {
         code: Status,
         source: PmixProc,
-        /// The recipients.
         range: DataRange,
-        /// For `PMIx_Notify_event`.
+        /// Infos for `PMIx_Notify_event`, encoded.
         infos: &'a [u8],
     },
-    /// Forget a job.
-    DeregisterJob { nspace: Text },
-    /// Stop.
+    DeregisterJob {
+        nspace: Text,
+    },
+    /// Stop the PMIx server.
     Finalize,
     /// Show that libpmix works.
     Probe,
@@ -116,16 +116,15 @@ fn nspace(from: &mut Reader<'_>) -> Result<Text, WireError> {
     }
 }
 
-/// What a successful reply carries.
+/// Contents of a successful reply.
 #[derive(Clone, Copy, Debug)]
 pub enum Body<'a> {
-    /// Nothing.
     Done,
     ForkEnv(&'a ForkEnv),
     Data(&'a [u8]),
 }
 
-/// The reply frame to the request `id` of this kind.
+/// Encodes the reply to the request `id` of this kind.
 ///
 /// # Errors
 /// [`WireError::TooLarge`].
@@ -163,7 +162,7 @@ pub fn reply(
     out.finish(kind.op(), true, id)
 }
 
-/// The frame of a notice.
+/// Encodes the frame of a notice.
 ///
 /// # Errors
 /// [`WireError::TooLarge`].

@@ -24,15 +24,15 @@ pub struct Pdata {
 /// `disconnect` take a status, `tool_connected` takes [`Named`](Self::Named); a status answers every kind, and is how each of them fails.
 #[derive(Clone, PartialEq, Debug)]
 pub enum UpcallAnswer {
-    /// Done, or refused.
+    /// Success without data, or a refusal.
     Status(Status),
     /// Success, with the collected data.
     Data(Vec<u8>),
-    /// The known infos; the status says whether they are complete.
+    /// Known infos, with a status for complete or partial data.
     Infos(Status, Vec<Info>),
     /// Success, with a credential and its type.
     Credential(Vec<u8>, Vec<Info>),
-    /// The values found; the status says whether they are complete.
+    /// Values found, with a status for complete or partial data.
     Found(Status, Vec<Pdata>),
     /// Success: the job runs.
     Spawned(Nspace),
@@ -54,8 +54,8 @@ pub struct AnswerParts {
 }
 
 impl UpcallAnswer {
-    /// The reply frame's bytes. An answer that is not for this kind of upcall loses all but its
-    /// status; a spawn or a tool without a name failed.
+    /// Encodes the reply frame. An answer of another kind of upcall is reduced to its status; a spawn or a tool without
+    /// a name failed.
     ///
     /// # Errors
     /// [`WireError::TooLarge`].

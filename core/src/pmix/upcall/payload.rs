@@ -8,10 +8,10 @@ use crate::pmix::wire::{Reader, WireError, Writer};
 
 /// A field of a payload.
 pub(super) trait PayloadField: Sized {
-    /// Appends the field.
+    /// Appends the field to a payload.
     fn encode_field(&self, out: &mut Writer);
 
-    /// Takes the field.
+    /// Decodes the field from a payload.
     ///
     /// # Errors
     /// [`WireError`].

@@ -74,14 +74,14 @@ impl Value {
         Self::decode_body(tag, from, depth)
     }
 
-    /// The encoded value, for storage without parsing.
+    /// Encodes the value, for storage without parsing.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer::default();
         self.encode(&mut out);
         out.into_bytes()
     }
 
-    /// The value of [`to_bytes`](Self::to_bytes).
+    /// Decodes a value of [`to_bytes`](Self::to_bytes).
     ///
     /// # Errors
     /// [`WireError`] for any other bytes.

@@ -1,4 +1,4 @@
-//! What PMIx calls errors and events.
+//! Statuses of PMIx: errors and events.
 
 use std::fmt;
 

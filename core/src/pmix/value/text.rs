@@ -22,12 +22,12 @@ impl Text {
         Self(bytes)
     }
 
-    /// The bytes, without terminator.
+    /// Returns the bytes, without terminator.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The bytes, without terminator.
+    /// Returns the bytes, without terminator.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }

@@ -7,8 +7,8 @@ use crate::job::ids::NodeId;
 use crate::job::outcome::{FailureCause, PmiState, RankEnd};
 use crate::link::agent_protocol::NO_SIGN;
 
-/// How long the consequence of another rank's end is withheld, in case it is heard first: hosts do not report things
-/// in the order in which they happened.
+/// Time for which a possible consequence of another rank's end is withheld, in case it arrives first: reports of
+/// several hosts do not arrive in the order of their events.
 const CONSEQUENCE: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ struct Withheld<T> {
     report: T,
 }
 
-/// Reports of hosts that are withheld, in the order in which they came.
+/// Withheld reports of hosts, in the order of their arrival.
 #[derive(Debug)]
 pub struct WithheldReports<T> {
     withheld: VecDeque<Withheld<T>>,
@@ -43,20 +43,20 @@ impl<T> WithheldReports<T> {
         });
     }
 
-    /// What has waited long enough.
+    /// Takes the reports that were withheld long enough.
     pub fn due(&mut self, now: Duration) -> impl Iterator<Item = T> + use<'_, T> {
         let due = self.withheld.iter().take_while(|one| one.deadline <= now);
         let due = due.count();
         self.withheld.drain(..due).map(|one| one.report)
     }
 
-    /// All of it: something else fails the job, or ends it.
+    /// Takes all reports: another failure ends the job.
     pub fn settle(&mut self) -> impl Iterator<Item = T> + use<'_, T> {
         self.withheld.drain(..).map(|one| one.report)
     }
 
-    /// All of it, because the job fails by the loss of this host: its own reports, which came before that, and those
-    /// of other hosts, which may follow from it: MPI libraries see at once that a rank there is gone.
+    /// Takes all reports, because the job fails by the loss of this host: its own reports, which came before the loss,
+    /// and those of other hosts, which may follow from it, since MPI libraries detect the end of a peer at once.
     pub fn settle_around_loss(&mut self, lost: NodeId) -> (Vec<T>, Vec<T>) {
         let (before, after): (Vec<_>, Vec<_>) =
             self.withheld.drain(..).partition(|one| one.node == lost);
@@ -64,7 +64,7 @@ impl<T> WithheldReports<T> {
         (reports(before), reports(after))
     }
 
-    /// When something is [due](Self::due).
+    /// Returns the time at which a report is [due](Self::due).
     pub fn next_deadline(&self) -> Option<Duration> {
         self.withheld.front().map(|one| one.deadline)
     }
@@ -80,22 +80,23 @@ pub fn may_follow(failure: Result<(RankEnd, &PmiState), &FailureCause>) -> bool 
     }
 }
 
-/// Whose fault the loss of a host is.
+/// Origin of the loss of a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LossOrigin {
-    /// The host's.
+    /// Failure of the lost host.
     Lost,
-    /// The host's, or the network of the one where the launch began: there are only the two.
+    /// Failure of the lost host, or of the network of the launcher's host: the launch has only these two.
     Either,
-    /// That of the host where the launch began, which has lost all others.
+    /// Failure of the launcher's host, which has lost all others.
     Own,
 }
 
-/// Whose fault it is that the job failed by the loss of a host, when `heard` hosts are still heard of, the own one
-/// among them, and `silent` were lost without a sign of life. `error` is why that host is lost.
-pub fn blame(error: &str, heard: usize, silent: u32) -> LossOrigin {
+/// Returns the origin of the loss of a host with which the job failed. `reporting` is the number of hosts that still
+/// report, the launcher's included; `silent` is the number of hosts that were lost without a sign of life. `error` is
+/// the reason of the loss.
+pub fn blame(error: &str, reporting: usize, silent: u32) -> LossOrigin {
     match silent {
-        _ if heard > 1 || !error.ends_with(NO_SIGN) => LossOrigin::Lost,
+        _ if reporting > 1 || !error.ends_with(NO_SIGN) => LossOrigin::Lost,
         1 => LossOrigin::Either,
         _ => LossOrigin::Own,
     }

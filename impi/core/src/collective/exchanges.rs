@@ -129,7 +129,7 @@ impl Topology {
         steps
     }
 
-    /// Each client's blocks cross to each other client once.
+    /// Sends each client's blocks to each other client once.
     pub(super) fn allgather_by_masters(&self, me: usize) -> Vec<CollectiveStep> {
         let tag = tags::GATHER;
         let client = self.client(me);
@@ -202,7 +202,7 @@ impl Topology {
         steps
     }
 
-    /// What goes from one client to another goes in one message.
+    /// Returns the steps of an all-to-all exchange in which all data from one client to another is one message.
     pub(super) fn alltoall_by_masters(&self, me: usize) -> Vec<CollectiveStep> {
         let tag = tags::ALLTOALL;
         let client = self.client(me);

@@ -40,7 +40,7 @@ impl Topology {
         steps
     }
 
-    /// All to the root, which combines from the last process to the first.
+    /// Sends all blocks to the root, which combines from the last process to the first.
     fn reduce_in_order(&self, root: usize, me: usize) -> Vec<CollectiveStep> {
         if me != root {
             return vec![send(root, tags::REDUCE, self.reduce, VALUE)];
@@ -65,7 +65,7 @@ impl Topology {
         steps
     }
 
-    /// One chain over all processes.
+    /// Combines along one chain over all processes.
     pub(super) fn scan_chain(&self, me: usize) -> Vec<CollectiveStep> {
         let channel = |one, other| {
             if self.client(one) == self.client(other) {
@@ -90,8 +90,8 @@ impl Topology {
         steps
     }
 
-    /// A chain in each client at once; then what comes before a client goes along the clients' last processes, each of
-    /// which hands it to its own.
+    /// Combines along a chain in each client at once; then the combination before a client goes along the clients' last
+    /// processes, each of which passes it to its own processes.
     pub(super) fn scan_by_clients(&self, me: usize) -> Vec<CollectiveStep> {
         let client = self.client(me);
         let members = self.members(client);

@@ -5,7 +5,7 @@ use super::{BlockMerge, CollectiveChannel, CollectiveStep, Topology, receive, se
 /// A process that stands for its client, and the clients whose data passes between it and the next one towards the root.
 pub(super) type Branch = (usize, Vec<usize>);
 
-/// Whom one that stands for its client hears, in order, and whom it then tells what they said.
+/// Neighbours of a client's master in the tree: it receives from the children in order, and then sends to the parent.
 #[derive(Debug, Default)]
 pub(super) struct TreeNeighbours {
     pub(super) children: Vec<Branch>,
@@ -13,12 +13,12 @@ pub(super) struct TreeNeighbours {
     pub(super) parent: Option<Branch>,
 }
 
-/// The least number of dimensions of a cube with `count` corners.
+/// Returns the least number of dimensions of a cube with `count` corners.
 fn cube_dimension(count: usize) -> u32 {
     count.next_power_of_two().trailing_zeros()
 }
 
-/// The highest set bit, if there is one.
+/// Returns the highest set bit, if there is one.
 fn high_bit(value: usize) -> Option<u32> {
     value.checked_ilog2()
 }

@@ -3,7 +3,7 @@
 use super::{Completion, Endpoint, EndpointError, MatchSpec, RequestId, Status};
 use crate::packet::{Packet, PacketType};
 
-/// A message whose first packet has come and that no receive has taken.
+/// A message whose first packet has arrived and that no receive has taken.
 #[derive(Debug)]
 pub(super) struct Unexpected {
     status: Status,
@@ -50,7 +50,7 @@ impl Receive {
                 .is_some_and(|status| self.arrived == status.length)
     }
 
-    /// The end, with the data moved out by cloning once.
+    /// Returns the completion; only one of its clones takes the data.
     pub(super) fn completion(&self) -> Option<Completion> {
         if self.cancelled {
             return Some(Completion::Cancelled);
@@ -106,7 +106,7 @@ impl Endpoint {
         request
     }
 
-    /// The first message that a receive would take.
+    /// Returns the status of the first message that a receive would take.
     pub fn probe(&self, wanted: MatchSpec) -> Option<Status> {
         let found = self
             .unexpected
@@ -115,7 +115,7 @@ impl Endpoint {
         found.map(|message| message.status)
     }
 
-    /// A packet with data: a message, the first part of one, or a further part.
+    /// Handles a packet with data: a message, the first part of one, or a further part.
     pub(super) fn data(&mut self, source: usize, packet: Packet) -> Result<(), EndpointError> {
         let header = packet.header;
         let (length, message) = (u64::from(header.length), header.message_length);
@@ -172,7 +172,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// A receive and a message have met.
+    /// Fills a receive with the message that it matches.
     fn fill(&mut self, request: RequestId, message: &Unexpected) {
         let receive = self
             .receives

@@ -39,7 +39,7 @@ pub(super) struct Send {
     envelope: Envelope,
     data: Arc<[u8]>,
     state: SendState,
-    /// CANCEL has gone, its reply has not come.
+    /// Whether CANCEL was sent and its reply has not arrived.
     cancelling: bool,
 }
 
@@ -55,7 +55,7 @@ impl Send {
 }
 
 impl Endpoint {
-    /// Starts a send.
+    /// Starts a send request.
     ///
     /// # Panics
     /// When the destination is not in the world; the caller checks.
@@ -73,7 +73,7 @@ impl Endpoint {
         request
     }
 
-    /// The next packet to a destination.
+    /// Takes the next packet to a destination.
     pub(super) fn take_queued(&mut self, to: usize) -> Option<Packet> {
         let (request, part) = match self.queues[to].pop_front()? {
             QueuedPacket::Control(header) => {
@@ -134,7 +134,7 @@ impl Endpoint {
         Some(Packet { header, data })
     }
 
-    /// The message was matched: a short one is complete, the rest of a long one may go.
+    /// Handles the match of a message: a short one is complete, the rest of a long one may go.
     pub(super) fn sync_ack(
         &mut self,
         source: usize,
@@ -160,7 +160,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Takes back what has not gone; asks for the rest where the protocol has a question.
+    /// Cancels packets that were not sent; asks the destination for the rest where the protocol has a question.
     pub(super) fn cancel_send(&mut self, request: RequestId) {
         let limit = u64::from(self.limits.data_length);
         let Some(send) = self.sends.get_mut(&request) else {

@@ -9,9 +9,8 @@ use super::conformance_rules::{Level, Rule};
 /// A party of the conversation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Party {
-    /// The server.
     Server,
-    /// A client that has not said its rank, by its connection.
+    /// Client with a still unknown rank, by its connection.
     Stranger(u32),
     /// A client or its hosts, by rank.
     Client(u32),
@@ -32,7 +31,7 @@ impl fmt::Display for Party {
 pub struct Note {
     /// Since the beginning of the record.
     pub time: Duration,
-    /// On which connection.
+    /// Number of the connection.
     pub connection: u32,
     /// Section of the specification that it follows.
     pub section: &'static str,
@@ -57,11 +56,11 @@ impl fmt::Display for Note {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
     pub rule: Rule,
-    /// By whom.
+    /// Party that broke the rule.
     pub party: Party,
-    /// On which connection.
+    /// Number of the connection.
     pub connection: u32,
-    /// Text that says how the rule was broken.
+    /// Description of the violation.
     pub text: String,
 }
 

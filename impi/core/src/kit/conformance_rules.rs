@@ -1,22 +1,22 @@
 //! Each rule of the specification, its section, and how it is checked. `docs/impi-conformance.md` has the same table.
 
-/// How binding a rule is.
+/// Obligation of a rule.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
-    /// The text says so.
+    /// The specification demands it.
     Must,
-    /// The text advises it.
+    /// The specification advises it.
     Should,
     /// The text does not forbid it, or the facts show that implementations differ; reported, never a failure.
     Finding,
 }
 
-/// What checks a rule.
+/// Commands that check a rule.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum CheckedBy {
     /// Each conversation that is seen: `decode`, `proxy`, `check-client`.
     Conversation,
-    /// `check-server`.
+    /// Checked by `check-server` alone.
     Server,
     /// `check-server` and each conversation that is seen.
     Both,
@@ -28,34 +28,33 @@ macro_rules! rules {
     ($($rule:ident $section:literal $level:ident $by:ident $text:literal)*) => {
         /// A rule, in the order of the specification.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-        #[allow(missing_docs, reason = "`text` says what each is")]
+        #[allow(missing_docs, reason = "`text` describes each of them")]
         pub enum Rule { $($rule),* }
 
         impl Rule {
-            /// All of them.
+            /// All rules, in the order of the specification.
             pub const ALL: &'static [Self] = &[$(Self::$rule),*];
 
-            /// Its name.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$rule => stringify!($rule)),* }
             }
 
-            /// Section of the specification.
+            /// Returns the section of the specification.
             pub fn section(self) -> &'static str {
                 match self { $(Self::$rule => $section),* }
             }
 
-            /// How binding it is.
+            /// Returns the obligation of the rule.
             pub fn level(self) -> Level {
                 match self { $(Self::$rule => Level::$level),* }
             }
 
-            /// What checks it.
+            /// Returns the commands that check the rule.
             pub fn by(self) -> CheckedBy {
                 match self { $(Self::$rule => CheckedBy::$by),* }
             }
 
-            /// What it says.
+            /// Returns the text of the rule.
             pub fn text(self) -> &'static str {
                 match self { $(Self::$rule => $text),* }
             }
@@ -136,7 +135,7 @@ rules! {
 }
 
 impl Rule {
-    /// Its line in the table of the page.
+    /// Returns the rule's line in the table of the page.
     pub fn row(self) -> String {
         let level = match self.level() {
             Level::Must => "must",

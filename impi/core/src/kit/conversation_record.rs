@@ -3,13 +3,13 @@
 //! ```text
 //! wireup-impi-record 1
 //! 0.000120 0 open server                a client (0) has connected to the server
-//! 0.000200 0 > 415554480000000400000001 it says this
-//! 0.000310 0 < 0000000000000000         the server says this
+//! 0.000200 0 > 415554480000000400000001 bytes from the client
+//! 0.000310 0 < 0000000000000000         bytes from the server
 //! 1.200000 7 open host 0                a host has connected to host 0
-//! 2.000000 0 end >                      the client says no more
+//! 2.000000 0 end >                      the client has closed its direction
 //! ```
 //!
-//! What one end sends is recorded before the other receives it, so an answer never precedes its cause.
+//! Bytes of one end are recorded before the other end receives them, so an answer never precedes its cause.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,19 +17,18 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// The first line.
+/// First line of a record.
 pub const TITLE: &str = "wireup-impi-record 1";
 
-/// Who is at the other end of a connection.
+/// Acceptor of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// The server.
     Server,
     /// A host, by its rank.
     Host(usize),
 }
 
-/// Who says something.
+/// Sending end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ConversationSide {
     /// The end that has connected.
@@ -38,23 +37,22 @@ pub enum ConversationSide {
     Back,
 }
 
-/// What happened.
+/// Recorded action on a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RecordedAction {
     /// A connection was made.
     Open(Kind),
-    /// Bytes were sent.
     Bytes(ConversationSide, Vec<u8>),
     /// An end closed its direction.
     End(ConversationSide),
 }
 
-/// One line.
+/// One line of the record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecordedEvent {
     /// Since the beginning of the record.
     pub time: Duration,
-    /// On which connection.
+    /// Number of the connection.
     pub connection: u32,
     pub action: RecordedAction,
 }

@@ -12,7 +12,7 @@ use crate::packet::{HEADER, PacketError, PacketHeader, PacketType};
 use crate::world::ImpiJob;
 use messages::Messages;
 
-/// What one end sends.
+/// Bytes and state of one end.
 #[derive(Debug, Default)]
 struct ChannelEnd {
     inbox: Inbox,
@@ -31,7 +31,7 @@ pub(super) struct RecordedChannel {
 }
 
 impl RecordedChannel {
-    /// To the host of this rank.
+    /// Makes the channel to the host of this rank.
     pub(super) fn new(acceptor: usize) -> Self {
         let back = ChannelEnd {
             host: Some(acceptor),
@@ -72,7 +72,7 @@ impl RecordedChannel {
         while self.packet(from, job, log) {}
     }
 
-    /// The rank of the host that has connected.
+    /// Reads the rank of the host that has connected.
     fn greeting(&mut self, job: &mut Job, log: &mut AnalysisLog) {
         let Some(rank) = self.forth.inbox.take(4) else {
             return;
@@ -149,7 +149,7 @@ impl RecordedChannel {
         true
     }
 
-    /// The fields, each for itself.
+    /// Checks each of the fields by itself.
     fn fields(
         &self,
         from: ConversationSide,
@@ -229,7 +229,7 @@ impl RecordedChannel {
         }
     }
 
-    /// What is open when all is over.
+    /// Checks for incomplete operations at the end of the record.
     pub(super) fn finish(&mut self, job: &Job, log: &mut AnalysisLog) {
         let Some(world) = job
             .world
@@ -245,7 +245,7 @@ impl RecordedChannel {
     }
 }
 
-/// What a context of the world's collectives has, by the tags of LAM/MPI 7.1.4.
+/// Range of the tags that LAM/MPI 7.1.4 uses in a context of the world's collectives.
 const COLLECTIVE_TAGS: std::ops::RangeInclusive<i32> = 110..=230;
 
 /// The first message of the check program: an integer whose bytes show their order.
@@ -271,7 +271,7 @@ fn data_fields(header: &PacketHeader, world: &ImpiJob, party: Party, log: &mut A
     }
 }
 
-/// What is known of the check program's messages.
+/// Checks the fields of a packet of the check program.
 fn program_fields(header: &PacketHeader, data: &[u8], party: Party, log: &mut AnalysisLog) {
     log.check(Rule::WorldContext, party, header.context <= 1, || {
         format!("context {}", header.context)

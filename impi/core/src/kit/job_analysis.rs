@@ -1,4 +1,4 @@
-//! What the connections of one job have said, all together.
+//! Analysis of all connections of one job.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::analysis_log::{AnalysisLog, Party};
 use super::conformance_rules::Rule;
 use crate::world::{ImpiJob, Label, LabelValues};
 
-/// What one client has said to the server.
+/// State of one client's conversation with the server.
 #[derive(Debug, Default)]
 pub(super) struct ClientConversation {
     pub(super) last_label: Option<i32>,
@@ -17,7 +17,7 @@ pub(super) struct ClientConversation {
 #[derive(Debug, Default)]
 pub(super) struct Job {
     pub(super) clients: BTreeMap<u32, ClientConversation>,
-    /// As the server says.
+    /// Number of clients, from the server.
     pub(super) size: Option<i32>,
     sent: BTreeMap<i32, BTreeMap<u32, Vec<u8>>>,
     /// Replies of the server.
@@ -30,7 +30,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// A client has sent a label.
+    /// Handles a label that a client has sent.
     pub(super) fn sent(&mut self, client: u32, label: i32, data: &[u8], log: &mut AnalysisLog) {
         self.check_value(client, label, data, log);
         let party = Party::Client(client);
@@ -51,7 +51,7 @@ impl Job {
             .insert(client, data.to_vec());
     }
 
-    /// The server answers a label.
+    /// Handles the server's answer to a label.
     pub(super) fn answered(&mut self, label: i32, mask: u32, data: &[u8], log: &mut AnalysisLog) {
         let none = BTreeMap::new();
         let values = self.sent.get(&label).unwrap_or(&none);
@@ -89,7 +89,7 @@ impl Job {
         }
     }
 
-    /// A label of version 0.0 that a client has not sent.
+    /// Returns a label of version 0.0 that a client has not sent.
     pub(super) fn missing_label(&self, client: u32) -> Option<&'static str> {
         let sent = |label: &Label| {
             let values = self.sent.get(&(*label as i32));
@@ -99,7 +99,7 @@ impl Job {
         missing.map(Label::name)
     }
 
-    /// A channel of a client whose other end has not said FINI: its host, and the other.
+    /// Returns a channel of a client whose other end has not sent FINI: the client's host, and the other one.
     pub(super) fn open_channel(&self, client: u32) -> Option<(usize, usize)> {
         let hosts = &self.world.as_ref()?.hosts;
         let own = |host: usize| {
@@ -115,7 +115,7 @@ impl Job {
             .find(|end| own(end.0) && !self.finis.contains(end))
     }
 
-    /// The client of a host.
+    /// Returns the client of a host.
     pub(super) fn party(&self, host: Option<usize>, connection: u32) -> Party {
         let client = self
             .world

@@ -1,4 +1,4 @@
-//! What a recorded conversation is about, and where it is against the rules.
+//! Explains a recorded conversation, and finds its violations of the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,14 +24,14 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Of a job whose processes run the check program, or anything.
+    /// Creates an observer of a job; `program` is true if its processes run the check program.
     pub fn new(program: bool) -> Self {
         let mut observer = Self::default();
         observer.log.program = program;
         observer
     }
 
-    /// Takes an event; what it says.
+    /// Handles an event, and returns the explanations of it.
     pub fn event(&mut self, event: &RecordedEvent) -> Vec<Note> {
         self.log.time = event.time;
         self.log.connection = event.connection;
@@ -71,7 +71,7 @@ impl Observer {
         std::mem::take(&mut self.log.notes)
     }
 
-    /// Checks what only the end of the record shows.
+    /// Checks the rules that only the end of the record can show.
     pub fn finish(&mut self) {
         for (connection, link) in &mut self.links {
             self.log.connection = *connection;
@@ -82,7 +82,7 @@ impl Observer {
         }
     }
 
-    /// The rules that were not kept, in the order of the record.
+    /// Returns the violated rules, in the order of the record.
     pub fn findings(&self) -> Vec<Finding> {
         let known = |finding: &Finding| Finding {
             party: self.resolve_party(finding.party),
@@ -91,7 +91,7 @@ impl Observer {
         self.log.findings.iter().map(known).collect()
     }
 
-    /// The rules that applied to someone.
+    /// Returns the rules that applied to a party.
     pub fn seen(&self, party: Party) -> BTreeSet<Rule> {
         let seen = self.log.seen.iter();
         seen.filter(|(_, who)| self.resolve_party(*who) == party)

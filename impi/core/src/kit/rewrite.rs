@@ -1,4 +1,4 @@
-//! What the server says, with some values replaced: a proxy takes the hosts' places.
+//! Replaces values in the bytes of the server, so that a proxy takes the hosts' places.
 
 use crate::command::{Command, Inbox, int4};
 use crate::world::Label;
@@ -34,8 +34,8 @@ impl Rewriter {
         out
     }
 
-    /// The next whole unit, or all there is once units cannot be told apart. The answer to AUTH, which has no command,
-    /// has its length where units have theirs.
+    /// Returns the next whole unit, or all bytes once units cannot be separated any more. The answer to AUTH, which has
+    /// no command, has its length where units have theirs.
     fn unit(&mut self) -> Option<Vec<u8>> {
         let length = match self.inbox.peek::<8>() {
             _ if self.inbox.is_empty() => return None,

@@ -1,17 +1,17 @@
-//! What clients say to a server under test, and what it has to answer.
+//! Scripts of clients for a server under test, with the required answers.
 
 use super::conformance_rules::Rule;
 use crate::command::Command;
 use crate::world::Label;
 
-/// What a client does. Clients are numbered by their ranks; a stranger is one more.
+/// Step of a script. Clients are numbered by their ranks; an unknown one has the next number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// It connects.
+    /// The client connects to the server.
     Open(usize),
-    /// It sends these bytes.
+    /// The client sends these bytes.
     Send(usize, Vec<u8>),
-    /// It sends them one by one.
+    /// The client sends these bytes one by one.
     Dribble(usize, Vec<u8>),
     /// The server must send it these bytes.
     Expect(usize, Vec<u8>),
@@ -19,16 +19,16 @@ pub enum Step {
     Quiet(usize),
     /// The server must close the connection, and send nothing.
     Closed(usize),
-    /// It closes its connection.
+    /// The client closes its connection.
     Leave(usize),
 }
 
-/// What must become of the server, where that can be seen.
+/// Required end of the server, if it can be observed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExpectedEnd {
-    /// It exits with success.
+    /// Exit with a success code.
     Success,
-    /// Whatever it likes.
+    /// Any end, or none.
     Anything,
 }
 
@@ -41,16 +41,16 @@ pub struct Check {
     pub end: ExpectedEnd,
 }
 
-/// What lets clients in.
+/// Credentials with which the server admits clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Access {
     /// Whether the server accepts clients without authentication.
     pub none: bool,
-    /// Its key.
+    /// Key of the server.
     pub key: Option<u64>,
 }
 
-/// Rules about what a server prints and how it starts, beside its conversations.
+/// Rules about the output and the start of a server, apart from its conversations.
 pub const STARTS: [Rule; 4] = [
     Rule::AddressLine,
     Rule::OneLine,
@@ -76,7 +76,7 @@ impl Script {
         self.steps.push(Step::Expect(client, bytes));
     }
 
-    /// What a client says up to its authentication, in the order of the conversation.
+    /// Adds a client's messages up to its authentication, in the order of the conversation.
     fn greet(&mut self, client: usize, more: &[u32]) {
         let (mask, choice) = match self.access.key {
             Some(_) => (2_u32, [0, 0, 0, 1, 0, 0, 0, 0]),
@@ -112,7 +112,7 @@ impl Script {
         self.sized();
     }
 
-    /// One label of all, whose values have different lengths.
+    /// Exchanges one label of all, whose values have different lengths.
     fn exchange(&mut self, label: i32) {
         let value = |client: usize| vec![u8::try_from(client + 1).unwrap_or(0); 3 * client + 1];
         // Those of greater ranks first.
@@ -153,7 +153,7 @@ fn coll(label: i32, mask: &[u8], value: &[u8]) -> Vec<u8> {
     Command::Coll.unit(&[&label.to_be_bytes()[..], mask, value].concat())
 }
 
-/// The checks of a server of `clients` clients, 2 to 31. Those of methods that it does not have are left out.
+/// Returns the checks of a server of `clients` clients, 2 to 31. Those of methods that it does not have are left out.
 pub fn checks(clients: usize, access: Access) -> Vec<Check> {
     let mut checks = Vec::new();
     let mut add = |rule, end, access, write: &dyn Fn(&mut Script)| {

@@ -16,16 +16,16 @@ const MAX_UNIT: usize = 512 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum ConversationState {
-    /// AUTH is due.
+    /// The AUTH command is due.
     #[default]
     Begun,
     /// The server's choice is due.
     Offered { masks: u32 },
     /// A proof of so many bytes is due from the client.
     Proving(usize),
-    /// Authenticated.
+    /// The client is authenticated.
     In,
-    /// What follows cannot be read.
+    /// Further bytes cannot be parsed.
     Lost,
 }
 
@@ -60,7 +60,7 @@ impl ServerConversation {
             ConversationSide::Forth => self.forth.extend(bytes),
             ConversationSide::Back => self.back.extend(bytes),
         }
-        // What the client says may have to wait for the server's choice.
+        // Bytes of the client may have to wait for the server's choice.
         while self.state != ConversationState::Lost
             && (self.client_step(job, log) || self.server_step(job, log))
         {}
@@ -117,7 +117,7 @@ impl ServerConversation {
         false
     }
 
-    /// The next unit of an end: command, length and payload.
+    /// Reads the next unit of an end: command, length and payload.
     fn unit(
         &mut self,
         from: ConversationSide,

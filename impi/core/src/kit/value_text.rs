@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use crate::packet::{PacketHeader, PacketType, ProcId};
 use crate::world::{ImpiJob, Label};
 
-/// The values of a label, comma-separated.
+/// Returns the values of a label, comma-separated.
 pub(super) fn value(label: Label, data: &[u8]) -> String {
     let size = match label {
         Label::Version | Label::ProcPid => 8,
@@ -13,7 +13,7 @@ pub(super) fn value(label: Label, data: &[u8]) -> String {
         _ => 4,
     };
     if !data.len().is_multiple_of(size) {
-        return format!("{} bytes, which are no values of this label", data.len());
+        return format!("{} bytes, which are not values of this label", data.len());
     }
     let values = data.chunks_exact(size).map(|value| match label {
         Label::Version => format!("{}.{}", number(&value[..4]), number(&value[4..])),
@@ -40,7 +40,7 @@ fn address(bytes: &[u8]) -> String {
     }
 }
 
-/// A method of authentication.
+/// Returns the name of a method of authentication.
 pub(super) fn method(number: u32) -> String {
     match number {
         0 => "IMPI_AUTH_NONE".into(),
@@ -50,7 +50,7 @@ pub(super) fn method(number: u32) -> String {
     }
 }
 
-/// A process: its rank where it is known.
+/// Returns the text of a process: its rank where it is known.
 pub(super) fn process(id: ProcId, world: Option<&ImpiJob>) -> String {
     let rank = world.and_then(|world| world.procs.iter().position(|known| *known == id));
     rank.map_or_else(
@@ -59,7 +59,7 @@ pub(super) fn process(id: ProcId, world: Option<&ImpiJob>) -> String {
     )
 }
 
-/// A packet, and the section that says what it is for.
+/// Describes a packet, and returns it with the section of the specification about it.
 pub(super) fn packet(header: &PacketHeader, world: Option<&ImpiJob>) -> (&'static str, String) {
     let pair = format!(
         "{} -> {}",

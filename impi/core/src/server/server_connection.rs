@@ -15,7 +15,7 @@ pub const MAX_COLL: usize = 16 << 20;
 /// Words of the mask: 2,048 methods.
 const MAX_AUTH: usize = 256;
 
-/// What a client did that the server does not accept, or did not do.
+/// Protocol violation of a client, or a missing step of it.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ProtocolViolation {
     /// A newer connection has taken the place of this one.
@@ -24,16 +24,16 @@ pub enum ProtocolViolation {
     /// AUTH must be the first command.
     #[error("the first command is not AUTH")]
     NotAuth,
-    /// AUTH comes once.
+    /// The client sent AUTH twice.
     #[error("a second AUTH command")]
     SecondAuth,
-    /// IMPI comes once.
+    /// The client sent IMPI twice.
     #[error("a second IMPI command")]
     SecondImpi,
     /// A payload of a length that the command does not have.
     #[error("{command} with a payload of {length} bytes")]
     Length {
-        /// The command's name.
+        /// Name of the command.
         command: &'static str,
         length: i32,
     },
@@ -59,7 +59,7 @@ pub enum ProtocolViolation {
     /// A command that needs an earlier one.
     #[error("{0} before IMPI")]
     Early(&'static str),
-    /// Labels ascend.
+    /// The client's labels do not ascend.
     #[error("label {label:#x} after {before:#x}: labels must ascend")]
     Order {
         label: i32,
@@ -69,16 +69,16 @@ pub enum ProtocolViolation {
     /// COLL or DONE after DONE.
     #[error("{0} after DONE")]
     Late(&'static str),
-    /// FINI needs DONE.
+    /// The client sent FINI before DONE.
     #[error("FINI before DONE of all clients")]
     EarlyFini,
-    /// More than the server stores for one client.
+    /// The client sent more than the server stores for one client.
     #[error("more than 16 MiB wait for other clients")]
     Flood,
     /// Nothing came in time.
     #[error("did not join in time")]
     Silent,
-    /// The connection ended.
+    /// The client disconnected before FINI.
     #[error("disconnected before FINI")]
     Lost,
     /// The connection ended before it joined.
@@ -89,7 +89,7 @@ pub enum ProtocolViolation {
     },
 }
 
-/// What a connection asks for.
+/// Request of a connection.
 #[derive(Debug)]
 pub(super) enum Request {
     Send(Vec<u8>),
@@ -114,9 +114,9 @@ pub(super) struct Connection {
     /// Source of the connection, as counted.
     pub(super) source: IpAddr,
     pub(super) inbox: Inbox,
-    /// Its session and rank, once it has joined.
+    /// Session and rank of the client, once it has joined.
     pub(super) member: Option<(SessionId, u32)>,
-    /// Until when it must have joined.
+    /// Time by which the client must have joined.
     pub(super) deadline: Option<Duration>,
     phase: Phase,
     challenge: [u8; CHALLENGE],
@@ -147,7 +147,7 @@ impl Connection {
         self.greeted || !self.inbox.is_empty()
     }
 
-    /// How its end is to be understood.
+    /// Returns the violation for the end of the connection.
     pub(super) fn lost(&self) -> ProtocolViolation {
         match (&self.member, &self.phase) {
             (Some(_), _) => ProtocolViolation::Lost,
@@ -157,7 +157,7 @@ impl Connection {
         }
     }
 
-    /// The next request, once all its bytes have arrived.
+    /// Returns the next request, once all its bytes have arrived.
     pub(super) fn next(
         &mut self,
         preference: &[Method],

@@ -27,7 +27,7 @@ pub(super) struct Session {
     /// Whether the reply DONE has been sent.
     started: bool,
     failed: bool,
-    /// Until when it must have started.
+    /// Time by which the session must have started.
     pub(super) deadline: Option<Duration>,
 }
 
@@ -79,7 +79,7 @@ impl Session {
             .filter_map(|member| member.connection)
     }
 
-    /// A client takes a rank that is free; the last one brings all the number of clients.
+    /// Gives a client a free rank; after the last one all get the number of clients.
     pub(super) fn join(&mut self, rank: u32, connection: ConnectionId, actions: &mut Vec<Action>) {
         self.members[rank as usize] = Some(SessionClient {
             connection: Some(connection),
@@ -139,7 +139,7 @@ impl Session {
         Ok(())
     }
 
-    /// A member is gone without FINI.
+    /// Handles the loss of a member without FINI.
     pub(super) fn lose(&mut self, rank: u32) {
         self.failed = true;
         let member = self.member(rank);
@@ -186,7 +186,7 @@ impl Session {
         }
     }
 
-    /// The least label that waits, if every member has sent it or gone past it.
+    /// Returns the least label that waits, if every member has sent it or gone past it.
     fn complete(&self) -> Option<i32> {
         let members = || self.members.iter().flatten();
         let label = members()

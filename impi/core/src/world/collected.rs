@@ -1,4 +1,4 @@
-//! What the server has sent to all clients: to hand it on, and to read it label by label.
+//! Values that the server has sent to all clients: encoded for other processes, and decoded by label.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::{MAX_PROCS, WorldError};
 /// The values under each label, as the server sent them: mask and concatenation.
 pub type LabelValues = BTreeMap<i32, (u32, Vec<u8>)>;
 
-/// The values as bytes, to hand them on to processes.
+/// Encodes the values, to pass them on to processes.
 pub fn encode(clients: usize, collected: &LabelValues) -> Vec<u8> {
     let mut bytes = count(clients).to_be_bytes().to_vec();
     for (label, (mask, data)) in collected {
@@ -21,7 +21,7 @@ pub fn encode(clients: usize, collected: &LabelValues) -> Vec<u8> {
     bytes
 }
 
-/// What [`encode`] wrote; nothing if it is something else.
+/// Decodes the bytes of [`encode`]; `None` for other bytes.
 pub fn decode(bytes: &[u8]) -> Option<(usize, LabelValues)> {
     fn word(bytes: &mut &[u8]) -> Option<u32> {
         let (word, rest) = bytes.split_first_chunk()?;
@@ -44,7 +44,7 @@ pub fn decode(bytes: &[u8]) -> Option<(usize, LabelValues)> {
     Some((clients, collected))
 }
 
-/// Reads values, and checks what holds for one label alone.
+/// Reads values, and checks the rules for a single label.
 pub(super) struct Reader<'a> {
     pub(super) clients: usize,
     pub(super) collected: &'a LabelValues,
@@ -145,7 +145,8 @@ impl Reader<'_> {
         u32::try_from(first).map_err(|_| range)
     }
 
-    /// Every list is ascending and contains 0.0, so each 0.0 begins the next client's.
+    /// Returns the greatest version that all clients have. Every list is ascending and contains 0.0, so each 0.0 begins
+    /// the next client's.
     pub(super) fn version(&self) -> Result<(u32, u32), WorldError> {
         let bytes = self.bytes(Label::Version)?;
         if bytes.len() % 8 != 0 {

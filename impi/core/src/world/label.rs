@@ -40,7 +40,7 @@ impl Label {
         Self::ProcPid,
     ];
 
-    /// The specification's name.
+    /// Returns the name in the specification.
     pub fn name(self) -> &'static str {
         match self {
             Self::Version => "IMPI_C_VERSION",
@@ -60,7 +60,7 @@ impl Label {
         }
     }
 
-    /// The label of a number.
+    /// Returns the label of a number.
     pub fn from_number(number: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|label| *label as i32 == number)
     }

@@ -1,4 +1,4 @@
-//! What a client announces, as the values under each label.
+//! Values that a client announces under each label.
 
 use super::label::Label;
 use crate::packet::ProcId;
@@ -6,25 +6,25 @@ use crate::packet::ProcId;
 /// A host that a client announces.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostOffer {
-    /// Where it listens.
+    /// IPv6 address at which the host listens.
     pub address: [u8; 16],
     pub port: u16,
-    /// Packets between acks.
+    /// Number of packets between acks.
     pub ack_mark: u32,
-    /// Packets without ack.
+    /// Maximum number of unacknowledged packets.
     pub high_water: u32,
-    /// Its processes.
+    /// Processes of the host.
     pub procs: Vec<ProcId>,
 }
 
-/// What a client announces.
+/// Values that a client announces at start-up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientOffer {
     /// Versions, ascending, 0.0 first.
     pub versions: Vec<(u32, u32)>,
     /// Most data of a packet.
     pub data_length: u32,
-    /// Greatest tag.
+    /// Largest tag of a message.
     pub tag_upper_bound: i32,
     /// Bytes from which collectives are long; -1 for the default.
     pub crossover_size: i32,
@@ -34,7 +34,7 @@ pub struct ClientOffer {
 }
 
 impl ClientOffer {
-    /// The value under a label.
+    /// Returns the value under a label.
     pub fn value(&self, label: Label) -> Vec<u8> {
         let hosts = |field: fn(&HostOffer) -> u32| {
             self.hosts

@@ -316,7 +316,7 @@ fn settings_of_ranks_are_read_as_the_options_read_them() {
     );
     for (key, value, needed) in [
         ("umask", "9", "an octal number"),
-        ("rlimit", "files=1", "is no limit"),
+        ("rlimit", "files=1", "unknown resource limit"),
         ("wrap_ranks", "1", "give one with wrap"),
         ("env", ",", "names with commas"),
         ("mem_bind", "far", "none, local, prefer or interleave"),

@@ -15,8 +15,8 @@ use crate::pmix::wire::Reader;
 const CALL_SINCE: u32 = 6;
 
 impl GroupState {
-    /// The members that the callers of this node add; processes of the launch one by one, others as
-    /// they are named.
+    /// Returns the members that the callers of this node add: processes of the launch one by one, others as they are
+    /// named.
     ///
     /// # Errors
     /// The status of the construct.
@@ -49,13 +49,13 @@ impl GroupState {
     }
 }
 
-/// What a node tells the others of the members that it adds.
+/// Returns the info that lists the members that a node adds; `None` without any.
 pub(super) fn added_members_info(added: Vec<PmixProc>) -> Option<Info> {
     let added = Array::new(added.into_iter().map(Value::Proc).collect())?;
     Some(Info::new(keys::GROUP_ADD_MEMBERS, Value::Array(added)))
 }
 
-/// All members: those that called, and those that any node adds. `None` for parts that are no infos.
+/// Returns all members: those that called, and those that any node adds; `None` if the data cannot be decoded.
 pub(super) fn members_of(released: &GroupRelease) -> Option<Vec<PmixProc>> {
     let called = released.members.iter();
     let mut members: Vec<PmixProc> = called

@@ -24,7 +24,7 @@ use crate::pmix::value::{Array, DataRange, Info, PmixProc, Status, Text, Value, 
 const INVITES_END_SINCE: u32 = 7;
 
 impl GroupState {
-    /// An operation is complete: starts or stops watching its group.
+    /// Starts or stops watching a group after a completed operation.
     pub(super) fn follow(&mut self, key: GroupKey, released: &GroupRelease) {
         let watch = &mut self.watch;
         match key.operation {
@@ -37,7 +37,7 @@ impl GroupState {
         }
     }
 
-    /// A group of this node has ended, which libpmix only reports.
+    /// Handles the end of a group of this node, which libpmix only reports.
     pub(in crate::node) fn group_ended(
         &mut self,
         name: &Text,
@@ -50,7 +50,7 @@ impl GroupState {
         watch.ended(name.as_bytes(), |proc| members.contains(proc));
     }
 
-    /// Whether the members asked to be notified of deaths instead of failing.
+    /// Whether the members requested notifications of deaths instead of a failure.
     pub(super) fn ends_without_the_dead(&self, key: &GroupKey) -> bool {
         key.operation == GroupOperation::Destruct
             && self
@@ -58,7 +58,7 @@ impl GroupState {
                 .contains(&key.name, |proc| key.members.contains(proc))
     }
 
-    /// An event that concerns groups has come by.
+    /// Handles an event that may concern groups.
     pub(in crate::node) fn observe(&mut self, event: &Notification, cx: &mut NodeContext) {
         if ![
             Status::GROUP_INVITED,
@@ -105,7 +105,7 @@ impl GroupState {
         }
     }
 
-    /// The processes an event is for.
+    /// Returns the processes that an event is for.
     fn invited(&self, infos: &[Info], cx: &NodeContext) -> Vec<GlobalRank> {
         let procs: Vec<PmixProc> = match find(infos, keys::EVENT_CUSTOM_RANGE) {
             Some(Value::Proc(proc)) => vec![proc.clone()],
@@ -122,8 +122,8 @@ impl GroupState {
         cx.members(&procs).unwrap_or_default()
     }
 
-    /// A rank of this node died between init and finalize: if the job continues, the members of
-    /// its groups are notified.
+    /// Notifies the members of its groups when a rank of this node died between init and finalize, if the job
+    /// continues.
     pub(in crate::node) fn raise_death(&mut self, process: GlobalRank, cx: &mut NodeContext) {
         let dead = cx.name_of(process);
         let notices = self.watch.died(&dead);

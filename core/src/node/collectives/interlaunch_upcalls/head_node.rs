@@ -61,7 +61,7 @@ impl InterlaunchState {
         });
     }
 
-    /// A message of another launch.
+    /// Handles a message of another launch.
     pub(in crate::node) fn launch_message(
         &mut self,
         from: &Nspace,
@@ -116,7 +116,7 @@ impl InterlaunchState {
         }
     }
 
-    /// The data that another launch has asked for.
+    /// Passes on the data that another launch has requested.
     pub(in crate::node) fn reply_remote_data(
         &mut self,
         to: Nspace,
@@ -130,7 +130,7 @@ impl InterlaunchState {
         self.relay(to, &HeadNodeMessage::Fetched { serial, result }, cx);
     }
 
-    /// These jobs of other launches are gone, or all of them.
+    /// Handles the end of these jobs of other launches, or of all of them.
     pub(in crate::node) fn jobs_gone(&mut self, jobs: Option<&[Nspace]>, cx: &mut NodeContext) {
         let is_gone = |nspace: &Nspace| jobs.is_none_or(|jobs| jobs.contains(nspace));
         let lost = Status::ERR_LOST_CONNECTION.0;
@@ -141,7 +141,7 @@ impl InterlaunchState {
         for serial in lost_ones {
             self.fetched(serial, Err(lost), cx);
         }
-        // Without the rendezvous the other launches may continue, connected to this one.
+        // Without the name server the other launches may continue, connected to this one.
         for job in jobs.unwrap_or_default() {
             for node in self.nodes_by_remote_job.remove(job).unwrap_or_default() {
                 let jobs = vec![job.clone()];

@@ -1,4 +1,4 @@
-//! Jobs of other launches that the sidecar gets to know.
+//! Jobs of other launches that are registered with the sidecar.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::pmix::sidecar_protocol::{ControlRefusal, SidecarCommand};
 use crate::pmix::value::Status;
 
 impl InterlaunchState {
-    /// Makes jobs of other launches known to the sidecar.
+    /// Registers jobs of other launches with the sidecar.
     pub(super) fn register_remote_jobs(
         &mut self,
         key: InterlaunchId,
@@ -56,7 +56,7 @@ impl InterlaunchState {
         self.report_registered(cx);
     }
 
-    /// The sidecar has registered such a job, or has not.
+    /// Handles the sidecar's reply to the registration of such a job.
     pub(crate) fn on_remote_jobs_registered(
         &mut self,
         id: RequestId,
@@ -88,8 +88,7 @@ impl InterlaunchState {
         self.report_registered(cx);
     }
 
-    /// Jobs of other launches are gone for good: the sidecar of a launch that meets many in its time
-    /// would keep them all.
+    /// Removes jobs of other launches that have ended from the sidecar, which would keep all of them in a long launch.
     pub(super) fn deregister_remote_jobs(&mut self, jobs: &[Nspace], cx: &mut NodeContext) {
         for nspace in jobs {
             if self.registered_jobs.remove(nspace) && cx.sidecar.is_ready() {

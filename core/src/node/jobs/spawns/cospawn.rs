@@ -20,7 +20,7 @@ const DAEMONS: [&str; 2] = ["pmix.debugger", "PMIX_DEBUGGER_DAEMONS"];
 /// Designates a program as a job of its own.
 const COSPAWN: [&str; 2] = ["pmix.cospawn", "PMIX_COSPAWN_APP"];
 
-/// What daemons debug.
+/// Keys of the job that daemons debug.
 const TARGET: [&str; 4] = [
     "pmix.dbg.tgt",
     "PMIX_DEBUG_TARGET",
@@ -28,7 +28,7 @@ const TARGET: [&str; 4] = [
     "PMIX_DEBUG_JOB",
 ];
 
-/// How many there are.
+/// Keys of the number of daemons.
 const NUMBER: [&str; 4] = [
     "pmix.dbg.dpnd",
     "PMIX_DEBUG_DAEMONS_PER_NODE",
@@ -73,7 +73,7 @@ fn has_set(infos: &[SpawnInfo], keys: &[&str]) -> bool {
         .any(|info| is(info, keys) && info.value != "false")
 }
 
-/// What of the attributes of daemons decides where they are holds for their whole job.
+/// Moves those attributes of daemons that decide their placement from the applications to the whole request.
 fn lift(request: &mut SpawnRequest) {
     let keys = [&DAEMONS[..], &TARGET, &NUMBER].concat();
     for app in &mut request.apps {
@@ -84,8 +84,7 @@ fn lift(request: &mut SpawnRequest) {
     }
 }
 
-/// Divides a spawn into the request for the ranks and those for the jobs beside them, in the order in which they are to be
-/// started.
+/// Divides a spawn into the request for the ranks and the requests for the additional jobs, in their start order.
 pub(super) fn divide(mut request: SpawnRequest) -> (SpawnRequest, VecDeque<SpawnRequest>) {
     let is_beside = |app: &SpawnApp| declares_daemons(&app.infos) || has_set(&app.infos, &COSPAWN);
     if declares_daemons(&request.infos) || !request.apps.iter().any(is_beside) {
@@ -134,7 +133,8 @@ pub(super) fn divide(mut request: SpawnRequest) -> (SpawnRequest, VecDeque<Spawn
     (request, jobs)
 }
 
-/// The request for a job beside that of the ranks, which has been started: daemons have it for their target.
+/// Returns the request for an additional job after the job of the ranks has started. Daemons get that job as their
+/// target.
 pub(super) fn targeting(mut daemons: SpawnRequest, job: &Nspace) -> SpawnRequest {
     if !declares_daemons(&daemons.infos) {
         return daemons;
@@ -149,7 +149,7 @@ pub(super) fn targeting(mut daemons: SpawnRequest, job: &Nspace) -> SpawnRequest
 }
 
 impl PendingSpawns {
-    /// A job of a co-spawn cannot be started: those that have been are ended.
+    /// Ends the started jobs of a co-spawn, one of whose jobs cannot be started.
     pub(super) fn end_cospawned(
         &mut self,
         by: &SpawnRequester,

@@ -24,8 +24,8 @@ const DIRECTIVES: [&str; 7] = [
     keys::WAIT,
 ];
 
-/// The info keys of MPICH's name-publishing interface (doc/namepub). Those that are honoured, and those that say where
-/// names are kept and as whom, which only who starts the launch decides (`--names`).
+/// Info keys of MPICH's name-publishing interface (doc/namepub): those that wireup supports, and those for the location
+/// and the account of the name store, which only the user of the launch chooses (`--names`).
 const NAMEPUB: [&str; 7] = [
     ValueLimits::EXPIRE,
     ValueLimits::REFCOUNT,
@@ -44,7 +44,7 @@ const PERMISSIONS: [&str; 3] = [
     keys::ACCESS_GRPIDS,
 ];
 
-/// An answer of the store for libpmix.
+/// Converts a reply of the name table for libpmix.
 pub(super) fn pmix_answer(answer: NameReply) -> upcall::UpcallAnswer {
     let pdata = |found: Vec<FoundName>, status| {
         let pdata: Option<Vec<Pdata>> = found.iter().map(pdata).collect();
@@ -57,7 +57,7 @@ pub(super) fn pmix_answer(answer: NameReply) -> upcall::UpcallAnswer {
         NameReply::Done => Status::SUCCESS,
         NameReply::Found(found) => return pdata(found, Status::SUCCESS),
         NameReply::Partial(found) => return pdata(found, Status::ERR_PARTIAL_SUCCESS),
-        // No process asks for it.
+        // No process can request a list.
         NameReply::Listed(_) => Status::ERROR,
         NameReply::Refused(refusal) => match refusal {
             NameRefusal::Duplicate(_) => Status::ERR_DUPLICATE_KEY,
@@ -75,7 +75,7 @@ pub(super) fn pmix_answer(answer: NameReply) -> upcall::UpcallAnswer {
     upcall::UpcallAnswer::Status(status)
 }
 
-/// `None` for bytes that are no value.
+/// Converts a found value; `None` for bytes that cannot be decoded.
 fn pdata(found: &FoundName) -> Option<Pdata> {
     let value = match &found.data {
         PublishedData::Text(text) => Value::String(Text::new(&**text)),
@@ -88,7 +88,7 @@ fn pdata(found: &FoundName) -> Option<Pdata> {
     })
 }
 
-/// A publish call's values and directives.
+/// Converts the values and directives of a publish call to a request.
 pub(super) fn publication(infos: Vec<Info>) -> Result<NameRequest, Status> {
     let range = range(&infos)?.unwrap_or(NameRange::Session);
     let persistence = match find(&infos, keys::PERSISTENCE) {
@@ -128,8 +128,8 @@ pub(super) fn publication(infos: Vec<Info>) -> Result<NameRequest, Status> {
     })
 }
 
-/// The limits among the infos of a publish call, under the names that the name-publishing interface of MPICH has
-/// for them. A client may give a number as text, as MPI's infos are.
+/// Reads the limits from the infos of a publish call, under the names of MPICH's name-publishing interface. A client
+/// may give a number as text, as in MPI's infos.
 fn limits(infos: &[Info]) -> Result<ValueLimits, Status> {
     let number = |key| match find(infos, key) {
         None => Ok(None),
@@ -153,7 +153,7 @@ fn count(value: &Value) -> Option<u64> {
     }
 }
 
-/// `PMIX_RANGE`, if there is one.
+/// Reads `PMIX_RANGE`, if present.
 pub(super) fn range(infos: &[Info]) -> Result<Option<NameRange>, Status> {
     let number = match find(infos, keys::RANGE) {
         None | Some(Value::Range(DataRange::UNDEF)) => return Ok(None),
@@ -172,7 +172,7 @@ pub(super) fn range(infos: &[Info]) -> Result<Option<NameRange>, Status> {
     }))
 }
 
-/// The processes of a custom range: those of `PMIX_EVENT_CUSTOM_RANGE`, one or an array, sorted.
+/// Reads the processes of a custom range from `PMIX_EVENT_CUSTOM_RANGE`, one or an array; returns them sorted.
 fn members(infos: &[Info]) -> Option<Arc<[(Nspace, RankOrWildcard)]>> {
     let procs: Vec<&PmixProc> = match find(infos, keys::EVENT_CUSTOM_RANGE)? {
         Value::Proc(proc) => vec![proc],
@@ -199,8 +199,8 @@ fn members(infos: &[Info]) -> Option<Arc<[(Nspace, RankOrWildcard)]>> {
     Some(members.into())
 }
 
-/// `PMIX_WAIT` with `PMIX_TIMEOUT`, if there is one. Its value is an int; a truth value is taken as
-/// "all" or "do not wait", and none at all as "all".
+/// Reads `PMIX_WAIT` with `PMIX_TIMEOUT`, if present. Its value is an int. A truth value means "all" or "do not wait",
+/// and a missing value "all".
 pub(super) fn wait(infos: &[Info]) -> Result<Option<LookupWait>, Status> {
     let at_least = match find(infos, keys::WAIT) {
         None | Some(Value::Bool(false)) => return Ok(None),

@@ -1,10 +1,10 @@
-//! The last output of each stream, for those that subscribe when it has been printed already.
+//! Last output of each stream, for subscribers that come after it was printed.
 //!
-//! Rule: libpmix passes a piece on to all subscribers of its node. So a node gets what was kept of a stream only
-//! if it has not been subscribed to that stream before. Source: `_iofdeliver` of 4.2.2 and 5.0.11.
-//! Rule: any launch may be asked, so every launch keeps this, and what it takes does not depend on the number of
-//! ranks: [`KEPT_BY_NODE`] bounds it. As long as that is enough each stream keeps its last [`KEPT`] bytes; then all
-//! streams keep half of that, and so on, which takes from those only that have printed more.
+//! Rule: libpmix passes a piece on to all subscribers of its node. So a node gets cached output of a stream only if it
+//! was not subscribed to that stream before. Source: `_iofdeliver` of 4.2.2 and 5.0.11.
+//! Rule: every launch may get a subscriber, so every launch keeps this cache. Its size does not depend on the number of
+//! ranks: [`KEPT_BY_NODE`] bounds it. Within that bound each stream keeps its last [`KEPT`] bytes; then all streams
+//! keep half of that, and so on, which shortens only streams that have printed more.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -22,7 +22,7 @@ pub(super) const KEPT_BY_NODE: usize = 2 << 20;
 /// The end of what a stream has brought so far.
 #[derive(Debug, Default)]
 struct StreamTail {
-    /// Its capacity is never more than twice what it holds, and exactly that when the stream has ended.
+    /// Last bytes. The capacity is at most twice the length, and equals the length after the end of the stream.
     bytes: VecDeque<u8>,
     has_ended: bool,
 }
@@ -51,7 +51,7 @@ impl StreamTail {
     }
 }
 
-/// What is kept of this node's processes.
+/// Last output of each stream of this node's processes.
 #[derive(Debug)]
 pub(super) struct OutputCache {
     tails: BTreeMap<LocalStream, StreamTail>,
@@ -92,7 +92,7 @@ impl OutputCache {
         self.tails.values().map(|tail| tail.bytes.capacity()).sum()
     }
 
-    /// What is kept of a stream, in pieces; the last one is empty if the stream has ended.
+    /// Returns the requested part of a stream's cache, in pieces; the last one is empty if the stream has ended.
     pub(super) fn pieces(&self, stream: LocalStream, cached: OutputCacheRequest) -> Vec<Vec<u8>> {
         let Some(tail) = self.tails.get(&stream) else {
             return Vec::new();
@@ -121,7 +121,7 @@ impl OutputCache {
 }
 
 impl IofPulls {
-    /// A node wants these streams of local processes, and what was kept of those that it did not want before.
+    /// Subscribes a node to local streams, and sends it the cached output of those that it did not request before.
     pub(super) fn on_output_request(
         &mut self,
         subscriber: NodeId,
@@ -141,7 +141,7 @@ impl IofPulls {
         }
     }
 
-    /// All processes of a job have ended: none of it can be asked for any more.
+    /// Forgets the output of a job whose processes have all ended.
     pub(in crate::node) fn forget_job(&mut self, job: JobIndex, cx: &mut NodeContext) {
         let gone: BTreeSet<NodeRank> = cx
             .jobs

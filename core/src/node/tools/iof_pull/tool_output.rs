@@ -1,7 +1,7 @@
-//! Output of jobs that tools have spawned: they get it from its first byte on, and the launcher does not.
+//! Output of jobs that tools have spawned: the tools get it from its first byte on, and the launcher does not.
 //!
-//! Rule: libpmix knows of the subscription when it has passed on the answer to the spawn, which the shim reports;
-//! what comes before is kept. Source: `pmix_server_spcbfunc` of 4.2.2 and 5.0.11.
+//! Rule: libpmix knows the subscription when it has passed on the reply to the spawn, which the shim reports; earlier
+//! output is kept. Source: `pmix_server_spcbfunc` of 4.2.2 and 5.0.11.
 //! Rule: a tool is notified of the end of a job after the job's output.
 
 use std::collections::BTreeSet;
@@ -18,18 +18,18 @@ use crate::node::event::Notification;
 use crate::node::service_messages::IofPullMessage;
 use crate::pmix::value::{Channels, PmixProc, Status, Text};
 
-/// How long a tool is not told the end of a job if processes that it left hold its output open.
+/// Delay of the notification about a job's end while remaining processes of the job hold its output open.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
-/// What a job has printed before libpmix knows who gets it.
+/// Output of a job from before libpmix knows its recipient.
 #[derive(Debug, Default)]
 pub(super) struct EarlyOutput {
-    /// The tool is being told the job's name.
+    /// Whether the tool is being notified of the job's name.
     pub(super) announced: bool,
     pub(super) pieces: Vec<OutputPiece>,
 }
 
-/// What the tool that has spawned a job gets of it.
+/// Returns the streams of a spawned job that its tool gets.
 fn streams_of(tool: &ToolRequester) -> Vec<Channels> {
     let streams = STREAMS.into_iter().zip([tool.stdout, tool.stderr]);
     let wanted = streams.filter(|(_, wanted)| *wanted);
@@ -37,7 +37,7 @@ fn streams_of(tool: &ToolRequester) -> Vec<Channels> {
 }
 
 impl IofPulls {
-    /// A job was added. If a tool has spawned it and gets its output, it does so from the beginning.
+    /// Subscribes the tool that has spawned a new job to its output, from the beginning.
     pub(in crate::node) fn job_added(&mut self, job: JobIndex, cx: &mut NodeContext) {
         let context = Arc::clone(cx.job(job));
         let Some(tool) = &context.parent_tool else {
@@ -125,7 +125,7 @@ impl IofPulls {
         }
     }
 
-    /// A tool is gone: what its jobs print goes to the launcher again.
+    /// Gives the output of a tool's jobs to the launcher again, after the end of the tool.
     pub(in crate::node) fn tool_gone(&mut self, name: &PmixProc, cx: &mut NodeContext) {
         let of_tool = |context: &JobContext| {
             let tool = context.parent_tool.as_ref();
@@ -146,7 +146,7 @@ impl IofPulls {
         }
     }
 
-    /// A job was started for a process here, which is being told its name.
+    /// Notes that the reply to the spawn of this job, which has its name, is on its way.
     pub(in crate::node) fn job_announced(&mut self, nspace: &Nspace, cx: &mut NodeContext) {
         let job = cx.find_job(nspace.as_str()).map(|(job, _)| job);
         if let Some(early) = job.and_then(|job| self.early_output.get_mut(&job)) {
@@ -154,7 +154,7 @@ impl IofPulls {
         }
     }
 
-    /// libpmix passes on what a job prints, if its spawner wanted that.
+    /// Delivers the early output of a job to which libpmix has subscribed its tool.
     pub(in crate::node) fn job_subscribed(&mut self, nspace: &Text, cx: &mut NodeContext) {
         let nspace = std::str::from_utf8(nspace.as_bytes());
         let job = nspace.ok().and_then(|nspace| cx.find_job(nspace));
@@ -165,7 +165,7 @@ impl IofPulls {
         }
     }
 
-    /// All ranks of a job have ended: if it was never announced, no tool gets what it printed.
+    /// Drops the early output of an ended job whose tool was never notified of it.
     pub(in crate::node) fn drop_unannounced(&mut self, job: JobIndex, cx: &mut NodeContext) {
         let early = self.early_output.get(&job);
         if early.is_some_and(|early| !early.announced) {

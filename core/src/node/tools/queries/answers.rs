@@ -38,7 +38,7 @@ const OF_RANKS: &str =
 const OF_MEMORY: &str = "pmix.nspace,pmix.jobid,pmix.procid,pmix.rank,pmix.hname,pmix.nodeid,\
                          pmix.timeout,pmix.qry.local,pmix.qry.avg,pmix.qry.minmax";
 
-/// What can be asked, and the qualifiers that go with it.
+/// Supported query keys, each with its qualifiers.
 pub(super) const KEYS: &[(&str, &str)] = &[
     (keys::QUERY_SUPPORTED_KEYS, ""),
     (keys::QUERY_NAMESPACES, ""),
@@ -64,7 +64,7 @@ pub(super) const KEYS: &[(&str, &str)] = &[
     (keys::NUM_NODES, OF_JOB),
 ];
 
-/// What nodes have to be asked for.
+/// Jobs, nodes and memory values that other nodes must supply for a query.
 #[derive(Default)]
 pub(super) struct RemoteQueryNeeds {
     pub(super) jobs: BTreeSet<Nspace>,
@@ -112,13 +112,13 @@ impl RemoteQueryNeeds {
 /// The facts for the answer to a query.
 pub(super) struct QueryFacts<'a> {
     pub(super) cx: &'a NodeContext,
-    /// The jobs that nodes were asked about, in that order.
+    /// Queried jobs, in the order of the query.
     pub(super) jobs: &'a [Nspace],
     pub(super) replies: &'a BTreeMap<NodeId, NodeQueryResult>,
 }
 
 impl QueryFacts<'_> {
-    /// The answer to all queries of a call.
+    /// Returns the answer to all queries of a call.
     pub(super) fn answer(&self, queries: &[Query]) -> UpcallAnswer {
         let mut infos = Vec::new();
         let mut missing = None;
@@ -129,7 +129,7 @@ impl QueryFacts<'_> {
                     .as_ref()
                     .map_err(|status| *status)
                     .and_then(|scope| self.value(key, scope, query));
-                // Open MPI 5.0 cannot read the number, but has it from the names if they come first.
+                // Open MPI 5.0 cannot read the number, but counts the names if they come first.
                 if let (true, Ok(scope), true) =
                     (*key == keys::QUERY_NUM_PSETS, &scope, value.is_ok())
                 {
@@ -158,8 +158,8 @@ impl QueryFacts<'_> {
                 .any(|heard| *heard == NodeQueryResult::Nothing)
         };
         match missing {
-            // libpmix 5.0 would look itself, for whatever name it finds in memory, and tell the nodes of
-            // all jobs. Without an answer it says that there is none.
+            // libpmix 5.0 would search by itself, for any name in memory, and return the nodes of all jobs. An empty
+            // answer prevents that.
             Some(Status::ERR_NOT_FOUND) if asks_for_nodes(queries) => {
                 UpcallAnswer::Infos(Status::SUCCESS, Vec::new())
             }
@@ -241,7 +241,7 @@ impl QueryFacts<'_> {
         status_of_end(worst)
     }
 
-    /// One array per job: its name, command lines, size, and where its ranks are.
+    /// Returns an array of the jobs, each with its name, command lines, size, and nodes.
     fn namespaces(&self, scope: &QueryScope<'_>) -> Value {
         let jobs = self.cx.running_jobs();
         let meant = jobs.filter(|(number, _)| !scope.names_job || *number == scope.number);
@@ -273,7 +273,7 @@ impl QueryFacts<'_> {
         Info::new(keys::PROC_INFO_ARRAY, Value::Infos(infos))
     }
 
-    /// Ascending by rank.
+    /// Returns the process table, in ascending order of ranks; with `local`, only that of this node.
     fn table(&self, scope: &QueryScope<'_>, local: bool) -> Result<Value, Status> {
         let here = |node: &NodeId| !local || *node == self.cx.node;
         let mut rows: Vec<(Rank, ProcInfo)> = Vec::new();
@@ -324,7 +324,7 @@ impl QueryFacts<'_> {
         }
     }
 
-    /// A node's data about the processes of the queried job.
+    /// Returns a node's data about the processes of the queried job.
     fn processes_of_job<'a>(
         &self,
         part: &'a NodeQueryReply,
@@ -342,7 +342,8 @@ impl QueryFacts<'_> {
         meant.filter_map(|one| one.memory).collect()
     }
 
-    /// Of this node alone, server and clients; else an array of such for each node.
+    /// Returns the memory use of server and clients: that of this node if the query is local, otherwise an array with
+    /// an entry for each node.
     fn memory(&self, scope: &QueryScope<'_>) -> Result<Value, Status> {
         if scope.local_only {
             let infos = self.memory_of(scope, self.cx.node);
@@ -382,7 +383,7 @@ impl QueryFacts<'_> {
     }
 }
 
-/// Whether libpmix asks what a client wants of `PMIx_Resolve_nodes`.
+/// Whether the query is libpmix's own for a `PMIx_Resolve_nodes`.
 fn asks_for_nodes(queries: &[Query]) -> bool {
     let [query] = queries else {
         return false;
@@ -407,7 +408,7 @@ fn average(sizes: &[u64]) -> Option<Value> {
     (count > 0).then(|| megabytes(sizes.iter().sum::<u64>() / count))
 }
 
-/// PMIx's state, and the exit code.
+/// Returns PMIx's process state, and the exit code.
 fn state_of(life: ProcessState) -> (u8, i32) {
     match life {
         ProcessState::Planned => (state::LAUNCH_UNDERWAY, 0),

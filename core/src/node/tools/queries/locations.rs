@@ -1,7 +1,6 @@
-//! Where jobs of the launch have processes. Rule: libpmix 5 asks its host first when a client calls
-//! `PMIx_Resolve_peers` or `PMIx_Resolve_nodes`, with an empty nspace for all jobs, and takes any
-//! status but success to mean that it must look itself. Source: `src/server/pmix_server_resolve.c` of
-//! 5.0.11.
+//! Nodes and processes of the launch's jobs, for `PMIx_Resolve_peers` and `PMIx_Resolve_nodes`. Rule: libpmix 5 first
+//! calls its host when a client calls one of them, with an empty nspace for all jobs, and searches by itself after any
+//! status but success. Source: `src/server/pmix_server_resolve.c` of 5.0.11.
 
 use super::scope::QueryScope;
 use crate::job::ids::NodeId;
@@ -10,14 +9,14 @@ use crate::node::context::job_context::JobContext;
 use crate::pmix::value::{Array, PmixProc, Status, Value};
 
 impl QueryScope<'_> {
-    /// The jobs meant: that which is named, or all that have not ended.
+    /// Returns the queried jobs: the named one, or all that have not ended.
     pub(super) fn jobs<'a>(&'a self, cx: &'a NodeContext) -> impl Iterator<Item = &'a JobContext> {
         let named = self.names_job.then_some(&**self.job);
         let all = cx.running_jobs().map(|(_, job)| &**job);
         named.into_iter().chain(all.filter(|_| !self.names_job))
     }
 
-    /// The processes on a node: on this one, if none is named.
+    /// Returns the processes on a node: on this one, if none is named.
     pub(super) fn peers(&self, cx: &NodeContext) -> Result<Value, Status> {
         let node = self.node.unwrap_or(cx.node);
         let procs = self.jobs(cx).flat_map(|job| {
@@ -29,7 +28,7 @@ impl QueryScope<'_> {
         Ok(Value::Array(procs))
     }
 
-    /// The nodes with processes, ascending.
+    /// Returns the nodes with processes, ascending.
     pub(super) fn nodes(&self, cx: &NodeContext) -> Value {
         let hosts = |node: &NodeId| {
             let mut jobs = self.jobs(cx);

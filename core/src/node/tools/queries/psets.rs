@@ -12,17 +12,15 @@ use crate::pmix::keys;
 use crate::pmix::upcall::Query;
 use crate::pmix::value::{Array, PmixProc, Text, Value, find};
 
-/// Whether a set is listed. The set of the only program is the whole job, which everybody knows;
-/// and Open MPI 5, which has nothing but errors for sets beyond MPI's own, is asked for each that
-/// is listed.
+/// Whether a set is listed. The set of a single application is the whole job and is left out. Open MPI 5 queries each
+/// listed set, and has only errors for sets beyond MPI's own.
 fn is_listed(job: &JobContext, name: &str) -> bool {
     name != ProcessSet::app_set_name(0)
         || job.app_map.ranks_of(AppNum(0)).end < job.process_map.size()
 }
 
 impl QueryScope<'_> {
-    /// The value that answers a query for process sets; `None` for any other key, or if there is no
-    /// such set.
+    /// Returns the answer to a query for process sets; `None` for any other key or for an unknown set.
     pub(super) fn query_sets(&self, key: &Text, query: &Query, cx: &NodeContext) -> Option<Value> {
         let mut names = Vec::<&str>::new();
         for job in self.jobs(cx) {

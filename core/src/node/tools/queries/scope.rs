@@ -1,4 +1,4 @@
-//! What narrows a query: its qualifiers.
+//! Scope of a query, from its qualifiers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,29 +13,30 @@ use crate::pmix::value::{PmixRank, Status, Text, Value};
 
 /// A query's qualifiers, read.
 pub(super) struct QueryScope<'a> {
-    /// The job meant; the one the user asked for, if none is named.
+    /// Index of the queried job; the initial job if none is named.
     pub(super) number: JobIndex,
     pub(super) job: &'a Arc<JobContext>,
     /// One job was named.
     pub(super) names_job: bool,
-    /// Of that job only this rank.
+    /// Rank in the job to which the query is limited.
     pub(super) rank: Option<Rank>,
-    /// Only this node.
+    /// Node to which the query is limited.
     pub(super) node: Option<NodeId>,
-    /// Nothing for which other nodes must be asked.
+    /// Whether the query needs no other node.
     pub(super) local_only: bool,
     /// Smallest and largest values too.
     pub(super) minmax: bool,
-    /// Not the values are wanted, but the qualifiers that go with the keys.
+    /// Whether the query is for the qualifiers of the keys instead of their values.
     pub(super) qualifiers_only: bool,
-    /// The requester's timeout.
     pub(super) timeout: Option<Duration>,
 }
 
 impl<'a> QueryScope<'a> {
+    /// Reads the qualifiers of a query.
+    ///
     /// # Errors
-    /// The status of the query: a qualifier of a wrong type, one that must be honoured and is not
-    /// known, a job or node that is not of this launch.
+    /// The status of the query: a qualifier of a wrong type, an unknown one that is required, or a job or node that is
+    /// not of this launch.
     pub(super) fn from_query(cx: &'a NodeContext, query: &Query) -> Result<Self, Status> {
         let mut scope = Self {
             number: JobIndex::INITIAL,
@@ -117,7 +118,7 @@ impl<'a> QueryScope<'a> {
     }
 
     fn name_job(&mut self, cx: &'a NodeContext, nspace: &Text) -> Result<(), Status> {
-        // The empty one stands for all.
+        // The empty nspace stands for all jobs.
         if nspace.as_bytes().is_empty() {
             return Ok(());
         }

@@ -36,7 +36,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// A packet of `party`, FINI excepted.
+    /// Checks a packet of `party`, except FINI.
     pub(super) fn packet(
         &mut self,
         header: &PacketHeader,
@@ -46,7 +46,7 @@ impl Messages {
     ) {
         let (source, destination) = (header.source, header.destination);
         if header.kind == PacketType::ProtoAck {
-            // From the destination of what it acknowledges.
+            // Sent by the destination of the acknowledged message.
             let pair = self.pairs.entry((destination, source)).or_default();
             pair.acks += 1;
             let due = pair.packets / u64::from(limits.ack_mark.max(1));
@@ -178,7 +178,7 @@ impl Messages {
         }
     }
 
-    /// What is open once both hosts have said FINI. `client` is that of a rank.
+    /// Checks for incomplete messages after both hosts have sent FINI. `client` returns the client of a rank.
     pub(super) fn finish(
         &self,
         world: &ImpiJob,
