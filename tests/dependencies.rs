@@ -156,7 +156,7 @@ fn every_crate_has_a_licence_and_a_source_that_are_allowed() {
 }
 
 #[test]
-fn what_the_rules_forbid_is_found() {
+fn forbidden_imports_are_found() {
     let rules =
         Rules::parse("licenses.allow = ['MIT', 'ISC']\nbans.deny = [{ crate = 'openssl-sys' }]");
     let package = |name: &str, license: Option<&str>, source: &str| Package {
@@ -188,7 +188,7 @@ fn what_the_rules_forbid_is_found() {
 }
 
 #[test]
-fn an_import_that_runs_up_is_refused() {
+fn upward_import_is_refused() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let script = root.join("scripts/structure");
     let check = |root: &Path| Command::new(&script).arg(root).output().unwrap();

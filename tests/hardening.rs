@@ -41,7 +41,7 @@ fn libraries_and_programs_are_linked_tight() {
 }
 
 #[test]
-fn the_shim_checks_its_stack_and_its_buffers() {
+fn shim_has_stack_and_buffer_checks() {
     let name = "libwireup-pmix-host.so";
     let path = Path::new(env!("CARGO_BIN_EXE_wireup")).with_file_name(name);
     let Ok(data) = std::fs::read(path) else {

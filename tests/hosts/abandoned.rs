@@ -52,7 +52,7 @@ fn kill(processes: &[Process]) {
 }
 
 #[test]
-fn the_next_launch_ends_what_a_killed_step_and_its_guard_left() {
+fn next_launch_kills_leftovers_of_killed_step_and_guard() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -72,7 +72,7 @@ fn the_next_launch_ends_what_a_killed_step_and_its_guard_left() {
 }
 
 #[test]
-fn a_stopped_step_whose_agent_is_killed_leaves_nothing() {
+fn stopped_step_is_cleaned_up_after_agent_kill() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -178,23 +178,23 @@ fn kill_agents(options: &'static [&'static str]) {
 }
 
 #[test]
-fn an_agent_ends_what_was_left_when_its_predecessor_was_killed() {
+fn agent_kills_leftovers_of_its_killed_predecessor() {
     kill_agents(&[]);
 }
 
 #[test]
-fn an_agent_behind_its_front_ends_what_was_left_when_its_predecessor_was_killed() {
+fn agent_behind_front_kills_leftovers_of_killed_predecessor() {
     kill_agents(&["--on-stop", "leave"]);
 }
 
 #[test]
-fn an_agent_without_rights_ends_what_was_left_when_its_predecessor_was_killed() {
+fn unprivileged_agent_kills_leftovers_of_killed_predecessor() {
     kill_agents(&["--on-stop", "leave", "--user", "agent"]);
 }
 
 /// The next agent finds the helper of its predecessor, which was killed a moment ago, still there.
 #[test]
-fn what_a_helper_left_that_ends_after_the_next_agent_has_started_is_ended() {
+fn leftovers_of_helper_outliving_next_agent_start_are_killed() {
     for options in [&[][..], &["--user", "agent"]] {
         let Some(cluster) = Cluster::builder(2).options(options).start() else {
             return;

@@ -56,7 +56,7 @@ fn jobs_of_pmi_and_pmix_are_waited_for_and_shown_later() {
 }
 
 #[test]
-fn a_job_outlives_its_client_and_ends_by_its_signals_or_with_its_launcher() {
+fn detached_job_ends_by_signal_or_with_its_launcher() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -126,7 +126,7 @@ fn detached_launch_that_does_not_start_has_no_name() {
 }
 
 #[test]
-fn a_job_that_is_kept_goes_on_on_all_hosts_when_its_command_is_killed() {
+fn detached_job_continues_on_all_hosts_after_command_is_killed() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -157,7 +157,7 @@ fn is_of_job(process: &Process) -> bool {
 
 /// As where the kernel ends a whole control group that is out of memory (`memory.oom.group`), or systemd-oomd does.
 #[test]
-fn a_job_of_which_all_is_killed_on_a_host_at_once_ends_on_the_others() {
+fn job_ends_when_all_its_processes_on_one_host_are_killed() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

@@ -281,7 +281,7 @@ fn hosts_that_register_later_are_waited_for() {
 }
 
 #[test]
-fn etcd_goes_on_without_one_member_and_tells_that_it_has_no_quorum_without_two() {
+fn etcd_works_without_one_member_and_reports_lost_quorum() {
     let Some(cluster) = hosts(Cluster::builder(4)) else {
         return;
     };
@@ -331,7 +331,7 @@ fn etcd_goes_on_without_one_member_and_tells_that_it_has_no_quorum_without_two()
 }
 
 #[test]
-fn a_registration_that_timed_out_is_made_once_and_ends_with_its_agent() {
+fn timed_out_registration_is_made_once_and_ends_with_agent() {
     let Some(cluster) = hosts(Cluster::builder(3)) else {
         return;
     };
@@ -415,7 +415,7 @@ fn secured(cluster: &Cluster) -> (PathBuf, Vec<(&'static str, String)>) {
 }
 
 #[test]
-fn etcd_with_tls_and_users_is_used_as_its_file_says() {
+fn etcd_settings_file_configures_tls_and_users() {
     let Some(cluster) = hosts(Cluster::builder(3).agents_of(ALICE)) else {
         return;
     };

@@ -258,7 +258,7 @@ fn with(text: &str, changed: &[(&str, &str)]) -> String {
 }
 
 for_each_mpi!(openmpi4 mpich4 mpich5 openmpi5 impi: {
-    programs_and_spawns_run_in_a_job => |mpi| programs(&mpi.able_to_spawn()),
+    programs_and_spawns_run_in_job => |mpi| programs(&mpi.able_to_spawn()),
 });
 
 fn programs(mpi: &Mpi) {
@@ -293,7 +293,7 @@ fn programs(mpi: &Mpi) {
 }
 
 #[test]
-fn a_job_is_used_without_options_and_ends_with_all_that_it_started() {
+fn grid_engine_job_needs_no_options_and_is_cleaned_up() {
     let Some(engine) = GridEngine::new(3) else {
         return;
     };

@@ -269,7 +269,7 @@ fn codes_signals_and_input_are_as_without_an_image() {
 }
 
 #[test]
-fn a_launcher_that_is_killed_leaves_no_container() {
+fn killed_launcher_leaves_no_container() {
     let Some(images) = Images::new(&[]) else {
         return;
     };
@@ -320,7 +320,7 @@ fn directories_of_the_host_are_mounted_where_they_are_wanted() {
 }
 
 #[test]
-fn an_image_that_cannot_be_used_is_one_clear_line() {
+fn unusable_image_is_reported_in_one_line() {
     let Some(images) = Images::new(&[]) else {
         return;
     };
@@ -367,7 +367,7 @@ fn an_image_that_cannot_be_used_is_one_clear_line() {
 }
 
 #[test]
-fn an_image_of_podman_is_known_by_its_name_and_has_variables() {
+fn podman_image_is_found_by_name_and_sets_its_variables() {
     let Some(images) = Images::new(&[]) else {
         return;
     };
@@ -404,7 +404,7 @@ fn an_image_of_podman_is_known_by_its_name_and_has_variables() {
 }
 
 #[test]
-fn a_file_of_apptainer_is_an_image() {
+fn apptainer_file_is_accepted_as_image() {
     let Some(images) = Images::new(&[]) else {
         return;
     };

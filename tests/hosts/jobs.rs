@@ -226,7 +226,7 @@ fn commands_reach_launcher_from_any_host() {
 }
 
 #[test]
-fn a_job_that_waits_for_a_host_has_a_name_and_is_ended_from_any() {
+fn job_waiting_for_host_is_named_and_can_be_ended_from_any_host() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -264,7 +264,7 @@ fn a_job_that_waits_for_a_host_has_a_name_and_is_ended_from_any() {
 }
 
 #[test]
-fn the_end_of_a_part_is_the_end_of_the_job() {
+fn signal_to_step_ends_job_on_all_hosts() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -296,7 +296,7 @@ fn the_end_of_a_part_is_the_end_of_the_job() {
 }
 
 #[test]
-fn a_job_is_killed_on_all_hosts_without_grace() {
+fn killed_job_ends_on_all_hosts_without_grace_time() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -381,7 +381,7 @@ fn ranks_are_signalled_where_they_are() {
 }
 
 #[test]
-fn a_step_whose_agent_is_gone_is_found_and_ended() {
+fn step_without_agent_is_found_and_ended() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

@@ -209,7 +209,7 @@ fn kill_each_and_go_on(moment: Moment) {
 }
 
 #[test]
-fn each_process_of_a_launch_before_init_in_a_modex_in_a_spawn_and_in_finalize() {
+fn kill_of_each_process_ends_launch_in_every_phase() {
     std::thread::scope(|scope| {
         for moment in MOMENTS {
             scope.spawn(move || kill_each(moment));
@@ -218,7 +218,7 @@ fn each_process_of_a_launch_before_init_in_a_modex_in_a_spawn_and_in_finalize() 
 }
 
 #[test]
-fn each_process_of_a_launch_whose_others_go_on() {
+fn kill_of_each_process_is_survived_with_on_failure_continue() {
     std::thread::scope(|scope| {
         for moment in MOMENTS {
             scope.spawn(move || kill_each_and_go_on(moment));

@@ -483,7 +483,7 @@ fn pods_run_a_launch_and_a_lost_one_ends_it() {
 }
 
 #[test]
-fn the_pods_of_a_jobset_are_a_launcher_and_workers() {
+fn jobset_pods_are_launcher_and_workers() {
     let Some(mut pods) = Pods::new() else { return };
     pods.play("jobset/jobset.yaml", &["SLOTS=2", "PROGRAM=pmi_wireup"]);
     pods.publish_hosts();
@@ -499,7 +499,7 @@ fn the_pods_of_a_jobset_are_a_launcher_and_workers() {
 }
 
 #[test]
-fn the_pods_of_a_daemonset_serve_many_launches() {
+fn daemonset_pods_serve_many_launches() {
     let Some(mut pods) = Pods::new() else { return };
     pods.play("daemonset/daemonset.yaml", &[]);
     pods.publish(Pods::dashed);

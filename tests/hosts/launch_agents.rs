@@ -22,7 +22,7 @@ fn command() -> String {
 }
 
 #[test]
-fn a_launch_starts_agents_and_leaves_none_however_it_ends() {
+fn launch_agents_exit_with_their_launch() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };

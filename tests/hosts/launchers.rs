@@ -5,8 +5,8 @@ use crate::common::{Mpi, Outcome, Output, Run, eventually, field, number};
 use crate::users::of;
 
 for_each_mpi!(openmpi4 openmpi5 mpich4 mpich5 impi: {
-    an_unchanged_script_starts_over_agents => |mpi| scripts(&mpi),
-    what_fails_on_a_host_fails_the_launcher => |mpi| failures(&mpi),
+    unchanged_script_starts_over_agents => |mpi| scripts(&mpi),
+    failure_on_host_fails_launcher => |mpi| failures(&mpi),
 });
 
 /// The program that all of them run. Debian's MPICH hangs between hosts after large messages, under ssh too.

@@ -93,7 +93,7 @@ impl Drop for Frozen<'_> {
 }
 
 #[test]
-fn a_host_on_which_files_do_not_arrive_is_named() {
+fn host_without_arriving_files_is_named() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -131,7 +131,7 @@ fn a_host_on_which_files_do_not_arrive_is_named() {
 }
 
 #[test]
-fn a_host_that_starts_its_ranks_slowly_is_named() {
+fn host_that_starts_ranks_slowly_is_named() {
     let Some(cluster) = Cluster::builder(3).heartbeat("60").start() else {
         return;
     };

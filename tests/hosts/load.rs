@@ -64,7 +64,7 @@ fn lines(cluster: &Cluster, words: &str) -> usize {
 }
 
 #[test]
-fn questions_about_more_nodes_than_there_are_delay_nobody() {
+fn queries_about_too_many_nodes_delay_no_other_launch() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -76,7 +76,7 @@ fn questions_about_more_nodes_than_there_are_delay_nobody() {
 }
 
 #[test]
-fn launches_of_the_largest_size_at_once_delay_nobody_and_do_not_fill_the_log() {
+fn concurrent_largest_launches_delay_no_others_and_log_little() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -87,7 +87,7 @@ fn launches_of_the_largest_size_at_once_delay_nobody_and_do_not_fill_the_log() {
 }
 
 #[test]
-fn messages_that_never_end_are_refused_when_their_user_has_nothing_left() {
+fn endless_messages_are_refused_beyond_budget_of_their_user() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -128,7 +128,7 @@ fn launch_requests_of_half_a_million_programs_delay_no_query() {
 }
 
 #[test]
-fn steps_that_are_stopped_cost_their_user_his_launches_and_nobody_else_anything() {
+fn stopped_steps_cost_only_launches_of_their_user() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -145,7 +145,7 @@ fn steps_that_are_stopped_cost_their_user_his_launches_and_nobody_else_anything(
 }
 
 #[test]
-fn strangers_at_one_address_keep_out_nobody_and_do_not_fill_the_log() {
+fn stranger_connections_from_one_address_block_no_others() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -179,7 +179,7 @@ fn strangers_at_one_address_keep_out_nobody_and_do_not_fill_the_log() {
 }
 
 #[test]
-fn names_that_nobody_knows_are_told_together_before_anything_is_started() {
+fn unresolvable_host_names_are_reported_together_before_start() {
     let Some(cluster) = Cluster::new(1) else {
         return;
     };

@@ -156,7 +156,7 @@ fn only_containers_that_ask_for_it_get_anything_of_the_host() {
 }
 
 #[test]
-fn a_container_with_a_pid_namespace_of_its_own_is_refused() {
+fn container_with_own_pid_namespace_is_refused() {
     let Some(images) = Images::new(&[]) else {
         return;
     };
@@ -251,7 +251,7 @@ fn oci_hook_shows_only_job_directories_of_its_user() {
 }
 
 #[test]
-fn a_link_that_takes_the_place_of_a_job_directory_meanwhile_shows_nothing_of_another_user() {
+fn symlink_in_place_of_job_directory_exposes_no_other_user() {
     const HOOKS: usize = 200;
     if !rustix::process::geteuid().is_root() {
         return;
@@ -309,7 +309,7 @@ fn a_link_that_takes_the_place_of_a_job_directory_meanwhile_shows_nothing_of_ano
 }
 
 #[test]
-fn an_image_whose_mpi_library_is_no_file_of_its_own_is_refused_at_once() {
+fn image_with_mpi_library_in_no_own_file_is_refused() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -445,7 +445,7 @@ fn open_mpi_of_an_image_is_replaced_by_a_later_one_of_the_host() {
 }
 
 #[test]
-fn an_mpi_of_the_host_that_does_not_fit_is_refused() {
+fn mismatched_host_mpi_is_refused() {
     let (Some(mpich), Some(openmpi)) = (mpi("mpich4"), mpi("openmpi4")) else {
         return;
     };

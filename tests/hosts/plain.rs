@@ -57,7 +57,7 @@ fn this_machine_among_others_goes_by_the_name_of_its_agent() {
 }
 
 #[test]
-fn a_host_given_by_its_address_alone_is_told_with_its_name() {
+fn host_given_by_address_is_reported_with_its_name() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -72,7 +72,7 @@ fn a_host_given_by_its_address_alone_is_told_with_its_name() {
 }
 
 #[test]
-fn a_launcher_needs_no_rank_on_its_own_host() {
+fn launcher_needs_no_rank_on_its_own_host() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -179,7 +179,7 @@ fn ranks_start_in_the_launchers_directory_with_its_mask() {
 }
 
 #[test]
-fn the_first_failure_is_the_jobs_on_whatever_host() {
+fn first_failure_on_any_host_is_failure_of_job() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -303,7 +303,7 @@ fn both_outputs_stay_apart_and_labels_name_ranks_of_other_hosts() {
 }
 
 #[test]
-fn an_interrupt_ends_ranks_everywhere() {
+fn interrupt_ends_ranks_on_all_hosts() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -348,7 +348,7 @@ fn launches_follow_and_accompany_each_other() {
 }
 
 #[test]
-fn what_is_missing_on_some_hosts_is_said_once_with_the_remedy() {
+fn missing_files_on_some_hosts_are_reported_once_with_remedy() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };

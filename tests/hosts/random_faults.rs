@@ -57,7 +57,7 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn whatever_fails_the_launch_ends_says_why_and_leaves_nothing() {
+fn random_fault_ends_launch_with_cause_and_without_leftovers() {
     let asked = setting("WIREUP_FAULTS_SEED");
     let minutes = setting("WIREUP_FAULTS_MINUTES");
     let until = minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));

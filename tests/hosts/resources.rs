@@ -80,7 +80,7 @@ fn started(run: Run) -> (Running, Vec<Left>) {
 }
 
 #[test]
-fn what_killed_ranks_leave_is_removed_and_that_of_another_launch_stays() {
+fn resources_of_killed_ranks_are_removed_but_not_of_others() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

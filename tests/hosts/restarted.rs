@@ -137,17 +137,17 @@ fn stop_and_start(cluster: &Cluster, host: usize) {
 }
 
 #[test]
-fn a_restart_of_each_agent_loses_no_job() {
+fn restart_of_each_agent_loses_no_job() {
     survive(&LEAVE, stop_and_start);
 }
 
 #[test]
-fn a_restart_of_each_agent_without_rights_loses_no_job() {
+fn restart_of_each_unprivileged_agent_loses_no_job() {
     survive(&SEPARATED, stop_and_start);
 }
 
 #[test]
-fn the_main_process_of_an_agent_is_killed_and_no_job_is_lost() {
+fn kill_of_front_process_loses_no_job() {
     survive(&LEAVE, |cluster, host| {
         cluster.kill_agent(host);
         // The service manager gives it a second.
@@ -175,7 +175,7 @@ fn launch_waits_for_restarted_agent() {
 }
 
 #[test]
-fn an_agent_that_is_killed_behind_its_front_ends_its_launches_and_the_front_starts_the_next() {
+fn killed_agent_ends_its_launches_and_front_restarts_it() {
     let Some(cluster) = Cluster::builder(HOSTS).options(&LEAVE).start() else {
         return;
     };
@@ -196,7 +196,7 @@ fn an_agent_that_is_killed_behind_its_front_ends_its_launches_and_the_front_star
 
 /// An agent serves at the port already.
 #[test]
-fn a_front_does_not_start_an_agent_again_that_has_never_served() {
+fn front_does_not_restart_agent_that_never_served() {
     let Some(cluster) = Cluster::builder(1).options(&LEAVE).start() else {
         return;
     };

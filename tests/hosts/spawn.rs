@@ -17,18 +17,18 @@ use crate::lost;
 use crate::pmix::versions;
 
 for_each_mpi!(openmpi4 mpich5 openmpi5 impi: {
-    children_on_all_hosts_merge_with_their_parents => |mpi| merge(&mpi.able_to_spawn()),
+    children_on_all_hosts_merge_with_parents => |mpi| merge(&mpi.able_to_spawn()),
     programs_levels_and_ranks_spawn_across_hosts => |mpi| forms(&mpi.able_to_spawn()),
-    infos_say_where_children_are_and_how_many => |mpi| infos(&mpi.able_to_spawn()),
-    programs_of_one_spawn_go_on_where_the_last_one_ended => |mpi| one_behind_the_other(&mpi.able_to_spawn()),
-    children_that_have_ended_leave_their_slots_to_the_next => |mpi| slots_again(&mpi.able_to_spawn()),
-    a_program_goes_along_to_a_host_that_does_not_have_it => |mpi| program_along(&mpi.able_to_spawn()),
-    halves_of_a_job_on_different_hosts_connect => |mpi| halves(&mpi.able_to_spawn()),
-    a_parent_that_is_killed_while_it_spawns_on_another_host_ends_everything
+    info_keys_set_hosts_and_number_of_children => |mpi| infos(&mpi.able_to_spawn()),
+    apps_of_one_spawn_are_placed_one_after_other => |mpi| one_behind_the_other(&mpi.able_to_spawn()),
+    ended_children_free_their_slots => |mpi| slots_again(&mpi.able_to_spawn()),
+    program_is_staged_to_host_without_it => |mpi| program_along(&mpi.able_to_spawn()),
+    halves_of_job_on_different_hosts_connect => |mpi| halves(&mpi.able_to_spawn()),
+    parent_killed_during_remote_spawn_ends_launch
         => |mpi| parent_killed(&mpi.able_to_spawn()),
-    a_host_that_is_lost_while_others_spawn_ends_everything
+    host_lost_during_spawn_ends_launch
         => |mpi| lost(&mpi.able_to_spawn(), "spawn", &["times=100000"], "spawned rank="),
-    a_host_that_is_lost_while_halves_connect_ends_everything
+    host_lost_during_connect_ends_launch
         => |mpi| lost(&mpi.able_to_spawn(), "meet", &["halves", "a name", "1000000"], "met rank="),
 });
 
@@ -274,7 +274,7 @@ fn lost(mpi: &Mpi, program: &str, args: &[&str], sign: &str) {
 }
 
 #[test]
-fn a_pool_of_python_has_workers_on_all_hosts() {
+fn mpi4py_pool_spawns_workers_on_all_hosts() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -317,7 +317,7 @@ fn held(cluster: &Cluster) -> Vec<(Vec<(String, usize)>, usize)> {
 }
 
 #[test]
-fn a_hundred_spawns_across_hosts_leave_nothing_behind() {
+fn hundred_spawns_across_hosts_leave_nothing_behind() {
     let (Some(cluster), Some(mpi)) = (Cluster::new(2), able("openmpi4")) else {
         return;
     };
@@ -610,7 +610,7 @@ fn spawned_ranks_get_layout_of_options_across_hosts() {
 }
 
 #[test]
-fn what_went_along_does_not_outlive_a_killed_step() {
+fn staged_files_do_not_outlive_killed_step() {
     let (Some(cluster), Some(client)) = (Cluster::new(2), pmix("pmix4")) else {
         return;
     };

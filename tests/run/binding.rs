@@ -87,7 +87,7 @@ fn nothing_is_bound_unless_asked() {
 }
 
 #[test]
-fn the_affinity_mask_is_the_limit() {
+fn affinity_mask_limits_binding() {
     let last = parts("hwthread").pop().unwrap();
     let limited = |words: &[&str]| Run::new(words).under(["taskset", "-c", &last]).run();
     let words = [&["-n", "1", "--bind-to", "core"], &SHOW[..]].concat();
@@ -323,7 +323,7 @@ fn plans_equal_those_of_hydra_on_the_same_topology() {
 }
 
 #[test]
-fn openmp_is_told_of_the_cores() {
+fn openmp_threads_follow_bound_cores() {
     let cores = parts("core");
     let show = [
         "sh",

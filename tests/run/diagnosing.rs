@@ -73,7 +73,7 @@ fn ranks_fences_and_upcalls_of_each_node_have_their_spans() {
 }
 
 #[test]
-fn a_filter_chooses_modules_and_the_environment_may_give_it() {
+fn log_filter_selects_modules_also_from_environment() {
     let Some(mpi) = mpi("mpich5") else { return };
     let options = ["--virtual-nodes", "2"];
     let only = |outcome: &Outcome| {
@@ -130,7 +130,7 @@ fn details_of_a_run_are_events_which_are_shown_once() {
 }
 
 #[test]
-fn a_filter_that_cannot_be_used_is_refused_and_without_one_nothing_is_said() {
+fn invalid_log_filter_is_refused_and_default_is_silent() {
     let remedy = "write error, warn, info, debug or trace, or a list of MODULE=LEVEL";
     let refused = Run::new(["--log", "wireup=loud", "true"]).run().expect(125);
     refused.expect_one_line(&["'--log <FILTER>'", "\"wireup=loud\" is no level", remedy]);

@@ -440,7 +440,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn a_filter_of_system_calls_is_found() {
+fn doctor_finds_system_call_filter() {
     let run = Run::command(["python3", "-c", WITHOUT_CMA, WIREUP, "doctor", "--json"]);
     let found = findings(&report(&run.run()));
     let words = "process_vm_readv: Operation not permitted";
@@ -448,7 +448,7 @@ fn a_filter_of_system_calls_is_found() {
 }
 
 #[test]
-fn findings_are_lines_with_their_remedies_and_the_checks_can_be_listed() {
+fn doctor_prints_findings_with_remedies_and_lists_checks() {
     let script = "mount -t tmpfs -o size=8m t /dev/shm; exec \"$@\"";
     let unshare = ["unshare", "-m", "sh", "-c", script, "sh"];
     let run = Run::command(unshare).more([WIREUP, "doctor", "--ppn", "4", "true"]);
@@ -575,7 +575,7 @@ fn wheel(name: &str) -> String {
 }
 
 #[test]
-fn ranks_that_send_nothing_are_a_problem_with_what_they_said() {
+fn doctor_reports_silent_ranks_with_their_output() {
     let doctor = |more: &[&str]| {
         let words = [&[WIREUP, "doctor", "--ppn", "1", "--run"], more].concat();
         Run::command(words)
@@ -608,7 +608,7 @@ fn ranks_that_send_nothing_are_a_problem_with_what_they_said() {
 }
 
 #[test]
-fn a_provider_that_is_not_there_is_found() {
+fn doctor_finds_missing_provider() {
     let doctor = |name: &str, value: &str| {
         let words = [WIREUP, "doctor", "--json", "--ppn", "1"];
         let outcome = Run::command(words).env(name, value).run();

@@ -20,7 +20,7 @@ fn by_rank(outcome: &Outcome) -> BTreeMap<u32, BTreeMap<String, String>> {
 }
 
 #[test]
-fn ranks_know_their_place_under_all_the_names_that_scripts_look_for() {
+fn ranks_know_their_place_under_names_of_all_launchers() {
     let args = ["-l", "--virtual-nodes", "2", "-n", "3", "env", ":"];
     let args = args.iter().chain(&["-n", "2", "env"]);
     let run = Run::new(["--oversubscribe"].iter().chain(args)).env("OMPI_COMM_WORLD_RANK", "9");
@@ -86,7 +86,7 @@ fn ranks_know_their_place_under_all_the_names_that_scripts_look_for() {
 }
 
 #[test]
-fn what_the_user_sets_counts_except_for_what_makes_the_job() {
+fn user_variables_prevail_except_those_that_define_job() {
     let chosen = [
         "OMPI_COMM_WORLD_RANK=user",
         "OMPI_COMM_WORLD_SIZE=user",
@@ -153,7 +153,7 @@ fn chosen(options: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn what_is_inherited_is_selected_with_env() {
+fn inherited_variables_are_selected_by_env_option() {
     let outer = ["A=1", "AB=2", "PATH=/usr/bin"];
     assert_eq!(chosen(&[]), outer);
     assert_eq!(chosen(&["--env", "all"]), outer);
@@ -171,7 +171,7 @@ fn what_is_inherited_is_selected_with_env() {
 }
 
 #[test]
-fn a_program_is_found_for_ranks_without_a_path() {
+fn program_is_found_for_ranks_without_path() {
     let args = [
         "--env",
         "none",
@@ -188,7 +188,7 @@ fn a_program_is_found_for_ranks_without_a_path() {
 }
 
 #[test]
-fn a_selected_variable_that_is_not_set_is_a_warning() {
+fn selected_variable_that_is_unset_is_warning() {
     let run = Run::new(["--env", "NOT_SET_ANYWHERE,HOME", "-n", "1", "true"]);
     let outcome = run.run().expect(0);
     outcome.expect_one_line(&["warning: --env NOT_SET_ANYWHERE: not set here"]);
@@ -202,7 +202,7 @@ fn a_selected_variable_that_is_not_set_is_a_warning() {
 }
 
 #[test]
-fn files_count_less_than_options_and_later_ones_more_than_earlier_ones() {
+fn env_files_yield_to_options_and_later_files_prevail() {
     let script = "echo \"$A|$B|$C|$D|$E|$OUTER\"";
     let options = ["-x", "C=option", "--env-file", "one", "--env-file", "two"];
     let args = options.into_iter().chain(["-n", "1", "sh", "-c", script]);
@@ -219,7 +219,7 @@ fn files_count_less_than_options_and_later_ones_more_than_earlier_ones() {
 }
 
 #[test]
-fn a_file_of_variables_belongs_to_its_program_and_may_be_a_pipe() {
+fn env_file_belongs_to_its_app_and_may_be_pipe() {
     let script = "echo $WIREUP_RANK ${A-unset}";
     let run = Run::command([
         "bash",

@@ -198,7 +198,7 @@ fn table(job: Job, action: &str, rows: &[(&str, End)], words: &[&str]) {
 const KILLED: &str = "its process was killed by signal 9 (SIGKILL)";
 
 #[test]
-fn a_rule_that_never_applies_changes_nothing() {
+fn fault_rule_that_never_applies_changes_nothing() {
     table(Job::Hello, "kill", &[("hello 2 before", End::Fine)], &[]);
     table(
         Job::Clients("direct"),

@@ -80,7 +80,7 @@ fn every_page_is_written_and_the_formatter_has_no_complaint() {
 }
 
 #[test]
-fn one_page_is_printed_and_an_unknown_one_is_refused() {
+fn help_prints_one_page_and_refuses_unknown_topic() {
     let page = wireup(["man", "config", "show"])
         .expect_quiet_success()
         .out();
@@ -92,7 +92,7 @@ fn one_page_is_printed_and_an_unknown_one_is_refused() {
 }
 
 #[test]
-fn a_page_is_shown_on_a_terminal_by_man_or_else_its_help_by_the_pager() {
+fn help_on_terminal_uses_man_or_pager() {
     let shown = |man: &str| {
         let run = Run::command([WIREUP, "man", "run"]).terminal();
         let bin = run.dir().join("bin");
@@ -377,7 +377,7 @@ fn durations_have_units_wherever_they_are_taken() {
 }
 
 #[test]
-fn what_is_almost_a_line_is_refused_with_the_line() {
+fn misspelt_command_is_refused_with_correction() {
     for (line, needed) in [
         (
             "run FOO=1 ./app",
@@ -417,7 +417,7 @@ fn what_is_almost_a_line_is_refused_with_the_line() {
 }
 
 #[test]
-fn a_missing_argument_is_named_with_the_line() {
+fn missing_argument_is_reported_with_usage() {
     for (line, needed) in [
         (
             "serve",
@@ -610,7 +610,7 @@ fn alone(script: &str, words: &[&str]) -> Option<Outcome> {
 }
 
 #[test]
-fn the_only_job_needs_no_name_and_several_are_named() {
+fn only_job_needs_no_name_and_several_are_listed() {
     if !has("gdb") {
         return;
     }
@@ -630,7 +630,7 @@ fn the_only_job_needs_no_name_and_several_are_named() {
 }
 
 #[test]
-fn the_only_detached_job_needs_no_name_and_several_are_listed() {
+fn only_detached_job_needs_no_name_and_several_are_listed() {
     for (case, expected, several) in [
         (
             r#"detach >job; touch end; "$0" attach --no-stdin; echo attached $?"#,
@@ -702,7 +702,7 @@ complete_line wireup impi check-client --print
 }
 
 #[test]
-fn bash_completes_jobs_signals_and_programs_and_leaves_the_programs_words_alone() {
+fn bash_completes_jobs_signals_and_programs_but_no_arguments() {
     let running = Run::ranks(1, ["sh", "-c", "echo ready; exec sleep 100"]).start();
     running.wait_for(Output::Stdout, "ready");
     let script = r#"
@@ -760,7 +760,7 @@ fn other_shells_get_scripts_and_a_reader_may_stop_early() {
 }
 
 #[test]
-fn a_closed_standard_error_changes_no_exit_code() {
+fn closed_stderr_changes_no_exit_code() {
     let script = r#"
 mkfifo pipe; exec 3<>pipe 4>pipe 3>&-
 for words in '' rnu run pki config serve 'impi server' 'top nojob'; do
@@ -775,7 +775,7 @@ done
 }
 
 #[test]
-fn a_forgotten_run_is_suggested() {
+fn forgotten_run_is_suggested() {
     expect_refusal(
         wireup(["./app", "x"]),
         &["\"./app\" is no command", "wireup run ./app"],
@@ -835,7 +835,7 @@ fn options_of_other_launchers_that_mean_the_same_work() {
 }
 
 #[test]
-fn options_of_other_launchers_that_would_be_lost_are_refused_with_what_to_write() {
+fn foreign_options_are_refused_with_replacement() {
     for (words, needed) in [
         (
             &["--mca", "btl", "tcp", "true"][..],
@@ -881,7 +881,7 @@ fn options_of_other_launchers_that_would_be_lost_are_refused_with_what_to_write(
 }
 
 #[test]
-fn an_option_given_twice_counts_the_second_time_and_no_takes_it_back() {
+fn last_occurrence_of_option_counts_and_no_negates_it() {
     let outcome = Run::new(["-n", "7000", "-n", "1", "-l", "--no-label", "echo", "a"]).run();
     assert_eq!(outcome.expect_quiet_success().out(), "a\n");
     expect_refusal(

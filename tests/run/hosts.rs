@@ -25,7 +25,7 @@ fn expect(told: &str, lines: &[&str]) {
 }
 
 #[test]
-fn a_dry_run_tells_the_hosts_with_their_ranks_and_the_way_to_them() {
+fn dry_run_prints_hosts_with_ranks_and_connections() {
     let told = plan(&[
         "--hosts",
         "n[1-2]:2@10.0.0.[1-2],n3",
@@ -55,7 +55,7 @@ fn a_dry_run_tells_the_hosts_with_their_ranks_and_the_way_to_them() {
 }
 
 #[test]
-fn a_list_with_nothing_but_this_machine_needs_no_agent() {
+fn host_list_of_this_machine_needs_no_agent() {
     let said = |hosts: &[&str], expected: &[&str]| {
         let words = [hosts, &["sh", "-c", "echo $WIREUP_RANK of $WIREUP_SIZE"]].concat();
         let outcome = Run::new(&words).run().expect_quiet_success();
@@ -225,7 +225,7 @@ fn hosts_that_cannot_be_used_are_refused_in_one_line() {
 }
 
 #[test]
-fn what_travels_is_shown_and_what_belongs_to_this_machine_is_not_sent() {
+fn plan_shows_forwarded_variables_without_machine_specific_ones() {
     let run = || {
         let args = ["--dry-run", "--hosts", "a", "-x", "DISPLAY", "-x", "TMPDIR"];
         let args = args.iter().chain(&["--env-file", "vars", "true"]);
@@ -276,7 +276,7 @@ fn output_files_are_looked_at_where_they_are_written() {
 }
 
 #[test]
-fn credentials_for_network_cards_reach_ranks_and_are_never_shown() {
+fn fabric_grant_reaches_ranks_and_is_never_printed() {
     let secret = "geheim8472";
     let args = |options: &[&str]| {
         let run = Run::new(
@@ -385,7 +385,7 @@ fn every_mpi_runs_with_slurms_names() {
 }
 
 #[test]
-fn without_an_agent_the_places_are_named_where_one_was_looked_for() {
+fn missing_agent_error_names_searched_sockets() {
     let run = Run::new(["--hosts", "a", "--agent", "/nonexistent/sock", "true"]);
     run.run().expect(125).expect_one_line(&[
         "no agent serves this machine (no /nonexistent/sock)",
@@ -395,7 +395,7 @@ fn without_an_agent_the_places_are_named_where_one_was_looked_for() {
 }
 
 #[test]
-fn an_agent_of_another_user_is_told_nothing() {
+fn agent_of_other_user_receives_nothing() {
     let Some(as_user) = as_user() else { return };
     let reachable = Reachable::new();
     let wireup = reachable.wireup();

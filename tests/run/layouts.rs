@@ -44,7 +44,7 @@ fn ranks_live_on_the_nodes_that_are_listed() {
 }
 
 #[test]
-fn a_layout_that_does_not_fit_is_refused() {
+fn layout_that_does_not_fit_is_refused() {
     let refused = |options: &[&str], words: &[&str]| {
         Run::new(options)
             .more(["true"])
@@ -78,7 +78,7 @@ fn nodes_that_are_full_are_left_out_of_the_turn() {
 }
 
 #[test]
-fn the_number_of_ranks_follows_from_those_per_node() {
+fn number_of_ranks_follows_from_ranks_per_node() {
     let Some(mpi) = mpi("mpich5") else { return };
     let words = ["run", "--oversubscribe", "--virtual-nodes", "2", "--ppn"];
     let hello = mpi.program("hello");

@@ -37,7 +37,7 @@ pub(crate) fn value(metrics: &str, sample: &str) -> f64 {
 }
 
 #[test]
-fn a_launch_serves_what_its_ranks_do() {
+fn launch_serves_metrics_of_its_ranks() {
     let Some(program) = program("pmi_wireup") else {
         return;
     };
@@ -119,7 +119,7 @@ fn a_launch_serves_what_its_ranks_do() {
 }
 
 #[test]
-fn output_that_nobody_takes_is_seen_in_the_queue() {
+fn queue_metric_shows_output_without_reader() {
     const EACH: usize = 8_000_000;
     let port = free_port();
     let script = format!("head -c {EACH} /dev/zero; echo printed >&2; exec sleep 1000");

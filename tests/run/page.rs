@@ -92,7 +92,7 @@ fn colours(browser: &mut Browser) -> u64 {
 }
 
 #[test]
-fn a_browser_shows_1024_and_16384_ranks_and_names_the_slowest_host() {
+fn page_shows_1024_and_16384_ranks_and_names_slowest_host() {
     if !browser::is_installed() {
         return skip("the page in a browser: needs chromium");
     }
@@ -144,7 +144,7 @@ fn brightness(colour: &str) -> u32 {
 }
 
 #[test]
-fn the_page_is_readable_in_the_dark_in_the_light_and_on_paper() {
+fn page_is_readable_in_dark_light_and_print() {
     if !browser::is_installed() {
         return skip("the page in a browser: needs chromium");
     }
@@ -240,7 +240,7 @@ fn words_of_shell(line: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_command_is_shown_as_a_shell_needs_it_and_without_secrets() {
+fn page_shows_command_quoted_for_shell_and_without_secrets() {
     let argument = format!("it's {HOSTILE}\n\u{1b}[31m");
     let set = [
         "-x",

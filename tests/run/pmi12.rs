@@ -43,7 +43,7 @@ fn barriers_of_groups_are_kept_apart_across_nodes() {
 }
 
 #[test]
-fn a_barrier_of_a_group_that_misses_a_member_ends_the_job_with_the_one_that_left() {
+fn group_barrier_with_departed_member_ends_job_and_names_it() {
     let Some(raw) = program("pmi_raw") else {
         return;
     };

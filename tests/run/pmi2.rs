@@ -89,7 +89,7 @@ fn slurms_library_works_across_nodes() {
 }
 
 #[test]
-fn a_program_of_slurms_library_is_recognized() {
+fn program_with_pmi_library_of_slurm_is_recognized() {
     let Some(pmi2) = pmi2() else { return };
     for options in [&["-v"][..], &["-v", "--pmi", "pmi2"]] {
         let outcome = api(&pmi2, 2, options, &[]).run().expect(0);
@@ -253,7 +253,7 @@ fn ranks_of_pmi_1_and_of_pmi_2_share_the_store_and_the_barrier() {
 }
 
 #[test]
-fn a_failure_of_either_dialect_ends_a_job_of_both() {
+fn failure_of_pmi1_or_pmi2_client_ends_job_of_both() {
     let (Some(one), Some(raw_one), Some(two), Some(raw_two)) = (
         program("pmi_wireup"),
         program("pmi_raw"),
@@ -284,7 +284,7 @@ fn a_failure_of_either_dialect_ends_a_job_of_both() {
 }
 
 #[test]
-fn five_hundred_and_a_thousand_ranks_meet() {
+fn barrier_of_500_and_1000_ranks_completes() {
     let Some(program) = program("pmi2_wireup") else {
         return;
     };

@@ -103,7 +103,7 @@ fn wrong_requests_are_refused_each_with_its_reason() {
 }
 
 #[test]
-fn a_version_that_is_not_served_is_answered_and_may_be_corrected() {
+fn unserved_version_is_answered_and_may_be_corrected() {
     let Some(program) = program("pmi_raw") else {
         return;
     };
@@ -161,7 +161,7 @@ fn lines_that_are_no_requests_break_the_protocol() {
 }
 
 #[test]
-fn a_barrier_entered_twice_is_refused_and_the_first_one_goes_on() {
+fn second_entry_to_barrier_is_refused_and_first_continues() {
     let Some(run) = sends(r"cmd=barrier_in\ncmd=barrier_in\n", "read") else {
         return;
     };
@@ -218,7 +218,7 @@ fn clients_that_lose_their_server_in_a_barrier_leave_nothing() {
 }
 
 #[test]
-fn clients_of_pmi_2_that_lose_their_server_in_a_fence_leave_nothing() {
+fn pmi2_clients_that_lose_server_in_fence_leave_nothing() {
     let Some(pmi2) = pmi2() else { return };
     let api = pmi2.program("pmi2_api");
     let mut words = vec!["--pmi", "pmi2"];
@@ -251,7 +251,7 @@ fn is_passed_over(client: &str, request: &str, fault: &str) -> bool {
 }
 
 #[test]
-fn a_bad_answer_to_any_request_ends_the_job_or_does_no_harm() {
+fn invalid_reply_to_any_request_ends_job_or_is_harmless() {
     let Some(fault) = program("pmi_fault") else {
         return;
     };

@@ -83,7 +83,7 @@ fn too_many_ranks_are_refused_with_the_arithmetic() {
 }
 
 #[test]
-fn several_programs_have_counts_variables_and_directories_of_their_own() {
+fn apps_have_own_counts_variables_and_directories() {
     let names = ["WIREUP_RANK", "WIREUP_SIZE", "COLOUR", "PWD_NOW"];
     let shell = format!(
         "PWD_NOW=$(pwd); echo {}",
@@ -132,7 +132,7 @@ fn several_programs_have_counts_variables_and_directories_of_their_own() {
 }
 
 #[test]
-fn a_mistake_in_a_later_program_names_it() {
+fn error_in_later_app_names_it() {
     for (args, words) in [
         (
             vec!["true", ":", "-n", "x", "true"],
@@ -163,7 +163,7 @@ fn options_after_the_program_are_the_programs() {
 }
 
 #[test]
-fn a_rank_inherits_nothing_but_its_own_descriptors_and_a_clean_slate_of_signals() {
+fn rank_inherits_only_its_descriptors_and_clean_signals() {
     let Some(fdreport) = program("fdreport") else {
         return;
     };
@@ -220,7 +220,7 @@ fn a_rank_inherits_nothing_but_its_own_descriptors_and_a_clean_slate_of_signals(
 }
 
 #[test]
-fn a_program_that_writes_to_a_closed_pipe_dies_of_sigpipe_as_anywhere() {
+fn program_writing_to_closed_pipe_is_killed_by_sigpipe() {
     // Rust's runtime ignores SIGPIPE; a rank that inherited that would see an error instead.
     let script = "yes | head -n 1 >/dev/null; echo ${PIPESTATUS[0]}";
     let outcome = Run::new(["-n", "1", "bash", "-c", script]).run();
@@ -299,7 +299,7 @@ fn ranks_that_end_at_once_are_all_seen_to_end() {
 }
 
 #[test]
-fn two_jobs_at_once_do_not_meet() {
+fn concurrent_jobs_are_isolated() {
     let Some(pmi_wireup) = program("pmi_wireup") else {
         return;
     };

@@ -78,7 +78,7 @@ fn end(running: Running) {
 }
 
 #[test]
-fn a_job_is_shown_with_its_ranks_and_nodes() {
+fn ps_shows_job_with_ranks_and_nodes() {
     let running = staying(3, &["--virtual-nodes", "2"]);
     let job = job_of(&running);
     assert_eq!(job["pid"], running.pid());
@@ -121,7 +121,7 @@ fn a_job_is_shown_with_its_ranks_and_nodes() {
 }
 
 #[test]
-fn the_tables_have_one_line_for_each_job_or_rank() {
+fn ps_tables_have_one_line_per_job_or_rank() {
     let running = staying(2, &[]);
     let pid = running.pid().to_string();
     let job = job_of(&running);
@@ -156,7 +156,7 @@ fn the_tables_have_one_line_for_each_job_or_rank() {
 }
 
 #[test]
-fn ranks_that_were_spawned_are_told_apart() {
+fn ps_distinguishes_spawned_ranks() {
     let Some(mpi) = mpi("openmpi4") else { return };
     let what = ["children=2", "child=hang"];
     let run = mpi.run(1, &["--oversubscribe"], "spawn", &what);
@@ -205,7 +205,7 @@ fn processor_time_and_memory_are_those_of_all_a_rank_started() {
 }
 
 #[test]
-fn jobs_are_told_apart_by_their_names() {
+fn ps_distinguishes_jobs_by_name() {
     let (first, second) = (staying(1, &[]), staying(2, &[]));
     let jobs = [job_of(&first), job_of(&second)];
     assert_ne!(text(&jobs[0], "job"), text(&jobs[1], "job"));
@@ -242,7 +242,7 @@ fn jobs_are_told_apart_by_their_names() {
 }
 
 #[test]
-fn a_job_inside_a_rank_is_a_job_of_its_own() {
+fn job_inside_rank_is_separate_job() {
     let inner = env!("CARGO_BIN_EXE_wireup");
     let words = [inner, "run", "--oversubscribe", "-n", "2"];
     let running = Run::ranks(1, words.into_iter().chain(STAY)).start();

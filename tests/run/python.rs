@@ -44,11 +44,11 @@ fn run(mpi: &Mpi, options: &[&str], words: impl FnOnce(&Path, &Run) -> Vec<PathB
 }
 
 for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi: {
-    a_python_program_is_one_world_without_any_option
+    python_program_forms_one_world_without_options
         => |mpi| run(&mpi, &[], |python, _| vec![python.into(), SOURCE.into()]),
-    a_python_program_is_one_world_when_everything_is_offered
+    python_program_forms_one_world_with_all_interfaces
         => |mpi| run(&mpi, &["--pmi", "all"], |python, _| vec![python.into(), SOURCE.into()]),
-    a_python_program_that_is_executable_itself_is_one_world => |mpi| {
+    executable_python_script_forms_one_world => |mpi| {
         run(&mpi, &[], |python, run| {
             let script = run.dir().join("allreduce");
             let source = fs::read_to_string(SOURCE).unwrap();
@@ -62,7 +62,7 @@ for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi: {
 /// Sessions of Open MPI 5 need a server of its own release, which nothing but mpi4py's settings leads
 /// to: the system's is older.
 #[test]
-fn python_programs_with_sessions_get_the_pmix_server_of_the_open_mpi_they_load() {
+fn python_sessions_get_sidecar_of_loaded_open_mpi() {
     let Some(mpi) = mpi("openmpi5") else { return };
     let Some(with) = mpi4py(&mpi) else { return };
     let sessions = Path::new(concat!(
@@ -86,7 +86,7 @@ fn python_programs_with_sessions_get_the_pmix_server_of_the_open_mpi_they_load()
 }
 
 #[test]
-fn python_programs_open_no_transports_for_networks_that_are_not_there() {
+fn python_programs_open_no_transports_of_missing_networks() {
     if Path::new("/sys/class/infiniband").is_dir() {
         return skip("this machine has a fast network");
     }

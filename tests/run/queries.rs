@@ -67,7 +67,7 @@ fn every_rank_sees_where_all_processes_are_and_which() {
 }
 
 #[test]
-fn a_table_tells_how_processes_ended() {
+fn query_table_has_end_of_processes() {
     everywhere(&["--no-kill-on-bad-exit"], "ended", 137, |outcome, _| {
         for line in outcome.sorted_lines() {
             let all = field(&line, "all").unwrap().to_owned();
@@ -81,21 +81,21 @@ fn a_table_tells_how_processes_ended() {
 }
 
 #[test]
-fn namespaces_sizes_and_keys_are_told() {
+fn namespaces_sizes_and_keys_are_queried() {
     everywhere(&[], "general", 0, |outcome, _| {
         outcome.by_rank("pmix_query", 4);
     });
 }
 
 #[test]
-fn a_question_without_an_answer_gets_the_status_that_says_why() {
+fn unanswerable_query_gets_status_with_reason() {
     everywhere(&[], "errors", 0, |outcome, _| {
         outcome.by_rank("pmix_query", 4);
     });
 }
 
 #[test]
-fn the_memory_of_servers_and_clients_is_told_for_every_node() {
+fn memory_of_servers_and_clients_is_reported_for_every_node() {
     everywhere(&[], "memory", 0, |outcome, nodes| {
         for line in outcome.by_rank("pmix_query", 4) {
             let number = |key| field(&line, key).unwrap().parse::<usize>().unwrap();
@@ -105,7 +105,7 @@ fn the_memory_of_servers_and_clients_is_told_for_every_node() {
 }
 
 #[test]
-fn a_rank_sees_where_spawned_processes_are_and_how_their_job_ended() {
+fn rank_queries_location_and_end_of_spawned_processes() {
     let options = ["--exit-policy", "any-zero", "--oversubscribe"];
     everywhere(&options, "family", 0, |outcome, nodes| {
         let all = outcome.out();
@@ -172,7 +172,7 @@ fn map(text: &str) -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[test]
-fn clients_resolve_nodes_and_processes_of_their_job_of_parents_children_and_all() {
+fn clients_resolve_nodes_and_processes_of_related_jobs() {
     let same = versions().map(|version| (version.clone(), version));
     // A client of version 5 has of other jobs what its server tells, and one of 4.2 tells nothing.
     let older = pmix("pmix5").zip(pmix("pmix4"));

@@ -46,7 +46,7 @@ fn expect_refusal(outcome: Outcome, words: &[&str]) {
 }
 
 #[test]
-fn a_wireup_without_its_parts_serves_pmi_1_and_says_what_pmix_needs() {
+fn wireup_without_sidecar_serves_pmi1_and_names_missing_parts() {
     let lacking = Lacking::new();
     let bare = lacking.wireup_with(&[]);
     let pmix = |wireup: &Path| {
@@ -96,7 +96,7 @@ fn a_wireup_without_its_parts_serves_pmi_1_and_says_what_pmix_needs() {
 }
 
 #[test]
-fn a_machine_without_libpmix_serves_pmi_1_and_says_where_pmix_was_looked_for() {
+fn machine_without_libpmix_serves_pmi1_and_names_searched_paths() {
     let Some(system) = pmix("pmix4") else { return };
     // Lies over the library, for this run only.
     let script = "mount --bind /dev/null \"$0\" && exec \"$@\"";
@@ -141,7 +141,7 @@ fn a_machine_without_libpmix_serves_pmi_1_and_says_where_pmix_was_looked_for() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_made_is_refused_and_no_guard_is_left() {
+fn failure_to_create_directory_leaves_no_guard() {
     let run = Run::new(["--pmi", "pmix", "-n", "1", "true"]);
     let outcome = run.under(["env", "TMPDIR=/nonexistent/dir"]).run();
     let words = [

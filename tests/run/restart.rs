@@ -50,7 +50,7 @@ fn four(nodes: &str, words: [Vec<String>; 4]) -> Run {
 }
 
 #[test]
-fn all_ranks_that_start_the_protocol_again_meet_each_other() {
+fn all_ranks_restart_pmi_together() {
     let Some(path) = program("pmi_restart") else {
         return;
     };
@@ -65,7 +65,7 @@ fn all_ranks_that_start_the_protocol_again_meet_each_other() {
 }
 
 #[test]
-fn ranks_that_start_again_in_turn_are_waited_for_and_forget_what_they_had_put() {
+fn ranks_restarted_in_turn_are_awaited_without_earlier_keys() {
     let Some(path) = program("pmi_restart") else {
         return;
     };
@@ -114,7 +114,7 @@ exec "$program" "$@" join tell:back put:new meet see meet leave
 "#;
 
 #[test]
-fn a_process_killed_in_a_barrier_that_its_node_has_entered_is_not_in_it() {
+fn process_killed_in_barrier_is_withdrawn_from_it() {
     let Some(path) = program("pmi_restart") else {
         return;
     };
@@ -142,7 +142,7 @@ fn a_process_killed_in_a_barrier_that_its_node_has_entered_is_not_in_it() {
 }
 
 #[test]
-fn without_the_option_nothing_is_reset_and_with_pmix_it_is_refused() {
+fn restart_needs_its_option_and_is_refused_with_pmix() {
     let Some(path) = program("pmi_restart") else {
         return;
     };
@@ -260,7 +260,7 @@ impl Served {
 }
 
 #[test]
-fn processes_of_a_served_job_are_killed_and_started_again_one_by_one() {
+fn processes_of_served_job_restart_one_by_one() {
     let Some(path) = program("pmi_restart") else {
         return;
     };
@@ -310,7 +310,7 @@ fn processes_of_a_served_job_are_killed_and_started_again_one_by_one() {
 }
 
 #[test]
-fn programs_of_mpich_and_intel_are_killed_in_the_middle_and_started_again() {
+fn mpich_and_intel_programs_restart_after_kill() {
     for mpi in mpis().into_iter().filter(|mpi| mpi.libpmix.is_none()) {
         let mut served = Served::new(2, &["--virtual-nodes", "2"]);
         for times in 1..3 {

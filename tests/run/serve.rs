@@ -61,7 +61,7 @@ fn every_mpi_is_a_job_of_processes_that_were_started_by_hand() {
 }
 
 #[test]
-fn a_port_on_every_interface_of_virtual_nodes_is_named_by_the_machine() {
+fn port_on_all_interfaces_of_virtual_nodes_has_machine_name() {
     let machine = rustix::system::uname();
     let machine = machine.nodename().to_string_lossy().into_owned();
     for mpi in mpis().into_iter().filter(|mpi| mpi.libpmix.is_none()) {
@@ -127,7 +127,7 @@ rm -rf "$TMPDIR"/ompi.*
 "#;
 
 #[test]
-fn a_second_client_of_a_rank_is_refused_over_pmix_too() {
+fn second_client_of_rank_is_refused_over_pmix() {
     for mpi in mpis().into_iter().filter(|mpi| mpi.libpmix.is_some()) {
         let libpmix = mpi.libpmix.clone().unwrap_or_default();
         let words = ["sh", "-c", TWICE, "sh"].map(OsString::from);
@@ -168,7 +168,7 @@ wait $serving || { cat told >&2; exit 96; }
 "#;
 
 #[test]
-fn connections_that_say_nothing_do_not_keep_out_the_client_of_pmix() {
+fn silent_connections_do_not_block_pmix_client() {
     let mpi = mpis().into_iter().find(|mpi| mpi.libpmix.is_some());
     let Some(mpi) = mpi else {
         return;
@@ -260,7 +260,7 @@ const INIT_2: &str = r"cmd=init pmi_version=2 pmi_subversion=0\n";
 const ACK: &str = "cmd=initack rc=0\ncmd=set size=2\ncmd=set rank=1\ncmd=set debug=0\n";
 
 #[test]
-fn what_is_not_the_ranks_client_is_refused_with_the_reason_and_the_rank_waits_on() {
+fn foreign_client_is_refused_with_reason_and_rank_still_waits() {
     let served = Served::new(&[]);
     let refusal = "cmd=initack rc=-1 msg=refused\n";
     assert_eq!(served.says(r"cmd=initack pmiid=0\n", 1000, &[]), refusal);
@@ -308,7 +308,7 @@ fn what_is_not_the_ranks_client_is_refused_with_the_reason_and_the_rank_waits_on
 }
 
 #[test]
-fn connections_that_say_nothing_do_not_keep_the_client_out() {
+fn silent_connections_do_not_block_client() {
     let served = Served::new(&[]);
     let address = format!("127.0.0.1:{}", served.ports[1]);
     let silent: Vec<_> = (0..100)
@@ -329,7 +329,7 @@ fn connections_that_say_nothing_do_not_keep_the_client_out() {
 }
 
 #[test]
-fn an_interface_that_others_reach_asks_for_the_key_unless_that_is_turned_off() {
+fn interface_reachable_by_others_requires_key_by_default() {
     let first = r"cmd=initack pmiid=1\n";
     let served = Served::new(&["--listen", "0.0.0.0"]);
     assert_eq!(
@@ -357,7 +357,7 @@ fn an_interface_that_others_reach_asks_for_the_key_unless_that_is_turned_off() {
 }
 
 #[test]
-fn a_rank_that_cannot_be_offered_says_where() {
+fn rank_port_error_names_address() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap();
     let port = taken.port().to_string();
@@ -388,7 +388,7 @@ fn a_rank_that_cannot_be_offered_says_where() {
 }
 
 #[test]
-fn the_variables_of_a_rank_are_its_users_alone_and_a_program_is_refused() {
+fn rank_variables_are_private_and_serve_takes_no_program() {
     let run = Run::command([wireup().into_os_string(), "serve".into(), "./app".into()]);
     run.run().expect(125);
     let words = ["serve", "-n", "1", "sh", "-c", "true"].map(OsString::from);
@@ -436,7 +436,7 @@ for line in aside.makefile():
 "#;
 
 #[test]
-fn a_client_that_asks_for_notices_gets_them_and_its_signal() {
+fn client_that_requests_notices_gets_them_with_signal() {
     for name in ["SIGUSR2", "NONE"] {
         let served = Served::new(&[]);
         let file = served.running.work().join("notices");

@@ -140,7 +140,7 @@ fn check(spans: &BTreeMap<String, Span>, outcome: &Outcome) {
 }
 
 #[test]
-fn a_collector_gets_the_spans_of_a_launch_over_http() {
+fn collector_gets_spans_of_launch_over_http() {
     let Some(run) = launch() else { return };
     let collector = Collector::start("200 OK");
     let run = run.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint());
@@ -201,7 +201,7 @@ const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
 const PROTOCOL: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
 
 #[test]
-fn a_collector_gets_the_spans_of_a_launch_over_grpc() {
+fn collector_gets_spans_of_launch_over_grpc() {
     let (Some(run), Some(python)) = (launch(), python()) else {
         return;
     };
@@ -292,7 +292,7 @@ fn expect_error_of_the_launch(collector: &Collector, words: &str) {
 }
 
 #[test]
-fn a_launch_that_fails_or_is_ended_sends_its_spans_too() {
+fn failed_or_ended_launch_sends_its_spans() {
     let collector = Collector::start("200 OK");
     let run = |script: &str| {
         let run = Run::ranks(2, ["sh", "-c", script]);
@@ -318,7 +318,7 @@ fn read(path: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn a_collector_that_is_not_there_costs_a_warning_and_not_the_launch() {
+fn missing_collector_is_only_warning() {
     let Some(run) = launch() else { return };
     let outcome = run.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9");
     let outcome = outcome.run().expect(0);

@@ -109,7 +109,7 @@ fn place(host: &str) -> u32 {
 }
 
 #[test]
-fn the_universe_is_what_can_be_spawned() {
+fn universe_size_is_number_of_spawnable_ranks() {
     for mpi in crate::common::mpis() {
         let universe = |options: &[&str]| {
             let run = mpi.run(2, options, "spawn", &["levels=0"]);
@@ -167,7 +167,7 @@ fn ranks_spawn_at_the_same_time() {
 }
 
 #[test]
-fn a_program_that_is_missing_fails_the_spawn_alone() {
+fn missing_program_fails_only_its_spawn() {
     for (stage, nodes) in combinations(&stages(), &NODES) {
         for apps in ["apps=1", "apps=2"] {
             // Each by itself: Open MPI 4 does not tell the ranks that wait for the one that
@@ -238,7 +238,7 @@ fn spawn_timeout_ends_children_that_never_contact_pmi() {
 }
 
 #[test]
-fn a_childs_end_is_judged_as_any_ranks() {
+fn child_exit_code_becomes_launch_exit_code() {
     for (stage, nodes) in combinations(&stages(), &NODES) {
         for (how, code) in [("exit", 3), ("quit", 3), ("abort", 3), ("die", 137)] {
             let args = [&*format!("child={how}"), "code=3", "quiet=1"];
@@ -271,7 +271,7 @@ fn kill(process: &Process) {
 }
 
 #[test]
-fn a_parent_that_is_killed_while_it_spawns_ends_everything() {
+fn parent_killed_during_spawn_ends_launch() {
     for (stage, nodes) in combinations(&stages(), &NODES) {
         let args = ["times=10000", "children=2"];
         let run = with_parents_called("begetter", &stage, nodes, &args).start();
@@ -284,7 +284,7 @@ fn a_parent_that_is_killed_while_it_spawns_ends_everything() {
 }
 
 #[test]
-fn a_child_that_is_killed_ends_everything() {
+fn killed_child_ends_launch() {
     for (stage, nodes) in combinations(&stages(), &NODES) {
         let run = with_parents_called("begetter", &stage, nodes, &["child=hang"]).start();
         run.wait_for_many(Output::Stdout, "hangs rank=", 2);
@@ -295,7 +295,7 @@ fn a_child_that_is_killed_ends_everything() {
 }
 
 #[test]
-fn an_interrupt_ends_children_too() {
+fn interrupt_ends_children() {
     for stage in stages() {
         let run = stage.run(2, NODES[1], "spawn", &["child=hang"]).start();
         run.wait_for_many(Output::Stdout, "hangs rank=", 2);
@@ -338,7 +338,7 @@ fn memory_of_sidecars(run: &Running) -> u64 {
 }
 
 #[test]
-fn a_hundred_spawns_leave_nothing_behind() {
+fn hundred_spawns_leave_nothing_behind() {
     for stage in sample(all_stages(), 1) {
         // Of each of two ranks, at the same time.
         let (few_times, many_times) = (2, 50);
@@ -457,7 +457,7 @@ fn pmix_children(outcome: &Outcome, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn pmix_jobs_connect_with_those_they_spawn_and_hear_of_their_end() {
+fn pmix_parents_and_children_connect_and_get_end_events() {
     pmix_everywhere(&["family", "3"], |outcome, _| {
         let told = pmix_children(outcome, 9);
         outcome.expect_offsets(2, 3);
@@ -472,7 +472,7 @@ fn pmix_jobs_connect_with_those_they_spawn_and_hear_of_their_end() {
 }
 
 #[test]
-fn pmix_spawns_go_on_at_once() {
+fn pmix_spawns_run_concurrently() {
     pmix_everywhere(&["nb", "4"], |outcome, _| {
         pmix_children(outcome, 8);
         for line in outcome.by_rank("pmix_spawn", 2) {
@@ -492,7 +492,7 @@ fn pmix_infos_are_honoured_or_ignored_when_optional() {
 }
 
 #[test]
-fn spawned_programs_are_in_the_process_sets_that_they_are_spawned_into() {
+fn spawned_programs_are_in_requested_psets() {
     for (server, _) in SERVERS {
         let Some(server) = pmix(server) else { continue };
         for (client, _) in SERVERS {
@@ -576,7 +576,7 @@ fn python(program: &str, ranks: u32, nodes: &[&str], check: impl Fn(&Outcome)) {
 }
 
 #[test]
-fn a_python_program_spawns_python_programs() {
+fn python_program_spawns_python_programs() {
     python("spawn.py", 2, &[], |outcome| {
         let said = |word| outcome.by_rank(word, if word == "child" { 3 } else { 2 });
         for line in said("parent").into_iter().chain(said("child")) {
@@ -589,7 +589,7 @@ fn a_python_program_spawns_python_programs() {
 }
 
 #[test]
-fn a_pool_of_python_gets_the_workers_it_asks_for() {
+fn mpi4py_pool_gets_requested_workers() {
     // On two nodes there are two ranks at least, each with a pool of its own.
     for (nodes, ranks) in [(NODES[0], 1), (NODES[1], 2)] {
         python("pool.py", ranks, nodes, |outcome| {
@@ -635,7 +635,7 @@ const BOTH_WAYS: [(&str, &[&str]); 10] = [
 ];
 
 #[test]
-fn spawned_ranks_have_the_settings_that_options_give_the_initial_job() {
+fn spawned_ranks_have_settings_like_initial_job() {
     let Some(client) = pmix("pmix5") else { return };
     for nodes in NODES {
         for (options, infos) in BOTH_WAYS {

@@ -106,12 +106,12 @@ fn family(pmi: &str, dir: &Path, script: &Path, host: &str) -> Run {
 }
 
 #[test]
-fn parents_and_children_read_each_others_keys_on_every_node_over_pmi1() {
+fn parents_and_children_read_keys_on_every_node_over_pmi1() {
     families("pmi1", V1);
 }
 
 #[test]
-fn parents_and_children_read_each_others_keys_on_every_node_over_pmi2() {
+fn parents_and_children_read_keys_on_every_node_over_pmi2() {
     families("pmi2", V2);
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn liar() -> Option<(tempfile::TempDir, String)> {
 }
 
 #[test]
-fn a_stranger_who_claims_to_be_the_user_is_shut_out_of_the_pmix_server() {
+fn stranger_claiming_to_be_user_is_refused_by_pmix_server() {
     if !as_root() {
         return;
     }
@@ -99,7 +99,7 @@ fn a_stranger_who_claims_to_be_the_user_is_shut_out_of_the_pmix_server() {
 }
 
 #[test]
-fn a_stranger_who_only_connects_does_not_disturb_the_job() {
+fn stranger_that_only_connects_does_not_disturb_job() {
     if !as_root() {
         return;
     }

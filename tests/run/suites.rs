@@ -75,10 +75,10 @@ fn prrtes_debuggers_succeed() {
 /// A benchmark in C, a solver in Fortran and a spawning pool in Python give the results that they give under their own
 /// launcher, on one node and, where they can run there, on two.
 #[test]
-fn applications_give_the_same_results_as_under_their_own_launcher() {
+fn applications_give_same_results_as_under_their_launcher() {
     passes("scripts/applications", "--short");
 }
 
 for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi: {
-    mpi4pys_tests_pass => |mpi| mpi4py_suite(mpi.able_to_spawn()),
+    mpi4py_suite_passes => |mpi| mpi4py_suite(mpi.able_to_spawn()),
 });

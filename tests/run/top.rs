@@ -52,7 +52,7 @@ fn line<'t>(table: &'t str, first: &str) -> Vec<&'t str> {
 }
 
 #[test]
-fn a_table_shows_who_computes_who_prints_and_who_waits() {
+fn top_shows_ranks_that_compute_print_and_wait() {
     let running = started();
     let table = eventually("a rank in the barrier", || {
         let table = top(&running, &[]);
@@ -90,7 +90,7 @@ fn tables_follow_each_other_until_the_job_ends() {
 }
 
 #[test]
-fn a_terminal_is_refreshed_and_obeys_keys() {
+fn top_on_terminal_refreshes_and_obeys_keys() {
     let running = started();
     let pid = running.pid().to_string();
     let words = [WIREUP, "top", &pid, "--interval", "0.3"];

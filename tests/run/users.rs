@@ -159,7 +159,7 @@ fn unwritable_directories_in_rank_tmpdir_are_removed() {
 }
 
 #[test]
-fn virtual_nodes_have_names_of_their_own_for_an_ordinary_user_over_pmi_1() {
+fn virtual_nodes_of_ordinary_user_have_own_names_over_pmi1() {
     let Some(user) = as_user() else { return };
     let here = Reachable::new();
     for mpi in ["mpich5", "impi"].into_iter().filter_map(mpi) {
@@ -171,7 +171,7 @@ fn virtual_nodes_have_names_of_their_own_for_an_ordinary_user_over_pmi_1() {
 }
 
 #[test]
-fn virtual_nodes_of_an_ordinary_user_need_only_a_loopback_over_pmi_1() {
+fn virtual_nodes_of_ordinary_user_need_only_loopback_over_pmi1() {
     let Some(user) = as_user() else { return };
     let here = Reachable::new();
     for mpi in ["mpich5", "impi"].into_iter().filter_map(mpi) {
@@ -187,7 +187,7 @@ fn virtual_nodes_of_an_ordinary_user_need_only_a_loopback_over_pmi_1() {
 }
 
 #[test]
-fn only_a_loopback_does_for_every_server_client_and_program_of_an_ordinary_user() {
+fn loopback_suffices_for_ordinary_user_with_every_libpmix() {
     let Some(user) = as_user() else { return };
     let here = Reachable::new();
     expect_loopback_to_do(&user, |client, ranks, options, program| {
@@ -216,7 +216,7 @@ fn ranks_of_virtual_nodes_keep_the_users_number() {
 }
 
 #[test]
-fn without_namespaces_virtual_nodes_share_the_name_and_nothing_else() {
+fn virtual_nodes_without_namespaces_share_only_name() {
     let Some(user) = as_user_without_namespaces() else {
         return;
     };

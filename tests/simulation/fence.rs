@@ -678,7 +678,7 @@ fn large(seed: u64, faults: Faults) {
 }
 
 #[test]
-fn hundreds_of_nodes_meet_when_nothing_fails() {
+fn fence_of_hundreds_of_nodes_completes_without_faults() {
     for_each_seed(4, |seed| large(seed, Faults::default()));
 }
 

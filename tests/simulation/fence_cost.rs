@@ -95,7 +95,7 @@ fn fence(nodes: u32, shape: TreeShape, data: usize) -> (Vec<Load>, Duration) {
 }
 
 #[test]
-fn each_node_says_and_hears_two_messages_per_neighbour_and_a_barrier_moves_no_data() {
+fn fence_costs_two_messages_per_neighbour() {
     println!(
         "nodes  data/node  messages: all  most  median  bytes: root  most  leaf  engines' time"
     );

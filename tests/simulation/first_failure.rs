@@ -398,7 +398,7 @@ impl World {
 }
 
 #[test]
-fn the_first_failure_is_the_one_that_was_injected_in_any_order_of_arrival() {
+fn injected_failure_is_first_failure_in_any_order_of_arrival() {
     for_each_seed(4000, |seed| {
         let (injected, found, _) = World::new(seed).run();
         assert_eq!(found, Some(injected));
@@ -407,7 +407,7 @@ fn the_first_failure_is_the_one_that_was_injected_in_any_order_of_arrival() {
 
 /// Without this the test above shows nothing.
 #[test]
-fn what_arrives_first_is_often_a_consequence() {
+fn first_arrival_is_often_consequence_of_first_failure() {
     let wrong = (0..1000).filter(|seed| {
         let (injected, _, arrived) = World::new(*seed).run();
         arrived != Some(injected)

@@ -325,7 +325,7 @@ fn everyone_gets_the_data_of_the_right_rank_when_nothing_fails() {
 }
 
 #[test]
-fn requesters_with_deadlines_are_answered_once_whatever_crosses_them() {
+fn requesters_with_deadlines_are_answered_once_in_any_order() {
     let faults = Faults {
         timeouts: true,
         ..Faults::default()

@@ -402,12 +402,12 @@ fn random_groups(map: &ProcessMap, framed: &BTreeSet<Rank>, rng: &mut Rng) -> Ve
 }
 
 #[test]
-fn barriers_of_groups_end_together_and_bring_what_their_members_put() {
+fn group_barriers_complete_together_with_keys_of_members() {
     for_each_seed(600, |seed| World::new(seed).run());
 }
 
 #[test]
-fn whoever_meets_ranks_of_a_node_that_dies_is_told_and_the_others_go_on() {
+fn barrier_with_ranks_of_lost_node_fails_and_others_continue() {
     for_each_seed(600, |seed| {
         let mut world = World::new(seed);
         world.deaths = 2;
@@ -416,7 +416,7 @@ fn whoever_meets_ranks_of_a_node_that_dies_is_told_and_the_others_go_on() {
 }
 
 #[test]
-fn a_ring_goes_through_all_nodes() {
+fn ring_passes_all_nodes() {
     for_each_seed(100, |seed| {
         let mut world = World::new(seed);
         let size = world.map.size();

@@ -30,7 +30,7 @@ pub(super) fn expect(slurm: &Slurm, name: &str, state: &str) {
 }
 
 #[test]
-fn the_step_is_there_with_what_its_ranks_used() {
+fn slurm_accounting_has_step_with_usage_of_ranks() {
     let Some(slurm) = Slurm::with(2, With::Accounting) else {
         return;
     };

@@ -50,7 +50,7 @@ fn told_by(mut command: Command, open: &Mpi, to: &str, program: &Path) -> Vec<St
 }
 
 #[test]
-fn ranks_know_what_prterun_tells_them() {
+fn locality_equals_that_of_prterun() {
     let (Some(open), Some(client)) = (mpi("openmpi5"), pmix("pmix5")) else {
         return;
     };
@@ -66,7 +66,7 @@ fn ranks_know_what_prterun_tells_them() {
 }
 
 #[test]
-fn ranks_are_told_how_far_devices_are() {
+fn ranks_get_device_distances() {
     let (Some(open), Some(client)) = (mpi("openmpi5"), pmix("pmix5")) else {
         return;
     };
@@ -98,7 +98,7 @@ fn ranks_are_told_how_far_devices_are() {
 }
 
 #[test]
-fn ranks_of_open_mpi_share_what_they_share_under_its_own_launcher() {
+fn open_mpi_ranks_split_as_under_prterun() {
     let Some(open) = mpi("openmpi5") else { return };
     for to in ["core", "package"] {
         let theirs = under_prterun(&open, to, &open.program("split_parts"));
@@ -108,7 +108,7 @@ fn ranks_of_open_mpi_share_what_they_share_under_its_own_launcher() {
 }
 
 #[test]
-fn every_libpmix_is_told_of_the_cpus_of_its_ranks() {
+fn every_libpmix_gets_cpus_of_its_ranks() {
     let cores = parts("core");
     for (server, client) in [("pmix4", "pmix4"), ("pmix5", "pmix4"), ("pmix4", "pmix5")] {
         let (Some(server), Some(client)) = (pmix(server), pmix(client)) else {

@@ -47,7 +47,7 @@ fn memory_comes_from_where_it_was_asked_for() {
 }
 
 #[test]
-fn the_plan_says_from_which_numa_nodes_memory_comes() {
+fn plan_names_numa_nodes_of_memory() {
     let plan = |name: &str, part: &str, options: &[&str]| {
         let own = [
             "--hosts",

@@ -22,7 +22,7 @@ fn kill(pid: i32) {
 }
 
 #[test]
-fn a_guard_that_was_stopped_does_not_keep_the_launcher_from_ending() {
+fn stopped_guard_does_not_block_launcher_exit() {
     let mut running = Run::ranks(1, ["sh", "-c", "echo ready; cat"])
         .stdin_held()
         .start();
@@ -122,7 +122,7 @@ fn while_the_ranks_end_nothing_is_left() {
 }
 
 #[test]
-fn a_guard_that_is_killed_does_not_disturb_the_run() {
+fn killed_guard_does_not_disturb_launch() {
     let script = "echo ready; read x; echo $x";
     let mut running = Run::ranks(3, ["--stdin", "all", "sh", "-c", script])
         .stdin_held()
@@ -168,7 +168,7 @@ fn signals_do_not_end_the_guard() {
 }
 
 #[test]
-fn whoever_reads_the_output_is_not_kept_waiting_by_the_guard() {
+fn reader_of_output_does_not_wait_for_guard() {
     // The pipe ends with the ranks and wireup; the guard holds none of it.
     let running = Run::ranks(1, ["sh", "-c", "echo ready; exec sleep 1000"])
         .clean_within(CLEAN_WITHIN)

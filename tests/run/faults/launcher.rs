@@ -11,7 +11,7 @@ use crate::common::{Output, Run, eventually};
 const GUARD: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_launcher_killed_in_any_phase_of_a_job_leaves_nothing() {
+fn launcher_killed_in_any_phase_leaves_nothing() {
     for stage in Stage::all() {
         for (job, rule) in [
             (Job::Hello, "hello 1 before stop"),
@@ -37,7 +37,7 @@ fn a_launcher_killed_in_any_phase_of_a_job_leaves_nothing() {
 }
 
 #[test]
-fn a_launcher_killed_while_it_starts_ranks_leaves_nothing() {
+fn launcher_killed_while_starting_ranks_leaves_nothing() {
     const RANKS: usize = 16;
     // Launcher, guard and server come before the ranks.
     for seen in 1..=RANKS + 3 {

@@ -92,7 +92,7 @@ fn python_of(name: &str) -> Option<(PathBuf, PathBuf)> {
 }
 
 #[test]
-fn the_commands_of_the_page_give_what_it_says() {
+fn commands_of_impi_page_give_documented_output() {
     let (Some(library), Some(mpich)) = (library(), mpi("mpich5")) else {
         return;
     };

@@ -8,7 +8,7 @@ use super::{alone, end, err, job_of, shown, staying, text, wireup};
 use crate::common::{Output, Run, eventually};
 
 #[test]
-fn a_job_is_ended_and_waited_for() {
+fn job_is_terminated_and_awaited() {
     let running = staying(3, &[]);
     let name = text(&job_of(&running), "job").to_owned();
     let answer = wireup(["kill", &name]);
@@ -48,7 +48,7 @@ fn without_waiting_the_command_returns_while_the_job_still_ends() {
 }
 
 #[test]
-fn a_job_is_killed_without_grace() {
+fn job_is_killed_without_grace_time() {
     let script = "trap '' TERM; echo ready; while :; do sleep 1; done";
     let running = Run::ranks(2, ["sh", "-c", script]).start();
     running.wait_for_many(Output::Stdout, "ready", 2);
@@ -62,7 +62,7 @@ fn a_job_is_killed_without_grace() {
 }
 
 #[test]
-fn other_signals_reach_every_rank_through_the_launcher_or_directly() {
+fn other_signals_reach_every_rank_with_or_without_launcher() {
     // USR1 is passed on; WINCH is not.
     let script = "trap 'echo first' USR1; trap 'echo second' WINCH; echo ready
         while :; do sleep 0.05; done";
@@ -110,7 +110,7 @@ fn single_ranks_are_signalled_alone() {
 }
 
 #[test]
-fn a_launcher_that_is_stopped_or_ignores_the_signal_is_ended_too() {
+fn launcher_that_is_stopped_or_ignores_signal_is_ended() {
     let running = staying(2, &[]);
     running.signal(Signal::STOP);
     eventually("it is stopped", || {
@@ -130,7 +130,7 @@ fn a_launcher_that_is_stopped_or_ignores_the_signal_is_ended_too() {
 }
 
 #[test]
-fn a_job_whose_output_nobody_takes_is_ended() {
+fn job_with_blocked_output_is_ended() {
     let mut running = Run::ranks(1, ["sh", "-c", "echo ready >&2; exec yes"])
         .stdout_held()
         .start();

@@ -27,7 +27,7 @@ fn control(tool: &mut Debugger, job: &Job, rank: i32, directive: &str) {
 }
 
 #[test]
-fn a_tool_pauses_continues_signals_and_ends_ranks_on_every_node() {
+fn tool_pauses_continues_signals_and_ends_ranks_on_every_node() {
     for library in versions() {
         for nodes in NODES {
             let job = job(&library, nodes);
@@ -66,7 +66,7 @@ fn a_tool_pauses_continues_signals_and_ends_ranks_on_every_node() {
 }
 
 #[test]
-fn a_tool_ends_the_whole_job_and_is_named_for_it() {
+fn tool_that_ends_whole_job_is_named() {
     for library in versions() {
         for nodes in NODES {
             for (directive, signal) in [("pmix.jctrl.term", 15), ("pmix.jctrl.kill", 9)] {
@@ -83,7 +83,7 @@ fn a_tool_ends_the_whole_job_and_is_named_for_it() {
 }
 
 #[test]
-fn a_tool_that_has_daemons_and_ended_jobs_ends_the_whole_job_all_the_same() {
+fn tool_with_daemons_and_ended_jobs_ends_whole_job() {
     for library in versions() {
         for nodes in NODES {
             for (directive, signal) in [("pmix.jctrl.term", 15), ("pmix.jctrl.kill", 9)] {

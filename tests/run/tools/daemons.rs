@@ -20,7 +20,7 @@ fn lines(tool: &Debugger, child: &str, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn daemons_are_where_the_target_is_use_no_slots_and_hear_of_its_end() {
+fn daemons_run_at_target_without_slots_and_get_end_event() {
     for library in versions() {
         for nodes in NODES {
             let job = Job::start(library.clone(), nodes);
@@ -118,7 +118,7 @@ fn ranks_are_ended(job: &Job) {
 }
 
 #[test]
-fn a_cospawned_program_is_a_job_of_its_own_without_which_the_ranks_do_not_run() {
+fn cospawned_program_is_own_job_without_which_ranks_do_not_run() {
     for library in versions() {
         for nodes in NODES {
             let job = Job::start(library.clone(), &[nodes, &["--oversubscribe"]].concat());
@@ -149,7 +149,7 @@ fn a_cospawned_program_is_a_job_of_its_own_without_which_the_ranks_do_not_run() 
 }
 
 #[test]
-fn a_daemon_that_fails_is_no_failure_of_the_launch() {
+fn failed_daemon_is_not_failure_of_launch() {
     for library in versions() {
         let job = Job::start(library, &[]);
         let mut tool = Debugger::attach(&job);
@@ -185,7 +185,7 @@ fn a_daemon_that_fails_is_no_failure_of_the_launch() {
 }
 
 #[test]
-fn the_table_of_mpir_has_ranks_and_no_daemons() {
+fn mpir_proctable_has_ranks_and_no_daemons() {
     let (Some(gdb), Some(library)) = (gdb(), versions().next()) else {
         return;
     };

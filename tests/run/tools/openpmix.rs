@@ -139,7 +139,7 @@ fn pps_of_7_shows_the_processes_and_nodes_of_the_job() {
 }
 
 #[test]
-fn pquery_is_told_the_state_of_the_job() {
+fn pquery_reads_state_of_job() {
     // That of 4.2.2 ends with SIGFPE also where there is no server, and that of 7 takes no key.
     let Some(library) = pmix("pmix5") else { return };
     let Some(pquery) = tool(&library, "pquery") else {
@@ -205,7 +205,7 @@ fn plookup_finds_what_ranks_have_published() {
 }
 
 #[test]
-fn pevent_raises_events_and_pattrs_lists_what_the_server_supports() {
+fn pevent_raises_events_and_pattrs_lists_server_support() {
     for name in RELEASES {
         let Some(library) = pmix(name) else { return };
         let [Some(pevent), Some(pattrs)] = ["pevent", "pattrs"].map(|name| tool(&library, name))

@@ -18,7 +18,7 @@ fn said(printed: &str, what: &str) -> Vec<u32> {
 }
 
 #[test]
-fn the_ranks_named_stop_in_init_and_can_be_released_one_by_one() {
+fn named_ranks_stop_in_init_and_are_released_one_by_one() {
     for library in versions() {
         for nodes in NODES {
             let job = stopping(&library, &[&["--stop-in-init=1-2"], nodes].concat());
@@ -101,7 +101,7 @@ fn any_program_stops_before_it_begins() {
 }
 
 #[test]
-fn what_debuggers_can_ask_for_is_named() {
+fn attributes_for_debuggers_are_listed() {
     for library in versions() {
         let job = Job::start(library, &[]);
         let mut tool = Debugger::attach(&job);
