@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_uses_must_be_in_the_replacement() {
+    fn replacement_library_must_have_symbols_used_by_program() {
         let program = user(&["MPI_Init", "MPI_Session_init", "puts"], &[]);
         let image = library(&["MPI_Init", "MPI_Session_init", "MPI_Unused"], &[]);
         let old = library(&["MPI_Init"], &[]);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_c_library_is_the_image_s_or_the_mpi_is_refused() {
+    fn newer_c_library_of_host_mpi_is_refused() {
         let name = "libc.so.6";
         let host = library(&["puts", "strlcpy"], &["GLIBC_2.2.5", "GLIBC_2.38"]);
         let old = library(&["puts"], &["GLIBC_2.2.5"]);

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_with_a_mount_in_it_is_opened() {
+    fn directory_containing_mount_is_opened() {
         let made = made(&["/tmp", "/home/u/run", "/x/y.txt"]).unwrap();
         let texts = |paths: &[PathBuf]| -> Vec<String> {
             paths

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_covers_the_explicit_ranks_of_its_nspace_wherever_it_stands() {
+    fn wildcard_covers_ranks_of_its_nspace_in_any_position() {
         let wildcard = (nspace("a"), RankOrWildcard::Wildcard);
         let whole = Participants::whole_job(nspace("a"));
         assert_eq!(built(&[one("a", 3), wildcard.clone()]), whole);

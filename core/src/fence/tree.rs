@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ascending_list_is_not_taken_from_a_message() {
+    fn invalid_node_set_is_not_decoded() {
         for bad in [
             vec![],
             vec![(0, 0)],
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tree_of_those_left_is_as_if_the_lost_ones_had_never_been() {
+    fn tree_of_remaining_nodes_is_tree_without_lost_ones() {
         let shape = TreeShape {
             star_limit: 1,
             width: 2,

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_name_is_no_change() {
+    fn text_without_name_is_not_env_change() {
         for text in ["", "=x", "NAME"] {
             assert_eq!(
                 EnvChange::parse(EnvChangeKind::Set, OsStr::new(text)),

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_read_as_it_is_written() {
+    fn exit_policy_parse_inverts_display() {
         for text in ["first", "max", "any-zero", "last", "rank:12"] {
             assert_eq!(text.parse::<ExitPolicy>().unwrap().to_string(), text);
         }

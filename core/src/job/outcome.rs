@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn leaving_between_init_and_finalize_is_a_failure_even_with_code_0() {
+    fn exit_between_init_and_finalize_is_failure_even_with_code_0() {
         let active = PmiState {
             contacted: true,
             active: true,

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_set_is_refused() {
+    fn invalid_pset_is_refused() {
         for bad in [
             "io",
             "=0",
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_is_not_there_or_a_name_that_is_taken_is_named() {
+    fn missing_rank_or_duplicate_pset_name_is_named() {
         let of_job = |text: &[&str]| {
             let sets: Vec<ProcessSet> = text.iter().map(|t| t.parse().unwrap()).collect();
             ProcessSet::with_app_sets(&sets, [2, 2])

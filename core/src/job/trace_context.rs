@@ -124,7 +124,7 @@ mod tests {
     const TEXT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn the_variable_is_read_as_the_standard_says() {
+    fn traceparent_is_parsed_as_in_standard() {
         let parent = TraceParent::parse(TEXT).unwrap();
         assert!(parent.sampled);
         assert_eq!(parent.to_string(), TEXT);

@@ -410,7 +410,7 @@ fn virtual_node_has_slots_of_machine() {
 }
 
 #[test]
-fn layout_places_ranks_as_it_says() {
+fn layout_places_ranks_as_written() {
     let names = names();
     let nodes = capacities(&[(Some(1), 0), (Some(2), 0), (None, 0)]);
     let place = |list: &[(u32, u32)], size, oversubscribe, even| {

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_has_said_goodbye_has_no_successor_unless_it_starts_again() {
+    fn client_after_finalize_has_no_successor_unless_it_restarts() {
         for (text, gone) in [
             ("cmd=init pmi_version=1\ncmd=finalize\n", None),
             ("cmd=init pmi_version=1\ncmd=finalizes\n", Some(RESTART)),
@@ -122,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_server_gets_whole_messages_of_both_dialects_in_any_pieces(
+        fn server_gets_whole_messages_of_both_versions_from_any_chunks(
             size in 1_usize..90, cut in 0_usize..70, greeted in any::<bool>(),
         ) {
             let mut between = ClientHandover::default();

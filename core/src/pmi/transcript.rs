@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_pmi_is_shown_as_it_comes() {
+    fn non_pmi_input_is_shown_raw() {
         let mut side = TranscriptSide::default();
         side.read_messages(b"cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n");
         assert_eq!(

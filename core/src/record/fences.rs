@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_that_waited_least_came_last() {
+    fn node_with_shortest_wait_arrived_last() {
         let mut observer = FenceObserver::default();
         let mut passed = |node, passage| {
             let host = |node: NodeId| Cow::from(format!("n{node}"));

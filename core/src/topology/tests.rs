@@ -9,7 +9,7 @@ pub(crate) fn machine(name: &str) -> Topology {
 }
 
 #[test]
-fn a_host_is_read_from_the_xml_of_hwloc() {
+fn host_is_read_from_hwloc_xml() {
     let host = machine("gpu8");
     assert_eq!(host.host.as_deref(), Some("gpu8"));
     assert_eq!(

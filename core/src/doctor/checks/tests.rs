@@ -595,7 +595,7 @@ fn every_check_has_a_fault_a_name_of_its_own_and_words() {
 }
 
 #[test]
-fn what_no_program_here_needs_is_not_reported() {
+fn unneeded_facts_are_not_reported() {
     let mut hosts = hosts();
     let facts = hosts[1].facts.as_mut().unwrap();
     program(facts).wants = NeededInterface::Pmi;
@@ -612,7 +612,7 @@ fn what_no_program_here_needs_is_not_reported() {
 }
 
 #[test]
-fn an_address_of_two_hosts_is_found_on_both_and_that_of_a_bridge_is_another_finding() {
+fn shared_address_is_found_on_both_hosts_unless_of_bridge() {
     let mut hosts = hosts();
     for host in &mut hosts[..2] {
         let both = interface("eth1", Ipv4Addr::new(10, 9, 0, 1).into());

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lookup_is_no_host_with_slots() {
+    fn lookup_is_distinguished_from_host_with_slots() {
         for text in ["dns:4", "n1,dns:4", "dns", "dns.example.org:4"] {
             let source = text.parse();
             assert!(matches!(source, Ok(HostSource::List(_))), "{text}");

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_stays_that_of_the_agent_that_registered_it() {
+    fn registration_belongs_to_agent_that_made_it() {
         let own = HostRegistration {
             name: "n1".into(),
             address: "10.0.0.1:7437".into(),

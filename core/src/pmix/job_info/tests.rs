@@ -73,7 +73,7 @@ fn job_level_has_the_types_that_clients_read() {
 }
 
 #[test]
-fn each_node_is_told_of_itself_and_of_all() {
+fn each_node_gets_its_own_and_global_job_info() {
     let peers = |node| find(&infos_for(node), keys::LOCAL_PEERS).cloned();
     assert_eq!(peers(2), Some(Value::String("2".into())));
     assert_eq!(peers(1), None, "a node without ranks");
@@ -125,7 +125,7 @@ fn procs_are_complete_and_in_rank_order() {
 }
 
 #[test]
-fn a_spawned_job_counts_on_from_those_before_it_and_names_its_parent() {
+fn spawned_job_continues_global_ranks_and_names_its_parent() {
     let parent = Proc::new(Nspace::new("job-0").unwrap(), Rank(5));
     let ranks = ProcessMap::from_runs([(NodeId(1), 2), (NodeId(0), 1)]);
     let other = value::PmixProc::new(&parent.nspace, Rank(6));
@@ -198,7 +198,7 @@ fn apps_start_with_their_number_and_name_their_leader() {
 }
 
 #[test]
-fn what_would_mislead_or_crash_libpmix_is_refused() {
+fn job_info_that_would_crash_libpmix_is_refused() {
     let nspace = Nspace::new("job-1").unwrap();
     let refused = |layout: &[(u32, u32)], names: &[&str], apps: &[PmixAppInfo]| {
         let layout = layout.iter().map(|&(node, count)| (NodeId(node), count));

@@ -152,7 +152,7 @@ fn requests_reach_the_host_as_they_were_made() {
 }
 
 #[test]
-fn the_host_refuses_what_is_no_request() {
+fn sidecar_refuses_frame_that_is_not_request() {
     let good = SidecarFrame {
         op: ControlKind::Finalize.op(),
         reply: false,

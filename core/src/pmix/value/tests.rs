@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_accepted_is_printed_alike(
+    fn decoded_values_encode_to_same_bytes(
         infos in arbitrary::infos(),
         changes in vec((0..10_000_usize, 0..40_u8), 1..4),
     ) {

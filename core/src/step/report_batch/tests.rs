@@ -70,7 +70,7 @@ const WELL: RankEnd = RankEnd::Code(0);
 const BOTH: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
 
 #[test]
-fn a_report_that_is_alone_stays_what_it_is() {
+fn lone_report_is_not_batched() {
     for one in [started(1), connected(1, None), ended(1, WELL), Failed] {
         assert_eq!(together(vec![one.clone()], false), [one]);
     }
@@ -152,7 +152,7 @@ fn failures_keep_their_order_until_the_launch_is_being_ended() {
 }
 
 #[test]
-fn what_one_rank_reports_stays_in_its_order() {
+fn reports_of_one_rank_keep_their_order() {
     let again = vec![
         connected(0, None),
         One(0, RankReport::Finalized),

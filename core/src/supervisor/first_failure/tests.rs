@@ -60,7 +60,7 @@ fn closed(rank: Rank) -> (Duration, FailureCause) {
 }
 
 #[test]
-fn a_rank_that_has_begun_to_end_is_given_longer_to_say_how() {
+fn exiting_rank_gets_longer_to_report_its_exit() {
     let (runs, cause) = closed(Rank::Runs);
     assert_eq!(runs, CLOSED_GRACE);
     let (exits, same) = closed(Rank::Exits);
@@ -69,7 +69,7 @@ fn a_rank_that_has_begun_to_end_is_given_longer_to_say_how() {
 }
 
 #[test]
-fn the_end_of_a_rank_that_closed_its_connection_is_what_counts() {
+fn exit_of_rank_prevails_over_its_closed_connection() {
     let mut failures = FirstFailure::new(false);
     let mut out = Vec::new();
     let exits = Rank::Exits;

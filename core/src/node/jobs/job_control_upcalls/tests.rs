@@ -38,7 +38,7 @@ fn yes(key: &str) -> Info {
 }
 
 #[test]
-fn what_is_done_with_a_session_is_done_with_all_of_the_launch() {
+fn session_control_applies_to_all_processes_of_launch() {
     for (info, what) in [
         (yes(keys::SESSION_PAUSE), JobControlAction::Signal(SIGSTOP)),
         (yes(keys::SESSION_RESUME), JobControlAction::Signal(SIGCONT)),
@@ -88,7 +88,7 @@ fn more_for_a_session_is_asked_of_who_allocates() {
 }
 
 #[test]
-fn what_cannot_be_done_with_a_session_is_refused() {
+fn impossible_session_control_is_refused() {
     let mut preempt = yes("pmix.ssn.preempt");
     for (session, directives, expected) in [
         (7, vec![yes(keys::SESSION_PAUSE)], Status::ERR_NOT_FOUND),

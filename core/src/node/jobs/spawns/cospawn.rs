@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spawn_of_one_kind_is_one_job() {
+    fn spawn_of_one_kind_is_one_job() {
         let plain = request(&["pmix.timeout"], &[&[], &["pmix.wdir"]]);
         assert_eq!(divide(plain.clone()), (plain, [].into()));
         let whole = request(&["pmix.debugger", "pmix.dbg.dpnd"], &[&[], &[]]);
