@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_is_limited_and_what_was_sent_makes_room() {
+    async fn queue_is_limited_and_sent_messages_make_room() {
         let (queue, mut queued) = queue(&Budgets::default().account(1));
         assert_eq!(queue.push('a', LINK_MAX - OVERHEAD), Ok(()));
         assert_eq!(queue.push('b', 0), Err(QueueFull::Link));

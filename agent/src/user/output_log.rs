@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_whole_whatever_the_pieces_and_cannot_pose_as_others() {
+    fn lines_are_whole_and_cannot_imitate_log_lines() {
         assert_eq!(said(&[b"a", b"b\n\nc\nd"]), ["ab", "c", "d"]);
         assert_eq!(
             said(&[b"a\r\x1b[31mWARN refused\n"]),

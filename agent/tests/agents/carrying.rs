@@ -11,7 +11,7 @@ use wireup_core::link::agent_protocol::{AgentRequest, VERSION};
 use wireup_core::link::frame::FrameAddress;
 
 #[test]
-fn a_launch_on_this_node_alone_leaves_nothing() {
+fn launch_on_one_node_leaves_nothing() {
     let cluster = Cluster::start(1, &[]);
     let agent = &cluster.agents[0];
     let mut launcher = Launcher::open(agent, cluster.spread(1, 2));
@@ -145,7 +145,7 @@ fn processor_time(pid: u32) -> Duration {
 }
 
 #[test]
-fn two_launches_at_once_do_not_hear_of_each_other() {
+fn concurrent_launches_are_isolated() {
     let cluster = Cluster::start(3, &[]);
     let mut first = Launcher::open(&cluster.agents[0], cluster.spread(3, 2));
     let mut second = Launcher::open(&cluster.agents[1], cluster.spread(3, 2));
@@ -166,7 +166,7 @@ fn two_launches_at_once_do_not_hear_of_each_other() {
 }
 
 #[test]
-fn an_agent_that_is_told_to_stop_refuses_new_launches_and_ends_with_the_last() {
+fn stopping_agent_refuses_launches_and_exits_with_last() {
     use rustix::process::Signal;
     let mut cluster = Cluster::start(3, &[]);
     let mut running = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
@@ -205,7 +205,7 @@ fn an_agent_that_is_told_to_stop_refuses_new_launches_and_ends_with_the_last() {
 }
 
 #[test]
-fn an_agent_that_is_told_twice_ends_at_once_and_its_steps_with_it() {
+fn second_stop_ends_agent_and_its_steps_at_once() {
     use rustix::process::Signal;
     let mut cluster = Cluster::start(2, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
@@ -254,10 +254,10 @@ fn nodes_are_asked_how_they_are() {
 }
 
 #[test]
-fn an_agent_that_listens_everywhere_advertises_the_address_at_which_it_is_asked() {
+fn agent_listening_everywhere_advertises_requested_address() {
     const NETWORK: &str = "WIREUP_TEST_NETWORK";
     if std::env::var_os(NETWORK).is_none() {
-        let name = "carrying::an_agent_that_listens_everywhere_advertises_the_address_at_which_it_is_asked";
+        let name = "carrying::agent_listening_everywhere_advertises_requested_address";
         // A bridge that exists everywhere comes first, and there is no default route.
         let script = "ip link set lo up && ip link add docker0 type bridge &&
             ip addr add 172.17.0.1/16 dev docker0 && ip link set docker0 up &&
@@ -302,7 +302,7 @@ fn an_agent_that_listens_everywhere_advertises_the_address_at_which_it_is_asked(
 }
 
 #[test]
-fn a_service_manager_is_told_when_an_agent_serves_and_when_it_stops() {
+fn service_manager_is_notified_of_start_and_stop() {
     use std::os::unix::net::UnixDatagram;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("notify");

@@ -14,7 +14,7 @@ fn grow(members: Vec<NodeAddress>) -> AgentRequest {
 }
 
 #[test]
-fn nodes_join_and_are_reached_from_everywhere_and_end_with_the_launch() {
+fn nodes_join_are_reached_from_everywhere_and_end_with_launch() {
     let cluster = Cluster::start(7, &[]);
     let member = |at: usize| cluster.agents[at].member();
     // At the root, and at an agent that is no node of the launch until it joins.
@@ -33,7 +33,7 @@ fn nodes_join_and_are_reached_from_everywhere_and_end_with_the_launch() {
 }
 
 #[test]
-fn nodes_that_cannot_join_are_told_each_with_its_reason_and_the_launch_goes_on() {
+fn nodes_that_cannot_join_are_reported_and_launch_continues() {
     let mut cluster = Cluster::start(3, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(1, 2));
     let mut pids = launcher.begun(1);

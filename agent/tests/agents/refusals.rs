@@ -147,7 +147,7 @@ fn check(result: Result<Joined, Status>, callee: &Agent, code: Code, words: &str
 }
 
 #[test]
-fn an_agent_of_another_version_is_told_both() {
+fn agent_of_other_version_gets_both_versions() {
     run(async {
         let cluster = Cluster::start(2, &[]);
         let callee = &cluster.agents[1];
@@ -172,7 +172,7 @@ fn an_agent_of_another_version_is_told_both() {
 }
 
 #[test]
-fn a_launch_is_joined_once_and_by_its_token_only() {
+fn launch_is_joined_once_and_by_its_token_only() {
     run(async {
         let cluster = Cluster::start(3, &[]);
         let callee = &cluster.agents[1];
@@ -213,7 +213,7 @@ fn a_launch_is_joined_once_and_by_its_token_only() {
 }
 
 #[test]
-fn a_call_that_is_for_somebody_else_or_from_no_node_or_for_nobody_is_refused() {
+fn misdirected_or_unauthorized_call_is_refused() {
     run(async {
         let cluster = Cluster::start(3, &[]);
         let callee = &cluster.agents[1];
@@ -265,7 +265,7 @@ fn a_call_that_is_for_somebody_else_or_from_no_node_or_for_nobody_is_refused() {
 }
 
 #[test]
-fn an_opening_or_message_that_is_too_large_is_refused() {
+fn oversized_descriptor_or_message_is_refused() {
     run(async {
         let cluster = Cluster::start(2, &[]);
         let callee = &cluster.agents[1];
@@ -328,7 +328,7 @@ fn an_opening_or_message_that_is_too_large_is_refused() {
 }
 
 #[test]
-fn what_comes_from_the_wrong_side_of_the_tree_goes_nowhere_and_is_logged_a_few_times() {
+fn message_from_wrong_side_is_dropped_and_logged_rarely() {
     run(async {
         let cluster = Cluster::start(4, &[]);
         let callee = &cluster.agents[1];
@@ -361,7 +361,7 @@ fn what_comes_from_the_wrong_side_of_the_tree_goes_nowhere_and_is_logged_a_few_t
 }
 
 #[test]
-fn a_launcher_that_asks_for_what_cannot_be_gets_one_line() {
+fn invalid_request_of_launcher_gets_one_line() {
     let cluster = Cluster::start(2, &[]);
     let agent = &cluster.agents[0];
     let spread = cluster.spread(2, 2);
@@ -438,7 +438,7 @@ fn a_launcher_that_asks_for_what_cannot_be_gets_one_line() {
 }
 
 #[test]
-fn a_user_has_so_many_connections_and_no_more() {
+fn connections_of_user_are_limited() {
     let cluster = Cluster::start(1, &[]);
     let agent = &cluster.agents[0];
     let mut held: Vec<Launcher> = (0..256).map(|_| Launcher::connect(agent)).collect();
@@ -464,7 +464,7 @@ fn a_user_has_so_many_connections_and_no_more() {
 }
 
 #[test]
-fn an_agent_of_an_ordinary_user_serves_nobody_else() {
+fn agent_of_ordinary_user_serves_only_that_user() {
     if !geteuid().is_root() {
         skip("starting an agent as somebody else needs root");
         return;

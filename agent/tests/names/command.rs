@@ -121,7 +121,7 @@ fn names_in_a_directory_are_shown_watched_and_withdrawn() {
 }
 
 #[test]
-fn a_store_that_is_away_is_named_with_the_reason() {
+fn unreachable_store_is_named_with_reason() {
     if let Some(place) = Place::file() {
         place.go();
         let refused = run(&place, &["ls"]);
@@ -136,7 +136,7 @@ fn a_store_that_is_away_is_named_with_the_reason() {
 }
 
 #[test]
-fn a_machine_without_published_names_lists_none_however_often_it_is_asked() {
+fn machine_without_published_names_lists_none() {
     // Each ends the rendezvous that it has started, on which the next one may come.
     let dir = tempfile::tempdir().unwrap();
     for _ in 0..10 {

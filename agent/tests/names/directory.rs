@@ -128,7 +128,7 @@ fn place_to_search() -> Option<Place> {
 }
 
 #[test]
-fn entries_say_what_they_hold_whose_it_is_and_when_it_ends_to_their_user() {
+fn entries_show_value_owner_and_expiry_to_their_user() {
     let Some(place) = place_to_search() else {
         return;
     };
@@ -162,7 +162,7 @@ fn entries_say_what_they_hold_whose_it_is_and_when_it_ends_to_their_user() {
 }
 
 #[test]
-fn what_a_killed_launch_has_left_is_removed_by_the_next() {
+fn leftovers_of_killed_launch_are_removed_by_next() {
     let Some(place) = place_to_search() else {
         return;
     };

@@ -8,10 +8,10 @@ use crate::places::Place;
 for_each_mpi!(mpich5 impi openmpi4 openmpi5: {
     launches_connect_by_names_in_files => |mpi| at(Place::file(), &mpi, connects),
     launches_connect_by_names_in_etcd => |mpi| at(Place::etcd(), &mpi, connects),
-    launches_connect_by_names_in_a_directory => |mpi| at(Place::ldap(), &mpi, connects),
-    names_in_a_directory_outlive_their_launch_if_the_user_wants_it => |mpi| at(Place::ldap(), &mpi, outlives),
-    names_in_files_outlive_their_launch_if_the_user_wants_it => |mpi| at(Place::file(), &mpi, outlives),
-    names_in_etcd_outlive_their_launch_if_the_user_wants_it => |mpi| at(Place::etcd(), &mpi, outlives),
+    launches_connect_by_names_in_directory => |mpi| at(Place::ldap(), &mpi, connects),
+    names_in_directory_outlive_launch_on_request => |mpi| at(Place::ldap(), &mpi, outlives),
+    names_in_files_outlive_launch_on_request => |mpi| at(Place::file(), &mpi, outlives),
+    names_in_etcd_outlive_launch_on_request => |mpi| at(Place::etcd(), &mpi, outlives),
 });
 
 fn at(place: Option<Place>, mpi: &Mpi, test: impl Fn(&Mpi, &Place)) {

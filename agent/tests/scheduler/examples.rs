@@ -187,7 +187,7 @@ fn examples_pass_signals_on_and_end_what_they_started() {
 }
 
 #[test]
-fn a_user_of_the_node_runs_as_himself_and_nobody_else() {
+fn user_of_node_runs_as_self_only() {
     if !is_root() {
         return skip("processes of another user need root");
     }
