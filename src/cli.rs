@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         tree().debug_assert();
         negation::with_negations(tree().find_subcommand("run").unwrap().clone()).debug_assert();
     }

@@ -151,6 +151,6 @@ fn no_bytes_break_a_pmi_server_whose_ranks_speak_pmi_2() {
 }
 
 #[test]
-fn a_connection_to_a_ranks_port_survives_any_bytes() {
+fn connection_to_rank_port_survives_any_bytes() {
     run("pmi_gate");
 }

@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_as_documented() {
+    fn messages_equal_documentation() {
         let request = ToAllocator::Request(AllocatorRequest {
             number: 3,
             directive: Directive::New,

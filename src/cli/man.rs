@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_of_run_has_every_option_and_section() {
+    fn man_page_of_run_has_every_option_and_section() {
         let page = page_of("run");
         for section in [
             "NAME",

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_later_of_an_option_and_its_negation_counts() {
+    fn last_of_option_and_its_negation_counts() {
         assert!(!parse(&["--label", "--no-label"]).get_flag("label"));
         assert!(parse(&["--no-label", "--label"]).get_flag("label"));
         assert!(!parse(&["--no-kill", "--kill"]).get_flag("no-kill"));

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_told_apart_and_stay_on_one_line() {
+    fn words_are_quoted_and_stay_on_one_line() {
         let given = ["-n", "2", "a b", "", "it's", "x\ny"].map(Into::into);
         assert_eq!(words(&given), r"-n 2 'a b' '' 'it'\''s' $'x\ny'");
     }

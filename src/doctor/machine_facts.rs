@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_tried() {
+    fn directory_is_tested_by_writing() {
         let dir = tempfile::tempdir().unwrap();
         let found = directory(dir.path());
         assert!(found.problem.is_none() && found.size > 0, "{found:?}");

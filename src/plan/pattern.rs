@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_unknown_where_there_is_none() {
+    fn stream_field_is_unknown_without_stream() {
         let fields = PatternFields {
             stream: None,
             ..FIELDS

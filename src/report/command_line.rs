@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_no_values_of_secrets() {
+    fn command_line_hides_values_of_secrets() {
         let line = |words: &[&str]| {
             let words: Vec<OsString> = words.iter().map(OsString::from).collect();
             command_line(&words)

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_has_gone_less_far_is_seen() {
+    fn rank_that_stopped_higher_in_stack_is_shown() {
         let lines = shown(&[(0, 0, "main"), (0, 1, "main work")]);
         assert_eq!(lines, ["main  [ranks 0-1]", "  work  [rank 1]"]);
     }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn different_programs_stand_side_by_side_and_spawned_jobs_are_named() {
+    fn different_programs_and_spawned_jobs_are_separated() {
         let lines = shown(&[(0, 0, "main a"), (1, 0, "start a"), (1, 1, "start a")]);
         let expected = [
             "main  [rank 0]",

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_cut_short_is_dropped_and_the_rest_kept() {
+    fn truncated_record_is_dropped_and_rest_kept() {
         let mut bytes = vec![b'S', 7, 0, 0, 0, b'D', 4, 0, 0, 0];
         bytes.extend_from_slice(b"/tmp");
         bytes.extend_from_slice(&[b'S', 9, 0]);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_whose_number_was_given_to_a_stranger_is_not_ours() {
+    fn session_id_reused_by_stranger_is_not_ours() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id() as i32;
         let charge = read_charge(&[b"S", &pid.to_le_bytes()[..]].concat()[..], || {}, |_| {});

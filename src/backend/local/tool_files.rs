@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_is_the_first_number_that_libpmix_calls_itself_by() {
+    fn version_is_first_number_in_libpmix_version_text() {
         assert_eq!(version("OpenPMIx 4.2.2, repo rev: v4.2.2"), "4.2.2");
         assert_eq!(
             version("OpenPMIx 7.0.0rc1 (PMIx Standard: 4.2)"),

@@ -69,7 +69,7 @@ fn values_become_the_words_of_a_command_line_in_the_files_order() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_file_line_and_remedy() {
+fn config_error_names_file_line_and_remedy() {
     for (text, needed) in [
         (
             "[run]\nlable = true",
@@ -125,7 +125,7 @@ fn what_is_wrong_is_named_with_file_line_and_remedy() {
 }
 
 #[test]
-fn a_value_that_its_option_refuses_is_blamed_on_its_line() {
+fn value_refused_by_option_is_reported_with_its_line() {
     let wrong = defaults(&["", "[run]\nlabel = true\npmi = 'pmx'"]).unwrap();
     let line = wrong.blame().unwrap();
     assert!(

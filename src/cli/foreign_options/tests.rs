@@ -60,7 +60,7 @@ fn options_that_mean_the_same_are_taken() {
 }
 
 #[test]
-fn a_list_behind_x_adds_each_of_its_variables() {
+fn list_after_x_adds_each_variable() {
     becomes("-x A,LC_* -n 2 a", "-x A -x LC_* -n 2 a");
     becomes("-xA,B, a -x A,B", "-x A -x B a -x A,B");
     becomes("-lx A,B a", "-l -x A -x B a");
@@ -181,7 +181,7 @@ fn documented() -> Vec<(Vec<String>, String)> {
 }
 
 #[test]
-fn the_page_on_other_launchers_says_what_happens() {
+fn page_on_other_launchers_matches_behaviour() {
     let own = OptionTable::from_parser::<RunArgs>();
     let rows = documented();
     assert!(rows.len() > 40);

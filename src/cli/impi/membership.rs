@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_option_names_server_and_client() {
+    fn option_names_server_and_client() {
         let link: ImpiSpec = "10.0.0.1:5678,client=1,address=10.0.0.2,tls-ca=/a=b.pem,lam"
             .parse()
             .unwrap();

@@ -61,7 +61,7 @@ fn shown(line: &PersonalityLine) -> String {
 }
 
 #[test]
-fn command_lines_of_documentation_mean_what_they_say() {
+fn documented_command_lines_are_translated() {
     let (mut count, mut wrong) = (0, String::new());
     // Plans are checked where they can be made: tests/run/command_lines.rs.
     let own = |line: &&str| !line.starts_with('#') && !line.starts_with("    plan ");
@@ -612,7 +612,7 @@ fn gpus_of_a_host_are_seen_unless_ranks_get_their_own() {
 }
 
 #[test]
-fn texts_say_whose_command_line_is_taken() {
+fn help_names_launcher_whose_command_line_is_taken() {
     for (name, title) in [
         ("srun", "srun of Slurm\n"),
         // Scripts look for the name of an MPI in it.
@@ -634,7 +634,7 @@ fn texts_say_whose_command_line_is_taken() {
 }
 
 #[test]
-fn tables_name_no_option_twice_and_no_setting_in_vain() {
+fn tables_name_options_once_and_settings_exist() {
     for (_, personality, _) in NAMES {
         let dialect = personality.dialect();
         for table in dialect.options {

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_is_the_last_word_and_follows_help() {
+    fn help_topic_is_last_word_after_help() {
         let own = OptionTable::from_parser::<RunArgs>();
         let found = |line: &str| {
             let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();

@@ -171,7 +171,7 @@ mod tests {
     };
 
     #[test]
-    fn a_client_that_shows_nothing_for_a_while_no_longer_holds_the_job_up() {
+    fn client_that_stops_reading_no_longer_blocks_job() {
         let (_client, socket) = UnixStream::pair().unwrap();
         socket.set_nonblocking(true).unwrap();
         let (start, second) = (Instant::now(), Duration::from_secs(1));

@@ -134,7 +134,7 @@ fn origin_is_the_real_place_of_a_program_behind_a_link() {
 }
 
 #[test]
-fn libraries_for_another_machine_and_damaged_ones_are_passed_over() {
+fn foreign_or_damaged_libraries_are_skipped() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().canonicalize().unwrap();
     let foreign = Sample {
@@ -155,7 +155,7 @@ fn libraries_for_another_machine_and_damaged_ones_are_passed_over() {
 }
 
 #[test]
-fn a_loop_of_libraries_ends_and_each_name_comes_once() {
+fn cycle_of_libraries_ends_and_each_name_comes_once() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().canonicalize().unwrap();
     needs(&["libb.so", "liba.so"]).write(root.join("default/liba.so"));
@@ -215,7 +215,7 @@ fn cache(entries: &[(&str, &Path)]) -> Vec<u8> {
 }
 
 #[test]
-fn the_cache_is_read_in_both_formats_and_survives_any_truncation() {
+fn cache_is_read_in_both_formats_and_any_truncation() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().canonicalize().unwrap();
     let path = Sample::default().write(root.join("opt/liba.so.1"));
@@ -236,7 +236,7 @@ fn the_cache_is_read_in_both_formats_and_survives_any_truncation() {
 }
 
 #[test]
-fn the_cache_of_this_machine_agrees_with_ldd() {
+fn cache_of_this_machine_agrees_with_ldd() {
     let output = std::process::Command::new("ldd").arg("/bin/ls").output();
     let output = output.expect("ldd belongs to the C library");
     let loader = Loader::new(&[], Path::new("/"), LoaderFiles::default());

@@ -131,7 +131,7 @@ fn options_and_their_values_are_passed_over() {
 }
 
 #[test]
-fn debuggers_and_terminals_are_told_their_program_in_their_own_way() {
+fn debuggers_and_terminals_find_program_by_own_syntax() {
     expect(&[
         ("gdb|--args|app|-x|y", "app -x y"),
         ("gdb|-args|app", "app"),

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_of_this_machine_alone_needs_no_agent() {
+    fn batch_job_on_this_machine_alone_needs_no_agent() {
         let all = found(BatchSystemKind::GridEngine, &GRID, "n1.example 4 q U").unwrap();
         let all = all.unwrap();
         assert_eq!(all.hosts().unwrap(), "localhost:4".parse().unwrap());
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_job_is_no_allocation() {
+    fn incomplete_environment_of_batch_job_is_ignored() {
         assert!(
             found(BatchSystemKind::GridEngine, &GRID[..1], "")
                 .unwrap()

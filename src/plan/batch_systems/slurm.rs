@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn one_node_on_which_the_launch_runs_needs_no_agent() {
+    fn single_node_of_launcher_needs_no_agent() {
         let batch = [
             ("SLURM_JOB_NODELIST", "n1"),
             ("SLURM_TASKS_PER_NODE", "3"),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heterogeneous_job_is_one_launch() {
+    fn heterogeneous_job_is_one_launch() {
         let variables = [
             ("SLURM_HET_SIZE", "2"),
             ("SLURM_JOB_NODELIST_HET_GROUP_0", "m"),
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_one_launch_in_an_allocation_stays_on_its_machine() {
+    fn slurm_step_or_nested_launch_stays_on_its_machine() {
         let step = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "4")];
         assert!(found(&step).unwrap().is_none());
         assert!(found(&[("WIREUP_RANK", "0")]).unwrap().is_none());

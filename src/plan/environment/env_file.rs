@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_wrong_line_is_named() {
+    fn first_invalid_line_is_named() {
         let wrong = |text: &str| parse(text.as_bytes()).unwrap_err();
         let error = wrong("A=1\n\nB =2\n=3");
         assert_eq!(error.line, 3);

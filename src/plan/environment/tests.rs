@@ -129,7 +129,7 @@ fn asked_for_variables_are_given_even_if_they_would_be_removed() {
 }
 
 #[test]
-fn the_last_request_for_a_name_wins_and_new_names_come_last() {
+fn last_request_for_name_wins_and_new_names_come_last() {
     let inherited = pairs(&[("B", "old"), ("A", "1")]);
     let base = base(
         &inherited,
@@ -173,7 +173,7 @@ fn any_bytes_pass_and_of_two_equal_names_the_first_counts() {
 }
 
 #[test]
-fn a_request_without_a_name_is_refused() {
+fn request_without_name_is_refused() {
     for text in ["", "=x", "*"] {
         let error = EnvForward::parse(text.as_ref()).unwrap_err();
         assert_eq!(error, ForwardError::NoName(text.into()));
@@ -185,7 +185,7 @@ fn a_request_without_a_name_is_refused() {
 }
 
 #[test]
-fn a_selection_leaves_out_everything_else_but_what_is_asked_for() {
+fn selection_excludes_all_but_selected_variables() {
     let inherited = pairs(&[
         ("A", "1"),
         ("SLURM_JOB_ID", "7"),
@@ -303,7 +303,7 @@ mod properties {
         }
 
         #[test]
-        fn a_request_means_what_was_written(name in "[^=*\\x00]{1,8}", value in "[^\\x00]{0,8}") {
+        fn request_parse_keeps_name_and_value(name in "[^=*\\x00]{1,8}", value in "[^\\x00]{0,8}") {
             let parse = |text: String| EnvForward::parse(OsStr::new(&text)).unwrap();
             prop_assert_eq!(parse(name.clone()), EnvForward::Inherit(name.clone().into()));
             prop_assert_eq!(parse(format!("{name}*")), EnvForward::InheritAll(name.clone().into()));
@@ -314,7 +314,7 @@ mod properties {
 }
 
 #[test]
-fn what_belongs_to_this_machine_is_left_unless_it_is_wanted() {
+fn machine_specific_variables_are_dropped_unless_requested() {
     let names = ["PATH", "TMPDIR", "SSH_TTY", "DISPLAY", "HOSTNAME"];
     let left = |selected: &EnvInheritance, asked: &[EnvForward]| {
         let mut variables: Vec<(OsString, OsString)> =

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn one_problem_of_several_nodes_is_told_once_with_the_nodes() {
+    fn equal_problem_of_several_nodes_is_reported_once() {
         let names = ["node01", "node02", "node03", "node04", "node05"];
         let gone = "program \"./a\" not found";
         let failures = [

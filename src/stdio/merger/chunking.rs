@@ -96,7 +96,7 @@ proptest! {
     }
 
     #[test]
-    fn undressed_a_line_is_one_ranks_unless_it_had_to_be_shown_early(pieces in pieces(false)) {
+    fn plain_line_is_of_one_rank_unless_shown_early(pieces in pieces(false)) {
         // No piece is so long that it must be.
         let pieces: Vec<OutputRead> = pieces
             .into_iter()

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_started_and_neither_the_system_s_accounts_nor_the_agent_s_nor_root() {
+    fn helper_starts_ordinary_users_only() {
         let mut rules = rules(nowhere());
         let refused = |rules: &HelperPolicy, uid, wanted| {
             let refused = check(rules, uid, &wanted, &mut BTreeSet::new());

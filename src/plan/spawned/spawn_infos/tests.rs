@@ -23,7 +23,7 @@ fn refused(key: &str, value: &str) -> SpawnFailure {
 }
 
 #[test]
-fn one_wish_has_the_names_of_pmix_and_of_mpi() {
+fn attribute_has_same_value_by_pmix_and_mpi_name() {
     for names in [
         ["host", "hosts", "pmix.host", "PMIX_HOST"],
         ["add-host", "add_host", "pmix.addhost", "PMIX_ADD_HOST"],
@@ -119,7 +119,7 @@ fn placement_is_written_as_users_of_open_mpi_do() {
 }
 
 #[test]
-fn what_is_not_known_is_ignored_unless_it_is_required() {
+fn unknown_attribute_is_ignored_unless_required() {
     let infos = [info("colour", "red", false), info("cpulist", "3", false)];
     let wishes = SpawnAttributes::from_infos(&infos).unwrap();
     assert_eq!(wishes.ignored, ["colour", "cpulist"]);
@@ -235,7 +235,7 @@ fn files_are_taken_along_and_needed_where_they_are_required() {
 }
 
 #[test]
-fn a_program_s_wishes_stand_before_those_of_the_job() {
+fn attributes_of_app_override_those_of_job() {
     let job = [
         ("wdir", "/job"),
         ("host", "n1"),
@@ -268,7 +268,7 @@ fn a_program_s_wishes_stand_before_those_of_the_job() {
 }
 
 #[test]
-fn every_attribute_that_is_said_to_be_honoured_is() {
+fn every_documented_attribute_is_honoured() {
     for key in supported_attributes().split(',') {
         let values = [
             "1",
