@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_from_a_client_is_acknowledged_before_the_thread_sleeps() {
+    fn bytes_read_from_client_are_acknowledged_before_sleep() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         for looked_after in [false, true] {
             // On a busy machine the kernel's timer may expire first.

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_written_is_known_without_trying() {
+    fn unwritable_path_is_found_without_writing() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         assert_eq!(writable(&file), Ok(()));

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_account_is_no_error() {
+    fn missing_account_is_not_error() {
         assert_eq!(by_uid(54_321), Ok(None));
         assert_eq!(by_name(c"no-such-account"), Ok(None));
     }

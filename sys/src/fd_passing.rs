@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_breaks_off_is_an_error() {
+    fn oversized_or_truncated_message_is_error() {
         let (mut one, other) = UnixStream::pair().unwrap();
         let too_long = vec![0; BODY_MAX as usize + 1];
         assert!(send(&one, &too_long, &[]).is_err());

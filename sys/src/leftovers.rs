@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_found_by_descent_and_by_the_job_in_their_environment() {
+    fn processes_are_found_by_descent_and_job_variable() {
         let job = format!("test-{}", std::process::id());
         let mut child = std::process::Command::new("sh")
             .args(["-c", "env -i cat; true"])

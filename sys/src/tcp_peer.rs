@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_other_end_of_a_connection_is_that_of_its_process() {
+    fn peer_process_of_connection_is_found() {
         for (listens, connects) in [
             ("127.0.0.1:0", "127.0.0.1"),
             ("[::1]:0", "::1"),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn listener_at_the_address_of_a_client_that_left_is_not_the_client() {
+    fn listener_at_address_of_departed_client_is_not_client() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let listens = listener.local_addr().unwrap();
         let client = TcpStream::connect(listens).unwrap();

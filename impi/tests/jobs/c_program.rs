@@ -143,13 +143,13 @@ fn checked(way: &Way) {
 }
 
 #[test]
-fn each_function_does_what_the_header_says() {
+fn each_function_does_as_header_documents() {
     checked(&WAYS[0]);
     checked(&WAYS[1]);
 }
 
 #[test]
-fn the_sanitizers_find_nothing() {
+fn sanitizers_find_nothing() {
     checked(&WAYS[2]);
 }
 
@@ -159,7 +159,7 @@ fn valgrind_finds_nothing() {
 }
 
 #[test]
-fn the_header_is_c_and_cpp() {
+fn header_is_c_and_cpp() {
     let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("capi/wireup-impi.h");
     for (compiler, language) in [
         ("gcc", "c"),

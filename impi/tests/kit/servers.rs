@@ -271,7 +271,7 @@ fn expect_found(address: &str, (rule, client, wrong): &(&str, Change, Change)) {
 }
 
 #[test]
-fn what_a_server_prints_and_how_it_ends_is_checked() {
+fn output_and_exit_of_server_are_checked() {
     let start = r#""$0" -server 2 --address 127.0.0.1"#;
     for (rule, script, code) in [
         ("AddressLine", format!("echo hello; exec {start}"), 1),
@@ -292,7 +292,7 @@ fn what_a_server_prints_and_how_it_ends_is_checked() {
 }
 
 #[test]
-fn a_server_that_reads_whole_segments_only_is_found() {
+fn server_that_needs_whole_segments_is_found() {
     // Of units that come in pieces it takes the first bytes for all.
     let (server, address) = server();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -51,7 +51,7 @@ fn other(peer: &Peer) {
 }
 
 #[test]
-fn lam_takes_nothing_back_and_ends_with_messages_that_nobody_took() {
+fn lam_cancels_nothing_and_ends_with_unreceived_messages() {
     prepared(|lam, dir| {
         let recorded = Recorded::start(dir, 2);
         let program = dir.join("cancel");

@@ -165,7 +165,7 @@ fn garbage_on_the_upcall_socket_ends_the_sidecar_with_a_line() {
 }
 
 #[test]
-fn the_sidecar_ends_soon_after_the_agent_and_takes_its_files_along() {
+fn sidecar_ends_soon_after_agent_and_removes_its_files() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["alpha", "beta"], 1, &libpmix);
         cluster.launch(&["linger"]);

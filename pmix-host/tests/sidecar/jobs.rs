@@ -19,7 +19,7 @@ fn count_of(cluster: &Cluster, kind: UpcallKind) -> Vec<u64> {
 }
 
 #[test]
-fn fence_over_two_nodes_carries_every_ranks_data_through_the_upcall() {
+fn fence_over_two_nodes_carries_all_data_through_upcall() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 2, &libpmix);
         cluster.launch(&["exchange", "1000"]);
@@ -119,7 +119,7 @@ fn direct_modex_finds_a_rank_that_starts_after_it_was_asked_for() {
 }
 
 #[test]
-fn one_node_needs_no_fence_upcall() {
+fn single_node_needs_no_fence_upcall() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["solo"], 3, &libpmix);
         cluster.launch(&["exchange"]);
@@ -162,7 +162,7 @@ fn abort_names_the_rank_and_its_status() {
 }
 
 #[test]
-fn log_text_reaches_the_agent_and_the_client_goes_on() {
+fn log_text_reaches_agent_and_client_continues() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["solo"], 2, &libpmix);
         cluster.launch(&["log"]);

@@ -185,7 +185,7 @@ const CASES: &[(Rule, Break)] = &[
 ];
 
 #[test]
-fn a_conversation_in_order_is_that() {
+fn conversation_in_order_has_no_findings() {
     for program in [false, true] {
         let observer = Talk::good().observe(program);
         assert_eq!(observer.findings(), []);
@@ -230,7 +230,7 @@ fn each_rule_of_servers_has_a_check() {
 }
 
 #[test]
-fn the_page_has_each_rule_and_what_checks_it() {
+fn page_has_each_rule_and_its_check() {
     let page = include_str!("../../../../docs/impi-conformance.md");
     let rows: Vec<&str> = page
         .lines()

@@ -43,7 +43,7 @@ fn collect(offers: &[ClientOffer]) -> LabelValues {
 }
 
 #[test]
-fn the_example_of_the_specification_has_version_0_1() {
+fn example_of_specification_has_version_0_1() {
     let versions = [
         vec![(0, 0), (0, 1)],
         vec![(0, 0), (0, 1), (0, 2)],
@@ -87,7 +87,7 @@ fn limits_are_minima_and_masters_the_first_of_each_client() {
 }
 
 #[test]
-fn what_makes_no_world_is_named() {
+fn invalid_world_is_named() {
     let good = collect(&[offer(0, &[2]), offer(1, &[1])]);
     let with = |label: Label, mask: u32, data: &[u8]| {
         let mut collected = good.clone();
@@ -201,7 +201,7 @@ proptest! {
 }
 
 #[test]
-fn a_world_of_no_clients_is_none() {
+fn world_without_clients_is_invalid() {
     let collected = LabelValues::from([(Label::Version as i32, (1, Vec::new()))]);
     assert_eq!(ImpiJob::new(0, &collected), Err(WorldError::Versions));
 }
