@@ -1,4 +1,4 @@
-//! What the workspace is built from: licences, sources and crates that are kept out, as `deny.toml` has them.
+//! Packages of the workspace: licences, sources and crates that are excluded, as `deny.toml` lists them.
 //!
 //! `cargo deny`, where it is installed, checks the same file and more; this needs nothing but cargo.
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -75,7 +75,8 @@ struct Node {
 }
 
 impl Metadata {
-    /// What is built for this machine, tests and build scripts included; without a network.
+    /// Returns the packages that are built for this machine, with those of tests and build scripts;
+    /// needs no network.
     fn of_this_workspace(root: &Path) -> Self {
         let rustc = Command::new("rustc")
             .args(["--print", "host-tuple"])
@@ -101,7 +102,7 @@ impl Metadata {
     }
 }
 
-/// Why a package may not be used, if so.
+/// Returns the reason for which a package may not be used, if there is one.
 fn objection(package: &Package, rules: &Rules) -> Option<String> {
     let Package {
         name,

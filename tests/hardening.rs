@@ -1,4 +1,4 @@
-//! What is built is built as distributions do it.
+//! Hardening of the built programs and libraries, as distributions do it.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::Path;
@@ -7,7 +7,7 @@ use object::elf::{DF_BIND_NOW, DT_FLAGS, FileHeader64, PF_X, PT_GNU_RELRO, PT_GN
 use object::read::elf::{Dyn, ElfFile, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol};
 
-/// Where `cargo build --workspace` puts programs.
+/// Reads a program that `cargo build --workspace` builds.
 fn built(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_BIN_EXE_wireup")).with_file_name(name);
     std::fs::read(path).unwrap()

@@ -1,4 +1,5 @@
-//! What a job of 100,000 ranks on 4,096 nodes costs one of them: bytes on the wire, memory, and time.
+//! Costs of a job of 100,000 ranks on 4,096 nodes for one of them: bytes on the wire, memory, and
+//! time.
 //!
 //! A target of its own, because it counts what is allocated; its numbers are printed with
 //! `cargo test --release --test scale -- --nocapture`.

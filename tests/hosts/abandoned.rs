@@ -15,7 +15,7 @@ use crate::users::of;
 /// A rank each on two hosts, with a directory.
 const TWO: [&str; 6] = ["--pmi", "pmix", "--hosts", "node01:1,node02:1", "-n", "2"];
 
-/// Ranks that ignore what they are told, each with a child that only the control group connects with the launch.
+/// Starts ranks that ignore signals, each with a child that only the cgroup connects with the launch.
 fn stubborn(cluster: &Cluster) -> Running {
     let script =
         "trap '' TERM; (env -i setsid sleep 1000 &); echo ready; while :; do sleep 1; done";
@@ -35,7 +35,7 @@ fn leaders(cluster: &Cluster, host: usize) -> Vec<Process> {
     found
 }
 
-/// Those of the agent that serves on a host.
+/// Returns the helpers of the agent that serves on a host.
 fn helpers(cluster: &Cluster, host: usize) -> Vec<Process> {
     let agent = cluster.serving(host);
     let all = cluster.host(host).processes().into_iter();
@@ -97,16 +97,16 @@ fn stopped_step_is_cleaned_up_after_agent_kill() {
     }
 }
 
-/// What is killed at once, on one host.
+/// Processes of one host that are killed at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Victims {
-    /// What serves. Steps end their ranks, and guards have nothing to do.
+    /// The agent and its helper. Steps end their ranks, and guards have nothing to do.
     Agent,
-    /// The same and, where there is one, its front.
+    /// The agent, its helper and, where there is one, its front process.
     WithFront,
     /// All that could clean up, but a front.
     WithLeaders,
-    /// All of wireup's.
+    /// All processes of wireup.
     All,
 }
 

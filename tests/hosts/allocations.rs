@@ -30,7 +30,7 @@ fn answers(outcome: &Outcome) -> Vec<(Status, String)> {
     lines.map(answer).collect()
 }
 
-/// Where children were, sorted.
+/// Returns the hosts of children, sorted.
 fn children(outcome: &Outcome) -> Vec<String> {
     let lines = outcome.sorted_lines().into_iter();
     lines

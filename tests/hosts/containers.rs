@@ -1,4 +1,4 @@
-//! What ranks run in, on several hosts: images that are mounted for them alone.
+//! Containers of ranks on several hosts: images that are mounted for the ranks alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};

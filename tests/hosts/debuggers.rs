@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::common::{Output, eventually, executable, field, number, program, repository, skip};
 
-/// What gdb takes to read wireup, on a busy machine.
+/// Time that gdb needs to read wireup, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The launcher's number on the first host, where the only job is started from.

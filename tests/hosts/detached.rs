@@ -147,7 +147,7 @@ fn detached_job_continues_on_all_hosts_after_command_is_killed() {
     front.finish().expect(137);
 }
 
-/// Of a job on a host: whoever leads it, and its ranks.
+/// Whether a process belongs to a job on a host: its leader or one of its ranks.
 fn is_of_job(process: &Process) -> bool {
     let names = ["wireup-step", "wireup-guard", "sleep"];
     let words = ["wireup run", "wireup keep"];
@@ -155,7 +155,7 @@ fn is_of_job(process: &Process) -> bool {
         || words.iter().any(|words| process.words.starts_with(words))
 }
 
-/// As where the kernel ends a whole control group that is out of memory (`memory.oom.group`), or systemd-oomd does.
+/// The kernel does the same to a whole cgroup that is out of memory (`memory.oom.group`), and systemd-oomd to any.
 #[test]
 fn job_ends_when_all_its_processes_on_one_host_are_killed() {
     let Some(cluster) = Cluster::new(2) else {

@@ -1,4 +1,4 @@
-//! What `--log` shows of a launch on several hosts, and where.
+//! Output of `--log` for a launch on several hosts, and its destination.
 
 use crate::cluster::Cluster;
 use crate::common::eventually;

@@ -18,7 +18,7 @@ const CLIENT: &str = "/usr/bin/etcdctl";
 /// Members on the first three hosts.
 const MEMBERS: usize = 3;
 
-/// More than the time after which a host is gone whose agent is silent.
+/// Time after which a host with a silent agent is certainly lost.
 const LEASE: Duration = Duration::from_secs(20);
 
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -45,7 +45,8 @@ fn hosts(builder: crate::cluster::Builder) -> Option<Cluster> {
     builder.without_agents().start()
 }
 
-/// Where a member serves clients: by its address, or by its name if it has a certificate.
+/// Endpoint at which a member serves clients: by its address, or by its name if it has a
+/// certificate.
 fn endpoint(member: usize, tls: bool) -> String {
     match tls {
         true => format!("https://node0{}:2379", member + 1),
@@ -117,7 +118,7 @@ fn run(cluster: &Cluster, host: usize, words: &[&str]) -> Run {
     run.deadline(DEADLINE).env(ENDPOINTS, endpoints(false))
 }
 
-/// What etcdctl prints, asked of the first member.
+/// Returns the output of etcdctl, connected to the first member.
 fn asked(cluster: &Cluster, words: &[&str]) -> String {
     let client = [CLIENT, "--command-timeout=60s"];
     let command = cluster.command(0, client.iter().chain(words));

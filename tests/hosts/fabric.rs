@@ -19,7 +19,7 @@ use crate::images::{Images, runtimes};
 /// Two ranks on each of two hosts.
 const FOUR: [&str; 4] = ["--hosts", "node01:2,node02:2", "-n", "4"];
 
-/// What a rank has, and then it waits.
+/// Script of a rank that prints its grant and waits.
 const SHOW: &str =
     "env | grep -E '^(SLINGSHOT|FI_CXI)' | sort | sed \"s/^/$WIREUP_HOST /\"; echo up";
 
@@ -181,7 +181,8 @@ fn faults_of_the_manager_leak_nothing() {
         );
         assert!(!has_records(&cluster), "{faults:?}");
     }
-    // A manager that cannot say what it has: the request is repeated with the same key, and the doubt is reported.
+    // For a manager that cannot list its services the request is repeated with the same key, and the doubt is
+    // reported.
     fs::write(manager.dir.join("nolist"), "").unwrap();
     manager.fail(&[["POST", "lose"]]);
     let outcome = run(&cluster, &manager, &FOUR)

@@ -20,10 +20,10 @@ pub(crate) const ALL: [&str; 5] = [
     "6",
 ];
 
-/// What the ranks are doing when it happens.
+/// Activity of the ranks when the fault happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Some hosts are ready, one is not.
+    /// The launch waits for one host; the others are ready.
     Launching,
     /// All ranks but the last are in a fence.
     Fence,
@@ -33,7 +33,7 @@ enum Phase {
 
 const PHASES: [Phase; 3] = [Phase::Launching, Phase::Fence, Phase::Running];
 
-/// How the ranks are wired up.
+/// PMI of the ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Pmi,
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// The program whose ranks say that they have met.
+    /// Path of the program whose ranks print a line after their fence.
     fn program(self) -> Option<PathBuf> {
         match self {
             Self::Pmi => program(self.name()),
@@ -263,7 +263,7 @@ fn killed_launcher_is_cleaned_up_on_all_hosts() {
     }
 }
 
-/// What a launch is doing when a host is lost.
+/// Activities of a launch when a host is lost.
 const MOMENTS: [(Kind, Phase); 4] = [
     (Kind::Pmix, Phase::Launching),
     (Kind::Pmix, Phase::Fence),

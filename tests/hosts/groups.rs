@@ -70,12 +70,12 @@ fn deaths_are_heard_by_members_on_all_hosts() {
     }
 }
 
-/// What a rank that came to the end heard.
+/// Returns the events that a rank had received at its end.
 fn heard(line: &str) -> &str {
     field(line, "heard").unwrap()
 }
 
-/// As libpmix has it from version 7 on.
+/// Members leave groups as libpmix implements it from version 7 on.
 #[test]
 fn members_leave_and_die_on_several_hosts() {
     let (Some(cluster), Some(client)) = (Cluster::new(3), pmix("pmix7")) else {

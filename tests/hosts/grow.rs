@@ -47,7 +47,7 @@ fn merge(mpi: &Mpi) {
             assert_eq!(number(&line, "merged"), 5, "{line}");
         }
     }
-    // A tree, whose nodes do not hear of those that join but from the launcher.
+    // Nodes of a tree learn of joining ones from the launcher alone.
     let list = "node01:1,node02:1,node03:1";
     let tree = ["--hosts", list, "--star-limit", "1", "--tree-width", "2"];
     let parents = run(&cluster, mpi, &tree, 3, "spawn");
@@ -105,8 +105,8 @@ fn pmix_run(cluster: &Cluster, server: &str, client: &str, options: &[&str]) -> 
     Some(run.more([client.dir.join("pmix_spawn")]).more(["hosts"]))
 }
 
-/// What became of each list of hosts. Of jobs that have no rank on their own node clients may be told
-/// nothing: docs/pmix-server.md#job-description.
+/// Checks the result for each list of hosts. Clients may learn nothing of jobs that have no rank on
+/// their own node: docs/pmix-server.md#job-description.
 #[track_caller]
 fn expect_jobs(outcome: &Outcome, jobs: &[&str]) {
     for line in outcome.by_rank("pmix_spawn", 2) {

@@ -17,7 +17,7 @@ const EVERYWHERE: [&str; 5] = [
     "3",
 ];
 
-/// What other users may notice of it: they share two or more processors with it.
+/// Disturbance that other users may notice: they share two or more processors with the attack.
 const LIMITS: Limits = Limits {
     launch: Duration::from_secs(60),
     memory: 128,

@@ -46,7 +46,7 @@ impl Images {
         Self::without(programs, &[])
     }
 
-    /// The same without these files and directories of the machine.
+    /// Makes hosts without these files and directories of the machine.
     #[track_caller]
     pub(crate) fn without(programs: &[PathBuf], hidden: &[PathBuf]) -> Option<Self> {
         let cluster = Cluster::new(2)?;
@@ -172,7 +172,7 @@ fn impi_runs_in_every_runtime() {
     messages_and_spawn("impi");
 }
 
-/// What ranks that print a line each print, without doubles.
+/// Returns the distinct lines of ranks that print a line each.
 fn distinct(outcome: &Outcome) -> Vec<String> {
     let mut lines = outcome.sorted_lines();
     lines.dedup();

@@ -120,7 +120,7 @@ fn host_lost_while_launch_awaits_other_clients_ends_launch() {
     let (server, address) = server(&cluster, 0);
     let launch = client(&cluster, 0, (&address, 0), "node01:1,node02:1");
     let launch = launch.more(["-n", "2", "true"]).start();
-    // Then the hosts have said where they listen.
+    // The hosts have sent the addresses at which they listen.
     eventually("the agent of the client", || {
         let mut all = launch.processes().into_iter();
         all.find(|process| process.to_string().contains("wireup-impi agent "))

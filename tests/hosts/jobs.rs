@@ -11,10 +11,10 @@ use crate::users::of;
 /// Rank 0 on the first host, 1 and 2 on the second.
 const THREE: [&str; 4] = ["--hosts", "node01:1,node02:2", "-n", "3"];
 
-/// A rank that says `ready` and stays.
+/// Command of a rank that prints `ready` and stays.
 const STAY: [&str; 3] = ["sh", "-c", "echo ready; exec sleep 1000"];
 
-/// Ranks that do not mind SIGTERM and say when they hear SIGUSR1.
+/// Command of ranks that ignore SIGTERM and print a line at SIGUSR1.
 const STUBBORN: [&str; 3] = [
     "sh",
     "-c",
@@ -50,14 +50,14 @@ fn seen_by(user: u32, cluster: &Cluster, host: usize, options: &[&str]) -> Vec<V
 #[track_caller]
 fn job(cluster: &Cluster, host: usize, state: &str) -> Value {
     eventually(state, || {
-        // A step that has heard of no job yet stands by itself.
+        // A step that knows no job yet is listed by itself.
         let mut jobs = seen_by(ALICE, cluster, host, &[]);
         let job = jobs.pop().filter(|job| job["state"] == state)?;
         jobs.is_empty().then_some(job)
     })
 }
 
-/// What Alice's `wireup kill` says on a host.
+/// Runs Alice's `wireup kill` on a host and checks its output.
 #[track_caller]
 fn kill(cluster: &Cluster, host: usize, words: &[&str], code: i32, said: &[&str]) -> Outcome {
     let run = wireup(cluster, host, &["kill"]).more(words);

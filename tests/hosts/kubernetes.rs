@@ -32,7 +32,7 @@ fn text(output: &Output) -> String {
     format!("{out}{err}")
 }
 
-/// What a command prints; it must succeed.
+/// Returns the output of a command, which must succeed.
 #[track_caller]
 fn said(command: &mut Command) -> String {
     let output = command.output().unwrap();
@@ -105,7 +105,7 @@ static ONE: Mutex<()> = Mutex::new(());
 
 const INDEXED_JOB: &str = "indexed-job/indexed-job.yaml";
 
-/// What `containers/Containerfile` makes of [`BASE`].
+/// Image that `containers/Containerfile` makes of [`BASE`].
 const IMAGE: &str = "localhost/wireup-test:1";
 
 /// An image with an MPI program.
@@ -116,7 +116,7 @@ const APPLETS: [&str; 13] = [
     "cat", "chmod", "cp", "grep", "hostname", "id", "mkdir", "mv", "ps", "rm", "sh", "sleep", "tr",
 ];
 
-/// What a process in a sandbox may set, and a runtime that takes it: containers are told no limits of their own.
+/// Settings of podman in a sandbox: a runtime that works there, and containers without limits of their own.
 const SETTINGS: &str = "\
 [containers]
 default_ulimits = []
@@ -273,7 +273,7 @@ impl Pods {
         fs::remove_dir_all(root).unwrap();
     }
 
-    /// What the secret has, readable as it is with `fsGroup`.
+    /// Creates the contents of the secret, readable as they are with `fsGroup`.
     fn make_authority(&self) {
         let dir = self.path("authority");
         let wireup = env!("CARGO_BIN_EXE_wireup");
@@ -294,7 +294,8 @@ impl Pods {
         self.play_as("", name, variables);
     }
 
-    /// Those of the same manifest with a prefix before its names, beside those that are there.
+    /// Starts the pods of the same manifest with a prefix before its names, in addition to the
+    /// present ones.
     #[track_caller]
     fn play_as(&mut self, prefix: &str, name: &str, variables: &[&str]) {
         let gateway = format!("{}.1", self.net);
@@ -371,12 +372,12 @@ impl Pods {
         self.server = Some(command.spawn().unwrap());
     }
 
-    /// The same for pods of jobs, which have host names.
+    /// Publishes the host names of the pods of jobs.
     fn publish_hosts(&mut self) {
         self.publish(|pods, pod| pods.names[pod].clone());
     }
 
-    /// As CoreDNS calls pods without a host name.
+    /// Returns the name that CoreDNS gives to pods without a host name.
     fn dashed(&self, pod: usize) -> String {
         self.address(pod).replace('.', "-")
     }

@@ -70,8 +70,8 @@ fn scripts(mpi: &Mpi) {
         let outcome = command(&cluster, mpi, &script).run();
         expect_on_four_hosts(&cluster, mpi, outcome, before);
     }
-    // A host that cannot be reached ends the launcher, and its exit code says so. Hydra 4 waits for it without end, with
-    // ssh too, if it has no time limit.
+    // An unreachable host ends the launcher, with an exit code that shows it. Hydra 4 waits for the host without end,
+    // with ssh too, if it has no time limit.
     let limit = match &*mpi.name {
         "mpich4" => "export MPIEXEC_TIMEOUT=3",
         _ => ":",
@@ -79,7 +79,7 @@ fn scripts(mpi: &Mpi) {
     let script = format!(
         "{limit}; {runtime}; eval \"$(WIREUP env --hosts node01:1,nowhere:1)\"; MPIRUN -np 2 APP"
     );
-    // Hydra 5 may notice the end of what it has started before it has read what that said.
+    // Hydra 5 may notice the exit of a process that it started before it has read its output.
     let tries = if mpi.name == "mpich5" { 5 } else { 1 };
     let named = (0..tries).any(|_| {
         cluster.excuse(0);

@@ -4,7 +4,7 @@ use crate::cluster::Cluster;
 use crate::common::{Output, Running, eventually};
 use crate::doctor::on;
 
-/// What is left to see on a terminal after everything was written to it.
+/// Returns the text visible on a terminal after all output was written to it.
 fn screen(running: &Running) -> String {
     let written = running.so_far(Output::Stdout);
     let text = String::from_utf8_lossy(&written).into_owned();

@@ -1,4 +1,4 @@
-//! What one user or a stranger may ask of an agent, and others go on undisturbed meanwhile.
+//! Requests of one user or a stranger to an agent, which must not disturb others.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ const LIMITS: Limits = Limits {
     memory: MEMORY,
 };
 
-/// What a user says to the agent of the first host.
+/// Returns a run in which a user sends requests to the agent of the first host.
 fn says(cluster: &Cluster, user: u32, what: &str) -> Run {
     let script = cluster.dir().join("hostile.py");
     std::fs::write(&script, include_str!("hostile.py")).unwrap();
@@ -37,7 +37,8 @@ fn says(cluster: &Cluster, user: u32, what: &str) -> Run {
     run.deadline(Duration::from_secs(240))
 }
 
-/// Has a hostile user say things to the agent of the first host, beside two others' jobs.
+/// Sends the requests of a hostile user to the agent of the first host, while two other users run
+/// jobs.
 fn attack(cluster: &Cluster, what: &str) -> Option<Outcome> {
     let mut outcome = None;
     let seen = during(cluster, || {
@@ -57,7 +58,7 @@ fn attack(cluster: &Cluster, what: &str) -> Option<Outcome> {
     Some(outcome)
 }
 
-/// How many lines of an agent's log have these words.
+/// Returns the number of lines of an agent's log with these words.
 fn lines(cluster: &Cluster, words: &str) -> usize {
     let log = cluster.log(0);
     log.lines().filter(|line| line.contains(words)).count()

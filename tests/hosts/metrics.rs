@@ -62,7 +62,7 @@ impl Prometheus {
     }
 }
 
-/// What a query of Prometheus gives: labels and value of each series.
+/// Returns the reply to a query of Prometheus: labels and value of each series.
 fn query(cluster: &Cluster, query: &str) -> Vec<(Value, f64)> {
     let script = format!(
         "import urllib.request, urllib.parse, sys\n\

@@ -28,7 +28,7 @@ fn hosts(count: u32, slots: u32) -> String {
     names.join(",")
 }
 
-/// How many hosts, and ranks on each.
+/// Numbers of hosts, and of ranks on each.
 const SIZES: [(u32, u32); 3] = [(2, 2), (3, 2), (8, 1)];
 
 /// Ranks on the first hosts know where they are.

@@ -21,7 +21,8 @@ fn script(cluster: &Cluster, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// Without the second version of control groups, which crun does not take beside the first.
+/// Command that unmounts the second version of cgroups, which crun does not accept together with
+/// the first.
 const SEPARATED: &str = "[ ! -e /sys/fs/cgroup/unified/cgroup.controllers ] || umount -l /sys/fs/cgroup/unified && \
      mount -n -t tmpfs none /sys/fs/cgroup/unified";
 
@@ -129,7 +130,7 @@ fn ranks_in_containers_of_their_own_find_pmix_and_shared_memory() {
     }
 }
 
-/// What a rank in podman with these options says, and its code.
+/// Returns the output of a rank in podman with these options, and checks its exit code.
 fn one(images: &Images, options: &str, code: i32) -> String {
     let podman = podman(images, options, &[]);
     let run: Run = images
@@ -182,8 +183,8 @@ fn configure(bundle: &Path, user: u32, server: &Path) {
     fs::write(bundle.join("config.json"), config).unwrap();
 }
 
-/// What the hook of root's runtime says to a container of this user, whose variable names this server's directory; nothing
-/// if it has shown the directory.
+/// Returns the message of the hook of root's runtime for a container of this user whose variable names this server's
+/// directory; empty if the hook has mounted the directory.
 fn hooked(at: &Path, user: u32, server: &Path) -> String {
     configure(at, user, server);
     // In mounts of its own, as in a container's.

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::cluster::Cluster;
 use crate::common::{Output, field, memory_peak_kib, number, program};
 
-/// A shell that says which rank it is and where.
+/// Command of a shell that prints its rank and host.
 const WHERE: [&str; 3] = ["sh", "-c", "echo rank $WIREUP_RANK on $(uname -n)"];
 
 #[test]

@@ -9,7 +9,7 @@ use crate::cluster::Cluster;
 use crate::common::{Output, Run, eventually, field, number, pmix, program};
 use wireup_core::job::hosts::PORT;
 
-/// As `/proc/net/tcp` writes it.
+/// Code of the state in `/proc/net/tcp`.
 const ESTABLISHED: &str = "01";
 
 /// Two ranks on each host.
@@ -72,7 +72,7 @@ fn pmi_works_over_routing_tree_as_over_star() {
     }
 }
 
-/// How many others a host is connected with through the port of agents.
+/// Returns the number of other hosts to which a host is connected through the port of agents.
 fn peers_of(host: &Host) -> usize {
     let port = format!(":{PORT:04X}");
     let mut peers = BTreeSet::new();

@@ -9,7 +9,7 @@ pub(crate) fn versions() -> impl Iterator<Item = Pmix> {
     ["pmix4", "pmix5"].into_iter().filter_map(pmix)
 }
 
-/// The same for what mostly waits, all versions at once.
+/// Checks all versions at once, for tests that mostly wait.
 fn with_versions(check: impl Fn(&Pmix) + Sync) {
     std::thread::scope(|scope| {
         for client in versions() {

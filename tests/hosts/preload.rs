@@ -8,7 +8,7 @@ use crate::cluster::Cluster;
 use crate::common::{DEADLINE, Output, Run, number};
 use crate::spawn::able;
 
-/// Both hosts.
+/// Options for one rank on each of two hosts.
 const HOSTS: [&str; 4] = ["--hosts", "node01:1,node02:1", "-n", "2"];
 
 /// `wireup run` on the first host, while that alone has an executable `/tmp/only`, made by `make`, and

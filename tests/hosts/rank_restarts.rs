@@ -15,7 +15,7 @@ const ALL: [&str; 5] = [
     "-n",
 ];
 
-/// What the ranks have seen, sorted.
+/// Returns the observations of the ranks, sorted.
 fn seen(text: &str) -> Vec<String> {
     let lines = text.lines().filter_map(|line| line.split_once(" saw="));
     let mut seen: Vec<String> = lines.map(|(_, saw)| saw.to_owned()).collect();

@@ -1,5 +1,5 @@
-//! A host that is lost because it rebooted is told from one whose processes were killed, also when it is away for longer
-//! than the heartbeat.
+//! A host lost by a reboot is distinguished from one whose processes were killed, also when it is away for longer than
+//! the heartbeat.
 
 use crate::cluster::Cluster;
 use crate::common::Output;
@@ -64,8 +64,8 @@ fn restarted_agent_is_not_reported_as_reboot() {
     assert!(!causes.contains("rebooted"), "{causes}");
 }
 
-/// The third host is away for longer than the heartbeat, and back before the ranks of the others have ended. Returns what
-/// the launcher said until then.
+/// Takes the third host away for longer than the heartbeat, and back before the ranks of the others have ended. Returns
+/// the launcher's output until then.
 fn lose_for_long(policy: &str, way: fn(&Cluster, usize)) -> Option<String> {
     let cluster = Cluster::builder(3).with_boots().heartbeat("2").start()?;
     let over = cluster.dir().join("over");

@@ -9,12 +9,12 @@ for_each_mpi!(mpich5 impi openmpi4 openmpi5: {
     names_of_launch_are_found_by_others => |mpi| names(&mpi),
 });
 
-/// Where two launches are: on which host each is started, and on which it runs.
+/// Hosts of two launches: the index of that of the launcher, and the list of those of the ranks.
 type Places = [(usize, &'static str); 2];
 
 /// Started on one host, on disjoint ones.
 const ONE_LOGIN: Places = [(0, "node01:1,node02:1"), (0, "node03:1,node04:1")];
-/// The same from two.
+/// Two launches that start on two hosts.
 const TWO_LOGINS: Places = [(0, "node01:1,node02:1"), (2, "node03:1,node04:1")];
 
 fn launch(
@@ -44,7 +44,8 @@ fn two(
 }
 
 fn names(mpi: &Mpi) {
-    // From one host they meet at its agent, from two where all agents are told.
+    // Launches of one host share the name server of its agent; those of two hosts need a configured
+    // one.
     let Some(cluster) = Cluster::builder(4).names_at("node02,node01").start() else {
         return;
     };
@@ -110,7 +111,7 @@ fn did(outcome: &Outcome) -> Vec<String> {
         .collect()
 }
 
-/// What becomes of the host where launches meet.
+/// Fate of the host of the name server.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
     OfItsAgent,

@@ -1,4 +1,4 @@
-//! Where the time of a launch on several hosts goes: while it starts, and when it has ended.
+//! Report on the time of a launch on several hosts: during its start, and after its end.
 
 use serde_json::Value;
 

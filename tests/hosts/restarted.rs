@@ -27,7 +27,7 @@ pub(crate) const HOSTS: usize = 4;
 
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// How many rounds are waited for before and after a restart, of all ranks.
+/// Number of rounds of all ranks that are awaited before and after a restart.
 const ROUNDS: usize = 3 * HOSTS;
 
 /// Jobs whose ranks meet and print all the time, and one that waits; with the name that is in their lines.
@@ -112,7 +112,7 @@ fn survive(options: &'static [&'static str], restart: impl Fn(&Cluster, usize)) 
     }
 }
 
-/// The same on a cluster.
+/// Restarts agents of this cluster during a job, which must survive.
 pub(crate) fn survive_on(cluster: &Cluster, restart: impl Fn(&Cluster, usize)) {
     let Some(jobs) = jobs(cluster) else {
         return;

@@ -9,7 +9,7 @@ use crate::doctor::{doctor, drop_firewall, on, raise_firewall};
 
 const ALL: &str = "node[01-04]";
 
-/// What a report's page has in it.
+/// Returns the data in a report's page.
 fn page(outcome: &Outcome) -> Value {
     let page = std::fs::read_to_string(outcome.dir().join("page.html")).unwrap();
     let start = r#"<script id="data" type="application/json">"#;

@@ -228,7 +228,7 @@ fn revoked_certificate_excludes_node_from_launches() {
         let outcome = of(ALICE, cluster.run(0, TWO).more(["true"])).run();
         assert_ne!(outcome.code, 0, "{outcome:?}");
         assert!(outcome.err().contains("revoked"), "{outcome:?}");
-        // Nor does anybody believe it when it calls.
+        // The agent is not trusted as a caller either.
         let outcome = of(ALICE, cluster.run(1, TWO).more(["true"])).run();
         assert_ne!(outcome.code, 0, "{outcome:?}");
         assert!(cluster.log(0).contains("revoked"), "{}", cluster.log(0));
@@ -238,7 +238,7 @@ fn revoked_certificate_excludes_node_from_launches() {
     }
 }
 
-/// More launches than the agent has threads that may wait.
+/// Number of launches that exceeds the agent's threads for waiting.
 const STOPPED: usize = 10;
 
 #[test]

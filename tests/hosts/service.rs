@@ -25,7 +25,7 @@ struct Manager<'a> {
     host: usize,
     systemd: ServiceManager<'a>,
     units: PathBuf,
-    /// What was on the host before.
+    /// Files of the host before the test.
     files: Vec<PathBuf>,
 }
 

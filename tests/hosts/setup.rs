@@ -1,4 +1,4 @@
-//! What docs/agents.md says about setting up agents, carried out as it is written.
+//! Steps of docs/agents.md for setting up agents, executed as written.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, chown};

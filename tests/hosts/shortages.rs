@@ -8,7 +8,7 @@ use crate::cluster::{ALICE, Cluster, is_helper};
 use crate::common::{MemoryGroup, Outcome, eventually, pmix};
 use crate::users::of;
 
-/// What the second host has too little of.
+/// Resource that the second host lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Shortage {
     Disk,
@@ -117,7 +117,7 @@ fn shortage_of_disk_descriptors_or_processes_is_reported() {
     });
 }
 
-/// Of root, and of a user whose agent is spared by the kernel.
+/// The test runs as root, and as a user whose agent is protected from the OOM killer.
 #[test]
 fn oom_killer_selects_ranks_before_wireup_processes() {
     let Some(cluster) = Cluster::new(2) else {

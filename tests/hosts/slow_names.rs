@@ -76,7 +76,7 @@ fn slow_host_lookup_of_one_user_delays_no_others() {
             let launches: Vec<Running> = (0..4).map(|_| launch()).collect();
             for launch in launches {
                 let outcome = launch.finish().expect(125);
-                // It was found, and is not who it is said to be.
+                // The host was found, and has another identity than its name.
                 assert!(outcome.err().contains("slow"), "{outcome:?}");
             }
         }

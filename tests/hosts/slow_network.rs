@@ -103,7 +103,7 @@ fn ranks_spawn_others_and_merge() {
     });
 }
 
-/// What happens to the second host, while all ranks but the last are in a fence.
+/// Fault of the second host, while all ranks but the last are in a fence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
     Rank,

@@ -19,7 +19,7 @@ for_each_mpi!(openmpi4 mpich4 mpich5 openmpi5 impi: {
     programs_and_spawns_run_in_allocation => |mpi| programs(&mpi.able_to_spawn()),
 });
 
-/// As what wireup is called: `-n` means the same in all.
+/// Names under which wireup is called: `-n` means the same in all.
 const CALLED: [&str; 3] = ["run", "mpiexec", "srun"];
 
 fn programs(mpi: &Mpi) {

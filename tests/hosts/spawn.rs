@@ -55,7 +55,7 @@ pub(crate) fn run(
         .deadline(Duration::from_secs(120))
 }
 
-/// What the children of one level say, by rank.
+/// Returns the lines of the children of one level, by rank.
 #[track_caller]
 pub(crate) fn children(outcome: &Outcome, level: u32, count: u32) -> Vec<String> {
     let text = outcome.out();
@@ -148,7 +148,7 @@ fn forms(mpi: &Mpi) {
     let outcome = outcome.expect(0);
     let why = "all processes of /bin/true ended without contacting PMI";
     assert!(outcome.err().contains(why), "{outcome:?}");
-    // Where it is said.
+    // The info keys name host and directory.
     let args = ["info.host=node02", "info.wdir=/usr"];
     let outcome = run(&cluster, mpi, &list, 2, "spawn").more(args).run();
     let outcome = outcome.expect_success();
@@ -301,8 +301,8 @@ fn mpi4py_pool_spawns_workers_on_all_hosts() {
     }
 }
 
-/// What wireup's own processes hold on each host: descriptors of each, and files. The guard lets go of
-/// those of ranks that have ended only when it has many.
+/// Returns the resources of wireup's own processes on each host: descriptors of each, and files. The
+/// guard drops those of exited ranks only when it has many.
 fn held(cluster: &Cluster) -> Vec<(Vec<(String, usize)>, usize)> {
     let hosts = cluster.lab().hosts().iter();
     hosts
@@ -363,7 +363,7 @@ fn parent_killed(mpi: &Mpi) {
     let running = running.more(["times=10000", "children=2"]).start();
     running.wait_for_many(Output::Stdout, "spawned rank=", 3);
     let mut there = cluster.host(1).processes().into_iter();
-    // Children are told how deep they are.
+    // The arguments of children have their level.
     let parent = there.find(|p| p.name == "spawn" && !p.words.contains(" level="));
     parent.unwrap().signal(Signal::KILL);
     let outcome = running.finish().expect(137);

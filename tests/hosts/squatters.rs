@@ -48,7 +48,7 @@ fn squat(cluster: &Cluster, places: &[String]) -> Running {
     running
 }
 
-/// The names of Alice's rendezvous that anybody could take.
+/// Returns the paths of Alice's name server that any user could create.
 fn names() -> impl Iterator<Item = String> {
     (0..16).map(|number| format!("@wireup-rendezvous-{ALICE}-{number}-"))
 }

@@ -12,7 +12,7 @@ use crate::common::{DEADLINE, Output, Pmix, Run, mpi, pmix};
 use crate::doctor::on;
 use crate::users::of;
 
-/// A library of the program's own, and the program, which says where it and the library are.
+/// Source of the program's own library; the program prints its path and that of the library.
 const LIBRARY: &str = "int answer(void) { return ANSWER; }\n";
 const PROGRAM: &str = r#"
 #define _GNU_SOURCE
@@ -34,7 +34,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Where the first host alone has them.
+/// Directory with the files on the first host alone.
 const ONLY: &str = "/tmp/only";
 const MIB: u64 = 1024 * 1024;
 

@@ -174,8 +174,8 @@ fn pass(time: Duration) {
     rustix::event::poll(&mut [], Some(&time)).unwrap();
 }
 
-/// As a batch system does to suspend a job: not at the same moment on all hosts, so that one has asked another for a sign of
-/// life when it is stopped itself.
+/// A batch system suspends a job so: not at the same moment on all hosts, and a host may have sent a probe to another
+/// when it is stopped itself.
 #[test]
 fn launch_survives_stop_of_all_processes() {
     let Some(cluster) = Cluster::builder(2).heartbeat("3").start() else {

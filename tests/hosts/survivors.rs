@@ -5,8 +5,8 @@ use rustix::process::Signal;
 use crate::cluster::Cluster;
 use crate::common::{Outcome, Output, Run, field, mpi, mpi4py, number, repository};
 
-/// PMI-1 by hand: the ranks of one host say that they are ready and wait to be lost; the others are in a barrier
-/// then, meet once more, and print what the server reports about the dead.
+/// Script that speaks PMI-1: the ranks of one host print that they are ready and wait to be lost; the others
+/// enter a barrier, then another, and print the dead ranks that the server reports.
 const PMI: &str = r#"
 say() { echo "$1" >&"$PMI_FD" && read -r line <&"$PMI_FD"; }
 say "cmd=init pmi_version=1 pmi_subversion=1"
@@ -138,7 +138,7 @@ fn ranks_end_with_first_host_of_routing_tree() {
     assert!(outcome.err().contains("6 of 6 ranks failed"), "{outcome:?}");
 }
 
-/// Those that came to the end have shrunk to themselves.
+/// Checks that the ranks that came to the end have shrunk to themselves.
 #[track_caller]
 fn expect_shrunk(outcome: &Outcome, word: &str, rest: &[u32]) {
     let lines = outcome.sorted_lines();
@@ -152,15 +152,15 @@ fn expect_shrunk(outcome: &Outcome, word: &str, rest: &[u32]) {
     }
 }
 
-/// What is lost while all work.
+/// Process or host that is lost while all ranks work.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
     Rank,
     Host,
 }
 
-/// Loses a rank of the second host, or that host, while the ranks of Open MPI of three hosts work, which is when they have
-/// said this word.
+/// Loses a rank of the second host, or that host, while the ranks of Open MPI on three hosts work, which they show by
+/// printing this word.
 #[track_caller]
 fn lose(loss: Loss, cluster: &Cluster, run: Run, (process, word): (&str, &str)) -> Outcome {
     let running = run.env("OMPI_MCA_mpi_ft_enable", "1").start();

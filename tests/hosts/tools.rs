@@ -64,7 +64,7 @@ fn tool_on_any_host_spawns_and_debugs_on_all_hosts() {
         job.signal(Signal::TERM);
         let outcome = job.finish().expect(143);
         assert!(!outcome.out().contains("begun"), "{outcome:?}");
-        // The first job's: killed by the signal, and told before the server was gone.
+        // The event of the first job: killed by the signal, and reported before the server's end.
         tool.wait_for(Output::Stdout, "status=-184 code=143");
         drop(orders);
         tool.finish().expect(0);

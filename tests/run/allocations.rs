@@ -1,5 +1,5 @@
-//! Ranks that ask an allocator beside the launch for nodes and slots: the one of the examples, one that
-//! goes away, one that talks nonsense, and none.
+//! Ranks that request nodes and slots from an external allocator: that of the examples, one that exits,
+//! one that sends nonsense, and none.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ fn steps(client: &Pmix, nodes: &[&str], allocator: &str, steps: &[&str]) -> Outc
     allocator::beside(run, allocator, socket).run()
 }
 
-/// What became of every step.
+/// Returns the results of all steps.
 fn answers(outcome: &Outcome) -> BTreeMap<u32, (Status, String)> {
     let lines = outcome.sorted_lines();
     let answer = |line: &String| {

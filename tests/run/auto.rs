@@ -1,6 +1,6 @@
-//! What is offered, to which program, and what `--dry-run` and `--explain` tell about it. The
-//! wrappers here are the real ones where they work; otherwise (no display, no right to count events) a
-//! script of that name stands in, since what counts is how their command lines are read.
+//! Offered interfaces, by program, and the output of `--dry-run` and `--explain`. The wrappers are the
+//! real ones where they work; otherwise (no display, no right to count events) a script of that name
+//! replaces them, since only the parsing of their command lines matters.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -66,7 +66,7 @@ fn with_stand_in(run: Run, wrapper: &[&str]) -> Run {
     run.env("PATH", path.unwrap())
 }
 
-/// A program of an MPI behind a wrapper, told what was decided.
+/// Runs a program of an MPI behind a wrapper, with the decision printed.
 fn behind(mpi: &Mpi, wrapper: &[&str]) -> Run {
     let program = mpi.program("allreduce");
     let words = std::iter::once("-v").chain(wrapper.iter().copied());
@@ -130,7 +130,7 @@ fn libraries_chosen_by_wrapper_decide_interface() {
     );
 }
 
-/// The library that an MPI's programs load, as the system's loader says.
+/// Returns the library that an MPI's programs load, according to the system's loader.
 fn libmpi(mpi: &Mpi) -> PathBuf {
     let output = Command::new("ldd")
         .arg(mpi.program("hello"))
@@ -169,7 +169,7 @@ fn programs_without_mpi_never_start_a_sidecar() {
     ] {
         assert!(!sidecar_behind(words), "{words:?}");
     }
-    // What a shell starts is not told.
+    // Programs started by a shell are not reported.
     assert!(sidecar_behind(&["sh", "-c", "exec cat"]));
 }
 

@@ -33,7 +33,8 @@ fn parts(level: &str) -> Vec<String> {
         .collect()
 }
 
-/// What two ranks print with these options; they may share CPUs where there are not enough.
+/// Returns the output of two ranks with these options; they may share CPUs where there are not
+/// enough.
 fn shown(options: &[&str]) -> Outcome {
     let words = [&["--oversubscribe"], options, &SHOW].concat();
     Run::ranks(2, words).run().expect(0)

@@ -20,7 +20,7 @@ const SPAWNER: &str = r#"
     ask 'cmd=init pmi_version=1 pmi_subversion=1'
 "#;
 
-/// A parent whose child says that it is alone, and waits to be told to go.
+/// Script of a parent whose child prints that its parents have ended, and waits to be signalled.
 const ABANDONED: &str = r#"
     spawn "while [ -d /proc/$$ ]; do sleep 0.01; done; echo alone; \
         until [ -e go ]; do sleep 0.01; done; echo went" "$@"

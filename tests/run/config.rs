@@ -1,4 +1,4 @@
-//! Defaults files: which count, in which order, and what is said when they are wrong.
+//! Defaults files: which of them count, in which order, and the errors about invalid ones.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

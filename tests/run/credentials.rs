@@ -15,7 +15,7 @@ fn versions() -> impl Iterator<Item = Pmix> {
 /// Gives a command a `/run` of its own: there is no munge, or that of the test.
 const RUN: &str = r#"mount -t tmpfs none /run && exec "$@""#;
 
-/// The same with a daemon, which ends when the command has.
+/// Starts the munge daemon for a command and ends it afterwards.
 const MUNGED: &str = r#"
 set -e
 mount -t tmpfs -o mode=755 none /run

@@ -1,5 +1,5 @@
-//! Where libpmix keeps what ranks publish: asked for by the ranks of small jobs, and in memory that
-//! they share with the server. Most other tests have small jobs.
+//! Storage of published data in libpmix: the ranks of small jobs request data, those of large ones
+//! share memory with the server. Most other tests have small jobs.
 
 use std::collections::BTreeSet;
 

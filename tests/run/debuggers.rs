@@ -10,10 +10,11 @@ use crate::common::{
     node_name, number, process, program, repository, skip, wireup,
 };
 
-/// What gdb takes to read wireup, on a busy machine.
+/// Time that gdb needs to read wireup, on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
-/// gdb with the script that reads the table, before the words that say of what.
+/// Command of gdb with the script that reads the proctable; the words that select the process
+/// follow.
 pub(crate) fn gdb() -> Option<Vec<OsString>> {
     let found = std::process::Command::new("gdb").arg("--version").output();
     if found.is_err() {

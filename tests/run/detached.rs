@@ -50,7 +50,7 @@ impl Detached {
         command(&["attach", &self.job]).stdin_held().start()
     }
 
-    /// What is shown until the job's end.
+    /// Returns the output until the job's end.
     fn rest(&self) -> Outcome {
         command(&["attach", "--no-stdin", &self.job]).run()
     }

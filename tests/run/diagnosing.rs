@@ -1,4 +1,4 @@
-//! What `--log` and `WIREUP_LOG` show of a launch.
+//! Output of `--log` and `WIREUP_LOG` for a launch.
 
 use crate::common::{Outcome, Run, mpi, pmix};
 use crate::virtual_nodes::node;
@@ -55,7 +55,7 @@ fn ranks_fences_and_upcalls_of_each_node_have_their_spans() {
         let upcall = format!("{node}:upcall{{id=");
         has(&outcome, &[&upcall, " kind=Fence ", ": answered bytes="]);
     }
-    // Only nodes below another one say so.
+    // Only nodes below another one log this.
     assert_eq!(
         lines(
             &outcome,
@@ -102,7 +102,7 @@ fn log_filter_selects_modules_also_from_environment() {
     let off = run(&[&options[..], &["--log", "off"]].concat());
     let off = off.env("WIREUP_LOG", "trace").run().expect(0);
     assert_eq!(off.err(), "");
-    // What PMI clients say.
+    // PMI requests are logged at this level.
     let all = run(&[&options[..], &["--log", "trace"]].concat())
         .run()
         .expect(0);

@@ -567,7 +567,7 @@ fn two_ranks_of_the_users_own_mpi_send_messages() {
     }
 }
 
-/// The compiler of an MPI that `scripts/setup` has put beside the system's.
+/// Path of the compiler of an MPI that `scripts/setup` has installed in addition to the system's.
 fn wheel(name: &str) -> String {
     let default = || format!("/var/tmp/wireup-mpi-{}", rustix::process::getuid().as_raw());
     let directory = std::env::var("WIREUP_MPI_DIR").unwrap_or_else(|_| default());

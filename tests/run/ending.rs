@@ -1,5 +1,5 @@
-//! What the user may choose about the end of a job: whose exit code counts, whether a failure ends
-//! the others, and how long they have.
+//! Options for the end of a job: whose exit code counts, whether a failure ends the others, and
+//! their grace time.
 
 use crate::common::{Outcome, Output, Run, mpi};
 
@@ -51,7 +51,7 @@ fn exit_policy_over_all_ranks_waits_for_every_exit() {
             .contains("3 of 4 ranks failed; exit code 0 (--exit-policy any-zero)"),
         "{outcome:?}"
     );
-    // Nothing is said about a job without a failure.
+    // A job without a failure prints nothing.
     Run::ranks(3, ["--exit-policy", "last", "true"])
         .run()
         .expect_quiet_success();
@@ -104,7 +104,7 @@ fn failed_rank_that_others_wait_for_ends_tolerant_job() {
     let waited = "other ranks wait for it";
     for name in ["mpich4", "openmpi4", "openmpi5"] {
         let Some(mpi) = mpi(name) else { continue };
-        // In MPI_Init, before the rank had said anything.
+        // The rank ends in MPI_Init, before its first PMI request.
         let options = ["--no-kill-on-bad-exit"];
         let args = ["1", "before-init", "3"];
         let outcome = mpi.run(3, &options, "exitcode", &args).run().expect(3);

@@ -1,4 +1,4 @@
-//! How jobs end: exit codes, the one line about the first cause, and what becomes of the rest.
+//! End of jobs: exit codes, the one line about the failure cause, and the end of the other ranks.
 
 mod abandoned;
 mod killed;
@@ -173,7 +173,7 @@ fn interrupt_shortens_wait_for_leftovers_of_ranks() {
 
 #[test]
 fn child_still_writing_its_last_lines_may_finish() {
-    // The rank ends first; what it started ends by itself a little later and is heard.
+    // The rank ends first; its child ends by itself a little later, and its output arrives.
     let script = "(sleep 0.3; echo late) & echo early";
     let outcome = Run::ranks(2, ["sh", "-c", script])
         .run()

@@ -31,7 +31,7 @@ fn alone() -> Option<Vec<&'static str>> {
     Some(words)
 }
 
-/// Jobs that are all alike.
+/// Series of equal jobs.
 struct Jobs<'a> {
     runs: u32,
     at_once: u32,

@@ -6,7 +6,7 @@ use crate::common::{Outcome, Run, mpi};
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
-/// What each rank printed with `env`, by rank.
+/// Returns the output of `env` in each rank, by rank.
 fn by_rank(outcome: &Outcome) -> BTreeMap<u32, BTreeMap<String, String>> {
     let mut ranks: BTreeMap<u32, BTreeMap<String, String>> = BTreeMap::new();
     for line in outcome.out().lines() {

@@ -22,7 +22,7 @@ fn everywhere(options: &[&str], mode: &[&str], code: i32, check: impl Fn(&Outcom
     }
 }
 
-/// What each rank that came to the end had heard, by rank.
+/// Returns the events that each rank had received at its end, by rank.
 fn heard(outcome: &Outcome) -> Vec<(String, String)> {
     let text = |line: &str, key| field(line, key).unwrap().to_owned();
     let lines = outcome.sorted_lines();
@@ -44,7 +44,7 @@ fn expect_heard(outcome: &Outcome, expected: &[&str]) {
 #[test]
 fn event_is_delivered_once_within_its_range() {
     everywhere(&[], &["ranges"], 0, |outcome, nodes| {
-        // libpmix itself tells the one who raises an event, whatever its range.
+        // libpmix itself delivers an event to the process that raises it, whatever its range.
         let first = "rm:1,local:1,custom:0,namespace:1,session:1,global:1,end:1";
         let second = "rm:0,local:1,custom:1,namespace:1,session:1,global:1,end:1";
         let (third, fourth) = match nodes {

@@ -1,4 +1,4 @@
-//! Fences to which not all ranks come: who is missing is said, in time, whatever the interface.
+//! Fences in which ranks are missing: these are named, in time, with every interface.
 
 use crate::common::{Outcome, Output, Run, mpi, program};
 

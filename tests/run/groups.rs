@@ -102,7 +102,7 @@ fn member_that_leaves_or_is_killed_fails_group_construct() {
                 assert_eq!(field(line, "status"), Some("-200"), "{line}");
             }
         }
-        // On one node libpmix never tells the others of it: the job's end does.
+        // On one node libpmix never notifies the others: they end with the job.
         for nodes in NODES {
             run(&client, nodes, "killed").expect(137);
         }
@@ -129,7 +129,7 @@ fn group_invitation_and_replies_cross_nodes() {
     }
 }
 
-/// What the ranks that came to the end heard, by rank.
+/// Returns the events that the ranks had received at their end, by rank.
 fn members(client: &Pmix, nodes: &[&str], mode: &str, code: i32) -> Vec<(u32, String)> {
     let options = [
         &["--libpmix", client.path()],
@@ -261,7 +261,7 @@ fn local_group_has_members_of_each_node() {
     for (client, major) in versions() {
         for (nodes, counts) in [(NODES[0], [4; 4]), (NODES[1], [2; 4])] {
             let all = members(&client, nodes, "local", 0);
-            // Clients of libpmix 4.2 are not told who the members are.
+            // Clients of libpmix 4.2 do not get the list of members.
             let count = |rank: usize| if major >= 5 { counts[rank] } else { 0 };
             let told = |rank: u32| format!("{}@{rank}", count(rank as usize));
             assert_eq!(all, [0, 1, 2, 3].map(|rank| (rank, told(rank))));
@@ -292,7 +292,7 @@ fn member_that_left_is_not_awaited_in_group_destruct() {
     }
 }
 
-/// Parents, then children: what each said under that name.
+/// Returns the values that parents, then children printed under that name.
 fn families(outcome: &Outcome, key: &str) -> Vec<String> {
     let text = outcome.out();
     let said = |who: &str, rank: &str| {

@@ -15,7 +15,7 @@ fn wireup<'a>(words: impl IntoIterator<Item = &'a str>) -> Outcome {
     Run::command(std::iter::once(WIREUP).chain(words)).run()
 }
 
-/// Fails unless nothing ran, and one line says why and what to write.
+/// Fails unless nothing ran, and one line gives reason and remedy.
 #[track_caller]
 fn expect_refusal(outcome: Outcome, words: &[&str]) {
     let outcome = outcome.expect(125);
@@ -597,7 +597,7 @@ detach() {
 eval "$1"
 "#;
 
-/// What `sh` makes of a script in a process namespace of its own; nothing without root.
+/// Returns the outcome of a script of `sh` in a process namespace of its own; `None` without root.
 fn alone(script: &str, words: &[&str]) -> Option<Outcome> {
     if !rustix::process::geteuid().is_root() {
         skip("that the only job needs no name: needs root");

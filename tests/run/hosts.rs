@@ -1,5 +1,5 @@
-//! Jobs on several hosts as far as the launcher alone decides them: lists of hosts, plans, and what
-//! is refused before anybody is contacted.
+//! Jobs on several hosts as far as the launcher alone decides them: lists of hosts, plans, and
+//! refusals before any host is contacted.
 
 use std::io::Read as _;
 use std::net::UdpSocket;
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use crate::common::{Outcome, Run, mpi, skip, wireup};
 use crate::users::{Reachable, as_user};
 
-/// What `--dry-run` prints.
+/// Returns the output of `--dry-run`.
 #[track_caller]
 fn plan(args: &[&str]) -> String {
     let args = ["--dry-run"].iter().chain(args);
@@ -62,7 +62,7 @@ fn host_list_of_this_machine_needs_no_agent() {
         assert_eq!(outcome.sorted_lines(), expected, "{hosts:?}");
     };
     said(&["--hosts", "localhost", "-n", "1"], &["0 of 1"]);
-    // Slots that are said take the place of cores.
+    // Declared slots replace the number of cores.
     let many: Vec<String> = (0..9).map(|rank| format!("{rank} of 9")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     said(&["-H", "localhost:9"], &many);

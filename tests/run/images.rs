@@ -79,7 +79,7 @@ fn killed_runtime_and_stopped_holder_leave_nothing() {
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
         drop(running.stdin());
         running.finish().expect(7);
-        // Of one that nobody has collected it is empty.
+        // A zombie has an empty command line.
         let words = fs::read_to_string(format!("/proc/{holder}/cmdline"));
         assert!(
             !words.is_ok_and(|words| words.contains("wireup-holder")),

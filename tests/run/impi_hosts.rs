@@ -234,7 +234,7 @@ fn launch_without_its_agents_does_not_wait_for_other_clients() {
     ] {
         let (_server, address) = server(2);
         let launch = client(&address, 0, 2, &["--virtual-nodes", "2", "true"]).start();
-        // Once it is there, the hosts have said where they listen.
+        // When the process exists, the hosts have sent the addresses at which they listen.
         let agent = process_with(&format!("wireup-impi agent {address} "));
         let host = process_with(&format!("wireup-impi host --server {address} "));
         kill(if kills_host { &host } else { &agent });

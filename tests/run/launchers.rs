@@ -17,7 +17,7 @@ fn as_launcher<'a>(words: impl IntoIterator<Item = &'a str>) -> Run {
     Run::command(std::iter::once(WIREUP).chain(words))
 }
 
-/// What a launcher prints about its options.
+/// Returns a launcher's own description of its options.
 fn help_of(launcher: &Path, words: &[&str], variables: &[(&str, &Path)]) -> Option<String> {
     let mut command = Command::new(launcher);
     command.args(words);

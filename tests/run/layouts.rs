@@ -3,8 +3,7 @@
 use crate::common::{Run, field, mpi, number};
 use crate::virtual_nodes::{able, node};
 
-/// The node of each rank must be as listed: what every rank says of its host, and whom it shares
-/// memory with.
+/// Checks the node of each rank, by its host name and by the ranks with which it shares memory.
 #[track_caller]
 fn expect_layout(options: &[&str], nodes: &[u32]) {
     let ranks = nodes.len() as u32;

@@ -33,7 +33,7 @@ impl Parts {
     }
 }
 
-/// A run whose ranks would say so if they were started.
+/// Checks the refusal of a run whose ranks would print a line if they were started.
 #[track_caller]
 fn refused(option: &str, path: &Path, words: &[&str]) {
     let path = path.to_str().unwrap();

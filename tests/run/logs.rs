@@ -156,7 +156,7 @@ fn with_a_log(no_daemon: bool, mode: &str, check: impl Fn(&Outcome, Vec<String>)
     }
 }
 
-/// What is before and behind the launcher's process id.
+/// Returns the text before and after the launcher's process id.
 fn around_pid(line: &str) -> (&str, &str) {
     let (before, rest) = line.split_once(" wireup[").unwrap();
     let (pid, behind) = rest.split_once("]: ").unwrap();

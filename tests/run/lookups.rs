@@ -1,4 +1,4 @@
-//! What is looked up before a launch: each of it once, and within sight.
+//! Lookups before a launch: each is done once and shown.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

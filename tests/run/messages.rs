@@ -1,5 +1,5 @@
-//! What wireup says to people who use it for the first time: how a job ended, where its ranks ran, and what
-//! to write instead of what they wrote.
+//! Messages for new users: how a job ended, where its ranks ran, and what to write in place of the given
+//! line.
 
 use std::fs;
 use std::process::Command;

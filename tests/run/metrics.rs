@@ -12,7 +12,7 @@ pub(crate) fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-/// What a server answers to this request; `None` as long as none listens.
+/// Returns the reply of a server to this request; `None` as long as none listens.
 fn asked(port: u16, request: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.write_all(request.as_bytes()).unwrap();

@@ -8,10 +8,10 @@ use rustix::process::Signal;
 
 use crate::common::{Mpi, Outcome, Output, Run, field, mpi, node_name, number, skip};
 
-/// More than a failing job ever needs to end: the grace times add up to less than ten seconds.
+/// Upper bound of the end of a failing job: the grace times add up to less than ten seconds.
 const SECONDS: Duration = Duration::from_secs(25);
 
-/// How many ranks the programs run on.
+/// Numbers of ranks of the programs.
 const RANKS: [u32; 4] = [1, 2, 4, 16];
 
 for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi: {
@@ -30,7 +30,7 @@ for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi: {
     environment_of_outer_job_is_ignored => |mpi| outer_environment(&mpi),
 });
 
-/// What hello says about the libraries: the MPI's version and that of PMIx.
+/// Returns the versions of MPI and PMIx that hello prints.
 fn versions(mpi: &Mpi) -> (&'static str, &'static str) {
     match mpi.name.as_str() {
         "mpich4" => ("MPICH Version: 4.", ""),
@@ -132,7 +132,7 @@ fn abort(mpi: &Mpi) {
         outcome.by_rank("abort", ranks);
         expect_failure(outcome, exit, &words);
     }
-    // MPICH and Intel MPI do not tell anybody when they are alone.
+    // MPICH and Intel MPI do not report that they run alone.
     let outcome = mpi.run(1, &[], "abort", &["0", "7"]).run();
     expect_failure(outcome, 7, &["rank 0 (", " with code 7"]);
 }

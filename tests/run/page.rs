@@ -11,7 +11,7 @@ use crate::common::{Run, skip};
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
-/// What would be more than text if it were not shown as text.
+/// Text that would run a script if it were not shown as text.
 const HOSTILE: &str = "</script><img src=x onerror=document.title=1>";
 
 /// A stream of `ranks` ranks on `hosts` hosts, of which the last is waited for, with names that try to be more than text.
@@ -103,7 +103,8 @@ fn page_shows_1024_and_16384_ranks_and_names_slowest_host() {
         let first = &rows(&mut browser, "hosts")[0];
         assert_eq!(first[0], format!(r"slow{HOSTILE}\u001b[31m"));
         assert!(first.contains(&(ranks / hosts).to_string()), "{first:?}");
-        // Of many ranks a row of the picture has several; a table says how many it leaves out.
+        // With many ranks, a row of the picture has several; a table gives the number that it
+        // leaves out.
         let rows = rows(&mut browser, "ranks");
         assert_eq!(rows.len(), 501);
         assert_eq!(rows[500], [format!("and {} more", ranks - 500)]);

@@ -284,8 +284,8 @@ fn rank_that_finalized_and_exited_cannot_be_awaited() {
     );
 }
 
-/// Four ranks on two nodes, each of which runs what `case` says for it between init and finalize,
-/// with `ask LINE` for a request and its answer.
+/// Runs four ranks on two nodes, each of which runs the commands of `case` between init and
+/// finalize, with `ask LINE` for a request and its reply.
 fn four_on_two_nodes(case: &str) -> Outcome {
     let script = format!(
         r#"ask() {{ printf "$1\n" >&3; read -r reply <&3; echo "rank $PMI_RANK: $reply"; }}

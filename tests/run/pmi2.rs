@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::common::{Mpi, Outcome, Pmi2, Run, field, mpi, number, pmi2, program};
 use crate::pmi1_raw::blamed;
 
-/// More than a failing job ever needs to end.
+/// Upper bound of the end of a failing job.
 const SECONDS: Duration = Duration::from_secs(25);
 
-/// What the library returns when the server says no.
+/// Error code of the library when the server refuses a request.
 const REFUSED: u32 = 14;
 
 /// Ranks of a program that uses Slurm's library.

@@ -18,7 +18,7 @@ fn ranks(count: u32, options: &[&str], build: &str, words: &[&str]) -> Option<Ru
     Some(Run::ranks(count, words))
 }
 
-/// As many lines of each kind of rank as there must be.
+/// Checks the number of lines of each kind of rank.
 #[track_caller]
 fn expect(outcome: &Outcome, counts: &[(&str, usize)]) {
     let out = outcome.out();

@@ -35,7 +35,7 @@ fn replies(outcome: &Outcome, rank: u32) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// What a client writes for these steps, as text.
+/// Returns the bytes that a client writes for these steps, as text.
 fn written(client: &str, steps: &[&str]) -> Option<Vec<String>> {
     let program = program("pmi2_raw")?;
     let output = Command::new(program)
@@ -130,7 +130,7 @@ fn our_client_writes_what_the_real_ones_were_seen_to_write() {
     assert!(threaded.is_none_or(|written| written == [expected]));
 }
 
-/// What a rank may do with its peers; needs at least two ranks on a node.
+/// Steps of a rank that need peers; at least two ranks are on a node.
 #[rustfmt::skip]
 const MEETING: [&str; 64] = [
     "init", "job-getid",

@@ -1,5 +1,5 @@
-//! What goes wrong between a PMI client and its server: what a PMI-1 client learns about its own
-//! mistakes (for PMI-2 see `pmi2_raw`), and what real clients make of a server that is gone.
+//! Errors between a PMI client and its server: replies to invalid requests of a PMI-1 client (for
+//! PMI-2 see `pmi2_raw`), and the behaviour of real clients that lose their server.
 
 use rustix::process::Signal;
 

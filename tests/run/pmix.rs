@@ -1,5 +1,5 @@
-//! The PMIx server's library: which one serves, which one the ranks use, and what they say to
-//! each other. Every server version with every client version.
+//! The PMIx server's library: which one serves, which one the ranks use, and their exchange. Every
+//! server version with every client version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ use crate::common::{
     Mpi, Outcome, Output, Pmix, Run, Running, combinations, eventually, field, mpi, number, pmix,
 };
 
-/// What `PMIx_Get_version` of a libpmix begins with, by the name in our tables.
+/// Beginning of the text of `PMIx_Get_version` of a libpmix, by the name in our tables.
 pub(crate) const SERVERS: [(&str, &str); 3] = [
     ("pmix4", "OpenPMIx 4."),
     ("pmix5", "OpenPMIx 5.0.11"),
     ("pmix7", "OpenPMIx 7."),
 ];
-/// The same of the libpmix that comes with an Open MPI.
+/// Beginning of the version text of the libpmix that comes with an Open MPI.
 pub(crate) const CLIENTS: [(&str, &str); 2] =
     [("openmpi4", "OpenPMIx 4."), ("openmpi5", "OpenPMIx 5.0.11")];
 
@@ -92,7 +92,7 @@ fn requested_libpmix_serves_old_and_new_clients() {
     for (server, version, client, own) in pairs() {
         let options = ["-v", "--libpmix", server.path()];
         let outcome = client.run(2, &options, "hello", &[]).run().expect(0);
-        // As the library says of itself, and where it really is.
+        // The library states a path; this is the real one.
         let told = outcome.err();
         let told = told
             .lines()

@@ -1,4 +1,4 @@
-//! How ranks are started: how many, with which environment, and how clean their surroundings are.
+//! Start of ranks: their number, their environment, and their clean process state.
 
 mod environment;
 

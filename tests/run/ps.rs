@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::common::{Output, Run, Running, eventually, mpi, skip};
 use crate::users::{Reachable, USER, as_user};
 
-/// Ranks that say `ready` and stay.
+/// Command of ranks that print `ready` and stay.
 const STAY: [&str; 3] = ["sh", "-c", "echo ready; exec sleep 1000"];
 
 /// `wireup` with these arguments.
@@ -30,7 +30,7 @@ fn err(answer: &Answer) -> String {
     String::from_utf8(answer.stderr.clone()).unwrap()
 }
 
-/// What `wireup ps --json JOB` shows; `None` when there is no such job.
+/// Returns the output of `wireup ps --json JOB`; `None` if the job does not exist.
 fn shown(job: &str) -> Option<Value> {
     let answer = wireup(["ps", "--json", job]);
     match answer.status.code() {
@@ -371,8 +371,8 @@ fn jobs_of_another_user_are_neither_seen_nor_ended() {
     end(ours);
 }
 
-/// What puts a command where there are no processes but its own; `None`, and the test is ignored, where that is
-/// not permitted.
+/// Returns the command that runs another in its own PID namespace; `None`, and the test is ignored, where that
+/// is not permitted.
 fn alone() -> Option<Vec<&'static str>> {
     let words = vec!["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
     let possible = Command::new(words[0])

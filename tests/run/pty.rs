@@ -11,7 +11,7 @@ use crate::common::{DEADLINE, Output, Process, Run, Running, eventually};
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
 const PROMPT: &str = "prompt> ";
-/// Of the shell that is a rank.
+/// Prompt of the shell that is a rank.
 const INNER: &str = "inner> ";
 
 const CTRL_C: &str = "\x03";
@@ -66,7 +66,7 @@ fn rank_leads_foreground_session_on_pty_of_same_size() {
     };
     wait_raw(&running);
     tcsetwinsize(running.terminal(), size).unwrap();
-    // The system tells wireup, and wireup the rank; a line is typed after that has happened.
+    // The system notifies wireup, and wireup the rank; a line is typed after that has happened.
     eventually("the size arrives", || {
         let rank = named(&running, "sh").pop()?;
         let stty = ["-F", &format!("/proc/{}/fd/0", rank.pid), "size"];

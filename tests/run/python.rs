@@ -1,4 +1,4 @@
-//! MPI programs in Python: nothing tells before they run which MPI mpi4py will load.
+//! MPI programs in Python: nothing shows before they run which MPI mpi4py will load.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,10 +9,10 @@ use rustix::process::Signal;
 use crate::common::{Mpi, Output, Run, field, mpi, mpi4py, number, skip};
 use crate::users::{Reachable, as_user};
 
-/// The program.
+/// Path of the program in Python.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/allreduce.py");
 
-/// How an MPI calls itself.
+/// Returns the beginning of the version text of an MPI.
 fn library(mpi: &Mpi) -> &'static str {
     match mpi.name.as_str() {
         "mpich4" => "MPICH Version:\t4.0",

@@ -1,4 +1,4 @@
-//! What a PMIx server can be asked about the launch: on one node and on two, with every libpmix.
+//! Queries to a PMIx server about the launch: on one node and on two, with every libpmix.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::pmix::SERVERS;
 /// One node, and two.
 const NODES: [&[&str]; 2] = [&[], &["--virtual-nodes", "2"]];
 
-/// `PMIX_PROC_STATE_CONNECTED`.
+/// Value of `PMIX_PROC_STATE_CONNECTED` as printed.
 const CONNECTED: &str = "6";
 
 /// Every libpmix that is here, as server and as client.
@@ -174,7 +174,7 @@ fn map(text: &str) -> BTreeMap<String, BTreeSet<String>> {
 #[test]
 fn clients_resolve_nodes_and_processes_of_related_jobs() {
     let same = versions().map(|version| (version.clone(), version));
-    // A client of version 5 has of other jobs what its server tells, and one of 4.2 tells nothing.
+    // A client of version 5 gets from its server values of other jobs, and one of 4.2 gets none.
     let older = pmix("pmix5").zip(pmix("pmix4"));
     for (server, client) in same.chain(older) {
         for nodes in NODES {
@@ -184,7 +184,7 @@ fn clients_resolve_nodes_and_processes_of_related_jobs() {
             assert_eq!(lines.len(), 4 + 3, "{outcome:?}");
             let told = |line: &str, key| field(line, key).unwrap().to_owned();
             let letter = |line: &str| told(line, "job")[..1].to_owned();
-            // Where the processes say that they are.
+            // Hosts as the processes print them.
             let homes = |job: &str| {
                 let mut homes = BTreeMap::<String, BTreeSet<String>>::new();
                 for line in lines.iter().filter(|line| letter(line).contains(job)) {

@@ -22,7 +22,7 @@ impl Lacking {
         Self { dir }
     }
 
-    /// `wireup` with some of its parts beside it.
+    /// Installs `wireup` with some of its parts in one directory.
     fn wireup_with(&self, parts: &[&str]) -> PathBuf {
         let dir = self.dir.path().join(format!("with-{}", parts.len()));
         fs::create_dir(&dir).unwrap();
@@ -37,7 +37,7 @@ fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Fails unless no rank ran, and one line says why and what to do.
+/// Fails unless no rank ran, and one line gives reason and remedy.
 #[track_caller]
 fn expect_refusal(outcome: Outcome, words: &[&str]) {
     let outcome = outcome.expect(125);
@@ -70,7 +70,7 @@ fn wireup_without_sidecar_serves_pmi1_and_names_missing_parts() {
         pmix(&no_shim),
         &["PMIx needs libwireup-pmix-host.so", "libpmix-dev", "--shim"],
     );
-    // Nothing says that a script needs PMIx, and it does without.
+    // Nothing shows that a script needs PMIx, and it works without.
     let words = [text(&bare), "run".into(), "-n".into(), "1".into()];
     let script = ["sh", "-c", "eval 'echo $PMI_SIZE'"].map(str::to_owned);
     let outcome = Run::command(words.iter().chain(&script)).run();

@@ -1,4 +1,4 @@
-//! What is made of a launch when it has ended: `--report`, `--trace`, `--timing`, and `wireup report`.
+//! Reports on a launch after its end: `--report`, `--trace`, `--timing`, and `wireup report`.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;

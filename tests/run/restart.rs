@@ -15,7 +15,7 @@ const KINDS: [(&str, &[&str]); 4] = [
     ("2", &["--pmi2"]),
 ];
 
-/// What the ranks have seen, sorted, each behind its rank.
+/// Returns the observations of the ranks, sorted, each after its rank.
 fn seen(text: &str) -> Vec<String> {
     let lines = text.lines().filter_map(|line| {
         let (rank, saw) = line
@@ -102,8 +102,8 @@ fn ranks_restarted_in_turn_are_awaited_without_earlier_keys() {
     }
 }
 
-/// Kills the first process when it waits in a barrier, and becomes the second one, which says that it has come: until then the
-/// server may let the barrier go.
+/// Script that kills the first process while it waits in a barrier, and becomes the second one, which reports its
+/// start: until then the server may release the barrier.
 const KILLED_IN_A_BARRIER: &str = r#"
 program=$1; shift
 "$program" "$@" join put:old tell:in meet &
@@ -199,7 +199,7 @@ impl Served {
         self.running.work().join(name)
     }
 
-    /// Its output goes to files that are added to.
+    /// Starts the process of a rank; its output is appended to files.
     fn start(&mut self, rank: usize, path: &Path, words: &[&str], env: &[(String, String)]) {
         let file = self.file(&format!("env/rank-{rank}.env"));
         let variables = eventually("the variables are there", || fs::read_to_string(&file).ok());

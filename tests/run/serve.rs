@@ -146,8 +146,8 @@ fn second_client_of_rank_is_refused_over_pmix() {
     }
 }
 
-/// Starts the clients when connections that say nothing have all places at the PMIx port of rank 1, and as many again have
-/// needed them.
+/// Script that starts the clients when silent connections have taken all places at the PMIx port of rank 1, and as many
+/// again have been refused.
 const SILENT: &str = r#"
 wireup=$1 libpmix=$2; shift 2
 "$wireup" serve -n 2 --env-dir env --pmi pmix --libpmix "$libpmix" --no-config --oversubscribe 2>told & serving=$!
@@ -189,7 +189,7 @@ fn silent_connections_do_not_block_pmix_client() {
     assert_eq!(outcome.sorted_lines(), expected, "{} {outcome:?}", mpi.name);
 }
 
-/// Two ranks that nobody has started, and what connects to the port of rank 1.
+/// Two ranks whose processes the test starts, and connections to the port of rank 1.
 struct Served {
     running: Running,
     ports: [String; 2],
@@ -220,7 +220,8 @@ impl Served {
         Self { running, ports }
     }
 
-    /// What the port of rank 1 answers to a text, until it closes the connection or has answered so much.
+    /// Returns the reply of rank 1's port to a text, until it closes the connection or has sent this
+    /// number of bytes.
     fn says(&self, text: &str, enough: usize, under: &[&str]) -> String {
         let script = r#"exec 3<>/dev/tcp/127.0.0.1/$0; printf "$1" >&3; timeout 60 head -c $2 <&3"#;
         let own = [
@@ -296,7 +297,7 @@ fn foreign_client_is_refused_with_reason_and_rank_still_waits() {
     assert_eq!(String::from_utf8(said).unwrap(), format!("{ACK}{answer}"));
     assert_eq!(served.says(r"cmd=initack pmiid=1\n", 1000, &[]), "");
     served.told("refused: the rank has a client");
-    // It has not said goodbye: that fails the job.
+    // The client has not finalized: that fails the job.
     client.kill().unwrap();
     client.wait().unwrap();
     let outcome = served.running.finish().expect(1);
@@ -445,7 +446,7 @@ fn client_that_requests_notices_gets_them_with_signal() {
         let client = client.stdout(fs::File::create(&file).unwrap());
         let mut client = client.spawn().unwrap();
         let said = || fs::read_to_string(&file).unwrap();
-        // There is no answer by which the client could know that it is heard.
+        // No reply shows the client that its notice connection is accepted.
         eventually("a notice comes", || {
             served.running.signal(Signal::USR1);
             said().starts_with("cmd=checkpoint\n").then_some(())

@@ -17,7 +17,7 @@ fn reporting(ranks: u32, options: &[&str]) -> Option<Running> {
     Some(running)
 }
 
-/// Words of a rank that ignores the signals `names` and says when it is ready.
+/// Returns the command of a rank that ignores the signals `names` and prints a line when ready.
 fn ignoring(names: &str) -> [String; 3] {
     let script = format!("trap '' {names}; echo ready; while :; do sleep 0.05; done");
     ["sh", "-c", &script].map(str::to_owned)
@@ -245,7 +245,7 @@ fn sigtstp_stops_ranks_and_wireup_and_sigcont_continues_them() {
 
 #[test]
 fn launch_continues_after_long_stop_of_all_processes() {
-    // Longer than anybody waits for an answer of a process of the same host.
+    // Time that exceeds every timeout for a reply of a process of the same host.
     const STOPPED: Duration = Duration::from_secs(12);
     let Some(library) = pmix("pmix5") else {
         return;
@@ -301,8 +301,8 @@ fn nohup_keeps_a_job_through_a_hangup() {
 
 #[test]
 fn signal_during_start_of_many_ranks_ends_all() {
-    // One that ranks ignore: those that are not there yet cannot be told to finish, so one
-    // interrupt is enough.
+    // The first signal is one that ranks ignore. Ranks that do not exist yet cannot be asked to
+    // finish, so one interrupt is enough.
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let sleep = ["env", "--ignore-signal=INT", "sleep", "100"];
         let running = Run::ranks(400, sleep).start();

@@ -15,8 +15,8 @@ fn mpis_that_do() -> Vec<Mpi> {
         .collect()
 }
 
-/// Runs a program and removes what MPIs leave of it, whoever serves it: the directory of its session, if it is one of Open
-/// MPI, and its shared memory, if it is killed.
+/// Script that runs a program and removes the files that MPIs leave: the session directory of Open MPI, and shared
+/// memory of a killed process.
 const TIDY: &str = r#"
 "$@" & pid=$!
 wait $pid; code=$?
@@ -48,7 +48,8 @@ fn alone(mpi: &Mpi, words: impl IntoIterator<Item = OsString>) -> Run {
     run
 }
 
-/// The parent and each of its children have said a line that begins so. The launch ends after the program that it served.
+/// Checks that the parent and each of its children have printed a line that begins so. The launch ends after the
+/// program that it served.
 #[track_caller]
 fn expect(outcome: &Outcome, (parent, child): (&str, &str), children: usize) {
     let lines = outcome.sorted_lines();

@@ -96,7 +96,7 @@ fn launch() -> Option<Run> {
 
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// What is expected of the spans of such a launch that was started with [`PARENT`].
+/// Checks the spans of a launch that was started with [`PARENT`].
 #[track_caller]
 fn check(spans: &BTreeMap<String, Span>, outcome: &Outcome) {
     let span = |name: &str| {
@@ -282,7 +282,7 @@ fn over_http_tls_is_refused_with_the_remedy() {
     assert!(err.contains(words), "{err}");
 }
 
-/// How the launch ended, as its span has it.
+/// Checks the error in the launch's span.
 #[track_caller]
 fn expect_error_of_the_launch(collector: &Collector, words: &str) {
     let (_, body) = collector.requests.recv().unwrap();

@@ -53,7 +53,7 @@ impl Stage {
     }
 }
 
-/// What the children of one spawn say, by rank.
+/// Returns the output of the children of one spawn, by rank.
 #[track_caller]
 fn children(outcome: &Outcome, level: u32, count: u32) -> Vec<String> {
     let text = outcome.out();
@@ -74,7 +74,7 @@ fn expect_merged(outcome: &Outcome, parents: u32, merged: u32) {
     }
 }
 
-/// Where each of these lines was printed.
+/// Returns the host of each of these lines.
 fn hosts(lines: &[String]) -> Vec<&str> {
     let hosts = lines.iter().map(|line| field(line, "host").unwrap());
     hosts.collect()
@@ -304,7 +304,8 @@ fn interrupt_ends_children() {
     }
 }
 
-/// What wireup's own processes hold: descriptors of the launcher and of each sidecar, and files.
+/// Returns the resources of wireup's own processes: descriptors of the launcher and of each
+/// sidecar, and files.
 fn held(run: &Running) -> (usize, Vec<usize>, usize) {
     let all = run.processes();
     let sidecars = all.iter().filter(|p| p.name == "wireup-pmix-hos");
@@ -447,7 +448,7 @@ fn pmix_everywhere(args: &[&str], check: impl Fn(&Outcome, u32)) {
     }
 }
 
-/// What `count` children of PMIx programs print.
+/// Returns the output of `count` children of PMIx programs.
 #[track_caller]
 fn pmix_children(outcome: &Outcome, count: usize) -> Vec<String> {
     let lines = outcome.sorted_lines().into_iter();
@@ -464,7 +465,7 @@ fn pmix_parents_and_children_connect_and_get_end_events() {
         for line in outcome.by_rank("pmix_spawn", 2) {
             assert_eq!(number(&line, "status"), 0, "{line}");
             let hosts = field(&line, "value").unwrap();
-            // With shared data the client of 5.0 tells nothing of hosts of other jobs.
+            // With shared data the client of 5.0 has no hosts of other jobs.
             let known = |child: &String| hosts.contains(field(child, "host").unwrap());
             assert!(hosts == "?,?,?" || told.iter().all(known), "{outcome:?}");
         }

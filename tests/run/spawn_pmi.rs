@@ -24,7 +24,7 @@ spawn() {
 finalize() { ask cmd=finalize; }
 "#;
 
-/// PMI-2, in frames.
+/// Script of a client that speaks PMI-2, in frames.
 const V2: &str = r#"
 ask() {
     printf '%6d%s' "${#1}" "$1" >&3

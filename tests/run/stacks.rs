@@ -11,7 +11,7 @@ use crate::common::{
 };
 use crate::users::{Reachable, USER, as_user};
 
-/// What gdb may take for many ranks, on a busy machine.
+/// Timeout for gdb with many ranks, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 pub(crate) fn has(program: &str) -> bool {

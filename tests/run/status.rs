@@ -228,7 +228,7 @@ fn events_on_stdout(outcome: &Outcome) -> Vec<Value> {
     events(&outcome.out())
 }
 
-/// What a rank wrote to a stream, put together from the events.
+/// Returns the output of a rank on a stream, joined from the events.
 fn written(events: &[Value], rank: u64, stream: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for event in events.iter().filter(|event| event["event"] == "output") {

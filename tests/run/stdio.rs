@@ -1,4 +1,4 @@
-//! What ranks print and read: whole lines, exact bytes, bounded memory, and readers and writers
+//! Output and input of ranks: whole lines, exact bytes, bounded memory, and readers and writers
 //! that misbehave.
 
 mod files;

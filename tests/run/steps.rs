@@ -33,7 +33,7 @@ struct Helper {
     socket: UnixStream,
 }
 
-/// What it has made: a child of this process too.
+/// Step that the helper has forked: a child of this process too.
 struct Step {
     pid: i32,
     pidfd: OwnedFd,
@@ -78,13 +78,13 @@ impl Helper {
         }
     }
 
-    /// What it answers.
+    /// Sends a request to the helper and returns its reply.
     fn asked(&self, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> HelperReply {
         send(&self.socket, body, descriptors).unwrap();
         decode(&receive(&self.socket).unwrap().unwrap().0).unwrap()
     }
 
-    /// Why it does not do it.
+    /// Returns the reason for which the helper refuses a request.
     #[track_caller]
     fn refused(&self, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> String {
         match self.asked(body, descriptors) {
@@ -93,7 +93,7 @@ impl Helper {
         }
     }
 
-    /// Its exit code and what it said, once its socket is closed.
+    /// Returns exit code and output of the step, once its socket is closed.
     fn end(mut self) -> (Option<i32>, String) {
         drop(self.socket);
         let mut text = String::new();
@@ -116,7 +116,7 @@ impl Step {
         words.collect::<Vec<_>>().join(" ")
     }
 
-    /// Its exit code and what it said.
+    /// Returns exit code and output of the launcher.
     fn end(mut self) -> (Option<i32>, String) {
         drop(self.link);
         let mut text = String::new();
@@ -138,7 +138,7 @@ fn step(owner: ProcessOwner) -> HelperRequest {
     }
 }
 
-/// Until it waits for what its agent has to say.
+/// Waits until the step waits for a message of its agent.
 fn settled(step: &Step) {
     eventually("the step waits", || {
         step.field("State").starts_with('S').then_some(())
@@ -155,7 +155,7 @@ fn step_is_child_of_requester_with_its_link_and_output() {
     let session = stat.rsplit(')').next().unwrap();
     let session: i32 = session.split_whitespace().nth(3).unwrap().parse().unwrap();
     assert_eq!(session, step.pid);
-    // Its name tells it from the helper, whose command line it shares.
+    // The process name distinguishes it from the helper, whose command line it shares.
     assert_eq!(step.file("comm"), "wireup-step\n");
     let own = fs::read_to_string(format!("/proc/{}/comm", helper.child.id())).unwrap();
     assert_eq!(own, "wireup\n");
@@ -300,7 +300,7 @@ fn step_reports_its_version_to_agent_of_other_version() {
     assert_eq!(helper.end(), (Some(0), String::new()));
 }
 
-/// What a launcher says whose job is in a file with these bytes.
+/// Returns the output of a launcher whose job is in a file with these bytes.
 fn launched(described: &[u8]) -> String {
     let helper = Helper::start();
     let (mut said, says) = pipe()

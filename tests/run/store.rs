@@ -1,5 +1,5 @@
-//! What ranks publish for each other: MPI's names with every MPI, PMIx's own calls with every
-//! server and client, and both in one job.
+//! Published data of ranks: MPI's names with every MPI, PMIx's own calls with every server and
+//! client, and both in one job.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +40,8 @@ fn stages() -> Vec<(Pmix, Pmix)> {
 /// Runs a mode of `pmix_store` with each of them, on one node and on two.
 fn everywhere(mode: &str, check: impl Fn(&Outcome, u64)) {
     for (server, client) in stages() {
-        // What clients of version 7 want beside "not all of it" earlier servers do not send.
+        // Clients of version 7 need a status in addition to "not all of it" that earlier servers do
+        // not send.
         if mode == "partial" && client.dir.ends_with("pmix7") && !server.dir.ends_with("pmix7") {
             continue;
         }

@@ -45,7 +45,7 @@ fn mpi4py_suite(mpi: Mpi) {
     );
 }
 
-/// Runs a script of the repository, whose exit code 77 says that it cannot run here.
+/// Runs a script of the repository, whose exit code 77 means that it cannot run here.
 #[track_caller]
 fn passes(script: &str, option: &str) {
     let run = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join(script))
@@ -60,7 +60,7 @@ fn passes(script: &str, option: &str) {
     }
 }
 
-/// Those of OpenPMIx's own programs that must succeed, on one node and on two.
+/// OpenPMIx's own programs must succeed, on one node and on two.
 #[test]
 fn openpmixs_examples_succeed() {
     passes("tests/openpmix-examples", "--required");

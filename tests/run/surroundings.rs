@@ -1,4 +1,4 @@
-//! What ranks find around them: file mode creation mask and resource limits.
+//! Process attributes of ranks: file mode creation mask and resource limits.
 
 use crate::common::{Run, field, program, skip};
 

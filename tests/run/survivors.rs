@@ -7,8 +7,8 @@ use crate::common::{Mpi, Outcome, Run, field, mpi, mpi4py, number, pmix};
 /// One node, and two.
 const NODES: [&[&str]; 2] = [&[], &["--virtual-nodes", "2"]];
 
-/// PMI-1 by hand. The ranks given as words die where the first word says; the others meet without them, and
-/// print what the server reports about the dead.
+/// Script that speaks PMI-1. The ranks given as words are killed at the point that the first word names;
+/// the others complete a barrier without them, and print the dead ranks that the server reports.
 const PMI: &str = r#"
 say() { echo "$1" >&"$PMI_FD" && read -r line <&"$PMI_FD"; }
 where=$1; shift
@@ -192,7 +192,7 @@ fn loss_requeues_job_only_in_slurm() {
     ] {
         assert!(result.contains(part), "no {part} in {result}");
     }
-    // A stand-in for Slurm's own command, which says what it was asked for.
+    // The script replaces Slurm's own command, and prints its arguments.
     let place = tempfile::tempdir().unwrap();
     let scontrol = place.path().join("scontrol");
     for (code, said) in [

@@ -26,7 +26,7 @@ fn shell() -> Running {
     running
 }
 
-/// What is typed is not shown, so that only what programs say is seen.
+/// Turns the echo off, so that only the output of programs is seen.
 fn without_echo(running: &Running) {
     let mut modes = tcgetattr(running.terminal()).unwrap();
     modes.local_modes.remove(LocalModes::ECHO);
@@ -193,7 +193,7 @@ fn stopped_job_can_continue_in_background() {
 #[test]
 fn background_job_stops_only_when_rank_reads_terminal() {
     let mut shell = shell();
-    // Rank 0 may read the terminal, and does so only when told to.
+    // Rank 0 may read the terminal, and does so only on request.
     let script = "echo ready; while [ ! -e go ]; do sleep 0.05; done; read x; echo \"got $x\"";
     shell.type_text(&format!(
         "{WIREUP} run --oversubscribe -n 2 sh -c '{script}' &\n"
@@ -210,7 +210,7 @@ fn background_job_stops_only_when_rank_reads_terminal() {
     eventually("it is stopped", || {
         process(wireup.pid).filter(|p| stopped(p.state))
     });
-    // The kernel shows the stop before it has told the shell.
+    // The kernel shows the stop before it has notified the shell.
     let mut asked = 0;
     eventually("the shell knows", || {
         shell.type_text("jobs -l\n");
@@ -267,7 +267,7 @@ fn in_the_background_a_job_that_reads_nothing_runs_to_its_end() {
     leave(shell, 2);
 }
 
-/// What is left to see on a terminal after everything was written to it.
+/// Returns the lines visible on a terminal after all output was written to it.
 fn screen(written: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(written).into_owned();
     let after_erasing = |line: &str| {
@@ -390,7 +390,7 @@ fn terminal_shows_rank_that_does_not_end() {
 
 #[test]
 fn programs_that_have_nothing_to_do_with_mpi_are_not_waited_for() {
-    // Longer than anybody would be waited for in silence.
+    // The time is longer than any wait without a progress line.
     let outcome = Run::ranks(2, ["sleep", "4.5"]).terminal().run().expect(0);
     assert_eq!(outcome.out(), "");
 }

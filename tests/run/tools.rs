@@ -90,7 +90,7 @@ impl Job {
         self.files().into_iter().find(|file| is_for_any(file))
     }
 
-    /// The same as text.
+    /// Returns the name of the file as text.
     fn file(&self) -> String {
         let file = self.found().expect("one for every tool");
         file.to_str().unwrap().to_owned()
@@ -252,7 +252,7 @@ fn tools_come_together_come_again_and_may_die() {
         for tool in &tools {
             tool.wait_for(Output::Stdout, "pmix_tool attached");
         }
-        // One is killed, one ends without a word, one attaches twice; the others hear nothing of it.
+        // One is killed, one exits without detaching, one attaches twice; the others do not notice.
         let killed = tools.remove(0);
         killed.signal(Signal::KILL);
         killed.finish().expect(137);
@@ -274,7 +274,8 @@ fn tool_keeps_its_name_and_never_gets_name_of_rank_or_server() {
         let own = job.tool("given", "my-debugger", &[]).run().expect(0);
         assert_eq!(names(&own).0, "my-debugger");
         for forged in [job.nspace(), format!("{}-host", job.nspace())] {
-            // libpmix 5 refuses it. With 4.2 the tool is not told which name the server has for it.
+            // libpmix 5 refuses it. With 4.2 the tool does not get the name that the server gives
+            // it.
             let outcome = job.tool("given", &forged, &[]).run();
             let refused = outcome.out().contains("refused");
             outcome.expect(if refused { 3 } else { 0 });
@@ -300,7 +301,7 @@ fn garbage_and_silence_at_the_tool_port_are_shut_out() {
             // The other side may have closed it before all was sent.
             let _ = connect().write_all(&garbage);
         }
-        // These stay, and say nothing or half of what they should.
+        // These stay, and send nothing or half of a message.
         let silent = connect();
         let mut half = connect();
         half.write_all(&header(300)[..10]).unwrap();

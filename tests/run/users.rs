@@ -10,10 +10,10 @@ use crate::virtual_nodes::{
     able, expect_loopback_to_do, expect_nodes, expect_shared_by_two, without_network,
 };
 
-/// Of no account: a process needs none to have a number.
+/// User id without an account: a process needs none.
 pub(crate) const USER: &str = "54321";
 
-/// `wireup` with all its parts, and one MPI's programs, where everybody can read them: a
+/// `wireup` with all its parts, and one MPI's programs, in a place that all users can read: a
 /// repository may be in a user's home.
 pub(crate) struct Reachable {
     dir: tempfile::TempDir,
@@ -74,8 +74,8 @@ fn copy(from: &Path, to: &Path) {
     fs::set_permissions(to, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// What makes a command the user's. `None`, and the test is ignored, unless the tests run as root: all other
-/// tests are an ordinary user's then.
+/// Returns the words that run a command as the user. `None`, and the test is ignored, unless the tests run
+/// as root: otherwise all other tests run as an ordinary user anyway.
 #[track_caller]
 pub(crate) fn as_user() -> Option<Vec<&'static str>> {
     if !rustix::process::getuid().is_root() {
@@ -92,7 +92,8 @@ pub(crate) fn as_user() -> Option<Vec<&'static str>> {
     ])
 }
 
-/// The same in a user namespace that permits no further one, and without any privilege in it.
+/// Returns the words that run a command as the user in a user namespace that permits no further
+/// one, and without any privilege in it.
 #[track_caller]
 fn as_user_without_namespaces() -> Option<Vec<&'static str>> {
     let script = "echo 0 > /proc/sys/user/max_user_namespaces && \

@@ -57,7 +57,7 @@ pub(crate) fn expect_nodes(nodes: u32, run: impl Fn(&str) -> Run) {
     }
 }
 
-/// The same, and ring, threads, MPI_Abort and an exit code on the last node.
+/// Checks that ranks communicate, and ring, threads, MPI_Abort and an exit code on the last node.
 #[track_caller]
 fn expect_all_programs(nodes: u32, run: impl Fn(&str) -> Run) {
     expect_nodes(nodes, &run);

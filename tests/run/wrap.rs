@@ -29,7 +29,7 @@ fn every_rank_runs_under_the_command_with_its_own_arguments() {
     assert_eq!(outcome.sorted_lines(), expected);
 }
 
-/// Where a program is, as wireup finds it.
+/// Returns the path of a program, as wireup finds it.
 fn which(name: &str) -> String {
     let path = std::env::var("PATH").unwrap();
     let found = path.split(':').map(|dir| format!("{dir}/{name}"));

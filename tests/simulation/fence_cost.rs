@@ -1,4 +1,4 @@
-//! What a fence costs in messages and bytes, from 16 to 4096 nodes.
+//! Costs of a fence in messages and bytes, from 16 to 4096 nodes.
 //!
 //! `cargo test --release --test simulation fence_cost -- --nocapture` prints the table.
 
@@ -16,7 +16,7 @@ use wireup_core::link;
 use wireup_core::link::routing_tree::TreeShape;
 use wireup_core::node::event::PeerMessage;
 
-/// What one node sent and got.
+/// Messages and bytes that one node sent and received.
 #[derive(Clone, Copy, Default)]
 struct Load {
     messages: usize,

@@ -19,7 +19,7 @@ use wireup_core::supervisor::{RankExit, Supervisor};
 
 const SIGKILL: i32 = 9;
 
-/// What a host tells the launcher.
+/// Report of a host to the launcher.
 #[derive(Clone, Debug)]
 enum Told {
     Judged(GlobalRank, RankEnd),
@@ -35,7 +35,7 @@ impl Told {
     }
 }
 
-/// What happens at a time.
+/// Event of a host at a point in time.
 #[derive(Clone, Debug)]
 enum Happening {
     /// A process begins to exit, if it has not.
@@ -63,7 +63,7 @@ struct Server {
     asked: bool,
 }
 
-/// One host's processes.
+/// Processes of one host.
 struct Machine {
     ranks: BTreeMap<GlobalRank, Life>,
     server: Server,
@@ -117,9 +117,9 @@ struct World {
     failures: Vec<FirstFailure>,
     across: WithheldReports<Told>,
     supervisor: Supervisor,
-    /// What arrived at a host first, as a cause.
+    /// Failure cause that arrived first at a host.
     naive: Option<FailureCause>,
-    /// When each host's last report arrives: they keep their order.
+    /// Arrival of each host's last report: reports keep their order.
     last: Vec<Duration>,
 }
 

@@ -44,7 +44,7 @@ fn shrink(mut plan: Plan, fault: Option<Fault>) -> Plan {
     plan
 }
 
-/// What happens in a plan, and how it ends.
+/// Returns the events of a plan and its end.
 fn trace(plan: &Plan, fault: Option<Fault>) -> String {
     let mut world = World::new(plan.clone(), fault, true);
     let end = world.run();

@@ -27,7 +27,7 @@ struct Life {
     asked: bool,
 }
 
-/// Who asked: ticket numbers point here.
+/// Requester of a rank's data: ticket numbers are indices into the list of these.
 struct Asked {
     node: NodeId,
     proc: Proc,
@@ -207,7 +207,7 @@ impl World {
         self.input(node, input);
     }
 
-    /// Some rank gets on with its life: it publishes, or the host answers for it, or it dies.
+    /// Advances one rank: it publishes, the host replies for it, or it is killed.
     fn live(&mut self, may_die: bool) {
         let procs: Vec<Proc> = self.ranks.keys().cloned().collect();
         if procs.is_empty() {

@@ -1,5 +1,5 @@
-//! What a launch of very many nodes takes, on a network with these costs: the launcher, routers, cores and fences of a
-//! launch, each message with the time that it takes at both ends and on its way.
+//! Duration of a launch of very many nodes, on a network with these costs: the launcher, routers, cores and fences of
+//! a launch, each message with its time at both ends and on its way.
 //!
 //! `scripts/scale` prints the tables of docs/scale.md. Each node asks its step once for what its ranks do together, as
 //! its PMIx server would.
@@ -15,7 +15,7 @@ use wireup_core::link::routing_tree::TreeShape;
 
 const RANKS: u32 = 64;
 
-/// What is measured of a launch.
+/// Measurements of a launch.
 #[derive(Clone, Debug, Default)]
 struct Measured {
     /// From the start until the last rank has been started.

@@ -44,7 +44,7 @@ fn steps_reach_each_other_and_the_launcher_wherever_it_is() {
         let mut launcher = Launcher::open(&cluster.agents[entry], cluster.spread(7, 2));
         let pids = launcher.begun(7);
         launcher.reaches(&[(0, 6), (6, 0), (5, 3), (3, 4), (1, 1), (4, 1)], 7);
-        // To everybody but itself.
+        // The frame goes to every node but the sender.
         launcher.tell(4, "send every one");
         let mut heard: Vec<_> = (0..6).map(|_| launcher.said()).collect();
         heard.sort();
@@ -91,7 +91,7 @@ fn much_data_goes_down_and_up_the_tree_complete() {
             "{text}"
         );
     }
-    // From a leaf over two agents to another node, which tells the launcher.
+    // The frames go from a leaf over two agents to another node, which reports to the launcher.
     launcher.tell(3, "flood 2 400");
     for _ in 0..400 {
         assert_eq!(launcher.said(), (2, "got 3 262144 bytes".into()));
@@ -128,7 +128,7 @@ fn bursts_of_short_messages_arrive_complete_and_in_order() {
     );
 }
 
-/// What a process and its children have used.
+/// Returns the processor time of a process and its children.
 fn processor_time(pid: u32) -> Duration {
     let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
     let children = read(format!("/proc/{pid}/task/{pid}/children"));

@@ -1,4 +1,4 @@
-//! What is refused, with one line for the client and one in the log.
+//! Refusals of an agent, each with one line for the client and one in the log.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
@@ -77,7 +77,7 @@ impl Joined {
         Ok(message.expect("the stream goes on").message.unwrap())
     }
 
-    /// What a step says to the launcher.
+    /// Returns the next message of a step to the launcher.
     async fn said(&mut self) -> String {
         loop {
             match self.next().await.unwrap() {
@@ -103,7 +103,7 @@ impl Joined {
 
 const LAUNCHER: u32 = u32::MAX;
 
-/// What makes the agent of a node take part in a launch.
+/// Returns the message by which an agent takes part in a launch.
 fn hello(launch: &str, spread: LaunchTree, node: u32, uid: u32) -> v1::Hello {
     let account = Budgets::default().account(uid);
     let scheduled = String::new();
@@ -417,7 +417,7 @@ fn invalid_request_of_launcher_gets_one_line() {
     launcher.raw(&bytes).unwrap();
     assert!(launcher.refused().contains("its request cannot be read"));
 
-    // What another version says behind its version cannot be read.
+    // The rest of a message of another version cannot be parsed.
     let mut launcher = Launcher::connect(agent);
     launcher.ask(&(0, VERSION + 7, "what that version says"));
     let reason = launcher.refused();

@@ -42,7 +42,7 @@ fn connect_as(uid: u32, agent: &Agent) -> Launcher {
     Launcher::over(connecting.join().unwrap())
 }
 
-/// As whom a process runs: real, effective, saved.
+/// Returns the users of a process: real, effective, saved.
 fn user_of(pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status

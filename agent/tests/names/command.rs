@@ -26,7 +26,7 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Ends with this.
+/// Child process that watches names, and its output.
 struct Watch(Child, BufReader<ChildStdout>);
 
 impl Watch {

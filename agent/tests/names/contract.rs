@@ -1,4 +1,4 @@
-//! What holds in every store.
+//! Contract that every store fulfils.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -440,7 +440,7 @@ pub(crate) fn unreachable_store_refuses_with_reason_until_it_returns(place: &Pla
     is_found(second.ask(0, look("before")), "before");
 }
 
-/// As `src/nameserv/file/file_nameserv.c` of MPICH writes and reads them.
+/// Checks names against those that `src/nameserv/file/file_nameserv.c` of MPICH writes and reads.
 pub(crate) fn files_are_those_of_mpich_both_ways(place: &Place) {
     let mut launch = place.launch("one");
     assert_eq!(launch.ask(0, publish("a name")), NameReply::Done);

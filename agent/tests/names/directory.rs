@@ -1,4 +1,4 @@
-//! What holds in a directory alone: TLS, passwords, and the entries that others see.
+//! Behaviour of a directory alone: TLS, passwords, and the entries that others see.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -94,7 +94,7 @@ fn tls_and_a_password_are_used_and_those_of_others_are_refused() {
     }
 }
 
-/// What a search in the directory prints, as this user.
+/// Returns the output of a search in the directory as this user.
 fn entries(place: &Place, user: Option<u32>, filter: &str) -> String {
     use std::os::unix::process::CommandExt as _;
     let (url, _) = place.backend().rsplit_once('/').unwrap();

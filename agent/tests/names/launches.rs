@@ -51,7 +51,8 @@ fn names_of_a_launcher_that_is_killed_are_withdrawn() {
     eventually("the name is withdrawn", || (!is_there()).then_some(()));
 }
 
-/// What makes the fabrics of MPICH and Intel MPI reach another launch; nothing to others.
+/// Variables with which the fabrics of MPICH and Intel MPI reach another launch; other MPIs ignore
+/// them.
 const FABRIC: [(&str, &str); 3] = [
     ("MPIR_CVAR_CH4_NETMOD", "ofi"),
     ("FI_PROVIDER", "tcp"),

@@ -1,4 +1,4 @@
-//! What gRPC's own tools find: health and descriptions, with Python's clients.
+//! Health and reflection services as gRPC's own tools see them, with Python's clients.
 
 use std::process::Command;
 

@@ -149,7 +149,7 @@ async fn unstarted_wide_launches_stay_within_memory_of_user() {
     assert!(watch(&mut root, "x").await.1.success);
 }
 
-/// What a call that steers is refused with.
+/// Returns the refusals of the calls that control a launch.
 async fn steering(client: &mut Client, id: &str) -> Vec<Option<tonic::Status>> {
     let launch_id = id.to_owned();
     let kvs = v1::PmiFenceRequest {
@@ -216,7 +216,7 @@ async fn scheduler_cannot_write_to_shell_of_other_caller() {
             assert!(refused.message().contains("may only look"), "{refused}");
         }
     }
-    // Nothing was done to them: each still does what its own user says.
+    // The launches are unaffected: each still does what its own user orders.
     for (client, id) in [(&root, "roots"), (&root, "lent"), (&user, "users")] {
         let mut client = client.clone();
         let printed = output(&mut client, id, &["echo mine\n"]).await;

@@ -35,7 +35,7 @@ fn start(arguments: &[&str]) -> Owned {
     Owned(command.spawn().unwrap())
 }
 
-/// Its exit code and what it said, once it has ended.
+/// Returns exit code and output of the process after its end.
 fn end(mut process: Owned) -> (Option<i32>, String) {
     let status = eventually("its end", || process.0.try_wait().unwrap());
     let mut said = String::new();
@@ -47,7 +47,7 @@ fn end(mut process: Owned) -> (Option<i32>, String) {
 struct Job {
     server: Owned,
     agents: Vec<Owned>,
-    /// What each client's processes find in their environment.
+    /// Environment variables of the processes of each client.
     variables: Vec<BTreeMap<String, String>>,
     sizes: Vec<usize>,
 }

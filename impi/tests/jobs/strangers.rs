@@ -9,7 +9,7 @@ use wireup_impi_io::agent::{Events, JoinedMember, ListeningHost, PublishedHost};
 
 use super::{Job, everything, settings, start};
 
-/// One of them says little, one says garbage, the others nothing.
+/// Opens connections to the address: one sends a few bytes, one garbage, the others nothing.
 fn strangers(count: usize, address: SocketAddr) -> Vec<TcpStream> {
     let open = || TcpStream::connect(address).unwrap();
     let mut strangers: Vec<TcpStream> = (0..count).map(|_| open()).collect();

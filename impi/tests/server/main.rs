@@ -52,7 +52,7 @@ impl Server {
         stream
     }
 
-    /// Waits for its end; what it said.
+    /// Waits for the end of the server and returns its output.
     fn end(mut self) -> (ExitStatus, String) {
         let until = Instant::now() + Duration::from_secs(20);
         let status = loop {

@@ -1,4 +1,4 @@
-//! What happens when something is wrong: one clear line, and an end.
+//! Failures of the sidecar: one clear line, and an end.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

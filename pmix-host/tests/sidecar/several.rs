@@ -155,7 +155,7 @@ fn job_that_cannot_be_registered_does_no_harm() {
             }
             other => panic!("{other:?}"),
         }
-        // libpmix cannot be told the same name again, whatever became of it.
+        // libpmix does not accept the same name again, whatever became of it.
         let id = cluster.nodes[0].send(&request);
         match cluster.nodes[0].reply(id) {
             ControlReply::RegisterJob(Err(refusal)) => {

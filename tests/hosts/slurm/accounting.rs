@@ -1,9 +1,9 @@
-//! What Slurm's accounting has of a launch.
+//! Slurm's accounting of a launch.
 
 use crate::common::eventually;
 use crate::slurm_cluster::{Slurm, With};
 
-/// What accounting has of the job of that name and of its steps, by the first field.
+/// Returns the records of accounting for the job of that name and its steps, by the first field.
 fn records(slurm: &Slurm, name: &str, fields: &str) -> Vec<Vec<String>> {
     let shown = slurm.ask(&[
         "sacct",

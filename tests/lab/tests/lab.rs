@@ -18,7 +18,7 @@ fn main() -> std::process::ExitCode {
     wireup_test_support::main()
 }
 
-/// How long silence has to last to be taken for silence. All here answer in less than a
+/// Time without input after which a peer counts as silent. All here reply in less than a
 /// millisecond.
 const SILENCE: Duration = Duration::from_millis(150);
 
@@ -38,7 +38,7 @@ fn lab(count: usize) -> Option<Lab> {
     able().then(|| Lab::new(count).unwrap())
 }
 
-/// What a shell on the host prints.
+/// Returns the output of a shell on the host.
 #[track_caller]
 fn shell(host: &Host, script: &str) -> String {
     let output = host.command("sh").args(["-c", script]).output().unwrap();
@@ -88,7 +88,7 @@ fn asleep(host: &Host) -> Process {
     })
 }
 
-/// The same, started.
+/// Starts a command that sleeps on the host, and finds its process.
 #[track_caller]
 fn sleeper(host: &Host) -> (std::process::Child, Process) {
     let child = host.command("sleep").arg("1000").spawn().unwrap();

@@ -62,7 +62,7 @@ const SHOW: [&str; 3] = [
     "env | grep -E '^(CUDA|ROCR|HIP|ZE)_' | sort | sed \"s/^/$WIREUP_RANK /\"",
 ];
 
-/// What two ranks with a GPU each print, where there are two of this type.
+/// Returns the output of two ranks with a GPU each, on a machine with two of this type.
 fn shown(ids: &str, options: &[&str], set: &[(&str, &str)]) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
     let own = ["--oversubscribe", "--gpus-per-rank", "1"];

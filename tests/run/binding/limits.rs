@@ -1,4 +1,5 @@
-//! What a host does not allow: CPUs outside the control group, and GPUs whose device files this user cannot open.
+//! Resources that a host does not allow: CPUs outside the cgroup, and GPUs whose device files this user cannot
+//! open.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What ranks are told of where they are bound, compared with what other launchers tell them.
+//! Locality information in the ranks, compared with that of other launchers.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::parts;
 use crate::common::topology::{AMD, with_gpus};
 use crate::common::{Mpi, Output, Pmix, Run, field, mpi, pmix, program};
 
-/// What two ranks of a job say, without what names the job.
+/// Returns the output of two ranks of a job, without the job's name.
 fn lines(output: &str) -> Vec<String> {
     let mut lines: Vec<String> = output
         .lines()

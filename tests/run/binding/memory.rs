@@ -1,4 +1,4 @@
-//! Where the memory of ranks comes from: what `numactl` finds in them, and plans for hosts with several NUMA nodes.
+//! Placement of the memory of ranks: `numactl` in the ranks, and plans for hosts with several NUMA nodes.
 
 use super::machine;
 use crate::common::Run;

@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Output, Process, Run, Running, eventually, program};
 
-/// How long the guard may take: the ranks' grace and a margin for a loaded machine.
+/// Timeout for the guard: the grace time of the ranks and a margin for a loaded machine.
 const CLEAN_WITHIN: Duration = Duration::from_secs(60);
 
 fn guard_of(running: &Running) -> Process {

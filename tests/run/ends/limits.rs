@@ -96,7 +96,8 @@ fn pmix_job_at_process_limit_is_one_line_with_needed_limit() {
     let Some(mpi) = mpi("openmpi4") else {
         return;
     };
-    // Above, some rank or server may get one thread less than it needs, and says so in its own way.
+    // With higher limits some rank or server may get one thread less than it needs, and reports it
+    // in its own way.
     for limit in [1, 2, 3, 5, 6] {
         let outcome = as_somebody(mpi.run(2, &[], "hello", &[]), limit).run();
         let err = outcome.expect(125).err();

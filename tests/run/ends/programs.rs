@@ -11,7 +11,8 @@ fn file(path: &Path, contents: impl AsRef<[u8]>, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Runs `program` beside a good one that says if it was started, and checks the one line.
+/// Runs `program` together with a valid one that prints a line when started, and checks the one
+/// line.
 #[track_caller]
 fn refused(run: Run, code: i32, words: &[&str]) {
     let outcome = run.run().expect(code);

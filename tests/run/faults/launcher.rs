@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use super::{Job, Stage};
 use crate::common::{Output, Run, eventually};
 
-/// How long the guard may take: half a second of grace, and a busy machine.
+/// Timeout for the guard: half a second of grace time, and a busy machine.
 const GUARD: Duration = Duration::from_secs(60);
 
 #[test]

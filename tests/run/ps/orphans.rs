@@ -68,7 +68,7 @@ fn orphaned_ranks_are_listed_and_ended_with_their_resources() {
     running.finish().expect(137);
 }
 
-/// What a look at another time shows differently.
+/// Copies the values that change over time from another output.
 trait SameUse {
     fn with_same_use(self, of: &serde_json::Value) -> Self;
 }
@@ -144,7 +144,7 @@ fn guard_killed_during_cleanup_is_replaced_by_waiting_kill() {
         .into_iter()
         .find(|process| process.name == "wireup-guard");
     let guard = Pid::from_raw(guard.unwrap().pid).unwrap();
-    // It does not hear at once what it is to clean up; beside the socket it holds both ranks, and no sidecar.
+    // The guard does not get its resources at once; besides the socket it holds both ranks, and no sidecar.
     eventually("the guard knows the ranks", || {
         let held = std::fs::read_dir(format!("/proc/{guard}/fd")).unwrap();
         (held.count() == 3).then_some(())

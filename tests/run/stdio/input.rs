@@ -24,7 +24,7 @@ fn sum(bytes: &[u8]) -> String {
     format!("{sum:016x}")
 }
 
-/// What each of `size` ranks says about its input when those in `readers` get `bytes`.
+/// Returns the lines of `size` ranks about their input when those in `readers` get `bytes`.
 fn expected(size: usize, readers: &[usize], bytes: &[u8]) -> Vec<String> {
     let line = |rank: usize| {
         let read = if readers.contains(&rank) { bytes } else { &[] };

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use crate::common::{Output, Run, Running, eventually};
 
-/// Where both go.
+/// Destination of both streams.
 #[derive(Clone, Copy, Debug)]
 enum Shared {
     Pipe,
     File,
-    /// The same file, opened twice.
+    /// One file, opened twice.
     FileTwice,
     Terminal,
 }
@@ -38,7 +38,7 @@ impl Shared {
         matches!(self, Self::File | Self::FileTwice)
     }
 
-    /// What the run has written.
+    /// Returns the output of the run.
     fn written(self, dir: &Path, captured: Vec<u8>) -> String {
         let bytes = match self.in_file() {
             true => std::fs::read(dir.join("both")).unwrap_or_default(),
@@ -68,7 +68,7 @@ impl Shared {
         }
     }
 
-    /// What a run has written when it has ended; it reads a line after each of `texts`.
+    /// Returns the output of a run after its end; the run reads a line after each of `texts`.
     #[track_caller]
     fn run(self, run: Run, texts: &[&str], code: i32) -> String {
         let mut running = self.start(run);

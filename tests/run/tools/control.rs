@@ -4,7 +4,8 @@ use super::spawns::Debugger;
 use super::{Job, NODES, versions};
 use crate::common::{Output, Run, eventually};
 
-/// What ranks do: they say that they are there and which signals they get, and end by SIGTERM alone.
+/// Script of ranks: they print that they are ready and which signals they get, and end by SIGTERM
+/// alone.
 const HEARS: &str = "trap 'echo usr1 $PMIX_RANK' USR1; trap 'echo term $PMIX_RANK; exit 0' TERM; \
                      echo ready; while :; do sleep 0.05; done";
 

@@ -1,4 +1,4 @@
-//! Daemons of debuggers beside the processes that they debug.
+//! Daemons of debuggers on the nodes of the processes that they debug.
 
 use super::spawns::Debugger;
 use super::{Job, NODES, versions};
@@ -60,7 +60,7 @@ fn daemons_run_at_target_without_slots_and_get_end_event() {
                 assert_eq!(on(0), daemons / hosts, "{lines:?}");
                 own.kill();
             }
-            // Those of another job hear of its end, and leave.
+            // Daemons of another job get the event of its end, and exit.
             let child = spawn(&mut tool, "pmix.dbg.dpnd=#1", 0, &target);
             lines(&tool, &child, 1);
             tool.order(&format!("end {target} 0"));

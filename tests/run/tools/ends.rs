@@ -1,4 +1,4 @@
-//! How jobs ended, for tools that want to know.
+//! End of jobs, as reported to tools.
 
 use rustix::process::Signal;
 
@@ -6,7 +6,7 @@ use super::spawns::Debugger;
 use super::{Job, NODES, versions};
 use crate::common::{Run, field, number};
 
-/// `PMIX_ERR_JOB_ABORTED_BY_SIG`, `PMIX_ERR_JOB_NON_ZERO_TERM`.
+/// Values of `PMIX_ERR_JOB_ABORTED_BY_SIG` and `PMIX_ERR_JOB_NON_ZERO_TERM` as printed.
 const BY_SIGNAL: &str = "-184";
 const NON_ZERO: &str = "-187";
 

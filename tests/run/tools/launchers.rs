@@ -11,7 +11,7 @@ fn start(library: &Pmix, directives: &str, run: Run) -> Debugger {
     Debugger::from(directed(library, directives, run))
 }
 
-/// The same, not started yet.
+/// Adds to a run the variables of a tool with these directives, without starting it.
 fn directed(library: &Pmix, directives: &str, run: Run) -> Run {
     let tool = library.dir.join("pmix_debugger");
     let words = [tool.to_str().unwrap(), "launch"].into_iter();

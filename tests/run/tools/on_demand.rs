@@ -11,15 +11,15 @@ use super::{Job, NODES, versions};
 use crate::common::{Output, Run, eventually, field, mpi, number};
 use crate::metrics::{free_port, scraped, value};
 
-/// How long a guard may take to end and remove what is left.
+/// Timeout for a guard that ends processes and removes files.
 const GUARD: Duration = Duration::from_secs(60);
 
-/// Some libpmix need another loader than the system's.
+/// Whether a process is a sidecar. Some libpmix need another loader than the system's.
 fn is_sidecar(name: &str) -> bool {
     name.starts_with("wireup-pmix-hos") || name.starts_with("ld-linux")
 }
 
-/// How many sidecars a launch has.
+/// Returns the number of sidecars of a launch.
 fn sidecars(job: &Job) -> usize {
     pids_of_sidecars(job).len()
 }

@@ -38,7 +38,7 @@ fn ask(job: &Job, tool: &Path, words: &[&str]) -> Run {
     run.more(words).beside(&job.place)
 }
 
-/// What it said on both streams.
+/// Returns the output on both streams.
 fn told(outcome: &Outcome) -> String {
     [outcome.out(), outcome.err()].concat()
 }

@@ -11,7 +11,7 @@ fn stopping(library: &Pmix, options: &[&str]) -> Job {
     Job::from(library.clone(), run)
 }
 
-/// The ranks that have said this.
+/// Returns the ranks that have printed this.
 fn said(printed: &str, what: &str) -> Vec<u32> {
     let said = (0..8).filter(|rank| printed.contains(&format!("pmix_stop rank={rank} {what}\n")));
     said.collect()
