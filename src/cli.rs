@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_shows_examples_that_start_with_its_own_name() {
+    fn every_command_has_examples_with_its_name() {
         fn check(command: &Command) {
             let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
             let help = command

@@ -133,7 +133,7 @@ fn objection(package: &Package, rules: &Rules) -> Option<String> {
 }
 
 #[test]
-fn every_crate_has_a_licence_and_a_source_that_are_allowed() {
+fn every_crate_has_allowed_licence_and_source() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let rules = std::fs::read_to_string(root.join("deny.toml")).unwrap();
     let rules = Rules::parse(&rules);
@@ -231,7 +231,7 @@ fn figure_above_its_limit_is_refused() {
 }
 
 #[test]
-fn script_help_is_its_comment() {
+fn script_help_equals_its_comment() {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
     for (script, beginning) in [
         ("demo", "From a fresh clone to real MPI programs"),

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_hosts_and_addresses_in_one_spelling() {
+    fn names_of_hosts_and_addresses_have_one_spelling() {
         for name in [
             "",
             ".",

@@ -81,7 +81,7 @@ fn texts(output: &Output) -> (String, String) {
 }
 
 #[test]
-fn clients_with_the_token_join_over_tls() {
+fn clients_with_token_join_over_tls() {
     let files = Files::new();
     let (server, address) = server(&files, "2");
     let authorities = files.path("ca.pem");

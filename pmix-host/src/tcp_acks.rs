@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn files_and_failures_are_those_of_read() {
+    fn files_and_failures_equal_those_of_read() {
         let mut bytes = [0; 1];
         // SAFETY: there is room for a byte.
         let got = unsafe { read(-1, bytes.as_mut_ptr().cast(), 1) };

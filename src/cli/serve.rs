@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_of_both_commands_may_stand_in_any_order() {
+    fn options_of_both_commands_may_be_mixed() {
         for (line, expected) in [
             (
                 "--hosts a,b -n 2 --env-dir d --ppn 1",

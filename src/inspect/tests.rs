@@ -259,7 +259,7 @@ fn scripts_and_texts_may_start_anything() {
 }
 
 #[test]
-fn names_match_with_any_version_but_not_as_a_part_of_a_number() {
+fn names_match_with_any_version_but_no_partial_number() {
     let name = |text: &str, list: &[&str]| matches(text.as_ref(), list);
     assert!(name("libmpi.so.40.30.4", OPEN_MPI));
     assert!(!name("libmpi.so.401", OPEN_MPI));
@@ -345,7 +345,7 @@ fn programs_are_seen_behind_wrappers_and_wrappers_of_wrappers() {
 }
 
 #[test]
-fn libraries_are_looked_for_where_the_wrapped_program_will_look() {
+fn libraries_are_searched_as_by_wrapped_program() {
     let tree = programs();
     Sample::default().write(tree.path("other/libmpi.so.40"));
     Sample {
@@ -431,7 +431,7 @@ fn wrapper_may_be_script_and_interpreter_mpi_program() {
 }
 
 #[test]
-fn commands_that_never_end_are_given_up() {
+fn endless_commands_are_given_up() {
     let tree = programs();
     let mut words = vec!["env"; 40];
     words.push("ompi");

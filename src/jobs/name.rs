@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn short_names_are_as_long_as_they_must_be_and_mean_their_job() {
+    fn short_names_are_minimal_and_unique() {
         let jobs = [
             job("wireup-0000000000000001", 100),
             job("wireup-0000001000000001", 200),

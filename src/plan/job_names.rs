@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_jobs_of_a_launch_are_one_to_open_mpi() {
+    fn jobs_of_launch_are_distinct_for_open_mpi() {
         let names = JobNames::default();
         for jobs in 1..=20_000 {
             names.fresh().unwrap();

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_of_the_system_are_those_of_the_host() {
+    fn system_libraries_come_from_host() {
         let place = tempfile::tempdir().unwrap();
         let store = ContentStore::open(place.path().join("store")).unwrap();
         let file = place.path().join("file");

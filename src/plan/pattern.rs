@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_of_several_jobs_name_the_job_once() {
+    fn patterns_of_several_jobs_name_job_once() {
         let of = |text: &str| with_job(text.into());
         assert_eq!(of("out/%j/%r"), "out/%j/%r");
         assert_eq!(of("out.%r"), "out.%r.%j");

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_nothing_is_opened_that_one_of_them_leaves_out() {
+    fn transport_excluded_by_one_mpi_is_opened_by_none() {
         let of = |files: [&str; 2]| {
             let files = files.map(|file| parameters(file).collect());
             let chosen = choose(&files, &[]);

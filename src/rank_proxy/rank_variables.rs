@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn without_pmix_no_variable_of_it_is_passed_on() {
+    fn pmix_variables_are_omitted_without_pmix() {
         let served = RankEndpoint {
             rank: Rank(0),
             pmi: None,

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_quoted_when_a_shell_would_change_them() {
+    fn words_changed_by_shell_are_quoted() {
         for (word, wanted) in [
             (&b"a.out"[..], "a.out"),
             (b"./a-b_c=1", "./a-b_c=1"),

@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_terminal_and_unasked_nothing_is_ever_due() {
+    fn no_progress_is_due_without_terminal_or_request() {
         let mut progress = ProgressLine::new(false, false, PATIENCE);
         progress.expect(SECOND, PATIENCE);
         assert_eq!(progress.next_deadline(), None);

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_sign_of_trouble_nothing_is_certain() {
+    fn nothing_is_certain_without_evidence() {
         for seen in [
             openmpi(),
             mpich(),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn each_sign_has_its_own_remedy() {
+    fn each_evidence_has_own_remedy() {
         let pmi_only = &asked(InterfaceChoice::Pmi1);
         let pmix_only = &asked(InterfaceChoice::Pmix);
         let not_recognised = &InterfaceOffer {

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_stacks_are_shown_once_and_the_odd_one_first() {
+    fn equal_stacks_are_shown_once_and_divergent_first() {
         let lines = shown(&[
             (0, 0, "main work recv poll"),
             (0, 1, "main work recv poll"),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rank_of_a_large_job_is_in_every_level_once() {
+    fn every_rank_of_large_job_is_in_every_level_once() {
         let text = |rank: u32| match rank {
             17 => "main other".to_owned(),
             rank => format!("main recv f{}", rank % 2),

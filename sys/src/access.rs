@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_that_others_can_write_are_refused() {
+    fn settings_writable_by_others_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         std::fs::write(&file, "x").unwrap();

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_come_whole_and_in_order_each_with_its_descriptors() {
+    fn messages_are_whole_and_ordered_with_their_descriptors() {
         let (one, other) = UnixStream::pair().unwrap();
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let long = vec![7; BODY_MAX as usize];

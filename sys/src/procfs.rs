@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_seen_as_it_is() {
+    fn own_process_is_described_correctly() {
         let pid = std::process::id() as i32;
         let process = processes().into_iter().find(|p| p.pid == pid).unwrap();
         assert_eq!(process.started, super::process(pid).unwrap().started);

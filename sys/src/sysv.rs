@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn only_unused_segments_of_these_processes_are_removed() {
+    fn only_unused_segments_of_given_processes_are_removed() {
         let user = rustix::process::getuid().as_raw();
         let own = i32::try_from(std::process::id()).unwrap();
         let since = SystemTime::now() - Duration::from_secs(5);

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_read_as_the_kernel_writes_them() {
+    fn lines_are_parsed_as_written_by_kernel() {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
             0: 0100007F:8A3C 0100007F:D431 01 00000000:00000000 00:00000000 00000000  1000        0 21337 1 0 20 4 30 10 -1\n   \
             1: 0100007F:D431 0100007F:8A3C 06 00000000:00000000 03:000005F8 00000000     0        0 0 3 0\n";

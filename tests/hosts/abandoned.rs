@@ -214,7 +214,7 @@ fn leftovers_of_helper_outliving_next_agent_start_are_killed() {
 }
 
 #[test]
-fn steps_live_in_group_that_was_killed_before() {
+fn steps_run_in_group_that_was_killed_before() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

@@ -41,7 +41,7 @@ fn agent_replaces_killed_agent_but_not_running_one() {
 }
 
 #[test]
-fn strangers_are_refused_and_the_agent_lives() {
+fn strangers_are_refused_and_agent_survives() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -66,7 +66,7 @@ fn strangers_are_refused_and_the_agent_lives() {
 }
 
 #[test]
-fn ps_shows_how_nodes_are_and_why_one_cannot_be_asked() {
+fn ps_shows_status_of_nodes_and_reason_for_missing_ones() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -121,7 +121,7 @@ fn stopping_agent_finishes_its_launch_and_refuses_others() {
 }
 
 #[test]
-fn steps_come_from_a_helper_that_may_be_lost() {
+fn steps_come_from_replaceable_helper() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -200,7 +200,7 @@ fn agents_reach_each_other_over_ipv6_and_by_address() {
 }
 
 #[test]
-fn agents_with_only_lo_serve_a_launch_over_both_families() {
+fn agents_with_only_loopback_serve_launch_over_both_families() {
     let (Some(cluster), Some(pmi)) = (Cluster::new(2), program("pmi_wireup")) else {
         return;
     };

@@ -76,7 +76,7 @@ fn each_host_binds_its_own_ranks() {
 }
 
 #[test]
-fn hosts_that_cannot_bind_so_are_named_once() {
+fn hosts_that_cannot_bind_are_named_once() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

@@ -168,7 +168,7 @@ impl Seen {
 }
 
 #[test]
-fn users_who_compete_do_not_disturb_each_other() {
+fn competing_users_do_not_disturb_each_other() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };

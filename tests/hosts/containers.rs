@@ -74,7 +74,7 @@ fn with_env(mpi: &Mpi, run: Run) -> Run {
 }
 
 #[test]
-fn programs_of_an_image_find_pmi_and_pmix_on_every_host() {
+fn programs_of_image_find_pmi_and_pmix_on_every_host() {
     for name in ["mpich4", "mpich5", "openmpi4", "openmpi5", "impi"] {
         let (Some(cluster), Some(mpi)) = (Cluster::new(2), mpi(name)) else {
             continue;
@@ -125,7 +125,7 @@ fn program_of_image_spawns_another_from_same_image() {
 }
 
 #[test]
-fn spawned_ranks_see_the_image_that_infos_name() {
+fn spawned_ranks_run_in_image_of_info_key() {
     let (Some(cluster), Some(client)) = (Cluster::new(2), pmix("pmix5")) else {
         return;
     };

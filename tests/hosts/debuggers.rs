@@ -190,7 +190,7 @@ fn core_dump_of_remote_rank_is_reported_with_location() {
 }
 
 #[test]
-fn ranks_on_other_hosts_get_panes_with_debuggers_that_work() {
+fn ranks_on_other_hosts_get_panes_with_working_debuggers() {
     let (Some(cluster), Some(hang)) = (Cluster::new(2), program("hang")) else {
         return;
     };

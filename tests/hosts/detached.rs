@@ -89,7 +89,7 @@ fn detached_job_ends_by_signal_or_with_its_launcher() {
 }
 
 #[test]
-fn detached_launch_that_does_not_start_has_no_name() {
+fn failed_detached_launch_has_no_name() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

@@ -331,7 +331,7 @@ fn deviations_of_one_host_are_found_on_that_host() {
 }
 
 #[test]
-fn agent_that_an_upgrade_has_not_restarted_is_found_on_its_host() {
+fn agent_not_restarted_after_upgrade_is_found_on_its_host() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };

@@ -224,7 +224,7 @@ fn eight_hosts_are_picked_by_their_labels() {
 }
 
 #[test]
-fn hosts_that_register_later_are_waited_for() {
+fn later_registrations_are_awaited() {
     let Some(cluster) = hosts(Cluster::builder(3)) else {
         return;
     };

@@ -67,7 +67,7 @@ fn waiting(cluster: &Cluster, manager: &Manager, words: &[&str]) -> Running {
 }
 
 #[test]
-fn ranks_of_every_host_get_a_credential_that_is_gone_afterwards() {
+fn ranks_of_every_host_get_grant_that_is_revoked_at_end() {
     let Some((cluster, manager)) = site(2) else {
         return;
     };
@@ -154,7 +154,7 @@ fn fabric_key_is_in_no_arguments_but_reaches_spawned_children() {
 }
 
 #[test]
-fn faults_of_the_manager_leak_nothing() {
+fn manager_faults_leak_nothing() {
     let Some((cluster, manager)) = site(2) else {
         return;
     };
@@ -320,7 +320,7 @@ fn missing_fabric_device_names_host_and_revokes_service() {
 }
 
 #[test]
-fn whatever_is_killed_the_service_is_revoked() {
+fn service_is_revoked_whichever_process_is_killed() {
     for victim in ["rank", "agent 1", "agent 2", "launcher", "keeper"] {
         let Some((cluster, manager)) = site(3) else {
             return;
@@ -469,7 +469,7 @@ fn fabric_grant_comes_from_site_command_or_environment() {
 }
 
 #[test]
-fn ranks_in_an_image_get_the_credential_of_their_host() {
+fn ranks_in_image_get_grant_of_their_host() {
     let Some(images) = Images::new(&[]) else {
         return;
     };

@@ -41,7 +41,7 @@ fn groups_are_made_and_ended_on_several_hosts() {
 }
 
 #[test]
-fn deaths_are_heard_by_members_on_all_hosts() {
+fn death_events_reach_members_on_all_hosts() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };

@@ -258,7 +258,7 @@ fn spawn_on_silent_host_times_out() {
 }
 
 #[test]
-fn hosts_that_join_are_clean_however_the_launch_ends_meanwhile() {
+fn joining_hosts_are_cleaned_up_at_any_end_of_launch() {
     let (Some(cluster), Some(mpi)) = (Cluster::new(3), mpi("openmpi5")) else {
         return;
     };
@@ -305,7 +305,7 @@ fn joined_hosts_are_listed_and_can_end_job() {
 }
 
 #[test]
-fn ranks_that_ask_for_the_same_hosts_at_once_all_get_them() {
+fn concurrent_spawns_share_added_hosts() {
     let (Some(cluster), Some(mpi)) = (Cluster::new(3), mpi("openmpi5")) else {
         return;
     };

@@ -42,7 +42,7 @@ fn world(cluster: &Cluster, mpi: &Mpi, run: Run) -> Run {
 }
 
 #[test]
-fn mpich_on_two_hosts_and_open_mpi_on_a_third_form_one_world() {
+fn mpich_and_open_mpi_on_three_hosts_form_one_world() {
     let (Some(mpich), Some(open)) = (mpi("mpich5"), mpi("openmpi5")) else {
         return;
     };

@@ -83,7 +83,7 @@ fn nodes(job: &Value) -> Value {
 }
 
 #[test]
-fn each_host_shows_its_part_to_the_user_and_to_root() {
+fn each_host_shows_its_node_to_user_and_root() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -310,7 +310,7 @@ fn killed_job_ends_on_all_hosts_without_grace_time() {
 }
 
 #[test]
-fn ranks_are_signalled_where_they_are() {
+fn ranks_are_signalled_on_their_host() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };

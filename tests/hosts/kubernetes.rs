@@ -41,7 +41,7 @@ fn said(command: &mut Command) -> String {
 }
 
 #[test]
-fn manifests_fit_the_published_schemas() {
+fn manifests_match_published_schemas() {
     let Some(python) = python() else { return };
     let check = |paths: &[PathBuf]| {
         let script = repository().join("tests/kubernetes/validate.py");
@@ -417,7 +417,7 @@ impl Drop for Pods {
 }
 
 #[test]
-fn pods_run_a_launch_and_a_lost_one_ends_it() {
+fn pods_run_launch_and_lost_pod_ends_it() {
     let Some(mut pods) = Pods::new() else { return };
     // Two jobs in one namespace.
     for prefix in ["", "second-"] {

@@ -203,11 +203,11 @@ fn tree(mpi: &Mpi) {
 }
 
 #[test]
-fn open_mpi_4_starts_its_daemons_in_a_tree() {
+fn open_mpi_4_starts_its_daemons_in_tree() {
     let _ = crate::common::mpi("openmpi4").map(|mpi| tree(&mpi));
 }
 
 #[test]
-fn open_mpi_5_starts_its_daemons_in_a_tree() {
+fn open_mpi_5_starts_its_daemons_in_tree() {
     let _ = crate::common::mpi("openmpi5").map(|mpi| tree(&mpi));
 }

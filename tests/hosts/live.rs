@@ -26,7 +26,7 @@ const SCRIPT: &str = r#"ask() { printf "$1\n" >&3; read -r reply <&3; }
     ask cmd=finalize"#;
 
 #[test]
-fn each_phase_of_a_start_names_the_host_that_is_waited_for() {
+fn each_phase_of_start_names_awaited_host() {
     let Some(cluster) = Cluster::builder(3).heartbeat("60").start() else {
         return;
     };

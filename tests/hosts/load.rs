@@ -104,7 +104,7 @@ fn endless_messages_are_refused_beyond_budget_of_their_user() {
 }
 
 #[test]
-fn launch_requests_of_half_a_million_programs_delay_no_query() {
+fn launch_requests_of_half_million_programs_delay_no_query() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };

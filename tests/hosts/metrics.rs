@@ -93,7 +93,7 @@ fn sum(cluster: &Cluster, text: &str) -> f64 {
 }
 
 #[test]
-fn prometheus_reads_the_agents_over_tls() {
+fn prometheus_scrapes_agents_over_tls() {
     let Some(program) = program("pmi_wireup") else {
         return;
     };

@@ -146,7 +146,7 @@ fn one(images: &Images, options: &str, code: i32) -> String {
 }
 
 #[test]
-fn only_containers_that_ask_for_it_get_anything_of_the_host() {
+fn only_requesting_containers_get_files_of_host() {
     let Some(images) = Images::new(&[]) else {
         return;
     };
@@ -211,7 +211,7 @@ fn job_directory(job: &Path, owner: u32) -> PathBuf {
 }
 
 #[test]
-fn oci_hook_shows_only_job_directories_of_its_user() {
+fn oci_hook_exposes_only_job_directories_of_its_user() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -413,7 +413,7 @@ fn replaced(of: &str, by: &str, library: &str, said: &str, pmi: &str) {
 }
 
 #[test]
-fn intel_mpi_of_an_image_is_replaced_by_the_host_s_mpich() {
+fn intel_mpi_of_image_is_replaced_by_host_mpich() {
     replaced(
         "impi",
         "mpich5",
@@ -424,7 +424,7 @@ fn intel_mpi_of_an_image_is_replaced_by_the_host_s_mpich() {
 }
 
 #[test]
-fn mpich_of_an_image_is_replaced_by_the_host_s_intel_mpi() {
+fn mpich_of_image_is_replaced_by_host_intel_mpi() {
     replaced(
         "mpich4",
         "impi",
@@ -435,7 +435,7 @@ fn mpich_of_an_image_is_replaced_by_the_host_s_intel_mpi() {
 }
 
 #[test]
-fn open_mpi_of_an_image_is_replaced_by_a_later_one_of_the_host() {
+fn open_mpi_of_image_is_replaced_by_later_one_of_host() {
     replaced(
         "openmpi4",
         "openmpi5",

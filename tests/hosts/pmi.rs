@@ -22,7 +22,7 @@ fn run(cluster: &Cluster, hosts: u32, name: &str, args: &[&str]) -> Option<Run> 
 }
 
 #[test]
-fn ranks_of_all_hosts_get_what_the_others_put() {
+fn ranks_of_all_hosts_get_keys_of_others() {
     let Some(cluster) = Cluster::new(5) else {
         return;
     };
@@ -166,7 +166,7 @@ fn node_attribute_is_local_to_its_node() {
 }
 
 #[test]
-fn every_command_of_the_draft_is_served_across_hosts() {
+fn every_pmi2_draft_command_is_served_across_hosts() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };

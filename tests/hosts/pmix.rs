@@ -59,7 +59,7 @@ fn ranks_of_all_hosts_are_ended_stopped_and_signalled_by_one() {
 }
 
 #[test]
-fn events_of_every_range_and_deaths_are_heard_on_all_hosts() {
+fn events_of_every_range_and_deaths_reach_all_hosts() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

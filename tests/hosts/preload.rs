@@ -92,7 +92,7 @@ fn dry_run_lists_preloaded_files_and_refuses_missing_ones() {
 }
 
 #[test]
-fn every_mpi_runs_a_program_that_goes_along() {
+fn every_mpi_runs_preloaded_program() {
     for name in ["mpich4", "mpich5", "openmpi4", "openmpi5", "impi"] {
         let (Some(cluster), Some(mpi)) = (Cluster::new(2), able(name)) else {
             continue;

@@ -101,7 +101,7 @@ fn resources_of_killed_ranks_are_removed_but_not_of_others() {
 }
 
 #[test]
-fn guards_remove_it_when_the_launcher_is_killed() {
+fn guards_remove_rank_resources_of_killed_launcher() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -117,7 +117,7 @@ fn guards_remove_it_when_the_launcher_is_killed() {
 }
 
 #[test]
-fn each_rank_has_a_directory_of_its_own_until_the_end() {
+fn each_rank_has_own_directory_until_end() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

@@ -93,7 +93,7 @@ fn unprivileged_agent_starts_launches_of_users_on_all_hosts() {
 }
 
 #[test]
-fn root_launches_where_it_is_and_elsewhere_if_that_is_allowed() {
+fn root_launches_locally_and_on_permitted_hosts() {
     let Some(cluster) = Cluster::builder(2).options(&SEPARATED).start() else {
         return;
     };

@@ -159,7 +159,7 @@ fn systemd_restarts_stops_and_revives_agents_and_no_job_is_lost() {
 }
 
 #[test]
-fn systemd_finds_nothing_wrong_with_the_unit() {
+fn systemd_accepts_unit_without_warnings() {
     if !is_there() {
         return;
     }

@@ -62,7 +62,7 @@ fn launch_starts_with_20_percent_packet_loss() {
 }
 
 #[test]
-fn host_whose_link_address_is_found_late_is_reached() {
+fn host_with_late_link_address_is_reached() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

@@ -373,7 +373,7 @@ fn parent_killed(mpi: &Mpi) {
 }
 
 #[test]
-fn children_merge_where_the_server_is_not_of_their_version() {
+fn children_merge_with_server_of_other_version() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -393,7 +393,7 @@ fn children_merge_where_the_server_is_not_of_their_version() {
 }
 
 #[test]
-fn children_that_are_killed_on_another_host_end_everything() {
+fn killed_remote_children_end_launch() {
     for name in ["openmpi4", "openmpi5", "mpich5", "impi"] {
         let (Some(cluster), Some(mpi)) = (Cluster::new(2), able(name)) else {
             return;
@@ -412,7 +412,7 @@ fn children_that_are_killed_on_another_host_end_everything() {
 }
 
 #[test]
-fn pmix_jobs_connect_with_those_they_spawn_across_hosts() {
+fn pmix_parents_and_children_connect_across_hosts() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -489,7 +489,7 @@ fn along(cluster: &Cluster, client: &Pmix, body: &str, words: &[&str]) -> Run {
 }
 
 #[test]
-fn programs_and_files_go_along_to_hosts_that_do_not_have_them() {
+fn programs_and_files_are_staged_to_hosts_without_them() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -558,7 +558,7 @@ fn both_ways(
 }
 
 #[test]
-fn spawned_ranks_get_files_that_options_bring_initial_job() {
+fn spawned_ranks_get_files_staged_by_options() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

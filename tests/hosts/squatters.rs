@@ -114,7 +114,7 @@ fn launcher_waiting_for_agent_can_be_interrupted_and_times_out() {
 }
 
 #[test]
-fn names_that_a_stranger_takes_keep_no_launches_from_meeting() {
+fn stranger_taken_names_do_not_separate_launches() {
     let Some(cluster) = Cluster::new(1) else {
         return;
     };

@@ -20,7 +20,7 @@ pub(crate) fn of(user: u32, run: Run) -> Run {
 }
 
 #[test]
-fn ranks_are_the_users_who_launched_them_on_every_host() {
+fn ranks_run_as_launching_user_on_every_host() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

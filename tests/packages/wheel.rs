@@ -55,7 +55,7 @@ impl Environment {
 }
 
 #[test]
-fn launcher_from_pip_runs_mpis_from_pip_also_in_a_container() {
+fn launcher_from_pip_runs_mpis_from_pip_also_in_container() {
     let packages = Packages::make("wheel");
     let wheel = &packages.files(".whl")[0];
     let container = UserContainer::new();
@@ -77,7 +77,7 @@ fn launcher_from_pip_runs_mpis_from_pip_also_in_a_container() {
 }
 
 #[test]
-fn launcher_from_pip_runs_in_a_terminal_of_jupyterlab() {
+fn launcher_from_pip_runs_in_terminal_of_jupyterlab() {
     let packages = Packages::make("wheel");
     let wheel = &packages.files(".whl")[0];
     let Some(environment) = Environment::new(wheel, &["mpi4py", MPIS[0], JUPYTERLAB]) else {

@@ -148,7 +148,7 @@ fn libmpi(mpi: &Mpi) -> PathBuf {
 }
 
 #[test]
-fn programs_without_mpi_never_start_a_sidecar() {
+fn programs_without_mpi_never_start_sidecar() {
     let sidecar_behind = |words: &[&str]| {
         let mut running = Run::new(["-n", "1"].iter().chain(words))
             .stdin_held()
@@ -229,7 +229,7 @@ fn programs_of_different_libraries_of_one_mpi_are_warned_of() {
 }
 
 #[test]
-fn files_that_cannot_go_along_are_warned_of() {
+fn unstageable_files_are_warned_of() {
     let words = ["--dry-run", "--preload-files", "a,b", "true"];
     let outcome = Run::new(words).run().expect(0);
     outcome.expect_one_line(&["--preload-files: nothing is copied on one machine"]);

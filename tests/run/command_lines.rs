@@ -209,7 +209,7 @@ fn shown(dir: &Path, line: &str, usual: &Programs) -> String {
 }
 
 #[test]
-fn lines_of_documentation_are_planned_as_they_mean_it() {
+fn documented_command_lines_are_planned_correctly() {
     let dir = directory();
     let dir = dir.path();
     let (text, _) = dry_run(dir, "mpiexec -n 1 ./a.out").unwrap();

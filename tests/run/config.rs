@@ -179,7 +179,7 @@ fn config_show_prints_defaults_with_origin_as_valid_file() {
 }
 
 #[test]
-fn details_name_the_files_that_count() {
+fn verbose_output_names_config_files() {
     let outcome = show("[run]\nlabel = true\npmi = 'none'", "", &["-v"]).expect(0);
     assert!(
         outcome.err().contains("site.toml: label, pmi\n"),
@@ -188,7 +188,7 @@ fn details_name_the_files_that_count() {
 }
 
 #[test]
-fn defaults_that_every_user_can_write_are_refused() {
+fn defaults_writable_by_every_user_are_refused() {
     let run = with_files("label = true\n", "", ["-n", "1", "true"]);
     let mode = fs::Permissions::from_mode(0o666);
     fs::set_permissions(run.dir().join("site.toml"), mode).unwrap();

@@ -51,7 +51,7 @@ fn abort_of_some_ranks_ends_job_by_default() {
 }
 
 #[test]
-fn ranks_that_are_ended_on_purpose_are_no_failure() {
+fn ranks_ended_on_purpose_are_not_failure() {
     // Killed at once: the time to be polite is longer than the test.
     for (mode, grace) in [("terminate", "60"), ("kill", "60"), ("stubborn", "0.3")] {
         everywhere(&["--grace", grace], mode, 0, |outcome| {

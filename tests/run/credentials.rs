@@ -114,7 +114,7 @@ fn credential_without_munge_is_of_launch_and_munge_is_refused() {
 }
 
 #[test]
-fn where_munge_runs_it_makes_and_checks_the_credentials() {
+fn munge_makes_and_checks_credentials_where_it_runs() {
     if can_mount() {
         for mode in ["any", "munge"] {
             everywhere(MUNGED, mode, |outcome| expect_kind(outcome, "munge"));

@@ -113,7 +113,7 @@ fn processes_without_mpi_are_in_proctable_and_set_exit_code() {
 }
 
 #[test]
-fn spawned_processes_are_added_to_what_a_debugger_sees() {
+fn spawned_processes_are_added_to_proctable() {
     let Some(mpi) = mpi("openmpi5").map(Mpi::able_to_spawn) else {
         return;
     };
@@ -258,7 +258,7 @@ fn job_with_stopped_ranks_ends_like_any_other() {
 }
 
 #[test]
-fn ranks_that_there_are_not_cannot_be_stopped() {
+fn missing_ranks_cannot_be_stopped() {
     let outcome = Run::ranks(2, ["--stop-on-exec=1-2", "true"]).run();
     let outcome = outcome.expect(125);
     outcome.expect_one_line(&["--stop-on-exec=1-2", "ranks 0 to 1"]);

@@ -228,7 +228,7 @@ fn interrupt_of_attach_ends_job_like_ctrl_c() {
 }
 
 #[test]
-fn output_beyond_what_is_kept_is_counted() {
+fn output_beyond_buffer_is_counted() {
     let script = "head -c 20000000 /dev/zero | tr '\\0' x; echo; echo last";
     let job = detach(["-n", "1", "sh", "-c", script]);
     command(&["wait", &job.job]).run().expect(0);
@@ -245,7 +245,7 @@ fn output_beyond_what_is_kept_is_counted() {
 }
 
 #[test]
-fn nothing_is_lost_while_a_client_is_attached() {
+fn attached_client_loses_no_output() {
     let script = "read line; head -c 20000000 /dev/zero | tr '\\0' x; echo last >&2";
     let job = detach(["-n", "1", "sh", "-c", script]);
     let mut viewer = job.attach();
@@ -270,7 +270,7 @@ fn output_and_end_of_killed_launcher_are_kept() {
 
 /// Many ranks use up the memory together, each of which has less than the launcher.
 #[test]
-fn when_memory_is_short_a_rank_is_ended_and_not_the_launcher() {
+fn memory_shortage_kills_rank_and_not_launcher() {
     const RANKS: usize = 64;
     let Some(group) = MemoryGroup::new(96 << 20) else {
         return;
@@ -434,7 +434,7 @@ except OSError:
 ";
 
 #[test]
-fn another_user_neither_finds_a_job_nor_gets_an_answer() {
+fn other_user_cannot_find_or_query_job() {
     let Some(user) = as_user() else { return };
     let job = detach(["-n", "1", "sh", "-c", "echo secret; cat"]);
     let reachable = Reachable::new();

@@ -401,7 +401,7 @@ fn has(found: &[[String; 3]], check: &str, words: &str) -> bool {
 }
 
 #[test]
-fn faults_that_are_made_are_found_and_named() {
+fn injected_faults_are_found_and_named() {
     // The other setting is the usual one of many kernels.
     let well = doctor(
         setting!("kernel", "sched_autogroup_enabled", "0"),
@@ -492,7 +492,7 @@ fn doctor_prints_findings_with_remedies_and_lists_checks() {
 }
 
 #[test]
-fn part_of_another_version_beside_the_launcher_is_found() {
+fn component_of_other_version_is_found() {
     let parts = [
         "wireup-agent",
         "wireup-impi",
@@ -536,7 +536,7 @@ fn part_of_another_version_beside_the_launcher_is_found() {
 }
 
 #[test]
-fn two_ranks_of_the_users_own_mpi_send_messages() {
+fn two_ranks_of_user_mpi_exchange_messages() {
     let mut tried = 0;
     for (compiler, name) in [
         ("mpicc.mpich".to_owned(), "MPICH"),

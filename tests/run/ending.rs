@@ -58,7 +58,7 @@ fn exit_policy_over_all_ranks_waits_for_every_exit() {
 }
 
 #[test]
-fn kill_on_bad_exit_ends_the_others_under_any_policy() {
+fn kill_on_bad_exit_ends_others_under_any_policy() {
     let script = "[ $WIREUP_RANK = 1 ] && exit 5; exec sleep 100";
     for policy in ["max", "last", "any-zero", "rank:1", "rank:0"] {
         let options = ["--kill-on-bad-exit", "--exit-policy", policy];
@@ -69,7 +69,7 @@ fn kill_on_bad_exit_ends_the_others_under_any_policy() {
 }
 
 #[test]
-fn policies_that_make_no_sense_are_refused() {
+fn contradictory_policies_are_refused() {
     let outcome = Run::ranks(2, ["--exit-policy", "rank:2", "true"]).run();
     outcome
         .expect(125)

@@ -78,7 +78,7 @@ fn behaviour_of_ranks_during_termination_is_not_failure_cause() {
 }
 
 #[test]
-fn ranks_that_ignore_sigterm_are_killed_after_two_seconds() {
+fn ranks_ignoring_sigterm_are_killed_after_two_seconds() {
     let script = "trap '' TERM; echo ready; [ $WIREUP_RANK = 0 ] && read x && exit 4
         while :; do sleep 0.05; done";
     let mut running = Run::ranks(3, ["sh", "-c", script]).stdin_held().start();
@@ -182,7 +182,7 @@ fn child_still_writing_its_last_lines_may_finish() {
 }
 
 #[test]
-fn children_that_wireup_had_before_are_not_the_jobs() {
+fn inherited_children_of_wireup_are_not_of_job() {
     // A shell that executes wireup in its own place leaves its children to it.
     let script = "(read x; echo kept $x) <pipe & exec 3>pipe; exec \"$@\"";
     let run = Run::ranks(2, ["--pmi", "none", "sh", "-c", "sleep 1000 & exit 0"])

@@ -143,7 +143,7 @@ fn thousand_jobs_in_a_row_leave_machine_unchanged() {
 }
 
 #[test]
-fn twenty_jobs_at_once_leave_the_machine_as_it_was() {
+fn twenty_concurrent_jobs_leave_machine_unchanged() {
     let clients = clients(&["mpich4"]);
     let mut rows = vec![
         Jobs::new(200, 20, "-n 2 --oversubscribe true"),
@@ -154,7 +154,7 @@ fn twenty_jobs_at_once_leave_the_machine_as_it_was() {
 }
 
 #[test]
-fn jobs_that_fail_leave_the_machine_as_it_was() {
+fn failed_jobs_leave_machine_unchanged() {
     let abort = r#"-n 2 --oversubscribe --pmi pmi1 bash -c '
         echo cmd=init pmi_version=1 pmi_subversion=1 >&$PMI_FD
         [ $WIREUP_RANK = 0 ] || echo cmd=abort exitcode=3 >&$PMI_FD

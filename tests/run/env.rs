@@ -118,7 +118,7 @@ fn user_variables_prevail_except_those_that_define_job() {
 }
 
 #[test]
-fn other_launchers_run_inside_a_rank() {
+fn other_launchers_run_inside_rank() {
     for name in ["mpich4", "mpich5", "openmpi4", "openmpi5", "impi"] {
         let Some(mpi) = mpi(name) else { continue };
         let outcome = mpi.run_launcher(2, "allreduce").run();
@@ -234,7 +234,7 @@ fn env_file_belongs_to_its_app_and_may_be_pipe() {
 }
 
 #[test]
-fn mistakes_in_a_file_of_variables_are_named_with_their_line() {
+fn env_file_errors_name_line() {
     let with = |text: &str, words: &[&str]| {
         let run = Run::new(["--env-file", "file", "-n", "1", "echo", "ran"]);
         std::fs::write(run.dir().join("file"), text).unwrap();
@@ -265,7 +265,7 @@ fn mistakes_in_a_file_of_variables_are_named_with_their_line() {
 }
 
 #[test]
-fn hosts_file_of_wireup_env_avoids_name_that_is_taken() {
+fn hosts_file_of_wireup_env_avoids_taken_name() {
     let dir = tempfile::tempdir().unwrap();
     let file = || {
         let run = Run::command([WIREUP, "env", "--no-config", "--hosts", "a:2,b"]);

@@ -55,7 +55,7 @@ fn many_missing_ranks_are_counted_and_ten_of_them_named() {
 }
 
 #[test]
-fn ranks_of_pmi_2_that_do_not_come_are_named_too() {
+fn missing_pmi2_ranks_are_named() {
     let Some(raw) = program("pmi2_raw") else {
         return;
     };

@@ -77,7 +77,7 @@ fn group_data_of_members_reach_all_members() {
 }
 
 #[test]
-fn members_that_do_not_call_are_added_by_those_that_do() {
+fn members_without_call_are_added_by_others() {
     for (client, major) in versions() {
         for nodes in NODES {
             let outcome = run(&client, nodes, "added").expect(0);
@@ -335,7 +335,7 @@ fn parents_and_children_make_groups_and_get_death_events() {
 }
 
 #[test]
-fn process_sets_have_the_ranks_that_were_named_in_their_order() {
+fn psets_have_named_ranks_in_order() {
     for (client, _) in versions() {
         for nodes in NODES {
             let options = [nodes, &["--pset", "io=3,0-1", "--pset", "one=2"]].concat();
@@ -371,7 +371,7 @@ fn pset_of_missing_ranks_is_refused() {
 
 /// Open MPI 5 makes communicators of groups in one thread at a time only, under any launcher.
 #[test]
-fn sessions_make_communicators_and_list_the_process_sets() {
+fn mpi_sessions_make_communicators_and_list_psets() {
     let standard = ["mpi://WORLD", "mpi://SELF"];
     for (name, ours) in [("openmpi5", true), ("mpich5", false), ("impi", false)] {
         let Some(mpi) = mpi(name) else { continue };

@@ -25,7 +25,7 @@ fn expect_refusal(outcome: Outcome, words: &[&str]) {
 }
 
 #[test]
-fn every_page_is_written_and_the_formatter_has_no_complaint() {
+fn every_man_page_formats_without_warning() {
     let run = Run::command([WIREUP, "man", "--dir", "share/man1"]);
     let dir = run.dir().join("share/man1");
     let outcome = run.run().expect_quiet_success();
@@ -123,7 +123,7 @@ fn help_on_terminal_uses_man_or_pager() {
 }
 
 #[test]
-fn help_of_one_topic_has_its_options_alone() {
+fn help_of_topic_has_its_options_alone() {
     for words in [
         &["run", "--help", "binding"][..],
         &["run", "--help=binding"],
@@ -167,7 +167,7 @@ fn help_has_width_of_terminal_behind_pager() {
 }
 
 #[test]
-fn without_a_command_they_are_listed_in_groups() {
+fn commands_are_listed_in_groups_without_command() {
     let outcome = wireup([]).expect(125);
     let text = outcome.err();
     for heading in ["Run:", "Look:", "Hosts and agents:", "Other launchers:"] {
@@ -297,7 +297,7 @@ fn no_value_is_refused_in_words_of_rust() {
 }
 
 #[test]
-fn values_that_are_no_text_or_not_wanted_are_named() {
+fn non_text_or_unwanted_values_are_named() {
     use std::os::unix::ffi::OsStrExt as _;
     let name = std::ffi::OsStr::from_bytes(b"h\xe9");
     let words: [&std::ffi::OsStr; 4] = ["run".as_ref(), "--hosts".as_ref(), name, "./a".as_ref()];
@@ -355,7 +355,7 @@ fn no_file_and_no_answer_is_refused_in_words_of_rust() {
 }
 
 #[test]
-fn durations_have_units_wherever_they_are_taken() {
+fn durations_have_units_everywhere() {
     let line = "run --timeout 10m --grace 500ms --fence-timeout 1h30m --spawn-timeout 2min \
                 --wait-hosts 0s --keep-names=2d true";
     wireup(line.split(' ')).expect(0);
@@ -475,7 +475,7 @@ fn source_in_place_of_command_gets_its_line() {
 }
 
 #[test]
-fn sources_are_refused_with_what_compiles_or_runs_them() {
+fn sources_are_refused_with_compiler_or_interpreter() {
     for (file, mode, words, code, needed) in [
         (
             "p.py",
@@ -740,7 +740,7 @@ complete_line run -n 2 sleep : --pm
 }
 
 #[test]
-fn other_shells_get_scripts_and_a_reader_may_stop_early() {
+fn other_shells_get_scripts_and_reader_may_stop_early() {
     for shell in ["zsh", "fish"] {
         let script = wireup(["completions", shell]).expect_quiet_success().out();
         for word in ["oversubscribe", "check-client", "print-program"] {
@@ -807,7 +807,7 @@ fn forgotten_run_is_suggested() {
 }
 
 #[test]
-fn options_of_other_launchers_that_mean_the_same_work() {
+fn equivalent_options_of_other_launchers_work() {
     let show = ["sh", "-c", "echo $A $B"];
     let words = [
         "-genv",
@@ -891,7 +891,7 @@ fn last_occurrence_of_option_counts_and_no_negates_it() {
 }
 
 #[test]
-fn options_of_the_job_behind_a_colon_are_sent_to_the_front() {
+fn job_options_after_colon_must_move_to_front() {
     expect_refusal(
         Run::new(["-n", "1", "true", ":", "-l", "true"]).run(),
         &[

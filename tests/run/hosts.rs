@@ -91,7 +91,7 @@ fn host_list_of_this_machine_needs_no_agent() {
 }
 
 #[test]
-fn ranks_are_laid_out_over_the_slots_of_hosts() {
+fn ranks_fill_slots_of_hosts() {
     let placed = |args: &[&str]| {
         let told = plan(&[args, &["true"]].concat());
         let lines = told
@@ -122,7 +122,7 @@ fn ranks_are_laid_out_over_the_slots_of_hosts() {
 }
 
 #[test]
-fn many_hosts_form_a_tree() {
+fn many_hosts_form_tree() {
     let told = plan(&["--hosts", "n[1-200]:1", "true"]);
     expect(
         &told,
@@ -143,7 +143,7 @@ fn many_hosts_form_a_tree() {
 }
 
 #[test]
-fn host_files_are_read_where_the_run_starts() {
+fn host_files_are_read_on_host_of_launcher() {
     let run = Run::new(["--dry-run", "--hostfile", "hosts", "true"]);
     let text = "# made by hand\nn1 slots=1 max_slots=2\nn[2-3]:1 # a range\n";
     std::fs::write(run.dir().join("hosts"), text).unwrap();
@@ -164,7 +164,7 @@ fn host_files_are_read_where_the_run_starts() {
 }
 
 #[test]
-fn hosts_that_cannot_be_used_are_refused_in_one_line() {
+fn unusable_hosts_are_refused_in_one_line() {
     for (args, words) in [
         (
             &["--hosts", "n1:x", "true"][..],
@@ -262,7 +262,7 @@ fn plan_shows_forwarded_variables_without_machine_specific_ones() {
 }
 
 #[test]
-fn output_files_are_looked_at_where_they_are_written() {
+fn output_files_are_checked_on_their_host() {
     let refused = "--output /dev/null/%r: cannot write";
     let run = |options: &[&str]| {
         let args = ["--dry-run", "--output", "/dev/null/%r", "-n", "1"];
@@ -348,7 +348,7 @@ fn schedulers_name_launch_and_allocation() {
 }
 
 #[test]
-fn ranks_find_their_place_under_slurms_names_if_asked_for() {
+fn ranks_get_slurm_names_of_their_place_on_request() {
     let names = "echo $SLURM_PROCID $SLURM_NTASKS $SLURM_NPROCS $SLURM_LOCALID $SLURM_NODEID \
                  $SLURM_NNODES $SLURM_TASKS_PER_NODE";
     let script = ["sh", "-c", names];

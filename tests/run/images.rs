@@ -34,7 +34,7 @@ fn virtual_nodes_share_one_container() {
 }
 
 #[test]
-fn mpis_run_in_it() {
+fn mpis_run_in_image() {
     for name in ["mpich5", "openmpi4"] {
         let Some(mpi) = mpi(name) else { continue };
         let mut run = run();

@@ -63,7 +63,7 @@ fn each_node_is_impi_host_and_cyclic_ranks_make_more() {
 }
 
 #[test]
-fn pmi_1_and_pmi_2_have_the_world_as_keys_on_every_node() {
+fn pmi1_and_pmi2_have_world_as_keys_on_every_node() {
     let Some(pmi2) = program("pmi2_raw") else {
         return;
     };
@@ -113,7 +113,7 @@ fn pmi_1_and_pmi_2_have_the_world_as_keys_on_every_node() {
 }
 
 #[test]
-fn pmix_has_the_world_as_keys_of_the_job_with_every_library() {
+fn pmix_has_world_as_job_keys_with_every_libpmix() {
     for server_name in ["pmix4", "pmix5", "pmix7"] {
         let Some(library) = pmix(server_name) else {
             continue;

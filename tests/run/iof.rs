@@ -50,7 +50,7 @@ fn rank_with_iof_pull_gets_all_output_in_order() {
 }
 
 #[test]
-fn more_than_may_be_on_its_way_at_once_comes_all_the_same() {
+fn output_beyond_window_arrives_completely() {
     for (server, client) in versions() {
         let line = run(&server, &client, NODES[1], &["pull", "30000"]);
         let bytes: u64 = field(&line, "bytes").unwrap().parse().unwrap();
@@ -119,7 +119,7 @@ fn rank_writes_stdin_of_spawned_processes() {
 }
 
 #[test]
-fn readers_whose_feeders_have_ended_read_the_end() {
+fn readers_get_end_after_exit_of_writers() {
     let Some(reader) = program("stdin_sum") else {
         return;
     };

@@ -37,7 +37,7 @@ fn ranks_are_given_to_nodes_in_turn() {
 }
 
 #[test]
-fn ranks_live_on_the_nodes_that_are_listed() {
+fn ranks_run_on_listed_nodes() {
     let options = ["--virtual-nodes", "2", "--layout", "1*1,0*2,1*1"];
     expect_layout(&options, &[1, 0, 0, 1]);
 }
@@ -65,13 +65,13 @@ fn layout_that_does_not_fit_is_refused() {
 }
 
 #[test]
-fn nodes_are_filled_up_to_a_number_of_ranks() {
+fn nodes_are_filled_up_to_number_of_ranks() {
     let options = ["--virtual-nodes", "2", "--ppn", "3"];
     expect_layout(&options, &[0, 0, 0, 1]);
 }
 
 #[test]
-fn nodes_that_are_full_are_left_out_of_the_turn() {
+fn full_nodes_are_skipped_in_turn() {
     let options = ["--virtual-nodes", "3", "--ppn", "2", "--map-by", "node"];
     expect_layout(&options, &[0, 1, 2, 0, 1]);
 }
@@ -87,7 +87,7 @@ fn number_of_ranks_follows_from_ranks_per_node() {
 }
 
 #[test]
-fn layouts_that_do_not_fit_are_refused() {
+fn mismatched_layouts_are_refused() {
     for (ranks, options, words) in [
         (
             4,

@@ -34,7 +34,7 @@ fn sorted(text: &str) -> Vec<&str> {
 const OF_ALL: [&str; 4] = ["rank 0", "rank 1", "rank 2", "rank 3"];
 
 #[test]
-fn texts_of_all_ranks_go_to_the_channels_named() {
+fn texts_of_all_ranks_go_to_named_channels() {
     everywhere(&[], "plain", |outcome| {
         assert_eq!(sorted(&outcome.out()), OF_ALL);
         assert_eq!(sorted(&outcome.err()), OF_ALL);
@@ -50,7 +50,7 @@ fn log_once_text_is_printed_once_in_first_channel() {
 }
 
 #[test]
-fn equal_texts_are_one_in_each_channel_when_that_is_wanted() {
+fn equal_texts_are_merged_per_channel_on_request() {
     everywhere(&[], "agg", |outcome| {
         assert_eq!(outcome.err(), "the same\n");
         assert_eq!(outcome.out(), "the same\n");

@@ -158,7 +158,7 @@ fn with_program(words: &[&str]) -> Run {
 }
 
 #[test]
-fn options_do_not_overwrite_the_program_that_was_meant() {
+fn output_options_do_not_overwrite_program() {
     for (words, needed) in [
         (
             &["--dry-run", "--json", "./a"][..],
@@ -235,7 +235,7 @@ fn long_search_path_is_shortened() {
 }
 
 #[test]
-fn details_tell_the_placement() {
+fn verbose_output_has_placement() {
     let outcome = Run::ranks(3, ["-v", "--virtual-nodes", "2", "true"])
         .run()
         .expect(0);

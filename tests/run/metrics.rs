@@ -144,7 +144,7 @@ fn queue_metric_shows_output_without_reader() {
 }
 
 #[test]
-fn metrics_of_a_launch_are_for_this_machine_alone() {
+fn metrics_of_launch_are_served_locally_only() {
     for (address, words) in [
         ("0.0.0.0:9438", &["0.0.0.0:9438", "loopback"][..]),
         ("[::]:9438", &["loopback"]),

@@ -15,16 +15,16 @@ const SECONDS: Duration = Duration::from_secs(25);
 const RANKS: [u32; 4] = [1, 2, 4, 16];
 
 for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi: {
-    hello_names_its_ranks_and_libraries_on_1_2_4_and_16_ranks => |mpi| hello(&mpi),
+    hello_prints_ranks_and_libraries_on_1_2_4_and_16_ranks => |mpi| hello(&mpi),
     allreduce_is_right_on_1_2_4_and_16_ranks => |mpi| allreduce(&mpi),
     messages_of_1_mib_pass_rings_of_1_2_4_and_16_ranks => |mpi| ring(&mpi),
-    ranks_of_a_node_share_memory_on_1_2_4_and_16_ranks => |mpi| split_shared(&mpi),
+    ranks_of_node_share_memory_on_1_2_4_and_16_ranks => |mpi| split_shared(&mpi),
     threads_exchange_messages_at_once_on_1_2_4_and_16_ranks => |mpi| threads(&mpi),
     every_rank_reaches_every_other => |mpi| modex(&mpi),
     code_of_mpi_abort_is_exit_code_of_job => |mpi| abort(&mpi),
     exit_code_after_finalize_is_exit_code_of_job => |mpi| exit_code(&mpi),
     death_of_rank_in_any_phase_ends_job => |mpi| death(&mpi),
-    shared_memory_of_a_killed_job_is_removed => |mpi| killed(&mpi),
+    shared_memory_of_killed_job_is_removed => |mpi| killed(&mpi),
     concurrent_jobs_are_isolated => |mpi| two_jobs(&mpi),
     job_inside_rank_of_other_launcher_is_separate => |mpi| nested(&mpi),
     environment_of_outer_job_is_ignored => |mpi| outer_environment(&mpi),

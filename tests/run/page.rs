@@ -460,7 +460,7 @@ fn report_page_verdict_names_cause_and_duration() {
 }
 
 #[test]
-fn report_page_marks_and_links_ranks_of_the_cause() {
+fn report_page_marks_and_links_ranks_of_cause() {
     let Some(mut shown) = ShownPage::of(FAILED) else {
         return;
     };
@@ -492,7 +492,7 @@ fn report_page_marks_and_links_ranks_of_the_cause() {
 }
 
 #[test]
-fn report_page_links_rank_that_table_leaves_out() {
+fn report_page_links_rank_missing_in_table() {
     let Some(mut shown) = ShownPage::of(&wide_stream(1024, 16)) else {
         return;
     };
@@ -503,7 +503,7 @@ fn report_page_links_rank_that_table_leaves_out() {
 }
 
 #[test]
-fn report_page_stacks_where_the_time_went() {
+fn report_page_stacks_times() {
     let Some(mut shown) = ShownPage::of(FAILED) else {
         return;
     };
@@ -570,7 +570,7 @@ fn report_page_axis_has_round_ticks_in_one_unit() {
 }
 
 #[test]
-fn report_page_hides_what_is_empty_and_has_words_for_kinds() {
+fn report_page_hides_empty_parts_and_names_kinds() {
     let Some(mut shown) = ShownPage::of(FAILED) else {
         return;
     };
@@ -745,7 +745,7 @@ fn report_page_fits_375_pixels() {
 }
 
 #[test]
-fn report_page_of_hosts_that_never_joined_is_about_hosts() {
+fn report_page_of_missing_hosts_is_about_hosts() {
     let lost = ended(
         122,
         r#"{"kind":"node_failed","message":"m","host":"second-node.example","node":1}"#,

@@ -210,7 +210,7 @@ fn authority_of_ordinary_user_is_private_in_home() {
 }
 
 #[test]
-fn without_its_executable_a_command_is_described_and_refused() {
+fn command_without_its_executable_is_described_and_refused() {
     let here = crate::users::Reachable::new();
     let wireup = here.wireup();
     let wireup = wireup.to_str().unwrap();

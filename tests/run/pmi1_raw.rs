@@ -37,7 +37,7 @@ pub(crate) fn blamed(outcome: &Outcome, code: i32, words: &[&str]) {
 }
 
 #[test]
-fn garbage_on_the_socket_is_a_broken_protocol() {
+fn garbage_on_socket_is_violation() {
     for bytes in ["1", "100", "65536", "1000000"] {
         let Some(run) = raw(&["garbage", bytes, "--then", "wait"]) else {
             return;
@@ -103,7 +103,7 @@ fn rank_that_never_reads_replies_is_held_back() {
 }
 
 #[test]
-fn half_a_message_and_an_exit_is_a_broken_protocol() {
+fn exit_within_message_is_violation() {
     let Some(run) = raw(&["send", "cmd=ini"]) else {
         return;
     };

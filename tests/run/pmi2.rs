@@ -100,7 +100,7 @@ fn program_with_pmi_library_of_slurm_is_recognized() {
 }
 
 #[test]
-fn failures_of_a_rank_with_slurms_library_end_the_job() {
+fn failures_of_rank_with_slurm_library_end_job() {
     let Some(pmi2) = pmi2() else { return };
     for (what, argument, code, words) in [
         (
@@ -180,7 +180,7 @@ fn intel_mpi_works_over_slurms_library_across_nodes() {
 }
 
 #[test]
-fn intel_mpi_over_slurms_library_really_speaks_pmi_2() {
+fn intel_mpi_over_slurm_library_speaks_pmi2() {
     let Some(run) = intel(2, &["-v"], "exitcode", &["1", "finalized", "3"]) else {
         return;
     };
@@ -190,7 +190,7 @@ fn intel_mpi_over_slurms_library_really_speaks_pmi_2() {
 }
 
 #[test]
-fn failures_of_intel_mpi_over_slurms_library_are_the_jobs() {
+fn failures_of_intel_mpi_over_slurm_library_fail_job() {
     for (how, code, exit, words) in [
         (
             "without-finalize",
@@ -214,7 +214,7 @@ fn failures_of_intel_mpi_over_slurms_library_are_the_jobs() {
 }
 
 #[test]
-fn mpi_abort_of_intel_mpi_over_slurms_library_ends_the_job() {
+fn mpi_abort_of_intel_mpi_over_slurm_library_ends_job() {
     let Some(run) = intel(4, &[], "abort", &["1", "42"]) else {
         return;
     };
@@ -227,7 +227,7 @@ fn mpi_abort_of_intel_mpi_over_slurms_library_ends_the_job() {
 }
 
 #[test]
-fn ranks_of_pmi_1_and_of_pmi_2_share_the_store_and_the_barrier() {
+fn pmi1_and_pmi2_ranks_share_kvs_and_barrier() {
     let (Some(one), Some(two)) = (program("pmi_wireup"), program("pmi2_wireup")) else {
         return;
     };

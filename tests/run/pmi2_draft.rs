@@ -30,7 +30,7 @@ fn expect(outcome: &Outcome, counts: &[(&str, usize)]) {
 }
 
 #[test]
-fn every_command_of_the_draft_is_served() {
+fn every_pmi2_draft_command_is_served() {
     for (count, nodes) in [(1, "1"), (3, "1"), (3, "2"), (5, "3")] {
         let options = ["--virtual-nodes", nodes];
         let Some(run) = ranks(count, &options, "pmi2_draft", &["all"]) else {
@@ -93,7 +93,7 @@ fn pmi2_draft_client_is_clean_under_sanitizers_and_valgrind() {
 }
 
 #[test]
-fn threads_ask_at_once_and_are_answered_in_another_order() {
+fn threads_send_concurrent_requests_answered_out_of_order() {
     for (count, nodes) in [(1, "1"), (4, "2"), (3, "3")] {
         let options = ["--virtual-nodes", nodes];
         let Some(run) = ranks(count, &options, "pmi2_draft", &["threads"]) else {

@@ -51,7 +51,7 @@ fn written(client: &str, steps: &[&str]) -> Option<Vec<String>> {
 }
 
 #[test]
-fn our_client_writes_what_the_real_ones_were_seen_to_write() {
+fn test_client_writes_captured_bytes_of_real_clients() {
     let init = r"cmd=init pmi_version=2 pmi_subversion=0\n";
     let junk = r"\x00\x00\x00\x00\x00\x00";
     let steps = [
@@ -268,7 +268,7 @@ fn ring_passes_all_nodes_and_skips_dead_ranks() {
 }
 
 #[test]
-fn semicolons_in_values_arrive_as_the_client_understands_them() {
+fn semicolons_in_values_arrive_as_clients_parse_them() {
     let steps = ["init", "put", "k", "a;b;;c", "fence", "get", "k"];
     for (client, expected) in [
         ("slurm", "a;b;;c"),
@@ -413,7 +413,7 @@ fn abort_in_each_form_ends_job_with_whole_message() {
 }
 
 #[test]
-fn broken_frames_are_a_broken_protocol() {
+fn broken_frames_are_violation() {
     let length = "bad length of a PMI-2 message: ";
     for (bytes, words) in [
         ("      ", length),
@@ -444,7 +444,7 @@ fn broken_frames_are_a_broken_protocol() {
 }
 
 #[test]
-fn half_a_frame_and_an_exit_is_a_broken_protocol() {
+fn exit_within_frame_is_violation() {
     for (bytes, inside) in [("20", 2), ("20    cmd=kvs-fen", 17)] {
         let Some(run) = raw(&["bytes", bytes, "exit", "0"]) else {
             return;

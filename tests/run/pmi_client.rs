@@ -35,7 +35,7 @@ fn asked(launcher: Vec<OsString>, words: &[&str]) -> Outcome {
 }
 
 #[test]
-fn any_launcher_is_asked_what_it_serves() {
+fn services_of_any_launcher_are_queried() {
     for (name, launcher) in launchers(3) {
         let ask = |words: &[&str]| asked(launcher.clone(), words).expect(0);
         let exchanged = ask(&["exchange", "300"]).sorted_lines();

@@ -24,7 +24,7 @@ fn sends(requests: &str, then: &str) -> Option<Run> {
 }
 
 #[test]
-fn wrong_requests_are_refused_each_with_its_reason() {
+fn invalid_requests_are_refused_each_with_reason() {
     let key = "k".repeat(65);
     let value = "v".repeat(1025);
     let nspace = "$PMI_JOBID";
@@ -131,7 +131,7 @@ fn unserved_version_is_answered_and_may_be_corrected() {
 }
 
 #[test]
-fn lines_that_are_no_requests_break_the_protocol() {
+fn lines_that_are_not_requests_are_violation() {
     for (line, words) in [
         ("get_maxes", "request does not start with cmd="),
         ("foo=bar", "request does not start with cmd="),
@@ -197,7 +197,7 @@ const WITHOUT_RANK_1: [&str; 3] = [
 ];
 
 #[test]
-fn clients_that_lose_their_server_in_a_barrier_leave_nothing() {
+fn clients_that_lose_server_in_barrier_leave_nothing() {
     // MPICH 5 meets its peers by PMI only on several nodes.
     for (name, options) in [
         ("mpich4", &[][..]),

@@ -110,7 +110,7 @@ fn requested_libpmix_serves_old_and_new_clients() {
 }
 
 #[test]
-fn every_server_does_for_the_programs_of_every_client() {
+fn every_libpmix_serves_programs_of_every_client() {
     for (server, _, client, _) in pairs() {
         let options = ["--libpmix", server.path()];
         let run = |program, args| client.run(4, &options, program, args).run();
@@ -189,7 +189,7 @@ fn ranks_take_topology_of_node_from_sidecar() {
 }
 
 #[test]
-fn ranks_on_one_node_never_reach_the_host_with_a_fence() {
+fn fence_of_ranks_on_one_node_makes_no_upcall() {
     for (server, _, client, _) in pairs() {
         let options = ["-v", "--libpmix", server.path()];
         let outcome = client.run(2, &options, "modex", &[]).run().expect(0);
@@ -205,7 +205,7 @@ fn ranks_on_one_node_never_reach_the_host_with_a_fence() {
 }
 
 #[test]
-fn data_crosses_the_bridge_in_a_fence_and_by_direct_modex() {
+fn data_cross_nodes_by_fence_and_direct_modex() {
     // Each of 4 ranks on 2 nodes puts 200 bytes and gets those of all others.
     for (server, _) in SERVERS {
         for (client, _) in SERVERS {

@@ -29,7 +29,7 @@ fn ignored(line: &str) -> u64 {
 }
 
 #[test]
-fn without_a_count_there_is_one_rank_per_usable_core() {
+fn default_is_one_rank_per_usable_core() {
     let usable = std::thread::available_parallelism().unwrap().get();
     let ranks = print_env(&["WIREUP_RANK", "WIREUP_SIZE", "PMI_RANK", "PMI_SIZE"]);
     let outcome = Run::new(&ranks).run().expect_quiet_success();
@@ -60,7 +60,7 @@ fn first_cpu() -> String {
 }
 
 #[test]
-fn n_and_np_and_ranks_mean_the_same_and_only_among_options() {
+fn n_np_and_ranks_are_equal_only_among_options() {
     for option in ["-n", "-np", "--ranks"] {
         let run = Run::new(["--oversubscribe", option, "3", "echo", "-np", "7"]);
         assert_eq!(run.run().expect_quiet_success().out(), "-np 7\n".repeat(3));
@@ -68,7 +68,7 @@ fn n_and_np_and_ranks_mean_the_same_and_only_among_options() {
 }
 
 #[test]
-fn too_many_ranks_are_refused_with_the_arithmetic() {
+fn too_many_ranks_are_refused_with_counts() {
     let cpu = first_cpu();
     let refused = Run::new(["-n", "2", "true"]).under(["taskset", "-c", &cpu]);
     let line = refused.run().expect(125).expect_one_line(&[
@@ -155,7 +155,7 @@ fn error_in_later_app_names_it() {
 }
 
 #[test]
-fn options_after_the_program_are_the_programs() {
+fn options_after_program_belong_to_program() {
     let outcome = Run::new(["-n", "1", "echo", "-n", "2", "--label", "-x"]).run();
     assert_eq!(outcome.expect_quiet_success().out(), "2 --label -x");
     let outcome = Run::new(["-n", "1", "--", "echo", "x"]).run();
@@ -228,7 +228,7 @@ fn program_writing_to_closed_pipe_is_killed_by_sigpipe() {
 }
 
 #[test]
-fn nohup_is_kept_by_the_ranks() {
+fn nohup_applies_to_ranks() {
     let Some(fdreport) = program("fdreport") else {
         return;
     };
@@ -286,7 +286,7 @@ fn five_hundred_and_twelve_ranks_run() {
 }
 
 #[test]
-fn ranks_that_end_at_once_are_all_seen_to_end() {
+fn exits_of_short_ranks_are_all_seen() {
     for _ in 0..5 {
         Run::ranks(128, ["true"]).run().expect_quiet_success();
     }

@@ -192,7 +192,7 @@ fn ps_distinguishes_spawned_ranks() {
 }
 
 #[test]
-fn processor_time_and_memory_are_those_of_all_a_rank_started() {
+fn cpu_time_and_memory_include_descendants_of_rank() {
     // The rank itself only waits for a child that computes.
     let script = "echo ready; sh -c 'while :; do :; done'; true";
     let running = Run::ranks(1, ["sh", "-c", script]).start();
@@ -286,7 +286,7 @@ fn stopping_and_going_on_is_shown() {
 }
 
 #[test]
-fn jobs_that_come_and_go_while_they_are_listed_are_shown_or_not() {
+fn jobs_that_start_and_end_during_listing_are_optional() {
     let stop = std::sync::atomic::AtomicBool::new(false);
     let going = || !stop.load(std::sync::atomic::Ordering::Relaxed);
     std::thread::scope(|scope| {

@@ -120,7 +120,7 @@ fn change_of_terminal_size_signals_rank() {
 }
 
 #[test]
-fn ctrl_c_goes_to_the_rank_and_not_to_the_job() {
+fn ctrl_c_reaches_rank_and_not_job() {
     let script = "[ $WIREUP_RANK = 0 ] || { while [ ! -e go ]; do sleep 0.05; done; exit; }; \
                   trap 'echo caught' INT; echo ready; while [ ! -e go ]; do sleep 0.05; done; \
                   exit 0";
@@ -217,7 +217,7 @@ fn other_lines_start_in_first_column_and_rank_bytes_are_kept() {
 }
 
 #[test]
-fn once_the_rank_has_ended_ctrl_c_interrupts_the_job() {
+fn ctrl_c_interrupts_job_after_exit_of_rank() {
     let script = "if [ $WIREUP_RANK = 0 ]; then echo ready; read x; exit; fi; exec sleep 1000";
     let mut running = on_terminal(2, script);
     running.wait_for(Output::Stdout, "ready\r");
@@ -285,7 +285,7 @@ fn interactive_shell_that_ignores_sigterm_ends_at_once() {
 }
 
 #[test]
-fn closing_the_terminal_ends_the_rank_and_the_job() {
+fn closed_terminal_ends_rank_and_job() {
     let mut running = inner_shell();
     running.close_terminal();
     running.finish().expect(129);
@@ -364,7 +364,7 @@ fn background_launch_leaves_terminal_alone_until_foreground() {
 }
 
 #[test]
-fn without_a_terminal_input_is_copied_to_its_end_and_not_shown() {
+fn input_without_terminal_is_copied_to_end_without_echo() {
     let script = "cat; echo first; cat; echo second; tty";
     let args = [
         "-n", "1", "--grace", "1000", "--pty", "0", "sh", "-c", script,

@@ -110,7 +110,7 @@ fn python_programs_open_no_transports_of_missing_networks() {
 }
 
 #[test]
-fn python_programs_run_for_an_ordinary_user() {
+fn python_programs_run_for_ordinary_user() {
     let Some(user) = as_user() else { return };
     let here = Reachable::new();
     let script = here.copy(Path::new(SOURCE));

@@ -38,7 +38,7 @@ fn rows(table: &str) -> (Vec<Vec<&str>>, Vec<&str>) {
 }
 
 #[test]
-fn every_rank_sees_where_all_processes_are_and_which() {
+fn every_rank_gets_places_of_all_processes() {
     everywhere(&[], "tables", 0, |outcome, nodes| {
         let lines = outcome.by_rank("pmix_query", 4);
         let told = |line: &str, key| field(line, key).unwrap().to_owned();
@@ -141,7 +141,7 @@ fn rank_queries_location_and_end_of_spawned_processes() {
 }
 
 #[test]
-fn every_rank_sees_where_the_pmix_server_of_each_node_listens() {
+fn every_rank_gets_addresses_of_all_pmix_servers() {
     everywhere(&[], "uri", 0, |outcome, nodes| {
         let lines = outcome.by_rank("pmix_query", 4);
         let told = |rank: usize, key| field(&lines[rank], key).unwrap().to_owned();

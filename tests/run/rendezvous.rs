@@ -157,7 +157,7 @@ fn lookup_of_unpublished_name_times_out() {
 }
 
 #[test]
-fn only_what_is_kept_until_it_is_withdrawn_outlives_its_launch() {
+fn only_indefinite_names_outlive_launch() {
     for stage in stages() {
         let looks = "want end 60 look indef look session look proc look first";
         let stays = launch(&stage, looks);

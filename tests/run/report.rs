@@ -78,7 +78,7 @@ fn straggler_is_named_with_every_mpi() {
 }
 
 #[test]
-fn barriers_name_the_rank_that_came_last_on_one_node_too() {
+fn barriers_name_last_rank_also_on_one_node() {
     let Some(program) = program("pmi_wireup") else {
         return;
     };

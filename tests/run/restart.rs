@@ -342,7 +342,7 @@ fn mpich_and_intel_programs_restart_after_kill() {
 }
 
 #[test]
-fn shared_memory_of_processes_that_others_replaced_is_removed() {
+fn shared_memory_of_replaced_processes_is_removed() {
     let path = format!("/dev/shm/mpich_shm_restart.{}", std::process::id());
     // The kernel's time of a file is some milliseconds behind.
     let makes = format!("sleep 0.1; : >{path}");

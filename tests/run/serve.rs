@@ -37,7 +37,7 @@ pub(crate) fn by_hand(ranks: u32, options: &str, client: &[OsString]) -> Run {
 }
 
 #[test]
-fn every_mpi_is_a_job_of_processes_that_were_started_by_hand() {
+fn every_mpi_runs_as_processes_started_by_hand() {
     for mpi in mpis() {
         let sidecar = match &mpi.libpmix {
             Some(libpmix) => format!("--libpmix {}", libpmix.display()),

@@ -28,7 +28,7 @@ fn count(outcome: &Outcome, signal: &str) -> usize {
 }
 
 #[test]
-fn signals_that_end_nothing_reach_every_rank() {
+fn harmless_signals_reach_every_rank() {
     let Some(running) = reporting(3, &[]) else {
         return;
     };
@@ -88,7 +88,7 @@ fn terminating_signal_gives_its_own_exit_code() {
 }
 
 #[test]
-fn ranks_that_die_of_the_signal_are_no_failure_of_their_own() {
+fn ranks_killed_by_sent_signal_are_not_own_failure() {
     for (signal, code, words) in [
         (Signal::INT, 130, "interrupted"),
         (Signal::TERM, 143, "ended by SIGTERM from pid "),
@@ -190,7 +190,7 @@ fn pending(pid: i32) -> bool {
 }
 
 #[test]
-fn ranks_that_ignore_sigterm_are_killed_after_a_grace() {
+fn ranks_ignoring_sigterm_are_killed_after_grace_time() {
     let running = Run::ranks(3, ignoring("TERM INT HUP")).start();
     running.wait_for_many(Output::Stdout, "ready", 3);
     running.signal(Signal::TERM);
@@ -199,7 +199,7 @@ fn ranks_that_ignore_sigterm_are_killed_after_a_grace() {
 }
 
 #[test]
-fn ranks_that_are_stopped_when_they_shall_end_do_end() {
+fn stopped_ranks_can_be_ended() {
     let running = Run::ranks(2, ["sh", "-c", "echo ready $$; exec sleep 100"]).start();
     let out = running.wait_for_many(Output::Stdout, "ready", 2);
     let pids: Vec<i32> = out
@@ -282,7 +282,7 @@ fn launch_continues_after_long_stop_of_all_processes() {
 }
 
 #[test]
-fn nohup_keeps_a_job_through_a_hangup() {
+fn nohup_protects_job_from_hangup() {
     let Some(sigreport) = program("sigreport") else {
         return;
     };
@@ -321,7 +321,7 @@ fn signal_during_start_of_many_ranks_ends_all() {
 }
 
 #[test]
-fn signals_in_quick_succession_break_nothing() {
+fn rapid_signals_are_handled() {
     let Some(running) = reporting(4, &["--until", "never"]) else {
         return;
     };

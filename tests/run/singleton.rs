@@ -142,7 +142,7 @@ fn singleton_warning_is_hedged_without_mpi_init() {
 }
 
 #[test]
-fn strict_pmi_makes_it_a_failure() {
+fn strict_pmi_makes_singleton_failure() {
     for (name, wrong) in [("openmpi4", "pmi1"), ("mpich4", "pmix")] {
         let Some(mpi) = mpi(name) else { continue };
         for ranks in [1, 2] {

@@ -222,7 +222,7 @@ fn expect_sent(run: Run, collector: Running, message: &Path) {
 }
 
 #[test]
-fn over_grpc_there_is_tls_with_certificates_of_both_sides() {
+fn grpc_uses_tls_with_certificates_of_both_sides() {
     let (Some(run), Some(python)) = (launch(), python()) else {
         return;
     };
@@ -274,7 +274,7 @@ fn over_grpc_there_is_tls_with_certificates_of_both_sides() {
 }
 
 #[test]
-fn over_http_tls_is_refused_with_the_remedy() {
+fn tls_over_http_is_refused_with_remedy() {
     let Some(run) = launch() else { return };
     let outcome = run.env(ENDPOINT, "https://localhost:4318").run().expect(0);
     let err = outcome.err();
@@ -327,7 +327,7 @@ fn missing_collector_is_only_warning() {
 }
 
 #[test]
-fn without_a_collector_ranks_inherit_the_trace_as_it_is() {
+fn ranks_inherit_trace_unchanged_without_collector() {
     let Some(run) = launch() else { return };
     let outcome = run.env("TRACEPARENT", PARENT).run().expect(0);
     assert!(

@@ -142,7 +142,7 @@ fn several_programs_are_spawned_as_one_job() {
 }
 
 #[test]
-fn children_have_children_that_have_children() {
+fn grandchildren_spawn_children() {
     for (stage, nodes) in combinations(&stages(), &NODES) {
         // On a busy machine the last ones come to their end long after the first ones.
         let options = [nodes, &["--children", "independent"]].concat();
@@ -156,7 +156,7 @@ fn children_have_children_that_have_children() {
 }
 
 #[test]
-fn ranks_spawn_at_the_same_time() {
+fn ranks_spawn_concurrently() {
     for (stage, nodes) in combinations(&stages(), &NODES) {
         let outcome = stage.run(3, nodes, "spawn", &["from=self"]).run();
         let outcome = outcome.expect_success();
@@ -381,7 +381,7 @@ fn hundred_spawns_leave_nothing_behind() {
 }
 
 #[test]
-fn wishes_of_an_mpi_info_are_honoured() {
+fn info_keys_of_mpi_are_honoured() {
     for stage in stages() {
         let host = format!("info.host={}", node(1));
         let args = ["info.wdir=/usr", &*host, "children=2"];
@@ -395,7 +395,7 @@ fn wishes_of_an_mpi_info_are_honoured() {
 }
 
 #[test]
-fn programs_and_variables_come_from_an_mpi_info_too() {
+fn programs_and_variables_may_come_from_mpi_info() {
     for stage in stages() {
         let program = stage.mpi.program("spawn");
         let path = format!("info.path={}", program.parent().unwrap().display());
@@ -413,7 +413,7 @@ fn programs_and_variables_come_from_an_mpi_info_too() {
 }
 
 #[test]
-fn labels_tell_the_jobs_apart() {
+fn labels_distinguish_jobs() {
     for stage in stages() {
         let args = ["times=2", "children=2"];
         let outcome = stage.run(2, &["-l", "--virtual-nodes", "2"], "spawn", &args);
@@ -422,7 +422,7 @@ fn labels_tell_the_jobs_apart() {
 }
 
 #[test]
-fn two_halves_of_a_job_connect() {
+fn two_halves_of_job_connect() {
     for (stage, nodes) in combinations(&stages(), &NODES) {
         let outcome = stage.run(4, nodes, "meet", &["halves", "a name", "3"]);
         let outcome = outcome.run().expect_success();
@@ -529,7 +529,7 @@ fn spawned_programs_are_in_requested_psets() {
 }
 
 #[test]
-fn pmix_infos_that_are_required_and_unknown_refuse_the_spawn() {
+fn unknown_required_pmix_infos_refuse_spawn() {
     pmix_everywhere(&["with", "!pmix.of.another.world=7"], |outcome, _| {
         pmix_children(outcome, 0);
         let lines = outcome.by_rank("pmix_spawn", 2);
@@ -543,7 +543,7 @@ fn pmix_infos_that_are_required_and_unknown_refuse_the_spawn() {
 }
 
 #[test]
-fn pmix_spawns_of_what_is_missing_fail_with_a_status() {
+fn pmix_spawns_of_missing_files_fail_with_status() {
     pmix_everywhere(&["run", "/no/such/program"], |outcome, _| {
         let lines = outcome.by_rank("pmix_spawn", 2);
         assert_ne!(field(&lines[0], "status"), Some("0"), "{outcome:?}");
@@ -667,7 +667,7 @@ fn spawned_ranks_have_settings_like_initial_job() {
 }
 
 #[test]
-fn spawn_with_image_that_is_not_there_fails_alone() {
+fn spawn_with_missing_image_fails_alone() {
     let Some(client) = pmix("pmix5") else { return };
     for (info, problem) in [
         (
@@ -687,7 +687,7 @@ fn spawn_with_image_that_is_not_there_fails_alone() {
 }
 
 #[test]
-fn container_of_spawned_job_ends_with_the_job() {
+fn container_of_spawned_job_ends_with_job() {
     let Some(client) = pmix("pmix5") else { return };
     let script = format!(
         "{} with image=/; n=0
@@ -712,7 +712,7 @@ fn container_of_spawned_job_ends_with_the_job() {
 }
 
 #[test]
-fn spawned_ranks_get_layout_that_options_give_initial_job() {
+fn spawned_ranks_get_layout_like_initial_job() {
     let Some(client) = pmix("pmix5") else { return };
     let (one, two) = (["0", "0"], ["1", "0"]);
     let cases = [

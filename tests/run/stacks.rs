@@ -251,7 +251,7 @@ fn proctable_is_shown_as_debuggers_see_it() {
 }
 
 #[test]
-fn stacks_are_shown_when_the_time_is_over_and_then_the_job_ends() {
+fn stacks_are_printed_at_timeout_before_end_of_job() {
     let Some(hang) = program("hang") else {
         return;
     };
@@ -378,7 +378,7 @@ fn leave(panes: Running, tmux: &std::path::Path) {
 }
 
 #[test]
-fn each_rank_gets_a_pane_with_a_debugger_or_a_command() {
+fn each_rank_gets_pane_with_debugger_or_command() {
     let Some(running) = hanging(2, &["--virtual-nodes", "2"], "0") else {
         return;
     };
@@ -552,7 +552,7 @@ const ATTACK: &str = include_str!("hostile_launcher.py");
 const SILENCE_LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
-fn hostile_launcher_cannot_harm_who_inspects_its_job() {
+fn hostile_launcher_cannot_harm_inspecting_command() {
     let Some(user) = as_user() else {
         return;
     };

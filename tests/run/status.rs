@@ -244,7 +244,7 @@ fn written(events: &[Value], rank: u64, stream: &str) -> Vec<u8> {
 }
 
 #[test]
-fn on_standard_output_the_ranks_output_is_part_of_the_stream() {
+fn output_on_stdout_is_part_of_status_stream() {
     let script = r#"i=0; while [ $i -lt 500 ]; do echo "line $i of \"$WIREUP_RANK\"	ü"; i=$((i+1)); done
         echo "to err" >&2; printf 'no end'; printf '\377\n' >&2"#;
     let outcome = Run::ranks(3, ["--json", "-", "sh", "-c", script])
@@ -353,7 +353,7 @@ fn status_reader_that_exits_at_end_is_reported() {
 }
 
 #[test]
-fn lines_arrive_while_the_job_runs() {
+fn lines_arrive_during_job() {
     let mut running = Run::ranks(1, ["--json", "-", "sh", "-c", "echo ready; read x; exit 0"])
         .stdin_held()
         .start();
@@ -364,7 +364,7 @@ fn lines_arrive_while_the_job_runs() {
 }
 
 #[test]
-fn times_stand_in_front_of_lines_and_never_inside() {
+fn times_precede_lines_and_never_interrupt_them() {
     let script = "printf a; echo b; echo c >&2; printf end";
     let outcome = Run::ranks(2, ["--timestamps", "-l", "sh", "-c", script])
         .env("TZ", "XXX-05:30")
@@ -383,7 +383,7 @@ fn times_stand_in_front_of_lines_and_never_inside() {
 }
 
 #[test]
-fn times_stand_in_files_too_and_so_do_both_streams_of_one_file() {
+fn times_precede_lines_in_files_of_one_or_both_streams() {
     let script = "i=0; while [ $i -lt 300 ]; do echo out $i; echo err $i >&2; i=$((i+1)); done";
     for (pattern, files) in [
         ("%r", &["0", "1"][..]),
@@ -429,7 +429,7 @@ fn status_of_silent_job_is_on_disk_soon() {
 const ORDERED: &str = "exec 7<&0 </dev/null;";
 
 #[test]
-fn orders_signal_all_ranks_or_some_and_their_end_is_the_jobs() {
+fn control_commands_signal_ranks_and_their_end_ends_job() {
     let script = "trap 'exit 3' USR1; trap 'exit 4' USR2; echo ready; while :; do sleep 0.05; done";
     let options = [
         "--control",

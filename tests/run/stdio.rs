@@ -105,7 +105,7 @@ fn label_never_appears_inside_line() {
 }
 
 #[test]
-fn without_labels_every_byte_arrives_as_it_was_written() {
+fn every_byte_arrives_unchanged_without_labels() {
     // No text, no newline at the end, and lines longer than any buffer on the way.
     let run = Run::new(["-n", "1", "cat", "data"]);
     let mut bytes: Vec<u8> = Vec::new();
@@ -296,7 +296,7 @@ fn blocked_reader_does_not_prevent_end_by_two_interrupts() {
 }
 
 #[test]
-fn output_that_is_read_when_all_ranks_have_ended_ends_the_run() {
+fn output_read_after_exit_of_all_ranks_ends_launch() {
     // Nothing else wakes this one: no interface, no clock. Twice what a pipe holds.
     let options = ["--pmi", "none", "head", "-c", "131072", "/dev/zero"];
     let mut running = Run::ranks(1, options).stdout_held().start();
@@ -362,7 +362,7 @@ fn non_blocking_output_loses_nothing() {
 }
 
 #[test]
-fn wireup_works_with_its_own_descriptors_closed() {
+fn wireup_works_with_closed_standard_descriptors() {
     let Some(fdreport) = program("fdreport") else {
         return;
     };

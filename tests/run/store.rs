@@ -274,7 +274,7 @@ const LIMITS: &str = r#"
 "#;
 
 #[test]
-fn pmi2_name_ends_with_limits_of_its_infos() {
+fn pmi2_name_expires_by_limits_of_its_infos() {
     let script = [DIALECTS, LIMITS].concat();
     let run = Run::ranks(1, ["--pmi", "pmi2", "bash", "-c", &script]);
     let found = "cmd=name-lookup-response;rc=0;found=TRUE;value=p;port=p;";
@@ -311,7 +311,7 @@ const OWNERS: &str = r#"
 "#;
 
 #[test]
-fn names_over_pmi_go_with_the_rank_that_published_them() {
+fn pmi_names_end_with_publishing_rank() {
     for nodes in NODES {
         let script = [DIALECTS, OWNERS].concat();
         let shell = ["--pmi", "all", "bash", "-c", &script];

@@ -33,7 +33,7 @@ fn umask_of_app_is_not_umask_of_wireup() {
 }
 
 #[test]
-fn limits_are_set_for_the_ranks_of_a_program_alone() {
+fn limits_apply_to_ranks_of_app_only() {
     let first = ["-n", "1", "--rlimit", "stack=4M:16M", "--rlimit", "core=0"];
     let script = format!("{}; ulimit -Sc", shown('s'));
     let rest = ["sh", "-c", &script, ":", "sh", "-c", &script];

@@ -234,7 +234,7 @@ fn program_exit_and_user_signal_are_not_requeued() {
 }
 
 #[test]
-fn policies_that_contradict_other_options_are_refused() {
+fn policies_contradicting_options_are_refused() {
     for (policy, option) in [
         ("continue", "--kill-on-bad-exit"),
         ("requeue", "--no-kill-on-bad-exit"),

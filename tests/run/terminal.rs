@@ -101,7 +101,7 @@ fn input_unread_by_ranks_is_left_for_shell() {
 }
 
 #[test]
-fn ctrl_c_reaches_the_ranks() {
+fn ctrl_c_reaches_ranks() {
     let Some(sigreport) = program("sigreport") else {
         return;
     };
@@ -136,7 +136,7 @@ fn ctrl_backslash_is_sigquit() {
 }
 
 #[test]
-fn closing_the_terminal_ends_the_job() {
+fn closed_terminal_ends_job() {
     let script = "echo ready; exec sleep 1000";
     let mut running = Run::ranks(2, ["sh", "-c", script]).terminal().start();
     running.wait_for_many(Output::Stdout, "ready", 2);
@@ -254,7 +254,7 @@ fn background_job_stops_for_rank_that_waits_only_for_terminal() {
 }
 
 #[test]
-fn in_the_background_a_job_that_reads_nothing_runs_to_its_end() {
+fn background_job_without_input_runs_to_end() {
     let mut shell = shell();
     shell.type_text(&format!(
         "{WIREUP} run --oversubscribe -n 3 sh -c 'echo rank=$WIREUP_RANK' & wait $!; echo code=$?\n"
@@ -339,7 +339,7 @@ fn terminal_shows_node_that_is_late_in_first_fence() {
 }
 
 #[test]
-fn nothing_is_shown_where_the_user_does_not_want_it() {
+fn progress_is_hidden_on_request() {
     // Longer than anything would be waited for in silence.
     let run = late_in_the_first_fence(&["--no-progress"], "sleep 4.5");
     let outcome = run.run().expect(0);
@@ -389,7 +389,7 @@ fn terminal_shows_rank_that_does_not_end() {
 }
 
 #[test]
-fn programs_that_have_nothing_to_do_with_mpi_are_not_waited_for() {
+fn programs_without_mpi_are_not_awaited() {
     // The time is longer than any wait without a progress line.
     let outcome = Run::ranks(2, ["sleep", "4.5"]).terminal().run().expect(0);
     assert_eq!(outcome.out(), "");

@@ -168,7 +168,7 @@ fn tools_find_server_by_launcher_job_address_file_or_default() {
 /// A process that calls `PMIx_Init` without a launcher looks for the file of a system server, too
 /// (docs/decisions/0011).
 #[test]
-fn no_job_is_the_system_server_of_its_host() {
+fn launches_are_not_system_server_of_host() {
     for library in versions() {
         let job = Job::start(library.clone(), &[]);
         let tmp = job.place.dir().with_file_name("tmp");
@@ -285,7 +285,7 @@ fn tool_keeps_its_name_and_never_gets_name_of_rank_or_server() {
 }
 
 #[test]
-fn garbage_and_silence_at_the_tool_port_are_shut_out() {
+fn garbage_and_silence_at_tool_port_are_refused() {
     for library in versions() {
         let job = Job::start(library, &[]);
         let connect = || TcpStream::connect(("127.0.0.1", job.port())).unwrap();

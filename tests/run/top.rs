@@ -78,7 +78,7 @@ fn top_shows_ranks_that_compute_print_and_wait() {
 }
 
 #[test]
-fn tables_follow_each_other_until_the_job_ends() {
+fn tables_follow_each_other_until_job_ends() {
     let running = Run::ranks(2, ["sh", "-c", "echo ready; exec sleep 1000"]).start();
     running.wait_for(Output::Stdout, "ready");
     let pid = running.pid().to_string();

@@ -132,7 +132,7 @@ fn open_mpi_runs_for_user_without_account_or_home() {
 }
 
 #[test]
-fn every_mpi_runs_for_an_ordinary_user() {
+fn every_mpi_runs_for_ordinary_user() {
     let Some(user) = as_user() else { return };
     let here = Reachable::new();
     for name in ["mpich4", "openmpi4", "mpich5", "openmpi5", "impi"] {
@@ -197,7 +197,7 @@ fn loopback_suffices_for_ordinary_user_with_every_libpmix() {
 }
 
 #[test]
-fn ranks_of_virtual_nodes_keep_the_users_number() {
+fn ranks_of_virtual_nodes_keep_user_id() {
     let Some(user) = as_user() else { return };
     let here = Reachable::new();
     let wireup = here.wireup();

@@ -208,7 +208,7 @@ fn windows_reach_from_node_to_node() {
 }
 
 #[test]
-fn ranks_of_a_node_map_each_others_memory_and_no_other_nodes() {
+fn ranks_map_memory_of_their_node_only() {
     for (name, segment) in [
         ("openmpi4", "/vader_segment."),
         ("openmpi5", "/sm_segment."),
@@ -318,7 +318,7 @@ fn more_nodes_than_ranks_are_refused() {
 }
 
 #[test]
-fn names_of_nodes_belong_to_their_ranks_and_not_to_the_machine() {
+fn node_names_belong_to_ranks_and_not_to_machine() {
     let words = ["--virtual-nodes", "2", "--pmi", "none", "uname", "-n"];
     let outcome = Run::ranks(4, words).run().expect_quiet_success();
     let expected = [node(0), node(0), node(1), node(1)];

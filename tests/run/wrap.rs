@@ -11,7 +11,7 @@ const SHOW: &str =
     r#"sh -c 'printf "%%s" "$WIREUP_RANK:"; printf "[%%s]" "$@"; echo; exec "$@"' show"#;
 
 #[test]
-fn every_rank_runs_under_the_command_with_its_own_arguments() {
+fn every_rank_runs_under_wrap_with_own_arguments() {
     let wrap = format!("{SHOW} env 'R=%r n %n' H=%h \"P=100%%\" B=\\\\%r");
     let script = "printf '%s|' \"$R\" $H $P $B; echo";
     let args = ["--wrap", &wrap, "sh", "-c", script, "a b"];
@@ -146,7 +146,7 @@ fn invalid_wrap_command_is_refused_with_reason() {
 
 /// A clock is an event that every machine can count.
 #[test]
-fn perf_records_each_rank_into_a_file_of_its_own() {
+fn perf_records_each_rank_into_own_file() {
     let counts = Command::new("perf")
         .args(["stat", "-e", "cpu-clock", "true"])
         .output();

@@ -605,7 +605,7 @@ impl Group {
 }
 
 #[test]
-fn every_fence_completes_with_its_own_data_when_nothing_fails() {
+fn every_fence_completes_with_its_own_data_without_faults() {
     for_each_seed(600, |seed| World::new(seed, Faults::default()).run());
 }
 
@@ -628,7 +628,7 @@ fn everyone_is_answered_when_nodes_die() {
 }
 
 #[test]
-fn everyone_is_answered_when_nodes_die_stall_and_end_the_job() {
+fn every_requester_is_answered_despite_deaths_and_stalls() {
     let faults = Faults {
         kills: 1,
         teardowns: 1,
@@ -660,7 +660,7 @@ fn survivors_complete_every_fence_when_processes_and_nodes_die() {
 }
 
 #[test]
-fn hundreds_of_nodes_do_without_those_that_die() {
+fn hundreds_of_nodes_complete_without_dead_ones() {
     let faults = Faults {
         kills: 4,
         deaths: 2,

@@ -115,7 +115,7 @@ fn forgotten_waiter_is_found() {
 }
 
 #[test]
-fn credit_that_is_lost_is_found() {
+fn lost_credit_is_found() {
     caught(Fault::CreditLeaked, &[false, true]);
 }
 
@@ -130,7 +130,7 @@ fn wrong_parent_is_found() {
 }
 
 #[test]
-fn consequences_that_are_not_withheld_are_found() {
+fn unwithheld_consequences_are_found() {
     caught(Fault::NothingWithheld, &[false, true]);
 }
 

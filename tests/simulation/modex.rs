@@ -320,7 +320,7 @@ impl World {
 }
 
 #[test]
-fn everyone_gets_the_data_of_the_right_rank_when_nothing_fails() {
+fn requesters_get_data_of_right_rank_without_faults() {
     for_each_seed(600, |seed| World::new(seed, Faults::default()).run());
 }
 

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn variables_of_etcdctl_count_more_than_the_file() {
+    async fn variables_of_etcdctl_override_settings_file() {
         let file =
             "endpoints = ['http://a:1', 'b:2']\nuser = 'agent:x:y'\nprefix = '/site'\nttl = 5";
         let of_file = settings(file, &[]).unwrap();

@@ -348,7 +348,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
-        fn frames_of_any_size_arrive_as_they_were_sent(
+        fn frames_of_any_size_arrive_unchanged(
             sizes in prop::collection::vec(prop_oneof![0..100usize, 4000..5000usize, Just(BODY_MAX)], 1..40)
         ) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn steps_are_asked_to_end_whenever_they_begin() {
+    async fn steps_are_stopped_whenever_they_start() {
         let registry = LaunchRegistry::default();
         let mut end = std::pin::pin!(registry.steps_end());
         assert!((&mut end).now_or_never().is_none());

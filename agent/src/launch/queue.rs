@@ -206,7 +206,7 @@ mod tests {
     use crate::budget::{BYTES, Budgets};
 
     #[tokio::test]
-    async fn nothing_more_waits_for_a_link_when_its_user_has_nothing_left() {
+    async fn exhausted_user_budget_refuses_messages_for_link() {
         let account = Budgets::default().account(1);
         let (queue, mut queued) = queue(&account);
         let _all = account.take(BYTES).unwrap();

@@ -75,7 +75,7 @@ fn certificate_has_identity_and_usable_names() {
 }
 
 #[test]
-fn renewing_keeps_identity_and_names_and_changes_the_key() {
+fn renewal_keeps_identity_and_names_but_changes_key() {
     let (_top, dir) = authority();
     let node = issue_one(&dir, "n1", &["10.0.0.1"], Role::Node).unwrap();
     let read_all = || {
@@ -95,7 +95,7 @@ fn renewing_keeps_identity_and_names_and_changes_the_key() {
 }
 
 #[test]
-fn nothing_is_valid_longer_than_its_authority() {
+fn certificate_expires_no_later_than_its_authority() {
     let (_top, dir) = authority();
     issue(&dir, &["n1".into()], &[], Role::Node, valid(1000)).unwrap();
     let found = read(&dir.join("n1").join(CERTIFICATE)).unwrap();
@@ -260,7 +260,7 @@ fn revocation_list_of_other_authority_is_refused() {
 }
 
 #[test]
-fn names_are_given_as_in_lists_of_hosts_and_keep_their_zeros() {
+fn name_ranges_expand_like_host_lists_and_keep_zeros() {
     let lists = ["n[05-08],login", "10.0.0.1", "fd00::1"].map(str::to_owned);
     let names = expand(&lists).unwrap();
     assert_eq!(

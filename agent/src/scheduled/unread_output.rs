@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_reader_at_a_time_and_the_next_gets_what_is_left() {
+    fn single_reader_is_admitted_and_next_gets_rest() {
         let mut output = BufferedOutput::new(false);
         output.push(piece(1, 1));
         output.push(piece(2, 1));

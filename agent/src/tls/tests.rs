@@ -182,7 +182,7 @@ async fn check(channel: tonic::transport::Channel) -> Result<(), tonic::Status> 
 }
 
 #[tokio::test]
-async fn nodes_reach_each_other_and_know_who_calls() {
+async fn nodes_connect_and_identify_callers() {
     let (log, _guard) = Log::start();
     let cluster = Cluster::new();
     let (one, two) = (cluster.node("n1"), cluster.node("n2"));

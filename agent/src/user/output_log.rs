@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_a_long_line_nor_many_of_them_fill_the_log() {
+    fn long_lines_and_many_lines_do_not_fill_log() {
         let long = said(&[&[b'x'; 3000]]);
         assert_eq!(
             long.iter().map(String::len).collect::<Vec<_>>(),

@@ -37,7 +37,7 @@ fn launch_on_one_node_leaves_nothing() {
 }
 
 #[test]
-fn steps_reach_each_other_and_the_launcher_wherever_it_is() {
+fn steps_reach_each_other_and_launcher_on_any_host() {
     let cluster = Cluster::start(8, &[]);
     // At the root, at a leaf of the tree, and at an agent that is no node of the launch.
     for entry in [0, 6, 7] {
@@ -58,7 +58,7 @@ fn steps_reach_each_other_and_the_launcher_wherever_it_is() {
 }
 
 #[test]
-fn forty_agents_in_a_tree() {
+fn forty_agents_form_tree() {
     let cluster = Cluster::start(40, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(40, 3));
     let pids = launcher.begun(40);
@@ -72,7 +72,7 @@ fn forty_agents_in_a_tree() {
 }
 
 #[test]
-fn much_data_goes_down_and_up_the_tree_complete() {
+fn much_data_passes_tree_completely_in_both_directions() {
     let cluster = Cluster::start(4, &[]);
     let mut launcher = Launcher::connect(&cluster.agents[0]);
     // Too long for one frame or one gRPC message.
@@ -220,7 +220,7 @@ fn second_stop_ends_agent_and_its_steps_at_once() {
 }
 
 #[test]
-fn nodes_are_asked_how_they_are() {
+fn status_of_nodes_is_queried() {
     let cluster = Cluster::start(2, &["--heartbeat", "2"]);
     let mut members = cluster.spread(2, 2).nodes;
     // An address where no process listens, and the address of another node.

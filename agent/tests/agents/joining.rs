@@ -83,7 +83,7 @@ fn nodes_that_cannot_join_are_reported_and_launch_continues() {
 }
 
 #[test]
-fn only_the_launcher_of_a_launch_lets_nodes_join_it() {
+fn only_launcher_of_launch_can_join_nodes() {
     let cluster = Cluster::start(2, &[]);
     let mut stranger = Launcher::connect(&cluster.agents[0]);
     stranger.ask(&grow(vec![cluster.agents[1].member()]));

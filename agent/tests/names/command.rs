@@ -114,7 +114,7 @@ fn names_in_etcd_are_shown_watched_and_withdrawn() {
 }
 
 #[test]
-fn names_in_a_directory_are_shown_watched_and_withdrawn() {
+fn names_in_directory_are_shown_watched_and_unpublished() {
     if let Some(place) = Place::ldap() {
         names_are_shown_watched_and_withdrawn(&place);
     }

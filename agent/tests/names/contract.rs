@@ -441,7 +441,7 @@ pub(crate) fn unreachable_store_refuses_with_reason_until_it_returns(place: &Pla
 }
 
 /// Checks names against those that `src/nameserv/file/file_nameserv.c` of MPICH writes and reads.
-pub(crate) fn files_are_those_of_mpich_both_ways(place: &Place) {
+pub(crate) fn files_are_compatible_with_mpich_in_both_directions(place: &Place) {
     let mut launch = place.launch("one");
     assert_eq!(launch.ask(0, publish("a name")), NameReply::Done);
     let directory = place.shared().join(".mpinamepub");

@@ -42,7 +42,7 @@ fn settings(dir: &Path, password: &str, authority: &Path) -> String {
 }
 
 #[test]
-fn tls_and_a_password_are_used_and_those_of_others_are_refused() {
+fn tls_and_password_are_used_and_invalid_ones_refused() {
     let dir = tempfile::tempdir().unwrap();
     let validity = Validity::days(SystemTime::now(), 30);
     for (name, host) in [("own", "localhost"), ("other", "elsewhere")] {

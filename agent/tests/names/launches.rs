@@ -30,7 +30,7 @@ const PUBLISHER: &str = r#"
 "#;
 
 #[test]
-fn names_of_a_launcher_that_is_killed_are_withdrawn() {
+fn names_of_killed_launcher_are_unpublished() {
     let Some(place) = Place::file() else { return };
     let options = ["--names", place.backend(), "--pmi", "pmi1"];
     let words = ["bash", "-c", PUBLISHER];

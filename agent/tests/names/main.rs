@@ -53,9 +53,9 @@ macro_rules! for_each_store {
 for_each_store!(agents file etcd ldap);
 
 #[test]
-fn files_are_those_of_mpich_both_ways() {
+fn files_are_compatible_with_mpich_in_both_directions() {
     if let Some(place) = Place::file() {
-        contract::files_are_those_of_mpich_both_ways(&place);
+        contract::files_are_compatible_with_mpich_in_both_directions(&place);
     }
 }
 

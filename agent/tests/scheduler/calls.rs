@@ -107,7 +107,7 @@ async fn ranks_get_input_environment_and_credentials_and_give_output() {
 }
 
 #[test]
-async fn ranks_that_print_wait_for_a_slow_reader_and_nothing_is_lost() {
+async fn printing_ranks_wait_for_slow_reader_without_loss() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
     let text = "head -c 8000000 /dev/zero | tr '\\0' x; echo done >&2";
@@ -201,7 +201,7 @@ async fn kept_end_of_unread_output_reports_lost_bytes() {
 }
 
 #[test]
-async fn signals_reach_all_ranks_or_those_that_are_named() {
+async fn signals_reach_all_or_named_ranks() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
     let text = "trap 'echo got; exit 3' USR1; trap 'echo two; exit 4' USR2; echo ready; \

@@ -31,7 +31,7 @@ fn parts(binding: &HostBinding, level: ObjectType) -> Vec<String> {
 const ORDER: MapWithinHost = MapWithinHost::InOrder;
 
 #[test]
-fn ranks_get_one_core_after_the_other() {
+fn ranks_get_consecutive_cores() {
     let binding = bound("gpu8", &spec(ObjectType::Core, ORDER), 3).unwrap();
     // A core has two CPUs, whose numbers are far apart.
     let cpus = |rank| binding.cpus_of(Rank(rank)).unwrap().to_string();
@@ -46,7 +46,7 @@ fn ranks_get_one_core_after_the_other() {
 }
 
 #[test]
-fn neighbours_share_a_part_and_all_parts_have_as_many() {
+fn neighbours_share_objects_evenly() {
     let over_numa = MapWithinHost::Over(ObjectType::Numa);
     let binding = bound("numa4", &spec(ObjectType::Core, over_numa), 10).unwrap();
     let numa = parts(&binding, ObjectType::Numa);
@@ -64,7 +64,7 @@ fn neighbours_share_a_part_and_all_parts_have_as_many() {
 }
 
 #[test]
-fn ranks_of_each_part_need_room_only_where_they_are() {
+fn ranks_of_each_object_need_room_only_in_it() {
     // NUMA nodes of 8 cores with 2 hardware threads each.
     let bind = |each, count| {
         let spec = spec(
@@ -115,7 +115,7 @@ fn fast_cores_are_given_first() {
 }
 
 #[test]
-fn memory_of_a_gpu_is_no_place_for_ranks() {
+fn memory_of_gpu_gets_no_ranks() {
     let map = MapWithinHost::Over(ObjectType::Numa);
     let binding = bound("gracehopper", &spec(ObjectType::Numa, map), 4).unwrap();
     assert_eq!(binding.topology.parts(ObjectType::Numa).len(), 4);
@@ -203,7 +203,7 @@ fn binding_errors_name_available_cpus_and_remedy() {
 }
 
 #[test]
-fn ranks_that_may_share_begin_again() {
+fn ranks_allowed_to_share_start_over_at_first_core() {
     let topology = Arc::new(machine("hybrid"));
     let spec = spec(ObjectType::Core, ORDER);
     let bind = |before, share, count| {
@@ -304,7 +304,7 @@ fn binding_picture_has_row_for_each_numa_node() {
 }
 
 #[test]
-fn ranks_get_the_nearest_gpus_that_are_free() {
+fn ranks_get_nearest_free_gpus() {
     let mut two = spec(ObjectType::Core, MapWithinHost::Over(ObjectType::Package));
     two.gpus_per_rank = Some(2);
     let binding = bound("gpu8", &two, 4).unwrap();
@@ -351,7 +351,7 @@ fn ranks_get_the_nearest_gpus_that_are_free() {
 }
 
 #[test]
-fn memory_and_threads_follow_the_cpus() {
+fn memory_and_threads_follow_bound_cpus() {
     let map = MapWithinHost::Over(ObjectType::Package);
     let binding = bound("gracehopper", &spec(ObjectType::Package, map), 2).unwrap();
     assert_eq!(binding.memory_of(Rank(1)), None);

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_in_which_mpis_fail_are_refused() {
+    fn namespaces_that_break_mpi_are_refused() {
         for kind in ["pid", "network"] {
             let error = planned("yes", &[SERVER_OF_JOB], &["mount", kind]).unwrap_err();
             assert!(

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_are_those_of_the_sonames() {
+    fn mpi_interface_follows_soname() {
         assert_eq!(interface("libmpi.so.12"), interface("libmpich.so.12"));
         assert_ne!(interface("libmpi.so.12"), interface("libmpi.so.40"));
         assert!(names("libmpi.so.12").contains(&"libmpich.so.12"));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn other_libraries_are_the_image_s_if_they_serve() {
+    fn other_libraries_come_from_image_if_sufficient() {
         let host = library(&["a", "b"], &[]);
         let old = library(&["a"], &[]);
         let (modest, newer) = (user(&["a"], &[]), user(&["a", "b"], &[]));

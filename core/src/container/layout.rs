@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_mounted_through_links_and_files() {
+    fn mounts_do_not_follow_links_or_replace_files() {
         let through = LayoutError::ThroughLink("/bin".into());
         assert_eq!(made(&["/a:/bin/x"]), Err(through));
         let through = LayoutError::ThroughFile("/file".into());

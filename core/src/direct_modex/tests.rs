@@ -190,7 +190,7 @@ fn unknown_ranks_and_jobs_are_not_found_without_asking_host() {
 }
 
 #[test]
-fn each_requester_has_its_own_deadline() {
+fn each_requester_has_own_deadline() {
     let mut c = Cluster::new(2);
     c.ask_within(0, 1, Some(10), "long");
     c.advance(1);
@@ -272,7 +272,7 @@ fn end_of_rank_answers_pending_and_later_requests() {
 }
 
 #[test]
-fn removal_of_a_job_answers_those_who_wait_for_its_ranks() {
+fn removal_of_job_answers_requests_for_its_ranks() {
     let mut c = Cluster::new(2);
     c.ask(0, 1, "a");
     c.deliver();
@@ -299,7 +299,7 @@ fn loss_of_owner_fails_its_pending_and_later_requests_only() {
 }
 
 #[test]
-fn loss_of_an_asking_node_drops_its_request_only() {
+fn loss_of_requesting_node_drops_only_its_request() {
     let mut c = Cluster::new(3);
     c.ask(0, 2, "lost");
     c.ask(1, 2, "stays");
@@ -332,7 +332,7 @@ fn host_error_and_oversized_data_fail_request() {
 }
 
 #[test]
-fn replies_of_a_stranger_are_ignored() {
+fn replies_of_wrong_node_are_ignored() {
     let mut c = Cluster::new(3);
     c.ask(0, 1, "a");
     let message = ModexMessage::Reply {

@@ -301,7 +301,7 @@ fn request_that_was_never_sent_is_not_looked_for() {
 }
 
 #[test]
-fn answers_are_read_as_far_as_they_can_be_used() {
+fn replies_are_parsed_as_far_as_usable() {
     let mut credential = FabricGrant::default();
     let body = br#"{"id": "a/b", "vni": 7}"#;
     assert!(created(body, &mut credential).is_err(), "no path of ours");

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn membership_follows_the_runs() {
+    fn membership_follows_rank_runs() {
         let set = built(&[one("a", 2), one("a", 3), one("a", 7)]);
         let member = |rank| set.contains(&Proc::new(nspace("a"), Rank(rank)));
         let members: Vec<u32> = (0..10).filter(|&rank| member(rank)).collect();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_reserved_ranks_cannot_fence() {
+    fn empty_and_reserved_ranks_cannot_fence() {
         assert_eq!(Participants::from_procs([]), Err(ParticipantsError::Empty));
         let special = one("a", u32::MAX - 4);
         assert!(matches!(

@@ -197,7 +197,7 @@ fn fence_releases_after_last_arrival_with_data_in_node_order() {
 }
 
 #[test]
-fn all_nodes_share_one_copy_of_the_result() {
+fn all_nodes_share_one_copy_of_result() {
     let mut c = Cluster::new(2);
     c.arrive(0, &[0, 1], "a", "t0");
     c.arrive(1, &[0, 1], "b", "t1");
@@ -287,7 +287,7 @@ fn fences_of_overlapping_participants_do_not_mix() {
 }
 
 #[test]
-fn repeated_arrivals_and_releases_change_nothing() {
+fn repeated_arrivals_and_releases_have_no_effect() {
     let mut c = Cluster::new(3);
     c.arrive(1, &[0, 1, 2], "b", "t1");
     let (from, to, arrive) = c.sent[0].clone();
@@ -399,7 +399,7 @@ fn silent_hub_is_given_up_after_grace_time() {
 }
 
 #[test]
-fn loss_of_a_peer_fails_its_fences_for_all_and_no_others() {
+fn loss_of_peer_fails_only_its_fences_on_all_nodes() {
     let mut c = Cluster::new(3);
     c.arrive(0, &[0, 1, 2], "a", "t0");
     c.arrive(1, &[0, 1, 2], "b", "t1");
@@ -428,7 +428,7 @@ fn loss_of_a_peer_fails_its_fences_for_all_and_no_others() {
 }
 
 #[test]
-fn loss_of_the_hub_fails_the_fence_on_every_node() {
+fn loss_of_hub_fails_fence_on_every_node() {
     let mut c = Cluster::new(3);
     c.arrive(1, &[0, 1, 2], "b", "t1");
     c.lose(0, &[1, 2]);
@@ -459,7 +459,7 @@ fn sent_release_counts_despite_loss_of_participant() {
 }
 
 #[test]
-fn nodes_that_disagree_about_the_list_all_learn_it() {
+fn disagreement_about_participants_fails_on_all_nodes() {
     let mut c = Cluster::new(3);
     c.arrive(1, &[0, 1], "b", "t1");
     c.arrive(2, &[0, 1, 2], "c", "t2");
@@ -522,7 +522,7 @@ fn arrival_at_node_outside_fence_has_no_effect() {
 }
 
 #[test]
-fn too_much_data_fails_the_fence_for_all_wherever_it_comes_from() {
+fn oversized_data_fail_fence_for_all_from_any_node() {
     let limits = FenceLimits {
         contribution_bytes: 4,
         result_bytes: 6,
@@ -694,7 +694,7 @@ fn teardown_answers_all_local_requesters_and_notifies_peers() {
 }
 
 #[test]
-fn teardown_of_the_hub_releases_those_who_wait_for_it() {
+fn teardown_of_hub_releases_waiting_nodes() {
     let mut c = Cluster::new(2);
     c.arrive(1, &[0, 1], "b", "t1");
     c.deliver();

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_ranks_that_cannot_be_are_refused() {
+    fn impossible_rank_runs_are_refused() {
         let nspace = Nspace::new("job").unwrap();
         for (first, count) in [
             (0, 0),

@@ -423,7 +423,7 @@ fn same_operation_twice_on_one_node_is_refused() {
 /// Members call in any order, some attempts time out, messages are as late as they like: every
 /// call is answered once, and an attempt that succeeds has one result everywhere.
 #[test]
-fn whatever_the_order_every_call_has_one_answer_and_all_agree() {
+fn every_call_has_one_consistent_reply_in_any_order() {
     for seed in 1..=300u64 {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut random = |below: usize| {
@@ -689,7 +689,7 @@ fn reinvited_member_takes_part_in_destruct() {
 }
 
 #[test]
-fn members_that_have_all_left_may_end_the_group_together() {
+fn departed_members_may_destruct_group_together() {
     let mut cluster = Cluster::new(2);
     for member in [0, 1] {
         let name = Arc::from(&b"g"[..]);

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_numbered_in_the_order_of_jobs_and_ranks() {
+    fn processes_are_numbered_by_job_and_rank() {
         let roster = roster();
         assert_eq!(roster.size(), 7);
         assert_eq!(roster.find(GlobalRank(3)), Some((JobIndex(0), Rank(3))));

@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exit_codes_follow_the_first_cause() {
+    fn exit_codes_follow_failure_cause() {
         let rank = GlobalRank(1);
         let abort = |code| {
             FailureCause::Aborted {

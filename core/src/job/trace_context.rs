@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn every_process_has_a_span_of_its_own_in_the_trace() {
+    fn every_process_has_own_span_in_trace() {
         let parent = TraceParent::parse(TEXT);
         let context = TraceContext::new(parent, [7; 24]);
         assert_eq!(context.trace, parent.unwrap().trace);

@@ -127,7 +127,7 @@ fn repeated_put_of_key_is_stored_once() {
 }
 
 #[test]
-fn limits_name_themselves_and_leave_the_store_unchanged() {
+fn exceeded_limit_is_named_and_leaves_kvs_unchanged() {
     let mut kvs = Kvs::new(KvsLimits {
         key: 2,
         value: 3,
@@ -205,7 +205,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_are_an_error_or_a_contribution(bytes in vec(any::<u8>(), 0..64)) {
+    fn arbitrary_bytes_decode_to_error_or_contribution(bytes in vec(any::<u8>(), 0..64)) {
         let mut kvs = Kvs::new(LIMITS);
         if kvs.merge(&bytes).is_ok() {
             let mut again = Vec::new();

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_the_watcher_stood_still_is_no_silence() {
+    fn time_of_stopped_watcher_is_not_silence() {
         let mut watch = LivenessMonitor::new(SILENCE, at(0));
         assert_eq!(watch.tick(at(100_000), || false), LivenessAction::Ask);
         assert_eq!(watch.tick(at(200_000), || false), LivenessAction::Fine);

@@ -272,7 +272,7 @@ fn range_of_lookup_limits_publishers() {
 }
 
 #[test]
-fn of_several_values_the_narrowest_range_is_found() {
+fn narrowest_range_of_several_values_is_found() {
     let mut shop = Shop::default();
     for range in [
         NameRange::Global,
@@ -299,7 +299,7 @@ fn of_several_values_the_narrowest_range_is_found() {
 }
 
 #[test]
-fn other_users_see_nothing_and_are_in_nobodys_way() {
+fn values_of_other_users_are_invisible_and_no_duplicates() {
     let mut shop = Shop::default();
     let other = NameRequester {
         user: UserId(1001),
@@ -320,7 +320,7 @@ fn other_users_see_nothing_and_are_in_nobodys_way() {
 }
 
 #[test]
-fn only_texts_that_fit_are_there_for_who_accepts_no_other() {
+fn reader_of_texts_finds_only_fitting_texts() {
     let mut shop = Shop::default();
     let publish = NameRequest::Publish {
         range: NameRange::Session,
@@ -511,7 +511,7 @@ fn process_unpublishes_own_values_by_key_range_or_all() {
 }
 
 #[test]
-fn any_rank_withdraws_a_name_as_pmi_has_it() {
+fn any_rank_unpublishes_pmi_name() {
     let mut shop = Shop::default();
     let withdraw = || NameRequest::Unpublish {
         removal: UnpublishScope::Anybodys,
@@ -558,7 +558,7 @@ fn end_of_process_removes_its_values_and_waits() {
 }
 
 #[test]
-fn requests_over_a_limit_are_refused_and_change_nothing() {
+fn requests_over_limit_are_refused_without_effect() {
     let mut shop = Shop::default();
     let long = "x".repeat(KEY_MAX + 1);
     let many = vec!["x"; KEYS_MAX + 1];

@@ -88,7 +88,7 @@ mod tests {
     const PMI_2: &[u8] = b"cmd=init pmi_version=2 pmi_subversion=0\n    23cmd=fullinit;pmirank=1;";
 
     #[test]
-    fn nothing_of_one_client_reaches_the_next() {
+    fn state_of_client_does_not_reach_next_client() {
         let mut between = ClientHandover::default();
         let init = b"cmd=init pmi_version=1 pmi_subversion=1\n";
         assert_eq!(between.from_client(init), init);

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_and_frames_are_cut_where_they_end() {
+    fn lines_and_frames_are_split_at_their_ends() {
         let lines: Vec<&str> = LINES.lines().collect();
         assert_eq!(
             heard(&mut TranscriptSide::default(), LINES.as_bytes(), 1000),

@@ -88,7 +88,7 @@ fn heard(of: &[(u32, NodeQueryResult)]) -> BTreeMap<NodeId, NodeQueryResult> {
 }
 
 #[test]
-fn each_node_is_asked_once_and_the_asker_answered_once() {
+fn each_node_is_queried_once_and_requester_answered_once() {
     let mut nodes = Nodes::new(None);
     nodes.ask(1, 7, &[2, 1, 0, 1, 2]);
     let all: Vec<_> = (0..3)

@@ -53,7 +53,7 @@ fn read(line: &str) -> StatusRecord<'static> {
 }
 
 #[test]
-fn output_is_read_as_the_bytes_that_were_printed() {
+fn output_is_read_as_printed_bytes() {
     let bytes = |line: &str| match StatusRecord::read(line.as_bytes()).ok()?.1 {
         StatusRecord::Output(output) => Some(output.into_bytes()),
         other => panic!("{other:?}"),

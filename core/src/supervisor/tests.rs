@@ -107,7 +107,7 @@ fn interrupts_are_forwarded_then_terminate_then_kill() {
 }
 
 #[test]
-fn ranks_that_finish_after_an_interrupt_still_give_130() {
+fn ranks_that_finish_after_interrupt_still_give_130() {
     let mut job = Supervisor::new(1, &TerminationSpec::default());
     let mut orders = Vec::new();
     job.interrupt(T0, &mut orders);
@@ -359,7 +359,7 @@ fn rank_lost_before_init_ends_survivors_that_wait_for_it() {
 }
 
 #[test]
-fn survivors_end_by_an_abort_and_by_what_concerns_all() {
+fn survivors_end_by_abort_and_launch_wide_failures() {
     let rank = GlobalRank(0);
     for cause in [
         FailureCause::Aborted {
@@ -506,7 +506,7 @@ fn kill_on_bad_exit_applies_policy_to_exits_before_failure() {
 }
 
 #[test]
-fn without_a_grace_time_ranks_are_killed_at_once() {
+fn ranks_are_killed_at_once_without_grace_time() {
     let ending = TerminationSpec {
         grace: Duration::ZERO,
         ..TerminationSpec::default()

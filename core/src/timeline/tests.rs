@@ -51,7 +51,7 @@ fn line_at(part: &str, us: u64) -> String {
 }
 
 #[test]
-fn shares_of_the_critical_path_sum_to_100() {
+fn shares_of_critical_path_sum_to_100() {
     for (ended, shares, own) in [
         (2000, [34, 33, 33], 67),
         (1004, [33, 0, 67], 100),
@@ -72,7 +72,7 @@ fn shares_of_the_critical_path_sum_to_100() {
 }
 
 #[test]
-fn program_without_mpi_runs_from_its_start() {
+fn program_without_mpi_runs_from_start() {
     let without = |part: &str| {
         let lines = STREAM.trim_start().split_inclusive('\n');
         let stream: String = lines.filter(|line| !line.contains(part)).collect();
@@ -221,7 +221,7 @@ fn doctor_is_recommended_only_after_failures_it_may_explain() {
 }
 
 #[test]
-fn cause_of_a_launch_that_succeeded_is_no_error_of_its_span() {
+fn cause_in_successful_launch_is_not_error_of_span() {
     let cause = r#""cause":{"kind":"rank_failed","message":"m"}"#;
     let failed = STREAM.replace(r#""cause":null"#, cause);
     let error = |code: &str| {

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_a_preference_run_as_they_are_written() {
+    fn preference_ranges_run_in_written_direction() {
         use Method::{Key, None, Token};
         assert_eq!(parse_preference("3,1-0").unwrap(), [Key, None]);
         assert_eq!(parse_preference("0-9").unwrap(), [None, Key, Token]);

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_of_one_client_have_a_channel_too() {
+    fn hosts_of_one_client_have_channel() {
         let mut world = world();
         world.clients = vec![ImpiClient { first: 0, size: 4 }];
         world.hosts[1].client = 0;

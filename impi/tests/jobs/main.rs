@@ -229,7 +229,7 @@ fn clients_of_uneven_sizes_exchange_and_reduce() {
 }
 
 #[test]
-fn eight_clients_of_eight_processes_form_a_world() {
+fn eight_clients_of_eight_processes_form_world() {
     let job = Job::start(&[8; 8], &[]);
     job.run(everything);
     job.end();

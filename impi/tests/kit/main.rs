@@ -30,7 +30,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn check_client_finds_nothing_on_our_client() {
+fn check_client_passes_for_wireup_client() {
     let agent = [
         IMPI, "agent", "{server}", "--client", "{client}", "-n", "2", "--",
     ];

@@ -88,7 +88,7 @@ fn lam_with_lam() {
 }
 
 #[test]
-fn lam_with_our_processes_in_its_byte_order() {
+fn lam_runs_with_wireup_processes_in_its_byte_order() {
     checked(&["lam", "ours"], "PLAIN");
 }
 
@@ -303,7 +303,7 @@ fn differences(
 }
 
 #[test]
-fn check_client_on_lam_finds_what_is_known_and_nothing_else() {
+fn check_client_on_lam_finds_known_differences_only() {
     prepared(|lam, dir| {
         for (client, address) in [(0, "127.0.0.2"), (1, "127.0.0.1")] {
             let (code, found) = differences(lam, dir, (client, address));

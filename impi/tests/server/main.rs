@@ -234,7 +234,7 @@ fn ticks(pid: Pid) -> u64 {
 }
 
 #[test]
-fn server_serves_job_while_strangers_hold_its_descriptors() {
+fn server_serves_job_while_strangers_hold_descriptors() {
     let server = Server::start(&["server", "2"], OPEN);
     let pid = Pid::from_child(&server.child);
     let limit = Rlimit {
@@ -322,7 +322,7 @@ fn lost_client_is_named_in_each_phase() {
 }
 
 #[test]
-fn without_a_method_the_server_does_not_start() {
+fn server_without_auth_method_does_not_start() {
     for (arguments, key, words) in [
         (
             &["-server", "2"][..],

@@ -39,7 +39,7 @@ fn clients_of_second_job_fence_and_read_first_job() {
 }
 
 #[test]
-fn variables_of_each_job_name_that_job() {
+fn variables_of_each_job_name_it() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["solo"], 2, &libpmix);
         let second = cluster.add_job(&[3]);
@@ -95,7 +95,7 @@ fn jobs_start_and_end_while_others_continue() {
 }
 
 #[test]
-fn requests_about_a_job_that_ends_are_refused_then() {
+fn requests_about_ended_job_are_refused() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["solo"], 1, &libpmix);
         let second = cluster.add_job(&[1]);

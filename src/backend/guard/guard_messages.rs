@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn leaders_that_have_ended_are_let_go_of() {
+    fn exited_session_leaders_are_released() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let dead = Pid::from_raw(child.id() as i32).unwrap();
         let dead = open_pidfd(dead).unwrap();

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_is_a_file_that_only_its_owner_may_read() {
+    fn every_name_is_private_file() {
         let place = tempfile::tempdir().unwrap();
         let names = ["pmix.a.tool.7".to_owned(), "pmix.a.tool".to_owned()];
         write(place.path(), &names, "uri\n").unwrap();

@@ -93,7 +93,7 @@ fn last_ready_node_is_reported_once() {
 }
 
 #[test]
-fn output_gives_credit_to_the_node_that_it_came_from_alone() {
+fn output_gives_credit_to_its_node_only() {
     let (mut remote, mut agent, _dir) = remote();
     let bytes = window(NODES);
     let output = |rank| StepToLauncher::Output {

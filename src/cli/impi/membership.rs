@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn consecutive_ranks_of_a_node_are_a_host() {
+    fn consecutive_ranks_of_node_are_host() {
         let map = |runs: &[(u32, u32)]| {
             let runs = runs.iter().map(|(node, ranks)| (NodeId(*node), *ranks));
             super::runs(&ProcessMap::from_runs(runs))

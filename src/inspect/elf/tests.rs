@@ -15,7 +15,7 @@ fn real_program_has_its_loader_and_c_library() {
 }
 
 #[test]
-fn every_wish_of_a_file_is_read_in_order() {
+fn dynamic_entries_are_read_in_order() {
     let directory = tempfile::tempdir().unwrap();
     let path = Sample {
         needed: &["libb.so.2", "liba.so.1"],

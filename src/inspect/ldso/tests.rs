@@ -41,7 +41,7 @@ fn needs<'a>(needed: &'a [&'a str]) -> Sample<'a> {
 }
 
 #[test]
-fn directories_are_searched_in_the_loaders_order() {
+fn directories_are_searched_in_order_of_loader() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().canonicalize().unwrap();
     for place in ["rpath", "path", "runpath", "conf", "default"] {
@@ -92,7 +92,7 @@ fn directories_are_searched_in_the_loaders_order() {
 }
 
 #[test]
-fn rpath_is_inherited_by_what_a_file_loads_and_runpath_is_not() {
+fn rpath_is_inherited_by_dependencies_and_runpath_is_not() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().canonicalize().unwrap();
     needs(&["libb.so"]).write(root.join("lib/liba.so"));
@@ -118,7 +118,7 @@ fn rpath_is_inherited_by_what_a_file_loads_and_runpath_is_not() {
 }
 
 #[test]
-fn origin_is_the_real_place_of_a_program_behind_a_link() {
+fn origin_is_real_directory_behind_link() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().canonicalize().unwrap();
     let sample = Sample {
@@ -170,7 +170,7 @@ fn cycle_of_libraries_ends_and_each_name_comes_once() {
 }
 
 #[test]
-fn preloaded_libraries_and_names_with_a_slash_take_part() {
+fn preloaded_libraries_and_paths_with_slash_are_included() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().canonicalize().unwrap();
     Sample::default().write(root.join("x/libmpi.so.40"));

@@ -80,7 +80,7 @@ fn debian_s_repaired_release_is_not_vulnerable() {
 }
 
 #[test]
-fn releases_before_the_fix_of_either_series_are_vulnerable() {
+fn releases_before_fix_of_either_series_are_vulnerable() {
     let tree = Tree::new();
     let unknown = tree.libpmix("libpmix.so.2", "4.2.2");
     for (version, vulnerable) in [
@@ -215,7 +215,7 @@ fn libpmix_in_private_directory_of_open_mpi_is_found() {
 }
 
 #[test]
-fn nothing_found_names_the_places_and_the_remedy() {
+fn missing_libpmix_error_names_searched_paths_and_remedy() {
     let tree = Tree::new();
     let environment = [(
         OsString::from("LD_LIBRARY_PATH"),

@@ -139,7 +139,7 @@ fn shown(jobs: &[LocalJobInfo]) -> Vec<Shown<'_>> {
 }
 
 #[test]
-fn ranks_of_spawned_jobs_are_others_than_those_of_the_first() {
+fn ranks_of_spawned_jobs_are_separate_from_initial_job() {
     let spawned = |pid, number| {
         let mut seen = rank(pid, 10, OUTER, number);
         let mark = seen.mark.as_mut().unwrap();
@@ -222,7 +222,7 @@ fn launcher_inside_rank_has_own_job() {
 }
 
 #[test]
-fn orphans_a_launcher_adopted_are_neither_ranks_nor_its_job() {
+fn adopted_orphans_are_neither_ranks_nor_job_of_launcher() {
     // A daemon of rank 0, and a rank of a job inside whose launcher was killed.
     let jobs = of([
         launcher(10, 5),
@@ -301,7 +301,7 @@ fn job_without_launcher_is_ended_by_its_guard_or_orphaned() {
 }
 
 #[test]
-fn processes_whose_launcher_is_out_of_sight_are_not_orphans() {
+fn processes_with_invisible_launcher_are_not_orphans() {
     // Another user's launcher; a container's first process; a parent that was not seen.
     let mut foreign = plain(10, 5);
     foreign.process.name = "wireup".into();
@@ -324,7 +324,7 @@ fn ended_process_is_not_counted() {
 }
 
 #[test]
-fn jobs_come_in_the_order_of_their_start_and_belong_to_somebody() {
+fn jobs_are_listed_in_order_of_start_with_owner() {
     let mut other = launcher(30, 5);
     other.uid = 8;
     let snapshot = Snapshot {
@@ -365,7 +365,7 @@ fn launcher_on_several_hosts_shows_job_without_local_process() {
 }
 
 #[test]
-fn launcher_and_steps_of_a_job_on_one_machine_are_one_job() {
+fn launcher_and_local_steps_are_one_job() {
     // Two agents, as one machine may have; the second step is seen before the first.
     let with = |nodes: &[(i32, u32)]| {
         let parts = nodes.iter().flat_map(|(pid, node)| {
@@ -392,7 +392,7 @@ fn launcher_and_steps_of_a_job_on_one_machine_are_one_job() {
 }
 
 #[test]
-fn where_a_step_is_alone_its_part_is_the_job() {
+fn lone_step_is_shown_as_job() {
     let part = [
         agent(20),
         step(21, 20, OUTER, 1),
@@ -445,7 +445,7 @@ fn step_without_job_has_no_name() {
 }
 
 #[test]
-fn steps_of_another_job_or_user_are_not_the_launchers() {
+fn steps_of_other_job_or_user_are_not_merged() {
     let mut foreign = step(31, 20, OUTER, 1);
     foreign.uid = 8;
     let jobs = of([

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_and_slots_are_those_of_the_allocation() {
+    fn nodes_and_slots_come_from_allocation() {
         let all = found(&[("SLURM_TASKS_PER_NODE", "2(x3),1")])
             .unwrap()
             .unwrap();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_do_not_fit_the_nodes_are_refused() {
+    fn numbers_that_contradict_nodes_are_refused() {
         for text in ["2(x3)", "", "2(x", "a(x4)"] {
             let error = found(&[("SLURM_TASKS_PER_NODE", text)]).unwrap_err();
             assert!(error.to_string().contains("each of 4 nodes"), "{error}");

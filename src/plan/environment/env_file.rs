@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_taken_as_they_are_to_the_end_of_the_line() {
+    fn values_are_literal_to_end_of_line() {
         let text =
             b"\xef\xbb\xbfA=1\n# no = value\n\n  \t B= two  words \r\nQ=\"quoted\" 'x' # y\nE=\n\
             export  X=$A\nexported=1\nBYTES=\xff\xfe\nPASSED\nP_*\nLAST=a=b";

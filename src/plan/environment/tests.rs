@@ -30,7 +30,7 @@ fn kept<'a>(list: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn nothing_is_left_of_what_each_launcher_gives_its_ranks() {
+fn variables_of_other_launchers_are_removed() {
     // What a rank has and the launcher's own environment has not, as seen with each launcher.
     let open_mpi_4 = "OMPI_APP_CTX_NUM_PROCS OMPI_COMMAND OMPI_COMM_WORLD_LOCAL_RANK \
         OMPI_COMM_WORLD_LOCAL_SIZE OMPI_COMM_WORLD_NODE_RANK OMPI_COMM_WORLD_RANK \
@@ -99,7 +99,7 @@ fn settings_of_users_stay() {
 }
 
 #[test]
-fn asked_for_variables_are_given_even_if_they_would_be_removed() {
+fn requested_variables_are_kept_despite_removal() {
     let inherited = pairs(&[
         ("A", "1"),
         ("SLURM_JOBID", "7"),
@@ -148,7 +148,7 @@ fn last_request_for_name_wins_and_new_names_come_last() {
 }
 
 #[test]
-fn names_that_are_not_set_are_reported() {
+fn unset_names_are_reported() {
     let base = base(
         &pairs(&[("A", "1")]),
         &EnvInheritance::All,
@@ -159,7 +159,7 @@ fn names_that_are_not_set_are_reported() {
 }
 
 #[test]
-fn any_bytes_pass_and_of_two_equal_names_the_first_counts() {
+fn any_bytes_pass_and_first_of_equal_names_counts() {
     let odd = OsString::from_vec(vec![0xff, b'N']);
     let inherited = vec![
         (odd.clone(), OsString::from_vec(vec![0xfe])),
@@ -268,7 +268,7 @@ mod properties {
 
     proptest! {
         #[test]
-        fn every_name_has_the_value_that_the_last_word_on_it_gives(
+        fn last_option_for_name_sets_its_value(
             inherited in prop::collection::vec((name(), "[abc]{0,2}"), 0..16),
             asked in prop::collection::vec(forward(), 0..8),
         ) {
@@ -335,7 +335,7 @@ fn machine_specific_variables_are_dropped_unless_requested() {
 }
 
 #[test]
-fn credentials_of_network_cards_are_not_for_the_eye() {
+fn fabric_grants_are_hidden() {
     for name in ["FI_CXI_DEFAULT_VNI", "SLINGSHOT_VNIS"] {
         assert!(is_hidden(OsStr::new(name)), "{name}");
     }

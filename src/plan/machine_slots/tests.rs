@@ -108,7 +108,7 @@ fn strictest_level_of_own_branch_counts_in_version_2() {
 }
 
 #[test]
-fn version_1_needs_the_hierarchy_with_the_cpu_controller() {
+fn version_1_needs_hierarchy_with_cpu_controller() {
     let files = [
         ("job/cpu.cfs_quota_us", "250000\n"),
         ("job/cpu.cfs_period_us", "100000\n"),
@@ -205,7 +205,7 @@ fn both_paths_to_local_hierarchies_give_same_limit() {
 }
 
 #[test]
-fn texts_that_make_no_sense_do_not_limit() {
+fn unparsable_texts_do_not_limit() {
     for (file, text) in [
         ("cpu.max", ""),
         ("cpu.max", "x y"),

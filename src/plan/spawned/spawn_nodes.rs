@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_nodes_in_the_order_in_which_they_are_named() {
+    fn hosts_are_nodes_in_named_order() {
         let nodes = ["n1", "n2", "n3.example.org"];
         let of = |hosts| find(&nodes, None, hosts);
         assert_eq!(of("n2:4,n1"), Ok(vec![(1, Some(4)), (0, None)]));

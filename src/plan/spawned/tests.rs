@@ -264,7 +264,7 @@ fn layout_or_rankfile_decides_node_of_each_rank() {
 }
 
 #[test]
-fn images_are_those_of_the_launch_unless_the_request_names_some() {
+fn images_come_from_launch_unless_request_names_one() {
     let plan = changed("n1:2,n2:2", &|spec| {
         spec.container.uenvs = vec![Uenv::parse("launch.squashfs".as_ref()).unwrap()];
     });
@@ -341,7 +341,7 @@ fn layout_on_lost_node_is_refused() {
 }
 
 #[test]
-fn hosts_of_a_file_are_found_from_the_directory_of_the_parent() {
+fn hostfiles_are_relative_to_directory_of_parent() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("hosts"), "n2 slots=1\nn1\n").unwrap();
     let plan = first("n1:4,n2:4");
@@ -430,7 +430,7 @@ fn oversized_spawn_is_refused_with_counts_unless_allowed() {
 }
 
 #[test]
-fn this_machine_has_the_slots_of_its_processors() {
+fn this_machine_has_slots_of_its_processors() {
     let slots = first("").slots.count();
     let all = request(vec![app("/bin/true", slots)], &[("host", "localhost")]);
     let job = spawn(&first(""), &all, &[0]).unwrap();
@@ -467,7 +467,7 @@ fn added(plan: &HostPlan, request: &SpawnRequest) -> Result<Vec<(String, Option<
 }
 
 #[test]
-fn hosts_that_are_added_are_those_the_launch_has_not() {
+fn added_hosts_are_those_missing_in_launch() {
     let plan = first("n1:2,n2:2");
     let mut apps = vec![app("a", 1), app("b", 1)];
     apps[0].infos = vec![info("add-host", "n2,n7:4")];
@@ -580,7 +580,7 @@ fn environment_is_that_of_launch_with_request_last() {
 }
 
 #[test]
-fn settings_of_the_launch_hold_for_what_it_spawns() {
+fn settings_of_launch_apply_to_its_spawns() {
     let wrap = |ranks: Option<&str>| WrapSpec {
         command: "env".into(),
         ranks: ranks.map(|ranks| ranks.parse().unwrap()),
@@ -724,7 +724,7 @@ fn host_of_unknown_size_counts_its_processors() {
 }
 
 #[test]
-fn descriptors_limit_what_is_started_here() {
+fn descriptors_limit_ranks_started_here() {
     let plan = first("");
     let job = spawn(&plan, &request(vec![app("/bin/true", 1)], &[]), &[0]).unwrap();
     let refused = job.resolve_within(&plan, None, 103, None).unwrap_err();

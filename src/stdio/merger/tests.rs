@@ -122,7 +122,7 @@ fn line_has_time_of_its_start() {
 }
 
 #[test]
-fn as_events_the_pieces_of_a_rank_give_what_it_wrote() {
+fn events_of_rank_join_to_its_output() {
     let mut merger = Merger::new(LineFormat::Event {
         clock: WallClock::utc(Duration::ZERO),
     });
@@ -226,7 +226,7 @@ proptest! {
     }
 
     #[test]
-    fn every_labelled_line_belongs_to_one_rank_and_keeps_its_order(
+    fn every_labelled_line_is_of_one_rank_in_order(
         pieces in prop::collection::vec((0u32..3, "[ab\n]{0,12}"), 0..60)
     ) {
         let mut merger = Merger::new(LABEL);

@@ -67,7 +67,7 @@ exit $code
 "#;
 
 #[test]
-fn tasks_of_srun_without_pmi_are_ranks_of_a_job_that_is_served() {
+fn tasks_of_srun_without_pmi_are_ranks_of_served_job() {
     for name in ["mpich5", "impi", "openmpi5"] {
         let (Some(slurm), Some(mpi)) = (Slurm::new(2), mpi(name)) else {
             return;

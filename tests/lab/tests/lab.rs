@@ -346,7 +346,7 @@ fn labs_do_not_disturb_each_other() {
 }
 
 #[test]
-fn commands_of_another_user_are_that_users() {
+fn commands_of_other_user_run_as_that_user() {
     let Some(lab) = lab(1) else { return };
     let host = lab.host(0);
     let mut command = host.command("sh");
@@ -392,7 +392,7 @@ fn directory_below_tmp_can_be_shared() {
 }
 
 #[test]
-fn hosts_may_have_other_files_than_the_machine() {
+fn hosts_may_have_other_files_than_machine() {
     if !able() {
         return;
     }

@@ -76,7 +76,7 @@ fn shown(ids: &str, options: &[&str], set: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn ranks_see_their_gpus_by_the_variables_of_the_maker() {
+fn ranks_get_gpus_by_variables_of_vendor() {
     for (ids, lines) in [
         (
             AMD,

@@ -131,7 +131,7 @@ fn read(path: &str) -> String {
 }
 
 #[test]
-fn cpus_that_are_switched_off_are_left_out() {
+fn offline_cpus_are_excluded() {
     let threads = parts("hwthread");
     let [first, .., last] = &threads[..] else {
         return skip("needs two CPUs");
@@ -186,7 +186,7 @@ pub(super) fn with_gpus(run: Run, ids: &str, dir: &Path, lines: &str) -> Run {
 }
 
 #[test]
-fn gpus_that_cannot_be_opened_are_named_before_the_start() {
+fn inaccessible_gpus_are_named_before_start() {
     let Some(user) = as_user() else { return };
     let parts = Reachable::new();
     let dir = tempfile::tempdir().unwrap();

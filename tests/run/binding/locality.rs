@@ -177,7 +177,7 @@ fn topology_file(options: &[&str]) -> Option<String> {
 }
 
 #[test]
-fn ranks_of_mpich_read_the_topology_where_it_is_known() {
+fn mpich_ranks_read_topology_where_available() {
     assert_eq!(topology_file(&[]), None);
     let path = topology_file(&["--bind-to", "core"]);
     assert!(path.is_some_and(|path| path.ends_with("/hwloc.xml")));

@@ -4,7 +4,7 @@ use super::machine;
 use crate::common::Run;
 
 #[test]
-fn memory_comes_from_where_it_was_asked_for() {
+fn memory_comes_from_requested_nodes() {
     for (place, policy) in [
         ("local", "bind"),
         ("prefer", "preferred"),

@@ -34,7 +34,7 @@ fn stopped_guard_does_not_block_launcher_exit() {
 }
 
 #[test]
-fn while_ranks_run_the_guard_ends_them_all() {
+fn guard_ends_all_running_ranks() {
     let Some(orphan) = program("orphan") else {
         return;
     };
@@ -52,7 +52,7 @@ fn while_ranks_run_the_guard_ends_them_all() {
 }
 
 #[test]
-fn ranks_may_end_in_order_when_wireup_is_gone() {
+fn ranks_may_exit_in_order_after_kill_of_wireup() {
     // Their output is not read any more; the shell must not die of that first.
     let script = "trap 'echo ended >ended.$WIREUP_RANK; exit' TERM
         echo ready; exec >/dev/null 2>&1; while :; do sleep 0.05; done";
@@ -71,7 +71,7 @@ fn ranks_may_end_in_order_when_wireup_is_gone() {
 }
 
 #[test]
-fn at_any_moment_of_a_start_nothing_is_left() {
+fn kill_at_any_moment_of_start_leaves_nothing() {
     for ranks in [0, 1, 2, 5, 20, 60, 120, 199] {
         let running = Run::ranks(200, ["sleep", "1000"])
             .clean_within(CLEAN_WITHIN)
@@ -91,7 +91,7 @@ fn at_any_moment_of_a_start_nothing_is_left() {
 }
 
 #[test]
-fn while_the_ranks_end_nothing_is_left() {
+fn kill_while_ranks_end_leaves_nothing() {
     for ended in [1, 20, 60, 99] {
         let running = Run::ranks(100, ["sh", "-c", "read x <gate; exit 0"]);
         let gate = running.dir().join("gate");
@@ -147,7 +147,7 @@ fn killed_guard_does_not_disturb_launch() {
 }
 
 #[test]
-fn signals_do_not_end_the_guard() {
+fn signals_do_not_end_guard() {
     let running = Run::ranks(2, ["sh", "-c", "echo ready; exec sleep 1000"])
         .clean_within(CLEAN_WITHIN)
         .start();

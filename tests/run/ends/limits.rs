@@ -46,7 +46,7 @@ fn low_descriptor_limit_is_reported_before_start() {
 }
 
 #[test]
-fn with_hardly_any_descriptors_there_is_one_line_and_no_hang() {
+fn descriptor_shortage_is_one_line_without_hang() {
     for limit in 4..24 {
         let limit = format!("ulimit -n {limit};");
         let outcome = Run::ranks(1, ["echo", "started"])
@@ -214,7 +214,7 @@ fn process_that_may_not_be_killed_is_named_and_left_alone() {
 }
 
 #[test]
-fn descriptors_do_not_pile_up_while_ranks_come_and_go() {
+fn descriptors_do_not_accumulate_over_ranks() {
     let script = "[ $WIREUP_RANK = 0 ] && { echo ready; read x; }; exit 0";
     let mut running = Run::ranks(64, ["sh", "-c", script]).stdin_held().start();
     running.wait_for(Output::Stdout, "ready");

@@ -85,7 +85,7 @@ fn variables_of_outer_launcher_are_removed_unless_requested() {
 }
 
 #[test]
-fn no_name_is_there_twice_and_the_jobs_own_are_right() {
+fn environment_has_unique_names_and_values_of_job() {
     // Programs disagree on which of two equal names counts.
     let asked = [
         "-x",

@@ -25,7 +25,7 @@ fn job_is_terminated_and_awaited() {
 }
 
 #[test]
-fn ranks_that_ignore_the_signal_are_killed_after_a_grace() {
+fn ranks_ignoring_signal_are_killed_after_grace_time() {
     let script = "trap '' TERM; echo ready; while :; do sleep 1; done";
     let running = Run::ranks(2, ["sh", "-c", script]).start();
     running.wait_for_many(Output::Stdout, "ready", 2);
@@ -35,7 +35,7 @@ fn ranks_that_ignore_the_signal_are_killed_after_a_grace() {
 }
 
 #[test]
-fn without_waiting_the_command_returns_while_the_job_still_ends() {
+fn kill_without_wait_returns_before_end_of_job() {
     // A rank that takes its time, until the launcher loses patience.
     let script = "trap 'echo told' TERM; echo ready; while :; do sleep 0.1; done";
     let running = Run::ranks(1, ["sh", "-c", script]).start();
@@ -143,7 +143,7 @@ fn job_with_blocked_output_is_ended() {
 }
 
 #[test]
-fn nothing_is_signalled_when_one_of_the_names_is_wrong() {
+fn invalid_name_prevents_all_signals() {
     let running = staying(1, &[]);
     let pid = running.pid().to_string();
     let answer = wireup(["kill", &pid, "wireup-nosuch"]);
@@ -158,7 +158,7 @@ fn nothing_is_signalled_when_one_of_the_names_is_wrong() {
 }
 
 #[test]
-fn wrong_calls_are_refused_with_what_is_right() {
+fn invalid_calls_are_refused_with_usage() {
     // If it is not refused, at least no job is called so.
     const NOBODY: &str = "no-such-job";
     for (args, words) in [
@@ -177,7 +177,7 @@ fn wrong_calls_are_refused_with_what_is_right() {
 }
 
 #[test]
-fn all_jobs_of_a_user_are_ended_and_one_inside_another_with_it() {
+fn all_jobs_of_user_end_including_nested_ones() {
     let Some(alone) = alone() else { return };
     let script = r#"
         "$0" run -n 1 sh -c 'echo ready; exec sleep 1000' & first=$!

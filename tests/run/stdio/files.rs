@@ -20,7 +20,7 @@ fn contents(dir: &Path) -> BTreeMap<String, String> {
 const SCRIPT: &str = "echo out $WIREUP_RANK; echo err $WIREUP_RANK >&2; echo more";
 
 #[test]
-fn each_rank_writes_files_of_its_own() {
+fn each_rank_writes_own_files() {
     let args = [
         "--virtual-nodes",
         "3",
@@ -44,7 +44,7 @@ fn each_rank_writes_files_of_its_own() {
 }
 
 #[test]
-fn both_streams_of_a_rank_may_share_a_file_and_keep_their_order() {
+fn both_streams_of_rank_may_share_file_in_order() {
     let run = Run::ranks(2, ["-l", "--output", "%h.%j.%r", "sh", "-c", SCRIPT]);
     let outcome = run.run().expect_quiet_success();
     let files = contents(outcome.dir());

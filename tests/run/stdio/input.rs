@@ -69,7 +69,7 @@ fn only_one_rank_reads_input_file_or_pipe() {
 }
 
 #[test]
-fn all_ranks_may_read_a_copy() {
+fn all_ranks_may_read_copy() {
     let Some(stdin_sum) = program("stdin_sum") else {
         return;
     };
@@ -140,7 +140,7 @@ fn input_unread_by_rank_is_left_for_next_command() {
 }
 
 #[test]
-fn input_that_no_rank_of_all_reads_stays_for_shell_loop() {
+fn input_unread_by_all_ranks_is_left_for_shell_loop() {
     let wireup = env!("CARGO_BIN_EXE_wireup");
     for (program, expected) in [
         ("true", "after one\nafter two\n"),

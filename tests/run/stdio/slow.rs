@@ -54,7 +54,7 @@ fn output_left_in_pipes_of_exited_ranks_waits_for_reader() {
 }
 
 #[test]
-fn all_ranks_have_their_turn_with_a_slow_reader() {
+fn all_ranks_get_turns_with_slow_reader() {
     // Far more of them than may be queued at once.
     let script = "exec yes $WIREUP_RANK";
     let mut running = Run::ranks(64, ["sh", "-c", script]).stdout_held().start();

@@ -74,7 +74,7 @@ fn daemons_run_at_target_without_slots_and_get_end_event() {
 }
 
 #[test]
-fn daemons_among_the_programs_of_a_spawn_are_a_job_of_their_own() {
+fn daemons_among_spawned_programs_are_separate_job() {
     for library in versions() {
         for nodes in NODES {
             let job = Job::start(library.clone(), &[nodes, &["--oversubscribe"]].concat());

@@ -134,7 +134,7 @@ fn launcher_ends_with_tool_that_sent_no_directives() {
 }
 
 #[test]
-fn mpi_programs_run_under_a_launcher_that_a_tool_has_started() {
+fn mpi_programs_run_under_launcher_started_by_tool() {
     for library in versions() {
         for name in ["mpich4", "openmpi4"] {
             let Some(mpi) = mpi(name) else { return };

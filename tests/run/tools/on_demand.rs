@@ -308,7 +308,7 @@ fn kill(pids: &[i32]) {
 }
 
 #[test]
-fn files_of_a_killed_launch_do_not_stay() {
+fn files_of_killed_launch_are_removed() {
     for library in versions() {
         for (pmi, nodes) in [("pmix", NODES[0]), ("pmi1", NODES[0]), ("pmi1", NODES[1])] {
             let start = || {

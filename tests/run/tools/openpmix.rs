@@ -75,7 +75,7 @@ fn behind<'a>(text: &'a str, label: &str) -> Option<&'a str> {
 const CONNECTED: &str = "PROC HAS CONNECTED TO LOCAL PMIX SERVER";
 
 #[test]
-fn pps_lists_the_jobs_by_every_way_to_find_them() {
+fn pps_lists_jobs_by_every_discovery_method() {
     for library in ["pmix4", "pmix5"].into_iter().filter_map(pmix) {
         let Some(pps) = tool(&library, "pps") else {
             return;
@@ -104,7 +104,7 @@ fn pps_lists_the_jobs_by_every_way_to_find_them() {
 }
 
 #[test]
-fn pps_of_7_shows_the_processes_and_nodes_of_the_job() {
+fn pps_of_7_shows_processes_and_nodes_of_job() {
     let Some(library) = pmix("pmix7") else { return };
     let Some(pps) = tool(&library, "pps") else {
         return;
@@ -182,7 +182,7 @@ fn pquery_reads_state_of_job() {
 }
 
 #[test]
-fn plookup_finds_what_ranks_have_published() {
+fn plookup_finds_published_values() {
     // That of 4.2.2 ends with SIGSEGV, and does under prterun 3 too.
     for library in ["pmix5", "pmix7"].into_iter().filter_map(pmix) {
         let Some(plookup) = tool(&library, "plookup") else {

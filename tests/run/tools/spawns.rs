@@ -102,7 +102,7 @@ fn tool_gets_output_of_job_it_spawned_instead_of_launcher() {
 }
 
 #[test]
-fn no_output_of_a_spawned_job_is_lost_however_much_it_is() {
+fn spawned_job_loses_no_output_of_any_size() {
     let lines = 30_000;
     let script = format!("i=0; while [ $i -lt {lines} ]; do echo line $i; i=$((i+1)); done");
     for library in versions() {

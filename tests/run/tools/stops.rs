@@ -41,7 +41,7 @@ fn named_ranks_stop_in_init_and_are_released_one_by_one() {
 }
 
 #[test]
-fn ranks_of_a_spawned_job_stop_where_its_spawner_wants() {
+fn ranks_of_spawned_job_stop_as_requested() {
     for library in versions() {
         for nodes in NODES {
             let job = Job::start(library.clone(), &[&["--oversubscribe"], nodes].concat());
@@ -75,7 +75,7 @@ fn ranks_of_a_spawned_job_stop_where_its_spawner_wants() {
 }
 
 #[test]
-fn any_program_stops_before_it_begins() {
+fn any_program_stops_before_start() {
     for library in versions() {
         for nodes in NODES {
             let job = Job::start(library.clone(), &[&["--oversubscribe"], nodes].concat());
@@ -128,7 +128,7 @@ fn attributes_for_debuggers_are_listed() {
 }
 
 #[test]
-fn ranks_that_there_are_not_cannot_stop() {
+fn missing_ranks_cannot_stop() {
     let outcome = Run::ranks(2, ["--stop-in-init=0,7", "--pmi", "pmix", "true"]).run();
     outcome
         .expect(125)

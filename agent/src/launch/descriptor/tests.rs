@@ -55,7 +55,7 @@ fn child_agent_gets_launch_requested_by_launcher() {
 }
 
 #[test]
-fn nodes_that_join_learn_of_all_and_are_below_the_first() {
+fn joining_nodes_get_all_members_and_are_below_first_node() {
     let nodes = spread(&["n0", "n1"]);
     let first =
         LaunchDescriptor::from_launcher("l1".into(), "s1".into(), 1000, nodes, vec![1], &account())

@@ -169,7 +169,7 @@ fn nodes_hold_consecutive_ranks_or_those_of_layout() {
 }
 
 #[test]
-fn nodes_that_cannot_be_are_named() {
+fn invalid_nodes_are_named() {
     let change = |change: &dyn Fn(&mut LaunchProcessesRequest)| {
         let mut asked = spread();
         change(&mut asked);
@@ -262,7 +262,7 @@ fn programs_of_their_own_take_all_ranks() {
 }
 
 #[test]
-fn words_and_variables_that_no_process_can_get_are_refused() {
+fn arguments_and_variables_with_nul_are_refused() {
     let mut asked = alone();
     asked.args = vec!["a".into(), ":".into()];
     assert!(check(asked.clone()).is_ok());

@@ -67,7 +67,7 @@ fn tells(user: &User, script: &str) -> (String, ExitStatus) {
 }
 
 #[test]
-fn everything_of_root_is_given_up() {
+fn all_rights_of_root_are_given_up() {
     if !root() {
         return;
     }
@@ -193,7 +193,7 @@ fn process_that_cannot_start_is_reported_with_reason() {
 
 /// A step that is stopped before it executes anything holds no thread.
 #[tokio::test]
-async fn whether_a_program_is_executed_is_awaited_without_a_thread() {
+async fn exec_of_program_is_awaited_without_thread() {
     let said = |program: &str| {
         let (_ours, theirs) = UnixStream::pair().unwrap();
         let says = File::options().write(true).open("/dev/null").unwrap();

@@ -256,7 +256,7 @@ fn silent_node_is_named_with_its_subtree() {
 }
 
 #[test]
-fn time_in_which_the_launcher_stood_still_is_nobodys_fault() {
+fn time_of_stopped_launcher_does_not_count() {
     let mut c = seven();
     for at in [0, 1, 2, 3, 5, 6] {
         arrive(&mut c, at, TimeoutSource::User);

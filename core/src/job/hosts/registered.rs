@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_read_as_they_are_written() {
+    fn label_display_inverts_parse() {
         for text in [
             "etcd:",
             "etcd::4",
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_have_all_labels_that_are_wanted() {
+    fn hosts_need_all_requested_labels() {
         let host = labels("gpu,rack=1");
         for wanted in ["", "gpu", "rack", "rack=1", "rack=1,gpu"] {
             assert!(host.have(&labels(wanted)), "{wanted}");
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn later_fields_of_a_registration_are_ignored() {
+    fn unknown_fields_of_registration_are_ignored() {
         let text = r#"{"name":"n1","address":"a:1","slots":2,"labels":{"rack":"1"},"later":true}"#;
         let read: HostRegistration = serde_json::from_str(text).unwrap();
         assert_eq!(read.labels, labels("rack=1"));

@@ -121,7 +121,7 @@ fn host_entry_has_name_with_slots_and_address_with_port() {
 }
 
 #[test]
-fn ipv6_addresses_stand_in_brackets() {
+fn ipv6_addresses_are_bracketed() {
     assert_eq!(
         list("[fd00::1],[fd00::2]:4,n3@[fd00::3],n4@[fd00::4]:9000").unwrap(),
         [
@@ -138,7 +138,7 @@ fn ipv6_addresses_stand_in_brackets() {
 }
 
 #[test]
-fn ranges_stand_for_many_names_and_addresses() {
+fn ranges_expand_to_names_and_addresses() {
     let names = |text: &str| -> Vec<String> {
         let hosts = list(text).unwrap();
         hosts.into_iter().map(|host| host.name).collect()
@@ -298,7 +298,7 @@ fn host_names_are_compressed_with_brackets() {
 
 proptest::proptest! {
     #[test]
-    fn compressed_names_read_back_are_the_names(
+    fn compressed_names_expand_to_same_names(
         parts in proptest::collection::vec(("[a-b]?", 0..120_u32, 1..4_usize, "[.]?[c-d]?"), 1..20)
     ) {
         let names = parts.iter().map(|(before, number, width, after)| {

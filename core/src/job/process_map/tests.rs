@@ -72,7 +72,7 @@ fn regular_layouts_of_large_machines_fit_smallest_buffer() {
 }
 
 #[test]
-fn every_rank_is_found_where_its_node_lists_it() {
+fn every_rank_is_found_on_node_that_lists_it() {
     let map = map(&[(0, 2), (1, 1), (0, 3), (2, 0), (1, 2)]);
     assert_eq!((map.size(), map.nodes()), (8, 3));
     let mut seen = 0;
@@ -172,7 +172,7 @@ fn regular_layout_of_any_size_is_few_numbers() {
 }
 
 #[test]
-fn numbers_that_are_no_placement_are_refused() {
+fn invalid_process_map_is_refused() {
     let read = |nodes, sweeps: &[[u32; 4]]| {
         let sweeps = sweeps.iter().map(|[node, nodes, each, rounds]| MapSegment {
             node: NodeId(*node),

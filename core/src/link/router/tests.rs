@@ -613,7 +613,7 @@ fn growth(names: &[&str]) -> Growth {
 }
 
 #[test]
-fn nodes_join_below_the_root_and_are_above_all_others() {
+fn joining_nodes_are_below_root_and_after_all_others() {
     let child = |node| Neighbour::Child(NodeId(node));
     let carried = |router: &mut Router, from, to, source| {
         handle(router, Event::Carried(from, packet(to, source, "x")))

@@ -323,7 +323,7 @@ fn timeout_is_kept_at_node_with_values() {
 }
 
 #[test]
-fn messages_to_the_wrong_node_or_from_it_are_not_taken() {
+fn messages_to_or_from_wrong_node_are_refused() {
     let mut job = Job::new(3);
     let waiting = job.ask(2, wait_for(0, &["a"]));
     let (_, _, asked) = job.messages[0].clone();

@@ -170,7 +170,7 @@ fn sidecar_that_does_not_start_is_given_up_with_its_activity() {
 }
 
 #[test]
-fn time_in_which_the_launcher_stood_still_counts_as_one_step() {
+fn time_of_stopped_launcher_counts_as_one_step() {
     let mut node = Node::new();
     for _ in 0..5 {
         node.now = node.now + MINUTES;
@@ -293,7 +293,7 @@ fn sidecar_that_does_not_stop_is_killed() {
 }
 
 #[test]
-fn after_a_sidecar_that_has_served_tools_there_may_be_another() {
+fn sidecar_that_served_tools_can_be_replaced() {
     let job = Arc::new(served::job(&[2]));
     let mut node = Node {
         core: NodeCore::new(
@@ -356,7 +356,7 @@ fn after_a_sidecar_that_has_served_tools_there_may_be_another() {
 }
 
 #[test]
-fn garbage_is_the_end_of_a_sidecar_after_what_came_before_it() {
+fn garbage_ends_sidecar_after_earlier_messages() {
     let mut node = Node::ready();
     node.rank_finalized(0);
     assert!(!node.core.ranks_are_done());
@@ -383,7 +383,7 @@ fn garbage_is_the_end_of_a_sidecar_after_what_came_before_it() {
 }
 
 #[test]
-fn ranks_that_ended_without_pmix_do_not_need_the_sidecar() {
+fn ranks_without_pmix_end_without_sidecar() {
     let mut node = Node::ready();
     node.rank_finalized(0);
     node.handle(NodeEvent::RankEnded {

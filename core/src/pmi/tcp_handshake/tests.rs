@@ -178,7 +178,7 @@ fn foreign_client_is_refused_with_reason() {
 }
 
 #[test]
-fn without_the_key_no_client_passes_where_one_is_needed() {
+fn client_without_required_key_is_refused() {
     let full = |text: &str| [INIT_2, &frame(text)].concat().into_bytes();
     for text in [
         b"cmd=initack pmiid=1\n".to_vec(),

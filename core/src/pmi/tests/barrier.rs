@@ -62,7 +62,7 @@ fn put_is_visible_locally_at_once_and_contributed_once() {
 }
 
 #[test]
-fn values_of_other_nodes_appear_with_the_release() {
+fn values_of_other_nodes_appear_at_release() {
     let mut job = Job::initialized(1);
     let miss = "cmd=get_result rc=-1 msg=key_not_found";
     job.ask(0, BARRIER);
@@ -113,7 +113,7 @@ fn release_without_all_local_ranks_is_refused_without_effect() {
 }
 
 #[test]
-fn unusable_data_fail_the_barrier_for_every_rank() {
+fn unusable_data_fail_barrier_for_every_rank() {
     let mut job = Job::initialized(1);
     job.ask(0, BARRIER);
     let mut effects = Vec::new();

@@ -161,7 +161,7 @@ fn endless_request_is_stopped() {
 }
 
 #[test]
-fn all_pairs_of_the_own_job_come_one_by_one() {
+fn all_keys_of_own_job_are_returned_one_by_one() {
     let mut job = pmi2(1);
     job.frame(0, "cmd=kvs-put;key=b;value=x;;y;");
     job.frame(0, "cmd=kvs-put;key=a;value=;");
@@ -183,7 +183,7 @@ fn all_pairs_of_the_own_job_come_one_by_one() {
 }
 
 #[test]
-fn jobs_of_the_launch_are_asked_and_need_no_copy() {
+fn keys_of_jobs_in_launch_are_fetched_without_copy() {
     let mut job = pmi2(1);
     let connect = format!("cmd=job-connect;jobid={OTHER};");
     assert_eq!(job.frame(0, &connect), [format!("E> connect 0 {OTHER}")]);
@@ -257,7 +257,7 @@ fn remote_keys_are_fetched_and_kept_while_rank_is_connected() {
 }
 
 #[test]
-fn pairs_that_are_not_those_announced_are_refused() {
+fn unannounced_keys_are_refused() {
     let mut job = pmi2(1);
     connect(&mut job, 1);
     let long = format!("key=a;val={};", "x".repeat(1025));

@@ -50,7 +50,7 @@ fn first_of_two_values_counts() {
 }
 
 #[test]
-fn six_bytes_of_garbage_are_never_taken_for_a_part_of_a_request() {
+fn six_bytes_of_garbage_are_never_part_of_request() {
     let garbage = [
         "\0\0\0\0\0\0",
         "\0;valu",
@@ -86,7 +86,7 @@ fn six_bytes_of_garbage_are_never_taken_for_a_part_of_a_request() {
 }
 
 #[test]
-fn short_pairs_at_the_end_of_a_first_frame_are_no_garbage() {
+fn short_keys_at_end_of_first_frame_are_not_garbage() {
     let mut job = Job::new(1);
     job.feed(0, INIT_2.as_bytes());
     job.frame(0, "cmd=fullinit;x=123;");
@@ -171,7 +171,7 @@ proptest! {
     }
 
     #[test]
-    fn messages_are_the_same_in_any_pieces(
+    fn messages_are_independent_of_chunking(
         messages in vec((any::<bool>(), "[ -~]{1,40}"), 0..8),
         sizes in vec(1_usize..16, 1..8),
     ) {

@@ -108,7 +108,7 @@ fn barrier_with_remote_ranks_waits_for_other_nodes() {
 }
 
 #[test]
-fn barriers_that_differ_in_ranks_or_tag_may_be_open_at_once() {
+fn barriers_with_different_ranks_or_tag_are_concurrent() {
     let mut job = two_nodes();
     for group in ["0,4:1", "0,4:2", "0,1:1", "WORLD:1", "NODE:1", "WORLD:0"] {
         assert_eq!(job.ask(0, &enter(group)), [""; 0], "{group}");
@@ -225,7 +225,7 @@ fn release_before_all_local_members_has_no_effect() {
 }
 
 #[test]
-fn only_ranks_that_a_barrier_needs_are_waited_for() {
+fn only_needed_ranks_are_awaited() {
     let mut job = two_nodes();
     let waited = |job: &Job| -> Vec<u32> {
         let ranks = (0..6).filter(|rank| job.server.waits_for(Rank(*rank)));
@@ -243,7 +243,7 @@ fn only_ranks_that_a_barrier_needs_are_waited_for() {
 proptest! {
     /// Random barriers of one node, entered in any order that each thread's own order allows.
     #[test]
-    fn barriers_of_one_node_end_exactly_when_the_last_member_enters(
+    fn barriers_of_one_node_complete_with_last_member(
         groups in prop::collection::vec(prop::collection::btree_set(0_u32..5, 1..5), 1..8),
         order in prop::collection::vec(any::<prop::sample::Index>(), 1..64),
     ) {

@@ -68,7 +68,7 @@ fn client_stating_other_rank_than_its_connection_is_refused() {
 }
 
 #[test]
-fn requests_outside_a_session_are_refused() {
+fn requests_outside_session_are_refused() {
     let mut job = Job::new(1);
     job.feed(0, INIT_2.as_bytes());
     job.seen.clear();
@@ -288,7 +288,7 @@ fn frame_of_exactly_limit_is_accepted_and_spawn_may_be_longer() {
 }
 
 #[test]
-fn closing_inside_a_frame_is_an_error() {
+fn close_inside_frame_is_error() {
     let mut job = pmi2(1);
     job.feed(0, b"14    cmd=job");
     let mut effects = Vec::new();
@@ -300,7 +300,7 @@ fn closing_inside_a_frame_is_an_error() {
 }
 
 #[test]
-fn names_of_the_schedulers_document_are_understood_and_repeated() {
+fn names_of_slurm_document_are_accepted_and_repeated() {
     let mut job = pmi2(1);
     assert_eq!(
         job.framed_reply(0, "cmd=kvsput;key=k;value=v;"),

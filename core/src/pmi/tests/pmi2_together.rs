@@ -5,7 +5,7 @@ use super::pmi2::pmi2;
 use super::*;
 
 #[test]
-fn ranks_of_both_dialects_share_the_store_and_the_barrier() {
+fn ranks_of_both_pmi_versions_share_kvs_and_barrier() {
     let mut job = Job::initialized(3);
     job.start_pmi2([1]);
     job.ask(0, "cmd=put kvsname=job.0 key=a value=of pmi1;x");
@@ -125,7 +125,7 @@ fn wait_that_no_local_rank_can_end_is_reported() {
 }
 
 #[test]
-fn name_calls_of_several_threads_go_out_one_after_the_other() {
+fn name_calls_of_several_threads_are_sequential() {
     let mut job = pmi2(1);
     assert_eq!(
         job.frame(

@@ -270,7 +270,7 @@ fn malformed_spawn_names_its_field() {
 }
 
 #[test]
-fn requests_outside_a_session_are_refused() {
+fn requests_outside_session_are_refused() {
     let mut job = Job::new(1);
     assert_eq!(
         job.reply(0, "cmd=get_maxes"),
@@ -310,7 +310,7 @@ fn several_requests_in_one_read_are_answered_in_order() {
 }
 
 #[test]
-fn values_keep_blanks_backslashes_and_equal_signs() {
+fn values_preserve_blanks_backslashes_and_equal_signs() {
     let mut job = Job::initialized(1);
     for value in ["a b  c ", "a\\b=c;d", " value=x", "="] {
         job.ask(0, &format!("cmd=put kvsname=job.0 key=k value={value}"));
@@ -428,7 +428,7 @@ fn inconsistent_job_is_not_served() {
 }
 
 #[test]
-fn finalize_at_exit_is_known_by_memory_kinds_request() {
+fn finalize_at_exit_is_recognized_by_memory_kinds_request() {
     let mut job = Job::initialized(3);
     let [first, second] = [0, 1].map(LocalRank);
     assert_eq!(job.server.sessions_beside(first), None, "another MPI");

@@ -60,7 +60,7 @@ fn reply_to_closed_connection_is_dropped_after_spawn() {
 }
 
 #[test]
-fn keys_of_other_jobs_are_asked_for_elsewhere() {
+fn keys_of_other_jobs_are_requested_remotely() {
     let mut job = Job::initialized(2);
     let get = "cmd=get kvsname=job.1 key=bc-0";
     assert_eq!(job.ask(0, get), ["E> key 0 job.1 bc-0"]);

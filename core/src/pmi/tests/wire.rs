@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn lines_are_the_same_in_any_pieces(
+    fn lines_are_independent_of_chunking(
         lines in vec(vec(1_u8..=255, 0..40), 0..8),
         sizes in vec(1_usize..16, 1..8),
     ) {

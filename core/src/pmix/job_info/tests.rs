@@ -46,7 +46,7 @@ fn arrays<'a>(infos: &'a [Info], key: &str) -> Vec<&'a [Info]> {
 }
 
 #[test]
-fn job_level_has_the_types_that_clients_read() {
+fn job_level_has_types_that_clients_read() {
     let infos = infos_for(0);
     for (key, value) in [
         (keys::JOB_SIZE, Value::Uint32(4)),
@@ -248,7 +248,7 @@ fn job_info_that_would_crash_libpmix_is_refused() {
 }
 
 #[test]
-fn of_a_large_job_of_one_program_only_the_maps_name_every_rank() {
+fn large_job_of_one_program_names_every_rank_in_maps_only() {
     let described = |apps: &[PmixAppInfo]| {
         let size = apps.iter().map(|app| app.size).sum::<u32>();
         let ranks = ProcessMap::from_runs((0..2).map(|node| (NodeId(node), size / 2)));

@@ -93,7 +93,7 @@ fn exit_of_rank_prevails_over_its_closed_connection() {
 }
 
 #[test]
-fn broken_pipe_is_judged_after_the_signal_that_broke_it() {
+fn broken_pipe_follows_signal_that_broke_it() {
     for consequence in [RankEnd::Code(1), RankEnd::Signal(13)] {
         let mut failures = FirstFailure::new(true);
         let mut out = Vec::new();

@@ -140,7 +140,7 @@ fn own(me: usize, block: usize) -> Option<Value> {
 }
 
 #[test]
-fn no_process_leaves_a_barrier_before_all_have_entered() {
+fn barrier_is_left_after_all_processes_entered() {
     each(|topology, long| {
         // A barrier carries nothing; with a value in each message its effect is that of an allreduce.
         let size = topology.size();
@@ -223,7 +223,7 @@ fn reduce_and_allreduce_combine_all_in_order_where_needed() {
 }
 
 #[test]
-fn scan_gives_each_process_those_up_to_itself_in_order() {
+fn scan_combines_values_up_to_own_rank_in_order() {
     each(|topology, long| {
         let (values, crossing) = run(topology, Operation::Scan, long, own);
         for (me, blocks) in values.iter().enumerate() {
@@ -249,7 +249,7 @@ fn gather_and_scatter_move_each_block_to_its_place() {
 }
 
 #[test]
-fn allgather_and_alltoall_bring_each_its_blocks() {
+fn allgather_and_alltoall_deliver_all_blocks() {
     // Alltoall of 64 clients has n^2 blocks in each process: fewer clients show the same.
     for clients in (1..=16).chain([31, 64]) {
         for (max_linear, long) in [(4, false), (4, true)] {

@@ -289,7 +289,7 @@ proptest! {
     /// Messages of any lengths between three processes, sent, posted and delivered in any order, arrive as in a model:
     /// for each pair and tag in the order in which they were sent, unharmed, and nothing is left.
     #[test]
-    fn any_schedule_delivers_what_the_model_delivers(
+    fn any_schedule_delivers_as_model(
         data_length in 1_u32..20,
         ack_mark in 1_u32..5,
         more in 0_u32..5,

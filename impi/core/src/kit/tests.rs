@@ -208,7 +208,7 @@ fn each_broken_rule_is_found() {
 }
 
 #[test]
-fn each_rule_that_conversations_show_has_a_case() {
+fn each_rule_of_conversations_has_case() {
     let cases: BTreeSet<Rule> = CASES.iter().map(|(rule, _)| *rule).collect();
     let shown = |rule: &&Rule| matches!(rule.by(), CheckedBy::Conversation | CheckedBy::Both);
     let wanted: BTreeSet<Rule> = Rule::ALL.iter().filter(shown).copied().collect();
@@ -216,7 +216,7 @@ fn each_rule_that_conversations_show_has_a_case() {
 }
 
 #[test]
-fn each_rule_of_servers_has_a_check() {
+fn each_rule_of_servers_has_check() {
     let access = Access {
         none: true,
         key: Some(5),
@@ -241,7 +241,7 @@ fn page_has_each_rule_and_its_check() {
 }
 
 #[test]
-fn notes_name_the_section() {
+fn notes_name_section() {
     let mut observer = Observer::new(false);
     let mut notes = Vec::new();
     for (_, connection, what) in Talk::good().0 {

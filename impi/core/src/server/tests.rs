@@ -150,7 +150,7 @@ const LAM: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn two_recorded_clients_of_lam_get_the_recorded_replies() {
+fn two_recorded_lam_clients_get_recorded_replies() {
     let mut world = World::of(settings(2), 2);
     for (zero, one, reply) in LAM {
         world.hex(0, zero);
@@ -344,7 +344,7 @@ fn protocol_violation_is_named() {
 }
 
 #[test]
-fn unknown_commands_are_skipped_with_what_follows() {
+fn unknown_commands_are_skipped_with_payload() {
     let mut world = World::of(settings(1), 1);
     world.write(0, &join(0));
     world.sent.clear();
@@ -378,7 +378,7 @@ fn silent_clients_and_start_ups_are_given_up() {
 }
 
 #[test]
-fn new_connection_replaces_oldest_stranger_of_its_source() {
+fn new_connection_replaces_oldest_stranger_of_same_source() {
     let mut world = World::of(settings(2), MAX_STRANGERS_OF_SOURCE as u64);
     world.write(0, &join(0));
     let mut next = MAX_STRANGERS_OF_SOURCE as u64;
@@ -457,7 +457,7 @@ proptest! {
     /// Whatever labels clients submit and however their bytes arrive, each gets every label once, in ascending order,
     /// with the values of exactly those that submitted it, in the order of their ranks.
     #[test]
-    fn any_arrival_gives_the_collections_of_the_model(
+    fn any_arrival_gives_collections_of_model(
         clients in proptest::collection::vec(
             proptest::collection::btree_map(-3_i32..12, proptest::collection::vec(any::<u8>(), 0..9), 0..9), 1..6),
         order in proptest::collection::vec((0_usize..6, 1_usize..40), 0..400),
@@ -500,7 +500,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_ends_connections_and_leaves_nothing(data in proptest::collection::vec(any::<u8>(), 0..600)) {
+    fn garbage_ends_connections_without_leftovers(data in proptest::collection::vec(any::<u8>(), 0..600)) {
         crate::fuzzing::server(&data);
     }
 }

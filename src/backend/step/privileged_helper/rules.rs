@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn root_is_who_connects_to_the_agent_s_own_socket_and_stays() {
+    fn root_connects_on_agent_socket_and_stays_root() {
         let directory = tempfile::tempdir().unwrap();
         let bind = |name: &str| {
             let path = directory.path().join(name);

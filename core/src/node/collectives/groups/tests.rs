@@ -184,7 +184,7 @@ fn added_members_follow_callers_once_each() {
 }
 
 #[test]
-fn infos_of_single_members_are_passed_on_only_beside_an_id() {
+fn infos_of_single_members_are_forwarded_only_with_context_id() {
     let mut job = Job::new();
     let named = Info::new(
         keys::GROUP_INFO,

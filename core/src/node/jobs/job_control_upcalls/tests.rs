@@ -68,7 +68,7 @@ fn session_control_applies_to_all_processes_of_launch() {
 }
 
 #[test]
-fn more_for_a_session_is_asked_of_who_allocates() {
+fn other_session_requests_go_to_allocator() {
     let nodes = Info::new(keys::ALLOC_NUM_NODES, Value::Uint64(2));
     let (reports, status) = control(OWN_SESSION, vec![nodes, yes(keys::SESSION_EXTEND)]);
     let [

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn cospawn_app_is_job_of_its_own() {
+    fn cospawn_app_is_separate_job() {
         let job = ["pmix.mapby", "pmix.dbg.dpnd", "pmix.timeout"];
         let own = ["pmix.cospawn", "pmix.wdir"];
         let whole = request(&job, &[&own, &[], &["pmix.debugger"], &own]);

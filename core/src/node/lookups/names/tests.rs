@@ -144,7 +144,7 @@ fn found(parts: AnswerParts) -> Vec<Value> {
 }
 
 #[test]
-fn values_come_back_as_they_were_published_with_their_publisher() {
+fn published_values_return_unchanged_with_publisher() {
     let mut job = Job::new();
     let values = [
         Value::String("text".into()),
@@ -387,7 +387,7 @@ fn both_protocols_use_one_store() {
 }
 
 #[test]
-fn every_upcall_is_answered_once_when_its_rank_or_the_job_ends() {
+fn upcalls_are_answered_once_when_rank_or_job_ends() {
     let mut job = Job::new();
     let wait = || vec![Info::new(keys::WAIT, Value::Int(0))];
     let ids = [0, 1, 2, 3, 3].map(|rank| job.call(rank, &lookup(rank, &["a"], wait())));
@@ -415,7 +415,7 @@ fn every_upcall_is_answered_once_when_its_rank_or_the_job_ends() {
 }
 
 #[test]
-fn keys_of_mpichs_interface_limit_a_value_and_are_no_values() {
+fn keys_of_mpich_limit_value_and_are_not_published() {
     let mut job = Job::new();
     let look = |job: &mut Job| job.ask(1, &lookup(1, &["a"], Vec::new())).status;
     let infos = vec![

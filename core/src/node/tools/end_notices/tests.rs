@@ -127,7 +127,7 @@ fn tool_is_gone_after_its_last_connection() {
 }
 
 #[test]
-fn tools_are_gone_with_their_server() {
+fn tools_end_with_their_server() {
     let mut node = Node::new();
     node.attach(None);
     node.attach(Some(&proc("debugger", 4)));
@@ -142,7 +142,7 @@ fn tools_are_gone_with_their_server() {
 }
 
 #[test]
-fn output_is_passed_on_until_the_tool_that_wants_it_is_gone() {
+fn output_is_forwarded_until_its_tool_detaches() {
     let mut node = Node::new();
     let (name, _) = node.attach(None);
     let pull = Upcall::Notice(Notice::IofPull {

@@ -272,7 +272,7 @@ fn nodes_lost(nodes: &[NodeId]) -> NodeEvent<'_> {
 }
 
 #[test]
-fn nothing_is_wanted_once_the_last_asker_has_gone() {
+fn subscription_ends_with_last_subscriber() {
     let mut job = Job::new();
     job.pull(1, everybody(), BOTH);
     job.pull(1, vec![proc(0)], BOTH);
@@ -375,7 +375,7 @@ fn tool_gets_all_output_of_its_job_instead_of_launcher() {
 }
 
 #[test]
-fn output_of_a_job_that_was_never_announced_is_dropped_with_it() {
+fn output_of_unannounced_job_is_dropped_with_job() {
     let mut job = Job::new();
     spawned_by_tool(&mut job);
     job.child_prints(0, &vec![0; AHEAD]);
