@@ -126,7 +126,7 @@ fn clients(mpis: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn thousand_jobs_in_a_row_leave_machine_unchanged() {
+fn thousand_consecutive_jobs_leave_machine_unchanged() {
     let clients = clients(&["mpich4", "openmpi4"]);
     let mut rows = vec![
         Jobs::new(780, 1, "-n 1 true"),

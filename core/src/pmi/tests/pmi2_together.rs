@@ -76,7 +76,7 @@ fn threads_send_requests_concurrently_and_get_own_replies() {
 }
 
 #[test]
-fn client_without_threads_has_one_request_at_a_time() {
+fn client_without_threads_has_one_pending_request() {
     let mut job = pmi2(2);
     job.frame(0, "cmd=info-getnodeattr;key=n;wait=TRUE;");
     assert_eq!(job.state(0), "waits for the node attribute n");
