@@ -114,7 +114,7 @@ fn launcher_waiting_for_agent_can_be_interrupted_and_times_out() {
 }
 
 #[test]
-fn stranger_taken_names_do_not_separate_launches() {
+fn names_taken_by_stranger_do_not_separate_launches() {
     let Some(cluster) = Cluster::new(1) else {
         return;
     };

@@ -117,7 +117,7 @@ fn log_filter_selects_modules_also_from_environment() {
 }
 
 #[test]
-fn details_of_launch_are_events_printed_once() {
+fn details_are_logged_or_printed_once() {
     let outcome = Run::ranks(2, ["--log", "info", "true"]).run().expect(0);
     has(
         &outcome,

@@ -182,7 +182,7 @@ fn child_still_writing_its_last_lines_may_finish() {
 }
 
 #[test]
-fn inherited_children_of_wireup_are_not_of_job() {
+fn earlier_children_of_wireup_do_not_belong_to_job() {
     // A shell that executes wireup in its own place leaves its children to it.
     let script = "(read x; echo kept $x) <pipe & exec 3>pipe; exec \"$@\"";
     let run = Run::ranks(2, ["--pmi", "none", "sh", "-c", "sleep 1000 & exit 0"])

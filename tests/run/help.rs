@@ -167,7 +167,7 @@ fn help_has_width_of_terminal_behind_pager() {
 }
 
 #[test]
-fn commands_are_listed_in_groups_without_command() {
+fn wireup_without_command_lists_commands_in_groups() {
     let outcome = wireup([]).expect(125);
     let text = outcome.err();
     for heading in ["Run:", "Look:", "Hosts and agents:", "Other launchers:"] {

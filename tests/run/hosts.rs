@@ -262,7 +262,7 @@ fn plan_shows_forwarded_variables_without_machine_specific_ones() {
 }
 
 #[test]
-fn output_files_are_checked_on_their_host() {
+fn output_files_are_checked_where_written() {
     let refused = "--output /dev/null/%r: cannot write";
     let run = |options: &[&str]| {
         let args = ["--dry-run", "--output", "/dev/null/%r", "-n", "1"];

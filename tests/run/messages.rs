@@ -158,7 +158,7 @@ fn with_program(words: &[&str]) -> Run {
 }
 
 #[test]
-fn output_options_do_not_overwrite_program() {
+fn file_options_do_not_overwrite_program() {
     for (words, needed) in [
         (
             &["--dry-run", "--json", "./a"][..],

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn mounts_do_not_follow_links_or_replace_files() {
+    fn mounts_through_links_or_files_are_refused() {
         let through = LayoutError::ThroughLink("/bin".into());
         assert_eq!(made(&["/a:/bin/x"]), Err(through));
         let through = LayoutError::ThroughFile("/file".into());

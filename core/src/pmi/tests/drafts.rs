@@ -257,7 +257,7 @@ fn remote_keys_are_fetched_and_kept_while_rank_is_connected() {
 }
 
 #[test]
-fn unannounced_keys_are_refused() {
+fn keys_unlike_announcement_are_refused() {
     let mut job = pmi2(1);
     connect(&mut job, 1);
     let long = format!("key=a;val={};", "x".repeat(1025));
