@@ -274,13 +274,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         tree().debug_assert();
         negation::with_negations(tree().find_subcommand("run").unwrap().clone()).debug_assert();
     }
 
     #[test]
-    fn every_command_shows_examples_that_start_with_its_own_name() {
+    fn every_command_has_examples_with_its_name() {
         fn check(command: &Command) {
             let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
             let help = command

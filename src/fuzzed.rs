@@ -96,7 +96,7 @@ fn run(name: &str) {
 }
 
 #[test]
-fn every_target_of_the_fuzzer_runs_here_too() {
+fn every_fuzz_target_runs_as_test() {
     let entries = std::fs::read_dir(folder().join("fuzz_targets")).unwrap();
     let files: BTreeSet<String> = entries
         .map(|entry| entry.unwrap().path())
@@ -111,46 +111,46 @@ fn every_target_of_the_fuzzer_runs_here_too() {
 }
 
 #[test]
-fn no_elf_file_breaks_its_reader() {
+fn any_elf_file_is_safe_for_parser() {
     run("elf");
 }
 
 #[test]
-fn no_file_or_line_of_others_breaks_its_reader() {
+fn any_foreign_file_or_line_is_safe_for_parser() {
     run("files");
 }
 
 #[test]
-fn nothing_that_steps_tell_breaks_their_launcher() {
+fn any_step_message_is_safe_for_launcher() {
     run("carried");
 }
 
 #[test]
-fn no_bytes_break_the_link_with_a_pmix_host() {
+fn any_bytes_are_safe_for_sidecar_link() {
     run("frame");
 }
 
 #[test]
-fn no_bytes_of_another_host_break_a_node() {
+fn any_bytes_of_other_host_are_safe_for_node() {
     run("link");
 }
 
 #[test]
-fn no_bytes_break_the_protocols_of_impi() {
+fn any_bytes_are_safe_for_impi_protocols() {
     run("impi");
 }
 
 #[test]
-fn no_bytes_break_a_pmi_server() {
+fn any_bytes_are_safe_for_pmi_server() {
     run("pmi1");
 }
 
 #[test]
-fn no_bytes_break_a_pmi_server_whose_ranks_speak_pmi_2() {
+fn any_bytes_are_safe_for_pmi_server_with_pmi2_ranks() {
     run("pmi2");
 }
 
 #[test]
-fn a_connection_to_a_ranks_port_survives_any_bytes() {
+fn connection_to_rank_port_survives_any_bytes() {
     run("pmi_gate");
 }

@@ -1,4 +1,4 @@
-//! What the workspace is built from: licences, sources and crates that are kept out, as `deny.toml` has them.
+//! Packages of the workspace: licences, sources and crates that are excluded, as `deny.toml` lists them.
 //!
 //! `cargo deny`, where it is installed, checks the same file and more; this needs nothing but cargo.
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -75,7 +75,8 @@ struct Node {
 }
 
 impl Metadata {
-    /// What is built for this machine, tests and build scripts included; without a network.
+    /// Returns the packages that are built for this machine, with those of tests and build scripts;
+    /// needs no network.
     fn of_this_workspace(root: &Path) -> Self {
         let rustc = Command::new("rustc")
             .args(["--print", "host-tuple"])
@@ -101,7 +102,7 @@ impl Metadata {
     }
 }
 
-/// Why a package may not be used, if so.
+/// Returns the reason for which a package may not be used, if there is one.
 fn objection(package: &Package, rules: &Rules) -> Option<String> {
     let Package {
         name,
@@ -132,7 +133,7 @@ fn objection(package: &Package, rules: &Rules) -> Option<String> {
 }
 
 #[test]
-fn every_crate_has_a_licence_and_a_source_that_are_allowed() {
+fn every_crate_has_allowed_licence_and_source() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let rules = std::fs::read_to_string(root.join("deny.toml")).unwrap();
     let rules = Rules::parse(&rules);
@@ -156,7 +157,7 @@ fn every_crate_has_a_licence_and_a_source_that_are_allowed() {
 }
 
 #[test]
-fn what_the_rules_forbid_is_found() {
+fn forbidden_imports_are_found() {
     let rules =
         Rules::parse("licenses.allow = ['MIT', 'ISC']\nbans.deny = [{ crate = 'openssl-sys' }]");
     let package = |name: &str, license: Option<&str>, source: &str| Package {
@@ -188,7 +189,7 @@ fn what_the_rules_forbid_is_found() {
 }
 
 #[test]
-fn an_import_that_runs_up_is_refused() {
+fn upward_import_is_refused() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let script = root.join("scripts/structure");
     let check = |root: &Path| Command::new(&script).arg(root).output().unwrap();
@@ -230,7 +231,7 @@ fn figure_above_its_limit_is_refused() {
 }
 
 #[test]
-fn script_help_is_its_comment() {
+fn script_help_equals_its_comment() {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
     for (script, beginning) in [
         ("demo", "From a fresh clone to real MPI programs"),

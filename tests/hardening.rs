@@ -1,4 +1,4 @@
-//! What is built is built as distributions do it.
+//! Hardening of the built programs and libraries, as distributions do it.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::Path;
@@ -7,7 +7,7 @@ use object::elf::{DF_BIND_NOW, DT_FLAGS, FileHeader64, PF_X, PT_GNU_RELRO, PT_GN
 use object::read::elf::{Dyn, ElfFile, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol};
 
-/// Where `cargo build --workspace` puts programs.
+/// Reads a program that `cargo build --workspace` builds.
 fn built(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_BIN_EXE_wireup")).with_file_name(name);
     std::fs::read(path).unwrap()
@@ -41,7 +41,7 @@ fn libraries_and_programs_are_linked_tight() {
 }
 
 #[test]
-fn the_shim_checks_its_stack_and_its_buffers() {
+fn shim_has_stack_and_buffer_checks() {
     let name = "libwireup-pmix-host.so";
     let path = Path::new(env!("CARGO_BIN_EXE_wireup")).with_file_name(name);
     let Ok(data) = std::fs::read(path) else {

@@ -1,4 +1,5 @@
-//! What a job of 100,000 ranks on 4,096 nodes costs one of them: bytes on the wire, memory, and time.
+//! Costs of a job of 100,000 ranks on 4,096 nodes for one of them: bytes on the wire, memory, and
+//! time.
 //!
 //! A target of its own, because it counts what is allocated; its numbers are printed with
 //! `cargo test --release --test scale -- --nocapture`.
@@ -122,7 +123,7 @@ fn spread() -> LaunchTree {
 }
 
 #[test]
-fn the_description_of_a_large_job_and_one_nodes_part_of_it_fit_in_8_mib() {
+fn description_of_large_job_and_node_share_fit_in_8_mib() {
     let _alone = ALONE.lock();
     for (layout, ranks) in layouts() {
         let description = encode(&job(ranks));
@@ -177,7 +178,7 @@ fn the_description_of_a_large_job_and_one_nodes_part_of_it_fit_in_8_mib() {
 }
 
 #[test]
-fn the_result_of_a_large_fence_is_written_once_and_never_more_than_twice_in_memory_when_read() {
+fn large_fence_result_is_at_most_twice_in_memory() {
     let _alone = ALONE.lock();
     let data: Arc<[u8]> = vec![7; RANKS as usize * 200].into();
     let message = PeerMessage::Fence(FenceMessage::Release {

@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_used_up_his_bytes_is_refused_until_he_gives_some_back_and_others_are_not() {
+    fn user_beyond_byte_budget_is_refused_and_others_are_not() {
         let budgets = Budgets::default();
         let (one, other) = (budgets.account(1), budgets.account(2));
         let mut held = one.take(BYTES - 10).unwrap();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_counted_once_until_the_last_part_of_it_is_gone() {
+    fn message_is_counted_once_until_its_last_part_is_dropped() {
         let account = Budgets::default().account(1);
         let count = || account.bytes.load(Ordering::Relaxed);
         let short = account.count_message(Bytes::from(vec![0; COPIED]));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_waits_for_the_turn_of_his_own_request_and_not_for_another_user() {
+    fn user_waits_for_turn_of_own_requests_only() {
         let budgets = Budgets::default();
         let context = &mut Context::from_waker(Waker::noop());
         let account = budgets.account(1);

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_launch_counts_once_by_how_it_ended() {
+    fn launch_is_counted_once_by_its_result() {
         let counters = Counters::default();
         let mut end = LaunchSummary {
             failed: false,

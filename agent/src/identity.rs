@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_is_read_from_the_uri_it_is_written_as() {
+    fn identity_is_parsed_from_its_uri() {
         for (name, role) in [
             ("n1", Role::Node),
             ("rack-2_n17.example.org", Role::Scheduler),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_hosts_and_addresses_in_one_spelling() {
+    fn names_of_hosts_and_addresses_have_one_spelling() {
         for name in [
             "",
             ".",
@@ -255,7 +255,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn a_certificate_with_changed_bytes_is_read_or_refused(
+        fn certificate_with_changed_bytes_is_parsed_or_refused(
             changes in proptest::collection::vec((0..600_usize, 0..=255_u8), 1..8)
         ) {
             static DER: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(|| {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_is_refused() {
+    fn text_that_is_not_certificate_is_refused() {
         for bytes in [
             &b""[..],
             b"\x30",

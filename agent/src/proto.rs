@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_secret_is_shown() {
+    fn secrets_are_not_printed() {
         let secret = b"s3cret".as_slice();
         let shown = format!(
             "{:?} {:?} {:?}",

@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_refused_on_and_on_has_some_lines_and_then_a_count_and_others_have_theirs() {
+    fn repeated_refusals_are_counted_after_some_lines_per_caller() {
         let mut recent = RefusalCounts::default();
         let begin = Instant::now();
         let many = 3 * LINES;
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_a_refusal_to_those_who_would_steer_it() {
+    fn missing_launch_is_refusal_for_control_calls() {
         assert!(is_refusal(Code::NotFound, "/wireup.v1.NodeAgent/Signal"));
         assert!(!is_refusal(Code::NotFound, "/wireup.v1.NodeAgent/Query"));
         assert!(is_refusal(

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_is_found_with_what_the_account_database_says() {
+    fn root_is_found_in_account_database() {
         let root = ServedUsers::Everybody.find(0).unwrap();
         assert_eq!((root.uid, root.gid), (0, 0));
         assert_eq!(root.name.as_deref(), Some("root"));
@@ -144,14 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn a_number_without_an_account_is_refused_by_name() {
+    fn uid_without_account_is_refused_by_number() {
         let error = ServedUsers::Everybody.find(54_321).unwrap_err();
         assert_eq!(error, UserError::Unknown(54_321));
         assert!(error.to_string().contains("user id 54321 is unknown"));
     }
 
     #[test]
-    fn an_agent_of_an_ordinary_user_serves_nobody_else() {
+    fn agent_of_ordinary_user_serves_only_that_user() {
         let own = geteuid().as_raw();
         let served = ServedUsers::Only(own);
         let me = served.find(own).unwrap();

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_container_has_the_host_s_directories_once() {
+    fn every_container_has_host_directories_once() {
         let targets = |wanted: &[&str], also: &[&str]| -> Vec<String> {
             let wanted: Vec<BindMount> = wanted
                 .iter()
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_the_image_count_where_the_user_has_none() {
+    fn variables_of_image_apply_where_user_sets_none() {
         let pair = |name: &str, value: &str| (OsString::from(name), OsString::from(value));
         let mut env = vec![pair("A", "1")];
         environment(&mut env, &[pair("A", "2"), pair("B", "3")]);

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_alone_is_in_seconds_and_units_add_up() {
+    fn bare_number_is_seconds_and_units_add_up() {
         for (text, milliseconds) in [
             ("0", 0),
             ("90", 90_000),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_a_number_of_seconds_or_a_text() {
+    fn configured_duration_is_number_of_seconds_or_text() {
         let read = |json: &str| serde_json::from_str::<ConfiguredDuration>(json);
         for (json, milliseconds) in [("30", 30_000), ("0.5", 500), ("\"5m\"", 300_000)] {
             let expected = ConfiguredDuration(Duration::from_millis(milliseconds));

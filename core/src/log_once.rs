@@ -42,7 +42,7 @@ mod tests {
     use crate::job::log_text::LogChannel;
 
     #[test]
-    fn a_text_is_new_once_and_memory_is_bounded() {
+    fn log_once_text_is_new_once_and_memory_is_bounded() {
         let mut logged = LoggedOnce::default();
         let mut is_new = |text: &[u8]| logged.is_new(LogChannel::Stderr, text);
         assert!(is_new(b"a") && !is_new(b"a") && is_new(b"b"));

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_counts_up_to_each_bound() {
+    fn histogram_counts_up_to_each_bound() {
         let mut times = Histogram::default();
         for us in [50, 51, 1_000_000, 99_000_000] {
             times.add(Duration::from_micros(us));

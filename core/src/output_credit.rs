@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_pauses_without_credit_and_continues_with_what_is_owed() {
+    fn stream_pauses_without_credit_and_resumes_with_new_credit() {
         let (half, stream) = (100, Stream::Stderr);
         let window = 2 * half;
         let (mut credit, mut owed) = (SendCredit::new(window), UncreditedBytes::default());

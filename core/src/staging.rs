@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_before_every_node_has_said_what_it_lacks() {
+    fn staging_starts_after_every_node_reported_missing_files() {
         let mut all = StagingScheduler::new(vec![10, 20], [ONE, TWO]);
         all.lacks(ONE, &[1]);
         assert_eq!(all.send(), None);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_lack_goes_down_the_tree_once_and_what_none_lacks_stays() {
+    fn shared_file_goes_down_tree_once_and_unneeded_file_stays() {
         let mut all = StagingScheduler::new(vec![PIECE as u64 + 5, 7, 9], [ONE, TWO]);
         all.lacks(ONE, &[0, 2, 77]);
         all.lacks(TWO, &[0]);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_of_those_that_lack_a_file_sets_the_pace() {
+    fn slowest_receiver_of_file_sets_pace() {
         let size = 3 * WINDOW;
         let mut all = StagingScheduler::new(vec![size], [ONE, TWO]);
         all.lacks(ONE, &[0]);

@@ -114,14 +114,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_singular() {
+    fn count_of_one_is_singular() {
         assert_eq!(counted(1_u32, "rank"), "1 rank");
         assert_eq!(counted(0_usize, "rank"), "0 ranks");
         assert_eq!(counted(2_u64, "process"), "2 processes");
     }
 
     #[test]
-    fn an_error_of_the_system_is_its_name() {
+    fn system_error_is_shown_without_number() {
         let error = io::Error::from_raw_os_error(2);
         for (message, text) in [
             (format!("a: {error}"), "a: No such file or directory"),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_named_with_what_to_write() {
+    fn invalid_value_is_named_with_remedy() {
         for (serde, text) in [
             (
                 "unknown field `foo`, expected one of `a`, `b`",
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_json_is_called_so() {
+    fn text_that_is_not_json_is_reported_as_such() {
         for (json, text) in [
             ("import os", "not valid JSON"),
             ("", "the JSON has no end"),

@@ -206,7 +206,7 @@ mod tests {
 
     /// A full queue of connections drops further ones, as a host does that is not there.
     #[test]
-    fn an_address_that_answers_nothing_is_given_up_in_time() {
+    fn address_without_reply_is_given_up_in_time() {
         let own = IpAddr::from([127, 0, 0, 1]);
         let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         bind(&fd, &SocketAddr::new(own, 0)).unwrap();

@@ -81,7 +81,7 @@ fn texts(output: &Output) -> (String, String) {
 }
 
 #[test]
-fn clients_with_the_token_join_over_tls() {
+fn clients_with_token_join_over_tls() {
     let files = Files::new();
     let (server, address) = server(&files, "2");
     let authorities = files.path("ca.pem");
@@ -95,7 +95,7 @@ fn clients_with_the_token_join_over_tls() {
 }
 
 #[test]
-fn another_authority_another_token_and_plain_text_are_refused_and_harm_nobody() {
+fn other_authority_other_token_and_plain_text_are_refused() {
     let (files, others) = (Files::new(), Files::new());
     let (server, address) = server(&files, "1");
     let (own, other) = (files.path("ca.pem"), others.path("ca.pem"));

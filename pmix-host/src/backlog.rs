@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn output_waits_for_a_connection_that_is_behind_until_it_has_caught_up() {
+    fn output_waits_for_slow_connection_until_it_catches_up() {
         let (mut backlog, mut now) = (ClientBacklog::default(), Instant::now());
         let behind = |_| vec![seen(7, true, 100), seen(8, false, 5)];
         assert_eq!(passed(&mut backlog, now, 1000, behind), 33);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_takes_nothing_is_cut_off_once_and_the_others_get_all() {
+    fn blocked_tool_is_cut_off_once_and_others_get_all_output() {
         let (mut backlog, now) = (ClientBacklog::default(), Instant::now());
         let stuck = || vec![seen(100, true, 5)];
         assert_eq!(passed(&mut backlog, now, 1000, |_| stuck()), 33);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn because_of_a_client_that_takes_nothing_output_is_dropped_and_the_first_is_told() {
+    fn output_for_blocked_client_is_dropped_and_reported_once() {
         let (mut backlog, now) = (ClientBacklog::default(), Instant::now());
         let stuck = || vec![seen(7, true, 0)];
         assert_eq!(passed(&mut backlog, now, 1000, |_| stuck()), 33);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_is_slow_or_gone_or_another_holds_nothing_up() {
+    fn slow_closed_or_reused_connection_blocks_nothing() {
         let now = Instant::now();
         // It takes all, a little late.
         let slow = |megabytes: u64| vec![seen(7, true, megabytes.saturating_sub(5) << 20)];

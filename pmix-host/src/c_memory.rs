@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_callback_that_panics_returns_to_c_and_refuses_its_request() {
+    fn panic_in_callback_returns_to_c_and_refuses_request() {
         let (agent, ours) = UnixStream::pair().expect("a socket pair");
         let replies = Arc::new(ReplyWriter::new(ours));
         let (id, kind) = (7, ControlKind::Notify);

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_message_is_complete_partial_or_none() {
+    fn first_message_is_complete_partial_or_none() {
         for (bytes, expected) in [
             (message(0), FirstMessageState::Complete),
             (
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_are_told_from_clients_by_their_first_message() {
+    fn tools_and_clients_are_distinguished_by_first_message() {
         let first = |kind: u8| {
             let text = [
                 b"native\0".as_slice(),
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_say_which_libpmix_they_have() {
+    fn peers_state_their_libpmix_version() {
         let begin = |kind: u8| [b"native\0\0\0\0\0".as_slice(), &[kind]].concat();
         let (users, name) = ([0; 8], b"job\0\0\0\0\x01");
         let library = b"7.0.0rc1\0v61\0\x01hash\0";
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_becomes_complete_is_announced_at_the_listener() {
+    fn connection_that_completes_is_announced_at_listener() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let own = listener.local_addr().unwrap();
         let mut client = TcpStream::connect(own).unwrap();

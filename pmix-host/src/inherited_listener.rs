@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_is_that_of_the_clients_variables() {
+    fn address_is_that_of_client_variables() {
         let variable = |name: &str, value: &str| (name.into(), value.into());
         let uri = "job-host.0;tcp4://127.0.0.1:4711";
         let env = ForkEnv {

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_let_in_sends_without_waiting_for_acknowledgements() {
+    fn accepted_connection_sends_without_delay() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let null = std::ptr::null_mut();

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_from_a_client_is_acknowledged_before_the_thread_sleeps() {
+    fn bytes_read_from_client_are_acknowledged_before_sleep() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         for looked_after in [false, true] {
             // On a busy machine the kernel's timer may expire first.
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn files_and_failures_are_those_of_read() {
+    fn files_and_failures_equal_those_of_read() {
         let mut bytes = [0; 1];
         // SAFETY: there is room for a byte.
         let got = unsafe { read(-1, bytes.as_mut_ptr().cast(), 1) };

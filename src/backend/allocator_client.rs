@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_as_documented() {
+    fn messages_equal_documentation() {
         let request = ToAllocator::Request(AllocatorRequest {
             number: 3,
             directive: Directive::New,
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_may_leave_out_what_they_have_nothing_for() {
+    fn replies_may_omit_empty_fields() {
         let read = |line: &str| serde_json::from_str::<FromAllocator>(line);
         let bare = read("{\"granted\":{\"number\":3}}").unwrap();
         assert_eq!(

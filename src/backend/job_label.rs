@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plate_is_read_by_its_name_until_it_is_gone() {
+    fn label_is_read_by_name_until_removed() {
         let pid = std::process::id() as i32;
         // Other tests of this process may show something too.
         let read = || read(pid, |name| name == JOB);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_or_would_disturb_a_terminal_is_not_shown() {
+    fn invalid_or_disruptive_label_is_not_shown() {
         let text = |placement: &LabelPlacement| serde_json::to_vec(placement).unwrap();
         assert_eq!(parse(&text(&placement(None))), Some(placement(None)));
         let mut few = placement(None);

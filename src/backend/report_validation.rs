@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_reports_findings_of_its_own_ranks_only() {
+    fn node_reports_findings_of_its_own_ranks_only() {
         let report = |node, rank| StepToLauncher::Inspected {
             node: NodeId(node),
             ticket: 1,
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_reports_bindings_of_its_own_ranks_only() {
+    fn node_reports_bindings_of_its_own_ranks_only() {
         let report = |rank| StepToLauncher::Bound {
             topology: String::new(),
             ranks: vec![
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_speaks_of_its_own_ranks_and_of_itself() {
+    fn node_reports_its_own_ranks_and_itself_only() {
         let app = SpawnApp {
             program: "x".into(),
             args: Vec::new(),
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_names_of_others_exists() {
+    fn ranks_named_in_reports_must_exist() {
         for (number, there) in [(0, true), (3, true), (4, false), (u32::MAX, false)] {
             let rank = GlobalRank(number);
             let cause = FailureCause::ExitedEarly { rank };

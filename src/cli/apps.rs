@@ -140,14 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_split_at_words_that_are_a_colon() {
+    fn programs_are_split_at_colon_arguments() {
         let parts = split_apps(words("-l a : -n 3 b a:b"));
         assert_eq!(parts, [words("-l a"), words("-n 3 b a:b")]);
         assert_eq!(split_apps(words("a :")), [words("a"), Vec::new()]);
     }
 
     #[test]
-    fn options_of_the_whole_job_are_refused_behind_a_colon() {
+    fn job_options_after_colon_are_refused() {
         let is_job_option = |word: &OsStr| OptionTable::from_parser::<RunArgs>().knows(word);
         let line = |text| {
             let error = parse(words(text)).unwrap_err();

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_command_is_in_one_group_and_its_line_fits_on_a_terminal() {
+    fn each_command_is_in_one_group_and_fits_terminal_line() {
         let tree = tree();
         let mut grouped: Vec<&str> = GROUPS
             .iter()

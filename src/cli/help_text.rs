@@ -194,7 +194,7 @@ How:
     }
 
     #[test]
-    fn help_of_each_command_has_no_line_that_a_terminal_breaks() {
+    fn help_lines_fit_terminal() {
         fn check(command: &mut Command) {
             let name = command.get_name().to_owned();
             for text in [command.render_help(), command.render_long_help()] {

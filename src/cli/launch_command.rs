@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_job_of_a_launcher_is_seen_from_outside_and_of_nobody_else() {
+    fn job_is_read_from_outside_of_launcher_processes_only() {
         let mut spec = JobSpec::from_apps(vec![AppRequest {
             argv: vec!["a".into()],
             ..AppRequest::default()

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn word_means_job_whose_launcher_is_on_hosts() {
+    fn launcher_host_word_selects_job_with_launcher_on_hosts() {
         let first = "wireup-1230000000000001";
         let second = "wireup-1240000000000001";
         let records = [

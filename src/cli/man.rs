@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_of_run_has_every_option_and_section() {
+    fn man_page_of_run_has_every_option_and_section() {
         let page = page_of("run");
         for section in [
             "NAME",
@@ -278,7 +278,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn examples_stay_as_they_are_and_terms_stand_out() {
+    fn examples_are_verbatim_and_terms_are_highlighted() {
         let mut roff = Roff::new();
         sections(&mut roff, "Examples:\n  a  b\n\nFiles:\n  x y  what it is");
         let text = roff.to_roff();

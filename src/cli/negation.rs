@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_later_of_an_option_and_its_negation_counts() {
+    fn last_of_option_and_its_negation_counts() {
         assert!(!parse(&["--label", "--no-label"]).get_flag("label"));
         assert!(parse(&["--no-label", "--label"]).get_flag("label"));
         assert!(!parse(&["--no-kill", "--kill"]).get_flag("no-kill"));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn values_go_back_to_the_built_in_default_and_lists_start_anew() {
+    fn negation_restores_default_and_empties_lists() {
         let pmi = |words: &[&str]| parse(words).get_one::<String>("pmi").cloned();
         assert_eq!(pmi(&["--pmi", "pmix", "--no-pmi"]).unwrap(), "auto");
         assert_eq!(pmi(&["--no-pmi", "--pmi", "all"]).unwrap(), "all");

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_known_in_every_spelling_clap_accepts() {
+    fn options_are_recognized_in_every_spelling_of_clap() {
         let own = OptionTable::from_parser::<RunArgs>();
         let next = |takes_next| ArgumentKind::Option { takes_next };
         for (word, meaning) in [

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_that_open_mpi_executes_is_known_and_no_other() {
+    fn only_command_line_of_open_mpi_singleton_is_accepted() {
         let line = "--prtemca schizo prte --no-ready-msg --report-uri 29 --singleton singleton.a.b.77.0 --keepalive 30";
         let expected = PrteRequest {
             nspace: "singleton.a.b.77".to_owned(),

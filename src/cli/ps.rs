@@ -355,7 +355,7 @@ mod tests {
     use crate::jobs::discover::tests::job;
 
     #[test]
-    fn without_a_name_the_only_job_is_meant() {
+    fn only_job_is_default() {
         let one = job("wireup-1230000000000001", 77);
         let other = job("wireup-1240000000000001", 78);
         let chosen = |words: &[&str], all: &[LocalJobInfo]| {

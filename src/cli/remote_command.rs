@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_behind_the_host_are_one_line_of_a_shell() {
+    fn words_after_host_form_one_shell_line() {
         let words = |text: &str| text.split(' ').map(OsString::from).collect();
         let expected = Some(("n1".into(), "a \"b\" -c".into()));
         assert_eq!(line(words("-q -x -p 22 n1 a \"b\" -c")), expected);

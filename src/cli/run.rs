@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_grace_time_of_a_running_job_is_read_from_its_command_line() {
+    fn grace_time_of_running_job_is_read_from_its_command_line() {
         let grace = |line: &str| {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             grace_of(&words)

@@ -155,7 +155,7 @@ mod tests {
     const LAUNCH_ALONE: [&str; 1] = ["virtual-nodes"];
 
     #[test]
-    fn spawns_know_the_options_for_ranks_and_no_others() {
+    fn spawns_accept_rank_options_only() {
         let own = OptionTable::from_parser::<RunArgs>();
         let directives: BTreeSet<&str> = DIRECTIVES.iter().filter_map(|row| row.option).collect();
         for option in &directives {

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_of_both_commands_may_stand_in_any_order() {
+    fn options_of_both_commands_may_be_mixed() {
         for (line, expected) in [
             (
                 "--hosts a,b -n 2 --env-dir d --ppn 1",
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_gets_the_same_settings() {
+    fn proxy_processes_get_same_settings() {
         let line = "--env-dir /e --json --listen 10.0.0.1 --pmi-port 7000 --pmi-port-auth none";
         let parsed = |words: Vec<OsString>| {
             let command = PortArgs::augment_args(clap::Command::new("x").no_binary_name(true));

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_fits_on_a_screen_and_shows_options_that_there_are() {
+    fn short_help_fits_on_screen_and_shows_existing_options() {
         let own = OptionTable::from_parser::<RunArgs>();
         for (name, _) in SHOWN {
             assert!(own.long(name).is_some(), "{name}");

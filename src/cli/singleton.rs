@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_that_mpich_executes_is_known() {
+    fn command_line_of_mpich_singleton_is_parsed() {
         let words = |text: &str| -> Vec<OsString> { text.split(' ').map(OsString::from).collect() };
         let line = words("-v -pmi_args 4711 default_interface default_key 99");
         assert_eq!(arguments(&line), Some(&line[2..]));

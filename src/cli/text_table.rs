@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_in_a_row_are_a_range_and_many_ranges_are_cut() {
+    fn consecutive_numbers_form_range_and_many_ranges_are_cut() {
         assert_eq!(ranges([]), "");
         assert_eq!(ranges([3]), "3");
         assert_eq!(ranges([0, 1, 2, 7, u32::MAX]), "0-2,7,4294967295");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_aligned_and_the_last_is_cut_at_the_edge() {
+    fn columns_are_aligned_and_last_is_truncated() {
         let rows = [["a", "7", "one two"], ["long", "1234", "three"]];
         let rows = rows.map(|row| row.map(str::to_owned).to_vec());
         let text = render(&["NAME", "PID", "COMMAND"], &rows, None);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_told_apart_and_stay_on_one_line() {
+    fn words_are_quoted_and_stay_on_one_line() {
         let given = ["-n", "2", "a b", "", "it's", "x\ny"].map(Into::into);
         assert_eq!(words(&given), r"-n 2 'a b' '' 'it'\''s' $'x\ny'");
     }

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_other_nodes_are_named_with_what_to_write() {
+    fn unused_nodes_are_named_with_remedy() {
         let told = line("n[1-3],m", "n2.cluster.example").unwrap();
         assert!(told.contains("3 other nodes (n[1,3],m)"), "{told}");
         assert!(told.ends_with("--hosts \"$SLURM_JOB_NODELIST\""), "{told}");

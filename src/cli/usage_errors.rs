@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn value_that_is_no_text_is_named_with_its_option() {
+    fn non_text_value_is_named_with_its_option() {
         use std::os::unix::ffi::OsStringExt as _;
         let words = [&b"run"[..], b"--hosts", b"h\xe9", b"./a"];
         let words = words.map(|word| OsString::from_vec(word.to_vec()));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn near_name_begins_alike_or_has_one_wrong_letter() {
+    fn similar_name_shares_prefix_or_differs_in_one_letter() {
         for (word, name) in [
             ("lable", "label"),
             ("abel", "label"),

@@ -112,7 +112,7 @@ mod tests {
     use wireup_core::job::ids::GlobalRank;
 
     #[test]
-    fn orders_are_lines_however_they_arrive_and_end_with_the_descriptor() {
+    fn commands_are_lines_in_any_chunks_and_end_with_descriptor() {
         let (mut theirs, ours) = UnixStream::pair().unwrap();
         let mut orders = ControlStream::from_fd(ours.into()).unwrap();
         assert_eq!(orders.next(), ControlInput::Nothing);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_is_not_collected_for_ever() {
+    fn endless_line_is_not_buffered_without_limit() {
         let (mut theirs, ours) = UnixStream::pair().unwrap();
         let mut orders = ControlStream::from_fd(ours.into()).unwrap();
         let writer = std::thread::spawn(move || while theirs.write_all(&[b' '; 4096]).is_ok() {});

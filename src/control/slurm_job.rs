@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_scontrol_shows_is_read() {
+    fn scontrol_output_is_parsed() {
         let end = |state: &str, reason: &str| {
             let record = format!(
                 "JobId=7 JobName=x JobState={state} Reason={reason} Dependency=(null) Requeue=1 Restarts=1"

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn few_ranks_hold_up_others_that_may_poll() {
+    fn few_ranks_can_block_polling_others() {
         let earlier = sample(5000, 10, None);
         let polled =
             |later: RankSample| later.may_have_polled_since(&earlier, Duration::from_secs(30));
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn stall_is_reported_after_ranks_that_hold_up_others() {
+    fn stall_is_reported_after_blocking_ranks() {
         let mut watch = StallWatch::default();
         let counts = |waiting, polling| RankCounts {
             exited: 0,

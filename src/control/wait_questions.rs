@@ -60,7 +60,7 @@ mod tests {
     use wireup_core::link::encode;
 
     #[test]
-    fn steps_are_asked_once_about_all_ranks_that_left() {
+    fn steps_are_queried_once_about_all_departed_ranks() {
         const RANKS: u32 = 100_000;
         let mut questions = WaitQuestions::default();
         let all = || (0..RANKS - 1).map(GlobalRank).map(WaitEvidence::For);

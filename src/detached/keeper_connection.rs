@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused_before_it_is_stored() {
+    fn invalid_message_is_refused_before_buffering() {
         for bad in [
             &b"\xff\xff\xff\xff"[..],
             b"\x01\0\0\0\xff",

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_client_gets_what_was_not_shown() {
+    fn next_client_gets_output_not_yet_shown() {
         let mut output = OutputBuffer::new(1000);
         output.push(LauncherStream::Stdout, b"one");
         output.push(LauncherStream::Stderr, b"two");
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_is_dropped_and_counted() {
+    fn oldest_output_is_dropped_and_counted() {
         let mut output = OutputBuffer::new(10 + 2 * OVERHEAD);
         for (stream, piece) in [
             (LauncherStream::Stdout, &b"aaaa"[..]),

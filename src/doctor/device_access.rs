@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_is_down_is_a_problem() {
+    fn port_that_is_down_is_problem() {
         let dir = tempfile::tempdir().unwrap();
         for (number, state) in [("1", "4: ACTIVE\n"), ("2", "1: DOWN\n")] {
             let port = dir.path().join("mlx5_0/ports").join(number);

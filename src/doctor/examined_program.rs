@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_digest_is_that_of_the_contents() {
+    fn digest_depends_on_contents() {
         let dir = tempfile::tempdir().unwrap();
         let of = |text: &str| {
             let path = dir.path().join("file");

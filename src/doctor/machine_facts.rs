@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_of_the_kernel_are_read() {
+    fn kernel_tables_are_parsed() {
         let mount = |options: &str| {
             format!("24 30 0:22 / /proc rw,nosuid shared:12 - proc proc rw{options}\n")
         };
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_tried() {
+    fn directory_is_tested_by_writing() {
         let dir = tempfile::tempdir().unwrap();
         let found = directory(dir.path());
         assert!(found.problem.is_none() && found.size > 0, "{found:?}");

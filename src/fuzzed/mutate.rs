@@ -101,7 +101,7 @@ fn change(input: &mut Vec<u8>, corpus: &[Vec<u8>], random: &mut Random) {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_input_and_others_give_others() {
+fn same_seed_gives_same_input_and_other_seeds_differ() {
     let corpus = [b"cmd=init pmi_version=1\n".to_vec(), vec![0; 64]];
     let all: Vec<Vec<u8>> = (0..200)
         .map(|seed| changed(&corpus, 1000, &mut Random::new(seed)))

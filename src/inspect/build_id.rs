@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_of_the_system_has_one_and_a_text_has_none() {
+    fn system_program_has_build_id_and_text_has_none() {
         let id = read_build_id(Path::new("/bin/true")).unwrap();
         assert!(
             id.len() >= 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()),

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_libpmix_away_from_its_prefix_is_told_where_its_texts_are() {
+    fn relocated_libpmix_gets_path_of_its_help_files() {
         let (_dir, root) = root();
         let libpmix = library(&root, "openmpi/libpmix.so.2", Path::new("/opt/built-for"));
         assert_eq!(
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_at_the_prefix_it_was_built_for_is_left_alone() {
+    fn library_at_its_built_prefix_is_unchanged() {
         let (_dir, root) = root();
         help(&root, "pmix/help-pmix-runtime.txt");
         help(&root, "openmpi/help-mpi-runtime.txt");

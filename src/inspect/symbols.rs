@@ -139,7 +139,7 @@ mod tests {
     use crate::inspect::ldso::{Loader, LoaderFiles};
 
     #[test]
-    fn a_program_of_the_system_uses_what_its_c_library_has() {
+    fn system_program_uses_symbols_of_its_c_library() {
         let loader = Loader::new(&[], Path::new("/"), LoaderFiles::default());
         let c_library = loader.locate("libc.so.6".as_ref());
         let Some(c_library) = c_library.first() else {

@@ -72,7 +72,7 @@ fn open_mpi_is_seen_through_any_number_of_libraries() {
 }
 
 #[test]
-fn the_same_name_of_libmpi_is_told_apart_by_what_it_needs() {
+fn libmpi_of_same_name_is_distinguished_by_its_needs() {
     let tree = Tree::new();
     tree.lib("libmpi.so.12", &["libfabric.so.1"]);
     assert_eq!(
@@ -102,7 +102,7 @@ fn the_same_name_of_libmpi_is_told_apart_by_what_it_needs() {
 }
 
 #[test]
-fn the_common_abi_library_is_judged_by_its_needs_and_its_neighbours() {
+fn mpi_abi_library_is_identified_by_needs_and_neighbours() {
     let tree = Tree::new();
     tree.lib("libmpi_abi.so.1", &[]);
     let detected = tree.program(&["libmpi_abi.so.1"]);
@@ -147,7 +147,7 @@ fn the_common_abi_library_is_judged_by_its_needs_and_its_neighbours() {
 }
 
 #[test]
-fn a_name_decides_even_if_the_library_is_not_found_and_that_is_said() {
+fn library_name_decides_although_file_is_missing() {
     let tree = Tree::new();
     let detected = tree.program(&["libmpi.so.40"]);
     assert_eq!(
@@ -178,7 +178,7 @@ fn a_name_decides_even_if_the_library_is_not_found_and_that_is_said() {
 }
 
 #[test]
-fn a_real_program_without_mpi_is_plain_and_one_under_a_wrappers_name_is_not() {
+fn program_without_mpi_is_plain_unless_named_like_wrapper() {
     let tree = Tree::new();
     for (name, wants) in [
         ("app", DetectedInterface::Plain),
@@ -198,7 +198,7 @@ fn a_real_program_without_mpi_is_plain_and_one_under_a_wrappers_name_is_not() {
 }
 
 #[test]
-fn a_static_program_is_told_by_what_is_inside_it() {
+fn static_program_is_identified_by_its_contents() {
     let tree = Tree::new();
     let wants = |name: &str, constants: &str| {
         Sample {
@@ -235,7 +235,7 @@ fn a_static_program_is_told_by_what_is_inside_it() {
 }
 
 #[test]
-fn a_wrapper_that_itself_needs_an_mpi_is_no_riddle() {
+fn wrapper_that_needs_mpi_is_identified_by_it() {
     let tree = Tree::new();
     tree.lib("libmpi.so.40", &[]);
     Sample {
@@ -259,7 +259,7 @@ fn scripts_and_texts_may_start_anything() {
 }
 
 #[test]
-fn names_match_with_any_version_but_not_as_a_part_of_a_number() {
+fn names_match_with_any_version_but_no_partial_number() {
     let name = |text: &str, list: &[&str]| matches(text.as_ref(), list);
     assert!(name("libmpi.so.40.30.4", OPEN_MPI));
     assert!(!name("libmpi.so.401", OPEN_MPI));
@@ -345,7 +345,7 @@ fn programs_are_seen_behind_wrappers_and_wrappers_of_wrappers() {
 }
 
 #[test]
-fn libraries_are_looked_for_where_the_wrapped_program_will_look() {
+fn libraries_are_searched_as_by_wrapped_program() {
     let tree = programs();
     Sample::default().write(tree.path("other/libmpi.so.40"));
     Sample {
@@ -382,7 +382,7 @@ fn libraries_are_looked_for_where_the_wrapped_program_will_look() {
 }
 
 #[test]
-fn a_preloaded_mpi_counts_wherever_it_is_asked_for() {
+fn preloaded_mpi_counts_in_every_place_of_command() {
     let tree = programs();
     let preload = format!("LD_PRELOAD={}", tree.text("lib/libmpi.so.12"));
     assert_eq!(
@@ -400,7 +400,7 @@ fn a_preloaded_mpi_counts_wherever_it_is_asked_for() {
 }
 
 #[test]
-fn a_wrapper_may_be_a_script_and_an_interpreter_an_mpi_program() {
+fn wrapper_may_be_script_and_interpreter_mpi_program() {
     let tree = programs();
     let script = |name: &str, text: &str| {
         use std::os::unix::fs::PermissionsExt;
@@ -431,7 +431,7 @@ fn a_wrapper_may_be_a_script_and_an_interpreter_an_mpi_program() {
 }
 
 #[test]
-fn commands_that_never_end_are_given_up() {
+fn endless_commands_are_given_up() {
     let tree = programs();
     let mut words = vec!["env"; 40];
     words.push("ompi");

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_has_one_form() {
+    fn job_name_has_one_form() {
         assert!(is_job("wireup-0123456789abcdef"));
         for bad in [
             "wireup-0123456789ABCDEF",
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn short_names_are_as_long_as_they_must_be_and_mean_their_job() {
+    fn short_names_are_minimal_and_unique() {
         let jobs = [
             job("wireup-0000000000000001", 100),
             job("wireup-0000001000000001", 200),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_meant_by_the_beginning_of_its_name_or_its_pid() {
+    fn job_is_selected_by_prefix_of_name_or_pid() {
         let jobs = [
             job("wireup-1230000000000001", 77),
             job("wireup-1240000000000001", 123),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_without_a_name_yet_is_meant_by_its_pid() {
+    fn unnamed_job_is_selected_by_pid() {
         let mut jobs = [job("wireup-1230000000000001", 77)];
         jobs[0].name = None;
         assert_eq!(short(&jobs), [None]);

@@ -331,7 +331,7 @@ mod tests {
         r#"{"job":0,"rank":1,"host":"n1","pid":7,"executable":"/a","state":"running"}"#;
 
     #[test]
-    fn ask_merges_partial_answers_by_rank() {
+    fn query_merges_partial_replies_by_rank() {
         let (answer, mut launcher) = answer();
         let first = RECORD.replace("\"rank\":1", "\"rank\":0");
         let text =
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn ask_times_out_if_request_is_not_taken() {
+    fn query_times_out_if_request_is_not_read() {
         let (answer, _launcher) = answer();
         let started = answer.started;
         let error = answer.records(&mut Quiet).unwrap_err();
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn ask_times_out_if_bytes_trickle() {
+    fn query_times_out_if_bytes_trickle() {
         let (answer, mut launcher) = answer();
         let trickle = std::thread::spawn(move || {
             let _ = launcher.write_all(b"{\"taken\":1}\n");
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn ask_refuses_oversized_answer() {
+    fn query_refuses_oversized_reply() {
         let (mut answer, mut launcher) = answer();
         answer.take = Duration::from_secs(60);
         let flood = std::thread::spawn(move || {

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_that_jobs_have_are_marks() {
+    fn only_job_names_are_marks() {
         for (value, expected) in [
             ("wireup-0123456789abcdef", true),
             ("..", false),

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_counts_only_with_its_content() {
+    fn file_counts_only_with_its_content() {
         let place = tempfile::tempdir().unwrap();
         let store = ContentStore::open(place.path().join("store")).unwrap();
         let digest = Digest::from_reader(&b"contents"[..]).unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_whole_or_something_else_leaves_nothing() {
+    fn partial_or_different_file_leaves_nothing() {
         let place = tempfile::tempdir().unwrap();
         let store = ContentStore::open(place.path().join("store")).unwrap();
         let digest = Digest::from_reader(&b"contents"[..]).unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_others_can_enter_is_refused() {
+    fn directory_open_to_others_is_refused() {
         use std::os::unix::fs::PermissionsExt as _;
         let place = tempfile::tempdir().unwrap();
         let directory = place.path().join("store");

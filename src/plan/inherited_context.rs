@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_a_machine_stays_and_is_given_by_the_other() {
+    fn machine_specific_variables_come_from_each_host() {
         let here = inheritance(&[
             ("PATH", "/bin"),
             ("TMPDIR", "/scratch/7"),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mask_is_told() {
+    fn umask_is_read() {
         assert!(umask().unwrap() <= 0o777);
     }
 }

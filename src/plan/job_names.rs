@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_family_is_what_open_mpi_makes_of_a_name() {
+    fn family_equals_hash_of_open_mpi() {
         // The upper half of the "process" that its MPI_ERRORS_ARE_FATAL reports (5.0.11).
         for (name, process) in [
             ("wireup-c8881f7f14013a39", 3_016_491_008_u32),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_jobs_of_a_launch_are_one_to_open_mpi() {
+    fn jobs_of_launch_are_distinct_for_open_mpi() {
         let names = JobNames::default();
         for jobs in 1..=20_000 {
             names.fresh().unwrap();

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_launcher_is_directed_by_the_tool_that_says_so_in_its_environment() {
+    fn launcher_is_directed_by_tool_in_its_environment() {
         let variables = |text: &str| -> Vec<Variable> {
             let pairs = text.split(' ').filter_map(|pair| pair.split_once('='));
             pairs

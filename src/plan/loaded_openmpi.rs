@@ -64,7 +64,7 @@ mod tests {
     use crate::inspect::{DetectionReason, OpaqueReason};
 
     #[test]
-    fn a_script_may_find_what_is_named_beside_its_interpreter_and_what_the_loader_finds() {
+    fn script_may_load_libraries_of_interpreter_and_loader_paths() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         for name in [

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_in_the_order_of_their_numbers() {
+    fn devices_are_ordered_by_number() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["cxi10", "cxi2", "cxi", "cxi_ss", "null", "cxi0"] {
             std::fs::write(dir.path().join(name), "").unwrap();

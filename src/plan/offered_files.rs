@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_takes_what_it_has_and_lacks_the_rest() {
+    fn host_uses_existing_files_and_requests_missing_ones() {
         let place = tempfile::tempdir().unwrap();
         let path = |name: &str| place.path().join(name);
         for name in ["program", "libown.so", "libgone.so"] {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_of_the_system_are_those_of_the_host() {
+    fn system_libraries_come_from_host() {
         let place = tempfile::tempdir().unwrap();
         let store = ContentStore::open(place.path().join("store")).unwrap();
         let file = place.path().join("file");

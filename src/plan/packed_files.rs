@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_put_where_there_is_none_and_removed_again() {
+    fn file_is_created_where_missing_and_removed_again() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::write(from.path().join("data"), "text").unwrap();
         fs::write(from.path().join("own"), "ours").unwrap();
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_is_told_with_what_follows_it() {
+    fn identity_is_serialized_with_following_path() {
         let identity = FileIdentity::from_path(Path::new("/bin/true")).unwrap();
         let bytes = [&identity.to_bytes()[..], b"/bin/true"].concat();
         let told = FileIdentity::parse(bytes.clone());
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_taken_a_file_s_place_or_was_written_stays() {
+    fn replaced_or_modified_file_is_kept() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::write(from.path().join("data"), "text").unwrap();
         let packed = packed(from.path(), "data");
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_can_be_executed_and_its_directory_is_the_user_s_alone() {
+    fn program_is_executable_and_its_directory_private() {
         let (job, node, app) = (job(), NodeId(3), AppNum(1));
         let mut unpacked = UnpackedFiles::default();
         let mut told = Vec::new();
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_taken_along_is_named_with_the_reason() {
+    fn unstageable_file_is_named_with_reason() {
         let dir = tempfile::tempdir().unwrap();
         let read = |name: &str, room: u64| {
             let packed = StagedFile::read(dir.path(), Path::new(name), &mut StagingBudget(room));

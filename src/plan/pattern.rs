@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_of_several_jobs_name_the_job_once() {
+    fn patterns_of_several_jobs_name_job_once() {
         let of = |text: &str| with_job(text.into());
         assert_eq!(of("out/%j/%r"), "out/%j/%r");
         assert_eq!(of("out.%r"), "out.%r.%j");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_unknown_where_there_is_none() {
+    fn stream_field_is_unknown_without_stream() {
         let fields = PatternFields {
             stream: None,
             ..FIELDS

@@ -55,7 +55,7 @@ fn site() -> tempfile::TempDir {
 }
 
 #[test]
-fn a_program_that_only_hosts_have_is_found_by_these() {
+fn program_present_only_on_hosts_is_found_there() {
     let site = site();
     let mut spec = spec("n1:2,n2:2", Path::new("./app"));
     spec.layout.oversubscribe = true;
@@ -88,7 +88,7 @@ fn a_program_that_only_hosts_have_is_found_by_these() {
 }
 
 #[test]
-fn what_a_host_does_not_have_is_said_with_the_remedy() {
+fn missing_file_on_host_is_reported_with_remedy() {
     let site = site();
     let refused = |change: &dyn Fn(&mut JobSpec)| {
         let mut spec = spec("n1:1,n2:1", Path::new("./app"));
@@ -139,7 +139,7 @@ fn what_a_host_does_not_have_is_said_with_the_remedy() {
 }
 
 #[test]
-fn a_host_looks_for_nothing_that_its_ranks_do_not_run() {
+fn host_resolves_nothing_that_its_ranks_do_not_run() {
     let site = site();
     let mut spec = spec("n1:1,n2:1,n3:1", Path::new("./gone"));
     spec.interface.pmi = InterfaceChoice::Pmi1;
@@ -158,7 +158,7 @@ fn a_host_looks_for_nothing_that_its_ranks_do_not_run() {
 }
 
 #[test]
-fn the_launcher_refuses_what_no_host_could_accept() {
+fn launcher_refuses_options_no_host_could_accept() {
     let refused = |change: &dyn Fn(&mut JobSpec)| {
         let mut spec = spec("n1:1,n2:1", Path::new("./app"));
         change(&mut spec);
@@ -181,7 +181,7 @@ fn the_launcher_refuses_what_no_host_could_accept() {
 }
 
 #[test]
-fn a_description_that_contradicts_itself_is_refused() {
+fn inconsistent_description_is_refused() {
     let plan = plan(spec("n1:1,n2:1", Path::new("./app")));
     let with = |change: &dyn Fn(&mut JobPlan, &mut JobSpec), node| {
         let (mut decided, mut spec) = (plan.job_plan.clone(), plan.spec.clone());

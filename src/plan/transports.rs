@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_fast_network_is_left_out() {
+    fn transports_for_fast_networks_are_excluded() {
         assert_eq!(chosen("", &[]), ["btl=^ofi", "mtl=^ofi,psm,psm2"]);
         assert_eq!(
             chosen(
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_administrator_leaves_out_stays_so() {
+    fn exclusions_of_administrator_are_kept() {
         let debian = "btl_base_warn_component_unused=0\nmtl = ^ofi # no\n# btl = self\nbtl = ^uct,openib,ofi\npml = ^ucx\n";
         assert_eq!(chosen(debian, &[]), ["mtl=^ofi,psm,psm2"]);
         assert_eq!(
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_is_not_touched() {
+    fn chosen_transport_is_unchanged() {
         assert_eq!(chosen("btl = self,sm,ofi\n", &[]), ["mtl=^ofi,psm,psm2"]);
         assert_eq!(chosen("pml = cm\n", &[]), ["btl=^ofi"]);
         assert_eq!(
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_nothing_is_opened_that_one_of_them_leaves_out() {
+    fn transport_excluded_by_one_mpi_is_opened_by_none() {
         let of = |files: [&str; 2]| {
             let files = files.map(|file| parameters(file).collect());
             let chosen = choose(&files, &[]);

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn further_connections_than_a_client_needs_are_refused_until_one_ends() {
+    fn surplus_connections_are_refused_until_one_ends() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let pair = || {
             let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

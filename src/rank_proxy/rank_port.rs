@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_or_network_that_has_its_places_loses_its_own_oldest_connection() {
+    fn full_address_or_network_loses_its_own_oldest_connection() {
         let mut entrance = entrance();
         for port in 1..=WAITING_OF_ADDRESS_MAX {
             let addresses = [
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_with_the_most_connections_loses_one_when_all_places_are_taken() {
+    fn address_with_most_connections_loses_one_when_port_is_full() {
         let mut entrance = entrance();
         for address in (1..).take(WAITING_MAX / WAITING_OF_ADDRESS_MAX) {
             for port in 1..=WAITING_OF_ADDRESS_MAX {

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_gets_the_ports_that_stand_for_the_servers_and_no_descriptor() {
+    fn client_gets_proxy_ports_and_no_descriptor() {
         let key = AuthKey::from_text("k");
         let served = RankEndpoint {
             rank: Rank(2),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn without_pmix_no_variable_of_it_is_passed_on() {
+    fn pmix_variables_are_omitted_without_pmix() {
         let served = RankEndpoint {
             rank: Rank(0),
             pmi: None,

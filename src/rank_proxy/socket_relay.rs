@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_go_both_ways_and_the_end_of_the_client_comes_after_its_last() {
+    fn bytes_flow_both_ways_and_end_follows_last_byte() {
         let (mut client, mut server, carrier) = pair();
         let mut carrier = carrier.begun(b"first ".to_vec()).without_greeting();
         client.write_all(b"second").unwrap();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_side_that_does_not_read_stops_the_other() {
+    fn blocked_side_stops_other_side() {
         let (mut client, server, mut carrier) = pair();
         client.set_nonblocking(true).unwrap();
         let mut sent = 0;

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_quoted_when_a_shell_would_change_them() {
+    fn words_changed_by_shell_are_quoted() {
         for (word, wanted) in [
             (&b"a.out"[..], "a.out"),
             (b"./a-b_c=1", "./a-b_c=1"),
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_no_values_of_secrets() {
+    fn command_line_hides_values_of_secrets() {
         let line = |words: &[&str]| {
             let words: Vec<OsString> = words.iter().map(OsString::from).collect();
             command_line(&words)

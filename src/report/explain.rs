@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_in_a_row_are_told_as_a_range() {
+    fn consecutive_ranks_are_printed_as_range() {
         let told = |ranks: &[u32]| {
             let ranks: Vec<Rank> = ranks.iter().copied().map(Rank).collect();
             ranges(&ranks)

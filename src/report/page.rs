@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_cannot_end_the_script() {
+    fn foreign_text_cannot_end_script() {
         let line = concat!(
             r#"{"time":"t","ms":1,"us":1,"event":"warning","message":"</script><img src=x onerror=alert(1)>"}"#,
             "\n"

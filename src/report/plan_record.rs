@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_of_a_launch_that_an_agent_describes_is_not_known() {
+    fn command_of_scheduled_launch_is_unknown() {
         let command = |words: &[&str]| command(words.iter().map(OsString::from).collect());
         assert_eq!(command(&["wireup", scheduled_launcher::COMMAND]), None);
         let known = command(&["mpiexec", "-n", "2", "./a b"]);

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn printable_escapes_what_terminals_obey() {
+    fn printable_escapes_terminal_control_characters() {
         for (text, shown) in [
             ("./a.out -x", "./a.out -x"),
             ("é \\ '", "é \\ '"),

@@ -288,7 +288,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn the_line_names_a_few_and_counts_all() {
+    fn progress_line_names_few_and_counts_all() {
         assert_eq!(
             ranks(41).text(),
             "in init: 41 of 64 ranks connected, waiting for rank 3 (n, pid 8), rank 5 (n, pid 9), …"
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_hosts_are_named_first() {
+    fn slowest_hosts_are_named_first() {
         let counts = [("a", 1), ("b", 9), ("c", 0), ("d", 4), ("e", 2)];
         let hosts = slowest(counts.map(|(host, count)| (host.to_owned(), count)));
         let text = |started| {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_shows_it_every_second_until_nothing_is_waited_for() {
+    fn terminal_shows_progress_every_second_until_done() {
         let mut progress = ProgressLine::new(true, false, PATIENCE);
         assert_eq!(progress.next_deadline(), Some(PATIENCE));
         let line = ProgressUpdate::Draw(ranks(1).text());
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_gets_only_news_and_not_often() {
+    fn log_gets_only_changes_and_rarely() {
         let mut progress = ProgressLine::new(false, true, PATIENCE);
         let at = |seconds| SECOND * seconds;
         assert_eq!(
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_terminal_and_unasked_nothing_is_ever_due() {
+    fn no_progress_is_due_without_terminal_or_request() {
         let mut progress = ProgressLine::new(false, false, PATIENCE);
         progress.expect(SECOND, PATIENCE);
         assert_eq!(progress.next_deadline(), None);

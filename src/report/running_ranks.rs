@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_without_an_mpi_shows_none() {
+    fn process_without_mpi_has_none() {
         let own = rustix::process::getpid().as_raw_nonzero().get();
         assert!(!inspect_process(own).any());
         let mut seen = MpiProcess::default();

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_sign_of_trouble_nothing_is_certain() {
+    fn nothing_is_certain_without_evidence() {
         for seen in [
             openmpi(),
             mpich(),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn each_sign_has_its_own_remedy() {
+    fn each_evidence_has_own_remedy() {
         let pmi_only = &asked(InterfaceChoice::Pmi1);
         let pmix_only = &asked(InterfaceChoice::Pmix);
         let not_recognised = &InterfaceOffer {
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn the_warning_says_no_more_than_is_known() {
+    fn warning_is_as_certain_as_its_evidence() {
         let mut why = openmpi().explain(&asked(InterfaceChoice::Pmi1));
         let text = warning("p", 4, &why, ProgramState::Succeeded);
         let start = "4 ranks of p never contacted PMI; each ran alone, as rank 0 of 1: it needs";
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_named_with_what_was_started_where_these_differ() {
+    fn descendant_program_is_named_with_started_program() {
         let name = |started: &str, real: &str, program: &str| {
             let seen = MpiProcess {
                 program: Some(program.into()),
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_concern_a_program_is_not_its_reason() {
+    fn irrelevant_fact_is_not_reason() {
         // Open MPI 5 needs no marker, MPICH no network, and MPICH may bring a libpmix.
         let mut five = openmpi();
         five.env_marker = Some(false);

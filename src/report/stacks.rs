@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_stacks_are_shown_once_and_the_odd_one_first() {
+    fn equal_stacks_are_shown_once_and_divergent_first() {
         let lines = shown(&[
             (0, 0, "main work recv poll"),
             (0, 1, "main work recv poll"),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_has_gone_less_far_is_seen() {
+    fn rank_that_stopped_higher_in_stack_is_shown() {
         let lines = shown(&[(0, 0, "main"), (0, 1, "main work")]);
         assert_eq!(lines, ["main  [ranks 0-1]", "  work  [rank 1]"]);
     }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn different_programs_stand_side_by_side_and_spawned_jobs_are_named() {
+    fn different_programs_and_spawned_jobs_are_separated() {
         let lines = shown(&[(0, 0, "main a"), (1, 0, "start a"), (1, 1, "start a")]);
         let expected = [
             "main  [rank 0]",
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rank_of_a_large_job_is_in_every_level_once() {
+    fn every_rank_of_large_job_is_in_every_level_once() {
         let text = |rank: u32| match rank {
             17 => "main other".to_owned(),
             rank => format!("main recv f{}", rank % 2),

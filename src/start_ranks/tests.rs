@@ -89,7 +89,7 @@ fn reported(
 }
 
 #[test]
-fn everything_has_been_reported_when_the_loop_is_woken() {
+fn all_starts_are_reported_when_loop_is_woken() {
     let mut pool = StarterThreads::default();
     for size in [(1, 2), (1, 1), (2, 2), (5, 1), (8, 2), (8, 3), (40, 2)] {
         for (rank, result) in reported(&mut pool, "/bin/true", size, |_| {}) {
@@ -100,7 +100,7 @@ fn everything_has_been_reported_when_the_loop_is_woken() {
 }
 
 #[test]
-fn a_program_that_cannot_be_started_is_reported_for_every_rank() {
+fn failed_start_is_reported_for_every_rank() {
     let mut pool = StarterThreads::default();
     for size in [(1, 2), (3, 2), (20, 2)] {
         for (_, result) in reported(&mut pool, "/nonexistent", size, |_| {}) {
@@ -114,7 +114,7 @@ fn a_program_that_cannot_be_started_is_reported_for_every_rank() {
 }
 
 #[test]
-fn what_is_stopped_is_reported_too() {
+fn cancelled_start_is_reported_for_every_rank() {
     let mut pool = StarterThreads::default();
     for process in reported(&mut pool, "/bin/true", (200, 2), RankStarter::stop) {
         match process.1 {
@@ -125,7 +125,7 @@ fn what_is_stopped_is_reported_too() {
 }
 
 #[test]
-fn nothing_is_started_after_a_stop_or_when_it_is_late() {
+fn nothing_is_started_after_stop_or_deadline() {
     let (results_to, results) = channel();
     let work = StartQueue {
         shared: shared("/bin/true", 3),

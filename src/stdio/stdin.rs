@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn input_that_is_not_taken_stays_for_next_reader() {
+    fn input_not_taken_is_left_for_next_reader() {
         for takes in [false, true] {
             let expected: (&[u8], &[u8]) = match takes {
                 false => (b"first, second", b""),

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_asked_how_much_is_queued_is_woken_when_it_is_written() {
+    fn queue_query_wakes_requester_after_write() {
         let wake = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
         let mut sink = OutputWriter::new(Arc::clone(&wake));
         let (mut reader, writer) = io::pipe().unwrap();

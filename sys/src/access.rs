@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_that_others_can_write_are_refused() {
+    fn settings_writable_by_others_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         std::fs::write(&file, "x").unwrap();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_written_is_known_without_trying() {
+    fn unwritable_path_is_found_without_writing() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         assert_eq!(writable(&file), Ok(()));

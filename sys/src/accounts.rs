@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_is_found_by_number_and_by_name_with_its_groups() {
+    fn root_is_found_by_uid_and_name_with_its_groups() {
         let root = by_uid(0).unwrap().unwrap();
         assert_eq!((root.uid, root.gid), (0, 0));
         assert_eq!(root.home, PathBuf::from("/root"));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_account_is_no_error() {
+    fn missing_account_is_not_error() {
         assert_eq!(by_uid(54_321), Ok(None));
         assert_eq!(by_name(c"no-such-account"), Ok(None));
     }

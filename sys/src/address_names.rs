@@ -37,7 +37,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[test]
-    fn the_loopback_has_a_name() {
+    fn loopback_has_name() {
         let name = resolve_name(Ipv4Addr::LOCALHOST.into());
         assert!(name.is_some_and(|name| name.starts_with("localhost")));
     }

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_own_group_is_that_of_version_2() {
+    fn own_cgroup_is_that_of_version_2() {
         assert_eq!(
             own_in("4:memory:/a\n0::/user.slice/b\n"),
             Some("user.slice/b")

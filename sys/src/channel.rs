@@ -213,7 +213,7 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     #[test]
-    fn what_does_not_fit_is_queued_and_arrives_complete_and_in_order() {
+    fn oversized_writes_are_queued_and_arrive_in_order() {
         let (ours, theirs) = socketpair(
             AddressFamily::UNIX,
             SocketType::STREAM,
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_never_empty_does_not_grow() {
+    fn queue_that_is_never_empty_does_not_grow() {
         let (ours, theirs) = socketpair(
             AddressFamily::UNIX,
             SocketType::STREAM,

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_by_one_finds_each_open_descriptor_in_range() {
+    fn fallback_closes_each_open_descriptor_in_range() {
         let null = std::fs::File::open("/dev/null").unwrap();
         // More than one buffer of records, with gaps.
         let open = (0..200).map(|_| rustix::io::fcntl_dupfd_cloexec(&null, 700).unwrap());

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_follows_from_the_kernels_pattern() {
+    fn core_file_follows_kernel_pattern() {
         let dumped = DumpedProcess {
             pid: 7,
             signal: 11,

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_with_room_does_not_grow_later() {
+    fn descriptor_table_with_room_does_not_grow() {
         make_room(1);
         let places = places();
         assert!(places >= ROOM_AT_LEAST, "{places}");

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_without_a_file_are_hidden() {
+    fn gpus_without_device_file_are_hidden() {
         let dir = tempfile::tempdir().unwrap();
         let (dev, proc) = (dir.path().join("dev"), dir.path().join("proc"));
         let places = DeviceDirectories {

@@ -48,7 +48,7 @@ mod tests {
     use std::fs::create_dir_all;
 
     #[test]
-    fn what_is_there_is_seen_and_what_is_not_known_is_not_missed() {
+    fn present_devices_are_found_and_unknown_ones_not_missed() {
         let dir = tempfile::tempdir().unwrap();
         let sys = dir.path();
         let missed = || (without_fast_network(sys), without_near_and_far(sys));

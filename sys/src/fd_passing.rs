@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_come_whole_and_in_order_each_with_its_descriptors() {
+    fn messages_are_whole_and_ordered_with_their_descriptors() {
         let (one, other) = UnixStream::pair().unwrap();
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let long = vec![7; BODY_MAX as usize];
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_breaks_off_is_an_error() {
+    fn oversized_or_truncated_message_is_error() {
         let (mut one, other) = UnixStream::pair().unwrap();
         let too_long = vec![0; BODY_MAX as usize + 1];
         assert!(send(&one, &too_long, &[]).is_err());

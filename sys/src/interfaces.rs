@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_has_its_address() {
+    fn loopback_has_its_address() {
         let all = addresses().unwrap();
         let local = |it: &&Address| it.ip == IpAddr::V4(Ipv4Addr::LOCALHOST);
         let own = all.iter().find(local).unwrap();

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_answers() {
+    fn kernel_interfaces_reply() {
         assert!(clock_is_synchronized().is_some());
         // Some sandboxes refuse the other.
         if let Err(error) = read_by_process_vm() {

@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_is_no_older_than_time_before_it() {
+    fn file_is_at_least_as_new_as_earlier_time() {
         for _ in 0..1_000 {
             let before = file_time();
             let file = tempfile::tempfile().unwrap();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_found_by_descent_and_by_the_job_in_their_environment() {
+    fn processes_are_found_by_descent_and_job_variable() {
         let job = format!("test-{}", std::process::id());
         let mut child = std::process::Command::new("sh")
             .args(["-c", "env -i cat; true"])
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn only_session_directories_that_are_empty_or_ours_are_removed() {
+    fn only_empty_or_own_session_directories_are_removed() {
         let tmp = tempfile::tempdir().unwrap();
         let since = SystemTime::now() - Duration::from_secs(5);
         let uid = rustix::process::getuid().as_raw();

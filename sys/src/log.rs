@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_is_levels_and_levels_of_modules() {
+    fn filter_is_levels_and_levels_of_modules() {
         let one = Targets::new().with_default(LevelFilter::DEBUG);
         assert_eq!(parse("debug"), Ok(one.clone()));
         let both = one.with_target("wireup_core::fence", LevelFilter::TRACE);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_log_nothing_or_everything_by_mistake_is_refused() {
+    fn filter_that_selects_by_mistake_is_refused() {
         for bad in [
             "",
             "debgu",

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn containers_with_one_root_directory_make_the_same_place_at_once() {
+    fn containers_of_one_root_create_same_mount_point_at_once() {
         const CONTAINERS: usize = 4;
         let root = tempfile::tempdir().unwrap();
         for round in 0..200 {

@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_layout_is_the_kernel_s() {
+    fn struct_layout_equals_kernel() {
         // Source: linux/loop.h: 8 + sizeof(struct loop_info64) = 232 + 64.
         assert_eq!(size_of::<LoopConfig>(), 304);
         assert_eq!(offset_of!(LoopConfig, flags), 8 + 52);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_known_by_its_first_bytes() {
+    fn image_is_recognized_by_its_first_bytes() {
         let dir = tempfile::tempdir().unwrap();
         let looks = |contents: &[u8]| {
             let path = dir.path().join("image");

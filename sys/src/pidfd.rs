@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_signalled_and_its_end_is_seen() {
+    fn process_is_signalled_and_its_exit_is_seen() {
         let mut child = sleeper();
         let seen = procfs::process(child.id() as i32).unwrap();
         let held = ProcessHandle::open(&seen).unwrap().unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_with_the_number_of_another_is_not_taken_for_it() {
+    fn process_with_reused_pid_is_not_confused() {
         let mut child = sleeper();
         let mut seen = procfs::process(child.id() as i32).unwrap();
         seen.started -= 1;

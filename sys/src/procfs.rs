@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_on_its_way_out_is_told_from_one_that_runs() {
+    fn exiting_process_is_distinguished_from_running_one() {
         assert!(exiting("42 (a b) R 1 42 41 0 -1 4194308 0"));
         assert!(exiting("42 (a) Z 1 42 41 0 -1 4194304 0"));
         assert!(!exiting("42 (a) R 1 42 41 0 -1 4194304 0"));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_seen_as_it_is() {
+    fn own_process_is_described_correctly() {
         let pid = std::process::id() as i32;
         let process = processes().into_iter().find(|p| p.pid == pid).unwrap();
         assert_eq!(process.started, super::process(pid).unwrap().started);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_is_found_by_its_whole_name_and_the_first_counts() {
+    fn variable_is_found_by_whole_name_and_first_counts() {
         let env = ProcessEnvironment(b"AB=1\0A=2=3\0A=4\0C\0D=\0".to_vec());
         assert_eq!(env.get("A"), Some(&b"2=3"[..]));
         assert_eq!(env.get("D"), Some(&b""[..]));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pidfd_tells_whether_its_process_lives() {
+    fn pidfd_shows_whether_its_process_lives() {
         let mut child = std::process::Command::new("cat")
             .stdin(std::process::Stdio::piped())
             .spawn()
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ignored_signal_is_seen() {
+    fn ignored_signal_is_seen() {
         // The runtime ignores SIGPIPE and nothing else.
         let pid = std::process::id() as i32;
         assert!(ignores(pid, libc::SIGPIPE));

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_removed_with_all_in_it_and_nothing_that_a_link_leads_to() {
+    fn directory_is_removed_with_contents_without_following_links() {
         let tmp = tempfile::tempdir().unwrap();
         let uid = rustix::process::getuid().as_raw();
         let path = |name: &str| tmp.path().join(name);

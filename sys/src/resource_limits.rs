@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_numbers_are_the_systems_and_the_last_request_counts() {
+    fn limit_codes_equal_system_and_last_request_counts() {
         let hard = getrlimit(Raw::Core).maximum;
         let wanted = ["core=0", "stack=1M:2M", "core=0:0"].map(|text| text.parse().unwrap());
         let limits = resolve(&wanted).unwrap();

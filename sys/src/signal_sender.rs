@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sender_is_named_by_its_program_and_user() {
+    fn sender_is_named_by_program_and_user() {
         let program = |line: &[u8]| program_of(line);
         assert_eq!(
             program(b"/opt/bin/wireup\0kill\x003f\0"),

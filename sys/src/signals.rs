@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_below_the_real_time_signals_has_its_name() {
+    fn every_signal_below_realtime_has_name() {
         for number in 1..=31 {
             let signal = Signal::from_named_raw(number).unwrap();
             assert_eq!(parse(&name(signal)), Some(signal), "{}", name(signal));

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_the_kernel_is_read() {
+    fn sysv_line_of_kernel_is_parsed() {
         let line = "         0      32769   600                 4096  4711     0      0  1000  1000  1001  1000  0 0 1790000000 0 0";
         let segment = Segment {
             id: 32769,
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn only_unused_segments_of_these_processes_are_removed() {
+    fn only_unused_segments_of_given_processes_are_removed() {
         let user = rustix::process::getuid().as_raw();
         let own = i32::try_from(std::process::id()).unwrap();
         let since = SystemTime::now() - Duration::from_secs(5);

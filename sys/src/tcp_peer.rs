@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_other_end_of_a_connection_is_that_of_its_process() {
+    fn peer_process_of_connection_is_found() {
         for (listens, connects) in [
             ("127.0.0.1:0", "127.0.0.1"),
             ("[::1]:0", "::1"),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn listener_at_the_address_of_a_client_that_left_is_not_the_client() {
+    fn listener_at_address_of_departed_client_is_not_client() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let listens = listener.local_addr().unwrap();
         let client = TcpStream::connect(listens).unwrap();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_read_as_the_kernel_writes_them() {
+    fn lines_are_parsed_as_written_by_kernel() {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
             0: 0100007F:8A3C 0100007F:D431 01 00000000:00000000 00:00000000 00000000  1000        0 21337 1 0 20 4 30 10 -1\n   \
             1: 0100007F:D431 0100007F:8A3C 06 00000000:00000000 03:000005F8 00000000     0        0 0 3 0\n";

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_that_has_ended_is_found_until_it_is_collected() {
+    fn exited_child_is_found_until_reaped() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = Pid::from_child(&child);
         let peek = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_child_is_remembered_for_its_owner() {
+    fn exit_of_child_is_remembered_for_its_owner() {
         for (script, end) in [
             ("exit 0", RankEnd::Code(0)),
             ("exit 3", RankEnd::Code(3)),

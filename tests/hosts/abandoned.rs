@@ -15,7 +15,7 @@ use crate::users::of;
 /// A rank each on two hosts, with a directory.
 const TWO: [&str; 6] = ["--pmi", "pmix", "--hosts", "node01:1,node02:1", "-n", "2"];
 
-/// Ranks that ignore what they are told, each with a child that only the control group connects with the launch.
+/// Starts ranks that ignore signals, each with a child that only the cgroup connects with the launch.
 fn stubborn(cluster: &Cluster) -> Running {
     let script =
         "trap '' TERM; (env -i setsid sleep 1000 &); echo ready; while :; do sleep 1; done";
@@ -35,7 +35,7 @@ fn leaders(cluster: &Cluster, host: usize) -> Vec<Process> {
     found
 }
 
-/// Those of the agent that serves on a host.
+/// Returns the helpers of the agent that serves on a host.
 fn helpers(cluster: &Cluster, host: usize) -> Vec<Process> {
     let agent = cluster.serving(host);
     let all = cluster.host(host).processes().into_iter();
@@ -52,7 +52,7 @@ fn kill(processes: &[Process]) {
 }
 
 #[test]
-fn the_next_launch_ends_what_a_killed_step_and_its_guard_left() {
+fn next_launch_kills_leftovers_of_killed_step_and_guard() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -72,7 +72,7 @@ fn the_next_launch_ends_what_a_killed_step_and_its_guard_left() {
 }
 
 #[test]
-fn a_stopped_step_whose_agent_is_killed_leaves_nothing() {
+fn stopped_step_is_cleaned_up_after_agent_kill() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -97,16 +97,16 @@ fn a_stopped_step_whose_agent_is_killed_leaves_nothing() {
     }
 }
 
-/// What is killed at once, on one host.
+/// Processes of one host that are killed at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Victims {
-    /// What serves. Steps end their ranks, and guards have nothing to do.
+    /// The agent and its helper. Steps end their ranks, and guards have nothing to do.
     Agent,
-    /// The same and, where there is one, its front.
+    /// The agent, its helper and, where there is one, its front process.
     WithFront,
     /// All that could clean up, but a front.
     WithLeaders,
-    /// All of wireup's.
+    /// All processes of wireup.
     All,
 }
 
@@ -178,23 +178,23 @@ fn kill_agents(options: &'static [&'static str]) {
 }
 
 #[test]
-fn an_agent_ends_what_was_left_when_its_predecessor_was_killed() {
+fn agent_kills_leftovers_of_its_killed_predecessor() {
     kill_agents(&[]);
 }
 
 #[test]
-fn an_agent_behind_its_front_ends_what_was_left_when_its_predecessor_was_killed() {
+fn agent_behind_front_kills_leftovers_of_killed_predecessor() {
     kill_agents(&["--on-stop", "leave"]);
 }
 
 #[test]
-fn an_agent_without_rights_ends_what_was_left_when_its_predecessor_was_killed() {
+fn unprivileged_agent_kills_leftovers_of_killed_predecessor() {
     kill_agents(&["--on-stop", "leave", "--user", "agent"]);
 }
 
 /// The next agent finds the helper of its predecessor, which was killed a moment ago, still there.
 #[test]
-fn what_a_helper_left_that_ends_after_the_next_agent_has_started_is_ended() {
+fn leftovers_of_helper_outliving_next_agent_start_are_killed() {
     for options in [&[][..], &["--user", "agent"]] {
         let Some(cluster) = Cluster::builder(2).options(options).start() else {
             return;
@@ -214,7 +214,7 @@ fn what_a_helper_left_that_ends_after_the_next_agent_has_started_is_ended() {
 }
 
 #[test]
-fn steps_live_in_group_that_was_killed_before() {
+fn steps_run_in_group_that_was_killed_before() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

@@ -13,7 +13,7 @@ use crate::common::{Output, eventually, mpi, program};
 use wireup_core::job::hosts::PORT;
 
 #[test]
-fn an_idle_agent_stops_at_once_and_leaves_nothing() {
+fn idle_agent_stops_at_once_without_leftovers() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -28,7 +28,7 @@ fn an_idle_agent_stops_at_once_and_leaves_nothing() {
 }
 
 #[test]
-fn an_agent_takes_the_place_of_a_killed_one_but_not_of_a_living_one() {
+fn agent_replaces_killed_agent_but_not_running_one() {
     let Some(cluster) = Cluster::new(1) else {
         return;
     };
@@ -41,7 +41,7 @@ fn an_agent_takes_the_place_of_a_killed_one_but_not_of_a_living_one() {
 }
 
 #[test]
-fn strangers_are_refused_and_the_agent_lives() {
+fn strangers_are_refused_and_agent_survives() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -66,7 +66,7 @@ fn strangers_are_refused_and_the_agent_lives() {
 }
 
 #[test]
-fn ps_shows_how_nodes_are_and_why_one_cannot_be_asked() {
+fn ps_shows_status_of_nodes_and_reason_for_missing_ones() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -100,7 +100,7 @@ fn ps_shows_how_nodes_are_and_why_one_cannot_be_asked() {
 }
 
 #[test]
-fn an_agent_told_to_stop_lets_its_launch_end_and_takes_no_other() {
+fn stopping_agent_finishes_its_launch_and_refuses_others() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -121,7 +121,7 @@ fn an_agent_told_to_stop_lets_its_launch_end_and_takes_no_other() {
 }
 
 #[test]
-fn steps_come_from_a_helper_that_may_be_lost() {
+fn steps_come_from_replaceable_helper() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -158,7 +158,7 @@ fn steps_come_from_a_helper_that_may_be_lost() {
 }
 
 #[test]
-fn an_agent_with_the_certificate_of_another_authority_takes_no_part() {
+fn agent_with_certificate_of_other_authority_is_refused() {
     let (Some(cluster), Some(other)) = (Cluster::new(3), Cluster::new(2)) else {
         return;
     };
@@ -200,7 +200,7 @@ fn agents_reach_each_other_over_ipv6_and_by_address() {
 }
 
 #[test]
-fn agents_with_only_lo_serve_a_launch_over_both_families() {
+fn agents_with_only_loopback_serve_launch_over_both_families() {
     let (Some(cluster), Some(pmi)) = (Cluster::new(2), program("pmi_wireup")) else {
         return;
     };
@@ -230,7 +230,7 @@ fn agents_with_only_lo_serve_a_launch_over_both_families() {
 }
 
 #[test]
-fn a_configuration_that_others_could_have_written_stops_an_agent() {
+fn agent_refuses_configuration_writable_by_others() {
     let Some(cluster) = Cluster::builder(1).without_agents().start() else {
         return;
     };

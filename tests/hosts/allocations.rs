@@ -30,7 +30,7 @@ fn answers(outcome: &Outcome) -> Vec<(Status, String)> {
     lines.map(answer).collect()
 }
 
-/// Where children were, sorted.
+/// Returns the hosts of children, sorted.
 fn children(outcome: &Outcome) -> Vec<String> {
     let lines = outcome.sorted_lines().into_iter();
     lines
@@ -39,7 +39,7 @@ fn children(outcome: &Outcome) -> Vec<String> {
 }
 
 #[test]
-fn slots_that_are_set_aside_are_for_those_who_are_spawned_into_them() {
+fn allocated_slots_are_reserved_for_spawns_into_allocation() {
     everywhere(
         &[],
         &[
@@ -106,7 +106,7 @@ fn slots_that_are_set_aside_are_for_those_who_are_spawned_into_them() {
 }
 
 #[test]
-fn a_launch_gives_back_whole_hosts_and_takes_them_again() {
+fn launch_releases_whole_hosts_and_allocates_them_again() {
     everywhere(
         &["-v"],
         &[

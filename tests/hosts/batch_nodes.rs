@@ -1,4 +1,5 @@
-//! The hosts of a batch system: what may be on them beside a launch, and what must not.
+//! Hosts of a batch system: processes and files that may stay on them after a launch, and those
+//! that must not.
 
 use std::fs;
 use std::io;
@@ -9,7 +10,7 @@ use wireup_lab::{Host, Lab};
 
 use crate::common::Elsewhere;
 
-/// Where the groups of control are, of version 1: Slurm's of a node are in a directory of its own for each controller.
+/// Mount point of cgroups of version 1: Slurm's of a node are in a directory of its own for each controller.
 pub(crate) const GROUPS: &str = "/sys/fs/cgroup";
 
 /// Hosts on which these services run and have their files. All else must be gone after a run.
@@ -28,7 +29,7 @@ pub(crate) struct Nodes {
 pub(crate) struct Groups(Vec<PathBuf>);
 
 impl Groups {
-    /// Those of Slurm's nodes.
+    /// Returns the cgroups of Slurm's nodes.
     pub(crate) fn of_slurm(count: usize) -> Self {
         let controllers = fs::read_dir(GROUPS).into_iter().flatten().flatten();
         let all = controllers.flat_map(|controller| {

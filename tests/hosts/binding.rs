@@ -76,7 +76,7 @@ fn each_host_binds_its_own_ranks() {
 }
 
 #[test]
-fn hosts_that_cannot_bind_so_are_named_once() {
+fn hosts_that_cannot_bind_are_named_once() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -128,7 +128,7 @@ fn spawned_ranks_are_bound_on_their_hosts() {
 }
 
 #[test]
-fn a_rankfile_says_on_which_host_each_rank_runs() {
+fn rankfile_sets_host_of_each_rank() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -185,7 +185,7 @@ fn with_gpus(modes: &[[u32; 2]]) -> Option<Cluster> {
 }
 
 #[test]
-fn hosts_whose_device_files_are_refused_are_named_in_one_message_before_the_start() {
+fn hosts_with_refused_device_files_are_listed_in_one_message() {
     let Some(cluster) = with_gpus(&[[666, 666], [600, 666], [600, 666]]) else {
         return;
     };

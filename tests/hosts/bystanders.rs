@@ -1,4 +1,4 @@
-//! Two users who mind their own business while something goes on beside them: whether it disturbs them.
+//! Two users whose jobs run during a test: whether it disturbs them.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,19 +28,19 @@ const FIRST_ROUNDS: usize = 3;
 /// The most the whole may take.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// What was seen of them, see [`during`].
+/// Observations of bystanders, see [`during`].
 #[derive(Debug)]
 #[must_use = "call undisturbed()"]
 pub(crate) struct Seen {
-    /// How long each new launch took, or what it came to.
+    /// Duration of each new launch, or its failure.
     launches: Vec<Result<Duration, Outcome>>,
-    /// The running jobs, which were told to end: what their ranks call themselves, and their end.
+    /// The running jobs, which were ordered to end: the name that their ranks print, and their end.
     jobs: Vec<(&'static str, Outcome)>,
     /// The most memory that each host's agent ever had, in MiB.
     memory: Vec<u64>,
 }
 
-/// What bystanders may notice.
+/// Disturbance that bystanders may notice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// The most a new launch may take.
@@ -168,7 +168,7 @@ impl Seen {
 }
 
 #[test]
-fn users_who_compete_do_not_disturb_each_other() {
+fn competing_users_do_not_disturb_each_other() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };

@@ -22,7 +22,8 @@ const OF_AGENTS: [&str; 2] = ["/run/wireup", "/tmp/wireup-54321"];
 const OF_RUNTIMES: [&str; 3] = ["/run/containers", "/run/libpod", "/dev/shm/libpod_lock"];
 const OF_RUNTIMES_EMPTY: [&str; 2] = ["/run/crun", "/run/mount"];
 
-/// What users were sent with `--stage`, and the record that has it removed, as long as there is an agent.
+/// Files that users had staged with `--stage`, and the record by which they are removed, as long as there
+/// is an agent.
 const STORE: &str = "/tmp/wireup-staged.";
 const RECORD: &str = "/dev/shm/wireup.";
 
@@ -36,7 +37,7 @@ const PARTS: [&str; 6] = [
     "libwireup-pmix-host.so",
 ];
 
-/// Where the kernel names the boot of the machine.
+/// File in which the kernel names the boot of the machine.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Most that cleaning up may take once a launcher has ended.
@@ -54,22 +55,22 @@ struct Hosts {
     lab: Lab,
     dir: PathBuf,
     wireup: PathBuf,
-    /// Whose the agents are, if not root's.
+    /// User of the agents; `None` for root.
     user: Option<u32>,
     /// Further options of theirs.
     options: &'static [&'static str],
-    /// Where launches of different hosts meet, if that is said.
+    /// Hosts of the name server that launches of different hosts share, if one is configured.
     names: Option<String>,
     /// The agents' heartbeat, if it is not the usual one.
     heartbeat: Option<String>,
     /// Agents are called by their addresses.
     by_address: bool,
-    /// What the agent of a host gets besides.
+    /// Additional options of the agent of each host.
     own: Vec<Mutex<OwnOptions>>,
     agents: Vec<Mutex<Option<Agent>>>,
     /// Hosts that need not be clean for now.
     excused: Mutex<Vec<usize>>,
-    /// What a killed agent cannot have removed.
+    /// Files of each host that a killed agent cannot remove.
     remains: Vec<Mutex<Vec<PathBuf>>>,
 }
 
@@ -84,11 +85,11 @@ struct OwnOptions {
 #[derive(Debug)]
 struct Agent {
     child: Child,
-    /// What it had made on its host when it was ready.
+    /// Files that the agent had created on its host when it was ready.
     files: Vec<PathBuf>,
 }
 
-/// What a cluster is to be like.
+/// Configuration of a cluster.
 pub(crate) struct Builder {
     count: usize,
     user: Option<u32>,
@@ -104,9 +105,9 @@ pub(crate) struct Builder {
 /// Users with an account on all hosts: number of the user and of the group.
 pub(crate) const ALICE: u32 = 54321;
 pub(crate) const BOB: u32 = 54322;
-/// Who means harm.
+/// User id of an attacker.
 pub(crate) const MALLORY: u32 = 54323;
-/// As whom root's agents run that give up root's rights, with an account on all hosts.
+/// User of root's agents that give up root's rights, with an account on all hosts.
 pub(crate) const AGENT: u32 = 54390;
 /// The option for that.
 pub(crate) const SEPARATED: [&str; 2] = ["--user", "agent"];
@@ -207,7 +208,7 @@ impl Builder {
     }
 }
 
-/// What hosts are made of, before there are any: a directory that all see, accounts, and all that is installed.
+/// Files of hosts, before there are any: a directory that all share, accounts, and all that is installed.
 pub(crate) struct Site {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) builder: wireup_lab::Builder,
@@ -277,7 +278,7 @@ fn programs(wireup: &Path) -> Vec<PathBuf> {
     all.extend(["tests/programs", "examples"].map(|dir| repository().join(dir)));
     for Mpi { dir, launcher, .. } in mpis() {
         all.push(dir);
-        // `bin` is beside `lib`.
+        // `bin` and `lib` are in one directory.
         all.extend(launcher.parent().and_then(parent));
     }
     all
@@ -411,7 +412,7 @@ impl Cluster {
         found.unwrap_or_else(|| panic!("no agent on {}", self.host(host).name()))
     }
 
-    /// What serves there: the agent, or the one behind it.
+    /// Returns the serving process of a host: the agent, or the one behind its front process.
     pub(crate) fn serving(&self, host: usize) -> Process {
         let agent = self.agent(host);
         let all = self.host(host).processes().into_iter();
@@ -469,7 +470,7 @@ impl Cluster {
         self.agent_ended(index);
     }
 
-    /// What is on the hosts that should not be, in words.
+    /// Describes leftovers on the hosts.
     pub(crate) fn left(&self) -> Vec<String> {
         self.hosts.left()
     }
@@ -488,12 +489,12 @@ impl Cluster {
         }
     }
 
-    /// What the agent of that host has logged.
+    /// Returns the log of the agent of that host.
     pub(crate) fn log(&self, host: usize) -> String {
         self.hosts.log(host)
     }
 
-    /// Waits for the end of an agent that was told to end.
+    /// Waits for the exit of an agent that was ordered to stop.
     #[track_caller]
     pub(crate) fn agent_ended(&self, host: usize) -> ExitStatus {
         let agent = self.hosts.lock(host).take();
@@ -513,7 +514,7 @@ impl Cluster {
         self.await_agent(host);
     }
 
-    /// The same with these options and variables, which its successors have too.
+    /// Starts an agent with these options and variables, which its successors get too.
     #[track_caller]
     pub(crate) fn start_agent_with(
         &self,
@@ -563,7 +564,7 @@ impl Cluster {
         self.hosts.dir.join("pki").join(self.node(index))
     }
 
-    /// What the agent of a host is called.
+    /// Returns the node name of the agent of a host.
     fn node(&self, index: usize) -> String {
         let host = self.host(index);
         match self.hosts.by_address {
@@ -634,7 +635,7 @@ impl Cluster {
 
 impl Hosts {
     fn lock(&self, host: usize) -> MutexGuard<'_, Option<Agent>> {
-        // A test that failed has nothing more to say here.
+        // A failed test has nothing more to report here.
         let lock = self.agents[host].lock();
         lock.unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -655,7 +656,7 @@ impl Hosts {
         all.into_iter().find(|process| process.pid == pid)
     }
 
-    /// What is on a host that neither it nor its agent has put there.
+    /// Describes leftovers on a host that neither it nor its agent created.
     fn left_on(&self, index: usize) -> Vec<String> {
         let host = self.lab.host(index);
         if host.has_crashed() {

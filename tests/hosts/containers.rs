@@ -1,4 +1,4 @@
-//! What ranks run in, on several hosts: images that are mounted for them alone.
+//! Containers of ranks on several hosts: images that are mounted for the ranks alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -74,7 +74,7 @@ fn with_env(mpi: &Mpi, run: Run) -> Run {
 }
 
 #[test]
-fn programs_of_an_image_find_pmi_and_pmix_on_every_host() {
+fn programs_of_image_find_pmi_and_pmix_on_every_host() {
     for name in ["mpich4", "mpich5", "openmpi4", "openmpi5", "impi"] {
         let (Some(cluster), Some(mpi)) = (Cluster::new(2), mpi(name)) else {
             continue;
@@ -99,7 +99,7 @@ fn programs_of_an_image_find_pmi_and_pmix_on_every_host() {
 }
 
 #[test]
-fn a_program_of_an_image_spawns_another_of_it() {
+fn program_of_image_spawns_another_from_same_image() {
     for name in ["mpich5", "openmpi4", "openmpi5", "impi"] {
         let (Some(cluster), Some(mpi)) = (Cluster::new(2), able(name)) else {
             continue;
@@ -125,7 +125,7 @@ fn a_program_of_an_image_spawns_another_of_it() {
 }
 
 #[test]
-fn spawned_ranks_see_the_image_that_infos_name() {
+fn spawned_ranks_run_in_image_of_info_key() {
     let (Some(cluster), Some(client)) = (Cluster::new(2), pmix("pmix5")) else {
         return;
     };
@@ -163,7 +163,7 @@ fn spawned_ranks_see_the_image_that_infos_name() {
 }
 
 #[test]
-fn an_image_is_seen_by_the_ranks_and_by_no_other_process() {
+fn image_is_visible_to_ranks_only() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -187,7 +187,7 @@ fn an_image_is_seen_by_the_ranks_and_by_no_other_process() {
 }
 
 #[test]
-fn an_image_of_a_launcher_that_is_killed_is_released() {
+fn image_of_killed_launcher_is_unmounted() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -208,7 +208,7 @@ fn an_image_of_a_launcher_that_is_killed_is_released() {
 }
 
 #[test]
-fn an_image_that_cannot_be_mounted_is_named_once_with_the_reason() {
+fn unmountable_image_is_reported_once_with_reason() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -246,7 +246,7 @@ fn an_image_that_cannot_be_mounted_is_named_once_with_the_reason() {
 }
 
 #[test]
-fn an_ordinary_user_s_image_is_served_by_squashfuse() {
+fn image_of_ordinary_user_is_served_by_squashfuse() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

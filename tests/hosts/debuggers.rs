@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::common::{Output, eventually, executable, field, number, program, repository, skip};
 
-/// What gdb takes to read wireup, on a busy machine.
+/// Time that gdb needs to read wireup, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The launcher's number on the first host, where the only job is started from.
@@ -19,7 +19,7 @@ pub(crate) fn launcher(cluster: &Cluster) -> String {
 }
 
 #[test]
-fn a_debugger_finds_the_ranks_of_both_hosts_and_attaches_to_each() {
+fn debugger_finds_and_attaches_to_ranks_of_both_hosts() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -117,7 +117,7 @@ fn ranks_on_other_hosts_stop_before_main_too() {
 }
 
 #[test]
-fn the_one_of_64_ranks_on_four_hosts_that_is_elsewhere_is_named() {
+fn stack_tree_names_divergent_rank_of_64_on_four_hosts() {
     let Some(cluster) = Cluster::new(4) else {
         return;
     };
@@ -156,7 +156,7 @@ fn the_one_of_64_ranks_on_four_hosts_that_is_elsewhere_is_named() {
 }
 
 #[test]
-fn the_dump_of_a_rank_on_another_host_is_told_with_where_it_was() {
+fn core_dump_of_remote_rank_is_reported_with_location() {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
     if pattern.trim_end() != "core" {
         return skip("where a core dump is: needs core as the kernel's core_pattern");
@@ -190,7 +190,7 @@ fn the_dump_of_a_rank_on_another_host_is_told_with_where_it_was() {
 }
 
 #[test]
-fn ranks_on_other_hosts_get_panes_with_debuggers_that_work() {
+fn ranks_on_other_hosts_get_panes_with_working_debuggers() {
     let (Some(cluster), Some(hang)) = (Cluster::new(2), program("hang")) else {
         return;
     };

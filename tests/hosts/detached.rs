@@ -56,7 +56,7 @@ fn jobs_of_pmi_and_pmix_are_waited_for_and_shown_later() {
 }
 
 #[test]
-fn a_job_outlives_its_client_and_ends_by_its_signals_or_with_its_launcher() {
+fn detached_job_ends_by_signal_or_with_its_launcher() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -89,7 +89,7 @@ fn a_job_outlives_its_client_and_ends_by_its_signals_or_with_its_launcher() {
 }
 
 #[test]
-fn detached_launch_that_does_not_start_has_no_name() {
+fn failed_detached_launch_has_no_name() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -126,7 +126,7 @@ fn detached_launch_that_does_not_start_has_no_name() {
 }
 
 #[test]
-fn a_job_that_is_kept_goes_on_on_all_hosts_when_its_command_is_killed() {
+fn detached_job_continues_on_all_hosts_after_command_is_killed() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -147,7 +147,7 @@ fn a_job_that_is_kept_goes_on_on_all_hosts_when_its_command_is_killed() {
     front.finish().expect(137);
 }
 
-/// Of a job on a host: whoever leads it, and its ranks.
+/// Whether a process belongs to a job on a host: its leader or one of its ranks.
 fn is_of_job(process: &Process) -> bool {
     let names = ["wireup-step", "wireup-guard", "sleep"];
     let words = ["wireup run", "wireup keep"];
@@ -155,9 +155,9 @@ fn is_of_job(process: &Process) -> bool {
         || words.iter().any(|words| process.words.starts_with(words))
 }
 
-/// As where the kernel ends a whole control group that is out of memory (`memory.oom.group`), or systemd-oomd does.
+/// The kernel does the same to a whole cgroup that is out of memory (`memory.oom.group`), and systemd-oomd to any.
 #[test]
-fn a_job_of_which_all_is_killed_on_a_host_at_once_ends_on_the_others() {
+fn job_ends_when_all_its_processes_on_one_host_are_killed() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

@@ -1,11 +1,11 @@
-//! What `--log` shows of a launch on several hosts, and where.
+//! Output of `--log` for a launch on several hosts, and its destination.
 
 use crate::cluster::Cluster;
 use crate::common::eventually;
 use crate::pmix::versions;
 
 #[test]
-fn steps_log_to_their_agents_and_sidecars_to_the_launcher() {
+fn steps_log_to_agents_and_sidecars_log_to_launcher() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

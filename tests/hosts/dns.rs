@@ -40,7 +40,7 @@ const SERVICE: [&str; 6] = [
 ];
 
 #[test]
-fn hosts_are_those_of_srv_records() {
+fn hosts_come_from_srv_records() {
     let Some(cluster) = Cluster::builder(3).with_name_servers().start() else {
         return;
     };
@@ -59,7 +59,7 @@ fn hosts_are_those_of_srv_records() {
 }
 
 #[test]
-fn hosts_that_are_not_there_yet_are_waited_for() {
+fn missing_hosts_are_awaited() {
     let Some(cluster) = Cluster::builder(3).with_name_servers().start() else {
         return;
     };
@@ -144,7 +144,7 @@ fn impi_launch_looks_hosts_up_once() {
 }
 
 #[test]
-fn addresses_alone_are_the_names_of_hosts() {
+fn addresses_without_names_name_hosts() {
     let cluster = Cluster::builder(3).with_name_servers().known_by_address();
     let Some(cluster) = cluster.start() else {
         return;

@@ -97,7 +97,7 @@ pub(crate) fn drop_firewall(cluster: &Cluster, host: usize) {
 }
 
 #[test]
-fn faults_of_the_network_are_found_between_the_hosts_that_have_them() {
+fn network_faults_are_found_between_affected_hosts() {
     let Some(cluster) = Cluster::new(4) else {
         return;
     };
@@ -244,7 +244,7 @@ fn library(dir: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn what_is_otherwise_on_one_host_is_found_there() {
+fn deviations_of_one_host_are_found_on_that_host() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -331,7 +331,7 @@ fn what_is_otherwise_on_one_host_is_found_there() {
 }
 
 #[test]
-fn agent_that_an_upgrade_has_not_restarted_is_found_on_its_host() {
+fn agent_not_restarted_after_upgrade_is_found_on_its_host() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -366,7 +366,7 @@ fn agent_that_an_upgrade_has_not_restarted_is_found_on_its_host() {
 }
 
 #[test]
-fn ranks_send_messages_between_each_pair_and_a_firewall_stops_them() {
+fn doctor_ranks_exchange_messages_unless_firewall_blocks_them() {
     let default = || format!("/var/tmp/wireup-mpi-{}", rustix::process::getuid().as_raw());
     let directory = std::env::var("WIREUP_MPI_DIR").unwrap_or_else(|_| default());
     let compiler = format!("{directory}/openmpi5/bin/mpicc");

@@ -18,7 +18,7 @@ const CLIENT: &str = "/usr/bin/etcdctl";
 /// Members on the first three hosts.
 const MEMBERS: usize = 3;
 
-/// More than the time after which a host is gone whose agent is silent.
+/// Time after which a host with a silent agent is certainly lost.
 const LEASE: Duration = Duration::from_secs(20);
 
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -45,7 +45,8 @@ fn hosts(builder: crate::cluster::Builder) -> Option<Cluster> {
     builder.without_agents().start()
 }
 
-/// Where a member serves clients: by its address, or by its name if it has a certificate.
+/// Endpoint at which a member serves clients: by its address, or by its name if it has a
+/// certificate.
 fn endpoint(member: usize, tls: bool) -> String {
     match tls {
         true => format!("https://node0{}:2379", member + 1),
@@ -117,7 +118,7 @@ fn run(cluster: &Cluster, host: usize, words: &[&str]) -> Run {
     run.deadline(DEADLINE).env(ENDPOINTS, endpoints(false))
 }
 
-/// What etcdctl prints, asked of the first member.
+/// Returns the output of etcdctl, connected to the first member.
 fn asked(cluster: &Cluster, words: &[&str]) -> String {
     let client = [CLIENT, "--command-timeout=60s"];
     let command = cluster.command(0, client.iter().chain(words));
@@ -223,7 +224,7 @@ fn eight_hosts_are_picked_by_their_labels() {
 }
 
 #[test]
-fn hosts_that_register_later_are_waited_for() {
+fn later_registrations_are_awaited() {
     let Some(cluster) = hosts(Cluster::builder(3)) else {
         return;
     };
@@ -281,7 +282,7 @@ fn hosts_that_register_later_are_waited_for() {
 }
 
 #[test]
-fn etcd_goes_on_without_one_member_and_tells_that_it_has_no_quorum_without_two() {
+fn etcd_works_without_one_member_and_reports_lost_quorum() {
     let Some(cluster) = hosts(Cluster::builder(4)) else {
         return;
     };
@@ -331,7 +332,7 @@ fn etcd_goes_on_without_one_member_and_tells_that_it_has_no_quorum_without_two()
 }
 
 #[test]
-fn a_registration_that_timed_out_is_made_once_and_ends_with_its_agent() {
+fn timed_out_registration_is_made_once_and_ends_with_agent() {
     let Some(cluster) = hosts(Cluster::builder(3)) else {
         return;
     };
@@ -415,7 +416,7 @@ fn secured(cluster: &Cluster) -> (PathBuf, Vec<(&'static str, String)>) {
 }
 
 #[test]
-fn etcd_with_tls_and_users_is_used_as_its_file_says() {
+fn etcd_settings_file_configures_tls_and_users() {
     let Some(cluster) = hosts(Cluster::builder(3).agents_of(ALICE)) else {
         return;
     };

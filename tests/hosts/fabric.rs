@@ -19,7 +19,7 @@ use crate::images::{Images, runtimes};
 /// Two ranks on each of two hosts.
 const FOUR: [&str; 4] = ["--hosts", "node01:2,node02:2", "-n", "4"];
 
-/// What a rank has, and then it waits.
+/// Script of a rank that prints its grant and waits.
 const SHOW: &str =
     "env | grep -E '^(SLINGSHOT|FI_CXI)' | sort | sed \"s/^/$WIREUP_HOST /\"; echo up";
 
@@ -67,7 +67,7 @@ fn waiting(cluster: &Cluster, manager: &Manager, words: &[&str]) -> Running {
 }
 
 #[test]
-fn ranks_of_every_host_get_a_credential_that_is_gone_afterwards() {
+fn ranks_of_every_host_get_grant_that_is_revoked_at_end() {
     let Some((cluster, manager)) = site(2) else {
         return;
     };
@@ -117,7 +117,7 @@ fn ranks_of_every_host_get_a_credential_that_is_gone_afterwards() {
 }
 
 #[test]
-fn no_process_has_the_key_in_its_arguments_and_spawned_children_have_it() {
+fn fabric_key_is_in_no_arguments_but_reaches_spawned_children() {
     let Some((cluster, manager)) = site(2) else {
         return;
     };
@@ -154,7 +154,7 @@ fn no_process_has_the_key_in_its_arguments_and_spawned_children_have_it() {
 }
 
 #[test]
-fn faults_of_the_manager_leak_nothing() {
+fn manager_faults_leak_nothing() {
     let Some((cluster, manager)) = site(2) else {
         return;
     };
@@ -181,7 +181,8 @@ fn faults_of_the_manager_leak_nothing() {
         );
         assert!(!has_records(&cluster), "{faults:?}");
     }
-    // A manager that cannot say what it has: the request is repeated with the same key, and the doubt is reported.
+    // For a manager that cannot list its services the request is repeated with the same key, and the doubt is
+    // reported.
     fs::write(manager.dir.join("nolist"), "").unwrap();
     manager.fail(&[["POST", "lose"]]);
     let outcome = run(&cluster, &manager, &FOUR)
@@ -194,7 +195,7 @@ fn faults_of_the_manager_leak_nothing() {
 }
 
 #[test]
-fn a_token_is_sent_and_never_shown_and_a_refusal_is_one_line() {
+fn fabric_token_is_never_printed_and_refusal_is_one_line() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -219,7 +220,7 @@ fn a_token_is_sent_and_never_shown_and_a_refusal_is_one_line() {
 }
 
 #[test]
-fn a_manager_with_tls_is_known_by_its_authority() {
+fn fabric_manager_is_verified_by_its_tls_authority() {
     let Some((cluster, mut manager)) = site(3) else {
         return;
     };
@@ -279,7 +280,7 @@ fn a_manager_with_tls_is_known_by_its_authority() {
 }
 
 #[test]
-fn a_manager_that_is_started_later_is_waited_for_and_asked_once() {
+fn late_fabric_manager_is_awaited_and_called_once() {
     let Some((cluster, mut manager)) = site(2) else {
         return;
     };
@@ -297,7 +298,7 @@ fn a_manager_that_is_started_later_is_waited_for_and_asked_once() {
 }
 
 #[test]
-fn a_host_without_a_device_is_named_and_the_service_is_revoked() {
+fn missing_fabric_device_names_host_and_revokes_service() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -319,7 +320,7 @@ fn a_host_without_a_device_is_named_and_the_service_is_revoked() {
 }
 
 #[test]
-fn whatever_is_killed_the_service_is_revoked() {
+fn service_is_revoked_whichever_process_is_killed() {
     for victim in ["rank", "agent 1", "agent 2", "launcher", "keeper"] {
         let Some((cluster, manager)) = site(3) else {
             return;
@@ -359,7 +360,7 @@ fn whatever_is_killed_the_service_is_revoked() {
 }
 
 #[test]
-fn a_host_that_is_lost_leaves_no_service() {
+fn lost_host_leaves_no_fabric_service() {
     for (host, crash) in [(1, true), (1, false), (0, true)] {
         let Some((cluster, manager)) = site(3) else {
             return;
@@ -377,7 +378,7 @@ fn a_host_that_is_lost_leaves_no_service() {
 }
 
 #[test]
-fn an_agent_revokes_what_a_dead_launch_has_left() {
+fn agent_revokes_grants_of_dead_launch() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -417,7 +418,7 @@ fn an_agent_revokes_what_a_dead_launch_has_left() {
 }
 
 #[test]
-fn a_command_of_the_site_and_the_environment_give_credentials_too() {
+fn fabric_grant_comes_from_site_command_or_environment() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -468,7 +469,7 @@ fn a_command_of_the_site_and_the_environment_give_credentials_too() {
 }
 
 #[test]
-fn ranks_in_an_image_get_the_credential_of_their_host() {
+fn ranks_in_image_get_grant_of_their_host() {
     let Some(images) = Images::new(&[]) else {
         return;
     };

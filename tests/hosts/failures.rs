@@ -20,10 +20,10 @@ pub(crate) const ALL: [&str; 5] = [
     "6",
 ];
 
-/// What the ranks are doing when it happens.
+/// Activity of the ranks when the fault happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Some hosts are ready, one is not.
+    /// The launch waits for one host; the others are ready.
     Launching,
     /// All ranks but the last are in a fence.
     Fence,
@@ -33,7 +33,7 @@ enum Phase {
 
 const PHASES: [Phase; 3] = [Phase::Launching, Phase::Fence, Phase::Running];
 
-/// How the ranks are wired up.
+/// PMI of the ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Pmi,
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// The program whose ranks say that they have met.
+    /// Path of the program whose ranks print a line after their fence.
     fn program(self) -> Option<PathBuf> {
         match self {
             Self::Pmi => program(self.name()),
@@ -168,7 +168,7 @@ fn takes_the_next(cluster: &Cluster, program: &str) {
 }
 
 #[test]
-fn a_killed_rank() {
+fn killed_rank_ends_launch() {
     for kind in [Kind::Pmi, Kind::Pmix] {
         for phase in [Phase::Fence, Phase::Running] {
             let Some(scene) = scene(kind, phase) else {
@@ -182,7 +182,7 @@ fn a_killed_rank() {
 }
 
 #[test]
-fn a_killed_step_and_the_agents_live() {
+fn killed_step_ends_launch_but_not_agents() {
     for kind in [Kind::Pmi, Kind::Pmix] {
         for phase in PHASES {
             let Some(scene) = scene(kind, phase) else {
@@ -195,7 +195,7 @@ fn a_killed_step_and_the_agents_live() {
 }
 
 #[test]
-fn a_stopped_step_does_not_keep_a_killed_job_from_ending() {
+fn stopped_step_does_not_block_end_of_killed_job() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -212,7 +212,7 @@ fn a_stopped_step_does_not_keep_a_killed_job_from_ending() {
 }
 
 #[test]
-fn a_killed_sidecar() {
+fn killed_sidecar_ends_launch() {
     for phase in PHASES {
         let Some(scene) = scene(Kind::Pmix, phase) else {
             return;
@@ -224,7 +224,7 @@ fn a_killed_sidecar() {
 }
 
 #[test]
-fn a_killed_agent() {
+fn killed_agent_ends_launch() {
     // The launcher's own, which is the root's too, and another.
     for host in [0, 1] {
         for phase in PHASES {
@@ -249,7 +249,7 @@ fn a_killed_agent() {
 }
 
 #[test]
-fn a_killed_launcher_leaves_nothing_on_any_host() {
+fn killed_launcher_is_cleaned_up_on_all_hosts() {
     for kind in [Kind::Pmi, Kind::Pmix] {
         for phase in PHASES {
             let Some(scene) = scene(kind, phase) else {
@@ -263,7 +263,7 @@ fn a_killed_launcher_leaves_nothing_on_any_host() {
     }
 }
 
-/// What a launch is doing when a host is lost.
+/// Activities of a launch when a host is lost.
 const MOMENTS: [(Kind, Phase); 4] = [
     (Kind::Pmix, Phase::Launching),
     (Kind::Pmix, Phase::Fence),
@@ -308,7 +308,7 @@ fn lose(
 }
 
 #[test]
-fn a_crashed_host() {
+fn crashed_host_ends_launch() {
     let crash = |cluster: &Cluster| cluster.lab().crash(cluster.host(1)).unwrap();
     lose(&MOMENTS, "node02", crash, |cluster, _| {
         let rest = ["--hosts", "node01:1,node03:1", "-n", "2", "true"];
@@ -317,7 +317,7 @@ fn a_crashed_host() {
 }
 
 #[test]
-fn a_paused_host_ends_its_part_when_it_wakes_up() {
+fn paused_host_cleans_up_its_node_after_resume() {
     let pause = |cluster: &Cluster| {
         cluster.excuse(1);
         cluster.host(1).pause().unwrap();
@@ -330,7 +330,7 @@ fn a_paused_host_ends_its_part_when_it_wakes_up() {
 }
 
 #[test]
-fn a_partition_ends_the_launch_on_both_sides_of_it() {
+fn partition_ends_launch_on_both_sides() {
     // That all hosts are clean, also those that were cut off, is included: it may take as long again.
     let heal = |cluster: &Cluster, program: &str| {
         cluster.lab().heal_all().unwrap();
@@ -345,7 +345,7 @@ fn a_partition_ends_the_launch_on_both_sides_of_it() {
 
 /// Two hosts lose what one of them sends to the other, or both, while ranks of both are in a fence.
 #[test]
-fn a_connection_that_is_cut_in_a_fence_ends_the_launch_unless_it_is_soon_healed() {
+fn broken_connection_in_fence_ends_launch_unless_healed_soon() {
     let script = "[ $WIREUP_RANK = 5 ] && { echo late; read line; }; exec \"$@\"";
     // From the second host, to it, both; and whether it lasts.
     let cases = [
@@ -395,7 +395,7 @@ fn a_connection_that_is_cut_in_a_fence_ends_the_launch_unless_it_is_soon_healed(
 }
 
 #[test]
-fn a_crashed_inner_host_of_a_tree_and_those_below_it_are_clean() {
+fn crash_of_inner_tree_host_is_cleaned_up_on_hosts_below() {
     let (Some(cluster), Some(path)) = (Cluster::new(5), program("pmi_wireup")) else {
         return;
     };
@@ -418,7 +418,7 @@ fn a_crashed_inner_host_of_a_tree_and_those_below_it_are_clean() {
 }
 
 #[test]
-fn a_rank_that_is_killed_before_it_does_anything() {
+fn rank_killed_right_after_start_ends_launch() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };

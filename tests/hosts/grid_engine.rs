@@ -12,11 +12,11 @@ use crate::batch_nodes::{Groups, Nodes};
 use crate::cluster::{ALICE, BOB, Site};
 use crate::common::{DEADLINE, Mpi, Outcome, Run, Sandbox, eventually, field};
 
-/// What runs on the hosts as long as they exist, and where it has its files.
+/// Services that run on the hosts as long as these exist.
 const SERVICES: [&str; 2] = ["sge_qmaster", "sge_execd"];
 const RUN: [&str; 1] = ["/run/sge"];
 
-/// Where Debian has what belongs below `SGE_ROOT`, and the configuration that it starts with.
+/// Directory in which Debian has the contents of `SGE_ROOT`, and the initial configuration.
 const INSTALLED: &str = "/var/lib/gridengine";
 const SHARE: &str = "/usr/share/gridengine";
 
@@ -34,7 +34,7 @@ worker_threads 2
 scheduler_threads 1
 ";
 
-/// As docs/engines.md demands it.
+/// Parallel environment as docs/engines.md requires it.
 const ENVIRONMENT: &str = "pe_name mpi
 slots 999
 user_lists NONE
@@ -65,7 +65,7 @@ initial_state default
 notify 00:00:02
 ";
 
-/// What it needs besides, each with the value that means nothing.
+/// Other mandatory attributes, each with the value that means nothing.
 const NONE: &str = "seq_no=0 nsuspend=1 suspend_interval=00:05:00 priority=0 min_cpu_interval=00:05:00 ckpt_list=NONE \
 rerun=FALSE prolog=NONE epilog=NONE starter_method=NONE suspend_method=NONE resume_method=NONE terminate_method=NONE \
 owner_list=NONE user_lists=NONE xuser_lists=NONE subordinate_list=NONE complex_values=NONE projects=NONE \
@@ -188,8 +188,8 @@ impl GridEngine {
         assert!(self.tried(host, words), "{words:?}");
     }
 
-    /// A user submits this script in that number of slots, and waits for its end. What it prints is in a file with the name,
-    /// and its errors in one beside it: qrsh has some of its own now and then when it ends ("got pipe error").
+    /// Submits the script of a user in that number of slots, and waits for its end. Its output is in a file with the
+    /// name, and its errors in a second one: qrsh has some of its own now and then when it ends ("got pipe error").
     fn submit(&self, user: u32, slots: u32, name: &str, script: &str) -> Run {
         let dir = self.sandbox.work();
         let file = dir.join(format!("{name}.sh"));
@@ -227,7 +227,7 @@ impl GridEngine {
         format!("exec {} run {words}", self.wireup.display())
     }
 
-    /// What such a job of Alice's prints, which must succeed.
+    /// Returns the output of such a job of Alice, which must succeed.
     #[track_caller]
     fn run(&self, slots: u32, name: &str, words: &str) -> Outcome {
         let run = self.submit(ALICE, slots, name, &self.script(words));
@@ -240,7 +240,7 @@ impl GridEngine {
     }
 }
 
-/// Where a job's errors are whose output is there.
+/// Path of a job's errors, from that of its output.
 fn errors_of(output: &Path) -> PathBuf {
     output.with_extension("errors")
 }
@@ -258,7 +258,7 @@ fn with(text: &str, changed: &[(&str, &str)]) -> String {
 }
 
 for_each_mpi!(openmpi4 mpich4 mpich5 openmpi5 impi: {
-    programs_and_spawns_run_in_a_job => |mpi| programs(&mpi.able_to_spawn()),
+    programs_and_spawns_run_in_job => |mpi| programs(&mpi.able_to_spawn()),
 });
 
 fn programs(mpi: &Mpi) {
@@ -293,7 +293,7 @@ fn programs(mpi: &Mpi) {
 }
 
 #[test]
-fn a_job_is_used_without_options_and_ends_with_all_that_it_started() {
+fn grid_engine_job_needs_no_options_and_is_cleaned_up() {
     let Some(engine) = GridEngine::new(3) else {
         return;
     };

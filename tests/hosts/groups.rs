@@ -41,7 +41,7 @@ fn groups_are_made_and_ended_on_several_hosts() {
 }
 
 #[test]
-fn deaths_are_heard_by_members_on_all_hosts() {
+fn death_events_reach_members_on_all_hosts() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -70,12 +70,12 @@ fn deaths_are_heard_by_members_on_all_hosts() {
     }
 }
 
-/// What a rank that came to the end heard.
+/// Returns the events that a rank had received at its end.
 fn heard(line: &str) -> &str {
     field(line, "heard").unwrap()
 }
 
-/// As libpmix has it from version 7 on.
+/// Members leave groups as libpmix implements it from version 7 on.
 #[test]
 fn members_leave_and_die_on_several_hosts() {
     let (Some(cluster), Some(client)) = (Cluster::new(3), pmix("pmix7")) else {
@@ -151,7 +151,7 @@ fn sessions_make_communicators_over_several_hosts() {
 }
 
 #[test]
-fn sessions_over_an_old_server_are_refused_on_several_hosts_with_the_remedy() {
+fn mpi_session_with_old_libpmix_is_refused_with_remedy_on_hosts() {
     let (Some(cluster), Some(mpi), Some(old)) = (Cluster::new(2), mpi("openmpi5"), pmix("pmix4"))
     else {
         return;
@@ -194,7 +194,7 @@ fn ends(cluster: &Cluster, client: &Pmix, running: Running) {
 }
 
 #[test]
-fn a_rank_killed_while_a_group_is_made_ends_the_launch() {
+fn rank_killed_during_group_construct_ends_launch() {
     for client in versions() {
         let Some(cluster) = Cluster::new(3) else {
             return;
@@ -208,7 +208,7 @@ fn a_rank_killed_while_a_group_is_made_ends_the_launch() {
 }
 
 #[test]
-fn a_host_cut_off_while_a_group_is_made_ends_the_launch() {
+fn host_cut_off_during_group_construct_ends_launch() {
     for client in versions() {
         let Some(cluster) = Cluster::new(3) else {
             return;
@@ -220,7 +220,7 @@ fn a_host_cut_off_while_a_group_is_made_ends_the_launch() {
 }
 
 #[test]
-fn a_host_that_crashes_while_a_group_is_made_ends_the_launch() {
+fn host_crash_during_group_construct_ends_launch() {
     for client in versions() {
         let Some(cluster) = Cluster::new(3) else {
             return;

@@ -14,8 +14,8 @@ const PMIX_ERR_JOB_FAILED_TO_LAUNCH: i32 = -181;
 const PMIX_ERR_JOB_INSUFFICIENT_RESOURCES: i32 = -234;
 
 for_each_mpi!(openmpi4 mpich5 openmpi5 impi: {
-    children_on_hosts_that_join_merge_with_their_parents => |mpi| merge(&mpi.able_to_spawn()),
-    a_host_that_has_joined_and_is_lost_ends_everything => |mpi| lost(&mpi.able_to_spawn()),
+    children_on_joined_hosts_merge_with_parents => |mpi| merge(&mpi.able_to_spawn()),
+    lost_joined_host_ends_launch => |mpi| lost(&mpi.able_to_spawn()),
 });
 
 fn merge(mpi: &Mpi) {
@@ -47,7 +47,7 @@ fn merge(mpi: &Mpi) {
             assert_eq!(number(&line, "merged"), 5, "{line}");
         }
     }
-    // A tree, whose nodes do not hear of those that join but from the launcher.
+    // Nodes of a tree learn of joining ones from the launcher alone.
     let list = "node01:1,node02:1,node03:1";
     let tree = ["--hosts", list, "--star-limit", "1", "--tree-width", "2"];
     let parents = run(&cluster, mpi, &tree, 3, "spawn");
@@ -105,8 +105,8 @@ fn pmix_run(cluster: &Cluster, server: &str, client: &str, options: &[&str]) -> 
     Some(run.more([client.dir.join("pmix_spawn")]).more(["hosts"]))
 }
 
-/// What became of each list of hosts. Of jobs that have no rank on their own node clients may be told
-/// nothing: docs/pmix-server.md#job-description.
+/// Checks the result for each list of hosts. Clients may learn nothing of jobs that have no rank on
+/// their own node: docs/pmix-server.md#job-description.
 #[track_caller]
 fn expect_jobs(outcome: &Outcome, jobs: &[&str]) {
     for line in outcome.by_rank("pmix_spawn", 2) {
@@ -122,7 +122,7 @@ fn expect_jobs(outcome: &Outcome, jobs: &[&str]) {
 }
 
 #[test]
-fn jobs_on_hosts_that_join_one_after_the_other_connect_and_read_each_other() {
+fn jobs_on_hosts_joined_in_turn_connect_and_read_keys() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -145,7 +145,7 @@ fn jobs_on_hosts_that_join_one_after_the_other_connect_and_read_each_other() {
 }
 
 #[test]
-fn a_host_that_cannot_join_fails_the_spawn_alone_and_may_join_later() {
+fn failed_host_join_fails_only_its_spawn_and_can_be_repeated() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -180,7 +180,7 @@ fn a_host_that_cannot_join_fails_the_spawn_alone_and_may_join_later() {
 }
 
 #[test]
-fn a_host_without_a_pmix_server_or_with_a_broken_one_fails_the_spawn_alone() {
+fn missing_or_broken_pmix_server_on_new_host_fails_only_spawn() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -238,7 +238,7 @@ fn a_host_without_a_pmix_server_or_with_a_broken_one_fails_the_spawn_alone() {
 }
 
 #[test]
-fn whoever_waits_for_a_host_that_is_silent_is_answered_in_time_and_the_others_go_on() {
+fn spawn_on_silent_host_times_out() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -258,7 +258,7 @@ fn whoever_waits_for_a_host_that_is_silent_is_answered_in_time_and_the_others_go
 }
 
 #[test]
-fn hosts_that_join_are_clean_however_the_launch_ends_meanwhile() {
+fn joining_hosts_are_cleaned_up_at_any_end_of_launch() {
     let (Some(cluster), Some(mpi)) = (Cluster::new(3), mpi("openmpi5")) else {
         return;
     };
@@ -285,7 +285,7 @@ fn hosts_that_join_are_clean_however_the_launch_ends_meanwhile() {
 }
 
 #[test]
-fn hosts_that_have_joined_are_shown_and_the_job_is_ended_from_them() {
+fn joined_hosts_are_listed_and_can_end_job() {
     let (Some(cluster), Some(mpi)) = (Cluster::new(2), mpi("openmpi5")) else {
         return;
     };
@@ -305,7 +305,7 @@ fn hosts_that_have_joined_are_shown_and_the_job_is_ended_from_them() {
 }
 
 #[test]
-fn ranks_that_ask_for_the_same_hosts_at_once_all_get_them() {
+fn concurrent_spawns_share_added_hosts() {
     let (Some(cluster), Some(mpi)) = (Cluster::new(3), mpi("openmpi5")) else {
         return;
     };
@@ -322,7 +322,7 @@ fn ranks_that_ask_for_the_same_hosts_at_once_all_get_them() {
 }
 
 #[test]
-fn hosts_that_an_allocator_grants_join_for_what_is_spawned_there_and_nothing_else() {
+fn hosts_granted_by_allocator_join_only_for_their_spawns() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -359,7 +359,7 @@ fn hosts_that_an_allocator_grants_join_for_what_is_spawned_there_and_nothing_els
 }
 
 #[test]
-fn a_machine_that_runs_alone_says_that_no_host_can_join() {
+fn launch_on_one_machine_refuses_joining_hosts() {
     let Some(client) = pmix("pmix5") else {
         return;
     };

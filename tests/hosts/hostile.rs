@@ -17,7 +17,7 @@ const EVERYWHERE: [&str; 5] = [
     "3",
 ];
 
-/// What other users may notice of it: they share two or more processors with it.
+/// Disturbance that other users may notice: they share two or more processors with the attack.
 const LIMITS: Limits = Limits {
     launch: Duration::from_secs(60),
     memory: 128,
@@ -37,7 +37,7 @@ fn end(running: Running) {
 }
 
 #[test]
-fn garbage_for_the_pmi_server_of_every_host() {
+fn garbage_for_pmi_server_of_any_host_is_survived() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -84,7 +84,7 @@ fn floods_of_output_on_every_host() {
 }
 
 #[test]
-fn ranks_that_fork_without_end_are_ended_with_their_job() {
+fn fork_bombs_end_with_their_job() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -105,7 +105,7 @@ fn ranks_that_fork_without_end_are_ended_with_their_job() {
 }
 
 #[test]
-fn connections_to_every_port_and_socket_of_the_host() {
+fn connections_to_every_port_and_socket_are_survived() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };

@@ -46,7 +46,7 @@ impl Images {
         Self::without(programs, &[])
     }
 
-    /// The same without these files and directories of the machine.
+    /// Makes hosts without these files and directories of the machine.
     #[track_caller]
     pub(crate) fn without(programs: &[PathBuf], hidden: &[PathBuf]) -> Option<Self> {
         let cluster = Cluster::new(2)?;
@@ -172,7 +172,7 @@ fn impi_runs_in_every_runtime() {
     messages_and_spawn("impi");
 }
 
-/// What ranks that print a line each print, without doubles.
+/// Returns the distinct lines of ranks that print a line each.
 fn distinct(outcome: &Outcome) -> Vec<String> {
     let mut lines = outcome.sorted_lines();
     lines.dedup();
@@ -180,7 +180,7 @@ fn distinct(outcome: &Outcome) -> Vec<String> {
 }
 
 #[test]
-fn spawned_ranks_run_in_the_image_that_infos_name() {
+fn spawned_ranks_run_in_image_of_info_key() {
     let Some(client) = pmix("pmix5") else { return };
     let dir = tempfile::tempdir().unwrap();
     let child = dir.path().join("child");
@@ -210,7 +210,7 @@ fn spawned_ranks_run_in_the_image_that_infos_name() {
 }
 
 #[test]
-fn ranks_see_the_image_and_share_the_namespaces_of_their_host() {
+fn ranks_run_in_image_and_share_namespaces_of_host() {
     let Some(images) = Images::new(&[]) else {
         return;
     };
@@ -248,7 +248,7 @@ fn ranks_see_the_image_and_share_the_namespaces_of_their_host() {
 }
 
 #[test]
-fn codes_signals_and_input_are_as_without_an_image() {
+fn codes_signals_and_input_work_as_without_image() {
     let Some(images) = Images::new(&[]) else {
         return;
     };
@@ -269,7 +269,7 @@ fn codes_signals_and_input_are_as_without_an_image() {
 }
 
 #[test]
-fn a_launcher_that_is_killed_leaves_no_container() {
+fn killed_launcher_leaves_no_container() {
     let Some(images) = Images::new(&[]) else {
         return;
     };
@@ -294,7 +294,7 @@ fn a_launcher_that_is_killed_leaves_no_container() {
 }
 
 #[test]
-fn directories_of_the_host_are_mounted_where_they_are_wanted() {
+fn host_directories_are_mounted_on_request() {
     let Some(images) = Images::new(&[]) else {
         return;
     };
@@ -320,7 +320,7 @@ fn directories_of_the_host_are_mounted_where_they_are_wanted() {
 }
 
 #[test]
-fn an_image_that_cannot_be_used_is_one_clear_line() {
+fn unusable_image_is_reported_in_one_line() {
     let Some(images) = Images::new(&[]) else {
         return;
     };
@@ -367,7 +367,7 @@ fn an_image_that_cannot_be_used_is_one_clear_line() {
 }
 
 #[test]
-fn an_image_of_podman_is_known_by_its_name_and_has_variables() {
+fn podman_image_is_found_by_name_and_sets_its_variables() {
     let Some(images) = Images::new(&[]) else {
         return;
     };
@@ -404,7 +404,7 @@ fn an_image_of_podman_is_known_by_its_name_and_has_variables() {
 }
 
 #[test]
-fn a_file_of_apptainer_is_an_image() {
+fn apptainer_file_is_accepted_as_image() {
     let Some(images) = Images::new(&[]) else {
         return;
     };
@@ -476,7 +476,7 @@ fn ordinary_users_have_containers_too() {
 }
 
 #[test]
-fn podman_leaves_image_directory_as_it_is() {
+fn podman_leaves_image_directory_unchanged() {
     if !runtimes().contains(&Runtime::Podman) {
         return;
     }
@@ -506,7 +506,7 @@ fn podman_leaves_image_directory_as_it_is() {
 }
 
 #[test]
-fn doctor_names_the_hosts_that_cannot_run_an_image() {
+fn doctor_names_hosts_that_cannot_run_image() {
     let Some(images) = Images::new(&["/bin/true".into()]) else {
         return;
     };

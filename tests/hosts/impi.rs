@@ -42,7 +42,7 @@ fn world(cluster: &Cluster, mpi: &Mpi, run: Run) -> Run {
 }
 
 #[test]
-fn mpich_on_two_hosts_and_open_mpi_on_a_third_form_one_world() {
+fn mpich_and_open_mpi_on_three_hosts_form_one_world() {
     let (Some(mpich), Some(open)) = (mpi("mpich5"), mpi("openmpi5")) else {
         return;
     };
@@ -95,7 +95,7 @@ fn expect_broken(run: Running) {
 }
 
 #[test]
-fn a_lost_host_ends_its_launch_and_the_others() {
+fn lost_host_ends_its_launch_and_other_impi_clients() {
     let Some(mpi) = mpi("mpich5") else { return };
     let Some(cluster) = Cluster::new(3) else {
         return;
@@ -113,14 +113,14 @@ fn a_lost_host_ends_its_launch_and_the_others() {
 }
 
 #[test]
-fn a_host_that_is_lost_while_its_launch_waits_for_other_clients_ends_the_launch() {
+fn host_lost_while_launch_awaits_other_clients_ends_launch() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
     let (server, address) = server(&cluster, 0);
     let launch = client(&cluster, 0, (&address, 0), "node01:1,node02:1");
     let launch = launch.more(["-n", "2", "true"]).start();
-    // Then the hosts have said where they listen.
+    // The hosts have sent the addresses at which they listen.
     eventually("the agent of the client", || {
         let mut all = launch.processes().into_iter();
         all.find(|process| process.to_string().contains("wireup-impi agent "))
@@ -133,7 +133,7 @@ fn a_host_that_is_lost_while_its_launch_waits_for_other_clients_ends_the_launch(
 }
 
 #[test]
-fn a_killed_launcher_ends_the_other_launch_and_leaves_nothing() {
+fn killed_launcher_ends_other_impi_launch_without_leftovers() {
     let Some(mpi) = mpi("mpich5") else { return };
     let Some(cluster) = Cluster::new(3) else {
         return;
@@ -147,7 +147,7 @@ fn a_killed_launcher_ends_the_other_launch_and_leaves_nothing() {
 }
 
 #[test]
-fn a_killed_server_is_a_warning_once_all_have_joined() {
+fn killed_impi_server_is_only_warning_after_all_joined() {
     let Some(mpi) = mpi("mpich5") else { return };
     let Some(cluster) = Cluster::new(3) else {
         return;
@@ -171,7 +171,7 @@ fn played(cluster: &Cluster, run: Run) -> Run {
 }
 
 #[test]
-fn a_proxy_stands_between_the_hosts_of_clients_on_several_hosts() {
+fn impi_proxy_relays_between_clients_on_several_hosts() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -221,7 +221,7 @@ fn a_proxy_stands_between_the_hosts_of_clients_on_several_hosts() {
 }
 
 #[test]
-fn the_kit_tests_a_client_on_several_hosts() {
+fn impi_kit_tests_client_on_several_hosts() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -251,7 +251,7 @@ fn the_kit_tests_a_client_on_several_hosts() {
 }
 
 #[test]
-fn a_host_without_the_program_is_named_with_the_path_and_the_remedy() {
+fn missing_impi_program_on_host_is_named_with_path_and_remedy() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

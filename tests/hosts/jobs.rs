@@ -11,10 +11,10 @@ use crate::users::of;
 /// Rank 0 on the first host, 1 and 2 on the second.
 const THREE: [&str; 4] = ["--hosts", "node01:1,node02:2", "-n", "3"];
 
-/// A rank that says `ready` and stays.
+/// Command of a rank that prints `ready` and stays.
 const STAY: [&str; 3] = ["sh", "-c", "echo ready; exec sleep 1000"];
 
-/// Ranks that do not mind SIGTERM and say when they hear SIGUSR1.
+/// Command of ranks that ignore SIGTERM and print a line at SIGUSR1.
 const STUBBORN: [&str; 3] = [
     "sh",
     "-c",
@@ -50,14 +50,14 @@ fn seen_by(user: u32, cluster: &Cluster, host: usize, options: &[&str]) -> Vec<V
 #[track_caller]
 fn job(cluster: &Cluster, host: usize, state: &str) -> Value {
     eventually(state, || {
-        // A step that has heard of no job yet stands by itself.
+        // A step that knows no job yet is listed by itself.
         let mut jobs = seen_by(ALICE, cluster, host, &[]);
         let job = jobs.pop().filter(|job| job["state"] == state)?;
         jobs.is_empty().then_some(job)
     })
 }
 
-/// What Alice's `wireup kill` says on a host.
+/// Runs Alice's `wireup kill` on a host and checks its output.
 #[track_caller]
 fn kill(cluster: &Cluster, host: usize, words: &[&str], code: i32, said: &[&str]) -> Outcome {
     let run = wireup(cluster, host, &["kill"]).more(words);
@@ -83,7 +83,7 @@ fn nodes(job: &Value) -> Value {
 }
 
 #[test]
-fn each_host_shows_its_part_to_the_user_and_to_root() {
+fn each_host_shows_its_node_to_user_and_root() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -226,7 +226,7 @@ fn commands_reach_launcher_from_any_host() {
 }
 
 #[test]
-fn a_job_that_waits_for_a_host_has_a_name_and_is_ended_from_any() {
+fn job_waiting_for_host_is_named_and_can_be_ended_from_any_host() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -264,7 +264,7 @@ fn a_job_that_waits_for_a_host_has_a_name_and_is_ended_from_any() {
 }
 
 #[test]
-fn the_end_of_a_part_is_the_end_of_the_job() {
+fn signal_to_step_ends_job_on_all_hosts() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -296,7 +296,7 @@ fn the_end_of_a_part_is_the_end_of_the_job() {
 }
 
 #[test]
-fn a_job_is_killed_on_all_hosts_without_grace() {
+fn killed_job_ends_on_all_hosts_without_grace_time() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -310,7 +310,7 @@ fn a_job_is_killed_on_all_hosts_without_grace() {
 }
 
 #[test]
-fn ranks_are_signalled_where_they_are() {
+fn ranks_are_signalled_on_their_host() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -381,7 +381,7 @@ fn ranks_are_signalled_where_they_are() {
 }
 
 #[test]
-fn a_step_whose_agent_is_gone_is_found_and_ended() {
+fn step_without_agent_is_found_and_ended() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

@@ -9,7 +9,7 @@ use crate::cluster::Cluster;
 use crate::common::{Output, Run, Running, eventually, mpi, pmix};
 use crate::failures::expect_cause;
 
-/// What the launch is doing.
+/// Activity of the launch at the kill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Moment {
     /// The ranks run and have not called MPI_Init.
@@ -29,7 +29,7 @@ const MOMENTS: [Moment; 4] = [
     Moment::Finalize,
 ];
 
-/// What is killed.
+/// Process of wireup or of the job that is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Victim {
     Rank,
@@ -176,8 +176,8 @@ fn serves_the_next(cluster: &Cluster, killed: Victim, when: &str) {
     assert_eq!((next.code, next.err()), (0, String::new()), "after {when}");
 }
 
-/// The same under `continue`: the loss is reported at once, the others go on where they need nothing of the dead, and
-/// end by an interrupt.
+/// Kills each process under `continue`: the loss is reported at once, the others continue where they need nothing of
+/// the dead, and end by an interrupt.
 fn kill_each_and_go_on(moment: Moment) {
     let Some(cluster) = Cluster::new(2) else {
         return;
@@ -209,7 +209,7 @@ fn kill_each_and_go_on(moment: Moment) {
 }
 
 #[test]
-fn each_process_of_a_launch_before_init_in_a_modex_in_a_spawn_and_in_finalize() {
+fn kill_of_each_process_ends_launch_in_every_phase() {
     std::thread::scope(|scope| {
         for moment in MOMENTS {
             scope.spawn(move || kill_each(moment));
@@ -218,7 +218,7 @@ fn each_process_of_a_launch_before_init_in_a_modex_in_a_spawn_and_in_finalize() 
 }
 
 #[test]
-fn each_process_of_a_launch_whose_others_go_on() {
+fn kill_of_each_process_is_survived_with_on_failure_continue() {
     std::thread::scope(|scope| {
         for moment in MOMENTS {
             scope.spawn(move || kill_each_and_go_on(moment));

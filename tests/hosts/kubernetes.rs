@@ -34,7 +34,7 @@ fn text(output: &Output) -> String {
     format!("{out}{err}")
 }
 
-/// What a command prints; it must succeed.
+/// Returns the output of a command, which must succeed.
 #[track_caller]
 fn said(command: &mut Command) -> String {
     let output = command.output().unwrap();
@@ -43,7 +43,7 @@ fn said(command: &mut Command) -> String {
 }
 
 #[test]
-fn manifests_fit_the_published_schemas() {
+fn manifests_match_published_schemas() {
     let Some(python) = python() else { return };
     let check = |paths: &[PathBuf]| {
         let script = repository().join("tests/kubernetes/validate.py");
@@ -108,7 +108,7 @@ static ONE: Mutex<()> = Mutex::new(());
 
 const INDEXED_JOB: &str = "indexed-job/indexed-job.yaml";
 
-/// What `containers/Containerfile` makes of [`BASE`].
+/// Image that `containers/Containerfile` makes of [`BASE`].
 const IMAGE: &str = "localhost/wireup-test:1";
 
 /// An image with an MPI program.
@@ -251,7 +251,7 @@ impl Pods {
         fs::remove_dir_all(root).unwrap();
     }
 
-    /// What the secret has, readable as it is with `fsGroup`.
+    /// Creates the contents of the secret, readable as they are with `fsGroup`.
     fn make_authority(&self) {
         let dir = self.path("authority");
         let wireup = env!("CARGO_BIN_EXE_wireup");
@@ -272,7 +272,8 @@ impl Pods {
         self.play_as("", name, variables);
     }
 
-    /// Those of the same manifest with a prefix before its names, beside those that are there.
+    /// Starts the pods of the same manifest with a prefix before its names, in addition to the
+    /// present ones.
     #[track_caller]
     fn play_as(&mut self, prefix: &str, name: &str, variables: &[&str]) {
         let gateway = format!("{}.1", self.net);
@@ -349,12 +350,12 @@ impl Pods {
         self.server = Some(command.spawn().unwrap());
     }
 
-    /// The same for pods of jobs, which have host names.
+    /// Publishes the host names of the pods of jobs.
     fn publish_hosts(&mut self) {
         self.publish(|pods, pod| pods.names[pod].clone());
     }
 
-    /// As CoreDNS calls pods without a host name.
+    /// Returns the name that CoreDNS gives to pods without a host name.
     fn dashed(&self, pod: usize) -> String {
         self.address(pod).replace('.', "-")
     }
@@ -394,7 +395,7 @@ impl Drop for Pods {
 }
 
 #[test]
-fn pods_run_a_launch_and_a_lost_one_ends_it() {
+fn pods_run_launch_and_lost_pod_ends_it() {
     let Some(mut pods) = Pods::new() else { return };
     // Two jobs in one namespace.
     for prefix in ["", "second-"] {
@@ -461,7 +462,7 @@ fn pods_run_a_launch_and_a_lost_one_ends_it() {
 }
 
 #[test]
-fn the_pods_of_a_jobset_are_a_launcher_and_workers() {
+fn jobset_pods_are_launcher_and_workers() {
     let Some(mut pods) = Pods::new() else { return };
     pods.play("jobset/jobset.yaml", &["SLOTS=2", "PROGRAM=pmi_wireup"]);
     pods.publish_hosts();
@@ -477,7 +478,7 @@ fn the_pods_of_a_jobset_are_a_launcher_and_workers() {
 }
 
 #[test]
-fn the_pods_of_a_daemonset_serve_many_launches() {
+fn daemonset_pods_serve_many_launches() {
     let Some(mut pods) = Pods::new() else { return };
     pods.play("daemonset/daemonset.yaml", &[]);
     pods.publish(Pods::dashed);

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use crate::cluster::Cluster;
 use crate::common::{Output, eventually};
 
-/// What reaches a host.
+/// Returns the command that runs a command on a host.
 fn lab() -> String {
     let lab = Path::new(env!("CARGO_BIN_EXE_wireup")).with_file_name("lab");
     assert!(lab.exists(), "no lab: run cargo build --workspace");
@@ -22,7 +22,7 @@ fn command() -> String {
 }
 
 #[test]
-fn a_launch_starts_agents_and_leaves_none_however_it_ends() {
+fn launch_agents_exit_with_their_launch() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -113,8 +113,8 @@ fn default_of_ssh_starts_agents_where_hosts_need_them() {
     cluster.lab().with_remote_shell(shell).unwrap();
 }
 
-/// In the place of the commands of batch systems that are not to be had. Arguments, standard input and output, and the end
-/// are as their documentation says.
+/// Replacements of commands of batch systems that cannot be installed. Arguments, standard input and output, and exit
+/// are as documented.
 const STAND_INS: [(&str, &str); 4] = [
     (
         "qrsh",

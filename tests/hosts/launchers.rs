@@ -5,8 +5,8 @@ use crate::common::{Mpi, Outcome, Output, Run, eventually, field, number};
 use crate::users::of;
 
 for_each_mpi!(openmpi4 openmpi5 mpich4 mpich5 impi: {
-    an_unchanged_script_starts_over_agents => |mpi| scripts(&mpi),
-    what_fails_on_a_host_fails_the_launcher => |mpi| failures(&mpi),
+    unchanged_script_starts_over_agents => |mpi| scripts(&mpi),
+    failure_on_host_fails_launcher => |mpi| failures(&mpi),
 });
 
 /// The program that all of them run. Debian's MPICH hangs between hosts after large messages, under ssh too.
@@ -70,8 +70,8 @@ fn scripts(mpi: &Mpi) {
         let outcome = command(&cluster, mpi, &script).run();
         expect_on_four_hosts(&cluster, mpi, outcome, before);
     }
-    // A host that cannot be reached ends the launcher, and its exit code says so. Hydra 4 waits for it without end, with
-    // ssh too, if it has no time limit.
+    // An unreachable host ends the launcher, with an exit code that shows it. Hydra 4 waits for the host without end,
+    // with ssh too, if it has no time limit.
     let limit = match &*mpi.name {
         "mpich4" => "export MPIEXEC_TIMEOUT=3",
         _ => ":",
@@ -79,7 +79,7 @@ fn scripts(mpi: &Mpi) {
     let script = format!(
         "{limit}; {runtime}; eval \"$(WIREUP env --hosts node01:1,nowhere:1)\"; MPIRUN -np 2 APP"
     );
-    // Hydra 5 may notice the end of what it has started before it has read what that said.
+    // Hydra 5 may notice the exit of a process that it started before it has read its output.
     let tries = if mpi.name == "mpich5" { 5 } else { 1 };
     let named = (0..tries).any(|_| {
         cluster.excuse(0);
@@ -203,11 +203,11 @@ fn tree(mpi: &Mpi) {
 }
 
 #[test]
-fn open_mpi_4_starts_its_daemons_in_a_tree() {
+fn open_mpi_4_starts_its_daemons_in_tree() {
     let _ = crate::common::mpi("openmpi4").map(|mpi| tree(&mpi));
 }
 
 #[test]
-fn open_mpi_5_starts_its_daemons_in_a_tree() {
+fn open_mpi_5_starts_its_daemons_in_tree() {
     let _ = crate::common::mpi("openmpi5").map(|mpi| tree(&mpi));
 }

@@ -4,7 +4,7 @@ use crate::cluster::Cluster;
 use crate::common::{Output, Running, eventually};
 use crate::doctor::on;
 
-/// What is left to see on a terminal after everything was written to it.
+/// Returns the text visible on a terminal after all output was written to it.
 fn screen(running: &Running) -> String {
     let written = running.so_far(Output::Stdout);
     let text = String::from_utf8_lossy(&written).into_owned();
@@ -26,7 +26,7 @@ const SCRIPT: &str = r#"ask() { printf "$1\n" >&3; read -r reply <&3; }
     ask cmd=finalize"#;
 
 #[test]
-fn each_phase_of_a_start_names_the_host_that_is_waited_for() {
+fn each_phase_of_start_names_awaited_host() {
     let Some(cluster) = Cluster::builder(3).heartbeat("60").start() else {
         return;
     };
@@ -93,7 +93,7 @@ impl Drop for Frozen<'_> {
 }
 
 #[test]
-fn a_host_on_which_files_do_not_arrive_is_named() {
+fn host_without_arriving_files_is_named() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -131,7 +131,7 @@ fn a_host_on_which_files_do_not_arrive_is_named() {
 }
 
 #[test]
-fn a_host_that_starts_its_ranks_slowly_is_named() {
+fn host_that_starts_ranks_slowly_is_named() {
     let Some(cluster) = Cluster::builder(3).heartbeat("60").start() else {
         return;
     };

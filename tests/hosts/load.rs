@@ -1,4 +1,4 @@
-//! What one user or a stranger may ask of an agent, and others go on undisturbed meanwhile.
+//! Requests of one user or a stranger to an agent, which must not disturb others.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ const LIMITS: Limits = Limits {
     memory: MEMORY,
 };
 
-/// What a user says to the agent of the first host.
+/// Returns a run in which a user sends requests to the agent of the first host.
 fn says(cluster: &Cluster, user: u32, what: &str) -> Run {
     let script = cluster.dir().join("hostile.py");
     std::fs::write(&script, include_str!("hostile.py")).unwrap();
@@ -37,7 +37,8 @@ fn says(cluster: &Cluster, user: u32, what: &str) -> Run {
     run.deadline(Duration::from_secs(240))
 }
 
-/// Has a hostile user say things to the agent of the first host, beside two others' jobs.
+/// Sends the requests of a hostile user to the agent of the first host, while two other users run
+/// jobs.
 fn attack(cluster: &Cluster, what: &str) -> Option<Outcome> {
     let mut outcome = None;
     let seen = during(cluster, || {
@@ -57,14 +58,14 @@ fn attack(cluster: &Cluster, what: &str) -> Option<Outcome> {
     Some(outcome)
 }
 
-/// How many lines of an agent's log have these words.
+/// Returns the number of lines of an agent's log with these words.
 fn lines(cluster: &Cluster, words: &str) -> usize {
     let log = cluster.log(0);
     log.lines().filter(|line| line.contains(words)).count()
 }
 
 #[test]
-fn questions_about_more_nodes_than_there_are_delay_nobody() {
+fn queries_about_too_many_nodes_delay_no_other_launch() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -76,7 +77,7 @@ fn questions_about_more_nodes_than_there_are_delay_nobody() {
 }
 
 #[test]
-fn launches_of_the_largest_size_at_once_delay_nobody_and_do_not_fill_the_log() {
+fn concurrent_largest_launches_delay_no_others_and_log_little() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -87,7 +88,7 @@ fn launches_of_the_largest_size_at_once_delay_nobody_and_do_not_fill_the_log() {
 }
 
 #[test]
-fn messages_that_never_end_are_refused_when_their_user_has_nothing_left() {
+fn endless_messages_are_refused_beyond_budget_of_their_user() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -103,7 +104,7 @@ fn messages_that_never_end_are_refused_when_their_user_has_nothing_left() {
 }
 
 #[test]
-fn launch_requests_of_half_a_million_programs_delay_no_query() {
+fn launch_requests_of_half_million_programs_delay_no_query() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -128,7 +129,7 @@ fn launch_requests_of_half_a_million_programs_delay_no_query() {
 }
 
 #[test]
-fn steps_that_are_stopped_cost_their_user_his_launches_and_nobody_else_anything() {
+fn stopped_steps_cost_only_launches_of_their_user() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -145,7 +146,7 @@ fn steps_that_are_stopped_cost_their_user_his_launches_and_nobody_else_anything(
 }
 
 #[test]
-fn strangers_at_one_address_keep_out_nobody_and_do_not_fill_the_log() {
+fn stranger_connections_from_one_address_block_no_others() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -179,7 +180,7 @@ fn strangers_at_one_address_keep_out_nobody_and_do_not_fill_the_log() {
 }
 
 #[test]
-fn names_that_nobody_knows_are_told_together_before_anything_is_started() {
+fn unresolvable_host_names_are_reported_together_before_start() {
     let Some(cluster) = Cluster::new(1) else {
         return;
     };

@@ -3,7 +3,7 @@
 use crate::cluster::Cluster;
 use crate::common::Running;
 
-/// What happens to a host.
+/// Fault of a host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
     Crash,
@@ -26,7 +26,7 @@ impl Fault {
 const LISTS: [&str; 2] = ["node01:1,node02:1,node03:1", "node02:1,node03:1"];
 
 /// Loses the second host when `start` has brought a launch from the first one, on such a list and with so
-/// many ranks, to where it is to happen. The launch must end soon and say why.
+/// many ranks, to the point of the loss. The launch must end soon and give the reason.
 pub(crate) fn everywhere(start: impl Fn(&Cluster, &str, u32) -> Running + Sync) {
     // Most of the time is spent waiting, so both lists do at once.
     std::thread::scope(|scope| {

@@ -62,7 +62,7 @@ impl Prometheus {
     }
 }
 
-/// What a query of Prometheus gives: labels and value of each series.
+/// Returns the reply to a query of Prometheus: labels and value of each series.
 fn query(cluster: &Cluster, query: &str) -> Vec<(Value, f64)> {
     let script = format!(
         "import urllib.request, urllib.parse, sys\n\
@@ -93,7 +93,7 @@ fn sum(cluster: &Cluster, text: &str) -> f64 {
 }
 
 #[test]
-fn prometheus_reads_the_agents_over_tls() {
+fn prometheus_scrapes_agents_over_tls() {
     let Some(program) = program("pmi_wireup") else {
         return;
     };
@@ -163,7 +163,7 @@ fn prometheus_reads_the_agents_over_tls() {
 }
 
 #[test]
-fn connections_that_say_nothing_keep_no_scrape_out() {
+fn silent_connections_do_not_block_metrics_scrape() {
     let Some(cluster) = Cluster::builder(2).options(&OPTIONS).start() else {
         return;
     };
@@ -186,7 +186,7 @@ fn connections_that_say_nothing_keep_no_scrape_out() {
 }
 
 #[test]
-fn who_has_no_certificate_reads_no_metrics() {
+fn metrics_require_client_certificate() {
     let Some(cluster) = Cluster::builder(2).options(&OPTIONS).start() else {
         return;
     };
@@ -234,7 +234,7 @@ fn on_its_host(cluster: &Cluster, host: usize, sample: &str) -> f64 {
 }
 
 #[test]
-fn a_launch_that_is_refused_is_counted() {
+fn refused_launch_is_counted_in_metrics() {
     let options = &["--metrics", "127.0.0.1:9437"];
     let Some(cluster) = Cluster::builder(2).options(options).start() else {
         return;
@@ -260,7 +260,7 @@ fn a_launch_that_is_refused_is_counted() {
 }
 
 #[test]
-fn what_agents_hold_for_a_slow_network_is_seen_in_the_queue() {
+fn queue_metric_shows_bytes_held_for_slow_network() {
     let options = &["--metrics", "127.0.0.1:9437"];
     let Some(cluster) = Cluster::builder(2).options(options).start() else {
         return;
@@ -284,7 +284,7 @@ fn what_agents_hold_for_a_slow_network_is_seen_in_the_queue() {
 
 /// The dashboard names only metrics that there are.
 #[test]
-fn the_dashboard_shows_metrics_that_are_documented() {
+fn dashboard_uses_documented_metrics() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
     let documented = read("docs/metrics.md");

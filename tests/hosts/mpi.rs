@@ -5,9 +5,9 @@ use crate::common::{Mpi, Run, field, mpi, number, pmix};
 
 for_each_mpi!(openmpi4 mpich5 openmpi5 impi: {
     programs_run_on_2_3_and_8_hosts => |mpi| programs(&mpi),
-    ranks_may_be_spread_in_any_way => |mpi| layouts(&mpi),
-    different_programs_of_a_job_meet_across_hosts => |mpi| two_programs(&mpi),
-    mpi_abort_on_another_host_is_the_jobs_end => |mpi| abort(&mpi),
+    ranks_may_be_placed_in_any_layout => |mpi| layouts(&mpi),
+    programs_of_one_job_communicate_across_hosts => |mpi| two_programs(&mpi),
+    mpi_abort_on_other_host_ends_job => |mpi| abort(&mpi),
 });
 
 /// `wireup run` of an MPI's program on the first host of a cluster.
@@ -28,7 +28,7 @@ fn hosts(count: u32, slots: u32) -> String {
     names.join(",")
 }
 
-/// How many hosts, and ranks on each.
+/// Numbers of hosts, and of ranks on each.
 const SIZES: [(u32, u32); 3] = [(2, 2), (3, 2), (8, 1)];
 
 /// Ranks on the first hosts know where they are.

@@ -20,13 +20,13 @@ const SERVER: usize = 2;
 const SERVER_ADDRESS: &str = "10.99.0.3";
 const SERVER_NAME: &str = "node03";
 
-/// Where two launches are: on which host each is started, and on which it runs.
+/// Hosts of two launches: the index of that of the launcher, and the list of those of the ranks.
 const PLACES: [(usize, &str); 2] = [(0, "node01:1,node02:1"), (2, "node03:1,node02:1")];
 
 for_each_mpi!(mpich5 impi openmpi5: {
-    launches_on_three_hosts_meet_by_names_in_files => |mpi| meet(&mpi, files),
-    launches_on_three_hosts_meet_by_names_in_etcd => |mpi| meet(&mpi, etcd),
-    launches_on_three_hosts_meet_by_names_in_a_directory => |mpi| meet(&mpi, directory),
+    launches_on_three_hosts_connect_by_names_in_files => |mpi| meet(&mpi, files),
+    launches_on_three_hosts_connect_by_names_in_etcd => |mpi| meet(&mpi, etcd),
+    launches_on_three_hosts_connect_by_names_in_directory => |mpi| meet(&mpi, directory),
 });
 
 /// A store that the hosts have in common.

@@ -21,7 +21,8 @@ fn script(cluster: &Cluster, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// Without the second version of control groups, which crun does not take beside the first.
+/// Command that unmounts the second version of cgroups, which crun does not accept together with
+/// the first.
 const SEPARATED: &str = "[ ! -e /sys/fs/cgroup/unified/cgroup.controllers ] || umount -l /sys/fs/cgroup/unified && \
      mount -n -t tmpfs none /sys/fs/cgroup/unified";
 
@@ -129,7 +130,7 @@ fn ranks_in_containers_of_their_own_find_pmix_and_shared_memory() {
     }
 }
 
-/// What a rank in podman with these options says, and its code.
+/// Returns the output of a rank in podman with these options, and checks its exit code.
 fn one(images: &Images, options: &str, code: i32) -> String {
     let podman = podman(images, options, &[]);
     let run: Run = images
@@ -145,7 +146,7 @@ fn one(images: &Images, options: &str, code: i32) -> String {
 }
 
 #[test]
-fn only_containers_that_ask_for_it_get_anything_of_the_host() {
+fn only_requesting_containers_get_files_of_host() {
     let Some(images) = Images::new(&[]) else {
         return;
     };
@@ -156,7 +157,7 @@ fn only_containers_that_ask_for_it_get_anything_of_the_host() {
 }
 
 #[test]
-fn a_container_with_a_pid_namespace_of_its_own_is_refused() {
+fn container_with_own_pid_namespace_is_refused() {
     let Some(images) = Images::new(&[]) else {
         return;
     };
@@ -182,8 +183,8 @@ fn configure(bundle: &Path, user: u32, server: &Path) {
     fs::write(bundle.join("config.json"), config).unwrap();
 }
 
-/// What the hook of root's runtime says to a container of this user, whose variable names this server's directory; nothing
-/// if it has shown the directory.
+/// Returns the message of the hook of root's runtime for a container of this user whose variable names this server's
+/// directory; empty if the hook has mounted the directory.
 fn hooked(at: &Path, user: u32, server: &Path) -> String {
     configure(at, user, server);
     // In mounts of its own, as in a container's.
@@ -210,7 +211,7 @@ fn job_directory(job: &Path, owner: u32) -> PathBuf {
 }
 
 #[test]
-fn oci_hook_shows_only_job_directories_of_its_user() {
+fn oci_hook_exposes_only_job_directories_of_its_user() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -251,7 +252,7 @@ fn oci_hook_shows_only_job_directories_of_its_user() {
 }
 
 #[test]
-fn a_link_that_takes_the_place_of_a_job_directory_meanwhile_shows_nothing_of_another_user() {
+fn symlink_in_place_of_job_directory_exposes_no_other_user() {
     const HOOKS: usize = 200;
     if !rustix::process::geteuid().is_root() {
         return;
@@ -309,7 +310,7 @@ fn a_link_that_takes_the_place_of_a_job_directory_meanwhile_shows_nothing_of_ano
 }
 
 #[test]
-fn an_image_whose_mpi_library_is_no_file_of_its_own_is_refused_at_once() {
+fn image_with_mpi_library_in_no_own_file_is_refused() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -412,7 +413,7 @@ fn replaced(of: &str, by: &str, library: &str, said: &str, pmi: &str) {
 }
 
 #[test]
-fn intel_mpi_of_an_image_is_replaced_by_the_host_s_mpich() {
+fn intel_mpi_of_image_is_replaced_by_host_mpich() {
     replaced(
         "impi",
         "mpich5",
@@ -423,7 +424,7 @@ fn intel_mpi_of_an_image_is_replaced_by_the_host_s_mpich() {
 }
 
 #[test]
-fn mpich_of_an_image_is_replaced_by_the_host_s_intel_mpi() {
+fn mpich_of_image_is_replaced_by_host_intel_mpi() {
     replaced(
         "mpich4",
         "impi",
@@ -434,7 +435,7 @@ fn mpich_of_an_image_is_replaced_by_the_host_s_intel_mpi() {
 }
 
 #[test]
-fn open_mpi_of_an_image_is_replaced_by_a_later_one_of_the_host() {
+fn open_mpi_of_image_is_replaced_by_later_one_of_host() {
     replaced(
         "openmpi4",
         "openmpi5",
@@ -445,7 +446,7 @@ fn open_mpi_of_an_image_is_replaced_by_a_later_one_of_the_host() {
 }
 
 #[test]
-fn an_mpi_of_the_host_that_does_not_fit_is_refused() {
+fn mismatched_host_mpi_is_refused() {
     let (Some(mpich), Some(openmpi)) = (mpi("mpich4"), mpi("openmpi4")) else {
         return;
     };

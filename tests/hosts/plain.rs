@@ -8,11 +8,11 @@ use rustix::process::Signal;
 use crate::cluster::Cluster;
 use crate::common::{Output, field, memory_peak_kib, number, program};
 
-/// A shell that says which rank it is and where.
+/// Command of a shell that prints its rank and host.
 const WHERE: [&str; 3] = ["sh", "-c", "echo rank $WIREUP_RANK on $(uname -n)"];
 
 #[test]
-fn ranks_run_on_the_hosts_that_were_named_in_their_order() {
+fn ranks_run_on_named_hosts_in_order() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -36,7 +36,7 @@ fn ranks_run_on_the_hosts_that_were_named_in_their_order() {
 }
 
 #[test]
-fn this_machine_among_others_goes_by_the_name_of_its_agent() {
+fn this_machine_in_list_has_name_of_its_agent() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -57,7 +57,7 @@ fn this_machine_among_others_goes_by_the_name_of_its_agent() {
 }
 
 #[test]
-fn a_host_given_by_its_address_alone_is_told_with_its_name() {
+fn host_given_by_address_is_reported_with_its_name() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -72,7 +72,7 @@ fn a_host_given_by_its_address_alone_is_told_with_its_name() {
 }
 
 #[test]
-fn a_launcher_needs_no_rank_on_its_own_host() {
+fn launcher_needs_no_rank_on_its_own_host() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -83,7 +83,7 @@ fn a_launcher_needs_no_rank_on_its_own_host() {
 }
 
 #[test]
-fn ranks_know_their_job_and_their_place_in_it() {
+fn ranks_know_job_and_place() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -135,7 +135,7 @@ fn ranks_know_their_job_and_their_place_in_it() {
 }
 
 #[test]
-fn ranks_find_their_host_under_slurms_names_if_asked_for() {
+fn ranks_get_slurm_names_of_their_host_on_request() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -158,7 +158,7 @@ fn ranks_find_their_host_under_slurms_names_if_asked_for() {
 }
 
 #[test]
-fn ranks_start_in_the_launchers_directory_with_its_mask() {
+fn ranks_start_in_directory_of_launcher_with_its_umask() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -179,7 +179,7 @@ fn ranks_start_in_the_launchers_directory_with_its_mask() {
 }
 
 #[test]
-fn the_first_failure_is_the_jobs_on_whatever_host() {
+fn first_failure_on_any_host_is_failure_of_job() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -199,7 +199,7 @@ fn the_first_failure_is_the_jobs_on_whatever_host() {
 }
 
 #[test]
-fn input_that_no_rank_reads_stays_for_shell_loop() {
+fn input_unread_by_ranks_is_left_for_shell_loop() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -237,7 +237,7 @@ fn input_that_no_rank_reads_stays_for_shell_loop() {
 }
 
 #[test]
-fn input_goes_to_rank_0_wherever_it_is() {
+fn input_reaches_rank_0_on_any_host() {
     let (Some(cluster), Some(sum)) = (Cluster::new(2), program("stdin_sum")) else {
         return;
     };
@@ -303,7 +303,7 @@ fn both_outputs_stay_apart_and_labels_name_ranks_of_other_hosts() {
 }
 
 #[test]
-fn an_interrupt_ends_ranks_everywhere() {
+fn interrupt_ends_ranks_on_all_hosts() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -348,7 +348,7 @@ fn launches_follow_and_accompany_each_other() {
 }
 
 #[test]
-fn what_is_missing_on_some_hosts_is_said_once_with_the_remedy() {
+fn missing_files_on_some_hosts_are_reported_once_with_remedy() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -378,7 +378,7 @@ fn what_is_missing_on_some_hosts_is_said_once_with_the_remedy() {
 }
 
 #[test]
-fn all_hosts_without_an_agent_are_named_at_once() {
+fn all_hosts_without_agent_are_named_at_once() {
     let Some(cluster) = Cluster::new(4) else {
         return;
     };

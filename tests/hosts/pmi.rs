@@ -9,7 +9,7 @@ use crate::cluster::Cluster;
 use crate::common::{Output, Run, eventually, field, number, pmix, program};
 use wireup_core::job::hosts::PORT;
 
-/// As `/proc/net/tcp` writes it.
+/// Code of the state in `/proc/net/tcp`.
 const ESTABLISHED: &str = "01";
 
 /// Two ranks on each host.
@@ -22,7 +22,7 @@ fn run(cluster: &Cluster, hosts: u32, name: &str, args: &[&str]) -> Option<Run> 
 }
 
 #[test]
-fn ranks_of_all_hosts_get_what_the_others_put() {
+fn ranks_of_all_hosts_get_keys_of_others() {
     let Some(cluster) = Cluster::new(5) else {
         return;
     };
@@ -45,7 +45,7 @@ fn ranks_of_all_hosts_get_what_the_others_put() {
 }
 
 #[test]
-fn a_tree_of_hosts_does_what_a_star_does() {
+fn pmi_works_over_routing_tree_as_over_star() {
     for (limit, width, peers) in [
         ("1", "2", [2, 3, 3, 2, 1, 1, 1, 1]),
         ("1", "3", [3, 4, 2, 1, 1, 1, 1, 1]),
@@ -72,7 +72,7 @@ fn a_tree_of_hosts_does_what_a_star_does() {
     }
 }
 
-/// How many others a host is connected with through the port of agents.
+/// Returns the number of other hosts to which a host is connected through the port of agents.
 fn peers_of(host: &Host) -> usize {
     let port = format!(":{PORT:04X}");
     let mut peers = BTreeSet::new();
@@ -106,7 +106,7 @@ fn values_of_all_sizes_cross_hosts() {
 }
 
 #[test]
-fn pmix_ranks_of_all_hosts_meet_with_data_and_by_asking() {
+fn pmix_ranks_exchange_data_by_fence_and_direct_modex() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -134,7 +134,7 @@ fn pmix_ranks_of_all_hosts_meet_with_data_and_by_asking() {
 }
 
 #[test]
-fn a_node_attribute_stays_on_its_node() {
+fn node_attribute_is_local_to_its_node() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -166,7 +166,7 @@ fn a_node_attribute_stays_on_its_node() {
 }
 
 #[test]
-fn every_command_of_the_draft_is_served_across_hosts() {
+fn every_pmi2_draft_command_is_served_across_hosts() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -188,7 +188,7 @@ fn every_command_of_the_draft_is_served_across_hosts() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_to_a_fence_is_named_with_its_host() {
+fn rank_missing_in_fence_is_named_with_its_host() {
     let (Some(cluster), Some(raw), Some(pmix)) =
         (Cluster::new(4), program("pmi2_raw"), pmix("pmix5"))
     else {
@@ -228,7 +228,7 @@ fn a_rank_that_does_not_come_to_a_fence_is_named_with_its_host() {
 }
 
 #[test]
-fn a_rank_that_left_is_blamed_by_those_who_wait_for_it_on_other_hosts() {
+fn departed_rank_fails_job_when_remote_ranks_wait() {
     let (Some(cluster), Some(raw), Some(wireup)) =
         (Cluster::new(3), program("pmi_raw"), program("pmi_wireup"))
     else {

@@ -9,7 +9,7 @@ pub(crate) fn versions() -> impl Iterator<Item = Pmix> {
     ["pmix4", "pmix5"].into_iter().filter_map(pmix)
 }
 
-/// The same for what mostly waits, all versions at once.
+/// Checks all versions at once, for tests that mostly wait.
 fn with_versions(check: impl Fn(&Pmix) + Sync) {
     std::thread::scope(|scope| {
         for client in versions() {
@@ -59,7 +59,7 @@ fn ranks_of_all_hosts_are_ended_stopped_and_signalled_by_one() {
 }
 
 #[test]
-fn events_of_every_range_and_deaths_are_heard_on_all_hosts() {
+fn events_of_every_range_and_deaths_reach_all_hosts() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -91,7 +91,7 @@ fn events_of_every_range_and_deaths_are_heard_on_all_hosts() {
 }
 
 #[test]
-fn a_text_to_be_logged_once_is_shown_once_for_all_hosts() {
+fn log_once_text_is_printed_once_for_all_hosts() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -105,7 +105,7 @@ fn a_text_to_be_logged_once_is_shown_once_for_all_hosts() {
 }
 
 #[test]
-fn processes_of_all_hosts_are_listed_with_what_they_and_their_servers_use() {
+fn process_query_lists_resource_usage_of_all_hosts() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -138,7 +138,7 @@ fn processes_of_all_hosts_are_listed_with_what_they_and_their_servers_use() {
 }
 
 #[test]
-fn ranks_hear_of_the_loss_of_a_host_before_the_launch_ends() {
+fn ranks_get_host_loss_event_before_launch_ends() {
     with_versions(|client| {
         let Some(cluster) = Cluster::new(3) else {
             return;
@@ -171,7 +171,7 @@ fn ranks_hear_of_the_loss_of_a_host_before_the_launch_ends() {
 }
 
 #[test]
-fn a_host_that_is_lost_while_ranks_wait_in_a_lookup_ends_everything() {
+fn host_lost_during_lookup_ends_launch() {
     with_versions(|client| {
         lost::everywhere(|cluster, list, ranks| {
             let run = cluster.run(0, ["--hosts", list, "--libpmix", client.path()]);
@@ -185,7 +185,7 @@ fn a_host_that_is_lost_while_ranks_wait_in_a_lookup_ends_everything() {
 }
 
 #[test]
-fn the_processes_of_a_lost_host_are_listed_as_lost() {
+fn processes_of_lost_host_are_listed_as_lost() {
     with_versions(|client| {
         let Some(cluster) = Cluster::new(3) else {
             return;
@@ -220,7 +220,7 @@ fn the_processes_of_a_lost_host_are_listed_as_lost() {
 }
 
 #[test]
-fn a_credential_made_on_one_host_is_good_on_the_others() {
+fn credential_is_valid_on_all_hosts() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

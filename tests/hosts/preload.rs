@@ -8,7 +8,7 @@ use crate::cluster::Cluster;
 use crate::common::{DEADLINE, Output, Run, number};
 use crate::spawn::able;
 
-/// Both hosts.
+/// Options for one rank on each of two hosts.
 const HOSTS: [&str; 4] = ["--hosts", "node01:1,node02:1", "-n", "2"];
 
 /// `wireup run` on the first host, while that alone has an executable `/tmp/only`, made by `make`, and
@@ -38,7 +38,7 @@ fn expect_nothing_left(cluster: &Cluster) {
 const SCRIPT: &str = r"printf '#!/bin/sh\ncat data.txt; echo $0\n'";
 
 #[test]
-fn a_program_and_its_files_are_there_for_the_job_and_gone_with_it() {
+fn preloaded_files_exist_for_duration_of_job() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -56,7 +56,7 @@ fn a_program_and_its_files_are_there_for_the_job_and_gone_with_it() {
 }
 
 #[test]
-fn what_does_not_go_along_is_missed_where_it_is_not_and_the_remedy_is_told() {
+fn missing_file_not_preloaded_is_reported_with_remedy() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -68,7 +68,7 @@ fn what_does_not_go_along_is_missed_where_it_is_not_and_the_remedy_is_told() {
 }
 
 #[test]
-fn a_dry_run_lists_what_goes_along_and_refuses_what_is_not_there() {
+fn dry_run_lists_preloaded_files_and_refuses_missing_ones() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -92,7 +92,7 @@ fn a_dry_run_lists_what_goes_along_and_refuses_what_is_not_there() {
 }
 
 #[test]
-fn every_mpi_runs_a_program_that_goes_along() {
+fn every_mpi_runs_preloaded_program() {
     for name in ["mpich4", "mpich5", "openmpi4", "openmpi5", "impi"] {
         let (Some(cluster), Some(mpi)) = (Cluster::new(2), able(name)) else {
             continue;
@@ -108,7 +108,7 @@ fn every_mpi_runs_a_program_that_goes_along() {
 }
 
 #[test]
-fn a_launcher_that_is_killed_leaves_nothing_of_it() {
+fn killed_launcher_leaves_no_preloaded_files() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

@@ -1,5 +1,5 @@
-//! Random faults at random moments of random jobs: the launcher always ends, says what happened and where,
-//! claims no success that it has not seen, and nothing stays.
+//! Random faults at random moments of random jobs: the launcher always ends, reports what happened and
+//! where, claims no success that it has not seen, and leaves nothing.
 //!
 //! A seed stands for all of it, up to the machine's timing. `scripts/faults SEED COUNT` runs many,
 //! `scripts/soak MINUTES` as many as the time allows; the test here a few.
@@ -17,20 +17,20 @@ use trial::{Programs, Trial};
 use crate::cluster::Cluster;
 use crate::common::{descriptors, eventually, memory_peak_kib};
 
-/// How many clusters are in use at once: most of the time is spent waiting.
+/// Number of clusters in use at once: most of the time is spent waiting.
 const AT_ONCE: usize = 3;
 
 /// Between agents, in seconds: what cannot answer is found out within twice this.
 const HEARTBEAT: &str = "3";
 
-/// What the test runs when nothing else is asked for, and one that kills a step and its guard before the guard listens.
+/// Seeds of the test by default, and one that kills a step and its guard before the guard listens.
 const SEEDS: std::ops::Range<u64> = 1..16;
 const FIRST_MOMENTS: u64 = 488;
 
-/// More seeds than any time allows.
+/// Number of seeds that exceeds any time limit.
 const ENDLESS: u64 = 1 << 20;
 
-/// What an agent may hold when the launches are over: descriptors, and the most memory it ever had, in MiB.
+/// Resources that an agent may hold after the launches: descriptors, and the peak of its memory, in MiB.
 const IDLE: usize = 64;
 const MEMORY: u64 = 128;
 
@@ -57,7 +57,7 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn whatever_fails_the_launch_ends_says_why_and_leaves_nothing() {
+fn random_fault_ends_launch_with_cause_and_without_leftovers() {
     let asked = setting("WIREUP_FAULTS_SEED");
     let minutes = setting("WIREUP_FAULTS_MINUTES");
     let until = minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));

@@ -15,7 +15,7 @@ const ALL: [&str; 5] = [
     "-n",
 ];
 
-/// What the ranks have seen, sorted.
+/// Returns the observations of the ranks, sorted.
 fn seen(text: &str) -> Vec<String> {
     let lines = text.lines().filter_map(|line| line.split_once(" saw="));
     let mut seen: Vec<String> = lines.map(|(_, saw)| saw.to_owned()).collect();
@@ -31,7 +31,7 @@ fn each(ranks: usize, cards: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn all_ranks_that_start_the_protocol_again_meet_each_other_also_on_a_slow_network() {
+fn all_ranks_restart_pmi_together_also_on_slow_network() {
     let Some(path) = program("pmi_restart") else {
         return;
     };
@@ -61,7 +61,7 @@ fn all_ranks_that_start_the_protocol_again_meet_each_other_also_on_a_slow_networ
 }
 
 #[test]
-fn processes_of_a_served_job_are_killed_one_by_one_and_all_at_once_and_started_again() {
+fn processes_of_served_job_restart_singly_and_all_at_once() {
     let Some(path) = program("pmi_restart") else {
         return;
     };

@@ -1,5 +1,5 @@
-//! A host that is lost because it rebooted is told from one whose processes were killed, also when it is away for longer
-//! than the heartbeat.
+//! A host lost by a reboot is distinguished from one whose processes were killed, also when it is away for longer than
+//! the heartbeat.
 
 use crate::cluster::Cluster;
 use crate::common::Output;
@@ -44,7 +44,7 @@ fn lose(policy: &str, way: fn(&Cluster, usize)) -> Option<String> {
 }
 
 #[test]
-fn a_host_that_rebooted_is_reported_as_that() {
+fn rebooted_host_is_reported_as_rebooted() {
     for policy in ["abort", "requeue"] {
         let Some(causes) = lose(policy, Cluster::reset) else {
             return;
@@ -57,15 +57,15 @@ fn a_host_that_rebooted_is_reported_as_that() {
 }
 
 #[test]
-fn a_host_whose_agent_was_killed_and_started_again_has_not_rebooted() {
+fn restarted_agent_is_not_reported_as_reboot() {
     let Some(causes) = lose("abort", Cluster::power_off) else {
         return;
     };
     assert!(!causes.contains("rebooted"), "{causes}");
 }
 
-/// The third host is away for longer than the heartbeat, and back before the ranks of the others have ended. Returns what
-/// the launcher said until then.
+/// Takes the third host away for longer than the heartbeat, and back before the ranks of the others have ended. Returns
+/// the launcher's output until then.
 fn lose_for_long(policy: &str, way: fn(&Cluster, usize)) -> Option<String> {
     let cluster = Cluster::builder(3).with_boots().heartbeat("2").start()?;
     let over = cluster.dir().join("over");
@@ -91,7 +91,7 @@ fn lose_for_long(policy: &str, way: fn(&Cluster, usize)) -> Option<String> {
 }
 
 #[test]
-fn a_host_that_reboots_for_longer_than_the_heartbeat_is_reported_as_that_when_it_is_back() {
+fn reboot_longer_than_heartbeat_is_reported_on_return() {
     for policy in ["continue", "abort"] {
         let Some(said) = lose_for_long(policy, Cluster::reset) else {
             return;
@@ -102,7 +102,7 @@ fn a_host_that_reboots_for_longer_than_the_heartbeat_is_reported_as_that_when_it
 }
 
 #[test]
-fn a_host_that_was_away_and_is_back_without_a_reboot_is_reported_as_that() {
+fn host_back_without_reboot_is_reported_as_such() {
     let Some(said) = lose_for_long("continue", Cluster::power_off) else {
         return;
     };

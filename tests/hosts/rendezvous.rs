@@ -6,15 +6,15 @@ use crate::lost::{FAULTS, Fault};
 use crate::pmix::versions;
 
 for_each_mpi!(mpich5 impi openmpi4 openmpi5: {
-    names_of_one_launch_are_found_by_another => |mpi| names(&mpi),
+    names_of_launch_are_found_by_others => |mpi| names(&mpi),
 });
 
-/// Where two launches are: on which host each is started, and on which it runs.
+/// Hosts of two launches: the index of that of the launcher, and the list of those of the ranks.
 type Places = [(usize, &'static str); 2];
 
 /// Started on one host, on disjoint ones.
 const ONE_LOGIN: Places = [(0, "node01:1,node02:1"), (0, "node03:1,node04:1")];
-/// The same from two.
+/// Two launches that start on two hosts.
 const TWO_LOGINS: Places = [(0, "node01:1,node02:1"), (2, "node03:1,node04:1")];
 
 fn launch(
@@ -44,7 +44,8 @@ fn two(
 }
 
 fn names(mpi: &Mpi) {
-    // From one host they meet at its agent, from two where all agents are told.
+    // Launches of one host share the name server of its agent; those of two hosts need a configured
+    // one.
     let Some(cluster) = Cluster::builder(4).names_at("node02,node01").start() else {
         return;
     };
@@ -80,14 +81,14 @@ fn accept_and_connect(cluster: &Cluster, places: Places) {
 }
 
 #[test]
-fn launches_that_are_started_on_one_host_connect_and_accept_without_any_setting() {
+fn launches_of_one_host_connect_without_settings() {
     if let Some(cluster) = Cluster::new(4) {
         accept_and_connect(&cluster, ONE_LOGIN);
     }
 }
 
 #[test]
-fn launches_that_are_started_on_two_hosts_connect_and_accept_where_the_agents_are_told() {
+fn launches_of_two_hosts_connect_through_configured_agents() {
     if let Some(cluster) = Cluster::builder(4).names_at("node02").start() {
         accept_and_connect(&cluster, TWO_LOGINS);
     }
@@ -110,7 +111,7 @@ fn did(outcome: &Outcome) -> Vec<String> {
         .collect()
 }
 
-/// What becomes of the host where launches meet.
+/// Fate of the host of the name server.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
     OfItsAgent,
@@ -118,7 +119,7 @@ enum Loss {
 }
 
 #[test]
-fn the_loss_of_where_launches_meet_is_told_and_the_next_agent_takes_its_place() {
+fn next_agent_replaces_lost_name_server() {
     std::thread::scope(|scope| {
         let losses = [Loss::OfItsAgent].into_iter();
         for loss in losses.chain(FAULTS.map(Loss::Of)) {
@@ -164,7 +165,7 @@ fn next_rendezvous(stage: &Pmix, loss: Loss) {
 }
 
 #[test]
-fn the_loss_of_a_host_is_told_to_those_who_connect_with_its_launch() {
+fn loss_of_host_is_reported_to_connected_launches() {
     std::thread::scope(|scope| {
         for fault in FAULTS {
             for stage in versions() {
@@ -194,7 +195,7 @@ fn connects_with_the_lost(stage: &Pmix, fault: Fault) {
 }
 
 #[test]
-fn a_launch_on_one_machine_meets_others_at_its_agent() {
+fn launch_on_one_machine_uses_name_server_of_its_agent() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

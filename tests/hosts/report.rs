@@ -1,4 +1,4 @@
-//! Where the time of a launch on several hosts goes: while it starts, and when it has ended.
+//! Report on the time of a launch on several hosts: during its start, and after its end.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use crate::cluster::Cluster;
 use crate::common::{Output, program};
 
 #[test]
-fn the_host_that_the_others_waited_for_is_named() {
+fn report_names_host_that_others_waited_for() {
     let (Some(cluster), Some(program)) = (Cluster::new(3), program("pmi_wireup")) else {
         return;
     };
@@ -52,7 +52,7 @@ fn refused_launch_leaves_older_report() {
 }
 
 #[test]
-fn a_terminal_shows_the_host_whose_agent_is_waited_for() {
+fn terminal_shows_host_whose_agent_is_awaited() {
     let Some(cluster) = Cluster::new(4) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! What ranks leave on their hosts: segments of System V, shared memory, files of their own.
+//! Leftovers of ranks on their hosts: segments of System V, shared memory, files of their own.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use crate::users::of;
 
 const HOSTS: [&str; 4] = ["--hosts", "node01:2,node02:2", "-n", "4"];
 
-/// What one rank has made.
+/// Resources that one rank has created.
 #[derive(Debug)]
 struct Left {
     host: usize,
@@ -38,7 +38,7 @@ fn all(out: &str) -> Vec<Left> {
     all
 }
 
-/// Which of these are there: the segments, the files in memory and those of ranks.
+/// Returns the numbers of these that exist: segments, files in memory, and files of ranks.
 fn present(cluster: &Cluster, all: &[Left]) -> [usize; 3] {
     let count = |there: &dyn Fn(&Left) -> bool| all.iter().filter(|left| there(left)).count();
     let segments = |left: &Left| {
@@ -67,7 +67,7 @@ fn leaving(cluster: &Cluster, program: &Path, how: &str) -> Run {
     run.stdin_held().clean_within(DEADLINE)
 }
 
-/// Where all users find it.
+/// Installs the program where all users find it.
 fn program(cluster: &Cluster) -> Option<PathBuf> {
     program_of_tests("resources").map(|program| cluster.copy(&program))
 }
@@ -80,7 +80,7 @@ fn started(run: Run) -> (Running, Vec<Left>) {
 }
 
 #[test]
-fn what_killed_ranks_leave_is_removed_and_that_of_another_launch_stays() {
+fn resources_of_killed_ranks_are_removed_but_not_of_others() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -101,7 +101,7 @@ fn what_killed_ranks_leave_is_removed_and_that_of_another_launch_stays() {
 }
 
 #[test]
-fn guards_remove_it_when_the_launcher_is_killed() {
+fn guards_remove_rank_resources_of_killed_launcher() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -117,7 +117,7 @@ fn guards_remove_it_when_the_launcher_is_killed() {
 }
 
 #[test]
-fn each_rank_has_a_directory_of_its_own_until_the_end() {
+fn each_rank_has_own_directory_until_end() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

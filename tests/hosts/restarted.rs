@@ -27,7 +27,7 @@ pub(crate) const HOSTS: usize = 4;
 
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// How many rounds are waited for before and after a restart, of all ranks.
+/// Number of rounds of all ranks that are awaited before and after a restart.
 const ROUNDS: usize = 3 * HOSTS;
 
 /// Jobs whose ranks meet and print all the time, and one that waits; with the name that is in their lines.
@@ -112,7 +112,7 @@ fn survive(options: &'static [&'static str], restart: impl Fn(&Cluster, usize)) 
     }
 }
 
-/// The same on a cluster.
+/// Restarts agents of this cluster during a job, which must survive.
 pub(crate) fn survive_on(cluster: &Cluster, restart: impl Fn(&Cluster, usize)) {
     let Some(jobs) = jobs(cluster) else {
         return;
@@ -137,17 +137,17 @@ fn stop_and_start(cluster: &Cluster, host: usize) {
 }
 
 #[test]
-fn a_restart_of_each_agent_loses_no_job() {
+fn restart_of_each_agent_loses_no_job() {
     survive(&LEAVE, stop_and_start);
 }
 
 #[test]
-fn a_restart_of_each_agent_without_rights_loses_no_job() {
+fn restart_of_each_unprivileged_agent_loses_no_job() {
     survive(&SEPARATED, stop_and_start);
 }
 
 #[test]
-fn the_main_process_of_an_agent_is_killed_and_no_job_is_lost() {
+fn kill_of_front_process_loses_no_job() {
     survive(&LEAVE, |cluster, host| {
         cluster.kill_agent(host);
         // The service manager gives it a second.
@@ -175,7 +175,7 @@ fn launch_waits_for_restarted_agent() {
 }
 
 #[test]
-fn an_agent_that_is_killed_behind_its_front_ends_its_launches_and_the_front_starts_the_next() {
+fn killed_agent_ends_its_launches_and_front_restarts_it() {
     let Some(cluster) = Cluster::builder(HOSTS).options(&LEAVE).start() else {
         return;
     };
@@ -196,7 +196,7 @@ fn an_agent_that_is_killed_behind_its_front_ends_its_launches_and_the_front_star
 
 /// An agent serves at the port already.
 #[test]
-fn a_front_does_not_start_an_agent_again_that_has_never_served() {
+fn front_does_not_restart_agent_that_never_served() {
     let Some(cluster) = Cluster::builder(1).options(&LEAVE).start() else {
         return;
     };

@@ -9,7 +9,7 @@ use crate::doctor::{doctor, drop_firewall, on, raise_firewall};
 
 const ALL: &str = "node[01-04]";
 
-/// What a report's page has in it.
+/// Returns the data in a report's page.
 fn page(outcome: &Outcome) -> Value {
     let page = std::fs::read_to_string(outcome.dir().join("page.html")).unwrap();
     let start = r#"<script id="data" type="application/json">"#;
@@ -41,7 +41,7 @@ fn expect_cause(outcome: &Outcome, host: &str) {
 }
 
 #[test]
-fn a_host_with_a_quota_of_processor_time_is_named_before_and_is_the_straggler_after() {
+fn cpu_quota_is_found_by_doctor_and_host_becomes_straggler() {
     let (Some(cluster), Some(program)) = (Cluster::new(4), program("pmi_wireup")) else {
         return;
     };
@@ -84,7 +84,7 @@ fn a_host_with_a_quota_of_processor_time_is_named_before_and_is_the_straggler_af
 }
 
 #[test]
-fn a_host_whose_shared_memory_is_full_is_named_before_and_after() {
+fn full_shared_memory_is_reported_by_doctor_and_after_failure() {
     let (Some(cluster), Some(mpi)) = (Cluster::new(4), mpi("mpich5")) else {
         return;
     };
@@ -103,7 +103,7 @@ fn a_host_whose_shared_memory_is_full_is_named_before_and_after() {
 }
 
 #[test]
-fn a_host_with_another_library_is_named_before_and_after() {
+fn host_with_different_library_is_found_by_doctor_and_launch() {
     let (Some(cluster), Some(mpi)) = (Cluster::new(4), mpi("openmpi5")) else {
         return;
     };
@@ -131,7 +131,7 @@ fn a_host_with_another_library_is_named_before_and_after() {
 }
 
 #[test]
-fn a_firewall_between_hosts_is_named_before_and_the_launch_that_it_stops_is_reported() {
+fn firewall_is_found_by_doctor_and_reported_by_launch() {
     let (Some(cluster), Some(mpi)) = (Cluster::new(4), mpi("openmpi5")) else {
         return;
     };

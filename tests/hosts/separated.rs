@@ -23,7 +23,7 @@ fn status(pid: i32, name: &str) -> String {
 }
 
 #[test]
-fn an_agent_without_rights_starts_launches_of_users_everywhere() {
+fn unprivileged_agent_starts_launches_of_users_on_all_hosts() {
     let Some(cluster) = Cluster::builder(3).options(&SEPARATED).start() else {
         return;
     };
@@ -93,7 +93,7 @@ fn an_agent_without_rights_starts_launches_of_users_everywhere() {
 }
 
 #[test]
-fn root_launches_where_it_is_and_elsewhere_if_that_is_allowed() {
+fn root_launches_locally_and_on_permitted_hosts() {
     let Some(cluster) = Cluster::builder(2).options(&SEPARATED).start() else {
         return;
     };
@@ -148,7 +148,7 @@ fn root_launches_where_it_is_and_elsewhere_if_that_is_allowed() {
 }
 
 #[test]
-fn an_agent_whose_helper_has_gone_ends_with_its_launches_and_another_takes_its_place() {
+fn agent_without_helper_ends_with_launches_and_is_replaced() {
     let Some(cluster) = Cluster::builder(2).options(&SEPARATED).start() else {
         return;
     };
@@ -173,7 +173,7 @@ fn an_agent_whose_helper_has_gone_ends_with_its_launches_and_another_takes_its_p
 }
 
 #[test]
-fn an_agent_without_rights_uses_a_renewed_certificate() {
+fn unprivileged_agent_loads_renewed_certificate() {
     let Some(cluster) = Cluster::builder(2).options(&SEPARATED).start() else {
         return;
     };
@@ -198,7 +198,7 @@ fn an_agent_without_rights_uses_a_renewed_certificate() {
 }
 
 #[test]
-fn a_node_whose_certificate_is_revoked_takes_part_in_no_launch_any_more() {
+fn revoked_certificate_excludes_node_from_launches() {
     for options in [&SEPARATED[..], &[]] {
         let Some(cluster) = Cluster::builder(3).options(options).start() else {
             return;
@@ -228,7 +228,7 @@ fn a_node_whose_certificate_is_revoked_takes_part_in_no_launch_any_more() {
         let outcome = of(ALICE, cluster.run(0, TWO).more(["true"])).run();
         assert_ne!(outcome.code, 0, "{outcome:?}");
         assert!(outcome.err().contains("revoked"), "{outcome:?}");
-        // Nor does anybody believe it when it calls.
+        // The agent is not trusted as a caller either.
         let outcome = of(ALICE, cluster.run(1, TWO).more(["true"])).run();
         assert_ne!(outcome.code, 0, "{outcome:?}");
         assert!(cluster.log(0).contains("revoked"), "{}", cluster.log(0));
@@ -238,11 +238,11 @@ fn a_node_whose_certificate_is_revoked_takes_part_in_no_launch_any_more() {
     }
 }
 
-/// More launches than the agent has threads that may wait.
+/// Number of launches that exceeds the agent's threads for waiting.
 const STOPPED: usize = 10;
 
 #[test]
-fn a_user_who_stops_his_processes_before_they_are_his_delays_nobody() {
+fn user_who_stops_starting_processes_delays_no_others() {
     for options in [&SEPARATED[..], &[]] {
         let Some(cluster) = Cluster::builder(2).options(options).start() else {
             return;

@@ -57,16 +57,16 @@ fn are_a_job(name: &str, pmi: &str) {
 }
 
 #[test]
-fn containers_of_mpich_are_a_job() {
+fn mpich_containers_form_job() {
     are_a_job("mpich5", "pmi1");
 }
 
 #[test]
-fn containers_of_intel_mpi_are_a_job() {
+fn intel_mpi_containers_form_job() {
     are_a_job("impi", "pmi1");
 }
 
 #[test]
-fn containers_of_open_mpi_are_a_job() {
+fn open_mpi_containers_form_job() {
     are_a_job("openmpi5", "pmix");
 }

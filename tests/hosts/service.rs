@@ -25,7 +25,7 @@ struct Manager<'a> {
     host: usize,
     systemd: ServiceManager<'a>,
     units: PathBuf,
-    /// What was on the host before.
+    /// Files of the host before the test.
     files: Vec<PathBuf>,
 }
 
@@ -159,7 +159,7 @@ fn systemd_restarts_stops_and_revives_agents_and_no_job_is_lost() {
 }
 
 #[test]
-fn systemd_finds_nothing_wrong_with_the_unit() {
+fn systemd_accepts_unit_without_warnings() {
     if !is_there() {
         return;
     }

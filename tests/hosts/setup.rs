@@ -1,4 +1,4 @@
-//! What docs/agents.md says about setting up agents, carried out as it is written.
+//! Steps of docs/agents.md for setting up agents, executed as written.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -27,7 +27,7 @@ fn end(mut agent: Child) {
 }
 
 #[test]
-fn users_set_up_agents_of_their_own_in_a_home_that_all_nodes_share() {
+fn users_set_up_own_agents_in_shared_home() {
     let Some(cluster) = Cluster::builder(2).agents_of(ALICE).start() else {
         return;
     };

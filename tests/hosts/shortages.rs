@@ -8,7 +8,7 @@ use crate::cluster::{ALICE, Cluster, is_helper};
 use crate::common::{MemoryGroup, Outcome, eventually, pmix};
 use crate::users::of;
 
-/// What the second host has too little of.
+/// Resource that the second host lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Shortage {
     Disk,
@@ -83,7 +83,7 @@ fn launch(cluster: &Cluster) -> Option<Outcome> {
 }
 
 #[test]
-fn a_host_that_is_short_of_disk_descriptors_or_processes() {
+fn shortage_of_disk_descriptors_or_processes_is_reported() {
     std::thread::scope(|scope| {
         for shortage in SHORTAGES {
             scope.spawn(move || {
@@ -117,9 +117,9 @@ fn a_host_that_is_short_of_disk_descriptors_or_processes() {
     });
 }
 
-/// Of root, and of a user whose agent is spared by the kernel.
+/// The test runs as root, and as a user whose agent is protected from the OOM killer.
 #[test]
-fn the_kernel_ends_ranks_before_those_that_serve_them() {
+fn oom_killer_selects_ranks_before_wireup_processes() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -133,7 +133,7 @@ fn the_kernel_ends_ranks_before_those_that_serve_them() {
 }
 
 #[test]
-fn a_host_whose_memory_is_used_up() {
+fn rank_killed_for_memory_is_reported_with_host() {
     let (Some(group), Some(cluster)) = (MemoryGroup::new(128 << 20), Cluster::new(2)) else {
         return;
     };

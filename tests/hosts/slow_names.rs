@@ -43,7 +43,7 @@ fn end(server: Running) {
 }
 
 #[test]
-fn a_launch_waits_longer_for_names_than_for_connections() {
+fn launch_waits_longer_for_name_lookup_than_for_connection() {
     // More than a connection may take.
     let Some((cluster, server)) = cluster(0, "3.5") else {
         return;
@@ -59,7 +59,7 @@ fn a_launch_waits_longer_for_names_than_for_connections() {
 }
 
 #[test]
-fn a_user_whose_hosts_are_found_slowly_delays_nobody_else() {
+fn slow_host_lookup_of_one_user_delays_no_others() {
     // The attacker is on the third host, and the others launch from the first and the second one.
     let Some((cluster, server)) = cluster(0, "0.5") else {
         return;
@@ -76,7 +76,7 @@ fn a_user_whose_hosts_are_found_slowly_delays_nobody_else() {
             let launches: Vec<Running> = (0..4).map(|_| launch()).collect();
             for launch in launches {
                 let outcome = launch.finish().expect(125);
-                // It was found, and is not who it is said to be.
+                // The host was found, and has another identity than its name.
                 assert!(outcome.err().contains("slow"), "{outcome:?}");
             }
         }

@@ -28,7 +28,7 @@ fn slow(hosts: usize) -> Option<Cluster> {
 }
 
 #[test]
-fn ranks_meet_over_pmi_and_pmix() {
+fn pmi_and_pmix_fences_complete_on_slow_network() {
     let programs = [
         program("pmi_wireup"),
         pmix("pmix5").map(|pmix| pmix.dir.join("pmix_wireup")),
@@ -62,7 +62,7 @@ fn launch_starts_with_20_percent_packet_loss() {
 }
 
 #[test]
-fn host_whose_link_address_is_found_late_is_reached() {
+fn host_with_late_link_address_is_reached() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -103,7 +103,7 @@ fn ranks_spawn_others_and_merge() {
     });
 }
 
-/// What happens to the second host, while all ranks but the last are in a fence.
+/// Fault of the second host, while all ranks but the last are in a fence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
     Rank,
@@ -174,7 +174,7 @@ fn fail(fault: Fault) {
 }
 
 #[test]
-fn what_dies_in_a_fence_is_reported_and_nothing_is_left() {
+fn death_in_fence_on_slow_network_is_reported_and_cleaned_up() {
     use Fault::{Agent, Host, Launcher, Rank, Sidecar, Step};
     for faults in [[Rank, Sidecar, Step], [Agent, Launcher, Host]] {
         std::thread::scope(|scope| {

@@ -16,10 +16,10 @@ use crate::launch_agents::SIGNALLED;
 use crate::slurm_cluster::{Slurm, With};
 
 for_each_mpi!(openmpi4 mpich4 mpich5 openmpi5 impi: {
-    programs_and_spawns_run_in_an_allocation => |mpi| programs(&mpi.able_to_spawn()),
+    programs_and_spawns_run_in_allocation => |mpi| programs(&mpi.able_to_spawn()),
 });
 
-/// As what wireup is called: `-n` means the same in all.
+/// Names under which wireup is called: `-n` means the same in all.
 const CALLED: [&str; 3] = ["run", "mpiexec", "srun"];
 
 fn programs(mpi: &Mpi) {
@@ -53,7 +53,7 @@ fn programs(mpi: &Mpi) {
 }
 
 #[test]
-fn an_allocation_is_used_without_options() {
+fn slurm_allocation_is_used_without_options() {
     let Some(slurm) = Slurm::new(3) else {
         return;
     };
@@ -217,7 +217,7 @@ fn expect_signals(slurm: &Slurm, options: &str) {
 }
 
 #[test]
-fn a_signal_that_a_batch_script_asks_for_before_its_limit_reaches_ranks_once() {
+fn slurm_batch_signal_before_time_limit_reaches_ranks_once() {
     let Some(slurm) = Slurm::new(2) else {
         return;
     };
@@ -255,7 +255,7 @@ fn launch_reaches_slurm_nodes_by_node_addr() {
 const WAIT: [&str; 3] = ["sh", "-c", "echo up; exec sleep 1000"];
 
 #[test]
-fn what_ends_the_job_ends_the_launch_and_is_told() {
+fn end_of_slurm_job_ends_launch_with_reason() {
     let Some(slurm) = Slurm::with(4, With::Accounting) else {
         return;
     };

@@ -12,7 +12,7 @@ use crate::batch_nodes::{GROUPS, Groups, Nodes};
 use crate::cluster::{ALICE, Site};
 use crate::common::{DEADLINE, Run, Sandbox, eventually, skip};
 
-/// What runs on its hosts as long as they exist.
+/// Services that run on the hosts as long as these exist.
 const SERVICES: [&str; 6] = [
     "munged",
     "slurmctld",
@@ -22,7 +22,7 @@ const SERVICES: [&str; 6] = [
     "slurmdbd",
 ];
 
-/// Where the services have their files, on each host.
+/// Directories of the services on each host.
 const RUN: [&str; 4] = ["/run/munge", "/run/slurmctld", "/run/slurmd", "/run/mysql"];
 
 /// Hosts with Slurm. Every run must leave them clean.
@@ -33,7 +33,7 @@ pub(crate) struct Slurm {
     conf: PathBuf,
 }
 
-/// What a cluster has beside nodes that run jobs.
+/// Services of a cluster besides nodes that run jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum With {
     Nothing,
@@ -47,8 +47,8 @@ pub(crate) enum With {
     Addresses,
 }
 
-/// What gives variables to the tasks of steps, and not to scripts of jobs, as Slurm's `switch/hpe_slingshot` does: other
-/// services and devices on each node, and none on the third.
+/// Plugin that gives variables to the tasks of steps, and not to batch scripts, as Slurm's `switch/hpe_slingshot` does:
+/// other services and devices on each node, and none on the third.
 const CREDENTIALS: &str = "#!/bin/sh
 case $SLURM_STEP_ID in '' | 429496729?) exit ;; esac
 case $SLURMD_NODENAME in
@@ -115,7 +115,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
     )
 }
 
-/// How slurmd confines jobs.
+/// Settings with which slurmd confines jobs.
 const CONFINED: &str = "CgroupPlugin=cgroup/v1
 CgroupMountpoint=/sys/fs/cgroup
 ConstrainCores=yes
@@ -162,7 +162,7 @@ impl Slurm {
         Self::with(count, With::Nothing)
     }
 
-    /// The same, with this.
+    /// Starts a cluster of this size with additional services.
     #[track_caller]
     pub(crate) fn with(count: usize, with: With) -> Option<Self> {
         let cpusets = Path::new(GROUPS).join("cpuset/cpuset.cpus");
@@ -254,7 +254,7 @@ impl Slurm {
         });
     }
 
-    /// What a command of Slurm prints on the first host.
+    /// Returns the output of a command of Slurm on the first host.
     pub(crate) fn ask(&self, words: &[&str]) -> String {
         let mut command = self.host(0).command(words[0]);
         command.args(&words[1..]).env("SLURM_CONF", &self.conf);
@@ -288,7 +288,7 @@ impl Slurm {
         id.trim().to_owned()
     }
 
-    /// What the submitted script of that name has printed.
+    /// Returns the output of the submitted script of that name.
     pub(crate) fn printed(&self, name: &str) -> String {
         fs::read_to_string(self.dir().join(name)).unwrap_or_default()
     }
@@ -358,7 +358,7 @@ impl Slurm {
         self.command_of(ALICE, words)
     }
 
-    /// The same of this user.
+    /// Returns a command of this user on a host.
     pub(crate) fn command_of<A: AsRef<OsStr>>(
         &self,
         user: u32,
@@ -379,7 +379,7 @@ impl Slurm {
         self.salloc_as("run", options)
     }
 
-    /// The same with that command of wireup's.
+    /// Returns a run of that command of wireup below salloc.
     pub(crate) fn salloc_as(&self, command: &str, options: &str) -> Run {
         let words = ["salloc", "--quiet"].into_iter();
         self.command(words.chain(options.split(' ')))

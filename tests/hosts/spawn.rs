@@ -17,18 +17,18 @@ use crate::lost;
 use crate::pmix::versions;
 
 for_each_mpi!(openmpi4 mpich5 openmpi5 impi: {
-    children_on_all_hosts_merge_with_their_parents => |mpi| merge(&mpi.able_to_spawn()),
+    children_on_all_hosts_merge_with_parents => |mpi| merge(&mpi.able_to_spawn()),
     programs_levels_and_ranks_spawn_across_hosts => |mpi| forms(&mpi.able_to_spawn()),
-    infos_say_where_children_are_and_how_many => |mpi| infos(&mpi.able_to_spawn()),
-    programs_of_one_spawn_go_on_where_the_last_one_ended => |mpi| one_behind_the_other(&mpi.able_to_spawn()),
-    children_that_have_ended_leave_their_slots_to_the_next => |mpi| slots_again(&mpi.able_to_spawn()),
-    a_program_goes_along_to_a_host_that_does_not_have_it => |mpi| program_along(&mpi.able_to_spawn()),
-    halves_of_a_job_on_different_hosts_connect => |mpi| halves(&mpi.able_to_spawn()),
-    a_parent_that_is_killed_while_it_spawns_on_another_host_ends_everything
+    info_keys_set_hosts_and_number_of_children => |mpi| infos(&mpi.able_to_spawn()),
+    apps_of_one_spawn_are_placed_one_after_other => |mpi| one_behind_the_other(&mpi.able_to_spawn()),
+    ended_children_free_their_slots => |mpi| slots_again(&mpi.able_to_spawn()),
+    program_is_staged_to_host_without_it => |mpi| program_along(&mpi.able_to_spawn()),
+    halves_of_job_on_different_hosts_connect => |mpi| halves(&mpi.able_to_spawn()),
+    parent_killed_during_remote_spawn_ends_launch
         => |mpi| parent_killed(&mpi.able_to_spawn()),
-    a_host_that_is_lost_while_others_spawn_ends_everything
+    host_lost_during_spawn_ends_launch
         => |mpi| lost(&mpi.able_to_spawn(), "spawn", &["times=100000"], "spawned rank="),
-    a_host_that_is_lost_while_halves_connect_ends_everything
+    host_lost_during_connect_ends_launch
         => |mpi| lost(&mpi.able_to_spawn(), "meet", &["halves", "a name", "1000000"], "met rank="),
 });
 
@@ -55,7 +55,7 @@ pub(crate) fn run(
         .deadline(Duration::from_secs(120))
 }
 
-/// What the children of one level say, by rank.
+/// Returns the lines of the children of one level, by rank.
 #[track_caller]
 pub(crate) fn children(outcome: &Outcome, level: u32, count: u32) -> Vec<String> {
     let text = outcome.out();
@@ -148,7 +148,7 @@ fn forms(mpi: &Mpi) {
     let outcome = outcome.expect(0);
     let why = "all processes of /bin/true ended without contacting PMI";
     assert!(outcome.err().contains(why), "{outcome:?}");
-    // Where it is said.
+    // The info keys name host and directory.
     let args = ["info.host=node02", "info.wdir=/usr"];
     let outcome = run(&cluster, mpi, &list, 2, "spawn").more(args).run();
     let outcome = outcome.expect_success();
@@ -274,7 +274,7 @@ fn lost(mpi: &Mpi, program: &str, args: &[&str], sign: &str) {
 }
 
 #[test]
-fn a_pool_of_python_has_workers_on_all_hosts() {
+fn mpi4py_pool_spawns_workers_on_all_hosts() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -301,8 +301,8 @@ fn a_pool_of_python_has_workers_on_all_hosts() {
     }
 }
 
-/// What wireup's own processes hold on each host: descriptors of each, and files. The guard lets go of
-/// those of ranks that have ended only when it has many.
+/// Returns the resources of wireup's own processes on each host: descriptors of each, and files. The
+/// guard drops those of exited ranks only when it has many.
 fn held(cluster: &Cluster) -> Vec<(Vec<(String, usize)>, usize)> {
     let hosts = cluster.lab().hosts().iter();
     hosts
@@ -317,7 +317,7 @@ fn held(cluster: &Cluster) -> Vec<(Vec<(String, usize)>, usize)> {
 }
 
 #[test]
-fn a_hundred_spawns_across_hosts_leave_nothing_behind() {
+fn hundred_spawns_across_hosts_leave_nothing_behind() {
     let (Some(cluster), Some(mpi)) = (Cluster::new(2), able("openmpi4")) else {
         return;
     };
@@ -363,7 +363,7 @@ fn parent_killed(mpi: &Mpi) {
     let running = running.more(["times=10000", "children=2"]).start();
     running.wait_for_many(Output::Stdout, "spawned rank=", 3);
     let mut there = cluster.host(1).processes().into_iter();
-    // Children are told how deep they are.
+    // The arguments of children have their level.
     let parent = there.find(|p| p.name == "spawn" && !p.words.contains(" level="));
     parent.unwrap().signal(Signal::KILL);
     let outcome = running.finish().expect(137);
@@ -373,7 +373,7 @@ fn parent_killed(mpi: &Mpi) {
 }
 
 #[test]
-fn children_merge_where_the_server_is_not_of_their_version() {
+fn children_merge_with_server_of_other_version() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -393,7 +393,7 @@ fn children_merge_where_the_server_is_not_of_their_version() {
 }
 
 #[test]
-fn children_that_are_killed_on_another_host_end_everything() {
+fn killed_remote_children_end_launch() {
     for name in ["openmpi4", "openmpi5", "mpich5", "impi"] {
         let (Some(cluster), Some(mpi)) = (Cluster::new(2), able(name)) else {
             return;
@@ -412,7 +412,7 @@ fn children_that_are_killed_on_another_host_end_everything() {
 }
 
 #[test]
-fn pmix_jobs_connect_with_those_they_spawn_across_hosts() {
+fn pmix_parents_and_children_connect_across_hosts() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -489,7 +489,7 @@ fn along(cluster: &Cluster, client: &Pmix, body: &str, words: &[&str]) -> Run {
 }
 
 #[test]
-fn programs_and_files_go_along_to_hosts_that_do_not_have_them() {
+fn programs_and_files_are_staged_to_hosts_without_them() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -558,7 +558,7 @@ fn both_ways(
 }
 
 #[test]
-fn spawned_ranks_get_files_that_options_bring_initial_job() {
+fn spawned_ranks_get_files_staged_by_options() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -610,7 +610,7 @@ fn spawned_ranks_get_layout_of_options_across_hosts() {
 }
 
 #[test]
-fn what_went_along_does_not_outlive_a_killed_step() {
+fn staged_files_do_not_outlive_killed_step() {
     let (Some(cluster), Some(client)) = (Cluster::new(2), pmix("pmix4")) else {
         return;
     };

@@ -48,7 +48,7 @@ fn squat(cluster: &Cluster, places: &[String]) -> Running {
     running
 }
 
-/// The names of Alice's rendezvous that anybody could take.
+/// Returns the paths of Alice's name server that any user could create.
 fn names() -> impl Iterator<Item = String> {
     (0..16).map(|number| format!("@wireup-rendezvous-{ALICE}-{number}-"))
 }
@@ -63,7 +63,7 @@ fn meeting(cluster: &Cluster, what: &str) -> Option<Run> {
 }
 
 #[test]
-fn a_socket_of_a_stranger_where_a_users_agent_would_be_holds_nobody_up() {
+fn stranger_socket_in_place_of_user_agent_blocks_no_launch() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -85,7 +85,7 @@ fn a_socket_of_a_stranger_where_a_users_agent_would_be_holds_nobody_up() {
 }
 
 #[test]
-fn a_launcher_that_waits_for_an_agent_to_accept_it_can_be_interrupted_and_gives_up() {
+fn launcher_waiting_for_agent_can_be_interrupted_and_times_out() {
     let Some(cluster) = Cluster::new(1) else {
         return;
     };
@@ -114,7 +114,7 @@ fn a_launcher_that_waits_for_an_agent_to_accept_it_can_be_interrupted_and_gives_
 }
 
 #[test]
-fn names_that_a_stranger_takes_keep_no_launches_from_meeting() {
+fn names_taken_by_stranger_do_not_separate_launches() {
     let Some(cluster) = Cluster::new(1) else {
         return;
     };
@@ -159,7 +159,7 @@ fn stores(cluster: &Cluster, host: usize) -> Vec<String> {
 }
 
 #[test]
-fn directories_of_a_stranger_where_a_user_s_staged_files_would_be_are_passed_over() {
+fn stranger_directories_in_place_of_staged_files_are_skipped() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -198,7 +198,7 @@ fn directories_of_a_stranger_where_a_user_s_staged_files_would_be_are_passed_ove
 }
 
 #[test]
-fn directories_of_a_stranger_with_the_numbers_of_processes_do_not_stop_a_doctor() {
+fn stranger_directories_named_by_pid_do_not_stop_doctor() {
     let directory = || format!("/var/tmp/wireup-mpi-{}", rustix::process::getuid().as_raw());
     let directory =
         std::env::var_os("WIREUP_MPI_DIR").map_or_else(|| directory().into(), PathBuf::from);

@@ -12,7 +12,7 @@ use crate::common::{DEADLINE, Output, Pmix, Run, mpi, pmix};
 use crate::doctor::on;
 use crate::users::of;
 
-/// A library of the program's own, and the program, which says where it and the library are.
+/// Source of the program's own library; the program prints its path and that of the library.
 const LIBRARY: &str = "int answer(void) { return ANSWER; }\n";
 const PROGRAM: &str = r#"
 #define _GNU_SOURCE
@@ -34,7 +34,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Where the first host alone has them.
+/// Directory with the files on the first host alone.
 const ONLY: &str = "/tmp/only";
 const MIB: u64 = 1024 * 1024;
 
@@ -123,7 +123,7 @@ fn expect_no_files(cluster: &Cluster, hosts: &[usize]) {
 }
 
 #[test]
-fn a_large_program_is_brought_to_each_host_once_and_is_gone_with_the_agents() {
+fn large_program_is_staged_once_per_host_and_ends_with_agents() {
     const SIZE: u64 = 100;
     let Some(cluster) = Cluster::new(5) else {
         return;
@@ -163,7 +163,7 @@ fn a_large_program_is_brought_to_each_host_once_and_is_gone_with_the_agents() {
 }
 
 #[test]
-fn a_changed_program_is_brought_again_and_users_have_stores_of_their_own() {
+fn changed_program_is_staged_again_per_user() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -179,7 +179,7 @@ fn a_changed_program_is_brought_again_and_users_have_stores_of_their_own() {
 }
 
 #[test]
-fn nothing_of_a_launch_is_left_when_its_launcher_or_a_host_is_killed() {
+fn staged_files_are_removed_after_kill_of_launcher_or_host() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -206,7 +206,7 @@ fn nothing_of_a_launch_is_left_when_its_launcher_or_a_host_is_killed() {
 }
 
 #[test]
-fn a_host_without_room_is_named_with_what_is_needed() {
+fn host_without_disk_space_is_named_with_needed_size() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -225,7 +225,7 @@ fn a_host_without_room_is_named_with_what_is_needed() {
 }
 
 #[test]
-fn a_disk_that_fills_while_a_file_is_written_is_named_and_the_phase_is_shown() {
+fn disk_full_during_staging_is_reported_with_phase() {
     let Some(cluster) = Cluster::builder(3).heartbeat("60").start() else {
         return;
     };
@@ -317,7 +317,7 @@ fn spawn_without_room_for_its_program_fails_alone() {
 }
 
 #[test]
-fn what_cannot_be_staged_is_refused_before_hosts_are_asked() {
+fn unstageable_file_is_refused_before_hosts_are_contacted() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -330,7 +330,7 @@ fn what_cannot_be_staged_is_refused_before_hosts_are_asked() {
 }
 
 #[test]
-fn hosts_with_another_build_are_named_in_one_line_before_the_start() {
+fn hosts_with_different_build_are_named_in_one_line() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -407,7 +407,7 @@ fn with_another_build_id(from: &Path, to: &Path) {
 }
 
 #[test]
-fn hosts_with_another_mpi_library_are_named_in_one_line_before_the_start() {
+fn hosts_with_different_mpi_library_are_named_in_one_line() {
     // Those whose files have build ids.
     for name in ["mpich4", "openmpi4", "impi"] {
         let (Some(mpi), Some(cluster)) = (mpi(name), Cluster::new(3)) else {

@@ -72,7 +72,7 @@ fn stop(cluster: &Cluster, running: Running, (host, process): (usize, &Process),
 }
 
 #[test]
-fn a_stopped_agent_ends_the_launch_also_that_of_the_launchers_own_host() {
+fn stopped_agent_ends_launch_also_on_launcher_host() {
     for (host, words) in [
         (
             0,
@@ -94,7 +94,7 @@ fn a_stopped_agent_ends_the_launch_also_that_of_the_launchers_own_host() {
 }
 
 #[test]
-fn the_launcher_waits_for_its_agent_as_long_as_that_says() {
+fn launcher_waits_for_its_agent_as_long_as_agent_announces() {
     let Some(cluster) = Cluster::builder(2).heartbeat("2").start() else {
         return;
     };
@@ -107,7 +107,7 @@ fn the_launcher_waits_for_its_agent_as_long_as_that_says() {
 }
 
 #[test]
-fn a_stopped_step_is_killed_by_its_agent_and_named() {
+fn stopped_step_is_killed_by_agent_and_named() {
     for host in [0, 1] {
         let Some(cluster) = Cluster::new(2) else {
             return;
@@ -123,7 +123,7 @@ fn a_stopped_step_is_killed_by_its_agent_and_named() {
 }
 
 #[test]
-fn a_stopped_sidecar_ends_the_launch_and_its_host_is_named() {
+fn stopped_sidecar_error_names_host() {
     for host in [0, 1] {
         let Some(cluster) = Cluster::new(2) else {
             return;
@@ -139,7 +139,7 @@ fn a_stopped_sidecar_ends_the_launch_and_its_host_is_named() {
 }
 
 #[test]
-fn an_agent_that_is_stopped_before_it_takes_a_launch_is_named() {
+fn agent_stopped_before_launch_is_named() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -152,7 +152,7 @@ fn an_agent_that_is_stopped_before_it_takes_a_launch_is_named() {
 }
 
 #[test]
-fn ps_says_that_a_stopped_agent_does_not_answer_and_nothing_of_limits() {
+fn ps_reports_stopped_agent_as_not_answering() {
     let Some(cluster) = Cluster::new(1) else {
         return;
     };
@@ -174,8 +174,8 @@ fn pass(time: Duration) {
     rustix::event::poll(&mut [], Some(&time)).unwrap();
 }
 
-/// As a batch system does to suspend a job: not at the same moment on all hosts, so that one has asked another for a sign of
-/// life when it is stopped itself.
+/// A batch system suspends a job so: not at the same moment on all hosts, and a host may have sent a probe to another
+/// when it is stopped itself.
 #[test]
 fn launch_survives_stop_of_all_processes() {
     let Some(cluster) = Cluster::builder(2).heartbeat("3").start() else {
@@ -220,7 +220,7 @@ fn agent_stopped_for_less_than_heartbeat_loses_no_launch() {
 }
 
 #[test]
-fn a_launcher_that_was_stopped_for_long_goes_on_as_if_nothing_had_been() {
+fn launcher_continues_after_long_stop() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -242,7 +242,7 @@ fn a_launcher_that_was_stopped_for_long_goes_on_as_if_nothing_had_been() {
 }
 
 #[test]
-fn a_cable_cut_at_the_launchers_own_host_is_not_blamed_on_another() {
+fn cable_cut_at_launcher_host_is_not_blamed_on_other_hosts() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };

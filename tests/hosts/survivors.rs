@@ -5,8 +5,8 @@ use rustix::process::Signal;
 use crate::cluster::Cluster;
 use crate::common::{Outcome, Output, Run, field, mpi, mpi4py, number, repository};
 
-/// PMI-1 by hand: the ranks of one host say that they are ready and wait to be lost; the others are in a barrier
-/// then, meet once more, and print what the server reports about the dead.
+/// Script that speaks PMI-1: the ranks of one host print that they are ready and wait to be lost; the others
+/// enter a barrier, then another, and print the dead ranks that the server reports.
 const PMI: &str = r#"
 say() { echo "$1" >&"$PMI_FD" && read -r line <&"$PMI_FD"; }
 say "cmd=init pmi_version=1 pmi_subversion=1"
@@ -40,7 +40,7 @@ fn options(hosts: &str) -> [&str; 7] {
 }
 
 #[test]
-fn survivors_of_a_crashed_host_meet_over_pmi_and_are_told_who_died() {
+fn survivors_of_crashed_host_complete_pmi_fence_and_get_dead() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -85,7 +85,7 @@ fn return_of(away: impl Fn(&Cluster), back: impl Fn(&Cluster)) {
 }
 
 #[test]
-fn survivors_go_on_when_an_agent_is_killed_and_its_ranks_end() {
+fn survivors_continue_after_agent_kill_ends_its_ranks() {
     return_of(
         |cluster| cluster.kill_agent(1),
         |cluster| cluster.start_agent(1),
@@ -93,7 +93,7 @@ fn survivors_go_on_when_an_agent_is_killed_and_its_ranks_end() {
 }
 
 #[test]
-fn survivors_go_on_when_a_host_is_paused_and_its_ranks_end_when_it_wakes_up() {
+fn survivors_continue_after_pause_and_paused_ranks_end_later() {
     return_of(
         |cluster| cluster.host(1).pause().unwrap(),
         |cluster| cluster.host(1).resume().unwrap(),
@@ -101,7 +101,7 @@ fn survivors_go_on_when_a_host_is_paused_and_its_ranks_end_when_it_wakes_up() {
 }
 
 #[test]
-fn hosts_below_a_crashed_one_are_lost_with_it_and_the_others_go_on() {
+fn hosts_below_crashed_tree_host_are_lost_and_others_continue() {
     let Some(cluster) = Cluster::new(5) else {
         return;
     };
@@ -126,7 +126,7 @@ fn hosts_below_a_crashed_one_are_lost_with_it_and_the_others_go_on() {
 }
 
 #[test]
-fn ranks_end_with_the_first_host_through_which_all_others_are_reached() {
+fn ranks_end_with_first_host_of_routing_tree() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -138,7 +138,7 @@ fn ranks_end_with_the_first_host_through_which_all_others_are_reached() {
     assert!(outcome.err().contains("6 of 6 ranks failed"), "{outcome:?}");
 }
 
-/// Those that came to the end have shrunk to themselves.
+/// Checks that the ranks that came to the end have shrunk to themselves.
 #[track_caller]
 fn expect_shrunk(outcome: &Outcome, word: &str, rest: &[u32]) {
     let lines = outcome.sorted_lines();
@@ -152,15 +152,15 @@ fn expect_shrunk(outcome: &Outcome, word: &str, rest: &[u32]) {
     }
 }
 
-/// What is lost while all work.
+/// Process or host that is lost while all ranks work.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
     Rank,
     Host,
 }
 
-/// Loses a rank of the second host, or that host, while the ranks of Open MPI of three hosts work, which is when they have
-/// said this word.
+/// Loses a rank of the second host, or that host, while the ranks of Open MPI on three hosts work, which they show by
+/// printing this word.
 #[track_caller]
 fn lose(loss: Loss, cluster: &Cluster, run: Run, (process, word): (&str, &str)) -> Outcome {
     let running = run.env("OMPI_MCA_mpi_ft_enable", "1").start();
@@ -177,7 +177,7 @@ fn lose(loss: Loss, cluster: &Cluster, run: Run, (process, word): (&str, &str)) 
 }
 
 #[test]
-fn open_mpi_shrinks_and_goes_on_after_the_death_of_a_rank_and_the_crash_of_a_host() {
+fn open_mpi_shrinks_after_loss_of_rank_and_host() {
     let Some(mpi) = mpi("openmpi5") else { return };
     for loss in [Loss::Rank, Loss::Host] {
         let Some(cluster) = Cluster::new(3) else {
@@ -191,7 +191,7 @@ fn open_mpi_shrinks_and_goes_on_after_the_death_of_a_rank_and_the_crash_of_a_hos
 }
 
 #[test]
-fn the_example_in_python_goes_on_after_the_death_of_a_rank_and_the_crash_of_a_host() {
+fn python_example_continues_after_loss_of_rank_and_host() {
     let Some(mpi) = mpi("openmpi5") else { return };
     let Some(with) = mpi4py(&mpi) else { return };
     let source = repository().join("examples/survive.py");

@@ -14,7 +14,7 @@ const ATTACH: &str = "while f=$(find /tmp \"$TMPDIR\" -name 'pmix.*.tool' 2>/dev
                       sleep 0.1; done; sleep 1; exec \"$1\" \"$f\"";
 
 #[test]
-fn a_tool_on_any_host_spawns_stops_and_debugs_on_all_hosts_and_hears_of_the_end() {
+fn tool_on_any_host_spawns_and_debugs_on_all_hosts() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -64,7 +64,7 @@ fn a_tool_on_any_host_spawns_stops_and_debugs_on_all_hosts_and_hears_of_the_end(
         job.signal(Signal::TERM);
         let outcome = job.finish().expect(143);
         assert!(!outcome.out().contains("begun"), "{outcome:?}");
-        // The first job's: killed by the signal, and told before the server was gone.
+        // The event of the first job: killed by the signal, and reported before the server's end.
         tool.wait_for(Output::Stdout, "status=-184 code=143");
         drop(orders);
         tool.finish().expect(0);
@@ -72,7 +72,7 @@ fn a_tool_on_any_host_spawns_stops_and_debugs_on_all_hosts_and_hears_of_the_end(
 }
 
 #[test]
-fn a_tool_directs_a_launch_on_two_hosts_that_it_has_started() {
+fn tool_directs_indirect_launch_on_two_hosts() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -113,7 +113,7 @@ fn debugger(cluster: &Cluster, library: &Pmix, host: usize) -> (Running, ChildSt
 }
 
 #[test]
-fn a_tool_on_another_host_than_the_first_rank_pauses_and_ends_the_job() {
+fn tool_on_other_host_pauses_and_ends_job() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -149,7 +149,7 @@ fn a_tool_on_another_host_than_the_first_rank_pauses_and_ends_the_job() {
 }
 
 #[test]
-fn ranks_on_all_hosts_go_on_or_end_when_the_tool_that_they_wait_for_is_lost() {
+fn ranks_continue_or_end_after_loss_of_awaited_tool() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -179,7 +179,7 @@ fn ranks_on_all_hosts_go_on_or_end_when_the_tool_that_they_wait_for_is_lost() {
 }
 
 #[test]
-fn a_tool_on_any_host_makes_the_servers_of_a_job_without_pmix_start_on_all_hosts() {
+fn tool_on_any_host_starts_sidecars_of_job_without_pmix() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -221,8 +221,7 @@ fn a_tool_on_any_host_makes_the_servers_of_a_job_without_pmix_start_on_all_hosts
 }
 
 #[test]
-fn daemons_among_the_programs_of_a_spawn_are_on_the_hosts_of_its_ranks_and_the_spawner_gets_their_output()
- {
+fn cospawned_daemons_run_on_hosts_of_ranks_and_forward_output() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

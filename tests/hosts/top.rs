@@ -38,7 +38,7 @@ fn first(cluster: &Cluster, pid: &str, words: &[&str], wanted: &str) {
 }
 
 #[test]
-fn the_ranks_of_three_hosts_are_shown_with_what_they_use_and_wait_for() {
+fn top_shows_usage_and_waits_of_ranks_on_three_hosts() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
@@ -92,7 +92,7 @@ fn the_ranks_of_three_hosts_are_shown_with_what_they_use_and_wait_for() {
 }
 
 #[test]
-fn a_host_that_does_not_answer_is_not_waited_for_without_end() {
+fn top_skips_host_that_does_not_answer() {
     let Some(cluster) = Cluster::builder(3).heartbeat("60").start() else {
         return;
     };

@@ -20,7 +20,7 @@ pub(crate) fn of(user: u32, run: Run) -> Run {
 }
 
 #[test]
-fn ranks_are_the_users_who_launched_them_on_every_host() {
+fn ranks_run_as_launching_user_on_every_host() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -51,7 +51,7 @@ fn ranks_are_the_users_who_launched_them_on_every_host() {
 }
 
 #[test]
-fn nobody_reads_sees_or_joins_the_launch_of_another() {
+fn launch_is_isolated_from_other_users() {
     let (Some(cluster), Some(pmix)) = (Cluster::new(2), pmix("pmix4")) else {
         return;
     };
@@ -96,7 +96,7 @@ fn nobody_reads_sees_or_joins_the_launch_of_another() {
 }
 
 #[test]
-fn nobody_ends_or_signals_the_job_of_another_on_any_host() {
+fn job_cannot_be_signalled_by_other_users_on_any_host() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -133,7 +133,7 @@ fn nobody_ends_or_signals_the_job_of_another_on_any_host() {
 }
 
 #[test]
-fn the_agent_of_an_ordinary_user_serves_that_user_only() {
+fn agent_of_ordinary_user_serves_only_that_user() {
     let Some(cluster) = Cluster::builder(2).agents_of(ALICE).start() else {
         return;
     };
@@ -157,7 +157,7 @@ fn the_agent_of_an_ordinary_user_serves_that_user_only() {
 }
 
 #[test]
-fn a_user_without_account_is_refused_by_root_s_agent() {
+fn user_without_account_is_refused_by_root_agent() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

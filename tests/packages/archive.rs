@@ -69,7 +69,7 @@ fn archive_runs_where_unpacked() {
 }
 
 #[test]
-fn easybuild_installs_the_archive_with_a_module() {
+fn easybuild_installs_archive_with_module() {
     let packages = Packages::make("archive");
     let environment = readable_directory();
     let mut python = Command::new("/usr/bin/python3");

@@ -19,7 +19,7 @@ fn recipe_of_spack_installs_all_parts() {
 }
 
 #[test]
-fn bill_of_materials_lists_packages_of_the_programs() {
+fn bill_of_materials_lists_packages_of_programs() {
     let packages = Packages::make("sbom");
     let text = fs::read_to_string(&packages.files(".cdx.json")[0]).unwrap();
     let bill: Value = serde_json::from_str(&text).unwrap();

@@ -39,7 +39,7 @@ fn main() -> std::process::ExitCode {
     wireup_test_support::main()
 }
 
-/// Packages of one kind, in a directory that everybody can read.
+/// Packages of one kind, in a directory that all users can read.
 struct Packages {
     dir: tempfile::TempDir,
 }
@@ -89,7 +89,7 @@ impl Packages {
     }
 }
 
-/// Makes a directory that everybody can read, on a path with blanks.
+/// Makes a directory that all users can read, on a path with blanks.
 fn readable_directory() -> tempfile::TempDir {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::Builder::new()
@@ -128,7 +128,7 @@ fn as_user(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Fails unless four ranks of one world have said hello.
+/// Fails unless four ranks of one world have printed their line.
 #[track_caller]
 fn expect_four_ranks(output: &str) {
     for rank in 0..4 {

@@ -58,7 +58,7 @@ fn faults(shown: &Value, page: &Path, colours: &str) -> Vec<String> {
 }
 
 #[test]
-fn site_fits_narrow_and_wide_windows_and_loads_its_pictures() {
+fn site_fits_narrow_and_wide_windows_and_loads_pictures() {
     if !browser::is_installed() {
         return skip("the site in a browser: needs chromium");
     }

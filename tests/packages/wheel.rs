@@ -18,7 +18,7 @@ const JUPYTERLAB: &str = "jupyterlab==4.6.6";
 /// Arguments of wireup for four ranks; the program follows.
 const RUN_FOUR: [&str; 6] = ["run", "--oversubscribe", "--timeout", "60", "-n", "4"];
 
-/// Arguments of Python for a rank that says hello.
+/// Arguments of Python for a rank that prints its rank and host.
 const HELLO: [&str; 3] = ["-m", "mpi4py.bench", "helloworld"];
 
 /// A virtual environment with the wheel, on a path with blanks.
@@ -55,7 +55,7 @@ impl Environment {
 }
 
 #[test]
-fn launcher_from_pip_runs_mpis_from_pip_also_in_a_container() {
+fn launcher_from_pip_runs_mpis_from_pip_also_in_container() {
     let packages = Packages::make("wheel");
     let wheel = &packages.files(".whl")[0];
     let container = UserContainer::new();
@@ -77,7 +77,7 @@ fn launcher_from_pip_runs_mpis_from_pip_also_in_a_container() {
 }
 
 #[test]
-fn launcher_from_pip_runs_in_a_terminal_of_jupyterlab() {
+fn launcher_from_pip_runs_in_terminal_of_jupyterlab() {
     let packages = Packages::make("wheel");
     let wheel = &packages.files(".whl")[0];
     let Some(environment) = Environment::new(wheel, &["mpi4py", MPIS[0], JUPYTERLAB]) else {
@@ -109,7 +109,7 @@ fn pip_uninstall_removes_all_parts() {
     for command in ["agent", "pki", "impi"] {
         expect(Command::new(environment.program("wireup")).args([command, "--help"]));
     }
-    // The Python package finds the launcher that came with it, whatever PATH says.
+    // The Python package finds the launcher of its own wheel, whatever PATH names.
     let mut python = Command::new(environment.program("python"));
     let program = "import wireup; print(wireup.run(['/bin/echo', 'hello'], n=1).stdout)";
     let out = expect(python.args(["-c", program]).env("PATH", ""));

@@ -1,5 +1,5 @@
-//! Ranks that ask an allocator beside the launch for nodes and slots: the one of the examples, one that
-//! goes away, one that talks nonsense, and none.
+//! Ranks that request nodes and slots from an external allocator: that of the examples, one that exits,
+//! one that sends nonsense, and none.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ fn steps(client: &Pmix, nodes: &[&str], allocator: &str, steps: &[&str]) -> Outc
     allocator::beside(run, allocator, socket).run()
 }
 
-/// What became of every step.
+/// Returns the results of all steps.
 fn answers(outcome: &Outcome) -> BTreeMap<u32, (Status, String)> {
     let lines = outcome.sorted_lines();
     let answer = |line: &String| {
@@ -50,7 +50,7 @@ fn answers(outcome: &Outcome) -> BTreeMap<u32, (Status, String)> {
 }
 
 #[test]
-fn an_allocator_gives_what_is_free_lets_others_wait_and_takes_back() {
+fn allocator_grants_free_slots_queues_requests_and_reclaims() {
     for client in versions() {
         for nodes in [&[][..], &["--virtual-nodes", "2"]] {
             let outcome = steps(
@@ -123,7 +123,7 @@ with socket.socket(socket.AF_UNIX) as listener:
 ' "$socket" "#;
 
 #[test]
-fn an_allocator_that_goes_away_or_talks_nonsense_is_an_error_and_is_asked_again() {
+fn failed_or_invalid_allocator_is_error_and_called_again() {
     for client in versions() {
         for (answer, words) in [
             ("''", "it has gone"),
@@ -145,7 +145,7 @@ fn an_allocator_that_goes_away_or_talks_nonsense_is_an_error_and_is_asked_again(
 }
 
 #[test]
-fn an_allocator_that_is_not_there_is_named_before_anything_starts() {
+fn missing_allocator_is_named_before_start() {
     let refused = |path: &str, words: &str| {
         let run = Run::ranks(1, ["--allocator", path, "true"]);
         run.run()

@@ -1,6 +1,6 @@
-//! What is offered, to which program, and what `--dry-run` and `--explain` tell about it. The
-//! wrappers here are the real ones where they work; otherwise (no display, no right to count events) a
-//! script of that name stands in, since what counts is how their command lines are read.
+//! Offered interfaces, by program, and the output of `--dry-run` and `--explain`. The wrappers are the
+//! real ones where they work; otherwise (no display, no right to count events) a script of that name
+//! replaces them, since only the parsing of their command lines matters.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -66,7 +66,7 @@ fn with_stand_in(run: Run, wrapper: &[&str]) -> Run {
     run.env("PATH", path.unwrap())
 }
 
-/// A program of an MPI behind a wrapper, told what was decided.
+/// Runs a program of an MPI behind a wrapper, with the decision printed.
 fn behind(mpi: &Mpi, wrapper: &[&str]) -> Run {
     let program = mpi.program("allreduce");
     let words = std::iter::once("-v").chain(wrapper.iter().copied());
@@ -97,17 +97,17 @@ fn expect_seen_behind_every_wrapper(name: &str, interface: &str) {
 }
 
 #[test]
-fn a_pmi_program_is_seen_behind_every_wrapper_and_forms_one_world() {
+fn pmi_program_is_detected_behind_every_wrapper() {
     expect_seen_behind_every_wrapper("mpich5", "PMI");
 }
 
 #[test]
-fn a_pmix_program_is_seen_behind_every_wrapper_and_forms_one_world() {
+fn pmix_program_is_detected_behind_every_wrapper() {
     expect_seen_behind_every_wrapper("openmpi5", "PMIx");
 }
 
 #[test]
-fn the_libraries_that_a_wrapper_chooses_decide() {
+fn libraries_chosen_by_wrapper_decide_interface() {
     let (Some(mpich), Some(impi)) = (mpi("mpich5"), mpi("impi")) else {
         return;
     };
@@ -130,7 +130,7 @@ fn the_libraries_that_a_wrapper_chooses_decide() {
     );
 }
 
-/// The library that an MPI's programs load, as the system's loader says.
+/// Returns the library that an MPI's programs load, according to the system's loader.
 fn libmpi(mpi: &Mpi) -> PathBuf {
     let output = Command::new("ldd")
         .arg(mpi.program("hello"))
@@ -148,7 +148,7 @@ fn libmpi(mpi: &Mpi) -> PathBuf {
 }
 
 #[test]
-fn programs_without_mpi_never_start_a_sidecar() {
+fn programs_without_mpi_never_start_sidecar() {
     let sidecar_behind = |words: &[&str]| {
         let mut running = Run::new(["-n", "1"].iter().chain(words))
             .stdin_held()
@@ -169,12 +169,12 @@ fn programs_without_mpi_never_start_a_sidecar() {
     ] {
         assert!(!sidecar_behind(words), "{words:?}");
     }
-    // What a shell starts is not told.
+    // Programs started by a shell are not reported.
     assert!(sidecar_behind(&["sh", "-c", "exec cat"]));
 }
 
 #[test]
-fn programs_of_both_families_in_one_job_are_offered_both_with_a_warning() {
+fn job_of_pmi_and_pmix_programs_gets_both_with_warning() {
     let (Some(mpich), Some(openmpi)) = (mpi("mpich5"), mpi("openmpi5")) else {
         return;
     };
@@ -229,14 +229,14 @@ fn programs_of_different_libraries_of_one_mpi_are_warned_of() {
 }
 
 #[test]
-fn files_that_cannot_go_along_are_warned_of() {
+fn unstageable_files_are_warned_of() {
     let words = ["--dry-run", "--preload-files", "a,b", "true"];
     let outcome = Run::new(words).run().expect(0);
     outcome.expect_one_line(&["--preload-files: nothing is copied on one machine"]);
 }
 
 #[test]
-fn the_users_choice_between_pmi_and_pmix_is_kept_for_mpich() {
+fn user_choice_of_mpich_pmi_version_is_kept() {
     let words = ["--dry-run", "--pmi", "all", "true"];
     let run = Run::new(words).env("MPIR_CVAR_PMI_VERSION", "x");
     let told = run.run().expect_quiet_success().out();
@@ -244,7 +244,7 @@ fn the_users_choice_between_pmi_and_pmix_is_kept_for_mpich() {
 }
 
 #[test]
-fn a_client_of_the_other_dialect_is_served_and_named_once() {
+fn client_of_other_pmi_version_is_served_and_named_once() {
     if let Some(mpi) = mpi("mpich5") {
         let run = |pmi| mpi.run(2, &["--pmi", pmi], "allreduce", &[]).run();
         run("pmi1").expect_success().by_rank("allreduce", 2);
@@ -269,7 +269,7 @@ fn a_client_of_the_other_dialect_is_served_and_named_once() {
 }
 
 #[test]
-fn a_dry_run_tells_the_whole_plan() {
+fn dry_run_prints_whole_plan() {
     let Some(mpi) = mpi("openmpi5") else { return };
     let program = mpi.program("hello");
     let options = [
@@ -317,7 +317,7 @@ fn a_dry_run_tells_the_whole_plan() {
 }
 
 #[test]
-fn a_dry_run_starts_and_makes_nothing() {
+fn dry_run_starts_and_creates_nothing() {
     // A plan that is longer than a pipe holds: wireup waits in the middle of printing it.
     let long = "x".repeat(100_000);
     let words = [
@@ -351,7 +351,7 @@ fn a_dry_run_starts_and_makes_nothing() {
 }
 
 #[test]
-fn a_dry_run_refuses_what_a_run_refuses() {
+fn dry_run_refuses_same_errors_as_run() {
     let absent = "/nonexistent/dir";
     for (options, code) in [
         (&["-n", "100000", "true"][..], 125),
@@ -391,7 +391,7 @@ fn a_dry_run_refuses_what_a_run_refuses() {
 }
 
 #[test]
-fn an_explanation_names_the_reasons_and_the_job_runs() {
+fn explain_prints_reasons_and_runs_job() {
     let Some(mpi) = mpi("openmpi5") else { return };
     let outcome = mpi.run(2, &["--explain"], "hello", &[]).run().expect(0);
     outcome.by_rank("hello", 2);
@@ -436,7 +436,7 @@ fn an_explanation_names_the_reasons_and_the_job_runs() {
 }
 
 #[test]
-fn an_explanation_names_what_was_passed_over() {
+fn explain_names_skipped_candidates() {
     let Some(mpi) = mpi("openmpi4") else { return };
     let run = Run::new(["--explain", "--dry-run", "--pmi", "all", "true"]);
     let library = run.dir().join("libpmix.so.2");

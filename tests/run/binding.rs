@@ -33,7 +33,8 @@ fn parts(level: &str) -> Vec<String> {
         .collect()
 }
 
-/// What two ranks print with these options; they may share CPUs where there are not enough.
+/// Returns the output of two ranks with these options; they may share CPUs where there are not
+/// enough.
 fn shown(options: &[&str]) -> Outcome {
     let words = [&["--oversubscribe"], options, &SHOW].concat();
     Run::ranks(2, words).run().expect(0)
@@ -74,7 +75,7 @@ fn ranks_are_bound_as_planned() {
 }
 
 #[test]
-fn nothing_is_bound_unless_asked() {
+fn default_is_no_binding() {
     let here = Command::new("sh").args(["-c", SHOW[2]]).output().unwrap();
     let here = String::from_utf8(here.stdout).unwrap();
     for options in [&[][..], &["--bind-to", "none", "--map-by", "core"]] {
@@ -87,7 +88,7 @@ fn nothing_is_bound_unless_asked() {
 }
 
 #[test]
-fn the_affinity_mask_is_the_limit() {
+fn affinity_mask_limits_binding() {
     let last = parts("hwthread").pop().unwrap();
     let limited = |words: &[&str]| Run::new(words).under(["taskset", "-c", &last]).run();
     let words = [&["-n", "1", "--bind-to", "core"], &SHOW[..]].concat();
@@ -98,7 +99,7 @@ fn the_affinity_mask_is_the_limit() {
 }
 
 #[test]
-fn virtual_nodes_share_the_machine() {
+fn virtual_nodes_share_machine() {
     let cores = parts("core");
     let second = &cores[1 % cores.len()];
     let outcome = shown(&["--virtual-nodes", "2", "--bind-to", "core"]);
@@ -107,7 +108,7 @@ fn virtual_nodes_share_the_machine() {
 }
 
 #[test]
-fn spawned_ranks_come_behind_those_before() {
+fn spawned_ranks_are_bound_after_earlier_ones() {
     let cores = parts("core");
     let Some(mpi) = mpi("mpich5") else { return };
     let options = ["--oversubscribe", "--bind-to", "core", "--report-bindings"];
@@ -123,7 +124,7 @@ fn spawned_ranks_come_behind_those_before() {
 }
 
 #[test]
-fn hosts_that_cannot_bind_so_refuse_in_one_line() {
+fn hosts_that_cannot_bind_refuse_in_one_line() {
     let refused = |words: &[&str], needed: &[&str]| {
         let words = [&["-n", "1"], words, &["true"]].concat();
         Run::new(words).run().expect_one_line(needed);
@@ -237,7 +238,7 @@ fn bindings(map: &str) -> Vec<String> {
 }
 
 #[test]
-fn plans_equal_those_of_prterun_on_the_same_topology() {
+fn plans_equal_those_of_prterun_on_same_topology() {
     let Some(open) = mpi("openmpi5") else { return };
     let prterun = open.launcher.with_file_name("prterun");
     if !prterun.is_file() {
@@ -290,7 +291,7 @@ fn plans_equal_those_of_prterun_on_the_same_topology() {
 }
 
 #[test]
-fn plans_equal_those_of_hydra_on_the_same_topology() {
+fn plans_equal_those_of_hydra_on_same_topology() {
     let Some(mpich) = mpi("mpich5") else { return };
     for (name, to) in [
         ("gpu8", "core"),
@@ -323,7 +324,7 @@ fn plans_equal_those_of_hydra_on_the_same_topology() {
 }
 
 #[test]
-fn openmp_is_told_of_the_cores() {
+fn openmp_threads_follow_bound_cores() {
     let cores = parts("core");
     let show = [
         "sh",
@@ -361,7 +362,7 @@ fn openmp_is_told_of_the_cores() {
 }
 
 #[test]
-fn gpus_near_the_ranks_are_given_out() {
+fn gpus_near_ranks_are_assigned() {
     let plan = |name: &str, ranks: &str, options: &[&str]| {
         let words = [
             &["--hosts", "localhost:64", "-n", ranks, "--dry-run"],

@@ -20,7 +20,7 @@ const SPAWNER: &str = r#"
     ask 'cmd=init pmi_version=1 pmi_subversion=1'
 "#;
 
-/// A parent whose child says that it is alone, and waits to be told to go.
+/// Script of a parent whose child prints that its parents have ended, and waits to be signalled.
 const ABANDONED: &str = r#"
     spawn "while [ -d /proc/$$ ]; do sleep 0.01; done; echo alone; \
         until [ -e go ]; do sleep 0.01; done; echo went" "$@"
@@ -44,7 +44,7 @@ fn create(run: &Running, name: &str) {
 }
 
 #[test]
-fn children_are_ended_when_their_parents_have_unless_they_are_independent() {
+fn children_end_with_parents_unless_independent() {
     let run = parent(&["--pmi", "pmi1", "--grace", "0.1"], ABANDONED, &[]);
     let outcome = run.finish().expect(0);
     assert!(
@@ -71,7 +71,7 @@ fn children_are_ended_when_their_parents_have_unless_they_are_independent() {
 }
 
 #[test]
-fn a_spawn_that_takes_too_long_fails_and_leaves_nothing() {
+fn spawn_over_its_timeout_fails_without_leftovers() {
     let Some(pmix) = pmix("pmix4") else { return };
     let library = pmix.library.to_str().unwrap();
     let script = r#"

@@ -60,8 +60,8 @@ fn directory() -> tempfile::TempDir {
     dir
 }
 
-/// What `--dry-run` says of a line: as text, and as a stream. Lines that name hosts of their own are used elsewhere than in
-/// the allocation.
+/// Returns the output of `--dry-run` for a line: as text, and as a stream. Lines with their own host lists are planned
+/// outside the allocation.
 fn dry_run(dir: &Path, line: &str) -> Result<(String, Vec<Value>), String> {
     let (name, words) = line.split_once(' ').unwrap();
     let own_hosts = [
@@ -132,7 +132,7 @@ fn by_first_rank(stream: &[Value], of: impl Fn(&Value) -> String) -> Vec<(String
     groups
 }
 
-/// What the text says of each program: its command line, and how the environment of its first rank differs from the
+/// Programs in the text: their command lines, and the difference of the environment of their first rank from the
 /// launcher's, in set and removed variables.
 struct Programs {
     commands: Vec<String>,
@@ -209,7 +209,7 @@ fn shown(dir: &Path, line: &str, usual: &Programs) -> String {
 }
 
 #[test]
-fn lines_of_documentation_are_planned_as_they_mean_it() {
+fn documented_command_lines_are_planned_correctly() {
     let dir = directory();
     let dir = dir.path();
     let (text, _) = dry_run(dir, "mpiexec -n 1 ./a.out").unwrap();

@@ -1,4 +1,4 @@
-//! Defaults files: which count, in which order, and what is said when they are wrong.
+//! Defaults files: which of them count, in which order, and the errors about invalid ones.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -38,7 +38,7 @@ fn shown(site: &str, user: &str, libpmix: &str) -> Outcome {
 }
 
 #[test]
-fn the_line_precedes_the_users_file_which_precedes_the_sites() {
+fn option_overrides_user_config_which_overrides_site_config() {
     let site = "[run]\nlabel = true\nenv = ['A=site', 'B=site']";
     let user = "[run]\nenv = ['B=user']";
     assert_eq!(
@@ -60,7 +60,7 @@ fn the_line_precedes_the_users_file_which_precedes_the_sites() {
 }
 
 #[test]
-fn a_default_variable_reaches_every_program_and_its_own_precede_it() {
+fn default_variable_reaches_every_app_unless_overridden() {
     let site = "[run]\noversubscribe = true\nenv = ['A=site', 'B=site']";
     let own = ["-n", "1", "-x", "B=own"];
     let words = SHOW
@@ -75,7 +75,7 @@ fn a_default_variable_reaches_every_program_and_its_own_precede_it() {
 }
 
 #[test]
-fn a_time_limit_of_the_site_ends_the_job_unless_it_is_taken_back() {
+fn site_time_limit_ends_job_unless_negated() {
     let site = "[run]\ntimeout = 0.2";
     let outcome = with_files(site, "", ["-n", "1", "sleep", "60"]).run();
     outcome.expect(124);
@@ -84,7 +84,7 @@ fn a_time_limit_of_the_site_ends_the_job_unless_it_is_taken_back() {
 }
 
 #[test]
-fn a_wrong_file_starts_nothing_and_says_where_and_what_to_do() {
+fn invalid_config_file_is_reported_with_place_and_remedy() {
     for (site, user, words) in [
         (
             "[run]\nlable = true",
@@ -110,7 +110,7 @@ fn a_wrong_file_starts_nothing_and_says_where_and_what_to_do() {
 }
 
 #[test]
-fn a_file_that_is_named_must_be_there_and_one_that_is_there_must_be_readable() {
+fn named_config_file_must_exist_and_any_must_be_readable() {
     let missing = Run::new(["-n", "1", "true"]).env("WIREUP_SITE_CONFIG", "/nowhere/w.toml");
     let outcome = missing.run().expect(125);
     outcome.expect_one_line(&["WIREUP_SITE_CONFIG names /nowhere/w.toml, which is not there"]);
@@ -124,7 +124,7 @@ fn a_file_that_is_named_must_be_there_and_one_that_is_there_must_be_readable() {
 }
 
 #[test]
-fn a_run_without_files_looks_for_two_and_no_more() {
+fn run_opens_only_two_config_files_once() {
     if !Path::new("/usr/bin/strace").exists() {
         return crate::common::skip("what a run opens: needs strace");
     }
@@ -154,7 +154,7 @@ fn a_run_without_files_looks_for_two_and_no_more() {
 }
 
 #[test]
-fn show_tells_every_default_with_its_origin_as_a_file_that_can_be_used() {
+fn config_show_prints_defaults_with_origin_as_valid_file() {
     let site = "[run]\ntimeout = 3600\nenv = ['A=\"1\"']\nlibpmix = '/site'";
     let user = "[run]\nlabel = true\nenv = ['B=2']";
     let outcome = shown(site, user, "/from/environment").expect_quiet_success();
@@ -179,7 +179,7 @@ fn show_tells_every_default_with_its_origin_as_a_file_that_can_be_used() {
 }
 
 #[test]
-fn details_name_the_files_that_count() {
+fn verbose_output_names_config_files() {
     let outcome = show("[run]\nlabel = true\npmi = 'none'", "", &["-v"]).expect(0);
     assert!(
         outcome.err().contains("site.toml: label, pmi\n"),
@@ -188,7 +188,7 @@ fn details_name_the_files_that_count() {
 }
 
 #[test]
-fn defaults_that_every_user_can_write_are_refused() {
+fn defaults_writable_by_every_user_are_refused() {
     let run = with_files("label = true\n", "", ["-n", "1", "true"]);
     let mode = fs::Permissions::from_mode(0o666);
     fs::set_permissions(run.dir().join("site.toml"), mode).unwrap();

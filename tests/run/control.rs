@@ -31,7 +31,7 @@ fn expect_the_even_ones(outcome: &Outcome) {
 }
 
 #[test]
-fn an_abort_of_some_ranks_spares_the_others_where_failures_are_tolerated() {
+fn abort_of_some_ranks_spares_others_if_failures_are_tolerated() {
     everywhere(&["--no-kill-on-bad-exit"], "abort", 7, |outcome| {
         expect_the_even_ones(outcome);
         let err = outcome.err();
@@ -44,14 +44,14 @@ fn an_abort_of_some_ranks_spares_the_others_where_failures_are_tolerated() {
 }
 
 #[test]
-fn an_abort_of_some_ranks_is_the_end_of_the_job_otherwise() {
+fn abort_of_some_ranks_ends_job_by_default() {
     everywhere(&[], "abort", 7, |outcome| {
         outcome.expect_one_line(&["rank 0 ", "called MPI_Abort with code 7: two of us"]);
     });
 }
 
 #[test]
-fn ranks_that_are_ended_on_purpose_are_no_failure() {
+fn ranks_ended_on_purpose_are_not_failure() {
     // Killed at once: the time to be polite is longer than the test.
     for (mode, grace) in [("terminate", "60"), ("kill", "60"), ("stubborn", "0.3")] {
         everywhere(&["--grace", grace], mode, 0, |outcome| {
@@ -62,14 +62,14 @@ fn ranks_that_are_ended_on_purpose_are_no_failure() {
 }
 
 #[test]
-fn what_ranks_that_are_ended_on_purpose_have_in_shared_memory_is_removed() {
+fn shared_memory_of_ranks_ended_on_purpose_is_removed() {
     // That nothing is left is checked after every run.
     let own = r#"sh -c 'touch /dev/shm/mpich_of_rank_%r; exec "$@"' own"#;
     everywhere(&["--wrap", own], "kill", 0, expect_the_even_ones);
 }
 
 #[test]
-fn a_rank_can_end_its_whole_job() {
+fn rank_can_end_its_whole_job() {
     for (mode, signal, code) in [("all", 15, 143), ("kill_all", 9, 137)] {
         everywhere(&[], mode, code, |outcome| {
             let what = format!("had the job ended by signal {signal}");
@@ -79,14 +79,14 @@ fn a_rank_can_end_its_whole_job() {
 }
 
 #[test]
-fn a_signal_reaches_the_ranks_named_and_no_others() {
+fn signal_reaches_only_named_ranks() {
     everywhere(&[], "signal", 0, |outcome| {
         outcome.by_rank("pmix_control", 4);
     });
 }
 
 #[test]
-fn who_names_nobody_means_its_own_job_and_not_its_parents() {
+fn job_control_without_targets_means_own_job_not_parents() {
     for client in versions() {
         for nodes in NODES {
             for (how, code) in [("signal", 0), ("terminate", 0), ("kill", 0), ("abort", 5)] {
@@ -101,21 +101,21 @@ fn who_names_nobody_means_its_own_job_and_not_its_parents() {
 }
 
 #[test]
-fn a_rank_is_stopped_and_continued() {
+fn rank_is_stopped_and_continued() {
     everywhere(&[], "pause", 0, |outcome| {
         outcome.by_rank("pmix_control", 4);
     });
 }
 
 #[test]
-fn what_cannot_be_done_is_said_at_once() {
+fn impossible_job_control_is_refused_at_once() {
     everywhere(&[], "refused", 0, |outcome| {
         outcome.by_rank("pmix_control", 4);
     });
 }
 
 #[test]
-fn what_a_rank_registered_is_removed_at_its_end_and_links_are_not_followed() {
+fn registered_cleanup_at_rank_end_does_not_follow_links() {
     for client in versions() {
         for nodes in NODES {
             for (how, code) in [
@@ -179,7 +179,7 @@ fn fabrics_and_sessions_are_refused_at_once() {
 
 /// Before version 6 libpmix refuses by itself what is about sessions.
 #[test]
-fn a_rank_ends_its_session_and_a_spawned_one_signals_all_jobs_of_it() {
+fn rank_ends_its_session_and_child_signals_all_its_jobs() {
     let Some(client) = pmix("pmix7") else { return };
     for nodes in NODES {
         let options = [&["-v", "--libpmix", client.path()], nodes].concat();

@@ -15,7 +15,7 @@ fn versions() -> impl Iterator<Item = Pmix> {
 /// Gives a command a `/run` of its own: there is no munge, or that of the test.
 const RUN: &str = r#"mount -t tmpfs none /run && exec "$@""#;
 
-/// The same with a daemon, which ends when the command has.
+/// Starts the munge daemon for a command and ends it afterwards.
 const MUNGED: &str = r#"
 set -e
 mount -t tmpfs -o mode=755 none /run
@@ -81,7 +81,7 @@ fn expect_kind(outcome: &Outcome, kind: &str) {
 }
 
 #[test]
-fn every_rank_s_credential_is_good_on_every_node_and_a_changed_one_is_not() {
+fn credential_of_every_rank_is_valid_on_every_node() {
     for client in versions() {
         for nodes in NODES {
             let options = [&["--libpmix", client.path()], nodes].concat();
@@ -92,7 +92,7 @@ fn every_rank_s_credential_is_good_on_every_node_and_a_changed_one_is_not() {
 }
 
 #[test]
-fn a_credential_of_another_launch_is_refused() {
+fn credential_of_other_launch_is_refused() {
     for client in versions() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
@@ -106,7 +106,7 @@ fn a_credential_of_another_launch_is_refused() {
 }
 
 #[test]
-fn without_munge_a_credential_is_the_launch_s_and_munge_s_are_refused() {
+fn credential_without_munge_is_of_launch_and_munge_is_refused() {
     if can_mount() {
         everywhere(RUN, "any", |outcome| expect_kind(outcome, "wireup"));
         everywhere(RUN, "none", |outcome| expect_kind(outcome, "none"));
@@ -114,7 +114,7 @@ fn without_munge_a_credential_is_the_launch_s_and_munge_s_are_refused() {
 }
 
 #[test]
-fn where_munge_runs_it_makes_and_checks_the_credentials() {
+fn munge_makes_and_checks_credentials_where_it_runs() {
     if can_mount() {
         for mode in ["any", "munge"] {
             everywhere(MUNGED, mode, |outcome| expect_kind(outcome, "munge"));

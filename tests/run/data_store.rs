@@ -1,5 +1,5 @@
-//! Where libpmix keeps what ranks publish: asked for by the ranks of small jobs, and in memory that
-//! they share with the server. Most other tests have small jobs.
+//! Storage of published data in libpmix: the ranks of small jobs request data, those of large ones
+//! share memory with the server. Most other tests have small jobs.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ const SHARED: [(&str, &str, u32); 2] = [
 ];
 
 #[test]
-fn ranks_of_small_jobs_ask_for_data_and_those_of_large_ones_share_them() {
+fn small_jobs_use_direct_modex_and_large_ones_share_data() {
     for (name, shared, small) in SHARED {
         let Some(server) = pmix(name) else { continue };
         let run = |ranks| {
@@ -35,7 +35,7 @@ fn ranks_of_small_jobs_ask_for_data_and_those_of_large_ones_share_them() {
 }
 
 #[test]
-fn shared_data_are_right_on_one_node_and_on_several_and_between_jobs() {
+fn shared_data_are_right_across_nodes_and_jobs() {
     for (server, version, mpi, _) in pairs() {
         let shared = match version.starts_with("OpenPMIx 4.") {
             true => SHARED[0].1,

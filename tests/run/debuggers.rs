@@ -10,10 +10,11 @@ use crate::common::{
     node_name, number, process, program, repository, skip, wireup,
 };
 
-/// What gdb takes to read wireup, on a busy machine.
+/// Time that gdb needs to read wireup, on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
-/// gdb with the script that reads the table, before the words that say of what.
+/// Command of gdb with the script that reads the proctable; the words that select the process
+/// follow.
 pub(crate) fn gdb() -> Option<Vec<OsString>> {
     let found = std::process::Command::new("gdb").arg("--version").output();
     if found.is_err() {
@@ -89,14 +90,14 @@ fn leads(mpi: &Mpi) {
 }
 
 #[test]
-fn a_debugger_that_starts_the_launcher_finds_the_ranks_of_every_mpi_before_main() {
+fn debugger_that_starts_launcher_finds_ranks_before_main() {
     for mpi in mpis() {
         leads(&mpi);
     }
 }
 
 #[test]
-fn processes_that_use_no_mpi_are_shown_too_and_the_launchs_code_is_theirs() {
+fn processes_without_mpi_are_in_proctable_and_set_exit_code() {
     let script = "sleep 0.1; exit 7";
     let Some(run) = led(&["--pmi", "none", "-n", "3", "sh", "-c", script]) else {
         return;
@@ -112,7 +113,7 @@ fn processes_that_use_no_mpi_are_shown_too_and_the_launchs_code_is_theirs() {
 }
 
 #[test]
-fn spawned_processes_are_added_to_what_a_debugger_sees() {
+fn spawned_processes_are_added_to_proctable() {
     let Some(mpi) = mpi("openmpi5").map(Mpi::able_to_spawn) else {
         return;
     };
@@ -133,7 +134,7 @@ fn spawned_processes_are_added_to_what_a_debugger_sees() {
 }
 
 #[test]
-fn a_debugger_that_attaches_later_finds_the_ranks_and_leaves_no_trace() {
+fn debugger_that_attaches_later_finds_ranks_and_leaves_no_trace() {
     let Some(steady) = program("sigreport") else {
         return;
     };
@@ -200,7 +201,7 @@ fn let_go_on(running: &Running, options: &[&str]) {
 }
 
 #[test]
-fn scripts_and_static_programs_stop_before_they_begin_and_go_on_with_cont() {
+fn scripts_and_static_programs_stop_at_start_until_continued() {
     let shell = Run::ranks(3, ["--stop-on-exec", "--virtual-nodes", "3"]);
     let script = shell.dir().join("script");
     std::fs::write(&script, "#!/bin/sh\necho began $WIREUP_RANK\n").unwrap();
@@ -228,7 +229,7 @@ fn scripts_and_static_programs_stop_before_they_begin_and_go_on_with_cont() {
 }
 
 #[test]
-fn ranks_of_every_mpi_stop_before_main_and_the_others_wait_for_them() {
+fn ranks_of_every_mpi_stop_before_main() {
     for mpi in mpis() {
         let options = ["--stop-on-exec=1,3", "--virtual-nodes", "2"];
         let running = mpi.run(4, &options, "hello", &[]).start();
@@ -244,7 +245,7 @@ fn ranks_of_every_mpi_stop_before_main_and_the_others_wait_for_them() {
 }
 
 #[test]
-fn a_job_whose_ranks_are_stopped_ends_like_any_other() {
+fn job_with_stopped_ranks_ends_like_any_other() {
     for signal in [Signal::TERM, Signal::HUP] {
         let running = Run::ranks(2, ["--stop-on-exec", "sleep", "1000"]).start();
         let pids = stopped(&running, 2);
@@ -257,7 +258,7 @@ fn a_job_whose_ranks_are_stopped_ends_like_any_other() {
 }
 
 #[test]
-fn ranks_that_there_are_not_cannot_be_stopped() {
+fn missing_ranks_cannot_be_stopped() {
     let outcome = Run::ranks(2, ["--stop-on-exec=1-2", "true"]).run();
     let outcome = outcome.expect(125);
     outcome.expect_one_line(&["--stop-on-exec=1-2", "ranks 0 to 1"]);

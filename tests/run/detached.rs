@@ -50,7 +50,7 @@ impl Detached {
         command(&["attach", &self.job]).stdin_held().start()
     }
 
-    /// What is shown until the job's end.
+    /// Returns the output until the job's end.
     fn rest(&self) -> Outcome {
         command(&["attach", "--no-stdin", &self.job]).run()
     }
@@ -148,7 +148,7 @@ fn detach_names_job_whose_ranks_fail_after_start() {
 }
 
 #[test]
-fn what_was_printed_meanwhile_and_the_exit_code_are_there_later() {
+fn attach_shows_earlier_output_and_exit_code() {
     let script = "echo out; echo err >&2; read line; exit 3";
     let job = detach(["-n", "2", "--stdin", "all", "sh", "-c", script]);
     let other = detach(["-n", "1", "true"]);
@@ -172,7 +172,7 @@ fn what_was_printed_meanwhile_and_the_exit_code_are_there_later() {
 }
 
 #[test]
-fn the_output_of_a_job_that_has_ended_stays_when_its_exit_status_was_asked_for() {
+fn output_of_ended_job_stays_after_wait() {
     let job = detach(["-n", "1", "sh", "-c", "echo last; exit 7"]);
     for _ in 0..2 {
         command(&["wait", &job.job]).run().expect(7);
@@ -182,7 +182,7 @@ fn the_output_of_a_job_that_has_ended_stays_when_its_exit_status_was_asked_for()
 }
 
 #[test]
-fn input_and_signals_reach_the_job_and_the_last_that_attaches_has_it() {
+fn input_and_signals_come_from_last_attached_client() {
     let script = "trap 'echo got INT; exit 5' INT; echo ready; while read line; do echo \"read $line\"; done; \
                   echo end; while :; do sleep 0.1; done";
     let job = detach(["-n", "1", "bash", "-c", script]);
@@ -217,7 +217,7 @@ fn input_and_signals_reach_the_job_and_the_last_that_attaches_has_it() {
 }
 
 #[test]
-fn an_interrupt_by_way_of_attach_ends_a_job_as_ctrl_c_does() {
+fn interrupt_of_attach_ends_job_like_ctrl_c() {
     let job = detach(["-n", "2", "sh", "-c", "echo ready; exec sleep 1000"]);
     let viewer = job.attach();
     viewer.wait_for_many(Output::Stdout, "ready", 2);
@@ -228,7 +228,7 @@ fn an_interrupt_by_way_of_attach_ends_a_job_as_ctrl_c_does() {
 }
 
 #[test]
-fn output_beyond_what_is_kept_is_counted() {
+fn output_beyond_buffer_is_counted() {
     let script = "head -c 20000000 /dev/zero | tr '\\0' x; echo; echo last";
     let job = detach(["-n", "1", "sh", "-c", script]);
     command(&["wait", &job.job]).run().expect(0);
@@ -245,7 +245,7 @@ fn output_beyond_what_is_kept_is_counted() {
 }
 
 #[test]
-fn nothing_is_lost_while_a_client_is_attached() {
+fn attached_client_loses_no_output() {
     let script = "read line; head -c 20000000 /dev/zero | tr '\\0' x; echo last >&2";
     let job = detach(["-n", "1", "sh", "-c", script]);
     let mut viewer = job.attach();
@@ -259,7 +259,7 @@ fn nothing_is_lost_while_a_client_is_attached() {
 }
 
 #[test]
-fn a_killed_launcher_leaves_its_last_output_and_its_end() {
+fn output_and_end_of_killed_launcher_are_kept() {
     let job = detach(["-n", "1", "sh", "-c", "echo before; exec sleep 1000"]);
     let viewer = job.attach();
     viewer.wait_for(Output::Stdout, "before");
@@ -270,7 +270,7 @@ fn a_killed_launcher_leaves_its_last_output_and_its_end() {
 
 /// Many ranks use up the memory together, each of which has less than the launcher.
 #[test]
-fn when_memory_is_short_a_rank_is_ended_and_not_the_launcher() {
+fn memory_shortage_kills_rank_and_not_launcher() {
     const RANKS: usize = 64;
     let Some(group) = MemoryGroup::new(96 << 20) else {
         return;
@@ -300,7 +300,7 @@ fn when_memory_is_short_a_rank_is_ended_and_not_the_launcher() {
 }
 
 #[test]
-fn a_killed_keeper_ends_the_job_in_order() {
+fn killed_attach_server_ends_job_in_order() {
     let script =
         "trap 'sleep 0.2; echo done >ended; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
     let job = detach(["-n", "1", "bash", "-c", script]);
@@ -321,7 +321,7 @@ fn a_killed_keeper_ends_the_job_in_order() {
 }
 
 #[test]
-fn a_keeper_needs_no_disk_and_holds_nothing_of_the_command_that_started_it() {
+fn attach_server_needs_no_disk_and_no_resource_of_its_command() {
     let run = Run::command([
         "sh",
         "-c",
@@ -381,7 +381,7 @@ fn comes_back(front: Running, job: &str) -> i32 {
 }
 
 #[test]
-fn a_job_that_is_kept_outlives_its_terminal() {
+fn detached_job_outlives_its_terminal() {
     let (mut front, job) = kept(&["env"], "--on-terminal-loss");
     front.close_terminal();
     assert_eq!(comes_back(front, &job), 0);
@@ -393,7 +393,7 @@ fn a_job_that_is_kept_outlives_its_terminal() {
 }
 
 #[test]
-fn a_job_that_is_kept_outlives_the_command_that_started_it() {
+fn detached_job_outlives_its_command() {
     let (front, job) = kept(&["env"], "--on-launcher-loss");
     front.signal(Signal::KILL);
     assert_eq!(comes_back(front, &job), 137);
@@ -434,7 +434,7 @@ except OSError:
 ";
 
 #[test]
-fn another_user_neither_finds_a_job_nor_gets_an_answer() {
+fn other_user_cannot_find_or_query_job() {
     let Some(user) = as_user() else { return };
     let job = detach(["-n", "1", "sh", "-c", "echo secret; cat"]);
     let reachable = Reachable::new();
@@ -453,7 +453,7 @@ fn another_user_neither_finds_a_job_nor_gets_an_answer() {
 }
 
 #[test]
-fn what_cannot_be_kept_or_found_is_refused() {
+fn impossible_detach_or_attach_is_refused() {
     for (words, expected) in [
         (&["--detach", "--pty", "0"][..], &["--pty", "--detach"][..]),
         (

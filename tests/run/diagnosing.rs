@@ -1,4 +1,4 @@
-//! What `--log` and `WIREUP_LOG` show of a launch.
+//! Output of `--log` and `WIREUP_LOG` for a launch.
 
 use crate::common::{Outcome, Run, mpi, pmix};
 use crate::virtual_nodes::node;
@@ -55,7 +55,7 @@ fn ranks_fences_and_upcalls_of_each_node_have_their_spans() {
         let upcall = format!("{node}:upcall{{id=");
         has(&outcome, &[&upcall, " kind=Fence ", ": answered bytes="]);
     }
-    // Only nodes below another one say so.
+    // Only nodes below another one log this.
     assert_eq!(
         lines(
             &outcome,
@@ -73,7 +73,7 @@ fn ranks_fences_and_upcalls_of_each_node_have_their_spans() {
 }
 
 #[test]
-fn a_filter_chooses_modules_and_the_environment_may_give_it() {
+fn log_filter_selects_modules_also_from_environment() {
     let Some(mpi) = mpi("mpich5") else { return };
     let options = ["--virtual-nodes", "2"];
     let only = |outcome: &Outcome| {
@@ -102,7 +102,7 @@ fn a_filter_chooses_modules_and_the_environment_may_give_it() {
     let off = run(&[&options[..], &["--log", "off"]].concat());
     let off = off.env("WIREUP_LOG", "trace").run().expect(0);
     assert_eq!(off.err(), "");
-    // What PMI clients say.
+    // PMI requests are logged at this level.
     let all = run(&[&options[..], &["--log", "trace"]].concat())
         .run()
         .expect(0);
@@ -117,7 +117,7 @@ fn a_filter_chooses_modules_and_the_environment_may_give_it() {
 }
 
 #[test]
-fn details_of_a_run_are_events_which_are_shown_once() {
+fn details_are_logged_or_printed_once() {
     let outcome = Run::ranks(2, ["--log", "info", "true"]).run().expect(0);
     has(
         &outcome,
@@ -130,7 +130,7 @@ fn details_of_a_run_are_events_which_are_shown_once() {
 }
 
 #[test]
-fn a_filter_that_cannot_be_used_is_refused_and_without_one_nothing_is_said() {
+fn invalid_log_filter_is_refused_and_default_is_silent() {
     let remedy = "use error, warn, info, debug, trace, or a list of MODULE=LEVEL";
     let refused = Run::new(["--log", "wireup=loud", "true"]).run().expect(125);
     refused.expect_one_line(&[

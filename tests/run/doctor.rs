@@ -401,7 +401,7 @@ fn has(found: &[[String; 3]], check: &str, words: &str) -> bool {
 }
 
 #[test]
-fn faults_that_are_made_are_found_and_named() {
+fn injected_faults_are_found_and_named() {
     // The other setting is the usual one of many kernels.
     let well = doctor(
         setting!("kernel", "sched_autogroup_enabled", "0"),
@@ -440,7 +440,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn a_filter_of_system_calls_is_found() {
+fn doctor_finds_system_call_filter() {
     let run = Run::command(["python3", "-c", WITHOUT_CMA, WIREUP, "doctor", "--json"]);
     let found = findings(&report(&run.run()));
     let words = "process_vm_readv: Operation not permitted";
@@ -448,7 +448,7 @@ fn a_filter_of_system_calls_is_found() {
 }
 
 #[test]
-fn findings_are_lines_with_their_remedies_and_the_checks_can_be_listed() {
+fn doctor_prints_findings_with_remedies_and_lists_checks() {
     let script = "mount -t tmpfs -o size=8m t /dev/shm; exec \"$@\"";
     let unshare = ["unshare", "-m", "sh", "-c", script, "sh"];
     let run = Run::command(unshare).more([WIREUP, "doctor", "--ppn", "4", "true"]);
@@ -492,7 +492,7 @@ fn findings_are_lines_with_their_remedies_and_the_checks_can_be_listed() {
 }
 
 #[test]
-fn part_of_another_version_beside_the_launcher_is_found() {
+fn component_of_other_version_is_found() {
     let parts = [
         "wireup-agent",
         "wireup-impi",
@@ -536,7 +536,7 @@ fn part_of_another_version_beside_the_launcher_is_found() {
 }
 
 #[test]
-fn two_ranks_of_the_users_own_mpi_send_messages() {
+fn two_ranks_of_user_mpi_exchange_messages() {
     let mut tried = 0;
     for (compiler, name) in [
         ("mpicc.mpich".to_owned(), "MPICH"),
@@ -567,7 +567,7 @@ fn two_ranks_of_the_users_own_mpi_send_messages() {
     }
 }
 
-/// The compiler of an MPI that `scripts/setup` has put beside the system's.
+/// Path of the compiler of an MPI that `scripts/setup` has installed in addition to the system's.
 fn wheel(name: &str) -> String {
     let default = || format!("/var/tmp/wireup-mpi-{}", rustix::process::getuid().as_raw());
     let directory = std::env::var("WIREUP_MPI_DIR").unwrap_or_else(|_| default());
@@ -575,7 +575,7 @@ fn wheel(name: &str) -> String {
 }
 
 #[test]
-fn ranks_that_send_nothing_are_a_problem_with_what_they_said() {
+fn doctor_reports_silent_ranks_with_their_output() {
     let doctor = |more: &[&str]| {
         let words = [&[WIREUP, "doctor", "--ppn", "1", "--run"], more].concat();
         Run::command(words)
@@ -608,7 +608,7 @@ fn ranks_that_send_nothing_are_a_problem_with_what_they_said() {
 }
 
 #[test]
-fn a_provider_that_is_not_there_is_found() {
+fn doctor_finds_missing_provider() {
     let doctor = |name: &str, value: &str| {
         let words = [WIREUP, "doctor", "--json", "--ppn", "1"];
         let outcome = Run::command(words).env(name, value).run();

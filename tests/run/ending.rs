@@ -1,5 +1,5 @@
-//! What the user may choose about the end of a job: whose exit code counts, whether a failure ends
-//! the others, and how long they have.
+//! Options for the end of a job: whose exit code counts, whether a failure ends the others, and
+//! their grace time.
 
 use crate::common::{Outcome, Output, Run, mpi};
 
@@ -15,7 +15,7 @@ fn two_codes(options: &[&str]) -> Outcome {
 }
 
 #[test]
-fn the_exit_policy_chooses_whose_code_is_the_jobs() {
+fn exit_policy_selects_rank_of_exit_code() {
     for (policy, code) in [
         ("first", 5),
         ("max", 5),
@@ -35,7 +35,7 @@ fn the_exit_policy_chooses_whose_code_is_the_jobs() {
 }
 
 #[test]
-fn a_policy_that_needs_every_end_lets_the_ranks_come_to_it() {
+fn exit_policy_over_all_ranks_waits_for_every_exit() {
     let codes = [
         "sh",
         "-c",
@@ -51,14 +51,14 @@ fn a_policy_that_needs_every_end_lets_the_ranks_come_to_it() {
             .contains("3 of 4 ranks failed; exit code 0 (--exit-policy any-zero)"),
         "{outcome:?}"
     );
-    // Nothing is said about a job without a failure.
+    // A job without a failure prints nothing.
     Run::ranks(3, ["--exit-policy", "last", "true"])
         .run()
         .expect_quiet_success();
 }
 
 #[test]
-fn kill_on_bad_exit_ends_the_others_under_any_policy() {
+fn kill_on_bad_exit_ends_others_under_any_policy() {
     let script = "[ $WIREUP_RANK = 1 ] && exit 5; exec sleep 100";
     for policy in ["max", "last", "any-zero", "rank:1", "rank:0"] {
         let options = ["--kill-on-bad-exit", "--exit-policy", policy];
@@ -69,7 +69,7 @@ fn kill_on_bad_exit_ends_the_others_under_any_policy() {
 }
 
 #[test]
-fn policies_that_make_no_sense_are_refused() {
+fn contradictory_policies_are_refused() {
     let outcome = Run::ranks(2, ["--exit-policy", "rank:2", "true"]).run();
     outcome
         .expect(125)
@@ -85,7 +85,7 @@ fn policies_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn ranks_of_an_mpi_job_go_on_after_a_failure_that_leaves_nobody_waiting() {
+fn mpi_ranks_continue_after_failure_without_waiting_peers() {
     for name in ["mpich4", "openmpi4", "mpich5", "openmpi5", "impi"] {
         let Some(mpi) = mpi(name) else { continue };
         let args = ["1", "finalized", "3"];
@@ -100,11 +100,11 @@ fn ranks_of_an_mpi_job_go_on_after_a_failure_that_leaves_nobody_waiting() {
 }
 
 #[test]
-fn a_rank_that_others_wait_for_ends_the_job_even_if_failures_do_not() {
+fn failed_rank_that_others_wait_for_ends_tolerant_job() {
     let waited = "other ranks wait for it";
     for name in ["mpich4", "openmpi4", "openmpi5"] {
         let Some(mpi) = mpi(name) else { continue };
-        // In MPI_Init, before the rank had said anything.
+        // The rank ends in MPI_Init, before its first PMI request.
         let options = ["--no-kill-on-bad-exit"];
         let args = ["1", "before-init", "3"];
         let outcome = mpi.run(3, &options, "exitcode", &args).run().expect(3);
@@ -122,7 +122,7 @@ fn a_rank_that_others_wait_for_ends_the_job_even_if_failures_do_not() {
 }
 
 #[test]
-fn an_abort_ends_a_job_that_failures_do_not() {
+fn abort_ends_job_that_tolerates_failures() {
     for name in ["mpich4", "openmpi4"] {
         let Some(mpi) = mpi(name) else { continue };
         let options = ["--no-kill-on-bad-exit", "--exit-policy", "any-zero"];
@@ -132,7 +132,7 @@ fn an_abort_ends_a_job_that_failures_do_not() {
 }
 
 #[test]
-fn the_time_to_end_after_sigterm_can_be_chosen() {
+fn grace_time_after_sigterm_is_configurable() {
     // No rank gets SIGTERM when there is no time to act on it.
     let script = "trap 'echo asked; exit 0' TERM; echo ready
         [ $WIREUP_RANK = 0 ] && read x && exit 4

@@ -1,4 +1,4 @@
-//! How jobs end: exit codes, the one line about the first cause, and what becomes of the rest.
+//! End of jobs: exit codes, the one line about the failure cause, and the end of the other ranks.
 
 mod abandoned;
 mod killed;
@@ -16,7 +16,7 @@ fn one_does(rank: u32, what: &str) -> [String; 3] {
 }
 
 #[test]
-fn the_first_failing_ranks_code_is_the_jobs() {
+fn exit_code_of_first_failing_rank_is_exit_code_of_job() {
     for code in [1, 2, 42, 124, 125, 126, 127, 255] {
         let outcome = Run::ranks(3, one_does(1, &format!("exit {code}")))
             .run()
@@ -33,7 +33,7 @@ fn the_first_failing_ranks_code_is_the_jobs() {
 }
 
 #[test]
-fn a_rank_that_dies_of_a_signal_gives_128_and_its_number() {
+fn rank_killed_by_signal_gives_128_plus_its_number() {
     for (number, name) in [
         (11, "SIGSEGV"),
         (9, "SIGKILL"),
@@ -49,7 +49,7 @@ fn a_rank_that_dies_of_a_signal_gives_128_and_its_number() {
 }
 
 #[test]
-fn a_job_whose_ranks_all_end_well_says_nothing() {
+fn successful_job_prints_nothing() {
     Run::ranks(4, ["true"]).run().expect_quiet_success();
     // Ranks may end at different times.
     let script = "[ $WIREUP_RANK = 0 ] || read x; exit 0";
@@ -61,7 +61,7 @@ fn a_job_whose_ranks_all_end_well_says_nothing() {
 }
 
 #[test]
-fn what_ranks_do_while_they_are_ended_is_not_the_cause() {
+fn behaviour_of_ranks_during_termination_is_not_failure_cause() {
     // The others answer SIGTERM with codes of their own, and one with a crash.
     let script = "ulimit -c 0; trap 'case $WIREUP_RANK in 0) exit 9;; *) kill -SEGV $$;; esac' TERM
         echo ready; if [ $WIREUP_RANK = 1 ]; then read x; exit 5; fi
@@ -78,7 +78,7 @@ fn what_ranks_do_while_they_are_ended_is_not_the_cause() {
 }
 
 #[test]
-fn ranks_that_ignore_sigterm_are_killed_after_two_seconds() {
+fn ranks_ignoring_sigterm_are_killed_after_two_seconds() {
     let script = "trap '' TERM; echo ready; [ $WIREUP_RANK = 0 ] && read x && exit 4
         while :; do sleep 0.05; done";
     let mut running = Run::ranks(3, ["sh", "-c", script]).stdin_held().start();
@@ -90,7 +90,7 @@ fn ranks_that_ignore_sigterm_are_killed_after_two_seconds() {
 }
 
 #[test]
-fn the_children_of_a_rank_get_sigterm_too() {
+fn children_of_rank_get_sigterm() {
     let script =
         "sh -c 'trap \"echo child ended; exit\" TERM; echo ready; while :; do sleep 0.05; done' &
         [ $WIREUP_RANK = 0 ] && read x && exit 4; wait";
@@ -106,7 +106,7 @@ fn the_children_of_a_rank_get_sigterm_too() {
 }
 
 #[test]
-fn a_timeout_ends_the_job_with_124() {
+fn timeout_ends_job_with_124() {
     let outcome = Run::ranks(2, ["--timeout", "0.5", "sleep", "100"])
         .run()
         .expect(124);
@@ -123,7 +123,7 @@ fn a_timeout_ends_the_job_with_124() {
 }
 
 #[test]
-fn a_grandchild_that_daemonized_is_ended_after_the_job() {
+fn daemonized_grandchild_is_ended_after_job() {
     let Some(orphan) = program("orphan") else {
         return;
     };
@@ -140,7 +140,7 @@ fn a_grandchild_that_daemonized_is_ended_after_the_job() {
 }
 
 #[test]
-fn a_grandchild_of_a_job_that_fails_is_ended_as_well() {
+fn grandchild_of_failed_job_is_ended() {
     let Some(orphan) = program("orphan") else {
         return;
     };
@@ -153,7 +153,7 @@ fn a_grandchild_of_a_job_that_fails_is_ended_as_well() {
 }
 
 #[test]
-fn an_interrupt_shortens_the_wait_for_what_ranks_left_behind() {
+fn interrupt_shortens_wait_for_leftovers_of_ranks() {
     let script = "trap '' TERM; (echo ready; exec sleep 1000) & exit 0";
     let options = ["--grace", "1000", "--pmi", "none"];
     let running = Run::ranks(2, options).more(["sh", "-c", script]).start();
@@ -172,8 +172,8 @@ fn an_interrupt_shortens_the_wait_for_what_ranks_left_behind() {
 }
 
 #[test]
-fn a_child_that_still_writes_its_last_lines_may_finish() {
-    // The rank ends first; what it started ends by itself a little later and is heard.
+fn child_still_writing_its_last_lines_may_finish() {
+    // The rank ends first; its child ends by itself a little later, and its output arrives.
     let script = "(sleep 0.3; echo late) & echo early";
     let outcome = Run::ranks(2, ["sh", "-c", script])
         .run()
@@ -182,7 +182,7 @@ fn a_child_that_still_writes_its_last_lines_may_finish() {
 }
 
 #[test]
-fn children_that_wireup_had_before_are_not_the_jobs() {
+fn earlier_children_of_wireup_do_not_belong_to_job() {
     // A shell that executes wireup in its own place leaves its children to it.
     let script = "(read x; echo kept $x) <pipe & exec 3>pipe; exec \"$@\"";
     let run = Run::ranks(2, ["--pmi", "none", "sh", "-c", "sleep 1000 & exit 0"])
@@ -196,7 +196,7 @@ fn children_that_wireup_had_before_are_not_the_jobs() {
 }
 
 #[test]
-fn the_first_process_of_a_container_may_be_wireup() {
+fn wireup_works_as_first_process_of_container() {
     if !rustix::process::geteuid().is_root() {
         return skip("wireup as process 1: needs root to make a PID namespace");
     }
@@ -217,7 +217,7 @@ fn the_first_process_of_a_container_may_be_wireup() {
 }
 
 #[test]
-fn ranks_that_ended_and_orphans_are_collected_while_the_job_runs() {
+fn exited_ranks_and_orphans_are_reaped_during_job() {
     // Rank 0 waits; the others end, and leave children behind that end later.
     let script = "[ $WIREUP_RANK = 0 ] && { echo ready; read x; exit 0; }
         (exec >/dev/null 2>&1; setsid sleep 0.2 & setsid true &) ; exit 0";
@@ -243,7 +243,7 @@ fn ranks_that_ended_and_orphans_are_collected_while_the_job_runs() {
 }
 
 #[test]
-fn a_rank_that_stops_itself_is_left_alone_until_the_job_ends() {
+fn rank_that_stops_itself_stays_stopped_until_job_ends() {
     let script = "echo pid=$$; kill -STOP $$; echo on; exit 6";
     let running = Run::ranks(1, ["sh", "-c", script]).start();
     let out = running.wait_for(Output::Stdout, "pid=");

@@ -31,7 +31,7 @@ fn alone() -> Option<Vec<&'static str>> {
     Some(words)
 }
 
-/// Jobs that are all alike.
+/// Series of equal jobs.
 struct Jobs<'a> {
     runs: u32,
     at_once: u32,
@@ -126,7 +126,7 @@ fn clients(mpis: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_thousand_jobs_in_a_row_leave_the_machine_as_it_was() {
+fn thousand_consecutive_jobs_leave_machine_unchanged() {
     let clients = clients(&["mpich4", "openmpi4"]);
     let mut rows = vec![
         Jobs::new(780, 1, "-n 1 true"),
@@ -143,7 +143,7 @@ fn a_thousand_jobs_in_a_row_leave_the_machine_as_it_was() {
 }
 
 #[test]
-fn twenty_jobs_at_once_leave_the_machine_as_it_was() {
+fn twenty_concurrent_jobs_leave_machine_unchanged() {
     let clients = clients(&["mpich4"]);
     let mut rows = vec![
         Jobs::new(200, 20, "-n 2 --oversubscribe true"),
@@ -154,7 +154,7 @@ fn twenty_jobs_at_once_leave_the_machine_as_it_was() {
 }
 
 #[test]
-fn jobs_that_fail_leave_the_machine_as_it_was() {
+fn failed_jobs_leave_machine_unchanged() {
     let abort = r#"-n 2 --oversubscribe --pmi pmi1 bash -c '
         echo cmd=init pmi_version=1 pmi_subversion=1 >&$PMI_FD
         [ $WIREUP_RANK = 0 ] || echo cmd=abort exitcode=3 >&$PMI_FD
@@ -167,7 +167,7 @@ fn jobs_that_fail_leave_the_machine_as_it_was() {
 }
 
 #[test]
-fn a_long_job_whose_rank_leaves_thousands_of_orphans_holds_nothing_of_them() {
+fn long_job_keeps_nothing_of_thousands_of_orphans() {
     // Each pair of parentheses is a process whose child outlives it and comes to the launcher.
     let script = "orphans() { i=0; while [ $i -lt 1500 ]; do (true & ); i=$((i+1)); done; }
         orphans; echo first; read x; orphans; echo second; read x";
@@ -198,7 +198,7 @@ fn a_long_job_whose_rank_leaves_thousands_of_orphans_holds_nothing_of_them() {
 }
 
 #[test]
-fn a_long_job_with_thousands_of_barriers_and_lines_holds_nothing_of_them() {
+fn long_job_keeps_nothing_of_thousands_of_barriers_and_lines() {
     // The same key again and again: a store that kept every version would grow.
     let script = r#"
         ask() { printf '%s\n' "$1" >&$PMI_FD; read -r reply <&$PMI_FD; }

@@ -6,7 +6,7 @@ use crate::common::{Outcome, Run, mpi};
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
-/// What each rank printed with `env`, by rank.
+/// Returns the output of `env` in each rank, by rank.
 fn by_rank(outcome: &Outcome) -> BTreeMap<u32, BTreeMap<String, String>> {
     let mut ranks: BTreeMap<u32, BTreeMap<String, String>> = BTreeMap::new();
     for line in outcome.out().lines() {
@@ -20,7 +20,7 @@ fn by_rank(outcome: &Outcome) -> BTreeMap<u32, BTreeMap<String, String>> {
 }
 
 #[test]
-fn ranks_know_their_place_under_all_the_names_that_scripts_look_for() {
+fn ranks_know_their_place_under_names_of_all_launchers() {
     let args = ["-l", "--virtual-nodes", "2", "-n", "3", "env", ":"];
     let args = args.iter().chain(&["-n", "2", "env"]);
     let run = Run::new(["--oversubscribe"].iter().chain(args)).env("OMPI_COMM_WORLD_RANK", "9");
@@ -87,7 +87,7 @@ fn ranks_know_their_place_under_all_the_names_that_scripts_look_for() {
 }
 
 #[test]
-fn what_the_user_sets_counts_except_for_what_makes_the_job() {
+fn user_variables_prevail_except_those_that_define_job() {
     let chosen = [
         "OMPI_COMM_WORLD_RANK=user",
         "OMPI_COMM_WORLD_SIZE=user",
@@ -119,7 +119,7 @@ fn what_the_user_sets_counts_except_for_what_makes_the_job() {
 }
 
 #[test]
-fn other_launchers_run_inside_a_rank() {
+fn other_launchers_run_inside_rank() {
     for name in ["mpich4", "mpich5", "openmpi4", "openmpi5", "impi"] {
         let Some(mpi) = mpi(name) else { continue };
         let outcome = mpi.run_launcher(2, "allreduce").run();
@@ -154,7 +154,7 @@ fn chosen(options: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn what_is_inherited_is_selected_with_env() {
+fn inherited_variables_are_selected_by_env_option() {
     let outer = ["A=1", "AB=2", "PATH=/usr/bin"];
     assert_eq!(chosen(&[]), outer);
     assert_eq!(chosen(&["--env", "all"]), outer);
@@ -172,7 +172,7 @@ fn what_is_inherited_is_selected_with_env() {
 }
 
 #[test]
-fn a_program_is_found_for_ranks_without_a_path() {
+fn program_is_found_for_ranks_without_path() {
     let args = [
         "--env",
         "none",
@@ -189,7 +189,7 @@ fn a_program_is_found_for_ranks_without_a_path() {
 }
 
 #[test]
-fn a_selected_variable_that_is_not_set_is_a_warning() {
+fn selected_variable_that_is_unset_is_warning() {
     let run = Run::new(["--env", "NOT_SET_ANYWHERE,HOME", "-n", "1", "true"]);
     let outcome = run.run().expect(0);
     outcome.expect_one_line(&["warning: --env NOT_SET_ANYWHERE: not set here"]);
@@ -203,7 +203,7 @@ fn a_selected_variable_that_is_not_set_is_a_warning() {
 }
 
 #[test]
-fn files_count_less_than_options_and_later_ones_more_than_earlier_ones() {
+fn env_files_yield_to_options_and_later_files_prevail() {
     let script = "echo \"$A|$B|$C|$D|$E|$OUTER\"";
     let options = ["-x", "C=option", "--env-file", "one", "--env-file", "two"];
     let args = options.into_iter().chain(["-n", "1", "sh", "-c", script]);
@@ -220,7 +220,7 @@ fn files_count_less_than_options_and_later_ones_more_than_earlier_ones() {
 }
 
 #[test]
-fn a_file_of_variables_belongs_to_its_program_and_may_be_a_pipe() {
+fn env_file_belongs_to_its_app_and_may_be_pipe() {
     let script = "echo $WIREUP_RANK ${A-unset}";
     let run = Run::command([
         "bash",
@@ -235,7 +235,7 @@ fn a_file_of_variables_belongs_to_its_program_and_may_be_a_pipe() {
 }
 
 #[test]
-fn mistakes_in_a_file_of_variables_are_named_with_their_line() {
+fn env_file_errors_name_line() {
     let with = |text: &str, words: &[&str]| {
         let run = Run::new(["--env-file", "file", "-n", "1", "echo", "ran"]);
         std::fs::write(run.dir().join("file"), text).unwrap();
@@ -266,7 +266,7 @@ fn mistakes_in_a_file_of_variables_are_named_with_their_line() {
 }
 
 #[test]
-fn hosts_file_of_wireup_env_avoids_name_that_is_taken() {
+fn hosts_file_of_wireup_env_avoids_taken_name() {
     let dir = tempfile::tempdir().unwrap();
     let file = || {
         let run = Run::command([WIREUP, "env", "--no-config", "--hosts", "a:2,b"]);

@@ -22,7 +22,7 @@ fn everywhere(options: &[&str], mode: &[&str], code: i32, check: impl Fn(&Outcom
     }
 }
 
-/// What each rank that came to the end had heard, by rank.
+/// Returns the events that each rank had received at its end, by rank.
 fn heard(outcome: &Outcome) -> Vec<(String, String)> {
     let text = |line: &str, key| field(line, key).unwrap().to_owned();
     let lines = outcome.sorted_lines();
@@ -42,9 +42,9 @@ fn expect_heard(outcome: &Outcome, expected: &[&str]) {
 }
 
 #[test]
-fn an_event_is_heard_once_by_those_in_its_range_and_nobody_else() {
+fn event_is_delivered_once_within_its_range() {
     everywhere(&[], &["ranges"], 0, |outcome, nodes| {
-        // libpmix itself tells the one who raises an event, whatever its range.
+        // libpmix itself delivers an event to the process that raises it, whatever its range.
         let first = "rm:1,local:1,custom:0,namespace:1,session:1,global:1,end:1";
         let second = "rm:0,local:1,custom:1,namespace:1,session:1,global:1,end:1";
         let (third, fourth) = match nodes {
@@ -62,7 +62,7 @@ fn an_event_is_heard_once_by_those_in_its_range_and_nobody_else() {
 }
 
 #[test]
-fn ranks_hear_of_a_death_that_does_not_end_the_job() {
+fn ranks_get_event_of_death_that_does_not_end_job() {
     for (mode, code, got) in [
         ("killed", 137, "aborted:1,left:0"),
         ("left", 1, "aborted:0,left:1"),
@@ -74,14 +74,14 @@ fn ranks_hear_of_a_death_that_does_not_end_the_job() {
 }
 
 #[test]
-fn ranks_hear_that_the_heart_of_another_beats_no_more() {
+fn ranks_get_event_of_missed_heartbeats() {
     everywhere(&[], &["beat"], 0, |outcome, _| {
         expect_heard(outcome, &["alert:1", "alert:1", "alert:1", "alert:0"]);
     });
 }
 
 #[test]
-fn ranks_hear_that_a_file_of_another_grows_no_more() {
+fn ranks_get_event_of_file_without_growth() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("log");
     everywhere(&[], &["file", file.to_str().unwrap()], 0, |outcome, _| {
@@ -90,7 +90,7 @@ fn ranks_hear_that_a_file_of_another_grows_no_more() {
 }
 
 #[test]
-fn a_job_that_outlives_the_first_one_hears_of_its_end() {
+fn job_that_outlives_initial_job_gets_event_of_its_end() {
     everywhere(&["--oversubscribe"], &["outlive"], 0, |outcome, _| {
         let out = outcome.out();
         let heirs: Vec<_> = out
@@ -106,7 +106,7 @@ fn a_job_that_outlives_the_first_one_hears_of_its_end() {
 }
 
 #[test]
-fn ranks_hear_how_a_job_that_one_of_them_spawned_has_ended() {
+fn ranks_get_event_of_end_of_spawned_job() {
     // `PMIX_ERR_JOB_NON_ZERO_TERM`.
     for (program, code, status) in [("/bin/true", 0, 0), ("/bin/false", 1, -187)] {
         let options = &["--no-kill-on-bad-exit", "--oversubscribe"];

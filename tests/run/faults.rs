@@ -66,7 +66,7 @@ enum Job {
     Modex,
     /// A PMIx client in this mode: two ranks on one node.
     Client(&'static str),
-    /// The same on each of two nodes.
+    /// Clients on each of two nodes.
     Clients(&'static str),
     /// Another PMIx client with these arguments: two ranks on each of two nodes.
     Other(&'static str, &'static [&'static str]),
@@ -74,7 +74,7 @@ enum Job {
     Waiting,
 }
 
-/// What the run must come to.
+/// End that a run must have.
 #[derive(Clone, Copy)]
 enum End {
     /// Exit code 125 and the server's failure.
@@ -198,7 +198,7 @@ fn table(job: Job, action: &str, rows: &[(&str, End)], words: &[&str]) {
 const KILLED: &str = "its process was killed by signal 9 (SIGKILL)";
 
 #[test]
-fn a_rule_that_never_applies_changes_nothing() {
+fn fault_rule_that_never_applies_changes_nothing() {
     table(Job::Hello, "kill", &[("hello 2 before", End::Fine)], &[]);
     table(
         Job::Clients("direct"),

@@ -1,4 +1,4 @@
-//! Fences to which not all ranks come: who is missing is said, in time, whatever the interface.
+//! Fences in which ranks are missing: these are named, in time, with every interface.
 
 use crate::common::{Outcome, Output, Run, mpi, program};
 
@@ -28,7 +28,7 @@ fn late(outcome: &Outcome, words: &[&str]) -> String {
 }
 
 #[test]
-fn a_rank_that_stops_before_a_barrier_is_named_on_one_node_and_on_several() {
+fn barrier_timeout_names_missing_rank() {
     for (options, host) in [(&[][..], ""), (&["--virtual-nodes", "2"], "-v1")] {
         let options = [options, &["--pmi", "pmi1", "--fence-timeout", "1.5"]].concat();
         let Some(run) = raw(4, &options, "3") else {
@@ -55,7 +55,7 @@ fn many_missing_ranks_are_counted_and_ten_of_them_named() {
 }
 
 #[test]
-fn ranks_of_pmi_2_that_do_not_come_are_named_too() {
+fn missing_pmi2_ranks_are_named() {
     let Some(raw) = program("pmi2_raw") else {
         return;
     };
@@ -73,7 +73,7 @@ fn ranks_of_pmi_2_that_do_not_come_are_named_too() {
 }
 
 #[test]
-fn a_rank_that_is_still_on_its_way_is_waited_for_unless_the_user_says_otherwise() {
+fn rank_that_is_late_in_fence_is_awaited_by_default() {
     let Some(wireup) = program("pmi_wireup") else {
         return;
     };
@@ -88,7 +88,7 @@ fn a_rank_that_is_still_on_its_way_is_waited_for_unless_the_user_says_otherwise(
 }
 
 #[test]
-fn an_mpi_that_waits_in_finalize_fails_when_the_user_wants_that() {
+fn late_finalize_fails_job_when_user_sets_fence_timeout() {
     for name in ["mpich4", "openmpi4", "openmpi5"] {
         let Some(mpi) = mpi(name) else { continue };
         // Rank 0 has standard input, which does not end.
@@ -104,7 +104,7 @@ fn an_mpi_that_waits_in_finalize_fails_when_the_user_wants_that() {
 }
 
 #[test]
-fn a_rank_that_never_joins_pmix_is_named_with_its_node() {
+fn rank_that_never_inits_pmix_is_named_with_its_node() {
     let Some(mpi) = mpi("openmpi5") else { return };
     let stop = "[ $WIREUP_RANK = 3 ] && exec sleep 1000; exec \"$@\"";
     let wrap = format!("sh -c '{stop}' sh");
@@ -126,7 +126,7 @@ fn a_rank_that_never_joins_pmix_is_named_with_its_node() {
 }
 
 #[test]
-fn the_status_stream_lists_who_is_missing() {
+fn status_stream_lists_missing_ranks() {
     let options = [
         "--json",
         "-",

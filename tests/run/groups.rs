@@ -36,7 +36,7 @@ fn contexts(outcome: &Outcome) -> Vec<Vec<u64>> {
 }
 
 #[test]
-fn a_group_has_one_id_on_all_nodes_and_a_new_one_each_time() {
+fn group_has_same_id_on_all_nodes_and_new_one_each_time() {
     for (client, _) in versions() {
         for nodes in NODES {
             let contexts = contexts(&run(&client, nodes, "all").expect(0));
@@ -51,7 +51,7 @@ fn a_group_has_one_id_on_all_nodes_and_a_new_one_each_time() {
 }
 
 #[test]
-fn overlapping_groups_and_groups_of_the_same_members_are_made_at_once() {
+fn overlapping_and_equal_groups_are_constructed_concurrently() {
     for (client, _) in versions() {
         for nodes in NODES {
             let contexts = contexts(&run(&client, nodes, "subsets").expect(0));
@@ -68,7 +68,7 @@ fn overlapping_groups_and_groups_of_the_same_members_are_made_at_once() {
 }
 
 #[test]
-fn what_members_tell_each_other_while_a_group_is_made_reaches_all() {
+fn group_data_of_members_reach_all_members() {
     for (client, _) in versions() {
         for nodes in NODES {
             contexts(&run(&client, nodes, "data").expect(0));
@@ -77,7 +77,7 @@ fn what_members_tell_each_other_while_a_group_is_made_reaches_all() {
 }
 
 #[test]
-fn members_that_do_not_call_are_added_by_those_that_do() {
+fn members_without_call_are_added_by_others() {
     for (client, major) in versions() {
         for nodes in NODES {
             let outcome = run(&client, nodes, "added").expect(0);
@@ -90,7 +90,7 @@ fn members_that_do_not_call_are_added_by_those_that_do() {
 }
 
 #[test]
-fn a_member_that_leaves_or_is_killed_fails_the_group_for_those_who_wait() {
+fn member_that_leaves_or_is_killed_fails_group_construct() {
     let nodes = &["--virtual-nodes", "2", "--no-kill-on-bad-exit"];
     for (client, _) in versions() {
         for (mode, code) in [("ended", 0), ("killed", 137)] {
@@ -102,7 +102,7 @@ fn a_member_that_leaves_or_is_killed_fails_the_group_for_those_who_wait() {
                 assert_eq!(field(line, "status"), Some("-200"), "{line}");
             }
         }
-        // On one node libpmix never tells the others of it: the job's end does.
+        // On one node libpmix never notifies the others: they end with the job.
         for nodes in NODES {
             run(&client, nodes, "killed").expect(137);
         }
@@ -110,7 +110,7 @@ fn a_member_that_leaves_or_is_killed_fails_the_group_for_those_who_wait() {
 }
 
 #[test]
-fn a_group_that_is_not_made_in_time_fails_and_can_be_tried_again() {
+fn group_construct_that_times_out_can_be_retried() {
     // The timer of libpmix 4.2 breaks its server; from 6 on groups of one node have none.
     for (client, major) in versions().filter(|(_, major)| *major >= 5) {
         for nodes in &NODES[usize::from(major > 5)..] {
@@ -120,7 +120,7 @@ fn a_group_that_is_not_made_in_time_fails_and_can_be_tried_again() {
 }
 
 #[test]
-fn an_invitation_and_its_answers_cross_nodes() {
+fn group_invitation_and_replies_cross_nodes() {
     for (client, _) in versions() {
         for nodes in NODES {
             let outcome = run(&client, nodes, "invite").expect(0);
@@ -129,7 +129,7 @@ fn an_invitation_and_its_answers_cross_nodes() {
     }
 }
 
-/// What the ranks that came to the end heard, by rank.
+/// Returns the events that the ranks had received at their end, by rank.
 fn members(client: &Pmix, nodes: &[&str], mode: &str, code: i32) -> Vec<(u32, String)> {
     let options = [
         &["--libpmix", client.path()],
@@ -163,7 +163,7 @@ fn groups_are_made_and_ended_at_once_by_one_thread() {
 }
 
 #[test]
-fn a_name_is_free_again_for_other_members_when_its_group_has_ended() {
+fn group_name_is_free_for_others_after_destruct() {
     for (client, _) in versions() {
         for nodes in UP_TO_THREE {
             members(&client, nodes, "again", 0);
@@ -173,7 +173,7 @@ fn a_name_is_free_again_for_other_members_when_its_group_has_ended() {
 
 /// On one node libpmix does not tell its host that all have called who are left, or decides by itself.
 #[test]
-fn a_member_that_may_be_missing_and_dies_is_left_out() {
+fn dead_optional_member_is_left_out() {
     for (client, _) in versions() {
         for nodes in &UP_TO_THREE[1..] {
             for mode in ["optional", "tolerant"] {
@@ -185,7 +185,7 @@ fn a_member_that_may_be_missing_and_dies_is_left_out() {
 }
 
 #[test]
-fn a_member_that_dies_when_it_has_called_is_left_out_by_those_who_call_later() {
+fn member_that_dies_after_its_call_is_left_out_by_later_calls() {
     for (client, _) in versions() {
         for nodes in UP_TO_THREE {
             let rest = members(&client, nodes, "gone", 137);
@@ -196,7 +196,7 @@ fn a_member_that_dies_when_it_has_called_is_left_out_by_those_who_call_later() {
 
 /// Before version 7 libpmix has those on the node of the dead wait until the job ends.
 #[test]
-fn a_member_that_dies_before_it_has_called_fails_the_group_for_those_on_its_node_too() {
+fn member_that_dies_before_its_call_fails_group_on_its_node() {
     for (client, _) in versions().filter(|(_, major)| *major >= 7) {
         for nodes in UP_TO_THREE {
             let rest = members(&client, nodes, "missing", 137);
@@ -207,7 +207,7 @@ fn a_member_that_dies_before_it_has_called_fails_the_group_for_those_on_its_node
 }
 
 #[test]
-fn members_hear_of_the_death_of_one_and_end_the_group_without_it() {
+fn members_get_death_event_and_destruct_group_without_dead() {
     for (client, _) in versions() {
         for nodes in UP_TO_THREE {
             let rest = members(&client, nodes, "notify", 137);
@@ -219,7 +219,7 @@ fn members_hear_of_the_death_of_one_and_end_the_group_without_it() {
 
 /// libpmix 4.2 reports no groups of one node without context id.
 #[test]
-fn members_of_a_group_that_has_ended_hear_of_no_more_deaths() {
+fn members_of_destructed_group_get_no_death_events() {
     for (client, major) in versions() {
         for nodes in &UP_TO_THREE[usize::from(major < 5)..] {
             let rest = members(&client, nodes, "ended", 137);
@@ -229,7 +229,7 @@ fn members_of_a_group_that_has_ended_hear_of_no_more_deaths() {
 }
 
 #[test]
-fn who_invites_hears_of_those_who_die_or_decline() {
+fn group_leader_gets_events_of_dead_or_declining_members() {
     for (client, major) in versions() {
         for nodes in UP_TO_THREE {
             let rest = members(&client, nodes, "invited", 137);
@@ -246,7 +246,7 @@ fn who_invites_hears_of_those_who_die_or_decline() {
 }
 
 #[test]
-fn members_hear_that_their_leader_died_and_of_the_next_that_they_choose() {
+fn members_get_events_of_leader_death_and_new_leader() {
     for (client, _) in versions() {
         for nodes in UP_TO_THREE {
             let rest = members(&client, nodes, "leader", 137);
@@ -257,11 +257,11 @@ fn members_hear_that_their_leader_died_and_of_the_next_that_they_choose() {
 }
 
 #[test]
-fn a_local_group_is_of_the_members_of_each_node() {
+fn local_group_has_members_of_each_node() {
     for (client, major) in versions() {
         for (nodes, counts) in [(NODES[0], [4; 4]), (NODES[1], [2; 4])] {
             let all = members(&client, nodes, "local", 0);
-            // Clients of libpmix 4.2 are not told who the members are.
+            // Clients of libpmix 4.2 do not get the list of members.
             let count = |rank: usize| if major >= 5 { counts[rank] } else { 0 };
             let told = |rank: u32| format!("{}@{rank}", count(rank as usize));
             assert_eq!(all, [0, 1, 2, 3].map(|rank| (rank, told(rank))));
@@ -271,7 +271,7 @@ fn a_local_group_is_of_the_members_of_each_node() {
 
 /// Before version 7 `PMIx_Group_leave` is not carried out by libpmix's servers, whatever the group.
 #[test]
-fn leaving_a_group_that_is_not_there_or_cannot_be_left_is_refused() {
+fn leave_of_missing_or_fixed_group_is_refused() {
     for (client, major) in versions() {
         let all = members(&client, NODES[1], "leave", 0);
         let refusal = if major < 7 { -47 } else { -46 };
@@ -282,7 +282,7 @@ fn leaving_a_group_that_is_not_there_or_cannot_be_left_is_refused() {
 
 /// Before version 7 libpmix waits for all who are there on the node of the one that leaves.
 #[test]
-fn a_member_that_leaves_is_not_waited_for_at_the_groups_end() {
+fn member_that_left_is_not_awaited_in_group_destruct() {
     for (client, major) in versions() {
         for nodes in &UP_TO_THREE[usize::from(major < 7)..] {
             let all = members(&client, nodes, "left", 0);
@@ -292,7 +292,7 @@ fn a_member_that_leaves_is_not_waited_for_at_the_groups_end() {
     }
 }
 
-/// Parents, then children: what each said under that name.
+/// Returns the values that parents, then children printed under that name.
 fn families(outcome: &Outcome, key: &str) -> Vec<String> {
     let text = outcome.out();
     let said = |who: &str, rank: &str| {
@@ -311,7 +311,7 @@ fn families(outcome: &Outcome, key: &str) -> Vec<String> {
 }
 
 #[test]
-fn parents_and_their_children_make_groups_and_hear_of_deaths() {
+fn parents_and_children_make_groups_and_get_death_events() {
     for (client, _) in versions() {
         for nodes in NODES {
             let options = [&["--libpmix", client.path()], nodes].concat();
@@ -335,7 +335,7 @@ fn parents_and_their_children_make_groups_and_hear_of_deaths() {
 }
 
 #[test]
-fn process_sets_have_the_ranks_that_were_named_in_their_order() {
+fn psets_have_named_ranks_in_order() {
     for (client, _) in versions() {
         for nodes in NODES {
             let options = [nodes, &["--pset", "io=3,0-1", "--pset", "one=2"]].concat();
@@ -356,7 +356,7 @@ fn process_sets_have_the_ranks_that_were_named_in_their_order() {
 }
 
 #[test]
-fn a_set_of_ranks_that_are_not_there_is_refused() {
+fn pset_of_missing_ranks_is_refused() {
     for (set, told) in [
         ("io=0-4", "no rank 4; the job has ranks 0 to 3"),
         ("app0=1", "there is another set of that name"),
@@ -371,7 +371,7 @@ fn a_set_of_ranks_that_are_not_there_is_refused() {
 
 /// Open MPI 5 makes communicators of groups in one thread at a time only, under any launcher.
 #[test]
-fn sessions_make_communicators_and_list_the_process_sets() {
+fn mpi_sessions_make_communicators_and_list_psets() {
     let standard = ["mpi://WORLD", "mpi://SELF"];
     for (name, ours) in [("openmpi5", true), ("mpich5", false), ("impi", false)] {
         let Some(mpi) = mpi(name) else { continue };
@@ -395,7 +395,7 @@ fn sessions_make_communicators_and_list_the_process_sets() {
 /// Open MPI 5.0 looks for a set's members where there is room for one set per process, and writes
 /// beyond its memory when it finds something there. It must find nothing.
 #[test]
-fn a_group_of_a_process_set_is_refused_by_open_mpi_5_and_nothing_breaks() {
+fn group_of_pset_is_refused_by_open_mpi_5_without_damage() {
     let Some(mpi) = mpi("openmpi5") else { return };
     let options = ["--pset", "io=3,0"];
     let outcome = mpi
@@ -408,7 +408,7 @@ fn a_group_of_a_process_set_is_refused_by_open_mpi_5_and_nothing_breaks() {
 }
 
 #[test]
-fn sessions_over_a_server_that_is_too_old_fail_with_its_version_and_the_remedy() {
+fn mpi_session_with_old_libpmix_fails_with_version_and_remedy() {
     let (Some(mpi), Some(old)) = (mpi("openmpi5"), pmix("pmix4")) else {
         return;
     };

@@ -15,7 +15,7 @@ fn wireup<'a>(words: impl IntoIterator<Item = &'a str>) -> Outcome {
     Run::command(std::iter::once(WIREUP).chain(words)).run()
 }
 
-/// Fails unless nothing ran, and one line says why and what to write.
+/// Fails unless nothing ran, and one line gives reason and remedy.
 #[track_caller]
 fn expect_refusal(outcome: Outcome, words: &[&str]) {
     let outcome = outcome.expect(125);
@@ -25,7 +25,7 @@ fn expect_refusal(outcome: Outcome, words: &[&str]) {
 }
 
 #[test]
-fn every_page_is_written_and_the_formatter_has_no_complaint() {
+fn every_man_page_formats_without_warning() {
     let run = Run::command([WIREUP, "man", "--dir", "share/man1"]);
     let dir = run.dir().join("share/man1");
     let outcome = run.run().expect_quiet_success();
@@ -80,7 +80,7 @@ fn every_page_is_written_and_the_formatter_has_no_complaint() {
 }
 
 #[test]
-fn one_page_is_printed_and_an_unknown_one_is_refused() {
+fn help_prints_one_page_and_refuses_unknown_topic() {
     let page = wireup(["man", "config", "show"])
         .expect_quiet_success()
         .out();
@@ -92,7 +92,7 @@ fn one_page_is_printed_and_an_unknown_one_is_refused() {
 }
 
 #[test]
-fn a_page_is_shown_on_a_terminal_by_man_or_else_its_help_by_the_pager() {
+fn help_on_terminal_uses_man_or_pager() {
     let shown = |man: &str| {
         let run = Run::command([WIREUP, "man", "run"]).terminal();
         let bin = run.dir().join("bin");
@@ -123,7 +123,7 @@ fn a_page_is_shown_on_a_terminal_by_man_or_else_its_help_by_the_pager() {
 }
 
 #[test]
-fn help_of_one_topic_has_its_options_alone() {
+fn help_of_topic_has_its_options_alone() {
     for words in [
         &["run", "--help", "binding"][..],
         &["run", "--help=binding"],
@@ -167,7 +167,7 @@ fn help_has_width_of_terminal_behind_pager() {
 }
 
 #[test]
-fn without_a_command_they_are_listed_in_groups() {
+fn wireup_without_command_lists_commands_in_groups() {
     let outcome = wireup([]).expect(125);
     let text = outcome.err();
     for heading in ["Run:", "Look:", "Hosts and agents:", "Other launchers:"] {
@@ -297,7 +297,7 @@ fn no_value_is_refused_in_words_of_rust() {
 }
 
 #[test]
-fn values_that_are_no_text_or_not_wanted_are_named() {
+fn non_text_or_unwanted_values_are_named() {
     use std::os::unix::ffi::OsStrExt as _;
     let name = std::ffi::OsStr::from_bytes(b"h\xe9");
     let words: [&std::ffi::OsStr; 4] = ["run".as_ref(), "--hosts".as_ref(), name, "./a".as_ref()];
@@ -355,7 +355,7 @@ fn no_file_and_no_answer_is_refused_in_words_of_rust() {
 }
 
 #[test]
-fn durations_have_units_wherever_they_are_taken() {
+fn durations_have_units_everywhere() {
     let line = "run --timeout 10m --grace 500ms --fence-timeout 1h30m --spawn-timeout 2min \
                 --wait-hosts 0s --keep-names=2d true";
     wireup(line.split(' ')).expect(0);
@@ -377,7 +377,7 @@ fn durations_have_units_wherever_they_are_taken() {
 }
 
 #[test]
-fn what_is_almost_a_line_is_refused_with_the_line() {
+fn misspelt_command_is_refused_with_correction() {
     for (line, needed) in [
         (
             "run FOO=1 ./app",
@@ -417,7 +417,7 @@ fn what_is_almost_a_line_is_refused_with_the_line() {
 }
 
 #[test]
-fn a_missing_argument_is_named_with_the_line() {
+fn missing_argument_is_reported_with_usage() {
     for (line, needed) in [
         (
             "serve",
@@ -475,7 +475,7 @@ fn source_in_place_of_command_gets_its_line() {
 }
 
 #[test]
-fn sources_are_refused_with_what_compiles_or_runs_them() {
+fn sources_are_refused_with_compiler_or_interpreter() {
     for (file, mode, words, code, needed) in [
         (
             "p.py",
@@ -597,7 +597,7 @@ detach() {
 eval "$1"
 "#;
 
-/// What `sh` makes of a script in a process namespace of its own; nothing without root.
+/// Returns the outcome of a script of `sh` in a process namespace of its own; `None` without root.
 fn alone(script: &str, words: &[&str]) -> Option<Outcome> {
     if !rustix::process::geteuid().is_root() {
         skip("that the only job needs no name: needs root");
@@ -610,7 +610,7 @@ fn alone(script: &str, words: &[&str]) -> Option<Outcome> {
 }
 
 #[test]
-fn the_only_job_needs_no_name_and_several_are_named() {
+fn only_job_needs_no_name_and_several_are_listed() {
     if !has("gdb") {
         return;
     }
@@ -630,7 +630,7 @@ fn the_only_job_needs_no_name_and_several_are_named() {
 }
 
 #[test]
-fn the_only_detached_job_needs_no_name_and_several_are_listed() {
+fn only_detached_job_needs_no_name_and_several_are_listed() {
     for (case, expected, several) in [
         (
             r#"detach >job; touch end; "$0" attach --no-stdin; echo attached $?"#,
@@ -702,7 +702,7 @@ complete_line wireup impi check-client --print
 }
 
 #[test]
-fn bash_completes_jobs_signals_and_programs_and_leaves_the_programs_words_alone() {
+fn bash_completes_jobs_signals_and_programs_but_no_arguments() {
     let running = Run::ranks(1, ["sh", "-c", "echo ready; exec sleep 100"]).start();
     running.wait_for(Output::Stdout, "ready");
     let script = r#"
@@ -740,7 +740,7 @@ complete_line run -n 2 sleep : --pm
 }
 
 #[test]
-fn other_shells_get_scripts_and_a_reader_may_stop_early() {
+fn other_shells_get_scripts_and_reader_may_stop_early() {
     for shell in ["zsh", "fish"] {
         let script = wireup(["completions", shell]).expect_quiet_success().out();
         for word in ["oversubscribe", "check-client", "print-program"] {
@@ -760,7 +760,7 @@ fn other_shells_get_scripts_and_a_reader_may_stop_early() {
 }
 
 #[test]
-fn a_closed_standard_error_changes_no_exit_code() {
+fn closed_stderr_changes_no_exit_code() {
     let script = r#"
 mkfifo pipe; exec 3<>pipe 4>pipe 3>&-
 for words in '' rnu run pki config serve 'impi server' 'top nojob'; do
@@ -775,7 +775,7 @@ done
 }
 
 #[test]
-fn a_forgotten_run_is_suggested() {
+fn forgotten_run_is_suggested() {
     expect_refusal(
         wireup(["./app", "x"]),
         &["\"./app\" is no command", "wireup run ./app"],
@@ -807,7 +807,7 @@ fn a_forgotten_run_is_suggested() {
 }
 
 #[test]
-fn options_of_other_launchers_that_mean_the_same_work() {
+fn equivalent_options_of_other_launchers_work() {
     let show = ["sh", "-c", "echo $A $B"];
     let words = [
         "-genv",
@@ -835,7 +835,7 @@ fn options_of_other_launchers_that_mean_the_same_work() {
 }
 
 #[test]
-fn options_of_other_launchers_that_would_be_lost_are_refused_with_what_to_write() {
+fn foreign_options_are_refused_with_replacement() {
     for (words, needed) in [
         (
             &["--mca", "btl", "tcp", "true"][..],
@@ -881,7 +881,7 @@ fn options_of_other_launchers_that_would_be_lost_are_refused_with_what_to_write(
 }
 
 #[test]
-fn an_option_given_twice_counts_the_second_time_and_no_takes_it_back() {
+fn last_occurrence_of_option_counts_and_no_negates_it() {
     let outcome = Run::new(["-n", "7000", "-n", "1", "-l", "--no-label", "echo", "a"]).run();
     assert_eq!(outcome.expect_quiet_success().out(), "a\n");
     expect_refusal(
@@ -891,7 +891,7 @@ fn an_option_given_twice_counts_the_second_time_and_no_takes_it_back() {
 }
 
 #[test]
-fn options_of_the_job_behind_a_colon_are_sent_to_the_front() {
+fn job_options_after_colon_must_move_to_front() {
     expect_refusal(
         Run::new(["-n", "1", "true", ":", "-l", "true"]).run(),
         &[

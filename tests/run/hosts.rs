@@ -1,5 +1,5 @@
-//! Jobs on several hosts as far as the launcher alone decides them: lists of hosts, plans, and what
-//! is refused before anybody is contacted.
+//! Jobs on several hosts as far as the launcher alone decides them: lists of hosts, plans, and
+//! refusals before any host is contacted.
 
 use std::io::Read as _;
 use std::net::UdpSocket;
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use crate::common::{Outcome, Run, mpi, skip, wireup};
 use crate::users::{Reachable, as_user};
 
-/// What `--dry-run` prints.
+/// Returns the output of `--dry-run`.
 #[track_caller]
 fn plan(args: &[&str]) -> String {
     let args = ["--dry-run"].iter().chain(args);
@@ -25,7 +25,7 @@ fn expect(told: &str, lines: &[&str]) {
 }
 
 #[test]
-fn a_dry_run_tells_the_hosts_with_their_ranks_and_the_way_to_them() {
+fn dry_run_prints_hosts_with_ranks_and_connections() {
     let told = plan(&[
         "--hosts",
         "n[1-2]:2@10.0.0.[1-2],n3",
@@ -55,14 +55,14 @@ fn a_dry_run_tells_the_hosts_with_their_ranks_and_the_way_to_them() {
 }
 
 #[test]
-fn a_list_with_nothing_but_this_machine_needs_no_agent() {
+fn host_list_of_this_machine_needs_no_agent() {
     let said = |hosts: &[&str], expected: &[&str]| {
         let words = [hosts, &["sh", "-c", "echo $WIREUP_RANK of $WIREUP_SIZE"]].concat();
         let outcome = Run::new(&words).run().expect_quiet_success();
         assert_eq!(outcome.sorted_lines(), expected, "{hosts:?}");
     };
     said(&["--hosts", "localhost", "-n", "1"], &["0 of 1"]);
-    // Slots that are said take the place of cores.
+    // Declared slots replace the number of cores.
     let many: Vec<String> = (0..9).map(|rank| format!("{rank} of 9")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     said(&["-H", "localhost:9"], &many);
@@ -91,7 +91,7 @@ fn a_list_with_nothing_but_this_machine_needs_no_agent() {
 }
 
 #[test]
-fn ranks_are_laid_out_over_the_slots_of_hosts() {
+fn ranks_fill_slots_of_hosts() {
     let placed = |args: &[&str]| {
         let told = plan(&[args, &["true"]].concat());
         let lines = told
@@ -122,7 +122,7 @@ fn ranks_are_laid_out_over_the_slots_of_hosts() {
 }
 
 #[test]
-fn many_hosts_form_a_tree() {
+fn many_hosts_form_tree() {
     let told = plan(&["--hosts", "n[1-200]:1", "true"]);
     expect(
         &told,
@@ -143,7 +143,7 @@ fn many_hosts_form_a_tree() {
 }
 
 #[test]
-fn host_files_are_read_where_the_run_starts() {
+fn host_files_are_read_on_host_of_launcher() {
     let run = Run::new(["--dry-run", "--hostfile", "hosts", "true"]);
     let text = "# made by hand\nn1 slots=1 max_slots=2\nn[2-3]:1 # a range\n";
     std::fs::write(run.dir().join("hosts"), text).unwrap();
@@ -164,7 +164,7 @@ fn host_files_are_read_where_the_run_starts() {
 }
 
 #[test]
-fn hosts_that_cannot_be_used_are_refused_in_one_line() {
+fn unusable_hosts_are_refused_in_one_line() {
     for (args, words) in [
         (
             &["--hosts", "n1:x", "true"][..],
@@ -225,7 +225,7 @@ fn hosts_that_cannot_be_used_are_refused_in_one_line() {
 }
 
 #[test]
-fn what_travels_is_shown_and_what_belongs_to_this_machine_is_not_sent() {
+fn plan_shows_forwarded_variables_without_machine_specific_ones() {
     let run = || {
         let args = ["--dry-run", "--hosts", "a", "-x", "DISPLAY", "-x", "TMPDIR"];
         let args = args.iter().chain(&["--env-file", "vars", "true"]);
@@ -262,7 +262,7 @@ fn what_travels_is_shown_and_what_belongs_to_this_machine_is_not_sent() {
 }
 
 #[test]
-fn output_files_are_looked_at_where_they_are_written() {
+fn output_files_are_checked_where_written() {
     let refused = "--output /dev/null/%r: cannot write";
     let run = |options: &[&str]| {
         let args = ["--dry-run", "--output", "/dev/null/%r", "-n", "1"];
@@ -276,7 +276,7 @@ fn output_files_are_looked_at_where_they_are_written() {
 }
 
 #[test]
-fn credentials_for_network_cards_reach_ranks_and_are_never_shown() {
+fn fabric_grant_reaches_ranks_and_is_never_printed() {
     let secret = "geheim8472";
     let args = |options: &[&str]| {
         let run = Run::new(
@@ -375,7 +375,7 @@ fn schedulers_name_launch_and_allocation() {
 }
 
 #[test]
-fn ranks_find_their_place_under_slurms_names_if_asked_for() {
+fn ranks_get_slurm_names_of_their_place_on_request() {
     let names = "echo $SLURM_PROCID $SLURM_NTASKS $SLURM_NPROCS $SLURM_LOCALID $SLURM_NODEID \
                  $SLURM_NNODES $SLURM_TASKS_PER_NODE";
     let script = ["sh", "-c", names];
@@ -412,7 +412,7 @@ fn every_mpi_runs_with_slurms_names() {
 }
 
 #[test]
-fn without_an_agent_the_places_are_named_where_one_was_looked_for() {
+fn missing_agent_error_names_searched_sockets() {
     let run = Run::new(["--hosts", "a", "--agent", "/nonexistent/sock", "true"]);
     run.run().expect(125).expect_one_line(&[
         "no agent serves this machine (no /nonexistent/sock)",
@@ -422,7 +422,7 @@ fn without_an_agent_the_places_are_named_where_one_was_looked_for() {
 }
 
 #[test]
-fn an_agent_of_another_user_is_told_nothing() {
+fn agent_of_other_user_receives_nothing() {
     let Some(as_user) = as_user() else { return };
     let reachable = Reachable::new();
     let wireup = reachable.wireup();

@@ -34,7 +34,7 @@ fn virtual_nodes_share_one_container() {
 }
 
 #[test]
-fn mpis_run_in_it() {
+fn mpis_run_in_image() {
     for name in ["mpich5", "openmpi4"] {
         let Some(mpi) = mpi(name) else { continue };
         let mut run = run();
@@ -47,7 +47,7 @@ fn mpis_run_in_it() {
 }
 
 #[test]
-fn a_launcher_that_is_killed_leaves_nothing_of_it() {
+fn killed_launcher_leaves_no_image_mount() {
     let run = run().more(["sh", "-c", "echo ready; exec sleep 1000"]);
     let running = run.clean_within(DEADLINE).start();
     running.wait_for_many(Output::Stdout, "ready", 4);
@@ -56,7 +56,7 @@ fn a_launcher_that_is_killed_leaves_nothing_of_it() {
 }
 
 #[test]
-fn a_runtime_that_is_killed_and_a_holder_that_is_stopped_leave_nothing() {
+fn killed_runtime_and_stopped_holder_leave_nothing() {
     let Ok(_) = Command::new("crun").arg("--version").output() else {
         return skip("no crun: run scripts/setup");
     };
@@ -79,7 +79,7 @@ fn a_runtime_that_is_killed_and_a_holder_that_is_stopped_leave_nothing() {
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
         drop(running.stdin());
         running.finish().expect(7);
-        // Of one that nobody has collected it is empty.
+        // A zombie has an empty command line.
         let words = fs::read_to_string(format!("/proc/{holder}/cmdline"));
         assert!(
             !words.is_ok_and(|words| words.contains("wireup-holder")),
@@ -106,7 +106,7 @@ fn says(script: &str, words: &[&str]) {
 }
 
 #[test]
-fn a_runtime_that_makes_no_container_is_said_to_have_ended() {
+fn container_runtime_that_makes_no_container_is_reported() {
     let failed = |reason| format!("--image /: bwrap cannot make the container: {reason}");
     says("exit 9", &[&failed("exited with code 9")]);
     says("kill -9 $$", &[&failed("killed by signal 9 (SIGKILL)")]);
@@ -116,7 +116,7 @@ fn a_runtime_that_makes_no_container_is_said_to_have_ended() {
 }
 
 #[test]
-fn an_image_s_open_mpi_brings_another_libpmix_than_the_server_has() {
+fn open_mpi_of_image_may_have_other_libpmix_than_server() {
     let (Some(mpi), Some(server)) = (mpi("openmpi5"), pmix("pmix4")) else {
         return;
     };

@@ -43,7 +43,7 @@ fn client(server: &str, number: u32, ranks: u32, script: &str) -> Run {
 }
 
 #[test]
-fn launches_are_clients_of_one_world_and_their_ranks_do_not_see_the_key() {
+fn launches_join_one_impi_world_and_ranks_do_not_see_key() {
     let (server, address) = server(2);
     let script = "echo $IMPI_WORLD_FIRST $IMPI_WORLD_SIZE [$IMPI_AUTH_KEY]";
     let first = client(&address, 0, 2, script).start();
@@ -55,7 +55,7 @@ fn launches_are_clients_of_one_world_and_their_ranks_do_not_see_the_key() {
 }
 
 #[test]
-fn a_launch_that_fails_before_its_ranks_join_says_so_and_the_other_ends() {
+fn launch_that_fails_before_join_reports_it_and_other_ends() {
     let (server, address) = server(2);
     let other = client(&address, 0, 1, "true").start();
     let failed = client(&address, 1, 1, "exit 3").run().expect(3);
@@ -76,7 +76,7 @@ fn a_launch_that_fails_before_its_ranks_join_says_so_and_the_other_ends() {
 }
 
 #[test]
-fn a_launch_speaks_tls_with_a_server_whose_certificate_it_knows() {
+fn launch_uses_tls_with_impi_server_of_known_certificate() {
     let dir = tempfile::tempdir().unwrap();
     let files = ["key.pem", "cert.pem"].map(|name| dir.path().join(name));
     let [key, certificate] = files.each_ref().map(|file| file.to_str().unwrap());
@@ -126,7 +126,7 @@ fn crowded(server: String, closed: usize) -> String {
 }
 
 #[test]
-fn a_client_that_a_crowded_server_closes_tries_again_and_joins() {
+fn client_closed_by_full_impi_server_retries_and_joins() {
     let (server, address) = server(1);
     let client = client(&crowded(address, 2), 0, 2, "echo $IMPI_WORLD_SIZE");
     let joined = client.run().expect_quiet_success();
@@ -135,7 +135,7 @@ fn a_client_that_a_crowded_server_closes_tries_again_and_joins() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_named() {
+fn missing_impi_server_is_named() {
     let outcome = client("127.0.0.1:1", 0, 1, "true").run();
     assert!(
         outcome.err().contains("server 127.0.0.1:1"),

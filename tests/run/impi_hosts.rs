@@ -34,7 +34,7 @@ fn client(server: &str, number: u32, ranks: u32, words: &[&str]) -> Run {
 const PLACE: &str = "echo $WIREUP_NODE: $IMPI_WORLD_RANK/$IMPI_WORLD_SIZE host $IMPI_HOST_COLOR/$IMPI_HOST_SIZE of $IMPI_HOST_NPROCS";
 
 #[test]
-fn each_node_is_a_host_and_ranks_that_are_placed_in_turn_make_more() {
+fn each_node_is_impi_host_and_cyclic_ranks_make_more() {
     let (server, address) = server(3);
     let shell = ["sh", "-c", PLACE];
     let nodes = [&["--virtual-nodes", "2"], &shell[..]].concat();
@@ -63,7 +63,7 @@ fn each_node_is_a_host_and_ranks_that_are_placed_in_turn_make_more() {
 }
 
 #[test]
-fn pmi_1_and_pmi_2_have_the_world_as_keys_on_every_node() {
+fn pmi1_and_pmi2_have_world_as_keys_on_every_node() {
     let Some(pmi2) = program("pmi2_raw") else {
         return;
     };
@@ -113,7 +113,7 @@ fn pmi_1_and_pmi_2_have_the_world_as_keys_on_every_node() {
 }
 
 #[test]
-fn pmix_has_the_world_as_keys_of_the_job_with_every_library() {
+fn pmix_has_world_as_job_keys_with_every_libpmix() {
     for server_name in ["pmix4", "pmix5", "pmix7"] {
         let Some(library) = pmix(server_name) else {
             continue;
@@ -180,7 +180,7 @@ fn jobs_of_two_mpis_on_three_nodes_form_one_world() {
 }
 
 #[test]
-fn a_killed_launcher_leaves_no_host_and_the_other_client_ends() {
+fn killed_launcher_leaves_no_host_and_other_client_ends() {
     let (server, address) = server(2);
     let nodes = [
         "--virtual-nodes",
@@ -227,14 +227,14 @@ fn kill(process: &Process) {
 }
 
 #[test]
-fn a_launch_that_loses_its_agents_does_not_wait_for_the_other_clients() {
+fn launch_without_its_agents_does_not_wait_for_other_clients() {
     for (kills_host, why) in [
         (true, "the IMPI hosts of the launch: rank "),
         (false, "did not join the IMPI job: its agent was "),
     ] {
         let (_server, address) = server(2);
         let launch = client(&address, 0, 2, &["--virtual-nodes", "2", "true"]).start();
-        // Once it is there, the hosts have said where they listen.
+        // When the process exists, the hosts have sent the addresses at which they listen.
         let agent = process_with(&format!("wireup-impi agent {address} "));
         let host = process_with(&format!("wireup-impi host --server {address} "));
         kill(if kills_host { &host } else { &agent });
@@ -244,7 +244,7 @@ fn a_launch_that_loses_its_agents_does_not_wait_for_the_other_clients() {
 }
 
 #[test]
-fn a_killed_agent_of_a_client_is_named() {
+fn killed_agent_of_impi_client_is_named() {
     let (server, address) = server(2);
     let script = "echo here; until [ -e go ]; do sleep 0.1; done";
     let words = ["--virtual-nodes", "2", "sh", "-c", script];

@@ -40,7 +40,7 @@ fn run(server: &Pmix, client: &Pmix, nodes: &[&str], arguments: &[&str]) -> Stri
 }
 
 #[test]
-fn a_rank_that_asks_gets_all_output_of_the_others_in_order() {
+fn rank_with_iof_pull_gets_all_output_in_order() {
     for (server, client) in versions() {
         for nodes in NODES {
             let line = run(&server, &client, nodes, &["pull", "200"]);
@@ -50,7 +50,7 @@ fn a_rank_that_asks_gets_all_output_of_the_others_in_order() {
 }
 
 #[test]
-fn more_than_may_be_on_its_way_at_once_comes_all_the_same() {
+fn output_beyond_window_arrives_completely() {
     for (server, client) in versions() {
         let line = run(&server, &client, NODES[1], &["pull", "30000"]);
         let bytes: u64 = field(&line, "bytes").unwrap().parse().unwrap();
@@ -59,7 +59,7 @@ fn more_than_may_be_on_its_way_at_once_comes_all_the_same() {
 }
 
 #[test]
-fn a_rank_that_asks_no_more_gets_no_more() {
+fn rank_gets_no_output_after_iof_deregister() {
     for (server, client) in versions() {
         for nodes in NODES {
             let line = run(&server, &client, nodes, &["stop", "20"]);
@@ -69,7 +69,7 @@ fn a_rank_that_asks_no_more_gets_no_more() {
 }
 
 #[test]
-fn a_rank_feeds_the_processes_that_it_spawns() {
+fn rank_writes_stdin_of_spawned_processes() {
     let Some(reader) = program("stdin_sum") else {
         return;
     };
@@ -119,7 +119,7 @@ fn a_rank_feeds_the_processes_that_it_spawns() {
 }
 
 #[test]
-fn readers_whose_feeders_have_ended_read_the_end() {
+fn readers_get_end_after_exit_of_writers() {
     let Some(reader) = program("stdin_sum") else {
         return;
     };

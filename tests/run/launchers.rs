@@ -17,7 +17,7 @@ fn as_launcher<'a>(words: impl IntoIterator<Item = &'a str>) -> Run {
     Run::command(std::iter::once(WIREUP).chain(words))
 }
 
-/// What a launcher prints about its options.
+/// Returns a launcher's own description of its options.
 fn help_of(launcher: &Path, words: &[&str], variables: &[(&str, &Path)]) -> Option<String> {
     let mut command = Command::new(launcher);
     command.args(words);
@@ -337,7 +337,7 @@ fn srun_redirects_streams_of_tasks() {
 }
 
 #[test]
-fn labels_are_those_of_the_launcher() {
+fn labels_equal_those_of_launcher() {
     let lines = |words: &[&str], count: &str| {
         // Slurm's --oversubscribe has no effect.
         let slots = format!("localhost:{count}");
@@ -411,7 +411,7 @@ fn pattern_of_label_is_checked() {
 }
 
 #[test]
-fn options_of_the_job_hold_for_every_program() {
+fn job_options_apply_to_every_program() {
     let program = "echo $0 $A $(pwd) $OMPI_MCA_a; echo err >&2";
     let lines = |launcher: &str, words: &[&str]| {
         let front = [launcher, "--no-config", "--oversubscribe"];
@@ -495,7 +495,7 @@ fn wrap_of_user_and_redirections_hold() {
 }
 
 #[test]
-fn wrap_of_user_is_refused_beside_redirection() {
+fn wrap_of_user_is_refused_with_redirection() {
     let front = ["srun", "--no-config", "-n", "1", "-e", "err.%t"];
     for (options, code, text) in [
         (
@@ -518,7 +518,7 @@ fn wrap_of_user_is_refused_beside_redirection() {
 }
 
 #[test]
-fn names_of_files_that_are_not_utf_8_are_kept() {
+fn non_utf8_file_names_are_preserved() {
     use std::os::unix::ffi::OsStrExt as _;
     let name = |bytes: &'static [u8]| OsStr::from_bytes(bytes).to_owned();
     let output = |launcher: &str, option: &str, value: &'static [u8]| {

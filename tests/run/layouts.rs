@@ -3,8 +3,7 @@
 use crate::common::{Run, field, mpi, number};
 use crate::virtual_nodes::{able, node};
 
-/// The node of each rank must be as listed: what every rank says of its host, and whom it shares
-/// memory with.
+/// Checks the node of each rank, by its host name and by the ranks with which it shares memory.
 #[track_caller]
 fn expect_layout(options: &[&str], nodes: &[u32]) {
     let ranks = nodes.len() as u32;
@@ -38,13 +37,13 @@ fn ranks_are_given_to_nodes_in_turn() {
 }
 
 #[test]
-fn ranks_live_on_the_nodes_that_are_listed() {
+fn ranks_run_on_listed_nodes() {
     let options = ["--virtual-nodes", "2", "--layout", "1*1,0*2,1*1"];
     expect_layout(&options, &[1, 0, 0, 1]);
 }
 
 #[test]
-fn a_layout_that_does_not_fit_is_refused() {
+fn layout_that_does_not_fit_is_refused() {
     let refused = |options: &[&str], words: &[&str]| {
         Run::new(options)
             .more(["true"])
@@ -66,19 +65,19 @@ fn a_layout_that_does_not_fit_is_refused() {
 }
 
 #[test]
-fn nodes_are_filled_up_to_a_number_of_ranks() {
+fn nodes_are_filled_up_to_number_of_ranks() {
     let options = ["--virtual-nodes", "2", "--ppn", "3"];
     expect_layout(&options, &[0, 0, 0, 1]);
 }
 
 #[test]
-fn nodes_that_are_full_are_left_out_of_the_turn() {
+fn full_nodes_are_skipped_in_turn() {
     let options = ["--virtual-nodes", "3", "--ppn", "2", "--map-by", "node"];
     expect_layout(&options, &[0, 1, 2, 0, 1]);
 }
 
 #[test]
-fn the_number_of_ranks_follows_from_those_per_node() {
+fn number_of_ranks_follows_from_ranks_per_node() {
     let Some(mpi) = mpi("mpich5") else { return };
     let words = ["run", "--oversubscribe", "--virtual-nodes", "2", "--ppn"];
     let hello = mpi.program("hello");
@@ -88,7 +87,7 @@ fn the_number_of_ranks_follows_from_those_per_node() {
 }
 
 #[test]
-fn layouts_that_do_not_fit_are_refused() {
+fn mismatched_layouts_are_refused() {
     for (ranks, options, words) in [
         (
             4,

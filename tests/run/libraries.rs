@@ -33,7 +33,7 @@ impl Parts {
     }
 }
 
-/// A run whose ranks would say so if they were started.
+/// Checks the refusal of a run whose ranks would print a line if they were started.
 #[track_caller]
 fn refused(option: &str, path: &Path, words: &[&str]) {
     let path = path.to_str().unwrap();
@@ -47,7 +47,7 @@ fn refused(option: &str, path: &Path, words: &[&str]) {
 }
 
 #[test]
-fn a_libpmix_is_judged_by_what_it_says_when_it_is_called() {
+fn libpmix_version_is_checked_by_calling_it() {
     let parts = Parts::new();
     for (name, body, words) in [
         // Not to be seen in the file.
@@ -73,7 +73,7 @@ fn a_libpmix_is_judged_by_what_it_says_when_it_is_called() {
 }
 
 #[test]
-fn a_libpmix_that_refuses_dies_or_leaves_is_told_apart() {
+fn libpmix_that_refuses_crashes_or_exits_is_distinguished() {
     let Some(real) = pmix("pmix4") else {
         return;
     };
@@ -119,7 +119,7 @@ fn a_libpmix_that_refuses_dies_or_leaves_is_told_apart() {
 }
 
 #[test]
-fn a_shim_of_the_right_version_without_its_functions_is_named() {
+fn shim_without_its_functions_is_named() {
     let source = "#include \"wire.h\"\n\
                   unsigned wireup_shim_abi(void);\n\
                   unsigned wireup_shim_abi(void) { return WIREUP_SHIM_ABI; }\n";
@@ -136,7 +136,7 @@ fn a_shim_of_the_right_version_without_its_functions_is_named() {
 }
 
 #[test]
-fn a_program_that_is_no_pmix_host_is_given_up() {
+fn program_that_is_not_sidecar_is_given_up() {
     let parts = Parts::new();
     let host = |name: &str, script: &str, words: &[&str]| {
         let program = parts.file(name, script.as_bytes(), 0o755);

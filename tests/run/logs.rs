@@ -34,7 +34,7 @@ fn sorted(text: &str) -> Vec<&str> {
 const OF_ALL: [&str; 4] = ["rank 0", "rank 1", "rank 2", "rank 3"];
 
 #[test]
-fn texts_of_all_ranks_go_to_the_channels_named() {
+fn texts_of_all_ranks_go_to_named_channels() {
     everywhere(&[], "plain", |outcome| {
         assert_eq!(sorted(&outcome.out()), OF_ALL);
         assert_eq!(sorted(&outcome.err()), OF_ALL);
@@ -42,7 +42,7 @@ fn texts_of_all_ranks_go_to_the_channels_named() {
 }
 
 #[test]
-fn a_text_to_be_logged_once_is_shown_once_in_the_first_channel_whoever_logs_it() {
+fn log_once_text_is_printed_once_in_first_channel() {
     everywhere(&[], "once", |outcome| {
         assert_eq!(outcome.err(), "the same\n");
         assert_eq!(outcome.out(), "");
@@ -50,7 +50,7 @@ fn a_text_to_be_logged_once_is_shown_once_in_the_first_channel_whoever_logs_it()
 }
 
 #[test]
-fn equal_texts_are_one_in_each_channel_when_that_is_wanted() {
+fn equal_texts_are_merged_per_channel_on_request() {
     everywhere(&[], "agg", |outcome| {
         assert_eq!(outcome.err(), "the same\n");
         assert_eq!(outcome.out(), "the same\n");
@@ -58,7 +58,7 @@ fn equal_texts_are_one_in_each_channel_when_that_is_wanted() {
 }
 
 #[test]
-fn the_job_s_record_names_the_rank_of_a_text() {
+fn status_stream_names_rank_of_log_text() {
     everywhere(&["--json", "-"], "record", |outcome| {
         let out = outcome.out();
         let lines = out
@@ -79,14 +79,14 @@ fn the_job_s_record_names_the_rank_of_a_text() {
 }
 
 #[test]
-fn a_channel_that_there_is_not_is_refused_and_the_others_are_used() {
+fn unknown_log_channel_is_refused_and_others_are_used() {
     everywhere(&[], "mail", |outcome| {
         assert_eq!(sorted(&outcome.err()), OF_ALL);
     });
 }
 
 #[test]
-fn the_channel_and_the_time_of_a_text_are_shown_when_that_is_wanted() {
+fn channel_and_time_of_log_text_are_printed_on_request() {
     everywhere(&[], "marked", |outcome| {
         let said =
             |channel| OF_ALL.map(|text| format!("1970-01-02T00:00:00.000Z [{channel}] {text}"));
@@ -96,7 +96,7 @@ fn the_channel_and_the_time_of_a_text_are_shown_when_that_is_wanted() {
 }
 
 #[test]
-fn a_priority_that_there_is_not_is_refused() {
+fn unknown_log_priority_is_refused() {
     everywhere(&[], "wrong", |outcome| assert_eq!(outcome.err(), ""));
 }
 
@@ -156,7 +156,7 @@ fn with_a_log(no_daemon: bool, mode: &str, check: impl Fn(&Outcome, Vec<String>)
     }
 }
 
-/// What is before and behind the launcher's process id.
+/// Returns the text before and after the launcher's process id.
 fn around_pid(line: &str) -> (&str, &str) {
     let (before, rest) = line.split_once(" wireup[").unwrap();
     let (pid, behind) = rest.split_once("]: ").unwrap();
@@ -165,7 +165,7 @@ fn around_pid(line: &str) -> (&str, &str) {
 }
 
 #[test]
-fn a_text_for_the_log_of_the_host_is_there_once_with_its_rank_and_priority() {
+fn host_log_has_text_once_with_rank_and_priority() {
     with_a_log(false, "local", |outcome, lines| {
         assert_eq!(lines.len(), 4, "{lines:?}");
         for line in &lines {
@@ -182,7 +182,7 @@ fn a_text_for_the_log_of_the_host_is_there_once_with_its_rank_and_priority() {
 }
 
 #[test]
-fn a_text_for_the_whole_system_has_the_priority_and_time_it_was_given() {
+fn system_log_has_text_with_given_priority_and_time() {
     with_a_log(false, "global", |outcome, lines| {
         let (with, without): (Vec<_>, Vec<_>) = lines
             .iter()
@@ -198,7 +198,7 @@ fn a_text_for_the_whole_system_has_the_priority_and_time_it_was_given() {
 }
 
 #[test]
-fn a_text_to_be_logged_once_is_in_the_system_s_log_once_and_nowhere_else() {
+fn log_once_text_is_in_system_log_once_and_nowhere_else() {
     with_a_log(false, "system", |outcome, lines| {
         assert!(
             matches!(&lines[..], [line] if line.ends_with(": the same")),
@@ -209,7 +209,7 @@ fn a_text_to_be_logged_once_is_in_the_system_s_log_once_and_nowhere_else() {
 }
 
 #[test]
-fn without_a_log_of_the_system_the_user_is_told_once_and_the_job_goes_on() {
+fn missing_system_log_is_warned_once_and_job_continues() {
     with_a_log(true, "local", |outcome, _| {
         outcome.expect_one_line(&[
             "warning: ",

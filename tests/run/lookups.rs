@@ -1,4 +1,4 @@
-//! What is looked up before a launch: each of it once, and within sight.
+//! Lookups before a launch: each is done once and shown.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -26,7 +26,7 @@ fn in_flux(script: &str, words: &[&str]) -> Run {
 }
 
 #[test]
-fn launch_asks_batch_system_once() {
+fn launch_queries_batch_system_once() {
     // The redirection and the wrapper of the last make its launcher check the line before it is executed.
     let redirected = "mpiexec.hydra -n 1 -outfile-pattern out.%r --wrap env true";
     for line in [
@@ -44,7 +44,7 @@ fn launch_asks_batch_system_once() {
 }
 
 #[test]
-fn impi_launch_asks_batch_system_once() {
+fn impi_launch_queries_batch_system_once() {
     for nodes in ["1", "2"] {
         let (server, address) = impi_hosts::server(1);
         let client = format!("{address},client=0");
@@ -95,7 +95,7 @@ fn slow_lookup_is_shown_until_interrupt() {
 }
 
 #[test]
-fn detach_shows_lookup_messages_as_they_come() {
+fn detach_shows_lookup_messages_immediately() {
     let script = "while [ ! -e \"${0%/*}/answer\" ]; do sleep 0.05; done; uname -n";
     let words = [
         "run",
@@ -133,7 +133,7 @@ fn signal_ends_launcher_in_lookup() {
 }
 
 #[test]
-fn batch_command_is_ended_after_its_limit() {
+fn batch_command_is_ended_at_timeout() {
     let run = in_flux("sleep 1000; true", &["run", "-n", "1", "true"]);
     let outcome = run.clean_within(DEADLINE).run().expect(125);
     outcome.expect_one_line(&["Flux's flux getattr hostlist: timed out", "--hosts"]);

@@ -3,7 +3,7 @@
 use crate::common::{Run, field, mpi};
 
 #[test]
-fn mpich_offers_the_kinds_that_it_is_asked_for_and_its_own_otherwise() {
+fn mpich_offers_requested_memory_kinds_or_its_own() {
     let Some(mpi) = mpi("mpich5").map(crate::common::Mpi::able_to_spawn) else {
         return;
     };

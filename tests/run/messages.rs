@@ -1,5 +1,5 @@
-//! What wireup says to people who use it for the first time: how a job ended, where its ranks ran, and what
-//! to write instead of what they wrote.
+//! Messages for new users: how a job ended, where its ranks ran, and what to write in place of the given
+//! line.
 
 use std::fs;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::common::{MemoryGroup, Output, Run, executable, program, skip};
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
 #[test]
-fn a_timeout_names_the_ranks_that_had_not_ended() {
+fn timeout_names_ranks_still_running() {
     let script = "[ $WIREUP_RANK = 1 ] || exec sleep 100";
     let outcome = Run::ranks(3, ["--timeout", "1", "sh", "-c", script]).run();
     let line = outcome
@@ -27,7 +27,7 @@ fn a_timeout_names_the_ranks_that_had_not_ended() {
 }
 
 #[test]
-fn ranks_in_a_barrier_are_told_as_waiting() {
+fn ranks_in_barrier_are_reported_as_waiting() {
     let Some(pmi_raw) = program("pmi_raw") else {
         return;
     };
@@ -41,7 +41,7 @@ fn ranks_in_a_barrier_are_told_as_waiting() {
 }
 
 #[test]
-fn who_ended_a_job_is_named() {
+fn sender_of_ending_signal_is_named() {
     let running = Run::ranks(1, ["sh", "-c", "echo ready; exec sleep 100"]).start();
     running.wait_for(Output::Stdout, "ready");
     let kill = Command::new(WIREUP)
@@ -55,7 +55,7 @@ fn who_ended_a_job_is_named() {
 }
 
 #[test]
-fn a_core_dump_is_told_with_the_line_for_the_debugger() {
+fn core_dump_is_reported_with_debugger_command() {
     let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
     if pattern.trim_end() != "core" {
         return skip("where a core dump is: needs core as the kernel's core_pattern");
@@ -91,7 +91,7 @@ fn a_core_dump_is_told_with_the_line_for_the_debugger() {
 }
 
 #[test]
-fn a_rank_that_the_out_of_memory_killer_ends_is_told_so() {
+fn rank_killed_by_oom_killer_is_reported_as_such() {
     const LIMIT: u64 = 96 << 20;
     let Some(group) = MemoryGroup::new(LIMIT) else {
         return;
@@ -123,7 +123,7 @@ fn directories_of_output_files_are_made() {
 }
 
 #[test]
-fn a_plan_is_json_where_that_is_asked_for() {
+fn plan_is_printed_as_json_on_request() {
     for words in [
         &["--dry-run", "--json", "-", "--virtual-nodes", "2", "./a"][..],
         &["--dry-run", "--json", "--virtual-nodes", "2", "./a"],
@@ -158,7 +158,7 @@ fn with_program(words: &[&str]) -> Run {
 }
 
 #[test]
-fn options_do_not_overwrite_the_program_that_was_meant() {
+fn file_options_do_not_overwrite_program() {
     for (words, needed) in [
         (
             &["--dry-run", "--json", "./a"][..],
@@ -206,7 +206,7 @@ fn options_do_not_overwrite_the_program_that_was_meant() {
 }
 
 #[test]
-fn other_nodes_of_an_allocation_are_named_unless_hosts_are_given() {
+fn unused_nodes_of_allocation_are_named_unless_hosts_are_given() {
     let own = rustix::system::uname();
     let own = own.nodename().to_str().unwrap().to_owned();
     let nodes = format!("{own},other[1-2]");
@@ -225,7 +225,7 @@ fn other_nodes_of_an_allocation_are_named_unless_hosts_are_given() {
 }
 
 #[test]
-fn a_long_search_path_is_not_shown_whole() {
+fn long_search_path_is_shortened() {
     let path = format!("/first:{}/usr/bin", "/a/directory/of/many:".repeat(100));
     let outcome = Run::new(["-x", &format!("PATH={path}"), "-n", "1", "no-such-program"]).run();
     let line = outcome
@@ -235,7 +235,7 @@ fn a_long_search_path_is_not_shown_whole() {
 }
 
 #[test]
-fn details_tell_the_placement() {
+fn verbose_output_has_placement() {
     let outcome = Run::ranks(3, ["-v", "--virtual-nodes", "2", "true"])
         .run()
         .expect(0);
@@ -245,7 +245,7 @@ fn details_tell_the_placement() {
 }
 
 #[test]
-fn more_ranks_on_virtual_nodes_than_cores_are_refused_with_what_works() {
+fn more_ranks_on_virtual_nodes_than_cores_get_remedy() {
     let words = ["taskset", "-c", "0"];
     let run = |ppn: &str| Run::new(["--virtual-nodes", "2", "--ppn", ppn, "true"]).under(words);
     if !Command::new("taskset")
@@ -264,7 +264,7 @@ fn more_ranks_on_virtual_nodes_than_cores_are_refused_with_what_works() {
 }
 
 #[test]
-fn a_list_of_variables_behind_x_is_added_and_a_pattern_has_the_local_rank() {
+fn x_option_takes_list_and_pattern_has_local_rank() {
     let script = "echo $A$B$C";
     let run = Run::new([
         "-n",
@@ -296,7 +296,7 @@ fn a_list_of_variables_behind_x_is_added_and_a_pattern_has_the_local_rank() {
 }
 
 #[test]
-fn the_short_help_fits_on_a_screen_and_the_long_one_has_every_option() {
+fn short_help_fits_on_screen_and_long_help_has_every_option() {
     let help = |word: &str| Run::new([word]).run().expect_quiet_success().out();
     let short = help("-h");
     assert!(short.lines().count() <= 25, "{short}");

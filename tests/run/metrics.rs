@@ -12,7 +12,7 @@ pub(crate) fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-/// What a server answers to this request; `None` as long as none listens.
+/// Returns the reply of a server to this request; `None` as long as none listens.
 fn asked(port: u16, request: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.write_all(request.as_bytes()).unwrap();
@@ -37,7 +37,7 @@ pub(crate) fn value(metrics: &str, sample: &str) -> f64 {
 }
 
 #[test]
-fn a_launch_serves_what_its_ranks_do() {
+fn launch_serves_metrics_of_its_ranks() {
     let Some(program) = program("pmi_wireup") else {
         return;
     };
@@ -119,7 +119,7 @@ fn a_launch_serves_what_its_ranks_do() {
 }
 
 #[test]
-fn output_that_nobody_takes_is_seen_in_the_queue() {
+fn queue_metric_shows_output_without_reader() {
     const EACH: usize = 8_000_000;
     let port = free_port();
     let script = format!("head -c {EACH} /dev/zero; echo printed >&2; exec sleep 1000");
@@ -144,7 +144,7 @@ fn output_that_nobody_takes_is_seen_in_the_queue() {
 }
 
 #[test]
-fn metrics_of_a_launch_are_for_this_machine_alone() {
+fn metrics_of_launch_are_served_locally_only() {
     for (address, words) in [
         ("0.0.0.0:9438", &["0.0.0.0:9438", "loopback"][..]),
         ("[::]:9438", &["loopback"]),

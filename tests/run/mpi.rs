@@ -8,29 +8,29 @@ use rustix::process::Signal;
 
 use crate::common::{Mpi, Outcome, Output, Run, field, mpi, node_name, number, skip};
 
-/// More than a failing job ever needs to end: the grace times add up to less than ten seconds.
+/// Upper bound of the end of a failing job: the grace times add up to less than ten seconds.
 const SECONDS: Duration = Duration::from_secs(25);
 
-/// How many ranks the programs run on.
+/// Numbers of ranks of the programs.
 const RANKS: [u32; 4] = [1, 2, 4, 16];
 
 for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi: {
-    hello_names_its_ranks_and_libraries_on_1_2_4_and_16_ranks => |mpi| hello(&mpi),
+    hello_prints_ranks_and_libraries_on_1_2_4_and_16_ranks => |mpi| hello(&mpi),
     allreduce_is_right_on_1_2_4_and_16_ranks => |mpi| allreduce(&mpi),
-    messages_of_1_mib_come_home_around_rings_of_1_2_4_and_16_ranks => |mpi| ring(&mpi),
-    ranks_of_a_node_share_memory_on_1_2_4_and_16_ranks => |mpi| split_shared(&mpi),
+    messages_of_1_mib_pass_rings_of_1_2_4_and_16_ranks => |mpi| ring(&mpi),
+    ranks_of_node_share_memory_on_1_2_4_and_16_ranks => |mpi| split_shared(&mpi),
     threads_exchange_messages_at_once_on_1_2_4_and_16_ranks => |mpi| threads(&mpi),
     every_rank_reaches_every_other => |mpi| modex(&mpi),
-    the_code_of_mpi_abort_is_the_jobs => |mpi| abort(&mpi),
-    the_code_of_a_rank_after_finalize_is_the_jobs => |mpi| exit_code(&mpi),
-    a_rank_that_dies_ends_the_job_whatever_it_was_doing => |mpi| death(&mpi),
-    shared_memory_of_a_killed_job_is_removed => |mpi| killed(&mpi),
-    two_jobs_at_once_do_not_meet => |mpi| two_jobs(&mpi),
-    a_job_inside_a_rank_of_another_launcher_is_a_job_of_its_own => |mpi| nested(&mpi),
-    the_environment_of_an_outer_job_does_not_confuse_it => |mpi| outer_environment(&mpi),
+    code_of_mpi_abort_is_exit_code_of_job => |mpi| abort(&mpi),
+    exit_code_after_finalize_is_exit_code_of_job => |mpi| exit_code(&mpi),
+    death_of_rank_in_any_phase_ends_job => |mpi| death(&mpi),
+    shared_memory_of_killed_job_is_removed => |mpi| killed(&mpi),
+    concurrent_jobs_are_isolated => |mpi| two_jobs(&mpi),
+    job_inside_rank_of_other_launcher_is_separate => |mpi| nested(&mpi),
+    environment_of_outer_job_is_ignored => |mpi| outer_environment(&mpi),
 });
 
-/// What hello says about the libraries: the MPI's version and that of PMIx.
+/// Returns the versions of MPI and PMIx that hello prints.
 fn versions(mpi: &Mpi) -> (&'static str, &'static str) {
     match mpi.name.as_str() {
         "mpich4" => ("MPICH Version: 4.", ""),
@@ -132,7 +132,7 @@ fn abort(mpi: &Mpi) {
         outcome.by_rank("abort", ranks);
         expect_failure(outcome, exit, &words);
     }
-    // MPICH and Intel MPI do not tell anybody when they are alone.
+    // MPICH and Intel MPI do not report that they run alone.
     let outcome = mpi.run(1, &[], "abort", &["0", "7"]).run();
     expect_failure(outcome, 7, &["rank 0 (", " with code 7"]);
 }
@@ -284,7 +284,7 @@ fn outer_environment(mpi: &Mpi) {
 }
 
 #[test]
-fn the_interface_that_each_mpi_needs_is_found_by_looking_at_the_program() {
+fn interface_of_each_mpi_is_found_by_inspecting_program() {
     for (name, offered) in [
         ("mpich4", "PMI"),
         ("openmpi4", "PMIx"),
@@ -312,7 +312,7 @@ fn the_interface_that_each_mpi_needs_is_found_by_looking_at_the_program() {
 }
 
 #[test]
-fn the_interface_can_be_chosen_and_without_one_ranks_are_alone() {
+fn interface_can_be_chosen_and_none_gives_singletons() {
     for (name, own) in [
         ("mpich4", "pmi1"),
         ("openmpi4", "pmix"),
@@ -337,7 +337,7 @@ fn the_interface_can_be_chosen_and_without_one_ranks_are_alone() {
 }
 
 #[test]
-fn ranks_give_their_core_away_while_they_wait_if_cores_are_fewer() {
+fn waiting_ranks_yield_when_oversubscribed() {
     let usable = std::thread::available_parallelism().unwrap().get() as u32;
     let script = "echo ${OMPI_MCA_mpi_yield_when_idle:--} ${I_MPI_THREAD_YIELD:--} \
                   ${MPIR_CVAR_ENABLE_HEAVY_YIELD:--} ${MPIR_CVAR_CH4_PROGRESS_THROTTLE:--}";
@@ -360,7 +360,7 @@ fn ranks_give_their_core_away_while_they_wait_if_cores_are_fewer() {
 }
 
 #[test]
-fn open_mpi_leaves_out_transports_for_networks_that_are_not_there() {
+fn open_mpi_leaves_out_transports_of_missing_networks() {
     if Path::new("/sys/class/infiniband").is_dir() {
         return skip("this machine has a fast network");
     }

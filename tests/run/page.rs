@@ -11,7 +11,7 @@ use crate::common::{Run, skip};
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
-/// What would be more than text if it were not shown as text.
+/// Text that would run a script if it were not shown as text.
 const HOSTILE: &str = "</script><img src=x onerror=document.title=1>";
 
 /// A stream of `ranks` ranks on `hosts` hosts, of which the last is waited for, with names that try to be more than text.
@@ -92,7 +92,7 @@ fn colours(browser: &mut Browser) -> u64 {
 }
 
 #[test]
-fn a_browser_shows_1024_and_16384_ranks_and_names_the_slowest_host() {
+fn page_shows_1024_and_16384_ranks_and_names_slowest_host() {
     if !browser::is_installed() {
         return skip("the page in a browser: needs chromium");
     }
@@ -103,7 +103,8 @@ fn a_browser_shows_1024_and_16384_ranks_and_names_the_slowest_host() {
         let first = &rows(&mut browser, "hosts")[0];
         assert_eq!(first[0], format!(r"slow{HOSTILE}\u001b[31m"));
         assert!(first.contains(&(ranks / hosts).to_string()), "{first:?}");
-        // Of many ranks a row of the picture has several; a table says how many it leaves out.
+        // With many ranks, a row of the picture has several; a table gives the number that it
+        // leaves out.
         let rows = rows(&mut browser, "ranks");
         assert_eq!(rows.len(), 501);
         assert_eq!(rows[500], [format!("and {} more", ranks - 500)]);
@@ -144,7 +145,7 @@ fn brightness(colour: &str) -> u32 {
 }
 
 #[test]
-fn the_page_is_readable_in_the_dark_in_the_light_and_on_paper() {
+fn page_is_readable_in_dark_light_and_print() {
     if !browser::is_installed() {
         return skip("the page in a browser: needs chromium");
     }
@@ -240,7 +241,7 @@ fn words_of_shell(line: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_command_is_shown_as_a_shell_needs_it_and_without_secrets() {
+fn page_shows_command_quoted_for_shell_and_without_secrets() {
     let argument = format!("it's {HOSTILE}\n\u{1b}[31m");
     let set = [
         "-x",
@@ -459,7 +460,7 @@ fn report_page_verdict_names_cause_and_duration() {
 }
 
 #[test]
-fn report_page_marks_and_links_ranks_of_the_cause() {
+fn report_page_marks_and_links_ranks_of_cause() {
     let Some(mut shown) = ShownPage::of(FAILED) else {
         return;
     };
@@ -491,7 +492,7 @@ fn report_page_marks_and_links_ranks_of_the_cause() {
 }
 
 #[test]
-fn report_page_links_rank_that_table_leaves_out() {
+fn report_page_links_rank_missing_in_table() {
     let Some(mut shown) = ShownPage::of(&wide_stream(1024, 16)) else {
         return;
     };
@@ -502,7 +503,7 @@ fn report_page_links_rank_that_table_leaves_out() {
 }
 
 #[test]
-fn report_page_stacks_where_the_time_went() {
+fn report_page_stacks_times() {
     let Some(mut shown) = ShownPage::of(FAILED) else {
         return;
     };
@@ -569,7 +570,7 @@ fn report_page_axis_has_round_ticks_in_one_unit() {
 }
 
 #[test]
-fn report_page_hides_what_is_empty_and_has_words_for_kinds() {
+fn report_page_hides_empty_parts_and_names_kinds() {
     let Some(mut shown) = ShownPage::of(FAILED) else {
         return;
     };
@@ -744,7 +745,7 @@ fn report_page_fits_375_pixels() {
 }
 
 #[test]
-fn report_page_of_hosts_that_never_joined_is_about_hosts() {
+fn report_page_of_missing_hosts_is_about_hosts() {
     let lost = ended(
         122,
         r#"{"kind":"node_failed","message":"m","host":"second-node.example","node":1}"#,

@@ -110,7 +110,7 @@ fn revoke_names_command_that_copies_list() {
 }
 
 #[test]
-fn what_cannot_be_made_is_refused_in_one_line() {
+fn impossible_pki_request_is_refused_in_one_line() {
     let top = tempfile::tempdir().unwrap();
     let dir = &top.path().join("pki");
     let refuses = |words: &[&str], needed: &[&str]| {
@@ -137,7 +137,7 @@ fn what_cannot_be_made_is_refused_in_one_line() {
 }
 
 #[test]
-fn an_ordinary_users_authority_is_in_his_home_and_nobody_elses() {
+fn authority_of_ordinary_user_is_private_in_home() {
     let Some(user) = as_user() else { return };
     let here = crate::users::Reachable::new();
     let agent = Path::new(WIREUP).with_file_name("wireup-agent");
@@ -210,7 +210,7 @@ fn an_ordinary_users_authority_is_in_his_home_and_nobody_elses() {
 }
 
 #[test]
-fn without_its_executable_a_command_is_described_and_refused() {
+fn command_without_its_executable_is_described_and_refused() {
     let here = crate::users::Reachable::new();
     let wireup = here.wireup();
     let wireup = wireup.to_str().unwrap();

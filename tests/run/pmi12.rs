@@ -18,7 +18,7 @@ fn nodes(outcome: &Outcome, ranks: u32) -> Vec<u32> {
 }
 
 #[test]
-fn barriers_of_groups_are_kept_apart_on_one_connection() {
+fn group_barriers_are_separate_on_one_connection() {
     for (ranks, threads, rounds) in [(1, "1", "5"), (2, "4", "50"), (7, "8", "10")] {
         let Some(run) = groups(ranks, &[], threads, rounds) else {
             return;
@@ -29,7 +29,7 @@ fn barriers_of_groups_are_kept_apart_on_one_connection() {
 }
 
 #[test]
-fn barriers_of_groups_are_kept_apart_across_nodes() {
+fn group_barriers_are_separate_across_nodes() {
     for (ranks, nodes, expected) in [
         (4, "2", vec![0, 0, 1, 1]),
         (5, "2", vec![0, 0, 0, 1, 1]),
@@ -43,7 +43,7 @@ fn barriers_of_groups_are_kept_apart_across_nodes() {
 }
 
 #[test]
-fn a_barrier_of_a_group_that_misses_a_member_ends_the_job_with_the_one_that_left() {
+fn group_barrier_with_departed_member_ends_job_and_names_it() {
     let Some(raw) = program("pmi_raw") else {
         return;
     };
@@ -97,7 +97,7 @@ fn wrong_groups_are_refused_with_their_tag() {
 }
 
 #[test]
-fn pmi_init_answers_version_that_client_takes() {
+fn pmi_init_returns_version_that_client_accepts() {
     let answer =
         |subversion| format!("cmd=response_to_init rc=0 pmi_version=1 pmi_subversion={subversion}");
     // As the client of Flux, which takes nothing else.

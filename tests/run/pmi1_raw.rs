@@ -37,7 +37,7 @@ pub(crate) fn blamed(outcome: &Outcome, code: i32, words: &[&str]) {
 }
 
 #[test]
-fn garbage_on_the_socket_is_a_broken_protocol() {
+fn garbage_on_socket_is_violation() {
     for bytes in ["1", "100", "65536", "1000000"] {
         let Some(run) = raw(&["garbage", bytes, "--then", "wait"]) else {
             return;
@@ -73,7 +73,7 @@ fn garbage_of_all_ranks_at_once_is_one_failure() {
 }
 
 #[test]
-fn a_message_of_a_gibibyte_ends_the_job_at_once() {
+fn message_of_one_gibibyte_ends_job_at_once() {
     let Some(run) = raw(&["flood", "1073741824", "--then", "wait"]) else {
         return;
     };
@@ -95,7 +95,7 @@ fn a_message_of_a_gibibyte_ends_the_job_at_once() {
 }
 
 #[test]
-fn a_rank_that_asks_and_never_listens_is_held_back() {
+fn rank_that_never_reads_replies_is_held_back() {
     let Some(run) = raw(&["endless", "300000000", "--then", "wait"]) else {
         return;
     };
@@ -103,7 +103,7 @@ fn a_rank_that_asks_and_never_listens_is_held_back() {
 }
 
 #[test]
-fn half_a_message_and_an_exit_is_a_broken_protocol() {
+fn exit_within_message_is_violation() {
     let Some(run) = raw(&["send", "cmd=ini"]) else {
         return;
     };
@@ -124,7 +124,7 @@ fn half_a_message_and_an_exit_is_a_broken_protocol() {
 }
 
 #[test]
-fn an_exit_between_init_and_finalize_is_a_failure_even_with_code_0() {
+fn exit_between_init_and_finalize_is_failure_even_with_code_0() {
     let Some(run) = raw(&["send", INIT]) else {
         return;
     };
@@ -148,7 +148,7 @@ fn an_exit_between_init_and_finalize_is_a_failure_even_with_code_0() {
 }
 
 #[test]
-fn a_rank_that_dies_in_a_barrier_is_told_with_where_it_was() {
+fn rank_killed_in_barrier_is_reported_with_its_state() {
     let Some(pmi_raw) = program("pmi_raw") else {
         return;
     };
@@ -164,7 +164,7 @@ fn a_rank_that_dies_in_a_barrier_is_told_with_where_it_was() {
 }
 
 #[test]
-fn an_abort_ends_the_job_with_its_code() {
+fn abort_ends_job_with_its_code() {
     for (request, code, words) in [
         ("cmd=abort exitcode=42", 42, "called MPI_Abort with code 42"),
         ("cmd=abort exitcode=0", 1, "called MPI_Abort with code 0"),
@@ -199,7 +199,7 @@ fn an_abort_ends_the_job_with_its_code() {
 }
 
 #[test]
-fn wrong_requests_get_an_answer_and_the_rank_goes_on() {
+fn invalid_requests_are_answered_and_rank_continues() {
     let requests = [
         (INIT, "cmd=response_to_init rc=0"),
         (r"cmd=frobnicate x=1\n", "cmd=frobnicate_result rc=-1"),
@@ -223,7 +223,7 @@ fn wrong_requests_get_an_answer_and_the_rank_goes_on() {
 }
 
 #[test]
-fn a_rank_that_never_joins_while_others_wait_ends_the_job() {
+fn rank_that_never_joins_while_others_wait_ends_job() {
     let Some(run) = among_others("exit 0") else {
         return;
     };
@@ -239,7 +239,7 @@ fn a_rank_that_never_joins_while_others_wait_ends_the_job() {
 }
 
 #[test]
-fn a_rank_that_closes_its_socket_while_others_wait_ends_the_job() {
+fn rank_that_closes_its_socket_while_others_wait_ends_job() {
     let Some(run) = among_others("exec $RAW close --then wait") else {
         return;
     };
@@ -259,7 +259,7 @@ fn a_rank_that_closes_its_socket_while_others_wait_ends_the_job() {
 }
 
 #[test]
-fn a_rank_that_closes_its_socket_in_a_session_breaks_the_protocol() {
+fn rank_that_closes_its_socket_before_finalize_is_violation() {
     let script = format!("$RAW send '{INIT}'; exec 3>&-; exec sleep 1000");
     let Some(run) = among_others(&script) else {
         return;
@@ -272,7 +272,7 @@ fn a_rank_that_closes_its_socket_in_a_session_breaks_the_protocol() {
 }
 
 #[test]
-fn a_rank_that_finalized_and_left_cannot_be_waited_for() {
+fn rank_that_finalized_and_exited_cannot_be_awaited() {
     let script = format!("exec $RAW send '{INIT}cmd=finalize\\n'");
     let Some(run) = among_others(&script) else {
         return;
@@ -284,8 +284,8 @@ fn a_rank_that_finalized_and_left_cannot_be_waited_for() {
     );
 }
 
-/// Four ranks on two nodes, each of which runs what `case` says for it between init and finalize,
-/// with `ask LINE` for a request and its answer.
+/// Runs four ranks on two nodes, each of which runs the commands of `case` between init and
+/// finalize, with `ask LINE` for a request and its reply.
 fn four_on_two_nodes(case: &str) -> Outcome {
     let script = format!(
         r#"ask() {{ printf "$1\n" >&3; read -r reply <&3; echo "rank $PMI_RANK: $reply"; }}
@@ -300,7 +300,7 @@ fn four_on_two_nodes(case: &str) -> Outcome {
 }
 
 #[test]
-fn a_barrier_of_a_group_waits_for_its_members_only() {
+fn group_barrier_waits_only_for_its_members() {
     // Rank 3 comes when ranks 0 and 2 have been gone for longer than a member may be.
     let enter = "ask 'cmd=barrier_in group=1,3:9'";
     let outcome = four_on_two_nodes(&format!("1) {enter};; 3) sleep 7; {enter};;")).expect(0);
@@ -311,7 +311,7 @@ fn a_barrier_of_a_group_waits_for_its_members_only() {
 }
 
 #[test]
-fn a_barrier_of_a_group_whose_member_left_fails_the_job_and_names_it() {
+fn group_barrier_with_departed_member_fails_job_and_names_it() {
     let outcome = four_on_two_nodes("1) ask 'cmd=barrier_in group=1,3:9';;");
     assert_eq!(outcome.code, 1, "{outcome:?}");
     let words = ["left the job while other ranks wait for it"];
@@ -320,7 +320,7 @@ fn a_barrier_of_a_group_whose_member_left_fails_the_job_and_names_it() {
 }
 
 #[test]
-fn closing_the_socket_hurts_nobody_who_does_not_need_it() {
+fn socket_closed_by_all_ranks_is_tolerated() {
     let Some(pmi_raw) = program("pmi_raw") else {
         return;
     };
@@ -329,7 +329,7 @@ fn closing_the_socket_hurts_nobody_who_does_not_need_it() {
 }
 
 #[test]
-fn a_hundred_and_twenty_eight_ranks_meet() {
+fn barrier_of_128_ranks_completes() {
     let Some(pmi_wireup) = program("pmi_wireup") else {
         return;
     };
@@ -352,7 +352,7 @@ fn a_hundred_and_twenty_eight_ranks_meet() {
 }
 
 #[test]
-fn ranks_are_told_which_ranks_are_on_which_hosts() {
+fn ranks_get_process_mapping_of_hosts() {
     let Some(program) = program("pmi_hosts") else {
         return;
     };

@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::common::{Mpi, Outcome, Pmi2, Run, field, mpi, number, pmi2, program};
 use crate::pmi1_raw::blamed;
 
-/// More than a failing job ever needs to end.
+/// Upper bound of the end of a failing job.
 const SECONDS: Duration = Duration::from_secs(25);
 
-/// What the library returns when the server says no.
+/// Error code of the library when the server refuses a request.
 const REFUSED: u32 = 14;
 
 /// Ranks of a program that uses Slurm's library.
@@ -89,7 +89,7 @@ fn slurms_library_works_across_nodes() {
 }
 
 #[test]
-fn a_program_of_slurms_library_is_recognized() {
+fn program_with_pmi_library_of_slurm_is_recognized() {
     let Some(pmi2) = pmi2() else { return };
     for options in [&["-v"][..], &["-v", "--pmi", "pmi2"]] {
         let outcome = api(&pmi2, 2, options, &[]).run().expect(0);
@@ -100,7 +100,7 @@ fn a_program_of_slurms_library_is_recognized() {
 }
 
 #[test]
-fn failures_of_a_rank_with_slurms_library_end_the_job() {
+fn failures_of_rank_with_slurm_library_end_job() {
     let Some(pmi2) = pmi2() else { return };
     for (what, argument, code, words) in [
         (
@@ -180,7 +180,7 @@ fn intel_mpi_works_over_slurms_library_across_nodes() {
 }
 
 #[test]
-fn intel_mpi_over_slurms_library_really_speaks_pmi_2() {
+fn intel_mpi_over_slurm_library_speaks_pmi2() {
     let Some(run) = intel(2, &["-v"], "exitcode", &["1", "finalized", "3"]) else {
         return;
     };
@@ -190,7 +190,7 @@ fn intel_mpi_over_slurms_library_really_speaks_pmi_2() {
 }
 
 #[test]
-fn failures_of_intel_mpi_over_slurms_library_are_the_jobs() {
+fn failures_of_intel_mpi_over_slurm_library_fail_job() {
     for (how, code, exit, words) in [
         (
             "without-finalize",
@@ -214,7 +214,7 @@ fn failures_of_intel_mpi_over_slurms_library_are_the_jobs() {
 }
 
 #[test]
-fn mpi_abort_of_intel_mpi_over_slurms_library_ends_the_job() {
+fn mpi_abort_of_intel_mpi_over_slurm_library_ends_job() {
     let Some(run) = intel(4, &[], "abort", &["1", "42"]) else {
         return;
     };
@@ -227,7 +227,7 @@ fn mpi_abort_of_intel_mpi_over_slurms_library_ends_the_job() {
 }
 
 #[test]
-fn ranks_of_pmi_1_and_of_pmi_2_share_the_store_and_the_barrier() {
+fn pmi1_and_pmi2_ranks_share_kvs_and_barrier() {
     let (Some(one), Some(two)) = (program("pmi_wireup"), program("pmi2_wireup")) else {
         return;
     };
@@ -253,7 +253,7 @@ fn ranks_of_pmi_1_and_of_pmi_2_share_the_store_and_the_barrier() {
 }
 
 #[test]
-fn a_failure_of_either_dialect_ends_a_job_of_both() {
+fn failure_of_pmi1_or_pmi2_client_ends_job_of_both() {
     let (Some(one), Some(raw_one), Some(two), Some(raw_two)) = (
         program("pmi_wireup"),
         program("pmi_raw"),
@@ -284,7 +284,7 @@ fn a_failure_of_either_dialect_ends_a_job_of_both() {
 }
 
 #[test]
-fn five_hundred_and_a_thousand_ranks_meet() {
+fn barrier_of_500_and_1000_ranks_completes() {
     let Some(program) = program("pmi2_wireup") else {
         return;
     };

@@ -18,7 +18,7 @@ fn ranks(count: u32, options: &[&str], build: &str, words: &[&str]) -> Option<Ru
     Some(Run::ranks(count, words))
 }
 
-/// As many lines of each kind of rank as there must be.
+/// Checks the number of lines of each kind of rank.
 #[track_caller]
 fn expect(outcome: &Outcome, counts: &[(&str, usize)]) {
     let out = outcome.out();
@@ -30,7 +30,7 @@ fn expect(outcome: &Outcome, counts: &[(&str, usize)]) {
 }
 
 #[test]
-fn every_command_of_the_draft_is_served() {
+fn every_pmi2_draft_command_is_served() {
     for (count, nodes) in [(1, "1"), (3, "1"), (3, "2"), (5, "3")] {
         let options = ["--virtual-nodes", nodes];
         let Some(run) = ranks(count, &options, "pmi2_draft", &["all"]) else {
@@ -44,7 +44,7 @@ fn every_command_of_the_draft_is_served() {
 }
 
 #[test]
-fn the_program_of_the_draft_runs_as_its_page_says() {
+fn pmi2_draft_program_runs_as_its_page_describes() {
     let Some(program) = program("pmi2_draft") else {
         return;
     };
@@ -55,7 +55,7 @@ fn the_program_of_the_draft_runs_as_its_page_says() {
 }
 
 #[test]
-fn the_client_of_the_draft_is_clean_under_sanitizers_and_valgrind() {
+fn pmi2_draft_client_is_clean_under_sanitizers_and_valgrind() {
     let two = ["--virtual-nodes", "2"];
     for build in ["pmi2_draft_asan", "pmi2_draft_tsan"] {
         for (words, counts) in [
@@ -93,7 +93,7 @@ fn the_client_of_the_draft_is_clean_under_sanitizers_and_valgrind() {
 }
 
 #[test]
-fn threads_ask_at_once_and_are_answered_in_another_order() {
+fn threads_send_concurrent_requests_answered_out_of_order() {
     for (count, nodes) in [(1, "1"), (4, "2"), (3, "3")] {
         let options = ["--virtual-nodes", nodes];
         let Some(run) = ranks(count, &options, "pmi2_draft", &["threads"]) else {
@@ -104,7 +104,7 @@ fn threads_ask_at_once_and_are_answered_in_another_order() {
 }
 
 #[test]
-fn an_abort_of_the_drafts_client_ends_the_job_with_its_words() {
+fn pmi2_draft_abort_reports_message() {
     let Some(run) = ranks(2, &[], "pmi2_draft", &["abort", "no;more"]) else {
         return;
     };
@@ -112,7 +112,7 @@ fn an_abort_of_the_drafts_client_ends_the_job_with_its_words() {
 }
 
 #[test]
-fn a_client_that_proves_itself_is_a_rank_on_any_interface() {
+fn authenticated_client_is_rank_on_any_interface() {
     let Some(program) = program("pmi2_draft") else {
         return;
     };
@@ -131,7 +131,7 @@ wait $client && wait $serving
 "#;
 
 #[test]
-fn the_drafts_client_gets_notices() {
+fn pmi2_draft_client_gets_notices() {
     let Some(program) = program("pmi2_draft") else {
         return;
     };

@@ -35,7 +35,7 @@ fn replies(outcome: &Outcome, rank: u32) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// What a client writes for these steps, as text.
+/// Returns the bytes that a client writes for these steps, as text.
 fn written(client: &str, steps: &[&str]) -> Option<Vec<String>> {
     let program = program("pmi2_raw")?;
     let output = Command::new(program)
@@ -51,7 +51,7 @@ fn written(client: &str, steps: &[&str]) -> Option<Vec<String>> {
 }
 
 #[test]
-fn our_client_writes_what_the_real_ones_were_seen_to_write() {
+fn test_client_writes_captured_bytes_of_real_clients() {
     let init = r"cmd=init pmi_version=2 pmi_subversion=0\n";
     let junk = r"\x00\x00\x00\x00\x00\x00";
     let steps = [
@@ -130,7 +130,7 @@ fn our_client_writes_what_the_real_ones_were_seen_to_write() {
     assert!(threaded.is_none_or(|written| written == [expected]));
 }
 
-/// What a rank may do with its peers; needs at least two ranks on a node.
+/// Steps of a rank that need peers; at least two ranks are on a node.
 #[rustfmt::skip]
 const MEETING: [&str; 64] = [
     "init", "job-getid",
@@ -206,7 +206,7 @@ fn threads_of_clients_are_named_in_their_answers() {
 }
 
 #[test]
-fn generations_of_clients_meet_in_one_job_also_across_nodes() {
+fn generations_of_clients_fence_in_one_job_across_nodes() {
     #[rustfmt::skip]
     let start = [
         "for", "0", "as", "mpich4", "for", "1", "as", "slurm", "for", "2", "as", "mpich5",
@@ -226,7 +226,7 @@ fn generations_of_clients_meet_in_one_job_also_across_nodes() {
 }
 
 #[test]
-fn a_ring_goes_around_the_nodes_and_past_the_dead() {
+fn ring_passes_all_nodes_and_skips_dead_ranks() {
     const RANKS: usize = 5;
     for nodes in ["1", "3"] {
         // Ranks of one node follow each other in one of these only.
@@ -268,7 +268,7 @@ fn a_ring_goes_around_the_nodes_and_past_the_dead() {
 }
 
 #[test]
-fn semicolons_in_values_arrive_as_the_client_understands_them() {
+fn semicolons_in_values_arrive_as_clients_parse_them() {
     let steps = ["init", "put", "k", "a;b;;c", "fence", "get", "k"];
     for (client, expected) in [
         ("slurm", "a;b;;c"),
@@ -290,7 +290,7 @@ fn semicolons_in_values_arrive_as_the_client_understands_them() {
 }
 
 #[test]
-fn a_wait_for_an_attribute_of_the_node_ends_when_it_is_put() {
+fn wait_for_node_attribute_ends_with_its_put() {
     // Rank 1 asks before the others have it, and one that has ended cannot put it any more.
     #[rustfmt::skip]
     let steps = [
@@ -306,7 +306,7 @@ fn a_wait_for_an_attribute_of_the_node_ends_when_it_is_put() {
 }
 
 #[test]
-fn an_attribute_that_nobody_is_left_to_put_ends_the_job() {
+fn node_attribute_that_no_rank_can_put_ends_job() {
     #[rustfmt::skip]
     let Some(run) = ranks(3, &[], &["init", "for", "1", "wait-node", "key", "for", "all", "finalize"])
     else {
@@ -333,7 +333,7 @@ fn an_attribute_that_nobody_is_left_to_put_ends_the_job() {
 }
 
 #[test]
-fn a_rank_that_dies_while_others_are_in_a_fence_ends_the_job() {
+fn rank_killed_while_others_are_in_fence_ends_job() {
     for (steps, code, words) in [
         (
             &["put", "k", "v", "exit", "3"][..],
@@ -388,7 +388,7 @@ fn a_rank_that_dies_while_others_are_in_a_fence_ends_the_job() {
 }
 
 #[test]
-fn an_abort_ends_the_job_in_each_form_and_cuts_no_text_short() {
+fn abort_in_each_form_ends_job_with_whole_message() {
     for (client, text, code, said) in [
         ("slurm", "bad;thing happened", 255, ": bad;thing happened"),
         ("mpich4", "bad;thing happened", 255, ": bad;thing happened"),
@@ -413,7 +413,7 @@ fn an_abort_ends_the_job_in_each_form_and_cuts_no_text_short() {
 }
 
 #[test]
-fn broken_frames_are_a_broken_protocol() {
+fn broken_frames_are_violation() {
     let length = "bad length of a PMI-2 message: ";
     for (bytes, words) in [
         ("      ", length),
@@ -444,7 +444,7 @@ fn broken_frames_are_a_broken_protocol() {
 }
 
 #[test]
-fn half_a_frame_and_an_exit_is_a_broken_protocol() {
+fn exit_within_frame_is_violation() {
     for (bytes, inside) in [("20", 2), ("20    cmd=kvs-fen", 17)] {
         let Some(run) = raw(&["bytes", bytes, "exit", "0"]) else {
             return;
@@ -464,7 +464,7 @@ fn half_a_frame_and_an_exit_is_a_broken_protocol() {
 }
 
 #[test]
-fn wrong_requests_get_an_answer_and_the_rank_goes_on() {
+fn invalid_requests_are_answered_and_rank_continues() {
     let long_key = "k".repeat(65);
     let (longest, too_long) = ("v".repeat(1023), "v".repeat(1025));
     let table = [
@@ -523,7 +523,7 @@ fn wrong_requests_get_an_answer_and_the_rank_goes_on() {
 }
 
 #[test]
-fn an_init_of_an_unknown_version_is_answered_with_what_is_served() {
+fn init_of_unknown_version_is_answered_with_served_version() {
     let Some(program) = program("pmi2_raw") else {
         return;
     };
@@ -542,7 +542,7 @@ fn an_init_of_an_unknown_version_is_answered_with_what_is_served() {
 }
 
 #[test]
-fn a_second_init_on_a_connection_starts_anew() {
+fn second_init_on_connection_starts_over() {
     let Some(run) = ranks(
         2,
         &[],
@@ -562,7 +562,7 @@ fn a_second_init_on_a_connection_starts_anew() {
 }
 
 #[test]
-fn a_second_fence_of_a_rank_in_a_fence_breaks_the_protocol() {
+fn second_fence_of_rank_in_fence_is_violation() {
     // The others stay away: with them in it the first fence could be over when the second comes.
     let steps = [
         "init", "for", "1", "later", "fence", "fence", "for", "all", "wait",
@@ -588,7 +588,7 @@ fn a_second_fence_of_a_rank_in_a_fence_breaks_the_protocol() {
 }
 
 #[test]
-fn a_rank_that_asks_and_never_listens_is_held_back() {
+fn rank_that_never_reads_replies_is_held_back() {
     let Some(run) = raw(&["endless", "300000000", "wait"]) else {
         return;
     };

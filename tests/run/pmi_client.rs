@@ -35,7 +35,7 @@ fn asked(launcher: Vec<OsString>, words: &[&str]) -> Outcome {
 }
 
 #[test]
-fn any_launcher_is_asked_what_it_serves() {
+fn services_of_any_launcher_are_queried() {
     for (name, launcher) in launchers(3) {
         let ask = |words: &[&str]| asked(launcher.clone(), words).expect(0);
         let exchanged = ask(&["exchange", "300"]).sorted_lines();
@@ -67,7 +67,7 @@ fn any_launcher_is_asked_what_it_serves() {
 }
 
 #[test]
-fn a_key_that_is_not_there_fails_and_so_does_no_launcher_at_all() {
+fn missing_key_or_missing_launcher_is_error() {
     let (_, launcher) = launchers(1).swap_remove(0);
     let outcome = asked(launcher, &["get", "nothing"]).expect(1);
     assert!(
@@ -83,7 +83,7 @@ fn a_key_that_is_not_there_fails_and_so_does_no_launcher_at_all() {
 }
 
 #[test]
-fn a_proxy_writes_down_what_a_program_and_its_server_say() {
+fn proxy_records_program_and_its_server() {
     let Some(mpich) = mpi("mpich5") else {
         return;
     };
@@ -123,13 +123,13 @@ fn a_proxy_writes_down_what_a_program_and_its_server_say() {
 }
 
 #[test]
-fn a_proxy_passes_on_the_exit_code() {
+fn proxy_returns_exit_code_of_program() {
     let (_, launcher) = launchers(1).swap_remove(0);
     asked(launcher, &["proxy", "sh", "-c", "exit 7"]).expect(7);
 }
 
 #[test]
-fn a_proxy_says_that_its_record_is_not_complete_and_what_cannot_be_started() {
+fn proxy_reports_incomplete_record_and_failed_start() {
     let (_, launcher) = launchers(1).swap_remove(0);
     let own = wireup().to_str().unwrap().to_owned();
     let words = ["proxy", "-o", "/dev/full", &own, "pmi", "barrier"];
@@ -145,7 +145,7 @@ fn a_proxy_says_that_its_record_is_not_complete_and_what_cannot_be_started() {
 }
 
 #[test]
-fn what_is_more_than_a_key_or_a_value_is_not_sent() {
+fn invalid_key_or_value_is_not_sent() {
     for (_, launcher) in launchers(1) {
         for (words, told) in [
             (["put", "a b", "c"], "no place for a name like \"a b\""),

@@ -1,5 +1,5 @@
-//! What goes wrong between a PMI client and its server: what a PMI-1 client learns about its own
-//! mistakes (for PMI-2 see `pmi2_raw`), and what real clients make of a server that is gone.
+//! Errors between a PMI client and its server: replies to invalid requests of a PMI-1 client (for
+//! PMI-2 see `pmi2_raw`), and the behaviour of real clients that lose their server.
 
 use rustix::process::Signal;
 
@@ -24,7 +24,7 @@ fn sends(requests: &str, then: &str) -> Option<Run> {
 }
 
 #[test]
-fn wrong_requests_are_refused_each_with_its_reason() {
+fn invalid_requests_are_refused_each_with_reason() {
     let key = "k".repeat(65);
     let value = "v".repeat(1025);
     let nspace = "$PMI_JOBID";
@@ -103,7 +103,7 @@ fn wrong_requests_are_refused_each_with_its_reason() {
 }
 
 #[test]
-fn a_version_that_is_not_served_is_answered_and_may_be_corrected() {
+fn unserved_version_is_answered_and_may_be_corrected() {
     let Some(program) = program("pmi_raw") else {
         return;
     };
@@ -131,7 +131,7 @@ fn a_version_that_is_not_served_is_answered_and_may_be_corrected() {
 }
 
 #[test]
-fn lines_that_are_no_requests_break_the_protocol() {
+fn lines_that_are_not_requests_are_violation() {
     for (line, words) in [
         ("get_maxes", "request does not start with cmd="),
         ("foo=bar", "request does not start with cmd="),
@@ -161,7 +161,7 @@ fn lines_that_are_no_requests_break_the_protocol() {
 }
 
 #[test]
-fn a_barrier_entered_twice_is_refused_and_the_first_one_goes_on() {
+fn second_entry_to_barrier_is_refused_and_first_continues() {
     let Some(run) = sends(r"cmd=barrier_in\ncmd=barrier_in\n", "read") else {
         return;
     };
@@ -197,7 +197,7 @@ const WITHOUT_RANK_1: [&str; 3] = [
 ];
 
 #[test]
-fn clients_that_lose_their_server_in_a_barrier_leave_nothing() {
+fn clients_that_lose_server_in_barrier_leave_nothing() {
     // MPICH 5 meets its peers by PMI only on several nodes.
     for (name, options) in [
         ("mpich4", &[][..]),
@@ -218,7 +218,7 @@ fn clients_that_lose_their_server_in_a_barrier_leave_nothing() {
 }
 
 #[test]
-fn clients_of_pmi_2_that_lose_their_server_in_a_fence_leave_nothing() {
+fn pmi2_clients_that_lose_server_in_fence_leave_nothing() {
     let Some(pmi2) = pmi2() else { return };
     let api = pmi2.program("pmi2_api");
     let mut words = vec!["--pmi", "pmi2"];
@@ -251,7 +251,7 @@ fn is_passed_over(client: &str, request: &str, fault: &str) -> bool {
 }
 
 #[test]
-fn a_bad_answer_to_any_request_ends_the_job_or_does_no_harm() {
+fn invalid_reply_to_any_request_ends_job_or_is_harmless() {
     let Some(fault) = program("pmi_fault") else {
         return;
     };

@@ -1,5 +1,5 @@
-//! The PMIx server's library: which one serves, which one the ranks use, and what they say to
-//! each other. Every server version with every client version.
+//! The PMIx server's library: which one serves, which one the ranks use, and their exchange. Every
+//! server version with every client version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ use crate::common::{
     Mpi, Outcome, Output, Pmix, Run, Running, combinations, eventually, field, mpi, number, pmix,
 };
 
-/// What `PMIx_Get_version` of a libpmix begins with, by the name in our tables.
+/// Beginning of the text of `PMIx_Get_version` of a libpmix, by the name in our tables.
 pub(crate) const SERVERS: [(&str, &str); 3] = [
     ("pmix4", "OpenPMIx 4."),
     ("pmix5", "OpenPMIx 5.0.11"),
     ("pmix7", "OpenPMIx 7."),
 ];
-/// The same of the libpmix that comes with an Open MPI.
+/// Beginning of the version text of the libpmix that comes with an Open MPI.
 pub(crate) const CLIENTS: [(&str, &str); 2] =
     [("openmpi4", "OpenPMIx 4."), ("openmpi5", "OpenPMIx 5.0.11")];
 
@@ -88,11 +88,11 @@ fn sidecars(run: &Running) -> Vec<i32> {
 }
 
 #[test]
-fn the_server_is_the_library_asked_for_and_serves_old_and_new_clients() {
+fn requested_libpmix_serves_old_and_new_clients() {
     for (server, version, client, own) in pairs() {
         let options = ["-v", "--libpmix", server.path()];
         let outcome = client.run(2, &options, "hello", &[]).run().expect(0);
-        // As the library says of itself, and where it really is.
+        // The library states a path; this is the real one.
         let told = outcome.err();
         let told = told
             .lines()
@@ -110,7 +110,7 @@ fn the_server_is_the_library_asked_for_and_serves_old_and_new_clients() {
 }
 
 #[test]
-fn every_server_does_for_the_programs_of_every_client() {
+fn every_libpmix_serves_programs_of_every_client() {
     for (server, _, client, _) in pairs() {
         let options = ["--libpmix", server.path()];
         let run = |program, args| client.run(4, &options, program, args).run();
@@ -129,7 +129,7 @@ fn every_server_does_for_the_programs_of_every_client() {
 }
 
 #[test]
-fn the_servers_process_maps_that_library_and_no_other() {
+fn sidecar_maps_requested_libpmix_only() {
     for (server, _, client, _) in pairs() {
         // No rank 9 is there to end the job: all wait.
         let args = ["9", "without-finalize", "0"];
@@ -149,7 +149,7 @@ fn the_servers_process_maps_that_library_and_no_other() {
 }
 
 #[test]
-fn without_being_asked_the_server_takes_the_programs_own_library() {
+fn sidecar_uses_libpmix_of_program_by_default() {
     for (name, _) in CLIENTS {
         let Some(client) = mpi(name) else { continue };
         let own = client.libpmix.as_ref().unwrap().canonicalize().unwrap();
@@ -167,7 +167,7 @@ fn without_being_asked_the_server_takes_the_programs_own_library() {
 }
 
 #[test]
-fn ranks_take_over_what_their_nodes_server_knows_of_the_topology() {
+fn ranks_take_topology_of_node_from_sidecar() {
     for (server, _, client, _) in pairs() {
         let args = ["9", "without-finalize", "0"];
         let options = ["--virtual-nodes", "2", "--libpmix", server.path()];
@@ -189,7 +189,7 @@ fn ranks_take_over_what_their_nodes_server_knows_of_the_topology() {
 }
 
 #[test]
-fn ranks_on_one_node_never_reach_the_host_with_a_fence() {
+fn fence_of_ranks_on_one_node_makes_no_upcall() {
     for (server, _, client, _) in pairs() {
         let options = ["-v", "--libpmix", server.path()];
         let outcome = client.run(2, &options, "modex", &[]).run().expect(0);
@@ -205,7 +205,7 @@ fn ranks_on_one_node_never_reach_the_host_with_a_fence() {
 }
 
 #[test]
-fn data_crosses_the_bridge_in_a_fence_and_by_direct_modex() {
+fn data_cross_nodes_by_fence_and_direct_modex() {
     // Each of 4 ranks on 2 nodes puts 200 bytes and gets those of all others.
     for (server, _) in SERVERS {
         for (client, _) in SERVERS {
@@ -249,7 +249,7 @@ fn data_crosses_the_bridge_in_a_fence_and_by_direct_modex() {
 }
 
 #[test]
-fn open_mpi_finds_its_peers_by_direct_modex_when_told_to_collect_nothing() {
+fn open_mpi_finds_peers_by_direct_modex_without_data_collection() {
     for (server, _, client, _) in pairs() {
         let options = ["-v", "--virtual-nodes", "2", "--libpmix", server.path()];
         let run = client.run(4, &options, "modex", &[]);
@@ -269,7 +269,7 @@ fn open_mpi_finds_its_peers_by_direct_modex_when_told_to_collect_nothing() {
 }
 
 #[test]
-fn a_text_that_open_mpi_gives_its_host_to_print_shows_up_once() {
+fn text_that_open_mpi_logs_is_printed_once() {
     for (server, _) in SERVERS {
         let (Some(server), Some(client)) = (pmix(server), mpi("openmpi5")) else {
             continue;
@@ -287,7 +287,7 @@ fn a_text_that_open_mpi_gives_its_host_to_print_shows_up_once() {
 }
 
 #[test]
-fn shared_memory_that_was_registered_for_removal_is_gone_after_a_kill() {
+fn shared_memory_registered_for_cleanup_is_removed_after_kill() {
     // Open MPI 5 asks for it through PMIx; what is left in /dev/shm fails every run.
     let Some(client) = mpi("openmpi5") else {
         return;
@@ -306,7 +306,7 @@ fn shared_memory_that_was_registered_for_removal_is_gone_after_a_kill() {
 }
 
 #[test]
-fn a_fence_between_nodes_with_a_rank_that_has_left_ends_the_job() {
+fn fence_across_nodes_with_departed_rank_ends_job() {
     for server in SERVERS.iter().filter_map(|(name, _)| pmix(name)) {
         let program = server.dir.join("pmix_client");
         let options = ["--virtual-nodes", "2", "--pmi", "pmix"];

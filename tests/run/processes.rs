@@ -1,4 +1,4 @@
-//! How ranks are started: how many, with which environment, and how clean their surroundings are.
+//! Start of ranks: their number, their environment, and their clean process state.
 
 mod environment;
 
@@ -29,7 +29,7 @@ fn ignored(line: &str) -> u64 {
 }
 
 #[test]
-fn without_a_count_there_is_one_rank_per_usable_core() {
+fn default_is_one_rank_per_usable_core() {
     let usable = std::thread::available_parallelism().unwrap().get();
     let ranks = print_env(&["WIREUP_RANK", "WIREUP_SIZE", "PMI_RANK", "PMI_SIZE"]);
     let outcome = Run::new(&ranks).run().expect_quiet_success();
@@ -60,7 +60,7 @@ fn first_cpu() -> String {
 }
 
 #[test]
-fn n_and_np_and_ranks_mean_the_same_and_only_among_options() {
+fn n_np_and_ranks_are_equal_only_among_options() {
     for option in ["-n", "-np", "--ranks"] {
         let run = Run::new(["--oversubscribe", option, "3", "echo", "-np", "7"]);
         assert_eq!(run.run().expect_quiet_success().out(), "-np 7\n".repeat(3));
@@ -68,7 +68,7 @@ fn n_and_np_and_ranks_mean_the_same_and_only_among_options() {
 }
 
 #[test]
-fn too_many_ranks_are_refused_with_the_arithmetic() {
+fn too_many_ranks_are_refused_with_counts() {
     let cpu = first_cpu();
     let refused = Run::new(["-n", "2", "true"]).under(["taskset", "-c", &cpu]);
     let line = refused.run().expect(125).expect_one_line(&[
@@ -83,7 +83,7 @@ fn too_many_ranks_are_refused_with_the_arithmetic() {
 }
 
 #[test]
-fn several_programs_have_counts_variables_and_directories_of_their_own() {
+fn apps_have_own_counts_variables_and_directories() {
     let names = ["WIREUP_RANK", "WIREUP_SIZE", "COLOUR", "PWD_NOW"];
     let shell = format!(
         "PWD_NOW=$(pwd); echo {}",
@@ -132,7 +132,7 @@ fn several_programs_have_counts_variables_and_directories_of_their_own() {
 }
 
 #[test]
-fn a_mistake_in_a_later_program_names_it() {
+fn error_in_later_app_names_it() {
     for (args, words) in [
         (
             vec!["true", ":", "-n", "x", "true"],
@@ -155,7 +155,7 @@ fn a_mistake_in_a_later_program_names_it() {
 }
 
 #[test]
-fn options_after_the_program_are_the_programs() {
+fn options_after_program_belong_to_program() {
     let outcome = Run::new(["-n", "1", "echo", "-n", "2", "--label", "-x"]).run();
     assert_eq!(outcome.expect_quiet_success().out(), "2 --label -x");
     let outcome = Run::new(["-n", "1", "--", "echo", "x"]).run();
@@ -163,7 +163,7 @@ fn options_after_the_program_are_the_programs() {
 }
 
 #[test]
-fn a_rank_inherits_nothing_but_its_own_descriptors_and_a_clean_slate_of_signals() {
+fn rank_inherits_only_its_descriptors_and_clean_signals() {
     let Some(fdreport) = program("fdreport") else {
         return;
     };
@@ -220,7 +220,7 @@ fn a_rank_inherits_nothing_but_its_own_descriptors_and_a_clean_slate_of_signals(
 }
 
 #[test]
-fn a_program_that_writes_to_a_closed_pipe_dies_of_sigpipe_as_anywhere() {
+fn program_writing_to_closed_pipe_is_killed_by_sigpipe() {
     // Rust's runtime ignores SIGPIPE; a rank that inherited that would see an error instead.
     let script = "yes | head -n 1 >/dev/null; echo ${PIPESTATUS[0]}";
     let outcome = Run::new(["-n", "1", "bash", "-c", script]).run();
@@ -228,7 +228,7 @@ fn a_program_that_writes_to_a_closed_pipe_dies_of_sigpipe_as_anywhere() {
 }
 
 #[test]
-fn nohup_is_kept_by_the_ranks() {
+fn nohup_applies_to_ranks() {
     let Some(fdreport) = program("fdreport") else {
         return;
     };
@@ -286,7 +286,7 @@ fn five_hundred_and_twelve_ranks_run() {
 }
 
 #[test]
-fn ranks_that_end_at_once_are_all_seen_to_end() {
+fn exits_of_short_ranks_are_all_seen() {
     for _ in 0..5 {
         Run::ranks(128, ["true"]).run().expect_quiet_success();
     }
@@ -299,7 +299,7 @@ fn ranks_that_end_at_once_are_all_seen_to_end() {
 }
 
 #[test]
-fn two_jobs_at_once_do_not_meet() {
+fn concurrent_jobs_are_isolated() {
     let Some(pmi_wireup) = program("pmi_wireup") else {
         return;
     };

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::common::{Output, Run, Running, eventually, mpi, skip};
 use crate::users::{Reachable, USER, as_user};
 
-/// Ranks that say `ready` and stay.
+/// Command of ranks that print `ready` and stay.
 const STAY: [&str; 3] = ["sh", "-c", "echo ready; exec sleep 1000"];
 
 /// `wireup` with these arguments.
@@ -30,7 +30,7 @@ fn err(answer: &Answer) -> String {
     String::from_utf8(answer.stderr.clone()).unwrap()
 }
 
-/// What `wireup ps --json JOB` shows; `None` when there is no such job.
+/// Returns the output of `wireup ps --json JOB`; `None` if the job does not exist.
 fn shown(job: &str) -> Option<Value> {
     let answer = wireup(["ps", "--json", job]);
     match answer.status.code() {
@@ -78,7 +78,7 @@ fn end(running: Running) {
 }
 
 #[test]
-fn a_job_is_shown_with_its_ranks_and_nodes() {
+fn ps_shows_job_with_ranks_and_nodes() {
     let running = staying(3, &["--virtual-nodes", "2"]);
     let job = job_of(&running);
     assert_eq!(job["pid"], running.pid());
@@ -121,7 +121,7 @@ fn a_job_is_shown_with_its_ranks_and_nodes() {
 }
 
 #[test]
-fn the_tables_have_one_line_for_each_job_or_rank() {
+fn ps_tables_have_one_line_per_job_or_rank() {
     let running = staying(2, &[]);
     let pid = running.pid().to_string();
     let job = job_of(&running);
@@ -156,7 +156,7 @@ fn the_tables_have_one_line_for_each_job_or_rank() {
 }
 
 #[test]
-fn ranks_that_were_spawned_are_told_apart() {
+fn ps_distinguishes_spawned_ranks() {
     let Some(mpi) = mpi("openmpi4") else { return };
     let what = ["children=2", "child=hang"];
     let run = mpi.run(1, &["--oversubscribe"], "spawn", &what);
@@ -192,7 +192,7 @@ fn ranks_that_were_spawned_are_told_apart() {
 }
 
 #[test]
-fn processor_time_and_memory_are_those_of_all_a_rank_started() {
+fn cpu_time_and_memory_include_descendants_of_rank() {
     // The rank itself only waits for a child that computes.
     let script = "echo ready; sh -c 'while :; do :; done'; true";
     let running = Run::ranks(1, ["sh", "-c", script]).start();
@@ -205,7 +205,7 @@ fn processor_time_and_memory_are_those_of_all_a_rank_started() {
 }
 
 #[test]
-fn jobs_are_told_apart_by_their_names() {
+fn ps_distinguishes_jobs_by_name() {
     let (first, second) = (staying(1, &[]), staying(2, &[]));
     let jobs = [job_of(&first), job_of(&second)];
     assert_ne!(text(&jobs[0], "job"), text(&jobs[1], "job"));
@@ -242,7 +242,7 @@ fn jobs_are_told_apart_by_their_names() {
 }
 
 #[test]
-fn a_job_inside_a_rank_is_a_job_of_its_own() {
+fn job_inside_rank_is_separate_job() {
     let inner = env!("CARGO_BIN_EXE_wireup");
     let words = [inner, "run", "--oversubscribe", "-n", "2"];
     let running = Run::ranks(1, words.into_iter().chain(STAY)).start();
@@ -286,7 +286,7 @@ fn stopping_and_going_on_is_shown() {
 }
 
 #[test]
-fn jobs_that_come_and_go_while_they_are_listed_are_shown_or_not() {
+fn jobs_that_start_and_end_during_listing_are_optional() {
     let stop = std::sync::atomic::AtomicBool::new(false);
     let going = || !stop.load(std::sync::atomic::Ordering::Relaxed);
     std::thread::scope(|scope| {
@@ -371,8 +371,8 @@ fn jobs_of_another_user_are_neither_seen_nor_ended() {
     end(ours);
 }
 
-/// What puts a command where there are no processes but its own; `None`, and the test is ignored, where that is
-/// not permitted.
+/// Returns the command that runs another in its own PID namespace; `None`, and the test is ignored, where that
+/// is not permitted.
 fn alone() -> Option<Vec<&'static str>> {
     let words = vec!["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
     let possible = Command::new(words[0])

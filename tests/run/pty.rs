@@ -11,7 +11,7 @@ use crate::common::{DEADLINE, Output, Process, Run, Running, eventually};
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
 const PROMPT: &str = "prompt> ";
-/// Of the shell that is a rank.
+/// Prompt of the shell that is a rank.
 const INNER: &str = "inner> ";
 
 const CTRL_C: &str = "\x03";
@@ -54,7 +54,7 @@ fn wireup_below(shell: &Running) -> Pid {
 }
 
 #[test]
-fn the_rank_leads_the_foreground_of_a_session_on_a_terminal_of_its_size() {
+fn rank_leads_foreground_session_on_pty_of_same_size() {
     let script = "[ $WIREUP_RANK = 0 ] || { tty; exit 0; }; read go; tty; stty size; \
                   ps -o pid=,sid=,tpgid= $$; echo err >&2; test -t 0 -a -t 1 -a -t 2 && echo three";
     let mut running = on_terminal(2, script);
@@ -66,7 +66,7 @@ fn the_rank_leads_the_foreground_of_a_session_on_a_terminal_of_its_size() {
     };
     wait_raw(&running);
     tcsetwinsize(running.terminal(), size).unwrap();
-    // The system tells wireup, and wireup the rank; a line is typed after that has happened.
+    // The system notifies wireup, and wireup the rank; a line is typed after that has happened.
     eventually("the size arrives", || {
         let rank = named(&running, "sh").pop()?;
         let stty = ["-F", &format!("/proc/{}/fd/0", rank.pid), "size"];
@@ -101,7 +101,7 @@ fn the_rank_leads_the_foreground_of_a_session_on_a_terminal_of_its_size() {
 }
 
 #[test]
-fn a_change_of_size_is_a_signal_to_the_rank() {
+fn change_of_terminal_size_signals_rank() {
     let script = "trap 'stty size' WINCH; echo ready; while :; do sleep 0.05; done";
     let mut running = on_terminal(1, script);
     running.wait_for(Output::Stdout, "ready\r");
@@ -120,7 +120,7 @@ fn a_change_of_size_is_a_signal_to_the_rank() {
 }
 
 #[test]
-fn ctrl_c_goes_to_the_rank_and_not_to_the_job() {
+fn ctrl_c_reaches_rank_and_not_job() {
     let script = "[ $WIREUP_RANK = 0 ] || { while [ ! -e go ]; do sleep 0.05; done; exit; }; \
                   trap 'echo caught' INT; echo ready; while [ ! -e go ]; do sleep 0.05; done; \
                   exit 0";
@@ -141,7 +141,7 @@ fn ctrl_c_goes_to_the_rank_and_not_to_the_job() {
 }
 
 #[test]
-fn a_program_without_handlers_ends_by_ctrl_c_as_anywhere() {
+fn program_without_handlers_ends_by_ctrl_c() {
     let before_after = |script: &str, code: i32| {
         let mut running = on_terminal(2, script);
         running.wait_for(Output::Stdout, "ready\r");
@@ -178,7 +178,7 @@ fn left_as_found(script: &str, end: impl Fn(&mut Running, Pid), code: i32) {
 }
 
 #[test]
-fn the_terminal_is_left_as_it_was_in_every_end() {
+fn terminal_modes_are_restored_at_every_end() {
     let wait = "echo ready; exec sleep 1000";
     let typed = |running: &mut Running, _| running.type_text("\r");
     left_as_found("echo ready; read x", typed, 0);
@@ -191,7 +191,7 @@ fn the_terminal_is_left_as_it_was_in_every_end() {
 }
 
 #[test]
-fn the_terminal_is_left_as_it_was_when_wireup_is_killed() {
+fn terminal_modes_are_restored_after_kill_of_wireup() {
     let wait = "echo ready; exec sleep 1000";
     let signal = |signal| move |_: &mut Running, wireup| kill_process(wireup, signal).unwrap();
     left_as_found(wait, signal(Signal::KILL), 137);
@@ -199,7 +199,7 @@ fn the_terminal_is_left_as_it_was_when_wireup_is_killed() {
 }
 
 #[test]
-fn lines_of_others_start_at_the_left_and_the_ranks_bytes_are_untouched() {
+fn other_lines_start_in_first_column_and_rank_bytes_are_kept() {
     let script = "if [ $WIREUP_RANK = 0 ]; then stty raw; printf 'a\\nb\\r\\n'; : >printed; \
                   while [ ! -e go ]; do sleep 0.02; done; exit; fi; \
                   while [ ! -e printed ]; do sleep 0.02; done; echo one; echo two >&2; : >go";
@@ -217,7 +217,7 @@ fn lines_of_others_start_at_the_left_and_the_ranks_bytes_are_untouched() {
 }
 
 #[test]
-fn once_the_rank_has_ended_ctrl_c_interrupts_the_job() {
+fn ctrl_c_interrupts_job_after_exit_of_rank() {
     let script = "if [ $WIREUP_RANK = 0 ]; then echo ready; read x; exit; fi; exec sleep 1000";
     let mut running = on_terminal(2, script);
     running.wait_for(Output::Stdout, "ready\r");
@@ -249,7 +249,7 @@ fn inner_shell() -> Running {
 }
 
 #[test]
-fn an_interactive_shell_has_job_control() {
+fn interactive_shell_has_job_control() {
     let mut running = inner_shell();
     running.type_text("sleep 1000\r");
     eventually("sleep runs", || named(&running, "sleep").pop());
@@ -277,7 +277,7 @@ fn an_interactive_shell_has_job_control() {
 }
 
 #[test]
-fn an_interactive_shell_that_ignores_sigterm_ends_at_once_all_the_same() {
+fn interactive_shell_that_ignores_sigterm_ends_at_once() {
     let running = inner_shell();
     running.signal(Signal::TERM);
     // Long before the grace time is over.
@@ -285,7 +285,7 @@ fn an_interactive_shell_that_ignores_sigterm_ends_at_once_all_the_same() {
 }
 
 #[test]
-fn closing_the_terminal_ends_the_rank_and_the_job() {
+fn closed_terminal_ends_rank_and_job() {
     let mut running = inner_shell();
     running.close_terminal();
     running.finish().expect(129);
@@ -314,7 +314,7 @@ fn is_cooked(running: &Running) -> bool {
 }
 
 #[test]
-fn a_stopped_wireup_gives_the_terminal_back_and_takes_it_again() {
+fn stopped_wireup_returns_terminal_and_takes_it_after_resume() {
     let mut shell = outer_shell();
     shell.type_text(&format!("{WIREUP} run -n 1 --pty 0 sh -c '{READER}'\n"));
     shell.wait_for(Output::Stdout, "ready\r");
@@ -343,7 +343,7 @@ fn a_stopped_wireup_gives_the_terminal_back_and_takes_it_again() {
 }
 
 #[test]
-fn in_the_background_it_leaves_the_terminal_alone_until_it_is_brought_to_the_front() {
+fn background_launch_leaves_terminal_alone_until_foreground() {
     let mut shell = outer_shell();
     shell.type_text(&format!("{WIREUP} run -n 1 --pty 0 sh -c '{READER}' &\n"));
     shell.wait_for(Output::Stdout, "ready\r");
@@ -364,7 +364,7 @@ fn in_the_background_it_leaves_the_terminal_alone_until_it_is_brought_to_the_fro
 }
 
 #[test]
-fn without_a_terminal_input_is_copied_to_its_end_and_not_shown() {
+fn input_without_terminal_is_copied_to_end_without_echo() {
     let script = "cat; echo first; cat; echo second; tty";
     let args = [
         "-n", "1", "--grace", "1000", "--pty", "0", "sh", "-c", script,
@@ -397,7 +397,7 @@ fn without_a_terminal_input_is_copied_to_its_end_and_not_shown() {
 }
 
 #[test]
-fn input_that_nobody_sends_is_waited_for() {
+fn terminal_input_is_awaited() {
     let args = [
         "-n", "1", "--grace", "1000", "--pty", "0", "sh", "-c", READER,
     ];

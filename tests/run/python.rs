@@ -1,4 +1,4 @@
-//! MPI programs in Python: nothing tells before they run which MPI mpi4py will load.
+//! MPI programs in Python: nothing shows before they run which MPI mpi4py will load.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,10 +9,10 @@ use rustix::process::Signal;
 use crate::common::{Mpi, Output, Run, field, mpi, mpi4py, number, skip};
 use crate::users::{Reachable, as_user};
 
-/// The program.
+/// Path of the program in Python.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/allreduce.py");
 
-/// How an MPI calls itself.
+/// Returns the beginning of the version text of an MPI.
 fn library(mpi: &Mpi) -> &'static str {
     match mpi.name.as_str() {
         "mpich4" => "MPICH Version:\t4.0",
@@ -44,11 +44,11 @@ fn run(mpi: &Mpi, options: &[&str], words: impl FnOnce(&Path, &Run) -> Vec<PathB
 }
 
 for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi: {
-    a_python_program_is_one_world_without_any_option
+    python_program_forms_one_world_without_options
         => |mpi| run(&mpi, &[], |python, _| vec![python.into(), SOURCE.into()]),
-    a_python_program_is_one_world_when_everything_is_offered
+    python_program_forms_one_world_with_all_interfaces
         => |mpi| run(&mpi, &["--pmi", "all"], |python, _| vec![python.into(), SOURCE.into()]),
-    a_python_program_that_is_executable_itself_is_one_world => |mpi| {
+    executable_python_script_forms_one_world => |mpi| {
         run(&mpi, &[], |python, run| {
             let script = run.dir().join("allreduce");
             let source = fs::read_to_string(SOURCE).unwrap();
@@ -62,7 +62,7 @@ for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi: {
 /// Sessions of Open MPI 5 need a server of its own release, which nothing but mpi4py's settings leads
 /// to: the system's is older.
 #[test]
-fn python_programs_with_sessions_get_the_pmix_server_of_the_open_mpi_they_load() {
+fn python_sessions_get_sidecar_of_loaded_open_mpi() {
     let Some(mpi) = mpi("openmpi5") else { return };
     let Some(with) = mpi4py(&mpi) else { return };
     let sessions = Path::new(concat!(
@@ -86,7 +86,7 @@ fn python_programs_with_sessions_get_the_pmix_server_of_the_open_mpi_they_load()
 }
 
 #[test]
-fn python_programs_open_no_transports_for_networks_that_are_not_there() {
+fn python_programs_open_no_transports_of_missing_networks() {
     if Path::new("/sys/class/infiniband").is_dir() {
         return skip("this machine has a fast network");
     }
@@ -110,7 +110,7 @@ fn python_programs_open_no_transports_for_networks_that_are_not_there() {
 }
 
 #[test]
-fn python_programs_run_for_an_ordinary_user() {
+fn python_programs_run_for_ordinary_user() {
     let Some(user) = as_user() else { return };
     let here = Reachable::new();
     let script = here.copy(Path::new(SOURCE));

@@ -1,4 +1,4 @@
-//! What a PMIx server can be asked about the launch: on one node and on two, with every libpmix.
+//! Queries to a PMIx server about the launch: on one node and on two, with every libpmix.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::pmix::SERVERS;
 /// One node, and two.
 const NODES: [&[&str]; 2] = [&[], &["--virtual-nodes", "2"]];
 
-/// `PMIX_PROC_STATE_CONNECTED`.
+/// Value of `PMIX_PROC_STATE_CONNECTED` as printed.
 const CONNECTED: &str = "6";
 
 /// Every libpmix that is here, as server and as client.
@@ -38,7 +38,7 @@ fn rows(table: &str) -> (Vec<Vec<&str>>, Vec<&str>) {
 }
 
 #[test]
-fn every_rank_sees_where_all_processes_are_and_which() {
+fn every_rank_gets_places_of_all_processes() {
     everywhere(&[], "tables", 0, |outcome, nodes| {
         let lines = outcome.by_rank("pmix_query", 4);
         let told = |line: &str, key| field(line, key).unwrap().to_owned();
@@ -67,7 +67,7 @@ fn every_rank_sees_where_all_processes_are_and_which() {
 }
 
 #[test]
-fn a_table_tells_how_processes_ended() {
+fn query_table_has_end_of_processes() {
     everywhere(&["--no-kill-on-bad-exit"], "ended", 137, |outcome, _| {
         for line in outcome.sorted_lines() {
             let all = field(&line, "all").unwrap().to_owned();
@@ -81,21 +81,21 @@ fn a_table_tells_how_processes_ended() {
 }
 
 #[test]
-fn namespaces_sizes_and_keys_are_told() {
+fn namespaces_sizes_and_keys_are_queried() {
     everywhere(&[], "general", 0, |outcome, _| {
         outcome.by_rank("pmix_query", 4);
     });
 }
 
 #[test]
-fn a_question_without_an_answer_gets_the_status_that_says_why() {
+fn unanswerable_query_gets_status_with_reason() {
     everywhere(&[], "errors", 0, |outcome, _| {
         outcome.by_rank("pmix_query", 4);
     });
 }
 
 #[test]
-fn the_memory_of_servers_and_clients_is_told_for_every_node() {
+fn memory_of_servers_and_clients_is_reported_for_every_node() {
     everywhere(&[], "memory", 0, |outcome, nodes| {
         for line in outcome.by_rank("pmix_query", 4) {
             let number = |key| field(&line, key).unwrap().parse::<usize>().unwrap();
@@ -105,7 +105,7 @@ fn the_memory_of_servers_and_clients_is_told_for_every_node() {
 }
 
 #[test]
-fn a_rank_sees_where_spawned_processes_are_and_how_their_job_ended() {
+fn rank_queries_location_and_end_of_spawned_processes() {
     let options = ["--exit-policy", "any-zero", "--oversubscribe"];
     everywhere(&options, "family", 0, |outcome, nodes| {
         let all = outcome.out();
@@ -141,7 +141,7 @@ fn a_rank_sees_where_spawned_processes_are_and_how_their_job_ended() {
 }
 
 #[test]
-fn every_rank_sees_where_the_pmix_server_of_each_node_listens() {
+fn every_rank_gets_addresses_of_all_pmix_servers() {
     everywhere(&[], "uri", 0, |outcome, nodes| {
         let lines = outcome.by_rank("pmix_query", 4);
         let told = |rank: usize, key| field(&lines[rank], key).unwrap().to_owned();
@@ -172,9 +172,9 @@ fn map(text: &str) -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[test]
-fn clients_resolve_nodes_and_processes_of_their_job_of_parents_children_and_all() {
+fn clients_resolve_nodes_and_processes_of_related_jobs() {
     let same = versions().map(|version| (version.clone(), version));
-    // A client of version 5 has of other jobs what its server tells, and one of 4.2 tells nothing.
+    // A client of version 5 gets from its server values of other jobs, and one of 4.2 gets none.
     let older = pmix("pmix5").zip(pmix("pmix4"));
     for (server, client) in same.chain(older) {
         for nodes in NODES {
@@ -184,7 +184,7 @@ fn clients_resolve_nodes_and_processes_of_their_job_of_parents_children_and_all(
             assert_eq!(lines.len(), 4 + 3, "{outcome:?}");
             let told = |line: &str, key| field(line, key).unwrap().to_owned();
             let letter = |line: &str| told(line, "job")[..1].to_owned();
-            // Where the processes say that they are.
+            // Hosts as the processes print them.
             let homes = |job: &str| {
                 let mut homes = BTreeMap::<String, BTreeSet<String>>::new();
                 for line in lines.iter().filter(|line| letter(line).contains(job)) {

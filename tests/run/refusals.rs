@@ -22,7 +22,7 @@ impl Lacking {
         Self { dir }
     }
 
-    /// `wireup` with some of its parts beside it.
+    /// Installs `wireup` with some of its parts in one directory.
     fn wireup_with(&self, parts: &[&str]) -> PathBuf {
         let dir = self.dir.path().join(format!("with-{}", parts.len()));
         fs::create_dir(&dir).unwrap();
@@ -37,7 +37,7 @@ fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Fails unless no rank ran, and one line says why and what to do.
+/// Fails unless no rank ran, and one line gives reason and remedy.
 #[track_caller]
 fn expect_refusal(outcome: Outcome, words: &[&str]) {
     let outcome = outcome.expect(125);
@@ -46,7 +46,7 @@ fn expect_refusal(outcome: Outcome, words: &[&str]) {
 }
 
 #[test]
-fn a_wireup_without_its_parts_serves_pmi_1_and_says_what_pmix_needs() {
+fn wireup_without_sidecar_serves_pmi1_and_names_missing_parts() {
     let lacking = Lacking::new();
     let bare = lacking.wireup_with(&[]);
     let pmix = |wireup: &Path| {
@@ -70,7 +70,7 @@ fn a_wireup_without_its_parts_serves_pmi_1_and_says_what_pmix_needs() {
         pmix(&no_shim),
         &["PMIx needs libwireup-pmix-host.so", "libpmix-dev", "--shim"],
     );
-    // Nothing says that a script needs PMIx, and it does without.
+    // Nothing shows that a script needs PMIx, and it works without.
     let words = [text(&bare), "run".into(), "-n".into(), "1".into()];
     let script = ["sh", "-c", "eval 'echo $PMI_SIZE'"].map(str::to_owned);
     let outcome = Run::command(words.iter().chain(&script)).run();
@@ -96,7 +96,7 @@ fn a_wireup_without_its_parts_serves_pmi_1_and_says_what_pmix_needs() {
 }
 
 #[test]
-fn a_machine_without_libpmix_serves_pmi_1_and_says_where_pmix_was_looked_for() {
+fn machine_without_libpmix_serves_pmi1_and_names_searched_paths() {
     let Some(system) = pmix("pmix4") else { return };
     // Lies over the library, for this run only.
     let script = "mount --bind /dev/null \"$0\" && exec \"$@\"";
@@ -141,7 +141,7 @@ fn a_machine_without_libpmix_serves_pmi_1_and_says_where_pmix_was_looked_for() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_made_is_refused_and_no_guard_is_left() {
+fn failure_to_create_directory_leaves_no_guard() {
     let run = Run::new(["--pmi", "pmix", "-n", "1", "true"]);
     let outcome = run.under(["env", "TMPDIR=/nonexistent/dir"]).run();
     let words = [

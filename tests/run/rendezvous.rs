@@ -11,7 +11,7 @@ use crate::pmix::SERVERS;
 const NODES: [&[&str]; 2] = [&[], &["--virtual-nodes", "2"]];
 
 for_each_mpi!(mpich5 impi openmpi4 openmpi5: {
-    names_of_one_launch_are_found_by_another_until_they_are_withdrawn_or_their_launch_ends => |mpi| names(&mpi),
+    names_of_launch_are_found_until_unpublished_or_launch_ends => |mpi| names(&mpi),
 });
 
 /// Two runs of `launches`, side by side, in these modes.
@@ -62,7 +62,7 @@ fn jobs_of_two_launches_connect_accept_and_part() {
 }
 
 #[test]
-fn a_launch_that_is_connected_with_one_that_is_killed_hears_of_it() {
+fn launch_gets_event_of_kill_of_connected_launch() {
     for name in ["openmpi4", "openmpi5"] {
         let Some(mpi) = mpi(name) else { continue };
         for nodes in NODES {
@@ -130,7 +130,7 @@ fn rendezvous(run: &Running) -> Pid {
 }
 
 #[test]
-fn a_lookup_of_one_launch_waits_for_a_late_publisher_in_another() {
+fn lookup_waits_for_late_publisher_of_other_launch() {
     for stage in stages() {
         let waiter = launch(&stage, "want a 60 look a offer seen indef");
         // Its own lookups wait until everything was seen.
@@ -149,7 +149,7 @@ fn a_lookup_of_one_launch_waits_for_a_late_publisher_in_another() {
 }
 
 #[test]
-fn a_wait_for_what_no_launch_publishes_ends_in_time() {
+fn lookup_of_unpublished_name_times_out() {
     for stage in stages() {
         let outcome = launch(&stage, "want a 1").run().expect(0);
         assert_eq!(did(&outcome), ["TIMEOUT"], "{outcome:?}");
@@ -157,7 +157,7 @@ fn a_wait_for_what_no_launch_publishes_ends_in_time() {
 }
 
 #[test]
-fn only_what_is_kept_until_it_is_withdrawn_outlives_its_launch() {
+fn only_indefinite_names_outlive_launch() {
     for stage in stages() {
         let looks = "want end 60 look indef look session look proc look first";
         let stays = launch(&stage, looks);
@@ -181,7 +181,7 @@ fn only_what_is_kept_until_it_is_withdrawn_outlives_its_launch() {
 }
 
 #[test]
-fn the_rendezvous_outlives_the_launch_that_started_it_however_that_ends() {
+fn name_server_outlives_launch_that_started_it() {
     for stage in stages() {
         for signal in [Signal::TERM, Signal::KILL] {
             let first = launch(&stage, "offer a proc want never 0");
@@ -204,7 +204,7 @@ fn the_rendezvous_outlives_the_launch_that_started_it_however_that_ends() {
 }
 
 #[test]
-fn the_loss_of_the_rendezvous_is_told_once_and_the_next_request_finds_another() {
+fn loss_of_name_server_is_reported_once_and_next_is_used() {
     for stage in stages() {
         // A lookup that comes only after the loss waits at the next one, and times out.
         let outcome = eventually("a lookup was there in time", || {
@@ -238,7 +238,7 @@ fn the_loss_of_the_rendezvous_is_told_once_and_the_next_request_finds_another() 
 }
 
 #[test]
-fn a_rendezvous_that_is_stopped_keeps_no_lookup_waiting() {
+fn stopped_name_server_blocks_no_lookup() {
     let Some(stage) = stages().next() else {
         return;
     };
@@ -258,7 +258,7 @@ fn a_rendezvous_that_is_stopped_keeps_no_lookup_waiting() {
 }
 
 #[test]
-fn limits_that_a_client_sends_with_a_name_hold_for_other_launches() {
+fn limits_sent_with_name_apply_to_other_launches() {
     let shared = tempfile::tempdir().unwrap();
     let files = format!("file:{}", shared.path().display());
     for stage in stages() {
@@ -284,7 +284,7 @@ fn limits_that_a_client_sends_with_a_name_hold_for_other_launches() {
 }
 
 #[test]
-fn launches_meet_those_that_are_given_the_same_name() {
+fn launches_with_same_name_scope_share_names() {
     for stage in stages() {
         let words = |what: &'static str| what.split(' ').collect::<Vec<_>>();
         let named = |name, what| {
@@ -304,7 +304,7 @@ fn launches_meet_those_that_are_given_the_same_name() {
 }
 
 #[test]
-fn data_that_a_process_of_another_launch_never_puts_is_waited_for_as_long_as_allowed() {
+fn modex_of_other_launch_waits_until_its_timeout() {
     for stage in stages() {
         let asks = launch(&stage, "tell a join b 60 miss b 1");
         let never = launch(&stage, "tell b join a 60 want never 0").beside(&asks);
@@ -317,7 +317,7 @@ fn data_that_a_process_of_another_launch_never_puts_is_waited_for_as_long_as_all
 }
 
 #[test]
-fn a_launch_that_ends_before_it_connects_is_an_error_for_the_other() {
+fn launch_that_ends_before_connect_is_error_for_peer() {
     for stage in stages() {
         let waits = launch(&stage, "tell a join b 60");
         let never = launch(&stage, "tell b want never 0").beside(&waits);
@@ -333,7 +333,7 @@ fn a_launch_that_ends_before_it_connects_is_an_error_for_the_other() {
 }
 
 #[test]
-fn a_launch_that_does_not_come_is_waited_for_no_longer_than_was_said() {
+fn connect_to_absent_launch_times_out_as_configured() {
     for stage in stages() {
         let waits = launch(&stage, "tell a join b 1");
         let never = launch(&stage, "tell b want never 0").beside(&waits);

@@ -1,4 +1,4 @@
-//! What is made of a launch when it has ended: `--report`, `--trace`, `--timing`, and `wireup report`.
+//! Reports on a launch after its end: `--report`, `--trace`, `--timing`, and `wireup report`.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -27,7 +27,7 @@ fn trace(outcome: &Outcome) -> Vec<Value> {
 }
 
 #[test]
-fn a_straggler_is_named_with_every_mpi() {
+fn straggler_is_named_with_every_mpi() {
     let files = [
         "--json",
         "status",
@@ -78,7 +78,7 @@ fn a_straggler_is_named_with_every_mpi() {
 }
 
 #[test]
-fn barriers_name_the_rank_that_came_last_on_one_node_too() {
+fn barriers_name_last_rank_also_on_one_node() {
     let Some(program) = program("pmi_wireup") else {
         return;
     };
@@ -105,7 +105,7 @@ fn barriers_name_the_rank_that_came_last_on_one_node_too() {
 }
 
 #[test]
-fn what_each_rank_used_and_where_it_was_bound_is_recorded_and_shown() {
+fn usage_and_binding_of_each_rank_are_recorded_and_shown() {
     // Rank 1 computes for half a second of processor time, rank 2 has 64 MiB.
     let script = "import os, time
 rank = os.environ['WIREUP_RANK']
@@ -174,7 +174,7 @@ os.execv(sys.argv[1], sys.argv[1:])";
 }
 
 #[test]
-fn a_recorded_stream_gives_the_same_report() {
+fn recorded_stream_gives_same_report() {
     let Some(mpi) = mpi("openmpi5") else { return };
     let options = ["--json", "status", "--virtual-nodes", "2"];
     let outcome = mpi.run(4, &options, "spawn", &["children=2"]).run();
@@ -207,14 +207,14 @@ fn a_recorded_stream_gives_the_same_report() {
 }
 
 #[test]
-fn a_report_that_cannot_be_written_is_refused_before_the_start() {
+fn report_to_unwritable_path_is_refused_before_start() {
     let outcome = Run::ranks(1, ["--report", "/nowhere/page.html", "touch", "started"]).run();
     outcome.expect_one_line(&["/nowhere/page.html", "No such file"]);
     assert!(!outcome.dir().join("started").exists());
 }
 
 #[test]
-fn a_launch_that_fails_has_a_report_with_its_first_cause() {
+fn failed_launch_has_report_with_failure_cause() {
     let script = "[ $WIREUP_RANK != 1 ] || kill -9 $$; exec sleep 1000";
     let made = ["--report", "page.html", "--trace", "trace.json"];
     let options = [&made[..], &["--virtual-nodes", "2", "sh", "-c", script]].concat();
@@ -232,7 +232,7 @@ fn a_launch_that_fails_has_a_report_with_its_first_cause() {
 }
 
 #[test]
-fn a_launch_that_is_refused_has_no_report() {
+fn refused_launch_has_no_report() {
     let made = ["--report", "page.html", "--json", "status"];
     let run = Run::ranks(1, [&made[..], &["./nothing"]].concat());
     std::fs::write(run.dir().join("page.html"), OLDER_PAGE).unwrap();
@@ -297,7 +297,7 @@ fn older_files_of_wireup_are_replaced() {
 }
 
 #[test]
-fn a_report_that_cannot_be_written_at_the_end_makes_a_success_a_failure() {
+fn report_write_failure_at_end_fails_successful_launch() {
     let full = "/dev/full cannot be written: No space left on device";
     for (program, code) in [("true", 125), ("false", 1)] {
         let options = ["--report", "/dev/full", "--trace", "trace.json", program];
@@ -318,7 +318,7 @@ fn a_report_that_cannot_be_written_at_the_end_makes_a_success_a_failure() {
 }
 
 #[test]
-fn a_summary_whose_reader_is_gone_is_no_failure() {
+fn summary_without_reader_is_not_failure() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let report = Run::command([WIREUP, "report", "-"]).stdout_to(File::from(OwnedFd::from(writer)));
@@ -327,7 +327,7 @@ fn a_summary_whose_reader_is_gone_is_no_failure() {
 }
 
 #[test]
-fn streams_that_are_none_or_are_cut_off_are_refused_or_count_as_far_as_they_go() {
+fn invalid_stream_is_refused_and_truncated_one_is_used() {
     let report = |stream: Vec<u8>| {
         let words = [WIREUP, "report", "-", "-o", "page.html"];
         Run::command(words).stdin_bytes(stream).run()

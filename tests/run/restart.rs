@@ -15,7 +15,7 @@ const KINDS: [(&str, &[&str]); 4] = [
     ("2", &["--pmi2"]),
 ];
 
-/// What the ranks have seen, sorted, each behind its rank.
+/// Returns the observations of the ranks, sorted, each after its rank.
 fn seen(text: &str) -> Vec<String> {
     let lines = text.lines().filter_map(|line| {
         let (rank, saw) = line
@@ -50,7 +50,7 @@ fn four(nodes: &str, words: [Vec<String>; 4]) -> Run {
 }
 
 #[test]
-fn all_ranks_that_start_the_protocol_again_meet_each_other() {
+fn all_ranks_restart_pmi_together() {
     let Some(path) = program("pmi_restart") else {
         return;
     };
@@ -65,7 +65,7 @@ fn all_ranks_that_start_the_protocol_again_meet_each_other() {
 }
 
 #[test]
-fn ranks_that_start_again_in_turn_are_waited_for_and_forget_what_they_had_put() {
+fn ranks_restarted_in_turn_are_awaited_without_earlier_keys() {
     let Some(path) = program("pmi_restart") else {
         return;
     };
@@ -102,8 +102,8 @@ fn ranks_that_start_again_in_turn_are_waited_for_and_forget_what_they_had_put() 
     }
 }
 
-/// Kills the first process when it waits in a barrier, and becomes the second one, which says that it has come: until then the
-/// server may let the barrier go.
+/// Script that kills the first process while it waits in a barrier, and becomes the second one, which reports its
+/// start: until then the server may release the barrier.
 const KILLED_IN_A_BARRIER: &str = r#"
 program=$1; shift
 "$program" "$@" join put:old tell:in meet &
@@ -114,7 +114,7 @@ exec "$program" "$@" join tell:back put:new meet see meet leave
 "#;
 
 #[test]
-fn a_process_killed_in_a_barrier_that_its_node_has_entered_is_not_in_it() {
+fn process_killed_in_barrier_is_withdrawn_from_it() {
     let Some(path) = program("pmi_restart") else {
         return;
     };
@@ -142,7 +142,7 @@ fn a_process_killed_in_a_barrier_that_its_node_has_entered_is_not_in_it() {
 }
 
 #[test]
-fn without_the_option_nothing_is_reset_and_with_pmix_it_is_refused() {
+fn restart_needs_its_option_and_is_refused_with_pmix() {
     let Some(path) = program("pmi_restart") else {
         return;
     };
@@ -199,7 +199,7 @@ impl Served {
         self.running.work().join(name)
     }
 
-    /// Its output goes to files that are added to.
+    /// Starts the process of a rank; its output is appended to files.
     fn start(&mut self, rank: usize, path: &Path, words: &[&str], env: &[(String, String)]) {
         let file = self.file(&format!("env/rank-{rank}.env"));
         let variables = eventually("the variables are there", || fs::read_to_string(&file).ok());
@@ -260,7 +260,7 @@ impl Served {
 }
 
 #[test]
-fn processes_of_a_served_job_are_killed_and_started_again_one_by_one() {
+fn processes_of_served_job_restart_one_by_one() {
     let Some(path) = program("pmi_restart") else {
         return;
     };
@@ -310,7 +310,7 @@ fn processes_of_a_served_job_are_killed_and_started_again_one_by_one() {
 }
 
 #[test]
-fn programs_of_mpich_and_intel_are_killed_in_the_middle_and_started_again() {
+fn mpich_and_intel_programs_restart_after_kill() {
     for mpi in mpis().into_iter().filter(|mpi| mpi.libpmix.is_none()) {
         let mut served = Served::new(2, &["--virtual-nodes", "2"]);
         for times in 1..3 {
@@ -342,7 +342,7 @@ fn programs_of_mpich_and_intel_are_killed_in_the_middle_and_started_again() {
 }
 
 #[test]
-fn shared_memory_of_processes_that_others_replaced_is_removed() {
+fn shared_memory_of_replaced_processes_is_removed() {
     let path = format!("/dev/shm/mpich_shm_restart.{}", std::process::id());
     // The kernel's time of a file is some milliseconds behind.
     let makes = format!("sleep 0.1; : >{path}");

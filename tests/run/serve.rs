@@ -37,7 +37,7 @@ pub(crate) fn by_hand(ranks: u32, options: &str, client: &[OsString]) -> Run {
 }
 
 #[test]
-fn every_mpi_is_a_job_of_processes_that_were_started_by_hand() {
+fn every_mpi_runs_as_processes_started_by_hand() {
     for mpi in mpis() {
         let sidecar = match &mpi.libpmix {
             Some(libpmix) => format!("--libpmix {}", libpmix.display()),
@@ -61,7 +61,7 @@ fn every_mpi_is_a_job_of_processes_that_were_started_by_hand() {
 }
 
 #[test]
-fn a_port_on_every_interface_of_virtual_nodes_is_named_by_the_machine() {
+fn port_on_all_interfaces_of_virtual_nodes_has_machine_name() {
     let machine = rustix::system::uname();
     let machine = machine.nodename().to_string_lossy().into_owned();
     for mpi in mpis().into_iter().filter(|mpi| mpi.libpmix.is_none()) {
@@ -127,7 +127,7 @@ rm -rf "$TMPDIR"/ompi.*
 "#;
 
 #[test]
-fn a_second_client_of_a_rank_is_refused_over_pmix_too() {
+fn second_client_of_rank_is_refused_over_pmix() {
     for mpi in mpis().into_iter().filter(|mpi| mpi.libpmix.is_some()) {
         let libpmix = mpi.libpmix.clone().unwrap_or_default();
         let words = ["sh", "-c", TWICE, "sh"].map(OsString::from);
@@ -147,8 +147,8 @@ fn a_second_client_of_a_rank_is_refused_over_pmix_too() {
     }
 }
 
-/// Starts the clients when connections that say nothing have all places at the PMIx port of rank 1, and as many again have
-/// needed them.
+/// Script that starts the clients when silent connections have taken all places at the PMIx port of rank 1, and as many
+/// again have been refused.
 const SILENT: &str = r#"
 wireup=$1 libpmix=$2; shift 2
 "$wireup" serve -n 2 --env-dir env --pmi pmix --libpmix "$libpmix" --no-config --oversubscribe 2>told & serving=$!
@@ -169,7 +169,7 @@ wait $serving || { cat told >&2; exit 96; }
 "#;
 
 #[test]
-fn connections_that_say_nothing_do_not_keep_out_the_client_of_pmix() {
+fn silent_connections_do_not_block_pmix_client() {
     let mpi = mpis().into_iter().find(|mpi| mpi.libpmix.is_some());
     let Some(mpi) = mpi else {
         return;
@@ -190,7 +190,7 @@ fn connections_that_say_nothing_do_not_keep_out_the_client_of_pmix() {
     assert_eq!(outcome.sorted_lines(), expected, "{} {outcome:?}", mpi.name);
 }
 
-/// Two ranks that nobody has started, and what connects to the port of rank 1.
+/// Two ranks whose processes the test starts, and connections to the port of rank 1.
 struct Served {
     running: Running,
     ports: [String; 2],
@@ -221,7 +221,8 @@ impl Served {
         Self { running, ports }
     }
 
-    /// What the port of rank 1 answers to a text, until it closes the connection or has answered so much.
+    /// Returns the reply of rank 1's port to a text, until it closes the connection or has sent this
+    /// number of bytes.
     fn says(&self, text: &str, enough: usize, under: &[&str]) -> String {
         let script = r#"exec 3<>/dev/tcp/127.0.0.1/$0; printf "$1" >&3; timeout 60 head -c $2 <&3"#;
         let own = [
@@ -261,7 +262,7 @@ const INIT_2: &str = r"cmd=init pmi_version=2 pmi_subversion=0\n";
 const ACK: &str = "cmd=initack rc=0\ncmd=set size=2\ncmd=set rank=1\ncmd=set debug=0\n";
 
 #[test]
-fn what_is_not_the_ranks_client_is_refused_with_the_reason_and_the_rank_waits_on() {
+fn foreign_client_is_refused_with_reason_and_rank_still_waits() {
     let served = Served::new(&[]);
     let refusal = "cmd=initack rc=-1 msg=refused\n";
     assert_eq!(served.says(r"cmd=initack pmiid=0\n", 1000, &[]), refusal);
@@ -297,7 +298,7 @@ fn what_is_not_the_ranks_client_is_refused_with_the_reason_and_the_rank_waits_on
     assert_eq!(String::from_utf8(said).unwrap(), format!("{ACK}{answer}"));
     assert_eq!(served.says(r"cmd=initack pmiid=1\n", 1000, &[]), "");
     served.told("refused: the rank has a client");
-    // It has not said goodbye: that fails the job.
+    // The client has not finalized: that fails the job.
     client.kill().unwrap();
     client.wait().unwrap();
     let outcome = served.running.finish().expect(1);
@@ -309,7 +310,7 @@ fn what_is_not_the_ranks_client_is_refused_with_the_reason_and_the_rank_waits_on
 }
 
 #[test]
-fn connections_that_say_nothing_do_not_keep_the_client_out() {
+fn silent_connections_do_not_block_client() {
     let served = Served::new(&[]);
     let address = format!("127.0.0.1:{}", served.ports[1]);
     let silent: Vec<_> = (0..100)
@@ -330,7 +331,7 @@ fn connections_that_say_nothing_do_not_keep_the_client_out() {
 }
 
 #[test]
-fn an_interface_that_others_reach_asks_for_the_key_unless_that_is_turned_off() {
+fn interface_reachable_by_others_requires_key_by_default() {
     let first = r"cmd=initack pmiid=1\n";
     let served = Served::new(&["--listen", "0.0.0.0"]);
     assert_eq!(
@@ -358,7 +359,7 @@ fn an_interface_that_others_reach_asks_for_the_key_unless_that_is_turned_off() {
 }
 
 #[test]
-fn a_rank_that_cannot_be_offered_says_where() {
+fn rank_port_error_names_address() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap();
     let port = taken.port().to_string();
@@ -389,7 +390,7 @@ fn a_rank_that_cannot_be_offered_says_where() {
 }
 
 #[test]
-fn the_variables_of_a_rank_are_its_users_alone_and_a_program_is_refused() {
+fn rank_variables_are_private_and_serve_takes_no_program() {
     let run = Run::command([wireup().into_os_string(), "serve".into(), "./app".into()]);
     run.run().expect(125);
     let words = ["serve", "-n", "1", "sh", "-c", "true"].map(OsString::from);
@@ -437,7 +438,7 @@ for line in aside.makefile():
 "#;
 
 #[test]
-fn a_client_that_asks_for_notices_gets_them_and_its_signal() {
+fn client_that_requests_notices_gets_them_with_signal() {
     for name in ["SIGUSR2", "NONE"] {
         let served = Served::new(&[]);
         let file = served.running.work().join("notices");
@@ -446,7 +447,7 @@ fn a_client_that_asks_for_notices_gets_them_and_its_signal() {
         let client = client.stdout(fs::File::create(&file).unwrap());
         let mut client = client.spawn().unwrap();
         let said = || fs::read_to_string(&file).unwrap();
-        // There is no answer by which the client could know that it is heard.
+        // No reply shows the client that its notice connection is accepted.
         eventually("a notice comes", || {
             served.running.signal(Signal::USR1);
             said().starts_with("cmd=checkpoint\n").then_some(())

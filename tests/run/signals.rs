@@ -17,7 +17,7 @@ fn reporting(ranks: u32, options: &[&str]) -> Option<Running> {
     Some(running)
 }
 
-/// Words of a rank that ignores the signals `names` and says when it is ready.
+/// Returns the command of a rank that ignores the signals `names` and prints a line when ready.
 fn ignoring(names: &str) -> [String; 3] {
     let script = format!("trap '' {names}; echo ready; while :; do sleep 0.05; done");
     ["sh", "-c", &script].map(str::to_owned)
@@ -28,7 +28,7 @@ fn count(outcome: &Outcome, signal: &str) -> usize {
 }
 
 #[test]
-fn signals_that_end_nothing_reach_every_rank() {
+fn harmless_signals_reach_every_rank() {
     let Some(running) = reporting(3, &[]) else {
         return;
     };
@@ -52,7 +52,7 @@ fn signals_that_end_nothing_reach_every_rank() {
 }
 
 #[test]
-fn the_signals_come_from_wireup_and_once_each() {
+fn each_signal_comes_once_and_from_wireup() {
     let Some(running) = reporting(2, &["--until", "USR2"]) else {
         return;
     };
@@ -71,7 +71,7 @@ fn the_signals_come_from_wireup_and_once_each() {
 }
 
 #[test]
-fn a_signal_that_asks_to_end_gives_its_own_code() {
+fn terminating_signal_gives_its_own_exit_code() {
     for (signal, name, code) in [
         (Signal::TERM, "TERM", 143),
         (Signal::HUP, "HUP", 129),
@@ -88,7 +88,7 @@ fn a_signal_that_asks_to_end_gives_its_own_code() {
 }
 
 #[test]
-fn ranks_that_die_of_the_signal_are_no_failure_of_their_own() {
+fn ranks_killed_by_sent_signal_are_not_own_failure() {
     for (signal, code, words) in [
         (Signal::INT, 130, "interrupted"),
         (Signal::TERM, 143, "ended by SIGTERM from pid "),
@@ -104,7 +104,7 @@ fn ranks_that_die_of_the_signal_are_no_failure_of_their_own() {
 }
 
 #[test]
-fn a_rank_that_dies_of_usr1_is_a_failure() {
+fn rank_killed_by_usr1_is_failure() {
     let running = Run::ranks(2, ["sh", "-c", "echo ready; exec sleep 100"]).start();
     running.wait_for_many(Output::Stdout, "ready", 2);
     running.signal(Signal::USR1);
@@ -115,7 +115,7 @@ fn a_rank_that_dies_of_usr1_is_a_failure() {
 }
 
 #[test]
-fn a_signal_that_comes_while_ranks_are_started_reaches_every_rank() {
+fn signal_during_start_reaches_every_rank() {
     // Rank 0 asks at once, when most of the others are still to be started.
     let script = r#"[ "$WIREUP_RANK" != 0 ] || { kill -USR1 "$PPID"; sleep 0.2; }; exec sleep 60"#;
     let words = [
@@ -135,7 +135,7 @@ fn a_signal_that_comes_while_ranks_are_started_reaches_every_rank() {
 }
 
 #[test]
-fn a_rank_may_outlive_one_interrupt_and_finish_in_order() {
+fn rank_may_survive_one_interrupt_and_finish() {
     let Some(running) = reporting(2, &["--until", "USR1"]) else {
         return;
     };
@@ -147,7 +147,7 @@ fn a_rank_may_outlive_one_interrupt_and_finish_in_order() {
 }
 
 #[test]
-fn the_second_interrupt_terminates() {
+fn second_interrupt_terminates() {
     let Some(running) = reporting(2, &[]) else {
         return;
     };
@@ -163,7 +163,7 @@ fn the_second_interrupt_terminates() {
 }
 
 #[test]
-fn the_third_interrupt_kills() {
+fn third_interrupt_kills() {
     let run = Run::ranks(2, ["--grace", "1000"]).more(ignoring("INT TERM"));
     let running = run.start();
     running.wait_for_many(Output::Stdout, "ready", 2);
@@ -190,7 +190,7 @@ fn pending(pid: i32) -> bool {
 }
 
 #[test]
-fn ranks_that_ignore_sigterm_are_killed_after_a_grace() {
+fn ranks_ignoring_sigterm_are_killed_after_grace_time() {
     let running = Run::ranks(3, ignoring("TERM INT HUP")).start();
     running.wait_for_many(Output::Stdout, "ready", 3);
     running.signal(Signal::TERM);
@@ -199,7 +199,7 @@ fn ranks_that_ignore_sigterm_are_killed_after_a_grace() {
 }
 
 #[test]
-fn ranks_that_are_stopped_when_they_shall_end_do_end() {
+fn stopped_ranks_can_be_ended() {
     let running = Run::ranks(2, ["sh", "-c", "echo ready $$; exec sleep 100"]).start();
     let out = running.wait_for_many(Output::Stdout, "ready", 2);
     let pids: Vec<i32> = out
@@ -244,8 +244,8 @@ fn sigtstp_stops_ranks_and_wireup_and_sigcont_continues_them() {
 }
 
 #[test]
-fn a_launch_all_of_whose_processes_were_stopped_for_long_goes_on() {
-    // Longer than anybody waits for an answer of a process of the same host.
+fn launch_continues_after_long_stop_of_all_processes() {
+    // Time that exceeds every timeout for a reply of a process of the same host.
     const STOPPED: Duration = Duration::from_secs(12);
     let Some(library) = pmix("pmix5") else {
         return;
@@ -282,7 +282,7 @@ fn a_launch_all_of_whose_processes_were_stopped_for_long_goes_on() {
 }
 
 #[test]
-fn nohup_keeps_a_job_through_a_hangup() {
+fn nohup_protects_job_from_hangup() {
     let Some(sigreport) = program("sigreport") else {
         return;
     };
@@ -300,9 +300,9 @@ fn nohup_keeps_a_job_through_a_hangup() {
 }
 
 #[test]
-fn a_signal_during_the_start_of_many_ranks_ends_them_all() {
-    // One that ranks ignore: those that are not there yet cannot be told to finish, so one
-    // interrupt is enough.
+fn signal_during_start_of_many_ranks_ends_all() {
+    // The first signal is one that ranks ignore. Ranks that do not exist yet cannot be asked to
+    // finish, so one interrupt is enough.
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let sleep = ["env", "--ignore-signal=INT", "sleep", "100"];
         let running = Run::ranks(400, sleep).start();
@@ -321,7 +321,7 @@ fn a_signal_during_the_start_of_many_ranks_ends_them_all() {
 }
 
 #[test]
-fn signals_in_quick_succession_break_nothing() {
+fn rapid_signals_are_handled() {
     let Some(running) = reporting(4, &["--until", "never"]) else {
         return;
     };
@@ -335,7 +335,7 @@ fn signals_in_quick_succession_break_nothing() {
 }
 
 #[test]
-fn a_rank_that_is_stopped_before_it_executes_its_program_is_killed_with_the_others() {
+fn rank_stopped_before_exec_is_killed_with_others() {
     // The guard makes a session too, and is stopped as well: it is not needed here.
     let stopped = "inject=setsid:signal=STOP";
     let traced = [

@@ -26,7 +26,7 @@ int main(int argc, char **argv)
 ";
 
 #[test]
-fn a_program_under_the_wrong_interface_is_named_with_the_remedy() {
+fn singleton_under_wrong_interface_is_named_with_remedy() {
     for (name, wrong, needs, right) in [
         ("openmpi4", "pmi1", "PMIx", "--pmi pmix"),
         ("openmpi4", "none", "PMIx", "--pmi pmix"),
@@ -50,7 +50,7 @@ fn a_program_under_the_wrong_interface_is_named_with_the_remedy() {
 }
 
 #[test]
-fn one_that_fails_for_that_reason_is_explained_as_well() {
+fn program_that_fails_for_wrong_interface_is_explained() {
     // MPICH 5 refuses PMIx instead of running alone.
     let Some(mpi) = mpi("mpich5") else { return };
     let outcome = mpi.run(2, &["--pmi", "pmix"], "hello", &[]).run();
@@ -67,7 +67,7 @@ fn one_that_fails_for_that_reason_is_explained_as_well() {
 }
 
 #[test]
-fn what_a_wrapper_took_away_is_named() {
+fn singleton_warning_names_removal_by_wrapper() {
     for (name, wrapper, words) in [
         ("mpich4", "env -u PMI_FD", "unset PMI_FD"),
         ("mpich4", "env -i", "cleared the environment"),
@@ -101,7 +101,7 @@ fn what_a_wrapper_took_away_is_named() {
 }
 
 #[test]
-fn a_network_of_its_own_is_named() {
+fn singleton_warning_names_own_network() {
     let Some(mpi) = mpi("openmpi4") else { return };
     if !rustix::process::geteuid().is_root() {
         return skip("a network namespace: needs root");
@@ -122,7 +122,7 @@ fn a_network_of_its_own_is_named() {
 }
 
 #[test]
-fn who_never_calls_mpi_init_gets_a_careful_word_or_none() {
+fn singleton_warning_is_hedged_without_mpi_init() {
     let Some(mpi) = mpi("openmpi4") else { return };
     let hint = "although it loads an MPI: either MPI_Init was not called";
     let args = ["all", "before-init", "0"];
@@ -142,7 +142,7 @@ fn who_never_calls_mpi_init_gets_a_careful_word_or_none() {
 }
 
 #[test]
-fn strict_pmi_makes_it_a_failure() {
+fn strict_pmi_makes_singleton_failure() {
     for (name, wrong) in [("openmpi4", "pmi1"), ("mpich4", "pmix")] {
         let Some(mpi) = mpi(name) else { continue };
         for ranks in [1, 2] {
@@ -165,7 +165,7 @@ fn strict_pmi_makes_it_a_failure() {
 }
 
 #[test]
-fn a_launcher_inside_a_rank_has_interfaces_of_its_own() {
+fn launcher_inside_rank_causes_no_singleton_warning() {
     let Some(mpi) = mpi("mpich4") else { return };
     // What runs below it is in contact with it, and not with us.
     let launcher = mpi.launcher.display();
@@ -178,7 +178,7 @@ fn a_launcher_inside_a_rank_has_interfaces_of_its_own() {
 }
 
 #[test]
-fn an_mpi_that_is_loaded_late_is_found_as_well() {
+fn mpi_that_is_loaded_late_is_found() {
     for (name, wrong, offered) in [
         ("openmpi4", "pmi1", "; offered: PMI (--strict-pmi)"),
         ("mpich4", "none", "; offered: nothing (--strict-pmi)"),
@@ -207,7 +207,7 @@ fn an_mpi_that_is_loaded_late_is_found_as_well() {
 }
 
 #[test]
-fn an_mpi_that_a_program_opens_is_found_as_well() {
+fn mpi_opened_by_dlopen_is_found() {
     if let Some(_mpi) = mpi("openmpi4") {
         let run = Run::new(["-n", "1", "--stdin", "all", "--strict-pmi"]);
         let Some(opener) = executable(run.dir(), "app", OPENER, &["-ldl"]) else {

@@ -15,8 +15,8 @@ fn mpis_that_do() -> Vec<Mpi> {
         .collect()
 }
 
-/// Runs a program and removes what MPIs leave of it, whoever serves it: the directory of its session, if it is one of Open
-/// MPI, and its shared memory, if it is killed.
+/// Script that runs a program and removes the files that MPIs leave: the session directory of Open MPI, and shared
+/// memory of a killed process.
 const TIDY: &str = r#"
 "$@" & pid=$!
 wait $pid; code=$?
@@ -48,7 +48,8 @@ fn alone(mpi: &Mpi, words: impl IntoIterator<Item = OsString>) -> Run {
     run
 }
 
-/// The parent and each of its children have said a line that begins so. The launch ends after the program that it served.
+/// Checks that the parent and each of its children have printed a line that begins so. The launch ends after the
+/// program that it served.
 #[track_caller]
 fn expect(outcome: &Outcome, (parent, child): (&str, &str), children: usize) {
     let lines = outcome.sorted_lines();
@@ -57,7 +58,7 @@ fn expect(outcome: &Outcome, (parent, child): (&str, &str), children: usize) {
 }
 
 #[test]
-fn a_program_without_a_launcher_spawns() {
+fn singleton_program_spawns() {
     for mpi in mpis_that_do() {
         let program = mpi.dir.join("spawn").into_os_string();
         let words = [program, "children=3".into(), "times=2".into()];
@@ -69,7 +70,7 @@ fn a_program_without_a_launcher_spawns() {
 }
 
 #[test]
-fn a_python_script_without_a_launcher_spawns() {
+fn singleton_python_script_spawns() {
     let script: PathBuf = repository().join("tests/programs/spawn.py");
     for mpi in mpis_that_do() {
         let Some(python) = mpi4py(&mpi) else {
@@ -173,17 +174,17 @@ fn ends(how: &str, code: i32) {
 }
 
 #[test]
-fn what_a_program_without_a_launcher_has_spawned_ends_when_it_is_killed() {
+fn children_of_killed_singleton_end() {
     ends("kill", 128 + 9);
 }
 
 #[test]
-fn a_program_without_a_launcher_ends_when_what_it_has_spawned_fails() {
+fn singleton_ends_when_its_child_fails() {
     ends("stay", 128 + 15);
 }
 
 #[test]
-fn a_program_without_a_launcher_that_aborts_has_its_own_exit_code() {
+fn singleton_abort_has_its_own_exit_code() {
     ends("abort", 7);
 }
 

@@ -96,7 +96,7 @@ fn launch() -> Option<Run> {
 
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// What is expected of the spans of such a launch that was started with [`PARENT`].
+/// Checks the spans of a launch that was started with [`PARENT`].
 #[track_caller]
 fn check(spans: &BTreeMap<String, Span>, outcome: &Outcome) {
     let span = |name: &str| {
@@ -140,7 +140,7 @@ fn check(spans: &BTreeMap<String, Span>, outcome: &Outcome) {
 }
 
 #[test]
-fn a_collector_gets_the_spans_of_a_launch_over_http() {
+fn collector_gets_spans_of_launch_over_http() {
     let Some(run) = launch() else { return };
     let collector = Collector::start("200 OK");
     let run = run.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint());
@@ -201,7 +201,7 @@ const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
 const PROTOCOL: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
 
 #[test]
-fn a_collector_gets_the_spans_of_a_launch_over_grpc() {
+fn collector_gets_spans_of_launch_over_grpc() {
     let (Some(run), Some(python)) = (launch(), python()) else {
         return;
     };
@@ -222,7 +222,7 @@ fn expect_sent(run: Run, collector: Running, message: &Path) {
 }
 
 #[test]
-fn over_grpc_there_is_tls_with_certificates_of_both_sides() {
+fn grpc_uses_tls_with_certificates_of_both_sides() {
     let (Some(run), Some(python)) = (launch(), python()) else {
         return;
     };
@@ -274,7 +274,7 @@ fn over_grpc_there_is_tls_with_certificates_of_both_sides() {
 }
 
 #[test]
-fn over_http_tls_is_refused_with_the_remedy() {
+fn tls_over_http_is_refused_with_remedy() {
     let Some(run) = launch() else { return };
     let outcome = run.env(ENDPOINT, "https://localhost:4318").run().expect(0);
     let err = outcome.err();
@@ -282,7 +282,7 @@ fn over_http_tls_is_refused_with_the_remedy() {
     assert!(err.contains(words), "{err}");
 }
 
-/// How the launch ended, as its span has it.
+/// Checks the error in the launch's span.
 #[track_caller]
 fn expect_error_of_the_launch(collector: &Collector, words: &str) {
     let (_, body) = collector.requests.recv().unwrap();
@@ -292,7 +292,7 @@ fn expect_error_of_the_launch(collector: &Collector, words: &str) {
 }
 
 #[test]
-fn a_launch_that_fails_or_is_ended_sends_its_spans_too() {
+fn failed_or_ended_launch_sends_its_spans() {
     let collector = Collector::start("200 OK");
     let run = |script: &str| {
         let run = Run::ranks(2, ["sh", "-c", script]);
@@ -318,7 +318,7 @@ fn read(path: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn a_collector_that_is_not_there_costs_a_warning_and_not_the_launch() {
+fn missing_collector_is_only_warning() {
     let Some(run) = launch() else { return };
     let outcome = run.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9");
     let outcome = outcome.run().expect(0);
@@ -327,7 +327,7 @@ fn a_collector_that_is_not_there_costs_a_warning_and_not_the_launch() {
 }
 
 #[test]
-fn without_a_collector_ranks_inherit_the_trace_as_it_is() {
+fn ranks_inherit_trace_unchanged_without_collector() {
     let Some(run) = launch() else { return };
     let outcome = run.env("TRACEPARENT", PARENT).run().expect(0);
     assert!(

@@ -53,7 +53,7 @@ impl Stage {
     }
 }
 
-/// What the children of one spawn say, by rank.
+/// Returns the output of the children of one spawn, by rank.
 #[track_caller]
 fn children(outcome: &Outcome, level: u32, count: u32) -> Vec<String> {
     let text = outcome.out();
@@ -74,7 +74,7 @@ fn expect_merged(outcome: &Outcome, parents: u32, merged: u32) {
     }
 }
 
-/// Where each of these lines was printed.
+/// Returns the host of each of these lines.
 fn hosts(lines: &[String]) -> Vec<&str> {
     let hosts = lines.iter().map(|line| field(line, "host").unwrap());
     hosts.collect()
@@ -109,7 +109,7 @@ fn place(host: &str) -> u32 {
 }
 
 #[test]
-fn the_universe_is_what_can_be_spawned() {
+fn universe_size_is_number_of_spawnable_ranks() {
     for mpi in crate::common::mpis() {
         let universe = |options: &[&str]| {
             let run = mpi.run(2, options, "spawn", &["levels=0"]);
@@ -142,7 +142,7 @@ fn several_programs_are_spawned_as_one_job() {
 }
 
 #[test]
-fn children_have_children_that_have_children() {
+fn grandchildren_spawn_children() {
     for (stage, nodes) in combinations(&stages(), &NODES) {
         // On a busy machine the last ones come to their end long after the first ones.
         let options = [nodes, &["--children", "independent"]].concat();
@@ -156,7 +156,7 @@ fn children_have_children_that_have_children() {
 }
 
 #[test]
-fn ranks_spawn_at_the_same_time() {
+fn ranks_spawn_concurrently() {
     for (stage, nodes) in combinations(&stages(), &NODES) {
         let outcome = stage.run(3, nodes, "spawn", &["from=self"]).run();
         let outcome = outcome.expect_success();
@@ -167,7 +167,7 @@ fn ranks_spawn_at_the_same_time() {
 }
 
 #[test]
-fn a_program_that_is_missing_fails_the_spawn_alone() {
+fn missing_program_fails_only_its_spawn() {
     for (stage, nodes) in combinations(&stages(), &NODES) {
         for apps in ["apps=1", "apps=2"] {
             // Each by itself: Open MPI 4 does not tell the ranks that wait for the one that
@@ -238,7 +238,7 @@ fn spawn_timeout_ends_children_that_never_contact_pmi() {
 }
 
 #[test]
-fn a_childs_end_is_judged_as_any_ranks() {
+fn child_exit_code_becomes_launch_exit_code() {
     for (stage, nodes) in combinations(&stages(), &NODES) {
         for (how, code) in [("exit", 3), ("quit", 3), ("abort", 3), ("die", 137)] {
             let args = [&*format!("child={how}"), "code=3", "quiet=1"];
@@ -271,7 +271,7 @@ fn kill(process: &Process) {
 }
 
 #[test]
-fn a_parent_that_is_killed_while_it_spawns_ends_everything() {
+fn parent_killed_during_spawn_ends_launch() {
     for (stage, nodes) in combinations(&stages(), &NODES) {
         let args = ["times=10000", "children=2"];
         let run = with_parents_called("begetter", &stage, nodes, &args).start();
@@ -284,7 +284,7 @@ fn a_parent_that_is_killed_while_it_spawns_ends_everything() {
 }
 
 #[test]
-fn a_child_that_is_killed_ends_everything() {
+fn killed_child_ends_launch() {
     for (stage, nodes) in combinations(&stages(), &NODES) {
         let run = with_parents_called("begetter", &stage, nodes, &["child=hang"]).start();
         run.wait_for_many(Output::Stdout, "hangs rank=", 2);
@@ -295,7 +295,7 @@ fn a_child_that_is_killed_ends_everything() {
 }
 
 #[test]
-fn an_interrupt_ends_children_too() {
+fn interrupt_ends_children() {
     for stage in stages() {
         let run = stage.run(2, NODES[1], "spawn", &["child=hang"]).start();
         run.wait_for_many(Output::Stdout, "hangs rank=", 2);
@@ -304,7 +304,8 @@ fn an_interrupt_ends_children_too() {
     }
 }
 
-/// What wireup's own processes hold: descriptors of the launcher and of each sidecar, and files.
+/// Returns the resources of wireup's own processes: descriptors of the launcher and of each
+/// sidecar, and files.
 fn held(run: &Running) -> (usize, Vec<usize>, usize) {
     let all = run.processes();
     let sidecars = all.iter().filter(|p| p.name == "wireup-pmix-hos");
@@ -338,7 +339,7 @@ fn memory_of_sidecars(run: &Running) -> u64 {
 }
 
 #[test]
-fn a_hundred_spawns_leave_nothing_behind() {
+fn hundred_spawns_leave_nothing_behind() {
     for stage in sample(all_stages(), 1) {
         // Of each of two ranks, at the same time.
         let (few_times, many_times) = (2, 50);
@@ -380,7 +381,7 @@ fn a_hundred_spawns_leave_nothing_behind() {
 }
 
 #[test]
-fn wishes_of_an_mpi_info_are_honoured() {
+fn info_keys_of_mpi_are_honoured() {
     for stage in stages() {
         let host = format!("info.host={}", node(1));
         let args = ["info.wdir=/usr", &*host, "children=2"];
@@ -394,7 +395,7 @@ fn wishes_of_an_mpi_info_are_honoured() {
 }
 
 #[test]
-fn programs_and_variables_come_from_an_mpi_info_too() {
+fn programs_and_variables_may_come_from_mpi_info() {
     for stage in stages() {
         let program = stage.mpi.program("spawn");
         let path = format!("info.path={}", program.parent().unwrap().display());
@@ -412,7 +413,7 @@ fn programs_and_variables_come_from_an_mpi_info_too() {
 }
 
 #[test]
-fn labels_tell_the_jobs_apart() {
+fn labels_distinguish_jobs() {
     for stage in stages() {
         let args = ["times=2", "children=2"];
         let outcome = stage.run(2, &["-l", "--virtual-nodes", "2"], "spawn", &args);
@@ -421,7 +422,7 @@ fn labels_tell_the_jobs_apart() {
 }
 
 #[test]
-fn two_halves_of_a_job_connect() {
+fn two_halves_of_job_connect() {
     for (stage, nodes) in combinations(&stages(), &NODES) {
         let outcome = stage.run(4, nodes, "meet", &["halves", "a name", "3"]);
         let outcome = outcome.run().expect_success();
@@ -447,7 +448,7 @@ fn pmix_everywhere(args: &[&str], check: impl Fn(&Outcome, u32)) {
     }
 }
 
-/// What `count` children of PMIx programs print.
+/// Returns the output of `count` children of PMIx programs.
 #[track_caller]
 fn pmix_children(outcome: &Outcome, count: usize) -> Vec<String> {
     let lines = outcome.sorted_lines().into_iter();
@@ -457,14 +458,14 @@ fn pmix_children(outcome: &Outcome, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn pmix_jobs_connect_with_those_they_spawn_and_hear_of_their_end() {
+fn pmix_parents_and_children_connect_and_get_end_events() {
     pmix_everywhere(&["family", "3"], |outcome, _| {
         let told = pmix_children(outcome, 9);
         outcome.expect_offsets(2, 3);
         for line in outcome.by_rank("pmix_spawn", 2) {
             assert_eq!(number(&line, "status"), 0, "{line}");
             let hosts = field(&line, "value").unwrap();
-            // With shared data the client of 5.0 tells nothing of hosts of other jobs.
+            // With shared data the client of 5.0 has no hosts of other jobs.
             let known = |child: &String| hosts.contains(field(child, "host").unwrap());
             assert!(hosts == "?,?,?" || told.iter().all(known), "{outcome:?}");
         }
@@ -472,7 +473,7 @@ fn pmix_jobs_connect_with_those_they_spawn_and_hear_of_their_end() {
 }
 
 #[test]
-fn pmix_spawns_go_on_at_once() {
+fn pmix_spawns_run_concurrently() {
     pmix_everywhere(&["nb", "4"], |outcome, _| {
         pmix_children(outcome, 8);
         for line in outcome.by_rank("pmix_spawn", 2) {
@@ -492,7 +493,7 @@ fn pmix_infos_are_honoured_or_ignored_when_optional() {
 }
 
 #[test]
-fn spawned_programs_are_in_the_process_sets_that_they_are_spawned_into() {
+fn spawned_programs_are_in_requested_psets() {
     for (server, _) in SERVERS {
         let Some(server) = pmix(server) else { continue };
         for (client, _) in SERVERS {
@@ -528,7 +529,7 @@ fn spawned_programs_are_in_the_process_sets_that_they_are_spawned_into() {
 }
 
 #[test]
-fn pmix_infos_that_are_required_and_unknown_refuse_the_spawn() {
+fn unknown_required_pmix_infos_refuse_spawn() {
     pmix_everywhere(&["with", "!pmix.of.another.world=7"], |outcome, _| {
         pmix_children(outcome, 0);
         let lines = outcome.by_rank("pmix_spawn", 2);
@@ -542,7 +543,7 @@ fn pmix_infos_that_are_required_and_unknown_refuse_the_spawn() {
 }
 
 #[test]
-fn pmix_spawns_of_what_is_missing_fail_with_a_status() {
+fn pmix_spawns_of_missing_files_fail_with_status() {
     pmix_everywhere(&["run", "/no/such/program"], |outcome, _| {
         let lines = outcome.by_rank("pmix_spawn", 2);
         assert_ne!(field(&lines[0], "status"), Some("0"), "{outcome:?}");
@@ -576,7 +577,7 @@ fn python(program: &str, ranks: u32, nodes: &[&str], check: impl Fn(&Outcome)) {
 }
 
 #[test]
-fn a_python_program_spawns_python_programs() {
+fn python_program_spawns_python_programs() {
     python("spawn.py", 2, &[], |outcome| {
         let said = |word| outcome.by_rank(word, if word == "child" { 3 } else { 2 });
         for line in said("parent").into_iter().chain(said("child")) {
@@ -589,7 +590,7 @@ fn a_python_program_spawns_python_programs() {
 }
 
 #[test]
-fn a_pool_of_python_gets_the_workers_it_asks_for() {
+fn mpi4py_pool_gets_requested_workers() {
     // On two nodes there are two ranks at least, each with a pool of its own.
     for (nodes, ranks) in [(NODES[0], 1), (NODES[1], 2)] {
         python("pool.py", ranks, nodes, |outcome| {
@@ -635,7 +636,7 @@ const BOTH_WAYS: [(&str, &[&str]); 10] = [
 ];
 
 #[test]
-fn spawned_ranks_have_the_settings_that_options_give_the_initial_job() {
+fn spawned_ranks_have_settings_like_initial_job() {
     let Some(client) = pmix("pmix5") else { return };
     for nodes in NODES {
         for (options, infos) in BOTH_WAYS {
@@ -666,7 +667,7 @@ fn spawned_ranks_have_the_settings_that_options_give_the_initial_job() {
 }
 
 #[test]
-fn spawn_with_image_that_is_not_there_fails_alone() {
+fn spawn_with_missing_image_fails_alone() {
     let Some(client) = pmix("pmix5") else { return };
     for (info, problem) in [
         (
@@ -686,7 +687,7 @@ fn spawn_with_image_that_is_not_there_fails_alone() {
 }
 
 #[test]
-fn container_of_spawned_job_ends_with_the_job() {
+fn container_of_spawned_job_ends_with_job() {
     let Some(client) = pmix("pmix5") else { return };
     let script = format!(
         "{} with image=/; n=0
@@ -711,7 +712,7 @@ fn container_of_spawned_job_ends_with_the_job() {
 }
 
 #[test]
-fn spawned_ranks_get_layout_that_options_give_initial_job() {
+fn spawned_ranks_get_layout_like_initial_job() {
     let Some(client) = pmix("pmix5") else { return };
     let (one, two) = (["0", "0"], ["1", "0"]);
     let cases = [

@@ -24,7 +24,7 @@ spawn() {
 finalize() { ask cmd=finalize; }
 "#;
 
-/// PMI-2, in frames.
+/// Script of a client that speaks PMI-2, in frames.
 const V2: &str = r#"
 ask() {
     printf '%6d%s' "${#1}" "$1" >&3
@@ -106,12 +106,12 @@ fn family(pmi: &str, dir: &Path, script: &Path, host: &str) -> Run {
 }
 
 #[test]
-fn parents_and_children_read_each_others_keys_on_every_node_over_pmi1() {
+fn parents_and_children_read_keys_on_every_node_over_pmi1() {
     families("pmi1", V1);
 }
 
 #[test]
-fn parents_and_children_read_each_others_keys_on_every_node_over_pmi2() {
+fn parents_and_children_read_keys_on_every_node_over_pmi2() {
     families("pmi2", V2);
 }
 

@@ -11,7 +11,7 @@ use crate::common::{
 };
 use crate::users::{Reachable, USER, as_user};
 
-/// What gdb may take for many ranks, on a busy machine.
+/// Timeout for gdb with many ranks, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 pub(crate) fn has(program: &str) -> bool {
@@ -61,7 +61,7 @@ fn end(running: Running) -> Outcome {
 }
 
 #[test]
-fn the_one_of_64_ranks_that_is_elsewhere_stands_first() {
+fn stack_tree_lists_divergent_rank_first() {
     let (Some(hang), true) = (program("hang"), has("gdb")) else {
         return;
     };
@@ -109,7 +109,7 @@ fn the_one_of_64_ranks_that_is_elsewhere_stands_first() {
 }
 
 #[test]
-fn ranks_that_hang_in_a_receive_are_told_from_the_one_that_does_not_send() {
+fn stacks_separate_ranks_in_receive_from_rank_without_send() {
     for name in ["mpich5", "openmpi5"] {
         let Some(mpi) = mpi(name) else {
             return;
@@ -136,7 +136,7 @@ fn ranks_that_hang_in_a_receive_are_told_from_the_one_that_does_not_send() {
 }
 
 #[test]
-fn a_rank_that_was_stopped_stays_so_and_others_are_not_disturbed() {
+fn stopped_rank_stays_stopped_and_others_undisturbed() {
     let options = ["--stop-on-exec=1"];
     let Some(hang) = program("hang") else {
         return;
@@ -165,7 +165,7 @@ fn a_rank_that_was_stopped_stays_so_and_others_are_not_disturbed() {
 }
 
 #[test]
-fn cores_are_written_on_demand_and_the_ranks_go_on() {
+fn cores_are_written_on_request_and_ranks_continue() {
     let Some(running) = hanging(3, &["--virtual-nodes", "3"], "0") else {
         return;
     };
@@ -215,7 +215,7 @@ fn cores_are_written_on_demand_and_the_ranks_go_on() {
 }
 
 #[test]
-fn the_table_of_processes_is_shown_as_debuggers_see_it() {
+fn proctable_is_shown_as_debuggers_see_it() {
     let Some(hang) = program("hang") else {
         return;
     };
@@ -251,7 +251,7 @@ fn the_table_of_processes_is_shown_as_debuggers_see_it() {
 }
 
 #[test]
-fn stacks_are_shown_when_the_time_is_over_and_then_the_job_ends() {
+fn stacks_are_printed_at_timeout_before_end_of_job() {
     let Some(hang) = program("hang") else {
         return;
     };
@@ -272,7 +272,7 @@ fn stacks_are_shown_when_the_time_is_over_and_then_the_job_ends() {
 }
 
 #[test]
-fn stacks_are_shown_when_a_fence_is_late_and_then_the_job_fails_by_it() {
+fn stacks_are_printed_at_late_fence_before_its_timeout() {
     if !has("gdb") {
         return;
     }
@@ -317,7 +317,7 @@ fn control_address(launcher: i32) -> String {
 }
 
 #[test]
-fn requests_that_make_no_sense_are_refused_and_the_job_goes_on() {
+fn invalid_requests_are_refused_and_job_continues() {
     use std::io::{Read as _, Write as _};
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net::{SocketAddr, UnixStream};
@@ -378,7 +378,7 @@ fn leave(panes: Running, tmux: &std::path::Path) {
 }
 
 #[test]
-fn each_rank_gets_a_pane_with_a_debugger_or_a_command() {
+fn each_rank_gets_pane_with_debugger_or_command() {
     let Some(running) = hanging(2, &["--virtual-nodes", "2"], "0") else {
         return;
     };
@@ -454,7 +454,7 @@ fn debugger_of_root_runs_as_user_of_job() {
 }
 
 #[test]
-fn a_launch_under_debuggers_waits_before_main() {
+fn launch_under_debuggers_waits_before_main() {
     let Some(hang) = program("hang") else {
         return;
     };
@@ -534,7 +534,7 @@ fn python_programs_are_shown_by_their_own_frames() {
 }
 
 #[test]
-fn the_address_of_a_launch_does_not_show_the_jobs_name() {
+fn address_of_launch_does_not_contain_job_name() {
     let mut running = Run::ranks(1, ["sh", "-c", "echo job=$WIREUP_JOB_ID; cat"])
         .stdin_held()
         .start();
@@ -552,7 +552,7 @@ const ATTACK: &str = include_str!("hostile_launcher.py");
 const SILENCE_LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
-fn hostile_launcher_cannot_harm_who_inspects_its_job() {
+fn hostile_launcher_cannot_harm_inspecting_command() {
     let Some(user) = as_user() else {
         return;
     };

@@ -17,7 +17,7 @@ fn knows(variables: &[&str]) -> String {
 }
 
 #[test]
-fn a_static_program_is_offered_what_it_has_a_client_of() {
+fn static_program_is_offered_interface_of_its_client() {
     for kind in KINDS {
         for (variables, has, interface) in [
             (
@@ -49,7 +49,7 @@ fn a_static_program_is_offered_what_it_has_a_client_of() {
 }
 
 #[test]
-fn a_static_client_of_pmi_is_served() {
+fn static_pmi_client_is_served() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
     let text = std::fs::read_to_string(sources.join("pmi_wireup.c")).unwrap();
     let include = format!("-I{}", sources.display());

@@ -69,7 +69,7 @@ fn job_states(events: &[Value]) -> Vec<&str> {
 }
 
 #[test]
-fn the_life_of_an_mpi_job_is_told_rank_by_rank() {
+fn status_stream_has_states_of_each_rank_of_mpi_job() {
     for (name, offered) in [
         ("mpich4", "pmi"),
         ("openmpi4", "pmix"),
@@ -116,7 +116,7 @@ fn the_life_of_an_mpi_job_is_told_rank_by_rank() {
 }
 
 #[test]
-fn the_cause_of_a_failure_is_typed() {
+fn failure_cause_is_typed() {
     let script = "ulimit -c 0; [ $WIREUP_RANK = 1 ] && kill -11 $$; exec sleep 100";
     let outcome = Run::ranks(3, ["--json", "status", "sh", "-c", script])
         .run()
@@ -159,7 +159,7 @@ fn the_cause_of_a_failure_is_typed() {
 }
 
 #[test]
-fn the_result_tells_what_was_tolerated() {
+fn result_lists_tolerated_failures() {
     let options = ["--json", "status", "--exit-policy", "max"];
     let words = options.into_iter().chain(["sh", "-c", "exit $WIREUP_RANK"]);
     let outcome = Run::ranks(3, words).run().expect(2);
@@ -177,7 +177,7 @@ fn the_result_tells_what_was_tolerated() {
 }
 
 #[test]
-fn an_interrupted_job_has_a_result_too() {
+fn interrupted_job_has_result() {
     let running = Run::ranks(
         2,
         ["--json", "status", "sh", "-c", "echo ready; exec sleep 100"],
@@ -198,7 +198,7 @@ fn an_interrupted_job_has_a_result_too() {
 }
 
 #[test]
-fn a_run_that_is_refused_is_one_line() {
+fn refused_launch_is_one_status_record() {
     for (words, code) in [
         (&["/nonexistent"][..], 127),
         (&["--stdin", "7", "true"], 125),
@@ -228,7 +228,7 @@ fn events_on_stdout(outcome: &Outcome) -> Vec<Value> {
     events(&outcome.out())
 }
 
-/// What a rank wrote to a stream, put together from the events.
+/// Returns the output of a rank on a stream, joined from the events.
 fn written(events: &[Value], rank: u64, stream: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for event in events.iter().filter(|event| event["event"] == "output") {
@@ -244,7 +244,7 @@ fn written(events: &[Value], rank: u64, stream: &str) -> Vec<u8> {
 }
 
 #[test]
-fn on_standard_output_the_ranks_output_is_part_of_the_stream() {
+fn output_on_stdout_is_part_of_status_stream() {
     let script = r#"i=0; while [ $i -lt 500 ]; do echo "line $i of \"$WIREUP_RANK\"	ü"; i=$((i+1)); done
         echo "to err" >&2; printf 'no end'; printf '\377\n' >&2"#;
     let outcome = Run::ranks(3, ["--json", "-", "sh", "-c", script])
@@ -265,7 +265,7 @@ fn on_standard_output_the_ranks_output_is_part_of_the_stream() {
 }
 
 #[test]
-fn the_stream_may_go_to_an_inherited_descriptor_which_the_ranks_do_not_get() {
+fn status_descriptor_is_not_inherited_by_ranks() {
     let list = "for f in /proc/self/fd/*; do readlink $f; done; exit 0";
     let outcome = Run::ranks(2, ["--json", "fd:7", "sh", "-c", list])
         .after_shell("exec 7>status;")
@@ -307,7 +307,7 @@ fn pipe(dir: &Path) -> File {
 }
 
 #[test]
-fn a_reader_that_takes_nothing_does_not_hold_the_job() {
+fn blocked_status_reader_does_not_block_job() {
     let run = Run::ranks(300, ["--pmi", "none", "--json", "status", "true"]);
     let reader = pipe(run.dir());
     let outcome = run.run().expect(0);
@@ -316,7 +316,7 @@ fn a_reader_that_takes_nothing_does_not_hold_the_job() {
 }
 
 #[test]
-fn a_reader_that_goes_away_does_not_end_the_job() {
+fn status_reader_that_exits_does_not_end_job() {
     let script = "echo ready; read x; echo done";
     let run = Run::ranks(1, ["--json", "status", "sh", "-c", script]).stdin_held();
     let reader = pipe(run.dir());
@@ -337,7 +337,7 @@ fn a_reader_that_goes_away_does_not_end_the_job() {
 }
 
 #[test]
-fn a_reader_that_goes_away_at_the_very_end_is_still_told_of() {
+fn status_reader_that_exits_at_end_is_reported() {
     // More than a pipe holds, so that the end of the run waits for the reader.
     let run = Run::ranks(300, ["--pmi", "none", "--json", "status", "true"]);
     let reader = pipe(run.dir());
@@ -353,7 +353,7 @@ fn a_reader_that_goes_away_at_the_very_end_is_still_told_of() {
 }
 
 #[test]
-fn lines_arrive_while_the_job_runs() {
+fn lines_arrive_during_job() {
     let mut running = Run::ranks(1, ["--json", "-", "sh", "-c", "echo ready; read x; exit 0"])
         .stdin_held()
         .start();
@@ -364,7 +364,7 @@ fn lines_arrive_while_the_job_runs() {
 }
 
 #[test]
-fn times_stand_in_front_of_lines_and_never_inside() {
+fn times_precede_lines_and_never_interrupt_them() {
     let script = "printf a; echo b; echo c >&2; printf end";
     let outcome = Run::ranks(2, ["--timestamps", "-l", "sh", "-c", script])
         .env("TZ", "XXX-05:30")
@@ -383,7 +383,7 @@ fn times_stand_in_front_of_lines_and_never_inside() {
 }
 
 #[test]
-fn times_stand_in_files_too_and_so_do_both_streams_of_one_file() {
+fn times_precede_lines_in_files_of_one_or_both_streams() {
     let script = "i=0; while [ $i -lt 300 ]; do echo out $i; echo err $i >&2; i=$((i+1)); done";
     for (pattern, files) in [
         ("%r", &["0", "1"][..]),
@@ -412,7 +412,7 @@ fn times_stand_in_files_too_and_so_do_both_streams_of_one_file() {
 }
 
 #[test]
-fn a_job_that_prints_nothing_soon_has_its_status_on_disk_all_the_same() {
+fn status_of_silent_job_is_on_disk_soon() {
     let running = Run::ranks(2, ["--json", "status", "sleep", "100"]);
     let path = running.dir().join("status");
     let running = running.start();
@@ -429,7 +429,7 @@ fn a_job_that_prints_nothing_soon_has_its_status_on_disk_all_the_same() {
 const ORDERED: &str = "exec 7<&0 </dev/null;";
 
 #[test]
-fn orders_signal_all_ranks_or_some_and_their_end_is_the_jobs() {
+fn control_commands_signal_ranks_and_their_end_ends_job() {
     let script = "trap 'exit 3' USR1; trap 'exit 4' USR2; echo ready; while :; do sleep 0.05; done";
     let options = [
         "--control",
@@ -459,7 +459,7 @@ fn orders_signal_all_ranks_or_some_and_their_end_is_the_jobs() {
 }
 
 #[test]
-fn a_job_whose_orders_end_is_ended() {
+fn job_ends_with_its_control_stream() {
     let run = Run::ranks(
         2,
         ["--control", "fd:7", "--json", "status", "sleep", "1000"],

@@ -1,4 +1,4 @@
-//! What ranks print and read: whole lines, exact bytes, bounded memory, and readers and writers
+//! Output and input of ranks: whole lines, exact bytes, bounded memory, and readers and writers
 //! that misbehave.
 
 mod files;
@@ -88,7 +88,7 @@ fn lines_of_many_ranks_stay_whole_and_in_order() {
 }
 
 #[test]
-fn a_label_never_stands_in_mid_line() {
+fn label_never_appears_inside_line() {
     // Each rank stops in the middle of its line for longer than unfinished lines are held back.
     let script = "for i in 1 2 3; do printf a; sleep 0.15; printf 'b\\n'; done; printf end";
     let outcome = Run::ranks(6, ["-l", "sh", "-c", script])
@@ -105,7 +105,7 @@ fn a_label_never_stands_in_mid_line() {
 }
 
 #[test]
-fn without_labels_every_byte_arrives_as_it_was_written() {
+fn every_byte_arrives_unchanged_without_labels() {
     // No text, no newline at the end, and lines longer than any buffer on the way.
     let run = Run::new(["-n", "1", "cat", "data"]);
     let mut bytes: Vec<u8> = Vec::new();
@@ -127,7 +127,7 @@ fn without_labels_every_byte_arrives_as_it_was_written() {
 }
 
 #[test]
-fn a_line_longer_than_any_buffer_has_one_label() {
+fn line_longer_than_any_buffer_has_one_label() {
     let script = "head -c 400000 /dev/zero | tr '\\0' x; echo; printf y";
     let outcome = Run::new(["-n", "1", "-l", "sh", "-c", script])
         .run()
@@ -140,7 +140,7 @@ fn a_line_longer_than_any_buffer_has_one_label() {
 pub(super) const LAUNCHER: u64 = 10 * 1024;
 
 #[test]
-fn what_is_kept_of_the_output_of_many_ranks_is_bounded() {
+fn buffered_output_of_many_ranks_is_bounded() {
     // 64 KiB of each stream would be 16 MiB.
     let script = "yes x | head -c 100000 >&2; yes x | head -c 100000; echo done; exec sleep 1000";
     let running = Run::ranks(128, ["sh", "-c", script]).start();
@@ -152,7 +152,7 @@ fn what_is_kept_of_the_output_of_many_ranks_is_bounded() {
 }
 
 #[test]
-fn a_slow_reader_slows_the_ranks_and_fills_no_memory() {
+fn slow_reader_slows_ranks_without_filling_memory() {
     let Some(lines) = program("lines") else {
         return;
     };
@@ -176,7 +176,7 @@ fn a_slow_reader_slows_the_ranks_and_fills_no_memory() {
 }
 
 #[test]
-fn what_a_rank_printed_before_it_was_killed_arrives() {
+fn output_printed_before_kill_arrives() {
     let Some(lines) = program("lines") else {
         return;
     };
@@ -199,7 +199,7 @@ fn what_a_rank_printed_before_it_was_killed_arrives() {
 }
 
 #[test]
-fn a_prompt_without_a_newline_is_shown() {
+fn prompt_without_newline_is_shown() {
     let script = "printf 'name? '; read name; echo \"hello $name\"";
     let mut running = Run::new(["-n", "1", "sh", "-c", script])
         .stdin_held()
@@ -213,7 +213,7 @@ fn a_prompt_without_a_newline_is_shown() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_the_job_as_in_any_pipeline() {
+fn reader_that_exits_ends_job_as_in_pipeline() {
     let wireup = env!("CARGO_BIN_EXE_wireup");
     for (ranks, redirection) in [("yes", ""), ("sh -c 'exec yes >&2'", "2>&1 >/dev/null")] {
         let script = format!(
@@ -227,7 +227,7 @@ fn a_reader_that_goes_away_ends_the_job_as_in_any_pipeline() {
 }
 
 #[test]
-fn what_wireup_says_starts_a_line_also_when_a_rank_has_not_finished_its_own() {
+fn message_of_wireup_starts_line_after_unfinished_output() {
     let script = "trap '' INT; printf part >&2; read x; echo rest >&2; exit 3";
     for (options, label) in [(&[][..], ""), (&["-l"], "[0] ")] {
         let words = [options, &["sh", "-c", script]].concat();
@@ -271,14 +271,14 @@ fn full_disk_of_output_files_is_reported() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_ends_the_job() {
+fn full_output_disk_fails_job() {
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
     let outcome = Run::ranks(2, ["yes"]).stdout_to(full).run().expect(125);
     outcome.expect_one_line(&["standard output cannot be written", "No space left"]);
 }
 
 #[test]
-fn a_reader_that_never_reads_does_not_keep_two_interrupts_from_ending_the_job() {
+fn blocked_reader_does_not_prevent_end_by_two_interrupts() {
     let mut running = Run::ranks(2, ["yes"]).stdout_held().start();
     let pipe = running.take_stdout();
     wait_until_blocked(&running, "yes", 2);
@@ -296,7 +296,7 @@ fn a_reader_that_never_reads_does_not_keep_two_interrupts_from_ending_the_job() 
 }
 
 #[test]
-fn output_that_is_read_when_all_ranks_have_ended_ends_the_run() {
+fn output_read_after_exit_of_all_ranks_ends_launch() {
     // Nothing else wakes this one: no interface, no clock. Twice what a pipe holds.
     let options = ["--pmi", "none", "head", "-c", "131072", "/dev/zero"];
     let mut running = Run::ranks(1, options).stdout_held().start();
@@ -312,7 +312,7 @@ fn output_that_is_read_when_all_ranks_have_ended_ends_the_run() {
 }
 
 #[test]
-fn two_interrupts_while_ranks_run_are_meant_for_their_output_too() {
+fn second_interrupt_of_running_ranks_discards_blocked_output() {
     let script = "trap '' INT; exec yes";
     let mut running = Run::ranks(1, ["sh", "-c", script]).stdout_held().start();
     let pipe = running.take_stdout();
@@ -329,7 +329,7 @@ fn two_interrupts_while_ranks_run_are_meant_for_their_output_too() {
 }
 
 #[test]
-fn an_interrupt_while_the_rest_of_a_job_is_ended_is_meant_for_its_output_too() {
+fn interrupt_during_end_of_job_discards_blocked_output() {
     // What the rank leaves behind holds its output, which has no reader.
     let options = ["sh", "-c", "sleep 1000 & exec yes"];
     let mut running = Run::ranks(1, options).stdout_held().start();
@@ -346,7 +346,7 @@ fn an_interrupt_while_the_rest_of_a_job_is_ended_is_meant_for_its_output_too() {
 }
 
 #[test]
-fn an_output_that_somebody_made_non_blocking_loses_nothing() {
+fn non_blocking_output_loses_nothing() {
     let Some(lines) = program("lines") else {
         return;
     };
@@ -362,7 +362,7 @@ fn an_output_that_somebody_made_non_blocking_loses_nothing() {
 }
 
 #[test]
-fn wireup_works_with_its_own_descriptors_closed() {
+fn wireup_works_with_closed_standard_descriptors() {
     let Some(fdreport) = program("fdreport") else {
         return;
     };

@@ -33,7 +33,7 @@ struct Helper {
     socket: UnixStream,
 }
 
-/// What it has made: a child of this process too.
+/// Step that the helper has forked: a child of this process too.
 struct Step {
     pid: i32,
     pidfd: OwnedFd,
@@ -78,13 +78,13 @@ impl Helper {
         }
     }
 
-    /// What it answers.
+    /// Sends a request to the helper and returns its reply.
     fn asked(&self, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> HelperReply {
         send(&self.socket, body, descriptors).unwrap();
         decode(&receive(&self.socket).unwrap().unwrap().0).unwrap()
     }
 
-    /// Why it does not do it.
+    /// Returns the reason for which the helper refuses a request.
     #[track_caller]
     fn refused(&self, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> String {
         match self.asked(body, descriptors) {
@@ -93,7 +93,7 @@ impl Helper {
         }
     }
 
-    /// Its exit code and what it said, once its socket is closed.
+    /// Returns exit code and output of the step, once its socket is closed.
     fn end(mut self) -> (Option<i32>, String) {
         drop(self.socket);
         let mut text = String::new();
@@ -116,7 +116,7 @@ impl Step {
         words.collect::<Vec<_>>().join(" ")
     }
 
-    /// Its exit code and what it said.
+    /// Returns exit code and output of the launcher.
     fn end(mut self) -> (Option<i32>, String) {
         drop(self.link);
         let mut text = String::new();
@@ -138,7 +138,7 @@ fn step(owner: ProcessOwner) -> HelperRequest {
     }
 }
 
-/// Until it waits for what its agent has to say.
+/// Waits until the step waits for a message of its agent.
 fn settled(step: &Step) {
     eventually("the step waits", || {
         step.field("State").starts_with('S').then_some(())
@@ -146,7 +146,7 @@ fn settled(step: &Step) {
 }
 
 #[test]
-fn a_step_is_a_child_of_who_ordered_it_with_its_link_and_what_it_says() {
+fn step_is_child_of_requester_with_its_link_and_output() {
     let helper = Helper::start();
     let step = helper.make(&order(None));
     settled(&step);
@@ -155,7 +155,7 @@ fn a_step_is_a_child_of_who_ordered_it_with_its_link_and_what_it_says() {
     let session = stat.rsplit(')').next().unwrap();
     let session: i32 = session.split_whitespace().nth(3).unwrap().parse().unwrap();
     assert_eq!(session, step.pid);
-    // Its name tells it from the helper, whose command line it shares.
+    // The process name distinguishes it from the helper, whose command line it shares.
     assert_eq!(step.file("comm"), "wireup-step\n");
     let own = fs::read_to_string(format!("/proc/{}/comm", helper.child.id())).unwrap();
     assert_eq!(own, "wireup\n");
@@ -181,7 +181,7 @@ fn a_step_is_a_child_of_who_ordered_it_with_its_link_and_what_it_says() {
 }
 
 #[test]
-fn a_step_of_root_s_helper_is_wholly_the_user_s() {
+fn step_of_root_helper_runs_entirely_as_user() {
     if !rustix::process::geteuid().is_root() {
         return skip("a step of another user needs root");
     }
@@ -216,7 +216,7 @@ fn a_step_of_root_s_helper_is_wholly_the_user_s() {
 }
 
 #[test]
-fn what_is_no_order_is_refused_and_ends_nothing() {
+fn invalid_command_is_refused_and_ends_nothing() {
     let helper = Helper::start();
     let living = helper.make(&order(None));
     let refused = |body: &[u8], words: &str| {
@@ -258,7 +258,7 @@ fn what_is_no_order_is_refused_and_ends_nothing() {
 }
 
 #[test]
-fn what_is_longer_than_any_order_ends_the_helper() {
+fn oversized_command_ends_helper() {
     let mut helper = Helper::start();
     helper.socket.write_all(&u32::MAX.to_le_bytes()).unwrap();
     let (code, said) = helper.end();
@@ -267,7 +267,7 @@ fn what_is_longer_than_any_order_ends_the_helper() {
 }
 
 #[test]
-fn a_step_tells_an_agent_of_another_version_its_own_and_ends() {
+fn step_reports_its_version_to_agent_of_other_version() {
     let helper = Helper::start();
     let mut step = helper.make(&order(None));
     let envelope = |to| Envelope {
@@ -300,7 +300,7 @@ fn a_step_tells_an_agent_of_another_version_its_own_and_ends() {
     assert_eq!(helper.end(), (Some(0), String::new()));
 }
 
-/// What a launcher says whose job is in a file with these bytes.
+/// Returns the output of a launcher whose job is in a file with these bytes.
 fn launched(described: &[u8]) -> String {
     let helper = Helper::start();
     let (mut said, says) = pipe()
@@ -326,7 +326,7 @@ fn launched(described: &[u8]) -> String {
 }
 
 #[test]
-fn a_launcher_runs_the_job_that_is_described_and_has_its_descriptors_in_order() {
+fn launcher_runs_described_job_with_its_descriptors() {
     let script = "tr '\\0' ' ' </proc/$PPID/cmdline; readlink /proc/$PPID/fd/3 /proc/$PPID/fd/4";
     let job = JobSpec::from_apps(vec![AppRequest {
         count: Some(1),
@@ -342,7 +342,7 @@ fn a_launcher_runs_the_job_that_is_described_and_has_its_descriptors_in_order() 
 }
 
 #[test]
-fn a_launcher_refuses_the_job_of_an_agent_of_another_version_and_says_so_to_both() {
+fn launcher_refuses_job_of_agent_of_other_version() {
     let text = launched(&encode(&(VERSION + 1, "what that version says")));
     let why = format!(
         "link version {}, and this is wireup with link version {VERSION}",
@@ -369,7 +369,7 @@ fn rules() -> HelperPolicy {
 }
 
 #[test]
-fn an_agent_that_is_not_believed_names_people_only_and_nobody_s_groups() {
+fn untrusted_agent_may_name_people_only_without_groups() {
     let helper = Helper::start();
     let separate = encode(&HelperRequest::Separate(rules()));
     let (accounts, theirs) = UnixStream::pair().unwrap();
@@ -431,7 +431,7 @@ fn an_agent_that_is_not_believed_names_people_only_and_nobody_s_groups() {
 }
 
 #[test]
-fn groups_are_those_that_the_account_database_says_and_a_slow_one_delays_nobody_else() {
+fn groups_come_from_account_database_without_delaying_others() {
     if !rustix::process::geteuid().is_root() {
         return skip("a step of another user needs root");
     }

@@ -1,5 +1,5 @@
-//! What ranks publish for each other: MPI's names with every MPI, PMIx's own calls with every
-//! server and client, and both in one job.
+//! Published data of ranks: MPI's names with every MPI, PMIx's own calls with every server and
+//! client, and both in one job.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +40,8 @@ fn stages() -> Vec<(Pmix, Pmix)> {
 /// Runs a mode of `pmix_store` with each of them, on one node and on two.
 fn everywhere(mode: &str, check: impl Fn(&Outcome, u64)) {
     for (server, client) in stages() {
-        // What clients of version 7 want beside "not all of it" earlier servers do not send.
+        // Clients of version 7 need a status in addition to "not all of it" that earlier servers do
+        // not send.
         if mode == "partial" && client.dir.ends_with("pmix7") && !server.dir.ends_with("pmix7") {
             continue;
         }
@@ -73,7 +74,7 @@ fn names_are_published_found_and_withdrawn_over_pmi_1() {
 }
 
 #[test]
-fn names_are_published_found_and_withdrawn_with_every_pmix_server_and_client() {
+fn names_are_published_found_and_unpublished_with_every_libpmix() {
     for (server, _, client, _) in pairs() {
         for nodes in NODES {
             let options = [&["-v", "--libpmix", server.path()], nodes].concat();
@@ -92,14 +93,14 @@ fn names_are_published_found_and_withdrawn_with_every_pmix_server_and_client() {
 }
 
 #[test]
-fn values_of_any_type_are_found_with_their_publisher_until_it_withdraws_them() {
+fn values_of_any_type_are_found_until_unpublished() {
     everywhere("types", |outcome, _| {
         got(outcome);
     });
 }
 
 #[test]
-fn a_lookup_waits_for_a_late_publisher_and_no_longer_than_it_was_told() {
+fn lookup_waits_for_late_publisher_within_its_timeout() {
     everywhere("wait", |outcome, _| {
         assert_eq!(got(outcome), ["at last"; 4], "{outcome:?}");
         assert!(outcome.elapsed.as_secs_f64() > 1.0, "{outcome:?}");
@@ -107,14 +108,14 @@ fn a_lookup_waits_for_a_late_publisher_and_no_longer_than_it_was_told() {
 }
 
 #[test]
-fn what_a_rank_puts_late_is_waited_for_by_its_key() {
+fn late_put_is_awaited_by_its_key() {
     everywhere("put", |outcome, _| {
         assert_eq!(got(outcome), ["second"; 4], "{outcome:?}");
     });
 }
 
 #[test]
-fn a_value_for_one_reader_reaches_exactly_one() {
+fn value_for_first_reader_reaches_exactly_one() {
     everywhere("once", |outcome, _| {
         let got: BTreeSet<String> = got(outcome).into_iter().collect();
         let all = ["0", "1", "2", "3"].map(str::to_owned);
@@ -123,7 +124,7 @@ fn a_value_for_one_reader_reaches_exactly_one() {
 }
 
 #[test]
-fn a_value_for_a_node_is_seen_there_and_not_on_the_others() {
+fn value_of_local_range_is_visible_on_its_node_only() {
     everywhere("ranges", |outcome, nodes| {
         let got = got(outcome);
         if nodes == 2 {
@@ -135,21 +136,21 @@ fn a_value_for_a_node_is_seen_there_and_not_on_the_others() {
 }
 
 #[test]
-fn an_incomplete_lookup_says_so_and_takes_nothing_from_others() {
+fn partial_lookup_is_reported_and_consumes_nothing() {
     everywhere("partial", |outcome, _| {
         got(outcome);
     });
 }
 
 #[test]
-fn a_rank_that_ends_while_it_waits_gets_nothing_and_takes_its_values_with_it() {
+fn rank_that_exits_during_lookup_takes_its_values_with_it() {
     everywhere("ended", |outcome, _| {
         assert_eq!(got(outcome)[2], "for rank 2", "{outcome:?}");
     });
 }
 
 #[test]
-fn a_value_can_live_as_long_as_one_of_several_programs() {
+fn value_can_have_lifetime_of_application() {
     for (server, client) in stages() {
         // The second program's ranks are on both nodes then: 0 to 2, and 3 to 5.
         for nodes in NODES {
@@ -164,7 +165,7 @@ fn a_value_can_live_as_long_as_one_of_several_programs() {
 }
 
 #[test]
-fn a_rank_that_is_killed_while_it_waits_ends_the_job() {
+fn rank_killed_during_lookup_ends_job() {
     for (server, client) in stages() {
         for nodes in NODES {
             let options = [nodes, &["--libpmix", server.path()]].concat();
@@ -230,7 +231,7 @@ const PROTOCOLS: &str = r#"
 "#;
 
 #[test]
-fn what_is_published_over_one_protocol_is_found_over_the_others() {
+fn name_published_over_one_protocol_is_found_over_others() {
     for (server, client) in stages() {
         for nodes in NODES {
             let store = client.dir.join("pmix_store");
@@ -273,7 +274,7 @@ const LIMITS: &str = r#"
 "#;
 
 #[test]
-fn pmi2_name_ends_with_limits_of_its_infos() {
+fn pmi2_name_expires_by_limits_of_its_infos() {
     let script = [DIALECTS, LIMITS].concat();
     let run = Run::ranks(1, ["--pmi", "pmi2", "bash", "-c", &script]);
     let found = "cmd=name-lookup-response;rc=0;found=TRUE;value=p;port=p;";
@@ -310,7 +311,7 @@ const OWNERS: &str = r#"
 "#;
 
 #[test]
-fn names_over_pmi_go_with_the_rank_that_published_them() {
+fn pmi_names_end_with_publishing_rank() {
     for nodes in NODES {
         let script = [DIALECTS, OWNERS].concat();
         let shell = ["--pmi", "all", "bash", "-c", &script];

@@ -17,7 +17,7 @@ gid_t getgid(void) { return 0; }
 gid_t getegid(void) { return 0; }
 ";
 
-/// Connects as another user, says when that is done, and stays until its parent's end.
+/// Program that connects as another user, prints a line, and stays until its parent's end.
 const VISITOR: &str = "
 import os, re, socket, sys
 uri = next(v for k, v in os.environ.items() if k.startswith('PMIX_SERVER_URI'))
@@ -57,8 +57,8 @@ fn run(client: &Mpi, server: &str, tmp: &Path, ranks: &str, words: &[&str]) -> R
         .fold(run, |run, (name, value)| run.env(name, value))
 }
 
-/// A directory that everybody may enter, with a library in it that claims to be of another user, and the variable that
-/// preloads this; nothing without a compiler.
+/// Directory that all users may enter, with a library that claims to be of another user, and the variable that
+/// preloads it; `None` without a compiler.
 pub(crate) fn liar() -> Option<(tempfile::TempDir, String)> {
     let dir = tempfile::Builder::new().prefix("liar").tempdir().unwrap();
     let source = dir.path().join("liar.c");
@@ -69,7 +69,7 @@ pub(crate) fn liar() -> Option<(tempfile::TempDir, String)> {
 }
 
 #[test]
-fn a_stranger_who_claims_to_be_the_user_is_shut_out_of_the_pmix_server() {
+fn stranger_claiming_to_be_user_is_refused_by_pmix_server() {
     if !as_root() {
         return;
     }
@@ -99,7 +99,7 @@ fn a_stranger_who_claims_to_be_the_user_is_shut_out_of_the_pmix_server() {
 }
 
 #[test]
-fn a_stranger_who_only_connects_does_not_disturb_the_job() {
+fn stranger_that_only_connects_does_not_disturb_job() {
     if !as_root() {
         return;
     }
@@ -119,7 +119,7 @@ fn a_stranger_who_only_connects_does_not_disturb_the_job() {
     }
 }
 
-/// Opens it for everybody.
+/// Makes a path readable for all users.
 pub(crate) fn readable(path: PathBuf) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -45,7 +45,7 @@ fn mpi4py_suite(mpi: Mpi) {
     );
 }
 
-/// Runs a script of the repository, whose exit code 77 says that it cannot run here.
+/// Runs a script of the repository, whose exit code 77 means that it cannot run here.
 #[track_caller]
 fn passes(script: &str, option: &str) {
     let run = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join(script))
@@ -60,7 +60,7 @@ fn passes(script: &str, option: &str) {
     }
 }
 
-/// Those of OpenPMIx's own programs that must succeed, on one node and on two.
+/// OpenPMIx's own programs must succeed, on one node and on two.
 #[test]
 fn openpmixs_examples_succeed() {
     passes("tests/openpmix-examples", "--required");
@@ -75,10 +75,10 @@ fn prrtes_debuggers_succeed() {
 /// A benchmark in C, a solver in Fortran and a spawning pool in Python give the results that they give under their own
 /// launcher, on one node and, where they can run there, on two.
 #[test]
-fn applications_give_the_same_results_as_under_their_own_launcher() {
+fn applications_give_same_results_as_under_their_launcher() {
     passes("scripts/applications", "--short");
 }
 
 for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi: {
-    mpi4pys_tests_pass => |mpi| mpi4py_suite(mpi.able_to_spawn()),
+    mpi4py_suite_passes => |mpi| mpi4py_suite(mpi.able_to_spawn()),
 });

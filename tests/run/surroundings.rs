@@ -1,4 +1,4 @@
-//! What ranks find around them: file mode creation mask and resource limits.
+//! Process attributes of ranks: file mode creation mask and resource limits.
 
 use crate::common::{Run, field, program, skip};
 
@@ -8,7 +8,7 @@ fn shown(letter: char) -> String {
 }
 
 #[test]
-fn the_mask_of_new_files_is_that_of_the_program() {
+fn umask_of_ranks_is_that_of_their_app() {
     let script = "umask; : >made$WIREUP_RANK; stat -c %a made$WIREUP_RANK";
     let args = ["-n", "1", "--umask", "0", "sh", "-c", script, ":"];
     let next = ["-n", "1", "--umask", "077", "sh", "-c", script, ":"];
@@ -21,7 +21,7 @@ fn the_mask_of_new_files_is_that_of_the_program() {
 }
 
 #[test]
-fn the_mask_of_one_program_is_not_that_of_wireup() {
+fn umask_of_app_is_not_umask_of_wireup() {
     // Rank 0 is there, with its mask, before wireup makes anything for the others.
     let args = ["--umask", "777", "--virtual-nodes", "2", "--pmi", "pmix"];
     let args = args.iter().chain(&["--output", "%r", "sh", "-c", "umask"]);
@@ -33,7 +33,7 @@ fn the_mask_of_one_program_is_not_that_of_wireup() {
 }
 
 #[test]
-fn limits_are_set_for_the_ranks_of_a_program_alone() {
+fn limits_apply_to_ranks_of_app_only() {
     let first = ["-n", "1", "--rlimit", "stack=4M:16M", "--rlimit", "core=0"];
     let script = format!("{}; ulimit -Sc", shown('s'));
     let rest = ["sh", "-c", &script, ":", "sh", "-c", &script];
@@ -49,7 +49,7 @@ fn limits_are_set_for_the_ranks_of_a_program_alone() {
 }
 
 #[test]
-fn the_limit_of_descriptors_may_be_any_and_is_wireups_own_otherwise() {
+fn descriptor_limit_is_configurable_and_default_is_inherited() {
     let Some(fdreport) = program("fdreport") else {
         return;
     };
@@ -70,7 +70,7 @@ fn the_limit_of_descriptors_may_be_any_and_is_wireups_own_otherwise() {
 }
 
 #[test]
-fn a_limit_beyond_what_is_allowed_is_refused_before_anything_runs() {
+fn limit_beyond_hard_limit_is_refused_before_start() {
     let args = ["-n", "1", "--rlimit", "nofile=501", "echo", "ran"];
     // A privileged user may raise hard limits.
     let run = match rustix::process::geteuid().is_root() {
@@ -98,7 +98,7 @@ fn a_limit_beyond_what_is_allowed_is_refused_before_anything_runs() {
 }
 
 #[test]
-fn a_limit_that_a_rank_exceeds_is_felt_by_that_rank() {
+fn exceeded_limit_affects_only_its_rank() {
     let script = "ulimit -Sf; head -c 100000 /dev/zero >file";
     let args = ["--rlimit", "fsize=64K", "sh", "-c", script];
     let outcome = Run::ranks(1, args).run();
@@ -109,7 +109,7 @@ fn a_limit_that_a_rank_exceeds_is_felt_by_that_rank() {
 }
 
 #[test]
-fn a_dry_run_tells_what_ranks_would_find() {
+fn dry_run_prints_limits_and_umask_of_ranks() {
     let options = [
         "--umask",
         "27",

@@ -7,8 +7,8 @@ use crate::common::{Mpi, Outcome, Run, field, mpi, mpi4py, number, pmix};
 /// One node, and two.
 const NODES: [&[&str]; 2] = [&[], &["--virtual-nodes", "2"]];
 
-/// PMI-1 by hand. The ranks given as words die where the first word says; the others meet without them, and
-/// print what the server reports about the dead.
+/// Script that speaks PMI-1. The ranks given as words are killed at the point that the first word names;
+/// the others complete a barrier without them, and print the dead ranks that the server reports.
 const PMI: &str = r#"
 say() { echo "$1" >&"$PMI_FD" && read -r line <&"$PMI_FD"; }
 where=$1; shift
@@ -39,7 +39,7 @@ fn survivors(outcome: &Outcome, word: &str) -> Vec<u32> {
 }
 
 #[test]
-fn survivors_meet_over_pmi_without_the_dead_and_are_told_who_died() {
+fn pmi_barrier_completes_without_dead_ranks() {
     for nodes in NODES {
         for phase in ["before", "in", "after"] {
             // The last two are all of a node where there are two.
@@ -64,7 +64,7 @@ fn survivors_meet_over_pmi_without_the_dead_and_are_told_who_died() {
 }
 
 #[test]
-fn a_rank_that_dies_while_it_finalizes_keeps_nobody() {
+fn rank_killed_during_finalize_blocks_no_other() {
     for nodes in NODES {
         let words = ["bash", "-c", PMI, "pmi", "finalize", "1"];
         let outcome = continues(nodes, &words).run().expect(137);
@@ -73,7 +73,7 @@ fn a_rank_that_dies_while_it_finalizes_keeps_nobody() {
 }
 
 #[test]
-fn the_exit_policy_makes_a_success_of_survivors() {
+fn exit_policy_makes_survivors_successful() {
     let words = [
         "--exit-policy",
         "any-zero",
@@ -92,7 +92,7 @@ fn the_exit_policy_makes_a_success_of_survivors() {
 }
 
 #[test]
-fn a_rank_that_dies_before_mpi_init_ends_those_that_cannot_begin_without_it() {
+fn rank_killed_before_init_ends_ranks_that_need_it() {
     let shell = "[ $WIREUP_RANK = 1 ] && kill -9 $$; exec \"$0\"";
     for name in ["openmpi5", "mpich5"] {
         let Some(mpi) = mpi(name) else { return };
@@ -107,7 +107,7 @@ fn a_rank_that_dies_before_mpi_init_ends_those_that_cannot_begin_without_it() {
 }
 
 #[test]
-fn survivors_hear_over_pmix_who_died_and_meet_without_it() {
+fn pmix_survivors_get_death_event_and_fence_without_dead() {
     for name in ["pmix4", "pmix5"] {
         let Some(client) = pmix(name) else { return };
         for nodes in NODES {
@@ -140,7 +140,7 @@ fn ulfm(mpi: &Mpi, nodes: &[&str], dead: &str) -> Run {
 }
 
 #[test]
-fn open_mpi_shrinks_and_goes_on_after_the_death_of_a_rank_and_of_a_nodes_ranks() {
+fn open_mpi_shrinks_after_death_of_rank_and_of_node_ranks() {
     let Some(mpi) = mpi("openmpi5") else { return };
     for nodes in NODES {
         let outcome = ulfm(&mpi, nodes, "1").run().expect(137);
@@ -151,7 +151,7 @@ fn open_mpi_shrinks_and_goes_on_after_the_death_of_a_rank_and_of_a_nodes_ranks()
 }
 
 #[test]
-fn the_example_in_python_shrinks_and_goes_on() {
+fn python_example_shrinks_and_continues() {
     let Some(mpi) = mpi("openmpi5") else { return };
     let Some(with) = mpi4py(&mpi) else { return };
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/survive.py");
@@ -170,7 +170,7 @@ fn the_example_in_python_shrinks_and_goes_on() {
 }
 
 #[test]
-fn what_was_lost_is_requeued_with_slurm_where_there_is_slurm() {
+fn loss_requeues_job_only_in_slurm() {
     let died = "[ $WIREUP_RANK = 1 ] && kill -9 $$; exec sleep 1000";
     let words = [
         "--on-failure",
@@ -192,7 +192,7 @@ fn what_was_lost_is_requeued_with_slurm_where_there_is_slurm() {
     ] {
         assert!(result.contains(part), "no {part} in {result}");
     }
-    // A stand-in for Slurm's own command, which says what it was asked for.
+    // The script replaces Slurm's own command, and prints its arguments.
     let place = tempfile::tempdir().unwrap();
     let scontrol = place.path().join("scontrol");
     for (code, said) in [
@@ -219,7 +219,7 @@ fn what_was_lost_is_requeued_with_slurm_where_there_is_slurm() {
 }
 
 #[test]
-fn a_programs_own_verdict_and_the_users_are_not_requeued() {
+fn program_exit_and_user_signal_are_not_requeued() {
     let words = ["--on-failure", "requeue", "sh", "-c", "exit 3"];
     Run::ranks(1, words).run().expect(3);
     let words = [
@@ -234,7 +234,7 @@ fn a_programs_own_verdict_and_the_users_are_not_requeued() {
 }
 
 #[test]
-fn policies_that_contradict_other_options_are_refused() {
+fn policies_contradicting_options_are_refused() {
     for (policy, option) in [
         ("continue", "--kill-on-bad-exit"),
         ("requeue", "--no-kill-on-bad-exit"),

@@ -26,7 +26,7 @@ fn shell() -> Running {
     running
 }
 
-/// What is typed is not shown, so that only what programs say is seen.
+/// Turns the echo off, so that only the output of programs is seen.
 fn without_echo(running: &Running) {
     let mut modes = tcgetattr(running.terminal()).unwrap();
     modes.local_modes.remove(LocalModes::ECHO);
@@ -67,7 +67,7 @@ fn leave(mut shell: Running, prompts: usize) {
 }
 
 #[test]
-fn what_is_typed_reaches_rank_0() {
+fn typed_input_reaches_rank_0() {
     let script = "[ $WIREUP_RANK = 0 ] || exit 0; read x; read y; echo \"got $x, $y\"";
     let mut running = Run::ranks(3, ["sh", "-c", script]).terminal().start();
     running.type_text("one\n");
@@ -77,7 +77,7 @@ fn what_is_typed_reaches_rank_0() {
 }
 
 #[test]
-fn the_end_of_input_at_a_terminal_is_the_end_for_the_rank() {
+fn end_of_input_at_terminal_is_end_for_rank() {
     let mut running = Run::ranks(2, ["--stdin", "1", "cat"]).terminal().start();
     without_echo(&running);
     running.type_text("line\n");
@@ -87,7 +87,7 @@ fn the_end_of_input_at_a_terminal_is_the_end_for_the_rank() {
 }
 
 #[test]
-fn what_no_rank_reads_is_left_for_the_shell() {
+fn input_unread_by_ranks_is_left_for_shell() {
     let mut shell = shell();
     shell.type_text(&format!("{WIREUP} run -n 1 true; echo over\n"));
     shell.wait_for(Output::Stdout, "over\r\n");
@@ -101,7 +101,7 @@ fn what_no_rank_reads_is_left_for_the_shell() {
 }
 
 #[test]
-fn ctrl_c_reaches_the_ranks() {
+fn ctrl_c_reaches_ranks() {
     let Some(sigreport) = program("sigreport") else {
         return;
     };
@@ -136,7 +136,7 @@ fn ctrl_backslash_is_sigquit() {
 }
 
 #[test]
-fn closing_the_terminal_ends_the_job() {
+fn closed_terminal_ends_job() {
     let script = "echo ready; exec sleep 1000";
     let mut running = Run::ranks(2, ["sh", "-c", script]).terminal().start();
     running.wait_for_many(Output::Stdout, "ready", 2);
@@ -171,7 +171,7 @@ fn ctrl_z_stops_ranks_and_wireup_and_fg_continues_them() {
 }
 
 #[test]
-fn a_stopped_job_can_go_on_in_the_background() {
+fn stopped_job_can_continue_in_background() {
     let mut shell = shell();
     let script = "echo ready; while [ ! -e go ]; do sleep 0.05; done; echo done";
     shell.type_text(&format!(
@@ -191,9 +191,9 @@ fn a_stopped_job_can_go_on_in_the_background() {
 }
 
 #[test]
-fn in_the_background_it_stops_only_when_a_rank_reads_the_terminal() {
+fn background_job_stops_only_when_rank_reads_terminal() {
     let mut shell = shell();
-    // Rank 0 may read the terminal, and does so only when told to.
+    // Rank 0 may read the terminal, and does so only on request.
     let script = "echo ready; while [ ! -e go ]; do sleep 0.05; done; read x; echo \"got $x\"";
     shell.type_text(&format!(
         "{WIREUP} run --oversubscribe -n 2 sh -c '{script}' &\n"
@@ -210,7 +210,7 @@ fn in_the_background_it_stops_only_when_a_rank_reads_the_terminal() {
     eventually("it is stopped", || {
         process(wireup.pid).filter(|p| stopped(p.state))
     });
-    // The kernel shows the stop before it has told the shell.
+    // The kernel shows the stop before it has notified the shell.
     let mut asked = 0;
     eventually("the shell knows", || {
         shell.type_text("jobs -l\n");
@@ -231,7 +231,7 @@ fn in_the_background_it_stops_only_when_a_rank_reads_the_terminal() {
 }
 
 #[test]
-fn in_the_background_it_stops_for_whoever_waits_for_nothing_but_the_terminal() {
+fn background_job_stops_for_rank_that_waits_only_for_terminal() {
     let select =
         r#"perl -e 'vec($set, 0, 1) = 1; select($set, undef, undef, undef); print <STDIN>'"#;
     // A child of the rank, and one that does not read before there is something.
@@ -254,7 +254,7 @@ fn in_the_background_it_stops_for_whoever_waits_for_nothing_but_the_terminal() {
 }
 
 #[test]
-fn in_the_background_a_job_that_reads_nothing_runs_to_its_end() {
+fn background_job_without_input_runs_to_end() {
     let mut shell = shell();
     shell.type_text(&format!(
         "{WIREUP} run --oversubscribe -n 3 sh -c 'echo rank=$WIREUP_RANK' & wait $!; echo code=$?\n"
@@ -267,7 +267,7 @@ fn in_the_background_a_job_that_reads_nothing_runs_to_its_end() {
     leave(shell, 2);
 }
 
-/// What is left to see on a terminal after everything was written to it.
+/// Returns the lines visible on a terminal after all output was written to it.
 fn screen(written: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(written).into_owned();
     let after_erasing = |line: &str| {
@@ -278,7 +278,7 @@ fn screen(written: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn a_terminal_shows_which_rank_is_waited_for_and_clears_that_away() {
+fn terminal_shows_awaited_rank_and_clears_line() {
     let Some(mpi) = mpi("mpich4") else { return };
     let script = format!(
         "[ $WIREUP_RANK = 1 ] && {{ echo slow=$$; read x; }}; exec {}",
@@ -319,7 +319,7 @@ fn late_in_the_first_fence(options: &[&str], command: &str) -> Run {
 }
 
 #[test]
-fn a_terminal_shows_which_node_is_late_in_the_first_fence() {
+fn terminal_shows_node_that_is_late_in_first_fence() {
     let mut running = late_in_the_first_fence(&[], "read x").start();
     without_echo(&running);
     let told = format!(
@@ -339,7 +339,7 @@ fn a_terminal_shows_which_node_is_late_in_the_first_fence() {
 }
 
 #[test]
-fn nothing_is_shown_where_the_user_does_not_want_it() {
+fn progress_is_hidden_on_request() {
     // Longer than anything would be waited for in silence.
     let run = late_in_the_first_fence(&["--no-progress"], "sleep 4.5");
     let outcome = run.run().expect(0);
@@ -348,7 +348,7 @@ fn nothing_is_shown_where_the_user_does_not_want_it() {
 }
 
 #[test]
-fn what_is_waited_for_goes_to_a_log_only_when_asked_for() {
+fn progress_goes_to_log_only_on_request() {
     let Some(mpi) = mpi("mpich4") else { return };
     let script = format!(
         "[ $WIREUP_RANK = 1 ] && read x; exec {}",
@@ -366,7 +366,7 @@ fn what_is_waited_for_goes_to_a_log_only_when_asked_for() {
 }
 
 #[test]
-fn a_terminal_shows_who_does_not_end() {
+fn terminal_shows_rank_that_does_not_end() {
     let script = "trap '' TERM INT; echo ready; while :; do sleep 0.05; done";
     let words = ["--grace", "100", "sh", "-c", script];
     let mut running = Run::ranks(2, words).terminal().start();
@@ -389,8 +389,8 @@ fn a_terminal_shows_who_does_not_end() {
 }
 
 #[test]
-fn programs_that_have_nothing_to_do_with_mpi_are_not_waited_for() {
-    // Longer than anybody would be waited for in silence.
+fn programs_without_mpi_are_not_awaited() {
+    // The time is longer than any wait without a progress line.
     let outcome = Run::ranks(2, ["sleep", "4.5"]).terminal().run().expect(0);
     assert_eq!(outcome.out(), "");
 }

@@ -90,7 +90,7 @@ impl Job {
         self.files().into_iter().find(|file| is_for_any(file))
     }
 
-    /// The same as text.
+    /// Returns the name of the file as text.
     fn file(&self) -> String {
         let file = self.found().expect("one for every tool");
         file.to_str().unwrap().to_owned()
@@ -138,7 +138,7 @@ fn names(outcome: &Outcome) -> (String, String) {
 }
 
 #[test]
-fn tools_find_the_server_by_launcher_job_address_file_or_as_the_only_one() {
+fn tools_find_server_by_launcher_job_address_file_or_default() {
     for library in versions() {
         for nodes in NODES {
             let job = Job::start(library.clone(), nodes);
@@ -168,7 +168,7 @@ fn tools_find_the_server_by_launcher_job_address_file_or_as_the_only_one() {
 /// A process that calls `PMIx_Init` without a launcher looks for the file of a system server, too
 /// (docs/decisions/0011).
 #[test]
-fn no_job_is_the_system_server_of_its_host() {
+fn launches_are_not_system_server_of_host() {
     for library in versions() {
         let job = Job::start(library.clone(), &[]);
         let tmp = job.place.dir().with_file_name("tmp");
@@ -182,7 +182,7 @@ fn no_job_is_the_system_server_of_its_host() {
 }
 
 #[test]
-fn the_files_are_for_the_jobs_user_alone_and_are_gone_with_the_job() {
+fn tool_files_are_private_and_removed_with_job() {
     for library in versions() {
         let job = Job::start(library, &[]);
         let files = job.files();
@@ -199,7 +199,7 @@ fn the_files_are_for_the_jobs_user_alone_and_are_gone_with_the_job() {
 }
 
 #[test]
-fn a_tool_sees_every_process_on_every_node() {
+fn tool_sees_every_process_on_every_node() {
     for library in versions() {
         for nodes in NODES {
             let job = Job::start(library.clone(), nodes);
@@ -252,7 +252,7 @@ fn tools_come_together_come_again_and_may_die() {
         for tool in &tools {
             tool.wait_for(Output::Stdout, "pmix_tool attached");
         }
-        // One is killed, one ends without a word, one attaches twice; the others hear nothing of it.
+        // One is killed, one exits without detaching, one attaches twice; the others do not notice.
         let killed = tools.remove(0);
         killed.signal(Signal::KILL);
         killed.finish().expect(137);
@@ -268,13 +268,14 @@ fn tools_come_together_come_again_and_may_die() {
 }
 
 #[test]
-fn a_tool_keeps_its_name_and_never_gets_that_of_a_rank_or_a_server() {
+fn tool_keeps_its_name_and_never_gets_name_of_rank_or_server() {
     for library in versions() {
         let job = Job::start(library, &[]);
         let own = job.tool("given", "my-debugger", &[]).run().expect(0);
         assert_eq!(names(&own).0, "my-debugger");
         for forged in [job.nspace(), format!("{}-host", job.nspace())] {
-            // libpmix 5 refuses it. With 4.2 the tool is not told which name the server has for it.
+            // libpmix 5 refuses it. With 4.2 the tool does not get the name that the server gives
+            // it.
             let outcome = job.tool("given", &forged, &[]).run();
             let refused = outcome.out().contains("refused");
             outcome.expect(if refused { 3 } else { 0 });
@@ -284,7 +285,7 @@ fn a_tool_keeps_its_name_and_never_gets_that_of_a_rank_or_a_server() {
 }
 
 #[test]
-fn garbage_and_silence_at_the_tool_port_are_shut_out() {
+fn garbage_and_silence_at_tool_port_are_refused() {
     for library in versions() {
         let job = Job::start(library, &[]);
         let connect = || TcpStream::connect(("127.0.0.1", job.port())).unwrap();
@@ -300,7 +301,7 @@ fn garbage_and_silence_at_the_tool_port_are_shut_out() {
             // The other side may have closed it before all was sent.
             let _ = connect().write_all(&garbage);
         }
-        // These stay, and say nothing or half of what they should.
+        // These stay, and send nothing or half of a message.
         let silent = connect();
         let mut half = connect();
         half.write_all(&header(300)[..10]).unwrap();
@@ -311,7 +312,7 @@ fn garbage_and_silence_at_the_tool_port_are_shut_out() {
 }
 
 #[test]
-fn a_tool_gets_the_output_of_ranks_on_every_node() {
+fn tool_gets_output_of_ranks_on_every_node() {
     const PRINTS: &str = "while sleep 0.05; do echo out-$PMIX_RANK; echo err-$PMIX_RANK >&2; done";
     for library in versions() {
         for nodes in NODES {
@@ -337,7 +338,7 @@ fn a_tool_gets_the_output_of_ranks_on_every_node() {
 }
 
 #[test]
-fn ranks_that_stop_in_init_are_counted_over_all_nodes_and_released_by_a_tool() {
+fn ranks_stopped_in_init_are_counted_and_released_by_tool() {
     for library in versions() {
         for nodes in NODES {
             let options = [&["--stop-in-init"], nodes].concat();
@@ -366,7 +367,7 @@ fn ranks_without_pmix_cannot_stop_in_init() {
 }
 
 #[test]
-fn a_job_of_mpich_can_be_attached_to_when_it_is_offered_everything() {
+fn tool_attaches_to_mpich_job_that_offers_all_interfaces() {
     let (Some(mpich), Some(library)) = (mpi("mpich4"), versions().next()) else {
         return;
     };

@@ -52,7 +52,7 @@ fn line<'t>(table: &'t str, first: &str) -> Vec<&'t str> {
 }
 
 #[test]
-fn a_table_shows_who_computes_who_prints_and_who_waits() {
+fn top_shows_ranks_that_compute_print_and_wait() {
     let running = started();
     let table = eventually("a rank in the barrier", || {
         let table = top(&running, &[]);
@@ -78,7 +78,7 @@ fn a_table_shows_who_computes_who_prints_and_who_waits() {
 }
 
 #[test]
-fn tables_follow_each_other_until_the_job_ends() {
+fn tables_follow_each_other_until_job_ends() {
     let running = Run::ranks(2, ["sh", "-c", "echo ready; exec sleep 1000"]).start();
     running.wait_for(Output::Stdout, "ready");
     let pid = running.pid().to_string();
@@ -90,7 +90,7 @@ fn tables_follow_each_other_until_the_job_ends() {
 }
 
 #[test]
-fn a_terminal_is_refreshed_and_obeys_keys() {
+fn top_on_terminal_refreshes_and_obeys_keys() {
     let running = started();
     let pid = running.pid().to_string();
     let words = [WIREUP, "top", &pid, "--interval", "0.3"];

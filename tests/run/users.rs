@@ -10,10 +10,10 @@ use crate::virtual_nodes::{
     able, expect_loopback_to_do, expect_nodes, expect_shared_by_two, without_network,
 };
 
-/// Of no account: a process needs none to have a number.
+/// User id without an account: a process needs none.
 pub(crate) const USER: &str = "54321";
 
-/// `wireup` with all its parts, and one MPI's programs, where everybody can read them: a
+/// `wireup` with all its parts, and one MPI's programs, in a place that all users can read: a
 /// repository may be in a user's home.
 pub(crate) struct Reachable {
     dir: tempfile::TempDir,
@@ -74,8 +74,8 @@ fn copy(from: &Path, to: &Path) {
     fs::set_permissions(to, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// What makes a command the user's. `None`, and the test is ignored, unless the tests run as root: all other
-/// tests are an ordinary user's then.
+/// Returns the words that run a command as the user. `None`, and the test is ignored, unless the tests run
+/// as root: otherwise all other tests run as an ordinary user anyway.
 #[track_caller]
 pub(crate) fn as_user() -> Option<Vec<&'static str>> {
     if !rustix::process::getuid().is_root() {
@@ -92,7 +92,8 @@ pub(crate) fn as_user() -> Option<Vec<&'static str>> {
     ])
 }
 
-/// The same in a user namespace that permits no further one, and without any privilege in it.
+/// Returns the words that run a command as the user in a user namespace that permits no further
+/// one, and without any privilege in it.
 #[track_caller]
 fn as_user_without_namespaces() -> Option<Vec<&'static str>> {
     let script = "echo 0 > /proc/sys/user/max_user_namespaces && \
@@ -131,7 +132,7 @@ fn open_mpi_runs_for_user_without_account_or_home() {
 }
 
 #[test]
-fn every_mpi_runs_for_an_ordinary_user() {
+fn every_mpi_runs_for_ordinary_user() {
     let Some(user) = as_user() else { return };
     let here = Reachable::new();
     for name in ["mpich4", "openmpi4", "mpich5", "openmpi5", "impi"] {
@@ -159,7 +160,7 @@ fn unwritable_directories_in_rank_tmpdir_are_removed() {
 }
 
 #[test]
-fn virtual_nodes_have_names_of_their_own_for_an_ordinary_user_over_pmi_1() {
+fn virtual_nodes_of_ordinary_user_have_own_names_over_pmi1() {
     let Some(user) = as_user() else { return };
     let here = Reachable::new();
     for mpi in ["mpich5", "impi"].into_iter().filter_map(mpi) {
@@ -171,7 +172,7 @@ fn virtual_nodes_have_names_of_their_own_for_an_ordinary_user_over_pmi_1() {
 }
 
 #[test]
-fn virtual_nodes_of_an_ordinary_user_need_only_a_loopback_over_pmi_1() {
+fn virtual_nodes_of_ordinary_user_need_only_loopback_over_pmi1() {
     let Some(user) = as_user() else { return };
     let here = Reachable::new();
     for mpi in ["mpich5", "impi"].into_iter().filter_map(mpi) {
@@ -187,7 +188,7 @@ fn virtual_nodes_of_an_ordinary_user_need_only_a_loopback_over_pmi_1() {
 }
 
 #[test]
-fn only_a_loopback_does_for_every_server_client_and_program_of_an_ordinary_user() {
+fn loopback_suffices_for_ordinary_user_with_every_libpmix() {
     let Some(user) = as_user() else { return };
     let here = Reachable::new();
     expect_loopback_to_do(&user, |client, ranks, options, program| {
@@ -196,7 +197,7 @@ fn only_a_loopback_does_for_every_server_client_and_program_of_an_ordinary_user(
 }
 
 #[test]
-fn ranks_of_virtual_nodes_keep_the_users_number() {
+fn ranks_of_virtual_nodes_keep_user_id() {
     let Some(user) = as_user() else { return };
     let here = Reachable::new();
     let wireup = here.wireup();
@@ -216,7 +217,7 @@ fn ranks_of_virtual_nodes_keep_the_users_number() {
 }
 
 #[test]
-fn without_namespaces_virtual_nodes_share_the_name_and_nothing_else() {
+fn virtual_nodes_without_namespaces_share_only_name() {
     let Some(user) = as_user_without_namespaces() else {
         return;
     };

@@ -57,7 +57,7 @@ pub(crate) fn expect_nodes(nodes: u32, run: impl Fn(&str) -> Run) {
     }
 }
 
-/// The same, and ring, threads, MPI_Abort and an exit code on the last node.
+/// Checks that ranks communicate, and ring, threads, MPI_Abort and an exit code on the last node.
 #[track_caller]
 fn expect_all_programs(nodes: u32, run: impl Fn(&str) -> Run) {
     expect_nodes(nodes, &run);
@@ -125,7 +125,7 @@ pub(crate) fn without_network(run: Run) -> Option<Run> {
 }
 
 #[test]
-fn two_nodes_have_names_memory_and_a_way_to_each_other_for_every_server_and_client() {
+fn two_nodes_have_names_memory_and_network_with_every_libpmix() {
     for (server, _, client, _) in pairs() {
         let options = ["--virtual-nodes", "2", "--libpmix", server.path()];
         expect_nodes(2, |program| client.run(4, &options, program, &[]));
@@ -133,7 +133,7 @@ fn two_nodes_have_names_memory_and_a_way_to_each_other_for_every_server_and_clie
 }
 
 #[test]
-fn two_nodes_have_names_memory_and_a_way_to_each_other_over_pmi_1() {
+fn two_nodes_have_names_memory_and_network_over_pmi1() {
     for mpi in ["mpich5", "impi"].into_iter().filter_map(mpi) {
         expect_nodes(2, |program| {
             mpi.run(4, &["--virtual-nodes", "2"], program, &[])
@@ -142,7 +142,7 @@ fn two_nodes_have_names_memory_and_a_way_to_each_other_over_pmi_1() {
 }
 
 #[test]
-fn four_nodes_have_names_memory_and_a_way_to_each_other_over_pmi_1() {
+fn four_nodes_have_names_memory_and_network_over_pmi1() {
     for mpi in ["mpich5", "impi"].into_iter().filter_map(mpi) {
         expect_nodes(4, |program| {
             mpi.run(8, &["--virtual-nodes", "4"], program, &[])
@@ -151,7 +151,7 @@ fn four_nodes_have_names_memory_and_a_way_to_each_other_over_pmi_1() {
 }
 
 #[test]
-fn two_nodes_find_each_other_on_a_network_with_only_a_loopback_over_pmi_1() {
+fn two_nodes_connect_over_loopback_alone_over_pmi1() {
     for mpi in ["mpich5", "impi"].into_iter().filter_map(mpi) {
         let run = mpi.run(4, &["--virtual-nodes", "2"], "allreduce", &[]);
         let Some(run) = without_network(run) else {
@@ -162,14 +162,14 @@ fn two_nodes_find_each_other_on_a_network_with_only_a_loopback_over_pmi_1() {
 }
 
 #[test]
-fn two_and_four_nodes_with_only_a_loopback_do_for_every_server_client_and_program() {
+fn loopback_suffices_for_two_and_four_nodes_with_every_libpmix() {
     expect_loopback_to_do(&[], |client, ranks, options, program| {
         client.run(ranks, options, program, &[])
     });
 }
 
 #[test]
-fn open_mpi_is_sent_to_the_loopback_only_where_there_is_nothing_else() {
+fn open_mpi_uses_loopback_only_without_other_network() {
     let words = ["--virtual-nodes", "2", "--pmi", "pmix", "printenv"];
     let run = || Run::ranks(2, words.iter().chain(&["OMPI_MCA_btl_tcp_if_include"]));
     let Some(alone) = without_network(run()) else {
@@ -208,7 +208,7 @@ fn windows_reach_from_node_to_node() {
 }
 
 #[test]
-fn ranks_of_a_node_map_each_others_memory_and_no_other_nodes() {
+fn ranks_map_memory_of_their_node_only() {
     for (name, segment) in [
         ("openmpi4", "/vader_segment."),
         ("openmpi5", "/sm_segment."),
@@ -257,7 +257,7 @@ fn ranks_of_a_node_map_each_others_memory_and_no_other_nodes() {
 }
 
 #[test]
-fn fences_of_pmi_1_and_of_pmix_are_reported_by_the_nodes_that_made_them() {
+fn fences_of_pmi1_and_pmix_are_reported_by_their_nodes() {
     for (server, _, client, _) in pairs() {
         let options = ["-v", "--virtual-nodes", "2", "--libpmix", server.path()];
         let outcome = client.run(4, &options, "allreduce", &[]).run().expect(0);
@@ -275,7 +275,7 @@ fn fences_of_pmi_1_and_of_pmix_are_reported_by_the_nodes_that_made_them() {
 }
 
 #[test]
-fn the_code_of_mpi_abort_crosses_nodes() {
+fn code_of_mpi_abort_crosses_nodes() {
     for mpi in able() {
         let outcome = mpi
             .run(4, &["--virtual-nodes", "2"], "abort", &["3", "42"])
@@ -288,7 +288,7 @@ fn the_code_of_mpi_abort_crosses_nodes() {
 }
 
 #[test]
-fn a_rank_that_dies_on_one_node_ends_all_nodes() {
+fn rank_killed_on_one_node_ends_all_nodes() {
     let never = "without joining the job while other ranks wait for it in MPI_Init";
     let deaths = [
         ("before-init", "5", 5, "exited with code 5"),
@@ -318,7 +318,7 @@ fn more_nodes_than_ranks_are_refused() {
 }
 
 #[test]
-fn names_of_nodes_belong_to_their_ranks_and_not_to_the_machine() {
+fn node_names_belong_to_ranks_and_not_to_machine() {
     let words = ["--virtual-nodes", "2", "--pmi", "none", "uname", "-n"];
     let outcome = Run::ranks(4, words).run().expect_quiet_success();
     let expected = [node(0), node(0), node(1), node(1)];

@@ -11,7 +11,7 @@ const SHOW: &str =
     r#"sh -c 'printf "%%s" "$WIREUP_RANK:"; printf "[%%s]" "$@"; echo; exec "$@"' show"#;
 
 #[test]
-fn every_rank_runs_under_the_command_with_its_own_arguments() {
+fn every_rank_runs_under_wrap_with_own_arguments() {
     let wrap = format!("{SHOW} env 'R=%r n %n' H=%h \"P=100%%\" B=\\\\%r");
     let script = "printf '%s|' \"$R\" $H $P $B; echo";
     let args = ["--wrap", &wrap, "sh", "-c", script, "a b"];
@@ -29,7 +29,7 @@ fn every_rank_runs_under_the_command_with_its_own_arguments() {
     assert_eq!(outcome.sorted_lines(), expected);
 }
 
-/// Where a program is, as wireup finds it.
+/// Returns the path of a program, as wireup finds it.
 fn which(name: &str) -> String {
     let path = std::env::var("PATH").unwrap();
     let found = path.split(':').map(|dir| format!("{dir}/{name}"));
@@ -40,7 +40,7 @@ fn which(name: &str) -> String {
 }
 
 #[test]
-fn some_ranks_of_one_program_run_under_it_and_no_others() {
+fn wrap_applies_to_selected_ranks_of_program_only() {
     let script = "echo $WIREUP_RANK ${MARK-bare}";
     let first = [
         "-n",
@@ -76,7 +76,7 @@ fn some_ranks_of_one_program_run_under_it_and_no_others() {
 }
 
 #[test]
-fn the_program_behind_the_command_decides_what_is_offered() {
+fn program_behind_wrap_command_decides_interface() {
     for (name, offered) in [("mpich5", "offered: PMI"), ("openmpi5", "offered: PMIx")] {
         let Some(mpi) = mpi(name) else { continue };
         let options = ["-v", "--wrap", "env A=%r"];
@@ -91,7 +91,7 @@ fn the_program_behind_the_command_decides_what_is_offered() {
 }
 
 #[test]
-fn a_text_without_an_interpreter_runs_in_the_shell_there_too() {
+fn text_without_interpreter_runs_in_shell_under_wrap() {
     let run = Run::ranks(1, ["--wrap", "env -i", "./text", "x"]);
     let text = run.dir().join("text");
     fs::write(&text, "echo \"arguments: $*\"\n").unwrap();
@@ -100,7 +100,7 @@ fn a_text_without_an_interpreter_runs_in_the_shell_there_too() {
 }
 
 #[test]
-fn a_command_that_cannot_be_used_is_refused_with_the_reason() {
+fn invalid_wrap_command_is_refused_with_reason() {
     let refused = |options: &[&str], code: i32, words: &[&str]| {
         let args = options.iter().copied().chain(["echo", "ran"]);
         let outcome = Run::ranks(2, args).run().expect(code);
@@ -146,7 +146,7 @@ fn a_command_that_cannot_be_used_is_refused_with_the_reason() {
 
 /// A clock is an event that every machine can count.
 #[test]
-fn perf_records_each_rank_into_a_file_of_its_own() {
+fn perf_records_each_rank_into_own_file() {
     let counts = Command::new("perf")
         .args(["stat", "-e", "cpu-clock", "true"])
         .output();

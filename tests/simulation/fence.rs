@@ -25,7 +25,7 @@ use wireup_core::link::routing_tree::{RoutingTree, TreeShape};
 /// Longer than all the small time steps of a run together.
 const TIMEOUT: Duration = Duration::from_secs(10_000);
 
-/// What may go wrong in a run, apart from delay, order and repetition.
+/// Faults that may occur in a run, apart from delay, order and repetition.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 struct Faults {
     kills: usize,
@@ -34,7 +34,7 @@ struct Faults {
     stalls: usize,
     /// Fences do without the dead.
     survives: bool,
-    /// How often all processes of a node die, and the node lives.
+    /// Number of times that all processes of a node are killed, and the node lives.
     deaths: usize,
 }
 
@@ -47,9 +47,9 @@ struct Group {
     overlap: usize,
     collect: bool,
     timeout: Option<FenceTimeout>,
-    /// How far each node goes at most: fewer than `rounds` if it stalls.
+    /// Number of fences that each node enters at most: fewer than `rounds` if it stalls.
     willing: BTreeMap<NodeId, usize>,
-    /// How many fences each node has entered.
+    /// Number of fences that each node has entered.
     entered: BTreeMap<NodeId, usize>,
     /// Nodes of which some processes have entered the next fence, with whom to answer.
     begun: BTreeMap<NodeId, usize>,
@@ -59,8 +59,8 @@ struct Group {
 }
 
 impl Group {
-    /// Where the dead are done without: whether this is the data of all that live, once each, of those
-    /// of the dead who may have brought theirs before, and of nothing else.
+    /// Whether the data of a fence without dead processes are those of all that live, once each, of
+    /// dead ones that may have arrived before, and no others.
     fn is_of_the_living(&self, data: &[u8], round: usize, killed: &[NodeId]) -> bool {
         let data = std::str::from_utf8(data).expect("text was brought");
         let mut bytes = 0;
@@ -117,7 +117,7 @@ impl Group {
         }
     }
 
-    /// What a release of this round must carry.
+    /// Returns data and status that a release of this round must carry.
     fn expected(&self, round: usize) -> (Vec<u8>, i32) {
         let mut order = Vec::new();
         self.in_order(NodeId(0), &mut order);
@@ -132,7 +132,7 @@ impl Group {
     }
 }
 
-/// Who asked: ticket numbers point here.
+/// Requester of a fence: ticket numbers are indices into the list of these.
 #[derive(Clone, Copy)]
 struct Asked {
     node: NodeId,
@@ -156,10 +156,10 @@ struct World {
     groups: Vec<Group>,
     asked: Vec<Asked>,
     answers: BTreeMap<usize, FenceResult>,
-    /// How many of each node's requests of each group are not answered.
+    /// Number of pending requests of each node and group.
     waiting: BTreeMap<(NodeId, usize), usize>,
     killed: Vec<NodeId>,
-    /// Nodes that have to hear that processes have died.
+    /// Nodes that have not been notified of deaths of processes yet.
     bereaved: Vec<NodeId>,
     torn_down: Vec<NodeId>,
     /// Losses still to be noticed: (by whom, who is lost).
@@ -605,7 +605,7 @@ impl Group {
 }
 
 #[test]
-fn every_fence_completes_with_its_own_data_when_nothing_fails() {
+fn every_fence_completes_with_its_own_data_without_faults() {
     for_each_seed(600, |seed| World::new(seed, Faults::default()).run());
 }
 
@@ -628,7 +628,7 @@ fn everyone_is_answered_when_nodes_die() {
 }
 
 #[test]
-fn everyone_is_answered_when_nodes_die_stall_and_end_the_job() {
+fn every_requester_is_answered_despite_deaths_and_stalls() {
     let faults = Faults {
         kills: 1,
         teardowns: 1,
@@ -660,7 +660,7 @@ fn survivors_complete_every_fence_when_processes_and_nodes_die() {
 }
 
 #[test]
-fn hundreds_of_nodes_do_without_those_that_die() {
+fn hundreds_of_nodes_complete_without_dead_ones() {
     let faults = Faults {
         kills: 4,
         deaths: 2,
@@ -670,7 +670,7 @@ fn hundreds_of_nodes_do_without_those_that_die() {
     for_each_seed(6, |seed| large(seed, faults));
 }
 
-/// Some hundred nodes in a tree.
+/// Runs some hundred nodes in a tree.
 fn large(seed: u64, faults: Faults) {
     let mut rng = Rng::new(seed);
     let nodes = rng.between(100, 400);
@@ -678,7 +678,7 @@ fn large(seed: u64, faults: Faults) {
 }
 
 #[test]
-fn hundreds_of_nodes_meet_when_nothing_fails() {
+fn fence_of_hundreds_of_nodes_completes_without_faults() {
     for_each_seed(4, |seed| large(seed, Faults::default()));
 }
 

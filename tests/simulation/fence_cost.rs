@@ -1,4 +1,4 @@
-//! What a fence costs in messages and bytes, from 16 to 4096 nodes.
+//! Costs of a fence in messages and bytes, from 16 to 4096 nodes.
 //!
 //! `cargo test --release --test simulation fence_cost -- --nocapture` prints the table.
 
@@ -16,7 +16,7 @@ use wireup_core::link;
 use wireup_core::link::routing_tree::TreeShape;
 use wireup_core::node::event::PeerMessage;
 
-/// What one node sent and got.
+/// Messages and bytes that one node sent and received.
 #[derive(Clone, Copy, Default)]
 struct Load {
     messages: usize,
@@ -95,7 +95,7 @@ fn fence(nodes: u32, shape: TreeShape, data: usize) -> (Vec<Load>, Duration) {
 }
 
 #[test]
-fn each_node_says_and_hears_two_messages_per_neighbour_and_a_barrier_moves_no_data() {
+fn fence_costs_two_messages_per_neighbour() {
     println!(
         "nodes  data/node  messages: all  most  median  bytes: root  most  leaf  engines' time"
     );

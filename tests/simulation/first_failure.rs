@@ -19,7 +19,7 @@ use wireup_core::supervisor::{RankExit, Supervisor};
 
 const SIGKILL: i32 = 9;
 
-/// What a host tells the launcher.
+/// Report of a host to the launcher.
 #[derive(Clone, Debug)]
 enum Told {
     Judged(GlobalRank, RankEnd),
@@ -35,7 +35,7 @@ impl Told {
     }
 }
 
-/// What happens at a time.
+/// Event of a host at a point in time.
 #[derive(Clone, Debug)]
 enum Happening {
     /// A process begins to exit, if it has not.
@@ -63,7 +63,7 @@ struct Server {
     asked: bool,
 }
 
-/// One host's processes.
+/// Processes of one host.
 struct Machine {
     ranks: BTreeMap<GlobalRank, Life>,
     server: Server,
@@ -117,9 +117,9 @@ struct World {
     failures: Vec<FirstFailure>,
     across: WithheldReports<Told>,
     supervisor: Supervisor,
-    /// What arrived at a host first, as a cause.
+    /// Failure cause that arrived first at a host.
     naive: Option<FailureCause>,
-    /// When each host's last report arrives: they keep their order.
+    /// Arrival of each host's last report: reports keep their order.
     last: Vec<Duration>,
 }
 
@@ -398,7 +398,7 @@ impl World {
 }
 
 #[test]
-fn the_first_failure_is_the_one_that_was_injected_in_any_order_of_arrival() {
+fn injected_failure_is_first_failure_in_any_order_of_arrival() {
     for_each_seed(4000, |seed| {
         let (injected, found, _) = World::new(seed).run();
         assert_eq!(found, Some(injected));
@@ -407,7 +407,7 @@ fn the_first_failure_is_the_one_that_was_injected_in_any_order_of_arrival() {
 
 /// Without this the test above shows nothing.
 #[test]
-fn what_arrives_first_is_often_a_consequence() {
+fn first_arrival_is_often_consequence_of_first_failure() {
     let wrong = (0..1000).filter(|seed| {
         let (injected, _, arrived) = World::new(*seed).run();
         arrived != Some(injected)

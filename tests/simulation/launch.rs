@@ -44,7 +44,7 @@ fn shrink(mut plan: Plan, fault: Option<Fault>) -> Plan {
     plan
 }
 
-/// What happens in a plan, and how it ends.
+/// Returns the events of a plan and its end.
 fn trace(plan: &Plan, fault: Option<Fault>) -> String {
     let mut world = World::new(plan.clone(), fault, true);
     let end = world.run();
@@ -62,7 +62,7 @@ fn check(seed: u64) {
 }
 
 #[test]
-fn launches_end_with_the_failure_that_was_injected_and_leave_nothing() {
+fn launches_end_with_injected_failure_without_leftovers() {
     let traced = std::env::var_os("WIREUP_SIM_TRACE").is_some();
     for_each_seed(10_000, |seed| {
         check(seed);
@@ -73,7 +73,7 @@ fn launches_end_with_the_failure_that_was_injected_and_leave_nothing() {
 }
 
 #[test]
-fn a_launch_on_many_nodes_ends_the_same_way() {
+fn launch_on_many_nodes_ends_with_injected_failure() {
     for_each_seed(5, |seed| {
         let plan = Plan::large(seed);
         let end = run(&plan, None);
@@ -100,41 +100,41 @@ fn caught(fault: Fault, interfaces: &[bool]) {
 }
 
 #[test]
-fn a_generation_that_is_not_checked_is_found() {
+fn unchecked_generation_is_found() {
     caught(Fault::GenerationDropped, &[false, true]);
 }
 
 #[test]
-fn an_answer_that_is_given_twice_is_found() {
+fn duplicate_reply_is_found() {
     caught(Fault::AnsweredTwice, &[false, true]);
 }
 
 #[test]
-fn a_waiter_that_is_forgotten_is_found() {
+fn forgotten_waiter_is_found() {
     caught(Fault::WaiterForgotten, &[false, true]);
 }
 
 #[test]
-fn credit_that_is_lost_is_found() {
+fn lost_credit_is_found() {
     caught(Fault::CreditLeaked, &[false, true]);
 }
 
 #[test]
-fn a_spawn_that_is_not_answered_is_found() {
+fn unanswered_spawn_is_found() {
     caught(Fault::SpawnForgotten, &[false, true]);
 }
 
 #[test]
-fn a_wrong_parent_is_found() {
+fn wrong_parent_is_found() {
     caught(Fault::WrongParent, &[false, true]);
 }
 
 #[test]
-fn consequences_that_are_not_withheld_are_found() {
+fn unwithheld_consequences_are_found() {
     caught(Fault::NothingWithheld, &[false, true]);
 }
 
 #[test]
-fn a_step_that_goes_on_without_its_launcher_is_found() {
+fn step_that_outlives_its_launcher_is_found() {
     caught(Fault::OrphanKept, &[false, true]);
 }

@@ -16,8 +16,8 @@ use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Part of the seeds that runs where `WIREUP_TEST_ROTATION=N` is set, as `scripts/test` does without `--full`. N says which
-/// part.
+/// Number of parts of the seeds; one part runs where `WIREUP_TEST_ROTATION=N` is set, as `scripts/test` does without
+/// `--full`. N selects the part.
 const PARTS: u64 = 8;
 
 /// Runs a scenario with many seeds, or with those that the environment names, on all processors.

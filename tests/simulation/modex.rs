@@ -27,7 +27,7 @@ struct Life {
     asked: bool,
 }
 
-/// Who asked: ticket numbers point here.
+/// Requester of a rank's data: ticket numbers are indices into the list of these.
 struct Asked {
     node: NodeId,
     proc: Proc,
@@ -207,7 +207,7 @@ impl World {
         self.input(node, input);
     }
 
-    /// Some rank gets on with its life: it publishes, or the host answers for it, or it dies.
+    /// Advances one rank: it publishes, the host replies for it, or it is killed.
     fn live(&mut self, may_die: bool) {
         let procs: Vec<Proc> = self.ranks.keys().cloned().collect();
         if procs.is_empty() {
@@ -320,12 +320,12 @@ impl World {
 }
 
 #[test]
-fn everyone_gets_the_data_of_the_right_rank_when_nothing_fails() {
+fn requesters_get_data_of_right_rank_without_faults() {
     for_each_seed(600, |seed| World::new(seed, Faults::default()).run());
 }
 
 #[test]
-fn requesters_with_deadlines_are_answered_once_whatever_crosses_them() {
+fn requesters_with_deadlines_are_answered_once_in_any_order() {
     let faults = Faults {
         timeouts: true,
         ..Faults::default()

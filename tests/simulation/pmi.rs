@@ -1,8 +1,9 @@
 //! Cores of up to five nodes whose ranks put, meet in barriers of groups and get, several threads
 //! each, in both dialects, while messages between the nodes are delayed, reordered and repeated.
 //!
-//! Checked at every answer: no rank leaves a barrier before all its members have entered, and then
-//! everybody sees what each member put before. Checked at the end: everyone has done all it wanted.
+//! Checked at every reply: no rank leaves a barrier before all its members have entered, and then
+//! every member sees the values that the others put before. Checked at the end: all ranks have
+//! completed their acts.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ const JOB: &str = "sim.0";
 
 /// A barrier and who takes part. The number is its tag; that without group has 0.
 struct Group {
-    /// As PMI-1 names it; `None` for the barrier of all.
+    /// Group as PMI-1 names it; `None` for the barrier of all.
     name: Option<String>,
     members: BTreeSet<Rank>,
 }
@@ -44,7 +45,7 @@ struct World {
     threads: BTreeMap<(Rank, usize), Thread>,
     /// Ranks that speak PMI-2, and meet in the barrier of all only.
     framed: BTreeSet<Rank>,
-    /// How often each member has entered each group.
+    /// Number of times that each member has entered each group.
     entered: BTreeMap<(usize, Rank), usize>,
     left: BTreeMap<(usize, Rank), usize>,
     /// Nodes that are gone.
@@ -212,7 +213,7 @@ impl World {
         }
     }
 
-    /// A rank was told that a barrier has ended.
+    /// Handles the reply to a rank whose barrier has completed.
     fn answered(&mut self, rank: Rank, text: &str) {
         if !self.dead.is_empty() && text.replace(' ', "_").contains("msg=fence_failed") {
             return self.failed(rank, text);
@@ -252,7 +253,8 @@ impl World {
         }
     }
 
-    /// A rank was told that a barrier cannot end, which some lost node takes part in.
+    /// Handles the reply to a rank whose barrier cannot complete because a lost node takes part in
+    /// it.
     fn failed(&mut self, rank: Rank, text: &str) {
         let tag = text.trim_end().split("tag=").nth(1);
         let group: usize = tag.map_or(0, |tag| tag.parse().expect("a tag"));
@@ -402,12 +404,12 @@ fn random_groups(map: &ProcessMap, framed: &BTreeSet<Rank>, rng: &mut Rng) -> Ve
 }
 
 #[test]
-fn barriers_of_groups_end_together_and_bring_what_their_members_put() {
+fn group_barriers_complete_together_with_keys_of_members() {
     for_each_seed(600, |seed| World::new(seed).run());
 }
 
 #[test]
-fn whoever_meets_ranks_of_a_node_that_dies_is_told_and_the_others_go_on() {
+fn barrier_with_ranks_of_lost_node_fails_and_others_continue() {
     for_each_seed(600, |seed| {
         let mut world = World::new(seed);
         world.deaths = 2;
@@ -416,7 +418,7 @@ fn whoever_meets_ranks_of_a_node_that_dies_is_told_and_the_others_go_on() {
 }
 
 #[test]
-fn a_ring_goes_through_all_nodes() {
+fn ring_passes_all_nodes() {
     for_each_seed(100, |seed| {
         let mut world = World::new(seed);
         let size = world.map.size();

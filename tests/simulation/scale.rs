@@ -1,5 +1,5 @@
-//! What a launch of very many nodes takes, on a network with these costs: the launcher, routers, cores and fences of a
-//! launch, each message with the time that it takes at both ends and on its way.
+//! Duration of a launch of very many nodes, on a network with these costs: the launcher, routers, cores and fences of
+//! a launch, each message with its time at both ends and on its way.
 //!
 //! `scripts/scale` prints the tables of docs/scale.md. Each node asks its step once for what its ranks do together, as
 //! its PMIx server would.
@@ -15,7 +15,7 @@ use wireup_core::link::routing_tree::TreeShape;
 
 const RANKS: u32 = 64;
 
-/// What is measured of a launch.
+/// Measurements of a launch.
 #[derive(Clone, Debug, Default)]
 struct Measured {
     /// From the start until the last rank has been started.
@@ -127,7 +127,7 @@ fn scale_table() {
 
 /// The goals of docs/scale.md that can be seen in a moment.
 #[test]
-fn a_launch_of_256_nodes_fans_out_in_50_ms() {
+fn launch_of_256_nodes_fans_out_in_50_ms() {
     let measured = timed::launch(256, RANKS, TreeShape::default(), Costs::default());
     assert!(measured.fan_out < Duration::from_millis(50), "{measured:?}");
     assert!(
@@ -139,7 +139,7 @@ fn a_launch_of_256_nodes_fans_out_in_50_ms() {
 /// From a number of nodes to sixteen times as many: what an agent gets, the most that one gets or sends, and all messages,
 /// none of which is sent for each pair of nodes. The path of a fence without data grows with the depth of the tree.
 #[test]
-fn nothing_that_every_agent_gets_grows_faster_than_the_number_of_nodes() {
+fn traffic_of_each_agent_grows_at_most_linearly_with_nodes() {
     let small = timed::launch(64, RANKS, shape(4), Costs::default());
     let large = timed::launch(1024, RANKS, shape(4), Costs::default());
     let words = format!("{small:?} {large:?}");

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn variables_of_etcdctl_count_more_than_the_file() {
+    async fn variables_of_etcdctl_override_settings_file() {
         let file =
             "endpoints = ['http://a:1', 'b:2']\nuser = 'agent:x:y'\nprefix = '/site'\nttl = 5";
         let of_file = settings(file, &[]).unwrap();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_missing_or_wrong_is_named() {
+    async fn missing_or_invalid_etcd_setting_is_named() {
         for (file, part) in [
             ("", "set ETCDCTL_ENDPOINTS, or write endpoints"),
             ("endpoints = ['http://a']", "\"http://a\" is no endpoint"),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_password_that_others_may_read_is_refused() {
+    async fn password_file_readable_by_others_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("password");
         std::fs::write(&path, "secret\n").unwrap();

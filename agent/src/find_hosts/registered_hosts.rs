@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_an_agent_registers_is_taken() {
+    fn only_registrations_of_agents_are_used() {
         let value = |name: &str, address: &str| {
             format!(r#"{{"name":"{name}","address":"{address}","slots":2,"labels":{{}}}}"#)
         };

@@ -348,7 +348,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
-        fn frames_of_any_size_arrive_as_they_were_sent(
+        fn frames_of_any_size_arrive_unchanged(
             sizes in prop::collection::vec(prop_oneof![0..100usize, 4000..5000usize, Just(BODY_MAX)], 1..40)
         ) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_neighbour_that_leaves_with_something_unread_has_ended_as_any_other() {
+    async fn neighbour_leaving_with_unread_data_has_ended_normally() {
         let (here, there) = UnixStream::pair().unwrap();
         let (unread, mut writer) = link(here, &account());
         let (mut reader, mut towards) = link(there, &account());
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_long_message_to_a_neighbour_is_cut_and_an_end_within_a_frame_is_an_error() {
+    async fn long_message_is_cut_and_end_within_frame_is_error() {
         let (here, there) = UnixStream::pair().unwrap();
         let (reader_here, mut writer) = link(here, &account());
         let (mut reader, _writer) = link(there, &account());

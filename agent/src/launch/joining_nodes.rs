@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_launcher_asks_for_arrives_in_as_many_pieces_as_it_takes() {
+    fn request_of_launcher_arrives_in_any_number_of_pieces() {
         for bytes in [0, 10, BODY_MAX, 3 * BODY_MAX] {
             let asked = growth(bytes);
             let request = wireup_core::link::encode(&AgentRequest::Grow {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_growth_is_named() {
+    fn invalid_growth_is_named() {
         let said = |piece: &[u8]| begun().push_launcher_piece(piece, false).unwrap_err();
         assert!(matches!(said(b"\xff\xff\xff"), GrowthError::Request(_)));
         let nodes = wireup_core::link::encode(&AgentRequest::Nodes {

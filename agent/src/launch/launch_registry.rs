@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_launch_is_entered_once_by_its_launcher_and_once_by_its_parent_with_its_token() {
+    fn launch_is_entered_once_by_launcher_and_once_by_parent() {
         let registry = Arc::new(LaunchRegistry::default());
         let token = LaunchToken::random();
         let member = TreePosition::Member(NodeId(1));
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_agent_that_is_being_stopped_takes_no_new_launch_and_is_done_after_the_last() {
+    async fn stopping_agent_takes_no_launch_and_exits_after_last() {
         let registry = Arc::new(LaunchRegistry::default());
         let token = LaunchToken::random();
         let entry = registry.enter("l", token, 7, TreePosition::Entry).unwrap();
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn steps_are_asked_to_end_whenever_they_begin() {
+    async fn steps_are_stopped_whenever_they_start() {
         let registry = LaunchRegistry::default();
         let mut end = std::pin::pin!(registry.steps_end());
         assert!((&mut end).now_or_never().is_none());
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_agent_that_is_being_stopped_waits_for_launchers_it_started_too() {
+    async fn stopping_agent_waits_for_launchers_it_started() {
         let registry = Arc::new(LaunchRegistry::default());
         let mut begun = std::pin::pin!(registry.draining_begun());
         assert!((&mut begun).now_or_never().is_none());

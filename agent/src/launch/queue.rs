@@ -206,7 +206,7 @@ mod tests {
     use crate::budget::{BYTES, Budgets};
 
     #[tokio::test]
-    async fn nothing_more_waits_for_a_link_when_its_user_has_nothing_left() {
+    async fn exhausted_user_budget_refuses_messages_for_link() {
         let account = Budgets::default().account(1);
         let (queue, mut queued) = queue(&account);
         let _all = account.take(BYTES).unwrap();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_is_limited_and_what_was_sent_makes_room() {
+    async fn queue_is_limited_and_sent_messages_make_room() {
         let (queue, mut queued) = queue(&Budgets::default().account(1));
         assert_eq!(queue.push('a', LINK_MAX - OVERHEAD), Ok(()));
         assert_eq!(queue.push('b', 0), Err(QueueFull::Link));

@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_an_agent_is_found_behind_a_label() {
+    fn agent_line_is_found_after_label() {
         let found = Some(("n1".to_owned(), 4711));
         assert_eq!(ready("wireup-agent-ready n1 4711"), found);
         assert_eq!(ready("0: wireup-agent-ready n1 4711 "), found);

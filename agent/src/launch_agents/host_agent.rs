@@ -132,7 +132,7 @@ mod tests {
     use super::own_name;
 
     #[test]
-    fn a_host_is_known_by_what_started_the_agent_or_with_another_domain() {
+    fn host_is_identified_by_name_of_starter_in_any_domain() {
         let hosts = ["a1".to_owned(), "a2.cluster".to_owned()];
         let found = |name: &str| own_name(&hosts, Some(name.to_owned())).unwrap();
         assert_eq!(found("a1"), "a1");

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_url_counts_more_than_the_file_and_variables_too() {
+    fn url_and_variables_override_settings_file() {
         let file = "base = 'dc=file'\nbind-dn = 'cn=file'\nstarttls = false\nttl = 5";
         let variables = [("LDAPBINDDN", "cn=me"), ("WIREUP_LDAP_PASSWORD", "secret")];
         let url = "ldap://127.0.0.1:3389/ou=the%20names,dc=url";
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn missing_or_invalid_ldap_setting_is_named() {
         let plain = "starttls = false\nbind-dn = 'cn=me'";
         let secret = ("WIREUP_LDAP_PASSWORD", "secret");
         let no_ttl = "starttls = false\nttl = 2";

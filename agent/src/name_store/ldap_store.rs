@@ -426,7 +426,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_of_a_directory_are_read_as_they_are_written() {
+    fn directory_times_are_parsed_as_written() {
         for (millis, text) in [
             (0, "19700101000000Z"),
             (1_795_737_598_001, "20261126235959Z"),

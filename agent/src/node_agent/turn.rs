@@ -159,7 +159,7 @@ mod tests {
     use crate::budget::{BYTES, Budgets};
 
     #[tokio::test]
-    async fn a_request_is_charged_by_its_encoded_length_and_refused_beyond_the_budget() {
+    async fn request_is_charged_by_encoded_length_and_refused_over_budget() {
         let account = Budgets::default().account(1);
         let body = || Body::new(Full::new(Bytes::from_static(b"\0\0\0\0\x06encode")));
         let (bytes, held) = collect(body(), &account).await.unwrap();

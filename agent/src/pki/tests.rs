@@ -47,7 +47,7 @@ fn files(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_is_secret_is_for_its_owner_alone() {
+fn keys_are_readable_by_owner_only() {
     let (_top, dir) = authority();
     let node = issue_one(&dir, "n1", &[], Role::Node).unwrap();
     assert_eq!((mode(&dir), mode(&node)), (0o700, 0o700));
@@ -58,7 +58,7 @@ fn what_is_secret_is_for_its_owner_alone() {
 }
 
 #[test]
-fn a_certificate_says_who_and_may_be_called_by_what() {
+fn certificate_has_identity_and_usable_names() {
     let (_top, dir) = authority();
     let addresses = ["n1.example.org", "10.0.0.1", "fd00::1"];
     let node = issue_one(&dir, "n1", &addresses, Role::Node).unwrap();
@@ -75,7 +75,7 @@ fn a_certificate_says_who_and_may_be_called_by_what() {
 }
 
 #[test]
-fn renewing_keeps_identity_and_names_and_changes_the_key() {
+fn renewal_keeps_identity_and_names_but_changes_key() {
     let (_top, dir) = authority();
     let node = issue_one(&dir, "n1", &["10.0.0.1"], Role::Node).unwrap();
     let read_all = || {
@@ -95,7 +95,7 @@ fn renewing_keeps_identity_and_names_and_changes_the_key() {
 }
 
 #[test]
-fn nothing_is_valid_longer_than_its_authority() {
+fn certificate_expires_no_later_than_its_authority() {
     let (_top, dir) = authority();
     issue(&dir, &["n1".into()], &[], Role::Node, valid(1000)).unwrap();
     let found = read(&dir.join("n1").join(CERTIFICATE)).unwrap();
@@ -110,7 +110,7 @@ fn nothing_is_valid_longer_than_its_authority() {
 }
 
 #[test]
-fn what_others_may_read_is_refused_with_the_remedy() {
+fn key_readable_by_others_is_refused_with_remedy() {
     let (_top, dir) = authority();
     issue_one(&dir, "n1", &[], Role::Node).unwrap();
     let refuses = |path: &Path, wrong: u32, remedy: &str| {
@@ -140,7 +140,7 @@ fn what_others_may_read_is_refused_with_the_remedy() {
 }
 
 #[test]
-fn nothing_that_exists_is_overwritten_and_nothing_is_made_by_half() {
+fn existing_files_are_kept_and_failure_creates_none() {
     let (_top, dir) = authority();
     let key = fs::read(dir.join(CA_KEY)).unwrap();
     assert!(matches!(
@@ -166,7 +166,7 @@ fn nothing_that_exists_is_overwritten_and_nothing_is_made_by_half() {
 }
 
 #[test]
-fn what_is_missing_or_foreign_is_named() {
+fn missing_or_foreign_file_is_named() {
     let (_top, dir) = authority();
     let elsewhere = dir.join("none");
     let error = load(&elsewhere).err().unwrap().to_string();
@@ -191,7 +191,7 @@ fn what_is_missing_or_foreign_is_named() {
 }
 
 #[test]
-fn revoking_a_name_takes_back_all_that_it_was_ever_given_and_nothing_else() {
+fn revoking_name_revokes_all_its_certificates_only() {
     let (_top, dir) = authority();
     let one = issue_one(&dir, "n1", &[], Role::Node).unwrap();
     let two = issue_one(&dir, "n2", &[], Role::Node).unwrap();
@@ -239,7 +239,7 @@ fn revoking_a_name_takes_back_all_that_it_was_ever_given_and_nothing_else() {
 }
 
 #[test]
-fn a_list_of_somebody_else_is_refused() {
+fn revocation_list_of_other_authority_is_refused() {
     let (_top, dir) = authority();
     let (_other_top, other) = authority();
     issue_one(&dir, "n1", &[], Role::Node).unwrap();
@@ -260,7 +260,7 @@ fn a_list_of_somebody_else_is_refused() {
 }
 
 #[test]
-fn names_are_given_as_in_lists_of_hosts_and_keep_their_zeros() {
+fn name_ranges_expand_like_host_lists_and_keep_zeros() {
     let lists = ["n[05-08],login", "10.0.0.1", "fd00::1"].map(str::to_owned);
     let names = expand(&lists).unwrap();
     assert_eq!(
@@ -280,7 +280,7 @@ fn names_are_given_as_in_lists_of_hosts_and_keep_their_zeros() {
 }
 
 #[test]
-fn the_next_step_copies_the_certificates_and_starts_the_agents() {
+fn next_step_copies_certificates_and_starts_agents() {
     let step = |names: &[&str], root| {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         next_step(None, &names, root)

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_starts_as_himself_root_as_anybody_and_a_scheduler_as_anybody_but_root() {
+    fn user_starts_as_self_root_as_any_and_scheduler_as_non_root() {
         let local = |uid| Caller::Local { uid };
         let name = String::from("s");
         let scheduler = Caller::Scheduler { name: name.clone() };
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_sees_or_steers_launches_of_others_but_root_and_certificates_with_a_role() {
+    fn only_root_and_roles_see_launches_of_others() {
         let scheduler = |name: &str| Caller::Scheduler { name: name.into() };
         let starters = [Caller::Local { uid: 1000 }, scheduler("a")];
         let may = |caller: &Caller, owner| {

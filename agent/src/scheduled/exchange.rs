@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_gets_what_all_gave_when_the_last_has_come_and_the_next_begins_empty() {
+    fn exchange_completes_with_all_entries_and_next_starts_empty() {
         let mut exchange = KeyExchange::new(3, true);
         for round in 0..2 {
             let value = round.to_string();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_left_may_come_again_and_is_waited_for() {
+    fn departed_node_may_return_and_is_awaited() {
         let mut exchange = KeyExchange::new(2, true);
         assert_eq!(exchange.arrive(0, entries(&[("a", "1")]), 1), Ok(None));
         assert_eq!(
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_collects_somebody_else_says_when_it_is_over() {
+    fn exchange_without_collector_is_completed_by_caller() {
         let mut exchange = KeyExchange::new(1, false);
         assert_eq!(exchange.arrive(0, Entries::new(), 7), Ok(None));
         assert_eq!(exchange.complete(), [7]);

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_reader_the_newest_output_is_kept_and_the_loss_is_told_once() {
+    fn unread_output_keeps_newest_and_reports_loss_once() {
         let mut output = BufferedOutput::new(false);
         for byte in 0..5 {
             assert!(output.has_room());
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_slow_or_awaited_makes_the_ranks_wait_until_they_are_released() {
+    fn slow_or_awaited_reader_blocks_ranks_until_release() {
         for (hold, attach) in [(true, false), (false, true)] {
             let mut output = BufferedOutput::new(hold);
             assert!(!attach || output.attach());
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_reader_at_a_time_and_the_next_gets_what_is_left() {
+    fn single_reader_is_admitted_and_next_gets_rest() {
         let mut output = BufferedOutput::new(false);
         output.push(piece(1, 1));
         output.push(piece(2, 1));

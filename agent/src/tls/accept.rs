@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_taken_the_places_of_an_address_leaves_those_of_others() {
+    fn address_at_its_connection_limit_leaves_others_room() {
         let sources = Arc::new(HandshakeCounts::default());
         let at = |text: &str| text.parse::<IpAddr>().unwrap();
         let mut places: Vec<_> = (0..PER_SOURCE)

@@ -182,7 +182,7 @@ async fn check(channel: tonic::transport::Channel) -> Result<(), tonic::Status> 
 }
 
 #[tokio::test]
-async fn nodes_reach_each_other_and_know_who_calls() {
+async fn nodes_connect_and_identify_callers() {
     let (log, _guard) = Log::start();
     let cluster = Cluster::new();
     let (one, two) = (cluster.node("n1"), cluster.node("n2"));
@@ -206,7 +206,7 @@ async fn nodes_reach_each_other_and_know_who_calls() {
 }
 
 #[tokio::test]
-async fn a_certificate_of_another_authority_is_refused_by_either_side() {
+async fn certificate_of_other_authority_is_refused_by_either_side() {
     let cluster = Cluster::new();
     let other = Cluster::new();
     let address = serve(cluster.node("n1")).await;
@@ -229,7 +229,7 @@ async fn a_certificate_of_another_authority_is_refused_by_either_side() {
 }
 
 #[tokio::test]
-async fn who_shows_no_certificate_or_an_expired_one_is_refused() {
+async fn missing_or_expired_certificate_is_refused() {
     let cluster = Cluster::new();
     let address = serve(cluster.node("n1")).await;
     let late = cluster.issue("late", Role::Node, expired());
@@ -246,7 +246,7 @@ async fn who_shows_no_certificate_or_an_expired_one_is_refused() {
 }
 
 #[tokio::test]
-async fn who_does_not_speak_tls_is_refused() {
+async fn connection_without_tls_is_refused() {
     let cluster = Cluster::new();
     let address = serve(cluster.node("n1")).await;
     for words in [
@@ -267,7 +267,7 @@ async fn who_does_not_speak_tls_is_refused() {
 }
 
 #[tokio::test]
-async fn who_says_nothing_is_given_up() {
+async fn silent_connection_is_given_up() {
     let cluster = Cluster::new();
     let address = serve(cluster.node("n1")).await;
     let (log, _guard) = Log::start();
@@ -278,7 +278,7 @@ async fn who_says_nothing_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_caller_is_told_why_it_was_not_accepted() {
+async fn refused_caller_gets_reason() {
     let cluster = Cluster::new();
     let address = serve(cluster.node("n1")).await.to_string();
     let caller = cluster.node("n2");
@@ -322,7 +322,7 @@ async fn a_caller_is_told_why_it_was_not_accepted() {
 }
 
 #[tokio::test]
-async fn nobody_but_a_node_can_be_called_as_one() {
+async fn only_node_certificate_can_be_called_as_node() {
     let cluster = Cluster::new();
     let caller = cluster.node("n2");
     for role in [Role::Scheduler, Role::Observer] {
@@ -338,7 +338,7 @@ async fn nobody_but_a_node_can_be_called_as_one() {
 }
 
 #[tokio::test]
-async fn a_renewed_certificate_is_used_without_a_restart() {
+async fn renewed_certificate_is_used_without_restart() {
     let (log, _guard) = Log::start();
     let cluster = Cluster::new();
     let dir = cluster.issue("n1", Role::Node, valid(20));
@@ -360,7 +360,7 @@ async fn a_renewed_certificate_is_used_without_a_restart() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_does_not_fit_its_key_is_not_used() {
+async fn certificate_that_does_not_match_its_key_is_not_used() {
     let (log, _guard) = Log::start();
     let cluster = Cluster::new();
     let dir = cluster.issue("n1", Role::Node, valid(20));
@@ -385,7 +385,7 @@ async fn a_certificate_that_does_not_fit_its_key_is_not_used() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_others_would_refuse_is_not_even_loaded() {
+async fn certificate_that_peers_would_refuse_is_not_loaded() {
     let cluster = Cluster::new();
     let refusal = |dir: &Path| TlsConfigs::load(dir).unwrap_err().to_string();
     let error = refusal(&cluster.issue("late", Role::Node, expired()));
@@ -416,7 +416,7 @@ async fn a_certificate_that_others_would_refuse_is_not_even_loaded() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_expires_soon_is_warned_of() {
+async fn certificate_close_to_expiry_is_warned_of() {
     let (log, _guard) = Log::start();
     let cluster = Cluster::new();
     TlsConfigs::load(&cluster.issue("n1", Role::Node, valid(100))).unwrap();
@@ -433,7 +433,7 @@ async fn a_certificate_that_expires_soon_is_warned_of() {
 }
 
 #[tokio::test]
-async fn a_message_above_the_limit_is_refused_and_logged() {
+async fn message_over_limit_is_refused_and_logged() {
     let (log, _guard) = Log::start();
     let cluster = Cluster::new();
     let address = serve(cluster.node("n1")).await.to_string();
@@ -454,7 +454,7 @@ async fn a_message_above_the_limit_is_refused_and_logged() {
 }
 
 #[tokio::test]
-async fn a_peer_that_falls_silent_is_lost() {
+async fn peer_that_falls_silent_is_lost() {
     let cluster = Cluster::new();
     let address = serve(cluster.node("n1")).await;
     let between = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -480,7 +480,7 @@ async fn a_peer_that_falls_silent_is_lost() {
 }
 
 #[tokio::test]
-async fn a_revoked_certificate_is_refused_by_either_side_and_its_connections_end() {
+async fn revoked_certificate_is_refused_and_its_connections_end() {
     let cluster = Cluster::new();
     let (one, two) = (cluster.node("n1"), cluster.node("n2"));
     let address = serve(one.clone()).await.to_string();
@@ -539,7 +539,7 @@ async fn a_revoked_certificate_is_refused_by_either_side_and_its_connections_end
 }
 
 #[tokio::test]
-async fn a_list_that_cannot_be_used_is_said_and_the_one_before_stays() {
+async fn unusable_revocation_list_is_reported_and_previous_stays() {
     let cluster = Cluster::new();
     let one = cluster.node("n1");
     let two = cluster.node("n2");
@@ -570,7 +570,7 @@ async fn a_list_that_cannot_be_used_is_said_and_the_one_before_stays() {
 }
 
 #[test]
-fn a_directory_in_which_others_could_put_other_files_is_refused() {
+fn directory_writable_by_others_is_refused() {
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
     let cluster = Cluster::new();
     let dir = cluster.issue("n1", Role::Node, valid(10));

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_whole_whatever_the_pieces_and_cannot_pose_as_others() {
+    fn lines_are_whole_and_cannot_imitate_log_lines() {
         assert_eq!(said(&[b"a", b"b\n\nc\nd"]), ["ab", "c", "d"]);
         assert_eq!(
             said(&[b"a\r\x1b[31mWARN refused\n"]),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_a_long_line_nor_many_of_them_fill_the_log() {
+    fn long_lines_and_many_lines_do_not_fill_log() {
         let long = said(&[&[b'x'; 3000]]);
         assert_eq!(
             long.iter().map(String::len).collect::<Vec<_>>(),

@@ -11,7 +11,7 @@ use wireup_core::link::agent_protocol::{AgentRequest, VERSION};
 use wireup_core::link::frame::FrameAddress;
 
 #[test]
-fn a_launch_on_this_node_alone_leaves_nothing() {
+fn launch_on_one_node_leaves_nothing() {
     let cluster = Cluster::start(1, &[]);
     let agent = &cluster.agents[0];
     let mut launcher = Launcher::open(agent, cluster.spread(1, 2));
@@ -37,14 +37,14 @@ fn a_launch_on_this_node_alone_leaves_nothing() {
 }
 
 #[test]
-fn steps_reach_each_other_and_the_launcher_wherever_it_is() {
+fn steps_reach_each_other_and_launcher_on_any_host() {
     let cluster = Cluster::start(8, &[]);
     // At the root, at a leaf of the tree, and at an agent that is no node of the launch.
     for entry in [0, 6, 7] {
         let mut launcher = Launcher::open(&cluster.agents[entry], cluster.spread(7, 2));
         let pids = launcher.begun(7);
         launcher.reaches(&[(0, 6), (6, 0), (5, 3), (3, 4), (1, 1), (4, 1)], 7);
-        // To everybody but itself.
+        // The frame goes to every node but the sender.
         launcher.tell(4, "send every one");
         let mut heard: Vec<_> = (0..6).map(|_| launcher.said()).collect();
         heard.sort();
@@ -58,7 +58,7 @@ fn steps_reach_each_other_and_the_launcher_wherever_it_is() {
 }
 
 #[test]
-fn forty_agents_in_a_tree() {
+fn forty_agents_form_tree() {
     let cluster = Cluster::start(40, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(40, 3));
     let pids = launcher.begun(40);
@@ -72,7 +72,7 @@ fn forty_agents_in_a_tree() {
 }
 
 #[test]
-fn much_data_goes_down_and_up_the_tree_complete() {
+fn much_data_passes_tree_completely_in_both_directions() {
     let cluster = Cluster::start(4, &[]);
     let mut launcher = Launcher::connect(&cluster.agents[0]);
     // Too long for one frame or one gRPC message.
@@ -91,7 +91,7 @@ fn much_data_goes_down_and_up_the_tree_complete() {
             "{text}"
         );
     }
-    // From a leaf over two agents to another node, which tells the launcher.
+    // The frames go from a leaf over two agents to another node, which reports to the launcher.
     launcher.tell(3, "flood 2 400");
     for _ in 0..400 {
         assert_eq!(launcher.said(), (2, "got 3 262144 bytes".into()));
@@ -128,7 +128,7 @@ fn bursts_of_short_messages_arrive_complete_and_in_order() {
     );
 }
 
-/// What a process and its children have used.
+/// Returns the processor time of a process and its children.
 fn processor_time(pid: u32) -> Duration {
     let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
     let children = read(format!("/proc/{pid}/task/{pid}/children"));
@@ -145,7 +145,7 @@ fn processor_time(pid: u32) -> Duration {
 }
 
 #[test]
-fn two_launches_at_once_do_not_hear_of_each_other() {
+fn concurrent_launches_are_isolated() {
     let cluster = Cluster::start(3, &[]);
     let mut first = Launcher::open(&cluster.agents[0], cluster.spread(3, 2));
     let mut second = Launcher::open(&cluster.agents[1], cluster.spread(3, 2));
@@ -166,7 +166,7 @@ fn two_launches_at_once_do_not_hear_of_each_other() {
 }
 
 #[test]
-fn an_agent_that_is_told_to_stop_refuses_new_launches_and_ends_with_the_last() {
+fn stopping_agent_refuses_launches_and_exits_with_last() {
     use rustix::process::Signal;
     let mut cluster = Cluster::start(3, &[]);
     let mut running = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
@@ -205,7 +205,7 @@ fn an_agent_that_is_told_to_stop_refuses_new_launches_and_ends_with_the_last() {
 }
 
 #[test]
-fn an_agent_that_is_told_twice_ends_at_once_and_its_steps_with_it() {
+fn second_stop_ends_agent_and_its_steps_at_once() {
     use rustix::process::Signal;
     let mut cluster = Cluster::start(2, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
@@ -220,7 +220,7 @@ fn an_agent_that_is_told_twice_ends_at_once_and_its_steps_with_it() {
 }
 
 #[test]
-fn nodes_are_asked_how_they_are() {
+fn status_of_nodes_is_queried() {
     let cluster = Cluster::start(2, &["--heartbeat", "2"]);
     let mut members = cluster.spread(2, 2).nodes;
     // An address where no process listens, and the address of another node.
@@ -254,10 +254,10 @@ fn nodes_are_asked_how_they_are() {
 }
 
 #[test]
-fn an_agent_that_listens_everywhere_advertises_the_address_at_which_it_is_asked() {
+fn agent_listening_everywhere_advertises_requested_address() {
     const NETWORK: &str = "WIREUP_TEST_NETWORK";
     if std::env::var_os(NETWORK).is_none() {
-        let name = "carrying::an_agent_that_listens_everywhere_advertises_the_address_at_which_it_is_asked";
+        let name = "carrying::agent_listening_everywhere_advertises_requested_address";
         // A bridge that exists everywhere comes first, and there is no default route.
         let script = "ip link set lo up && ip link add docker0 type bridge &&
             ip addr add 172.17.0.1/16 dev docker0 && ip link set docker0 up &&
@@ -302,7 +302,7 @@ fn an_agent_that_listens_everywhere_advertises_the_address_at_which_it_is_asked(
 }
 
 #[test]
-fn a_service_manager_is_told_when_an_agent_serves_and_when_it_stops() {
+fn service_manager_is_notified_of_start_and_stop() {
     use std::os::unix::net::UnixDatagram;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("notify");

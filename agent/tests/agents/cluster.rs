@@ -27,18 +27,18 @@ pub(crate) struct Cluster {
     manager: Option<PathBuf>,
 }
 
-/// One agent.
+/// Agent of one node, with its process, addresses and log.
 pub(crate) struct Agent {
     pub(crate) name: String,
-    /// Where others reach it.
+    /// Address at which other agents reach this one.
     pub(crate) address: String,
-    /// Where launchers reach it.
+    /// Path of the socket for launchers.
     pub(crate) socket: PathBuf,
     child: Child,
     log: Log,
 }
 
-/// What an agent has logged.
+/// Lines that an agent has logged.
 #[derive(Clone, Default)]
 struct Log(Arc<(Mutex<Vec<String>>, Condvar)>);
 
@@ -113,7 +113,7 @@ impl Cluster {
         self.directory.path().join("pki").join(name)
     }
 
-    /// Makes another certificate.
+    /// Issues another certificate of this authority.
     pub(crate) fn issue(&self, name: &str, role: Role) -> PathBuf {
         let validity = Validity::days(SystemTime::now(), 30);
         let pki = self.directory.path().join("pki");
@@ -215,7 +215,7 @@ impl Agent {
         }
     }
 
-    /// What it has logged so far.
+    /// Returns the lines that the agent has logged so far.
     pub(crate) fn log(&self) -> Vec<String> {
         self.log.0.0.lock().unwrap().clone()
     }

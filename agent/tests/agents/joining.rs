@@ -14,7 +14,7 @@ fn grow(members: Vec<NodeAddress>) -> AgentRequest {
 }
 
 #[test]
-fn nodes_join_and_are_reached_from_everywhere_and_end_with_the_launch() {
+fn nodes_join_are_reached_from_everywhere_and_end_with_launch() {
     let cluster = Cluster::start(7, &[]);
     let member = |at: usize| cluster.agents[at].member();
     // At the root, and at an agent that is no node of the launch until it joins.
@@ -33,7 +33,7 @@ fn nodes_join_and_are_reached_from_everywhere_and_end_with_the_launch() {
 }
 
 #[test]
-fn nodes_that_cannot_join_are_told_each_with_its_reason_and_the_launch_goes_on() {
+fn nodes_that_cannot_join_are_reported_and_launch_continues() {
     let mut cluster = Cluster::start(3, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(1, 2));
     let mut pids = launcher.begun(1);
@@ -83,7 +83,7 @@ fn nodes_that_cannot_join_are_told_each_with_its_reason_and_the_launch_goes_on()
 }
 
 #[test]
-fn only_the_launcher_of_a_launch_lets_nodes_join_it() {
+fn only_launcher_of_launch_can_join_nodes() {
     let cluster = Cluster::start(2, &[]);
     let mut stranger = Launcher::connect(&cluster.agents[0]);
     stranger.ask(&grow(vec![cluster.agents[1].member()]));

@@ -14,7 +14,7 @@ use wireup_core::link::agent_protocol::{
 use wireup_core::link::frame::{BODY_MAX, Frame, FrameAddress, FrameClass, FrameReader};
 use wireup_core::link::{decode, encode};
 
-/// What comes to a launcher.
+/// Message or event that a launcher receives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Heard {
     Said(u32, String),
@@ -50,7 +50,7 @@ impl Launcher {
         Self::connect(agent).opens(spread)
     }
 
-    /// The same over this connection.
+    /// Opens a launch over this connection.
     pub(crate) fn opens(mut self, spread: LaunchTree) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -134,7 +134,7 @@ impl Launcher {
         }
     }
 
-    /// The next thing, which a step says.
+    /// Returns the next message, which must be one of a step, with its node.
     pub(crate) fn said(&mut self) -> (u32, String) {
         match self.hear() {
             Heard::Said(node, text) => (node, text),
@@ -147,7 +147,7 @@ impl Launcher {
         self.begun_from(0, nodes)
     }
 
-    /// The same for `count` nodes from `first` on, which are the last of the launch.
+    /// Waits until the last `count` nodes of the launch, from `first` on, have started.
     pub(crate) fn begun_from(&mut self, first: u32, count: u32) -> Vec<u32> {
         let mut pids = vec![None; count as usize];
         while pids.contains(&None) {

@@ -8,7 +8,7 @@ use wireup_core::link::agent_protocol::VERSION;
 use wireup_core::link::frame::FrameAddress;
 
 #[test]
-fn a_killed_agent_is_reported_once_with_all_behind_it_and_the_steps_there_end() {
+fn killed_agent_is_reported_once_with_subtree_and_steps_end() {
     let cluster = Cluster::start(7, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(7, 2));
     let pids = launcher.begun(7);
@@ -35,7 +35,7 @@ fn a_killed_agent_is_reported_once_with_all_behind_it_and_the_steps_there_end() 
 }
 
 #[test]
-fn the_end_of_the_root_is_the_end_for_an_entry_elsewhere() {
+fn end_of_root_ends_entry_agent_elsewhere() {
     let cluster = Cluster::start(4, &[]);
     let mut launcher = Launcher::open(&cluster.agents[3], cluster.spread(3, 2));
     let pids = launcher.begun(3);
@@ -48,7 +48,7 @@ fn the_end_of_the_root_is_the_end_for_an_entry_elsewhere() {
 }
 
 #[test]
-fn a_frozen_agent_is_noticed_by_its_silence_and_ends_its_part_when_it_wakes() {
+fn frozen_agent_is_detected_and_cleans_up_after_resume() {
     let cluster = Cluster::start(3, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(3, 2));
     let pids = launcher.begun(3);
@@ -63,7 +63,7 @@ fn a_frozen_agent_is_noticed_by_its_silence_and_ends_its_part_when_it_wakes() {
 }
 
 #[test]
-fn a_frozen_parent_is_noticed_by_the_child() {
+fn frozen_parent_is_detected_by_child() {
     let cluster = Cluster::start(2, &["--heartbeat", "1"]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
     let pids = launcher.begun(2);
@@ -75,7 +75,7 @@ fn a_frozen_parent_is_noticed_by_the_child() {
 }
 
 #[test]
-fn agents_that_cannot_be_reached_are_each_reported_once_with_what_is_behind_them() {
+fn unreachable_agents_are_reported_once_with_subtree() {
     let cluster = Cluster::start(7, &[]);
     let mut spread = cluster.spread(7, 2);
     // No process listens; another program answers.
@@ -117,7 +117,7 @@ fn agents_that_cannot_be_reached_are_each_reported_once_with_what_is_behind_them
 }
 
 #[test]
-fn the_end_of_a_step_is_told_with_how_it_ended_and_its_agent_goes_on_carrying() {
+fn end_of_step_is_reported_and_its_agent_keeps_routing() {
     let cluster = Cluster::start(4, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(4, 2));
     let pids = launcher.begun(4);
@@ -146,7 +146,7 @@ fn the_end_of_a_step_is_told_with_how_it_ended_and_its_agent_goes_on_carrying() 
 }
 
 #[test]
-fn a_step_of_another_version_is_named_with_both_versions() {
+fn step_of_other_version_is_named_with_both_versions() {
     let cluster = Cluster::start(2, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
     let pids = launcher.begun(2);
@@ -161,7 +161,7 @@ fn a_step_of_another_version_is_named_with_both_versions() {
 }
 
 #[test]
-fn everything_a_step_said_before_its_end_arrives_before_the_news_of_it() {
+fn messages_of_step_arrive_before_report_of_its_end() {
     let cluster = Cluster::start(2, &[]);
     for node in [0, 1] {
         let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
@@ -175,7 +175,7 @@ fn everything_a_step_said_before_its_end_arrives_before_the_news_of_it() {
 }
 
 #[test]
-fn a_step_that_closes_its_link_and_stays_is_killed() {
+fn step_that_closes_its_link_and_stays_is_killed() {
     let cluster = Cluster::start(1, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(1, 2));
     let pids = launcher.begun(1);
@@ -188,7 +188,7 @@ fn a_step_that_closes_its_link_and_stays_is_killed() {
 }
 
 #[test]
-fn a_launcher_that_is_gone_takes_the_whole_launch_with_it() {
+fn end_of_launcher_ends_whole_launch() {
     let cluster = Cluster::start(7, &[]);
     for entry in [0, 4] {
         let mut launcher = Launcher::open(&cluster.agents[entry], cluster.spread(7, 2));
@@ -207,7 +207,7 @@ fn a_launcher_that_is_gone_takes_the_whole_launch_with_it() {
 }
 
 #[test]
-fn an_agent_that_was_started_again_takes_the_next_launch() {
+fn restarted_agent_takes_next_launch() {
     let mut cluster = Cluster::start(2, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
     let pids = launcher.begun(2);
@@ -222,7 +222,7 @@ fn an_agent_that_was_started_again_takes_the_next_launch() {
 }
 
 #[test]
-fn a_connection_is_shared_and_kept_for_the_next_launch() {
+fn connection_is_shared_and_kept_for_next_launch() {
     let cluster = Cluster::start(2, &[]);
     let connections = || {
         let own = format!("/proc/{}/fd", cluster.agents[0].pid());
@@ -256,7 +256,7 @@ fn a_connection_is_shared_and_kept_for_the_next_launch() {
 }
 
 #[test]
-fn a_stopped_step_is_killed_and_named_after_twice_the_heartbeat() {
+fn stopped_step_is_killed_and_named_after_two_heartbeats() {
     let cluster = Cluster::start(1, &["--heartbeat", "1"]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(1, 2));
     let pids = launcher.begun(1);

@@ -1,7 +1,7 @@
 //! Agents as processes on this machine, with TLS between them, and launches over them.
 //!
-//! What a step does is of no interest here: `step.py` stands in for it and does what the launcher,
-//! which is the test, tells it.
+//! The behaviour of steps is irrelevant here: `step.py` replaces them and executes the commands of
+//! the launcher, which is the test.
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 

@@ -1,4 +1,4 @@
-//! What is refused, with one line for the client and one in the log.
+//! Refusals of an agent, each with one line for the client and one in the log.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
@@ -77,7 +77,7 @@ impl Joined {
         Ok(message.expect("the stream goes on").message.unwrap())
     }
 
-    /// What a step says to the launcher.
+    /// Returns the next message of a step to the launcher.
     async fn said(&mut self) -> String {
         loop {
             match self.next().await.unwrap() {
@@ -103,7 +103,7 @@ impl Joined {
 
 const LAUNCHER: u32 = u32::MAX;
 
-/// What makes the agent of a node take part in a launch.
+/// Returns the message by which an agent takes part in a launch.
 fn hello(launch: &str, spread: LaunchTree, node: u32, uid: u32) -> v1::Hello {
     let account = Budgets::default().account(uid);
     let scheduled = String::new();
@@ -147,7 +147,7 @@ fn check(result: Result<Joined, Status>, callee: &Agent, code: Code, words: &str
 }
 
 #[test]
-fn an_agent_of_another_version_is_told_both() {
+fn agent_of_other_version_gets_both_versions() {
     run(async {
         let cluster = Cluster::start(2, &[]);
         let callee = &cluster.agents[1];
@@ -172,7 +172,7 @@ fn an_agent_of_another_version_is_told_both() {
 }
 
 #[test]
-fn a_launch_is_joined_once_and_by_its_token_only() {
+fn launch_is_joined_once_and_by_its_token_only() {
     run(async {
         let cluster = Cluster::start(3, &[]);
         let callee = &cluster.agents[1];
@@ -213,7 +213,7 @@ fn a_launch_is_joined_once_and_by_its_token_only() {
 }
 
 #[test]
-fn a_call_that_is_for_somebody_else_or_from_no_node_or_for_nobody_is_refused() {
+fn misdirected_or_unauthorized_call_is_refused() {
     run(async {
         let cluster = Cluster::start(3, &[]);
         let callee = &cluster.agents[1];
@@ -265,7 +265,7 @@ fn a_call_that_is_for_somebody_else_or_from_no_node_or_for_nobody_is_refused() {
 }
 
 #[test]
-fn an_opening_or_message_that_is_too_large_is_refused() {
+fn oversized_descriptor_or_message_is_refused() {
     run(async {
         let cluster = Cluster::start(2, &[]);
         let callee = &cluster.agents[1];
@@ -328,7 +328,7 @@ fn an_opening_or_message_that_is_too_large_is_refused() {
 }
 
 #[test]
-fn what_comes_from_the_wrong_side_of_the_tree_goes_nowhere_and_is_logged_a_few_times() {
+fn message_from_wrong_side_is_dropped_and_logged_rarely() {
     run(async {
         let cluster = Cluster::start(4, &[]);
         let callee = &cluster.agents[1];
@@ -364,7 +364,7 @@ fn what_comes_from_the_wrong_side_of_the_tree_goes_nowhere_and_is_logged_a_few_t
 }
 
 #[test]
-fn a_launcher_that_asks_for_what_cannot_be_gets_one_line() {
+fn invalid_request_of_launcher_gets_one_line() {
     let cluster = Cluster::start(2, &[]);
     let agent = &cluster.agents[0];
     let spread = cluster.spread(2, 2);
@@ -420,7 +420,7 @@ fn a_launcher_that_asks_for_what_cannot_be_gets_one_line() {
     launcher.raw(&bytes).unwrap();
     assert!(launcher.refused().contains("the request cannot be read"));
 
-    // What another version says behind its version cannot be read.
+    // The rest of a message of another version cannot be parsed.
     let mut launcher = Launcher::connect(agent);
     launcher.ask(&(0, VERSION + 7, "what that version says"));
     let reason = launcher.refused();
@@ -445,7 +445,7 @@ fn a_launcher_that_asks_for_what_cannot_be_gets_one_line() {
 }
 
 #[test]
-fn a_user_has_so_many_connections_and_no_more() {
+fn connections_of_user_are_limited() {
     let cluster = Cluster::start(1, &[]);
     let agent = &cluster.agents[0];
     let mut held: Vec<Launcher> = (0..256).map(|_| Launcher::connect(agent)).collect();
@@ -471,7 +471,7 @@ fn a_user_has_so_many_connections_and_no_more() {
 }
 
 #[test]
-fn an_agent_of_an_ordinary_user_serves_nobody_else() {
+fn agent_of_ordinary_user_serves_only_that_user() {
     if !geteuid().is_root() {
         skip("starting an agent as somebody else needs root");
         return;

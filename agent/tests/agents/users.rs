@@ -42,7 +42,7 @@ fn connect_as(uid: u32, agent: &Agent) -> Launcher {
     Launcher::over(connecting.join().unwrap())
 }
 
-/// As whom a process runs: real, effective, saved.
+/// Returns the users of a process: real, effective, saved.
 fn user_of(pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status
@@ -79,7 +79,7 @@ fn steps_of_two_users_run_as_them_on_every_node() {
 }
 
 #[test]
-fn a_user_who_has_no_account_on_the_node_is_refused_with_the_remedy() {
+fn user_without_account_on_node_is_refused_with_remedy() {
     if !root() {
         return;
     }
@@ -96,7 +96,7 @@ fn a_user_who_has_no_account_on_the_node_is_refused_with_the_remedy() {
 }
 
 #[test]
-fn what_a_step_says_is_in_the_log_of_its_agent_under_its_name() {
+fn output_of_step_is_in_log_of_its_agent_with_its_name() {
     let cluster = Cluster::start(1, &[]);
     let agent = &cluster.agents[0];
     let mut launcher = Launcher::open(agent, cluster.spread(1, 2));
@@ -113,7 +113,7 @@ fn what_a_step_says_is_in_the_log_of_its_agent_under_its_name() {
 }
 
 #[test]
-fn a_certificate_is_renewed_under_running_agents() {
+fn certificate_is_renewed_under_running_agents() {
     let cluster = Cluster::start(2, &[]);
     let agent = &cluster.agents[1];
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));

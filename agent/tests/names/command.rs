@@ -26,7 +26,7 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Ends with this.
+/// Child process that watches names, and its output.
 struct Watch(Child, BufReader<ChildStdout>);
 
 impl Watch {
@@ -114,14 +114,14 @@ fn names_in_etcd_are_shown_watched_and_withdrawn() {
 }
 
 #[test]
-fn names_in_a_directory_are_shown_watched_and_withdrawn() {
+fn names_in_directory_are_shown_watched_and_unpublished() {
     if let Some(place) = Place::ldap() {
         names_are_shown_watched_and_withdrawn(&place);
     }
 }
 
 #[test]
-fn a_store_that_is_away_is_named_with_the_reason() {
+fn unreachable_store_is_named_with_reason() {
     if let Some(place) = Place::file() {
         place.go();
         let refused = run(&place, &["ls"]);
@@ -136,7 +136,7 @@ fn a_store_that_is_away_is_named_with_the_reason() {
 }
 
 #[test]
-fn a_machine_without_published_names_lists_none_however_often_it_is_asked() {
+fn machine_without_published_names_lists_none() {
     // Each ends the rendezvous that it has started, on which the next one may come.
     let dir = tempfile::tempdir().unwrap();
     for _ in 0..10 {

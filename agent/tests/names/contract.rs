@@ -1,4 +1,4 @@
-//! What holds in every store.
+//! Contract that every store fulfils.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -76,7 +76,7 @@ pub(crate) fn await_gone(launch: &mut Launch, name: &str) {
     });
 }
 
-pub(crate) fn a_name_has_an_owner_who_alone_withdraws_it_as_its_own(place: &Place) {
+pub(crate) fn name_is_unpublished_as_own_by_its_owner_only(place: &Place) {
     let (mut first, mut second) = (place.launch("one"), place.launch("two"));
     assert_eq!(first.ask(1, publish("a name")), NameReply::Done);
     let NameReply::Found(found) = second.ask(0, look("a name")) else {
@@ -100,7 +100,7 @@ pub(crate) fn a_name_has_an_owner_who_alone_withdraws_it_as_its_own(place: &Plac
     );
 }
 
-pub(crate) fn a_name_is_published_once_and_again_after_its_withdrawal(place: &Place) {
+pub(crate) fn name_is_published_once_and_again_after_unpublish(place: &Place) {
     let (mut first, mut second) = (place.launch("one"), place.launch("two"));
     assert_eq!(first.ask(0, publish("a")), NameReply::Done);
     assert_eq!(second.ask(0, publish("a")), duplicate("a"));
@@ -144,7 +144,7 @@ pub(crate) fn a_name_is_published_once_and_again_after_its_withdrawal(place: &Pl
     assert_eq!((done, late), (1, 3), "{answers:?}");
 }
 
-pub(crate) fn a_name_expires_and_its_place_is_free(place: &Place) {
+pub(crate) fn expired_name_can_be_published_again(place: &Place) {
     let (mut first, mut second) = (place.launch("one"), place.launch("two"));
     let limits = |seconds| ValueLimits {
         expires: Some(Duration::from_secs(seconds)),
@@ -171,7 +171,7 @@ pub(crate) fn a_name_expires_and_its_place_is_free(place: &Place) {
     }
 }
 
-pub(crate) fn a_name_is_read_as_often_as_its_publisher_says(place: &Place) {
+pub(crate) fn name_is_read_as_often_as_its_publisher_allows(place: &Place) {
     let mut first = place.launch("one");
     let limits = ValueLimits {
         expires: None,
@@ -200,9 +200,7 @@ pub(crate) fn a_name_is_read_as_often_as_its_publisher_says(place: &Place) {
     assert_eq!(first.ask(0, counted), NameReply::Done);
 }
 
-pub(crate) fn a_value_for_one_reader_goes_to_one_of_many_and_comes_back_from_one_that_is_gone(
-    place: &Place,
-) {
+pub(crate) fn first_read_value_reaches_one_reader_or_returns(place: &Place) {
     let mut first = place.launch("one");
     let mut readers: Vec<Launch> = (0..4)
         .map(|number| place.launch(&format!("reader-{number}")))
@@ -235,7 +233,7 @@ pub(crate) fn a_value_for_one_reader_goes_to_one_of_many_and_comes_back_from_one
     assert_eq!(first.ask(0, look("once")), GONE);
 }
 
-pub(crate) fn only_what_persists_outlives_its_launch(place: &Place) {
+pub(crate) fn only_persistent_names_outlive_launch(place: &Place) {
     // Without an agent, the rendezvous ends with the last launch.
     let mut last = place.launch("last");
     let mut first = place.launch("one");
@@ -270,7 +268,7 @@ pub(crate) fn only_what_persists_outlives_its_launch(place: &Place) {
     );
 }
 
-pub(crate) fn what_a_process_published_goes_with_it(place: &Place) {
+pub(crate) fn names_of_process_end_with_it(place: &Place) {
     let (mut first, mut second) = (place.launch("one"), place.launch("two"));
     for rank in [0, 1] {
         let name = format!("of {rank}");
@@ -295,7 +293,7 @@ pub(crate) fn what_a_process_published_goes_with_it(place: &Place) {
     is_found(second.ask(0, look("stays")), "stays");
 }
 
-pub(crate) fn names_of_a_launch_that_was_killed_are_pruned(place: &Place) {
+pub(crate) fn names_of_killed_launch_are_pruned(place: &Place) {
     let mut second = place.launch("two");
     let mut first = place.launch("one");
     assert_eq!(first.ask(0, publish("a")), NameReply::Done);
@@ -318,7 +316,7 @@ pub(crate) fn names_of_a_launch_that_was_killed_are_pruned(place: &Place) {
     assert_eq!(listed[0].owner, second.who(0).proc);
 }
 
-pub(crate) fn a_lookup_waits_for_a_name_or_its_timeout(place: &Place) {
+pub(crate) fn lookup_waits_for_name_or_its_timeout(place: &Place) {
     let (mut first, mut second) = (place.launch("one"), place.launch("two"));
     let waits = second.begin(0, look_for("late", wait(None)));
     let timeout = second.ask(1, look_for("never", wait(Some(1))));
@@ -327,7 +325,7 @@ pub(crate) fn a_lookup_waits_for_a_name_or_its_timeout(place: &Place) {
     is_found(second.answer(waits), "late");
 }
 
-pub(crate) fn ten_thousand_names_are_listed_found_and_withdrawn(place: &Place) {
+pub(crate) fn ten_thousand_names_are_listed_found_and_unpublished(place: &Place) {
     let (mut first, mut second) = (place.launch("one"), place.launch("two"));
     for batch in 0..100 {
         let tickets: Vec<_> = (0..100)
@@ -352,7 +350,7 @@ pub(crate) fn ten_thousand_names_are_listed_found_and_withdrawn(place: &Place) {
     });
 }
 
-pub(crate) fn launches_that_meet_by_a_name_see_only_each_others_names(place: &Place) {
+pub(crate) fn launches_of_one_name_scope_see_only_their_names(place: &Place) {
     if place.kind() == Kind::Agents {
         // Each name has a rendezvous of its own, which has a test: run::rendezvous.
         return;
@@ -370,7 +368,7 @@ pub(crate) fn launches_that_meet_by_a_name_see_only_each_others_names(place: &Pl
     assert_eq!(owner(&mut same), met.who(0).proc);
 }
 
-pub(crate) fn two_users_have_the_same_name(place: &Place) {
+pub(crate) fn two_users_may_publish_same_name(place: &Place) {
     if place.kind() == Kind::Agents {
         // A rendezvous is of one user, whom the kernel names: core's names::tests, and hosts::users.
         return;
@@ -393,9 +391,7 @@ pub(crate) fn two_users_have_the_same_name(place: &Place) {
     assert_eq!(listed.len(), 1);
 }
 
-pub(crate) fn a_store_that_is_away_refuses_with_a_reason_and_goes_on_when_it_is_back(
-    place: &Place,
-) {
+pub(crate) fn unreachable_store_refuses_with_reason_until_it_returns(place: &Place) {
     if place.kind() == Kind::Agents {
         // Its loss is that of the connection: run::rendezvous.
         return;
@@ -444,8 +440,8 @@ pub(crate) fn a_store_that_is_away_refuses_with_a_reason_and_goes_on_when_it_is_
     is_found(second.ask(0, look("before")), "before");
 }
 
-/// As `src/nameserv/file/file_nameserv.c` of MPICH writes and reads them.
-pub(crate) fn files_are_those_of_mpich_both_ways(place: &Place) {
+/// Checks names against those that `src/nameserv/file/file_nameserv.c` of MPICH writes and reads.
+pub(crate) fn files_are_compatible_with_mpich_in_both_directions(place: &Place) {
     let mut launch = place.launch("one");
     assert_eq!(launch.ask(0, publish("a name")), NameReply::Done);
     let directory = place.shared().join(".mpinamepub");
@@ -467,7 +463,7 @@ pub(crate) fn files_are_those_of_mpich_both_ways(place: &Place) {
     assert!(!directory.join("other").exists());
 }
 
-pub(crate) fn a_directory_that_others_may_write_is_refused(place: &Place) {
+pub(crate) fn directory_writable_by_others_is_refused(place: &Place) {
     use std::os::unix::fs::PermissionsExt as _;
     let mut launch = place.launch("one");
     assert_eq!(launch.ask(0, publish("a")), NameReply::Done);

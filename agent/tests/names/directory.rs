@@ -1,4 +1,4 @@
-//! What holds in a directory alone: TLS, passwords, and the entries that others see.
+//! Behaviour of a directory alone: TLS, passwords, and the entries that others see.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -42,7 +42,7 @@ fn settings(dir: &Path, password: &str, authority: &Path) -> String {
 }
 
 #[test]
-fn tls_and_a_password_are_used_and_those_of_others_are_refused() {
+fn tls_and_password_are_used_and_invalid_ones_refused() {
     let dir = tempfile::tempdir().unwrap();
     let validity = Validity::days(SystemTime::now(), 30);
     for (name, host) in [("own", "localhost"), ("other", "elsewhere")] {
@@ -94,7 +94,7 @@ fn tls_and_a_password_are_used_and_those_of_others_are_refused() {
     }
 }
 
-/// What a search in the directory prints, as this user.
+/// Returns the output of a search in the directory as this user.
 fn entries(place: &Place, user: Option<u32>, filter: &str) -> String {
     use std::os::unix::process::CommandExt as _;
     let (url, _) = place.backend().rsplit_once('/').unwrap();
@@ -128,7 +128,7 @@ fn place_to_search() -> Option<Place> {
 }
 
 #[test]
-fn entries_say_what_they_hold_whose_it_is_and_when_it_ends_to_their_user() {
+fn entries_show_value_owner_and_expiry_to_their_user() {
     let Some(place) = place_to_search() else {
         return;
     };
@@ -162,7 +162,7 @@ fn entries_say_what_they_hold_whose_it_is_and_when_it_ends_to_their_user() {
 }
 
 #[test]
-fn what_a_killed_launch_has_left_is_removed_by_the_next() {
+fn leftovers_of_killed_launch_are_removed_by_next() {
     let Some(place) = place_to_search() else {
         return;
     };

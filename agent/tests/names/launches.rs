@@ -8,10 +8,10 @@ use crate::places::Place;
 for_each_mpi!(mpich5 impi openmpi4 openmpi5: {
     launches_connect_by_names_in_files => |mpi| at(Place::file(), &mpi, connects),
     launches_connect_by_names_in_etcd => |mpi| at(Place::etcd(), &mpi, connects),
-    launches_connect_by_names_in_a_directory => |mpi| at(Place::ldap(), &mpi, connects),
-    names_in_a_directory_outlive_their_launch_if_the_user_wants_it => |mpi| at(Place::ldap(), &mpi, outlives),
-    names_in_files_outlive_their_launch_if_the_user_wants_it => |mpi| at(Place::file(), &mpi, outlives),
-    names_in_etcd_outlive_their_launch_if_the_user_wants_it => |mpi| at(Place::etcd(), &mpi, outlives),
+    launches_connect_by_names_in_directory => |mpi| at(Place::ldap(), &mpi, connects),
+    names_in_directory_outlive_launch_on_request => |mpi| at(Place::ldap(), &mpi, outlives),
+    names_in_files_outlive_launch_on_request => |mpi| at(Place::file(), &mpi, outlives),
+    names_in_etcd_outlive_launch_on_request => |mpi| at(Place::etcd(), &mpi, outlives),
 });
 
 fn at(place: Option<Place>, mpi: &Mpi, test: impl Fn(&Mpi, &Place)) {
@@ -30,7 +30,7 @@ const PUBLISHER: &str = r#"
 "#;
 
 #[test]
-fn names_of_a_launcher_that_is_killed_are_withdrawn() {
+fn names_of_killed_launcher_are_unpublished() {
     let Some(place) = Place::file() else { return };
     let options = ["--names", place.backend(), "--pmi", "pmi1"];
     let words = ["bash", "-c", PUBLISHER];
@@ -51,7 +51,8 @@ fn names_of_a_launcher_that_is_killed_are_withdrawn() {
     eventually("the name is withdrawn", || (!is_there()).then_some(()));
 }
 
-/// What makes the fabrics of MPICH and Intel MPI reach another launch; nothing to others.
+/// Variables with which the fabrics of MPICH and Intel MPI reach another launch; other MPIs ignore
+/// them.
 const FABRIC: [(&str, &str); 3] = [
     ("MPIR_CVAR_CH4_NETMOD", "ofi"),
     ("FI_PROVIDER", "tcp"),

@@ -24,19 +24,19 @@ macro_rules! for_each_store {
     ($($store:ident)*) => {
         $(mod $store {
             for_each_store!(@tests $store
-                a_name_has_an_owner_who_alone_withdraws_it_as_its_own
-                a_name_is_published_once_and_again_after_its_withdrawal
-                a_name_expires_and_its_place_is_free
-                a_name_is_read_as_often_as_its_publisher_says
-                a_value_for_one_reader_goes_to_one_of_many_and_comes_back_from_one_that_is_gone
-                only_what_persists_outlives_its_launch
-                what_a_process_published_goes_with_it
-                names_of_a_launch_that_was_killed_are_pruned
-                a_lookup_waits_for_a_name_or_its_timeout
-                ten_thousand_names_are_listed_found_and_withdrawn
-                launches_that_meet_by_a_name_see_only_each_others_names
-                two_users_have_the_same_name
-                a_store_that_is_away_refuses_with_a_reason_and_goes_on_when_it_is_back
+                name_is_unpublished_as_own_by_its_owner_only
+                name_is_published_once_and_again_after_unpublish
+                expired_name_can_be_published_again
+                name_is_read_as_often_as_its_publisher_allows
+                first_read_value_reaches_one_reader_or_returns
+                only_persistent_names_outlive_launch
+                names_of_process_end_with_it
+                names_of_killed_launch_are_pruned
+                lookup_waits_for_name_or_its_timeout
+                ten_thousand_names_are_listed_found_and_unpublished
+                launches_of_one_name_scope_see_only_their_names
+                two_users_may_publish_same_name
+                unreachable_store_refuses_with_reason_until_it_returns
             );
         })*
     };
@@ -53,15 +53,15 @@ macro_rules! for_each_store {
 for_each_store!(agents file etcd ldap);
 
 #[test]
-fn files_are_those_of_mpich_both_ways() {
+fn files_are_compatible_with_mpich_in_both_directions() {
     if let Some(place) = Place::file() {
-        contract::files_are_those_of_mpich_both_ways(&place);
+        contract::files_are_compatible_with_mpich_in_both_directions(&place);
     }
 }
 
 #[test]
-fn a_directory_that_others_may_write_is_refused() {
+fn directory_writable_by_others_is_refused() {
     if let Some(place) = Place::file() {
-        contract::a_directory_that_others_may_write_is_refused(&place);
+        contract::directory_writable_by_others_is_refused(&place);
     }
 }

@@ -23,10 +23,10 @@ use wireup_core::names::request::{NameReply, NameRequest, NameRequester};
 use crate::common::slapd::{self, Slapd};
 use crate::common::{eventually, skip, wireup};
 
-/// How long an answer may take on a busy machine.
+/// Timeout of a reply on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Another user.
+/// User id of another user.
 pub(crate) const OTHER: u32 = 12_345;
 
 const ETCD: &str = "/usr/bin/etcd";
@@ -36,7 +36,7 @@ const LDAP_SETTINGS: &str = "ldap.toml";
 /// A store that runs, or may run.
 pub(crate) struct Place {
     pub(crate) dir: tempfile::TempDir,
-    /// As `--names` has it; none for the rendezvous.
+    /// Value of `--names`; `None` for the name server.
     backend: Option<String>,
     server: std::cell::RefCell<Option<Server>>,
     port: u16,
@@ -68,7 +68,7 @@ fn free_port() -> u16 {
     any.local_addr().unwrap().port()
 }
 
-/// For all users.
+/// Sets the mode of a path, so that all users can open it.
 fn open(path: &Path, mode: u32) {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -122,7 +122,7 @@ impl Place {
         }))
     }
 
-    /// As users whom the kernel names to the server.
+    /// Store in a directory whose users the kernel names to the server.
     #[track_caller]
     pub(crate) fn ldap() -> Option<Self> {
         Self::ldap_with(None, "ttl = 6\n")
@@ -156,7 +156,7 @@ impl Place {
         self.backend = Some(format!("{scheme}://{host}:{port}/{}", slapd::BASE));
     }
 
-    /// Where the settings of stores are.
+    /// Returns the variables that name the settings files of stores.
     pub(crate) fn variables(&self) -> [(&'static str, String); 2] {
         let dir = self.dir.path();
         let of_ldap = dir.join(LDAP_SETTINGS).display().to_string();
@@ -170,7 +170,7 @@ impl Place {
         self.kind
     }
 
-    /// As `--names` has it.
+    /// Returns the value of `--names`.
     pub(crate) fn backend(&self) -> &str {
         self.backend.as_deref().unwrap_or("agents")
     }
@@ -315,7 +315,7 @@ impl Drop for Launch {
         if let Some(keeper) = &mut self.keeper {
             let _ = keeper.wait();
         } else {
-            // Its end is seen when all that it said is done.
+            // The end of the connection shows that the server has processed all that it got.
             while matches!(self.socket.read(&mut [0; 1024]), Ok(1..)) {}
         }
     }
@@ -333,7 +333,7 @@ impl Launch {
         self.socket.write_all(&bytes).unwrap();
     }
 
-    /// The next message.
+    /// Returns the next message of the name server.
     pub(crate) fn hear(&mut self) -> NameServerReport {
         loop {
             if !self.come.is_empty() {

@@ -42,7 +42,7 @@ pub(crate) struct Agent {
     log: Arc<Mutex<String>>,
 }
 
-/// Where `cargo build --workspace` puts programs.
+/// Path of a program that `cargo build --workspace` builds.
 pub(crate) fn built(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_BIN_EXE_wireup-agent")).with_file_name(name);
     assert!(
@@ -97,7 +97,7 @@ impl Agents {
         NodeAgentClient::new(endpoint.connect_with_connector(connect).await.unwrap())
     }
 
-    /// The same as another user; only root can.
+    /// Connects as another user, which only root can.
     pub(crate) async fn local_as(&self, uid: u32) -> Client {
         let socket = self.agents[0].socket.clone();
         let connecting = std::thread::spawn(move || {
@@ -289,7 +289,7 @@ pub(crate) async fn rank_is(client: &mut Client, id: &str, rank: u32, state: v1:
     tokio::time::timeout(DEADLINE, found).await.unwrap();
 }
 
-/// What ranks print on standard output, by rank; the rest under `None`.
+/// Returns the standard output of the ranks, by rank; output of others is under `None`.
 pub(crate) async fn output(
     client: &mut Client,
     id: &str,

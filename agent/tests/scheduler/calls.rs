@@ -24,7 +24,7 @@ async fn abort(client: &mut Client, id: &str, reason: &str) {
 }
 
 #[test]
-async fn a_launch_is_watched_to_its_end_by_several_and_by_those_who_come_late() {
+async fn launch_is_watched_to_its_end_by_early_and_late_watchers() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
     let request = script("one", 3, "exit $((WIREUP_RANK * 2))");
@@ -107,7 +107,7 @@ async fn ranks_get_input_environment_and_credentials_and_give_output() {
 }
 
 #[test]
-async fn ranks_that_print_wait_for_a_slow_reader_and_nothing_is_lost() {
+async fn printing_ranks_wait_for_slow_reader_without_loss() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
     let text = "head -c 8000000 /dev/zero | tr '\\0' x; echo done >&2";
@@ -139,7 +139,7 @@ async fn ranks_that_print_wait_for_a_slow_reader_and_nothing_is_lost() {
 }
 
 #[test]
-async fn output_that_nobody_reads_holds_nothing_up_and_its_end_is_kept() {
+async fn unread_output_blocks_nothing_and_its_end_is_kept() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
     let text = "seq 1 200000; echo last";
@@ -173,7 +173,7 @@ async fn output_that_nobody_reads_holds_nothing_up_and_its_end_is_kept() {
 }
 
 #[test]
-async fn the_kept_end_of_unread_output_says_how_much_was_lost() {
+async fn kept_end_of_unread_output_reports_lost_bytes() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
     client
@@ -201,7 +201,7 @@ async fn the_kept_end_of_unread_output_says_how_much_was_lost() {
 }
 
 #[test]
-async fn signals_reach_all_ranks_or_those_that_are_named() {
+async fn signals_reach_all_or_named_ranks() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
     let text = "trap 'echo got; exit 3' USR1; trap 'echo two; exit 4' USR2; echo ready; \
@@ -245,7 +245,7 @@ async fn signals_reach_all_ranks_or_those_that_are_named() {
 }
 
 #[test]
-async fn an_abort_ends_the_launch_with_its_reason_even_when_nobody_reads_its_output() {
+async fn abort_ends_launch_with_its_reason_despite_unread_output() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
     client
@@ -266,7 +266,7 @@ async fn an_abort_ends_the_launch_with_its_reason_even_when_nobody_reads_its_out
 }
 
 #[test]
-async fn a_launch_that_wireup_refuses_says_why_at_its_end() {
+async fn refused_launch_reports_reason_at_its_end() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
     let mut request = script("none", 1, "");
@@ -285,7 +285,7 @@ async fn a_launch_that_wireup_refuses_says_why_at_its_end() {
 }
 
 #[test]
-async fn a_lost_launcher_is_told_and_ranks_do_not_outlive_it() {
+async fn lost_launcher_is_reported_and_its_ranks_end() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
     let started = client
@@ -310,7 +310,7 @@ async fn a_lost_launcher_is_told_and_ranks_do_not_outlive_it() {
 }
 
 #[test]
-async fn programs_of_their_own_get_their_ranks_variables_and_directories() {
+async fn apps_get_own_ranks_variables_and_directories() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
     let app = |ranks, cwd: &'static str, value: &'static str| v1::App {
@@ -335,7 +335,7 @@ async fn programs_of_their_own_get_their_ranks_variables_and_directories() {
 }
 
 #[test]
-async fn certificates_of_schedulers_may_launch_observers_may_look_and_nodes_may_nothing() {
+async fn role_of_certificate_limits_calls() {
     let agents = Agents::start(1);
     let mut scheduler = agents.remote(0, "s").await;
     let mut observer = agents.remote(0, "o").await;
@@ -402,7 +402,7 @@ async fn certificates_of_schedulers_may_launch_observers_may_look_and_nodes_may_
 }
 
 #[test]
-async fn a_drained_agent_takes_no_launch_tells_the_end_of_the_last_one_and_ends() {
+async fn drained_agent_refuses_launches_and_exits_after_last() {
     let mut agents = Agents::start(1);
     let mut client = agents.local().await;
     client
@@ -427,7 +427,7 @@ async fn a_drained_agent_takes_no_launch_tells_the_end_of_the_last_one_and_ends(
 }
 
 #[test]
-async fn an_exchange_of_keys_waits_for_all_and_ends_with_the_launch() {
+async fn key_exchange_waits_for_all_and_ends_with_launch() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
     client

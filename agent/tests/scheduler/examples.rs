@@ -128,7 +128,7 @@ fn assert_ran(output: &Output) {
 }
 
 #[test]
-fn examples_drive_a_launch_over_the_unix_socket() {
+fn examples_control_launch_over_unix_socket() {
     let agents = Agents::start(1);
     for example in examples(&agents) {
         let mut command = local(&agents, example());
@@ -138,7 +138,7 @@ fn examples_drive_a_launch_over_the_unix_socket() {
 }
 
 #[test]
-fn examples_drive_a_launch_on_two_nodes_over_tls() {
+fn examples_control_launch_on_two_nodes_over_tls() {
     let agents = Agents::start(2);
     for example in examples(&agents) {
         let mut command = remote(&agents, example(), &[1, 1]);
@@ -148,7 +148,7 @@ fn examples_drive_a_launch_on_two_nodes_over_tls() {
 }
 
 #[test]
-fn examples_pass_signals_on_and_end_what_they_started() {
+fn examples_forward_signals_and_end_their_launches() {
     let agents = Agents::start(1);
     for example in examples(&agents) {
         for (signal, expected, last) in [
@@ -187,7 +187,7 @@ fn examples_pass_signals_on_and_end_what_they_started() {
 }
 
 #[test]
-fn a_user_of_the_node_runs_as_himself_and_nobody_else() {
+fn user_of_node_runs_as_self_only() {
     if !is_root() {
         return skip("processes of another user need root");
     }

@@ -1,4 +1,4 @@
-//! What gRPC's own tools find: health and descriptions, with Python's clients.
+//! Health and reflection services as gRPC's own tools see them, with Python's clients.
 
 use std::process::Command;
 
@@ -38,7 +38,7 @@ channel.close()
 "#;
 
 #[test]
-async fn an_agent_describes_itself_and_is_healthy_until_it_is_drained() {
+async fn agent_describes_itself_and_is_healthy_until_drained() {
     let Some(python) = python() else {
         return;
     };
@@ -76,7 +76,7 @@ async fn an_agent_describes_itself_and_is_healthy_until_it_is_drained() {
 }
 
 #[test]
-fn an_idle_agent_has_little_memory_of_its_own() {
+fn idle_agent_has_little_private_memory() {
     let agents = Agents::start(1);
     let own = agents.agents[0].memory("RssAnon:");
     assert!(own < IDLE_KIB, "{own} kB");

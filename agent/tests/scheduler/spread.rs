@@ -50,7 +50,7 @@ async fn state(client: &mut Client, id: &str) -> v1::LaunchInfo {
 }
 
 #[test]
-async fn ranks_live_where_the_scheduler_says_and_every_node_learns_of_the_end() {
+async fn ranks_run_on_nodes_of_scheduler_and_every_node_gets_end() {
     let agents = Agents::start(2);
     let mut clients = clients(&agents).await;
     let mut request = script(
@@ -100,7 +100,7 @@ async fn ranks_live_where_the_scheduler_says_and_every_node_learns_of_the_end() 
 }
 
 #[test]
-async fn an_abort_on_any_node_ends_the_launch_on_all() {
+async fn abort_on_any_node_ends_launch_on_all() {
     let agents = Agents::start(2);
     let mut clients = clients(&agents).await;
     for (id, at) in [("head", 0), ("other", 1)] {
@@ -122,7 +122,7 @@ async fn an_abort_on_any_node_ends_the_launch_on_all() {
 }
 
 #[test]
-async fn a_node_that_cannot_be_reached_is_named_at_the_end() {
+async fn unreachable_node_is_named_at_end() {
     let mut agents = Agents::start(2);
     let mut clients = clients(&agents).await;
     let mut request = script("gone", 0, "sleep 1000");
@@ -145,7 +145,7 @@ fn with_word(word: &str) -> Vec<i32> {
 }
 
 #[test]
-async fn a_launch_ends_on_all_nodes_when_the_agent_at_its_head_is_killed() {
+async fn kill_of_head_agent_ends_launch_on_all_nodes() {
     let mut agents = Agents::start(2);
     let mut clients = clients(&agents).await;
     // No other process sleeps for this long.
@@ -175,7 +175,7 @@ async fn a_launch_ends_on_all_nodes_when_the_agent_at_its_head_is_killed() {
 }
 
 #[test]
-async fn the_nodes_of_a_launch_exchange_keys_at_its_head() {
+async fn nodes_of_launch_exchange_keys_at_head() {
     let agents = Agents::start(2);
     let mut clients = clients(&agents).await;
     let mut request = script("keys", 0, "sleep 1000");

@@ -12,7 +12,7 @@ const NOBODY: u32 = 65_534;
 const LINES: usize = 20;
 
 #[test]
-async fn what_is_refused_on_the_socket_is_logged_with_the_user_a_few_times() {
+async fn refusals_on_socket_are_logged_with_user_and_limited() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
     let uid = rustix::process::geteuid();
@@ -66,7 +66,7 @@ async fn what_is_refused_on_the_socket_is_logged_with_the_user_a_few_times() {
 }
 
 #[test]
-async fn launches_that_a_user_makes_known_and_never_brings_are_in_nobodys_way() {
+async fn unstarted_launches_of_user_block_no_others() {
     if !is_root() {
         return skip("callers of another user need root");
     }
@@ -108,7 +108,7 @@ async fn launches_that_a_user_makes_known_and_never_brings_are_in_nobodys_way() 
 }
 
 #[test]
-async fn wide_launches_that_a_user_makes_known_take_no_more_memory_than_a_user_may() {
+async fn unstarted_wide_launches_stay_within_memory_of_user() {
     if !is_root() {
         return skip("callers of another user need root");
     }
@@ -149,7 +149,7 @@ async fn wide_launches_that_a_user_makes_known_take_no_more_memory_than_a_user_m
     assert!(watch(&mut root, "x").await.1.success);
 }
 
-/// What a call that steers is refused with.
+/// Returns the refusals of the calls that control a launch.
 async fn steering(client: &mut Client, id: &str) -> Vec<Option<tonic::Status>> {
     let launch_id = id.to_owned();
     let kvs = v1::PmiFenceRequest {
@@ -184,7 +184,7 @@ async fn steering(client: &mut Client, id: &str) -> Vec<Option<tonic::Status>> {
 }
 
 #[test]
-async fn a_scheduler_cannot_reach_into_a_shell_that_somebody_else_has_started() {
+async fn scheduler_cannot_write_to_shell_of_other_caller() {
     if !is_root() {
         return skip("launches of several users need root");
     }
@@ -216,7 +216,7 @@ async fn a_scheduler_cannot_reach_into_a_shell_that_somebody_else_has_started() 
             assert!(refused.message().contains("may only look"), "{refused}");
         }
     }
-    // Nothing was done to them: each still does what its own user says.
+    // The launches are unaffected: each still does what its own user orders.
     for (client, id) in [(&root, "roots"), (&root, "lent"), (&user, "users")] {
         let mut client = client.clone();
         let printed = output(&mut client, id, &["echo mine\n"]).await;
@@ -237,7 +237,7 @@ async fn a_scheduler_cannot_reach_into_a_shell_that_somebody_else_has_started() 
 }
 
 #[test]
-async fn an_agent_that_has_given_up_its_rights_starts_signals_and_ends_launches() {
+async fn unprivileged_agent_starts_signals_and_ends_launches() {
     if !is_root() {
         return skip("giving up root's rights needs them");
     }
@@ -300,7 +300,7 @@ async fn end_a_stopped_launcher(mut client: Client, name: &str) {
 }
 
 #[test]
-async fn a_launcher_that_its_user_has_stopped_is_ended_by_an_abort_and_delays_nobody() {
+async fn stopped_launcher_is_ended_by_abort_and_delays_no_others() {
     if !is_root() {
         return skip("running as others needs root's rights");
     }

@@ -31,7 +31,7 @@ fn parts(binding: &HostBinding, level: ObjectType) -> Vec<String> {
 const ORDER: MapWithinHost = MapWithinHost::InOrder;
 
 #[test]
-fn ranks_get_one_core_after_the_other() {
+fn ranks_get_consecutive_cores() {
     let binding = bound("gpu8", &spec(ObjectType::Core, ORDER), 3).unwrap();
     // A core has two CPUs, whose numbers are far apart.
     let cpus = |rank| binding.cpus_of(Rank(rank)).unwrap().to_string();
@@ -46,7 +46,7 @@ fn ranks_get_one_core_after_the_other() {
 }
 
 #[test]
-fn neighbours_share_a_part_and_all_parts_have_as_many() {
+fn neighbours_share_objects_evenly() {
     let over_numa = MapWithinHost::Over(ObjectType::Numa);
     let binding = bound("numa4", &spec(ObjectType::Core, over_numa), 10).unwrap();
     let numa = parts(&binding, ObjectType::Numa);
@@ -64,7 +64,7 @@ fn neighbours_share_a_part_and_all_parts_have_as_many() {
 }
 
 #[test]
-fn ranks_of_each_part_need_room_only_where_they_are() {
+fn ranks_of_each_object_need_room_only_in_it() {
     // NUMA nodes of 8 cores with 2 hardware threads each.
     let bind = |each, count| {
         let spec = spec(
@@ -80,7 +80,7 @@ fn ranks_of_each_part_need_room_only_where_they_are() {
 }
 
 #[test]
-fn a_rank_with_several_cores_stays_in_one_numa_node() {
+fn rank_with_several_cores_stays_in_one_numa_node() {
     let mut three = spec(ObjectType::Core, ORDER);
     three.cpus_per_rank = 3;
     let binding = bound("numa4", &three, 4).unwrap();
@@ -115,7 +115,7 @@ fn fast_cores_are_given_first() {
 }
 
 #[test]
-fn memory_of_a_gpu_is_no_place_for_ranks() {
+fn memory_of_gpu_gets_no_ranks() {
     let map = MapWithinHost::Over(ObjectType::Numa);
     let binding = bound("gracehopper", &spec(ObjectType::Numa, map), 4).unwrap();
     assert_eq!(binding.topology.parts(ObjectType::Numa).len(), 4);
@@ -126,7 +126,7 @@ fn memory_of_a_gpu_is_no_place_for_ranks() {
 }
 
 #[test]
-fn what_the_host_does_not_allow_is_not_given() {
+fn binding_uses_only_cpus_allowed_on_host() {
     let limit: CpuSet = "2-3,66-69,72".parse().unwrap();
     let topology = Arc::new(machine("numa4"));
     let bind = |spec: &BindingSpec, count| {
@@ -177,7 +177,7 @@ fn what_the_host_does_not_allow_is_not_given() {
 }
 
 #[test]
-fn refusals_say_what_there_is_and_what_to_do() {
+fn binding_errors_name_available_cpus_and_remedy() {
     let text = |result: Result<HostBinding, BindingError>| result.unwrap_err().to_string();
     let many = text(bound("numa4", &spec(ObjectType::Core, ORDER), 65));
     assert!(
@@ -203,7 +203,7 @@ fn refusals_say_what_there_is_and_what_to_do() {
 }
 
 #[test]
-fn ranks_that_may_share_begin_again() {
+fn ranks_allowed_to_share_start_over_at_first_core() {
     let topology = Arc::new(machine("hybrid"));
     let spec = spec(ObjectType::Core, ORDER);
     let bind = |before, share, count| {
@@ -218,7 +218,7 @@ fn ranks_that_may_share_begin_again() {
 }
 
 #[test]
-fn more_ranks_than_cores_in_wide_parts_take_a_hardware_thread_each() {
+fn surplus_ranks_in_wide_objects_get_one_hardware_thread_each() {
     let binding = bound("numa4", &spec(ObjectType::Package, ORDER), 66).unwrap();
     assert_eq!(parts(&binding, ObjectType::Package)[63..], ["0", "1", "1"]);
     let two = spec(
@@ -235,7 +235,7 @@ fn more_ranks_than_cores_in_wide_parts_take_a_hardware_thread_each() {
 }
 
 #[test]
-fn a_list_gives_each_rank_its_entry_in_turn() {
+fn cpu_list_gives_entries_to_ranks_cyclically() {
     let list = BindingSpec {
         to: BindTo::List(vec!["0-1".parse().unwrap(), "5".parse().unwrap()]),
         ..BindingSpec::default()
@@ -250,7 +250,7 @@ fn a_list_gives_each_rank_its_entry_in_turn() {
 }
 
 #[test]
-fn every_mapping_on_every_machine_gives_each_rank_cpus_of_its_own() {
+fn every_mapping_on_every_machine_gives_ranks_disjoint_cpus() {
     for name in ["gpu8", "hybrid", "gracehopper", "numa4"] {
         let cores = machine(name).parts(ObjectType::Core).len() as u32;
         for level in ObjectType::ALL {
@@ -276,7 +276,7 @@ fn every_mapping_on_every_machine_gives_each_rank_cpus_of_its_own() {
 }
 
 #[test]
-fn the_picture_has_a_row_for_each_numa_node() {
+fn binding_picture_has_row_for_each_numa_node() {
     let over = MapWithinHost::Over(ObjectType::Package);
     let binding = bound("hybrid", &spec(ObjectType::Core, ORDER), 3).unwrap();
     assert_eq!(
@@ -304,7 +304,7 @@ fn the_picture_has_a_row_for_each_numa_node() {
 }
 
 #[test]
-fn ranks_get_the_nearest_gpus_that_are_free() {
+fn ranks_get_nearest_free_gpus() {
     let mut two = spec(ObjectType::Core, MapWithinHost::Over(ObjectType::Package));
     two.gpus_per_rank = Some(2);
     let binding = bound("gpu8", &two, 4).unwrap();
@@ -351,7 +351,7 @@ fn ranks_get_the_nearest_gpus_that_are_free() {
 }
 
 #[test]
-fn memory_and_threads_follow_the_cpus() {
+fn memory_and_threads_follow_bound_cpus() {
     let map = MapWithinHost::Over(ObjectType::Package);
     let binding = bound("gracehopper", &spec(ObjectType::Package, map), 2).unwrap();
     assert_eq!(binding.memory_of(Rank(1)), None);
@@ -377,7 +377,7 @@ fn memory_and_threads_follow_the_cpus() {
 }
 
 #[test]
-fn a_rankfile_gives_each_rank_its_cores() {
+fn rankfile_gives_each_rank_its_cores() {
     let text = "rank 0=a slot=0-1,4\nrank 1=a slot=1:0,2\nrank 2=a slot=0:8-9\nrank 3=b slot=P1\n";
     let slots = Rankfile::parse(text.as_bytes()).unwrap().slots.unwrap();
     let spec = |unit| BindingSpec {

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_s_runtime_is_root_in_a_user_namespace_and_leaves_no_files() {
+    fn user_runtime_is_root_in_user_namespace_and_removes_files() {
         let user = RuntimeHostFacts {
             user: true,
             ..RuntimeHostFacts::default()

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_gets_the_directory_of_its_node_if_it_asks_for_it() {
+    fn container_gets_directory_of_its_node_on_request() {
         let expected = HookPlan {
             root: "/bundle/rootfs".into(),
             user: 7,
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_s_mpi_is_for_containers_that_ask_for_it() {
+    fn host_mpi_is_mounted_only_on_request() {
         let planned = |value: &str| {
             let config = serde_json::json!({
                 "root": { "path": "rootfs" },
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_in_which_mpis_fail_are_refused() {
+    fn namespaces_that_break_mpi_are_refused() {
         for kind in ["pid", "network"] {
             let error = planned("yes", &[SERVER_OF_JOB], &["mount", kind]).unwrap_err();
             assert!(
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_brings_no_other_directory_of_the_host() {
+    fn variable_selects_no_other_directory_of_host() {
         for path in [
             "/etc",
             "/etc/n0/server",
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_says_where_the_configuration_is() {
+    fn container_state_names_place_of_configuration() {
         let state = br#"{"ociVersion":"1.0","id":"a","pid":0,"bundle":"/b","status":"created"}"#;
         assert_eq!(bundle(state).unwrap(), Path::new("/b"));
         assert!(bundle(b"{}").is_err());

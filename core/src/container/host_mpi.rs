@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_are_those_of_the_sonames() {
+    fn mpi_interface_follows_soname() {
         assert_eq!(interface("libmpi.so.12"), interface("libmpich.so.12"));
         assert_ne!(interface("libmpi.so.12"), interface("libmpi.so.40"));
         assert!(names("libmpi.so.12").contains(&"libmpich.so.12"));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_uses_must_be_in_the_replacement() {
+    fn replacement_library_must_have_symbols_used_by_program() {
         let program = user(&["MPI_Init", "MPI_Session_init", "puts"], &[]);
         let image = library(&["MPI_Init", "MPI_Session_init", "MPI_Unused"], &[]);
         let old = library(&["MPI_Init"], &[]);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_c_library_is_the_image_s_or_the_mpi_is_refused() {
+    fn newer_c_library_of_host_mpi_is_refused() {
         let name = "libc.so.6";
         let host = library(&["puts", "strlcpy"], &["GLIBC_2.2.5", "GLIBC_2.38"]);
         let old = library(&["puts"], &["GLIBC_2.2.5"]);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn other_libraries_are_the_image_s_if_they_serve() {
+    fn other_libraries_come_from_image_if_sufficient() {
         let host = library(&["a", "b"], &[]);
         let old = library(&["a"], &[]);
         let (modest, newer) = (user(&["a"], &[]), user(&["a", "b"], &[]));

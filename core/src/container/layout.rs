@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_with_a_mount_in_it_is_opened() {
+    fn directory_containing_mount_is_opened() {
         let made = made(&["/tmp", "/home/u/run", "/x/y.txt"]).unwrap();
         let texts = |paths: &[PathBuf]| -> Vec<String> {
             paths
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_mounted_through_links_and_files() {
+    fn mounts_through_links_or_files_are_refused() {
         let through = LayoutError::ThroughLink("/bin".into());
         assert_eq!(made(&["/a:/bin/x"]), Err(through));
         let through = LayoutError::ThroughFile("/file".into());

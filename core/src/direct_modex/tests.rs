@@ -120,7 +120,7 @@ impl Cluster {
 }
 
 #[test]
-fn a_rank_is_asked_for_once_and_everyone_who_waits_is_answered_once() {
+fn rank_is_requested_once_and_every_requester_answered_once() {
     let mut c = Cluster::new(3);
     c.ask(0, 2, "a");
     c.ask(0, 2, "b");
@@ -143,7 +143,7 @@ fn a_rank_is_asked_for_once_and_everyone_who_waits_is_answered_once() {
 }
 
 #[test]
-fn a_later_request_asks_the_host_again() {
+fn later_request_queries_host_again() {
     let mut c = Cluster::new(2);
     for (round, ticket) in [(1, "a"), (2, "b")] {
         c.ask(0, 1, ticket);
@@ -156,7 +156,7 @@ fn a_later_request_asks_the_host_again() {
 }
 
 #[test]
-fn a_rank_of_this_node_is_served_without_messages() {
+fn local_rank_is_served_without_messages() {
     let mut c = Cluster::new(1);
     c.ask(0, 0, "a");
     assert!(c.sent.is_empty());
@@ -166,7 +166,7 @@ fn a_rank_of_this_node_is_served_without_messages() {
 }
 
 #[test]
-fn unknown_ranks_and_jobs_are_not_found_and_never_reach_the_host() {
+fn unknown_ranks_and_jobs_are_not_found_without_asking_host() {
     let mut c = Cluster::new(2);
     let requests = [
         (proc(7), Some(NodeId(1)), "rank"),
@@ -190,7 +190,7 @@ fn unknown_ranks_and_jobs_are_not_found_and_never_reach_the_host() {
 }
 
 #[test]
-fn each_requester_has_its_own_deadline() {
+fn each_requester_has_own_deadline() {
     let mut c = Cluster::new(2);
     c.ask_within(0, 1, Some(10), "long");
     c.advance(1);
@@ -213,7 +213,7 @@ fn each_requester_has_its_own_deadline() {
 }
 
 #[test]
-fn the_reply_to_a_request_given_up_does_not_answer_a_later_one() {
+fn reply_to_abandoned_request_does_not_answer_later_one() {
     let mut c = Cluster::new(2);
     c.ask_within(0, 1, Some(1), "old");
     c.deliver();
@@ -231,7 +231,7 @@ fn the_reply_to_a_request_given_up_does_not_answer_a_later_one() {
 }
 
 #[test]
-fn a_request_sent_anew_joins_the_question_the_host_still_has() {
+fn repeated_request_joins_pending_request_of_host() {
     let mut c = Cluster::new(2);
     c.ask_within(0, 1, Some(1), "old");
     c.deliver();
@@ -247,7 +247,7 @@ fn a_request_sent_anew_joins_the_question_the_host_still_has() {
 }
 
 #[test]
-fn the_end_of_a_rank_answers_those_who_wait_and_those_who_come_later() {
+fn end_of_rank_answers_pending_and_later_requests() {
     let mut c = Cluster::new(2);
     c.ask(0, 1, "waits");
     c.deliver();
@@ -272,7 +272,7 @@ fn the_end_of_a_rank_answers_those_who_wait_and_those_who_come_later() {
 }
 
 #[test]
-fn removal_of_a_job_answers_those_who_wait_for_its_ranks() {
+fn removal_of_job_answers_requests_for_its_ranks() {
     let mut c = Cluster::new(2);
     c.ask(0, 1, "a");
     c.deliver();
@@ -284,7 +284,7 @@ fn removal_of_a_job_answers_those_who_wait_for_its_ranks() {
 }
 
 #[test]
-fn loss_of_the_owner_fails_its_requests_now_and_later_and_no_others() {
+fn loss_of_owner_fails_its_pending_and_later_requests_only() {
     let mut c = Cluster::new(3);
     c.ask(0, 1, "one");
     c.ask(0, 2, "two");
@@ -299,7 +299,7 @@ fn loss_of_the_owner_fails_its_requests_now_and_later_and_no_others() {
 }
 
 #[test]
-fn loss_of_an_asking_node_drops_its_request_only() {
+fn loss_of_requesting_node_drops_only_its_request() {
     let mut c = Cluster::new(3);
     c.ask(0, 2, "lost");
     c.ask(1, 2, "stays");
@@ -312,7 +312,7 @@ fn loss_of_an_asking_node_drops_its_request_only() {
 }
 
 #[test]
-fn an_error_of_the_host_and_oversized_data_reach_the_requester_as_failures() {
+fn host_error_and_oversized_data_fail_request() {
     let mut c = Cluster::new(2);
     c.ask(0, 1, "error");
     c.deliver();
@@ -332,7 +332,7 @@ fn an_error_of_the_host_and_oversized_data_reach_the_requester_as_failures() {
 }
 
 #[test]
-fn replies_of_a_stranger_are_ignored() {
+fn replies_of_wrong_node_are_ignored() {
     let mut c = Cluster::new(3);
     c.ask(0, 1, "a");
     let message = ModexMessage::Reply {
@@ -346,7 +346,7 @@ fn replies_of_a_stranger_are_ignored() {
 }
 
 #[test]
-fn teardown_answers_here_and_elsewhere_and_whoever_comes_later() {
+fn teardown_answers_local_remote_and_later_requests() {
     let mut c = Cluster::new(3);
     c.ask(0, 1, "remote");
     c.ask(1, 2, "here");
@@ -377,7 +377,7 @@ fn teardown_answers_here_and_elsewhere_and_whoever_comes_later() {
 }
 
 #[test]
-fn a_request_that_outlives_its_node_is_dropped() {
+fn request_that_outlives_its_node_is_dropped() {
     let mut c = Cluster::new(2);
     c.ask(0, 1, "lost");
     c.lose(0, 1);
@@ -387,7 +387,7 @@ fn a_request_that_outlives_its_node_is_dropped() {
 }
 
 #[test]
-fn a_rank_that_has_connected_and_publishes_nothing_is_given_up_by_its_own_node() {
+fn connected_rank_without_commit_is_given_up_by_its_node() {
     let limit = Duration::from_secs(60);
     let mut c = Cluster::new(3);
     c.engines[1] = ModexEngine::new(NodeId(1), Some(limit));
@@ -429,7 +429,7 @@ fn a_rank_that_has_connected_and_publishes_nothing_is_given_up_by_its_own_node()
 }
 
 #[test]
-fn data_without_the_required_key_is_requested_again_until_it_has_it() {
+fn data_without_required_key_is_requested_again() {
     let mut c = Cluster::new(2);
     c.ask_for_key(0, 1, None, "a");
     c.deliver();
@@ -448,7 +448,7 @@ fn data_without_the_required_key_is_requested_again_until_it_has_it() {
 }
 
 #[test]
-fn a_key_that_never_comes_is_waited_for_two_seconds_or_until_the_timeout() {
+fn missing_key_is_awaited_two_seconds_or_until_timeout() {
     let mut c = Cluster::new(2);
     c.ask_for_key(0, 1, None, "default");
     c.ask_for_key(0, 1, Some(5), "limited");
@@ -473,7 +473,7 @@ fn a_key_that_never_comes_is_waited_for_two_seconds_or_until_the_timeout() {
 }
 
 #[test]
-fn a_request_that_comes_in_a_pause_is_sent_at_once() {
+fn request_during_pause_is_sent_at_once() {
     let mut c = Cluster::new(2);
     c.ask_for_key(0, 1, None, "a");
     c.deliver();

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_found_wherever_a_program_prints_them() {
+    fn figures_are_found_anywhere_in_program_output() {
         let printed =
             "hello\npingpong latency_us=12.50 bandwidth_mb_s=980 mpi=Open MPI v5.0.8, x\nbye\n";
         let found = PingPong::find(printed);

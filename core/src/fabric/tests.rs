@@ -163,7 +163,7 @@ fn live(
 }
 
 #[test]
-fn a_service_is_created_and_gone_at_the_end() {
+fn service_is_created_and_removed_at_end() {
     let mut manager = Manager::default();
     let (credential, leak, life) = live(&mut manager, &[]);
     let credential = credential.unwrap();
@@ -177,7 +177,7 @@ fn a_service_is_created_and_gone_at_the_end() {
 }
 
 #[test]
-fn a_lost_answer_leaks_nothing() {
+fn lost_reply_leaks_no_service() {
     for (lists, idempotent) in [(true, false), (true, true)] {
         let mut manager = Manager {
             lists,
@@ -192,7 +192,7 @@ fn a_lost_answer_leaks_nothing() {
 }
 
 #[test]
-fn a_manager_that_cannot_list_is_asked_again_with_the_same_key_and_doubts_are_told() {
+fn manager_without_list_gets_same_key_and_doubt_is_reported() {
     let mut manager = Manager {
         idempotent: true,
         ..Manager::default()
@@ -206,7 +206,7 @@ fn a_manager_that_cannot_list_is_asked_again_with_the_same_key_and_doubts_are_to
 }
 
 #[test]
-fn a_service_that_is_not_gone_is_reported() {
+fn service_that_stays_after_revocation_is_reported() {
     let now = Duration::ZERO;
     let (mut life, _) = GrantLifecycle::begin(wanted(), spec(), now);
     life.answered(&status(201, r#"{"id": "s-1", "vni": 7}"#), now);
@@ -235,7 +235,7 @@ fn a_service_that_is_not_gone_is_reported() {
 }
 
 #[test]
-fn a_refusal_is_told_and_nothing_is_revoked() {
+fn refusal_is_reported_and_nothing_revoked() {
     let (mut life, _) = GrantLifecycle::begin(wanted(), spec(), Duration::ZERO);
     let answer = status(403, r#"{"detail": "no quota for user 7"}"#);
     let refused = GrantAction::Refuse("status 403: no quota for user 7".into());
@@ -245,7 +245,7 @@ fn a_refusal_is_told_and_nothing_is_revoked() {
 }
 
 #[test]
-fn a_manager_that_does_not_answer_is_given_up() {
+fn silent_manager_is_given_up() {
     let (mut life, _) = GrantLifecycle::begin(wanted(), spec(), Duration::ZERO);
     let lost = ManagerReply::Lost("connection reset".into());
     let refused = GrantAction::Refuse("not within 60 s: connection reset".into());
@@ -266,7 +266,7 @@ fn a_manager_that_does_not_answer_is_given_up() {
 }
 
 #[test]
-fn what_was_never_sent_is_not_looked_for() {
+fn request_that_was_never_sent_is_not_looked_for() {
     let begin = || GrantLifecycle::begin(wanted(), spec(), Duration::ZERO).0;
     let mut life = begin();
     let unsent = ManagerReply::Unsent("connection refused".into());
@@ -301,7 +301,7 @@ fn what_was_never_sent_is_not_looked_for() {
 }
 
 #[test]
-fn answers_are_read_as_far_as_they_can_be_used() {
+fn replies_are_parsed_as_far_as_usable() {
     let mut credential = FabricGrant::default();
     let body = br#"{"id": "a/b", "vni": 7}"#;
     assert!(created(body, &mut credential).is_err(), "no path of ours");
@@ -318,7 +318,7 @@ fn answers_are_read_as_far_as_they_can_be_used() {
 }
 
 #[test]
-fn a_host_gets_a_service_for_each_of_its_devices() {
+fn host_gets_service_for_each_of_its_devices() {
     let mut credential = FabricGrant {
         vnis: vec![1034, 77],
         services: vec![5],
@@ -368,7 +368,7 @@ fn a_host_gets_a_service_for_each_of_its_devices() {
 }
 
 #[test]
-fn an_environment_is_read_as_a_scheduler_has_made_it() {
+fn grant_is_read_from_environment_of_scheduler() {
     let read = |variables: &[(&str, &str)]| {
         let variables = variables.iter();
         FabricGrant::from_environment(
@@ -426,7 +426,7 @@ fn service_created_after_first_search_is_revoked() {
 proptest! {
     /// Whatever is lost, nothing stays that is not reported.
     #[test]
-    fn nothing_is_left_or_it_is_told(
+    fn leftover_service_is_always_reported(
         fates in prop::collection::vec(fate(), 0..30),
         lists in any::<bool>(),
         idempotent in any::<bool>(),
@@ -601,7 +601,7 @@ fn records_of_earlier_release_are_read() {
 }
 
 #[test]
-fn records_that_cannot_be_read_say_why() {
+fn unreadable_records_give_reason() {
     let why = |text: &str| GrantRecord::read(text.as_bytes()).unwrap_err().to_string();
     assert_eq!(
         why(r#"{"version":2,"lease":7}"#),

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_covers_the_explicit_ranks_of_its_nspace_wherever_it_stands() {
+    fn wildcard_covers_ranks_of_its_nspace_in_any_position() {
         let wildcard = (nspace("a"), RankOrWildcard::Wildcard);
         let whole = Participants::whole_job(nspace("a"));
         assert_eq!(built(&[one("a", 3), wildcard.clone()]), whole);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn membership_follows_the_runs() {
+    fn membership_follows_rank_runs() {
         let set = built(&[one("a", 2), one("a", 3), one("a", 7)]);
         let member = |rank| set.contains(&Proc::new(nspace("a"), Rank(rank)));
         let members: Vec<u32> = (0..10).filter(|&rank| member(rank)).collect();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_reserved_ranks_cannot_fence() {
+    fn empty_and_reserved_ranks_cannot_fence() {
         assert_eq!(Participants::from_procs([]), Err(ParticipantsError::Empty));
         let special = one("a", u32::MAX - 4);
         assert!(matches!(

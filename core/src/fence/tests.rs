@@ -171,7 +171,7 @@ impl Cluster {
 }
 
 #[test]
-fn a_fence_on_one_node_completes_at_once_and_sends_nothing() {
+fn fence_on_one_node_completes_at_once_without_messages() {
     let mut c = Cluster::new(3);
     c.arrive(2, &[2], "x", "t");
     assert_eq!(c.answered(), [("t", ok("x"))]);
@@ -180,7 +180,7 @@ fn a_fence_on_one_node_completes_at_once_and_sends_nothing() {
 }
 
 #[test]
-fn fence_releases_only_after_last_arrival_with_data_in_node_order() {
+fn fence_releases_after_last_arrival_with_data_in_node_order() {
     let mut c = Cluster::new(3);
     c.arrive(2, &[0, 1, 2], "cc", "t2");
     c.arrive(0, &[0, 1, 2], "a", "t0");
@@ -197,7 +197,7 @@ fn fence_releases_only_after_last_arrival_with_data_in_node_order() {
 }
 
 #[test]
-fn all_nodes_share_one_copy_of_the_result() {
+fn all_nodes_share_one_copy_of_result() {
     let mut c = Cluster::new(2);
     c.arrive(0, &[0, 1], "a", "t0");
     c.arrive(1, &[0, 1], "b", "t1");
@@ -211,7 +211,7 @@ fn all_nodes_share_one_copy_of_the_result() {
 }
 
 #[test]
-fn the_hub_is_the_lowest_participant_and_need_not_be_node_zero() {
+fn hub_is_lowest_participant_and_need_not_be_node_zero() {
     let mut c = Cluster::new(4);
     c.arrive(3, &[3, 1, 3], "d", "t3");
     assert!(matches!(
@@ -224,7 +224,7 @@ fn the_hub_is_the_lowest_participant_and_need_not_be_node_zero() {
 }
 
 #[test]
-fn a_barrier_moves_no_data_and_reports_the_first_bad_status_in_node_order() {
+fn barrier_moves_no_data_and_reports_first_failure_by_node() {
     let mut c = Cluster::new(3);
     for (at, status, ticket) in [(2, -7, "t2"), (1, -3, "t1"), (0, 0, "t0")] {
         let contribution = FenceContribution {
@@ -242,7 +242,7 @@ fn a_barrier_moves_no_data_and_reports_the_first_bad_status_in_node_order() {
 }
 
 #[test]
-fn a_fast_node_may_enter_the_next_fence_before_a_slow_one_has_left_this_one() {
+fn fast_node_may_enter_next_fence_before_slow_one_leaves() {
     let mut c = Cluster::new(2);
     c.arrive(1, &[0, 1], "b0", "slow0");
     c.deliver();
@@ -287,7 +287,7 @@ fn fences_of_overlapping_participants_do_not_mix() {
 }
 
 #[test]
-fn repeated_arrivals_and_releases_change_nothing() {
+fn repeated_arrivals_and_releases_have_no_effect() {
     let mut c = Cluster::new(3);
     c.arrive(1, &[0, 1, 2], "b", "t1");
     let (from, to, arrive) = c.sent[0].clone();
@@ -305,7 +305,7 @@ fn repeated_arrivals_and_releases_change_nothing() {
 }
 
 #[test]
-fn a_timeout_releases_everyone_and_names_the_missing_nodes() {
+fn timeout_releases_all_nodes_and_names_missing_nodes() {
     let mut c = Cluster::new(4);
     c.arrive(0, &[0, 1, 2, 3], "a", "t0");
     c.arrive(2, &[0, 1, 2, 3], "c", "t2");
@@ -339,7 +339,7 @@ fn a_timeout_releases_everyone_and_names_the_missing_nodes() {
 }
 
 #[test]
-fn the_most_impatient_node_sets_the_deadline() {
+fn shortest_timeout_of_any_node_sets_deadline() {
     for order in [[0, 1, 2], [2, 1, 0]] {
         let mut c = Cluster::new(4);
         for at in order {
@@ -377,7 +377,7 @@ fn any_number_of_fences_may_follow_each_other() {
 }
 
 #[test]
-fn a_silent_hub_is_given_up_after_the_grace_time() {
+fn silent_hub_is_given_up_after_grace_time() {
     let mut c = Cluster::new(2);
     c.arrive(1, &[0, 1], "b", "t1");
     c.sent.clear();
@@ -399,7 +399,7 @@ fn a_silent_hub_is_given_up_after_the_grace_time() {
 }
 
 #[test]
-fn loss_of_a_peer_fails_its_fences_for_all_and_no_others() {
+fn loss_of_peer_fails_only_its_fences_on_all_nodes() {
     let mut c = Cluster::new(3);
     c.arrive(0, &[0, 1, 2], "a", "t0");
     c.arrive(1, &[0, 1, 2], "b", "t1");
@@ -428,7 +428,7 @@ fn loss_of_a_peer_fails_its_fences_for_all_and_no_others() {
 }
 
 #[test]
-fn loss_of_the_hub_fails_the_fence_on_every_node() {
+fn loss_of_hub_fails_fence_on_every_node() {
     let mut c = Cluster::new(3);
     c.arrive(1, &[0, 1, 2], "b", "t1");
     c.lose(0, &[1, 2]);
@@ -446,7 +446,7 @@ fn loss_of_the_hub_fails_the_fence_on_every_node() {
 }
 
 #[test]
-fn a_release_on_its_way_counts_although_a_participant_is_lost_meanwhile() {
+fn sent_release_counts_despite_loss_of_participant() {
     let mut c = Cluster::new(3);
     for (at, ticket) in [(2, "t2"), (1, "t1")] {
         c.arrive(at, &[0, 1, 2], "x", ticket);
@@ -459,7 +459,7 @@ fn a_release_on_its_way_counts_although_a_participant_is_lost_meanwhile() {
 }
 
 #[test]
-fn nodes_that_disagree_about_the_list_all_learn_it() {
+fn disagreement_about_participants_fails_on_all_nodes() {
     let mut c = Cluster::new(3);
     c.arrive(1, &[0, 1], "b", "t1");
     c.arrive(2, &[0, 1, 2], "c", "t2");
@@ -479,7 +479,7 @@ fn nodes_that_disagree_about_the_list_all_learn_it() {
 }
 
 #[test]
-fn nodes_that_disagree_about_the_hub_all_learn_it_in_either_order() {
+fn disagreement_about_hub_fails_on_all_nodes_in_either_order() {
     for order in [[1, 2], [2, 1]] {
         let mut c = Cluster::new(3);
         c.arrive(0, &[0, 1, 2], "a", "t0");
@@ -501,7 +501,7 @@ fn nodes_that_disagree_about_the_hub_all_learn_it_in_either_order() {
 }
 
 #[test]
-fn a_node_outside_its_own_list_is_refused() {
+fn node_outside_its_own_list_is_refused() {
     let mut c = Cluster::new(2);
     c.arrive(1, &[0], "x", "t");
     let refused = Err(FenceFailure::NotParticipant { node: node(1) });
@@ -510,7 +510,7 @@ fn a_node_outside_its_own_list_is_refused() {
 }
 
 #[test]
-fn an_arrival_at_a_node_outside_the_fence_opens_and_ends_nothing() {
+fn arrival_at_node_outside_fence_has_no_effect() {
     let mut c = Cluster::new(3);
     c.arrive(2, &[0, 2], "x", "t2");
     let (from, _, message) = c.sent.remove(0);
@@ -522,7 +522,7 @@ fn an_arrival_at_a_node_outside_the_fence_opens_and_ends_nothing() {
 }
 
 #[test]
-fn too_much_data_fails_the_fence_for_all_wherever_it_comes_from() {
+fn oversized_data_fail_fence_for_all_from_any_node() {
     let limits = FenceLimits {
         contribution_bytes: 4,
         result_bytes: 6,
@@ -555,7 +555,7 @@ fn too_much_data_fails_the_fence_for_all_wherever_it_comes_from() {
 }
 
 #[test]
-fn a_hub_with_too_many_open_fences_refuses_more_without_losing_step() {
+fn hub_with_too_many_open_fences_refuses_more_and_stays_in_step() {
     let limits = FenceLimits {
         open_fences: 1,
         ..FenceLimits::default()
@@ -648,7 +648,7 @@ fn generations_far_ahead_and_lists_without_number_are_refused() {
 }
 
 #[test]
-fn a_release_nobody_waits_for_or_from_a_stranger_is_ignored() {
+fn unexpected_or_foreign_release_is_ignored() {
     let mut c = Cluster::new(3);
     c.arrive(1, &[0, 1], "b", "t1");
     let release = FenceMessage::Release {
@@ -670,7 +670,7 @@ fn a_release_nobody_waits_for_or_from_a_stranger_is_ignored() {
 }
 
 #[test]
-fn teardown_answers_everyone_here_and_tells_the_others() {
+fn teardown_answers_all_local_requesters_and_notifies_peers() {
     let mut c = Cluster::new(3);
     c.arrive(0, &[0, 1, 2], "a", "t0");
     c.arrive(1, &[0, 1, 2], "b", "t1");
@@ -694,7 +694,7 @@ fn teardown_answers_everyone_here_and_tells_the_others() {
 }
 
 #[test]
-fn teardown_of_the_hub_releases_those_who_wait_for_it() {
+fn teardown_of_hub_releases_waiting_nodes() {
     let mut c = Cluster::new(2);
     c.arrive(1, &[0, 1], "b", "t1");
     c.deliver();

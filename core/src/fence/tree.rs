@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn all_nodes_of_a_large_launch_are_named_in_a_few_bytes() {
+    fn all_nodes_of_large_launch_take_few_bytes() {
         let all = NodeSet::new((0..4096).map(NodeId)).unwrap();
         let body = link::encode(&all);
         assert!(body.len() <= 4, "{body:?}");
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn each_node_has_its_position_and_no_other_has_one() {
+    fn each_node_has_unique_position() {
         let ids = [0, 1, 2, 5, 9, 10];
         let some = nodes(&ids);
         assert_eq!((some.count(), some.last()), (6, NodeId(10)));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ascending_list_is_not_taken_from_a_message() {
+    fn invalid_node_set_is_not_decoded() {
         for bad in [
             vec![],
             vec![(0, 0)],
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn participants_anywhere_in_the_launch_are_a_heap_of_their_own() {
+    fn participants_form_own_tree_in_any_launch() {
         let all = nodes(&[3, 10, 11, 50, 51, 52, 90]);
         let shape = TreeShape {
             star_limit: 1,
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tree_of_those_left_is_as_if_the_lost_ones_had_never_been() {
+    fn tree_of_remaining_nodes_is_tree_without_lost_ones() {
         let shape = TreeShape {
             star_limit: 1,
             width: 2,

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_others_of_each_group_hear_of_a_death_once_and_until_the_group_ends() {
+    fn members_get_each_death_once_and_until_group_ends() {
         let mut watch = GroupWatch::default();
         watch.made(name("a"), procs(&[0, 1, 2]), Some(7));
         watch.made(name("b"), procs(&[1, 3]), None);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_leader_hears_of_those_it_invited_and_all_of_their_leader_and_of_the_next() {
+    fn leader_gets_deaths_of_invited_and_members_get_new_leader() {
         let mut watch = GroupWatch::default();
         watch.invited(name("a"), proc(0), procs(&[1, 2, 3, 4, 5]));
         assert_eq!(told(&mut watch, 5), [(GroupLoss::Invited, procs(&[0]))]);

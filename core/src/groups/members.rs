@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_kept_and_all_ranks_of_a_large_job_are_a_few_bytes() {
+    fn order_is_kept_and_ranks_of_large_job_take_few_bytes() {
         for ranks in [&[2, 0, 1][..], &[], &[5, 6, 7, 3]] {
             let list = members(ranks);
             let back: Vec<u32> = list.iter().map(|proc| proc.rank.0).collect();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_ranks_that_cannot_be_are_refused() {
+    fn impossible_rank_runs_are_refused() {
         let nspace = Nspace::new("job").unwrap();
         for (first, count) in [
             (0, 0),

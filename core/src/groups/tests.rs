@@ -168,7 +168,7 @@ fn offer(node: u32) -> GroupArrival {
 }
 
 #[test]
-fn every_node_gets_the_same_members_id_and_parts_once_all_have_come() {
+fn every_node_gets_same_members_id_and_data_after_last_arrival() {
     let mut cluster = Cluster::new(4);
     // The lowest node's order counts.
     cluster.construct(2, "g", &[1, 2, 3]);
@@ -186,7 +186,7 @@ fn every_node_gets_the_same_members_id_and_parts_once_all_have_come() {
 }
 
 #[test]
-fn a_group_of_one_node_is_made_at_once() {
+fn group_of_one_node_is_made_at_once() {
     let mut cluster = Cluster::new(3);
     cluster.construct(2, "g", &[2]);
     assert!(cluster.sent.is_empty());
@@ -194,7 +194,7 @@ fn a_group_of_one_node_is_made_at_once() {
 }
 
 #[test]
-fn ids_differ_whichever_node_gives_them_out_and_only_who_asks_gets_one() {
+fn ids_differ_across_nodes_and_are_assigned_on_request_only() {
     let mut cluster = Cluster::new(3);
     let mut seen = BTreeSet::new();
     for round in 0..3 {
@@ -212,7 +212,7 @@ fn ids_differ_whichever_node_gives_them_out_and_only_who_asks_gets_one() {
 }
 
 #[test]
-fn groups_of_the_same_members_go_on_side_by_side_under_different_names() {
+fn groups_of_same_members_coexist_under_different_names() {
     let mut cluster = Cluster::new(2);
     cluster.construct(0, "a", &[0, 1]);
     cluster.construct(1, "b", &[0, 1]);
@@ -230,7 +230,7 @@ fn groups_of_the_same_members_go_on_side_by_side_under_different_names() {
 }
 
 #[test]
-fn the_first_bad_status_in_node_order_reaches_everybody() {
+fn first_failure_in_node_order_reaches_all_nodes() {
     let mut cluster = Cluster::new(3);
     for (node, status) in [(2, -7), (1, -5), (0, 0)] {
         let (key, mut offer) = (key(GroupOperation::Construct, "g", &[0, 1, 2]), offer(node));
@@ -249,7 +249,7 @@ fn the_first_bad_status_in_node_order_reaches_everybody() {
 }
 
 #[test]
-fn who_comes_late_learns_of_the_timeout_and_the_next_attempt_is_a_new_one() {
+fn late_arrival_gets_timeout_and_next_attempt_is_new() {
     let mut cluster = Cluster::new(3);
     let members = &[0, 1, 2];
     cluster.arrive(0, GroupOperation::Construct, "g", members, Some(9 * SECOND));
@@ -283,7 +283,7 @@ fn who_comes_late_learns_of_the_timeout_and_the_next_attempt_is_a_new_one() {
 }
 
 #[test]
-fn an_arrival_that_crosses_a_timeout_belongs_to_the_operation_that_failed() {
+fn arrival_that_crosses_timeout_belongs_to_failed_operation() {
     let mut cluster = Cluster::new(2);
     cluster.arrive(0, GroupOperation::Construct, "g", &[0, 1], Some(SECOND));
     cluster.construct(1, "g", &[0, 1]);
@@ -300,7 +300,7 @@ fn an_arrival_that_crosses_a_timeout_belongs_to_the_operation_that_failed() {
 }
 
 #[test]
-fn a_member_that_ends_fails_the_operation_for_all_who_wait() {
+fn end_of_member_fails_operation_for_all_requesters() {
     for (late, dead) in [(false, 2), (true, 2), (false, 0), (true, 0)] {
         let mut cluster = Cluster::new(3);
         let failure = GroupFailure::MemberEnded { proc: proc(dead) };
@@ -333,7 +333,7 @@ fn a_member_that_ends_fails_the_operation_for_all_who_wait() {
 }
 
 #[test]
-fn a_member_that_ends_after_its_node_has_come_fails_it_too() {
+fn end_of_member_after_arrival_of_its_node_fails_operation() {
     let mut cluster = Cluster::new(2);
     cluster.construct(1, "g", &[0, 1]);
     cluster.deliver();
@@ -346,7 +346,7 @@ fn a_member_that_ends_after_its_node_has_come_fails_it_too() {
 }
 
 #[test]
-fn a_lost_server_fails_what_is_under_way_and_whatever_needs_it_later() {
+fn lost_server_fails_pending_and_later_operations() {
     for dead in [0, 1] {
         let mut cluster = Cluster::new(2);
         let other = 1 - dead;
@@ -363,7 +363,7 @@ fn a_lost_server_fails_what_is_under_way_and_whatever_needs_it_later() {
 }
 
 #[test]
-fn the_loss_of_a_node_fails_what_it_takes_part_in_whoever_decides() {
+fn loss_of_node_fails_its_operations_with_any_hub() {
     for dead in [0, 2] {
         let mut cluster = Cluster::new(3);
         let others: Vec<u32> = (0..3).filter(|node| *node != dead).collect();
@@ -391,7 +391,7 @@ fn the_loss_of_a_node_fails_what_it_takes_part_in_whoever_decides() {
 }
 
 #[test]
-fn the_end_of_the_job_answers_everybody_once() {
+fn end_of_job_answers_every_requester_once() {
     let mut cluster = Cluster::new(3);
     cluster.construct(0, "g", &[0, 1, 2]);
     cluster.construct(1, "g", &[0, 1, 2]);
@@ -407,7 +407,7 @@ fn the_end_of_the_job_answers_everybody_once() {
 }
 
 #[test]
-fn the_same_operation_twice_on_one_node_is_refused() {
+fn same_operation_twice_on_one_node_is_refused() {
     let mut cluster = Cluster::new(2);
     cluster.construct(1, "g", &[0, 1]);
     let (key, offer) = (key(GroupOperation::Construct, "g", &[0, 1]), offer(1));
@@ -423,7 +423,7 @@ fn the_same_operation_twice_on_one_node_is_refused() {
 /// Members call in any order, some attempts time out, messages are as late as they like: every
 /// call is answered once, and an attempt that succeeds has one result everywhere.
 #[test]
-fn whatever_the_order_every_call_has_one_answer_and_all_agree() {
+fn every_call_has_one_consistent_reply_in_any_order() {
     for seed in 1..=300u64 {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut random = |below: usize| {
@@ -510,7 +510,7 @@ fn whatever_the_order_every_call_has_one_answer_and_all_agree() {
 }
 
 #[test]
-fn a_node_that_names_others_the_job_does_not_have_is_refused_and_nobody_else_hears_of_it() {
+fn node_that_names_unknown_members_is_refused_alone() {
     let mut cluster = Cluster::new(2);
     for nodes in [vec![0, 1, 2], vec![0, 1, 1], vec![0], vec![]] {
         let placed = MemberNodes {
@@ -535,7 +535,7 @@ fn a_node_that_names_others_the_job_does_not_have_is_refused_and_nobody_else_hea
 }
 
 #[test]
-fn a_member_that_ends_where_taking_part_is_optional_is_left_out() {
+fn dead_member_is_left_out_where_participation_is_optional() {
     // Before anybody has called, while others wait, and after it has called itself.
     for moment in 0..3 {
         let mut cluster = Cluster::new(4);
@@ -583,7 +583,7 @@ fn a_member_that_ends_where_taking_part_is_optional_is_left_out() {
 }
 
 #[test]
-fn the_last_one_who_waits_completes_what_only_the_dead_were_missing_in() {
+fn last_waiter_completes_operation_that_lacks_only_dead() {
     let mut cluster = Cluster::new(3);
     for node in [0, 1] {
         let offer = GroupArrival {
@@ -607,7 +607,7 @@ fn the_last_one_who_waits_completes_what_only_the_dead_were_missing_in() {
 }
 
 #[test]
-fn a_member_that_has_ended_fails_a_group_also_when_its_node_arrives_last() {
+fn ended_member_fails_group_when_its_node_arrives_last() {
     let mut cluster = Cluster::new(2);
     cluster.at(1, |engine, cx| engine.rank_ended(proc(1), cx));
     cluster.construct(0, "g", &[0, 1]);
@@ -622,7 +622,7 @@ fn a_member_that_has_ended_fails_a_group_also_when_its_node_arrives_last() {
 }
 
 #[test]
-fn a_member_that_has_left_takes_no_part_in_the_end_of_the_group() {
+fn departed_member_takes_no_part_in_destruct() {
     const ALL: [u32; 4] = [0, 1, 2, 3];
     // The hub and another; before anybody has called, and while the others wait.
     for (leaver, first) in [(0, true), (0, false), (2, true), (2, false)] {
@@ -666,7 +666,7 @@ fn a_member_that_has_left_takes_no_part_in_the_end_of_the_group() {
 }
 
 #[test]
-fn a_member_that_left_and_is_invited_again_takes_part_in_the_end_of_the_group() {
+fn reinvited_member_takes_part_in_destruct() {
     let mut cluster = Cluster::new(2);
     let name = Arc::from(&b"g"[..]);
     cluster.at(0, |engine, cx| {
@@ -689,7 +689,7 @@ fn a_member_that_left_and_is_invited_again_takes_part_in_the_end_of_the_group() 
 }
 
 #[test]
-fn members_that_have_all_left_may_end_the_group_together() {
+fn departed_members_may_destruct_group_together() {
     let mut cluster = Cluster::new(2);
     for member in [0, 1] {
         let name = Arc::from(&b"g"[..]);

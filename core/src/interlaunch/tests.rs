@@ -116,7 +116,7 @@ impl Launches {
 }
 
 #[test]
-fn a_fence_ends_everywhere_with_the_data_of_all_once_the_last_node_has_come() {
+fn fence_ends_with_data_of_all_after_last_arrival() {
     for round in 0..2 {
         let mut launches = Launches::new();
         for _ in 0..=round {
@@ -144,7 +144,7 @@ fn a_fence_ends_everywhere_with_the_data_of_all_once_the_last_node_has_come() {
 }
 
 #[test]
-fn nobody_is_connected_before_all_servers_know_the_other_jobs() {
+fn connect_completes_after_all_servers_know_other_jobs() {
     let mut launches = Launches::new();
     for (launch, node) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         launches.arrive(launch, node, InterlaunchOperation::Connect);
@@ -169,7 +169,7 @@ fn nobody_is_connected_before_all_servers_know_the_other_jobs() {
 }
 
 #[test]
-fn a_server_that_cannot_a_launch_that_is_gone_and_a_deadline_end_it_with_an_error() {
+fn failed_server_lost_launch_or_deadline_ends_operation() {
     let begin = || {
         let mut launches = Launches::new();
         for node in [0, 1] {

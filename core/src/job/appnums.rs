@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rank_is_in_the_context_that_lists_it() {
+    fn every_rank_is_in_app_that_lists_it() {
         let apps = Appnums::from_sizes([2, 0, 3]);
         assert_eq!(apps.ranks(), 5);
         let of: Vec<u32> = (0..6).map(|rank| apps.appnum_of(Rank(rank)).0).collect();
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn contexts_that_run_backwards_are_none() {
+    fn descending_app_ranks_are_refused() {
         assert_eq!(Appnums::try_from(vec![3, 2]), Err(AppnumsError));
     }
 }

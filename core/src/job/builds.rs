@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_build_id_is_not_compared() {
+    fn file_without_build_id_is_not_compared() {
         let own = [build(false, "aa")];
         let library = [build(true, "0123456789abcdef")];
         assert_eq!(

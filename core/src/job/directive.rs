@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn documentation_has_the_table() {
+    fn documentation_has_directive_table() {
         let page = include_str!("../../../docs/spawn.md");
         assert!(
             page.contains(&table()),

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_are_set_kept_removed_and_extended() {
+    fn variables_are_set_preserved_removed_and_extended() {
         let mut variables: Vec<(OsString, OsString)> = [("A", "1"), ("B", "2"), ("PATH", "/bin")]
             .map(|(name, value)| (name.into(), value.into()))
             .to_vec();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_name_is_no_change() {
+    fn text_without_name_is_not_env_change() {
         for text in ["", "=x", "NAME"] {
             assert_eq!(
                 EnvChange::parse(EnvChangeKind::Set, OsStr::new(text)),

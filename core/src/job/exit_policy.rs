@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn each_policy_chooses_its_own_code() {
+    fn each_policy_selects_its_own_code() {
         let codes = [(2, 3), (0, 0), (1, 139), (3, 4)];
         for (policy, code) in [
             ("first", 3),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_end_that_would_decide_the_first_failure_does() {
+    fn first_failure_decides_without_exit_of_selected_rank() {
         assert_eq!(result("any-zero", &[(0, 5), (1, 7)]), 5);
         assert_eq!(result("rank:9", &[(0, 5), (1, 0)]), 5);
         for policy in ["first", "max", "any-zero", "last", "rank:0"] {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_read_as_it_is_written() {
+    fn exit_policy_parse_inverts_display() {
         for text in ["first", "max", "any-zero", "last", "rank:12"] {
             assert_eq!(text.parse::<ExitPolicy>().unwrap().to_string(), text);
         }

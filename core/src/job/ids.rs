@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nspace_rejects_what_a_protocol_would_misread() {
+    fn nspace_rejects_characters_misread_by_protocols() {
         assert!(Nspace::new("wireup-1f00.1").is_ok());
         assert_eq!(Nspace::new(""), Err(NspaceError::Length(0)));
         assert_eq!(Nspace::new(&"x".repeat(256)), Err(NspaceError::Length(256)));

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rank_knows_its_place_and_long_values_are_no_pairs() {
+    fn rank_values_give_place_and_long_values_are_left_out() {
         let world = ImpiWorld {
             values: vec![("A".into(), "four".into()), ("B".into(), "five5".into())],
             first: 10,

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_numbered_in_the_order_of_jobs_and_ranks() {
+    fn processes_are_numbered_by_job_and_rank() {
         let roster = roster();
         assert_eq!(roster.size(), 7);
         assert_eq!(roster.find(GlobalRank(3)), Some((JobIndex(0), Rank(3))));
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_numbers_its_processes_over_all_jobs() {
+    fn node_ranks_count_processes_of_all_jobs() {
         let roster = roster();
         let on = |node| roster.processes_on(NodeId(node)).collect::<Vec<_>>();
         assert_eq!(on(0), [0, 1, 5, 6].map(GlobalRank));

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_limit_is_named() {
+    fn invalid_limit_is_named() {
         let error = |text: &str| text.parse::<ResourceLimit>().unwrap_err();
         assert_eq!(error("nofile"), LimitError::Form);
         assert!(error("files=1").to_string().contains("nofile, nproc"));

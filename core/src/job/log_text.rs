@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn each_line_is_a_datagram_of_its_own_and_none_can_pretend_to_be_another() {
+    fn each_line_is_own_datagram_and_cannot_imitate_another() {
         let said = |bytes: &[u8]| -> Vec<String> {
             let text = text(bytes);
             let lines = text.lines("Nov  1 09:05:03", 7);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_severity_alone_is_that_of_a_user_s_program() {
+    fn severity_alone_gets_user_facility() {
         for (given, priority) in [
             (0, Some(8)),
             (3, Some(PRIORITY_DEFAULT)),

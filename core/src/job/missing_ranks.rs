@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ten_ranks_are_named_and_all_are_counted_in_whatever_order_they_are_found() {
+    fn ten_ranks_are_named_and_all_counted_in_any_order() {
         let of = |ranks: &[u32]| {
             let mut all = MissingRanks::default();
             for &rank in ranks {

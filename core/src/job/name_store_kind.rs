@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_store_is_written_as_it_is_read() {
+    fn store_display_inverts_parse() {
         for text in [
             "agents",
             "file:/shared/names",

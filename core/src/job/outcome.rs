@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exit_codes_follow_the_first_cause() {
+    fn exit_codes_follow_failure_cause() {
         let rank = GlobalRank(1);
         let abort = |code| {
             FailureCause::Aborted {
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn leaving_between_init_and_finalize_is_a_failure_even_with_code_0() {
+    fn exit_between_init_and_finalize_is_failure_even_with_code_0() {
         let active = PmiState {
             contacted: true,
             active: true,

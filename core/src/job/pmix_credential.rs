@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_tells_who_asked_for_it_until_it_expires() {
+    fn credential_names_its_subject_until_it_expires() {
         let key = LaunchKey::new([7; 32]);
         let token = key.sign(&rank(3), 1_000_300);
         assert!(token.is_ascii(), "{token:?}");
@@ -157,20 +157,20 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_another_launch_is_none() {
+    fn credential_of_other_launch_is_refused() {
         let token = LaunchKey::new([7; 32]).sign(&rank(3), 300);
         let other = LaunchKey::new([8; 32]);
         assert_eq!(other.check(&token, 0), Err(CredentialError::Invalid));
     }
 
     #[test]
-    fn the_secret_is_never_printed() {
+    fn secret_is_never_printed() {
         assert_eq!(format!("{:?}", LaunchKey::new([7; 32])), "LaunchKey");
     }
 
     /// Made by another implementation: Python's hmac and hashlib.
     #[test]
-    fn the_mac_is_that_of_the_standard() {
+    fn mac_equals_that_of_other_implementations() {
         let token = LaunchKey::new([7; 32]).sign(&rank(3), 300);
         let token = String::from_utf8(token).unwrap();
         assert_eq!(token, KNOWN);
@@ -181,7 +181,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_changed_token_is_none(at in 0..200_usize, with in any::<u8>()) {
+        fn modified_credential_is_refused(at in 0..200_usize, with in any::<u8>()) {
             let key = LaunchKey::new([7; 32]);
             let mut token = key.sign(&rank(3), 300);
             let at = at % token.len();

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pmix_rank_numbers_are_ranks_the_wildcard_or_refused() {
+    fn pmix_rank_number_is_rank_wildcard_or_refused() {
         assert_eq!(
             RankOrWildcard::from_pmix(0),
             Some(RankOrWildcard::One(Rank(0)))

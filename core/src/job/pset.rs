@@ -250,14 +250,14 @@ mod tests {
     }
 
     #[test]
-    fn members_keep_the_order_they_are_given_in() {
+    fn members_keep_given_order() {
         assert_eq!(ranks("io=0,2-4"), [0, 2, 3, 4]);
         assert_eq!(ranks("back=5,0-1"), [5, 0, 1]);
         assert_eq!(ranks("a=b=7"), [7]);
     }
 
     #[test]
-    fn what_is_no_set_is_refused() {
+    fn invalid_pset_is_refused() {
         for bad in [
             "io",
             "=0",
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn every_program_is_a_set_beside_those_that_were_defined() {
+    fn every_program_is_pset_besides_defined_ones() {
         let io: ProcessSet = "io=0,3".parse().unwrap();
         let sets = ProcessSet::with_app_sets(&[io], [1, 0, 3]).unwrap();
         let listed: Vec<(&str, Vec<u32>)> = sets
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_is_not_there_or_a_name_that_is_taken_is_named() {
+    fn missing_rank_or_duplicate_pset_name_is_named() {
         let of_job = |text: &[&str]| {
             let sets: Vec<ProcessSet> = text.iter().map(|t| t.parse().unwrap()).collect();
             ProcessSet::with_app_sets(&sets, [2, 2])

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_over_after_its_limit_if_it_was_looked_at_in_between() {
+    fn wait_ends_at_limit_when_checked_regularly() {
         let mut wait = SteppedTimeout::new(MINUTE, at(100));
         for second in (110..160).step_by(10) {
             assert_eq!(wait.next(), at(second));
@@ -92,14 +92,14 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_nobody_looked_counts_as_one_step() {
+    fn unchecked_time_counts_as_one_step() {
         let mut wait = SteppedTimeout::new(MINUTE, at(0));
         assert!(!wait.exhausted(at(100_000)));
         assert_eq!(wait.next(), at(100_010));
     }
 
     #[test]
-    fn a_wait_may_have_begun_elsewhere() {
+    fn wait_may_have_started_elsewhere() {
         let mut wait = SteppedTimeout::begun(MINUTE, Duration::from_secs(57), at(7));
         assert_eq!(wait.next(), at(10));
         assert!(!SteppedTimeout::new(MINUTE, at(7)).ends_before(&wait));

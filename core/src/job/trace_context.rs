@@ -126,7 +126,7 @@ mod tests {
     const TEXT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn the_variable_is_read_as_the_standard_says() {
+    fn traceparent_is_parsed_as_in_standard() {
         let parent = TraceParent::parse(TEXT).unwrap();
         assert!(parent.sampled);
         assert_eq!(parent.to_string(), TEXT);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn every_process_has_a_span_of_its_own_in_the_trace() {
+    fn every_process_has_own_span_in_trace() {
         let parent = TraceParent::parse(TEXT);
         let context = TraceContext::new(parent, [7; 24]);
         assert_eq!(context.trace, parent.unwrap().trace);

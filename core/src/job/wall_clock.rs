@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn known_moments_are_written_as_rfc_3339_has_them() {
+    fn known_times_are_written_as_in_rfc_3339() {
         assert_eq!(utc(0), "1970-01-01T00:00:00.007Z");
         assert_eq!(utc(951_782_399), "2000-02-28T23:59:59.007Z");
         assert_eq!(utc(951_782_400), "2000-02-29T00:00:00.007Z");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn local_time_carries_its_offset() {
+    fn local_time_has_offset() {
         let at = |ahead| {
             let clock = WallClock::local(Duration::from_secs(1_709_251_199), ahead);
             clock.at(Duration::ZERO).to_string()

@@ -17,14 +17,14 @@ fn pairs(bytes: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 #[test]
-fn an_entry_has_the_documented_bytes() {
+fn entry_has_documented_bytes() {
     let mut kvs = Kvs::new(LIMITS);
     kvs.put(b"ab", b"xyz").unwrap();
     assert_eq!(kvs.take_contribution(), b"\x02\0\0\0\x03\0\0\0abxyz");
 }
 
 #[test]
-fn a_contribution_holds_each_put_since_the_last_one_with_its_last_value() {
+fn contribution_has_last_value_of_each_put_since_previous() {
     let mut kvs = Kvs::new(LIMITS);
     kvs.put(b"a", b"1").unwrap();
     kvs.put(b"b", b"").unwrap();
@@ -46,7 +46,7 @@ fn a_contribution_holds_each_put_since_the_last_one_with_its_last_value() {
 }
 
 #[test]
-fn a_put_made_after_the_contribution_survives_the_merge() {
+fn put_after_contribution_survives_merge() {
     let mut kvs = Kvs::new(LIMITS);
     kvs.put(b"a", b"old").unwrap();
     let contribution = kvs.take_contribution();
@@ -65,7 +65,7 @@ fn keys(bytes: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn what_some_nodes_exchange_still_goes_to_all_at_their_next_barrier() {
+fn entries_of_partial_exchange_still_go_to_all_at_next_barrier() {
     let mut kvs = Kvs::new(LIMITS);
     kvs.put(b"a", b"1").unwrap();
     let (bytes, given) = kvs.recent(KvsStamp::default());
@@ -87,7 +87,7 @@ fn what_some_nodes_exchange_still_goes_to_all_at_their_next_barrier() {
 }
 
 #[test]
-fn a_put_while_some_nodes_exchange_is_newer_and_goes_with_the_next() {
+fn put_during_partial_exchange_is_newer_and_goes_with_next() {
     let mut kvs = Kvs::new(LIMITS);
     kvs.put(b"a", b"old").unwrap();
     let (bytes, given) = kvs.recent(KvsStamp::default());
@@ -104,7 +104,7 @@ fn a_put_while_some_nodes_exchange_is_newer_and_goes_with_the_next() {
 }
 
 #[test]
-fn a_value_that_others_replaced_is_not_contributed_any_more() {
+fn value_replaced_by_others_is_not_contributed() {
     let mut kvs = Kvs::new(LIMITS);
     kvs.put(b"a", b"mine").unwrap();
     let (mut all, given) = kvs.recent(KvsStamp::default());
@@ -117,7 +117,7 @@ fn a_value_that_others_replaced_is_not_contributed_any_more() {
 }
 
 #[test]
-fn a_key_that_is_put_again_and_again_is_kept_once() {
+fn repeated_put_of_key_is_stored_once() {
     let mut kvs = Kvs::new(LIMITS);
     for round in 0..1000_u32 {
         kvs.put(b"a", &round.to_le_bytes()).unwrap();
@@ -127,7 +127,7 @@ fn a_key_that_is_put_again_and_again_is_kept_once() {
 }
 
 #[test]
-fn limits_name_themselves_and_leave_the_store_unchanged() {
+fn exceeded_limit_is_named_and_leaves_kvs_unchanged() {
     let mut kvs = Kvs::new(KvsLimits {
         key: 2,
         value: 3,
@@ -157,7 +157,7 @@ fn limits_name_themselves_and_leave_the_store_unchanged() {
 }
 
 #[test]
-fn a_bad_entry_behind_good_ones_merges_nothing() {
+fn invalid_entry_after_valid_ones_merges_nothing() {
     let mut bytes = Vec::new();
     encode_entry(b"a", b"1", &mut bytes);
     for tail in [
@@ -205,7 +205,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_are_an_error_or_a_contribution(bytes in vec(any::<u8>(), 0..64)) {
+    fn arbitrary_bytes_decode_to_error_or_contribution(bytes in vec(any::<u8>(), 0..64)) {
         let mut kvs = Kvs::new(LIMITS);
         if kvs.merge(&bytes).is_ok() {
             let mut again = Vec::new();
@@ -221,7 +221,7 @@ proptest! {
 }
 
 #[test]
-fn what_a_node_passes_on_does_not_hide_what_was_put_since() {
+fn forwarded_entries_do_not_hide_later_puts() {
     let [mut first, mut second] = [Kvs::new(LIMITS), Kvs::new(LIMITS)];
     first.put(b"a", b"old").unwrap();
     let (all, _) = first.recent(KvsStamp::default());
@@ -239,7 +239,7 @@ fn what_a_node_passes_on_does_not_hide_what_was_put_since() {
 }
 
 #[test]
-fn a_contribution_that_is_taken_back_is_part_of_the_next_one() {
+fn withdrawn_contribution_is_part_of_next_one() {
     let mut kvs = Kvs::new(LIMITS);
     kvs.put(b"a", b"1").unwrap();
     kvs.put(b"b", b"1").unwrap();

@@ -260,7 +260,7 @@ mod tests {
     use crate::link::{decode, encode};
 
     #[test]
-    fn the_version_of_a_first_message_is_read_whatever_follows() {
+    fn version_of_first_message_is_read_whatever_follows() {
         let mut messages = vec![encode(&StepReport::OtherVersion { version: 7 })];
         let spread = LaunchTree {
             nodes: Vec::new(),
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_more_nodes_than_there_can_be_is_refused_where_it_is_read() {
+    fn oversized_node_list_is_refused_at_decoding() {
         let nodes = |count| {
             let nobody = NodeAddress {
                 name: String::new(),

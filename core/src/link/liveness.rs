@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_is_asked_and_given_up_within_the_limit() {
+    fn silent_peer_is_probed_and_given_up_within_limit() {
         let mut watch = LivenessMonitor::new(SILENCE, at(1000));
         assert_eq!(follow(&mut watch, false), (LivenessAction::Ask, 6000));
         let (look, when) = follow(&mut watch, false);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn who_talks_is_not_asked_and_who_answers_lives() {
+    fn active_peer_is_not_probed_and_answering_peer_lives() {
         let mut watch = LivenessMonitor::new(SILENCE, at(0));
         for second in 1..20 {
             watch.on_contact(at(second * 1000));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_busy_gets_a_minute() {
+    fn busy_peer_gets_one_minute() {
         let mut watch = LivenessMonitor::new(SILENCE, at(0));
         assert_eq!(follow(&mut watch, true).0, LivenessAction::Ask);
         let (look, when) = follow(&mut watch, true);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_the_watcher_stood_still_is_no_silence() {
+    fn time_of_stopped_watcher_is_not_silence() {
         let mut watch = LivenessMonitor::new(SILENCE, at(0));
         assert_eq!(watch.tick(at(100_000), || false), LivenessAction::Ask);
         assert_eq!(watch.tick(at(200_000), || false), LivenessAction::Fine);

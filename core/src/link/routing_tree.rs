@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_launch_is_a_star() {
+    fn small_launch_is_star() {
         let tree = RoutingTree::new(5, 128, 32);
         assert_eq!(ids(tree.children(NodeId(0))), [1, 2, 3, 4]);
         assert_eq!(ids(tree.children(NodeId(3))), [0; 0]);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_join_are_children_of_the_root_and_change_nothing_else() {
+    fn joining_nodes_are_children_of_root_and_change_nothing_else() {
         for (nodes, star_limit) in [(1, 128), (5, 128), (100, 1)] {
             let before = RoutingTree::new(nodes, star_limit, 3);
             let tree = before.grown(nodes + 2);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn every_node_of_a_tree_is_reached_over_its_parents_and_belongs_to_one_subtree() {
+    fn every_node_is_reached_through_parents_in_one_subtree() {
         for (nodes, width) in [(7, 2), (100, 3), (1000, 32)] {
             let tree = RoutingTree::new(nodes, 1, width);
             let mut all = ids(tree.subtree(NodeId(0)));

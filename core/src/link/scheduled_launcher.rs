@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_read_as_it_was_described_and_another_version_s_is_refused_by_its_version() {
+    fn job_is_decoded_and_other_version_is_refused() {
         let file = describe(&job());
         assert_eq!(read(&file).unwrap(), job());
         assert!(matches!(
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_process_list_shows_the_programs() {
+    fn process_list_shows_programs() {
         assert_eq!(shown(&job()), ["a", "x y", ":", "b"]);
     }
 }

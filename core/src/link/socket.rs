@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_launcher_looks_where_the_agents_of_its_user_and_of_root_listen() {
+    fn launcher_searches_agent_sockets_of_user_and_root() {
         let looks = |user, runtime: Option<&str>| {
             let paths = candidates(UserId(user), runtime.map(OsStr::new));
             let paths = paths.iter().map(|path| path.display().to_string());

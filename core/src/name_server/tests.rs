@@ -127,7 +127,7 @@ impl Meeting {
 const NOT_FOUND: NameReply = NameReply::Refused(NameRefusal::NotFound);
 
 #[test]
-fn launches_find_what_others_publish_and_withdraw_what_pmi_lets_anybody_withdraw() {
+fn launches_find_and_unpublish_names_of_others() {
     let mut meeting = Meeting::of(2);
     let name = || publish(NameRange::Session, Persistence::Proc, "a");
     assert_eq!(meeting.answer(0, name()), NameReply::Done);
@@ -146,7 +146,7 @@ fn launches_find_what_others_publish_and_withdraw_what_pmi_lets_anybody_withdraw
 }
 
 #[test]
-fn the_oldest_waiter_of_all_launches_gets_what_is_for_one_reader() {
+fn oldest_waiter_of_all_launches_gets_first_read_value() {
     let mut meeting = Meeting::of(3);
     let waiting = [2, 0, 1].map(|launch| (launch, meeting.ask(launch, lookup("a", true))));
     for (launch, ticket) in waiting {
@@ -162,7 +162,7 @@ fn the_oldest_waiter_of_all_launches_gets_what_is_for_one_reader() {
 }
 
 #[test]
-fn what_does_not_reach_its_reader_is_for_the_next_one() {
+fn undelivered_first_read_value_goes_to_next_waiter() {
     // Its launch says so, or ends.
     for ends in [false, true] {
         let mut meeting = Meeting::of(3);
@@ -189,7 +189,7 @@ fn what_does_not_reach_its_reader_is_for_the_next_one() {
 }
 
 #[test]
-fn the_end_of_a_launch_is_the_end_of_its_names_but_for_those_kept_until_withdrawn() {
+fn end_of_launch_removes_its_names_except_indefinite_ones() {
     let mut meeting = Meeting::of(2);
     let lives = [
         ("indef", Persistence::Indefinite),
@@ -219,7 +219,7 @@ fn the_end_of_a_launch_is_the_end_of_its_names_but_for_those_kept_until_withdraw
 }
 
 #[test]
-fn the_ends_of_processes_and_programs_end_names_as_their_persistence_says() {
+fn end_of_process_or_app_removes_names_by_persistence() {
     let mut meeting = Meeting::of(2);
     for (name, persistence) in [("proc", Persistence::Proc), ("app", Persistence::App)] {
         let request = publish(NameRange::Session, persistence, name);
@@ -238,7 +238,7 @@ fn the_ends_of_processes_and_programs_end_names_as_their_persistence_says() {
 }
 
 #[test]
-fn the_first_nodes_of_two_launches_are_two_nodes() {
+fn equal_node_ids_of_two_launches_are_distinct() {
     let mut meeting = Meeting::of(2);
     for launch in [0, 1] {
         let keep = NameServerRequest::Keep {
@@ -257,7 +257,7 @@ fn the_first_nodes_of_two_launches_are_two_nodes() {
 }
 
 #[test]
-fn a_wait_ends_in_time() {
+fn wait_ends_at_timeout() {
     let mut meeting = Meeting::of(1);
     let timeout = std::time::Duration::from_secs(3);
     let NameRequest::Lookup(mut wanted) = lookup("a", true) else {
@@ -297,7 +297,7 @@ fn relayed(from: u64, body: &[u8]) -> NameServerReport {
 }
 
 #[test]
-fn what_a_launch_says_to_a_job_waits_until_its_launch_is_heard_of() {
+fn messages_to_unknown_job_are_held_until_its_launch_registers() {
     let mut meeting = Meeting::of(2);
     meeting.relay(0, 1, b"a");
     meeting.relay(0, 1, b"b");
@@ -318,7 +318,7 @@ fn what_a_launch_says_to_a_job_waits_until_its_launch_is_heard_of() {
 }
 
 #[test]
-fn the_end_of_a_launch_is_told_to_those_it_has_spoken_with_and_to_who_speaks_to_it_later() {
+fn end_of_launch_is_reported_to_earlier_and_later_peers() {
     let mut meeting = Meeting::of(3);
     assert!(!meeting.finds(1, "a"));
     meeting.relay(0, 1, b"a");

@@ -136,7 +136,7 @@ fn refused(refusal: NameRefusal) -> NameReply {
 }
 
 #[test]
-fn a_value_is_found_with_its_publisher_until_it_is_withdrawn() {
+fn value_is_found_with_publisher_until_unpublished() {
     let mut shop = Shop::default();
     assert_eq!(
         shop.answer(&who(0), lookup(&["a"])),
@@ -169,7 +169,7 @@ fn a_value_is_found_with_its_publisher_until_it_is_withdrawn() {
 }
 
 #[test]
-fn a_key_is_published_once_per_range_and_the_first_stays() {
+fn key_is_published_once_per_range_and_first_stays() {
     let custom = |rank| {
         let member = (Nspace::new("job").unwrap(), RankOrWildcard::One(Rank(rank)));
         NameRange::Custom([member].into())
@@ -224,7 +224,7 @@ fn values_are_published_all_or_none() {
 }
 
 #[test]
-fn a_range_says_who_sees_a_value() {
+fn range_limits_readers_of_value() {
     let stranger = who_of("other", 1);
     let both = [
         (Nspace::new("job").unwrap(), RankOrWildcard::One(Rank(2))),
@@ -251,7 +251,7 @@ fn a_range_says_who_sees_a_value() {
 }
 
 #[test]
-fn a_lookups_range_says_whose_values_it_wants() {
+fn range_of_lookup_limits_publishers() {
     for (range, seen) in [
         (NameRange::Rm, [false; 4]),
         (NameRange::ProcLocal, [true, false, false, false]),
@@ -272,7 +272,7 @@ fn a_lookups_range_says_whose_values_it_wants() {
 }
 
 #[test]
-fn of_several_values_the_narrowest_range_is_found() {
+fn narrowest_range_of_several_values_is_found() {
     let mut shop = Shop::default();
     for range in [
         NameRange::Global,
@@ -299,7 +299,7 @@ fn of_several_values_the_narrowest_range_is_found() {
 }
 
 #[test]
-fn other_users_see_nothing_and_are_in_nobodys_way() {
+fn values_of_other_users_are_invisible_and_no_duplicates() {
     let mut shop = Shop::default();
     let other = NameRequester {
         user: UserId(1001),
@@ -320,7 +320,7 @@ fn other_users_see_nothing_and_are_in_nobodys_way() {
 }
 
 #[test]
-fn only_texts_that_fit_are_there_for_who_accepts_no_other() {
+fn reader_of_texts_finds_only_fitting_texts() {
     let mut shop = Shop::default();
     let publish = NameRequest::Publish {
         range: NameRange::Session,
@@ -359,7 +359,7 @@ fn only_texts_that_fit_are_there_for_who_accepts_no_other() {
 }
 
 #[test]
-fn a_value_for_one_reader_goes_to_the_oldest_waiter_alone() {
+fn first_read_value_goes_to_oldest_waiter_alone() {
     let mut shop = Shop::default();
     let waiters: Vec<u32> = (1..4)
         .map(|rank| shop.ask(&who(rank), wait_for(0, &["a"])))
@@ -379,7 +379,7 @@ fn a_value_for_one_reader_goes_to_the_oldest_waiter_alone() {
 }
 
 #[test]
-fn who_waits_for_more_takes_nothing_before_it_can_take_all() {
+fn lookup_of_several_keys_takes_nothing_before_all_exist() {
     let mut shop = Shop::default();
     let both = shop.ask(&who(1), wait_for(0, &["a", "b"]));
     let swapped = shop.ask(&who(2), wait_for(0, &["b", "a"]));
@@ -400,7 +400,7 @@ fn who_waits_for_more_takes_nothing_before_it_can_take_all() {
 }
 
 #[test]
-fn a_lasting_value_serves_everybody_who_waits() {
+fn lasting_value_serves_all_waiters() {
     let mut shop = Shop::default();
     let waiters: Vec<u32> = (1..4)
         .map(|rank| shop.ask(&who(rank), wait_for(0, &["a"])))
@@ -411,7 +411,7 @@ fn a_lasting_value_serves_everybody_who_waits() {
 }
 
 #[test]
-fn a_wait_is_for_so_many_keys_or_for_all() {
+fn lookup_waits_for_number_of_keys_or_all() {
     let mut shop = Shop::default();
     assert_eq!(shop.answer(&who(0), publish(&["a", "b"])), NameReply::Done);
     let two_of_three = shop.answer(&who(1), wait_for(2, &["a", "missing", "b"]));
@@ -431,7 +431,7 @@ fn a_wait_is_for_so_many_keys_or_for_all() {
 }
 
 #[test]
-fn a_wait_ends_with_its_time_and_leaves_what_it_saw() {
+fn lookup_timeout_leaves_values() {
     let mut shop = Shop::default();
     let wait = |seconds| {
         let wait = LookupWait {
@@ -458,7 +458,7 @@ fn a_wait_ends_with_its_time_and_leaves_what_it_saw() {
 }
 
 #[test]
-fn an_incomplete_answer_has_what_is_there_and_consumes_nothing() {
+fn partial_reply_has_present_values_and_consumes_nothing() {
     let mut shop = Shop::default();
     assert_eq!(shop.answer(&who(0), publish(&["a"])), NameReply::Done);
     assert_eq!(shop.answer(&who(0), once("b")), NameReply::Done);
@@ -469,7 +469,7 @@ fn an_incomplete_answer_has_what_is_there_and_consumes_nothing() {
 }
 
 #[test]
-fn a_process_withdraws_its_own_values_by_key_by_range_or_all() {
+fn process_unpublishes_own_values_by_key_range_or_all() {
     let mut shop = Shop::default();
     let publish = |shop: &mut Shop, rank, range, names: &[&str]| {
         let request = publish_as(range, Persistence::Session, names);
@@ -511,7 +511,7 @@ fn a_process_withdraws_its_own_values_by_key_by_range_or_all() {
 }
 
 #[test]
-fn any_rank_withdraws_a_name_as_pmi_has_it() {
+fn any_rank_unpublishes_pmi_name() {
     let mut shop = Shop::default();
     let withdraw = || NameRequest::Unpublish {
         removal: UnpublishScope::Anybodys,
@@ -530,7 +530,7 @@ fn any_rank_withdraws_a_name_as_pmi_has_it() {
 }
 
 #[test]
-fn the_end_of_a_process_takes_what_lives_as_long_and_its_waits() {
+fn end_of_process_removes_its_values_and_waits() {
     let mut shop = Shop::default();
     for (name, persistence) in [
         ("proc", Persistence::Proc),
@@ -558,7 +558,7 @@ fn the_end_of_a_process_takes_what_lives_as_long_and_its_waits() {
 }
 
 #[test]
-fn requests_over_a_limit_are_refused_and_change_nothing() {
+fn requests_over_limit_are_refused_without_effect() {
     let mut shop = Shop::default();
     let long = "x".repeat(KEY_MAX + 1);
     let many = vec!["x"; KEYS_MAX + 1];

@@ -31,7 +31,7 @@ fn concluded(event: impl FnOnce(&mut Vec<TrackerAction>)) -> Vec<TrackerAction> 
 }
 
 #[test]
-fn a_node_that_is_lost_before_all_have_answered_is_refused_with_its_own_reason() {
+fn node_lost_before_ready_is_refused_with_own_reason() {
     let jobs = JobTable::new(ProcessMap::from_runs((0..3).map(|node| (NodeId(node), 1))));
     let mut fleet = NodeTracker::new(3, 3, 100);
     let branch = [NodeId(1), NodeId(2)];
@@ -50,7 +50,7 @@ fn a_node_that_is_lost_before_all_have_answered_is_refused_with_its_own_reason()
 }
 
 #[test]
-fn a_node_that_falls_silent_before_the_launch_began_may_be_cut_off_by_the_launchers_network() {
+fn node_silent_before_start_may_be_behind_launcher_network() {
     let jobs = JobTable::new(ProcessMap::from_runs((0..3).map(|node| (NodeId(node), 1))));
     let mut fleet = NodeTracker::new(3, 3, 100);
     concluded(|out| fleet.ready(known(&fleet, 0), out));
@@ -65,7 +65,7 @@ fn a_node_that_falls_silent_before_the_launch_began_may_be_cut_off_by_the_launch
 }
 
 #[test]
-fn a_node_that_is_lost_later_fails_the_job_once_and_its_ranks_are_gone_once() {
+fn node_lost_later_fails_job_once_and_its_ranks_exit_once() {
     let (mut fleet, jobs) = decided();
     fleet.rank_done(rank_of(&jobs, 2));
     let lose = |fleet: &mut NodeTracker| {
@@ -87,7 +87,7 @@ fn a_node_that_is_lost_later_fails_the_job_once_and_its_ranks_are_gone_once() {
 }
 
 #[test]
-fn nodes_that_do_not_kill_their_ranks_or_end_in_time_are_given_up() {
+fn nodes_that_miss_kill_or_end_deadline_are_given_up() {
     let (mut fleet, jobs) = decided();
     let now = Duration::from_secs(1);
     fleet.kill(now);
@@ -111,7 +111,7 @@ fn nodes_that_do_not_kill_their_ranks_or_end_in_time_are_given_up() {
 }
 
 #[test]
-fn a_guest_that_is_lost_fails_nothing() {
+fn lost_joining_node_fails_nothing() {
     let (mut fleet, jobs) = decided();
     fleet.add_nodes(5);
     let guest = NodeId(3);

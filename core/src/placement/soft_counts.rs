@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn soft_count_is_largest_that_fits() {
+    fn soft_count_is_largest_fitting_number() {
         let largest = |text: &str, most| SoftCounts::parse(text).unwrap().largest(most);
         assert_eq!(largest("0:8", 6), Some(6));
         assert_eq!(largest("2:10:4", 9), Some(6));

@@ -116,7 +116,7 @@ fn placement_fills_hosts_in_order_or_in_turn() {
 }
 
 #[test]
-fn excess_ranks_go_to_hosts_in_turn() {
+fn excess_ranks_are_placed_on_hosts_cyclically() {
     let of = |size, hosts, ppn| shares(size, on_hosts(hosts, ppn, MapBy::Slot, true));
     assert_eq!(of(9, "a:4,b:1", None).unwrap(), [6, 3]);
     assert_eq!(of(10, "a:4,b:1", Some(5)).unwrap(), [5, 5]);
@@ -296,7 +296,7 @@ fn application_begins_where_previous_one_ended() {
 }
 
 #[test]
-fn excess_ranks_go_to_least_oversubscribed_nodes() {
+fn excess_ranks_are_placed_on_least_oversubscribed_nodes() {
     let mut over = app(&[0, 1, 2]);
     over.oversubscribe = true;
     let mut nodes = capacities(&[(Some(1), 2), (Some(1), 2), (Some(1), 1)]);
@@ -410,7 +410,7 @@ fn virtual_node_has_slots_of_machine() {
 }
 
 #[test]
-fn layout_places_ranks_as_it_says() {
+fn layout_places_ranks_as_written() {
     let names = names();
     let nodes = capacities(&[(Some(1), 0), (Some(2), 0), (None, 0)]);
     let place = |list: &[(u32, u32)], size, oversubscribe, even| {
@@ -442,7 +442,7 @@ fn layout_places_ranks_as_it_says() {
 }
 
 #[test]
-fn daemons_are_placed_beside_debugged_processes() {
+fn daemons_are_placed_on_nodes_of_debugged_processes() {
     let names = names();
     let nodes = capacities(&[(Some(2), 2), (Some(2), 0), (Some(4), 3)]);
     let launch = launch(&names, &nodes);

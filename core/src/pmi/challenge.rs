@@ -66,7 +66,7 @@ mod tests {
 
     /// As `printf %s text | openssl dgst -sha256 -hmac key` computes it.
     #[test]
-    fn the_answer_is_that_of_other_implementations() {
+    fn hmac_reply_equals_that_of_other_implementations() {
         let key = AuthKey::from_text("key");
         let text = b"The quick brown fox jumps over the lazy dog";
         let expected = "f7bc83f430538424b13298e6aa6fb143ef4d59a14946175997479dbc2d1a3cd8";

@@ -88,7 +88,7 @@ mod tests {
     const PMI_2: &[u8] = b"cmd=init pmi_version=2 pmi_subversion=0\n    23cmd=fullinit;pmirank=1;";
 
     #[test]
-    fn nothing_of_one_client_reaches_the_next() {
+    fn state_of_client_does_not_reach_next_client() {
         let mut between = ClientHandover::default();
         let init = b"cmd=init pmi_version=1 pmi_subversion=1\n";
         assert_eq!(between.from_client(init), init);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_has_said_goodbye_has_no_successor_unless_it_starts_again() {
+    fn client_after_finalize_has_no_successor_unless_it_restarts() {
         for (text, gone) in [
             ("cmd=init pmi_version=1\ncmd=finalize\n", None),
             ("cmd=init pmi_version=1\ncmd=finalizes\n", Some(RESTART)),
@@ -122,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_server_gets_whole_messages_of_both_dialects_in_any_pieces(
+        fn server_gets_whole_messages_of_both_versions_from_any_chunks(
             size in 1_usize..90, cut in 0_usize..70, greeted in any::<bool>(),
         ) {
             let mut between = ClientHandover::default();

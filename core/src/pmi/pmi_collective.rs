@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_world_node_or_a_list_with_a_tag() {
+    fn group_is_world_node_or_rank_list_with_tag() {
         let bad = Err(PmiRefusal::BadField("group"));
         let table = [
             ("WORLD:0", Ok("WORLD:0")),
@@ -180,13 +180,13 @@ mod tests {
     }
 
     #[test]
-    fn a_group_longer_than_the_limit_is_refused() {
+    fn group_longer_than_limit_is_refused() {
         let text = format!("{}:1", "1,".repeat(GROUP_MAX / 2));
         assert_eq!(parsed(&text), Err(PmiRefusal::TooLong("group")));
     }
 
     #[test]
-    fn the_tag_of_a_wrong_group_is_still_found() {
+    fn tag_of_invalid_group_is_found() {
         for (text, tag) in [("1,x:7", 7), ("x", 0), ("12", 0), ("1:x", 0), ("a:b:3", 3)] {
             assert_eq!(BarrierGroup::tag_of(text.as_bytes()), tag, "{text}");
         }
@@ -194,7 +194,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_of_ranks_does_not_matter(
+        fn order_of_ranks_is_irrelevant(
             ranks in proptest::collection::btree_set(0_u32..100, 1..9)
                 .prop_map(Vec::from_iter)
                 .prop_shuffle(),

@@ -107,7 +107,7 @@ mod tests {
     proptest! {
         /// Any placement of the ranks, some of which have died: each gets what the living ranks beside it gave.
         #[test]
-        fn each_rank_gets_the_values_of_the_living_ranks_beside_it(
+        fn each_rank_gets_values_of_living_neighbours(
             nodes in proptest::collection::vec((0..5_usize, proptest::bool::weighted(0.8)), 1..24),
         ) {
             let size = u32::try_from(nodes.len()).unwrap();
@@ -139,7 +139,7 @@ mod tests {
         }
 
         #[test]
-        fn bytes_that_are_no_ring_are_refused(
+        fn invalid_ring_bytes_are_refused(
             runs in proptest::collection::vec((0..6_u32, 0..6_u32), 0..4),
             size in 1..5_u32,
         ) {

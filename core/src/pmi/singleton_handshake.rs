@@ -140,7 +140,7 @@ mod tests {
     const ANSWER: &str = "cmd=singinit pmi_version=1 pmi_subversion=2 stdio=yes authtype=none\n";
 
     #[test]
-    fn a_client_as_captured_gets_the_name_of_its_store() {
+    fn captured_client_gets_kvsname() {
         for (stdio, word) in [(false, "no"), (true, "yes")] {
             let mut singleton = SingletonHandshake::new(NO_KEY, stdio, "job-1");
             assert!(singleton.greeting().starts_with("cmd=singinit "));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_must_be_repeated_and_a_version_known() {
+    fn key_must_match_and_version_be_known() {
         let said = |key: &str, text: &str| {
             SingletonHandshake::new(key, false, "j").receive(text.as_bytes())
         };

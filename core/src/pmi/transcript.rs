@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_and_frames_are_cut_where_they_end() {
+    fn lines_and_frames_are_split_at_their_ends() {
         let lines: Vec<&str> = LINES.lines().collect();
         assert_eq!(
             heard(&mut TranscriptSide::default(), LINES.as_bytes(), 1000),
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_pmi_is_shown_as_it_comes() {
+    fn non_pmi_input_is_shown_raw() {
         let mut side = TranscriptSide::default();
         side.read_messages(b"cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n");
         assert_eq!(

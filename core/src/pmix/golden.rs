@@ -144,7 +144,7 @@ fn all_kinds() -> Vec<Info> {
 }
 
 #[test]
-fn upcalls_of_the_c_driver_are_read_and_written_alike() {
+fn upcalls_of_c_driver_roundtrip() {
     let me = || proc("job-1", 1);
     let targets = || vec![proc("job-1", 0), proc("job-2", PmixRank::WILDCARD.0)];
     let collect = || vec![Info::new(keys::COLLECT_DATA, Value::Bool(true))];
@@ -320,7 +320,7 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
 }
 
 #[test]
-fn answers_and_infos_for_the_c_driver_are_as_stored() {
+fn replies_and_infos_for_c_driver_equal_stored_ones() {
     match_golden("rust/infos.bin", &encoded(&all_kinds()));
     let special = [
         Info::new("nodes", Value::NodeList("a,b".into())),
@@ -468,7 +468,7 @@ fn infos_are_read_as_written() {
 }
 
 #[test]
-fn keys_and_numbers_are_those_of_the_pmix_headers() {
+fn keys_and_numbers_equal_pmix_headers() {
     let listing = std::fs::read_to_string(path("c/keys.txt")).unwrap();
     let mut headers = BTreeMap::new();
     for line in listing.lines() {

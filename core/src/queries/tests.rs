@@ -88,7 +88,7 @@ fn heard(of: &[(u32, NodeQueryResult)]) -> BTreeMap<NodeId, NodeQueryResult> {
 }
 
 #[test]
-fn each_node_is_asked_once_and_the_asker_answered_once() {
+fn each_node_is_queried_once_and_requester_answered_once() {
     let mut nodes = Nodes::new(None);
     nodes.ask(1, 7, &[2, 1, 0, 1, 2]);
     let all: Vec<_> = (0..3)
@@ -101,7 +101,7 @@ fn each_node_is_asked_once_and_the_asker_answered_once() {
 }
 
 #[test]
-fn a_lost_node_is_reported_as_such_and_not_waited_for() {
+fn lost_node_is_reported_and_not_awaited() {
     let mut nodes = Nodes::new(Some(2));
     nodes.ask(0, 1, &[0, 2]);
     assert!(nodes.answers.is_empty());
@@ -116,7 +116,7 @@ fn a_lost_node_is_reported_as_such_and_not_waited_for() {
 }
 
 #[test]
-fn a_silent_node_is_waited_for_until_the_deadline() {
+fn silent_node_is_awaited_until_deadline() {
     let mut nodes = Nodes::new(Some(2));
     nodes.ask(0, 1, &[1, 2]);
     assert_eq!(nodes.engines[0].next_deadline(), Some(LATER));
@@ -132,7 +132,7 @@ fn a_silent_node_is_waited_for_until_the_deadline() {
 }
 
 #[test]
-fn an_answer_that_comes_too_late_or_twice_is_nobodys() {
+fn late_or_duplicate_reply_is_ignored() {
     let mut nodes = Nodes::new(Some(2));
     nodes.ask(0, 1, &[2]);
     nodes.at(0, |engine, out| engine.tick(LATER, out));
@@ -157,7 +157,7 @@ fn an_answer_that_comes_too_late_or_twice_is_nobodys() {
 }
 
 #[test]
-fn nobody_is_left_waiting_at_the_end() {
+fn end_answers_all_pending_queries() {
     let mut nodes = Nodes::new(Some(2));
     nodes.ask(0, 1, &[2]);
     nodes.at(0, QueryEngine::tear_down);

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_that_waited_least_came_last() {
+    fn node_with_shortest_wait_arrived_last() {
         let mut observer = FenceObserver::default();
         let mut passed = |node, passage| {
             let host = |node: NodeId| Cow::from(format!("n{node}"));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn fences_that_are_never_complete_do_not_fill_the_memory() {
+    fn incomplete_fences_do_not_fill_memory() {
         let mut observer = FenceObserver::default();
         for generation in 0..2 * OPEN as u64 {
             let mut passage = passage(0, 0, 0);

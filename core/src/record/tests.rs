@@ -17,7 +17,7 @@ fn line(record: &StatusRecord<'_>) -> String {
 }
 
 #[test]
-fn a_line_starts_with_time_and_kind_and_ends_with_its_only_newline() {
+fn line_starts_with_time_and_kind_and_has_one_newline() {
     let written = line(&StatusRecord::Warning {
         message: "two\nlines".into(),
     });
@@ -28,7 +28,7 @@ fn a_line_starts_with_time_and_kind_and_ends_with_its_only_newline() {
 }
 
 #[test]
-fn the_end_of_a_rank_is_a_code_or_a_signal() {
+fn end_of_rank_is_code_or_signal() {
     let change = |end: RankEnd| {
         let place = RankLocation::new((JobIndex(0), Rank(3)).into(), NodeId(1), "h", AppNum(0));
         let change = RankChange {
@@ -53,7 +53,7 @@ fn read(line: &str) -> StatusRecord<'static> {
 }
 
 #[test]
-fn output_is_read_as_the_bytes_that_were_printed() {
+fn output_is_read_as_printed_bytes() {
     let bytes = |line: &str| match StatusRecord::read(line.as_bytes()).ok()?.1 {
         StatusRecord::Output(output) => Some(output.into_bytes()),
         other => panic!("{other:?}"),
@@ -79,7 +79,7 @@ fn output_is_read_as_the_bytes_that_were_printed() {
 }
 
 #[test]
-fn what_a_later_version_says_is_passed_over() {
+fn unknown_records_of_later_version_are_skipped() {
     let event = r#"{"time":"t","ms":1,"event":"weather","x":1}"#;
     assert!(matches!(read(event), StatusRecord::Other));
     let state = r#"{"time":"t","ms":1,"event":"rank","state":"asleep","rank":0,"node":0,"host":"h",
@@ -93,7 +93,7 @@ fn what_a_later_version_says_is_passed_over() {
 }
 
 #[test]
-fn a_line_says_the_same_when_it_is_read_and_written_again() {
+fn record_survives_reading_and_writing() {
     let speaker = RankId::from((JobIndex(2), Rank(3)));
     let place = || RankLocation::new(speaker, NodeId(1), "h", AppNum(0));
     let first = || RankId::from((JobIndex(0), Rank(0)));
@@ -213,7 +213,7 @@ fn a_line_says_the_same_when_it_is_read_and_written_again() {
 }
 
 #[test]
-fn an_order_names_ranks_if_it_is_not_for_all() {
+fn control_command_names_ranks_unless_for_all() {
     let written = |ranks| {
         let mut out = Vec::new();
         ControlCommand { signal: 9, ranks }.write(&mut out);

@@ -3,7 +3,7 @@ use super::*;
 const NOW: Duration = Duration::from_secs(1);
 
 #[test]
-fn a_stream_is_read_as_long_as_there_is_credit() {
+fn stream_is_read_while_there_is_credit() {
     let mut duty = StepState::new(100);
     assert!(!duty.spend(Stream::Stdout, 99));
     assert!(duty.spend(Stream::Stdout, 31));
@@ -13,7 +13,7 @@ fn a_stream_is_read_as_long_as_there_is_credit() {
 }
 
 #[test]
-fn what_can_wait_is_told_with_what_cannot_or_soon() {
+fn deferrable_report_is_flushed_with_urgent_one_or_soon() {
     let mut duty = StepState::new(1);
     duty.note(true);
     assert!(!duty.must_flush(NOW));
@@ -27,7 +27,7 @@ fn what_can_wait_is_told_with_what_cannot_or_soon() {
 }
 
 #[test]
-fn an_orphan_kills_its_ranks_once_and_finishes_once() {
+fn orphaned_step_kills_its_ranks_once_and_finishes_once() {
     let mut duty = StepState::new(1);
     assert_eq!(duty.orphan_action(true, NOW).count(), 0);
     assert!(duty.orphan(Duration::from_secs(60), NOW));

@@ -33,7 +33,7 @@ fn gone(rank: GlobalRank, end: RankEnd, pmi: &PmiState) -> RankExit<'_> {
 }
 
 #[test]
-fn a_failing_rank_ends_the_others_and_its_code_is_the_jobs() {
+fn failing_rank_ends_others_and_sets_exit_code() {
     let mut job = Supervisor::new(3, &TerminationSpec::default());
     let mut orders = Vec::new();
     job.rank_ended(
@@ -68,7 +68,7 @@ fn a_failing_rank_ends_the_others_and_its_code_is_the_jobs() {
 }
 
 #[test]
-fn a_job_not_all_of_whose_ranks_were_seen_to_end_has_not_succeeded_by_any_policy() {
+fn job_with_unobserved_rank_exit_fails_under_any_policy() {
     for exit in [ExitPolicy::First, ExitPolicy::AnyZero, ExitPolicy::Last] {
         let mut job = lenient(2, exit);
         let mut orders = Vec::new();
@@ -82,7 +82,7 @@ fn a_job_not_all_of_whose_ranks_were_seen_to_end_has_not_succeeded_by_any_policy
 }
 
 #[test]
-fn one_interrupt_is_passed_on_two_terminate_three_kill() {
+fn interrupts_are_forwarded_then_terminate_then_kill() {
     let mut job = Supervisor::new(1, &TerminationSpec::default());
     let mut orders = Vec::new();
     job.interrupt(T0, &mut orders);
@@ -107,7 +107,7 @@ fn one_interrupt_is_passed_on_two_terminate_three_kill() {
 }
 
 #[test]
-fn ranks_that_finish_after_an_interrupt_still_give_130() {
+fn ranks_that_finish_after_interrupt_still_give_130() {
     let mut job = Supervisor::new(1, &TerminationSpec::default());
     let mut orders = Vec::new();
     job.interrupt(T0, &mut orders);
@@ -128,7 +128,7 @@ fn ranks_that_finish_after_an_interrupt_still_give_130() {
 }
 
 #[test]
-fn a_timeout_ends_the_job_with_124() {
+fn timeout_ends_job_with_124() {
     let mut job = Supervisor::new(
         1,
         &TerminationSpec {
@@ -145,7 +145,7 @@ fn a_timeout_ends_the_job_with_124() {
 }
 
 #[test]
-fn a_rank_that_never_joins_fails_the_job_only_while_others_wait() {
+fn rank_that_never_joins_fails_job_only_while_others_wait() {
     let mut job = Supervisor::new(3, &TerminationSpec::default());
     let mut orders = Vec::new();
     job.rank_ended(
@@ -165,7 +165,7 @@ fn a_rank_that_never_joins_fails_the_job_only_while_others_wait() {
 }
 
 #[test]
-fn the_rank_that_is_waited_for_is_named_though_others_left_before() {
+fn awaited_rank_is_named_despite_earlier_exits() {
     let mut job = Supervisor::new(4, &TerminationSpec::default());
     let mut orders = Vec::new();
     let second = Duration::from_secs(1);
@@ -188,7 +188,7 @@ fn the_rank_that_is_waited_for_is_named_though_others_left_before() {
 }
 
 #[test]
-fn a_rank_that_finalized_and_ended_fails_the_job_only_while_others_are_in_a_barrier() {
+fn finalized_rank_that_exits_fails_job_only_during_barrier() {
     let mut job = Supervisor::new(3, &TerminationSpec::default());
     let mut orders = Vec::new();
     job.rank_ended(
@@ -229,7 +229,7 @@ fn lenient(size: u32, exit: ExitPolicy) -> Supervisor {
 }
 
 #[test]
-fn a_failure_that_is_tolerated_is_noted_once_and_the_policy_gives_the_code() {
+fn tolerated_failure_is_noted_once_and_policy_gives_code() {
     for (exit, code) in [
         (ExitPolicy::First, 3),
         (ExitPolicy::Max, 139),
@@ -265,7 +265,7 @@ fn a_failure_that_is_tolerated_is_noted_once_and_the_policy_gives_the_code() {
 }
 
 #[test]
-fn a_tolerated_failure_ends_the_job_once_somebody_waits_for_that_rank() {
+fn tolerated_failure_ends_job_once_others_wait_for_its_rank() {
     for (state, waits_in) in [
         (active(), WaitEvidence::For(GlobalRank(1))),
         (quiet(), WaitEvidence::Session(JobIndex(0))),
@@ -310,7 +310,7 @@ fn lost_node() -> FailureCause {
 }
 
 #[test]
-fn survivors_outlive_ranks_and_hosts_and_are_waited_for_by_nobody() {
+fn survivors_outlive_ranks_and_hosts_that_no_rank_awaits() {
     for (exit, code) in [(ExitPolicy::First, 137), (ExitPolicy::AnyZero, 0)] {
         let mut job = with_policy(4, FailurePolicy::Continue, exit);
         let mut orders = Vec::new();
@@ -335,7 +335,7 @@ fn survivors_outlive_ranks_and_hosts_and_are_waited_for_by_nobody() {
 }
 
 #[test]
-fn a_rank_lost_before_it_joined_ends_the_survivors_that_wait_for_it() {
+fn rank_lost_before_init_ends_survivors_that_wait_for_it() {
     for by_host in [false, true] {
         let mut job = with_policy(2, FailurePolicy::Continue, ExitPolicy::First);
         let mut orders = Vec::new();
@@ -359,7 +359,7 @@ fn a_rank_lost_before_it_joined_ends_the_survivors_that_wait_for_it() {
 }
 
 #[test]
-fn survivors_end_by_an_abort_and_by_what_concerns_all() {
+fn survivors_end_by_abort_and_launch_wide_failures() {
     let rank = GlobalRank(0);
     for cause in [
         FailureCause::Aborted {
@@ -382,7 +382,7 @@ fn survivors_end_by_an_abort_and_by_what_concerns_all() {
 }
 
 #[test]
-fn a_killed_rank_that_others_abort_because_it_is_gone_is_reported() {
+fn killed_rank_is_reported_when_others_abort_for_it() {
     let all: Vec<GlobalRank> = (0..4).map(GlobalRank).collect();
     let mut job = with_policy(4, FailurePolicy::Continue, ExitPolicy::First);
     let mut orders = Vec::new();
@@ -416,7 +416,7 @@ fn a_killed_rank_that_others_abort_because_it_is_gone_is_reported() {
 }
 
 #[test]
-fn what_was_lost_is_requeued_and_what_the_program_decided_is_not() {
+fn loss_is_requeued_and_program_decision_is_not() {
     let failed = |end| FailureCause::RankFailed {
         rank: GlobalRank(1),
         end,
@@ -442,7 +442,7 @@ fn what_was_lost_is_requeued_and_what_the_program_decided_is_not() {
 }
 
 #[test]
-fn leaving_between_init_and_finalize_is_tolerated_too_and_counts_as_1() {
+fn exit_before_finalize_is_tolerated_and_counts_as_1() {
     let mut job = lenient(1, ExitPolicy::First);
     job.rank_ended(
         gone(GlobalRank(0), RankEnd::Code(0), &active()),
@@ -453,7 +453,7 @@ fn leaving_between_init_and_finalize_is_tolerated_too_and_counts_as_1() {
 }
 
 #[test]
-fn a_lenient_job_still_ends_by_an_abort_and_by_an_interrupt() {
+fn tolerant_job_ends_by_abort_and_interrupt() {
     let mut job = lenient(2, ExitPolicy::AnyZero);
     let mut orders = Vec::new();
     job.rank_ended(
@@ -479,7 +479,7 @@ fn a_lenient_job_still_ends_by_an_abort_and_by_an_interrupt() {
 }
 
 #[test]
-fn with_kill_on_bad_exit_the_policy_sees_the_ends_up_to_the_failure() {
+fn kill_on_bad_exit_applies_policy_to_exits_before_failure() {
     let ending = TerminationSpec {
         exit: ExitPolicy::AnyZero,
         ..TerminationSpec::default()
@@ -506,7 +506,7 @@ fn with_kill_on_bad_exit_the_policy_sees_the_ends_up_to_the_failure() {
 }
 
 #[test]
-fn without_a_grace_time_ranks_are_killed_at_once() {
+fn ranks_are_killed_at_once_without_grace_time() {
     let ending = TerminationSpec {
         grace: Duration::ZERO,
         ..TerminationSpec::default()
@@ -523,7 +523,7 @@ fn without_a_grace_time_ranks_are_killed_at_once() {
 }
 
 #[test]
-fn a_rank_that_ran_alone_fails_the_job_only_where_that_is_asked_for() {
+fn singleton_fails_job_only_on_request() {
     let mut job = lenient(2, ExitPolicy::First);
     let mut orders = Vec::new();
     let mut alone = gone(GlobalRank(0), RankEnd::Code(0), &PMI_QUIET);
@@ -553,7 +553,7 @@ fn wish(what: JobControlAction, ranks: Option<&[u32]>) -> JobControlRequest {
 }
 
 #[test]
-fn ranks_that_one_of_them_ends_are_killed_after_the_grace_time_and_are_no_failure() {
+fn ranks_ended_by_rank_are_killed_after_grace_without_failure() {
     let mut job = Supervisor::new(2, &TerminationSpec::default());
     let mut orders = Vec::new();
     job.demanded(
@@ -579,7 +579,7 @@ fn ranks_that_one_of_them_ends_are_killed_after_the_grace_time_and_are_no_failur
 }
 
 #[test]
-fn an_abort_of_some_ranks_follows_the_policy_for_failures() {
+fn abort_of_some_ranks_follows_failure_policy() {
     let abort = || JobControlAction::Abort {
         code: 7,
         message: String::new(),

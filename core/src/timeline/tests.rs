@@ -24,7 +24,7 @@ fn timeline() -> Timeline {
 }
 
 #[test]
-fn the_summary_follows_the_critical_path() {
+fn summary_follows_critical_path() {
     let lines = summary(&timeline());
     assert!(lines.len() <= 10, "{lines:?}");
     let text = lines.join("\n");
@@ -51,7 +51,7 @@ fn line_at(part: &str, us: u64) -> String {
 }
 
 #[test]
-fn shares_of_the_critical_path_sum_to_100() {
+fn shares_of_critical_path_sum_to_100() {
     for (ended, shares, own) in [
         (2000, [34, 33, 33], 67),
         (1004, [33, 0, 67], 100),
@@ -72,7 +72,7 @@ fn shares_of_the_critical_path_sum_to_100() {
 }
 
 #[test]
-fn program_without_mpi_runs_from_its_start() {
+fn program_without_mpi_runs_from_start() {
     let without = |part: &str| {
         let lines = STREAM.trim_start().split_inclusive('\n');
         let stream: String = lines.filter(|line| !line.contains(part)).collect();
@@ -102,7 +102,7 @@ fn program_without_mpi_runs_from_its_start() {
 }
 
 #[test]
-fn the_host_that_is_waited_for_is_the_slowest() {
+fn awaited_host_is_slowest() {
     let timeline = timeline();
     let slowest = timeline.slowest_host().unwrap();
     assert_eq!(
@@ -112,7 +112,7 @@ fn the_host_that_is_waited_for_is_the_slowest() {
 }
 
 #[test]
-fn what_ranks_used_and_where_they_were_bound_is_kept() {
+fn usage_and_binding_of_ranks_are_kept() {
     let stream = concat!(
         r#"{"time":"t","ms":1,"us":1,"event":"bindings","node":1,"host":"b","topology":"2 cores","ranks":[{"rank":1,"cpus":"core 3 (CPU 3)"}]}"#,
         "\n",
@@ -129,7 +129,7 @@ fn what_ranks_used_and_where_they_were_bound_is_kept() {
 }
 
 #[test]
-fn a_stream_that_was_cut_off_counts_as_far_as_it_goes() {
+fn truncated_stream_is_used_up_to_its_end() {
     let stream = STREAM.trim_start();
     for end in 0..stream.len() {
         let timeline = Timeline::read(&stream.as_bytes()[..end]).unwrap();
@@ -148,7 +148,7 @@ fn a_stream_that_was_cut_off_counts_as_far_as_it_goes() {
 }
 
 #[test]
-fn the_trace_has_hosts_as_processes_and_ranks_as_threads() {
+fn trace_has_hosts_as_processes_and_ranks_as_threads() {
     let trace = trace(&timeline());
     let events = trace["traceEvents"].as_array().unwrap();
     let complete = |pid: u32, name: &str| {
@@ -176,7 +176,7 @@ fn the_trace_has_hosts_as_processes_and_ranks_as_threads() {
 }
 
 #[test]
-fn the_doctor_is_recommended_only_after_failures_that_it_may_explain() {
+fn doctor_is_recommended_only_after_failures_it_may_explain() {
     let advice = |kind: &str, more: &[(&str, &str)]| {
         let cause = format!(r#""cause":{{"kind":"{kind}","message":"m"}}"#);
         let mut stream = STREAM.replace(r#""cause":null"#, &cause);
@@ -221,7 +221,7 @@ fn the_doctor_is_recommended_only_after_failures_that_it_may_explain() {
 }
 
 #[test]
-fn cause_of_a_launch_that_succeeded_is_no_error_of_its_span() {
+fn cause_in_successful_launch_is_not_error_of_span() {
     let cause = r#""cause":{"kind":"rank_failed","message":"m"}"#;
     let failed = STREAM.replace(r#""cause":null"#, cause);
     let error = |code: &str| {

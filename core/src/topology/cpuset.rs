@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_are_read_as_hwloc_and_the_kernel_write_them() {
+    fn cpu_sets_parse_as_written_by_hwloc_and_kernel() {
         let list = |text: &str| text.parse::<CpuSet>().unwrap();
         assert_eq!(CpuSet::from_hwloc("0x00000003"), Ok(list("0-1")));
         assert_eq!(CpuSet::from_hwloc("0xff,,0x1"), Ok(list("0,64-71")));

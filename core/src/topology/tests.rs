@@ -9,7 +9,7 @@ pub(crate) fn machine(name: &str) -> Topology {
 }
 
 #[test]
-fn a_host_is_read_from_the_xml_of_hwloc() {
+fn host_is_read_from_hwloc_xml() {
     let host = machine("gpu8");
     assert_eq!(host.host.as_deref(), Some("gpu8"));
     assert_eq!(
@@ -38,7 +38,7 @@ fn a_host_is_read_from_the_xml_of_hwloc() {
 }
 
 #[test]
-fn cpus_that_are_switched_off_are_in_no_part() {
+fn offline_cpus_are_in_no_object() {
     let text = r#"<topology version="2.0"><object type="Machine" cpuset="0x5" complete_cpuset="0xf" allowed_cpuset="0x4">
         <object type="PU" os_index="0" cpuset="0x1"/><object type="PU" os_index="2" cpuset="0x4"/></object></topology>"#;
     let host = xml::parse(text).unwrap();
@@ -55,7 +55,7 @@ fn kinds_of_cores_are_ranked() {
 }
 
 #[test]
-fn texts_that_describe_no_host_are_refused() {
+fn text_without_host_is_refused() {
     use xml::TopologyError;
     let refused = |text: &str| xml::parse(text).unwrap_err();
     assert!(matches!(refused("<topology"), TopologyError::Xml(_)));

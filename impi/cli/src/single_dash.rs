@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_of_the_specification_is_read() {
+    fn command_line_of_specification_is_parsed() {
         let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
         assert_eq!(
             respell(words("wireup -server 2 -port 5678 -auth 3,1-0")),

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_auth_none_enables_it_and_an_empty_key_does_not() {
+    fn empty_auth_none_enables_it_and_empty_key_does_not() {
         let none = Secrets::from_environment(environment(&[("IMPI_AUTH_NONE", "")])).unwrap();
         assert_eq!(none.mask(), 1);
         let empty = Secrets::from_environment(environment(&[("IMPI_AUTH_KEY", "")]));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_a_preference_run_as_they_are_written() {
+    fn preference_ranges_run_in_written_direction() {
         use Method::{Key, None, Token};
         assert_eq!(parse_preference("3,1-0").unwrap(), [Key, None]);
         assert_eq!(parse_preference("0-9").unwrap(), [None, Key, Token]);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_answers_its_challenge_only() {
+    fn token_answers_its_challenge_only() {
         let secrets = Secrets {
             token: Some("0123456789abcdef".into()),
             ..Secrets::default()

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_the_ascii_letters_of_the_specification() {
+    fn codes_are_ascii_letters_of_specification() {
         for (command, code) in [
             (Command::Auth, 0x4155_5448),
             (Command::Impi, 0x494D_5049),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn skipped_bytes_are_those_that_come_later_too() {
+    fn skipped_bytes_may_arrive_later() {
         let mut inbox = Inbox::default();
         inbox.extend(b"abc");
         inbox.skip(5);

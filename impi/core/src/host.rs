@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_of_one_client_have_a_channel_too() {
+    fn hosts_of_one_client_have_channel() {
         let mut world = world();
         world.clients = vec![ImpiClient { first: 0, size: 4 }];
         world.hosts[1].client = 0;
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_go_where_their_processes_are_and_are_acknowledged_once_taken() {
+    fn packets_reach_their_processes_and_are_acknowledged_once() {
         let mut host = HostRouter::new(1, world());
         for _ in 0..2 {
             host.packet(ChannelPeer::Host(0), packet(PacketType::Data, 0, 2))
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_says_fini_when_all_its_processes_are_finished_and_goes_on_to_acknowledge() {
+    fn host_sends_fini_after_its_processes_and_still_acknowledges() {
         let mut host = HostRouter::new(1, world());
         host.finish(2);
         assert_eq!(host.take_orders(), []);

@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_has_its_fields_where_the_specification_has_them() {
+    fn header_fields_are_placed_as_specified() {
         let header = PacketHeader {
             kind: PacketType::DataSync,
             length: 0x0102_0304,
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_of_an_ack_is_not_read() {
+    fn length_of_ack_is_not_read() {
         // As LAM sends a SYNCACK: 128 in pk_len and nothing behind it.
         let mut bytes =
             PacketHeader::new(PacketType::SyncAck, ProcId::default(), ProcId::default()).encode();
@@ -271,7 +271,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_decoded_encodes_to_the_same_bytes(start in 0_u32..2, bytes in proptest::array::uniform32(any::<u32>())) {
+        fn decoded_packet_encodes_to_same_bytes(start in 0_u32..2, bytes in proptest::array::uniform32(any::<u32>())) {
             let mut bytes: Vec<u8> = bytes.iter().flat_map(|word| word.to_be_bytes()).collect();
             bytes[..4].copy_from_slice(&start.to_be_bytes());
             bytes[120..].fill(0);

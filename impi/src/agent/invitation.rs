@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_invitation_is_read_as_it_was_written_and_nothing_else_is_one() {
+    fn only_invitation_as_written_is_parsed() {
         for lam in [false, true] {
             let invitation = HostInvitation {
                 client: 3,

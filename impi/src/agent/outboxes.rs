@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_is_given_is_acknowledged_before_the_host_says_fini() {
+    fn delivered_messages_are_acknowledged_before_fini() {
         let mut outboxes = Outboxes::new(HostRouter::new(1, world()));
         let data = packet(PacketType::Data, proc(0), proc(1));
         for _ in 0..ACK_MARK {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_that_has_finished_did_not_read_is_acknowledged() {
+    fn unread_messages_of_finished_process_are_acknowledged() {
         let mut outboxes = Outboxes::new(HostRouter::new(1, world()));
         let data = packet(PacketType::Data, proc(0), proc(1));
         for _ in 0..ACK_MARK {

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_speaks_does_not_wait_for_those_that_say_little_or_nothing() {
+    fn active_connection_does_not_wait_for_silent_ones() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let open = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let far = Duration::from_secs(3600);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_one_and_of_all_ends() {
+    fn timeouts_of_one_and_all_connections_end() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut strangers = PendingConnections::<4>::new(Duration::from_millis(1));
         let mut other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_finds_the_agent_of_its_host() {
+    fn process_finds_agent_of_its_host() {
         assert_eq!(agent_of("10.0.0.1:5", 7), Some(("10.0.0.1:5", 7)));
         let several = "2=10.0.0.1:5,1=[fd00::1]:6,3=10.0.0.2:7";
         for (rank, expected) in [

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_one_or_a_range() {
+    fn ports_are_single_or_range() {
         assert_eq!(ports("5678").unwrap(), (5678, 5678));
         assert_eq!(ports("5000-5100").unwrap(), (5000, 5100));
         for text in ["", "70000", "5-4", "-", "a"] {

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operators_do_what_mpi_says() {
+    fn operators_compute_as_mpi_specifies() {
         let apply = |operator: Operator, a: i32, b: i32| {
             let mut own = b.to_ne_bytes();
             operator.apply(ElementType::Int32, &a.to_ne_bytes(), &mut own);

@@ -9,7 +9,7 @@ use wireup_test_support::skip;
 
 use super::{Job, end, library};
 
-/// How the program is compiled and started.
+/// Compiler and launcher options of a C program.
 struct Way {
     compiler: &'static str,
     flags: &'static [&'static str],
@@ -50,7 +50,8 @@ const WAYS: [Way; 4] = [
     },
 ];
 
-/// Where the library is; `None`, and the test is ignored, without all that it needs.
+/// Directory of the library; `None`, and the test is ignored, if something that it needs is
+/// missing.
 #[track_caller]
 fn available(way: &Way) -> Option<PathBuf> {
     let libraries = library::libraries()?;
@@ -98,7 +99,7 @@ fn run(way: &Way, program: &Path, mode: &str, job: &Job) {
         ("lost", 1) => status.signal() == Some(Signal::KILL.as_raw()),
         _ => status.success(),
     };
-    // One that fails ends the others, so all that they said is shown.
+    // A failed process ends the others, so the output of all is shown.
     let said: Vec<String> = ended
         .map(Result::unwrap)
         .enumerate()
@@ -143,13 +144,13 @@ fn checked(way: &Way) {
 }
 
 #[test]
-fn each_function_does_what_the_header_says() {
+fn each_function_does_as_header_documents() {
     checked(&WAYS[0]);
     checked(&WAYS[1]);
 }
 
 #[test]
-fn the_sanitizers_find_nothing() {
+fn sanitizers_find_nothing() {
     checked(&WAYS[2]);
 }
 
@@ -159,7 +160,7 @@ fn valgrind_finds_nothing() {
 }
 
 #[test]
-fn the_header_is_c_and_cpp() {
+fn header_is_c_and_cpp() {
     let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("capi/wireup-impi.h");
     for (compiler, language) in [
         ("gcc", "c"),

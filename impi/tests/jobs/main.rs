@@ -35,7 +35,7 @@ fn start(arguments: &[&str]) -> Owned {
     Owned(command.spawn().unwrap())
 }
 
-/// Its exit code and what it said, once it has ended.
+/// Returns exit code and output of the process after its end.
 fn end(mut process: Owned) -> (Option<i32>, String) {
     let status = eventually("its end", || process.0.try_wait().unwrap());
     let mut said = String::new();
@@ -47,7 +47,7 @@ fn end(mut process: Owned) -> (Option<i32>, String) {
 struct Job {
     server: Owned,
     agents: Vec<Owned>,
-    /// What each client's processes find in their environment.
+    /// Environment variables of the processes of each client.
     variables: Vec<BTreeMap<String, String>>,
     sizes: Vec<usize>,
 }
@@ -229,14 +229,14 @@ fn clients_of_uneven_sizes_exchange_and_reduce() {
 }
 
 #[test]
-fn eight_clients_of_eight_processes_form_a_world() {
+fn eight_clients_of_eight_processes_form_world() {
     let job = Job::start(&[8; 8], &[]);
     job.run(everything);
     job.end();
 }
 
 #[test]
-fn a_message_that_nobody_took_is_taken_back() {
+fn unreceived_message_is_cancelled() {
     let job = Job::start(&[1, 1], &[]);
     job.run(|peer| {
         if peer.rank() == 0 {
@@ -262,7 +262,7 @@ fn a_message_that_nobody_took_is_taken_back() {
 }
 
 #[test]
-fn a_process_that_dies_ends_the_job_and_is_named() {
+fn killed_process_ends_job_and_is_named() {
     let mut job = Job::start(&[1, 2], &[]);
     // The agents end soon after the death: the others could not join then.
     let joined = Barrier::new(3);
@@ -288,7 +288,7 @@ fn a_process_that_dies_ends_the_job_and_is_named() {
 }
 
 #[test]
-fn a_process_of_another_host_of_the_launch_is_named_by_its_rank_in_the_launch() {
+fn process_of_other_host_is_named_by_its_rank_in_launch() {
     let mut server = start(&["-server", "1", "--address", "127.0.0.1"]);
     let address = server.first_line();
     let hosts = [0, 1].map(|_| ListeningHost::listen(Ipv4Addr::LOCALHOST.into()).unwrap());
@@ -320,7 +320,7 @@ fn a_process_of_another_host_of_the_launch_is_named_by_its_rank_in_the_launch() 
 }
 
 #[test]
-fn a_server_that_dies_stops_the_start_up_and_not_the_job() {
+fn server_that_exits_stops_startup_but_not_job() {
     let mut server = start(&["-server", "2", "--address", "127.0.0.1"]);
     let address = server.first_line();
     let agent = start(&["agent", &address, "--client", "0", "-n", "1"]);
@@ -344,13 +344,13 @@ fn a_server_that_dies_stops_the_start_up_and_not_the_job() {
 }
 
 #[test]
-fn a_launch_whose_processes_never_join_ends_with_the_others() {
+fn launch_whose_processes_never_join_ends_with_others() {
     let job = Job::start(&[2, 1], &[]);
     job.end();
 }
 
 #[test]
-fn a_launch_that_fails_before_its_processes_join_ends_the_others_at_once() {
+fn launch_that_fails_before_join_ends_others_at_once() {
     let mut job = Job::start(&[1, 1], &[]);
     let mut failed = job.agents.pop().unwrap();
     // It joins before the other launch fails: its agent ends at once after that.

@@ -9,7 +9,7 @@ use wireup_impi_io::agent::{Events, JoinedMember, ListeningHost, PublishedHost};
 
 use super::{Job, everything, settings, start};
 
-/// One of them says little, one says garbage, the others nothing.
+/// Opens connections to the address: one sends a few bytes, one garbage, the others nothing.
 fn strangers(count: usize, address: SocketAddr) -> Vec<TcpStream> {
     let open = || TcpStream::connect(address).unwrap();
     let mut strangers: Vec<TcpStream> = (0..count).map(|_| open()).collect();
@@ -22,7 +22,7 @@ fn strangers(count: usize, address: SocketAddr) -> Vec<TcpStream> {
 }
 
 #[test]
-fn strangers_at_the_door_do_not_delay_processes() {
+fn strangers_do_not_delay_processes() {
     let job = Job::start(&[1, 2], &[]);
     let doors = job.variables.iter();
     let doors = doors.map(|variables| variables[AGENT].parse().unwrap());
@@ -41,7 +41,7 @@ fn strangers_at_the_door_do_not_delay_processes() {
 }
 
 #[test]
-fn strangers_that_connect_as_hosts_do_not_delay_the_start_up() {
+fn strangers_connecting_as_hosts_do_not_delay_startup() {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let mut server = start(&["-server", "2", "--address", "127.0.0.1"]);
     let server = server.first_line();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 /// Bytes of one unit: for the other end, and for the end that has sent it.
 pub(crate) type Change = fn(&mut Vec<u8>) -> Vec<u8>;
 
-/// What is done to what clients say, and to what the server says. The answer to AUTH, and a key, count as units.
+/// Changes to the messages of clients and of the server. The reply to AUTH, and a key, count as units.
 #[derive(Clone, Copy)]
 pub(crate) struct Fault {
     pub(crate) client: Change,

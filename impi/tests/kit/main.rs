@@ -30,7 +30,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn check_client_finds_nothing_on_our_client() {
+fn check_client_passes_for_wireup_client() {
     let agent = [
         IMPI, "agent", "{server}", "--client", "{client}", "-n", "2", "--",
     ];
@@ -48,7 +48,7 @@ fn check_client_finds_nothing_on_our_client() {
 }
 
 #[test]
-fn check_client_fails_with_a_client_whose_processes_play_something_else() {
+fn check_client_fails_for_processes_with_other_role() {
     let agent = [
         IMPI, "agent", "{server}", "--client", "{client}", "-n", "2", "--",
     ];
@@ -65,7 +65,7 @@ fn check_client_fails_with_a_client_whose_processes_play_something_else() {
 }
 
 #[test]
-fn a_job_through_the_proxy_is_recorded_and_explained() {
+fn job_through_proxy_is_recorded_and_explained() {
     let dir = tempfile::tempdir().unwrap();
     let record = dir.path().join("job.impi");
     let start = |arguments: &[&str]| {
@@ -115,7 +115,7 @@ fn a_job_through_the_proxy_is_recorded_and_explained() {
 }
 
 #[test]
-fn what_is_no_record_is_named() {
+fn invalid_record_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     let name = file.to_str().unwrap();
@@ -135,7 +135,7 @@ fn what_is_no_record_is_named() {
 }
 
 #[test]
-fn the_check_program_is_printed() {
+fn check_program_is_printed() {
     let output = impi(&["check-client", "--print-program"]);
     assert!(text(&output.stdout).contains("MPI_Finalize();"));
 }

@@ -65,7 +65,7 @@ fn choice(unit: &[u8]) -> bool {
     unit.starts_with(&[0, 0, 0])
 }
 
-/// How to break a rule in what the client says, and in what the server says.
+/// Rules with a change to the client's messages and one to the server's that breaks each.
 const WRONG: &[(&str, Change, Change)] = &[
     (
         "UnknownCommand",
@@ -263,7 +263,8 @@ fn expect_found(address: &str, (rule, client, wrong): &(&str, Change, Change)) {
         server: *wrong,
     };
     let address = front(address, fault).to_string();
-    // What a server should not say is listened for a moment only; on a busy machine it may come later.
+    // Unexpected messages of a server are awaited for a moment only; on a busy machine they may come
+    // later.
     let mut tries = (0..5).map(|_| check(&["--timeout", "2", &address]));
     let (code, said) = tries.find(|(code, _)| *code != Some(0)).unwrap();
     assert_eq!(code, Some(1), "{rule}: {said}");
@@ -271,7 +272,7 @@ fn expect_found(address: &str, (rule, client, wrong): &(&str, Change, Change)) {
 }
 
 #[test]
-fn what_a_server_prints_and_how_it_ends_is_checked() {
+fn output_and_exit_of_server_are_checked() {
     let start = r#""$0" -server 2 --address 127.0.0.1"#;
     for (rule, script, code) in [
         ("AddressLine", format!("echo hello; exec {start}"), 1),
@@ -292,7 +293,7 @@ fn what_a_server_prints_and_how_it_ends_is_checked() {
 }
 
 #[test]
-fn a_server_that_reads_whole_segments_only_is_found() {
+fn server_that_needs_whole_segments_is_found() {
     // Of units that come in pieces it takes the first bytes for all.
     let (server, address) = server();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! LAM and messages that are taken back, synchronous sends, and messages that nobody has taken at the end.
+//! LAM with cancelled messages, synchronous sends, and messages that are never received.
 
 use wireup_impi_io::agent::process_handshake::{AGENT, TICKET_VARIABLE};
 use wireup_impi_io::peer::{ElementType, Peer, RequestResult};
@@ -8,7 +8,7 @@ use super::prepared;
 
 const BYTE: ElementType = ElementType::Byte;
 
-/// What cancel.c does not.
+/// Plays the counterpart of cancel.c.
 fn other(peer: &Peer) {
     let start = |length: usize, tag: u8, synchronous| {
         let data = vec![tag; length];
@@ -51,7 +51,7 @@ fn other(peer: &Peer) {
 }
 
 #[test]
-fn lam_takes_nothing_back_and_ends_with_messages_that_nobody_took() {
+fn lam_cancels_nothing_and_ends_with_unreceived_messages() {
     prepared(|lam, dir| {
         let recorded = Recorded::start(dir, 2);
         let program = dir.join("cancel");

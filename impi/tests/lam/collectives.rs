@@ -34,7 +34,7 @@ fn operations(size: usize) -> Vec<(String, Operation)> {
         .collect()
 }
 
-/// What the tables have for these and for the barrier of MPI_Finalize.
+/// Returns the messages of the tables for these operations and for the barrier of MPI_Finalize.
 fn expected(topology: &Topology, operations: &[(String, Operation)], client: &[usize]) -> Messages {
     let mut messages = Messages::new();
     let all = operations.iter().map(|(_, operation)| *operation);
@@ -57,7 +57,7 @@ fn expected(topology: &Topology, operations: &[(String, Operation)], client: &[u
     messages
 }
 
-/// The message that a line of `wireup impi decode` says begins.
+/// Parses a line of `wireup impi decode` that shows the start of a message.
 fn message(line: &str) -> Option<((usize, usize), (i32, u64))> {
     let (_, text) = line.split_once("] DATA")?;
     if text.ends_with("a further part") {

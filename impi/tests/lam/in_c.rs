@@ -37,11 +37,11 @@ fn checked(mode: &str, options: &[&str]) {
 }
 
 #[test]
-fn in_the_byte_order_of_lam() {
+fn c_program_runs_in_byte_order_of_lam() {
     checked("PLAIN", &["--lam"]);
 }
 
 #[test]
-fn in_external32_which_lam_swaps_for() {
+fn c_program_runs_in_external32_with_swapping_lam() {
     checked("SWAPPED", &[]);
 }

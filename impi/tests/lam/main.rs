@@ -88,7 +88,7 @@ fn lam_with_lam() {
 }
 
 #[test]
-fn lam_with_our_processes_in_its_byte_order() {
+fn lam_runs_with_wireup_processes_in_its_byte_order() {
     checked(&["lam", "ours"], "PLAIN");
 }
 
@@ -130,9 +130,9 @@ fn path(lam: &Path) -> String {
 struct Client {
     child: Owned,
     name: String,
-    /// Its processes are threads of the test.
+    /// Whether the processes are threads of the test.
     ours: bool,
-    /// What each of its two processes prints at its end, else.
+    /// Line that each of the two processes prints at its end, unless they are threads.
     says: String,
 }
 
@@ -271,7 +271,7 @@ fn lam_command(
     command
 }
 
-/// The lines of `wireup impi check-client` on LAM that say that a rule is not kept.
+/// Returns the lines of `wireup impi check-client` on LAM that name a broken rule.
 fn differences(
     lam: &Path,
     dir: &Path,
@@ -303,7 +303,7 @@ fn differences(
 }
 
 #[test]
-fn check_client_on_lam_finds_what_is_known_and_nothing_else() {
+fn check_client_on_lam_finds_known_differences_only() {
     prepared(|lam, dir| {
         for (client, address) in [(0, "127.0.0.2"), (1, "127.0.0.1")] {
             let (code, found) = differences(lam, dir, (client, address));
@@ -385,7 +385,7 @@ fn start_mpi(
     }
 }
 
-/// What ring.c does.
+/// Plays the counterpart of ring.c.
 fn ring(peer: Peer, swapped: bool) {
     let (rank, size) = (peer.rank(), peer.size());
     let int = |value: usize| i32::try_from(value).unwrap().to_ne_bytes();

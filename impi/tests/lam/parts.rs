@@ -78,7 +78,7 @@ impl Lam {
         Self(Owned(command.spawn().unwrap()))
     }
 
-    /// Waits for its end, which must be in order; what its processes said.
+    /// Waits for the successful end of the client and returns the output of its processes.
     pub(super) fn end(mut self) -> String {
         let mut said = String::new();
         let mut stdout = self.0.0.stdout.take().unwrap();
@@ -92,7 +92,7 @@ impl Lam {
 pub(super) struct Recorded {
     server: Owned,
     proxy: Owned,
-    /// Where clients connect.
+    /// Address at which clients connect.
     pub(super) front: String,
     record: PathBuf,
 }
@@ -115,7 +115,7 @@ impl Recorded {
         format!("127.0.0.{}", 2 + number)
     }
 
-    /// What was said, once all clients have ended. Every must has to be kept.
+    /// Returns the findings after all clients have ended. Every must has to be kept.
     pub(super) fn end(self) -> Vec<String> {
         assert_eq!(self.server.end(), Some(0));
         assert_eq!(self.proxy.end(), Some(0));

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use wireup_test_support::skip;
 
-/// Where the library is; `None`, and the test is ignored, where it was not built.
+/// Directory of the library; `None`, and the test is ignored, if it was not built.
 #[track_caller]
 pub(crate) fn libraries() -> Option<PathBuf> {
     let program = Path::new(env!("CARGO_BIN_EXE_wireup-impi"));

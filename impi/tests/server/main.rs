@@ -52,7 +52,7 @@ impl Server {
         stream
     }
 
-    /// Waits for its end; what it said.
+    /// Waits for the end of the server and returns its output.
     fn end(mut self) -> (ExitStatus, String) {
         let until = Instant::now() + Duration::from_secs(20);
         let status = loop {
@@ -132,7 +132,7 @@ fn session(server: &Server) {
 const OPEN: &[(&str, &str)] = &[("IMPI_AUTH_NONE", "")];
 
 #[test]
-fn the_command_line_of_the_specification_serves_a_job() {
+fn command_line_of_specification_serves_job() {
     let server = Server::start(&["-server", "2", "-port", "0", "-auth", "1-0"], OPEN);
     session(&server);
     let (status, said) = server.end();
@@ -141,7 +141,7 @@ fn the_command_line_of_the_specification_serves_a_job() {
 }
 
 #[test]
-fn a_reader_of_one_line_does_not_end_the_server() {
+fn reader_of_one_line_does_not_end_server() {
     let mut server = Server::start(&["-server", "1"], OPEN);
     // As in `hostport=$(impirun -server 1 | head -1)`; its standard error is not read either.
     drop(server.child.stderr.take());
@@ -163,7 +163,7 @@ fn a_reader_of_one_line_does_not_end_the_server() {
 }
 
 #[test]
-fn a_thousand_sessions_leave_nothing_behind() {
+fn thousand_sessions_leave_nothing() {
     let mut server = Server::start(&["server", "2", "--sessions", "1000"], OPEN);
     // Its 2,000 warnings are not read.
     drop(server.child.stderr.take());
@@ -188,7 +188,7 @@ fn a_thousand_sessions_leave_nothing_behind() {
 }
 
 #[test]
-fn garbage_and_slow_clients_delay_nobody() {
+fn garbage_and_slow_clients_delay_no_others() {
     let server = Server::start(&["server", "2", "--join-timeout", "2"], OPEN);
     let mut scanner = server.open();
     scanner.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
@@ -212,7 +212,7 @@ fn garbage_and_slow_clients_delay_nobody() {
 }
 
 #[test]
-fn an_address_at_which_it_cannot_listen_is_named() {
+fn unusable_listen_address_is_named() {
     let server = Command::new(env!("CARGO_BIN_EXE_wireup-impi"))
         // For documentation (RFC 5737).
         .args(["server", "2", "--address", "203.0.113.9", "--port", "5678"])
@@ -234,7 +234,7 @@ fn ticks(pid: Pid) -> u64 {
 }
 
 #[test]
-fn server_serves_job_while_strangers_hold_its_descriptors() {
+fn server_serves_job_while_strangers_hold_descriptors() {
     let server = Server::start(&["server", "2"], OPEN);
     let pid = Pid::from_child(&server.child);
     let limit = Rlimit {
@@ -259,7 +259,7 @@ fn server_serves_job_while_strangers_hold_its_descriptors() {
 }
 
 #[test]
-fn a_client_that_says_nothing_is_given_up() {
+fn silent_client_is_given_up() {
     let server = Server::start(
         &["server", "2", "--join-timeout", "1", "--timeout", "2"],
         OPEN,
@@ -281,7 +281,7 @@ fn a_client_that_says_nothing_is_given_up() {
 }
 
 #[test]
-fn a_client_that_dies_is_named_in_each_phase() {
+fn lost_client_is_named_in_each_phase() {
     // Before AUTH, after it, after IMPI, after COLL, after DONE, while the job runs.
     let steps: [Vec<u8>; 5] = [
         NONE.to_vec(),
@@ -322,7 +322,7 @@ fn a_client_that_dies_is_named_in_each_phase() {
 }
 
 #[test]
-fn without_a_method_the_server_does_not_start() {
+fn server_without_auth_method_does_not_start() {
     for (arguments, key, words) in [
         (
             &["-server", "2"][..],
@@ -355,7 +355,7 @@ fn without_a_method_the_server_does_not_start() {
 }
 
 #[test]
-fn a_wrong_key_is_told_by_the_end_of_the_connection() {
+fn wrong_key_closes_connection() {
     let server = Server::start(&["server", "1"], &[("IMPI_AUTH_KEY", "5678")]);
     for (key, right) in [(1234_u64, false), (5678, true)] {
         let mut client = server.open();

@@ -101,9 +101,9 @@ pub(crate) struct Cluster {
     libpmix: PathBuf,
     /// With the position of the job.
     pub(crate) clients: Vec<(usize, Rank, Child)>,
-    /// Of the first job's ranks.
+    /// Exit statuses of the first job's ranks.
     pub(crate) exits: BTreeMap<Rank, ExitStatus>,
-    /// Of the other jobs' ranks.
+    /// Exit statuses of the other jobs' ranks, by job and rank.
     pub(crate) other_exits: BTreeMap<(usize, Rank), ExitStatus>,
     fences: BTreeMap<(UpcallKind, Vec<PmixProc>), Vec<Arrival>>,
     /// Control request on the node of the owner, and who waits for it.
@@ -183,7 +183,7 @@ impl Cluster {
         Job::new(ProcessMap::from_runs(ranks))
     }
 
-    /// What makes one node know a job of one program.
+    /// Returns the command that registers a job of one program at node `n`.
     pub(crate) fn registration(&self, job: &Job, n: usize) -> SidecarCommand {
         let (node, sizes) = (&self.nodes[n], [job.ranks.size()]);
         job.registration(node, NodeId(n as u32), &self.node_names, &sizes)
@@ -258,7 +258,7 @@ impl Cluster {
                 status.is_none()
             });
             if self.clients.len() < before {
-                // What a client said before its exit is in the sockets by now.
+                // The sockets hold all that a client sent before its exit.
                 self.serve(end);
             }
         }
@@ -426,7 +426,7 @@ impl Cluster {
         self.stop();
     }
 
-    /// Stops the sidecars.
+    /// Stops the sidecars of all nodes.
     pub(crate) fn stop(mut self) {
         self.nodes.drain(..).for_each(Node::finalize);
     }

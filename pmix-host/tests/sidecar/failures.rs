@@ -1,4 +1,4 @@
-//! What happens when something is wrong: one clear line, and an end.
+//! Failures of the sidecar: one clear line, and an end.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ fn library(dir: &Path, name: &str, code: &str) -> PathBuf {
 }
 
 #[test]
-fn each_unusable_library_gives_one_line_that_names_it() {
+fn each_unusable_library_is_named_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let missing = Path::new("/nonexistent/libpmix.so.2");
     let (stage, text) = failure(missing, &shim());
@@ -77,7 +77,7 @@ fn each_unusable_library_gives_one_line_that_names_it() {
 }
 
 #[test]
-fn each_unusable_shim_gives_one_line_that_names_it() {
+fn each_unusable_shim_is_named_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let libpmix = system_libpmix();
     let (stage, text) = failure(&libpmix, Path::new("/nonexistent/shim.so"));
@@ -134,7 +134,7 @@ fn requests_out_of_order_are_refused_and_do_no_harm() {
 }
 
 #[test]
-fn garbage_on_the_control_socket_ends_the_sidecar_with_a_line() {
+fn garbage_on_control_socket_ends_sidecar_with_message() {
     let mut node = Node::start("solo", &system_libpmix());
     node.hello();
     node.control.write_all(&[0xff; 64]).unwrap();
@@ -149,7 +149,7 @@ fn garbage_on_the_control_socket_ends_the_sidecar_with_a_line() {
 }
 
 #[test]
-fn garbage_on_the_upcall_socket_ends_the_sidecar_with_a_line() {
+fn garbage_on_upcall_socket_ends_sidecar_with_message() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["solo"], 1, &libpmix);
         let node = &mut cluster.nodes[0];
@@ -165,7 +165,7 @@ fn garbage_on_the_upcall_socket_ends_the_sidecar_with_a_line() {
 }
 
 #[test]
-fn the_sidecar_ends_soon_after_the_agent_and_takes_its_files_along() {
+fn sidecar_ends_soon_after_agent_and_removes_its_files() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["alpha", "beta"], 1, &libpmix);
         cluster.launch(&["linger"]);
@@ -192,7 +192,7 @@ fn the_sidecar_ends_soon_after_the_agent_and_takes_its_files_along() {
 }
 
 #[test]
-fn killing_the_sidecar_ends_both_sockets_cleanly() {
+fn kill_of_sidecar_closes_both_sockets_cleanly() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["alpha", "beta"], 1, &libpmix);
         cluster.launch(&["linger"]);

@@ -19,7 +19,7 @@ fn count_of(cluster: &Cluster, kind: UpcallKind) -> Vec<u64> {
 }
 
 #[test]
-fn fence_over_two_nodes_carries_every_ranks_data_through_the_upcall() {
+fn fence_over_two_nodes_carries_all_data_through_upcall() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 2, &libpmix);
         cluster.launch(&["exchange", "1000"]);
@@ -39,7 +39,7 @@ fn fence_over_two_nodes_carries_every_ranks_data_through_the_upcall() {
 }
 
 #[test]
-fn blobs_beyond_any_socket_buffer_cross_the_upcall_socket() {
+fn blobs_beyond_socket_buffers_cross_upcall_socket() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 2, &libpmix);
         cluster.launch(&["exchange", "1500000"]);
@@ -52,7 +52,7 @@ fn blobs_beyond_any_socket_buffer_cross_the_upcall_socket() {
 }
 
 #[test]
-fn direct_modex_fetches_what_a_fence_without_data_left_behind() {
+fn direct_modex_fetches_data_not_collected_by_fence() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 2, &libpmix);
         cluster.launch(&["direct", "1000"]);
@@ -68,7 +68,7 @@ fn direct_modex_fetches_what_a_fence_without_data_left_behind() {
 }
 
 #[test]
-fn direct_modex_waits_for_a_rank_that_has_not_published_yet() {
+fn direct_modex_waits_for_unpublished_rank() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 1, &libpmix);
         // No rank runs yet, so the request is parked, and other requests are not held up.
@@ -104,7 +104,7 @@ fn direct_modex_waits_for_a_rank_that_has_not_published_yet() {
 }
 
 #[test]
-fn direct_modex_finds_a_rank_that_starts_after_it_was_asked_for() {
+fn direct_modex_finds_rank_started_after_request() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 1, &libpmix);
         cluster.launch_rank(Rank(0), &["late"]);
@@ -119,7 +119,7 @@ fn direct_modex_finds_a_rank_that_starts_after_it_was_asked_for() {
 }
 
 #[test]
-fn one_node_needs_no_fence_upcall() {
+fn single_node_needs_no_fence_upcall() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["solo"], 3, &libpmix);
         cluster.launch(&["exchange"]);
@@ -131,7 +131,7 @@ fn one_node_needs_no_fence_upcall() {
 }
 
 #[test]
-fn abort_names_the_rank_and_its_status() {
+fn abort_names_rank_and_status() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 1, &libpmix);
         cluster.launch(&["abort"]);
@@ -162,7 +162,7 @@ fn abort_names_the_rank_and_its_status() {
 }
 
 #[test]
-fn log_text_reaches_the_agent_and_the_client_goes_on() {
+fn log_text_reaches_agent_and_client_continues() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["solo"], 2, &libpmix);
         cluster.launch(&["log"]);
@@ -234,7 +234,7 @@ fn events_reach_clients_when_server_ends_right_after_them() {
 }
 
 #[test]
-fn probes_are_answered_before_during_and_after_a_job() {
+fn probes_are_answered_before_during_and_after_job() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["alone"], 2, &libpmix);
         let probe = |cluster: &mut Cluster| {
@@ -251,7 +251,7 @@ fn probes_are_answered_before_during_and_after_a_job() {
 }
 
 #[test]
-fn output_reaches_those_who_asked_and_input_the_agent() {
+fn output_reaches_subscribers_and_input_reaches_agent() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 1, &libpmix);
         cluster.launch(&["output"]);
@@ -307,7 +307,7 @@ fn output_reaches_those_who_asked_and_input_the_agent() {
 }
 
 #[test]
-fn output_of_an_unknown_job_is_refused() {
+fn output_of_unknown_job_is_refused() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["solo"], 1, &libpmix);
         let id = cluster.nodes[0].send(&SidecarCommand::IofDeliver {

@@ -27,6 +27,6 @@ fn main() -> std::process::ExitCode {
 
 #[cfg(not(have_pmix))]
 #[test]
-fn the_sidecar() {
+fn sidecar_tests_require_pmix_headers() {
     wireup_test_support::skip("this build has no PMIx headers (libpmix-dev)");
 }

@@ -25,7 +25,7 @@ fn memory(pid: u32) -> [u64; 2] {
 }
 
 #[test]
-fn ranks_of_a_large_job_find_their_places_in_maps_alone() {
+fn ranks_of_large_job_find_places_in_maps_alone() {
     let names: Vec<String> = (0..NODES).map(|node| format!("node{node:04}")).collect();
     let each = |node| RANKS / NODES + u32::from(node < RANKS % NODES);
     let ranks = ProcessMap::from_runs((0..NODES).map(|node| (NodeId(node), each(node))));

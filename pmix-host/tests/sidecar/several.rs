@@ -21,7 +21,7 @@ fn launch_pair(cluster: &mut Cluster, one: usize, two: usize) {
 }
 
 #[test]
-fn clients_of_a_second_job_fence_among_themselves_and_see_the_first() {
+fn clients_of_second_job_fence_and_read_first_job() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 1, &libpmix);
         let second = cluster.add_job(&[2, 1]);
@@ -39,7 +39,7 @@ fn clients_of_a_second_job_fence_among_themselves_and_see_the_first() {
 }
 
 #[test]
-fn variables_of_each_job_name_that_job() {
+fn variables_of_each_job_name_it() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["solo"], 2, &libpmix);
         let second = cluster.add_job(&[3]);
@@ -61,7 +61,7 @@ fn variables_of_each_job_name_that_job() {
 }
 
 #[test]
-fn a_job_without_local_clients_is_described_to_those_of_others() {
+fn job_without_local_clients_is_registered_for_others() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 1, &libpmix);
         let second = cluster.add_job(&[0, 2]);
@@ -74,7 +74,7 @@ fn a_job_without_local_clients_is_described_to_those_of_others() {
 }
 
 #[test]
-fn jobs_begin_and_end_while_others_go_on() {
+fn jobs_start_and_end_while_others_continue() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 1, &libpmix);
         let second = cluster.add_job(&[1, 1]);
@@ -95,7 +95,7 @@ fn jobs_begin_and_end_while_others_go_on() {
 }
 
 #[test]
-fn requests_about_a_job_that_ends_are_refused_then() {
+fn requests_about_ended_job_are_refused() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["solo"], 1, &libpmix);
         let second = cluster.add_job(&[1]);
@@ -128,7 +128,7 @@ fn requests_about_a_job_that_ends_are_refused_then() {
 }
 
 #[test]
-fn a_later_job_that_cannot_be_registered_does_no_harm() {
+fn job_that_cannot_be_registered_does_no_harm() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["solo"], 2, &libpmix);
         let bad = cluster.new_job(&[2]);
@@ -155,7 +155,7 @@ fn a_later_job_that_cannot_be_registered_does_no_harm() {
             }
             other => panic!("{other:?}"),
         }
-        // libpmix cannot be told the same name again, whatever became of it.
+        // libpmix does not accept the same name again, whatever became of it.
         let id = cluster.nodes[0].send(&request);
         match cluster.nodes[0].reply(id) {
             ControlReply::RegisterJob(Err(refusal)) => {
@@ -187,7 +187,7 @@ fn a_later_job_that_cannot_be_registered_does_no_harm() {
 }
 
 #[test]
-fn a_spawned_job_meets_its_parents_and_leaves_them() {
+fn spawned_job_connects_with_parents_and_disconnects() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 1, &libpmix);
         cluster.launch(&["spawn", "2"]);

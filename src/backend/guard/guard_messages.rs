@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_cut_short_is_dropped_and_the_rest_kept() {
+    fn truncated_record_is_dropped_and_rest_kept() {
         let mut bytes = vec![b'S', 7, 0, 0, 0, b'D', 4, 0, 0, 0];
         bytes.extend_from_slice(b"/tmp");
         bytes.extend_from_slice(&[b'S', 9, 0]);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn leaders_that_have_ended_are_let_go_of() {
+    fn exited_session_leaders_are_released() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let dead = Pid::from_raw(child.id() as i32).unwrap();
         let dead = open_pidfd(dead).unwrap();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_whose_number_was_given_to_a_stranger_is_not_ours() {
+    fn session_id_reused_by_stranger_is_not_ours() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id() as i32;
         let charge = read_charge(&[b"S", &pid.to_le_bytes()[..]].concat()[..], || {}, |_| {});

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_part_of_a_job_on_one_node_is_numbered_from_its_first_rank_there() {
+    fn local_indices_of_node_count_from_its_first_rank() {
         let map = ProcessMap::from_runs([
             (NodeId(0), 2),
             (NodeId(1), 1),

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_uses_what_its_descendants_use() {
+    fn usage_of_rank_includes_descendants() {
         let processes = [
             process(1, 0, 1000),
             process(10, 1, 1),

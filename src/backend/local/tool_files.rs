@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_is_the_first_number_that_libpmix_calls_itself_by() {
+    fn version_is_first_number_in_libpmix_version_text() {
         assert_eq!(version("OpenPMIx 4.2.2, repo rev: v4.2.2"), "4.2.2");
         assert_eq!(
             version("OpenPMIx 7.0.0rc1 (PMIx Standard: 4.2)"),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_is_a_file_that_only_its_owner_may_read() {
+    fn every_name_is_private_file() {
         let place = tempfile::tempdir().unwrap();
         let names = ["pmix.a.tool.7".to_owned(), "pmix.a.tool".to_owned()];
         write(place.path(), &names, "uri\n").unwrap();

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn launches_of_one_name_find_each_other_and_a_killed_one_is_replaced() {
+    fn launches_of_one_scope_share_server_and_replace_killed_one() {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().join("wireup");
         for meet in ["", "a name/with: everything"] {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_leaves_no_empty_directory_in_tmp() {
+    fn last_server_leaves_no_directory_in_tmp() {
         let dir = tempfile::tempdir_in("/tmp").unwrap();
         let NameServerEndpoint::New { listener, .. } = find("", dir.path()).unwrap() else {
             panic!("no server was there");
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_others_may_write_to_is_not_used() {
+    fn directory_writable_by_others_is_not_used() {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().join("wireup");
         std::fs::create_dir(&base).unwrap();

@@ -54,7 +54,7 @@ fn sent(agent: &mut UnixStream) -> (Vec<(FrameAddress, LauncherToStep)>, usize) 
 }
 
 #[test]
-fn the_launcher_hears_once_when_the_last_node_has_answered() {
+fn last_ready_node_is_reported_once() {
     let (mut remote, mut agent, _dir) = remote();
     let mut heard = Vec::new();
     let job = JobIndex(0);
@@ -93,7 +93,7 @@ fn the_launcher_hears_once_when_the_last_node_has_answered() {
 }
 
 #[test]
-fn output_gives_credit_to_the_node_that_it_came_from_alone() {
+fn output_gives_credit_to_its_node_only() {
     let (mut remote, mut agent, _dir) = remote();
     let bytes = window(NODES);
     let output = |rank| StepToLauncher::Output {
@@ -119,7 +119,7 @@ fn output_gives_credit_to_the_node_that_it_came_from_alone() {
 }
 
 #[test]
-fn the_beginning_of_a_message_of_a_lost_node_is_dropped() {
+fn partial_message_of_lost_node_is_dropped() {
     let (mut remote, mut agent, _dir) = remote();
     let mut sends = |node: u32, more: bool, body: &[u8]| {
         let frame = Frame {

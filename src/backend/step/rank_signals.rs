@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_get_signal_once_that_comes_by_several_paths() {
+    fn ranks_get_signal_of_several_paths_once() {
         let mut signals = RankSignals::default();
         let mut passes =
             |signal, path, millis| signals.must_pass(signal, path, Duration::from_millis(millis));

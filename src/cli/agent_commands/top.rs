@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interval_is_a_duration_that_can_be_kept() {
+    fn interval_is_duration_within_bounds() {
         assert_eq!(interval("0.5"), Ok(Duration::from_millis(500)));
         assert_eq!(interval("1m"), Ok(Duration::from_mins(1)));
         for bad in ["", "x", "0", "-1", "50ms", "25h"] {

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_users_directory_is_absolute_or_there_is_none() {
+    fn user_config_directory_is_absolute_or_absent() {
         let dir = |xdg: Option<&str>, home: Option<&str>| {
             user_directory(xdg.map(Into::into), home.map(Into::into))
         };

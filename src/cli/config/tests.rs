@@ -42,7 +42,7 @@ fn refusal(text: &str) -> String {
 }
 
 #[test]
-fn values_become_the_words_of_a_command_line_in_the_files_order() {
+fn values_become_arguments_in_order_of_file() {
     let text =
         "# site\n[run]\ntimeout = 3600\nlabel = true\nenv = [\"A=1\", \"B=x y\"]\npmi = 'pmix'\n";
     let expected = [
@@ -69,7 +69,7 @@ fn values_become_the_words_of_a_command_line_in_the_files_order() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_file_line_and_remedy() {
+fn config_error_names_file_line_and_remedy() {
     for (text, needed) in [
         (
             "[run]\nlable = true",
@@ -125,7 +125,7 @@ fn what_is_wrong_is_named_with_file_line_and_remedy() {
 }
 
 #[test]
-fn a_value_that_its_option_refuses_is_blamed_on_its_line() {
+fn value_refused_by_option_is_reported_with_its_line() {
     let wrong = defaults(&["", "[run]\nlabel = true\npmi = 'pmx'"]).unwrap();
     let line = wrong.blame().unwrap();
     assert!(
@@ -145,7 +145,7 @@ fn a_value_that_its_option_refuses_is_blamed_on_its_line() {
 }
 
 #[test]
-fn only_what_a_program_may_have_of_its_own_is_repeated_for_each() {
+fn only_options_of_apps_are_repeated_for_each_app() {
     let both = defaults(&["[run]\nlabel = true\nenv = ['A=1']"]).unwrap();
     assert_eq!(both.words_of_every_program(), [OsString::from("--env=A=1")]);
 }
@@ -162,7 +162,7 @@ fn files_are_refused_among_options_only() {
 }
 
 #[test]
-fn every_option_but_those_of_one_job_may_be_given() {
+fn every_option_except_those_of_one_job_is_accepted() {
     let own = own();
     let names: Vec<&str> = may_be_given(&own).filter_map(clap::Arg::get_long).collect();
     for name in PER_JOB {
@@ -178,7 +178,7 @@ fn every_option_but_those_of_one_job_may_be_given() {
 }
 
 #[test]
-fn every_switch_that_a_file_gives_is_accepted_by_the_parser() {
+fn every_switch_from_file_is_accepted_by_parser() {
     let own = own();
     for arg in may_be_given(&own).filter(|arg| !arg.get_action().takes_values()) {
         let name = arg.get_long().unwrap();
@@ -190,7 +190,7 @@ fn every_switch_that_a_file_gives_is_accepted_by_the_parser() {
 }
 
 #[test]
-fn entries_know_their_line_whatever_the_order_of_their_keys() {
+fn entries_have_line_numbers_in_any_order_of_keys() {
     let entries =
         defaults_file::entries(&own(), Path::new("f"), "[run]\npmi = 'all'\n\nlabel = true");
     let lines: Vec<(String, usize)> = entries

@@ -27,7 +27,7 @@ fn np_is_respelled_only_among_options() {
 }
 
 #[test]
-fn options_that_mean_the_same_are_taken() {
+fn equivalent_foreign_options_are_accepted() {
     becomes("-env A 1 -env B=2 a", "-x A=1 -x B=2 a");
     becomes("--kill-on-bad-exit=1 a", "--kill-on-bad-exit a");
     becomes("--kill-on-bad-exit=0 a", "--no-kill-on-bad-exit a");
@@ -60,7 +60,7 @@ fn options_that_mean_the_same_are_taken() {
 }
 
 #[test]
-fn a_list_behind_x_adds_each_of_its_variables() {
+fn list_after_x_adds_each_variable() {
     becomes("-x A,LC_* -n 2 a", "-x A -x LC_* -n 2 a");
     becomes("-xA,B, a -x A,B", "-x A -x B a -x A,B");
     becomes("-lx A,B a", "-l -x A -x B a");
@@ -70,7 +70,7 @@ fn a_list_behind_x_adds_each_of_its_variables() {
 }
 
 #[test]
-fn another_option_behind_json_stands_for_standard_output() {
+fn option_after_json_means_stdout() {
     becomes("--json --dry-run a", "--json=- --dry-run a");
     becomes("--json -n 2 a --json", "--json=- -n 2 a --json");
     becomes("--json -- a", "--json=- -- a");
@@ -81,7 +81,7 @@ fn another_option_behind_json_stands_for_standard_output() {
 }
 
 #[test]
-fn options_without_a_counterpart_are_refused_with_what_to_write() {
+fn options_without_counterpart_are_refused_with_remedy() {
     for (line, needed) in [
         (
             "--mca btl self,tcp a",
@@ -141,13 +141,13 @@ fn unknown_braces_of_texts_stay() {
 }
 
 #[test]
-fn unknown_words_are_left_to_the_parser() {
+fn unknown_words_are_left_to_parser() {
     becomes("--frobnicate -np 2 a", "--frobnicate -np 2 a");
     becomes("-np 2 --frobnicate=3 a", "-n 2 --frobnicate=3 a");
 }
 
 #[test]
-fn no_entry_hides_an_option_of_ours_or_another_entry() {
+fn foreign_options_hide_no_own_options() {
     let own = OptionTable::from_parser::<RunArgs>();
     let mut seen = BTreeSet::new();
     for habit in HABITS {
@@ -181,7 +181,7 @@ fn documented() -> Vec<(Vec<String>, String)> {
 }
 
 #[test]
-fn the_page_on_other_launchers_says_what_happens() {
+fn page_on_other_launchers_matches_behaviour() {
     let own = OptionTable::from_parser::<RunArgs>();
     let rows = documented();
     assert!(rows.len() > 40);

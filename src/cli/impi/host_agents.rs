@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_hosts_say_is_read() {
+    fn reports_of_hosts_are_parsed() {
         let place = HostPlace {
             listens: "10.0.0.1:5".parse().unwrap(),
             door: "10.0.0.1:6".parse().unwrap(),

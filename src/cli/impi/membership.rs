@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn consecutive_ranks_of_a_node_are_a_host() {
+    fn consecutive_ranks_of_node_are_host() {
         let map = |runs: &[(u32, u32)]| {
             let runs = runs.iter().map(|(node, ranks)| (NodeId(*node), *ranks));
             super::runs(&ProcessMap::from_runs(runs))
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_option_names_server_and_client() {
+    fn option_names_server_and_client() {
         let link: ImpiSpec = "10.0.0.1:5678,client=1,address=10.0.0.2,tls-ca=/a=b.pem,lam"
             .parse()
             .unwrap();

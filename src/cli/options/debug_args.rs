@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_given_behind_an_equals_sign_or_not_at_all() {
+    fn ranks_follow_equal_sign_or_are_omitted() {
         let parsed = |line: &[&str]| {
             let words = std::iter::once(&"w").chain(line);
             let whole = Whole::try_parse_from(words).ok()?;

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_first_failure_needs_no_other_end() {
+    fn only_first_policy_needs_no_other_exit() {
         use clap::Parser;
         #[derive(Parser)]
         struct Whole {

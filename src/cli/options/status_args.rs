@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_is_a_file_a_descriptor_or_standard_output() {
+    fn status_target_is_file_descriptor_or_stdout() {
         let parse = |text: &str| target(text.into());
         assert_eq!(parse("-"), Ok(StatusTarget::Stdout));
         assert_eq!(parse("fd:7"), Ok(StatusTarget::Descriptor(7)));

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reader_of_standard_input_is_checked() {
+    fn stdin_target_is_validated() {
         assert_eq!(parse_stdin("3"), Ok(StdinTarget::Rank(Rank(3))));
         assert!(parse_stdin("some").is_err());
     }

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_shown_as_they_are_written() {
+    fn options_are_shown_as_written() {
         let page = |personality: Personality| personality.page(Page::Help, 80);
         let of_srun = page(Personality::Srun);
         for line in [

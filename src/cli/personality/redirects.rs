@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_cannot_be_split_are_left_to_the_parser() {
+    fn unsplittable_commands_are_left_to_parser() {
         for wrap in ["env 'A", "", " "] {
             assert_eq!(command("".as_ref(), Some(wrap.as_ref()), None), None);
         }
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn names_keep_bytes_that_are_not_text() {
+    fn names_preserve_non_utf8_bytes() {
         let name = OsString::from_vec(b"o\xff.%r".to_vec());
         let found = redirected(&[(RedirectedStream::Output, name)], false).unwrap();
         assert_eq!(found.ranks.as_bytes(), b" >'o\xff.%r'");

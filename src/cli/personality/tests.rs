@@ -61,7 +61,7 @@ fn shown(line: &PersonalityLine) -> String {
 }
 
 #[test]
-fn command_lines_of_documentation_mean_what_they_say() {
+fn documented_command_lines_are_translated() {
     let (mut count, mut wrong) = (0, String::new());
     // Plans are checked where they can be made: tests/run/command_lines.rs.
     let own = |line: &&str| !line.starts_with('#') && !line.starts_with("    plan ");
@@ -116,7 +116,7 @@ fn times_are_srun_s() {
 type Case<'c> = (&'c str, &'c [(&'c str, &'c str)], &'c str);
 
 #[test]
-fn variables_and_parameters_are_options_that_the_line_overrides() {
+fn command_line_overrides_variables_and_parameters() {
     let cases: &[Case] = &[
         (
             "mpiexec -n 2 a",
@@ -314,7 +314,7 @@ fn options_without_effect_are_noted_with_reason() {
 }
 
 #[test]
-fn refusals_name_the_option_that_was_written() {
+fn refusals_name_written_option() {
     for (text, expected) in [
         ("mpirun -npernode x a", "-npernode x: give a whole number"),
         (
@@ -409,7 +409,7 @@ fn refusals_name_the_option_that_was_written() {
 }
 
 #[test]
-fn letters_of_srun_stand_together() {
+fn letters_of_srun_can_be_combined() {
     let taken = |text: &str| outcome(text).unwrap();
     assert_eq!(taken("srun -ln4 a"), "--label-pattern '%R: ' -n 4 a");
     assert_eq!(
@@ -442,7 +442,7 @@ fn variables_of_every_program_reach_every_program() {
 }
 
 #[test]
-fn variables_of_a_program_reach_that_program() {
+fn variables_of_app_reach_its_program_only() {
     let taken = outcome("mpiexec -n 1 -env A 1 -wdir /d a : -n 1 -envnone b").unwrap();
     assert_eq!(taken, "-n 1 -x A=1 --wdir /d a : -n 1 --env none b");
 }
@@ -475,7 +475,7 @@ fn program_is_found_in_directory_of_every_program() {
 }
 
 #[test]
-fn labels_have_the_form_of_the_launcher() {
+fn labels_have_format_of_launcher() {
     let label = |line: &str| {
         let (_, line) = line_with(line, &[]).unwrap();
         let at = line.words.iter().position(|word| word == "--label-pattern");
@@ -526,7 +526,7 @@ fn wraps_of_users_and_redirections_both_hold() {
 }
 
 #[test]
-fn wrap_of_user_is_checked_beside_redirection() {
+fn wrap_of_user_is_checked_despite_redirection() {
     let (_, plain) = line("srun -n 1 --wrap nice true").unwrap();
     assert_eq!(plain.unredirected, None);
     let (_, none) = line("srun -n 1 -e e.%t true").unwrap();
@@ -559,7 +559,7 @@ fn wrap_of_user_is_checked_beside_redirection() {
 }
 
 #[test]
-fn option_s_of_mpirun_is_that_of_open_mpi_unless_ranks_follow() {
+fn option_s_of_mpirun_is_open_mpi_unless_ranks_follow() {
     assert_eq!(outcome("mpirun -s a").unwrap(), "--preload-binary a");
     assert_eq!(outcome("mpirun -s all a").unwrap(), "--stdin all a");
     assert_eq!(outcome("mpirun -s 1 -n 2 a").unwrap(), "--stdin 1 -n 2 a");
@@ -568,7 +568,7 @@ fn option_s_of_mpirun_is_that_of_open_mpi_unless_ranks_follow() {
 }
 
 #[test]
-fn values_of_srun_that_have_several_words_are_taken() {
+fn multi_word_values_of_srun_are_accepted() {
     for (line, expected) in [
         ("srun -n 1 --export=NONE,A a", "-n 1 --env A, a"),
         ("srun -n 1 --export=NONE a", "-n 1 --env none a"),
@@ -595,7 +595,7 @@ fn hydra_runs_more_ranks_than_cores() {
 }
 
 #[test]
-fn gpus_of_a_host_are_seen_unless_ranks_get_their_own() {
+fn gpus_of_host_are_visible_unless_assigned() {
     let set = |name: &str| (name == "CUDA_VISIBLE_DEVICES").then(|| "4,5,6".to_owned());
     let words = option_values::visible(2, set);
     assert_eq!(words[1], "CUDA_VISIBLE_DEVICES=4,5");
@@ -612,7 +612,7 @@ fn gpus_of_a_host_are_seen_unless_ranks_get_their_own() {
 }
 
 #[test]
-fn texts_say_whose_command_line_is_taken() {
+fn help_names_launcher_whose_command_line_is_taken() {
     for (name, title) in [
         ("srun", "srun of Slurm\n"),
         // Scripts look for the name of an MPI in it.
@@ -634,7 +634,7 @@ fn texts_say_whose_command_line_is_taken() {
 }
 
 #[test]
-fn tables_name_no_option_twice_and_no_setting_in_vain() {
+fn tables_name_options_once_and_settings_exist() {
     for (_, personality, _) in NAMES {
         let dialect = personality.dialect();
         for table in dialect.options {
@@ -655,7 +655,7 @@ fn tables_name_no_option_twice_and_no_setting_in_vain() {
 }
 
 #[test]
-fn variables_of_launchers_that_are_not_read_are_noted() {
+fn unread_launcher_variables_are_noted() {
     let names = [
         "OMPI_MCA_plm_rsh_agent",
         "OMPI_MCA_btl",
@@ -703,7 +703,7 @@ fn variables_of_launchers_that_are_not_read_are_noted() {
 }
 
 #[test]
-fn files_of_parameters_of_the_launcher_are_noted() {
+fn launcher_parameter_files_are_noted() {
     let home = tempfile::tempdir().unwrap();
     let notes = || openmpi::idle_files(&Personality::Mpirun.dialect(), home.path());
     assert!(notes().is_empty());

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_shows_what_is_known_and_why_not_more() {
+    fn node_table_shows_known_facts_and_reason_for_missing_ones() {
         let ready = NodeStatus {
             name: "n1".into(),
             advertised: "10.0.0.1:7437".into(),

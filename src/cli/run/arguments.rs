@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_were_looked_up_become_nodes_of_the_job() {
+    fn looked_up_hosts_become_nodes() {
         let spec = |line: &str, lookups| arguments(line).into_spec(lookups).unwrap();
         let job = spec("-n 4 --cpus-per-rank 4 a", found("n1:8,n2:2,n3:0"));
         let slots: Vec<_> = job.layout.hosts.iter().map(|host| host.slots).collect();
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_exclude_each_other_need_no_lookup_to_be_refused() {
+    fn conflicting_options_are_refused_without_lookup() {
         for line in [
             "--ppn 2 --map-by ppr:2:node a",
             "--openmp a",

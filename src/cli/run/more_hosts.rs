@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_behind_a_blank_are_joined() {
+    fn hosts_after_blank_are_joined() {
         for (line, list) in [
             ("--hosts n01 n02 ./app", "n01,n02"),
             ("--hosts=n01:2 n02:2 n03:2 ./app x", "n01:2,n02:2,n03:2"),

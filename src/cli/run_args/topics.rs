@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_heading_is_a_topic_with_its_own_options() {
+    fn each_heading_is_topic_with_own_options() {
         let command = RunArgs::command();
         for heading in headings(&command) {
             let word = heading.split(' ').next().unwrap().to_lowercase();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_are_refused_with_the_topics() {
+    fn unknown_topics_are_refused_with_list() {
         for topic in ["bindng", "of", ""] {
             let error = help(RunArgs::command(), topic).unwrap_err().to_string();
             assert!(error.contains("Placement, Binding"), "{error}");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_is_the_last_word_and_follows_help() {
+    fn help_topic_is_last_word_after_help() {
         let own = OptionTable::from_parser::<RunArgs>();
         let found = |line: &str| {
             let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();

@@ -171,7 +171,7 @@ mod tests {
     };
 
     #[test]
-    fn a_client_that_shows_nothing_for_a_while_no_longer_holds_the_job_up() {
+    fn client_that_stops_reading_no_longer_blocks_job() {
         let (_client, socket) = UnixStream::pair().unwrap();
         socket.set_nonblocking(true).unwrap();
         let (start, second) = (Instant::now(), Duration::from_secs(1));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn client_that_awaits_start_is_shown_lookups_alone() {
+    fn client_awaiting_start_gets_lookup_messages_only() {
         let (mut viewer, mut client, mut output) = awaiting_start();
         let now = Instant::now();
         assert!(viewer.send(&output, UNDER_WAY, now));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn client_that_awaits_start_is_shown_all_output_of_failed_start() {
+    fn client_awaiting_start_gets_all_output_of_failed_start() {
         let (mut viewer, mut client, mut output) = awaiting_start();
         let end = output.end();
         output.push(LauncherStream::Stderr, b", and fails");

@@ -2,7 +2,7 @@ use super::sample::Sample;
 use super::*;
 
 #[test]
-fn a_real_program_shows_its_loader_and_its_c_library() {
+fn real_program_has_its_loader_and_c_library() {
     let elf = read(Path::new("/bin/true")).unwrap();
     assert_eq!(elf.machine, Machine::OWN);
     assert!(elf.runnable && elf.dynamic);
@@ -15,7 +15,7 @@ fn a_real_program_shows_its_loader_and_its_c_library() {
 }
 
 #[test]
-fn every_wish_of_a_file_is_read_in_order() {
+fn dynamic_entries_are_read_in_order() {
     let directory = tempfile::tempdir().unwrap();
     let path = Sample {
         needed: &["libb.so.2", "liba.so.1"],
@@ -64,7 +64,7 @@ fn no_truncation_and_no_single_damaged_byte_panics() {
 }
 
 #[test]
-fn what_is_not_a_file_or_not_elf_is_told_apart() {
+fn non_file_and_non_elf_are_distinguished() {
     let directory = tempfile::tempdir().unwrap();
     let text = directory.path().join("text");
     std::fs::write(&text, "#!/bin/sh\n").unwrap();
@@ -80,7 +80,7 @@ fn what_is_not_a_file_or_not_elf_is_told_apart() {
 }
 
 #[test]
-fn a_text_in_the_constants_is_found_across_the_edge_of_a_chunk() {
+fn constant_is_found_across_chunk_boundary() {
     let directory = tempfile::tempdir().unwrap();
     // The pattern starts at every position around the reader's window of 256 KiB.
     for before in (262_144 - 280)..(262_144 - 220) {
@@ -100,7 +100,7 @@ fn a_text_in_the_constants_is_found_across_the_edge_of_a_chunk() {
 }
 
 #[test]
-fn the_fuzzers_corpus_has_a_file_of_every_kind() {
+fn fuzz_corpus_has_file_of_every_kind() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/elf");
     let wide = Sample {
         needed: &["libmpi.so.40", "libpmix.so.2"],

@@ -41,7 +41,7 @@ fn needs<'a>(needed: &'a [&'a str]) -> Sample<'a> {
 }
 
 #[test]
-fn directories_are_searched_in_the_loaders_order() {
+fn directories_are_searched_in_order_of_loader() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().canonicalize().unwrap();
     for place in ["rpath", "path", "runpath", "conf", "default"] {
@@ -92,7 +92,7 @@ fn directories_are_searched_in_the_loaders_order() {
 }
 
 #[test]
-fn rpath_is_inherited_by_what_a_file_loads_and_runpath_is_not() {
+fn rpath_is_inherited_by_dependencies_and_runpath_is_not() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().canonicalize().unwrap();
     needs(&["libb.so"]).write(root.join("lib/liba.so"));
@@ -118,7 +118,7 @@ fn rpath_is_inherited_by_what_a_file_loads_and_runpath_is_not() {
 }
 
 #[test]
-fn origin_is_the_real_place_of_a_program_behind_a_link() {
+fn origin_is_real_directory_behind_link() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().canonicalize().unwrap();
     let sample = Sample {
@@ -134,7 +134,7 @@ fn origin_is_the_real_place_of_a_program_behind_a_link() {
 }
 
 #[test]
-fn libraries_for_another_machine_and_damaged_ones_are_passed_over() {
+fn foreign_or_damaged_libraries_are_skipped() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().canonicalize().unwrap();
     let foreign = Sample {
@@ -155,7 +155,7 @@ fn libraries_for_another_machine_and_damaged_ones_are_passed_over() {
 }
 
 #[test]
-fn a_loop_of_libraries_ends_and_each_name_comes_once() {
+fn cycle_of_libraries_ends_and_each_name_comes_once() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().canonicalize().unwrap();
     needs(&["libb.so", "liba.so"]).write(root.join("default/liba.so"));
@@ -170,7 +170,7 @@ fn a_loop_of_libraries_ends_and_each_name_comes_once() {
 }
 
 #[test]
-fn preloaded_libraries_and_names_with_a_slash_take_part() {
+fn preloaded_libraries_and_paths_with_slash_are_included() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().canonicalize().unwrap();
     Sample::default().write(root.join("x/libmpi.so.40"));
@@ -215,7 +215,7 @@ fn cache(entries: &[(&str, &Path)]) -> Vec<u8> {
 }
 
 #[test]
-fn the_cache_is_read_in_both_formats_and_survives_any_truncation() {
+fn cache_is_read_in_both_formats_and_any_truncation() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().canonicalize().unwrap();
     let path = Sample::default().write(root.join("opt/liba.so.1"));
@@ -236,7 +236,7 @@ fn the_cache_is_read_in_both_formats_and_survives_any_truncation() {
 }
 
 #[test]
-fn the_cache_of_this_machine_agrees_with_ldd() {
+fn cache_of_this_machine_agrees_with_ldd() {
     let output = std::process::Command::new("ldd").arg("/bin/ls").output();
     let output = output.expect("ldd belongs to the C library");
     let loader = Loader::new(&[], Path::new("/"), LoaderFiles::default());

@@ -80,7 +80,7 @@ fn debian_s_repaired_release_is_not_vulnerable() {
 }
 
 #[test]
-fn releases_before_the_fix_of_either_series_are_vulnerable() {
+fn releases_before_fix_of_either_series_are_vulnerable() {
     let tree = Tree::new();
     let unknown = tree.libpmix("libpmix.so.2", "4.2.2");
     for (version, vulnerable) in [
@@ -99,7 +99,7 @@ fn releases_before_the_fix_of_either_series_are_vulnerable() {
 }
 
 #[test]
-fn the_flag_wins_then_the_programs_own_then_the_variable_then_the_system() {
+fn libpmix_comes_from_flag_program_variable_or_system() {
     let tree = Tree::new();
     let flag = tree.libpmix("flag/libpmix.so.2", "6.0.0");
     let own = tree.libpmix("own/libpmix.so.2", "5.0.1");
@@ -130,7 +130,7 @@ fn the_flag_wins_then_the_programs_own_then_the_variable_then_the_system() {
 }
 
 #[test]
-fn an_old_own_library_is_passed_over_for_a_newer_one() {
+fn old_libpmix_of_program_is_skipped_for_newer_one() {
     let tree = Tree::new();
     let own = tree.libpmix("own/libpmix.so.2", "3.2.3");
     let program = program(None, Some(own.clone()));
@@ -146,7 +146,7 @@ fn an_old_own_library_is_passed_over_for_a_newer_one() {
 }
 
 #[test]
-fn what_a_user_named_must_be_usable() {
+fn libpmix_named_by_user_must_be_usable() {
     let tree = Tree::new();
     tree.libpmix("system/libpmix.so.2", "5.0.1");
     let loader = tree.loader();
@@ -179,7 +179,7 @@ fn what_a_user_named_must_be_usable() {
 }
 
 #[test]
-fn a_plugin_of_open_mpi_leads_to_its_libpmix_in_debians_layout() {
+fn open_mpi_plugin_leads_to_its_libpmix_on_debian() {
     let tree = Tree::new();
     let libmpi = Sample::default().write(tree.path("lib/libmpi.so.40"));
     let plugins = tree.path("lib/openmpi/lib/openmpi3");
@@ -205,7 +205,7 @@ fn a_plugin_of_open_mpi_leads_to_its_libpmix_in_debians_layout() {
 }
 
 #[test]
-fn a_libpmix_in_open_mpis_private_directory_is_its_own() {
+fn libpmix_in_private_directory_of_open_mpi_is_found() {
     let tree = Tree::new();
     let libmpi = Sample::default().write(tree.path("lib/libmpi.so.40"));
     let wanted = tree.libpmix("lib/openmpi/libpmix.so.2", "5.0.11rc1");
@@ -215,7 +215,7 @@ fn a_libpmix_in_open_mpis_private_directory_is_its_own() {
 }
 
 #[test]
-fn nothing_found_names_the_places_and_the_remedy() {
+fn missing_libpmix_error_names_searched_paths_and_remedy() {
     let tree = Tree::new();
     let environment = [(
         OsString::from("LD_LIBRARY_PATH"),

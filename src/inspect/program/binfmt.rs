@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_format_takes_a_file_by_masked_magic_or_by_extension_while_enabled() {
+    fn format_takes_file_by_magic_or_extension_while_enabled() {
         let directory = tempfile::tempdir().unwrap();
         let arm = "enabled\ninterpreter /usr/bin/qemu-arm\nflags: F\noffset 1\nmagic 454c460000\nmask ffffff00ff\n";
         std::fs::write(directory.path().join("qemu-arm"), arm).unwrap();

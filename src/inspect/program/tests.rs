@@ -24,7 +24,7 @@ fn refusal(bytes: &[u8]) -> ProgramError {
 }
 
 #[test]
-fn path_is_searched_in_order_and_relative_entries_start_at_the_working_directory() {
+fn path_is_searched_in_order_and_relative_to_working_directory() {
     let directory = tempfile::tempdir().unwrap();
     let cwd = directory.path();
     for place in ["one/app", "two/app", "here"] {
@@ -57,7 +57,7 @@ fn path_is_searched_in_order_and_relative_entries_start_at_the_working_directory
 }
 
 #[test]
-fn a_missing_program_is_127_and_names_what_was_searched() {
+fn missing_program_is_127_and_names_searched_paths() {
     let directory = tempfile::tempdir().unwrap();
     write(
         &directory.path().join("app"),
@@ -131,7 +131,7 @@ fn advice_for_source_quotes_its_name() {
 }
 
 #[test]
-fn a_file_without_permission_is_passed_over_but_reported_if_it_is_the_only_one() {
+fn non_executable_file_is_skipped_but_reported_if_only_one() {
     let directory = tempfile::tempdir().unwrap();
     let cwd = directory.path();
     write(&cwd.join("one/app"), "", 0o644);
@@ -150,7 +150,7 @@ fn a_file_without_permission_is_passed_over_but_reported_if_it_is_the_only_one()
 }
 
 #[test]
-fn a_directory_and_a_device_are_126() {
+fn directory_and_device_are_126() {
     let directory = tempfile::tempdir().unwrap();
     let error = find("./", "", directory.path()).unwrap_err();
     assert!(matches!(error, ProgramError::Directory { .. }), "{error}");
@@ -160,7 +160,7 @@ fn a_directory_and_a_device_are_126() {
 }
 
 #[test]
-fn a_program_for_another_processor_names_both() {
+fn program_for_other_processor_names_both() {
     let mut bytes = fs::read("/bin/true").unwrap();
     // Sparc: a machine has an emulator for it only on purpose.
     let at = if Machine::OWN.little_endian { 18 } else { 19 };
@@ -179,7 +179,7 @@ fn a_program_for_another_processor_names_both() {
 }
 
 #[test]
-fn a_missing_loader_and_a_file_to_be_linked_are_named() {
+fn missing_loader_and_object_file_are_named() {
     let sample = Sample {
         interpreter: Some("/lib/ld-of-another-world.so.1"),
         ..Sample::default()
@@ -201,7 +201,7 @@ fn a_missing_loader_and_a_file_to_be_linked_are_named() {
 }
 
 #[test]
-fn a_script_is_checked_down_to_its_last_interpreter() {
+fn script_is_checked_down_to_its_last_interpreter() {
     let directory = tempfile::tempdir().unwrap();
     let cwd = directory.path();
     write(&cwd.join("plain"), "#! /bin/sh -e\nexit 0\n", 0o755);
@@ -246,7 +246,7 @@ fn a_script_is_checked_down_to_its_last_interpreter() {
 }
 
 #[test]
-fn a_text_without_interpreter_really_runs_in_the_shell() {
+fn text_without_interpreter_runs_in_shell() {
     let directory = tempfile::tempdir().unwrap();
     let cwd = directory.path();
     write(&cwd.join("bin/text"), "echo $0 $1\n", 0o755);
@@ -270,7 +270,7 @@ fn a_text_without_interpreter_really_runs_in_the_shell() {
 }
 
 #[test]
-fn a_binary_of_no_known_format_is_126() {
+fn binary_of_unknown_format_is_126() {
     let error = refusal(b"\xca\xfe\xba\xbe\0\0\0\x02");
     assert!(
         matches!(error, ProgramError::UnknownFormat { .. }),

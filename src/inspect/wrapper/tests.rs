@@ -131,7 +131,7 @@ fn options_and_their_values_are_passed_over() {
 }
 
 #[test]
-fn debuggers_and_terminals_are_told_their_program_in_their_own_way() {
+fn debuggers_and_terminals_find_program_by_own_syntax() {
     expect(&[
         ("gdb|--args|app|-x|y", "app -x y"),
         ("gdb|-args|app", "app"),
@@ -155,7 +155,7 @@ fn debuggers_and_terminals_are_told_their_program_in_their_own_way() {
 }
 
 #[test]
-fn env_changes_what_its_command_finds() {
+fn env_changes_library_search_of_its_command() {
     expect(&[
         ("env|app", "app"),
         ("env", "nothing"),
@@ -184,7 +184,7 @@ fn env_changes_what_its_command_finds() {
 }
 
 #[test]
-fn any_text_is_read_without_a_panic() {
+fn any_text_is_parsed_without_panic() {
     use proptest::prelude::*;
     let word = prop_oneof![
         Just("app"),

@@ -139,7 +139,7 @@ fn shown(jobs: &[LocalJobInfo]) -> Vec<Shown<'_>> {
 }
 
 #[test]
-fn ranks_of_spawned_jobs_are_others_than_those_of_the_first() {
+fn ranks_of_spawned_jobs_are_separate_from_initial_job() {
     let spawned = |pid, number| {
         let mut seen = rank(pid, 10, OUTER, number);
         let mark = seen.mark.as_mut().unwrap();
@@ -162,7 +162,7 @@ fn ranks_of_spawned_jobs_are_others_than_those_of_the_first() {
 }
 
 #[test]
-fn a_job_is_its_launcher_and_what_bears_its_name() {
+fn job_is_launcher_and_processes_with_its_name() {
     let mut child = plain(30, 12);
     child.process.session = 12;
     let jobs = of([
@@ -189,7 +189,7 @@ fn a_job_is_its_launcher_and_what_bears_its_name() {
 }
 
 #[test]
-fn a_launcher_inside_a_rank_has_a_job_of_its_own() {
+fn launcher_inside_rank_has_own_job() {
     // The launcher itself is a rank, or a rank's child.
     for parent in [None, Some(plain(21, 20))] {
         let mut inner = launcher(22, if parent.is_some() { 21 } else { 10 });
@@ -222,7 +222,7 @@ fn a_launcher_inside_a_rank_has_a_job_of_its_own() {
 }
 
 #[test]
-fn orphans_a_launcher_adopted_are_neither_ranks_nor_its_job() {
+fn adopted_orphans_are_neither_ranks_nor_job_of_launcher() {
     // A daemon of rank 0, and a rank of a job inside whose launcher was killed.
     let jobs = of([
         launcher(10, 5),
@@ -240,14 +240,14 @@ fn orphans_a_launcher_adopted_are_neither_ranks_nor_its_job() {
 }
 
 #[test]
-fn a_child_on_its_way_to_exec_is_no_launcher() {
+fn child_before_exec_is_not_launcher() {
     let jobs = of([launcher(10, 5), launcher(11, 10)]);
     assert_eq!(shown(&jobs), [(None, JobLifeState::Starting, vec![])]);
     assert_eq!(jobs[0].pid(), Some(10));
 }
 
 #[test]
-fn a_job_without_ranks_starts_or_ends() {
+fn job_without_ranks_is_starting_or_ending() {
     let mut server = rank(12, 10, OUTER, 0);
     server.mark = mark(OUTER, None);
     let with = |charge: &[i32]| of([launcher(10, 5), guard(11, 10, charge), server.clone()]);
@@ -270,7 +270,7 @@ fn a_job_without_ranks_starts_or_ends() {
 }
 
 #[test]
-fn a_job_is_stopped_with_its_launcher_or_with_all_its_ranks() {
+fn job_is_stopped_with_launcher_or_all_ranks() {
     let with = |launcher_state, first, second| {
         let mut all = [
             launcher(10, 5),
@@ -288,7 +288,7 @@ fn a_job_is_stopped_with_its_launcher_or_with_all_its_ranks() {
 }
 
 #[test]
-fn a_job_whose_launcher_is_gone_is_ended_by_its_guard_or_by_nobody() {
+fn job_without_launcher_is_ended_by_its_guard_or_orphaned() {
     let ranks = [rank(12, 1, OUTER, 0), rank(13, 1, OUTER, 1)];
     let orphaned = of(ranks.clone());
     assert_eq!(
@@ -301,7 +301,7 @@ fn a_job_whose_launcher_is_gone_is_ended_by_its_guard_or_by_nobody() {
 }
 
 #[test]
-fn processes_whose_launcher_is_out_of_sight_are_not_orphans() {
+fn processes_with_invisible_launcher_are_not_orphans() {
     // Another user's launcher; a container's first process; a parent that was not seen.
     let mut foreign = plain(10, 5);
     foreign.process.name = "wireup".into();
@@ -311,7 +311,7 @@ fn processes_whose_launcher_is_out_of_sight_are_not_orphans() {
 }
 
 #[test]
-fn what_has_ended_is_not_counted() {
+fn ended_process_is_not_counted() {
     let mut all = [
         launcher(10, 5),
         rank(12, 10, OUTER, 0),
@@ -324,7 +324,7 @@ fn what_has_ended_is_not_counted() {
 }
 
 #[test]
-fn jobs_come_in_the_order_of_their_start_and_belong_to_somebody() {
+fn jobs_are_listed_in_order_of_start_with_owner() {
     let mut other = launcher(30, 5);
     other.uid = 8;
     let snapshot = Snapshot {
@@ -349,7 +349,7 @@ fn steps(job: &LocalJobInfo) -> Vec<(Option<u32>, i32)> {
 }
 
 #[test]
-fn a_launcher_on_several_hosts_shows_its_job_without_a_process_of_it() {
+fn launcher_on_several_hosts_shows_job_without_local_process() {
     for (stage, state) in [
         (JobStage::Starting, JobLifeState::Starting),
         (JobStage::Running, JobLifeState::Running),
@@ -365,7 +365,7 @@ fn a_launcher_on_several_hosts_shows_its_job_without_a_process_of_it() {
 }
 
 #[test]
-fn launcher_and_steps_of_a_job_on_one_machine_are_one_job() {
+fn launcher_and_local_steps_are_one_job() {
     // Two agents, as one machine may have; the second step is seen before the first.
     let with = |nodes: &[(i32, u32)]| {
         let parts = nodes.iter().flat_map(|(pid, node)| {
@@ -392,7 +392,7 @@ fn launcher_and_steps_of_a_job_on_one_machine_are_one_job() {
 }
 
 #[test]
-fn where_a_step_is_alone_its_part_is_the_job() {
+fn lone_step_is_shown_as_job() {
     let part = [
         agent(20),
         step(21, 20, OUTER, 1),
@@ -431,7 +431,7 @@ fn where_a_step_is_alone_its_part_is_the_job() {
 }
 
 #[test]
-fn a_step_that_has_heard_of_no_job_is_one_without_a_name() {
+fn step_without_job_has_no_name() {
     let mut early = step(21, 20, OUTER, 1);
     early.role = Some(ProcessRole::Step { label: None });
     // What it forks looks like it.
@@ -445,7 +445,7 @@ fn a_step_that_has_heard_of_no_job_is_one_without_a_name() {
 }
 
 #[test]
-fn steps_of_another_job_or_user_are_not_the_launchers() {
+fn steps_of_other_job_or_user_are_not_merged() {
     let mut foreign = step(31, 20, OUTER, 1);
     foreign.uid = 8;
     let jobs = of([
@@ -466,7 +466,7 @@ fn steps_of_another_job_or_user_are_not_the_launchers() {
 }
 
 #[test]
-fn a_rank_of_a_step_may_launch_a_job_of_its_own() {
+fn rank_of_step_may_launch_own_job() {
     let mut inner = launcher(23, 22);
     inner.mark = mark(OUTER, Some(2));
     let jobs = of([

@@ -108,7 +108,7 @@ impl Launch {
 }
 
 #[test]
-fn free_slots_become_allocations_and_are_taken_for_everybody_else() {
+fn free_slots_become_allocations_and_are_taken_for_others() {
     let mut launch = Launch::new(&[(Some(2), 1), (Some(4), 0), (Some(4), 3)]);
     let slots = |n| [(keys::ALLOC_NUM_CPUS, n)];
     assert_eq!(
@@ -215,7 +215,7 @@ fn allocations_grow_shrink_and_end_with_their_owner() {
 }
 
 #[test]
-fn the_launch_gives_back_free_slots_and_takes_them_again() {
+fn launch_releases_free_slots_and_allocates_them_again() {
     let mut launch = Launch::new(&[(Some(2), 2), (Some(2), 0), (Some(2), 1)]);
     let node = |name| [(keys::ALLOC_NODE_LIST, name)];
     let refused = launch.ask(Directive::Release, &node("n0")).unwrap_err();
@@ -251,7 +251,7 @@ fn the_launch_gives_back_free_slots_and_takes_them_again() {
 }
 
 #[test]
-fn who_lives_in_an_allocation_takes_what_others_could_not_have_anyway() {
+fn ranks_of_allocation_use_its_slots_first() {
     let mut launch = Launch::new(&[(Some(4), 3), (Some(4), 0), (Some(4), 0)]);
     launch
         .ask(Directive::New, &[(keys::ALLOC_NUM_CPUS, "3")])

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn contradictory_request_is_named() {
         let problem = |key, value| wanted(&[(key, value)]).unwrap_err();
         assert_eq!(
             problem(keys::ALLOC_NUM_NODES, "0"),

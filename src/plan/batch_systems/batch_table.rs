@@ -193,7 +193,7 @@ mod tests {
     const GRID: [(&str, &str); 2] = [("JOB_ID", "7"), ("PE_HOSTFILE", "/list")];
 
     #[test]
-    fn nodes_and_slots_are_those_of_the_list() {
+    fn nodes_and_slots_come_from_host_list() {
         let text = "n1 2 all.q@n1 UNDEFINED\nn2 4 all.q@n2 <NULL>\nn1 1 b.q@n1 UNDEFINED\n";
         let all = found(BatchSystemKind::GridEngine, &GRID, text)
             .unwrap()
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_of_this_machine_alone_needs_no_agent() {
+    fn batch_job_on_this_machine_alone_needs_no_agent() {
         let all = found(BatchSystemKind::GridEngine, &GRID, "n1.example 4 q U").unwrap();
         let all = all.unwrap();
         assert_eq!(all.hosts().unwrap(), "localhost:4".parse().unwrap());
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_job_is_no_allocation() {
+    fn incomplete_environment_of_batch_job_is_ignored() {
         assert!(
             found(BatchSystemKind::GridEngine, &GRID[..1], "")
                 .unwrap()
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn only_nodes_of_the_allocation_can_be_named() {
+    fn only_nodes_of_allocation_can_be_named() {
         let hosts = |text: &str| {
             let HostList(entries) = text.parse().unwrap();
             hosts::merge(entries).unwrap()

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_and_slots_are_those_of_the_allocation() {
+    fn nodes_and_slots_come_from_allocation() {
         let all = found(&[("SLURM_TASKS_PER_NODE", "2(x3),1")])
             .unwrap()
             .unwrap();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn one_node_on_which_the_launch_runs_needs_no_agent() {
+    fn single_node_of_launcher_needs_no_agent() {
         let batch = [
             ("SLURM_JOB_NODELIST", "n1"),
             ("SLURM_TASKS_PER_NODE", "3"),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heterogeneous_job_is_one_launch() {
+    fn heterogeneous_job_is_one_launch() {
         let variables = [
             ("SLURM_HET_SIZE", "2"),
             ("SLURM_JOB_NODELIST_HET_GROUP_0", "m"),
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_one_launch_in_an_allocation_stays_on_its_machine() {
+    fn slurm_step_or_nested_launch_stays_on_its_machine() {
         let step = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "4")];
         assert!(found(&step).unwrap().is_none());
         assert!(found(&[("WIREUP_RANK", "0")]).unwrap().is_none());
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_do_not_fit_the_nodes_are_refused() {
+    fn numbers_that_contradict_nodes_are_refused() {
         for text in ["2(x3)", "", "2(x", "a(x4)"] {
             let error = found(&[("SLURM_TASKS_PER_NODE", text)]).unwrap_err();
             assert!(error.to_string().contains("each of 4 nodes"), "{error}");

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_taken_as_they_are_to_the_end_of_the_line() {
+    fn values_are_literal_to_end_of_line() {
         let text =
             b"\xef\xbb\xbfA=1\n# no = value\n\n  \t B= two  words \r\nQ=\"quoted\" 'x' # y\nE=\n\
             export  X=$A\nexported=1\nBYTES=\xff\xfe\nPASSED\nP_*\nLAST=a=b";
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_wrong_line_is_named() {
+    fn first_invalid_line_is_named() {
         let wrong = |text: &str| parse(text.as_bytes()).unwrap_err();
         let error = wrong("A=1\n\nB =2\n=3");
         assert_eq!(error.line, 3);

@@ -30,7 +30,7 @@ fn kept<'a>(list: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn nothing_is_left_of_what_each_launcher_gives_its_ranks() {
+fn variables_of_other_launchers_are_removed() {
     // What a rank has and the launcher's own environment has not, as seen with each launcher.
     let open_mpi_4 = "OMPI_APP_CTX_NUM_PROCS OMPI_COMMAND OMPI_COMM_WORLD_LOCAL_RANK \
         OMPI_COMM_WORLD_LOCAL_SIZE OMPI_COMM_WORLD_NODE_RANK OMPI_COMM_WORLD_RANK \
@@ -99,7 +99,7 @@ fn settings_of_users_stay() {
 }
 
 #[test]
-fn asked_for_variables_are_given_even_if_they_would_be_removed() {
+fn requested_variables_are_kept_despite_removal() {
     let inherited = pairs(&[
         ("A", "1"),
         ("SLURM_JOBID", "7"),
@@ -129,7 +129,7 @@ fn asked_for_variables_are_given_even_if_they_would_be_removed() {
 }
 
 #[test]
-fn the_last_request_for_a_name_wins_and_new_names_come_last() {
+fn last_request_for_name_wins_and_new_names_come_last() {
     let inherited = pairs(&[("B", "old"), ("A", "1")]);
     let base = base(
         &inherited,
@@ -148,7 +148,7 @@ fn the_last_request_for_a_name_wins_and_new_names_come_last() {
 }
 
 #[test]
-fn names_that_are_not_set_are_reported() {
+fn unset_names_are_reported() {
     let base = base(
         &pairs(&[("A", "1")]),
         &EnvInheritance::All,
@@ -159,7 +159,7 @@ fn names_that_are_not_set_are_reported() {
 }
 
 #[test]
-fn any_bytes_pass_and_of_two_equal_names_the_first_counts() {
+fn any_bytes_pass_and_first_of_equal_names_counts() {
     let odd = OsString::from_vec(vec![0xff, b'N']);
     let inherited = vec![
         (odd.clone(), OsString::from_vec(vec![0xfe])),
@@ -173,7 +173,7 @@ fn any_bytes_pass_and_of_two_equal_names_the_first_counts() {
 }
 
 #[test]
-fn a_request_without_a_name_is_refused() {
+fn request_without_name_is_refused() {
     for text in ["", "=x", "*"] {
         let error = EnvForward::parse(text.as_ref()).unwrap_err();
         assert_eq!(error, ForwardError::NoName(text.into()));
@@ -185,7 +185,7 @@ fn a_request_without_a_name_is_refused() {
 }
 
 #[test]
-fn a_selection_leaves_out_everything_else_but_what_is_asked_for() {
+fn selection_excludes_all_but_selected_variables() {
     let inherited = pairs(&[
         ("A", "1"),
         ("SLURM_JOB_ID", "7"),
@@ -268,7 +268,7 @@ mod properties {
 
     proptest! {
         #[test]
-        fn every_name_has_the_value_that_the_last_word_on_it_gives(
+        fn last_option_for_name_sets_its_value(
             inherited in prop::collection::vec((name(), "[abc]{0,2}"), 0..16),
             asked in prop::collection::vec(forward(), 0..8),
         ) {
@@ -303,7 +303,7 @@ mod properties {
         }
 
         #[test]
-        fn a_request_means_what_was_written(name in "[^=*\\x00]{1,8}", value in "[^\\x00]{0,8}") {
+        fn request_parse_keeps_name_and_value(name in "[^=*\\x00]{1,8}", value in "[^\\x00]{0,8}") {
             let parse = |text: String| EnvForward::parse(OsStr::new(&text)).unwrap();
             prop_assert_eq!(parse(name.clone()), EnvForward::Inherit(name.clone().into()));
             prop_assert_eq!(parse(format!("{name}*")), EnvForward::InheritAll(name.clone().into()));
@@ -314,7 +314,7 @@ mod properties {
 }
 
 #[test]
-fn what_belongs_to_this_machine_is_left_unless_it_is_wanted() {
+fn machine_specific_variables_are_dropped_unless_requested() {
     let names = ["PATH", "TMPDIR", "SSH_TTY", "DISPLAY", "HOSTNAME"];
     let left = |selected: &EnvInheritance, asked: &[EnvForward]| {
         let mut variables: Vec<(OsString, OsString)> =
@@ -335,7 +335,7 @@ fn what_belongs_to_this_machine_is_left_unless_it_is_wanted() {
 }
 
 #[test]
-fn credentials_of_network_cards_are_not_for_the_eye() {
+fn fabric_grants_are_hidden() {
     for name in ["FI_CXI_DEFAULT_VNI", "SLINGSHOT_VNIS"] {
         assert!(is_hidden(OsStr::new(name)), "{name}");
     }

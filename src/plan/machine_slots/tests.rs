@@ -11,7 +11,7 @@ fn slots(affinity: u32, quota: Option<Quota>) -> SlotLimits {
 }
 
 #[test]
-fn the_smaller_of_mask_and_quota_counts_and_a_part_of_a_cpu_is_one() {
+fn smaller_of_mask_and_quota_counts_rounded_up() {
     let quota = |time| Quota::new(time, 100_000);
     assert_eq!(slots(8, None).count(), 8);
     assert_eq!(slots(8, quota(250_000)).count(), 3);
@@ -45,7 +45,7 @@ fn slots_are_shown_with_arithmetic() {
 }
 
 #[test]
-fn the_quota_is_asked_for_where_the_mask_does_not_decide() {
+fn quota_is_read_only_if_mask_does_not_decide() {
     let unknown = || SlotLimits {
         affinity: 4,
         quota: OnceLock::new(),
@@ -93,7 +93,7 @@ const V2: &str = "31 23 0:28 / /sys rw - sysfs sysfs rw\n\
 const V1: &str = "32 31 0:29 / POINT rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n";
 
 #[test]
-fn the_strictest_level_of_the_own_branch_counts_in_version_2() {
+fn strictest_level_of_own_branch_counts_in_version_2() {
     let files = [
         ("cpu.max", "max 100000\n"),
         ("user/cpu.max", "150000 100000\n"),
@@ -108,7 +108,7 @@ fn the_strictest_level_of_the_own_branch_counts_in_version_2() {
 }
 
 #[test]
-fn version_1_needs_the_hierarchy_with_the_cpu_controller() {
+fn version_1_needs_hierarchy_with_cpu_controller() {
     let files = [
         ("job/cpu.cfs_quota_us", "250000\n"),
         ("job/cpu.cfs_period_us", "100000\n"),
@@ -127,7 +127,7 @@ fn version_1_needs_the_hierarchy_with_the_cpu_controller() {
 }
 
 #[test]
-fn a_container_that_sees_only_its_own_part_reads_the_mount_point() {
+fn container_with_partial_view_reads_mount_point() {
     let files = [
         ("cpu.max", "50000 100000"),
         ("docker/abc/cpu.max", "1000 100000"),
@@ -144,7 +144,7 @@ fn a_container_that_sees_only_its_own_part_reads_the_mount_point() {
 }
 
 #[test]
-fn a_hierarchy_is_taken_where_it_usually_is_unless_that_may_be_a_part_of_it() {
+fn usual_hierarchy_is_used_unless_it_may_be_partial() {
     let whole = |version| Hierarchy {
         version,
         whole: true,
@@ -192,7 +192,7 @@ fn a_hierarchy_is_taken_where_it_usually_is_unless_that_may_be_a_part_of_it() {
 }
 
 #[test]
-fn both_ways_to_the_hierarchies_of_this_machine_lead_to_the_same_limit() {
+fn both_paths_to_local_hierarchies_give_same_limit() {
     let text = |path: &str| read_text(Path::new(path)).unwrap_or_default();
     let cgroup = text("/proc/self/cgroup");
     if let Some(mount) = usual_mount(&cgroup, hierarchy_at) {
@@ -205,7 +205,7 @@ fn both_ways_to_the_hierarchies_of_this_machine_lead_to_the_same_limit() {
 }
 
 #[test]
-fn texts_that_make_no_sense_do_not_limit() {
+fn unparsable_texts_do_not_limit() {
     for (file, text) in [
         ("cpu.max", ""),
         ("cpu.max", "x y"),
@@ -218,7 +218,7 @@ fn texts_that_make_no_sense_do_not_limit() {
 }
 
 #[test]
-fn this_machine_has_as_many_cpus_in_the_mask_as_nproc_says() {
+fn mask_of_this_machine_has_as_many_cpus_as_nproc() {
     let output = std::process::Command::new("nproc")
         .env_remove("OMP_NUM_THREADS")
         .output();

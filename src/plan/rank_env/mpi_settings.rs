@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_is_the_users_under_any_of_its_names() {
+    fn setting_is_decided_by_user_under_any_of_its_names() {
         let by = |name, variable: &str| is_decided_by(name, OsStr::new(variable));
         let heavy = "MPIR_CVAR_ENABLE_HEAVY_YIELD";
         for variable in [

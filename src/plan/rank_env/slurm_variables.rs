@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_numbers_of_ranks_are_told_once() {
+    fn equal_tasks_per_node_are_compressed() {
         let told = |numbers: &[u32]| tasks_per_node(numbers.iter().copied());
         assert_eq!(told(&[2, 2, 2, 1]), "2(x3),1");
         assert_eq!(told(&[4]), "4");

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_nodes_in_the_order_in_which_they_are_named() {
+    fn hosts_are_nodes_in_named_order() {
         let nodes = ["n1", "n2", "n3.example.org"];
         let of = |hosts| find(&nodes, None, hosts);
         assert_eq!(of("n2:4,n1"), Ok(vec![(1, Some(4)), (0, None)]));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_is_all_nodes_goes_by_its_own_name_too() {
+    fn machine_of_all_nodes_is_found_by_its_own_name() {
         let nodes = ["box-v0", "box-v1"];
         let own = Some("box.example.org");
         assert_eq!(
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_is_no_node_is_named_with_the_remedy() {
+    fn unknown_node_is_named_with_remedy() {
         assert_eq!(
             find(&["n1", "n2"], None, "n1,n9").unwrap_err(),
             "host n9 is none of this launch, which has n[1-2]; name it with --hosts when the launch \

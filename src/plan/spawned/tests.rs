@@ -118,7 +118,7 @@ fn variable<'a>(app: &'a AppStart, name: &str) -> Option<&'a OsString> {
 }
 
 #[test]
-fn a_spawned_job_knows_where_it_comes_from_and_fills_free_slots() {
+fn spawned_job_knows_its_parent_and_fills_free_slots() {
     let plan = first("n1:2,n2:4,n3:1");
     let job = spawn(&plan, &request(vec![app("/bin/true", 3)], &[]), &[1, 2, 1]).unwrap();
     assert_eq!(nodes(&job), [0, 1, 1]);
@@ -161,7 +161,7 @@ fn a_spawned_job_knows_where_it_comes_from_and_fills_free_slots() {
 }
 
 #[test]
-fn no_two_jobs_of_a_launch_have_names_that_open_mpi_takes_for_one() {
+fn job_names_of_launch_differ_in_hash_of_open_mpi() {
     let plan = first("");
     let request = request(vec![app("/bin/true", 1)], &[]);
     let names = JobNames::new(&plan.job.nspace);
@@ -187,7 +187,7 @@ fn no_two_jobs_of_a_launch_have_names_that_open_mpi_takes_for_one() {
 }
 
 #[test]
-fn several_programs_follow_each_other_and_go_where_they_are_asked_to() {
+fn apps_follow_each_other_and_go_to_requested_hosts() {
     let plan = first("n1:2,n2:2,n3:4");
     let mut apps = vec![app("a", 2), app("b", 3), app("c", 1)];
     apps[0].infos = vec![info("host", "n3,n2")];
@@ -264,7 +264,7 @@ fn layout_or_rankfile_decides_node_of_each_rank() {
 }
 
 #[test]
-fn images_are_those_of_the_launch_unless_the_request_names_some() {
+fn images_come_from_launch_unless_request_names_one() {
     let plan = changed("n1:2,n2:2", &|spec| {
         spec.container.uenvs = vec![Uenv::parse("launch.squashfs".as_ref()).unwrap()];
     });
@@ -341,7 +341,7 @@ fn layout_on_lost_node_is_refused() {
 }
 
 #[test]
-fn hosts_of_a_file_are_found_from_the_directory_of_the_parent() {
+fn hostfiles_are_relative_to_directory_of_parent() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("hosts"), "n2 slots=1\nn1\n").unwrap();
     let plan = first("n1:4,n2:4");
@@ -355,7 +355,7 @@ fn hosts_of_a_file_are_found_from_the_directory_of_the_parent() {
 }
 
 #[test]
-fn a_choice_of_numbers_takes_what_others_leave() {
+fn soft_count_takes_slots_left_by_others() {
     let plan = first("n1:4,n2:4");
     let mut apps = vec![app("a", 8), app("b", 2)];
     apps[0].infos = vec![info("soft", "1:8:2")];
@@ -408,7 +408,7 @@ fn spawn_beyond_launch_maximum_is_refused_before_placement() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_the_arithmetic_unless_that_is_allowed() {
+fn oversized_spawn_is_refused_with_counts_unless_allowed() {
     let asked = request(vec![app("a", 3)], &[]);
     let refused = spawn(&first("n1:2,n2:1"), &asked, &[1, 1]).unwrap_err();
     assert_eq!(
@@ -430,7 +430,7 @@ fn what_does_not_fit_is_refused_with_the_arithmetic_unless_that_is_allowed() {
 }
 
 #[test]
-fn this_machine_has_the_slots_of_its_processors() {
+fn this_machine_has_slots_of_its_processors() {
     let slots = first("").slots.count();
     let all = request(vec![app("/bin/true", slots)], &[("host", "localhost")]);
     let job = spawn(&first(""), &all, &[0]).unwrap();
@@ -445,7 +445,7 @@ fn this_machine_has_the_slots_of_its_processors() {
 }
 
 #[test]
-fn a_host_that_is_no_node_is_refused() {
+fn unknown_host_is_refused() {
     let plan = first("n1:2,n2:2");
     let asked = request(vec![app("a", 1)], &[("host", "n7")]);
     let refused = spawn(&plan, &asked, &[0, 0]).unwrap_err();
@@ -467,7 +467,7 @@ fn added(plan: &HostPlan, request: &SpawnRequest) -> Result<Vec<(String, Option<
 }
 
 #[test]
-fn hosts_that_are_added_are_those_the_launch_has_not() {
+fn added_hosts_are_those_missing_in_launch() {
     let plan = first("n1:2,n2:2");
     let mut apps = vec![app("a", 1), app("b", 1)];
     apps[0].infos = vec![info("add-host", "n2,n7:4")];
@@ -485,7 +485,7 @@ fn hosts_that_are_added_are_those_the_launch_has_not() {
 }
 
 #[test]
-fn where_hosts_have_joined_jobs_have_their_slots_and_earlier_ones_stay_as_they_were() {
+fn joined_hosts_have_declared_slots_and_earlier_ones_stay() {
     let plan = first("n1:2");
     let early = spawn(&plan, &request(vec![app("a", 1)], &[]), &[1]).unwrap();
     let hosts = |list: &str| merge(list.parse::<HostList>().unwrap().0).unwrap();
@@ -530,7 +530,7 @@ fn where_hosts_have_joined_jobs_have_their_slots_and_earlier_ones_stay_as_they_w
 }
 
 #[test]
-fn a_request_without_processes_is_refused() {
+fn request_without_processes_is_refused() {
     for apps in [Vec::new(), vec![app("a", 1), app("a", 0)]] {
         let refused = spawn(&first("n1:2"), &request(apps, &[]), &[0]).unwrap_err();
         assert_eq!(refused.kind, SpawnFailureKind::BadRequest);
@@ -538,7 +538,7 @@ fn a_request_without_processes_is_refused() {
 }
 
 #[test]
-fn a_reader_of_input_is_one_of_the_ranks() {
+fn stdin_rank_must_be_one_of_ranks() {
     let input = |reader: &str| {
         let infos = [("pmix.fwd.stdin", "true"), ("pmix.stdin", reader)];
         spawn(&first("n1:4"), &request(vec![app("a", 2)], &infos), &[0])
@@ -555,7 +555,7 @@ fn a_reader_of_input_is_one_of_the_ranks() {
 }
 
 #[test]
-fn the_environment_is_that_of_the_launch_with_the_request_s_verbatim_at_last() {
+fn environment_is_that_of_launch_with_request_last() {
     let plan = first("");
     let mut app = app("/bin/true", 1);
     app.env.push("SETTING=child".into());
@@ -580,7 +580,7 @@ fn the_environment_is_that_of_the_launch_with_the_request_s_verbatim_at_last() {
 }
 
 #[test]
-fn settings_of_the_launch_hold_for_what_it_spawns() {
+fn settings_of_launch_apply_to_its_spawns() {
     let wrap = |ranks: Option<&str>| WrapSpec {
         command: "env".into(),
         ranks: ranks.map(|ranks| ranks.parse().unwrap()),
@@ -611,7 +611,7 @@ fn settings_of_the_launch_hold_for_what_it_spawns() {
 }
 
 #[test]
-fn programs_are_found_beside_the_parent_and_where_the_request_says() {
+fn programs_are_found_beside_parent_and_in_requested_path() {
     let dir = tempfile::tempdir().unwrap();
     for (place, name) in [("", "beside"), ("bin", "below")] {
         let place = dir.path().join(place);
@@ -672,7 +672,7 @@ fn programs_are_found_beside_the_parent_and_where_the_request_says() {
 }
 
 #[test]
-fn a_host_looks_for_what_its_ranks_run_and_says_which_host_it_is() {
+fn host_resolves_programs_of_its_ranks_and_names_itself() {
     let plan = first("n1:1,n2:1,n3:1");
     let apps = vec![app("/bin/true", 1), app("/gone/child", 1)];
     let job = travelled(&spawn(&plan, &request(apps, &[]), &[1, 0, 0]).unwrap());
@@ -704,7 +704,7 @@ fn a_host_looks_for_what_its_ranks_run_and_says_which_host_it_is() {
 }
 
 #[test]
-fn a_host_of_unknown_size_counts_its_processors() {
+fn host_of_unknown_size_counts_its_processors() {
     let plan = first("n1,n2");
     let node = there(&plan, 1);
     let slots = node.slots.count();
@@ -724,7 +724,7 @@ fn a_host_of_unknown_size_counts_its_processors() {
 }
 
 #[test]
-fn descriptors_limit_what_is_started_here() {
+fn descriptors_limit_ranks_started_here() {
     let plan = first("");
     let job = spawn(&plan, &request(vec![app("/bin/true", 1)], &[]), &[0]).unwrap();
     let refused = job.resolve_within(&plan, None, 103, None).unwrap_err();
@@ -735,7 +735,7 @@ fn descriptors_limit_what_is_started_here() {
 }
 
 #[test]
-fn a_description_that_contradicts_itself_is_refused() {
+fn inconsistent_description_is_refused() {
     let plan = first("");
     let job = spawn(&plan, &request(vec![app("/bin/true", 1)], &[]), &[0]).unwrap();
     let with = |change: &dyn Fn(&mut SpawnedJobPlan)| {

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn one_problem_of_several_nodes_is_told_once_with_the_nodes() {
+    fn equal_problem_of_several_nodes_is_reported_once() {
         let names = ["node01", "node02", "node03", "node04", "node05"];
         let gone = "program \"./a\" not found";
         let failures = [
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(told(&["a"], &[]), []);
     }
     #[test]
-    fn problems_that_differ_in_names_and_addresses_only_are_one() {
+    fn problems_differing_only_in_names_and_addresses_are_merged() {
         let names = ["node01", "node02", "node03"];
         let no = |node: &str, address: &str| format!("{node}:7437 at {address}: refused");
         let (second, third) = (

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_sent_where_the_standard_variables_say() {
+    fn spans_are_sent_to_endpoint_of_standard_variables() {
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318");
         assert!(of(&[endpoint]).is_some());
         assert!(of(&[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://x")]).is_some());

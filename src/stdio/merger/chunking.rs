@@ -81,7 +81,7 @@ fn newlines_added(expected: &[u8], found: &[u8]) -> Option<usize> {
 
 proptest! {
     #[test]
-    fn undressed_no_byte_is_added_lost_or_moved_within_a_rank(pieces in pieces(true)) {
+    fn plain_output_preserves_bytes_of_each_rank(pieces in pieces(true)) {
         let out = merged(LineFormat::Plain, &pieces);
         let newlines = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
         let mut all = 0;
@@ -96,7 +96,7 @@ proptest! {
     }
 
     #[test]
-    fn undressed_a_line_is_one_ranks_unless_it_had_to_be_shown_early(pieces in pieces(false)) {
+    fn plain_line_is_of_one_rank_unless_shown_early(pieces in pieces(false)) {
         // No piece is so long that it must be.
         let pieces: Vec<OutputRead> = pieces
             .into_iter()
@@ -111,7 +111,7 @@ proptest! {
     }
 
     #[test]
-    fn labelled_a_line_is_one_ranks_and_only_newlines_are_added(pieces in pieces(true)) {
+    fn labelled_line_is_of_one_rank_and_only_newlines_are_added(pieces in pieces(true)) {
         let dress = LineFormat::Prefix { label: true, clock: None };
         let out = merged(dress, &pieces);
         let mut found = vec![Vec::new(); RANKS as usize];

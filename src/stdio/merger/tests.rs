@@ -40,7 +40,7 @@ fn lines_written_in_pieces_come_out_whole() {
 }
 
 #[test]
-fn a_prompt_is_shown_after_a_while_and_never_gets_a_label_in_mid_line() {
+fn prompt_is_shown_after_delay_without_label_in_mid_line() {
     let mut merger = Merger::new(LABEL);
     let mut out = Vec::new();
     merger.push(A, b"name? ", T0, &mut out);
@@ -95,7 +95,7 @@ fn label_is_dropped_when_stream_is_closed() {
 }
 
 #[test]
-fn a_line_bears_the_time_at_which_it_began_and_never_in_its_middle() {
+fn line_has_time_of_its_start() {
     let clock = Some(WallClock::utc(Duration::ZERO));
     let second = Duration::from_secs(1);
     let mut merger = Merger::new(LineFormat::Prefix { label: true, clock });
@@ -122,7 +122,7 @@ fn a_line_bears_the_time_at_which_it_began_and_never_in_its_middle() {
 }
 
 #[test]
-fn as_events_the_pieces_of_a_rank_give_what_it_wrote() {
+fn events_of_rank_join_to_its_output() {
     let mut merger = Merger::new(LineFormat::Event {
         clock: WallClock::utc(Duration::ZERO),
     });
@@ -147,7 +147,7 @@ fn as_events_the_pieces_of_a_rank_give_what_it_wrote() {
 }
 
 #[test]
-fn a_line_is_not_shown_early_while_its_end_is_not_taken() {
+fn line_is_not_shown_early_while_its_end_is_pending() {
     let mut merger = Merger::new(LABEL);
     let mut out = Vec::new();
     merger.push(A, b"be", T0, &mut out);
@@ -163,7 +163,7 @@ fn a_line_is_not_shown_early_while_its_end_is_not_taken() {
 }
 
 #[test]
-fn the_two_streams_of_a_rank_are_as_those_of_two_ranks() {
+fn two_streams_of_rank_are_merged_like_two_ranks() {
     let mut merger = Merger::new(LABEL);
     let mut out = Vec::new();
     merger.push(A, b"out", T0, &mut out);
@@ -183,7 +183,7 @@ fn the_two_streams_of_a_rank_are_as_those_of_two_ranks() {
 }
 
 #[test]
-fn what_is_no_ranks_stands_in_lines_of_its_own_among_labelled_ones() {
+fn inserted_text_has_own_lines_among_labelled_ones() {
     let mut merger = Merger::new(LABEL);
     let mut out = Vec::new();
     merger.push(A, b"part", T0, &mut out);
@@ -195,7 +195,7 @@ fn what_is_no_ranks_stands_in_lines_of_its_own_among_labelled_ones() {
 }
 
 #[test]
-fn an_endless_line_is_held_only_up_to_the_limit() {
+fn endless_line_is_held_up_to_limit() {
     let mut merger = Merger::new(LineFormat::Plain);
     let mut out = Vec::new();
     let chunk = [b'x'; 4096];
@@ -226,7 +226,7 @@ proptest! {
     }
 
     #[test]
-    fn every_labelled_line_belongs_to_one_rank_and_keeps_its_order(
+    fn every_labelled_line_is_of_one_rank_in_order(
         pieces in prop::collection::vec((0u32..3, "[ab\n]{0,12}"), 0..60)
     ) {
         let mut merger = Merger::new(LABEL);

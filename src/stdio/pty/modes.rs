@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_charge_survives_its_way_to_the_guard() {
+    fn saved_terminal_roundtrips_to_guard() {
         let modes = |seed: u32| Modes {
             input: InputModes::from_bits_retain(seed),
             output: OutputModes::from_bits_retain(seed * 3),

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_read_as_the_system_shows_it() {
+    fn syscall_line_of_procfs_is_parsed() {
         let line = "0 0x0 0x7f2c1000 0x20000 0x22 0x0 0x3 0x7ffd8 0x7f2c0\n";
         let call = Call {
             number: 0,
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_the_pipe_waits_for_it_under_whatever_number() {
+    fn read_of_pipe_by_any_descriptor_waits_for_it() {
         let (fd, own, _ends) = pipe();
         let (other, _, _others) = pipe();
         assert!(needs(libc::SYS_read, [fd, 0, 1, 0, 0, 0], own));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn who_polls_the_pipe_alone_and_without_end_waits_for_it() {
+    fn endless_poll_of_pipe_alone_waits_for_it() {
         let (fd, own, _ends) = pipe();
         let (other, _, _others) = pipe();
         let [fd, other] = [fd, other].map(|fd| fd as i32);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn who_selects_the_pipe_alone_and_without_end_waits_for_it() {
+    fn endless_select_of_pipe_alone_waits_for_it() {
         let (fd, own, _ends) = pipe();
         let (other, _, _others) = pipe();
         assert!(fd.max(other) < SET_MAX, "few descriptors are open here");

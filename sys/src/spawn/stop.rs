@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_stopped_before_it_begins_until_it_is_continued() {
+    fn process_is_stopped_before_start_until_continued() {
         for _ in 0..100 {
             let child = spawn(c"/bin/true").unwrap();
             let pid = child.pid.as_raw_nonzero().get();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_cannot_be_executed_is_reported_as_always() {
+    fn failed_exec_is_reported_while_stopped() {
         let error = spawn(c"/nonexistent/program").unwrap_err();
         assert_eq!((error.step, error.errno), (SpawnStage::Exec, Errno::NOENT));
     }

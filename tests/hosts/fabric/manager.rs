@@ -12,7 +12,7 @@ use crate::common::{Outcome, eventually, repository};
 /// A fabric manager on the network of a host.
 pub(super) struct Manager {
     pub(super) child: Child,
-    /// Its files: faults to make, its state, its certificate.
+    /// Directory of the manager: faults to make, its state, its certificate.
     pub(super) dir: PathBuf,
     pub(super) address: String,
 }
@@ -32,7 +32,7 @@ impl Manager {
         Self::serve(cluster, host, address, dir, token)
     }
 
-    /// The same one again, after its end.
+    /// Starts the manager again after its end, with the same state.
     pub(super) fn start_again(self, cluster: &Cluster, host: usize) -> Self {
         let address = self.address.strip_prefix("http://").unwrap();
         Self::serve(

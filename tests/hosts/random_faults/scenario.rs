@@ -1,11 +1,11 @@
-//! What a seed stands for: a job, a moment, and a fault.
+//! Scenario of a seed: a job, a moment, and a fault.
 
 use rustix::process::Signal;
 
-/// How many hosts there are.
+/// Number of hosts of every scenario.
 pub(super) const HOSTS: usize = 3;
 
-/// What runs.
+/// Job of a scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Job {
     Shell,
@@ -15,11 +15,11 @@ pub(super) enum Job {
     OpenMpi,
     /// Ranks of Open MPI that spawn all the time.
     OpenMpiSpawns,
-    /// Those of MPICH.
+    /// Spawns of children by MPICH.
     MpichSpawns,
 }
 
-/// What the job is doing when it happens; the fault follows after this number of milliseconds.
+/// Activity of the job at the fault, which follows after this number of milliseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Moment {
     /// The launcher has been started.
@@ -28,7 +28,7 @@ pub(super) enum Moment {
     Fence(u64),
     /// All ranks have met.
     Running(u64),
-    /// The ranks have been told to end.
+    /// The ranks have been signalled to end.
     Ending(u64),
 }
 
@@ -46,7 +46,7 @@ pub(super) enum Target {
     Rank,
 }
 
-/// What happens.
+/// Fault of a scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
     Kill(Target),
@@ -59,7 +59,7 @@ pub(super) enum Fault {
     Freeze,
 }
 
-/// All of it.
+/// Job, moment, fault and place of a seed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Scenario {
     pub(super) job: Job,
@@ -67,7 +67,7 @@ pub(super) struct Scenario {
     pub(super) fault: Fault,
     /// Whether the launcher runs all on its own host, without an agent.
     pub(super) alone: bool,
-    /// Where it happens, from 0; the launcher is on the first.
+    /// Index of the host of the fault; the launcher is on host 0.
     pub(super) host: usize,
     /// Whether it is an ordinary user's launch, or root's.
     pub(super) ordinary: bool,

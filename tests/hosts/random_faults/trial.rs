@@ -22,13 +22,13 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Longest time until nothing is left.
 const CLEAN: Duration = Duration::from_secs(60);
 
-/// How long a launch that may go on is watched before it is ended.
+/// Time for which a launch that may continue is watched before it is ended.
 const WATCH: Duration = Duration::from_millis(1500);
 
 /// Longest time for a launch to come to its moment.
 const UP: Duration = Duration::from_secs(60);
 
-/// What is launched.
+/// Paths of the programs that are launched.
 #[derive(Debug)]
 pub(super) struct Programs {
     pmi: PathBuf,
@@ -49,16 +49,16 @@ impl Programs {
     }
 }
 
-/// What was seen.
+/// Run of a scenario with its observations.
 #[derive(Debug)]
 pub(super) struct Trial {
     /// Whether there was something to do it to.
     hit: bool,
-    /// Exit code of the launcher, as a shell tells it.
+    /// Exit code of the launcher as a shell shows it.
     code: Option<i32>,
     /// From the fault to the end of the launcher.
     took: Duration,
-    /// What was wrong.
+    /// Errors found so far.
     wrong: Vec<String>,
     out: String,
     err: String,
@@ -344,7 +344,7 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// Whether its ranks have said all that they say before they end well.
+    /// Whether the ranks have printed all lines of a successful run.
     fn is_complete(&self) -> bool {
         let out = self.out();
         let rounds = |rank: usize| {
@@ -439,7 +439,7 @@ impl Trial {
     }
 }
 
-/// What is on the hosts that should not be, in words: names of sockets too that no file has.
+/// Describes leftovers on the hosts, including names of sockets without a file.
 fn left(cluster: &Cluster) -> Vec<String> {
     let mut left = cluster.left();
     for host in cluster.lab().hosts() {
@@ -450,7 +450,7 @@ fn left(cluster: &Cluster) -> Vec<String> {
     left
 }
 
-/// What is wrong once the launcher has ended: what is left, and the next launch.
+/// Describes errors after the launcher's exit: leftovers, and failures of the next launch.
 fn after(launch: &Launch) -> Vec<String> {
     let mut wrong = Vec::new();
     let cluster = launch.cluster;
@@ -495,7 +495,7 @@ fn after(launch: &Launch) -> Vec<String> {
     wrong
 }
 
-/// The last lines.
+/// Returns the last lines of a text.
 fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(8)..].join("\n")

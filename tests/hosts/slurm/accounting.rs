@@ -1,9 +1,9 @@
-//! What Slurm's accounting has of a launch.
+//! Slurm's accounting of a launch.
 
 use crate::common::eventually;
 use crate::slurm_cluster::{Slurm, With};
 
-/// What accounting has of the job of that name and of its steps, by the first field.
+/// Returns the records of accounting for the job of that name and its steps, by the first field.
 fn records(slurm: &Slurm, name: &str, fields: &str) -> Vec<Vec<String>> {
     let shown = slurm.ask(&[
         "sacct",
@@ -30,7 +30,7 @@ pub(super) fn expect(slurm: &Slurm, name: &str, state: &str) {
 }
 
 #[test]
-fn the_step_is_there_with_what_its_ranks_used() {
+fn slurm_accounting_has_step_with_usage_of_ranks() {
     let Some(slurm) = Slurm::with(2, With::Accounting) else {
         return;
     };

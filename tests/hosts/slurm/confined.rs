@@ -35,7 +35,7 @@ fn cpus(lines: &str, user: u32) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn ranks_have_what_their_job_has() {
+fn ranks_stay_in_limits_of_their_job() {
     // One cluster for both: the groups have the names of nodes.
     let Some(slurm) = Slurm::with(2, With::Groups) else {
         return;

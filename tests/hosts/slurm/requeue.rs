@@ -21,7 +21,7 @@ exit $code
 const DIES_ONCE: &str = r#"echo up; [ $WIREUP_RANK = 1 ] && [ -z "$SLURM_RESTART_COUNT" ] && kill -9 $$; [ -n "$SLURM_RESTART_COUNT" ] || exec sleep 1000; echo done $(hostname)"#;
 
 #[test]
-fn a_job_that_lost_something_runs_again_and_a_verdict_is_final() {
+fn loss_requeues_slurm_job_but_program_failure_does_not() {
     let Some(slurm) = Slurm::new(4) else {
         return;
     };

@@ -7,7 +7,7 @@ use crate::common::mpi;
 use crate::slurm_cluster::Slurm;
 
 #[test]
-fn the_server_of_slurm_is_asked() {
+fn pmi_client_queries_slurm_server() {
     let Some(slurm) = Slurm::new(2) else {
         return;
     };
@@ -30,7 +30,7 @@ fn the_server_of_slurm_is_asked() {
 }
 
 #[test]
-fn a_proxy_writes_down_what_a_program_and_slurms_server_say() {
+fn pmi_proxy_records_program_and_slurm_server() {
     let (Some(slurm), Some(mpi)) = (Slurm::new(2), mpi("mpich5")) else {
         return;
     };
@@ -67,7 +67,7 @@ exit $code
 "#;
 
 #[test]
-fn tasks_of_srun_without_pmi_are_ranks_of_a_job_that_is_served() {
+fn tasks_of_srun_without_pmi_are_ranks_of_served_job() {
     for name in ["mpich5", "impi", "openmpi5"] {
         let (Some(slurm), Some(mpi)) = (Slurm::new(2), mpi(name)) else {
             return;

@@ -7,7 +7,7 @@ const SHOW: &str =
     "echo $WIREUP_HOST $SLINGSHOT_VNIS $SLINGSHOT_DEVICES $SLINGSHOT_SVC_IDS $SLINGSHOT_TCS";
 
 #[test]
-fn ranks_get_the_credential_that_the_step_of_their_host_has() {
+fn ranks_get_grant_of_step_on_their_host() {
     let Some(slurm) = Slurm::with(3, With::Slingshot) else {
         return;
     };

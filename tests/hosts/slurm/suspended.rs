@@ -10,7 +10,7 @@ use crate::slurm_cluster::Slurm;
 const SUSPENSION: Duration = Duration::from_secs(12);
 
 #[test]
-fn a_job_that_is_suspended_goes_on_when_it_is_resumed() {
+fn suspended_slurm_job_continues_after_resume() {
     let Some(slurm) = Slurm::new(2) else {
         return;
     };

@@ -11,8 +11,8 @@ use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use crate::host::Host;
 use crate::start::before_exec;
 
-/// Runs a program on a host; used like [`std::process::Command`]. It is the leader of a session of
-/// its own and, unless told otherwise, root. What is not collected is killed with the lab.
+/// Command on a host; used like [`std::process::Command`]. The process leads a session of its own
+/// and runs as root by default. It is killed with the lab unless it has been reaped.
 #[derive(Debug)]
 pub struct Command<'host> {
     host: &'host Host,
@@ -22,7 +22,7 @@ pub struct Command<'host> {
     ready: bool,
 }
 
-/// Whom a command runs as.
+/// User of a command.
 #[derive(Clone, Debug)]
 struct User {
     uid: rustix::process::Uid,
@@ -44,13 +44,13 @@ impl<'host> Command<'host> {
         }
     }
 
-    /// Adds an argument.
+    /// Adds one argument of the program.
     pub fn arg(&mut self, arg: impl AsRef<OsStr>) -> &mut Self {
         self.inner.arg(arg);
         self
     }
 
-    /// Adds arguments.
+    /// Adds several arguments of the program.
     pub fn args<A: AsRef<OsStr>>(&mut self, args: impl IntoIterator<Item = A>) -> &mut Self {
         self.inner.args(args);
         self
@@ -62,7 +62,7 @@ impl<'host> Command<'host> {
         self
     }
 
-    /// Sets variables.
+    /// Sets several environment variables of the program.
     pub fn envs<N: AsRef<OsStr>, V: AsRef<OsStr>>(
         &mut self,
         variables: impl IntoIterator<Item = (N, V)>,
@@ -99,19 +99,19 @@ impl<'host> Command<'host> {
         self
     }
 
-    /// Where its standard input comes from.
+    /// Sets the standard input of the program.
     pub fn stdin(&mut self, from: impl Into<Stdio>) -> &mut Self {
         self.inner.stdin(from);
         self
     }
 
-    /// Where its standard output goes.
+    /// Sets the standard output of the program.
     pub fn stdout(&mut self, to: impl Into<Stdio>) -> &mut Self {
         self.inner.stdout(to);
         self
     }
 
-    /// Where its standard error goes.
+    /// Sets the standard error of the program.
     pub fn stderr(&mut self, to: impl Into<Stdio>) -> &mut Self {
         self.inner.stderr(to);
         self

@@ -25,7 +25,7 @@ pub struct Host {
     index: usize,
     name: String,
     init: Arc<Init>,
-    /// Of its processes; as `/proc` names it.
+    /// Namespace of the host's processes, as `/proc` names it.
     namespace: PathBuf,
     crashed: AtomicBool,
     /// Commands started here that may not have been collected.
@@ -51,37 +51,37 @@ impl Host {
         }
     }
 
-    /// Its number, from 0.
+    /// Returns the index of the host, from 0.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// What it is called, here and on the other hosts.
+    /// Returns the name of the host, for itself and the other hosts.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its address on the lab's network.
+    /// Returns the address of the host on the lab's network.
     #[must_use]
     pub fn address(&self) -> IpAddr {
         self.ipv4().into()
     }
 
-    /// The same as IPv4.
+    /// Returns the IPv4 address of the host on the lab's network.
     #[must_use]
     pub fn ipv4(&self) -> Ipv4Addr {
         network::address(self.index)
     }
 
-    /// Its other address, a unique local one.
+    /// Returns the IPv6 address of the host, a unique local one.
     #[must_use]
     pub fn ipv6(&self) -> Ipv6Addr {
         network::address6(self.index)
     }
 
-    /// Its first process, as the machine numbers it: what `nsenter --target` wants.
+    /// Returns the pid of the host's first process on the machine, for `nsenter --target`.
     #[must_use]
     pub fn init_pid(&self) -> i32 {
         self.init.pid.as_raw_nonzero().get()
@@ -123,7 +123,7 @@ impl Host {
         result.map_err(|error| Error::system(self.name.clone(), error))
     }
 
-    /// Where a file of the host is found on the machine.
+    /// Returns the path on the machine of a file of the host.
     ///
     /// # Panics
     /// When the path is relative, or the host has crashed.
@@ -135,15 +135,15 @@ impl Host {
         Path::new(&root).join(inside.expect("an absolute path"))
     }
 
-    /// What runs here, without its first process; ended processes that were not collected count,
-    /// unless they are for the lab's owner to collect.
+    /// Returns the processes of the host, without its first one. Zombies are included, unless the
+    /// lab's owner is to reap them.
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {
         process::all_in(&self.namespace, self.init_pid())
     }
 
-    /// What lies in its own `/tmp`, `/run` and `/dev/shm`, directories too; paths as the host knows
-    /// them. What is shared with the machine does not count.
+    /// Returns the files and directories in the host's own `/tmp`, `/run` and `/dev/shm`, by their
+    /// paths on the host. Directories shared with the machine are skipped.
     ///
     /// # Panics
     /// When the host has crashed.

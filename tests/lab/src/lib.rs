@@ -43,26 +43,26 @@ use start::Starting;
 /// The most hosts a lab may have: their addresses share three numbers.
 pub const MAX_HOSTS: usize = 250;
 
-/// Why a lab could not be made, or not be changed.
+/// Error: a lab cannot be made or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not between 1 and [`MAX_HOSTS`].
+    /// The number of hosts is not between 1 and [`MAX_HOSTS`].
     #[error("a lab has 1 to {MAX_HOSTS} hosts, not {0}")]
     Count(usize),
     /// The machine refused something.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// Operation in which the error occurred.
         what: String,
-        /// The system's reason.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// A program of iproute2 refused something.
     #[error("{program}: {message}")]
     Tool {
-        /// The program.
+        /// Name of the program that failed.
         program: &'static str,
-        /// What it said.
+        /// Error output of the program.
         message: String,
     },
     /// The host has crashed.
@@ -86,7 +86,7 @@ pub struct Lab {
     fabric: Fabric,
 }
 
-/// What a lab is to be like.
+/// Configuration of a lab.
 #[derive(Clone, Debug)]
 pub struct Builder {
     count: usize,
@@ -150,7 +150,7 @@ impl Lab {
         Self::builder(count).start()
     }
 
-    /// A lab with more to say about it.
+    /// Starts the configuration of a lab.
     #[must_use]
     pub fn builder(count: usize) -> Builder {
         Builder {
@@ -265,7 +265,7 @@ impl Lab {
     /// # Errors
     /// When the system refuses.
     pub fn crash(&self, host: &Host) -> Result<(), Error> {
-        // First, or the kernel would say goodbye on all its connections.
+        // The link goes first, or the kernel would close all its connections in order.
         self.link_down(host)?;
         host.kill_init();
         Ok(())

@@ -12,10 +12,10 @@ use crate::slow::{SlowNetwork, Weather};
 use crate::start::{before_exec, enter, network_namespace};
 use crate::{Error, MAX_HOSTS};
 
-/// Where iproute2 is looked for: root's own PATH may lack it.
+/// Search path for iproute2: root's own PATH may lack it.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Of no host: what is sent there is lost.
+/// Link address of no host: frames to it are lost.
 const NOBODY: &str = "02:00:00:00:ff:ff";
 
 /// IPv4 address of the host of that number.
@@ -37,7 +37,7 @@ fn hardware(index: usize) -> String {
 #[derive(Debug)]
 pub(crate) struct Fabric {
     namespace: Arc<OwnedFd>,
-    /// What takes the place of the bridge.
+    /// Slow network that replaces the bridge.
     slow: Mutex<Option<SlowNetwork>>,
 }
 
@@ -143,7 +143,7 @@ fn start_ip(batch: &str, place: impl FnOnce(&mut Command)) -> Result<Child, Erro
         .stderr(Stdio::piped());
     place(&mut command);
     let mut child = command.spawn().map_err(failed)?;
-    // Short enough for the pipe in any case; an error shows in what it says itself.
+    // The input fits into the pipe in any case; an error shows in the program's own output.
     let _ = child
         .stdin
         .take()

@@ -1,4 +1,4 @@
-//! What runs on a host, seen from the machine.
+//! Processes of a host, seen from the machine.
 
 use std::fmt;
 use std::fs;
@@ -10,17 +10,17 @@ use rustix::process::{Pid, Signal, kill_process};
 /// A process on a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Process {
-    /// As the machine numbers it.
+    /// Number of the process on the machine.
     pub pid: i32,
-    /// As the host numbers it.
+    /// Number of the process on its host.
     pub inner_pid: i32,
-    /// As the machine numbers it.
+    /// Number of the parent on the machine.
     pub parent: i32,
     /// Name of the command, up to 15 bytes.
     pub name: String,
     /// R, S, D, T stopped, Z ended and not collected.
     pub state: char,
-    /// Its words, separated by blanks.
+    /// Command line of the process, separated by blanks.
     pub words: String,
 }
 

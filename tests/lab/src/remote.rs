@@ -30,7 +30,7 @@ use crate::{Error, Host, Lab};
 /// Name of the abstract socket.
 const NAME: &str = "wireup-lab-rsh";
 
-/// What `ssh` itself answers when it cannot do it.
+/// Exit code of `ssh` itself when it cannot reach the host.
 pub const UNREACHABLE: u8 = 255;
 
 fn address() -> SocketAddr {

@@ -19,7 +19,8 @@ use rustix::net::RecvFlags;
 
 use crate::start::enter;
 
-/// More than a frame of several segments that the sender leaves to its interface to divide.
+/// Length that exceeds a frame of several segments that the sender leaves to its interface to
+/// divide.
 const LONGEST: usize = 1 << 17;
 
 /// Room for frames that arrive while others are passed on.
@@ -28,12 +29,12 @@ const BUFFER: libc::c_int = 8 << 20;
 /// `struct virtio_net_hdr`: describes checksums and segments that are left to the interface. Passed on as it is.
 const HEADER: usize = 10;
 
-/// What the network does to each frame.
+/// Delay and loss that the network applies to each frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weather {
     /// Between one host and the next.
     pub(crate) delay: Duration,
-    /// How many of a hundred are lost.
+    /// Percentage of frames that are lost.
     pub(crate) loss: u8,
 }
 
@@ -119,14 +120,14 @@ fn open(interface: &str) -> io::Result<OwnedFd> {
 /// A frame, and the cable for which it is.
 type OnTheWay = (usize, Arc<[u8]>);
 
-/// What the thread has.
+/// State of the thread that forwards frames.
 struct Switch {
     cables: Vec<OwnedFd>,
     weather: Weather,
     /// By when they are to arrive, in the order in which they came.
     on_the_way: BTreeMap<(Instant, u64), OnTheWay>,
     count: u64,
-    /// Of the generator that decides what is lost: the same for each network.
+    /// State of the generator that selects lost frames: the same for each network.
     state: u64,
 }
 

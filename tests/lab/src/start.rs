@@ -26,7 +26,7 @@ pub(crate) const PRIVATE: [(&str, &str); 3] = [
     ("/dev/shm", "mode=1777"),
 ];
 
-/// What process 1 does to become a host.
+/// Step by which process 1 becomes a host.
 enum Preparation {
     /// No mount made from here on is seen by the machine.
     Private,
@@ -45,7 +45,7 @@ enum Preparation {
 }
 
 impl Preparation {
-    /// What it was about, for people.
+    /// Describes the step for error messages.
     fn describe(&self) -> String {
         let (verb, what) = match self {
             Self::Private => ("mount namespace of its own", c""),
@@ -124,8 +124,8 @@ pub(crate) struct Starting {
 /// Process 1 of a host.
 #[derive(Debug)]
 pub(crate) struct Init {
-    /// As the lab's owner sees it. It is the owner's child, so the number stays its own until it is
-    /// collected.
+    /// Number of the process on the machine. It is a child of the lab's owner, so the number is not
+    /// reused until it is reaped.
     pub(crate) pid: Pid,
     pub(crate) pidfd: OwnedFd,
 }
@@ -161,7 +161,7 @@ fn tree(path: &Path) -> Result<OwnedFd, Error> {
         .map_err(|error| Error::system(path.display().to_string(), error))
 }
 
-/// What everybody on the network is called.
+/// Returns the hosts file with the names of all hosts.
 fn hosts_file(names: &[String]) -> String {
     let mut file = String::from("127.0.0.1 localhost\n::1 localhost\n");
     for (index, name) in names.iter().enumerate() {

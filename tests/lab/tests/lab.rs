@@ -18,7 +18,7 @@ fn main() -> std::process::ExitCode {
     wireup_test_support::main()
 }
 
-/// How long silence has to last to be taken for silence. All here answer in less than a
+/// Time without input after which a peer counts as silent. All here reply in less than a
 /// millisecond.
 const SILENCE: Duration = Duration::from_millis(150);
 
@@ -38,7 +38,7 @@ fn lab(count: usize) -> Option<Lab> {
     able().then(|| Lab::new(count).unwrap())
 }
 
-/// What a shell on the host prints.
+/// Returns the output of a shell on the host.
 #[track_caller]
 fn shell(host: &Host, script: &str) -> String {
     let output = host.command("sh").args(["-c", script]).output().unwrap();
@@ -88,7 +88,7 @@ fn asleep(host: &Host) -> Process {
     })
 }
 
-/// The same, started.
+/// Starts a command that sleeps on the host, and finds its process.
 #[track_caller]
 fn sleeper(host: &Host) -> (std::process::Child, Process) {
     let child = host.command("sleep").arg("1000").spawn().unwrap();
@@ -140,7 +140,7 @@ fn hosts_have_no_way_out_of_their_lab() {
 }
 
 #[test]
-fn a_partition_loses_what_is_sent_and_heals() {
+fn partition_drops_packets_and_heals() {
     let Some(lab) = lab(3) else { return };
     let [one, two, three] = lab.hosts() else {
         panic!()
@@ -170,7 +170,7 @@ fn a_partition_loses_what_is_sent_and_heals() {
 }
 
 #[test]
-fn an_isolated_host_reaches_nobody_until_all_is_healed() {
+fn isolated_host_reaches_no_other_until_healed() {
     let Some(lab) = lab(3) else { return };
     let [one, two, three] = lab.hosts() else {
         panic!()
@@ -190,7 +190,7 @@ fn an_isolated_host_reaches_nobody_until_all_is_healed() {
 }
 
 #[test]
-fn a_slow_network_delays_loses_and_can_be_cut_and_is_fast_again() {
+fn slow_network_delays_and_drops_until_reset() {
     let Some(lab) = lab(3) else { return };
     let [one, two, three] = lab.hosts() else {
         panic!()
@@ -235,7 +235,7 @@ fn a_slow_network_delays_loses_and_can_be_cut_and_is_fast_again() {
 }
 
 #[test]
-fn a_pulled_cable_is_seen_by_its_host_and_can_be_plugged_in_again() {
+fn pulled_cable_is_seen_by_host_and_can_be_plugged_in() {
     let Some(lab) = lab(2) else { return };
     let [one, two] = lab.hosts() else { panic!() };
     let (mut near, mut far) = connection(one, two, two.address());
@@ -250,7 +250,7 @@ fn a_pulled_cable_is_seen_by_its_host_and_can_be_plugged_in_again() {
 }
 
 #[test]
-fn a_paused_host_does_nothing_and_goes_on_later() {
+fn paused_host_stands_still_until_resumed() {
     let Some(lab) = lab(2) else { return };
     let [one, two] = lab.hosts() else { panic!() };
     let count = "i=0; while :; do i=$((i+1)); echo $i >/tmp/new; mv /tmp/new /tmp/count; done";
@@ -297,7 +297,7 @@ s = socket.create_server(('', 700)); c = s.accept()[0]; c.send(b'x'); time.sleep
 }
 
 #[test]
-fn a_crashed_host_is_silent_and_takes_no_command() {
+fn crashed_host_is_silent_and_accepts_no_command() {
     let Some(lab) = lab(2) else { return };
     let [one, two] = lab.hosts() else { panic!() };
     let serve = "import socket, time
@@ -346,7 +346,7 @@ fn labs_do_not_disturb_each_other() {
 }
 
 #[test]
-fn commands_of_another_user_are_that_users() {
+fn commands_of_other_user_run_as_that_user() {
     let Some(lab) = lab(1) else { return };
     let host = lab.host(0);
     let mut command = host.command("sh");
@@ -365,7 +365,7 @@ fn commands_of_another_user_are_that_users() {
 }
 
 #[test]
-fn a_directory_below_tmp_can_be_shared() {
+fn directory_below_tmp_can_be_shared() {
     if !able() {
         return;
     }
@@ -392,7 +392,7 @@ fn a_directory_below_tmp_can_be_shared() {
 }
 
 #[test]
-fn hosts_may_have_other_files_than_the_machine() {
+fn hosts_may_have_other_files_than_machine() {
     if !able() {
         return;
     }
@@ -404,7 +404,7 @@ fn hosts_may_have_other_files_than_the_machine() {
 }
 
 #[test]
-fn what_is_left_behind_shows_and_ends_with_the_lab() {
+fn leftover_processes_are_listed_and_end_with_lab() {
     let Some(lab) = lab(1) else { return };
     let host = lab.host(0);
     shell(host, "(setsid sleep 1000 >/dev/null 2>&1 &)");
@@ -423,7 +423,7 @@ fn what_is_left_behind_shows_and_ends_with_the_lab() {
 }
 
 #[test]
-fn a_failed_test_that_forgets_its_commands_does_not_hold_up_the_end() {
+fn unfinished_commands_of_failed_test_do_not_block_lab_end() {
     let Some(lab) = lab(2) else { return };
     for host in lab.hosts() {
         std::mem::forget(host.command("sleep").arg("1000").spawn().unwrap());
@@ -441,7 +441,7 @@ fn eight_hosts_start_at_once() {
 }
 
 #[test]
-fn a_lab_of_no_hosts_or_too_many_is_refused() {
+fn lab_with_zero_or_too_many_hosts_is_refused() {
     for count in [0, 251] {
         let error = Lab::new(count).unwrap_err().to_string();
         assert_eq!(error, format!("a lab has 1 to 250 hosts, not {count}"));
@@ -462,7 +462,7 @@ fn by_hand() -> (std::process::Child, impl Iterator<Item = String>) {
 }
 
 #[test]
-fn a_lab_can_be_used_by_hand() {
+fn lab_runs_interactively() {
     if !able() {
         return;
     }
@@ -577,7 +577,7 @@ fn hosts_reach_each_other_as_with_ssh() {
 }
 
 #[test]
-fn a_killed_owner_leaves_nothing() {
+fn killed_lab_owner_leaves_nothing() {
     if !able() {
         return;
     }

@@ -6,7 +6,7 @@ use crate::common::Run;
 use crate::common::topology::{AMD, INTEL, NVIDIA};
 
 #[test]
-fn the_near_nics_and_gpus_are_named() {
+fn near_nics_and_gpus_are_named_to_ranks() {
     let of = |name: &str, run: Run| {
         run.env("HWLOC_XMLFILE", machine(name))
             .run()
@@ -62,7 +62,7 @@ const SHOW: [&str; 3] = [
     "env | grep -E '^(CUDA|ROCR|HIP|ZE)_' | sort | sed \"s/^/$WIREUP_RANK /\"",
 ];
 
-/// What two ranks with a GPU each print, where there are two of this type.
+/// Returns the output of two ranks with a GPU each, on a machine with two of this type.
 fn shown(ids: &str, options: &[&str], set: &[(&str, &str)]) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
     let own = ["--oversubscribe", "--gpus-per-rank", "1"];
@@ -76,7 +76,7 @@ fn shown(ids: &str, options: &[&str], set: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn ranks_see_their_gpus_by_the_variables_of_the_maker() {
+fn ranks_get_gpus_by_variables_of_vendor() {
     for (ids, lines) in [
         (
             AMD,
@@ -107,7 +107,7 @@ fn ranks_see_their_gpus_by_the_variables_of_the_maker() {
 }
 
 #[test]
-fn a_list_from_the_environment_stays() {
+fn gpu_list_from_environment_is_kept() {
     for (ids, name, value) in [
         (NVIDIA, "CUDA_VISIBLE_DEVICES", "1,0"),
         (NVIDIA, "CUDA_VISIBLE_DEVICES", "MIG-4f9d3a"),

@@ -1,4 +1,5 @@
-//! What a host does not allow: CPUs outside the control group, and GPUs whose device files this user cannot open.
+//! Resources that a host does not allow: CPUs outside the cgroup, and GPUs whose device files this user cannot
+//! open.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -130,7 +131,7 @@ fn read(path: &str) -> String {
 }
 
 #[test]
-fn cpus_that_are_switched_off_are_left_out() {
+fn offline_cpus_are_excluded() {
     let threads = parts("hwthread");
     let [first, .., last] = &threads[..] else {
         return skip("needs two CPUs");
@@ -185,7 +186,7 @@ pub(super) fn with_gpus(run: Run, ids: &str, dir: &Path, lines: &str) -> Run {
 }
 
 #[test]
-fn gpus_that_cannot_be_opened_are_named_before_the_start() {
+fn inaccessible_gpus_are_named_before_start() {
     let Some(user) = as_user() else { return };
     let parts = Reachable::new();
     let dir = tempfile::tempdir().unwrap();

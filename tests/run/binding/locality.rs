@@ -1,4 +1,4 @@
-//! What ranks are told of where they are bound, compared with what other launchers tell them.
+//! Locality information in the ranks, compared with that of other launchers.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::parts;
 use crate::common::topology::{AMD, with_gpus};
 use crate::common::{Mpi, Output, Pmix, Run, field, mpi, pmix, program};
 
-/// What two ranks of a job say, without what names the job.
+/// Returns the output of two ranks of a job, without the job's name.
 fn lines(output: &str) -> Vec<String> {
     let mut lines: Vec<String> = output
         .lines()
@@ -50,7 +50,7 @@ fn told_by(mut command: Command, open: &Mpi, to: &str, program: &Path) -> Vec<St
 }
 
 #[test]
-fn ranks_know_what_prterun_tells_them() {
+fn locality_equals_that_of_prterun() {
     let (Some(open), Some(client)) = (mpi("openmpi5"), pmix("pmix5")) else {
         return;
     };
@@ -66,7 +66,7 @@ fn ranks_know_what_prterun_tells_them() {
 }
 
 #[test]
-fn ranks_are_told_how_far_devices_are() {
+fn ranks_get_device_distances() {
     let (Some(open), Some(client)) = (mpi("openmpi5"), pmix("pmix5")) else {
         return;
     };
@@ -98,7 +98,7 @@ fn ranks_are_told_how_far_devices_are() {
 }
 
 #[test]
-fn ranks_of_open_mpi_share_what_they_share_under_its_own_launcher() {
+fn open_mpi_ranks_split_as_under_prterun() {
     let Some(open) = mpi("openmpi5") else { return };
     for to in ["core", "package"] {
         let theirs = under_prterun(&open, to, &open.program("split_parts"));
@@ -108,7 +108,7 @@ fn ranks_of_open_mpi_share_what_they_share_under_its_own_launcher() {
 }
 
 #[test]
-fn every_libpmix_is_told_of_the_cpus_of_its_ranks() {
+fn every_libpmix_gets_cpus_of_its_ranks() {
     let cores = parts("core");
     for (server, client) in [("pmix4", "pmix4"), ("pmix5", "pmix4"), ("pmix4", "pmix5")] {
         let (Some(server), Some(client)) = (pmix(server), pmix(client)) else {
@@ -177,7 +177,7 @@ fn topology_file(options: &[&str]) -> Option<String> {
 }
 
 #[test]
-fn ranks_of_mpich_read_the_topology_where_it_is_known() {
+fn mpich_ranks_read_topology_where_available() {
     assert_eq!(topology_file(&[]), None);
     let path = topology_file(&["--bind-to", "core"]);
     assert!(path.is_some_and(|path| path.ends_with("/hwloc.xml")));

@@ -1,10 +1,10 @@
-//! Where the memory of ranks comes from: what `numactl` finds in them, and plans for hosts with several NUMA nodes.
+//! Placement of the memory of ranks: `numactl` in the ranks, and plans for hosts with several NUMA nodes.
 
 use super::machine;
 use crate::common::Run;
 
 #[test]
-fn memory_comes_from_where_it_was_asked_for() {
+fn memory_comes_from_requested_nodes() {
     for (place, policy) in [
         ("local", "bind"),
         ("prefer", "preferred"),
@@ -47,7 +47,7 @@ fn memory_comes_from_where_it_was_asked_for() {
 }
 
 #[test]
-fn the_plan_says_from_which_numa_nodes_memory_comes() {
+fn plan_names_numa_nodes_of_memory() {
     let plan = |name: &str, part: &str, options: &[&str]| {
         let own = [
             "--hosts",

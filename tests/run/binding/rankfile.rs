@@ -15,7 +15,7 @@ fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn ranks_run_on_the_cores_of_their_lines() {
+fn ranks_run_on_cores_of_rankfile() {
     let cores = parts("core");
     let last = cores.len() - 1;
     let text =
@@ -49,7 +49,7 @@ fn ranks_run_on_the_cores_of_their_lines() {
 }
 
 #[test]
-fn ranks_run_on_the_hosts_of_their_lines() {
+fn ranks_run_on_hosts_of_rankfile() {
     let where_ = ["sh", "-c", "echo $WIREUP_RANK $WIREUP_LOCAL_RANK"];
     let lines = |text: &str, more: &[&str]| {
         let (_dir, path) = file(text);
@@ -74,7 +74,7 @@ fn ranks_run_on_the_hosts_of_their_lines() {
 }
 
 #[test]
-fn rankfiles_that_do_not_fit_are_refused() {
+fn mismatched_rankfiles_are_refused() {
     let refused = |text: &str, options: &[&str], needed: &[&str]| {
         let (_dir, path) = file(text);
         let path = path.to_str().unwrap();
@@ -154,7 +154,7 @@ fn mpirun_and_srun_take_their_files() {
 }
 
 #[test]
-fn plans_equal_those_of_prterun_with_the_same_rankfile() {
+fn plans_equal_those_of_prterun_with_same_rankfile() {
     let Some(open) = mpi("openmpi5") else { return };
     let prterun = open.launcher.with_file_name("prterun");
     if !prterun.is_file() {

@@ -4,7 +4,7 @@ use super::parts;
 use crate::common::{field, mpi, node_name, pmix};
 
 #[test]
-fn spawned_ranks_are_bound_as_their_spawner_asks() {
+fn spawned_ranks_are_bound_as_requested() {
     let cores = parts("core");
     let host = node_name();
     for name in ["openmpi5", "mpich5"] {
@@ -35,7 +35,7 @@ fn spawned_ranks_are_bound_as_their_spawner_asks() {
 }
 
 #[test]
-fn bindings_that_are_not_offered_refuse_the_spawn() {
+fn unsupported_bindings_refuse_spawn() {
     for name in ["pmix4", "pmix5"] {
         let Some(client) = pmix(name) else { continue };
         for (info, needed) in [

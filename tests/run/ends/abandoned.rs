@@ -66,7 +66,7 @@ fn plain_ranks_end_when_launcher_and_guard_are_killed() {
 }
 
 #[test]
-fn the_next_launch_ends_and_removes_what_a_dead_one_left() {
+fn next_launch_removes_leftovers_of_dead_one() {
     // One rank ignores SIGTERM, and has a child that only its process group connects with the launch.
     let alone = format!("sleep 1000{}", std::process::id());
     let script = format!(
@@ -111,7 +111,7 @@ fn kill(pid: i32) {
 }
 
 #[test]
-fn a_guard_ends_children_without_session_parent_and_environment() {
+fn guard_ends_children_without_session_parent_and_environment() {
     expect_lonely_children_end(2000, |script| Run::ranks(2, ["sh", "-c", script]));
 }
 
@@ -154,7 +154,7 @@ impl Drop for Delegated {
 }
 
 #[test]
-fn a_user_to_whom_a_group_is_delegated_leaves_nothing_either() {
+fn user_with_delegated_cgroup_leaves_nothing() {
     let Some(user) = as_user() else {
         return;
     };
@@ -213,7 +213,7 @@ fn expect_lonely_children_end(seconds: u32, run: impl FnOnce(&str) -> Run) {
 }
 
 #[test]
-fn a_launch_that_runs_is_not_taken_for_a_dead_one() {
+fn running_launch_is_not_taken_for_dead() {
     let run = Run::ranks(
         2,
         ["--pmi", "pmix", "sh", "-c", "echo ready; read x; echo on"],

@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Output, Process, Run, Running, eventually, program};
 
-/// How long the guard may take: the ranks' grace and a margin for a loaded machine.
+/// Timeout for the guard: the grace time of the ranks and a margin for a loaded machine.
 const CLEAN_WITHIN: Duration = Duration::from_secs(60);
 
 fn guard_of(running: &Running) -> Process {
@@ -22,7 +22,7 @@ fn kill(pid: i32) {
 }
 
 #[test]
-fn a_guard_that_was_stopped_does_not_keep_the_launcher_from_ending() {
+fn stopped_guard_does_not_block_launcher_exit() {
     let mut running = Run::ranks(1, ["sh", "-c", "echo ready; cat"])
         .stdin_held()
         .start();
@@ -34,7 +34,7 @@ fn a_guard_that_was_stopped_does_not_keep_the_launcher_from_ending() {
 }
 
 #[test]
-fn while_ranks_run_the_guard_ends_them_all() {
+fn guard_ends_all_running_ranks() {
     let Some(orphan) = program("orphan") else {
         return;
     };
@@ -52,7 +52,7 @@ fn while_ranks_run_the_guard_ends_them_all() {
 }
 
 #[test]
-fn ranks_may_end_in_order_when_wireup_is_gone() {
+fn ranks_may_exit_in_order_after_kill_of_wireup() {
     // Their output is not read any more; the shell must not die of that first.
     let script = "trap 'echo ended >ended.$WIREUP_RANK; exit' TERM
         echo ready; exec >/dev/null 2>&1; while :; do sleep 0.05; done";
@@ -71,7 +71,7 @@ fn ranks_may_end_in_order_when_wireup_is_gone() {
 }
 
 #[test]
-fn at_any_moment_of_a_start_nothing_is_left() {
+fn kill_at_any_moment_of_start_leaves_nothing() {
     for ranks in [0, 1, 2, 5, 20, 60, 120, 199] {
         let running = Run::ranks(200, ["sleep", "1000"])
             .clean_within(CLEAN_WITHIN)
@@ -91,7 +91,7 @@ fn at_any_moment_of_a_start_nothing_is_left() {
 }
 
 #[test]
-fn while_the_ranks_end_nothing_is_left() {
+fn kill_while_ranks_end_leaves_nothing() {
     for ended in [1, 20, 60, 99] {
         let running = Run::ranks(100, ["sh", "-c", "read x <gate; exit 0"]);
         let gate = running.dir().join("gate");
@@ -122,7 +122,7 @@ fn while_the_ranks_end_nothing_is_left() {
 }
 
 #[test]
-fn a_guard_that_is_killed_does_not_disturb_the_run() {
+fn killed_guard_does_not_disturb_launch() {
     let script = "echo ready; read x; echo $x";
     let mut running = Run::ranks(3, ["--stdin", "all", "sh", "-c", script])
         .stdin_held()
@@ -147,7 +147,7 @@ fn a_guard_that_is_killed_does_not_disturb_the_run() {
 }
 
 #[test]
-fn signals_do_not_end_the_guard() {
+fn signals_do_not_end_guard() {
     let running = Run::ranks(2, ["sh", "-c", "echo ready; exec sleep 1000"])
         .clean_within(CLEAN_WITHIN)
         .start();
@@ -168,7 +168,7 @@ fn signals_do_not_end_the_guard() {
 }
 
 #[test]
-fn whoever_reads_the_output_is_not_kept_waiting_by_the_guard() {
+fn reader_of_output_does_not_wait_for_guard() {
     // The pipe ends with the ranks and wireup; the guard holds none of it.
     let running = Run::ranks(1, ["sh", "-c", "echo ready; exec sleep 1000"])
         .clean_within(CLEAN_WITHIN)

@@ -29,7 +29,7 @@ fn no_ranks_and_absurd_numbers_are_refused() {
 }
 
 #[test]
-fn a_low_descriptor_limit_is_told_before_anything_starts() {
+fn low_descriptor_limit_is_reported_before_start() {
     let few = Run::ranks(30, ["echo", "started"])
         .after_shell("ulimit -n 64;")
         .run()
@@ -46,7 +46,7 @@ fn a_low_descriptor_limit_is_told_before_anything_starts() {
 }
 
 #[test]
-fn with_hardly_any_descriptors_there_is_one_line_and_no_hang() {
+fn descriptor_shortage_is_one_line_without_hang() {
     for limit in 4..24 {
         let limit = format!("ulimit -n {limit};");
         let outcome = Run::ranks(1, ["echo", "started"])
@@ -69,7 +69,7 @@ fn as_somebody(run: Run, limit: u32) -> Run {
 }
 
 #[test]
-fn a_process_limit_is_one_line_and_ends_what_was_started() {
+fn process_limit_error_is_one_line_and_ends_started_ranks() {
     if !rustix::process::geteuid().is_root() {
         return skip("the process limit: needs root to become a user without processes");
     }
@@ -89,14 +89,15 @@ fn a_process_limit_is_one_line_and_ends_what_was_started() {
 }
 
 #[test]
-fn a_pmix_program_at_the_process_limit_is_one_line_with_what_to_allow() {
+fn pmix_job_at_process_limit_is_one_line_with_needed_limit() {
     if !rustix::process::geteuid().is_root() {
         return skip("the process limit: needs root to become a user without processes");
     }
     let Some(mpi) = mpi("openmpi4") else {
         return;
     };
-    // Above, some rank or server may get one thread less than it needs, and says so in its own way.
+    // With higher limits some rank or server may get one thread less than it needs, and reports it
+    // in its own way.
     for limit in [1, 2, 3, 5, 6] {
         let outcome = as_somebody(mpi.run(2, &[], "hello", &[]), limit).run();
         let err = outcome.expect(125).err();
@@ -153,7 +154,7 @@ fn small_stack_or_file_limit_is_one_line() {
 }
 
 #[test]
-fn an_ordinary_user_can_run_everything_here() {
+fn ordinary_user_can_run_everything() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -188,7 +189,7 @@ fn an_ordinary_user_can_run_everything_here() {
 }
 
 #[test]
-fn a_process_that_may_not_be_killed_is_named_and_left_alone() {
+fn process_that_may_not_be_killed_is_named_and_left_alone() {
     if !rustix::process::geteuid().is_root() {
         return skip("a process of another user: needs root to make one");
     }
@@ -213,7 +214,7 @@ fn a_process_that_may_not_be_killed_is_named_and_left_alone() {
 }
 
 #[test]
-fn descriptors_do_not_pile_up_while_ranks_come_and_go() {
+fn descriptors_do_not_accumulate_over_ranks() {
     let script = "[ $WIREUP_RANK = 0 ] && { echo ready; read x; }; exit 0";
     let mut running = Run::ranks(64, ["sh", "-c", script]).stdin_held().start();
     running.wait_for(Output::Stdout, "ready");

@@ -11,7 +11,8 @@ fn file(path: &Path, contents: impl AsRef<[u8]>, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Runs `program` beside a good one that says if it was started, and checks the one line.
+/// Runs `program` together with a valid one that prints a line when started, and checks the one
+/// line.
 #[track_caller]
 fn refused(run: Run, code: i32, words: &[&str]) {
     let outcome = run.run().expect(code);
@@ -32,7 +33,7 @@ fn run(program: &str) -> Run {
 }
 
 #[test]
-fn a_program_that_does_not_exist_gives_127() {
+fn missing_program_gives_127() {
     refused(
         run("no-such-program"),
         127,
@@ -51,7 +52,7 @@ fn a_program_that_does_not_exist_gives_127() {
 }
 
 #[test]
-fn a_file_that_may_not_be_executed_gives_126() {
+fn file_without_execute_permission_gives_126() {
     let plain = run("./plain");
     file(&plain.dir().join("plain"), "#!/bin/sh\n", 0o644);
     refused(plain, 126, &["may not be executed", "chmod +x"]);
@@ -62,7 +63,7 @@ fn a_file_that_may_not_be_executed_gives_126() {
 }
 
 #[test]
-fn a_program_for_another_machine_gives_126_and_says_so() {
+fn program_for_other_architecture_gives_126_with_reason() {
     let own = fs::read("/bin/true").unwrap();
     let other = run("./other");
     let mut bytes = own.clone();
@@ -79,7 +80,7 @@ fn a_program_for_another_machine_gives_126_and_says_so() {
 }
 
 #[test]
-fn a_program_whose_loader_is_missing_gives_126_and_names_it() {
+fn program_with_missing_loader_gives_126_and_names_it() {
     let own = fs::read("/bin/true").unwrap();
     let at = own
         .windows(6)
@@ -93,7 +94,7 @@ fn a_program_whose_loader_is_missing_gives_126_and_names_it() {
 }
 
 #[test]
-fn scripts_are_run_by_their_interpreter_or_say_what_is_wrong_with_it() {
+fn scripts_run_by_interpreter_or_error_names_its_problem() {
     let script = |text: &str| {
         let run = run("./script");
         file(&run.dir().join("script"), text, 0o755);
@@ -124,7 +125,7 @@ fn scripts_are_run_by_their_interpreter_or_say_what_is_wrong_with_it() {
 }
 
 #[test]
-fn a_program_is_looked_for_where_its_ranks_will_be() {
+fn program_is_searched_in_working_directory_of_its_ranks() {
     let run = Run::ranks(
         2,
         ["-x", "PATH=sub:/bin:/usr/bin", "--wdir", "there", "tool"],
@@ -136,7 +137,7 @@ fn a_program_is_looked_for_where_its_ranks_will_be() {
 }
 
 #[test]
-fn a_program_that_the_system_refuses_after_all_is_told_with_its_rank() {
+fn exec_failure_is_reported_with_its_rank() {
     let busy = Run::ranks(2, ["./busy"]);
     let path = busy.dir().join("busy");
     fs::copy("/bin/true", &path).unwrap();
@@ -151,7 +152,7 @@ fn a_program_that_the_system_refuses_after_all_is_told_with_its_rank() {
 }
 
 #[test]
-fn a_working_directory_that_cannot_be_entered_is_refused() {
+fn unusable_working_directory_is_refused() {
     let wdir = |dir: &str| {
         let run = Run::ranks(2, ["--wdir", dir, "echo", "started"]);
         file(&run.dir().join("file"), "", 0o755);
@@ -167,7 +168,7 @@ fn a_working_directory_that_cannot_be_entered_is_refused() {
 }
 
 #[test]
-fn a_current_directory_that_is_gone_is_told() {
+fn deleted_current_directory_is_reported() {
     let run = |words: &[&str]| {
         let run = Run::ranks(1, words.iter().copied());
         run.after_shell("mkdir gone; cd gone; rmdir ../gone;").run()

@@ -4,7 +4,7 @@ use super::{End, Job, KILLED, Stage, check, table};
 use crate::common::Running;
 
 #[test]
-fn a_server_that_leaves_or_crashes_is_told_apart() {
+fn exit_and_crash_of_sidecar_are_distinguished() {
     let silent = [
         ("hello 1 before", End::Lost),
         ("init reply 1 before", End::Lost),
@@ -42,7 +42,7 @@ fn a_server_that_leaves_or_crashes_is_told_apart() {
 }
 
 #[test]
-fn a_server_that_breaks_the_protocol_is_given_up_at_once() {
+fn sidecar_that_breaks_protocol_is_given_up_at_once() {
     let words = ["what it sends cannot be understood: "];
     let rows = [
         ("hello 1 before", End::Lost),
@@ -85,7 +85,7 @@ fn a_server_that_breaks_the_protocol_is_given_up_at_once() {
 
 /// All at once, because each has to wait for one of our limits.
 #[test]
-fn a_hanging_server_is_given_up_within_the_limit_of_what_it_does() {
+fn hanging_sidecar_is_given_up_at_limit_of_its_activity() {
     let Some(stage) = Stage::all().into_iter().next() else {
         return;
     };

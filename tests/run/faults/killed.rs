@@ -3,7 +3,7 @@
 use super::{End, Job, KILLED, table};
 
 #[test]
-fn a_server_killed_while_it_starts_ends_the_run() {
+fn sidecar_killed_at_start_ends_launch() {
     let rows = [
         "hello 1 before",
         "hello 1 after",
@@ -21,7 +21,7 @@ fn a_server_killed_while_it_starts_ends_the_run() {
 }
 
 #[test]
-fn a_server_killed_while_ranks_come_and_go_ends_the_run_until_the_last_has_finished() {
+fn sidecar_killed_before_last_finalize_ends_launch() {
     let rows = [
         ("client_connected 1 before", End::Lost),
         ("client_connected 1 after", End::Lost),
@@ -39,7 +39,7 @@ fn a_server_killed_while_ranks_come_and_go_ends_the_run_until_the_last_has_finis
 }
 
 #[test]
-fn a_server_killed_in_the_first_or_last_fence_ends_the_run() {
+fn sidecar_killed_in_first_or_last_fence_ends_launch() {
     let rows = [
         "node=1 fence 1 before",
         "node=0 fence 1 after",
@@ -58,7 +58,7 @@ fn a_server_killed_in_the_first_or_last_fence_ends_the_run() {
 }
 
 #[test]
-fn a_server_killed_on_either_side_of_a_direct_modex_ends_the_run() {
+fn sidecar_killed_on_either_side_of_direct_modex_ends_launch() {
     let rows = [
         "node=1 direct_modex 1 before",
         "node=0 direct_modex 1 after",
@@ -74,7 +74,7 @@ fn a_server_killed_on_either_side_of_a_direct_modex_ends_the_run() {
 }
 
 #[test]
-fn a_server_killed_while_ranks_publish_and_look_up_ends_the_run() {
+fn sidecar_killed_during_publish_and_lookup_ends_launch() {
     let rows = [
         "publish 1 before",
         "publish 1 after",
@@ -93,7 +93,7 @@ fn a_server_killed_while_ranks_publish_and_look_up_ends_the_run() {
 }
 
 #[test]
-fn a_server_killed_while_ranks_make_and_end_groups_ends_the_run() {
+fn sidecar_killed_during_group_operations_ends_launch() {
     let rows = [
         "group 1 before",
         "group 1 after",
@@ -109,7 +109,7 @@ fn a_server_killed_while_ranks_make_and_end_groups_ends_the_run() {
 }
 
 #[test]
-fn a_server_killed_at_an_abort_does_not_hide_one_that_arrived() {
+fn sidecar_killed_at_abort_does_not_hide_received_abort() {
     let abort = Job::Client("abort");
     table(abort, "kill", &[("abort 1 before", End::Lost)], &[KILLED]);
     let rows = [
@@ -126,7 +126,7 @@ fn a_server_killed_at_an_abort_does_not_hide_one_that_arrived() {
 }
 
 #[test]
-fn a_server_killed_at_a_log_or_query_ends_the_run() {
+fn sidecar_killed_at_log_or_query_ends_launch() {
     for operation in ["log", "query"] {
         let moments = ["1 before", "1 after", "reply 1 before", "reply 1 after"];
         let moments = moments.map(|moment| format!("{operation} {moment}"));
@@ -136,7 +136,7 @@ fn a_server_killed_at_a_log_or_query_ends_the_run() {
 }
 
 #[test]
-fn a_server_killed_at_an_event_ends_the_run() {
+fn sidecar_killed_at_event_ends_launch() {
     // The event that ends the ranks has reached them after a notify: they may finish before their server dies.
     let rows = [
         ("node=0 notify_event 1 before", End::Lost),
@@ -150,7 +150,7 @@ fn a_server_killed_at_an_event_ends_the_run() {
 }
 
 #[test]
-fn a_server_killed_while_ranks_spawn_and_connect_ends_the_run() {
+fn sidecar_killed_during_spawn_and_connect_ends_launch() {
     let rows = [
         "spawn 1 before",
         "spawn 1 after",
@@ -171,7 +171,7 @@ fn a_server_killed_while_ranks_spawn_and_connect_ends_the_run() {
 }
 
 #[test]
-fn a_server_killed_at_what_ranks_ask_of_it_beside_mpi_ends_the_run() {
+fn sidecar_killed_at_non_mpi_request_ends_launch() {
     let jobs: [(Job, &[&str]); 6] = [
         (
             Job::Other("pmix_push", &["cat", "1", "0", "100"]),

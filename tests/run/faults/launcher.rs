@@ -7,11 +7,11 @@ use rustix::process::Signal;
 use super::{Job, Stage};
 use crate::common::{Output, Run, eventually};
 
-/// How long the guard may take: half a second of grace, and a busy machine.
+/// Timeout for the guard: half a second of grace time, and a busy machine.
 const GUARD: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_launcher_killed_in_any_phase_of_a_job_leaves_nothing() {
+fn launcher_killed_in_any_phase_leaves_nothing() {
     for stage in Stage::all() {
         for (job, rule) in [
             (Job::Hello, "hello 1 before stop"),
@@ -37,7 +37,7 @@ fn a_launcher_killed_in_any_phase_of_a_job_leaves_nothing() {
 }
 
 #[test]
-fn a_launcher_killed_while_it_starts_ranks_leaves_nothing() {
+fn launcher_killed_while_starting_ranks_leaves_nothing() {
     const RANKS: usize = 16;
     // Launcher, guard and server come before the ranks.
     for seen in 1..=RANKS + 3 {

@@ -92,7 +92,7 @@ fn python_of(name: &str) -> Option<(PathBuf, PathBuf)> {
 }
 
 #[test]
-fn the_commands_of_the_page_give_what_it_says() {
+fn commands_of_impi_page_give_documented_output() {
     let (Some(library), Some(mpich)) = (library(), mpi("mpich5")) else {
         return;
     };
@@ -138,7 +138,7 @@ fn intel_mpi_and_open_mpi_exchange_and_reduce() {
     assert_eq!(said, [first, second]);
 }
 
-/// The C program, compiled as the page says with this MPI.
+/// Returns the C program, compiled with this MPI as the page describes.
 fn compiled(mpi: &Mpi, dir: &Path) -> PathBuf {
     let described = Command::new(repository().join("scripts/mpi-env"))
         .args(["--compiler", &mpi.name])

@@ -8,7 +8,7 @@ use crate::common::Run;
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
 #[test]
-fn a_rank_can_run_wireup_itself() {
+fn rank_can_run_wireup() {
     let names = [
         "WIREUP_RANK",
         "WIREUP_SIZE",
@@ -27,7 +27,7 @@ fn a_rank_can_run_wireup_itself() {
 }
 
 #[test]
-fn the_state_of_an_outer_launcher_is_gone_unless_asked_for() {
+fn variables_of_outer_launcher_are_removed_unless_requested() {
     let outer = [
         ("PMI_FD", "77"),
         ("PMI_PORT", "host:1"),
@@ -85,7 +85,7 @@ fn the_state_of_an_outer_launcher_is_gone_unless_asked_for() {
 }
 
 #[test]
-fn no_name_is_there_twice_and_the_jobs_own_are_right() {
+fn environment_has_unique_names_and_values_of_job() {
     // Programs disagree on which of two equal names counts.
     let asked = [
         "-x",
@@ -122,7 +122,7 @@ fn no_name_is_there_twice_and_the_jobs_own_are_right() {
 }
 
 #[test]
-fn a_variable_to_pass_on_that_is_not_set_is_a_warning() {
+fn unset_variable_to_forward_is_warning() {
     let outcome = Run::new(["-n", "1", "-x", "NOT_SET_ANYWHERE", "true"])
         .run()
         .expect(0);

@@ -14,7 +14,7 @@ const ATTACKER: u32 = 54322;
 const VICTIM: u32 = 54323;
 
 #[test]
-fn root_removes_nothing_of_others_however_directories_are_exchanged() {
+fn root_removes_no_foreign_files_despite_swapped_directories() {
     if !rustix::process::getuid().is_root() {
         return skip("root's kill of another user's job: needs root");
     }

@@ -8,7 +8,7 @@ use super::{alone, end, err, job_of, shown, staying, text, wireup};
 use crate::common::{Output, Run, eventually};
 
 #[test]
-fn a_job_is_ended_and_waited_for() {
+fn job_is_terminated_and_awaited() {
     let running = staying(3, &[]);
     let name = text(&job_of(&running), "job").to_owned();
     let answer = wireup(["kill", &name]);
@@ -25,7 +25,7 @@ fn a_job_is_ended_and_waited_for() {
 }
 
 #[test]
-fn ranks_that_ignore_the_signal_are_killed_after_a_grace() {
+fn ranks_ignoring_signal_are_killed_after_grace_time() {
     let script = "trap '' TERM; echo ready; while :; do sleep 1; done";
     let running = Run::ranks(2, ["sh", "-c", script]).start();
     running.wait_for_many(Output::Stdout, "ready", 2);
@@ -35,7 +35,7 @@ fn ranks_that_ignore_the_signal_are_killed_after_a_grace() {
 }
 
 #[test]
-fn without_waiting_the_command_returns_while_the_job_still_ends() {
+fn kill_without_wait_returns_before_end_of_job() {
     // A rank that takes its time, until the launcher loses patience.
     let script = "trap 'echo told' TERM; echo ready; while :; do sleep 0.1; done";
     let running = Run::ranks(1, ["sh", "-c", script]).start();
@@ -48,7 +48,7 @@ fn without_waiting_the_command_returns_while_the_job_still_ends() {
 }
 
 #[test]
-fn a_job_is_killed_without_grace() {
+fn job_is_killed_without_grace_time() {
     let script = "trap '' TERM; echo ready; while :; do sleep 1; done";
     let running = Run::ranks(2, ["sh", "-c", script]).start();
     running.wait_for_many(Output::Stdout, "ready", 2);
@@ -62,7 +62,7 @@ fn a_job_is_killed_without_grace() {
 }
 
 #[test]
-fn other_signals_reach_every_rank_through_the_launcher_or_directly() {
+fn other_signals_reach_every_rank_with_or_without_launcher() {
     // USR1 is passed on; WINCH is not.
     let script = "trap 'echo first' USR1; trap 'echo second' WINCH; echo ready
         while :; do sleep 0.05; done";
@@ -110,7 +110,7 @@ fn single_ranks_are_signalled_alone() {
 }
 
 #[test]
-fn a_launcher_that_is_stopped_or_ignores_the_signal_is_ended_too() {
+fn launcher_that_is_stopped_or_ignores_signal_is_ended() {
     let running = staying(2, &[]);
     running.signal(Signal::STOP);
     eventually("it is stopped", || {
@@ -130,7 +130,7 @@ fn a_launcher_that_is_stopped_or_ignores_the_signal_is_ended_too() {
 }
 
 #[test]
-fn a_job_whose_output_nobody_takes_is_ended() {
+fn job_with_blocked_output_is_ended() {
     let mut running = Run::ranks(1, ["sh", "-c", "echo ready >&2; exec yes"])
         .stdout_held()
         .start();
@@ -143,7 +143,7 @@ fn a_job_whose_output_nobody_takes_is_ended() {
 }
 
 #[test]
-fn nothing_is_signalled_when_one_of_the_names_is_wrong() {
+fn invalid_name_prevents_all_signals() {
     let running = staying(1, &[]);
     let pid = running.pid().to_string();
     let answer = wireup(["kill", &pid, "wireup-nosuch"]);
@@ -158,7 +158,7 @@ fn nothing_is_signalled_when_one_of_the_names_is_wrong() {
 }
 
 #[test]
-fn wrong_calls_are_refused_with_what_is_right() {
+fn invalid_calls_are_refused_with_usage() {
     // If it is not refused, at least no job is called so.
     const NOBODY: &str = "no-such-job";
     for (args, words) in [
@@ -177,7 +177,7 @@ fn wrong_calls_are_refused_with_what_is_right() {
 }
 
 #[test]
-fn all_jobs_of_a_user_are_ended_and_one_inside_another_with_it() {
+fn all_jobs_of_user_end_including_nested_ones() {
     let Some(alone) = alone() else { return };
     let script = r#"
         "$0" run -n 1 sh -c 'echo ready; exec sleep 1000' & first=$!

@@ -33,7 +33,7 @@ fn wireup_beside(process: i32, tmp: &Path, args: &[&str]) -> Answer {
 }
 
 #[test]
-fn ranks_without_launcher_and_guard_are_shown_and_ended_with_all_they_made() {
+fn orphaned_ranks_are_listed_and_ended_with_their_resources() {
     // A PMIx job has a directory and servers; the ranks ignore what they are asked, and leave shared memory and
     // children.
     let script = "trap '' TERM
@@ -68,7 +68,7 @@ fn ranks_without_launcher_and_guard_are_shown_and_ended_with_all_they_made() {
     running.finish().expect(137);
 }
 
-/// What a look at another time shows differently.
+/// Copies the values that change over time from another output.
 trait SameUse {
     fn with_same_use(self, of: &serde_json::Value) -> Self;
 }
@@ -111,7 +111,7 @@ fn orphaned_ranks_take_other_signals_and_are_killed_at_once() {
 }
 
 #[test]
-fn while_the_guard_cleans_up_a_job_is_ending_and_can_be_waited_for() {
+fn job_under_cleanup_by_guard_is_ending_and_can_be_awaited() {
     let script = "trap '' TERM; echo ready; exec >/dev/null 2>&1; while :; do sleep 0.05; done";
     let running = Run::ranks(2, ["sh", "-c", script]).start();
     running.wait_for_many(Output::Stdout, "ready", 2);
@@ -134,7 +134,7 @@ fn while_the_guard_cleans_up_a_job_is_ending_and_can_be_waited_for() {
 }
 
 #[test]
-fn a_guard_that_is_killed_while_it_cleans_up_is_replaced_by_whoever_waits() {
+fn guard_killed_during_cleanup_is_replaced_by_waiting_kill() {
     let script = "trap '' TERM; echo ready; exec >/dev/null 2>&1; while :; do sleep 0.05; done";
     let running = Run::ranks(2, ["--pmi", "pmi1", "sh", "-c", script]).start();
     running.wait_for_many(Output::Stdout, "ready", 2);
@@ -144,7 +144,7 @@ fn a_guard_that_is_killed_while_it_cleans_up_is_replaced_by_whoever_waits() {
         .into_iter()
         .find(|process| process.name == "wireup-guard");
     let guard = Pid::from_raw(guard.unwrap().pid).unwrap();
-    // It does not hear at once what it is to clean up; beside the socket it holds both ranks, and no sidecar.
+    // The guard does not get its resources at once; besides the socket it holds both ranks, and no sidecar.
     eventually("the guard knows the ranks", || {
         let held = std::fs::read_dir(format!("/proc/{guard}/fd")).unwrap();
         (held.count() == 3).then_some(())
@@ -168,7 +168,7 @@ fn a_guard_that_is_killed_while_it_cleans_up_is_replaced_by_whoever_waits() {
 }
 
 #[test]
-fn a_job_that_runs_is_not_taken_for_an_orphan() {
+fn running_job_is_not_taken_for_orphaned() {
     let running = staying(2, &[]);
     assert_eq!(text(&job_of(&running), "state"), "running");
     super::end(running);

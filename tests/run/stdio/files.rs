@@ -20,7 +20,7 @@ fn contents(dir: &Path) -> BTreeMap<String, String> {
 const SCRIPT: &str = "echo out $WIREUP_RANK; echo err $WIREUP_RANK >&2; echo more";
 
 #[test]
-fn each_rank_writes_files_of_its_own() {
+fn each_rank_writes_own_files() {
     let args = [
         "--virtual-nodes",
         "3",
@@ -44,7 +44,7 @@ fn each_rank_writes_files_of_its_own() {
 }
 
 #[test]
-fn both_streams_of_a_rank_may_share_a_file_and_keep_their_order() {
+fn both_streams_of_rank_may_share_file_in_order() {
     let run = Run::ranks(2, ["-l", "--output", "%h.%j.%r", "sh", "-c", SCRIPT]);
     let outcome = run.run().expect_quiet_success();
     let files = contents(outcome.dir());
@@ -72,7 +72,7 @@ fn both_streams_of_a_rank_may_share_a_file_and_keep_their_order() {
 }
 
 #[test]
-fn an_existing_file_is_emptied_only_when_the_job_runs() {
+fn existing_file_is_truncated_only_when_job_runs() {
     let start = |args: &[&str]| {
         let run = Run::ranks(2, args);
         for name in ["0", "1", "same"] {
@@ -99,7 +99,7 @@ fn an_existing_file_is_emptied_only_when_the_job_runs() {
 }
 
 #[test]
-fn a_pattern_that_cannot_be_used_is_refused_before_anything_runs() {
+fn invalid_output_pattern_is_refused_before_start() {
     for (pattern, words) in [
         (
             "%x",
@@ -130,7 +130,7 @@ fn a_pattern_that_cannot_be_used_is_refused_before_anything_runs() {
 }
 
 #[test]
-fn a_device_may_be_everybodys_output_and_a_pipe_must_have_a_reader() {
+fn output_device_may_be_shared_and_pipe_needs_reader() {
     let args = ["--output", "/dev/null", "sh", "-c", SCRIPT];
     let outcome = Run::ranks(3, args).run().expect_quiet_success();
     assert_eq!(outcome.out(), "");

@@ -24,7 +24,7 @@ fn sum(bytes: &[u8]) -> String {
     format!("{sum:016x}")
 }
 
-/// What each of `size` ranks says about its input when those in `readers` get `bytes`.
+/// Returns the lines of `size` ranks about their input when those in `readers` get `bytes`.
 fn expected(size: usize, readers: &[usize], bytes: &[u8]) -> Vec<String> {
     let line = |rank: usize| {
         let read = if readers.contains(&rank) { bytes } else { &[] };
@@ -40,7 +40,7 @@ fn expected(size: usize, readers: &[usize], bytes: &[u8]) -> Vec<String> {
 const MIB: usize = 1024 * 1024;
 
 #[test]
-fn one_rank_reads_a_file_or_a_pipe_and_the_others_nothing() {
+fn only_one_rank_reads_input_file_or_pipe() {
     let Some(stdin_sum) = program("stdin_sum") else {
         return;
     };
@@ -69,7 +69,7 @@ fn one_rank_reads_a_file_or_a_pipe_and_the_others_nothing() {
 }
 
 #[test]
-fn all_ranks_may_read_a_copy() {
+fn all_ranks_may_read_copy() {
     let Some(stdin_sum) = program("stdin_sum") else {
         return;
     };
@@ -92,7 +92,7 @@ fn all_ranks_may_read_a_copy() {
 }
 
 #[test]
-fn a_rank_that_stops_reading_does_not_keep_the_input_from_the_others() {
+fn rank_that_stops_reading_does_not_block_input_of_others() {
     let Some(stdin_sum) = program("stdin_sum") else {
         return;
     };
@@ -113,7 +113,7 @@ fn a_rank_that_stops_reading_does_not_keep_the_input_from_the_others() {
 }
 
 #[test]
-fn an_input_that_nobody_reads_or_ends_does_not_keep_the_job() {
+fn unread_or_endless_input_does_not_keep_job() {
     for options in [["--stdin", "0"], ["--stdin", "all"], ["--stdin", "none"]] {
         let mut running = Run::ranks(3, options.into_iter().chain(["true"]))
             .stdin_held()
@@ -125,7 +125,7 @@ fn an_input_that_nobody_reads_or_ends_does_not_keep_the_job() {
 }
 
 #[test]
-fn what_the_rank_does_not_read_is_left_for_the_next_command() {
+fn input_unread_by_rank_is_left_for_next_command() {
     let Some(stdin_sum) = program("stdin_sum") else {
         return;
     };
@@ -140,7 +140,7 @@ fn what_the_rank_does_not_read_is_left_for_the_next_command() {
 }
 
 #[test]
-fn input_that_no_rank_of_all_reads_stays_for_shell_loop() {
+fn input_unread_by_all_ranks_is_left_for_shell_loop() {
     let wireup = env!("CARGO_BIN_EXE_wireup");
     for (program, expected) in [
         ("true", "after one\nafter two\n"),
@@ -159,7 +159,7 @@ fn input_that_no_rank_of_all_reads_stays_for_shell_loop() {
 }
 
 #[test]
-fn what_is_typed_arrives_at_once_at_all_readers() {
+fn typed_input_reaches_all_readers_at_once() {
     let script = "read x; echo \"$x\"; read x; echo \"$x\"";
     let mut running = Run::ranks(3, ["--stdin", "all", "sh", "-c", script])
         .stdin_held()
@@ -173,7 +173,7 @@ fn what_is_typed_arrives_at_once_at_all_readers() {
 }
 
 #[test]
-fn a_reader_that_does_not_exist_is_refused() {
+fn missing_stdin_rank_is_refused() {
     let outcome = Run::ranks(2, ["--stdin", "2", "true"]).run().expect(125);
     outcome.expect_one_line(&["--stdin 2: the job has the ranks 0 to 1"]);
     let outcome = Run::ranks(2, ["--stdin", "some", "true"]).run().expect(125);

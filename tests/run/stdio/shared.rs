@@ -5,12 +5,12 @@ use std::path::Path;
 
 use crate::common::{Output, Run, Running, eventually};
 
-/// Where both go.
+/// Destination of both streams.
 #[derive(Clone, Copy, Debug)]
 enum Shared {
     Pipe,
     File,
-    /// The same file, opened twice.
+    /// One file, opened twice.
     FileTwice,
     Terminal,
 }
@@ -38,7 +38,7 @@ impl Shared {
         matches!(self, Self::File | Self::FileTwice)
     }
 
-    /// What the run has written.
+    /// Returns the output of the run.
     fn written(self, dir: &Path, captured: Vec<u8>) -> String {
         let bytes = match self.in_file() {
             true => std::fs::read(dir.join("both")).unwrap_or_default(),
@@ -68,7 +68,7 @@ impl Shared {
         }
     }
 
-    /// What a run has written when it has ended; it reads a line after each of `texts`.
+    /// Returns the output of a run after its end; the run reads a line after each of `texts`.
     #[track_caller]
     fn run(self, run: Run, texts: &[&str], code: i32) -> String {
         let mut running = self.start(run);
@@ -118,7 +118,7 @@ fn lines_of_both_streams_stay_whole() {
 }
 
 #[test]
-fn a_label_never_stands_in_the_other_streams_line() {
+fn label_never_appears_inside_line_of_other_stream() {
     let script = "printf abc; read x; echo err >&2; read x; echo def";
     for shared in ALL {
         let run = Run::ranks(1, ["-l", "sh", "-c", script]);
@@ -132,7 +132,7 @@ fn a_label_never_stands_in_the_other_streams_line() {
 }
 
 #[test]
-fn what_wireup_says_starts_a_line() {
+fn message_of_wireup_starts_line() {
     let script = "printf part; read x; exit 3";
     for shared in ALL {
         let run = Run::ranks(1, ["sh", "-c", script]);
@@ -143,7 +143,7 @@ fn what_wireup_says_starts_a_line() {
 }
 
 #[test]
-fn without_labels_unfinished_lines_of_both_streams_are_held_back_for_each_other() {
+fn unlabelled_streams_hold_back_each_others_unfinished_lines() {
     // Each half line is finished at once, by a process that finds its other half in the way.
     let script = "for i in 1 2 3 4 5 6 7 8 9; do printf out; printf err >&2; \
                   echo put; echo or >&2; done";

@@ -19,7 +19,7 @@ fn wait_until_idle(running: &Running, name: &str) {
 }
 
 #[test]
-fn what_ended_ranks_have_left_in_their_pipes_waits_there_for_a_slow_reader() {
+fn output_left_in_pipes_of_exited_ranks_waits_for_reader() {
     // Lines that become many times as long.
     for (options, ranks, count) in [
         (&["-l"][..], 200, 32 * 1024),
@@ -54,7 +54,7 @@ fn what_ended_ranks_have_left_in_their_pipes_waits_there_for_a_slow_reader() {
 }
 
 #[test]
-fn all_ranks_have_their_turn_with_a_slow_reader() {
+fn all_ranks_get_turns_with_slow_reader() {
     // Far more of them than may be queued at once.
     let script = "exec yes $WIREUP_RANK";
     let mut running = Run::ranks(64, ["sh", "-c", script]).stdout_held().start();
@@ -80,7 +80,7 @@ fn all_ranks_have_their_turn_with_a_slow_reader() {
 }
 
 #[test]
-fn a_line_whose_rest_waits_for_a_slow_reader_stays_whole() {
+fn line_stays_whole_while_its_rest_waits_for_reader() {
     let Some(lines) = program("lines") else {
         return;
     };

@@ -4,7 +4,8 @@ use super::spawns::Debugger;
 use super::{Job, NODES, versions};
 use crate::common::{Output, Run, eventually};
 
-/// What ranks do: they say that they are there and which signals they get, and end by SIGTERM alone.
+/// Script of ranks: they print that they are ready and which signals they get, and end by SIGTERM
+/// alone.
 const HEARS: &str = "trap 'echo usr1 $PMIX_RANK' USR1; trap 'echo term $PMIX_RANK; exit 0' TERM; \
                      echo ready; while :; do sleep 0.05; done";
 
@@ -27,7 +28,7 @@ fn control(tool: &mut Debugger, job: &Job, rank: i32, directive: &str) {
 }
 
 #[test]
-fn a_tool_pauses_continues_signals_and_ends_ranks_on_every_node() {
+fn tool_pauses_continues_signals_and_ends_ranks_on_every_node() {
     for library in versions() {
         for nodes in NODES {
             let job = job(&library, nodes);
@@ -66,7 +67,7 @@ fn a_tool_pauses_continues_signals_and_ends_ranks_on_every_node() {
 }
 
 #[test]
-fn a_tool_ends_the_whole_job_and_is_named_for_it() {
+fn tool_that_ends_whole_job_is_named() {
     for library in versions() {
         for nodes in NODES {
             for (directive, signal) in [("pmix.jctrl.term", 15), ("pmix.jctrl.kill", 9)] {
@@ -83,7 +84,7 @@ fn a_tool_ends_the_whole_job_and_is_named_for_it() {
 }
 
 #[test]
-fn a_tool_that_has_daemons_and_ended_jobs_ends_the_whole_job_all_the_same() {
+fn tool_with_daemons_and_ended_jobs_ends_whole_job() {
     for library in versions() {
         for nodes in NODES {
             for (directive, signal) in [("pmix.jctrl.term", 15), ("pmix.jctrl.kill", 9)] {

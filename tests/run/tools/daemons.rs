@@ -1,4 +1,4 @@
-//! Daemons of debuggers beside the processes that they debug.
+//! Daemons of debuggers on the nodes of the processes that they debug.
 
 use super::spawns::Debugger;
 use super::{Job, NODES, versions};
@@ -20,7 +20,7 @@ fn lines(tool: &Debugger, child: &str, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn daemons_are_where_the_target_is_use_no_slots_and_hear_of_its_end() {
+fn daemons_run_at_target_without_slots_and_get_end_event() {
     for library in versions() {
         for nodes in NODES {
             let job = Job::start(library.clone(), nodes);
@@ -60,7 +60,7 @@ fn daemons_are_where_the_target_is_use_no_slots_and_hear_of_its_end() {
                 assert_eq!(on(0), daemons / hosts, "{lines:?}");
                 own.kill();
             }
-            // Those of another job hear of its end, and leave.
+            // Daemons of another job get the event of its end, and exit.
             let child = spawn(&mut tool, "pmix.dbg.dpnd=#1", 0, &target);
             lines(&tool, &child, 1);
             tool.order(&format!("end {target} 0"));
@@ -74,7 +74,7 @@ fn daemons_are_where_the_target_is_use_no_slots_and_hear_of_its_end() {
 }
 
 #[test]
-fn daemons_among_the_programs_of_a_spawn_are_a_job_of_their_own() {
+fn daemons_among_spawned_programs_are_separate_job() {
     for library in versions() {
         for nodes in NODES {
             let job = Job::start(library.clone(), &[nodes, &["--oversubscribe"]].concat());
@@ -118,7 +118,7 @@ fn ranks_are_ended(job: &Job) {
 }
 
 #[test]
-fn a_cospawned_program_is_a_job_of_its_own_without_which_the_ranks_do_not_run() {
+fn cospawned_program_is_own_job_without_which_ranks_do_not_run() {
     for library in versions() {
         for nodes in NODES {
             let job = Job::start(library.clone(), &[nodes, &["--oversubscribe"]].concat());
@@ -149,7 +149,7 @@ fn a_cospawned_program_is_a_job_of_its_own_without_which_the_ranks_do_not_run() 
 }
 
 #[test]
-fn a_daemon_that_fails_is_no_failure_of_the_launch() {
+fn failed_daemon_is_not_failure_of_launch() {
     for library in versions() {
         let job = Job::start(library, &[]);
         let mut tool = Debugger::attach(&job);
@@ -185,7 +185,7 @@ fn a_daemon_that_fails_is_no_failure_of_the_launch() {
 }
 
 #[test]
-fn the_table_of_mpir_has_ranks_and_no_daemons() {
+fn mpir_proctable_has_ranks_and_no_daemons() {
     let (Some(gdb), Some(library)) = (gdb(), versions().next()) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! How jobs ended, for tools that want to know.
+//! End of jobs, as reported to tools.
 
 use rustix::process::Signal;
 
@@ -6,7 +6,7 @@ use super::spawns::Debugger;
 use super::{Job, NODES, versions};
 use crate::common::{Run, field, number};
 
-/// `PMIX_ERR_JOB_ABORTED_BY_SIG`, `PMIX_ERR_JOB_NON_ZERO_TERM`.
+/// Values of `PMIX_ERR_JOB_ABORTED_BY_SIG` and `PMIX_ERR_JOB_NON_ZERO_TERM` as printed.
 const BY_SIGNAL: &str = "-184";
 const NON_ZERO: &str = "-187";
 
@@ -31,7 +31,7 @@ fn job_that_ends(library: &crate::common::Pmix, nodes: &[&str], codes: &str) -> 
 }
 
 #[test]
-fn a_tool_hears_how_the_launch_ended_and_gets_its_last_words() {
+fn tool_gets_end_of_launch_and_its_last_output() {
     for library in versions() {
         for nodes in NODES {
             for (codes, status, code, rank) in
@@ -63,7 +63,7 @@ fn a_tool_hears_how_the_launch_ended_and_gets_its_last_words() {
 const LASTING: usize = 5;
 
 #[test]
-fn a_tool_hears_of_the_end_of_a_job_that_is_ended_and_of_those_it_has_spawned() {
+fn tool_gets_end_of_job_and_of_jobs_it_spawned() {
     for library in versions() {
         for nodes in NODES {
             let options = [&["--oversubscribe"], nodes].concat();

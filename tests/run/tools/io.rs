@@ -8,7 +8,7 @@ use super::{Job, NODES, versions};
 use crate::common::{Output, Run, memory_peak_kib};
 
 #[test]
-fn a_tool_that_wants_no_more_output_gets_no_more() {
+fn tool_gets_no_output_after_iof_deregister() {
     const PRINTS: &str = "while sleep 0.05; do echo out-$PMIX_RANK; done";
     for library in versions() {
         for nodes in NODES {
@@ -40,7 +40,7 @@ fn a_tool_that_wants_no_more_output_gets_no_more() {
 }
 
 #[test]
-fn a_tool_that_comes_late_gets_what_ranks_printed_before() {
+fn late_tool_gets_earlier_output_of_ranks() {
     const PRINTS: &str = "echo early-$PMIX_RANK; echo trouble-$PMIX_RANK >&2; [ $PMIX_RANK = 3 ] || \
                           exec sleep 1000";
     for library in versions() {
@@ -75,7 +75,7 @@ fn a_tool_that_comes_late_gets_what_ranks_printed_before() {
 }
 
 #[test]
-fn a_tool_feeds_every_process_that_it_has_spawned_until_it_ends_the_input() {
+fn tool_writes_stdin_of_all_its_spawned_processes() {
     let reads = "while read l; do echo $PMIX_RANK got $l; done; echo $PMIX_RANK eof";
     for library in versions() {
         for nodes in NODES {
@@ -101,7 +101,7 @@ fn a_tool_feeds_every_process_that_it_has_spawned_until_it_ends_the_input() {
 }
 
 #[test]
-fn a_tool_that_stops_reading_fills_no_memory_stops_no_ranks_and_costs_others_nothing() {
+fn tool_that_stops_reading_blocks_no_ranks_and_no_tools() {
     const BYTES: usize = 100 << 20;
     let prints = format!(
         "[ $PMIX_RANK = 1 ] || exec sleep 1000; read go; head -c {BYTES} /dev/zero | tr '\\0' x; \

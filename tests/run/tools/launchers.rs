@@ -11,7 +11,7 @@ fn start(library: &Pmix, directives: &str, run: Run) -> Debugger {
     Debugger::from(directed(library, directives, run))
 }
 
-/// The same, not started yet.
+/// Adds to a run the variables of a tool with these directives, without starting it.
 fn directed(library: &Pmix, directives: &str, run: Run) -> Run {
     let tool = library.dir.join("pmix_debugger");
     let words = [tool.to_str().unwrap(), "launch"].into_iter();
@@ -24,7 +24,7 @@ fn job(library: &Pmix, options: &[&str], program: &str) -> Run {
 }
 
 #[test]
-fn the_tool_that_starts_the_launcher_says_where_its_ranks_stop() {
+fn tool_that_starts_launcher_sets_stop_point_of_ranks() {
     for library in versions() {
         for nodes in NODES {
             for (wish, at) in [
@@ -57,7 +57,7 @@ fn the_tool_that_starts_the_launcher_says_where_its_ranks_stop() {
 }
 
 #[test]
-fn a_directed_launch_of_programs_without_pmix_stops_before_main() {
+fn directed_launch_of_programs_without_pmix_stops_before_main() {
     for library in versions() {
         let script = "echo began $WIREUP_RANK";
         let options = ["--libpmix", library.path(), "sh", "-c", script];
@@ -83,7 +83,7 @@ fn a_directed_launch_of_programs_without_pmix_stops_before_main() {
 }
 
 #[test]
-fn directives_that_make_no_sense_are_named_and_the_job_runs_without_them() {
+fn invalid_directives_are_named_and_ignored() {
     let Some(library) = versions().next() else {
         return;
     };
@@ -97,7 +97,7 @@ fn directives_that_make_no_sense_are_named_and_the_job_runs_without_them() {
 }
 
 #[test]
-fn a_launcher_that_is_told_to_pause_waits_for_a_tool_to_attach() {
+fn launcher_with_pause_directive_waits_for_tool() {
     for library in versions() {
         for nodes in NODES {
             let run = job(&library, nodes, "pmix_stop");
@@ -126,7 +126,7 @@ fn a_launcher_that_is_told_to_pause_waits_for_a_tool_to_attach() {
 }
 
 #[test]
-fn a_launcher_ends_with_its_tool_that_has_not_said_how_to_launch() {
+fn launcher_ends_with_tool_that_sent_no_directives() {
     for library in versions() {
         let run = directed(&library, "pmix.dbg.init", job(&library, &[], "pmix_stop"));
         Debugger::from(run.clean_within(Duration::from_secs(10))).kill();
@@ -134,7 +134,7 @@ fn a_launcher_ends_with_its_tool_that_has_not_said_how_to_launch() {
 }
 
 #[test]
-fn mpi_programs_run_under_a_launcher_that_a_tool_has_started() {
+fn mpi_programs_run_under_launcher_started_by_tool() {
     for library in versions() {
         for name in ["mpich4", "openmpi4"] {
             let Some(mpi) = mpi(name) else { return };

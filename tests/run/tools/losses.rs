@@ -16,7 +16,7 @@ fn waiting(library: &Pmix, stops: &str, options: &[&str]) -> (Job, Debugger) {
 }
 
 #[test]
-fn ranks_that_wait_for_a_lost_tool_go_on_or_end_as_the_user_says() {
+fn ranks_waiting_for_lost_tool_continue_or_end_as_configured() {
     for library in versions() {
         for nodes in NODES {
             let stops = ["--stop-in-init=1-2", "--stop-on-exec"];
@@ -51,7 +51,7 @@ fn ranks_that_wait_for_a_lost_tool_go_on_or_end_as_the_user_says() {
 }
 
 #[test]
-fn ranks_wait_for_another_tool_while_one_is_there_or_unless_the_user_says_otherwise() {
+fn ranks_wait_for_another_tool_unless_configured_otherwise() {
     for library in versions() {
         // Another is there.
         let options = ["--on-tool-loss", "end"];
@@ -75,7 +75,7 @@ fn ranks_wait_for_another_tool_while_one_is_there_or_unless_the_user_says_otherw
 }
 
 #[test]
-fn a_spawned_job_that_waits_in_the_program_goes_on_when_its_tool_is_lost() {
+fn spawned_job_stopped_in_program_continues_after_tool_loss() {
     for library in versions() {
         for nodes in NODES {
             let options = [&["--on-tool-loss", "release", "--oversubscribe"], nodes].concat();

@@ -11,15 +11,15 @@ use super::{Job, NODES, versions};
 use crate::common::{Output, Run, eventually, field, mpi, number};
 use crate::metrics::{free_port, scraped, value};
 
-/// How long a guard may take to end and remove what is left.
+/// Timeout for a guard that ends processes and removes files.
 const GUARD: Duration = Duration::from_secs(60);
 
-/// Some libpmix need another loader than the system's.
+/// Whether a process is a sidecar. Some libpmix need another loader than the system's.
 fn is_sidecar(name: &str) -> bool {
     name.starts_with("wireup-pmix-hos") || name.starts_with("ld-linux")
 }
 
-/// How many sidecars a launch has.
+/// Returns the number of sidecars of a launch.
 fn sidecars(job: &Job) -> usize {
     pids_of_sidecars(job).len()
 }
@@ -32,7 +32,7 @@ fn look(job: &Job, how: &str, which: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_job_of_mpich_gets_its_servers_with_the_first_tool_and_tools_see_all_ranks() {
+fn first_tool_starts_sidecars_of_mpich_job_and_sees_all_ranks() {
     let mpis = ["mpich4", "mpich5", "impi"].into_iter().filter_map(mpi);
     let mpis: Vec<_> = mpis.collect();
     for library in versions() {
@@ -71,7 +71,7 @@ fn a_job_of_mpich_gets_its_servers_with_the_first_tool_and_tools_see_all_ranks()
 }
 
 #[test]
-fn of_shell_scripts_without_pmi_tools_get_output_and_stop_and_signal_them_on_every_node() {
+fn tools_control_shell_scripts_without_pmi_on_every_node() {
     const SCRIPT: &str = "trap 'echo usr1 $WIREUP_RANK' USR1; \
                           while :; do echo here $WIREUP_RANK; sleep 0.05; done";
     for library in versions() {
@@ -103,7 +103,7 @@ fn of_shell_scripts_without_pmi_tools_get_output_and_stop_and_signal_them_on_eve
 }
 
 #[test]
-fn a_tool_spawns_ranks_with_pmix_and_daemons_in_a_launch_that_had_none() {
+fn tool_spawns_pmix_ranks_and_daemons_in_launch_without_pmix() {
     for library in versions() {
         for nodes in NODES {
             let job = Run::ranks(
@@ -134,7 +134,7 @@ fn a_tool_spawns_ranks_with_pmix_and_daemons_in_a_launch_that_had_none() {
 }
 
 #[test]
-fn ranks_that_stopped_before_main_are_told_to_a_tool_that_comes_later() {
+fn ranks_stopped_before_main_are_reported_to_later_tool() {
     for library in versions() {
         for nodes in NODES {
             let options = [
@@ -175,7 +175,7 @@ fn another_address(job: &Job, old: &str) {
 }
 
 #[test]
-fn servers_that_are_killed_cost_a_job_without_pmix_nothing_and_later_tools_get_others() {
+fn killed_sidecars_cost_nothing_without_pmix_and_are_replaced() {
     for library in versions() {
         for nodes in NODES {
             let port = free_port();
@@ -239,7 +239,7 @@ fn servers_that_are_killed_cost_a_job_without_pmix_nothing_and_later_tools_get_o
 }
 
 #[test]
-fn servers_that_are_killed_while_they_start_for_a_tool_are_replaced_for_the_next_one() {
+fn sidecars_killed_at_start_for_tool_are_replaced_for_next_tool() {
     for library in versions() {
         for nodes in NODES {
             let options = ["--pmi", "pmi1", "--libpmix", library.path()];
@@ -269,7 +269,7 @@ fn servers_that_are_killed_while_they_start_for_a_tool_are_replaced_for_the_next
 }
 
 #[test]
-fn whoever_connects_and_says_nothing_does_not_keep_tools_out() {
+fn silent_connections_do_not_block_tools() {
     for library in versions() {
         let options = ["--pmi", "pmi1", "--libpmix", library.path()];
         let job = Job::from(
@@ -284,7 +284,7 @@ fn whoever_connects_and_says_nothing_does_not_keep_tools_out() {
 }
 
 #[test]
-fn without_a_libpmix_no_tool_is_served_and_the_job_goes_on() {
+fn missing_libpmix_refuses_tools_and_job_continues() {
     let run = Run::ranks(2, ["--pmi", "pmi1", "--libpmix", "/nonexistent"]);
     let job = run.more(["sleep", "1000"]);
     let Some(library) = versions().next() else {
@@ -308,7 +308,7 @@ fn kill(pids: &[i32]) {
 }
 
 #[test]
-fn files_of_a_killed_launch_do_not_stay() {
+fn files_of_killed_launch_are_removed() {
     for library in versions() {
         for (pmi, nodes) in [("pmix", NODES[0]), ("pmi1", NODES[0]), ("pmi1", NODES[1])] {
             let start = || {

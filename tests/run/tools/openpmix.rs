@@ -38,7 +38,7 @@ fn ask(job: &Job, tool: &Path, words: &[&str]) -> Run {
     run.more(words).beside(&job.place)
 }
 
-/// What it said on both streams.
+/// Returns the output on both streams.
 fn told(outcome: &Outcome) -> String {
     [outcome.out(), outcome.err()].concat()
 }
@@ -75,7 +75,7 @@ fn behind<'a>(text: &'a str, label: &str) -> Option<&'a str> {
 const CONNECTED: &str = "PROC HAS CONNECTED TO LOCAL PMIX SERVER";
 
 #[test]
-fn pps_lists_the_jobs_by_every_way_to_find_them() {
+fn pps_lists_jobs_by_every_discovery_method() {
     for library in ["pmix4", "pmix5"].into_iter().filter_map(pmix) {
         let Some(pps) = tool(&library, "pps") else {
             return;
@@ -104,7 +104,7 @@ fn pps_lists_the_jobs_by_every_way_to_find_them() {
 }
 
 #[test]
-fn pps_of_7_shows_the_processes_and_nodes_of_the_job() {
+fn pps_of_7_shows_processes_and_nodes_of_job() {
     let Some(library) = pmix("pmix7") else { return };
     let Some(pps) = tool(&library, "pps") else {
         return;
@@ -139,7 +139,7 @@ fn pps_of_7_shows_the_processes_and_nodes_of_the_job() {
 }
 
 #[test]
-fn pquery_is_told_the_state_of_the_job() {
+fn pquery_reads_state_of_job() {
     // That of 4.2.2 ends with SIGFPE also where there is no server, and that of 7 takes no key.
     let Some(library) = pmix("pmix5") else { return };
     let Some(pquery) = tool(&library, "pquery") else {
@@ -182,7 +182,7 @@ fn pquery_is_told_the_state_of_the_job() {
 }
 
 #[test]
-fn plookup_finds_what_ranks_have_published() {
+fn plookup_finds_published_values() {
     // That of 4.2.2 ends with SIGSEGV, and does under prterun 3 too.
     for library in ["pmix5", "pmix7"].into_iter().filter_map(pmix) {
         let Some(plookup) = tool(&library, "plookup") else {
@@ -205,7 +205,7 @@ fn plookup_finds_what_ranks_have_published() {
 }
 
 #[test]
-fn pevent_raises_events_and_pattrs_lists_what_the_server_supports() {
+fn pevent_raises_events_and_pattrs_lists_server_support() {
     for name in RELEASES {
         let Some(library) = pmix(name) else { return };
         let [Some(pevent), Some(pattrs)] = ["pevent", "pattrs"].map(|name| tool(&library, name))

@@ -76,7 +76,7 @@ impl Debugger {
 }
 
 #[test]
-fn a_tool_spawns_a_job_and_gets_its_output_in_place_of_the_launcher() {
+fn tool_gets_output_of_job_it_spawned_instead_of_launcher() {
     let script = "echo out $PMIX_RANK of $WIREUP_SIZE on $WIREUP_NODE; echo err $PMIX_RANK >&2";
     for library in versions() {
         for nodes in NODES {
@@ -102,7 +102,7 @@ fn a_tool_spawns_a_job_and_gets_its_output_in_place_of_the_launcher() {
 }
 
 #[test]
-fn no_output_of_a_spawned_job_is_lost_however_much_it_is() {
+fn spawned_job_loses_no_output_of_any_size() {
     let lines = 30_000;
     let script = format!("i=0; while [ $i -lt {lines} ]; do echo line $i; i=$((i+1)); done");
     for library in versions() {
@@ -123,7 +123,7 @@ fn no_output_of_a_spawned_job_is_lost_however_much_it_is() {
 }
 
 #[test]
-fn output_goes_to_the_launcher_where_the_tool_does_not_want_it_or_is_gone() {
+fn output_goes_to_launcher_if_tool_does_not_take_it() {
     for library in versions() {
         for nodes in NODES {
             let options = [&["--oversubscribe"], nodes].concat();
@@ -145,7 +145,7 @@ fn output_goes_to_the_launcher_where_the_tool_does_not_want_it_or_is_gone() {
 }
 
 #[test]
-fn a_spawn_of_a_tool_fails_as_that_of_a_rank_does() {
+fn spawn_of_tool_fails_like_spawn_of_rank() {
     for library in versions() {
         let job = Job::start(library, &[]);
         let mut tool = Debugger::attach(&job);
@@ -160,7 +160,7 @@ fn a_spawn_of_a_tool_fails_as_that_of_a_rank_does() {
 }
 
 #[test]
-fn a_tool_starts_mpi_programs_and_feeds_what_it_spawns() {
+fn tool_starts_mpi_programs_and_writes_their_stdin() {
     for library in versions() {
         for nodes in NODES {
             let options = [&["--oversubscribe"], nodes].concat();

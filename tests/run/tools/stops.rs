@@ -11,14 +11,14 @@ fn stopping(library: &Pmix, options: &[&str]) -> Job {
     Job::from(library.clone(), run)
 }
 
-/// The ranks that have said this.
+/// Returns the ranks that have printed this.
 fn said(printed: &str, what: &str) -> Vec<u32> {
     let said = (0..8).filter(|rank| printed.contains(&format!("pmix_stop rank={rank} {what}\n")));
     said.collect()
 }
 
 #[test]
-fn the_ranks_named_stop_in_init_and_can_be_released_one_by_one() {
+fn named_ranks_stop_in_init_and_are_released_one_by_one() {
     for library in versions() {
         for nodes in NODES {
             let job = stopping(&library, &[&["--stop-in-init=1-2"], nodes].concat());
@@ -41,7 +41,7 @@ fn the_ranks_named_stop_in_init_and_can_be_released_one_by_one() {
 }
 
 #[test]
-fn ranks_of_a_spawned_job_stop_where_its_spawner_wants() {
+fn ranks_of_spawned_job_stop_as_requested() {
     for library in versions() {
         for nodes in NODES {
             let job = Job::start(library.clone(), &[&["--oversubscribe"], nodes].concat());
@@ -75,7 +75,7 @@ fn ranks_of_a_spawned_job_stop_where_its_spawner_wants() {
 }
 
 #[test]
-fn any_program_stops_before_it_begins() {
+fn any_program_stops_before_start() {
     for library in versions() {
         for nodes in NODES {
             let job = Job::start(library.clone(), &[&["--oversubscribe"], nodes].concat());
@@ -101,7 +101,7 @@ fn any_program_stops_before_it_begins() {
 }
 
 #[test]
-fn what_debuggers_can_ask_for_is_named() {
+fn attributes_for_debuggers_are_listed() {
     for library in versions() {
         let job = Job::start(library, &[]);
         let mut tool = Debugger::attach(&job);
@@ -128,7 +128,7 @@ fn what_debuggers_can_ask_for_is_named() {
 }
 
 #[test]
-fn ranks_that_there_are_not_cannot_stop() {
+fn missing_ranks_cannot_stop() {
     let outcome = Run::ranks(2, ["--stop-in-init=0,7", "--pmi", "pmix", "true"]).run();
     outcome
         .expect(125)

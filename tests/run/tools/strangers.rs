@@ -6,7 +6,7 @@ use crate::strangers::{STRANGER, as_root, liar, readable};
 use rustix::process::Signal;
 
 #[test]
-fn a_tool_of_another_user_who_claims_to_be_the_jobs_is_refused_and_the_job_is_unharmed() {
+fn tool_of_other_user_claiming_to_be_owner_is_refused() {
     if !as_root() {
         return;
     }

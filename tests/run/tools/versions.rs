@@ -9,7 +9,7 @@ fn understands(server: &str, tool: &str) -> bool {
 }
 
 #[test]
-fn tools_of_other_versions_see_the_job_and_those_that_are_too_new_do_not_harm_it() {
+fn tools_of_other_versions_see_job_and_too_new_ones_do_no_harm() {
     for server in versions() {
         for client in versions().filter(|client| client.dir != server.dir) {
             let name = |pmix: &crate::common::Pmix| {

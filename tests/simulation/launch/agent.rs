@@ -11,7 +11,7 @@ type Body = std::sync::Arc<super::message::Carried>;
 
 pub(crate) struct Agent {
     place: TreePosition,
-    /// Who brought the launch here.
+    /// End of the stream to the launcher or parent agent.
     up: End,
     router: Router,
     pub(crate) children: BTreeSet<NodeId>,
@@ -37,7 +37,7 @@ impl Agent {
         self.place.node()
     }
 
-    /// What it sends at first.
+    /// Returns the first messages of the agent.
     pub(crate) fn open(&self) -> Vec<(End, Message)> {
         let below = self
             .children

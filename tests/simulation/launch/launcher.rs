@@ -28,7 +28,7 @@ pub(crate) struct Launcher {
     spawns: Spawns,
     across: WithheldReports<Told>,
     pub(crate) supervisor: Supervisor,
-    /// Some node could not take part.
+    /// Whether some node could not take part.
     pub(crate) refused: bool,
     pub(crate) all_started: bool,
     finishing: bool,
@@ -244,7 +244,7 @@ impl Launcher {
         deadlines.into_iter().flatten().min().filter(|_| !self.over)
     }
 
-    /// What is done after each event.
+    /// Returns the messages that the launcher sends after an event.
     pub(crate) fn turn(&mut self, now: Duration) -> Vec<(FrameAddress, Carried)> {
         let due: Vec<Told> = self.across.due(now).collect();
         for told in due {

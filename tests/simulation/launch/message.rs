@@ -1,4 +1,4 @@
-//! Who is connected with whom, and what they say.
+//! Connections between the simulated processes, and their messages.
 
 use std::sync::Arc;
 
@@ -14,24 +14,24 @@ use wireup_core::step::report_batch::{BatchableReport, RankReport, RankReportBat
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum End {
     Launcher,
-    /// Of a node; of none where only the launcher is.
+    /// Agent of a node; `None` where only the launcher is.
     Agent(Option<NodeId>),
     Step(NodeId),
     /// A node's PMIx server: its control socket, and that of its ranks.
     Sidecar(NodeId),
-    /// Its upcall socket.
+    /// Upcall socket of a node's sidecar.
     Upcalls(NodeId),
-    /// What tells that its process has ended.
+    /// Exit of a sidecar's process.
     SidecarProcess(NodeId),
     /// A rank's PMI socket, or its connection with its PMIx server.
     Rank(GlobalRank),
-    /// What tells that a rank's process has ended.
+    /// Exit of a rank's process.
     Process(GlobalRank),
     /// A rank's standard output.
     Pipe(GlobalRank),
 }
 
-/// What is under way on a stream.
+/// Message on a stream.
 #[derive(Clone, Debug)]
 pub(crate) enum Message {
     /// Take part in the launch.
@@ -42,9 +42,9 @@ pub(crate) enum Message {
     Lost(NodeLoss),
     Orphaned,
     Pmi(Vec<u8>),
-    /// Of a rank to its PMIx server.
+    /// Request of a rank to its PMIx server.
     Ask(Ask),
-    /// Of a PMIx server to a rank.
+    /// Reply of a PMIx server to a rank.
     Reply(Reply),
     /// Between a step and its PMIx server, on either socket.
     Pmix(Vec<u8>),
@@ -56,10 +56,10 @@ pub(crate) enum Message {
     Closed(String),
 }
 
-/// What agents carry.
+/// Frame that agents forward.
 pub(crate) type Frame = RoutedFrame<Arc<Carried>>;
 
-/// What launcher and steps say to each other, and steps among themselves.
+/// Message between launcher and steps, or among steps.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Carried {
     Start,
@@ -77,7 +77,7 @@ pub(crate) enum Carried {
     Peer(PeerMessage),
 }
 
-/// What a step tells the launcher.
+/// Report of a step to the launcher.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Told {
     Ready,
@@ -88,7 +88,7 @@ pub(crate) enum Told {
     Ended(GlobalRank, RankEnd),
     Judged(GlobalRank, RankEnd, PmiState),
     Failed(FailureCause),
-    /// What several ranks have in common.
+    /// Equal reports of several ranks.
     Alike(RankReportBatch),
     Printed(u32),
     Node(NodeReport),
@@ -117,7 +117,7 @@ impl BatchableReport for Told {
 }
 
 impl Told {
-    /// Whether the launcher may hear it a moment later.
+    /// Whether the report may be sent a moment later.
     pub(crate) fn can_wait(&self) -> bool {
         match self {
             Self::Started(_) => true,

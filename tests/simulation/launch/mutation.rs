@@ -6,7 +6,7 @@ use wireup_core::node::event::PeerMessage;
 use wireup_core::pmix::upcall::UpcallKind;
 use wireup_core::pmix::wire::{FrameDecoder, SidecarFrame};
 
-/// What is wrong.
+/// Defect of the simulated code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fault {
     /// A node takes what comes for any fence as if it came for its last one.
@@ -27,11 +27,11 @@ pub(crate) enum Fault {
     OrphanKept,
 }
 
-/// See the module.
+/// Injected defect, and the number of its chances so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mutation {
     pub(crate) fault: Option<Fault>,
-    /// How often it might have struck.
+    /// Number of times that the defect could have been applied.
     chances: u32,
 }
 
@@ -47,7 +47,7 @@ impl Mutation {
         may && self.chances.is_multiple_of(3)
     }
 
-    /// How often an answer to a rank is sent.
+    /// Returns the number of times that a reply to a rank is sent.
     pub(crate) fn times(&mut self, answer: &[u8]) -> usize {
         if self.strikes(Fault::AnsweredTwice) {
             return 2;
@@ -56,7 +56,7 @@ impl Mutation {
         usize::from(!(released && self.strikes(Fault::WaiterForgotten)))
     }
 
-    /// How often an answer to a PMIx server is sent.
+    /// Returns the number of times that a reply to a PMIx server is sent.
     pub(crate) fn times_served(&mut self, answer: &[u8]) -> usize {
         if self.strikes(Fault::AnsweredTwice) {
             return 2;

@@ -1,4 +1,4 @@
-//! What is simulated with a seed, and how it can be made smaller.
+//! Simulated launch of a seed, and its reduction to a smaller one.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use wireup_core::job::ids::NodeId;
 use wireup_core::job::process_map::ProcessMap;
 use wireup_core::link::routing_tree::TreeShape;
 
-/// What goes wrong.
+/// Fault of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Trouble {
     Nothing,
@@ -101,7 +101,7 @@ impl Plan {
         }
     }
 
-    /// The same on some dozens of nodes.
+    /// Makes a plan on some dozens of nodes.
     pub(super) fn large(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let nodes = rng.between(40, 80);
@@ -156,7 +156,7 @@ impl Plan {
         ProcessMap::from_runs((0..).map(NodeId).zip(self.nodes.iter().copied()))
     }
 
-    /// What each rank of the first job does.
+    /// Returns the acts of each rank of the initial job.
     pub(super) fn program(&self, rank: u32, rng: &mut Rng) -> VecDeque<Act> {
         let size = self.nodes.iter().sum();
         let mut acts = self.rounds_of(rank, size, rng);
@@ -185,7 +185,7 @@ impl Plan {
         acts
     }
 
-    /// What each rank of a spawned job does.
+    /// Returns the acts of each rank of a spawned job.
     pub(super) fn child(&self, rank: u32, rng: &mut Rng) -> VecDeque<Act> {
         let mut acts = self.rounds_of(rank, self.children, rng);
         acts.extend([Act::Finalize, Act::Exit(0)]);

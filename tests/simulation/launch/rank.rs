@@ -10,7 +10,7 @@ use wireup_core::pmix::value::Status;
 
 pub(super) const JOB: &str = "sim.0";
 
-/// What a rank does next. Other ranks are those of its job.
+/// Next act of a rank. Other ranks are those of its job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Act {
     Init,
@@ -70,7 +70,7 @@ pub(super) struct Rank {
     pub(super) finalized: bool,
 }
 
-/// What a rank does to the world.
+/// Effect of a rank on the simulation.
 pub(super) enum Does {
     Says(String),
     Asks(Ask),
@@ -135,7 +135,7 @@ impl Rank {
         }
     }
 
-    /// What it puts before its barrier of this number.
+    /// Returns the value that a rank puts before its barrier of this number.
     fn value(number: u32, round: u32) -> String {
         format!("v-{number}-{round};")
     }

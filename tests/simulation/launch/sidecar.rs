@@ -15,7 +15,7 @@ use wireup_core::pmix::upcall::{
 use wireup_core::pmix::value::{DataRange, Info, PmixProc, PmixRank, Status, Text, Value};
 use wireup_core::pmix::wire::{FrameDecoder, SidecarFrame};
 
-/// What a rank asks its server for.
+/// Request of a rank to its server.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Ask {
     pub(crate) by: PmixProc,
@@ -48,13 +48,14 @@ pub(crate) enum Wish {
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Reply {
     pub(crate) status: Status,
-    /// Of a fence and a modex what was collected, of a lookup the value, of a spawn the name.
+    /// Data of the reply: collected by a fence or modex, value of a lookup, or name of a spawned
+    /// job.
     pub(crate) data: Vec<u8>,
-    /// Of a group.
+    /// Context id of a group.
     pub(crate) context: Option<usize>,
 }
 
-/// What a server does to the world.
+/// Effect of a server on the simulation.
 #[derive(Debug)]
 pub(crate) enum Does {
     Control(Vec<u8>),
@@ -69,13 +70,13 @@ pub(crate) struct Sidecar {
     upcalls: FrameDecoder,
     /// By job, its ranks here.
     clients: BTreeMap<Text, BTreeSet<u32>>,
-    /// What was committed.
+    /// Committed data of local ranks.
     data: BTreeMap<(Text, u32), Vec<u8>>,
     /// The step's requests for what is not committed.
     parked: Vec<((Text, u32), u64)>,
-    /// Who has called a collective that not all here have called.
+    /// Local ranks that have called a collective which other local ranks have not called yet.
     called: BTreeMap<String, Vec<GlobalRank>>,
-    /// Who waits for the answer to an upcall.
+    /// Ranks that wait for the reply to an upcall.
     waiting: BTreeMap<u64, (UpcallKind, Vec<GlobalRank>)>,
     last: u64,
     pub(crate) broken: Option<String>,
@@ -238,14 +239,14 @@ impl Sidecar {
         self.does.push(Does::Upcall(bytes));
     }
 
-    /// Calls a collective, and says who has called when all have that are here.
+    /// Calls a collective, and returns its callers when all local ranks have called.
     fn all_called(&mut self, name: String, by: GlobalRank, here: usize) -> Option<Vec<GlobalRank>> {
         let called = self.called.entry(name.clone()).or_default();
         called.push(by);
         (called.len() == here).then(|| self.called.remove(&name).unwrap_or_default())
     }
 
-    /// A rank asks.
+    /// Handles a request of a rank.
     pub(crate) fn asked(&mut self, by: GlobalRank, ask: Ask) {
         let Ask { by: proc, what } = ask;
         let nspace = proc.nspace.clone();

@@ -30,7 +30,7 @@ use wireup_core::supervisor::first_failure::{self, FirstFailure, HostView};
 pub(crate) const SIGKILL: i32 = 9;
 pub(crate) const SIGTERM: i32 = 15;
 
-/// How long ranks may take after SIGTERM.
+/// Grace time of ranks after SIGTERM.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +40,7 @@ enum Life {
     Over,
 }
 
-/// What a step does to the world.
+/// Effect of a step on the simulation.
 pub(crate) enum Does {
     Send(FrameAddress, Carried),
     Pmi(GlobalRank, Vec<u8>),
@@ -53,18 +53,18 @@ pub(crate) enum Does {
     Signal(GlobalRank, i32),
 }
 
-/// What a step knows of its PMIx server.
+/// State of the PMIx server, as the step has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Server {
-    /// There is none.
+    /// The job needs no server.
     Absent,
     Runs,
-    /// It was lost before it ended.
+    /// The server was lost before it ended.
     Lost,
     Ended,
 }
 
-/// A spawned job.
+/// Spawned job at a step.
 #[derive(Clone, Copy, Default, Debug)]
 struct Spawned {
     started: bool,
@@ -95,10 +95,10 @@ pub(crate) struct Step {
     spawned: BTreeMap<JobIndex, Spawned>,
     /// Questions of the core that are answered when the ranks of these jobs have been started.
     awaited: Vec<(QueryId, Vec<JobIndex>)>,
-    /// Bytes that were told, and those that credit came for.
+    /// Bytes of output that were reported; then those that credit was received for.
     pub(crate) printed: u64,
     pub(crate) credited: u64,
-    /// When it has something to do next, as after its last turn.
+    /// Deadline of the next action, as of the last turn.
     pub(crate) deadline: Option<Duration>,
     mutation: Mutation,
     entered: u64,
@@ -190,7 +190,8 @@ impl Step {
         self.ranks.values().all(|life| *life == Life::Over) && self.failures.ends_are_judged()
     }
 
-    /// What is left in the core: a fence that waits for a rank, or an upcall that has no answer.
+    /// Returns what the core still holds: a fence that waits for a rank, or an upcall without
+    /// reply.
     pub(crate) fn left(&self) -> Option<String> {
         let mut all = (0..self.jobs.size()).map(GlobalRank);
         if let Some(rank) = all.find(|rank| self.core.waits_for(*rank)) {
@@ -376,7 +377,7 @@ impl Step {
         deadlines.into_iter().flatten().min()
     }
 
-    /// What is done after each event; `empty` if the pipes of its ranks have been read.
+    /// Returns the effects after an event; `empty` if the pipes of the ranks have been read.
     pub(crate) fn turn(&mut self, empty: bool, now: Duration) -> Vec<Does> {
         if self.core.next_deadline().is_some_and(|at| at.0 <= now) {
             self.feed(NodeEvent::Tick, now);

@@ -56,7 +56,7 @@ pub(super) struct World {
     sidecars: BTreeMap<NodeId, Sidecar>,
     /// One that is stopped.
     stopped: Option<NodeId>,
-    /// What was answered to the members of groups.
+    /// Context ids in the replies to the members of groups.
     contexts: BTreeMap<u32, usize>,
     ranks: Vec<Rank>,
     dead: BTreeSet<NodeId>,

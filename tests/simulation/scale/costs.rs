@@ -1,18 +1,18 @@
-//! What messages cost.
+//! Costs of messages in time.
 
 use std::fmt;
 use std::time::Duration;
 
-/// See the fields.
+/// Costs of messages: processor time, latency and bandwidth.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Costs {
     /// Processor time of a message between a step or launcher and its agent, at each end.
     pub(super) local: Duration,
-    /// The same between two agents.
+    /// Processor time of a message between two agents, at each end.
     pub(super) remote: Duration,
     /// From one host to another one, for the first byte.
     pub(super) latency: Duration,
-    /// Until a step has begun and its PMIx server serves.
+    /// Time until a step has started and its PMIx server serves.
     pub(super) begin: Duration,
     /// To start the ranks of a node.
     pub(super) start: Duration,
@@ -54,7 +54,7 @@ impl fmt::Display for Costs {
 }
 
 impl Costs {
-    /// Those that the environment names, in microseconds and in MB/s.
+    /// Returns the costs that environment variables set, in microseconds and in MB/s.
     pub(super) fn of_environment() -> Self {
         let given = |name: &str| {
             let text = std::env::var(format!("WIREUP_SCALE_{name}")).ok()?;
@@ -75,7 +75,7 @@ impl Costs {
         }
     }
 
-    /// How long bytes take on a link.
+    /// Returns the time of this number of bytes on a link.
     pub(super) fn on_a_link(&self, bytes: usize) -> Duration {
         Duration::from_secs_f64(bytes as f64 / self.rate)
     }

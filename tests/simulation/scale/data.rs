@@ -15,7 +15,7 @@ use wireup_core::job::ids::{NodeId, Nspace};
 use wireup_core::link::frame::BODY_MAX;
 use wireup_core::link::routing_tree::{RoutingTree, TreeShape};
 
-/// Bytes of a message beside its data.
+/// Length of a message without its data, in bytes.
 const HEAD: usize = 64;
 
 fn bytes(message: &FenceMessage) -> usize {
@@ -27,8 +27,8 @@ fn bytes(message: &FenceMessage) -> usize {
     data + HEAD
 }
 
-/// When each node has what the root sends to all, and each agent passes on a frame after the other: nodes whose agents pass
-/// it on to more than others make all below them wait.
+/// Returns the time at which each node has the data that the root sends to all. Each agent forwards one frame after the
+/// other: nodes whose agents have more children delay all below them.
 fn passed_on(tree: RoutingTree, sent: Duration, bytes: usize, costs: Costs) -> Vec<Duration> {
     let nodes = tree.nodes() as usize;
     // The first frame's arrival, and how long the others take.
@@ -46,7 +46,7 @@ fn passed_on(tree: RoutingTree, sent: Duration, bytes: usize, costs: Costs) -> V
     got.into_iter().map(|(first, rest)| first + rest).collect()
 }
 
-/// When the last node has the data of all.
+/// Returns the time at which the last node has the data of all.
 pub(super) fn fence(nodes: u32, shape: TreeShape, data: usize, costs: Costs) -> Duration {
     let engine = |node| FenceEngine::new(NodeId(node), shape, FenceLimits::default());
     let mut engines: Vec<FenceEngine<()>> = (0..nodes).map(engine).collect();

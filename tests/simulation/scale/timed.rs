@@ -41,7 +41,8 @@ struct Timed {
     under_way: BTreeMap<u64, (End, End, Message)>,
     count: u64,
     busy: BTreeMap<End, Duration>,
-    /// Until when the links of each host are busy, outwards and inwards. The last one is the launcher's.
+    /// Time until which the links of each host are busy, outwards and inwards. The last one is the
+    /// launcher's.
     links: Vec<[Duration; 2]>,
     loads: Vec<Load>,
     messages: usize,
@@ -49,7 +50,7 @@ struct Timed {
     agents: BTreeMap<Option<NodeId>, Agent>,
     steps: BTreeMap<NodeId, Step>,
     deeds: BTreeMap<NodeId, VecDeque<Deed>>,
-    /// When each deed was begun by the last node, and done by the last one.
+    /// Start of each deed at the last node, and its completion at the last one.
     times: BTreeMap<Deed, (Duration, Duration)>,
     started: Duration,
     ended: Option<Duration>,
@@ -85,7 +86,7 @@ fn resident() -> usize {
     pages.unwrap_or(0) * 4096
 }
 
-/// How many ranks have started or ended, by a report.
+/// Returns the number of ranks that have started or ended, by a report.
 fn ranks(told: &Told) -> usize {
     match told {
         Told::Alike(alike) => batch_size(alike),
@@ -94,7 +95,7 @@ fn ranks(told: &Told) -> usize {
     }
 }
 
-/// Runs it.
+/// Simulates a launch and returns its measurements.
 pub(super) fn launch(nodes: u32, ranks: u32, shape: TreeShape, costs: Costs) -> Measured {
     let before = resident();
     let mut timed = Timed::new(nodes, ranks, shape, costs);

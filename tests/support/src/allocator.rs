@@ -1,4 +1,4 @@
-//! Allocators beside a launch.
+//! Allocators that run outside the launch.
 
 use crate::{Run, repository};
 

@@ -18,7 +18,7 @@ pub trait Elsewhere: std::fmt::Debug + Send + Sync {
     /// When the host cannot start it.
     fn start(&self, host: usize, command: &mut Command, dir: &Path) -> io::Result<Child>;
 
-    /// What is on them that should not be, in words.
+    /// Describes leftovers on the hosts.
     fn left(&self) -> Vec<String>;
 
     /// True for a process that cannot end for now.
@@ -33,7 +33,7 @@ pub struct Sandbox {
     work: PathBuf,
     /// Seen as `/dev/shm` by the run, when mounting is permitted.
     shm: Option<PathBuf>,
-    /// Where its runs are, when it is not here.
+    /// Hosts of the runs, unless these are on this machine.
     elsewhere: Option<Arc<dyn Elsewhere>>,
     runs: AtomicU32,
     /// Runs that have not been checked yet.
@@ -114,7 +114,7 @@ impl Sandbox {
         format!("{}.{}", self.id, self.runs.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// What has to stand in front of a command so that it finds the directory at `/dev/shm`.
+    /// Returns the words in front of a command by which it finds the directory at `/dev/shm`.
     pub fn mount_prefix(&self) -> Vec<OsString> {
         let Some(shm) = &self.shm else {
             return Vec::new();
@@ -129,7 +129,7 @@ impl Sandbox {
             .collect()
     }
 
-    /// What run `id`, which is over, has left behind, in words; empty when it is nothing.
+    /// Describes the leftovers of run `id`, which has ended; empty if there are none.
     pub fn left_by(&self, id: &str) -> Vec<String> {
         let excused = |pid| self.elsewhere.iter().any(|hosts| hosts.excuses(pid));
         let mut left: Vec<String> = procfs::marked(id)

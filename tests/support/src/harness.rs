@@ -27,10 +27,10 @@ pub struct Case {
 
 inventory::collect!(Case);
 
-/// What was not checked in any test, once each.
+/// Descriptions of what tests did not check, once each.
 static NOT_CHECKED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Why tests that are running cannot run here, by the thread of each.
+/// Reasons for which running tests cannot run here, by the thread of each.
 static REASONS: LazyLock<Mutex<HashMap<ThreadId, Vec<String>>>> = LazyLock::new(Mutex::default);
 
 /// Runs the tests that the command line asks for: the `main` of a test executable.
@@ -147,7 +147,7 @@ pub fn skip(what: &str) {
     }
 }
 
-/// Has the harness say at the end that tests did not check something beside their subject.
+/// Has the harness print at the end that tests did not check something apart from their subject.
 ///
 /// # Panics
 /// As [`skip`].

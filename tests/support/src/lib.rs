@@ -1,5 +1,5 @@
-//! What the tests share: the harness that runs them, runs of `wireup` that cannot hang, in surroundings
-//! of their own that must be empty afterwards, and what is installed on this machine.
+//! Shared parts of the tests: the harness that runs them, runs of `wireup` that cannot hang, in
+//! sandboxes that must be empty afterwards, and the software installed on this machine.
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 #![allow(missing_docs, reason = "fields and methods that say it by their name")]
@@ -50,13 +50,13 @@ pub use running::{Output, Running};
 pub use wait::{DEADLINE, eventually, settled};
 pub use wireup_test_macros::test;
 
-/// The repository.
+/// Root directory of the repository.
 pub fn repository() -> &'static Path {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.ancestors().nth(2).expect("REPOSITORY/tests/support")
 }
 
-/// Where cargo puts the programs that it builds for the tests.
+/// Returns the directory in which cargo puts the programs that it builds for the tests.
 fn executables() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     own.ancestors().nth(2).expect("DIR/deps/TEST").to_owned()

@@ -47,7 +47,7 @@ impl MemoryGroup {
         Some(group)
     }
 
-    /// Where processes are put into it.
+    /// Returns the file that moves processes into the group.
     pub fn procs(&self) -> PathBuf {
         self.0.join("cgroup.procs")
     }

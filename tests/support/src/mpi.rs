@@ -1,4 +1,4 @@
-//! Runs of MPI programs, and what their ranks have to say.
+//! Runs of MPI programs, and the lines of their ranks.
 
 use std::ffi::OsString;
 
@@ -28,14 +28,14 @@ impl Mpi {
         )
     }
 
-    /// The same where each rank is going to be alone: under Open MPI 4.1 two that start at the same
+    /// Runs a program whose ranks each run alone: under Open MPI 4.1 two that start at the same
     /// moment may both want to make one directory below `TMPDIR`, and one fails.
     pub fn run_alone(&self, ranks: u32, options: &[&str], program: &str, args: &[&str]) -> Run {
         let own = r#"sh -c 'mkdir own%r; TMPDIR=$PWD/own%r exec "$@"' own"#;
         self.run(ranks, &[&["--wrap", own], options].concat(), program, args)
     }
 
-    /// The same below a shell whose commands wireup does not follow, as it is with users' scripts.
+    /// Runs a program below a shell whose commands wireup does not follow, as with users' scripts.
     pub fn run_script(&self, ranks: u32, options: &[&str], program: &str) -> Run {
         let shell = ["sh", "-c", "eval 'exec \"$0\" \"$@\"'"];
         let program = self.program(program).as_os_str().into();
@@ -63,7 +63,7 @@ impl Mpi {
         words
     }
 
-    /// The same with `wireup run` as the outer launcher too.
+    /// Runs a program in `wireup run` inside a rank of another `wireup run`.
     pub fn run_in_wireup(&self, outer: u32, ranks: u32, program: &str) -> Run {
         let words = [wireup().into(), "run".into(), "--oversubscribe".into()];
         self.run_inside(words.into(), outer, ranks, program)
@@ -101,8 +101,11 @@ impl Mpi {
 impl Outcome {
     /// The lines with which a test program called `word` reports, by rank.
     ///
+    /// Returns the lines of the ranks, in the order of ranks.
+    ///
     /// # Panics
-    /// Unless each of `size` ranks reported once, and knows the job's size if it tells it.
+    ///
+    /// Unless each of `size` ranks printed one line, with the job's size if it has one.
     #[track_caller]
     pub fn by_rank(&self, word: &str, size: u32) -> Vec<String> {
         let text = self.out();
@@ -161,7 +164,7 @@ impl Outcome {
         assert_eq!(found, expected, "{self:?}");
     }
 
-    /// Fails unless the exit code is 0 and wireup had nothing to say. MPIs may warn.
+    /// Fails unless the exit code is 0 and wireup printed nothing. MPIs may warn.
     #[track_caller]
     pub fn expect_success(self) -> Self {
         let err = self.err();
@@ -179,7 +182,7 @@ pub fn number(line: &str, key: &str) -> u32 {
         .unwrap_or_else(|_| panic!("{key} in {line:?} is no number"))
 }
 
-/// This machine's name.
+/// Returns the node name of this machine.
 pub fn node_name() -> String {
     let name = rustix::system::uname();
     name.nodename().to_str().unwrap().to_owned()

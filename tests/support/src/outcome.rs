@@ -1,4 +1,4 @@
-//! What a run printed and how it ended.
+//! Output and exit code of a run.
 
 use std::fmt;
 use std::path::Path;
@@ -10,11 +10,11 @@ use crate::clean::Sandbox;
 /// A run that is over.
 #[derive(Clone)]
 pub struct Outcome {
-    /// Exit code, or 128 plus the signal that ended it, as a shell tells it.
+    /// Exit code, or 128 plus the signal that ended it, as a shell shows it.
     pub code: i32,
-    /// What came on standard output, or on the terminal.
+    /// Bytes of standard output, or of the terminal.
     pub stdout: Vec<u8>,
-    /// What came on standard error.
+    /// Bytes of standard error.
     pub stderr: Vec<u8>,
     /// From the start to the exit.
     pub elapsed: Duration,
@@ -52,14 +52,15 @@ impl Outcome {
         self
     }
 
-    /// Fails unless the exit code is 0 and wireup had nothing to say.
+    /// Fails unless the exit code is 0 and wireup printed nothing.
     #[track_caller]
     pub fn expect_quiet_success(self) -> Self {
         assert_eq!(self.err(), "", "standard error; {self:?}");
         self.expect(0)
     }
 
-    /// Fails unless wireup itself said exactly one line that contains all these words; returns it.
+    /// Fails unless wireup itself printed exactly one line that contains all these words; returns
+    /// it.
     #[track_caller]
     pub fn expect_one_line(&self, words: &[&str]) -> String {
         let err = self.err();

@@ -1,4 +1,4 @@
-//! A process of a test that says on its standard output how it can be reached.
+//! Process of a test that prints its address on standard output.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};

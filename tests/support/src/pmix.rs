@@ -12,9 +12,9 @@ use crate::{Run, skip};
 /// A libpmix of this machine, and test programs that use it without an MPI.
 #[derive(Clone, Debug)]
 pub struct Pmix {
-    /// Where the programs are.
+    /// Directory of the programs.
     pub dir: PathBuf,
-    /// The library.
+    /// Path of the library.
     pub library: PathBuf,
     /// The loader of its C library, where that is not the system's.
     loader: Option<PathBuf>,
@@ -73,8 +73,8 @@ impl Pmix {
         self.library.canonicalize().unwrap()
     }
 
-    /// The PMIx server's process for it, where that is not the one beside this `wireup`: the same one
-    /// on its C library.
+    /// Returns the executable of the sidecar for this libpmix, where that is not the one in the
+    /// directory of this `wireup`: the same one on its C library.
     pub fn host(&self, wireup: &Path) -> Option<PathBuf> {
         let loader = self.loader.as_deref()?;
         let host = wireup.with_file_name("wireup-pmix-host");

@@ -49,7 +49,7 @@ pub fn process(pid: i32) -> Option<Process> {
     })
 }
 
-/// All processes.
+/// Lists all processes of the machine.
 pub fn processes() -> Vec<Process> {
     let entries = fs::read_dir("/proc").unwrap();
     entries
@@ -75,8 +75,8 @@ pub fn memory_peak_kib(pid: i32) -> u64 {
     memory_kib(pid, "VmHWM")
 }
 
-/// The same without the pages of files, of which an executable with debug information has many. It is too much if the
-/// system has taken some of these back.
+/// Returns the peak of a process's memory without pages of files, of which an executable with debug information has
+/// many. It is too high if the system has reclaimed some of these.
 pub fn own_memory_peak_kib(pid: i32) -> u64 {
     let of_files = memory_kib(pid, "RssFile") + memory_kib(pid, "RssShmem");
     memory_peak_kib(pid).saturating_sub(of_files)

@@ -10,9 +10,9 @@ use crate::{executables, skip};
 pub struct Mpi {
     /// Our name of it: `mpich4`, `openmpi5`, …
     pub name: String,
-    /// Where the test programs built with it are.
+    /// Directory of the test programs built with this MPI.
     pub dir: PathBuf,
-    /// Its own launcher.
+    /// Path of the MPI's own launcher.
     pub launcher: PathBuf,
     /// The libpmix its programs load, if any.
     pub libpmix: Option<PathBuf>,
@@ -94,7 +94,7 @@ pub fn mpis() -> Vec<Mpi> {
 /// A Python with mpi4py.
 #[derive(Clone, Debug)]
 pub struct Mpi4py {
-    /// The interpreter.
+    /// Path of the Python interpreter.
     pub python: PathBuf,
     /// Variables with which it loads one MPI, and those that MPI needs.
     pub env: Vec<(String, String)>,
@@ -133,7 +133,7 @@ pub fn mpi4py(mpi: &Mpi) -> Option<Mpi4py> {
 #[derive(Clone, Debug)]
 pub struct Pmi2 {
     dir: PathBuf,
-    /// The library.
+    /// Path of the library.
     pub library: PathBuf,
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn started() -> u32 {
     STARTED.load(Ordering::Relaxed)
 }
 
-/// Where a run's standard input comes from.
+/// Source of a run's standard input.
 #[derive(Debug)]
 enum Stdin {
     Empty,
@@ -39,10 +39,10 @@ enum Stdin {
     Terminal,
 }
 
-/// Where a run's standard output goes.
+/// Destination of a run's standard output.
 #[derive(Debug)]
 enum Stdout {
-    /// Collected for [`Outcome::stdout`].
+    /// Captured for [`Outcome::stdout`], as bytes.
     Captured,
     /// Read by the test, see [`Running::take_stdout`].
     Held,
@@ -61,7 +61,7 @@ pub struct Run {
     deadline: Duration,
     clean_within: Duration,
     sandbox: Arc<Sandbox>,
-    /// Which of the hosts, where there are others than this machine.
+    /// Index of the run's host, where there are others than this machine.
     host: usize,
 }
 
@@ -81,7 +81,7 @@ impl Run {
         run
     }
 
-    /// The same with more arguments at the end.
+    /// Appends arguments to the command.
     pub fn more<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
         self.command.extend(args);
@@ -103,7 +103,7 @@ impl Run {
         }
     }
 
-    /// The same on a host that is not this machine, in surroundings made for that.
+    /// Runs the command on a host that is not this machine, in a sandbox made for it.
     pub fn on_host(mut self, host: usize, sandbox: &Arc<Sandbox>) -> Self {
         self.sandbox = Arc::clone(sandbox);
         self.host = host;
@@ -123,7 +123,7 @@ impl Run {
         self.under(["sh", "-c", &format!("{what} exec \"$@\""), "sh"])
     }
 
-    /// Sets a variable.
+    /// Sets one environment variable.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         let pair = (name.as_ref().to_owned(), value.as_ref().to_owned());
         self.env.push(pair);
@@ -268,7 +268,7 @@ impl Run {
         if let Some(bytes) = typed {
             let mut pipe = child.stdin.take().unwrap();
             std::thread::spawn(move || {
-                // A reader may end before it has read everything: the outcome tells.
+                // A reader may end before it has read everything: the outcome shows it.
                 let _ = pipe.write_all(&bytes);
             });
         }

@@ -19,7 +19,7 @@ use crate::outcome::{Outcome, shortened};
 use crate::procfs;
 use crate::wait::look_again_soon;
 
-/// Which of a run's outputs.
+/// Output stream of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Output {
     Stdout,
@@ -102,7 +102,7 @@ pub(crate) fn open_terminal() -> Terminal {
     }
 }
 
-/// What a run is made of when it has just been started.
+/// State of a run that has just been started.
 pub(crate) struct Started {
     pub(crate) child: Child,
     pub(crate) id: String,
@@ -199,7 +199,7 @@ impl Running {
         terminal.write_all(text.as_bytes()).unwrap();
     }
 
-    /// The terminal itself.
+    /// Returns the terminal of the run.
     pub fn terminal(&self) -> &File {
         self.terminal.as_ref().expect("a run on a terminal")
     }
@@ -222,7 +222,7 @@ impl Running {
         OwnedFd::from(pipe).into()
     }
 
-    /// What came so far.
+    /// Returns the bytes of an output received so far.
     pub fn so_far(&self, output: Output) -> Vec<u8> {
         self.captured(output).0.lock().unwrap().bytes.clone()
     }

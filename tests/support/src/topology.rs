@@ -9,8 +9,8 @@ pub const AMD: &str = "1002:740f";
 pub const INTEL: &str = "8086:0bd5";
 pub const NVIDIA: &str = "10de:20b0";
 
-/// This machine as hwloc describes it, with GPUs of one type beside, whose render nodes have these numbers from 128 on. The
-/// file is in `dir`.
+/// Writes the topology of this machine as hwloc describes it, with additional GPUs of one type, whose render nodes have
+/// these numbers from 128 on. The file is in `dir`.
 pub fn with_gpus(dir: &Path, ids: &str, numbers: &[u32]) -> PathBuf {
     let path = dir.join("gpus.xml");
     let made = Command::new("lstopo-no-graphics")

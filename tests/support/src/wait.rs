@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, poll};
 
-/// The most that anything may take unless a test says otherwise: never reached by what works, also on a
+/// Maximum duration of anything unless a test sets another: never reached by what works, also on a
 /// loaded machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -25,7 +25,7 @@ pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// What `look` sees once it has not changed for a while.
+/// Returns the value of `look` once it has not changed for a while.
 pub fn settled<T: PartialEq>(look: impl Fn() -> T) -> T {
     let (mut last, mut since) = (look(), Instant::now());
     eventually("nothing changes any more", || {

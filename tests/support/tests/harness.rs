@@ -36,11 +36,11 @@ fn run(test: &str, require_all: &str) -> (Output, String) {
 }
 
 #[test]
-fn a_test_that_cannot_run_is_ignored_with_its_reason_and_fails_where_all_is_required() {
+fn test_that_cannot_run_is_ignored_with_reason_or_fails() {
     if is_example() {
         return wireup_test_support::skip("no such thing here");
     }
-    let name = "a_test_that_cannot_run_is_ignored_with_its_reason_and_fails_where_all_is_required";
+    let name = "test_that_cannot_run_is_ignored_with_reason_or_fails";
     let (output, out) = run(name, "0");
     assert!(output.status.success(), "{output:?}");
     assert!(out.contains("0 passed; 0 failed; 1 ignored"), "{out}");
@@ -51,30 +51,30 @@ fn a_test_that_cannot_run_is_ignored_with_its_reason_and_fails_where_all_is_requ
 }
 
 #[test]
-fn a_test_that_fails_after_it_skipped_a_part_has_failed() {
+fn test_that_fails_after_partial_skip_has_failed() {
     if is_example() {
         wireup_test_support::skip("a part");
         panic!("the rest");
     }
-    let (output, out) = run("a_test_that_fails_after_it_skipped_a_part_has_failed", "0");
+    let (output, out) = run("test_that_fails_after_partial_skip_has_failed", "0");
     assert_eq!(output.status.code(), Some(101), "{output:?}");
     assert!(out.contains("the rest"), "{out}");
 }
 
 #[test]
-fn what_no_test_checked_is_said_at_the_end() {
+fn unchecked_parts_are_listed_at_end() {
     if is_example() {
         return wireup_test_support::not_checked("the rest");
     }
-    let (output, out) = run("what_no_test_checked_is_said_at_the_end", "0");
+    let (output, out) = run("unchecked_parts_are_listed_at_end", "0");
     assert!(output.status.success(), "{output:?}");
     assert!(out.contains("1 passed; 0 failed; 0 ignored"), "{out}");
     assert!(out.contains("\nnot checked here: the rest\n"), "{out}");
 }
 
 #[test]
-fn the_times_of_a_test_are_recorded_with_its_launches_and_reasons() {
-    let name = "the_times_of_a_test_are_recorded_with_its_launches_and_reasons";
+fn times_of_test_are_recorded_with_launches_and_reasons() {
+    let name = "times_of_test_are_recorded_with_launches_and_reasons";
     if is_example() {
         let launch = wireup_test_support::Run::command(["true"]);
         launch.run().expect(0);

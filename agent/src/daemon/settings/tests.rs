@@ -15,7 +15,7 @@ fn file(text: &str) -> (tempfile::TempDir, AgentArgs) {
 }
 
 #[test]
-fn the_line_counts_more_than_the_file() {
+fn option_overrides_settings_file() {
     let (_directory, mut args) = file(
         "listen = '127.0.0.1:1'\nlog = 'debug'\nlog-format = 'json'\nheartbeat = '2500ms'\nname = 'a'",
     );
@@ -34,7 +34,7 @@ fn the_line_counts_more_than_the_file() {
 }
 
 #[test]
-fn a_wrong_file_is_named_with_what_is_wrong() {
+fn invalid_settings_file_is_named_with_error() {
     for (text, part) in [
         (
             "lisen = 1",
@@ -68,7 +68,7 @@ fn a_wrong_file_is_named_with_what_is_wrong() {
 }
 
 #[test]
-fn an_agent_that_listens_on_one_address_tells_others_that_one() {
+fn agent_listening_on_one_address_advertises_it() {
     for address in ["10.0.0.1:7437", "[fd00::1]:7437", "127.0.0.1:1"] {
         assert_eq!(advertised(address.parse().unwrap()), address);
     }
@@ -77,7 +77,7 @@ fn an_agent_that_listens_on_one_address_tells_others_that_one() {
 }
 
 #[test]
-fn the_address_towards_others_is_told_though_a_bridge_comes_first() {
+fn routable_address_is_advertised_despite_earlier_bridge() {
     const NETWORK: &str = "WIREUP_TEST_NETWORK";
     if std::env::var_os(NETWORK).is_some() {
         for anywhere in ["0.0.0.0:5", "[::]:5"] {
@@ -93,7 +93,7 @@ fn the_address_towards_others_is_told_though_a_bridge_comes_first() {
         ip addr add 10.7.0.1/24 dev eth0 && ip link set eth0 up &&
         ip route add default via 10.7.0.254 || exit 77
         exec \"$0\" --exact \
-            daemon::settings::tests::the_address_towards_others_is_told_though_a_bridge_comes_first";
+            daemon::settings::tests::routable_address_is_advertised_despite_earlier_bridge";
     let own = std::env::current_exe().unwrap();
     let output = Command::new("unshare")
         .args(["-n", "sh", "-c", script])
@@ -110,7 +110,7 @@ fn the_address_towards_others_is_told_though_a_bridge_comes_first() {
 }
 
 #[test]
-fn a_host_finds_its_own_directory_among_those_of_others() {
+fn host_finds_its_own_directory_among_others() {
     let top = tempfile::tempdir().unwrap();
     let tls = top.path().to_owned();
     let of = |host: &str| host_directory(tls.clone(), host);
@@ -126,7 +126,7 @@ fn a_host_finds_its_own_directory_among_those_of_others() {
 }
 
 #[test]
-fn a_certificate_is_for_a_host_whatever_its_domain() {
+fn certificate_matches_host_in_any_domain() {
     let names = ["n1.example.org", "10.0.0.2"].map(str::to_owned);
     for host in ["n1", "N1", "n1.cluster", "10.0.0.2", ""] {
         assert!(certified(&names, host), "{host}");

@@ -18,7 +18,7 @@ fn spread(names: &[&str]) -> LaunchTree {
 }
 
 #[test]
-fn what_a_launcher_asked_for_is_what_a_child_learns() {
+fn child_agent_gets_launch_requested_by_launcher() {
     let asked = LaunchDescriptor::from_launcher(
         "l1".into(),
         "s1".into(),
@@ -55,7 +55,7 @@ fn what_a_launcher_asked_for_is_what_a_child_learns() {
 }
 
 #[test]
-fn nodes_that_join_learn_of_all_and_are_below_the_first() {
+fn joining_nodes_get_all_members_and_are_below_first_node() {
     let nodes = spread(&["n0", "n1"]);
     let first =
         LaunchDescriptor::from_launcher("l1".into(), "s1".into(), 1000, nodes, vec![1], &account())
@@ -85,7 +85,7 @@ fn nodes_that_join_learn_of_all_and_are_below_the_first() {
 }
 
 #[test]
-fn what_cannot_be_a_launch_is_refused_with_its_name() {
+fn invalid_launch_is_refused_by_name() {
     let open = |launch: &str, spread| {
         LaunchDescriptor::from_launcher(
             launch.into(),

@@ -189,7 +189,7 @@ mod tests {
     use super::proof;
 
     #[test]
-    fn a_proof_is_of_one_connection_and_one_job() {
+    fn proof_is_valid_for_one_connection_and_one_job() {
         assert_eq!(proof([1; 32], b"a"), proof([1; 32], b"a"));
         assert_ne!(proof([1; 32], b"a"), proof([2; 32], b"a"));
         assert_ne!(proof([1; 32], b"a"), proof([1; 32], b"b"));

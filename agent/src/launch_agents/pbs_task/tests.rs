@@ -9,7 +9,7 @@ async fn listener() -> (TcpListener, String) {
 }
 
 #[tokio::test]
-async fn a_task_of_the_job_is_found_among_others() {
+async fn task_of_job_is_found_among_other_connections() {
     let (listener, address) = listener().await;
     let caller = TaskCaller::new().unwrap();
     let task = Task::new(&caller.fingerprint()).unwrap();
@@ -38,7 +38,7 @@ async fn a_task_of_the_job_is_found_among_others() {
 }
 
 #[tokio::test]
-async fn a_task_proves_nothing_to_another_caller() {
+async fn task_proves_nothing_to_other_caller() {
     let (listener, address) = listener().await;
     let (caller, other) = (TaskCaller::new().unwrap(), TaskCaller::new().unwrap());
     let task = Task::new(&caller.fingerprint()).unwrap();
@@ -65,7 +65,7 @@ async fn attempts_are_limited() {
 }
 
 #[test]
-fn a_fingerprint_is_that_of_sha_256() {
+fn fingerprint_is_sha_256() {
     assert!(Task::new("").is_err());
     assert!(Task::new("00").is_err());
     assert!(Task::new(&"0".repeat(64)).is_ok());

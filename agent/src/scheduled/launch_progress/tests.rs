@@ -46,7 +46,7 @@ fn words(events: &[WatchEvent]) -> Vec<String> {
 }
 
 #[test]
-fn a_watcher_is_told_the_present_state_and_then_every_change() {
+fn watcher_gets_present_state_and_then_every_change() {
     let mut progress = planned(2);
     rank(&mut progress, 0, "started", "", 102);
     let mut cursor = Cursor::default();
@@ -74,7 +74,7 @@ fn a_watcher_is_told_the_present_state_and_then_every_change() {
 }
 
 #[test]
-fn a_watcher_that_is_far_behind_is_told_the_present_state_again_and_nothing_grows() {
+fn watcher_far_behind_gets_present_state_again() {
     let mut progress = planned(2);
     let mut slow = Cursor::default();
     progress.news(&mut slow, 1);
@@ -100,7 +100,7 @@ fn a_watcher_that_is_far_behind_is_told_the_present_state_again_and_nothing_grow
 }
 
 #[test]
-fn ranks_of_spawned_jobs_are_told_of_and_are_not_taken_for_others() {
+fn ranks_of_spawned_jobs_are_reported_separately() {
     let mut progress = planned(1);
     let mut cursor = Cursor::default();
     progress.news(&mut cursor, 9);
@@ -119,7 +119,7 @@ fn ranks_of_spawned_jobs_are_told_of_and_are_not_taken_for_others() {
 }
 
 #[test]
-fn the_end_has_every_rank_and_what_is_not_known_is_not_made_up() {
+fn end_has_every_rank_without_invented_values() {
     let mut progress = planned(3);
     rank(&mut progress, 0, "ended", r#","code":0"#, 102);
     rank(
@@ -157,7 +157,7 @@ fn the_end_has_every_rank_and_what_is_not_known_is_not_made_up() {
 }
 
 #[test]
-fn the_reason_for_an_abort_is_told_unless_the_job_had_failed_by_itself() {
+fn abort_reason_is_reported_unless_job_had_failed() {
     let interrupted = &result(143, r#"{"kind":"interrupted","message":"m"}"#);
     let failed = &result(1, r#"{"kind":"rank_failed","message":"m"}"#);
     let normal = &result(0, "null");
@@ -188,7 +188,7 @@ fn the_reason_for_an_abort_is_told_unless_the_job_had_failed_by_itself() {
 }
 
 #[test]
-fn an_end_that_is_too_long_for_one_message_comes_in_parts() {
+fn end_too_long_for_one_message_comes_in_parts() {
     let mut progress = planned(COMPLETE_RANKS as u32 + 1);
     progress.end("lost", 1);
     let parts = progress.complete("l", "");

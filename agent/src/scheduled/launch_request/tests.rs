@@ -92,7 +92,7 @@ fn launch_request_with_too_many_programs_is_refused() {
 }
 
 #[test]
-fn what_the_plain_fields_say_is_a_whole_launch() {
+fn plain_fields_describe_whole_launch() {
     let request = check(alone()).unwrap();
     assert_eq!(request.pmi, InterfaceChoice::Pmi2);
     assert_eq!(
@@ -113,7 +113,7 @@ fn what_the_plain_fields_say_is_a_whole_launch() {
 }
 
 #[test]
-fn nodes_hold_consecutive_ranks_in_any_order_or_those_of_the_layout() {
+fn nodes_hold_consecutive_ranks_or_those_of_layout() {
     let mut asked = spread();
     asked.peers = vec![peer("a", 3, 2), peer("b", 0, 3)];
     asked.first_rank = 0;
@@ -169,7 +169,7 @@ fn nodes_hold_consecutive_ranks_in_any_order_or_those_of_the_layout() {
 }
 
 #[test]
-fn nodes_that_cannot_be_are_named() {
+fn invalid_nodes_are_named() {
     let change = |change: &dyn Fn(&mut LaunchProcessesRequest)| {
         let mut asked = spread();
         change(&mut asked);
@@ -262,7 +262,7 @@ fn programs_of_their_own_take_all_ranks() {
 }
 
 #[test]
-fn words_and_variables_that_no_process_can_get_are_refused() {
+fn arguments_and_variables_with_nul_are_refused() {
     let mut asked = alone();
     asked.args = vec!["a".into(), ":".into()];
     assert!(check(asked.clone()).is_ok());
@@ -299,7 +299,7 @@ fn words_and_variables_that_no_process_can_get_are_refused() {
 }
 
 #[test]
-fn a_launcher_gets_what_was_asked_for_and_shows_no_values() {
+fn launcher_gets_request_and_shows_no_values() {
     let mut asked = spread();
     asked.peers.clear();
     (asked.tasks_per_node, asked.first_rank, asked.world_size) = (5, 0, 5);
@@ -417,7 +417,7 @@ fn a_launcher_gets_what_was_asked_for_and_shows_no_values() {
 }
 
 #[test]
-fn a_launcher_of_several_nodes_gets_them_with_their_ranks_and_its_own_agent() {
+fn launcher_of_several_nodes_gets_them_and_its_agent() {
     let request = check(spread()).unwrap();
     let layout = request.job("/".as_ref(), "/run/a".as_ref()).layout;
     let hosts = layout.hosts.iter();

@@ -51,7 +51,7 @@ fn add(
 }
 
 #[test]
-fn what_a_user_makes_known_keeps_nobody_else_from_it() {
+fn launches_added_by_user_exclude_no_others() {
     let launches = Arc::default();
     let add = |id: &str, owner, caller: &_| add(&launches, id, owner, caller).map(drop);
     for n in 0..PER_USER {
@@ -71,7 +71,7 @@ fn what_a_user_makes_known_keeps_nobody_else_from_it() {
 }
 
 #[test]
-fn a_launch_that_nobody_brings_ends_and_is_not_to_begin_then() {
+fn launch_without_parent_times_out_and_cannot_start() {
     let launches = Arc::default();
     let waiting = add(&launches, "waiting", 7, &user(7)).unwrap();
     let brought = add(&launches, "brought", 7, &user(7)).unwrap();
@@ -124,7 +124,7 @@ fn every_user_has_names_of_his_own_and_learns_of_no_others() {
 }
 
 #[test]
-fn what_a_user_ends_does_not_make_those_of_others_forgotten() {
+fn launches_ended_by_user_do_not_evict_others() {
     let launches = Arc::default();
     add(&launches, "mine", 7, &user(7)).unwrap().end();
     for n in 0..=REMEMBERED_LAUNCHES {
@@ -135,7 +135,7 @@ fn what_a_user_ends_does_not_make_those_of_others_forgotten() {
 }
 
 #[test]
-fn a_scheduler_steers_what_it_has_started_and_looks_at_the_rest() {
+fn scheduler_controls_its_launches_and_reads_others() {
     let launches = Arc::default();
     let other = Caller::Scheduler {
         name: "other".into(),

@@ -67,7 +67,7 @@ fn tells(user: &User, script: &str) -> (String, ExitStatus) {
 }
 
 #[test]
-fn everything_of_root_is_given_up() {
+fn all_rights_of_root_are_given_up() {
     if !root() {
         return;
     }
@@ -96,7 +96,7 @@ fn everything_of_root_is_given_up() {
 }
 
 #[test]
-fn a_process_has_its_link_and_nothing_else_of_the_agent() {
+fn process_has_its_link_and_nothing_else_of_agent() {
     // Something to inherit, if anything were inherited.
     let (_held, other) = UnixStream::pair().unwrap();
     rustix::io::fcntl_setfd(&other, rustix::io::FdFlags::empty()).unwrap();
@@ -109,7 +109,7 @@ fn a_process_has_its_link_and_nothing_else_of_the_agent() {
 }
 
 #[test]
-fn a_process_starts_with_a_clean_state_in_a_session_of_its_own() {
+fn process_starts_with_clean_state_in_own_session() {
     let script = "grep -E '^Sig(Blk|Ign):' /proc/self/status >&3; umask >&3; pwd >&3; \
                   set -- $(cat /proc/$$/stat); [ \"$6\" = $$ ] && echo leader >&3; env >&3";
     let (text, _) = tells(&nobody_if_root(), script);
@@ -136,7 +136,7 @@ fn nobody_if_root() -> User {
 }
 
 #[test]
-fn what_a_step_says_is_heard() {
+fn output_of_step_is_received() {
     // `step` is its only argument. There is no helper of this program.
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("wireup");
@@ -156,7 +156,7 @@ fn what_a_step_says_is_heard() {
 }
 
 #[test]
-fn what_cannot_be_started_is_told_with_the_reason() {
+fn process_that_cannot_start_is_reported_with_reason() {
     let missing = |user: &User, program: &Path| {
         let (_ours, theirs) = UnixStream::pair().unwrap();
         let says = File::options().write(true).open("/dev/null").unwrap();
@@ -193,7 +193,7 @@ fn what_cannot_be_started_is_told_with_the_reason() {
 
 /// A step that is stopped before it executes anything holds no thread.
 #[tokio::test]
-async fn whether_a_program_is_executed_is_awaited_without_a_thread() {
+async fn exec_of_program_is_awaited_without_thread() {
     let said = |program: &str| {
         let (_ours, theirs) = UnixStream::pair().unwrap();
         let says = File::options().write(true).open("/dev/null").unwrap();
@@ -211,7 +211,7 @@ async fn whether_a_program_is_executed_is_awaited_without_a_thread() {
 
 /// On a machine that stands still for a while, the helper may have made a process before it can answer.
 #[test]
-fn a_slow_helper_is_waited_for_and_a_stopped_one_is_not() {
+fn slow_helper_is_awaited_and_stopped_one_is_not() {
     let interval = Duration::from_millis(20);
     let (ours, theirs) = UnixStream::pair().unwrap();
     let (_link, link) = UnixStream::pair().unwrap();

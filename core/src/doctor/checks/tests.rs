@@ -551,7 +551,7 @@ fn expect(hosts: &[DoctorHost], check: &str, severity: Severity, words: &str) {
 }
 
 #[test]
-fn hosts_that_are_well_have_no_finding() {
+fn healthy_hosts_have_no_findings() {
     assert_eq!(judge(&hosts(), &NEEDS), []);
     let alone = LaunchNeeds {
         ranks: None,
@@ -575,7 +575,7 @@ fn every_fault_is_found_on_its_host_by_its_check_alone() {
 }
 
 #[test]
-fn every_check_has_a_fault_a_name_of_its_own_and_words() {
+fn every_check_has_fault_unique_name_and_text() {
     let tried = |name: &str| {
         OF_ONE.iter().any(|case| case.0 == name)
             || OF_ALL.iter().any(|case| case.0 == name)
@@ -595,7 +595,7 @@ fn every_check_has_a_fault_a_name_of_its_own_and_words() {
 }
 
 #[test]
-fn what_no_program_here_needs_is_not_reported() {
+fn unneeded_facts_are_not_reported() {
     let mut hosts = hosts();
     let facts = hosts[1].facts.as_mut().unwrap();
     program(facts).wants = NeededInterface::Pmi;
@@ -612,7 +612,7 @@ fn what_no_program_here_needs_is_not_reported() {
 }
 
 #[test]
-fn an_address_of_two_hosts_is_found_on_both_and_that_of_a_bridge_is_another_finding() {
+fn shared_address_is_found_on_both_hosts_unless_of_bridge() {
     let mut hosts = hosts();
     for host in &mut hosts[..2] {
         let both = interface("eth1", Ipv4Addr::new(10, 9, 0, 1).into());
@@ -630,7 +630,7 @@ fn an_address_of_two_hosts_is_found_on_both_and_that_of_a_bridge_is_another_find
 }
 
 #[test]
-fn two_hosts_that_differ_name_the_second() {
+fn second_of_two_different_hosts_is_named() {
     let mut hosts: Vec<DoctorHost> = (0..2).map(well).collect();
     hosts.iter_mut().for_each(|host| host.seen.clear());
     program(hosts[1].facts.as_mut().unwrap()).digest = Some("d2".into());
@@ -655,7 +655,7 @@ fn agent_version_is_compared_with_launcher_on_every_host() {
 }
 
 #[test]
-fn remedy_fits_file_that_is_not_a_program() {
+fn remedy_fits_non_program_file() {
     let remedy = |is_unsuitable| {
         let mut hosts = hosts();
         let program = program(hosts[1].facts.as_mut().unwrap());

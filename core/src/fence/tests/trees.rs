@@ -46,7 +46,7 @@ fn missing(rank: u32, overdue: bool) -> MissingRanks {
 }
 
 #[test]
-fn a_fence_of_all_nodes_of_the_launch_is_released_by_the_root_to_all() {
+fn fence_of_all_nodes_is_released_by_root_to_all() {
     for (launch, at_once) in [(7, true), (8, false)] {
         let mut c = seven();
         c.engines
@@ -70,7 +70,7 @@ fn a_fence_of_all_nodes_of_the_launch_is_released_by_the_root_to_all() {
 }
 
 #[test]
-fn each_node_hears_from_those_below_it_and_all_get_the_same() {
+fn each_node_receives_from_its_subtree_and_all_get_same_result() {
     let mut c = seven();
     for at in [3, 0, 6, 1, 5, 2] {
         c.arrive(at, &ALL, &at.to_string(), TICKETS[at as usize]);
@@ -101,7 +101,7 @@ fn each_node_hears_from_those_below_it_and_all_get_the_same() {
 }
 
 #[test]
-fn the_failure_of_a_leaf_reaches_everybody_once_also_who_has_not_come() {
+fn failure_of_leaf_reaches_each_node_once_even_before_arrival() {
     let mut c = seven();
     let limits = FenceLimits {
         contribution_bytes: 1,
@@ -135,7 +135,7 @@ fn the_failure_of_a_leaf_reaches_everybody_once_also_who_has_not_come() {
 }
 
 #[test]
-fn the_loss_of_a_node_that_nobody_above_has_heard_of_ends_the_fence() {
+fn loss_of_node_unknown_to_parents_ends_fence() {
     let mut c = seven();
     // Only a cousin waits; the lost node's parent and the root have not come.
     c.arrive(3, &ALL, "x", TICKETS[3]);
@@ -154,7 +154,7 @@ fn the_loss_of_a_node_that_nobody_above_has_heard_of_ends_the_fence() {
 }
 
 #[test]
-fn nodes_below_a_lost_one_are_answered_at_once_whether_they_have_come_or_not() {
+fn nodes_below_lost_node_are_released_with_or_without_arrival() {
     let mut c = seven();
     c.arrive(3, &ALL, "x", TICKETS[3]);
     c.deliver();
@@ -164,7 +164,7 @@ fn nodes_below_a_lost_one_are_answered_at_once_whether_they_have_come_or_not() {
 }
 
 #[test]
-fn the_user_s_time_ends_a_fence_with_a_report_of_who_is_missing_on_all_nodes() {
+fn user_timeout_ends_fence_and_reports_missing_on_all_nodes() {
     let mut c = seven();
     for at in [0, 1, 2, 3, 5, 6] {
         arrive(&mut c, at, TimeoutSource::User);
@@ -189,7 +189,7 @@ fn the_user_s_time_ends_a_fence_with_a_report_of_who_is_missing_on_all_nodes() {
 }
 
 #[test]
-fn a_leaf_alone_in_a_fence_gets_its_report_though_nobody_above_has_come() {
+fn lone_leaf_gets_report_without_arrivals_above() {
     let mut c = seven();
     arrive(&mut c, 3, TimeoutSource::User);
     for at in [0, 1, 2, 4, 5, 6] {
@@ -205,7 +205,7 @@ fn a_leaf_alone_in_a_fence_gets_its_report_though_nobody_above_has_come() {
 }
 
 #[test]
-fn those_who_may_be_busy_are_waited_for_and_the_others_are_not() {
+fn busy_ranks_are_awaited_and_idle_ones_are_not() {
     let mut c = seven();
     for at in [0, 1, 2, 3, 5, 6] {
         arrive(&mut c, at, TimeoutSource::Default);
@@ -229,7 +229,7 @@ fn those_who_may_be_busy_are_waited_for_and_the_others_are_not() {
 }
 
 #[test]
-fn a_node_that_does_not_answer_is_named_with_those_behind_it() {
+fn silent_node_is_named_with_its_subtree() {
     let mut c = seven();
     for at in [0, 2, 3, 4, 5, 6] {
         arrive(&mut c, at, TimeoutSource::User);
@@ -256,7 +256,7 @@ fn a_node_that_does_not_answer_is_named_with_those_behind_it() {
 }
 
 #[test]
-fn time_in_which_the_launcher_stood_still_is_nobodys_fault() {
+fn time_of_stopped_launcher_does_not_count() {
     let mut c = seven();
     for at in [0, 1, 2, 3, 5, 6] {
         arrive(&mut c, at, TimeoutSource::User);
@@ -272,7 +272,7 @@ fn time_in_which_the_launcher_stood_still_is_nobodys_fault() {
 }
 
 #[test]
-fn ranks_that_entered_hear_of_a_failure_although_their_node_has_not() {
+fn entered_ranks_get_failure_before_arrival_of_their_node() {
     let mut c = seven();
     let begin = FenceEvent::Begin {
         series: whole("job"),
@@ -287,7 +287,7 @@ fn ranks_that_entered_hear_of_a_failure_although_their_node_has_not() {
 }
 
 #[test]
-fn a_fence_begins_with_the_first_process_on_any_node() {
+fn fence_timeout_starts_at_first_arrival_on_any_node() {
     let mut c = seven();
     let kind = TimeoutSource::User;
     let begin = FenceEvent::Begin {

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lookup_is_no_host_with_slots() {
+    fn lookup_is_distinguished_from_host_with_slots() {
         for text in ["dns:4", "n1,dns:4", "dns", "dns.example.org:4"] {
             let source = text.parse();
             assert!(matches!(source, Ok(HostSource::List(_))), "{text}");
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_hosts_are_needed_as_hold_the_ranks() {
+    fn required_hosts_follow_from_ranks_and_slots() {
         assert_eq!(needed(Some(9), Some(4), None), 3);
         assert_eq!(needed(Some(9), Some(4), Some(1)), 9);
         assert_eq!(needed(Some(9), None, Some(3)), 3);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_have_the_same_order_and_are_written_as_they_are_read() {
+    fn hosts_keep_order_and_display_inverts_parse() {
         let targets = ["w-10", "w-2", "w-2"].map(|label| {
             let name = format!("{label}.mpi.default.svc.cluster.local");
             (name, "10.0.0.1:7000".parse().unwrap())

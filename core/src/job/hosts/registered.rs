@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_read_as_they_are_written() {
+    fn label_display_inverts_parse() {
         for text in [
             "etcd:",
             "etcd::4",
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_have_all_labels_that_are_wanted() {
+    fn hosts_need_all_requested_labels() {
         let host = labels("gpu,rack=1");
         for wanted in ["", "gpu", "rack", "rack=1", "rack=1,gpu"] {
             assert!(host.have(&labels(wanted)), "{wanted}");
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_stays_that_of_the_agent_that_registered_it() {
+    fn registration_belongs_to_agent_that_made_it() {
         let own = HostRegistration {
             name: "n1".into(),
             address: "10.0.0.1:7437".into(),
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn later_fields_of_a_registration_are_ignored() {
+    fn unknown_fields_of_registration_are_ignored() {
         let text = r#"{"name":"n1","address":"a:1","slots":2,"labels":{"rack":"1"},"later":true}"#;
         let read: HostRegistration = serde_json::from_str(text).unwrap();
         assert_eq!(read.labels, labels("rack=1"));

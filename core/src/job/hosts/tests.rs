@@ -29,7 +29,7 @@ fn slots(hosts: Result<Vec<HostSpec>, String>) -> Vec<(String, Option<u32>)> {
 }
 
 #[test]
-fn localhost_among_others_is_this_machine_by_the_name_of_its_agent() {
+fn localhost_in_list_gets_name_of_local_agent() {
     let named = |list: &str, alone, address: Option<&str>| {
         let HostList(mut entries) = list.parse().unwrap();
         name_here(&mut entries, alone, || {
@@ -108,7 +108,7 @@ fn user_of_host_is_refused_in_file() {
 }
 
 #[test]
-fn a_word_is_a_name_with_slots_and_an_address_with_a_port() {
+fn host_entry_has_name_with_slots_and_address_with_port() {
     assert_eq!(
         list("n1, n2:4 ,n3@10.0.0.3,n4:2@login:9000,").unwrap(),
         [
@@ -121,7 +121,7 @@ fn a_word_is_a_name_with_slots_and_an_address_with_a_port() {
 }
 
 #[test]
-fn ipv6_addresses_stand_in_brackets() {
+fn ipv6_addresses_are_bracketed() {
     assert_eq!(
         list("[fd00::1],[fd00::2]:4,n3@[fd00::3],n4@[fd00::4]:9000").unwrap(),
         [
@@ -138,7 +138,7 @@ fn ipv6_addresses_stand_in_brackets() {
 }
 
 #[test]
-fn ranges_stand_for_many_names_and_addresses() {
+fn ranges_expand_to_names_and_addresses() {
     let names = |text: &str| -> Vec<String> {
         let hosts = list(text).unwrap();
         hosts.into_iter().map(|host| host.name).collect()
@@ -183,7 +183,7 @@ fn ranges_stand_for_many_names_and_addresses() {
 }
 
 #[test]
-fn what_is_no_host_is_named_with_the_remedy() {
+fn invalid_host_is_named_with_remedy() {
     for (text, words) in [
         ("", "no host is named"),
         ("n1:x", "slots \"x\" is not a number"),
@@ -206,7 +206,7 @@ fn what_is_no_host_is_named_with_the_remedy() {
 }
 
 #[test]
-fn slots_of_one_host_add_up_in_the_order_in_which_hosts_are_named() {
+fn slots_of_one_host_add_up_in_order_of_first_mention() {
     let of = |text| slots(list(text));
     let pair = |name: &str, slots| (name.to_owned(), slots);
     assert_eq!(of("b:2,a:1,b:3"), [pair("b", Some(5)), pair("a", Some(1))]);
@@ -246,7 +246,7 @@ fn files_of_other_launchers_are_read() {
 }
 
 #[test]
-fn the_wrong_line_of_a_file_is_named() {
+fn invalid_line_of_hostfile_is_named() {
     let known = "behind the host may stand slots=N, max_slots=N and address=HOST:PORT";
     for (text, words) in [
         (
@@ -281,7 +281,7 @@ fn the_wrong_line_of_a_file_is_named() {
 }
 
 #[test]
-fn names_are_told_with_their_numbers_in_brackets() {
+fn host_names_are_compressed_with_brackets() {
     let told = |names: &str| compress(names.split(' '));
     assert_eq!(told("n1"), "n1");
     assert_eq!(told("node03 node05 node06 node07"), "node[03,05-07]");
@@ -301,7 +301,7 @@ fn names_are_told_with_their_numbers_in_brackets() {
 
 proptest::proptest! {
     #[test]
-    fn compressed_names_read_back_are_the_names(
+    fn compressed_names_expand_to_same_names(
         parts in proptest::collection::vec(("[a-b]?", 0..120_u32, 1..4_usize, "[.]?[c-d]?"), 1..20)
     ) {
         let names = parts.iter().map(|(before, number, width, after)| {

@@ -38,7 +38,7 @@ fn mapped_number_matches_process_mapping() {
 }
 
 #[test]
-fn layouts_of_large_machines_fit_into_the_smallest_buffer_where_they_are_regular() {
+fn regular_layouts_of_large_machines_fit_smallest_buffer() {
     const NODES: u32 = 4096;
     const RANKS: u32 = 100_000;
     let by_turns = |slots: &dyn Fn(u32) -> u32| {
@@ -72,7 +72,7 @@ fn layouts_of_large_machines_fit_into_the_smallest_buffer_where_they_are_regular
 }
 
 #[test]
-fn every_rank_is_found_where_its_node_lists_it() {
+fn every_rank_is_found_on_node_that_lists_it() {
     let map = map(&[(0, 2), (1, 1), (0, 3), (2, 0), (1, 2)]);
     assert_eq!((map.size(), map.nodes()), (8, 3));
     let mut seen = 0;
@@ -115,7 +115,7 @@ fn expanded(text: &str) -> Vec<u32> {
 
 proptest::proptest! {
     #[test]
-    fn the_process_mapping_read_back_is_the_map(
+    fn process_mapping_parses_to_same_map(
         blocks in proptest::collection::vec((0..6_u32, 0..5_u32), 0..24),
         rounds in 1..4_usize,
         from in 0..3_usize,
@@ -157,7 +157,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn a_regular_layout_of_any_size_is_a_few_numbers() {
+fn regular_layout_of_any_size_is_few_numbers() {
     let (ranks, nodes) = (100_000, 4096);
     let each = |node| ranks / nodes + u32::from(node < ranks % nodes);
     let block = ProcessMap::from_runs((0..nodes).map(|node| (NodeId(node), each(node))));
@@ -172,7 +172,7 @@ fn a_regular_layout_of_any_size_is_a_few_numbers() {
 }
 
 #[test]
-fn numbers_that_are_no_placement_are_refused() {
+fn invalid_process_map_is_refused() {
     let read = |nodes, sweeps: &[[u32; 4]]| {
         let sweeps = sweeps.iter().map(|[node, nodes, each, rounds]| MapSegment {
             node: NodeId(*node),

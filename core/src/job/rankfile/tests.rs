@@ -17,7 +17,7 @@ fn units(package: Option<u32>, first: u32, last: u32) -> RankfileCpus {
 }
 
 #[test]
-fn a_rankfile_of_open_mpi_has_a_line_for_each_rank() {
+fn openmpi_rankfile_has_line_for_each_rank() {
     let file = read(
         "# the order of lines does not matter\n\
          rank 2=+n1 slot=1-2,5\n\
@@ -53,7 +53,7 @@ fn a_rankfile_of_open_mpi_has_a_line_for_each_rank() {
 }
 
 #[test]
-fn a_file_of_slurm_has_a_host_for_each_rank() {
+fn slurm_hostfile_has_host_for_each_rank() {
     let file = read("n1\nn2*2\nn1*1,n3\nm[1-2]\n").unwrap();
     let hosts = named(&["n1", "n2", "n2", "n1", "n3", "m1", "m2"]);
     assert_eq!((file.hosts.clone(), file.slots.clone()), (hosts, None));
@@ -66,7 +66,7 @@ fn a_file_of_slurm_has_a_host_for_each_rank() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_line() {
+fn rankfile_error_names_line() {
     let wrong = |text: &str, needed: &str| {
         let error = read(text).unwrap_err();
         assert!(error.contains(needed), "{text:?}: {error}");

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_stands_behind_the_last_colon() {
+    fn image_directory_follows_last_colon() {
         let pair = |file: &str, mount: &str| Ok((file.to_owned(), mount.to_owned()));
         assert_eq!(parsed("a.squashfs"), pair("a.squashfs", UENV_MOUNT));
         assert_eq!(parsed("/x/a:/opt/sw"), pair("/x/a", "/opt/sw"));
@@ -275,14 +275,14 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_absolute_and_not_the_root() {
+    fn image_directory_is_absolute_and_not_root() {
         for bad in ["", ":/opt", "a:", "a:opt", "a:/", "a:b"] {
             assert_eq!(parsed(bad), Err(UenvError), "{bad}");
         }
     }
 
     #[test]
-    fn a_mount_has_a_source_and_what_is_not_as_usual() {
+    fn mount_has_source_with_optional_target_and_mode() {
         for text in ["/data", "/data:/d", "/data:ro", "/data:/d:ro"] {
             let mount = BindMount::parse(text.as_ref()).unwrap();
             assert_eq!(mount.to_string(), text);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_fits_the_image() {
+    fn runtime_must_fit_image() {
         let made = |image: &str, runtime| {
             let made = ImageSpec::new(image.into(), runtime, Vec::new());
             made.map(|spec| spec.runtime)

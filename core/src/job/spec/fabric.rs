@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_is_a_service_a_command_or_the_environment() {
+    fn grant_source_is_service_command_or_environment() {
         let read = |text: &str| text.parse::<FabricSource>();
         assert_eq!(read("cxi"), Ok(FabricSource::Environment));
         let service = FabricSource::Service("https://fm:8080/api".into());

@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn env_list_has_a_comma_and_anything_else_is_one_variable() {
+    fn env_list_is_split_at_commas_unless_it_is_one_variable() {
         let read = |text: &str| EnvOption::parse(text.into());
         for text in ["A", "A=1", "A=1,2", "P*", "none=1", "alle", ""] {
             assert_eq!(read(text), Ok(EnvOption::Variable(text.into())));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_list_has_the_cpus_of_each_rank() {
+    fn cpu_list_has_cpus_of_each_rank() {
         let to = |text: &str| text.parse::<BindTo>();
         let sets = ["0-3", "4", "5,7-8"].map(|set| set.parse().unwrap());
         assert_eq!(to("cpu-list:0-3,4,5+7-8"), Ok(BindTo::List(sets.to_vec())));

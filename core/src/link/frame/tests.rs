@@ -89,7 +89,7 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_be_a_frame_is_refused_as_soon_as_it_is_seen() {
+fn invalid_frame_is_refused_at_first_invalid_byte() {
     let header = Header {
         to: FrameAddress::EveryNode,
         from: FrameAddress::Launcher,
@@ -122,7 +122,7 @@ fn what_cannot_be_a_frame_is_refused_as_soon_as_it_is_seen() {
 }
 
 #[test]
-fn the_stream_may_not_end_within_a_frame() {
+fn stream_must_not_end_within_frame() {
     let frame = Frame {
         to: FrameAddress::Launcher,
         from: FrameAddress::Node(NodeId(1)),

@@ -34,7 +34,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn a_message_written_as_frames_is_the_encoded_message_cut(length in length(), numbers in vec(any::<u64>(), 0..50)) {
+    fn message_written_as_frames_equals_encoded_message_cut(length in length(), numbers in vec(any::<u64>(), 0..50)) {
         let message = (numbers, String::from_utf8(vec![b'x'; length]).unwrap(), 7_u8);
         let mut direct = vec![1, 2, 3];
         write(envelope(1), &message, &mut direct);
@@ -47,7 +47,7 @@ proptest! {
     }
 
     #[test]
-    fn messages_of_several_sources_come_together_however_their_frames_are_mixed(
+    fn interleaved_messages_of_several_sources_are_reassembled(
         lengths in vec((0..3_u32, length()), 1..8),
         order in vec(any::<usize>(), 0..40),
     ) {
@@ -84,7 +84,7 @@ fn part(from: u32, more: bool, body: usize) -> Frame {
 }
 
 #[test]
-fn a_message_and_all_unfinished_ones_are_limited() {
+fn single_and_unfinished_messages_are_limited() {
     let mut reassembly = Reassembly::new(100, 150);
     assert_eq!(reassembly.take(part(1, true, 60)), Ok(None));
     let message = reassembly.take(part(1, false, 41));
@@ -103,7 +103,7 @@ fn a_message_and_all_unfinished_ones_are_limited() {
 }
 
 #[test]
-fn a_lost_source_leaves_nothing_and_others_go_on() {
+fn lost_source_leaves_nothing_and_others_continue() {
     let mut reassembly = Reassembly::new(100, 100);
     assert_eq!(reassembly.take(part(1, true, 60)), Ok(None));
     assert_eq!(reassembly.take(part(2, true, 40)), Ok(None));
@@ -115,7 +115,7 @@ fn a_lost_source_leaves_nothing_and_others_go_on() {
 }
 
 #[test]
-fn what_is_said_to_all_children_in_a_row_is_said_once() {
+fn equal_messages_to_all_children_are_sent_once() {
     let gather = |children: &[u32], said: &[(u32, char)]| {
         let children: Vec<NodeId> = children.iter().copied().map(NodeId).collect();
         let said = said.iter().map(|(to, what)| match to {

@@ -35,7 +35,7 @@ fn middle() -> Router {
 }
 
 #[test]
-fn a_local_neighbour_speaks_as_itself_whatever_it_claims() {
+fn local_neighbour_has_its_own_address_whatever_it_claims() {
     let tree = RoutingTree::new(7, 1, 2);
     let mut root = Router::new(TreePosition::EntryAndRoot, tree);
     let claimed = packet(node(0), node(5), "x");
@@ -57,7 +57,7 @@ fn a_local_neighbour_speaks_as_itself_whatever_it_claims() {
 }
 
 #[test]
-fn what_comes_from_the_wrong_side_is_refused() {
+fn frame_from_wrong_side_is_refused() {
     let child = |node| Neighbour::Child(NodeId(node));
     for (from, to, source) in [
         // As a node behind another neighbour, or as this node itself.
@@ -86,7 +86,7 @@ fn what_comes_from_the_wrong_side_is_refused() {
 }
 
 #[test]
-fn a_lost_child_is_reported_once_with_all_behind_it_and_gets_nothing_more() {
+fn lost_child_is_reported_once_with_its_subtree() {
     let mut root = Router::new(TreePosition::EntryAndRoot, RoutingTree::new(7, 1, 2));
     let child = NodeId(1);
     let loss = |nodes: &[u32], reason: &str, step| {
@@ -135,7 +135,7 @@ fn a_lost_child_is_reported_once_with_all_behind_it_and_gets_nothing_more() {
 }
 
 #[test]
-fn a_child_may_not_report_others() {
+fn child_may_not_report_others() {
     let mut root = Router::new(TreePosition::EntryAndRoot, RoutingTree::new(7, 1, 2));
     let loss = NodeLoss {
         nodes: vec![NodeId(2), NodeId(99)],
@@ -147,7 +147,7 @@ fn a_child_may_not_report_others() {
 }
 
 #[test]
-fn that_a_lost_node_answers_again_is_passed_on_and_changes_nothing() {
+fn recovery_report_of_lost_node_is_forwarded_without_effect() {
     let mut root = Router::new(TreePosition::EntryAndRoot, RoutingTree::new(7, 1, 2));
     let back = |node| NodeReturned {
         node: NodeId(node),
@@ -184,7 +184,7 @@ fn that_a_lost_node_answers_again_is_passed_on_and_changes_nothing() {
 }
 
 #[test]
-fn nothing_is_left_when_the_launcher_the_step_and_the_children_are_gone() {
+fn router_is_idle_after_launcher_step_and_children_left() {
     let mut router = middle();
     let up = Event::UpGone { reason: "x".into() };
     assert_eq!(
@@ -207,7 +207,7 @@ fn nothing_is_left_when_the_launcher_the_step_and_the_children_are_gone() {
 }
 
 #[test]
-fn an_entry_without_a_node_ends_with_its_launcher() {
+fn entry_without_node_ends_with_its_launcher() {
     let mut entry = Router::new(TreePosition::Entry, RoutingTree::new(3, 128, 32));
     assert_eq!(entry.child_nodes(), [NodeId(0)]);
     let up = Event::UpGone { reason: "x".into() };
@@ -545,7 +545,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn every_frame_arrives_once_where_it_should_and_in_its_source_s_order(
+    fn every_frame_arrives_once_in_order_of_its_source(
         nodes in 1..40_u32, joined in 0..4_u32, width in 2..6_u32, short: bool, deeds in deeds(false),
         order: prop::sample::Index,
     ) {
@@ -560,7 +560,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_is_lost_is_reported_once_and_the_rest_goes_on_and_ends_with_the_launcher(
+    fn each_loss_is_reported_once_and_rest_ends_with_launcher(
         nodes in 1..40_u32, joined in 0..4_u32, width in 2..6_u32, short: bool, deeds in deeds(true),
         order: prop::sample::Index,
     ) {
@@ -613,7 +613,7 @@ fn growth(names: &[&str]) -> Growth {
 }
 
 #[test]
-fn nodes_join_below_the_root_and_are_above_all_others() {
+fn joining_nodes_are_below_root_and_after_all_others() {
     let child = |node| Neighbour::Child(NodeId(node));
     let carried = |router: &mut Router, from, to, source| {
         handle(router, Event::Carried(from, packet(to, source, "x")))
@@ -690,7 +690,7 @@ fn nodes_join_below_the_root_and_are_above_all_others() {
 }
 
 #[test]
-fn the_entry_agent_passes_on_who_joins_and_loses_them_with_the_root() {
+fn entry_agent_forwards_joins_and_loses_them_with_root() {
     let mut entry = Router::new(TreePosition::Entry, RoutingTree::new(2, 128, 32));
     let one = growth(&["n2"]);
     assert_eq!(

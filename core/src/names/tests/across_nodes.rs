@@ -144,7 +144,7 @@ fn ranks_of_all_nodes_share_one_store() {
 }
 
 #[test]
-fn the_loss_of_the_head_node_is_the_answer_to_whoever_waits_or_asks_later() {
+fn loss_of_head_node_answers_pending_and_later_requests() {
     let mut job = Job::new(3);
     let waiting = job.ask(3, wait_for(0, &["a"]));
     job.deliver();
@@ -157,7 +157,7 @@ fn the_loss_of_the_head_node_is_the_answer_to_whoever_waits_or_asks_later() {
 }
 
 #[test]
-fn what_the_ranks_of_a_lost_node_published_for_their_lifetime_goes_with_them() {
+fn loss_of_node_removes_values_of_its_ranks() {
     let mut job = Job::new(3);
     let publish = |persistence, key| publish_as(NameRange::Session, persistence, &[key]);
     for (persistence, key) in [(Persistence::Proc, "a"), (Persistence::Session, "b")] {
@@ -180,7 +180,7 @@ fn what_the_ranks_of_a_lost_node_published_for_their_lifetime_goes_with_them() {
 }
 
 #[test]
-fn the_node_of_a_requester_is_the_one_its_message_comes_from() {
+fn node_of_requester_is_origin_of_its_message() {
     let mut job = Job::new(2);
     let local = publish_as(NameRange::Local, Persistence::Session, &["a"]);
     assert_eq!(job.answer(2, local), NameReply::Done);
@@ -201,7 +201,7 @@ fn the_node_of_a_requester_is_the_one_its_message_comes_from() {
 }
 
 #[test]
-fn a_rank_that_ends_is_answered_once_and_served_no_more() {
+fn ended_rank_is_answered_once_and_not_served() {
     for rank in [1, 3] {
         let mut job = Job::new(2);
         let lives = publish_as(NameRange::Session, Persistence::Proc, &["mine"]);
@@ -230,7 +230,7 @@ fn a_rank_that_ends_is_answered_once_and_served_no_more() {
 }
 
 #[test]
-fn what_lives_as_long_as_its_application_ends_with_the_last_rank_on_any_node() {
+fn application_lifetime_ends_with_last_rank_on_any_node() {
     // Four ranks; that of node 1 with the value is neither the first nor the last to end, and a
     // node that never asked for anything has some that ended before and after it was published.
     for order in [[0, 2, 1, 3], [3, 2, 0, 1], [1, 0, 3, 2]] {
@@ -260,7 +260,7 @@ fn what_lives_as_long_as_its_application_ends_with_the_last_rank_on_any_node() {
 }
 
 #[test]
-fn a_job_that_publishes_nothing_sends_no_message() {
+fn job_without_publish_sends_no_messages() {
     let mut job = Job::new(2);
     (0..4).for_each(|rank| job.end(rank));
     for node in [0, 1] {
@@ -273,7 +273,7 @@ fn a_job_that_publishes_nothing_sends_no_message() {
 }
 
 #[test]
-fn the_end_of_the_job_answers_everybody_once() {
+fn end_of_job_answers_every_requester_once() {
     for head_first in [true, false] {
         let mut job = Job::new(2);
         let waiting = [0, 3].map(|rank| job.ask(rank, wait_for(0, &["a"])));
@@ -297,7 +297,7 @@ fn the_end_of_the_job_answers_everybody_once() {
 }
 
 #[test]
-fn a_timeout_is_kept_where_the_values_are() {
+fn timeout_is_kept_at_node_with_values() {
     let mut job = Job::new(2);
     let wait = LookupWait {
         at_least: 0,
@@ -323,7 +323,7 @@ fn a_timeout_is_kept_where_the_values_are() {
 }
 
 #[test]
-fn messages_to_the_wrong_node_or_from_it_are_not_taken() {
+fn messages_to_or_from_wrong_node_are_refused() {
     let mut job = Job::new(3);
     let waiting = job.ask(2, wait_for(0, &["a"]));
     let (_, _, asked) = job.messages[0].clone();
@@ -349,7 +349,7 @@ fn messages_to_the_wrong_node_or_from_it_are_not_taken() {
 }
 
 #[test]
-fn a_launch_keeps_to_itself_what_is_for_itself_until_others_may_have_to_do_with_it() {
+fn names_stay_in_launch_until_other_launches_may_connect() {
     let mut job = Job::new(2);
     let near = |name| publish_as(NameRange::Namespace, Persistence::Session, &[name]);
     assert_eq!(job.answer(0, near("a")), NameReply::Done);
@@ -386,7 +386,7 @@ fn a_launch_keeps_to_itself_what_is_for_itself_until_others_may_have_to_do_with_
 }
 
 #[test]
-fn a_value_for_one_reader_whose_reader_is_gone_is_there_for_another() {
+fn first_read_value_of_departed_reader_goes_to_another() {
     for range in [NameRange::Namespace, NameRange::Session] {
         for (reader, other) in [(1, 3), (3, 1)] {
             let mut job = Job::new(2);
@@ -420,7 +420,7 @@ fn a_value_for_one_reader_whose_reader_is_gone_is_there_for_another() {
 }
 
 #[test]
-fn the_loss_of_a_node_gives_what_was_on_its_way_there_to_others() {
+fn loss_of_node_gives_its_undelivered_values_to_others() {
     for range in [NameRange::Namespace, NameRange::Session] {
         let mut job = Job::new(2);
         let publication = publish_as(range.clone(), Persistence::FirstRead, &["a"]);
@@ -446,7 +446,7 @@ fn the_loss_of_a_node_gives_what_was_on_its_way_there_to_others() {
 }
 
 #[test]
-fn the_loss_of_the_shared_store_is_the_answer_to_whoever_waits_there_and_the_next_asks_another() {
+fn loss_of_name_server_answers_waiters_and_next_request_retries() {
     let mut job = Job::new(2);
     assert_eq!(job.answer(0, publish(&["a"])), NameReply::Done);
     let waiting = [0, 3].map(|rank| job.ask(rank, wait_for(0, &["b"])));
@@ -471,7 +471,7 @@ fn the_loss_of_the_shared_store_is_the_answer_to_whoever_waits_there_and_the_nex
 }
 
 #[test]
-fn a_program_of_another_job_that_has_the_same_number_does_not_end_what_lives_as_long_as_one() {
+fn equal_appnum_of_other_job_does_not_end_app_lifetime() {
     let mut job = Job::new(1);
     let lives = publish_as(NameRange::Session, Persistence::App, &["a"]);
     assert_eq!(job.answer(0, lives), NameReply::Done);

@@ -272,7 +272,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn every_order_of_requests_ends_as_in_the_plainest_store(steps in vec(step(), 1..60)) {
+    fn every_order_of_requests_ends_as_in_simplest_store(steps in vec(step(), 1..60)) {
         let (mut shop, mut plain) = (Shop::default(), Plain::default());
         let mut answered = Vec::new();
         for step in steps {

@@ -25,28 +25,28 @@ fn comes_through<T: Serialize + DeserializeOwned + Debug>(message: &T) -> TestCa
 
 proptest! {
     #[test]
-    fn what_one_node_says_to_another_comes_through(message in peer_message()) {
+    fn peer_message_roundtrips(message in peer_message()) {
         comes_through::<PeerMessage>(&message)?;
     }
 
     #[test]
-    fn what_one_launch_says_to_another_comes_through(packet in packet()) {
+    fn interlaunch_message_roundtrips(packet in packet()) {
         comes_through::<HeadNodeMessage>(&packet)?;
     }
 
     #[test]
-    fn what_the_launcher_is_told_comes_through(told in from_node()) {
+    fn node_report_roundtrips(told in from_node()) {
         comes_through::<NodeReport>(&told)?;
     }
 
     #[test]
-    fn what_a_user_asked_for_comes_through(spec in job_spec()) {
+    fn job_spec_roundtrips(spec in job_spec()) {
         comes_through::<JobSpec>(&spec)?;
         prop_assert_eq!(link::decode::<JobSpec>(&link::encode(&spec)), Ok(spec));
     }
 
     #[test]
-    fn what_all_nodes_know_of_a_job_comes_through(job in job_context()) {
+    fn job_context_roundtrips(job in job_context()) {
         comes_through::<JobContext>(&job)?;
         prop_assert_eq!(link::decode::<JobContext>(&link::encode(&job)), Ok(job));
     }

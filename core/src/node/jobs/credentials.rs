@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_is_good_for_its_time_on_nodes_that_started_later_too() {
+    fn credential_is_valid_for_its_time_also_on_later_nodes() {
         let (early, late) = (credentials(1_000_000), credentials(1_000_100));
         let after = |seconds| Moment(Duration::from_secs(seconds));
         let proc = PmixProc::new(&Nspace::new("job").unwrap(), Rank(1));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_required_and_not_known_is_refused() {
+    fn credential_with_unknown_required_directive_is_refused() {
         let mut strange = Info::new("site.key", Value::Bool(true));
         let proc = PmixProc::new(&Nspace::new("job").unwrap(), Rank(1));
         let fine =

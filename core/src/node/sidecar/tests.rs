@@ -144,7 +144,7 @@ fn is_probe(actions: &[NodeAction]) -> bool {
 const MINUTES: Duration = Duration::from_secs(600);
 
 #[test]
-fn a_sidecar_that_does_not_start_is_given_up_and_named_by_what_it_did() {
+fn sidecar_that_does_not_start_is_given_up_with_its_activity() {
     let mut node = Node::new();
     let text = given_up(&node.wait(MINUTES)).to_owned();
     assert!(
@@ -170,7 +170,7 @@ fn a_sidecar_that_does_not_start_is_given_up_and_named_by_what_it_did() {
 }
 
 #[test]
-fn time_in_which_the_launcher_stood_still_counts_as_one_step() {
+fn time_of_stopped_launcher_counts_as_one_step() {
     let mut node = Node::new();
     for _ in 0..5 {
         node.now = node.now + MINUTES;
@@ -181,7 +181,7 @@ fn time_in_which_the_launcher_stood_still_counts_as_one_step() {
 }
 
 #[test]
-fn a_sidecar_that_answers_probes_is_never_given_up() {
+fn sidecar_that_answers_probes_is_never_given_up() {
     let mut node = Node::ready();
     for id in 3..100 {
         assert!(is_probe(&node.wait(MINUTES)));
@@ -196,7 +196,7 @@ fn a_sidecar_that_answers_probes_is_never_given_up() {
 }
 
 #[test]
-fn a_sidecar_that_works_may_be_silent_for_a_minute() {
+fn busy_sidecar_may_be_silent_for_one_minute() {
     let mut node = Node::ready();
     node.doing = SidecarActivity::Works;
     assert!(is_probe(&node.wait(MINUTES)));
@@ -211,7 +211,7 @@ fn a_sidecar_that_works_may_be_silent_for_a_minute() {
 }
 
 #[test]
-fn a_sidecar_that_is_stopped_while_it_starts_is_given_up_before_one_that_waits() {
+fn sidecar_stopped_at_start_is_given_up_before_waiting_one() {
     let mut node = Node::new();
     node.doing = SidecarActivity::Stopped;
     let text = given_up(&node.wait(MINUTES)).to_owned();
@@ -220,7 +220,7 @@ fn a_sidecar_that_is_stopped_while_it_starts_is_given_up_before_one_that_waits()
 }
 
 #[test]
-fn a_rank_that_ended_badly_waits_for_a_sign_of_life_but_not_for_long() {
+fn failed_rank_waits_for_sidecar_probe_within_limit() {
     let mut node = Node::ready();
     let mut actions = Vec::new();
     node.core
@@ -241,7 +241,7 @@ fn a_rank_that_ended_badly_waits_for_a_sign_of_life_but_not_for_long() {
 }
 
 #[test]
-fn a_closed_socket_waits_for_the_end_of_the_process() {
+fn closed_socket_waits_for_process_exit() {
     let mut node = Node::ready();
     assert!(node.handle(NodeEvent::SidecarClosed).is_empty());
     assert!(node.core.sidecar_in_doubt());
@@ -262,7 +262,7 @@ fn a_closed_socket_waits_for_the_end_of_the_process() {
 }
 
 #[test]
-fn a_sidecar_that_does_not_stop_is_killed_and_one_that_does_says_nothing() {
+fn sidecar_that_does_not_stop_is_killed() {
     let mut node = Node::ready();
     assert!(
         is_probe(&node.handle(NodeEvent::LaunchEnded)),
@@ -293,7 +293,7 @@ fn a_sidecar_that_does_not_stop_is_killed_and_one_that_does_says_nothing() {
 }
 
 #[test]
-fn after_a_sidecar_that_has_served_tools_there_may_be_another() {
+fn sidecar_that_served_tools_can_be_replaced() {
     let job = Arc::new(served::job(&[2]));
     let mut node = Node {
         core: NodeCore::new(
@@ -356,7 +356,7 @@ fn after_a_sidecar_that_has_served_tools_there_may_be_another() {
 }
 
 #[test]
-fn garbage_is_the_end_of_a_sidecar_after_what_came_before_it() {
+fn garbage_ends_sidecar_after_earlier_messages() {
     let mut node = Node::ready();
     node.rank_finalized(0);
     assert!(!node.core.ranks_are_done());
@@ -383,7 +383,7 @@ fn garbage_is_the_end_of_a_sidecar_after_what_came_before_it() {
 }
 
 #[test]
-fn ranks_that_ended_without_pmix_do_not_need_the_sidecar() {
+fn ranks_without_pmix_end_without_sidecar() {
     let mut node = Node::ready();
     node.rank_finalized(0);
     node.handle(NodeEvent::RankEnded {
@@ -394,7 +394,7 @@ fn ranks_that_ended_without_pmix_do_not_need_the_sidecar() {
 }
 
 #[test]
-fn who_aborts_everybody_is_not_let_go_while_anybody_lives() {
+fn abort_of_all_ranks_is_answered_after_their_end() {
     let mut node = Node::ready();
     let abort = |node: &Node, targets| {
         let (proc, message) = (PmixProc::new(&node.nspace, Rank(1)), "no".into());

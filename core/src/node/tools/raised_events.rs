@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_has_ended_as_the_worst_of_its_processes() {
+    fn job_end_status_is_worst_of_its_processes() {
         let good = (RankEnd::Code(0), false);
         let silent = (RankEnd::Code(0), true);
         let bad = (RankEnd::Code(3), false);

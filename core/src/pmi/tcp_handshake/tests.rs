@@ -47,7 +47,7 @@ fn frame(text: &str) -> String {
 }
 
 #[test]
-fn a_pmi1_client_is_told_its_place_and_what_follows_goes_to_the_server() {
+fn pmi1_client_gets_its_rank_and_later_input_goes_to_server() {
     // As MPICH 5.0.2 and Hydra were seen to do it.
     let (reply, verdict) = fed(
         &mut gate(false),
@@ -66,7 +66,7 @@ fn a_pmi1_client_is_told_its_place_and_what_follows_goes_to_the_server() {
 }
 
 #[test]
-fn pmi2_clients_are_known_by_their_fullinit_which_goes_to_the_server_with_its_garbage() {
+fn pmi2_fullinit_identifies_client_and_is_passed_to_server() {
     let fullinits: [&[u8]; 3] = [
         // MPICH 4.0.2, Slurm, MPICH 5: as captured.
         b"62    cmd=fullinit;pmijobid=job0.433;pmirank=1;threaded=FALSE;\0\0\0\0\0\0",
@@ -117,7 +117,7 @@ fn gate_refuses_client_of_other_job() {
 }
 
 #[test]
-fn a_client_with_the_key_is_admitted_and_its_proof_does_not_reach_the_server() {
+fn authenticated_client_is_admitted_and_proof_is_consumed() {
     for required in [false, true] {
         let fullinit = frame("cmd=fullinit;pmirank=1;authtype=challenge-hmac-sha256;");
         let proof = AuthKey::from_text(KEY).answer(b"n-1");
@@ -138,7 +138,7 @@ fn a_client_with_the_key_is_admitted_and_its_proof_does_not_reach_the_server() {
 }
 
 #[test]
-fn a_client_that_is_not_the_ranks_is_refused_with_the_reason() {
+fn foreign_client_is_refused_with_reason() {
     let full = |text: &str| [INIT_2, &frame(text)].concat().into_bytes();
     assert_eq!(
         refusal(false, b"cmd=initack pmiid=2\n"),
@@ -179,7 +179,7 @@ fn a_client_that_is_not_the_ranks_is_refused_with_the_reason() {
 }
 
 #[test]
-fn without_the_key_no_client_passes_where_one_is_needed() {
+fn client_without_required_key_is_refused() {
     let full = |text: &str| [INIT_2, &frame(text)].concat().into_bytes();
     for text in [
         b"cmd=initack pmiid=1\n".to_vec(),
@@ -202,7 +202,7 @@ fn without_the_key_no_client_passes_where_one_is_needed() {
 }
 
 #[test]
-fn a_way_for_notices_names_its_signal_or_none() {
+fn notice_connection_names_its_signal_or_none() {
     for (text, expected) in [("SIGUSR2", Some(b"SIGUSR2".to_vec())), ("NONE", None)] {
         let line = format!("cmd=init_oob signal={text} pmi_version=2 pmi_subversion=0\n");
         let (reply, verdict) = fed(&mut gate(false), &[line.as_bytes()]);

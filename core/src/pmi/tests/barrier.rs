@@ -24,7 +24,7 @@ fn released(ranks: impl IntoIterator<Item = u32>) -> Vec<String> {
 }
 
 #[test]
-fn a_barrier_completes_with_the_last_local_rank_and_answers_nobody_before() {
+fn barrier_replies_are_sent_after_last_local_rank_enters() {
     let mut job = Job::initialized(3);
     assert_eq!(job.ask(2, BARRIER), [""; 0]);
     assert_eq!(job.ask(0, BARRIER), [""; 0]);
@@ -35,7 +35,7 @@ fn a_barrier_completes_with_the_last_local_rank_and_answers_nobody_before() {
 }
 
 #[test]
-fn a_rank_may_enter_the_next_barrier_before_another_one_does_anything() {
+fn rank_may_enter_next_barrier_before_others_act() {
     let mut job = Job::initialized(2);
     job.ask(0, BARRIER);
     job.ask(1, BARRIER);
@@ -47,7 +47,7 @@ fn a_rank_may_enter_the_next_barrier_before_another_one_does_anything() {
 }
 
 #[test]
-fn a_put_is_visible_here_at_once_and_contributed_once() {
+fn put_is_visible_locally_at_once_and_contributed_once() {
     let mut job = Job::initialized(2);
     job.ask(0, &put("card-0", "here"));
     assert_eq!(
@@ -62,7 +62,7 @@ fn a_put_is_visible_here_at_once_and_contributed_once() {
 }
 
 #[test]
-fn values_of_other_nodes_appear_with_the_release() {
+fn values_of_other_nodes_appear_at_release() {
     let mut job = Job::initialized(1);
     let miss = "cmd=get_result rc=-1 msg=key_not_found";
     job.ask(0, BARRIER);
@@ -81,7 +81,7 @@ fn values_of_other_nodes_appear_with_the_release() {
 }
 
 #[test]
-fn a_failed_barrier_answers_those_in_it_and_those_who_come_later() {
+fn failed_barrier_answers_present_and_later_ranks() {
     let mut job = Job::initialized(3);
     job.ask(0, BARRIER);
     job.ask(2, BARRIER);
@@ -95,7 +95,7 @@ fn a_failed_barrier_answers_those_in_it_and_those_who_come_later() {
 }
 
 #[test]
-fn a_release_without_all_local_ranks_is_refused_and_changes_nothing() {
+fn release_without_all_local_ranks_is_refused_without_effect() {
     let mut job = Job::initialized(2);
     job.ask(0, BARRIER);
     let mut effects = Vec::new();
@@ -113,7 +113,7 @@ fn a_release_without_all_local_ranks_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn unusable_data_fail_the_barrier_for_every_rank() {
+fn unusable_data_fail_barrier_for_every_rank() {
     let mut job = Job::initialized(1);
     job.ask(0, BARRIER);
     let mut effects = Vec::new();
@@ -135,7 +135,7 @@ fn unusable_data_fail_the_barrier_for_every_rank() {
 }
 
 #[test]
-fn a_second_barrier_request_is_refused_and_not_counted() {
+fn second_barrier_request_is_refused_and_not_counted() {
     let mut job = Job::initialized(2);
     job.ask(0, BARRIER);
     assert_eq!(
@@ -146,7 +146,7 @@ fn a_second_barrier_request_is_refused_and_not_counted() {
 }
 
 #[test]
-fn a_finalized_rank_cannot_enter_and_may_start_again() {
+fn finalized_rank_cannot_enter_and_may_restart() {
     let mut job = Job::initialized(1);
     job.ask(0, "cmd=finalize");
     assert!(!job.server.state(LocalRank(0)).in_session());
@@ -165,7 +165,7 @@ fn a_finalized_rank_cannot_enter_and_may_start_again() {
 }
 
 #[test]
-fn other_threads_may_ask_while_one_is_in_a_barrier_but_not_finalize() {
+fn threads_may_send_requests_in_barrier_except_finalize() {
     let mut job = Job::initialized(2);
     job.ask(0, BARRIER);
     assert_eq!(
@@ -183,7 +183,7 @@ fn other_threads_may_ask_while_one_is_in_a_barrier_but_not_finalize() {
 }
 
 #[test]
-fn a_node_with_one_rank_completes_at_once() {
+fn barrier_of_node_with_one_rank_completes_at_once() {
     let mut job = Job::initialized(1);
     assert_eq!(job.ask(0, BARRIER), ["E> barrier"]);
     assert_eq!(job.state(0), "in barrier 1");

@@ -28,7 +28,7 @@ fn connect(job: &mut Job, number: u64) -> Vec<String> {
 }
 
 #[test]
-fn a_request_may_come_in_parts_that_are_mixed_with_those_of_other_threads() {
+fn fragments_may_be_interleaved_with_those_of_other_threads() {
     let mut job = pmi2(1);
     for part in [
         "cmd=kvs-put;thrid=1;key=a;concat=x;",
@@ -62,7 +62,7 @@ fn a_request_may_come_in_parts_that_are_mixed_with_those_of_other_threads() {
 }
 
 #[test]
-fn a_spawn_goes_on_with_its_commands() {
+fn spawn_continues_with_its_commands() {
     let mut job = pmi2(1);
     let info = "infokeycount=3;infokey0=wdir;infoval0=/;infokey1=timeout;infoval1=1500;\
                 infokey2=threadsPerRank;infoval2=4;";
@@ -84,7 +84,7 @@ fn a_spawn_goes_on_with_its_commands() {
 }
 
 #[test]
-fn a_spawn_whose_commands_are_wrong_is_refused_when_all_have_come() {
+fn spawn_with_invalid_commands_is_refused_after_last_command() {
     for (command, reason) in [
         ("argc=1;argv0=a;", "missing maxprocs"),
         ("maxprocs=1;", "missing subcmd"),
@@ -105,7 +105,7 @@ fn a_spawn_whose_commands_are_wrong_is_refused_when_all_have_come() {
 }
 
 #[test]
-fn parts_that_do_not_go_on_as_they_must_end_the_connection_and_an_abort_is_heard() {
+fn invalid_fragment_ends_connection_but_abort_is_accepted() {
     let table: [(&[&str], &str); 5] = [
         (
             &["cmd=spawn;ncmds=1;", "cmd=job-getid;thrid=2;"],
@@ -148,7 +148,7 @@ fn parts_that_do_not_go_on_as_they_must_end_the_connection_and_an_abort_is_heard
 }
 
 #[test]
-fn a_request_without_end_is_stopped() {
+fn endless_request_is_stopped() {
     let mut job = pmi2(1);
     let part = format!("cmd=concat;concatid=1;x={};concat=1;", "y".repeat(60_000));
     job.frame(0, "cmd=kvs-put;concat=1;");
@@ -161,7 +161,7 @@ fn a_request_without_end_is_stopped() {
 }
 
 #[test]
-fn all_pairs_of_the_own_job_come_one_by_one() {
+fn all_keys_of_own_job_are_returned_one_by_one() {
     let mut job = pmi2(1);
     job.frame(0, "cmd=kvs-put;key=b;value=x;;y;");
     job.frame(0, "cmd=kvs-put;key=a;value=;");
@@ -183,7 +183,7 @@ fn all_pairs_of_the_own_job_come_one_by_one() {
 }
 
 #[test]
-fn jobs_of_the_launch_are_asked_and_need_no_copy() {
+fn keys_of_jobs_in_launch_are_fetched_without_copy() {
     let mut job = pmi2(1);
     let connect = format!("cmd=job-connect;jobid={OTHER};");
     assert_eq!(job.frame(0, &connect), [format!("E> connect 0 {OTHER}")]);
@@ -219,7 +219,7 @@ fn jobs_of_the_launch_are_asked_and_need_no_copy() {
 }
 
 #[test]
-fn pairs_of_a_job_served_elsewhere_are_brought_and_are_there_while_a_rank_is_connected() {
+fn remote_keys_are_fetched_and_kept_while_rank_is_connected() {
     let mut job = pmi2(3);
     let yes = "0 S>     43cmd=job-connect-response;rc=0;kvscopy=TRUE;";
     assert_eq!(connect(&mut job, 1), [yes]);
@@ -257,7 +257,7 @@ fn pairs_of_a_job_served_elsewhere_are_brought_and_are_there_while_a_rank_is_con
 }
 
 #[test]
-fn pairs_that_are_not_those_announced_are_refused() {
+fn keys_unlike_announcement_are_refused() {
     let mut job = pmi2(1);
     connect(&mut job, 1);
     let long = format!("key=a;val={};", "x".repeat(1025));

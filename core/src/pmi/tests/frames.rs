@@ -24,7 +24,7 @@ fn expected(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn values_are_undoubled_and_raw_semicolons_cost_only_what_follows_them() {
+fn values_are_unescaped_and_raw_semicolons_cut_one_value() {
     let table: [(&str, &[(&str, &str)]); 9] = [
         ("cmd=x;", &[]),
         ("cmd=x;a=;b=1;", &[("a", ""), ("b", "1")]),
@@ -44,13 +44,13 @@ fn values_are_undoubled_and_raw_semicolons_cost_only_what_follows_them() {
 }
 
 #[test]
-fn the_first_of_two_values_counts() {
+fn first_of_two_values_counts() {
     let frame = Pmi2Frame::parse(b"cmd=kvs-get;key=k;key=other;").unwrap();
     assert_eq!(frame.get("key"), Some(&b"k"[..]));
 }
 
 #[test]
-fn six_bytes_of_garbage_are_never_taken_for_a_part_of_a_request() {
+fn six_bytes_of_garbage_are_never_part_of_request() {
     let garbage = [
         "\0\0\0\0\0\0",
         "\0;valu",
@@ -86,7 +86,7 @@ fn six_bytes_of_garbage_are_never_taken_for_a_part_of_a_request() {
 }
 
 #[test]
-fn short_pairs_at_the_end_of_a_first_frame_are_no_garbage() {
+fn short_keys_at_end_of_first_frame_are_not_garbage() {
     let mut job = Job::new(1);
     job.feed(0, INIT_2.as_bytes());
     job.frame(0, "cmd=fullinit;x=123;");
@@ -102,7 +102,7 @@ fn short_pairs_at_the_end_of_a_first_frame_are_no_garbage() {
 }
 
 #[test]
-fn a_captured_spawn_is_parsed_completely() {
+fn captured_spawn_is_parsed_completely() {
     // MPICH 4.0.2; program names shortened.
     let text = "cmd=spawn;ncmds=2;preputcount=1;ppkey0=PARENT_ROOT_PORT_NAME;ppval0=tag#0$;\
         subcmd=/path/app;maxprocs=1;argc=2;argv0=child A;argv1=a=b;;c;infokeycount=1;infokey0=wdir;\
@@ -133,7 +133,7 @@ fn a_captured_spawn_is_parsed_completely() {
 }
 
 #[test]
-fn a_builder_leaves_out_empty_values_and_cleans_texts_for_people() {
+fn builder_omits_empty_values_and_cleans_message_texts() {
     let frame = FrameBuilder::response(b"x")
         .number("rc", -1)
         .field("value", b"")
@@ -148,7 +148,7 @@ fn a_builder_leaves_out_empty_values_and_cleans_texts_for_people() {
 
 proptest! {
     #[test]
-    fn what_is_printed_is_parsed(
+    fn built_frame_is_parsed(
         fields in vec(("[-_A-Za-z0-9]{1,12}", "[ -~\n]{1,24}"), 0..8),
     ) {
         let mut builder = FrameBuilder::response(b"name");
@@ -171,7 +171,7 @@ proptest! {
     }
 
     #[test]
-    fn messages_are_the_same_in_any_pieces(
+    fn messages_are_independent_of_chunking(
         messages in vec((any::<bool>(), "[ -~]{1,40}"), 0..8),
         sizes in vec(1_usize..16, 1..8),
     ) {

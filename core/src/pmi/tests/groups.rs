@@ -37,7 +37,7 @@ fn out(rank: u32, tag: u32) -> String {
 }
 
 #[test]
-fn a_barrier_of_ranks_of_one_node_ends_there() {
+fn barrier_of_ranks_of_one_node_stays_on_node() {
     let mut job = two_nodes();
     assert_eq!(job.ask(0, &enter("0,4:7")), [""; 0]);
     assert_eq!(job.state(0), "in barrier 0,4:7");
@@ -50,7 +50,7 @@ fn a_barrier_of_ranks_of_one_node_ends_there() {
 }
 
 #[test]
-fn the_beginning_of_a_barrier_is_told_and_who_has_not_come() {
+fn start_of_barrier_and_missing_ranks_are_reported() {
     let mut job = two_nodes();
     job.notes = true;
     let absent = |job: &Job, group: &str| -> Vec<u32> {
@@ -69,7 +69,7 @@ fn the_beginning_of_a_barrier_is_told_and_who_has_not_come() {
 }
 
 #[test]
-fn a_rank_is_overdue_in_the_middle_of_an_exchange_and_not_before_or_after() {
+fn rank_is_overdue_only_in_middle_of_exchange() {
     let mut job = two_nodes();
     let place = |job: &Job, rank: u32| job.server.state(LocalRank(rank)).whereabouts();
     let last = |text: &str, overdue| (text.to_owned(), overdue);
@@ -89,7 +89,7 @@ fn a_rank_is_overdue_in_the_middle_of_an_exchange_and_not_before_or_after() {
 }
 
 #[test]
-fn a_barrier_with_ranks_elsewhere_waits_for_the_other_nodes() {
+fn barrier_with_remote_ranks_waits_for_other_nodes() {
     let mut job = two_nodes();
     assert_eq!(job.ask(1, &enter("1,3,4:5")), [""; 0]);
     assert_eq!(job.ask(2, &enter("1,3,4:5")), ["E> enter 1,3,4:5"]);
@@ -108,7 +108,7 @@ fn a_barrier_with_ranks_elsewhere_waits_for_the_other_nodes() {
 }
 
 #[test]
-fn barriers_that_differ_in_ranks_or_tag_may_be_open_at_once() {
+fn barriers_with_different_ranks_or_tag_are_concurrent() {
     let mut job = two_nodes();
     for group in ["0,4:1", "0,4:2", "0,1:1", "WORLD:1", "NODE:1", "WORLD:0"] {
         assert_eq!(job.ask(0, &enter(group)), [""; 0], "{group}");
@@ -134,7 +134,7 @@ fn barriers_that_differ_in_ranks_or_tag_may_be_open_at_once() {
 }
 
 #[test]
-fn a_group_that_cannot_meet_is_refused_with_its_tag() {
+fn group_without_possible_completion_is_refused_with_tag() {
     let table = [
         ("0,6:5", "unknown_rank_in_group tag=5"),
         ("0,4294967295:5", "unknown_rank_in_group tag=5"),
@@ -158,7 +158,7 @@ fn a_group_that_cannot_meet_is_refused_with_its_tag() {
 }
 
 #[test]
-fn a_barrier_of_a_group_brings_what_its_nodes_put_and_takes_nothing_from_that_of_all() {
+fn group_barrier_exchanges_puts_and_leaves_them_for_world() {
     let mut job = two_nodes();
     let put = |key: &str| format!("cmd=put kvsname=job.0 key={key} value=v");
     job.ask(0, &put("a"));
@@ -195,7 +195,7 @@ fn a_barrier_of_a_group_brings_what_its_nodes_put_and_takes_nothing_from_that_of
 }
 
 #[test]
-fn a_failed_barrier_of_a_group_fails_for_those_in_it_and_those_who_come_later_only() {
+fn failed_group_barrier_answers_only_its_ranks() {
     let mut job = two_nodes();
     job.ask(0, &enter("0,1,3:5"));
     let failed = "cmd=barrier_out rc=-1 msg=node_1_is_gone tag=5";
@@ -208,7 +208,7 @@ fn a_failed_barrier_of_a_group_fails_for_those_in_it_and_those_who_come_later_on
 }
 
 #[test]
-fn a_release_before_all_local_members_entered_changes_nothing() {
+fn release_before_all_local_members_has_no_effect() {
     let mut job = two_nodes();
     job.ask(0, &enter("0,1,3:5"));
     let mut effects = Vec::new();
@@ -225,7 +225,7 @@ fn a_release_before_all_local_members_entered_changes_nothing() {
 }
 
 #[test]
-fn only_ranks_that_a_barrier_needs_are_waited_for() {
+fn only_needed_ranks_are_awaited() {
     let mut job = two_nodes();
     let waited = |job: &Job| -> Vec<u32> {
         let ranks = (0..6).filter(|rank| job.server.waits_for(Rank(*rank)));
@@ -243,7 +243,7 @@ fn only_ranks_that_a_barrier_needs_are_waited_for() {
 proptest! {
     /// Random barriers of one node, entered in any order that each thread's own order allows.
     #[test]
-    fn barriers_of_one_node_end_exactly_when_the_last_member_enters(
+    fn barriers_of_one_node_complete_with_last_member(
         groups in prop::collection::vec(prop::collection::btree_set(0_u32..5, 1..5), 1..8),
         order in prop::collection::vec(any::<prop::sample::Index>(), 1..64),
     ) {

@@ -11,7 +11,7 @@ pub(super) fn pmi2(ranks: u32) -> Job {
 }
 
 #[test]
-fn a_connection_starts_with_a_line_and_goes_on_with_frames() {
+fn connection_starts_with_line_and_continues_with_frames() {
     let mut job = Job::new(2);
     let fullinit = "53    cmd=fullinit;pmijobid=job.0;pmirank=1;threaded=FALSE;";
     job.feed(
@@ -31,7 +31,7 @@ fn a_connection_starts_with_a_line_and_goes_on_with_frames() {
 }
 
 #[test]
-fn the_length_may_be_padded_on_either_side_or_with_zeros() {
+fn length_may_be_padded_on_either_side_or_with_zeros() {
     let mut job = pmi2(1);
     for length in ["14    ", "    14", "000014", "  14  "] {
         job.feed(0, format!("{length}cmd=job-getid;").as_bytes());
@@ -42,7 +42,7 @@ fn the_length_may_be_padded_on_either_side_or_with_zeros() {
 }
 
 #[test]
-fn a_client_that_states_another_rank_than_its_connection_is_refused() {
+fn client_stating_other_rank_than_its_connection_is_refused() {
     let mut job = Job::new(2);
     job.feed(1, INIT_2.as_bytes());
     job.seen.clear();
@@ -68,7 +68,7 @@ fn a_client_that_states_another_rank_than_its_connection_is_refused() {
 }
 
 #[test]
-fn requests_outside_a_session_are_refused() {
+fn requests_outside_session_are_refused() {
     let mut job = Job::new(1);
     job.feed(0, INIT_2.as_bytes());
     job.seen.clear();
@@ -85,7 +85,7 @@ fn requests_outside_a_session_are_refused() {
 }
 
 #[test]
-fn an_init_line_in_place_of_a_frame_is_a_new_start_in_either_dialect() {
+fn init_line_in_place_of_frame_restarts_either_version() {
     let mut job = pmi2(1);
     job.frame(0, "cmd=finalize;");
     job.feed(0, INIT_2.as_bytes());
@@ -110,7 +110,7 @@ fn an_init_line_in_place_of_a_frame_is_a_new_start_in_either_dialect() {
 }
 
 #[test]
-fn a_request_that_cannot_be_served_is_answered_and_the_connection_kept() {
+fn unservable_request_is_answered_and_connection_kept() {
     let long = |count| "x".repeat(count);
     let long_key = format!("cmd=kvs-put;key={};value=v;", long(65));
     let long_value = format!("cmd=kvs-put;key=k;value={};", long(1025));
@@ -189,7 +189,7 @@ fn a_request_that_cannot_be_served_is_answered_and_the_connection_kept() {
 }
 
 #[test]
-fn a_malformed_spawn_names_its_key() {
+fn malformed_spawn_names_its_key() {
     let table = [
         (
             "ncmds=1;preputcount=1;ppkey0=k;ppval0=;subcmd=a;maxprocs=2;argc=1;argv0=;",
@@ -228,7 +228,7 @@ fn a_malformed_spawn_names_its_key() {
 }
 
 #[test]
-fn input_that_cannot_be_understood_ends_the_connection_with_a_reason() {
+fn unparsable_input_ends_connection_with_reason() {
     let table = [
         ("hello!", "bad length of a PMI-2 message: `hello!`"),
         ("      ", "bad length of a PMI-2 message: `      `"),
@@ -269,7 +269,7 @@ fn input_that_cannot_be_understood_ends_the_connection_with_a_reason() {
 }
 
 #[test]
-fn a_frame_of_exactly_the_limit_is_a_request_and_a_spawn_may_be_longer() {
+fn frame_of_exactly_limit_is_accepted_and_spawn_may_be_longer() {
     let mut job = pmi2(1);
     let pad = |head: &str, length: usize| format!("{head}{};", "y".repeat(length - head.len() - 1));
     assert_eq!(
@@ -288,7 +288,7 @@ fn a_frame_of_exactly_the_limit_is_a_request_and_a_spawn_may_be_longer() {
 }
 
 #[test]
-fn closing_inside_a_frame_is_an_error() {
+fn close_inside_frame_is_error() {
     let mut job = pmi2(1);
     job.feed(0, b"14    cmd=job");
     let mut effects = Vec::new();
@@ -300,7 +300,7 @@ fn closing_inside_a_frame_is_an_error() {
 }
 
 #[test]
-fn names_of_the_schedulers_document_are_understood_and_repeated() {
+fn names_of_slurm_document_are_accepted_and_repeated() {
     let mut job = pmi2(1);
     assert_eq!(
         job.framed_reply(0, "cmd=kvsput;key=k;value=v;"),
@@ -358,7 +358,7 @@ fn attributes_of_job_and_node_are_found() {
 }
 
 #[test]
-fn a_process_mapping_longer_than_a_client_takes_is_a_miss() {
+fn process_mapping_longer_than_value_limit_is_missing() {
     for blocks in [90, 120] {
         // Alternating one and two ranks: nothing merges.
         let map = ProcessMap::from_runs((0..blocks).map(|node| (NodeId(node), 1 + node % 2)));
@@ -382,7 +382,7 @@ fn a_process_mapping_longer_than_a_client_takes_is_a_miss() {
 }
 
 #[test]
-fn an_abort_tells_its_code_in_one_of_three_ways() {
+fn abort_states_its_code_in_one_of_three_ways() {
     let table = [
         ("exitcode=7;message=no more;", "7 no more"),
         ("exitcode=-1;message=bad;", "-1 bad"),

@@ -5,7 +5,7 @@ use super::pmi2::pmi2;
 use super::*;
 
 #[test]
-fn ranks_of_both_dialects_share_the_store_and_the_barrier() {
+fn ranks_of_both_pmi_versions_share_kvs_and_barrier() {
     let mut job = Job::initialized(3);
     job.start_pmi2([1]);
     job.ask(0, "cmd=put kvsname=job.0 key=a value=of pmi1;x");
@@ -42,7 +42,7 @@ fn ranks_of_both_dialects_share_the_store_and_the_barrier() {
 }
 
 #[test]
-fn threads_may_ask_while_another_one_waits_and_each_gets_its_own_answer() {
+fn threads_send_requests_concurrently_and_get_own_replies() {
     let mut job = pmi2(2);
     assert_eq!(job.frame(0, "cmd=kvs-fence;thrid=1;"), [""; 0]);
     assert_eq!(
@@ -76,7 +76,7 @@ fn threads_may_ask_while_another_one_waits_and_each_gets_its_own_answer() {
 }
 
 #[test]
-fn a_client_without_threads_has_one_request_at_a_time() {
+fn client_without_threads_has_one_pending_request() {
     let mut job = pmi2(2);
     job.frame(0, "cmd=info-getnodeattr;key=n;wait=TRUE;");
     assert_eq!(job.state(0), "waits for the node attribute n");
@@ -92,7 +92,7 @@ fn a_client_without_threads_has_one_request_at_a_time() {
 }
 
 #[test]
-fn an_attribute_wakes_everybody_who_waits_for_it_and_nobody_who_has_ended() {
+fn attribute_wakes_all_living_waiters() {
     let mut job = pmi2(4);
     let wait = "cmd=info-getnodeattr;key=n;wait=TRUE;";
     for rank in [0, 2, 3] {
@@ -115,7 +115,7 @@ fn an_attribute_wakes_everybody_who_waits_for_it_and_nobody_who_has_ended() {
 }
 
 #[test]
-fn a_wait_that_no_rank_of_the_node_can_end_is_told() {
+fn wait_that_no_local_rank_can_end_is_reported() {
     let mut job = pmi2(3);
     job.frame(0, "cmd=info-getnodeattr;key=n;wait=TRUE;");
     job.server.closed(LocalRank(2), &mut Vec::new());
@@ -125,7 +125,7 @@ fn a_wait_that_no_rank_of_the_node_can_end_is_told() {
 }
 
 #[test]
-fn name_calls_of_several_threads_go_out_one_after_the_other() {
+fn name_calls_of_several_threads_are_sequential() {
     let mut job = pmi2(1);
     assert_eq!(
         job.frame(
@@ -231,7 +231,7 @@ fn pmi2_values_hold_nul_bytes() {
 }
 
 #[test]
-fn a_ring_gives_each_rank_its_place_and_its_neighbours_values() {
+fn ring_gives_each_rank_its_place_and_neighbour_values() {
     let map = ProcessMap::from_runs([(NodeId(0), 1), (NodeId(1), 1), (NodeId(0), 1)]);
     let info = PmiJobInfo {
         kvsname: Nspace::new("job.0").unwrap(),
@@ -269,7 +269,7 @@ fn a_ring_gives_each_rank_its_place_and_its_neighbours_values() {
 }
 
 #[test]
-fn a_ring_that_was_released_before_a_restart_was_known_has_the_values_of_the_process_before() {
+fn ring_released_before_restart_has_values_of_earlier_process() {
     let mut job = pmi2(3);
     job.server = job.server.restartable();
     for rank in 0..3 {
@@ -291,7 +291,7 @@ fn a_ring_that_was_released_before_a_restart_was_known_has_the_values_of_the_pro
 }
 
 #[test]
-fn a_single_rank_is_its_own_neighbour_also_with_empty_values() {
+fn single_rank_is_own_neighbour_also_with_empty_values() {
     let mut job = pmi2(1);
     job.frame(0, "cmd=ring;ring-count=1;ring-left=;ring-right=;");
     let mut all = Vec::new();
@@ -303,7 +303,7 @@ fn a_single_rank_is_its_own_neighbour_also_with_empty_values() {
 }
 
 #[test]
-fn a_ring_without_all_ranks_fails_for_those_in_it_and_for_those_who_come() {
+fn ring_without_all_ranks_fails_for_present_and_later_ranks() {
     let mut job = pmi2(2);
     let ring = "cmd=ring;ring-count=1;ring-left=l;ring-right=r;";
     job.frame(0, ring);

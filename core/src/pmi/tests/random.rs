@@ -239,11 +239,11 @@ fn no_input_breaks_a_promise(target: &Target) {
 }
 
 #[test]
-fn no_input_of_pmi1_breaks_a_promise_of_the_server() {
+fn server_keeps_its_invariants_for_any_pmi1_input() {
     no_input_breaks_a_promise(&PMI_1);
 }
 
 #[test]
-fn no_input_of_pmi2_breaks_a_promise_of_the_server() {
+fn server_keeps_its_invariants_for_any_pmi2_input() {
     no_input_breaks_a_promise(&PMI_2);
 }

@@ -5,7 +5,7 @@ use crate::pmi::limits::{PROCESS_MAPPING_MAX, REQUEST_LINE_MAX, SPAWN_MAX};
 use crate::pmi::server::SetupError;
 
 #[test]
-fn a_request_that_cannot_be_served_is_answered_and_the_connection_kept() {
+fn unservable_request_is_answered_and_connection_kept() {
     let long_key = format!("cmd=get kvsname=job.0 key={}", "k".repeat(65));
     let long_value = format!("cmd=put kvsname=job.0 key=k value={}", "v".repeat(1025));
     let long_name = format!("cmd=lookup_name service={}", "s".repeat(1025));
@@ -109,7 +109,7 @@ fn a_request_that_cannot_be_served_is_answered_and_the_connection_kept() {
 }
 
 #[test]
-fn input_that_cannot_be_understood_ends_the_connection_with_a_reason() {
+fn unparsable_input_ends_connection_with_reason() {
     let table = [
         (
             "hello\n",
@@ -182,7 +182,7 @@ fn input_that_cannot_be_understood_ends_the_connection_with_a_reason() {
 }
 
 #[test]
-fn an_endless_line_ends_at_its_limit_and_is_not_kept() {
+fn endless_line_ends_at_its_limit_and_is_not_kept() {
     let mut job = Job::initialized(1);
     let piece = [b'x'; 4096];
     for _ in 0..REQUEST_LINE_MAX / piece.len() {
@@ -203,7 +203,7 @@ fn an_endless_line_ends_at_its_limit_and_is_not_kept() {
 }
 
 #[test]
-fn a_line_of_exactly_the_limit_is_a_request() {
+fn line_of_exactly_limit_is_accepted() {
     let name = "cmd=unknown x=";
     let line = format!("{name}{}", "y".repeat(REQUEST_LINE_MAX - name.len()));
     let mut job = Job::initialized(1);
@@ -218,7 +218,7 @@ fn a_line_of_exactly_the_limit_is_a_request() {
 }
 
 #[test]
-fn an_endless_spawn_request_ends_at_its_limit() {
+fn endless_spawn_request_ends_at_its_limit() {
     let mut job = Job::initialized(1);
     job.feed(0, b"mcmd=spawn\n");
     let line = format!("arg1={}\n", "x".repeat(1018));
@@ -235,7 +235,7 @@ fn an_endless_spawn_request_ends_at_its_limit() {
 }
 
 #[test]
-fn a_malformed_spawn_names_its_field() {
+fn malformed_spawn_names_its_field() {
     let block = |lines: &str| format!("mcmd=spawn\n{lines}totspawns=1\nspawnssofar=1\nendcmd");
     let table = [
         ("nprocs=0\nexecname=a b\n", "invalid_nprocs"),
@@ -270,7 +270,7 @@ fn a_malformed_spawn_names_its_field() {
 }
 
 #[test]
-fn requests_outside_a_session_are_refused() {
+fn requests_outside_session_are_refused() {
     let mut job = Job::new(1);
     assert_eq!(
         job.reply(0, "cmd=get_maxes"),
@@ -310,7 +310,7 @@ fn several_requests_in_one_read_are_answered_in_order() {
 }
 
 #[test]
-fn values_keep_blanks_backslashes_and_equal_signs() {
+fn values_preserve_blanks_backslashes_and_equal_signs() {
     let mut job = Job::initialized(1);
     for value in ["a b  c ", "a\\b=c;d", " value=x", "="] {
         job.ask(0, &format!("cmd=put kvsname=job.0 key=k value={value}"));
@@ -323,7 +323,7 @@ fn values_keep_blanks_backslashes_and_equal_signs() {
 }
 
 #[test]
-fn a_name_request_is_answered_once_and_holds_the_rank() {
+fn name_request_is_answered_once_and_holds_rank() {
     let mut job = Job::initialized(2);
     assert_eq!(job.ask(0, "cmd=lookup_name service=x"), ["E> lookup 0 <x>"]);
     assert_eq!(job.state(0), "waits for the name service, lookup_name x");
@@ -342,7 +342,7 @@ fn a_name_request_is_answered_once_and_holds_the_rank() {
 }
 
 #[test]
-fn closing_inside_a_message_is_an_error_and_between_messages_is_not() {
+fn close_inside_message_is_error_and_between_messages_is_not() {
     let mut job = Job::initialized(2);
     let mut effects = Vec::new();
     job.server.closed(LocalRank(0), &mut effects);
@@ -356,7 +356,7 @@ fn closing_inside_a_message_is_an_error_and_between_messages_is_not() {
 }
 
 #[test]
-fn reports_say_what_each_rank_did_last() {
+fn reports_name_last_request_of_each_rank() {
     let mut job = Job::new(2);
     assert_eq!(job.state(0), "never contacted PMI");
     assert!(!job.server.state(LocalRank(0)).contacted());
@@ -373,7 +373,7 @@ fn reports_say_what_each_rank_did_last() {
 }
 
 #[test]
-fn a_process_mapping_longer_than_the_smallest_buffer_is_a_miss() {
+fn process_mapping_longer_than_smallest_buffer_is_missing() {
     let mut found = Vec::new();
     for blocks in [60, 120] {
         // Alternating one and two ranks: nothing merges.
@@ -399,7 +399,7 @@ fn a_process_mapping_longer_than_the_smallest_buffer_is_a_miss() {
 }
 
 #[test]
-fn a_job_that_contradicts_itself_is_not_served() {
+fn inconsistent_job_is_not_served() {
     let info = |appnums, key: &str, value: &[u8]| PmiJobInfo {
         kvsname: Nspace::new("job.0").unwrap(),
         appnums: vec![AppNum(0); appnums],
@@ -428,7 +428,7 @@ fn a_job_that_contradicts_itself_is_not_served() {
 }
 
 #[test]
-fn finalize_at_exit_is_known_by_memory_kinds_request() {
+fn finalize_at_exit_is_recognized_by_memory_kinds_request() {
     let mut job = Job::initialized(3);
     let [first, second] = [0, 1].map(LocalRank);
     assert_eq!(job.server.sessions_beside(first), None, "another MPI");

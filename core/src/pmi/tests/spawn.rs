@@ -7,7 +7,7 @@ use crate::pmi::server::KeyAnswer;
 const SPAWN: &str = "mcmd=spawn\nnprocs=1\nexecname=a\ntotspawns=1\nspawnssofar=1\nendcmd";
 
 #[test]
-fn a_spawn_that_fails_is_told_why_and_another_may_follow() {
+fn failed_spawn_gets_reason_and_next_may_follow() {
     let mut job = Job::initialized(1);
     assert_eq!(job.ask(0, SPAWN), ["E> spawn 0 1*a"]);
     assert_eq!(job.state(0), "waits for the job it spawns");
@@ -31,7 +31,7 @@ fn a_spawn_that_fails_is_told_why_and_another_may_follow() {
 }
 
 #[test]
-fn a_rank_that_spawns_may_start_no_second_job_meanwhile() {
+fn rank_that_spawns_may_not_start_second_spawn() {
     let mut job = Job::initialized(1);
     job.ask(0, SPAWN);
     assert_eq!(
@@ -48,7 +48,7 @@ fn a_rank_that_spawns_may_start_no_second_job_meanwhile() {
 }
 
 #[test]
-fn nobody_is_answered_whose_connection_broke_while_it_spawned() {
+fn reply_to_closed_connection_is_dropped_after_spawn() {
     let mut job = Job::initialized(1);
     job.ask(0, SPAWN);
     let broken = job.ask(0, "nonsense");
@@ -60,7 +60,7 @@ fn nobody_is_answered_whose_connection_broke_while_it_spawned() {
 }
 
 #[test]
-fn keys_of_other_jobs_are_asked_for_elsewhere() {
+fn keys_of_other_jobs_are_requested_remotely() {
     let mut job = Job::initialized(2);
     let get = "cmd=get kvsname=job.1 key=bc-0";
     assert_eq!(job.ask(0, get), ["E> key 0 job.1 bc-0"]);
@@ -94,7 +94,7 @@ fn keys_of_other_jobs_are_asked_for_elsewhere() {
 }
 
 #[test]
-fn pairs_of_the_spawner_are_there_before_the_first_barrier_and_brought_to_nobody() {
+fn preput_keys_exist_before_first_barrier_and_stay_local() {
     let info = PmiJobInfo {
         kvsname: Nspace::new("job.0").unwrap(),
         appnums: vec![AppNum(0)],

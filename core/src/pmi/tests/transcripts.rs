@@ -152,7 +152,7 @@ fn play(name: &str, text: &str, mut pieces: impl FnMut(usize) -> usize) {
 }
 
 #[test]
-fn every_captured_client_gets_exactly_the_expected_bytes() {
+fn every_captured_client_gets_exact_bytes() {
     for (name, text) in all() {
         play(&name, &text, |all| all);
     }
@@ -169,7 +169,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn any_chunking_gives_the_same_replies(sizes in prop::collection::vec(1_usize..96, 1..32)) {
+    fn any_chunking_gives_same_replies(sizes in prop::collection::vec(1_usize..96, 1..32)) {
         for (name, text) in all() {
             let mut next = sizes.iter().cycle();
             play(&name, &text, |_| *next.next().unwrap());

@@ -30,7 +30,7 @@ fn spawn(text: &str) -> PmiSpawn {
 }
 
 #[test]
-fn a_captured_spawn_multiple_is_parsed_completely() {
+fn captured_spawn_multiple_is_parsed_completely() {
     // MPICH 5.0.2; program names shortened.
     let text = "mcmd=spawn\nnprocs=1\nexecname=/path/app\ntotspawns=2\nspawnssofar=1\nargcnt=2\n\
         arg1=child A\narg2=a=b;c\npreput_num=1\npreput_key_0=PARENT_ROOT_PORT_NAME\n\
@@ -57,7 +57,7 @@ fn a_captured_spawn_multiple_is_parsed_completely() {
 }
 
 #[test]
-fn a_spawn_block_may_have_any_order_and_empty_arguments() {
+fn spawn_block_may_have_any_order_and_empty_arguments() {
     // Intel MPI 2021.19 sends argcnt behind the arguments.
     let text = "mcmd=spawn\nnprocs=2\nexecname=/path/app\ntotspawns=1\nspawnssofar=1\n\
         arg1=\narg2=x\ty\nargcnt=2\nendcmd\n";
@@ -78,7 +78,7 @@ fn fields_may_come_in_any_order_with_any_number_of_blanks() {
 }
 
 #[test]
-fn an_abort_is_understood_in_every_spelling_seen() {
+fn abort_is_parsed_in_every_observed_spelling() {
     let table = [
         ("cmd=abort exitcode=42", 42, ""),
         ("cmd=abort exitcode=42 message=abort", 42, "abort"),
@@ -98,7 +98,7 @@ fn an_abort_is_understood_in_every_spelling_seen() {
 }
 
 #[test]
-fn a_framer_returns_to_a_small_buffer_after_a_long_line() {
+fn framer_shrinks_its_buffer_after_long_line() {
     let mut framer = LineFramer::default();
     let long = vec![b'x'; REQUEST_LINE_MAX];
     assert_eq!(framer.next(&mut &long[..]), Ok(None));
@@ -109,14 +109,14 @@ fn a_framer_returns_to_a_small_buffer_after_a_long_line() {
 }
 
 #[test]
-fn a_line_without_end_is_found_out_in_one_read_too() {
+fn overlong_line_is_found_in_one_read() {
     let mut framer = LineFramer::default();
     let long = vec![b'x'; REQUEST_LINE_MAX + 1];
     assert_eq!(framer.next(&mut &long[..]), Err(ProtocolError::LineTooLong));
 }
 
 #[test]
-fn a_builder_leaves_out_empty_values_and_makes_words() {
+fn builder_omits_empty_values_and_makes_words() {
     let line = LineBuilder::new(b"x_result")
         .number("rc", -1)
         .field("value", b"")
@@ -127,7 +127,7 @@ fn a_builder_leaves_out_empty_values_and_makes_words() {
 
 proptest! {
     #[test]
-    fn what_is_printed_is_parsed(
+    fn built_line_is_parsed(
         name in "[!-~]{1,64}",
         fields in vec(("[!-<>-~]{1,12}", "[!-~]{1,24}"), 0..8),
     ) {
@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn lines_are_the_same_in_any_pieces(
+    fn lines_are_independent_of_chunking(
         lines in vec(vec(1_u8..=255, 0..40), 0..8),
         sizes in vec(1_usize..16, 1..8),
     ) {

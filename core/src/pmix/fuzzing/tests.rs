@@ -45,7 +45,7 @@ fn control_inputs() -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn the_corpus_has_every_message_of_both_sockets() {
+fn corpus_has_every_message_of_both_sockets() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let golden = folder.join("shim/tests/golden/c");
     let mut inputs: Vec<(String, Vec<u8>)> = control_inputs()

@@ -46,7 +46,7 @@ fn arrays<'a>(infos: &'a [Info], key: &str) -> Vec<&'a [Info]> {
 }
 
 #[test]
-fn job_level_has_the_types_that_clients_read() {
+fn job_level_has_types_that_clients_read() {
     let infos = infos_for(0);
     for (key, value) in [
         (keys::JOB_SIZE, Value::Uint32(4)),
@@ -73,7 +73,7 @@ fn job_level_has_the_types_that_clients_read() {
 }
 
 #[test]
-fn each_node_is_told_of_itself_and_of_all() {
+fn each_node_gets_its_own_and_global_job_info() {
     let peers = |node| find(&infos_for(node), keys::LOCAL_PEERS).cloned();
     assert_eq!(peers(2), Some(Value::String("2".into())));
     assert_eq!(peers(1), None, "a node without ranks");
@@ -125,7 +125,7 @@ fn procs_are_complete_and_in_rank_order() {
 }
 
 #[test]
-fn a_spawned_job_counts_on_from_those_before_it_and_names_its_parent() {
+fn spawned_job_continues_global_ranks_and_names_its_parent() {
     let parent = Proc::new(Nspace::new("job-0").unwrap(), Rank(5));
     let ranks = ProcessMap::from_runs([(NodeId(1), 2), (NodeId(0), 1)]);
     let other = value::PmixProc::new(&parent.nspace, Rank(6));
@@ -198,7 +198,7 @@ fn apps_start_with_their_number_and_name_their_leader() {
 }
 
 #[test]
-fn what_would_mislead_or_crash_libpmix_is_refused() {
+fn job_info_that_would_crash_libpmix_is_refused() {
     let nspace = Nspace::new("job-1").unwrap();
     let refused = |layout: &[(u32, u32)], names: &[&str], apps: &[PmixAppInfo]| {
         let layout = layout.iter().map(|&(node, count)| (NodeId(node), count));
@@ -248,7 +248,7 @@ fn what_would_mislead_or_crash_libpmix_is_refused() {
 }
 
 #[test]
-fn of_a_large_job_of_one_program_only_the_maps_name_every_rank() {
+fn large_job_of_one_program_names_every_rank_in_maps_only() {
     let described = |apps: &[PmixAppInfo]| {
         let size = apps.iter().map(|app| app.size).sum::<u32>();
         let ranks = ProcessMap::from_runs((0..2).map(|node| (NodeId(node), size / 2)));

@@ -30,7 +30,7 @@ fn upcall_id(events: &[SidecarEvent]) -> UpcallId {
 }
 
 #[test]
-fn an_upcall_is_answered_once() {
+fn upcall_is_answered_once() {
     let mut link = SidecarLink::new();
     let id = upcall_id(&link.on_upcall_bytes(&fence(5)).unwrap());
     assert_eq!(
@@ -65,7 +65,7 @@ fn an_upcall_is_answered_once() {
 }
 
 #[test]
-fn who_waited_for_a_lost_sidecar_does_not_answer_the_next_one() {
+fn waiter_of_lost_sidecar_does_not_answer_its_successor() {
     let mut link = SidecarLink::new();
     let old = upcall_id(&link.on_upcall_bytes(&fence(5)).unwrap());
     let (request, _) = link.control(&SidecarCommand::Probe).unwrap();
@@ -81,7 +81,7 @@ fn who_waited_for_a_lost_sidecar_does_not_answer_the_next_one() {
 }
 
 #[test]
-fn an_answer_over_the_limit_becomes_an_error_for_that_upcall() {
+fn reply_over_limit_becomes_error_of_its_upcall() {
     let mut link = SidecarLink::new();
     let id = upcall_id(&link.on_upcall_bytes(&fence(5)).unwrap());
     let bytes = link
@@ -113,7 +113,7 @@ fn notices_need_no_answer() {
 }
 
 #[test]
-fn an_upcall_id_in_use_is_refused() {
+fn upcall_id_in_use_is_refused() {
     let mut link = SidecarLink::new();
     link.on_upcall_bytes(&fence(5)).unwrap();
     let error = WireError::Id {
@@ -162,7 +162,7 @@ fn replies_may_come_out_of_order_but_only_once() {
 }
 
 #[test]
-fn a_reply_of_another_kind_is_refused() {
+fn reply_of_other_kind_is_refused() {
     let mut link = SidecarLink::new();
     link.control(&SidecarCommand::Finalize).unwrap();
     let wrong = serve::reply(ControlKind::Init, 1, Ok(Body::Done)).unwrap();
@@ -170,7 +170,7 @@ fn a_reply_of_another_kind_is_refused() {
 }
 
 #[test]
-fn hello_comes_once_and_failure_says_why() {
+fn hello_comes_once_and_failure_has_reason() {
     let mut link = SidecarLink::new();
     let hello = Hello {
         libpmix: "OpenPMIx 5.0.1".into(),
@@ -203,7 +203,7 @@ fn hello_comes_once_and_failure_says_why() {
 }
 
 #[test]
-fn what_was_complete_before_an_error_comes_first() {
+fn complete_messages_before_error_are_delivered_first() {
     let mut link = SidecarLink::new();
     let mut bytes = fence(5);
     bytes.extend([0xa5; HEADER_LEN]);

@@ -25,7 +25,7 @@ fn decoded_infos(bytes: &[u8]) -> Vec<Info> {
 }
 
 #[test]
-fn init_has_libpmix_write_no_files_for_tools_and_keep_no_output() {
+fn init_disables_tool_files_and_output_cache_of_libpmix() {
     let init = Init {
         nspace: nspace("server"),
         rank: Rank(1),
@@ -67,7 +67,7 @@ fn init_has_libpmix_write_no_files_for_tools_and_keep_no_output() {
 }
 
 #[test]
-fn requests_reach_the_host_as_they_were_made() {
+fn requests_reach_sidecar_unchanged() {
     let (alpha, source) = (nspace("alpha"), PmixProc::new(&nspace("beta"), Rank(3)));
     let clients = vec![ClientRegistration {
         rank: Rank(4),
@@ -152,7 +152,7 @@ fn requests_reach_the_host_as_they_were_made() {
 }
 
 #[test]
-fn the_host_refuses_what_is_no_request() {
+fn sidecar_refuses_frame_that_is_not_request() {
     let good = SidecarFrame {
         op: ControlKind::Finalize.op(),
         reply: false,
@@ -277,7 +277,7 @@ proptest! {
     }
 
     #[test]
-    fn infos_of_a_request_stay_as_they_are(infos in arbitrary::infos()) {
+    fn infos_of_request_stay_unchanged(infos in arbitrary::infos()) {
         let control = SidecarCommand::Notify {
             code: Status(-1),
             source: PmixProc::new(&nspace("n"), PmixRank::WILDCARD),

@@ -14,7 +14,7 @@ fn frame(bytes: &[u8]) -> SidecarFrame {
 }
 
 #[test]
-fn every_kind_has_its_own_operation() {
+fn every_kind_has_own_operation() {
     for kind in UpcallKind::ALL {
         assert_eq!(UpcallKind::from_op(kind.op()), Some(kind));
     }
@@ -22,7 +22,7 @@ fn every_kind_has_its_own_operation() {
 }
 
 #[test]
-fn answers_read_as_the_shim_reads_them() {
+fn replies_decode_as_in_shim() {
     let infos = vec![Info::new("k", Value::Bool(true))];
     let found = vec![Pdata {
         proc: PmixProc::new(&Nspace::new("job").unwrap(), Rank(3)),

@@ -18,14 +18,14 @@ fn decoded(bytes: &[u8]) -> Result<Vec<Info>, WireError> {
 }
 
 #[test]
-fn text_ends_at_the_first_nul_and_is_refused_with_one() {
+fn text_ends_at_first_nul_and_must_not_contain_one() {
     assert_eq!(Text::new(*b"ab\0cd"), Text::from("ab"));
     let mut from = Reader::new(b"\x03\0\0\0a\0b");
     assert!(matches!(Text::decode(&mut from), Err(WireError::Bad(_))));
 }
 
 #[test]
-fn only_processes_have_a_rank() {
+fn only_processes_have_rank() {
     assert_eq!(PmixRank(0).rank(), Some(Rank(0)));
     assert_eq!(PmixRank(u32::MAX - 51).rank(), Some(Rank(u32::MAX - 51)));
     for special in [
@@ -77,7 +77,7 @@ fn names_over_their_limits_are_refused() {
 }
 
 #[test]
-fn nesting_ends_at_the_limit() {
+fn nesting_ends_at_limit() {
     let nested = |levels: u32| {
         let wrap = |value, _| Value::Infos(vec![Info::new("level", value)]);
         encoded(&[Info::new("top", (0..levels).fold(Value::Undef, wrap))])
@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_accepted_is_printed_alike(
+    fn decoded_values_encode_to_same_bytes(
         infos in arbitrary::infos(),
         changes in vec((0..10_000_usize, 0..40_u8), 1..4),
     ) {

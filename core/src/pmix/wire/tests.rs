@@ -24,7 +24,7 @@ fn header(len: u32, flags: u16) -> Vec<u8> {
 }
 
 #[test]
-fn a_frame_has_the_documented_layout() {
+fn frame_has_documented_layout() {
     let frame = SidecarFrame {
         op: 0x0111,
         reply: true,
@@ -36,7 +36,7 @@ fn a_frame_has_the_documented_layout() {
 }
 
 #[test]
-fn oversized_and_unknown_frames_are_refused_by_their_header_alone() {
+fn oversized_and_unknown_frames_are_refused_by_header_alone() {
     let push = |bytes: &[u8]| {
         let mut frames = Vec::new();
         let result = FrameDecoder::default().push(bytes, &mut frames);
@@ -54,7 +54,7 @@ fn oversized_and_unknown_frames_are_refused_by_their_header_alone() {
 }
 
 #[test]
-fn an_announced_payload_gets_no_memory_before_it_arrives() {
+fn announced_payload_gets_no_memory_before_arrival() {
     let mut decoder = FrameDecoder::default();
     let len = u32::try_from(MAX_PAYLOAD).unwrap();
     decoder.push(&header(len, 0), &mut Vec::new()).unwrap();
@@ -63,7 +63,7 @@ fn an_announced_payload_gets_no_memory_before_it_arrives() {
 }
 
 #[test]
-fn a_payload_over_the_limit_is_not_sent() {
+fn payload_over_limit_is_not_sent() {
     let mut out = Writer::frame();
     out.raw(&vec![0; MAX_PAYLOAD + 1]);
     assert_eq!(

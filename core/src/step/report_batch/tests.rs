@@ -70,7 +70,7 @@ const WELL: RankEnd = RankEnd::Code(0);
 const BOTH: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
 
 #[test]
-fn a_report_that_is_alone_stays_what_it_is() {
+fn lone_report_is_not_batched() {
     for one in [started(1), connected(1, None), ended(1, WELL), Failed] {
         assert_eq!(together(vec![one.clone()], false), [one]);
     }
@@ -79,7 +79,7 @@ fn a_report_that_is_alone_stays_what_it_is() {
 }
 
 #[test]
-fn ranks_that_start_connect_and_finalize_are_reported_once() {
+fn ranks_that_start_connect_and_finalize_are_batched_once() {
     let pmi1 = Some(Dialect::Pmi1);
     let said = vec![
         started(4),
@@ -106,7 +106,7 @@ fn ranks_that_start_connect_and_finalize_are_reported_once() {
 }
 
 #[test]
-fn ends_are_put_together_with_all_that_goes_with_them() {
+fn ends_are_batched_with_their_details() {
     let mut said = Vec::new();
     for rank in 0..3 {
         said.extend(BOTH.map(|stream| closed(rank, stream)));
@@ -127,7 +127,7 @@ fn ends_are_put_together_with_all_that_goes_with_them() {
 }
 
 #[test]
-fn nothing_is_put_together_over_another_report() {
+fn reports_are_not_batched_across_other_reports() {
     let said = vec![started(0), started(1), Failed, started(2), started(3)];
     let both = |first: u32| {
         let pair = [first, first + 1].map(|rank| (GlobalRank(rank), 100 + rank as i32));
@@ -137,7 +137,7 @@ fn nothing_is_put_together_over_another_report() {
 }
 
 #[test]
-fn failures_keep_their_order_until_the_launch_is_being_ended() {
+fn failures_keep_order_until_launch_is_ending() {
     let killed = RankEnd::Signal(9);
     let mut said = Vec::new();
     for (rank, end) in [(0, killed), (1, WELL), (2, killed), (3, WELL)] {
@@ -152,7 +152,7 @@ fn failures_keep_their_order_until_the_launch_is_being_ended() {
 }
 
 #[test]
-fn what_one_rank_reports_stays_in_its_order() {
+fn reports_of_one_rank_keep_their_order() {
     let again = vec![
         connected(0, None),
         One(0, RankReport::Finalized),

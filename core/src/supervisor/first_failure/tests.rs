@@ -60,7 +60,7 @@ fn closed(rank: Rank) -> (Duration, FailureCause) {
 }
 
 #[test]
-fn a_rank_that_has_begun_to_end_is_given_longer_to_say_how() {
+fn exiting_rank_gets_longer_to_report_its_exit() {
     let (runs, cause) = closed(Rank::Runs);
     assert_eq!(runs, CLOSED_GRACE);
     let (exits, same) = closed(Rank::Exits);
@@ -69,7 +69,7 @@ fn a_rank_that_has_begun_to_end_is_given_longer_to_say_how() {
 }
 
 #[test]
-fn the_end_of_a_rank_that_closed_its_connection_is_what_counts() {
+fn exit_of_rank_prevails_over_its_closed_connection() {
     let mut failures = FirstFailure::new(false);
     let mut out = Vec::new();
     let exits = Rank::Exits;
@@ -93,7 +93,7 @@ fn the_end_of_a_rank_that_closed_its_connection_is_what_counts() {
 }
 
 #[test]
-fn broken_pipe_is_judged_after_the_signal_that_broke_it() {
+fn broken_pipe_follows_signal_that_broke_it() {
     for consequence in [RankEnd::Code(1), RankEnd::Signal(13)] {
         let mut failures = FirstFailure::new(true);
         let mut out = Vec::new();

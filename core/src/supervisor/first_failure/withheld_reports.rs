@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_lost_host_has_reported_came_before_its_loss_and_the_rest_after_it() {
+    fn reports_of_lost_host_precede_its_loss() {
         let mut all = WithheldReports::default();
         for (node, report) in [(0, 'a'), (1, 'b'), (2, 'c'), (1, 'd')] {
             all.withhold(NodeId(node), report, Duration::ZERO);

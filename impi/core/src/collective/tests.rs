@@ -140,7 +140,7 @@ fn own(me: usize, block: usize) -> Option<Value> {
 }
 
 #[test]
-fn no_process_leaves_a_barrier_before_all_have_entered() {
+fn barrier_is_left_after_all_processes_entered() {
     each(|topology, long| {
         // A barrier carries nothing; with a value in each message its effect is that of an allreduce.
         let size = topology.size();
@@ -182,7 +182,7 @@ fn no_process_leaves_a_barrier_before_all_have_entered() {
 }
 
 #[test]
-fn bcast_brings_the_roots_value_to_all_in_one_message_per_client() {
+fn bcast_sends_value_of_root_once_per_client() {
     each(|topology, long| {
         for root in roots(topology.size()) {
             let start = |me, block| own(me, block).filter(|_| me == root);
@@ -194,7 +194,7 @@ fn bcast_brings_the_roots_value_to_all_in_one_message_per_client() {
 }
 
 #[test]
-fn reduce_and_allreduce_combine_all_and_in_order_where_it_matters() {
+fn reduce_and_allreduce_combine_all_in_order_where_needed() {
     each(|topology, long| {
         let all: Value = (0..topology.size()).collect();
         for root in roots(topology.size()) {
@@ -223,7 +223,7 @@ fn reduce_and_allreduce_combine_all_and_in_order_where_it_matters() {
 }
 
 #[test]
-fn scan_gives_each_process_those_up_to_itself_in_order() {
+fn scan_combines_values_up_to_own_rank_in_order() {
     each(|topology, long| {
         let (values, crossing) = run(topology, Operation::Scan, long, own);
         for (me, blocks) in values.iter().enumerate() {
@@ -249,7 +249,7 @@ fn gather_and_scatter_move_each_block_to_its_place() {
 }
 
 #[test]
-fn allgather_and_alltoall_bring_each_its_blocks() {
+fn allgather_and_alltoall_deliver_all_blocks() {
     // Alltoall of 64 clients has n^2 blocks in each process: fewer clients show the same.
     for clients in (1..=16).chain([31, 64]) {
         for (max_linear, long) in [(4, false), (4, true)] {
@@ -277,7 +277,7 @@ fn allgather_and_alltoall_bring_each_its_blocks() {
 }
 
 #[test]
-fn the_variants_keep_their_promises() {
+fn variants_send_documented_numbers_of_messages() {
     let topology = topology(8, 4);
     let start = |me, block| (me == block).then(|| vec![me]);
     let (_, short) = run(&topology, Operation::Gather { root: 0 }, false, start);
@@ -307,7 +307,7 @@ fn crossings(topology: &Topology, operation: Operation, long: bool) -> Vec<usize
 }
 
 #[test]
-fn long_forms_send_nothing_between_clients_more_often_than_it_must() {
+fn long_forms_send_minimum_between_clients() {
     // The prose: for large messages, "do not transmit data more than once if possible".
     for clients in [1, 2, 3, 4, 5, 9, 16] {
         let topology = topology(clients, 4);
@@ -366,7 +366,7 @@ fn depth(topology: &Topology, operation: Operation, long: bool) -> usize {
 }
 
 #[test]
-fn short_gathers_and_scatters_go_along_a_tree_beyond_a_number_of_clients() {
+fn short_gather_and_scatter_use_tree_beyond_client_limit() {
     // The prose of the specification's authors: messages of short forms go beside each other, "a binary tree network for a
     // gather operation for example".
     for root in roots(topology(32, 4).size()) {
@@ -382,7 +382,7 @@ fn short_gathers_and_scatters_go_along_a_tree_beyond_a_number_of_clients() {
 }
 
 #[test]
-fn masters_are_those_of_the_example_and_barrier_is_what_lam_sends() {
+fn masters_equal_example_and_barrier_equals_lam() {
     // Ranks 0, 1 | 2, 3: what two recorded jobs of LAM sent each other.
     let topology = Topology::new([2, 2], 4, CollectiveChannel::PointToPoint);
     let global = |operation, me| {

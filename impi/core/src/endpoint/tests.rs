@@ -118,7 +118,7 @@ fn from(source: usize, tag: i32) -> MatchSpec {
 }
 
 #[test]
-fn a_long_message_goes_in_the_packets_that_lam_sends() {
+fn long_message_is_sent_in_packets_of_lam() {
     let mut net = Network::new(2, limits(65_536, 10, 20));
     let data: Vec<u8> = (0..200_000_u32).map(|at| at as u8).collect();
     let send = net.endpoints[0].send(to(1, 6), &data);
@@ -169,7 +169,7 @@ fn a_long_message_goes_in_the_packets_that_lam_sends() {
 }
 
 #[test]
-fn a_synchronous_send_completes_when_it_is_matched() {
+fn synchronous_send_completes_when_matched() {
     let mut net = Network::new(2, limits(100, 1, 1));
     let send = net.endpoints[0].send(
         Envelope {
@@ -194,7 +194,7 @@ fn a_synchronous_send_completes_when_it_is_matched() {
 }
 
 #[test]
-fn cancelling_destroys_the_newest_unmatched_message_and_only_that() {
+fn cancel_removes_only_newest_unmatched_message() {
     let mut net = Network::new(2, limits(10, 4, 8));
     let keep = net.endpoints[0].send(to(1, 1), b"keep");
     for (envelope, data) in [
@@ -257,7 +257,7 @@ fn cancelling_destroys_the_newest_unmatched_message_and_only_that() {
 }
 
 #[test]
-fn a_closed_window_stops_its_pair_only() {
+fn closed_window_stops_its_pair_only() {
     let mut net = Network::new(3, limits(10, 2, 3));
     for _ in 0..9 {
         net.endpoints[0].send(to(1, 0), b"");
@@ -271,7 +271,7 @@ fn a_closed_window_stops_its_pair_only() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_cut_and_said_to_be() {
+fn message_that_is_too_long_is_truncated_and_reported() {
     let mut net = Network::new(2, limits(4, 2, 4));
     net.endpoints[0].send(to(1, 0), b"0123456789");
     let receive = net.endpoints[1].receive(from(0, 0), 6);
@@ -289,7 +289,7 @@ proptest! {
     /// Messages of any lengths between three processes, sent, posted and delivered in any order, arrive as in a model:
     /// for each pair and tag in the order in which they were sent, unharmed, and nothing is left.
     #[test]
-    fn any_schedule_delivers_what_the_model_delivers(
+    fn any_schedule_delivers_as_model(
         data_length in 1_u32..20,
         ack_mark in 1_u32..5,
         more in 0_u32..5,

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_as_they_are_written() {
+    fn lines_are_parsed_as_written() {
         for line in [
             "0.000120 0 open server",
             "0.000200 0 > 4155544800",

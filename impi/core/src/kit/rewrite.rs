@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_replaced_in_whatever_pieces_they_come() {
+    fn values_are_replaced_in_any_chunks() {
         let unit = |value: &[u8]| {
             let payload = [&0x2100_u32.to_be_bytes()[..], &[0, 0, 0, 3], value].concat();
             Command::Coll.unit(&payload)

@@ -185,7 +185,7 @@ const CASES: &[(Rule, Break)] = &[
 ];
 
 #[test]
-fn a_conversation_in_order_is_that() {
+fn conversation_in_order_has_no_findings() {
     for program in [false, true] {
         let observer = Talk::good().observe(program);
         assert_eq!(observer.findings(), []);
@@ -208,7 +208,7 @@ fn each_broken_rule_is_found() {
 }
 
 #[test]
-fn each_rule_that_conversations_show_has_a_case() {
+fn each_rule_of_conversations_has_case() {
     let cases: BTreeSet<Rule> = CASES.iter().map(|(rule, _)| *rule).collect();
     let shown = |rule: &&Rule| matches!(rule.by(), CheckedBy::Conversation | CheckedBy::Both);
     let wanted: BTreeSet<Rule> = Rule::ALL.iter().filter(shown).copied().collect();
@@ -216,7 +216,7 @@ fn each_rule_that_conversations_show_has_a_case() {
 }
 
 #[test]
-fn each_rule_of_servers_has_a_check() {
+fn each_rule_of_servers_has_check() {
     let access = Access {
         none: true,
         key: Some(5),
@@ -230,7 +230,7 @@ fn each_rule_of_servers_has_a_check() {
 }
 
 #[test]
-fn the_page_has_each_rule_and_what_checks_it() {
+fn page_has_each_rule_and_its_check() {
     let page = include_str!("../../../../docs/impi-conformance.md");
     let rows: Vec<&str> = page
         .lines()
@@ -241,7 +241,7 @@ fn the_page_has_each_rule_and_what_checks_it() {
 }
 
 #[test]
-fn notes_name_the_section() {
+fn notes_name_section() {
     let mut observer = Observer::new(false);
     let mut notes = Vec::new();
     for (_, connection, what) in Talk::good().0 {

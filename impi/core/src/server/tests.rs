@@ -150,7 +150,7 @@ const LAM: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn two_recorded_clients_of_lam_get_the_recorded_replies() {
+fn two_recorded_lam_clients_get_recorded_replies() {
     let mut world = World::of(settings(2), 2);
     for (zero, one, reply) in LAM {
         world.hex(0, zero);
@@ -169,7 +169,7 @@ fn two_recorded_clients_of_lam_get_the_recorded_replies() {
 }
 
 #[test]
-fn the_examples_of_the_specification_are_answered_as_printed() {
+fn examples_of_specification_are_answered_as_printed() {
     let mut world = World::of(settings(3), 3);
     for id in 0..3 {
         world.write(u64::try_from(id).unwrap(), &join(id));
@@ -197,7 +197,7 @@ fn the_examples_of_the_specification_are_answered_as_printed() {
 }
 
 #[test]
-fn keys_and_tokens_are_checked_and_a_wrong_one_ends_the_connection_only() {
+fn wrong_key_or_token_ends_only_its_connection() {
     let mut world = World::of(settings(1), 3);
     world.hex(0, "41555448 00000004 00000002 00000000 0000162f");
     assert_eq!(world.got(0), hex("00000001 00000000"));
@@ -228,7 +228,7 @@ fn keys_and_tokens_are_checked_and_a_wrong_one_ends_the_connection_only() {
 }
 
 #[test]
-fn a_second_client_of_one_rank_is_refused_and_the_first_keeps_it() {
+fn second_client_of_rank_is_refused_and_first_keeps_it() {
     let mut world = World::of(settings(2), 3);
     world.write(0, &join(0));
     world.write(1, &join(0));
@@ -274,7 +274,7 @@ fn sessions_of_one_server_do_not_mix() {
 }
 
 #[test]
-fn a_lost_client_ends_the_start_up_and_later_only_fails_the_session() {
+fn lost_client_ends_startup_but_later_only_fails_session() {
     let mut world = World::of(settings(2), 2);
     world.write(0, &join(0));
     world.server.closed(ConnectionId(0));
@@ -291,7 +291,7 @@ fn a_lost_client_ends_the_start_up_and_later_only_fails_the_session() {
 }
 
 #[test]
-fn what_breaks_the_protocol_is_named() {
+fn protocol_violation_is_named() {
     for (bytes, text) in [
         (hex("00"), "the first command is not AUTH"),
         (Command::Impi.unit(&[0; 4]), "the first command is not AUTH"),
@@ -344,7 +344,7 @@ fn what_breaks_the_protocol_is_named() {
 }
 
 #[test]
-fn unknown_commands_are_skipped_with_what_follows() {
+fn unknown_commands_are_skipped_with_payload() {
     let mut world = World::of(settings(1), 1);
     world.write(0, &join(0));
     world.sent.clear();
@@ -378,7 +378,7 @@ fn silent_clients_and_start_ups_are_given_up() {
 }
 
 #[test]
-fn new_connection_replaces_oldest_stranger_of_its_source() {
+fn new_connection_replaces_oldest_stranger_of_same_source() {
     let mut world = World::of(settings(2), MAX_STRANGERS_OF_SOURCE as u64);
     world.write(0, &join(0));
     let mut next = MAX_STRANGERS_OF_SOURCE as u64;
@@ -412,7 +412,7 @@ fn new_connection_replaces_oldest_stranger_of_its_source() {
 }
 
 #[test]
-fn connection_that_has_sent_is_replaced_after_those_that_have_not() {
+fn connection_that_has_sent_is_replaced_last() {
     let mut world = World::of(settings(2), MAX_STRANGERS_OF_SOURCE as u64);
     world.write(0, &join(0)[..12]);
     world.write(1, &join(0)[..4]);
@@ -457,7 +457,7 @@ proptest! {
     /// Whatever labels clients submit and however their bytes arrive, each gets every label once, in ascending order,
     /// with the values of exactly those that submitted it, in the order of their ranks.
     #[test]
-    fn any_arrival_gives_the_collections_of_the_model(
+    fn any_arrival_gives_collections_of_model(
         clients in proptest::collection::vec(
             proptest::collection::btree_map(-3_i32..12, proptest::collection::vec(any::<u8>(), 0..9), 0..9), 1..6),
         order in proptest::collection::vec((0_usize..6, 1_usize..40), 0..400),
@@ -500,7 +500,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_ends_connections_and_leaves_nothing(data in proptest::collection::vec(any::<u8>(), 0..600)) {
+    fn garbage_ends_connections_without_leftovers(data in proptest::collection::vec(any::<u8>(), 0..600)) {
         crate::fuzzing::server(&data);
     }
 }

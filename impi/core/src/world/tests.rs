@@ -43,7 +43,7 @@ fn collect(offers: &[ClientOffer]) -> LabelValues {
 }
 
 #[test]
-fn the_example_of_the_specification_has_version_0_1() {
+fn example_of_specification_has_version_0_1() {
     let versions = [
         vec![(0, 0), (0, 1)],
         vec![(0, 0), (0, 1), (0, 2)],
@@ -60,7 +60,7 @@ fn the_example_of_the_specification_has_version_0_1() {
 }
 
 #[test]
-fn limits_are_minima_and_masters_the_first_of_each_client() {
+fn limits_are_minima_and_masters_first_rank_of_each_client() {
     let world = ImpiJob::new(
         3,
         &collect(&[offer(0, &[2, 2, 2]), offer(1, &[3, 3]), offer(2, &[4, 4])]),
@@ -87,7 +87,7 @@ fn limits_are_minima_and_masters_the_first_of_each_client() {
 }
 
 #[test]
-fn what_makes_no_world_is_named() {
+fn invalid_world_is_named() {
     let good = collect(&[offer(0, &[2]), offer(1, &[1])]);
     let with = |label: Label, mask: u32, data: &[u8]| {
         let mut collected = good.clone();
@@ -150,7 +150,7 @@ fn what_makes_no_world_is_named() {
 
 proptest! {
     #[test]
-    fn clients_and_server_agree_on_the_world(sizes in proptest::collection::vec(proptest::collection::vec(1_usize..4, 1..4), 1..9), token in any::<bool>()) {
+    fn clients_and_server_agree_on_world(sizes in proptest::collection::vec(proptest::collection::vec(1_usize..4, 1..4), 1..9), token in any::<bool>()) {
         let count = u32::try_from(sizes.len()).unwrap();
         let text = token.then(|| "a token of some length".to_owned());
         let secrets = Secrets { none: !token, key: None, token: text };
@@ -195,13 +195,13 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_break_the_reader_of_values(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn any_bytes_are_safe_for_value_parser(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         crate::fuzzing::values(&bytes);
     }
 }
 
 #[test]
-fn a_world_of_no_clients_is_none() {
+fn world_without_clients_is_invalid() {
     let collected = LabelValues::from([(Label::Version as i32, (1, Vec::new()))]);
     assert_eq!(ImpiJob::new(0, &collected), Err(WorldError::Versions));
 }

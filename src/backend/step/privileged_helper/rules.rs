@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_started_and_neither_the_system_s_accounts_nor_the_agent_s_nor_root() {
+    fn helper_starts_ordinary_users_only() {
         let mut rules = rules(nowhere());
         let refused = |rules: &HelperPolicy, uid, wanted| {
             let refused = check(rules, uid, &wanted, &mut BTreeSet::new());
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn root_is_who_connects_to_the_agent_s_own_socket_and_stays() {
+    fn root_connects_on_agent_socket_and_stays_root() {
         let directory = tempfile::tempdir().unwrap();
         let bind = |name: &str| {
             let path = directory.path().join(name);

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn each_key_brings_what_it_is_about_to_the_top() {
+    fn each_key_sorts_by_its_column() {
         for (key, rank) in [
             (SortKey::Rank, "0"),
             (SortKey::Cpu, "1"),
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_of_the_time_between_two_samples() {
+    fn rates_cover_time_between_two_samples() {
         let (before, now) = samples();
         let (head, rows) = ranks(Some(&before), &now, SortOrder::by(SortKey::Rank));
         let at = |name: &str| head.iter().position(|title| *title == name).unwrap();

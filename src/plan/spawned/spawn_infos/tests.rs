@@ -23,7 +23,7 @@ fn refused(key: &str, value: &str) -> SpawnFailure {
 }
 
 #[test]
-fn one_wish_has_the_names_of_pmix_and_of_mpi() {
+fn attribute_has_same_value_by_pmix_and_mpi_name() {
     for names in [
         ["host", "hosts", "pmix.host", "PMIX_HOST"],
         ["add-host", "add_host", "pmix.addhost", "PMIX_ADD_HOST"],
@@ -119,7 +119,7 @@ fn placement_is_written_as_users_of_open_mpi_do() {
 }
 
 #[test]
-fn what_is_not_known_is_ignored_unless_it_is_required() {
+fn unknown_attribute_is_ignored_unless_required() {
     let infos = [info("colour", "red", false), info("cpulist", "3", false)];
     let wishes = SpawnAttributes::from_infos(&infos).unwrap();
     assert_eq!(wishes.ignored, ["colour", "cpulist"]);
@@ -133,7 +133,7 @@ fn what_is_not_known_is_ignored_unless_it_is_required() {
 }
 
 #[test]
-fn binding_is_asked_for_as_users_of_open_mpi_do() {
+fn binding_attributes_accept_values_of_open_mpi() {
     let spec = |infos: &[(&str, &str)]| {
         let wishes = wishes(infos);
         let by = wishes.map_by.unwrap_or_default();
@@ -196,7 +196,7 @@ fn binding_is_asked_for_as_users_of_open_mpi_do() {
 }
 
 #[test]
-fn values_that_make_no_sense_are_refused_with_their_key() {
+fn invalid_values_are_refused_with_their_key() {
     for (key, value) in [
         ("host", "n1:x"),
         ("npernode", "0"),
@@ -221,7 +221,7 @@ fn values_that_make_no_sense_are_refused_with_their_key() {
 }
 
 #[test]
-fn files_are_taken_along_and_needed_where_they_are_required() {
+fn files_are_staged_and_required_on_request() {
     let optional = SpawnAttributes::from_infos(&[info("preload_files", "/a,/b", false)]).unwrap();
     assert_eq!(optional.app.needed_files, Vec::<PathBuf>::new());
     let required = wishes(&[("pmix.preloadfiles", "/a,/b")]);
@@ -235,7 +235,7 @@ fn files_are_taken_along_and_needed_where_they_are_required() {
 }
 
 #[test]
-fn a_program_s_wishes_stand_before_those_of_the_job() {
+fn attributes_of_app_override_those_of_job() {
     let job = [
         ("wdir", "/job"),
         ("host", "n1"),
@@ -268,7 +268,7 @@ fn a_program_s_wishes_stand_before_those_of_the_job() {
 }
 
 #[test]
-fn every_attribute_that_is_said_to_be_honoured_is() {
+fn every_documented_attribute_is_honoured() {
     for key in supported_attributes().split(',') {
         let values = [
             "1",
@@ -293,7 +293,7 @@ fn every_attribute_that_is_said_to_be_honoured_is() {
 }
 
 #[test]
-fn settings_of_ranks_are_read_as_the_options_read_them() {
+fn settings_of_ranks_parse_like_options() {
     let app = |pairs: &[(&str, &str)]| wishes(pairs).app;
     assert_eq!(app(&[("umask", "027")]).umask, Some(0o27));
     let limits = app(&[("rlimit", "nofile=64\ncore=0:1")]).limits;
@@ -333,7 +333,7 @@ fn settings_of_ranks_are_read_as_the_options_read_them() {
 }
 
 #[test]
-fn wrapper_of_the_spawning_program_is_kept_or_replaced() {
+fn wrapper_of_spawning_program_is_kept_or_replaced() {
     let template = AppRequest {
         wrap: Some(WrapSpec {
             command: "strace".into(),

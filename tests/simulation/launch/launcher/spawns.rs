@@ -26,7 +26,7 @@ struct Birth {
 #[derive(Default)]
 pub(super) struct Spawns {
     births: BTreeMap<JobIndex, Birth>,
-    /// By job, ranks of which more is to be heard.
+    /// Number of ranks of each job, by job index, whose end has not been reported.
     remaining: Vec<u32>,
 }
 
@@ -121,7 +121,7 @@ impl Launcher {
         self.job_may_be_over(job);
     }
 
-    /// The launch ends.
+    /// Fails all pending spawns when the launch ends.
     pub(super) fn drop_births(&mut self, now: Duration) {
         let births: Vec<JobIndex> = self.spawns.births.keys().copied().collect();
         for job in births {
@@ -144,7 +144,7 @@ impl Launcher {
         self.job_may_be_over(job);
     }
 
-    /// Nothing more is to be heard of a rank.
+    /// Counts a rank as ended.
     pub(super) fn rank_over(&mut self, rank: GlobalRank) {
         let job = self.look_up(rank).job();
         let remaining = &mut self.spawns.remaining[job.index()];

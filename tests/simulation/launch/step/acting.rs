@@ -1,4 +1,4 @@
-//! What a step's core and its decisions about failures order, carried out.
+//! Execution of the actions of a step's core and of its failure decisions.
 
 use std::mem::take;
 use std::time::Duration;

@@ -102,7 +102,7 @@ impl Step {
         self.feed(event, now);
     }
 
-    /// Its process has ended, and everything that it sent was read.
+    /// Handles the exit of the sidecar's process, after all that it sent was read.
     pub(crate) fn sidecar_ended(&mut self, in_order: bool, now: Duration) {
         let how = "it has ended".to_owned();
         let end = match in_order {
@@ -117,7 +117,7 @@ impl Step {
         self.server_gone = true;
     }
 
-    /// What the PMIx server's process was seen to do.
+    /// Handles the observed state of the PMIx server's process.
     pub(crate) fn sidecar_seen(&mut self, stopped: bool, now: Duration) {
         let doing = match stopped {
             true => SidecarActivity::Stopped,

@@ -1,4 +1,4 @@
-//! What is delivered to whom, and what follows from it.
+//! Delivery of messages to their destinations, and the consequences.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -78,7 +78,7 @@ impl World {
                     return;
                 }
                 self.broken = true;
-                // Of one that leaves the server may have said so, and cannot tell it.
+                // The server may have reported a leaving one, and cannot notify it.
                 let leaves =
                     |rank: &GlobalRank| self.ranks[rank.index()].asked == Some(Act::Finalize);
                 let needs = |rank| !self.ranks[GlobalRank::index(rank)].finalized && !leaves(&rank);

@@ -18,7 +18,7 @@ fn reported(told: &Told) -> usize {
     }
 }
 
-/// What it costs one agent.
+/// Numbers of messages and bytes of one agent.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Load {
     pub(super) messages: usize,
@@ -50,7 +50,7 @@ impl Timed {
         }
     }
 
-    /// Sends what an end has to say, one after the other.
+    /// Sends the messages of an end, one after the other.
     pub(super) fn send(&mut self, from: End, sends: Vec<(End, Message)>) {
         for (to, message) in sends {
             let bytes = self.size(&message);
@@ -89,7 +89,7 @@ impl Timed {
         self.queue.push(Reverse((at, self.count)));
     }
 
-    /// Sends what a step says, over its agent.
+    /// Sends a message of a step, through its agent.
     pub(super) fn say(&mut self, node: NodeId, to: FrameAddress, carried: Carried) {
         let frame = Frame {
             to,

@@ -1,4 +1,4 @@
-//! What the PMIx servers of the nodes do: they carry out what their steps ask, and ask for what their ranks do together.
+//! PMIx servers of the nodes: they execute the commands of their steps, and start the collectives of their ranks.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use wireup_core::pmix::upcall::{
 use wireup_core::pmix::value::{Info, PmixProc, PmixRank, Status, Text, Value};
 use wireup_core::pmix::wire::FrameDecoder;
 
-/// What a node's ranks do together, in this order.
+/// Collective of the ranks of a node, in the order of execution.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Deed {
     Fence(u32),
-    /// Of the first node alone.
+    /// Spawn, requested by the first node alone.
     Spawn,
     Group,
 }

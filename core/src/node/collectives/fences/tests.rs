@@ -48,7 +48,7 @@ fn cause(actions: Vec<NodeAction>) -> Option<FailureCause> {
 const INIT: &str = "cmd=init pmi_version=1 pmi_subversion=1\n";
 
 #[test]
-fn a_series_tells_which_barrier_its_fences_are_of() {
+fn fence_series_encodes_its_barrier() {
     let job = Nspace::new("job").unwrap();
     let ranks = CollectiveScope::Ranks([1, 2, 3, 7].map(Rank).into());
     let all = [
@@ -78,7 +78,7 @@ fn a_series_tells_which_barrier_its_fences_are_of() {
 }
 
 #[test]
-fn a_barrier_of_one_node_has_a_limit_too_and_its_ranks_are_told() {
+fn barrier_of_one_node_times_out_and_its_ranks_are_named() {
     let mut core = core(FenceTimeoutSpec::After(5 * SECOND));
     said(&mut core, 0, INIT, SECOND);
     said(&mut core, 1, INIT, SECOND);
@@ -107,7 +107,7 @@ fn a_barrier_of_one_node_has_a_limit_too_and_its_ranks_are_told() {
 }
 
 #[test]
-fn a_barrier_of_one_node_that_ends_leaves_no_limit_behind() {
+fn completed_barrier_of_one_node_leaves_no_timeout() {
     let mut core = core(FenceTimeoutSpec::After(5 * SECOND));
     for rank in [0, 1] {
         said(&mut core, rank, INIT, SECOND);
@@ -122,7 +122,7 @@ fn a_barrier_of_one_node_that_ends_leaves_no_limit_behind() {
 }
 
 #[test]
-fn ranks_in_a_barrier_hear_at_once_that_a_node_is_lost() {
+fn ranks_in_barrier_get_node_loss_at_once() {
     let mut core = core(FenceTimeoutSpec::Unlimited);
     said(&mut core, 0, INIT, SECOND);
     said(&mut core, 0, "cmd=barrier_in\n", SECOND);
@@ -144,7 +144,7 @@ fn ranks_in_a_barrier_hear_at_once_that_a_node_is_lost() {
 }
 
 #[test]
-fn the_program_s_own_limit_counts_unless_the_user_s_is_shorter() {
+fn timeout_of_program_counts_unless_user_timeout_is_shorter() {
     let terms = |limit| CollectivePolicy {
         limit,
         ..CollectivePolicy::default()

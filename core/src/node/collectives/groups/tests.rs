@@ -116,7 +116,7 @@ fn members(parts: &AnswerParts) -> Vec<u32> {
 }
 
 #[test]
-fn the_data_of_all_nodes_the_id_and_the_members_go_to_every_server() {
+fn data_id_and_members_of_all_nodes_reach_every_server() {
     let mut job = Job::new();
     job.call(
         1,
@@ -137,7 +137,7 @@ fn the_data_of_all_nodes_the_id_and_the_members_go_to_every_server() {
 }
 
 #[test]
-fn all_ranks_are_listed_one_by_one_and_nobody_twice() {
+fn members_are_expanded_from_wildcards_without_duplicates() {
     let mut job = Job::new();
     let all = ranks(&[PmixRank::WILDCARD.0]);
     job.call(1, &construct(all.clone(), Vec::new()));
@@ -156,7 +156,7 @@ fn add(procs: Vec<PmixProc>) -> Info {
 }
 
 #[test]
-fn members_that_any_node_adds_are_listed_behind_those_that_called_once_each() {
+fn added_members_follow_callers_once_each() {
     let mut job = Job::with_libpmix("OpenPMIx 5.0.11 (PMIx Standard: 4.2)");
     let other = PmixProc::new(&Nspace::new("other").unwrap(), Rank(9));
     let by_first = add([ranks(&[1, 0]), vec![other]].concat());
@@ -184,7 +184,7 @@ fn members_that_any_node_adds_are_listed_behind_those_that_called_once_each() {
 }
 
 #[test]
-fn infos_of_single_members_are_passed_on_only_beside_an_id() {
+fn infos_of_single_members_are_forwarded_only_with_context_id() {
     let mut job = Job::new();
     let named = Info::new(
         keys::GROUP_INFO,
@@ -207,7 +207,7 @@ fn infos_of_single_members_are_passed_on_only_beside_an_id() {
 }
 
 #[test]
-fn what_cannot_be_a_group_of_this_job_is_refused() {
+fn invalid_group_of_job_is_refused() {
     let mut job = Job::new();
     let stranger = vec![PmixProc::new(&Nspace::new("other").unwrap(), Rank(0))];
     for (procs, infos, status) in [
@@ -238,7 +238,7 @@ fn what_cannot_be_a_group_of_this_job_is_refused() {
 }
 
 #[test]
-fn a_member_that_its_server_lost_is_left_out_where_that_may_be() {
+fn member_lost_by_its_server_is_left_out_where_optional() {
     for (directive, may_be_missing) in [
         (keys::GROUP_OPTIONAL, true),
         (keys::GROUP_FT_COLLECTIVE, true),
@@ -270,7 +270,7 @@ fn a_member_that_its_server_lost_is_left_out_where_that_may_be() {
 }
 
 #[test]
-fn the_end_of_a_member_and_of_the_job_fail_what_waits() {
+fn end_of_member_or_job_fails_pending_operations() {
     let mut job = Job::new();
     job.call(0, &construct(ranks(&[0, 3]), vec![assign()]));
     job.feed(
@@ -300,7 +300,7 @@ fn the_end_of_a_member_and_of_the_job_fail_what_waits() {
 }
 
 #[test]
-fn sessions_over_a_server_that_cannot_serve_them_are_refused_with_the_remedy() {
+fn mpi_session_with_unfit_server_is_refused_with_remedy() {
     let cid = Info::new(keys::GROUP_LOCAL_CID, Value::Size(3));
     let infos = vec![
         assign(),
@@ -434,7 +434,7 @@ fn told_of_deaths(libpmix: &str, dies_first: bool) -> Vec<i32> {
 }
 
 #[test]
-fn who_invites_hears_of_a_death_also_if_that_came_first() {
+fn inviting_process_gets_death_even_before_invitation() {
     for dies_first in [false, true] {
         let failed = Status::GROUP_INVITE_FAILED.0;
         assert_eq!(told_of_deaths("OpenPMIx 5.0.11", dies_first), [failed]);

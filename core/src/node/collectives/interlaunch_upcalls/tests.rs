@@ -28,7 +28,7 @@ fn bring(node: &mut NodeCore, actions: &mut Vec<NodeAction>) {
 }
 
 #[test]
-fn a_job_of_another_launch_is_forgotten_when_that_is_gone() {
+fn job_of_other_launch_is_forgotten_with_its_launch() {
     let mut cores = served::three_nodes();
     let (now, mut actions) = (Moment::default(), Vec::new());
     let key = InterlaunchId {

@@ -257,7 +257,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn whoever_restarts_meets_nobody_who_had_gone_before(
+    fn restarted_rank_shares_no_fence_with_earlier_epoch(
         sizes in prop::collection::vec(1_u32..4, 1..6),
         listed in any::<bool>(), star in any::<bool>(), seed in any::<u64>(),
     ) {
@@ -269,7 +269,7 @@ proptest! {
     }
 
     #[test]
-    fn all_that_are_restored_at_once_meet_each_other(
+    fn ranks_restored_together_share_fence(
         sizes in prop::collection::vec(1_u32..4, 1..6),
         listed in any::<bool>(), star in any::<bool>(), seed in any::<u64>(),
     ) {

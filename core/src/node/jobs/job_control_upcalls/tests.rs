@@ -38,7 +38,7 @@ fn yes(key: &str) -> Info {
 }
 
 #[test]
-fn what_is_done_with_a_session_is_done_with_all_of_the_launch() {
+fn session_control_applies_to_all_processes_of_launch() {
     for (info, what) in [
         (yes(keys::SESSION_PAUSE), JobControlAction::Signal(SIGSTOP)),
         (yes(keys::SESSION_RESUME), JobControlAction::Signal(SIGCONT)),
@@ -68,7 +68,7 @@ fn what_is_done_with_a_session_is_done_with_all_of_the_launch() {
 }
 
 #[test]
-fn more_for_a_session_is_asked_of_who_allocates() {
+fn other_session_requests_go_to_allocator() {
     let nodes = Info::new(keys::ALLOC_NUM_NODES, Value::Uint64(2));
     let (reports, status) = control(OWN_SESSION, vec![nodes, yes(keys::SESSION_EXTEND)]);
     let [
@@ -88,7 +88,7 @@ fn more_for_a_session_is_asked_of_who_allocates() {
 }
 
 #[test]
-fn what_cannot_be_done_with_a_session_is_refused() {
+fn impossible_session_control_is_refused() {
     let mut preempt = yes("pmix.ssn.preempt");
     for (session, directives, expected) in [
         (7, vec![yes(keys::SESSION_PAUSE)], Status::ERR_NOT_FOUND),

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn cospawn_app_is_job_of_its_own() {
+    fn cospawn_app_is_separate_job() {
         let job = ["pmix.mapby", "pmix.dbg.dpnd", "pmix.timeout"];
         let own = ["pmix.cospawn", "pmix.wdir"];
         let whole = request(&job, &[&own, &[], &["pmix.debugger"], &own]);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spawn_of_one_kind_is_one_job() {
+    fn spawn_of_one_kind_is_one_job() {
         let plain = request(&["pmix.timeout"], &[&[], &["pmix.wdir"]]);
         assert_eq!(divide(plain.clone()), (plain, [].into()));
         let whole = request(&["pmix.debugger", "pmix.dbg.dpnd"], &[&[], &[]]);

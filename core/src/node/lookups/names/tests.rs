@@ -144,7 +144,7 @@ fn found(parts: AnswerParts) -> Vec<Value> {
 }
 
 #[test]
-fn values_come_back_as_they_were_published_with_their_publisher() {
+fn published_values_return_unchanged_with_publisher() {
     let mut job = Job::new();
     let values = [
         Value::String("text".into()),
@@ -173,7 +173,7 @@ fn values_come_back_as_they_were_published_with_their_publisher() {
 }
 
 #[test]
-fn a_publication_that_cannot_be_kept_as_asked_is_refused() {
+fn publish_with_unsupported_persistence_is_refused() {
     let mut job = Job::new();
     let members = |value| {
         vec![
@@ -230,7 +230,7 @@ fn a_publication_that_cannot_be_kept_as_asked_is_refused() {
 }
 
 #[test]
-fn who_asks_is_a_rank_of_the_node_whose_sidecar_it_is() {
+fn requester_must_be_rank_of_node_of_its_sidecar() {
     let mut job = Job::new();
     let stranger = PmixProc {
         nspace: "other".into(),
@@ -248,7 +248,7 @@ fn who_asks_is_a_rank_of_the_node_whose_sidecar_it_is() {
 }
 
 #[test]
-fn a_wait_is_read_in_every_form_that_libraries_give_it() {
+fn wait_is_parsed_in_every_form_of_libraries() {
     let mut job = Job::new();
     let mut waiting = Vec::new();
     for value in [
@@ -280,7 +280,7 @@ fn a_wait_is_read_in_every_form_that_libraries_give_it() {
 }
 
 #[test]
-fn a_timeout_is_followed_by_the_head_node_for_all_of_the_job() {
+fn lookup_timeout_is_tracked_by_head_node_for_whole_job() {
     let mut job = Job::new();
     let wait = |seconds| {
         vec![
@@ -304,7 +304,7 @@ fn a_timeout_is_followed_by_the_head_node_for_all_of_the_job() {
 }
 
 #[test]
-fn single_keys_are_withdrawn_from_the_session_and_all_of_them_from_everywhere() {
+fn unpublish_of_key_uses_session_range_and_of_all_every_range() {
     let mut job = Job::new();
     let infos = vec![text("a", "text"), range(DataRange::NAMESPACE)];
     assert_eq!(job.ask(1, &publish(1, infos)).status, Status::SUCCESS);
@@ -387,7 +387,7 @@ fn both_protocols_use_one_store() {
 }
 
 #[test]
-fn every_upcall_is_answered_once_when_its_rank_or_the_job_ends() {
+fn upcalls_are_answered_once_when_rank_or_job_ends() {
     let mut job = Job::new();
     let wait = || vec![Info::new(keys::WAIT, Value::Int(0))];
     let ids = [0, 1, 2, 3, 3].map(|rank| job.call(rank, &lookup(rank, &["a"], wait())));
@@ -415,7 +415,7 @@ fn every_upcall_is_answered_once_when_its_rank_or_the_job_ends() {
 }
 
 #[test]
-fn keys_of_mpichs_interface_limit_a_value_and_are_no_values() {
+fn keys_of_mpich_limit_value_and_are_not_published() {
     let mut job = Job::new();
     let look = |job: &mut Job| job.ask(1, &lookup(1, &["a"], Vec::new())).status;
     let infos = vec![

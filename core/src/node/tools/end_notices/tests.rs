@@ -83,7 +83,7 @@ fn says(actions: &[NodeAction], came: bool) -> bool {
 }
 
 #[test]
-fn a_tool_keeps_its_name_unless_it_belongs_to_a_job_or_a_server() {
+fn tool_keeps_its_name_unless_it_belongs_to_job_or_server() {
     let mut node = Node::new();
     let kept = ("debugger".to_owned(), 4);
     assert_eq!(node.attach(Some(&proc("debugger", 4))), kept);
@@ -101,14 +101,14 @@ fn a_tool_keeps_its_name_unless_it_belongs_to_a_job_or_a_server() {
 }
 
 #[test]
-fn a_made_up_name_is_not_one_that_a_tool_has_taken() {
+fn generated_tool_name_is_not_taken_by_other_tool() {
     let mut node = Node::new();
     node.attach(Some(&proc("job-tool-1-1", 0)));
     assert_eq!(node.attach(None), ("job-tool-1-2".to_owned(), 0));
 }
 
 #[test]
-fn a_tool_is_gone_when_all_its_connections_are() {
+fn tool_is_gone_after_its_last_connection() {
     let mut node = Node::new();
     let (name, other) = (proc("debugger", 4), proc("other", 0));
     node.attach(Some(&name));
@@ -127,7 +127,7 @@ fn a_tool_is_gone_when_all_its_connections_are() {
 }
 
 #[test]
-fn tools_are_gone_with_their_server() {
+fn tools_end_with_their_server() {
     let mut node = Node::new();
     node.attach(None);
     node.attach(Some(&proc("debugger", 4)));
@@ -142,7 +142,7 @@ fn tools_are_gone_with_their_server() {
 }
 
 #[test]
-fn output_is_passed_on_until_the_tool_that_wants_it_is_gone() {
+fn output_is_forwarded_until_its_tool_detaches() {
     let mut node = Node::new();
     let (name, _) = node.attach(None);
     let pull = Upcall::Notice(Notice::IofPull {

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_bytes_are_kept_and_the_end() {
+    fn cache_keeps_last_bytes_and_end_of_stream() {
         let mut kept = OutputCache::default();
         assert!(kept.pieces(STREAM, cached(&[])).is_empty());
         kept.add(STREAM, b"before");
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_keeps_less_of_each_stream_when_many_print_much() {
+    fn cache_per_stream_shrinks_with_number_of_full_streams() {
         let mut kept = OutputCache::default();
         let stream = |rank| (NodeRank(rank), Channels::STDOUT.0);
         kept.add(stream(0), b"little");
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_takes_no_more_memory_than_it_needs() {
+    fn cached_stream_uses_only_needed_memory() {
         let mut kept = OutputCache::default();
         for _ in 0..100 {
             kept.add(STREAM, b"a line\n");
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subscriber_chooses_how_much_it_gets_and_of_which_end() {
+    fn subscriber_selects_size_and_end_of_cached_output() {
         let mut kept = OutputCache::default();
         kept.add(STREAM, b"abcdef");
         for (infos, expected) in [

@@ -145,7 +145,7 @@ fn everybody() -> Vec<PmixProc> {
 const BOTH: Channels = Channels(Channels::STDOUT.0 | Channels::STDERR.0);
 
 #[test]
-fn what_was_asked_for_comes_in_order_and_nothing_else() {
+fn subscribed_output_arrives_in_order_and_alone() {
     let mut job = Job::new();
     job.pull(0, vec![proc(4), proc(1)], Channels::STDOUT);
     for (rank, channel, text) in [
@@ -172,7 +172,7 @@ fn what_was_asked_for_comes_in_order_and_nothing_else() {
 }
 
 #[test]
-fn what_was_printed_before_comes_first_and_once_to_each_node() {
+fn cached_output_comes_first_and_once_per_node() {
     let mut job = Job::new();
     job.print(4, Channels::STDOUT, b"early, ");
     job.print(4, Channels::STDOUT, b"both");
@@ -223,7 +223,7 @@ fn unknown_processes_and_jobs_are_passed_over() {
 }
 
 #[test]
-fn a_writer_waits_for_the_slowest_reader_and_goes_on() {
+fn writer_waits_for_slowest_reader_and_continues() {
     let mut job = Job::new();
     job.pull(0, everybody(), BOTH);
     job.pull(1, everybody(), BOTH);
@@ -247,7 +247,7 @@ fn a_writer_waits_for_the_slowest_reader_and_goes_on() {
 }
 
 #[test]
-fn a_reader_that_is_lost_or_wants_no_more_holds_nobody_up() {
+fn lost_or_unsubscribed_reader_blocks_no_writer() {
     for end in 0..3 {
         let mut job = Job::new();
         job.pull(0, everybody(), BOTH);
@@ -272,7 +272,7 @@ fn nodes_lost(nodes: &[NodeId]) -> NodeEvent<'_> {
 }
 
 #[test]
-fn nothing_is_wanted_once_the_last_asker_has_gone() {
+fn subscription_ends_with_last_subscriber() {
     let mut job = Job::new();
     job.pull(1, everybody(), BOTH);
     job.pull(1, vec![proc(0)], BOTH);
@@ -346,7 +346,7 @@ impl Job {
 }
 
 #[test]
-fn a_tool_gets_what_its_job_prints_from_the_beginning_and_the_launcher_does_not() {
+fn tool_gets_all_output_of_its_job_instead_of_launcher() {
     let mut job = Job::new();
     spawned_by_tool(&mut job);
     for node in [0, 2] {
@@ -375,7 +375,7 @@ fn a_tool_gets_what_its_job_prints_from_the_beginning_and_the_launcher_does_not(
 }
 
 #[test]
-fn output_of_a_job_that_was_never_announced_is_dropped_with_it() {
+fn output_of_unannounced_job_is_dropped_with_job() {
     let mut job = Job::new();
     spawned_by_tool(&mut job);
     job.child_prints(0, &vec![0; AHEAD]);
@@ -389,7 +389,7 @@ fn output_of_a_job_that_was_never_announced_is_dropped_with_it() {
 }
 
 #[test]
-fn the_end_of_a_job_waits_for_its_output_a_moment() {
+fn end_of_job_waits_briefly_for_its_output() {
     let end = Notification {
         code: Status::EVENT_JOB_END,
         source: PmixProc::new(&Nspace::new("child").unwrap(), PmixRank(0)),

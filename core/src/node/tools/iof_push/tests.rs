@@ -85,7 +85,7 @@ fn everybody() -> Vec<PmixProc> {
 }
 
 #[test]
-fn a_push_is_answered_when_every_reader_on_every_node_has_it() {
+fn push_is_answered_after_every_reader_on_every_node_has_it() {
     let mut job = Job::new();
     job.push(1, everybody(), b"text");
     let orders: Vec<Order> = job.orders.drain(..).collect();
@@ -105,7 +105,7 @@ fn a_push_is_answered_when_every_reader_on_every_node_has_it() {
 }
 
 #[test]
-fn who_cannot_have_it_is_told_to_the_pusher() {
+fn unreachable_reader_is_reported_to_pusher() {
     for (fed, status) in [
         (StdinWriteResult::NoPipe, Status::ERR_NOT_SUPPORTED),
         (StdinWriteResult::Gone, Status::ERR_UNREACH),
@@ -122,7 +122,7 @@ fn who_cannot_have_it_is_told_to_the_pusher() {
 }
 
 #[test]
-fn nobody_and_unknown_processes_are_refused() {
+fn push_without_or_to_unknown_targets_is_refused() {
     let mut job = Job::new();
     job.push(0, Vec::new(), b"text");
     job.push(0, vec![proc(6)], b"text");
@@ -137,7 +137,7 @@ fn nobody_and_unknown_processes_are_refused() {
 }
 
 #[test]
-fn a_node_that_is_lost_keeps_nobody_waiting() {
+fn lost_node_blocks_no_push() {
     let mut job = Job::new();
     job.push(0, vec![proc(1), proc(4)], b"text");
     let here = job.orders.pop_front().unwrap();
@@ -149,7 +149,7 @@ fn a_node_that_is_lost_keeps_nobody_waiting() {
 }
 
 #[test]
-fn the_end_of_the_launch_answers_what_waits() {
+fn end_of_launch_answers_pending_pushes() {
     let mut job = Job::new();
     job.push(0, vec![proc(4)], b"text");
     job.feed(0, NodeEvent::LaunchEnded);

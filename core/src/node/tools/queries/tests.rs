@@ -130,7 +130,7 @@ impl Job {
 }
 
 #[test]
-fn a_rank_whose_start_is_not_known_yet_is_waited_for() {
+fn query_waits_for_unreported_start_of_rank() {
     let mut job = Job::new();
     job.starting = true;
     assert_eq!(job.ask(&[keys::QUERY_PROC_TABLE], Vec::new()), 0);
@@ -180,7 +180,7 @@ fn row(rank: u32, pid: u32, exit_code: i32, state: u8) -> (u32, String, String, 
 }
 
 #[test]
-fn a_table_has_every_process_with_its_state_and_exit_code() {
+fn process_table_has_state_and_exit_code_of_every_process() {
     let mut job = Job::new();
     let connected = Upcall::Notice(Notice::ClientConnected {
         proc: proc(1),
@@ -217,7 +217,7 @@ fn a_table_has_every_process_with_its_state_and_exit_code() {
 }
 
 #[test]
-fn the_processes_of_a_lost_node_are_listed_as_lost() {
+fn processes_of_lost_node_are_listed_as_lost() {
     let mut job = Job::new();
     job.hold = true;
     assert_eq!(job.ask(&[keys::QUERY_PROC_TABLE], Vec::new()), 0);
@@ -240,7 +240,7 @@ fn the_processes_of_a_lost_node_are_listed_as_lost() {
 }
 
 #[test]
-fn a_node_that_does_not_answer_makes_a_partial_answer() {
+fn silent_node_makes_partial_reply() {
     let mut job = Job::new();
     job.hold = true;
     let timeout = vec![Info::new(keys::TIMEOUT, Value::Int(3))];
@@ -266,7 +266,7 @@ fn a_node_that_does_not_answer_makes_a_partial_answer() {
 }
 
 #[test]
-fn what_cannot_be_answered_says_why() {
+fn unanswerable_query_gets_status_with_reason() {
     let mut job = Job::new();
     let required = |key: &str, value| Info {
         required: true,
@@ -316,7 +316,7 @@ fn what_cannot_be_answered_says_why() {
 }
 
 #[test]
-fn nodes_and_processes_of_one_job_or_of_all_are_told() {
+fn nodes_and_processes_of_one_or_all_jobs_are_listed() {
     let mut job = Job::new();
     let context = JobContext {
         nspace: Nspace::new("child").unwrap(),
@@ -365,7 +365,7 @@ fn nodes_and_processes_of_one_job_or_of_all_are_told() {
 }
 
 #[test]
-fn the_memory_of_each_node_is_told_with_its_bounds() {
+fn memory_of_each_node_is_reported_with_bounds() {
     let mut job = Job::new();
     let ended = RankEnd::Code(0);
     let rank = NodeRank(0);

@@ -59,7 +59,7 @@ impl Job {
 }
 
 #[test]
-fn every_server_tells_once_when_the_last_rank_of_the_last_node_waits() {
+fn every_server_reports_once_when_last_rank_waits() {
     let mut job = Job(served::three_nodes(), Vec::new());
     for _ in 0..2 {
         for (node, rank) in [(0, 0), (0, 1), (2, 5), (2, 4), (1, 2), (1, 2)] {
@@ -72,7 +72,7 @@ fn every_server_tells_once_when_the_last_rank_of_the_last_node_waits() {
 }
 
 #[test]
-fn a_server_that_counts_by_itself_speaks_for_its_node() {
+fn server_that_counts_itself_reports_for_its_node() {
     let mut job = Job(served::three_nodes(), Vec::new());
     assert_eq!(job.waits(0, PmixRank::LOCAL_PEERS), []);
     assert_eq!(job.waits(1, PmixRank::LOCAL_PEERS), []);
@@ -91,7 +91,7 @@ fn ranks_of_other_nodes_do_not_count() {
 }
 
 #[test]
-fn ranks_that_are_not_to_wait_are_released_and_the_others_counted() {
+fn excluded_ranks_are_released_and_others_counted() {
     let mut cores = served::three_nodes();
     for core in &mut cores {
         let mut context = (**core.cx.job(JobIndex(0))).clone();
@@ -116,7 +116,7 @@ fn released(job: &mut Job, node: usize, infos: &[Info]) {
 }
 
 #[test]
-fn ranks_wait_until_a_debugger_has_released_them_or_they_are_let_go() {
+fn ranks_wait_until_released_by_debugger_or_launch() {
     let mut job = Job(served::three_nodes(), Vec::new());
     let holding =
         |job: &Job| -> Vec<bool> { job.0.iter().map(NodeCore::has_stopped_ranks).collect() };
