@@ -409,7 +409,7 @@ fn agent_revokes_grants_of_dead_launch() {
     eventually("the unreadable record is left and reported", || {
         let left = fs::read_dir(&records).unwrap().count();
         let line = format!(
-            "which may not be revoked: {}: it has version 2",
+            "which may not be revoked: {}: record of version 2",
             unreadable.display()
         );
         (left == 1 && cluster.log(0).contains(&line)).then_some(())

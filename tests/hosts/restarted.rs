@@ -152,7 +152,10 @@ fn kill_of_front_process_loses_no_job() {
         cluster.kill_agent(host);
         // The service manager gives it a second.
         eventually("the place is free", || {
-            cluster.log(host).contains("leaves its place").then_some(())
+            cluster
+                .log(host)
+                .contains("the next agent takes over")
+                .then_some(())
         });
         cluster.start_agent(host);
     });

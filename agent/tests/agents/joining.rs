@@ -58,7 +58,7 @@ fn nodes_that_cannot_join_are_reported_and_launch_continues() {
     launcher.ask(&grow(vec![first]));
     let (nodes, reason, _) = launcher.lost();
     assert_eq!(nodes, [3]);
-    assert!(reason.contains("already there"), "{reason}");
+    assert!(reason.contains("already exists"), "{reason}");
     let stopping = cluster.agents[2].member();
     cluster.agents[2].signal(rustix::process::Signal::TERM);
     cluster.agents[2].ended();
@@ -88,7 +88,7 @@ fn only_launcher_of_launch_can_join_nodes() {
     let mut stranger = Launcher::connect(&cluster.agents[0]);
     stranger.ask(&grow(vec![cluster.agents[1].member()]));
     let reason = stranger.refused();
-    assert!(reason.contains("has not opened"), "{reason}");
+    assert!(reason.contains("without an open launch"), "{reason}");
     // A launcher that asks for something else ends its launch.
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(1, 2));
     let pids = launcher.begun(1);

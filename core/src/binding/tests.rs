@@ -416,9 +416,9 @@ fn rankfile_gives_each_rank_its_cores() {
     let unlisted = told(bind(ObjectType::Core, None, &[4], false));
     assert!(unlisted.contains("rank 4 has no CPUs"), "{unlisted}");
     for (list, needed) in [
-        ("64", "no core 64: 64"),
-        ("1:32", "no core 32 in package 1: 32"),
-        ("2:0", "no package 2: 2"),
+        ("64", "no core 64: the host has 64"),
+        ("1:32", "no core 32 in package 1: the host has 32"),
+        ("2:0", "no package 2: the host has 2"),
     ] {
         let text = format!("rank 0=a slot={list}");
         let slots = Rankfile::parse(text.as_bytes()).unwrap().slots.unwrap();

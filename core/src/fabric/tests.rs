@@ -225,7 +225,7 @@ fn service_that_stays_after_revocation_is_reported() {
         panic!("it is too late");
     };
     assert!(
-        leak.contains("still there") && !leak.contains(HEX),
+        leak.contains("still exists") && !leak.contains(HEX),
         "{leak}"
     );
     assert!(!life.is_void());

@@ -189,7 +189,7 @@ const OF_ONE: &[Case] = &[
     ("ports", Problem, "11 ports from 40000 to 40010", |it| {
         set(it, "net/ipv4/ip_local_port_range", "40000\t40010")
     }),
-    ("image-runtime", Problem, "no ch-run in PATH", |it| {
+    ("image-runtime", Problem, "ch-run not found in PATH", |it| {
         it.image = Some(ImageCheck {
             no_runtime: Some("ch-run".into()),
             ..ImageCheck::default()
