@@ -106,8 +106,8 @@ fn output_of_step_is_in_log_of_its_agent_with_its_name() {
     assert!(log != own, "{log:?}");
     launcher.tell(0, "exit rubbish");
     agent.logged(&[
-        "the step of launch launch-",
-        "says: ValueError: ",
+        "output of the step of launch launch-",
+        ": ValueError: ",
         "'rubbish'",
     ]);
 }
