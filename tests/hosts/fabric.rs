@@ -408,7 +408,7 @@ fn an_agent_revokes_what_a_dead_launch_has_left() {
     eventually("the unreadable record is left and reported", || {
         let left = fs::read_dir(&records).unwrap().count();
         let line = format!(
-            "which may not be revoked: {}: it has version 2",
+            "which may not be revoked: {}: record of version 2",
             unreadable.display()
         );
         (left == 1 && cluster.log(0).contains(&line)).then_some(())

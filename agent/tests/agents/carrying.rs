@@ -184,7 +184,7 @@ fn an_agent_that_is_told_to_stop_refuses_new_launches_and_ends_with_the_last() {
     // Neither from its own node's users nor from other agents.
     let mut launcher = Launcher::open(&cluster.agents[1], cluster.spread(2, 2));
     let reason = launcher.refused();
-    assert!(reason.contains("n1: it is being stopped"), "{reason}");
+    assert!(reason.contains("n1: the agent is draining"), "{reason}");
     let mut launcher = Launcher::open(&cluster.agents[2], cluster.spread(2, 2));
     let begun = |heard: &Heard| matches!(heard, Heard::Said(0, text) if text.starts_with("begun"));
     let mut heard = [launcher.hear(), launcher.hear()];
@@ -192,7 +192,7 @@ fn an_agent_that_is_told_to_stop_refuses_new_launches_and_ends_with_the_last() {
     assert!(begun(&heard[0]), "{heard:?}");
     let loss = format!("{:?}", heard[1]);
     assert!(
-        loss.contains("the agent of n1 refuses: it is being stopped"),
+        loss.contains("the agent of n1 refuses: the agent is draining"),
         "{loss}"
     );
 

@@ -58,7 +58,7 @@ fn nodes_that_cannot_join_are_told_each_with_its_reason_and_the_launch_goes_on()
     launcher.ask(&grow(vec![first]));
     let (nodes, reason, _) = launcher.lost();
     assert_eq!(nodes, [3]);
-    assert!(reason.contains("already there"), "{reason}");
+    assert!(reason.contains("already exists at this agent"), "{reason}");
     let stopping = cluster.agents[2].member();
     cluster.agents[2].signal(rustix::process::Signal::TERM);
     cluster.agents[2].ended();
@@ -88,7 +88,7 @@ fn only_the_launcher_of_a_launch_lets_nodes_join_it() {
     let mut stranger = Launcher::connect(&cluster.agents[0]);
     stranger.ask(&grow(vec![cluster.agents[1].member()]));
     let reason = stranger.refused();
-    assert!(reason.contains("has not opened"), "{reason}");
+    assert!(reason.contains("without an open launch"), "{reason}");
     // A launcher that asks for something else ends its launch.
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(1, 2));
     let pids = launcher.begun(1);

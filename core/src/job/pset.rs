@@ -322,7 +322,7 @@ mod tests {
                 .unwrap_err()
                 .to_string()
         };
-        assert!(of_job(&["io=0-4"]).contains("no rank 4, the job has ranks 0 to 3"));
+        assert!(of_job(&["io=0-4"]).contains("no rank 4; the job has ranks 0 to 3"));
         assert!(of_job(&["app1=0"]).contains("--pset app1"));
         assert!(of_job(&["io=0", "io=1"]).contains("--pset io"));
     }

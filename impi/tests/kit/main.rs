@@ -122,7 +122,7 @@ fn what_is_no_record_is_named() {
     let cut = "wireup-impi-record 1\n0.1 0 open server\n0.2 0 > 415";
     for (content, why) in [
         (&b"\xff\xfe\n"[..], "valid UTF-8"),
-        (b"", "its first line is not"),
+        (b"", "its first line must be"),
         (cut.as_bytes(), "not a line of a record"),
     ] {
         fs::write(&file, content).unwrap();

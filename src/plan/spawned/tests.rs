@@ -246,7 +246,7 @@ fn layout_or_rankfile_decides_node_of_each_rank() {
         ),
         (
             &[rankfile, ("bind_to", "numa")],
-            "rankfile: the rankfile says",
+            "rankfile: the rankfile sets",
         ),
         (&[("rankfile", "/no/such/file")], "/no/such/file"),
         (
