@@ -35,7 +35,7 @@ pub struct BindingRequest {
     pub ranks: u32,
     /// Number of processes of the launch on the host that come before these ranks.
     pub before: u32,
-    /// Ranks may share what is one rank's otherwise.
+    /// Ranks may share CPUs that otherwise belong to one rank.
     pub share: bool,
 }
 

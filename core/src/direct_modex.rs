@@ -84,7 +84,7 @@ pub enum ModexEvent<T> {
         /// Data of the rank, or the PMIx status that the server returned.
         result: Result<Arc<[u8]>, i32>,
     },
-    /// A message has come from the engine of another node.
+    /// Handles a message from the engine of another node.
     Message {
         /// Sending node, as authenticated by the transport.
         from: NodeId,

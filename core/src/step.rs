@@ -31,7 +31,7 @@ const GATHER: Duration = Duration::from_millis(5);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrphanAction {
     Kill,
-    /// All ranks have ended: end what is left.
+    /// End the rest: all ranks have ended.
     Finish,
 }
 

@@ -152,7 +152,10 @@ fn the_main_process_of_an_agent_is_killed_and_no_job_is_lost() {
         cluster.kill_agent(host);
         // The service manager gives it a second.
         eventually("the place is free", || {
-            cluster.log(host).contains("the next agent takes over").then_some(())
+            cluster
+                .log(host)
+                .contains("the next agent takes over")
+                .then_some(())
         });
         cluster.start_agent(host);
     });

@@ -286,8 +286,14 @@ mod tests {
     async fn what_is_missing_or_wrong_is_named() {
         for (file, part) in [
             ("", "set ETCDCTL_ENDPOINTS, or write endpoints"),
-            ("endpoints = ['http://a']", "invalid etcd endpoint \"http://a\""),
-            ("endpoints = ['ftp://a:1']", "invalid etcd endpoint \"ftp://a:1\""),
+            (
+                "endpoints = ['http://a']",
+                "invalid etcd endpoint \"http://a\"",
+            ),
+            (
+                "endpoints = ['ftp://a:1']",
+                "invalid etcd endpoint \"ftp://a:1\"",
+            ),
             ("endpoints = ['a:1']\ncert = '/c'", "go together"),
             (
                 "endpoints = ['a:1']\nuser = 'me'",

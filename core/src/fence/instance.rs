@@ -217,7 +217,7 @@ impl<T> FenceInstance<T> {
         });
     }
 
-    /// Takes what a child brings; `false` for a repetition.
+    /// Takes the contribution of a child; returns `false` for a repetition.
     pub(super) fn child_arrived(&mut self, child: NodeId, contribution: FenceContribution) -> bool {
         let is_new = !self.below.contains_key(&child);
         if is_new {

@@ -141,7 +141,7 @@ pub enum RouterAction<B> {
     Join(NodeId, GrowthRequest<B>),
     /// Tell the root of nodes that join.
     PassOn(GrowthRequest<B>),
-    /// Send a child what is queued, then the end of the link.
+    /// Send a child the queued messages, then the end of the link.
     Close(NodeId),
     /// A frame or report was dropped because its sender may not send it; one line for the log.
     Refuse(String),

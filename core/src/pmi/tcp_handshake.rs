@@ -77,7 +77,7 @@ pub enum HandshakeOutcome {
     Admitted {
         /// Bytes for the rank's server.
         received: Vec<u8>,
-        /// The server's first line answers what has been answered.
+        /// The server's first line answers a request that has been answered already.
         greeted: bool,
     },
     /// The connection carries notices for an admitted client, each with a signal if the client has requested one.

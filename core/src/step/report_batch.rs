@@ -86,7 +86,7 @@ pub enum RankReportBatch<R = GlobalRank> {
         closed: Vec<Stream>,
         end: RankEnd,
         state: PmiState,
-        /// With what each has used.
+        /// Ranks, each with the resources that it has used.
         ranks: Vec<(R, Option<ResourceUsage>)>,
     },
 }

@@ -144,7 +144,7 @@ impl FirstFailure {
         }
     }
 
-    /// Takes what happened and appends what follows from it.
+    /// Handles an event and appends the resulting actions.
     pub fn handle(
         &mut self,
         event: FailureEvent,
