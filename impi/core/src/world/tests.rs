@@ -114,15 +114,15 @@ fn what_makes_no_world_is_named() {
     );
     assert_eq!(
         with(Label::DataLength, 3, &words(&[5, 0])),
-        "IMPI_C_DATALEN: client or host 1 says 0, which is out of range"
+        "IMPI_C_DATALEN: client or host 1 sent 0, which is out of range"
     );
     assert_eq!(
         with(Label::HighWater, 3, &words(&[20, 9])),
-        "IMPI_H_HIWATER: client or host 1 says 9, which is out of range"
+        "IMPI_H_HIWATER: client or host 1 sent 9, which is out of range"
     );
     assert_eq!(
         with(Label::HostProcs, 3, &words(&[1, 2])),
-        "IMPI_H_NPROCS: client or host 0 says -1, which is out of range"
+        "IMPI_H_NPROCS: client or host 0 sent -1, which is out of range"
     );
     assert_eq!(
         with(Label::ProcPid, 3, &[0; 24]),
