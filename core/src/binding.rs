@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! topology, CPUs that may be used ──▶ units (cores or hardware threads, fast ones first)
-//! units, --cpus-per-rank, --map-by ──▶ one group of units for each rank   (map)
-//! groups, --bind-to ──▶ the CPUs of each rank: the group, or the part of the host around it
+//!   units, --cpus-per-rank, --map-by ──▶ one group of units for each rank   (map)
+//!   groups, --bind-to ──▶ the CPUs of each rank: the group, or the part of the host around it
 //! ```
 //! The result depends only on the host's topology, its limits and the number of its ranks, so each host computes its
 //! own.

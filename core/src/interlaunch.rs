@@ -1,10 +1,10 @@
 //! Connect, disconnect and fence between processes of several launches. No I/O.
 //!
 //! ```text
-//! node ── Arrive ──▶ head node ══ Arrived ══▶ head node of the other launch
-//! ◀─ Register ─     │     ◀═ Arrived ══
-//! ── Registered ─▶  │     ══ Ready ════▶  (connect: all nodes know the other launch's jobs)
-//! ◀─ Release ──     │     ◀═ Ready ════
+//!  node ── Arrive ──▶ head node ══ Arrived ══▶ head node of the other launch
+//!       ◀─ Register ─     │     ◀═ Arrived ══
+//!       ── Registered ─▶  │     ══ Ready ════▶  (connect: all nodes know the other launch's jobs)
+//!       ◀─ Release ──     │     ◀═ Ready ════
 //! ```
 //! Each launch gathers its contribution at its head node. The [`InterlaunchHub`]s of the launches exchange their
 //! contributions through the name server. A lost launch is an error for every process that waits for it.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! begun ──▶ led ──────────────────────────────▶ finishing ──▶ over
-//! └─ launcher lost: orphaned ▶ killed ──▶ ▲
+//!            └─ launcher lost: orphaned ▶ killed ──▶ ▲
 //! ```
 //! - Ranks are started once, or skipped once.
 //! - Output is sent on credit. A stream without credit is not read.

@@ -1,9 +1,9 @@
 //! One fence at one node, from the first sign of it to its end.
 //!
 //! ```text
-//! own arrival and those of all children
+//!             own arrival and those of all children
 //! Collecting ───────────────────────────────────────▶ Reported ──┐ the root's decision,
-//! └── it cannot complete ──▶ Doomed ─────────────────────────┴───────────────────▶ (gone)
+//!     └── it cannot complete ──▶ Doomed ─────────────────────────┴───────────────────▶ (gone)
 //! ```
 //! The root decides instead of reporting.
 

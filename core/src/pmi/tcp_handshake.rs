@@ -2,10 +2,10 @@
 //! server sees the connection.
 //!
 //! ```text
-//! ┌─ initack ──────────────────────────────────────────────▶ admitted
+//!          ┌─ initack ──────────────────────────────────────────────▶ admitted
 //! first ───┼─ init 2 ──▶ full ── fullinit ─┬─────────────────────────▶ admitted
-//! │                               └─ challenge ── answer ──▶ admitted
-//! └─ init_oob ──▶ aside
+//!          │                               └─ challenge ── answer ──▶ admitted
+//!          └─ init_oob ──▶ aside
 //! ```
 //! The caller reads bytes and executes the result of [`TcpHandshake::receive`]. The bytes of an admitted client go to
 //! the server unchanged. The server's answer to the line of a PMI-2 init was sent already, so the caller drops that
