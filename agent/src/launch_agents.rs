@@ -2,8 +2,7 @@
 //! administrator.
 //!
 //! ```text
-//! wireup run ── socketpair ── wireup-agent launch-entry ── stdin, stdout ── srun ── wireup-agent for-launch, on each
-//! host
+//!  wireup run ── socketpair ── wireup-agent launch-entry ── stdin, stdout ── srun ── wireup-agent for-launch, on each host
 //! ```
 //!
 //! - [`first_agent`]: on the launcher's host; creates an authority for the launch and starts the agents

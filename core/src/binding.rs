@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! topology, CPUs that may be used ──▶ units (cores or hardware threads, fast ones first)
-//! units, --cpus-per-rank, --map-by ──▶ one group of units for each rank   (map)
-//! groups, --bind-to ──▶ the CPUs of each rank: the group, or the part of the host around it
+//!   units, --cpus-per-rank, --map-by ──▶ one group of units for each rank   (map)
+//!   groups, --bind-to ──▶ the CPUs of each rank: the group, or the part of the host around it
 //! ```
 //! The result depends only on the host's topology, its limits and the number of its ranks, so each host computes its
 //! own.
@@ -35,7 +35,7 @@ pub struct BindingRequest {
     pub ranks: u32,
     /// Number of processes of the launch on the host that come before these ranks.
     pub before: u32,
-    /// Ranks may share what is one rank's otherwise.
+    /// Ranks may share CPUs that otherwise belong to one rank.
     pub share: bool,
 }
 

@@ -3,20 +3,20 @@
 //! One engine per node plays both roles.
 //!
 //! ```text
-//! requester       asking node                       owning node           OpenPMIx server
-//! │  Ask ────▶ in flight ── Request ───────────▶ parked ── AskHost ──▶ waits until the
-//! │  Ask ────▶ (joins)                             │                   rank publishes
-//! ◀─ Complete ── (gone) ◀── Reply ─────────────────┘ ◀── SidecarAnswered ──┘
+//!  requester       asking node                       owning node           OpenPMIx server
+//!     │  Ask ────▶ in flight ── Request ───────────▶ parked ── AskHost ──▶ waits until the
+//!     │  Ask ────▶ (joins)                             │                   rank publishes
+//!     ◀─ Complete ── (gone) ◀── Reply ─────────────────┘ ◀── SidecarAnswered ──┘
 //! ```
 //!
 //! - Asking: several requesters of one rank share one request; each has its own deadline. When the last of them has
-//! given up, the request is forgotten, and a later requester causes a new one.
+//!   given up, the request is forgotten, and a later requester causes a new one.
 //! - Owning: one request per rank to the server, for all nodes that ask. It ends with the server's answer, the rank's
-//! death, or the end of the job, and until then takes at most one entry per local rank. For a requester without its own
-//! deadline the owner gives up, some time after the rank has connected without publishing: before that the rank may be
-//! busy for any time.
+//!   death, or the end of the job, and until then takes at most one entry per local rank. For a requester without its
+//!   own deadline the owner gives up, some time after the rank has connected without publishing: before that the rank
+//!   may be busy for any time.
 //! - Messages may be repeated and may overtake each other. Requests carry a serial number, so the reply to an old one
-//! is never taken for the answer to a newer one.
+//!   is never taken for the answer to a newer one.
 //!
 //! Rule: the OpenPMIx server parks a request for a rank that has not published, or for an nspace it does not know, for
 //! ever. So requests for unknown or dead ranks are answered here and never passed to it. Source:
@@ -84,7 +84,7 @@ pub enum ModexEvent<T> {
         /// Data of the rank, or the PMIx status that the server returned.
         result: Result<Arc<[u8]>, i32>,
     },
-    /// A message has come from the engine of another node.
+    /// Handles a message from the engine of another node.
     Message {
         /// Sending node, as authenticated by the transport.
         from: NodeId,

@@ -85,7 +85,7 @@ pub struct FenceEngine<T> {
     survivors: Option<SurvivorState>,
     /// Number of nodes of the launch, if known.
     launch: Option<u32>,
-    /// Whether it reports what each fence has taken.
+    /// Whether it reports the duration of each fence.
     observed: bool,
     /// Number of fences that were released here.
     released: u64,

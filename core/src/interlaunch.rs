@@ -1,10 +1,10 @@
 //! Connect, disconnect and fence between processes of several launches. No I/O.
 //!
 //! ```text
-//! node ── Arrive ──▶ head node ══ Arrived ══▶ head node of the other launch
-//! ◀─ Register ─     │     ◀═ Arrived ══
-//! ── Registered ─▶  │     ══ Ready ════▶  (connect: all nodes know the other launch's jobs)
-//! ◀─ Release ──     │     ◀═ Ready ════
+//!  node ── Arrive ──▶ head node ══ Arrived ══▶ head node of the other launch
+//!       ◀─ Register ─     │     ◀═ Arrived ══
+//!       ── Registered ─▶  │     ══ Ready ════▶  (connect: all nodes know the other launch's jobs)
+//!       ◀─ Release ──     │     ◀═ Ready ════
 //! ```
 //! Each launch gathers its contribution at its head node. The [`InterlaunchHub`]s of the launches exchange their
 //! contributions through the name server. A lost launch is an error for every process that waits for it.
@@ -143,7 +143,7 @@ struct PendingInterlaunch {
     deadline: Option<Moment>,
 }
 
-/// The arrival of a node of this launch, with what it brings.
+/// The arrival of a node of this launch, with its contribution.
 #[derive(Debug)]
 pub struct NodeArrival {
     pub node: NodeId,
@@ -152,7 +152,7 @@ pub struct NodeArrival {
     pub deadline: Option<Moment>,
 }
 
-/// The arrival of another launch, with what it brings.
+/// The arrival of another launch, with its contribution.
 #[derive(Debug)]
 pub struct LaunchArrival<'a> {
     /// The other launch's jobs that take part.
@@ -334,7 +334,7 @@ impl InterlaunchHub {
         }
     }
 
-    /// Ends what takes too long.
+    /// Ends operations that take too long.
     pub fn tick(&mut self, now: Moment, status: i32, out: &mut Vec<InterlaunchAction>) {
         let open = self.open.iter();
         let late = open.filter(|(_, pending)| pending.deadline.is_some_and(|at| at <= now));

@@ -15,7 +15,7 @@
 //! - [`name_server`]: names and messages that launches of a user share
 //! - [`link`]: messages between launcher, agents and steps of a launch on several hosts
 //! - [`node_tracker`]: the state of the nodes of a launch, at its launcher; [`staging`]: the files that they are sent;
-//! [`step`]: the state machine of a step
+//!   [`step`]: the state machine of a step
 //! - [`node`]: the state machine of a node
 
 #![forbid(unsafe_code)]

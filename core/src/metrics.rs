@@ -19,7 +19,7 @@ const BOUNDS: [u64; 14] = [
 /// Durations, counted by their size.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Histogram {
-    /// For each of [`BOUNDS`], and one more for what is longer.
+    /// Counts for each of [`BOUNDS`], and one more for longer times.
     counts: [u64; BOUNDS.len() + 1],
     sum_us: u64,
 }
@@ -33,7 +33,7 @@ impl Histogram {
         self.sum_us = self.sum_us.saturating_add(us);
     }
 
-    /// Counts what another has counted.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (own, other) in self.counts.iter_mut().zip(other.counts) {
             *own = own.saturating_add(other);

@@ -1,9 +1,9 @@
 //! Name server of the launches of one user: keeps their published names, and relays their messages. No I/O.
 //!
 //! ```text
-//! launch ─ Ask, Keep, Receipt, Ended ─▶ ┌─────────────┐ ◀──── launch
-//! ◀─ Welcome, NameReply ─────────── │ name server │ ─────▶
-//! └─────────────┘
+//!  launch ─ Ask, Keep, Receipt, Ended ─▶ ┌─────────────┐ ◀──── launch
+//!         ◀─ Welcome, NameReply ──────── │ name server │ ─────▶
+//!                                        └─────────────┘
 //! ```
 //! The agent of a machine is the name server of the launches that are started there, or passes them on to the one agent
 //! that a network of agents uses for it. Without any agent it is a process that the first launch starts that needs it,

@@ -3,10 +3,10 @@
 //! launches of the user share is used. No I/O.
 //!
 //! ```text
-//! process      its node (engine)         head node (engine ─▶ table)         shared table
-//! │  Ask ─────▶ outstanding ── Ask ────▶ values, waiting lookups  ── Ask ────▶ the same
-//! ◀─ Complete ── (gone) ◀───── NameReply ── at once │ when it comes ◀─ NameReply ─── of all
-//! └─────────▶ Receipt   │ timeout              ── Receipt ─▶ launches
+//!  process      its node (engine)         head node (engine ─▶ table)         shared table
+//!     │  Ask ─────▶ outstanding ── Ask ────▶ values, waiting lookups  ── Ask ────▶ the same
+//!     ◀─ Complete ── (gone) ◀───── NameReply ── at once │ when it comes ◀─ NameReply ─── of all
+//!                      └─────────▶ Receipt   │ timeout              ── Receipt ─▶ launches
 //! ```
 //! Messages between head nodes and the shared table are in [`name_server_requests`]; the name server owns that table.
 //! [`engine`] carries requests to the head node and answers each once; [`NameTable`] holds the published values and the

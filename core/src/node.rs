@@ -209,7 +209,7 @@ impl NodeCore {
         self.cx.sidecar_may_follow()
     }
 
-    /// Gives up a sidecar that is silent for so long.
+    /// Gives up a sidecar that is silent for too long.
     pub fn impatient_after(mut self, silence: Duration) -> Self {
         self.cx.limit_silence(silence);
         self

@@ -1,13 +1,13 @@
 //! Tracks the nodes of a launch for its launcher: readiness, loss, output credit. No I/O; the time is an argument.
 //!
 //! ```text
-//! every node has answered      last node over, or given up
+//!         every node has answered      last node over, or given up
 //! opening ───────────────────▶ decided ──────────────────────────▶ over
-//! └─ some cannot take part: refused
+//!     └─ some cannot take part: refused
 //! ```
 //! - The sets in [`awaited_reports`] have the nodes that must still report: no report causes a walk over all nodes.
 //! - Before the launch is decided, the loss of a node is its refusal; afterwards it fails the job. A node that joins
-//! later is part of the launch only once it is ready.
+//!   later is part of the launch only once it is ready.
 //! - Each node is given up at most once, and each of its ranks reported at most once.
 //!
 //! Left to others: links, the contents of the messages, and the choice of the first of several failures

@@ -2,8 +2,8 @@
 //!
 //! - [`wire`]: frames and the primitive encodings of `shim/wire.h`
 //! - [`value`]: PMIx values, infos and procs, and their encoding
-//! - [`sidecar_protocol`]: what the agent asks the host to do, and the host's replies
-//! - [`upcall`]: what libpmix asks of the host, and the agent's answers
+//! - [`sidecar_protocol`]: the agent's requests to the host, and the host's replies
+//! - [`upcall`]: libpmix's requests to the host, and the agent's answers
 //! - [`host`]: the link to one host process; every request answered exactly once
 //! - [`keys`]: PMIx key strings; [`job_info`]: the description of a job in them
 

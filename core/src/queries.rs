@@ -4,10 +4,10 @@
 //! included, and each replies once.
 //!
 //! ```text
-//! requester     requesting node                   another node
-//! │ ask ─────▶ gathering ── Request ───────────▶ Look ──▶ its core
-//! │               │ ◀──────────────────── Reply ─────────── inspected
-//! ◀─ Complete ── (gone), when all have replied, are lost, or the deadline has passed
+//!  requester      requesting node                   another node
+//!    │ ask ─────▶ gathering ── Request ───────────▶ Look ──▶ its core
+//!    │               │ ◀──────────────────── Reply ─────────── inspected
+//!    ◀─ Complete ── (gone), when all have replied, are lost, or the deadline has passed
 //! ```
 //!
 //! - No state is kept between queries: a reply describes the moment when it was made.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::job::ids::NodeId;
 use crate::link::frame::{BODY_MAX, FrameAddress};
 
-/// Most bytes of a piece: with what stands around it, it fits into one frame.
+/// Most bytes of a piece, so that its message fits into one frame.
 pub const PIECE: usize = BODY_MAX - 64;
 
 /// Most bytes on the way to a node. They are in the memory of each agent on the way.

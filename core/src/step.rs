@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! begun ──▶ led ──────────────────────────────▶ finishing ──▶ over
-//! └─ launcher lost: orphaned ▶ killed ──▶ ▲
+//!            └─ launcher lost: orphaned ▶ killed ──▶ ▲
 //! ```
 //! - Ranks are started once, or skipped once.
 //! - Output is sent on credit. A stream without credit is not read.
@@ -31,7 +31,7 @@ const GATHER: Duration = Duration::from_millis(5);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrphanAction {
     Kill,
-    /// All ranks have ended: end what is left.
+    /// End the rest: all ranks have ended.
     Finish,
 }
 

@@ -1,4 +1,4 @@
-//! Decides when a job is over and what ends it; no I/O.
+//! Decides when a job is over and by which cause; no I/O.
 //!
 //! ```text
 //!            first cause                 grace over                last rank gone
@@ -98,7 +98,7 @@ pub struct Supervisor {
     /// Ranks that failed by themselves.
     failed: u32,
     tally: ExitTally,
-    /// Whether the cause is what a rank did at its end, so that the user's policy decides.
+    /// Whether the cause is the end of a rank, so that the user's policy decides.
     cause_is_rank_exit: bool,
     kill_on_bad_exit: bool,
     on_failure: FailurePolicy,
@@ -221,7 +221,7 @@ impl Supervisor {
         self.failed += 1;
         let mut kind = cause.consequence().name;
         match (&cause, self.interrupted) {
-            // An end by the signal that was passed on is what the user requested.
+            // The user requested an end by the signal that was passed on.
             (
                 FailureCause::RankFailed {
                     end: RankEnd::Signal(signal),

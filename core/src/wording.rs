@@ -1,4 +1,4 @@
-//! Parts of messages: numbers with their nouns, and errors of the system and of libraries without what Rust adds to them.
+//! Parts of messages: numbers with their nouns, and errors of the system and of libraries without Rust's additions.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -61,7 +61,7 @@ pub fn json_problem(error: &serde_json::Error) -> String {
     }
 }
 
-/// Types as serde names them, and what to write.
+/// Types as serde names them, and the words for people.
 const EXPECTED: &[(&str, &str)] = &[
     ("socket address", "ADDRESS:PORT in quotes"),
     ("a string", "a text in quotes"),

@@ -3,9 +3,9 @@
 //!
 //! ```text
 //! DIR/.mpinamepub/          (DIR/UID/.mpinamepub/ where DIR belongs to another user)
-//! the service             port, pid, and `wireup ` with the record
-//! .wireup/lock            held while a file is replaced or removed
-//! .wireup/SESSION         locked by the process that keeps the names of a launch; touched while it lives
+//!   the service             port, pid, and `wireup ` with the record
+//!   .wireup/lock            held while a file is replaced or removed
+//!   .wireup/SESSION         locked by the process that keeps the names of a launch; touched while it lives
 //! ```
 //! Rule: a file appears whole, by link(2), which fails if the name is taken.
 //! Rule: only files of the own user count, in a directory that no other user may write: a process that can replace a

@@ -212,7 +212,7 @@ fn in_order(topology: &Topology, units: &Units, each: usize, wanted: usize) -> V
     chunks(&all, each)
 }
 
-/// Groups of `each` of these; what is left at the end is in none.
+/// Splits these into groups of `each`; the rest at the end is in no group.
 fn chunks(units: &[&CpuSet], each: usize) -> Vec<CpuSet> {
     let groups = units.chunks_exact(each);
     let joined = groups.map(|group| {

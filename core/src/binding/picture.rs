@@ -14,7 +14,7 @@ use crate::topology::{CpuSet, ObjectType, Topology, TopologyObject, ranges};
 /// Cells of a line.
 const CELLS: usize = 16;
 
-/// Rows of a host: what they are called, and their CPUs.
+/// Rows of a host: their names, and their CPUs.
 pub fn rows(topology: &Topology) -> Vec<(String, CpuSet)> {
     let level = [ObjectType::Numa, ObjectType::Package]
         .into_iter()

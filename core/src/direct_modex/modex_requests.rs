@@ -43,7 +43,7 @@ impl<T> ModexWaiter<T> {
         self.deadline.unwrap_or(self.requested_at + KEY_WAIT)
     }
 
-    /// Whether the data has what it needs, or does not get it any more.
+    /// Whether the data has all its parts, or will not get the missing ones.
     fn is_served(&self, data: &[u8], now: Moment) -> bool {
         self.key
             .as_deref()

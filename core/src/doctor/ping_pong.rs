@@ -23,8 +23,8 @@ pub struct PingPong {
 }
 
 impl PingPong {
-    /// Finds the figures in what a program has printed: `latency_us=NUMBER`, `bandwidth_mb_s=NUMBER`, and to the end of the
-    /// line `mpi=TEXT`.
+    /// Finds the figures in the output of a program: `latency_us=NUMBER`, `bandwidth_mb_s=NUMBER`, and to the end of
+    /// the line `mpi=TEXT`.
     pub fn find(printed: &str) -> Self {
         let after = |name: &str| {
             let (_, rest) = printed.split_once(name)?;

@@ -1,4 +1,4 @@
-//! The credential of a launch, and what the ranks of one host get of it.
+//! The credential of a launch, and the part of it that the ranks of one host get.
 //!
 //! Rule: libfabric takes the first of `SLINGSHOT_VNIS`, and of `SLINGSHOT_SVC_IDS` the one at the place that its own device
 //! has in `SLINGSHOT_DEVICES`; without a list of devices it ignores both. Source: libfabric, prov/cxi/src/cxip_nic.c.

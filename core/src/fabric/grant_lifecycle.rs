@@ -378,7 +378,7 @@ impl GrantLifecycle {
         self.waited()
     }
 
-    /// Begins to revoke what there may be.
+    /// Begins to revoke credentials that may exist.
     fn clean(&mut self, now: Duration) -> GrantAction {
         self.started_at = now;
         self.credential = FabricGrant::default();

@@ -100,7 +100,7 @@ pub enum FenceEvent<T> {
     },
     /// The other answer to [`FenceAction::Describe`]: no local participant lives, and survivors continue.
     Vacant { id: FenceId },
-    /// A message has come from the engine of another node.
+    /// Handles a message from the engine of another node.
     Message {
         /// Sending node, as authenticated by the transport.
         from: NodeId,

@@ -2,11 +2,11 @@
 //! have not in time.
 //!
 //! ```text
-//! node 9 (time over)      node 1                     root
-//! │ ── Overdue ─────────▶ │ ── Overdue ─────────────▶ │  or its own time is over
-//! │ ◀── Inquire ───────── │ ◀── Inquire ───────────── │
-//! │ ── Missing ─────────▶ │ ── Missing (of both) ───▶ │ fails it, or
-//! │ ◀── Wait ──────────── │ ◀── Wait ──────────────── │ waits on
+//!  node 9 (time over)      node 1                     root
+//!     │ ── Overdue ─────────▶ │ ── Overdue ─────────────▶ │  or its own time is over
+//!     │ ◀── Inquire ───────── │ ◀── Inquire ───────────── │
+//!     │ ── Missing ─────────▶ │ ── Missing (of both) ───▶ │ fails it, or
+//!     │ ◀── Wait ──────────── │ ◀── Wait ──────────────── │ waits on
 //! ```
 //! Only nodes that have not arrived are asked, and a node reports the timeout only if its arrival has not been reported
 //! to its parent.

@@ -1,9 +1,9 @@
 //! One fence at one node, from the first sign of it to its end.
 //!
 //! ```text
-//! own arrival and those of all children
+//!             own arrival and those of all children
 //! Collecting ───────────────────────────────────────▶ Reported ──┐ the root's decision,
-//! └── it cannot complete ──▶ Doomed ─────────────────────────┴───────────────────▶ (gone)
+//!     └── it cannot complete ──▶ Doomed ─────────────────────────┴───────────────────▶ (gone)
 //! ```
 //! The root decides instead of reporting.
 
@@ -217,7 +217,7 @@ impl<T> FenceInstance<T> {
         });
     }
 
-    /// Takes what a child brings; `false` for a repetition.
+    /// Takes the contribution of a child; returns `false` for a repetition.
     pub(super) fn child_arrived(&mut self, child: NodeId, contribution: FenceContribution) -> bool {
         let is_new = !self.below.contains_key(&child);
         if is_new {

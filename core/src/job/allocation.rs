@@ -44,7 +44,7 @@ impl Directive {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AllocationRequest {
     pub directive: Directive,
-    /// With how much of what.
+    /// Resources and the amount of each.
     pub infos: Vec<SpawnInfo>,
     /// Longest time for the answer; unlimited when absent.
     pub timeout: Option<Duration>,
@@ -76,7 +76,7 @@ pub struct Allocation {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AllocationFailure {
     pub kind: AllocationFailureKind,
-    /// One line for people: what, and the remedy.
+    /// One line for people: the failure, and the remedy.
     pub text: String,
 }
 

@@ -282,7 +282,7 @@ fn slots(list: &str) -> Option<Vec<RankfileCpus>> {
     let mut found = Vec::new();
     for item in list.split(';') {
         let bare = item.trim_start_matches(['P', 'p', 'S', 's']);
-        // A package holds for what follows it, until the next one.
+        // A package applies to the CPUs after it, until the next one.
         let mut package = None;
         for part in bare.split(',') {
             let mut units = part;

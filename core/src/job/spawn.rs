@@ -106,7 +106,7 @@ pub struct SpawnInfo {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SpawnFailure {
     pub kind: SpawnFailureKind,
-    /// One line for people: what, where, and the remedy.
+    /// One line for people: the failure, its place, and the remedy.
     pub text: String,
 }
 

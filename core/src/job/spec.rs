@@ -71,7 +71,7 @@ pub struct AppRequest {
     /// After these, variables to set or to pass on, as written: `NAME=VALUE`, `NAME` or `PREFIX*`.
     #[serde(with = "octets")]
     pub env: Vec<OsString>,
-    /// Changes of what these give, in order.
+    /// Changes of the values that these files and variables give, in order.
     pub env_changes: Vec<EnvChange>,
     /// Working directory; the launcher's own when absent.
     #[serde(with = "octets")]
@@ -211,9 +211,9 @@ pub struct StatusSpec {
     pub timing: bool,
     /// Loopback address at which metrics are served.
     pub metrics: Option<SocketAddr>,
-    /// Whether the user disabled the display of what the launcher waits for.
+    /// Whether the user disabled the display of the launcher's waits.
     pub no_progress: bool,
-    /// Whether a terminal shows what the launcher waits for; decided by the launcher.
+    /// Whether a terminal shows the launcher's waits; decided by the launcher.
     pub live: bool,
     /// The trace to which its spans are sent at its end; decided by the launcher.
     pub spans: Option<TraceContext>,

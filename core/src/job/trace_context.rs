@@ -36,7 +36,7 @@ pub struct TraceParent {
 }
 
 impl TraceParent {
-    /// Reads the variable; `None` if it is not what the standard demands, in which case it counts as absent.
+    /// Reads the variable; `None` if it does not follow the standard, in which case it counts as absent.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('-');
         let version: [u8; 1] = hex(parts.next()?)?;

@@ -142,7 +142,7 @@ pub struct LaunchSummary {
 pub enum AgentReport {
     /// The request is refused, and the connection ends.
     Refused {
-        /// One line: why, and what to do.
+        /// One line: the reason, and the remedy.
         reason: String,
     },
     /// Nodes that take no part in the launch, or no longer do. Frames to them are dropped.

@@ -81,7 +81,7 @@ pub enum FrameClass {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Frame {
     pub to: FrameAddress,
-    /// From whom. An agent overwrites what a local neighbour claims.
+    /// Source of the frame. An agent overwrites the claim of a local neighbour.
     pub from: FrameAddress,
     pub class: FrameClass,
     /// The message continues in the next frame.

@@ -185,7 +185,7 @@ impl Reassembly {
     /// Takes a frame; returns the message that it completes.
     ///
     /// # Errors
-    /// [`ReassemblyError`]; what the source sends cannot be understood any more.
+    /// [`ReassemblyError`]; later data of the source cannot be decoded any more.
     pub fn take(&mut self, frame: Frame) -> Result<Option<(Envelope, Vec<u8>)>, ReassemblyError> {
         let envelope = Envelope {
             to: frame.to,

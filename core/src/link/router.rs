@@ -1,24 +1,24 @@
 //! Routes the frames of one launch at one agent, and computes the effect of a lost neighbour. No I/O.
 //!
 //! ```text
-//! up: the launcher, the entry agent, or the parent
-//! │
-//! step ─── this agent        (the entry agent of a launch whose root is another one has no step
-//! │    │           and one child: the root)
-//! children
+//!               up: the launcher, the entry agent, or the parent
+//!                │
+//!   step ─── this agent        (the entry agent of a launch whose root is another one has no step
+//!              │    │           and one child: the root)
+//!            children
 //! ```
 //!
 //! - A frame goes from neighbour to neighbour along the tree. A frame to every node goes to all neighbours except its
-//! source, so each node gets it once and its source does not. A frame of the step to its children becomes one to each
-//! of them here.
+//!   source, so each node gets it once and its source does not. A frame of the step to its children becomes one to each
+//!   of them here.
 //! - The source in a local neighbour's frames is ignored: those of a step come from its node, those of a launcher from
-//! the launcher. A frame from another agent must come from that agent's side of the tree.
+//!   the launcher. A frame from another agent must come from that agent's side of the tree.
 //! - The loss of a child is the loss of all nodes behind it. Each node is reported at most once as lost with its agent,
-//! and frames to lost nodes are dropped. A later answer of its agent changes nothing and is passed on.
+//!   and frames to lost nodes are dropped. A later answer of its agent changes nothing and is passed on.
 //! - Nodes that join are children of the root's agent. The entry agent passes on reports about them; all other agents
-//! treat an unknown node as one that joined, above them.
+//!   treat an unknown node as one that joined, above them.
 //! - When the upward link is lost, the step is notified and the children are closed. When the step has ended and the
-//! children have answered, nothing of the launch is left.
+//!   children have answered, nothing of the launch is left.
 //!
 //! Left to others: queues, and the decision that a link is lost.
 
@@ -141,7 +141,7 @@ pub enum RouterAction<B> {
     Join(NodeId, GrowthRequest<B>),
     /// Tell the root of nodes that join.
     PassOn(GrowthRequest<B>),
-    /// Send a child what is queued, then the end of the link.
+    /// Send a child the queued messages, then the end of the link.
     Close(NodeId),
     /// A frame or report was dropped because its sender may not send it; one line for the log.
     Refuse(String),

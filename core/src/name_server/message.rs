@@ -36,7 +36,7 @@ pub enum NameServerReport {
         #[serde(with = "octets")]
         body: Vec<u8>,
     },
-    /// From a process that keeps names outside of wireup, for the user: what is wrong with the place.
+    /// From a process that keeps names outside of wireup, for the user: the trouble with the store.
     Trouble(String),
     /// The launch of these jobs, to which something was relayed or from which, has left.
     Gone(Vec<Nspace>),

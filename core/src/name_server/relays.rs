@@ -78,7 +78,7 @@ impl LaunchRelay {
         );
     }
 
-    /// Bytes of what waits.
+    /// Bytes of the messages that wait.
     pub(super) fn bytes(&self) -> usize {
         self.waiting.iter().map(|waiting| waiting.body.len()).sum()
     }

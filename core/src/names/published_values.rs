@@ -188,7 +188,7 @@ impl PublishedValues {
         }
     }
 
-    /// Removes what has expired.
+    /// Removes the values that have expired.
     pub(super) fn expire(&mut self, now: Moment) {
         while let Some((at, id)) = self.expiring.first().copied()
             && at <= now

@@ -584,7 +584,7 @@ impl Dispatcher<'_> {
         self.fence(input);
     }
 
-    /// Passes an input to the fences and carries out what follows.
+    /// Passes an input to the fences and executes the resulting actions.
     pub(super) fn fence(&mut self, input: FenceEvent<FenceRequester>) {
         let mut outputs = Vec::new();
         self.services

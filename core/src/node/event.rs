@@ -181,7 +181,7 @@ pub enum NodeAction {
     SendControl(Vec<u8>),
     /// Write to the sidecar's upcall socket.
     SendUpcall(Vec<u8>),
-    /// Look what the sidecar's process does: [`NodeEvent::SidecarObserved`].
+    /// Inspect the sidecar's process: [`NodeEvent::SidecarObserved`].
     ObserveSidecar,
     /// End the sidecar's process by force.
     KillSidecar,

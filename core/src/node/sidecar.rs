@@ -1,4 +1,4 @@
-//! Events of the node's sidecar: what starts, stops or breaks it, its timeouts, and the effect of its failure.
+//! Events of the node's sidecar: its start, stop and loss, its timeouts, and the effect of its failure.
 //!
 //! ```text
 //! Starting ──job registered──▶ Ready ──job over──▶ Stopping ──process gone──▶ Ended
@@ -186,7 +186,7 @@ impl NodeContext {
         self.sidecar.stopped = true;
     }
 
-    /// Gives up a sidecar that is silent for so long.
+    /// Gives up a sidecar that is silent for too long.
     pub(super) fn limit_silence(&mut self, silence: Duration) {
         self.sidecar.silence = silence;
     }

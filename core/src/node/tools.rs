@@ -1,4 +1,5 @@
-//! Debuggers and other tools: what they are notified of, queries, forwarded streams, ranks that stop for them, launches that they direct.
+//! Debuggers and other tools: notifications, queries, forwarded streams, ranks that stop for them, launches that they
+//! direct.
 
 pub(in crate::node) mod end_notices;
 pub(in crate::node) mod indirect_launch;

@@ -368,7 +368,7 @@ impl Barriers {
         }
     }
 
-    /// Whether some local rank has entered what this rank, which it is not, has to enter.
+    /// Whether another local rank has entered the barrier that this rank still has to enter.
     pub(super) fn need(&self, rank: Rank) -> bool {
         let here = self.is_here(rank);
         let mut waited = self.open.iter().filter(|(_, open)| !open.is_empty());

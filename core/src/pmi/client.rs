@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! Silent ──init 1──▶ Initialized ──finalize──▶ Finalized     any of them ──protocol error──▶
-//! └──init 2─▶ Greeted ─fullinit─▲    ▲           │          broken (final)
-//! └──init─────┘
+//!    └──init 2─▶ Greeted ─fullinit─▲    ▲           │          broken (final)
+//!                                       └──init─────┘
 //! ```
 //! Requests that are not answered at once (barriers, names, awaited attributes) are open in addition; several may be
 //! when the client has threads.

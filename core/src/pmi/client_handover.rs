@@ -36,7 +36,7 @@ pub struct ClientHandover {
 }
 
 impl ClientHandover {
-    /// Takes what the client has sent; what the server gets now.
+    /// Takes bytes that the client has sent; returns the bytes that the server gets now.
     pub fn from_client(&mut self, bytes: &[u8]) -> Vec<u8> {
         for message in self.client.read_messages(bytes) {
             let is = |name| message.strip_prefix(name).is_some_and(is_end_of_name);

@@ -1,7 +1,7 @@
 //! Entry points of the fuzzer, and of the plain tests that run them over a corpus and random input.
 //!
 //! Input is a list of steps for a server of three ranks, on the first of two nodes. A
-//! step is two bytes, what to do and how many bytes follow, and those bytes: most steps feed them
+//! step is two bytes, the action and the number of bytes that follow, and those bytes: most steps feed them
 //! to a rank, some answer what the server asked for. Panics when the server breaks a promise.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -84,7 +84,7 @@ impl NodeAttributes {
         self.waiting.entry(key.to_vec()).or_default().push(waiter);
     }
 
-    /// Forgets what a rank has set and what it waits for.
+    /// Forgets the attributes that a rank has set and those for which it waits.
     pub(super) fn reset(&mut self, owner: LocalRank) {
         self.forget(owner);
         let total = &mut self.cost;
@@ -97,7 +97,7 @@ impl NodeAttributes {
         });
     }
 
-    /// Forgets what a rank waits for.
+    /// Forgets the attributes for which a rank waits.
     pub(super) fn forget(&mut self, rank: LocalRank) {
         self.waiting.retain(|_, waiters| {
             waiters.retain(|waiter| waiter.rank != rank);

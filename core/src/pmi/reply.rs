@@ -84,7 +84,7 @@ pub enum PmiReply<'a> {
 pub enum PmiRefusal<'a> {
     /// A required field is missing or empty.
     MissingField(&'static str),
-    /// A field is not what it must be.
+    /// A field does not have its required form.
     BadField(&'static str),
     /// A field exceeds its limit.
     TooLong(&'static str),

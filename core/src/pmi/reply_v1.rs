@@ -80,7 +80,7 @@ fn start(call: &RequestContext<'_>) -> LineBuilder {
 fn refused(call: &RequestContext<'_>, why: PmiRefusal<'_>) -> LineBuilder {
     let line = start(call);
     let line = match call.command {
-        // A refused init names the version served too, so that what a client reports of it is true.
+        // A refused init names the served version too, so that a client's report of the refusal is true.
         PmiCommand::Init => {
             let (version, subversion) = VERSION_2;
             with_version(line.number("rc", -1), version, subversion)

@@ -42,7 +42,7 @@ pub use super::pmi_store::{PmiJobInfo, SetupError};
 /// Error: a barrier or ring cannot be released.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ReleaseError {
-    /// Success reported for what local ranks have not all entered. Nothing was done.
+    /// Success reported for a collective that not all local ranks have entered. The report was ignored.
     #[error("barrier {collective} released with {arrived} of {expected} local ranks in it")]
     NotComplete {
         collective: PmiCollective,

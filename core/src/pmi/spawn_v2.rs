@@ -1,4 +1,5 @@
-//! The spawn request of PMI-2: one frame for all its commands, or what became one ([`continued`](super::fragments)).
+//! The spawn request of PMI-2: one frame for all its commands, or several that were joined
+//! ([`continued`](super::fragments)).
 //!
 //! Rule: pairs of the new job first, then one block per command that starts with `subcmd`; counts
 //! give the number of indexed pairs of a block, arguments count from 0. A block of a `spawn-cmd` has the program for its

@@ -2,10 +2,10 @@
 //! server sees the connection.
 //!
 //! ```text
-//! ┌─ initack ──────────────────────────────────────────────▶ admitted
+//!          ┌─ initack ──────────────────────────────────────────────▶ admitted
 //! first ───┼─ init 2 ──▶ full ── fullinit ─┬─────────────────────────▶ admitted
-//! │                               └─ challenge ── answer ──▶ admitted
-//! └─ init_oob ──▶ aside
+//!          │                               └─ challenge ── answer ──▶ admitted
+//!          └─ init_oob ──▶ aside
 //! ```
 //! The caller reads bytes and executes the result of [`TcpHandshake::receive`]. The bytes of an admitted client go to
 //! the server unchanged. The server's answer to the line of a PMI-2 init was sent already, so the caller drops that
@@ -77,7 +77,7 @@ pub enum HandshakeOutcome {
     Admitted {
         /// Bytes for the rank's server.
         received: Vec<u8>,
-        /// The server's first line answers what has been answered.
+        /// The server's first line answers a request that has been answered already.
         greeted: bool,
     },
     /// The connection carries notices for an admitted client, each with a signal if the client has requested one.

@@ -284,7 +284,7 @@ keys! {
     EXIT_CODE = "pmix.exit.code";
     /// String: a job's name.
     NSPACE = "pmix.nspace";
-    /// String: what a job runs.
+    /// String: the command that a job runs.
     CMD_LINE = "pmix.cmd.line";
     /// Infos: data of one job.
     JOB_INFO_ARRAY = "pmix.job.arr";

@@ -24,7 +24,7 @@ impl PmixRelease {
         }
     }
 
-    /// Reads `major.minor.release` at the start of a text and ignores what follows.
+    /// Reads `major.minor.release` at the start of a text and ignores the rest.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let mut rest = text;
         let mut number = |last: bool| {
@@ -36,7 +36,7 @@ impl PmixRelease {
         Some(Self::new(number(false)?, number(false)?, number(true)?))
     }
 
-    /// Reads the release at the first digit of what a libpmix calls itself (`OpenPMIx 5.0.3, repo rev: ...`).
+    /// Reads the release at the first digit of libpmix's own name (`OpenPMIx 5.0.3, repo rev: ...`).
     pub fn from_library_name(name: &[u8]) -> Option<Self> {
         let start = name.iter().position(u8::is_ascii_digit)?;
         Self::parse(&name[start..])

@@ -74,7 +74,7 @@ pub struct SidecarLink {
     control_in: FrameDecoder,
     upcall_in: FrameDecoder,
     last_request: u64,
-    /// The highest number of an upcall, and what it was when the sidecar was started.
+    /// The highest number of an upcall, and that number at the start of the sidecar.
     last_upcall: u64,
     upcalls_from: u64,
     controls: BTreeMap<RequestId, ControlKind>,

@@ -133,7 +133,7 @@ pub enum SidecarCommand {
         /// This node's ranks of the job; their number decides when a local collective is complete.
         clients: Vec<ClientRegistration>,
     },
-    /// Fetch what a local process has published; replied to once it has.
+    /// Fetch the data that a local process has published; replied to once it has.
     DirectModex {
         /// The job, registered before.
         nspace: Nspace,

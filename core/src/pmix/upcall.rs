@@ -36,7 +36,7 @@ macro_rules! payload_struct {
 }
 
 payload_struct! {
-    /// One query of a client: keys, and what narrows them.
+    /// One query of a client: keys, and the qualifiers that narrow them.
     Query {
         keys: Vec<Text>,
         qualifiers: Vec<Info>,

@@ -1,4 +1,4 @@
-//! Fences in the status stream: what the nodes report of one becomes one line.
+//! Fences in the status stream: the nodes' reports about one become one line.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ pub struct FenceRecord<'a> {
     pub nodes: u32,
     /// Microseconds from the first known entry to the last.
     pub spread_us: u64,
-    /// Microseconds from the last entry to the release: what the fence itself has taken.
+    /// Microseconds from the last entry to the release: the duration of the fence itself.
     pub own_us: u64,
     /// The nodes that entered last, the last one first.
     pub last: Vec<LateNode<'a>>,
@@ -53,7 +53,7 @@ pub struct LateNode<'a> {
     pub rank: Option<RankId>,
 }
 
-/// Puts together what the nodes report.
+/// Combines the reports of the nodes.
 #[derive(Debug, Default)]
 pub struct FenceObserver(BTreeMap<FenceId, Vec<(NodeId, FenceTiming)>>);
 

@@ -1,4 +1,4 @@
-//! Records of what ranks print and log.
+//! Records of the ranks' output and logs.
 
 use std::borrow::Cow;
 

@@ -3,7 +3,7 @@
 //! Only reports that are ready to be sent are batched. Rules:
 //! - The reports of one rank stay in their order, and so do reports between those of ranks.
 //! - The order of failures stays, since it shows which was first. Ends are batched if they are no failures, or once the
-//! launch is being ended.
+//!   launch is being ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -86,7 +86,7 @@ pub enum RankReportBatch<R = GlobalRank> {
         closed: Vec<Stream>,
         end: RankEnd,
         state: PmiState,
-        /// With what each has used.
+        /// Ranks, each with the resources that it has used.
         ranks: Vec<(R, Option<ResourceUsage>)>,
     },
 }

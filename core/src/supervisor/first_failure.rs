@@ -8,13 +8,13 @@
 //!
 //! ```text
 //! ends, aborts, sidecars of a host ──▶ FirstFailure ──▶ WithheldReports ──▶ Supervisor
-//! (in its backend)  (in the launcher)   (the first one counts)
+//!                                      (in its backend)  (in the launcher)  (the first one counts)
 //! ```
 //!
 //! - A signal is a cause of its own, except SIGPIPE, which counts as an exit code. It is reported before exit codes
-//! that were withheld on its host.
+//!   that were withheld on its host.
 //! - An exit code or an abort may follow from the end of another rank of the host that has begun to exit, and an end
-//! with PMIx from the loss of the PMIx server: the sidecar is probed.
+//!   with PMIx from the loss of the PMIx server: the sidecar is probed.
 //! - An exit code or an abort may follow from the end of a rank on another host, whose report is in transit.
 //! - Between exit codes alone the order of arrival decides, since nothing else distinguishes them.
 
@@ -144,7 +144,7 @@ impl FirstFailure {
         }
     }
 
-    /// Takes what happened and appends what follows from it.
+    /// Handles an event and appends the resulting actions.
     pub fn handle(
         &mut self,
         event: FailureEvent,

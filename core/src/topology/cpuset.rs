@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The highest number of a CPU plus one: eight times what Linux is built for at most.
+/// The highest number of a CPU plus one: eight times the most CPUs that Linux supports.
 pub const CPUS_MAX: u32 = 1 << 16;
 
 const BITS: u32 = u64::BITS;

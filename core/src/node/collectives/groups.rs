@@ -199,7 +199,7 @@ impl GroupState {
         Some(self.placement(members, cx))
     }
 
-    /// Does something with the engine and carries out what follows.
+    /// Calls the engine and executes the resulting actions.
     pub(in crate::node) fn with_engine(
         &mut self,
         operation: impl FnOnce(&mut GroupEngine<GroupRequester>, &mut GroupContext<'_, GroupRequester>),

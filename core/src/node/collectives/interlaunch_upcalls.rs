@@ -121,7 +121,7 @@ impl InterlaunchState {
         self.send(HEAD, message, cx);
     }
 
-    /// This launch's part in what these do together.
+    /// Returns this launch's part in the operations that these members do together.
     fn local_participants(
         &self,
         members: &InterlaunchMembers,

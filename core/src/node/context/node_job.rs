@@ -11,7 +11,7 @@ use crate::node::context::job_context::JobContext;
 use crate::node::context::pmi_fences;
 use crate::pmi::server as pmi;
 
-/// One job, and what serves its ranks on this node.
+/// One job, and the parts that serve its ranks on this node.
 pub(in crate::node) struct NodeJob {
     pub(in crate::node) context: Arc<JobContext>,
     pub(in crate::node) pmi: Option<pmi::PmiServer>,

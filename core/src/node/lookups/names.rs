@@ -238,7 +238,7 @@ impl Names {
         }
     }
 
-    /// Does something with the store and carries out what follows.
+    /// Calls the store and executes the resulting actions.
     fn with_store(
         &mut self,
         operation: impl FnOnce(&mut NameEngine<ReplyTarget>, &mut NameContext<'_, ReplyTarget>),

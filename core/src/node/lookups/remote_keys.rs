@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! requester's node ── Ask ──▶ the lowest node that hosts ranks of the job
-//! ◀─ Told ──
+//!                  ◀─ Told ──
 //! ```
 //! Rule: barriers and fences bring the keys of a job to the nodes that host ranks of it; other nodes request them
 //! there. A spawned program may read its parents' keys, and its parents may read its keys, by the name of the job.

@@ -174,7 +174,7 @@ impl NodeContext {
         let proc = PmixProc::new(&name.nspace, name.rank);
         let code = match end {
             RankEnd::Code(0) => Status::ERR_PROC_TERM_WO_SYNC,
-            // Also for signals: it is what fault-tolerant MPIs listen for.
+            // Also for signals: fault-tolerant MPIs listen for this event.
             _ => Status::ERR_PROC_ABORTED,
         };
         let infos = vec![

@@ -28,7 +28,7 @@ pub enum SidecarRequest<'a> {
         /// Infos for `PMIx_server_register_nspace`, encoded.
         infos: &'a [u8],
     },
-    /// Fetch what a local process has published.
+    /// Fetch the data that a local process has published.
     DirectModex(PmixProc),
     /// Deliver an event to local processes.
     Notify {

@@ -1,4 +1,4 @@
-//! Failures of several hosts: what may follow from the end of a rank elsewhere waits for it.
+//! Failures of several hosts: a failure that may be the effect of a rank's end elsewhere waits for that report.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -33,7 +33,7 @@ impl<T> Default for WithheldReports<T> {
 }
 
 impl<T> WithheldReports<T> {
-    /// Keeps a report of this host that [may follow](may_follow) from what another host has not reported yet.
+    /// Keeps a report of this host that [may follow](may_follow) from a failure that another host has not reported yet.
     pub fn withhold(&mut self, node: NodeId, report: T, now: Duration) {
         let until = now + CONSEQUENCE;
         self.withheld.push_back(Withheld {

@@ -1,4 +1,4 @@
-//! Collectives between launches at the head node: what it orders its nodes, and sends to other launches.
+//! Collectives between launches at the head node: its orders to its nodes, and its messages to other launches.
 
 use super::InterlaunchState;
 use crate::direct_modex::{ModexEvent, ModexResult};

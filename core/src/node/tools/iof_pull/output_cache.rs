@@ -16,10 +16,10 @@ use crate::node::service_messages::OutputCacheRequest;
 /// Most bytes that are kept of a stream. A power of two, as are its halves.
 pub(super) const KEPT: usize = 64 << 10;
 
-/// Most bytes of memory for what a node keeps of all streams.
+/// Most bytes of memory for the output that a node keeps of all streams.
 pub(super) const KEPT_BY_NODE: usize = 2 << 20;
 
-/// The end of what a stream has brought so far.
+/// The last part of a stream's output so far.
 #[derive(Debug, Default)]
 struct StreamTail {
     /// Last bytes. The capacity is at most twice the length, and equals the length after the end of the stream.
@@ -72,7 +72,7 @@ impl Default for OutputCache {
 }
 
 impl OutputCache {
-    /// Adds what was read of a stream; nothing at its end.
+    /// Adds bytes that were read from a stream; none at its end.
     pub(super) fn add(&mut self, stream: LocalStream, bytes: &[u8]) {
         let tail = self.tails.entry(stream).or_default();
         let before = tail.bytes.capacity();

@@ -73,7 +73,7 @@ pub(super) struct RemoteQueryNeeds {
 }
 
 impl RemoteQueryNeeds {
-    /// Adds what a key needs.
+    /// Adds the values that a key needs.
     pub(super) fn add(&mut self, key: &Text, scope: &QueryScope<'_>, cx: &NodeContext) {
         if scope.qualifiers_only {
             return;
