@@ -51,6 +51,7 @@ pub(crate) mod host_binding;
 mod host_growth;
 pub mod host_lookup;
 mod host_plan;
+pub(crate) mod host_scope;
 pub mod hostfile;
 pub mod inherited_context;
 mod interface_offer;
