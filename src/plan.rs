@@ -6,6 +6,8 @@
 //!  launcher        HostPlan::new               HostPlan::new ── JobPlan, JobSpec, InheritedContext ──┐
 //!  each node       (the same process)          HostPlan::resolve ◀───────────────────────────────────┘
 //! ```
+//! Both are [`JobPlan::complete`] in the end, for the nodes that the process serves ([`HostScope`]).
+//!
 //! An application is an [`AppRequest`](wireup_core::job::spec::AppRequest) as it was asked for, an [`AppPlan`] as the launcher
 //! decided it for all nodes, and an [`AppStart`] as a node found it.
 //!
@@ -25,6 +27,7 @@ use crate::inspect::DetectionResult;
 use crate::inspect::program::Program;
 use crate::inspect::sidecar_files::SidecarFiles;
 use crate::plan::container_root::ContainerRoot;
+use crate::plan::host_scope::HostScope;
 use crate::plan::inherited_context::InheritedContext;
 use crate::plan::machine_slots::SlotLimits;
 use crate::plan::pattern::PatternFields;
@@ -184,6 +187,8 @@ pub struct SpawnOrigin {
 #[derive(Clone, Debug)]
 pub struct HostPlan {
     pub job_plan: JobPlan,
+    /// The nodes whose ranks this process starts; nothing in a launcher of other hosts.
+    pub(crate) scope: Option<HostScope>,
     /// The requested interfaces.
     pub spec: JobSpec,
     pub inheritance: Arc<InheritedContext>,
@@ -195,7 +200,7 @@ pub struct HostPlan {
     pub sidecar_files: Option<SidecarFiles>,
     /// Why there is none, on a node whose ranks do not need it.
     pub sidecar_unavailable: Option<String>,
-    /// The CPUs of the ranks here, if they are bound. The launcher of several hosts does not know it.
+    /// The CPUs of the ranks here, if they are bound.
     pub binding: Option<Arc<HostBinding>>,
     /// What limits the number of ranks here.
     pub slots: SlotLimits,

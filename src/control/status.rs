@@ -99,7 +99,7 @@ impl Controller {
         if !self.supervisor.is_ending() {
             self.job_changed(JobState::Running);
             self.watch_for_singletons();
-            if !self.plan.spec.layout.across_hosts() {
+            if self.plan.scope.is_some() {
                 self.oom_counter = OomCounter::read();
             }
             self.progress.expect(self.now(), self.patience());

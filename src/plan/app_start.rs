@@ -278,13 +278,12 @@ pub(super) fn working_directory(
     })
 }
 
-/// The variables of an app's ranks before wireup's own; if they are to `travel`, those that mean
-/// nothing on other machines only if the user asks for them, and the same of those that name files of the host if the
+/// The variables of an app's ranks before wireup's own; if they are for other hosts, those that mean
+/// nothing there only if the user asks for them, and the same of those that name files of the host if the
 /// ranks run in an image.
 pub(super) fn variables(
     app: &AppRequest,
     inheritance: &InheritedContext,
-    travel: bool,
     in_image: bool,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Variable>, AppError> {
@@ -307,7 +306,7 @@ pub(super) fn variables(
     if in_image {
         environment::leave_files(&mut base.variables, &app.inherited, &asked);
     }
-    if travel {
+    if inheritance.is_for_hosts() {
         environment::leave_local(&mut base.variables, &app.inherited, &asked);
     }
     let not_set = |option: &str, name: &OsString| {

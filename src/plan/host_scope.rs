@@ -1,8 +1,11 @@
 //! The nodes of a launch whose ranks one process starts.
 
+use std::ops::Range;
+
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
 use wireup_core::job::job_table::{HasProcessMap, JobTable};
 use wireup_core::job::process_map::ProcessMap;
+use wireup_core::job::spec::LayoutSpec;
 
 /// The nodes of a launch whose ranks one process starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,6 +17,30 @@ pub(crate) enum HostScope {
 }
 
 impl HostScope {
+    /// The scope of a launch's launcher: all nodes, or none if these are hosts.
+    pub(crate) fn for_launcher(layout: &LayoutSpec) -> Option<Self> {
+        match layout.across_hosts() {
+            true => None,
+            false => Some(Self::Whole),
+        }
+    }
+
+    /// The node, if it is one of several hosts.
+    pub(crate) fn node(self) -> Option<NodeId> {
+        match self {
+            Self::Whole => None,
+            Self::Node(node) => Some(node),
+        }
+    }
+
+    /// Whether it has one of these ranks of a job.
+    pub(crate) fn has(self, map: &ProcessMap, ranks: &Range<u32>) -> bool {
+        match self {
+            Self::Whole => true,
+            Self::Node(node) => map.ranks_on(node).any(|rank| ranks.contains(&rank.0)),
+        }
+    }
+
     /// Its nodes, in order.
     pub(crate) fn nodes(self, nodes: u32) -> impl Iterator<Item = NodeId> + use<> {
         let (first, end) = match self {

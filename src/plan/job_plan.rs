@@ -7,30 +7,26 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::app_start::{self, InspectionSite};
+use super::app_start;
 use super::host_plan::{HostSite, resolve_apps};
-use super::interface_offer::{self, host_parts, interfaces};
+use super::host_scope::HostScope;
+use super::interface_offer;
 use super::launch_nodes::{launch_nodes, node_names, place_first};
 use super::rank_count::{self, sizes, total};
-use super::{
-    AppPlan, AppStart, HostPlan, JobPlan, LaunchNames, LaunchPlan, LauncherProcess, host_binding,
-    libpmix,
-};
+use super::{AppPlan, HostPlan, JobPlan, LaunchNames, LaunchPlan, LauncherProcess, host_binding};
 use crate::failure::{CommandError, RequestError};
-use crate::inspect::DetectedInterface;
-use crate::inspect::ldso::Loader;
 use crate::plan::container_root::ContainerRoot;
 use crate::plan::inherited_context::InheritedContext;
 use crate::plan::launch_names::own_host;
 use crate::plan::machine_slots::SlotLimits;
-use crate::plan::reasons::{CountReason, OfferReason};
+use crate::plan::reasons::CountReason;
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::debug::DebugDirectives;
 use wireup_core::job::ids::{GlobalRank, Nspace, UserId};
 use wireup_core::job::pmix_credential::LaunchKey;
 use wireup_core::job::process_map::ProcessMap;
 use wireup_core::job::pset::ProcessSet;
-use wireup_core::job::spec::{InterfaceChoice, JobSpec, StagingSpec};
+use wireup_core::job::spec::{AppRequest, InterfaceChoice, JobSpec, StagingSpec};
 use wireup_core::node::JobContext;
 use wireup_core::placement::universe;
 use wireup_core::pmi::limits::VALLEN_2_MAX;
@@ -74,21 +70,21 @@ impl HostPlan {
     /// what ranks here see if they run in an image.
     ///
     /// A job on several hosts is decided for all; what a program is, is then known as far as this
-    /// machine has a copy.
+    /// machine has a copy. How it is resolved here does not differ from other jobs ([`JobPlan::complete`]).
     ///
     /// # Errors
     /// [`CommandError`] with the reason and the remedy.
     pub fn new(
-        spec: JobSpec,
+        mut spec: JobSpec,
         nspace: Nspace,
         descriptors: u64,
         container_root: Option<ContainerRoot>,
     ) -> Result<Self, CommandError> {
-        let across = spec.layout.across_hosts();
+        let scope = HostScope::for_launcher(&spec.layout);
         if let Some(socket) = &spec.interface.allocator {
             check_allocator(socket)?;
         }
-        let inheritance = InheritedContext::from_process(across, &spec.apps)?;
+        let inheritance = InheritedContext::from_process(scope.is_none(), &spec.apps)?;
         let mut warnings = Vec::new();
         let slots = SlotLimits::detect();
         let node_names = node_names(&spec.layout);
@@ -98,7 +94,7 @@ impl HostPlan {
             oversubscribed,
             universe: (universe_size, unlimited),
         } = PlacedJob::new(&spec, &slots, &node_names)?;
-        rank_count::check(&spec, process_map.size(), descriptors)?;
+        rank_count::check(&spec, process_map.size(), scope, descriptors)?;
         let psets = ProcessSet::with_app_sets(&spec.psets, sizes.iter().map(|(size, _)| *size))
             .map_err(CommandError::request)?;
         let in_image = spec.container.image.is_some();
@@ -106,20 +102,16 @@ impl HostPlan {
             let text = "--stage: ranks find their programs in the image (--image), into which nothing is brought; put the program into it, or mount its directory (--image-mount)";
             return Err(CommandError::request(text));
         }
-        let purpose = match (across, in_image) {
-            // What this machine has under the name of a program is not what the ranks will find.
-            (true, true) => InspectionSite::Bystander,
-            (true, false) => InspectionSite::Launcher,
-            (false, _) => InspectionSite::Alone,
-        };
         let mut app_plans = Vec::with_capacity(spec.apps.len());
         for (app, (_, count)) in spec.apps.iter().zip(&sizes) {
-            let variables =
-                app_start::variables(app, &inheritance, across, in_image, &mut warnings)?;
+            let variables = app_start::variables(app, &inheritance, in_image, &mut warnings)?;
             app_plans.push(AppPlan {
                 count: *count,
                 variables: Some(variables),
             });
+        }
+        if scope.is_some() {
+            warnings.extend(leave_out_staging(&mut spec.apps));
         }
         let job = JobContext {
             nspace,
@@ -140,23 +132,18 @@ impl HostPlan {
             initial_kvs: preputs(&spec),
         };
         let site = HostSite {
-            node: None,
+            scope,
             inheritance: Arc::new(inheritance),
             container_root,
             slots,
             descriptors,
         };
-        let found = resolve_apps(&job, &spec, &app_plans, &site, &[], None, |_| purpose)?;
-        let (apps, loaders): (Vec<AppStart>, Vec<Loader>) = found.into_iter().unzip();
-        let offer = match spec.ending.restartable {
-            true => interface_offer::for_restarts(&spec, &apps)?,
-            false => interfaces(spec.interface.pmi, &apps),
-        };
+        let found = resolve_apps(&job, &spec, &app_plans, &site, &[], None)?;
         let launch = LaunchPlan {
             nspace: job.nspace.clone(),
             names: LaunchNames::new(&site.inheritance, &job.nspace),
             node_names,
-            single_host: (!across).then(own_host),
+            single_host: scope.map(|_| own_host()),
             absent: BTreeSet::new(),
             launcher: LauncherProcess::this(),
             launch_key: None,
@@ -165,28 +152,15 @@ impl HostPlan {
         };
         let decided = JobPlan {
             launch: Arc::new(launch),
+            offer: interface_offer::offer(&spec, &found.apps)?,
             job: Arc::new(job),
             app_plans,
-            offer,
             oversubscribed,
             origin: None,
         };
-        let mut plan = Self {
-            job_plan: decided,
-            inheritance: site.inheritance,
-            apps,
-            container_root: site.container_root,
-            sidecar_files: None,
-            sidecar_unavailable: None,
-            binding: None,
-            slots: site.slots,
-            notes: spec.notes.clone(),
-            warnings,
-            spec,
-        };
-        if !across {
-            plan.start_here(&loaders)?;
-        }
+        let mut plan = decided.complete(site, spec, found, None)?;
+        plan.notes.clone_from(&plan.spec.notes);
+        plan.warnings = warnings;
         if plan.spec.interface.pmi != InterfaceChoice::None {
             let warning = interface_offer::two_mpis(&plan.apps);
             let warning = warning.or_else(|| interface_offer::two_mpi_libraries(&plan.apps));
@@ -199,43 +173,16 @@ impl HostPlan {
         plan.job_plan.launch_mut().launch_key = launch_key;
         Ok(plan)
     }
+}
 
-    /// Adds what this machine has for the job if it is all its nodes. PMIx is not offered without a server, if no program is
-    /// known to need it.
-    fn start_here(&mut self, loaders: &[Loader]) -> Result<(), CommandError> {
-        if self
-            .spec
-            .apps
-            .iter()
-            .any(|app| !app.preload.files.is_empty())
-        {
-            let text = "--preload-files: nothing is copied on one machine, only to hosts (--hosts)";
-            self.warnings.push(text.to_owned());
-        }
-        for app in &mut self.spec.apps {
-            app.preload = StagingSpec::default();
-        }
-        if self.offer.pmix {
-            match host_parts(&self.spec, &self.apps, loaders, &self.inheritance) {
-                Ok(files) => self.sidecar_files = Some(files),
-                Err(failure) if self.may_do_without_pmix() => {
-                    self.job_plan.offer.pmix = false;
-                    self.job_plan.offer.without_pmix = Some(failure.to_string());
-                }
-                Err(failure) => return Err(failure),
-            }
-        }
-        let libpmix = libpmix(self.sidecar_files.as_ref());
-        self.binding = host_binding::bind(&self.spec, &self.job_plan, None, None, libpmix)?;
-        Ok(())
+/// Leaves out what would be brought to other hosts, and returns the warning about it.
+fn leave_out_staging(apps: &mut [AppRequest]) -> Option<String> {
+    let has_files = apps.iter().any(|app| !app.preload.files.is_empty());
+    for app in apps {
+        app.preload = StagingSpec::default();
     }
-
-    /// Whether no program is known to need PMIx: they may work without it.
-    fn may_do_without_pmix(&self) -> bool {
-        let mut wants = self.apps.iter().map(|app| app.detected.wants);
-        matches!(self.offer.why, OfferReason::Unknown(_))
-            && !wants.any(|wants| wants == DetectedInterface::Pmix)
-    }
+    let text = "--preload-files: nothing is copied on one machine, only to hosts (--hosts)";
+    has_files.then(|| text.to_owned())
 }
 
 /// The pairs that ranks find in their job's key-value space.

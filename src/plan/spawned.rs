@@ -488,10 +488,9 @@ impl HostPlan {
         if container.is_none() && first.map(chosen) == Some(chosen(spec)) {
             return Ok(None);
         }
-        let across = self.spec.layout.across_hosts();
         let in_image = container.unwrap_or(&self.spec.container).image.is_some();
         let mut unset = Vec::new();
-        let variables = app_start::variables(spec, &self.inheritance, across, in_image, &mut unset);
+        let variables = app_start::variables(spec, &self.inheritance, in_image, &mut unset);
         let variables = variables.map_err(|error| text("env", error))?;
         match unset
             .first()

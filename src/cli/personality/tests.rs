@@ -655,7 +655,7 @@ fn tables_name_no_option_twice_and_no_setting_in_vain() {
 }
 
 #[test]
-fn variables_of_launchers_that_are_not_read_are_noted() {
+fn variables_for_launchers_that_are_not_read_are_noted() {
     let names = [
         "OMPI_MCA_plm_rsh_agent",
         "OMPI_MCA_btl",
