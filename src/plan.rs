@@ -41,7 +41,7 @@ use wireup_core::job::octets;
 use wireup_core::job::pmix_credential::LaunchKey;
 use wireup_core::job::spec::JobSpec;
 use wireup_core::node::{HEAD, JobContext};
-use wireup_sys::resource_limits::RawLimit;
+use wireup_sys::spawn::ProcessSettings;
 
 pub mod allocation_table;
 mod app_start;
@@ -108,10 +108,8 @@ pub struct AppStart {
     pub cwd: Option<PathBuf>,
     /// What looking at the program said.
     pub detected: DetectionResult,
-    /// Resource limits of its ranks.
-    pub limits: Vec<RawLimit>,
-    /// File mode creation mask of its ranks.
-    pub umask: Option<u32>,
+    /// What the kernel keeps for its ranks.
+    pub settings: ProcessSettings,
 }
 
 /// The part of a plan that is the same for all jobs of a launch and on every node.

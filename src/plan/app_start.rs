@@ -21,6 +21,7 @@ use crate::plan::wrap::{WrapError, Wrapper};
 use crate::plan::{rank_env, transports};
 use wireup_core::job::spec::AppRequest;
 use wireup_sys::resource_limits::{self, Forbidden};
+use wireup_sys::spawn::ProcessSettings;
 
 /// The purpose of the inspection of an application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -238,8 +239,10 @@ pub(super) fn resolve_app(
         common_env_len: common,
         cwd,
         detected,
-        limits: limits.map_err(AppError::Limits)?,
-        umask: app.umask.or(inheritance.umask),
+        settings: ProcessSettings {
+            limits: limits.map_err(AppError::Limits)?,
+            umask: app.umask.or(inheritance.umask),
+        },
     };
     Ok((app, loader))
 }

@@ -34,9 +34,9 @@ pub(crate) fn app_exec(
         .as_ref()
         .map(|dir| CString::new(dir.as_os_str().as_bytes()));
     let code = libc::RLIMIT_NOFILE as i32;
-    let mut limits = app.limits.clone();
-    if !limits.iter().any(|(known, _)| *known == code) {
-        limits.push((code, nofile));
+    let mut settings = app.settings.clone();
+    if !settings.limits.iter().any(|(known, _)| *known == code) {
+        settings.limits.push((code, nofile));
     }
     Ok(AppExec {
         executed: ExecSpec {
@@ -47,8 +47,7 @@ pub(crate) fn app_exec(
         cwd: cwd
             .transpose()
             .map_err(|error| CommandError::system("--wdir", error))?,
-        limits,
-        umask: app.umask,
+        settings,
     })
 }
 

@@ -76,7 +76,7 @@ fn a_program_that_only_hosts_have_is_found_by_these() {
     let app = &node.apps[0];
     assert_eq!(app.program.path(), site.path().join("./app"));
     assert_eq!(app.cwd.as_deref(), Some(site.path()));
-    assert_eq!(app.umask, plan.inheritance.umask);
+    assert_eq!(app.settings.umask, plan.inheritance.umask);
     assert_eq!(node.job, plan.job);
     let value = |name: &str| {
         let found = app.env.iter().find(|(known, _)| known == name);

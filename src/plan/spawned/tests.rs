@@ -595,7 +595,7 @@ fn settings_of_the_launch_hold_for_what_it_spawns() {
         .unwrap()
         .resolve(&plan, None)
         .unwrap();
-    assert_eq!(made.apps[0].umask, Some(0o27));
+    assert_eq!(made.apps[0].settings.umask, Some(0o27));
     assert!(made.apps[0].wrapper.is_some());
     assert_eq!(made.spec.stdio.output, Some("out.%r.%j".into()));
     assert_eq!(
