@@ -26,6 +26,7 @@ use wireup_core::job::ids::{GlobalRank, Nspace, UserId};
 use wireup_core::job::pmix_credential::LaunchKey;
 use wireup_core::job::process_map::ProcessMap;
 use wireup_core::job::pset::ProcessSet;
+use wireup_core::job::spawn::JobRequester;
 use wireup_core::job::spec::{AppRequest, InterfaceChoice, JobSpec, StagingSpec};
 use wireup_core::node::JobContext;
 use wireup_core::placement::universe;
@@ -121,8 +122,7 @@ impl HostPlan {
             unbounded_universe: unlimited,
             uid: UserId(rustix::process::getuid().as_raw()),
             psets,
-            parent: None,
-            parent_tool: None,
+            requester: JobRequester::User,
             debug: DebugDirectives {
                 on_exec: spec.debug.stop_on_exec.clone(),
                 in_init: spec.debug.stop_in_init.clone(),

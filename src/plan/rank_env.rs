@@ -75,7 +75,7 @@ pub fn job_variables(plan: &HostPlan) -> Vec<CString> {
         add("PMI_SIZE", &size);
         add("PMI_JOBID", &job);
         add("PMI_FD", &PMI_FD.to_string());
-        if plan.job.parent.is_some() {
+        if plan.job.requester.parent().is_some() {
             add("PMI_SPAWNED", &"1");
         }
     }

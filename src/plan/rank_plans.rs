@@ -163,12 +163,6 @@ fn for_debuggers(plan: &HostPlan) -> Vec<Info> {
     infos
 }
 
-/// The process or tool that spawned a job.
-fn spawner(plan: &HostPlan) -> Option<&wireup_core::job::proc::Proc> {
-    let tool = plan.job.parent_tool.as_ref().map(|tool| &tool.name);
-    plan.job.parent.as_ref().or(tool)
-}
-
 fn text(path: &Path) -> Text {
     Text::new(path.as_os_str().as_bytes())
 }
@@ -207,7 +201,7 @@ pub(crate) fn register_request(
         node,
         apps: &apps,
         universe_size: plan.job.universe_size,
-        parent: spawner(plan),
+        parent: plan.job.requester.spawner(),
         offset: plan.job.first_global_rank,
         before: plan
             .origin

@@ -55,7 +55,7 @@ impl SpawnedJobPlan {
             app_plans: self.app_plans.clone(),
             offer: InterfaceOffer {
                 // A tool has a PMIx server, whatever the interface of the first job is.
-                pmix: first.offer.pmix || self.job.parent_tool.is_some(),
+                pmix: first.offer.pmix || self.job.requester.tool().is_some(),
                 ..first.offer.clone()
             },
             oversubscribed: self.oversubscribed,

@@ -12,7 +12,7 @@ use wireup_core::job::hosts::{HostList, merge};
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::proc::Proc;
 use wireup_core::job::process_map::RANKS_MAX;
-use wireup_core::job::spawn::SpawnInfo;
+use wireup_core::job::spawn::{JobRequester, SpawnInfo};
 use wireup_core::job::spec::{
     BindTo, InterfaceChoice, JobSpec, LabelSpec, Runtime, StdinTarget, Uenv, WrapSpec,
 };
@@ -131,8 +131,8 @@ fn a_spawned_job_knows_where_it_comes_from_and_fills_free_slots() {
         "every node of the launch is one of the job"
     );
     assert_eq!(
-        context.parent,
-        Some(Proc::new(plan.job.nspace.clone(), Rank(0)))
+        context.requester,
+        JobRequester::Rank(Proc::new(plan.job.nspace.clone(), Rank(0)))
     );
     assert_eq!(
         (context.first_global_rank, context.universe_size),
@@ -157,8 +157,8 @@ fn a_spawned_job_knows_where_it_comes_from_and_fills_free_slots() {
     assert_eq!(nodes(&grandchild), [1]);
     let launch = &grandchild.decided(&decided).launch;
     assert_eq!(launch.nspace, plan.job.nspace);
-    let parent = grandchild.job.parent.clone().unwrap();
-    assert_eq!(parent, Proc::new(context.nspace.clone(), Rank(2)));
+    let parent = Proc::new(context.nspace.clone(), Rank(2));
+    assert_eq!(grandchild.job.requester, JobRequester::Rank(parent));
 }
 
 #[test]
