@@ -70,6 +70,7 @@ mod node_grant;
 pub(crate) mod offered_files;
 pub(crate) mod packed_files;
 pub mod pattern;
+mod placed_job;
 pub mod planned_jobs;
 mod program_builds;
 pub(crate) mod rank_count;

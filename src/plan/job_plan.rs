@@ -11,7 +11,8 @@ use super::app_start;
 use super::host_plan::{HostSite, resolve_apps};
 use super::host_scope::HostScope;
 use super::interface_offer;
-use super::launch_nodes::{launch_nodes, node_names, place_first};
+use super::launch_nodes::{all_apps, launch_nodes, node_names};
+use super::placed_job::PlacedJob;
 use super::rank_count::{self, sizes, total};
 use super::{AppPlan, HostPlan, JobPlan, LaunchNames, LaunchPlan, LauncherProcess, host_binding};
 use crate::failure::{CommandError, RequestError};
@@ -29,7 +30,7 @@ use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::spawn::JobRequester;
 use wireup_core::job::spec::{AppRequest, InterfaceChoice, JobSpec, StagingSpec};
 use wireup_core::node::JobContext;
-use wireup_core::placement::universe;
+use wireup_core::placement::PlacementRequest;
 use wireup_core::pmi::limits::VALLEN_2_MAX;
 
 /// Options that this machine or the job's programs do not allow.
@@ -89,14 +90,15 @@ impl HostPlan {
         let mut warnings = Vec::new();
         let slots = SlotLimits::detect();
         let node_names = node_names(&spec.layout);
+        let (placed, count_reasons) = place_initial(&spec, &slots, &node_names)?;
         let PlacedJob {
             sizes,
             process_map,
             oversubscribed,
             universe: (universe_size, unlimited),
-        } = PlacedJob::new(&spec, &slots, &node_names)?;
+        } = placed;
         rank_count::check(&spec, process_map.size(), scope, descriptors)?;
-        let psets = ProcessSet::with_app_sets(&spec.psets, sizes.iter().map(|(size, _)| *size))
+        let psets = ProcessSet::with_app_sets(&spec.psets, sizes.iter().copied())
             .map_err(CommandError::request)?;
         let in_image = spec.container.image.is_some();
         if in_image && spec.apps.iter().any(|app| app.preload.stage) {
@@ -104,10 +106,10 @@ impl HostPlan {
             return Err(CommandError::request(text));
         }
         let mut app_plans = Vec::with_capacity(spec.apps.len());
-        for (app, (_, count)) in spec.apps.iter().zip(&sizes) {
+        for (app, count) in spec.apps.iter().zip(count_reasons) {
             let variables = app_start::variables(app, &inheritance, in_image, &mut warnings)?;
             app_plans.push(AppPlan {
-                count: *count,
+                count,
                 variables: Some(variables),
             });
         }
@@ -117,7 +119,7 @@ impl HostPlan {
         let job = JobContext {
             nspace,
             process_map,
-            app_map: Appnums::from_sizes(sizes.iter().map(|(size, _)| *size)),
+            app_map: Appnums::from_sizes(sizes),
             universe_size,
             unbounded_universe: unlimited,
             uid: UserId(rustix::process::getuid().as_raw()),
@@ -193,36 +195,29 @@ fn preputs(spec: &JobSpec) -> Vec<(Vec<u8>, Vec<u8>)> {
         .collect()
 }
 
-/// The placement of the job that the user starts.
-struct PlacedJob {
-    /// Ranks of each application, and the reason for the number.
-    sizes: Vec<(u32, CountReason)>,
-    process_map: ProcessMap,
-    oversubscribed: bool,
-    /// The number of slots for it, and whether that is unlimited ([`universe`]).
-    universe: (u32, bool),
-}
-
-impl PlacedJob {
-    fn new(
-        spec: &JobSpec,
-        limits: &SlotLimits,
-        node_names: &[String],
-    ) -> Result<Self, CommandError> {
-        let layout = &spec.layout;
-        let by_parts = host_binding::ranks_by_parts(spec)?;
-        let launch = launch_nodes(layout, limits, node_names);
-        let sizes = sizes(&spec.apps, layout, &launch, by_parts);
-        let placement = place_first(layout, total(&sizes)?, &launch)?;
-        let oversubscribed = placement.oversubscribed;
-        let process_map = placement.process_map(layout.nodes());
-        Ok(Self {
-            universe: universe(&launch.nodes, &process_map, layout.oversubscribe),
-            sizes,
-            process_map,
-            oversubscribed,
-        })
-    }
+/// Places the ranks of the job that the user starts. Returns the reasons for the numbers of ranks too, by application.
+fn place_initial(
+    spec: &JobSpec,
+    limits: &SlotLimits,
+    node_names: &[String],
+) -> Result<(PlacedJob, Vec<CountReason>), CommandError> {
+    let layout = &spec.layout;
+    let by_parts = host_binding::ranks_by_parts(spec)?;
+    let launch = launch_nodes(layout, limits, node_names);
+    let sizes = sizes(&spec.apps, layout, &launch, by_parts);
+    let all = all_apps(layout, total(&sizes)?, &launch);
+    let request = match layout.runs.is_empty() {
+        true => PlacementRequest::Apps(vec![&all]),
+        false => PlacementRequest::Runs {
+            runs: layout.runs.clone(),
+            size: all.count.into(),
+            oversubscribe: all.oversubscribe,
+            even: all.even,
+        },
+    };
+    let (counts, reasons) = sizes.into_iter().unzip();
+    let placed = PlacedJob::new(&request, counts, &launch, layout, None)?;
+    Ok((placed, reasons))
 }
 
 /// The nodes of the ranks of the job that the user starts.
@@ -230,7 +225,7 @@ impl PlacedJob {
 /// # Errors
 /// [`CommandError`] when they cannot be placed.
 pub(crate) fn placed(spec: &JobSpec) -> Result<ProcessMap, CommandError> {
-    let placed = PlacedJob::new(spec, &SlotLimits::detect(), &node_names(&spec.layout))?;
+    let (placed, _) = place_initial(spec, &SlotLimits::detect(), &node_names(&spec.layout))?;
     Ok(placed.process_map)
 }
 
