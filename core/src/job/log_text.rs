@@ -18,9 +18,9 @@ pub enum LogChannel {
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LogText {
+pub struct LogText<R = GlobalRank> {
     /// Whose, if that is known.
-    pub rank: Option<GlobalRank>,
+    pub rank: Option<R>,
     /// Where it is to go.
     pub channel: LogChannel,
     /// Only if no rank of the job has had the same text logged once before.
@@ -28,6 +28,21 @@ pub struct LogText {
     /// The text: any bytes.
     #[serde(with = "octets")]
     pub text: Vec<u8>,
+}
+
+impl<R> LogText<R> {
+    /// Identifies its rank another way, if that is possible.
+    pub fn try_map<S>(self, identify: impl FnOnce(R) -> Option<S>) -> Option<LogText<S>> {
+        Some(LogText {
+            rank: match self.rank {
+                Some(rank) => Some(identify(rank)?),
+                None => None,
+            },
+            channel: self.channel,
+            once: self.once,
+            text: self.text,
+        })
+    }
 }
 
 /// The priority of a text without one: an error (3) of a user's program (facility 1).

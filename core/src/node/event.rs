@@ -260,9 +260,9 @@ pub enum NodeNotice {
     Failed(FailureCause),
 }
 
-/// Messages of a node to the launcher.
+/// Messages of a node to the launcher; `R` identifies the rank that a message comes from.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum NodeReport {
+pub enum NodeReport<R = GlobalRank> {
     /// A fence takes longer than expected. It continues, since the missing ranks may be busy.
     FenceLate(LateFence),
     /// A fence was released here; only if [`Terms::observed`](crate::node::Terms::observed).
@@ -270,7 +270,7 @@ pub enum NodeReport {
     /// A rank requests an action on ranks of its job.
     JobControl(JobControlRequest),
     /// A rank, or its MPI library, has something for the user.
-    Log(LogText),
+    Log(LogText<R>),
     /// A rank has something for a system's log.
     Syslog(SyslogText),
     /// From the head node: a message for the name server of this user's launches, to which the
@@ -284,7 +284,7 @@ pub enum NodeReport {
     /// A spawn request; answered by [`NodeCommand::Spawned`].
     Spawn {
         ticket: SpawnRequestId,
-        requester: SpawnRequester,
+        requester: SpawnRequester<R>,
         request: Box<SpawnRequest>,
     },
     /// The first tool has attached to the server here, or the last is gone.
@@ -295,7 +295,7 @@ pub enum NodeReport {
     Allocate {
         ticket: AllocationRequestId,
         /// The requesting process.
-        requester: GlobalRank,
+        requester: R,
         request: Box<AllocationRequest>,
     },
 }
