@@ -109,7 +109,7 @@ pub struct AppStart {
     pub cwd: Option<PathBuf>,
     /// What looking at the program said.
     pub detected: DetectionResult,
-    /// What the kernel keeps for its ranks.
+    /// Settings of its ranks that the kernel keeps.
     pub settings: ProcessSettings,
 }
 

@@ -51,7 +51,7 @@ pub struct AppExec {
     pub env: Vec<CString>,
     /// Directory to start in.
     pub cwd: Option<CString>,
-    /// What the kernel keeps for its ranks.
+    /// Settings of its ranks that the kernel keeps.
     pub settings: ProcessSettings,
 }
 

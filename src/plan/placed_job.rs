@@ -1,4 +1,4 @@
-//! The nodes of a job's ranks, as the launcher decides them, whoever requested the job.
+//! The nodes of a job's ranks, as the launcher decides them for every requester.
 //!
 //! ```text
 //!  command line, scheduler    HostPlan::new ──────┐

@@ -63,7 +63,7 @@ pub struct ChildCommand<'a> {
     pub descriptors: &'a [(BorrowedFd<'a>, RawFd)],
     /// Descriptor 0 is a terminal that is to control the process's session.
     pub terminal: bool,
-    /// What the kernel keeps for the program: limits and others.
+    /// Settings of the program that the kernel keeps: limits and others.
     pub settings: &'a ProcessSettings,
     /// CPUs on which the program may run, 64 in each word, lowest first; the launcher's own when empty.
     pub cpus: &'a [u64],

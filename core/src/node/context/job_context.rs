@@ -29,7 +29,7 @@ pub struct JobContext {
     /// For whom its ranks run.
     pub uid: UserId,
     pub psets: Vec<ProcessSet>,
-    /// Who requested it.
+    /// The requester of the job.
     pub requester: JobRequester,
     /// Stops of its processes for debuggers, and whether they are daemons of a debugger.
     pub debug: DebugDirectives,
