@@ -6,6 +6,8 @@
 //!  launcher        HostPlan::new               HostPlan::new ── JobPlan, JobSpec, InheritedContext ──┐
 //!  each node       (the same process)          HostPlan::resolve ◀───────────────────────────────────┘
 //! ```
+//! Both are [`JobPlan::complete`] in the end, for the nodes that the process serves ([`HostScope`]).
+//!
 //! An application is an [`AppRequest`](wireup_core::job::spec::AppRequest) as it was asked for, an [`AppPlan`] as the launcher
 //! decided it for all nodes, and an [`AppStart`] as a node found it.
 //!
@@ -25,6 +27,7 @@ use crate::inspect::DetectionResult;
 use crate::inspect::program::Program;
 use crate::inspect::sidecar_files::SidecarFiles;
 use crate::plan::container_root::ContainerRoot;
+use crate::plan::host_scope::HostScope;
 use crate::plan::inherited_context::InheritedContext;
 use crate::plan::machine_slots::SlotLimits;
 use crate::plan::pattern::PatternFields;
@@ -38,7 +41,7 @@ use wireup_core::job::octets;
 use wireup_core::job::pmix_credential::LaunchKey;
 use wireup_core::job::spec::JobSpec;
 use wireup_core::node::{HEAD, JobContext};
-use wireup_sys::resource_limits::RawLimit;
+use wireup_sys::spawn::ProcessSettings;
 
 pub mod allocation_table;
 mod app_start;
@@ -51,6 +54,7 @@ pub(crate) mod host_binding;
 mod host_growth;
 pub mod host_lookup;
 mod host_plan;
+pub(crate) mod host_scope;
 pub mod hostfile;
 pub mod inherited_context;
 mod interface_offer;
@@ -66,6 +70,7 @@ mod node_grant;
 pub(crate) mod offered_files;
 pub(crate) mod packed_files;
 pub mod pattern;
+mod placed_job;
 pub mod planned_jobs;
 mod program_builds;
 pub(crate) mod rank_count;
@@ -104,10 +109,8 @@ pub struct AppStart {
     pub cwd: Option<PathBuf>,
     /// What looking at the program said.
     pub detected: DetectionResult,
-    /// Resource limits of its ranks.
-    pub limits: Vec<RawLimit>,
-    /// File mode creation mask of its ranks.
-    pub umask: Option<u32>,
+    /// Settings of its ranks that the kernel keeps.
+    pub settings: ProcessSettings,
 }
 
 /// The part of a plan that is the same for all jobs of a launch and on every node.
@@ -183,6 +186,8 @@ pub struct SpawnOrigin {
 #[derive(Clone, Debug)]
 pub struct HostPlan {
     pub job_plan: JobPlan,
+    /// The nodes whose ranks this process starts; nothing in a launcher of other hosts.
+    pub(crate) scope: Option<HostScope>,
     /// The requested interfaces.
     pub spec: JobSpec,
     pub inheritance: Arc<InheritedContext>,
@@ -194,7 +199,7 @@ pub struct HostPlan {
     pub sidecar_files: Option<SidecarFiles>,
     /// Why there is none, on a node whose ranks do not need it.
     pub sidecar_unavailable: Option<String>,
-    /// The CPUs of the ranks here, if they are bound. The launcher of several hosts does not know it.
+    /// The CPUs of the ranks here, if they are bound.
     pub binding: Option<Arc<HostBinding>>,
     /// What limits the number of ranks here.
     pub slots: SlotLimits,

@@ -24,7 +24,7 @@ use wireup_core::job::ids::GlobalRank;
 use wireup_sys::cgroup::Cgroup;
 use wireup_sys::mounts::MountView;
 use wireup_sys::namespace::NodeNamespaces;
-use wireup_sys::spawn::{Child, ChildCommand, ProcessSpawner, SpawnStage};
+use wireup_sys::spawn::{Child, ChildCommand, ProcessSettings, ProcessSpawner, SpawnStage};
 
 mod threads;
 
@@ -51,10 +51,8 @@ pub struct AppExec {
     pub env: Vec<CString>,
     /// Directory to start in.
     pub cwd: Option<CString>,
-    /// Resource limits: number of the resource, values.
-    pub limits: Vec<(i32, libc::rlimit)>,
-    /// File mode creation mask, if not the launcher's own.
-    pub umask: Option<u32>,
+    /// Settings of its ranks that the kernel keeps.
+    pub settings: ProcessSettings,
 }
 
 /// What one process executes.
@@ -359,8 +357,7 @@ fn start_one(
         cwd: app.cwd.as_deref(),
         descriptors: &descriptors,
         terminal,
-        limits: &app.limits,
-        umask: app.umask,
+        settings: &app.settings,
         cpus: &plan.cpus,
         memory: plan
             .memory

@@ -18,6 +18,7 @@ use wireup_core::fence::{
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::ids::{NodeId, Nspace, UserId};
 use wireup_core::job::process_map::ProcessMap;
+use wireup_core::job::spawn::JobRequester;
 use wireup_core::link::agent_protocol::{LaunchTree, NodeAddress};
 use wireup_core::link::frame::{FrameAddress, FrameClass, FrameReader};
 use wireup_core::link::reassembly::{Envelope, Reassembly, write};
@@ -101,8 +102,7 @@ fn job(ranks: ProcessMap) -> JobContext {
         unbounded_universe: false,
         uid: UserId(1000),
         psets: Vec::new(),
-        parent: None,
-        parent_tool: None,
+        requester: JobRequester::User,
         debug: Default::default(),
         first_global_rank: Default::default(),
         initial_kvs: Vec::new(),

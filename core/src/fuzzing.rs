@@ -11,6 +11,7 @@ use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, Nspace, UserId};
 use crate::job::process_map::ProcessMap;
+use crate::job::spawn::JobRequester;
 use crate::job::spec::JobSpec;
 use crate::link::agent_protocol::{AgentReport, AgentRequest, StepCommand, StepReport};
 use crate::link::frame::FrameAddress;
@@ -59,8 +60,7 @@ pub fn job() -> JobContext {
         unbounded_universe: false,
         uid: UserId(1),
         psets: Vec::new(),
-        parent: None,
-        parent_tool: None,
+        requester: JobRequester::User,
         debug: Default::default(),
         first_global_rank: Default::default(),
         initial_kvs: Vec::new(),

@@ -230,7 +230,7 @@ pub(crate) fn obtain(plan: &mut HostPlan) -> Result<Option<GrantHolder>, Command
     let Some(spec) = plan.spec.fabric.clone() else {
         return Ok(None);
     };
-    let alone = !plan.spec.layout.across_hosts();
+    let has_ranks_here = plan.scope.is_some();
     let keeper = match spec.source {
         FabricSource::Environment | FabricSource::Request => {
             let credential = plan.grant_from_environment();
@@ -238,13 +238,13 @@ pub(crate) fn obtain(plan: &mut HostPlan) -> Result<Option<GrantHolder>, Command
                 Ok(credential) => Some(Arc::new(credential)),
                 Err(_) if spec.source == FabricSource::Request => None,
                 // A batch system gives them to steps: to the hosts' agents, and not to the script of a job.
-                Err(FabricGrantError::None) if !alone => None,
+                Err(FabricGrantError::None) if !has_ranks_here => None,
                 Err(error) => return Err(FabricGrantFailure::Environment(error).into()),
             };
             None
         }
         FabricSource::Service(_) | FabricSource::Command(_) => {
-            if alone {
+            if has_ranks_here {
                 plan.check_fabric_devices()?;
             }
             let (keeper, credential, record) = request_grant(grant_request(plan), absolute(spec)?)?;
@@ -254,9 +254,7 @@ pub(crate) fn obtain(plan: &mut HostPlan) -> Result<Option<GrantHolder>, Command
             Some(keeper)
         }
     };
-    if alone {
-        plan.check_fabric(NodeId(0))?;
-    }
+    plan.check_fabric()?;
     Ok(keeper)
 }
 

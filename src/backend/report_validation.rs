@@ -3,6 +3,10 @@
 //! A step is a process of the job's user, on a host that may be compromised: its reports are
 //! accepted only about its own node and ranks, and only with valid names. The ranks that it is about become
 //! [`KnownRank`]s, the only ones by which the launcher's tables are indexed.
+//!
+//! Ranks and nodes within a [`FailureCause`], a [`LateFence`] and a [`JobControlRequest`] stay numbers. Core's supervisor, which
+//! steps have too, keeps and compares them, and has no jobs by which a number is known; the launcher makes causes of its own. They are
+//! checked here, indexes into nothing, and are looked up once more by what shows them.
 
 use crate::backend::inspection::RankInspection;
 use crate::backend::step_messages::{KnownReport, StepToLauncher};
@@ -11,7 +15,6 @@ use wireup_core::job::job_control::{JobControlAction, JobControlRequest};
 use wireup_core::job::job_table::{HasProcessMap, JobTable, KnownRank};
 use wireup_core::job::missing_ranks::{MissingRanks, NodeSample};
 use wireup_core::job::outcome::{FailureCause, LateFence};
-use wireup_core::job::spawn::SpawnRequester;
 use wireup_core::node::HEAD;
 use wireup_core::node::event::NodeReport;
 use wireup_core::step::report_batch::identify_pairs;
@@ -38,8 +41,9 @@ impl<'a, T: HasProcessMap> ReportScope<'a, T> {
         let own = |rank| self.own_rank(rank);
         Some(match report {
             Report::Node { node, said } => {
-                let is_own = self.is_own_node(node) && self.node_report(&said);
-                is_own.then_some(Report::Node { node, said })?
+                let said = self.node_report(said)?;
+                self.is_own_node(node)
+                    .then_some(Report::Node { node, said })?
             }
             Report::SidecarLoaded {
                 node,
@@ -189,43 +193,67 @@ impl<'a, T: HasProcessMap> ReportScope<'a, T> {
         self.jobs.find(rank).is_some()
     }
 
-    fn node_report(&self, report: &NodeReport) -> bool {
-        match report {
-            NodeReport::LaunchDirectives(_) => self.is_own_node(HEAD),
+    fn node_report(&self, report: NodeReport) -> Option<NodeReport<KnownRank>> {
+        Some(match report {
+            NodeReport::LaunchDirectives(infos) => {
+                let is_head = self.is_own_node(HEAD);
+                is_head.then_some(NodeReport::LaunchDirectives(infos))?
+            }
             NodeReport::Spawn {
-                requester, request, ..
-            } => {
-                let by = match requester {
-                    SpawnRequester::Rank(rank) => self.is_own(*rank),
-                    SpawnRequester::Tool(_) => true,
-                };
-                by && !request.apps.is_empty()
-            }
-            NodeReport::JobControl(JobControlRequest {
+                ticket,
                 requester,
-                action,
-                ranks,
-            }) => {
-                let acts = match action {
-                    JobControlAction::Abort { .. }
-                    | JobControlAction::Terminate
-                    | JobControlAction::Kill
-                    | JobControlAction::Signal(_) => true,
-                };
-                let mut ranks = ranks.iter().flatten();
-                acts && requester.is_none_or(|by| self.is_own(by))
-                    && ranks.all(|rank| self.rank(*rank))
+                request,
+            } => {
+                let requester = requester.try_map(|rank| self.own_rank(rank))?;
+                let has_apps = !request.apps.is_empty();
+                has_apps.then_some(NodeReport::Spawn {
+                    ticket,
+                    requester,
+                    request,
+                })?
             }
-            NodeReport::FenceLate(late) => self.late_fence(late),
+            NodeReport::JobControl(request) => {
+                let is_known = self.job_control(&request);
+                is_known.then_some(NodeReport::JobControl(request))?
+            }
+            NodeReport::FenceLate(late) => {
+                let is_known = self.late_fence(&late);
+                is_known.then_some(NodeReport::FenceLate(late))?
+            }
             NodeReport::FenceTiming(passage) => {
-                passage.last_arrival.is_none_or(|last| self.rank(last))
+                let is_known = passage.last_arrival.is_none_or(|last| self.rank(last));
+                is_known.then_some(NodeReport::FenceTiming(passage))?
             }
-            NodeReport::Log(text) => text.rank.is_none_or(|rank| self.rank(rank)),
-            NodeReport::Allocate { requester, .. } => self.is_own(*requester),
-            NodeReport::Tools { .. } | NodeReport::Rendezvous { .. } | NodeReport::Syslog(_) => {
-                true
-            }
-        }
+            NodeReport::Log(text) => NodeReport::Log(text.try_map(|rank| self.jobs.look_up(rank))?),
+            NodeReport::Allocate {
+                ticket,
+                requester,
+                request,
+            } => NodeReport::Allocate {
+                ticket,
+                requester: self.own_rank(requester)?,
+                request,
+            },
+            NodeReport::Tools { attached } => NodeReport::Tools { attached },
+            NodeReport::Rendezvous { epoch, message } => NodeReport::Rendezvous { epoch, message },
+            NodeReport::Syslog(text) => NodeReport::Syslog(text),
+        })
+    }
+
+    fn job_control(&self, request: &JobControlRequest) -> bool {
+        let JobControlRequest {
+            requester,
+            action,
+            ranks,
+        } = request;
+        let acts = match action {
+            JobControlAction::Abort { .. }
+            | JobControlAction::Terminate
+            | JobControlAction::Kill
+            | JobControlAction::Signal(_) => true,
+        };
+        let mut ranks = ranks.iter().flatten();
+        acts && requester.is_none_or(|by| self.is_own(by)) && ranks.all(|rank| self.rank(*rank))
     }
 
     fn job(&self, job: JobIndex) -> bool {
@@ -289,7 +317,9 @@ mod tests {
     use wireup_core::job::missing_ranks::MissingRankInfo;
     use wireup_core::job::outcome::{FenceKind, RankEnd};
     use wireup_core::job::process_map::ProcessMap;
-    use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
+    use wireup_core::job::spawn::{
+        SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnRequester,
+    };
     use wireup_core::node::event::SpawnRequestId;
 
     /// Ranks 0 and 1 on node 0, rank 2 on node 1; then job 1 with rank 3 on node 1.

@@ -307,7 +307,7 @@ impl Dialect {
     }
 
     /// Whether the launcher reads a parameter.
-    pub(super) fn is_of_launcher(&self, parameter: &str) -> bool {
+    pub(super) fn is_for_launcher(&self, parameter: &str) -> bool {
         self.setting(parameter).is_some() || is_launcher_parameter(parameter)
     }
 

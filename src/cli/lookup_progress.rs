@@ -11,25 +11,39 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use crate::detached::{self, attach_client};
 use crate::report::progress_line::{PATIENCE_ACROSS, ProgressLine, ProgressUpdate, StartupWait};
 use crate::stdio::terminal_line;
 use wireup_sys::pidfd::{ended_within, open_pidfd};
 use wireup_sys::signals::HeldSignals;
 
-/// The output that shows waits; by default none.
+/// Shows waits; by default nowhere.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LookupProgress {
-    terminal: bool,
+    terminal: Option<ProgressTerminal>,
     logged: bool,
+}
+
+/// The terminal at whose end a line shows a wait.
+#[derive(Clone, Copy, Debug)]
+enum ProgressTerminal {
+    /// The terminal of this process.
+    Own,
+    /// The terminals of clients of the keeper that has started this process, if they have one.
+    Clients,
 }
 
 impl LookupProgress {
     /// Shows waits on a terminal, unless they are `hidden`; elsewhere only if they are to be `logged`.
     pub(super) fn new(hidden: bool, logged: bool) -> Self {
-        Self {
-            terminal: !hidden && io::stderr().is_terminal(),
-            logged,
-        }
+        let terminal = match detached::job_name_from_env() {
+            _ if hidden => None,
+            _ if io::stderr().is_terminal() => Some(ProgressTerminal::Own),
+            // Lines of a log reach its clients too.
+            Some(_) if !logged => Some(ProgressTerminal::Clients),
+            _ => None,
+        };
+        Self { terminal, logged }
     }
 
     /// Shows waits on a terminal alone.
@@ -52,11 +66,12 @@ impl LookupProgress {
             .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
             .collect();
         let started = Instant::now();
-        let mut line = ProgressLine::new(self.terminal, self.logged, PATIENCE_ACROSS);
+        let mut line = ProgressLine::new(self.terminal.is_some(), self.logged, PATIENCE_ACROSS);
         let result = loop {
             let now = started.elapsed();
             if line.next_deadline().is_some_and(|at| at <= now) {
-                show(line.update_line(now, Some(StartupWait::Lookup(source.to_owned()))));
+                let wait = StartupWait::Lookup(source.to_owned());
+                self.show(source, line.update_line(now, Some(wait)));
             }
             let ends = [line.next_deadline(), limit].into_iter().flatten();
             let next = ends.min().map(|at| {
@@ -73,8 +88,26 @@ impl LookupProgress {
                 Err(errno) => break Err(errno.into()),
             }
         };
-        show(line.update_line(started.elapsed(), None));
+        self.show(source, line.update_line(started.elapsed(), None));
         result
+    }
+
+    fn show(self, source: &str, update: ProgressUpdate) {
+        match (update, self.terminal) {
+            (ProgressUpdate::Keep, _) => {}
+            (ProgressUpdate::Draw(_), Some(ProgressTerminal::Clients)) => {
+                attach_client::report_lookup_wait(Some(source));
+            }
+            (ProgressUpdate::Erase, Some(ProgressTerminal::Clients)) => {
+                attach_client::report_lookup_wait(None);
+            }
+            (ProgressUpdate::Draw(text), _) => {
+                let line = terminal_line::drawn(io::stderr(), &format!("wireup: {text}"));
+                eprint!("{line}");
+            }
+            (ProgressUpdate::Erase, _) => eprint!("{}", terminal_line::ERASE),
+            (ProgressUpdate::Log(text), _) => eprintln!("wireup: {text}"),
+        }
     }
 
     /// The output of a command, and its exit status. It and its children are ended after the limit, and with this process when
@@ -146,16 +179,4 @@ impl LookupProgress {
 fn end(child: &Child) {
     // They may have ended at this moment; the command is collected in any case.
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
-}
-
-fn show(update: ProgressUpdate) {
-    match update {
-        ProgressUpdate::Keep => {}
-        ProgressUpdate::Draw(text) => {
-            let line = terminal_line::drawn(io::stderr(), &format!("wireup: {text}"));
-            eprint!("{line}");
-        }
-        ProgressUpdate::Erase => eprint!("{}", terminal_line::ERASE),
-        ProgressUpdate::Log(text) => eprintln!("wireup: {text}"),
-    }
 }

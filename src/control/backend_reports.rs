@@ -252,7 +252,7 @@ impl Controller {
         Ok(())
     }
 
-    fn on_node_report(&mut self, node: NodeId, said: NodeReport) {
+    fn on_node_report(&mut self, node: NodeId, said: NodeReport<KnownRank>) {
         match said {
             NodeReport::JobControl(mut demand) => {
                 let ends = !matches!(demand.action, JobControlAction::Signal(_));
@@ -285,27 +285,19 @@ impl Controller {
                 ticket,
                 requester,
                 request,
-            } => {
-                if let Some(requester) = requester.try_map(|rank| self.jobs.look_up(rank)) {
-                    self.on_spawn_request((node, ticket), requester, request);
-                }
-            }
+            } => self.on_spawn_request((node, ticket), requester, request),
             NodeReport::Tools { attached } => self.tools_changed(node, attached),
             NodeReport::LaunchDirectives(infos) => self.directed(&infos),
             NodeReport::Allocate {
                 ticket,
                 requester,
                 request,
-            } => {
-                if let Some(requester) = self.jobs.look_up(requester) {
-                    self.on_allocation_request((node, ticket), requester, &request);
-                }
-            }
+            } => self.on_allocation_request((node, ticket), requester, &request),
         }
     }
 
     /// Shows a text of a rank, unless it is one to be shown once and has been.
-    fn log(&mut self, log: LogText) {
+    fn log(&mut self, log: LogText<KnownRank>) {
         let LogText {
             rank,
             channel,

@@ -90,8 +90,7 @@ fn inspect_core_dump(controller: &mut Controller) {
     let Some(rank) = controller.jobs.look_up(*rank) else {
         return;
     };
-    let across = controller.plan.spec.layout.across_hosts();
-    if !DUMPING.contains(&signal) || !across && dump_in_words(controller, rank).is_none() {
+    if !DUMPING.contains(&signal) || !may_be_dumped(controller, rank) {
         return;
     }
     let before = controller.end_signals;
@@ -101,6 +100,14 @@ fn inspect_core_dump(controller: &mut Controller) {
     };
     // If waiting fails, the report does without.
     let _ = controller.run_until(known);
+}
+
+/// Whether the kernel may have dumped a rank's memory. A step on another host has to look.
+fn may_be_dumped(controller: &Controller, rank: KnownRank) -> bool {
+    match &controller.steps {
+        StepLinks::Own(step) => step.dump_of(rank.global()).is_some(),
+        StepLinks::Hosts(_) => true,
+    }
 }
 
 /// Where the kernel has dumped a rank's memory, if the rank ran on this machine and that is known without a debugger.

@@ -35,10 +35,7 @@ struct FirstFence {
 
 /// The time that something may take in a launch before it is shown.
 pub(super) fn patience(plan: &HostPlan) -> Duration {
-    match plan.spec.layout.across_hosts() {
-        true => PATIENCE_ACROSS,
-        false => PATIENCE,
-    }
+    plan.scope.map_or(PATIENCE_ACROSS, |_| PATIENCE)
 }
 
 impl Controller {
@@ -124,7 +121,7 @@ impl Controller {
             let named = named.map(|node| self.plan.node_name(*node).to_owned());
             named.collect()
         };
-        if !self.plan.spec.layout.across_hosts() {
+        if self.plan.scope.is_some() {
             return Some(StartupWait::Servers {
                 named: names(&late),
                 count: late.len(),

@@ -15,7 +15,7 @@ use tracing::{Span, info, info_span};
 use crate::backend::cleanup_record;
 use crate::backend::container::{self, MountedImages};
 use crate::backend::grant_holder::{self, GrantHolder};
-use crate::backend::local::{self, HostScope, LocalStep, RankIo};
+use crate::backend::local::{self, LocalStep, RankIo};
 use crate::backend::step_links::StepLinks;
 use crate::backend::step_messages::LauncherToStep;
 use crate::control::control_stream::ControlStream;
@@ -24,6 +24,7 @@ use crate::control::finish::finish;
 use crate::control::mpir;
 use crate::control::{self, Controller};
 use crate::failure::{CommandError, RequestError};
+use crate::plan::host_scope::HostScope;
 use crate::plan::packed_files::CleanupSink;
 use crate::plan::{HostPlan, launch_directives};
 use crate::report::status_stream::{StatusOutput, StatusStream, launch_spans, report_files};
@@ -89,13 +90,7 @@ pub fn run(
     if spec.dry_run {
         let (surroundings, nspace) = beginning?.unguarded();
         let limit = surroundings.nofile.rlim_max;
-        let entered = match spec.layout.across_hosts() {
-            true => {
-                enter_images(&spec);
-                MountedImages::default()
-            }
-            false => enter(&spec, &nspace, &mut |_, _| {})?,
-        };
+        let entered = enter(&spec, &nspace, &mut |_, _| {})?;
         let plan = HostPlan::new(spec, nspace, limit, entered.inside())?;
         return dry_run::show(plan, &surroundings);
     }
@@ -151,22 +146,14 @@ fn prepare(
 ) -> Result<(Controller, InheritedState, Option<GrantHolder>), CommandError> {
     if spec.layout.across_hosts() {
         let (surroundings, nspace) = beginning.unguarded();
-        enter_images(&spec);
-        let mut plan = HostPlan::new(spec, nspace, surroundings.nofile.rlim_max, None)?;
-        let keeper = grant_holder::obtain(&mut plan)?;
+        let (plan, _, keeper) = planned(spec, nspace, &surroundings, &mut |_, _| {})?;
         let controller = several_hosts::prepare(plan, &surroundings, started, since, status)?;
         return Ok((controller, surroundings, keeper));
     }
     let (mut surroundings, nspace, guard) = beginning.guarded()?;
     let tell = &mut |path: &Path, identity| guard.line().charge(path, identity);
-    let planned = enter(&spec, &nspace, tell).and_then(|entered| {
-        let limit = surroundings.nofile.rlim_max;
-        let mut plan = HostPlan::new(spec, nspace, limit, entered.inside())?;
-        let keeper = grant_holder::obtain(&mut plan)?;
-        Ok((Arc::new(plan), entered, keeper))
-    });
-    let (plan, entered, keeper) = match planned {
-        Ok(planned) => planned,
+    let (plan, entered, keeper) = match planned(spec, nspace, &surroundings, tell) {
+        Ok((plan, entered, keeper)) => (Arc::new(plan), entered, keeper),
         Err(failure) => {
             drop(guard.dismiss());
             return Err(failure);
@@ -225,23 +212,36 @@ fn prepare(
     Ok((controller, surroundings, keeper))
 }
 
-/// Mounts the software images of ranks on other hosts as far as can be done here: the launcher may be on a host without
-/// them, and what a program is, is then not known here.
-fn enter_images(spec: &JobSpec) {
-    let cwd = std::env::current_dir().unwrap_or_default();
-    if rustix::process::geteuid().is_root()
-        && let Err(failure) = container::enter_images(&spec.container, &cwd)
-    {
-        info!("programs are looked for without their images: {failure}");
-    }
+/// The plan of a launch, what its ranks here run in, and what revokes the credential that they get.
+fn planned(
+    spec: JobSpec,
+    nspace: Nspace,
+    surroundings: &InheritedState,
+    tell: CleanupSink<'_>,
+) -> Result<(HostPlan, MountedImages, Option<GrantHolder>), CommandError> {
+    let entered = enter(&spec, &nspace, tell)?;
+    let limit = surroundings.nofile.rlim_max;
+    let mut plan = HostPlan::new(spec, nspace, limit, entered.inside())?;
+    let keeper = grant_holder::obtain(&mut plan)?;
+    Ok((plan, entered, keeper))
 }
 
-/// Makes what ranks on this machine run in, so that their programs are found there.
+/// Makes what ranks on this machine run in, so that their programs are found there. The images of ranks on other hosts are
+/// mounted as far as can be done here: the launcher may be on a host without them, and what a program is, is then not known.
 fn enter(
     spec: &JobSpec,
     nspace: &Nspace,
     tell: CleanupSink<'_>,
 ) -> Result<MountedImages, CommandError> {
+    if spec.layout.across_hosts() {
+        let cwd = std::env::current_dir().unwrap_or_default();
+        if rustix::process::geteuid().is_root()
+            && let Err(failure) = container::enter_images(&spec.container, &cwd)
+        {
+            info!("programs are looked for without their images: {failure}");
+        }
+        return Ok(MountedImages::default());
+    }
     if spec.container.is_empty() {
         return Ok(MountedImages::default());
     }

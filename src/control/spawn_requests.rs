@@ -25,7 +25,6 @@ use wireup_core::job::spawn::{
     SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnRequester, SpawnResult,
 };
 use wireup_core::job::spec::ChildJobPolicy;
-use wireup_core::node::HEAD;
 use wireup_core::node::event::{NodeCommand, SpawnRequestId};
 use wireup_core::queries::{self, JobEnd};
 use wireup_core::wording::counted;
@@ -179,27 +178,15 @@ impl Controller {
         let first = &self.plan;
         let mut job = first.spawned(self.requester(*reply_to, requester), request, standing)?;
         job.prepared_as = spawn.prepared_as.clone();
-        let across = first.spec.layout.across_hosts();
-        let mut plan = None;
-        let mut nodes = match across {
-            true => {
-                let plan = plan.insert(job.launcher_plan(first)?);
-                job.pack(plan)?;
-                job.nodes_to_prepare(plan)
-            }
-            // It is all nodes.
-            false => job.container.iter().map(|_| HEAD).collect(),
-        };
-        nodes.retain(|node| !spawn.prepared_nodes.contains(node));
+        job.pack(first)?;
+        let nodes = job.nodes_to_prepare(first);
+        let nodes: Vec<NodeId> = nodes.difference(&spawn.prepared_nodes).copied().collect();
         if !nodes.is_empty() {
             let name = job.prepared_as.is_none().then(|| job.job.nspace.clone());
             job.prepared_as = job.prepared_as.or(name);
             return Ok(SpawnDecision::Prepare(Box::new(job), nodes));
         }
-        let plan = match plan {
-            Some(plan) => plan,
-            None => job.resolve(first, None, self.steps.container_root(&job, first))?,
-        };
+        let plan = job.resolve(first, self.steps.container_root(&job, first))?;
         Ok(SpawnDecision::Begin(Box::new(job), Arc::new(plan)))
     }
 

@@ -18,7 +18,7 @@ use crate::report::printable::printable;
 use crate::report::progress_line::END_PATIENCE;
 use crate::report::status_stream::{RecordedStream, StatusStream, own_failure};
 use wireup_core::fence::FenceTiming;
-use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::missing_ranks::{MissingRanks, NAMED_MAX};
 use wireup_core::job::outcome::{FailureCause, RankEnd};
@@ -73,11 +73,8 @@ impl Controller {
     }
 
     /// Says what a rank wants in the job's record.
-    pub(super) fn record_log(&mut self, rank: Option<GlobalRank>, text: &[u8]) {
-        let speaker = rank
-            .and_then(|rank| self.jobs.look_up(rank))
-            .map(RankId::from);
-        self.record(&StatusRecord::log(speaker, text));
+    pub(super) fn record_log(&mut self, rank: Option<KnownRank>, text: &[u8]) {
+        self.record(&StatusRecord::log(rank.map(RankId::from), text));
     }
 
     /// Whether records are written, now or when the launch has ended.
@@ -99,7 +96,7 @@ impl Controller {
         if !self.supervisor.is_ending() {
             self.job_changed(JobState::Running);
             self.watch_for_singletons();
-            if !self.plan.spec.layout.across_hosts() {
+            if self.plan.scope.is_some() {
                 self.oom_counter = OomCounter::read();
             }
             self.progress.expect(self.now(), self.patience());

@@ -15,6 +15,8 @@ use crate::detached::keeper_connection::{AttachConnection, InvalidMessage};
 use crate::detached::{COMMAND, NAME, address, job_name_from_env};
 use crate::failure::CommandError;
 use crate::plan::job_names::JobNames;
+use crate::report::progress_line::StartupWait;
+use crate::stdio::terminal_line;
 use wireup_sys::descriptors;
 use wireup_sys::signals::{Signals, ignored_at_start};
 use wireup_sys::spawn::{ExitStatus, wait as wait_for_end};
@@ -22,7 +24,7 @@ use wireup_sys::spawn::{ExitStatus, wait as wait_for_end};
 /// Bytes of input that are read, and sent, at once.
 const PIECE: usize = 32 << 10;
 
-/// Time that a launcher gives its keeper to read the output of its look-ups.
+/// Time that a launcher gives its keeper to deal with a report.
 const ANSWER_LIMIT: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
@@ -96,7 +98,18 @@ pub fn report_start() {
 /// Reports to the keeper of this launcher, if it has one, that everything has been looked up, and waits until the keeper has
 /// read all output so far.
 pub fn report_lookups() {
-    if let Some(mut connection) = report(&AttachRequest::LookedUp, "the end of the look-ups") {
+    report_in_order(&AttachRequest::LookedUp, "the end of the look-ups");
+}
+
+/// Reports to the keeper of this launcher, if it has one, what a look-up waits for, or that the wait is over.
+pub fn report_lookup_wait(source: Option<&str>) {
+    let request = AttachRequest::LookupWait(source.map(str::to_owned));
+    report_in_order(&request, "a look-up");
+}
+
+/// Reports something to the keeper of this launcher, if it has one, and waits until the keeper has dealt with it.
+fn report_in_order(request: &AttachRequest, what: &str) {
+    if let Some(mut connection) = report(request, what) {
         let mut in_time = true;
         while in_time && connection.read() {
             let mut fds = [PollFd::new(&connection, PollFlags::IN)];
@@ -236,6 +249,8 @@ struct Client {
     reads: bool,
     /// Standard input was a terminal at the start; one that is gone is none.
     terminal: bool,
+    /// The source that a look-up of the launcher waits for, while a line at the end of the terminal shows it.
+    lookup_wait: Option<String>,
 }
 
 /// Reason for which a client ends.
@@ -263,10 +278,23 @@ impl Client {
             signals,
             reads,
             terminal: io::stdin().is_terminal(),
+            lookup_wait: None,
         }
     }
 
     fn run(mut self) -> Result<ClientEnd, CommandError> {
+        let end = self.show_job();
+        self.take_lookup_wait();
+        if matches!(end, Ok(ClientEnd::Left)) {
+            let job = &self.job;
+            print_line(&format!(
+                "job {job} goes on; `wireup attach {job}` comes back to it"
+            ));
+        }
+        end
+    }
+
+    fn show_job(&mut self) -> Result<ClientEnd, CommandError> {
         loop {
             let mut alive = self.connection.flush();
             let ready = self.wait()?;
@@ -274,10 +302,6 @@ impl Client {
             let terminal_is_lost = self.is_loss(ready.input)
                 || !ready.input.is_empty() && !leaves && self.read_input();
             if leaves || terminal_is_lost {
-                let job = &self.job;
-                print_line(&format!(
-                    "job {job} goes on; `wireup attach {job}` comes back to it"
-                ));
                 return Ok(ClientEnd::Left);
             }
             alive &= !ready.readable || self.connection.read();
@@ -294,12 +318,14 @@ impl Client {
                         return Ok(ClientEnd::Started);
                     }
                     AttachReply::Lost(bytes) => {
+                        self.take_lookup_wait();
                         print_line(&format!(
                             "{bytes} bytes of output before this were not kept"
                         ));
                         self.connection.queue(&AttachRequest::Shown(bytes));
                     }
                     AttachReply::Output(stream, bytes) => self.show(stream, &bytes)?,
+                    AttachReply::LookupWait(source) => self.show_lookup_wait(source),
                 }
             }
             if !alive {
@@ -385,7 +411,27 @@ impl Client {
         false
     }
 
+    /// Shows on a terminal which source a look-up of the launcher waits for, or nothing any more.
+    fn show_lookup_wait(&mut self, source: Option<String>) {
+        self.take_lookup_wait();
+        self.lookup_wait = source.filter(|_| io::stderr().is_terminal());
+        if let Some(source) = &self.lookup_wait {
+            let text = StartupWait::Lookup(source.clone()).text();
+            let line = terminal_line::drawn(io::stderr(), &format!("wireup: {text}"));
+            // The terminal may be gone.
+            let _ = io::stderr().write_all(line.as_bytes());
+        }
+    }
+
+    /// Takes the line about a look-up away, and returns what it waits for.
+    fn take_lookup_wait(&mut self) -> Option<String> {
+        let source = self.lookup_wait.take()?;
+        let _ = io::stderr().write_all(terminal_line::ERASE.as_bytes());
+        Some(source)
+    }
+
     fn show(&mut self, stream: LauncherStream, bytes: &[u8]) -> Result<(), CommandError> {
+        let lookup_wait = self.take_lookup_wait();
         let shown = match stream {
             LauncherStream::Stdout => {
                 let mut out = io::stdout().lock();
@@ -397,6 +443,9 @@ impl Client {
             let text = format!("cannot show the output of job {}, which goes on", self.job);
             CommandError::system(text, error)
         })?;
+        if bytes.ends_with(b"\n") {
+            self.show_lookup_wait(lookup_wait);
+        }
         self.connection
             .queue(&AttachRequest::Shown(bytes.len() as u64));
         Ok(())

@@ -30,6 +30,8 @@ pub(super) enum AttachRequest {
     /// The launcher has looked everything up. It goes on when the connection is closed, which says that all its output
     /// has been read.
     LookedUp,
+    /// A look-up of the launcher waits for this source, or for none any more. The launcher goes on when the connection is closed.
+    LookupWait(Option<String>),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -42,4 +44,6 @@ pub(super) enum AttachReply {
     Ended(u8),
     /// The launcher has started all ranks.
     Started,
+    /// A look-up of the launcher waits for this source, or for none any more.
+    LookupWait(Option<String>),
 }

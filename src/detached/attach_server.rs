@@ -106,6 +106,8 @@ struct AttachServer {
     viewer: Option<AttachedClient>,
     /// Position after the output of the launcher's look-ups, once it has reported their end.
     lookup_output_end: Option<u64>,
+    /// The source that a look-up of the launcher waits for.
+    lookup_wait: Option<String>,
     /// Whether the launcher has reported that all ranks were started.
     is_started: bool,
     /// Clients that are not attached.
@@ -167,6 +169,7 @@ impl AttachServer {
             end: None,
             viewer: None,
             lookup_output_end: None,
+            lookup_wait: None,
             is_started: false,
             pending_clients: Vec::new(),
         })
@@ -197,6 +200,7 @@ impl AttachServer {
             }
             let progress = LauncherProgress {
                 lookup_output_end: self.lookup_output_end,
+                lookup_wait: self.lookup_wait.as_deref(),
                 is_started: self.is_started,
                 code: self.end.map(|end| end.code),
             };
@@ -276,6 +280,7 @@ impl AttachServer {
         for at in (0..self.pending_clients.len()).rev() {
             self.on_client_readable(at);
         }
+        self.lookup_wait = None;
         self.end = Some(LauncherExit {
             code,
             deadline: Instant::now() + UNASKED,
@@ -401,6 +406,12 @@ impl AttachServer {
                 }
                 Ok(Some(AttachRequest::LookedUp)) if is_from(&connection, self.launcher.pid) => {
                     return self.on_looked_up();
+                }
+                Ok(Some(AttachRequest::LookupWait(source)))
+                    if is_from(&connection, self.launcher.pid) =>
+                {
+                    self.lookup_wait = source;
+                    return;
                 }
                 _ if !is_open => return,
                 Ok(Some(AttachRequest::Attach)) => {

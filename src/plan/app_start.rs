@@ -21,6 +21,7 @@ use crate::plan::wrap::{WrapError, Wrapper};
 use crate::plan::{rank_env, transports};
 use wireup_core::job::spec::AppRequest;
 use wireup_sys::resource_limits::{self, Forbidden};
+use wireup_sys::spawn::ProcessSettings;
 
 /// The purpose of the inspection of an application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -238,8 +239,10 @@ pub(super) fn resolve_app(
         common_env_len: common,
         cwd,
         detected,
-        limits: limits.map_err(AppError::Limits)?,
-        umask: app.umask.or(inheritance.umask),
+        settings: ProcessSettings {
+            limits: limits.map_err(AppError::Limits)?,
+            umask: app.umask.or(inheritance.umask),
+        },
     };
     Ok((app, loader))
 }
@@ -278,13 +281,12 @@ pub(super) fn working_directory(
     })
 }
 
-/// The variables of an app's ranks before wireup's own; if they are to `travel`, those that mean
-/// nothing on other machines only if the user asks for them, and the same of those that name files of the host if the
+/// The variables of an app's ranks before wireup's own; if they are for other hosts, those that mean
+/// nothing there only if the user asks for them, and the same of those that name files of the host if the
 /// ranks run in an image.
 pub(super) fn variables(
     app: &AppRequest,
     inheritance: &InheritedContext,
-    travel: bool,
     in_image: bool,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Variable>, AppError> {
@@ -307,7 +309,7 @@ pub(super) fn variables(
     if in_image {
         environment::leave_files(&mut base.variables, &app.inherited, &asked);
     }
-    if travel {
+    if inheritance.is_for_hosts() {
         environment::leave_local(&mut base.variables, &app.inherited, &asked);
     }
     let not_set = |option: &str, name: &OsString| {

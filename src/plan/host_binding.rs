@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::failure::RequestError;
+use crate::plan::host_scope::HostScope;
 use crate::plan::reasons::CountReason;
 use crate::plan::{HostPlan, JobPlan};
 use wireup_core::binding::{BindingError, HostBinding};
-use wireup_core::job::ids::{NodeId, Rank};
+use wireup_core::job::ids::Rank;
 use wireup_core::job::process_map::ProcessMap;
 use wireup_core::job::spec::{JobSpec, MapWithinHost};
 use wireup_core::topology::xml::TopologyError;
@@ -121,15 +122,10 @@ fn affinity() -> Option<CpuSet> {
     list.trim().parse().ok()
 }
 
-/// The ranks of a host in the order in which they are bound: of one node, or node after node.
-fn ranks_here(ranks: &ProcessMap, node: Option<NodeId>) -> Vec<Rank> {
-    match node {
-        Some(node) => ranks.ranks_on(node).collect(),
-        None => ranks
-            .node_ids()
-            .flat_map(|node| ranks.ranks_on(node))
-            .collect(),
-    }
+/// The ranks of a host in the order in which they are bound: node after node.
+fn ranks_here(ranks: &ProcessMap, scope: HostScope) -> Vec<Rank> {
+    let nodes = scope.nodes(ranks.nodes());
+    nodes.flat_map(|node| ranks.ranks_on(node)).collect()
 }
 
 /// The ranks of an only program without a number of ranks that `--map-by ppr:N:UNIT` puts on this machine; nothing if
@@ -173,26 +169,26 @@ pub(super) fn ranks_by_parts(
     Ok(Some((ranks, CountReason::Parts { each, parts, level })))
 }
 
-/// Binds the ranks of a job on one node, or on this machine as all nodes. For a spawned job `first` is the first job's
-/// plan. Nothing if nothing is to be bound here.
+/// Binds the ranks of a job on the nodes of this host. For a spawned job `first` is the first job's plan. Nothing if nothing
+/// is to be bound here.
 ///
 /// # Errors
 /// [`HostBindingError`] with the reason and the remedy.
 pub(super) fn bind(
     spec: &JobSpec,
     decided: &JobPlan,
-    node: Option<NodeId>,
+    scope: HostScope,
     first: Option<&HostPlan>,
     libpmix: Option<&Path>,
 ) -> Result<Option<Arc<HostBinding>>, HostBindingError> {
-    let ranks = ranks_here(&decided.job.process_map, node);
-    let several = node.is_none() && decided.job.process_map.nodes() > 1;
+    let ranks = ranks_here(&decided.job.process_map, scope);
+    let several = scope == HostScope::Whole && decided.job.process_map.nodes() > 1;
     // A virtual node brings the slots of the whole machine.
     let share = spec.layout.oversubscribe || several;
     if !spec.binding.asks() || ranks.is_empty() {
         return Ok(None);
     }
-    let before = decided.earlier_processes(node);
+    let before = decided.earlier_processes(scope.node());
     // The topology of a job without GPUs has no devices.
     let with_gpus = |spec: &JobSpec| spec.binding.gpus_per_rank.is_some();
     let known = first.filter(|first| with_gpus(&first.spec) || !with_gpus(spec));

@@ -1,8 +1,9 @@
 //! The plan of one node, made from what the launcher has decided: the node searches for the files that its ranks need.
 //!
 //! ```text
-//!  the user's job    HostPlan::resolve ──────┐
-//!                                            ├─▶ JobPlan::resolve_on ─▶ HostPlan or HostPlanError
+//!  the user's job    HostPlan::new ─────────────────────────────────────┐
+//!                    HostPlan::resolve ──────┐                           ▼
+//!                                            ├─▶ JobPlan::resolve_on ─▶ JobPlan::complete ─▶ HostPlan
 //!  a spawned job     SpawnedJobPlan::resolve ┘
 //! ```
 
@@ -19,9 +20,11 @@ use crate::failure::{CommandError, RequestError};
 use crate::inspect::DetectedInterface;
 use crate::inspect::ldso::Loader;
 use crate::plan::container_root::{ContainerRoot, run_in_root};
+use crate::plan::host_scope::HostScope;
 use crate::plan::inherited_context::InheritedContext;
 use crate::plan::machine_slots::SlotLimits;
 use crate::plan::packed_files::Owner;
+use crate::plan::reasons::OfferReason;
 use wireup_core::container;
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spec::{AppRequest, JobSpec};
@@ -73,14 +76,40 @@ impl From<HostPlanError> for CommandError {
 
 /// A host on which jobs are resolved.
 pub(super) struct HostSite {
-    /// The only node that it is; nothing if it is all nodes of the launch.
-    pub(super) node: Option<NodeId>,
+    /// The nodes that it is; nothing for a launcher of other hosts, whose findings are only shown.
+    pub(super) scope: Option<HostScope>,
     pub(super) inheritance: Arc<InheritedContext>,
     /// The root directory of the ranks here, if they run in an image.
     pub(super) container_root: Option<ContainerRoot>,
     pub(super) slots: SlotLimits,
     /// Hard limit of open descriptors.
     pub(super) descriptors: u64,
+}
+
+impl HostSite {
+    /// The node, if it is one of several hosts.
+    fn node(&self) -> Option<NodeId> {
+        self.scope.and_then(HostScope::node)
+    }
+
+    /// The reason for which an application is looked at whose ranks these are.
+    fn purpose(
+        &self,
+        job: &JobContext,
+        ranks: &Range<u32>,
+        in_image: bool,
+        is_spawned: bool,
+    ) -> InspectionSite {
+        match self.scope {
+            // What this machine has under the name of a program is not what ranks in an image find.
+            None if in_image => InspectionSite::Bystander,
+            None => InspectionSite::Launcher,
+            Some(scope) if !scope.has(&job.process_map, ranks) => InspectionSite::Bystander,
+            Some(_) if is_spawned => InspectionSite::Child,
+            Some(HostScope::Whole) => InspectionSite::Alone,
+            Some(HostScope::Node(_)) => InspectionSite::Node,
+        }
+    }
 }
 
 impl HostPlan {
@@ -104,21 +133,21 @@ impl HostPlan {
         container_root: Option<ContainerRoot>,
     ) -> Result<Self, CommandError> {
         let site = HostSite {
-            node: Some(node),
+            scope: Some(HostScope::Node(node)),
             inheritance: Arc::new(inheritance),
             container_root,
             slots: SlotLimits::detect(),
             descriptors,
         };
         let plan = decided.resolve_on(site, spec, staged_files, None)?;
-        plan.check_fabric(node)?;
+        plan.check_fabric()?;
         Ok(plan)
     }
 }
 
 impl JobPlan {
-    /// Makes the plan of a host: searches for what its ranks of the job need. For a spawned job `initial` is the host's
-    /// plan of the initial job, whose PMIx server serves all jobs.
+    /// Makes the plan of a host of what the launcher has decided: searches for what its ranks of the job need. For a spawned
+    /// job `initial` is the host's plan of the initial job, whose PMIx server serves all jobs.
     ///
     /// # Errors
     /// [`HostPlanError`] with the reason and the remedy.
@@ -129,55 +158,67 @@ impl JobPlan {
         staged_files: &[StagedFiles],
         initial: Option<&HostPlan>,
     ) -> Result<HostPlan, HostPlanError> {
-        self.check(&spec, site.node)?;
+        self.check(&spec, site.node())?;
         self.check_room(&spec, &site)?;
-        if let Some(node) = site.node {
+        if let Some(node) = site.node() {
             self.oversubscribed = site.slots.exceeded_by(self.processes_on(node));
         }
-        let starting = match initial {
-            Some(_) => InspectionSite::Child,
-            None => InspectionSite::Node,
-        };
-        let purpose = |app| {
-            let ranks = self.job.app_map.ranks_of(app);
-            match site.node.is_none_or(|node| self.has(node, &ranks)) {
-                true => starting,
-                false => InspectionSite::Bystander,
-            }
-        };
-        let found = resolve_apps(
-            &self.job,
-            &spec,
-            &self.app_plans,
-            &site,
-            staged_files,
-            initial.and_then(|initial| self.template_app(initial)),
-            purpose,
-        )?;
-        let (apps, loaders): (Vec<AppStart>, Vec<Loader>) = found.into_iter().unzip();
-        let (sidecar_files, sidecar_unavailable) = match initial {
-            Some(initial) => {
-                self.check_server(initial, site.node, &apps)?;
+        let template = initial.and_then(|initial| self.template_app(initial));
+        let (job, plans) = (&self.job, &self.app_plans);
+        let found = resolve_apps(job, &spec, plans, &site, staged_files, template)?;
+        self.complete(site, spec, found, initial)
+    }
+
+    /// Makes the plan of a host of what was found there for the applications: looks for the files of the PMIx server, and
+    /// binds the ranks. For a spawned job `initial` is the host's plan of the initial job.
+    ///
+    /// PMIx is not offered without a server on a machine that is all nodes, if no program is known to need it.
+    ///
+    /// # Errors
+    /// [`HostPlanError`] with the reason and the remedy.
+    pub(super) fn complete(
+        mut self,
+        site: HostSite,
+        spec: JobSpec,
+        found: FoundApps,
+        initial: Option<&HostPlan>,
+    ) -> Result<HostPlan, HostPlanError> {
+        let FoundApps { apps, loaders } = found;
+        let (sidecar_files, sidecar_unavailable) = match (initial, site.scope) {
+            (Some(initial), _) => {
+                self.check_server(initial, site.node(), &apps)?;
                 let unavailable = initial.sidecar_unavailable.clone();
                 (initial.sidecar_files.clone(), unavailable)
             }
-            None if self.offer.pmix => {
+            (None, Some(scope)) if self.offer.pmix => {
                 match host_parts(&spec, &apps, &loaders, &site.inheritance) {
                     Ok(files) => (Some(files), None),
                     // Processes spawned here may notice.
-                    Err(failure) if site.node.is_some_and(|node| self.is_idle(node)) => {
+                    Err(failure) if scope.node().is_some_and(|node| self.is_idle(node)) => {
                         (None, Some(failure.to_string()))
+                    }
+                    Err(failure)
+                        if scope == HostScope::Whole && self.may_do_without_pmix(&apps) =>
+                    {
+                        self.offer.pmix = false;
+                        self.offer.without_pmix = Some(failure.to_string());
+                        (None, None)
                     }
                     Err(failure) => return Err(HostPlanError::ServerFiles(failure)),
                 }
             }
-            None => (None, None),
+            (None, _) => (None, None),
         };
         let libpmix = libpmix(sidecar_files.as_ref());
-        let binding = host_binding::bind(&spec, &self, site.node, initial, libpmix)?;
-        self.app_plans = Vec::new();
+        let bind = |scope| host_binding::bind(&spec, &self, scope, initial, libpmix);
+        let binding = site.scope.map(bind).transpose()?.flatten();
+        if site.scope.is_some() {
+            // A launcher of other hosts sends them.
+            self.app_plans = Vec::new();
+        }
         Ok(HostPlan {
             job_plan: self,
+            scope: site.scope,
             spec,
             inheritance: site.inheritance,
             apps,
@@ -189,6 +230,13 @@ impl JobPlan {
             notes: Vec::new(),
             warnings: Vec::new(),
         })
+    }
+
+    /// Whether no program is known to need PMIx: they may work without it.
+    fn may_do_without_pmix(&self, apps: &[AppStart]) -> bool {
+        let mut wants = apps.iter().map(|app| app.detected.wants);
+        matches!(self.offer.why, OfferReason::Unknown(_))
+            && !wants.any(|wants| wants == DetectedInterface::Pmix)
     }
 
     /// The program of the initial job that a spawned job takes its settings from.
@@ -216,13 +264,14 @@ impl JobPlan {
 
     /// Refuses what the cores and descriptors of a host do not allow.
     fn check_room(&self, spec: &JobSpec, site: &HostSite) -> Result<(), SizeError> {
-        match site.node {
-            Some(node) if self.is_idle(node) => Ok(()),
-            Some(node) => {
+        match site.scope {
+            None => Ok(()),
+            Some(HostScope::Node(node)) if self.is_idle(node) => Ok(()),
+            Some(HostScope::Node(node)) => {
                 let processes = self.processes_on(node);
                 rank_count::check_node(spec, node, processes, &site.slots, site.descriptors)
             }
-            None => {
+            Some(HostScope::Whole) => {
                 let nodes = self.job.process_map.node_ids();
                 let processes = nodes.map(|node| self.processes_on(node)).sum();
                 rank_count::check_all_here(processes, site.descriptors)
@@ -248,22 +297,26 @@ impl JobPlan {
         }
     }
 
+    /// Whether a node has ranks of an application.
+    pub(super) fn has_app(&self, node: NodeId, app: AppNum) -> bool {
+        let ranks = self.job.app_map.ranks_of(app);
+        HostScope::Node(node).has(&self.job.process_map, &ranks)
+    }
+
     /// Whether no rank is on a node.
     fn is_idle(&self, node: NodeId) -> bool {
         self.job.process_map.local_size(node) == 0
     }
-
-    /// Whether one of these ranks is on a node.
-    pub(super) fn has(&self, node: NodeId, ranks: &Range<u32>) -> bool {
-        self.job
-            .process_map
-            .ranks_on(node)
-            .any(|rank| ranks.contains(&rank.0))
-    }
 }
 
-/// Searches for what the ranks of each application of a job need. A spawned job may have the variables of a `template`;
-/// `purpose` is the reason for which an application is looked at.
+/// The applications of a job as a host found them.
+pub(super) struct FoundApps {
+    pub(super) apps: Vec<AppStart>,
+    /// The dynamic loader of each, as its program will meet it.
+    loaders: Vec<Loader>,
+}
+
+/// Searches for what the ranks of each application of a job need. A spawned job has a `template`, whose variables it may have.
 pub(super) fn resolve_apps(
     job: &JobContext,
     spec: &JobSpec,
@@ -271,8 +324,7 @@ pub(super) fn resolve_apps(
     site: &HostSite,
     staged_files: &[StagedFiles],
     template: Option<&AppStart>,
-    purpose: impl Fn(AppNum) -> InspectionSite,
-) -> Result<Vec<(AppStart, Loader)>, HostPlanError> {
+) -> Result<FoundApps, HostPlanError> {
     type Found = Result<(AppStart, Loader), HostPlanError>;
     let in_image = spec.container.image.is_some();
     let resolve = |number: AppNum, request: &AppRequest, plan: &AppPlan| -> Found {
@@ -280,7 +332,7 @@ pub(super) fn resolve_apps(
             (None, Some(template)) => template.env[..template.common_env_len].to_vec(),
             (variables, _) => {
                 let mut env = variables.clone().unwrap_or_default();
-                if site.node.is_some() {
+                if site.node().is_some() {
                     site.inheritance.add_local(request, &mut env);
                 }
                 if let Some(root) = site.container_root.as_ref().filter(|_| in_image) {
@@ -292,7 +344,7 @@ pub(super) fn resolve_apps(
         let changes = request.env_changes.iter();
         changes.for_each(|change| change.apply(&mut env));
         let mut request = Cow::Borrowed(request);
-        if let Some((staged_files, node)) = staged_files.get(number.index()).zip(site.node) {
+        if let Some((staged_files, node)) = staged_files.get(number.index()).zip(site.node()) {
             let owner = Owner {
                 job: &job.nspace,
                 node,
@@ -300,11 +352,10 @@ pub(super) fn resolve_apps(
             };
             staged_files.apply(owner, &mut request, &mut env);
         }
-        let ranks = AppRanks {
-            ranks: job.app_map.ranks_of(number),
-            count: plan.count,
-        };
-        let purpose = purpose(number);
+        let ranks = job.app_map.ranks_of(number);
+        let purpose = site.purpose(job, &ranks, in_image, template.is_some());
+        let count = plan.count;
+        let ranks = AppRanks { ranks, count };
         let inheritance = &*site.inheritance;
         let found = run_in_root(site.container_root.as_ref(), move || {
             Ok(resolve_app(
@@ -319,6 +370,7 @@ pub(super) fn resolve_apps(
         Ok(found.map_err(HostPlanError::Container)??)
     };
     let all = (0..).map(AppNum).zip(&spec.apps).zip(plans);
-    all.map(|((number, request), plan)| resolve(number, request, plan))
-        .collect()
+    let found = all.map(|((number, request), plan)| resolve(number, request, plan));
+    let (apps, loaders) = found.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    Ok(FoundApps { apps, loaders })
 }

@@ -30,14 +30,14 @@ pub struct InheritedContext {
 }
 
 impl InheritedContext {
-    /// Of this process; for ranks of other machines if it is to `travel`.
+    /// The context of this process; for ranks of other machines if it is `for_hosts`.
     ///
     /// A current directory that was removed is not needed if all `apps` name theirs: that of the first is then the
     /// launch's.
     ///
     /// # Errors
     /// [`CommandError`] if there is no working directory, or no `/proc` with the mask.
-    pub fn from_process(travel: bool, apps: &[AppRequest]) -> Result<Self, CommandError> {
+    pub fn from_process(for_hosts: bool, apps: &[AppRequest]) -> Result<Self, CommandError> {
         let named = || {
             let mut all = apps.iter().map(|app| app.wdir.as_ref());
             let is_absolute = |dir: Option<&PathBuf>| dir.is_some_and(|dir| dir.is_absolute());
@@ -51,7 +51,7 @@ impl InheritedContext {
                 error,
             )
         })?;
-        let umask = match travel {
+        let umask = match for_hosts {
             true => {
                 Some(umask().map_err(|error| CommandError::system("/proc/self/status", error))?)
             }
@@ -60,6 +60,11 @@ impl InheritedContext {
         let mut vars: Vec<Variable> = std::env::vars_os().collect();
         vars.extend(home_without_account(&vars));
         Ok(Self { vars, cwd, umask })
+    }
+
+    /// Whether it is for ranks of other machines.
+    pub(super) fn is_for_hosts(&self) -> bool {
+        self.umask.is_some()
     }
 
     /// The value of a variable.

@@ -15,8 +15,18 @@ use crate::plan::program_builds::mpi_library;
 use crate::plan::reasons::{InterfaceOffer, OfferReason};
 use wireup_core::job::spec::{AppRequest, InterfaceChoice, JobSpec};
 
-/// What to offer, before it is known whether PMIx can be served.
-pub(super) fn interfaces(choice: InterfaceChoice, apps: &[AppStart]) -> InterfaceOffer {
+/// The interfaces for the ranks of a job, before it is known whether PMIx can be served.
+///
+/// # Errors
+/// [`RestartError`] for ranks that may restart and need PMIx.
+pub(super) fn offer(spec: &JobSpec, apps: &[AppStart]) -> Result<InterfaceOffer, RestartError> {
+    match spec.ending.restartable {
+        true => for_restarts(spec, apps),
+        false => Ok(interfaces(spec.interface.pmi, apps)),
+    }
+}
+
+fn interfaces(choice: InterfaceChoice, apps: &[AppStart]) -> InterfaceOffer {
     let offer = |pmi, pmix, why| InterfaceOffer {
         pmi,
         pmix,
@@ -52,10 +62,7 @@ pub(super) fn interfaces(choice: InterfaceChoice, apps: &[AppStart]) -> Interfac
 ///
 /// # Errors
 /// What needs PMIx.
-pub(super) fn for_restarts(
-    spec: &JobSpec,
-    apps: &[AppStart],
-) -> Result<InterfaceOffer, RestartError> {
+fn for_restarts(spec: &JobSpec, apps: &[AppStart]) -> Result<InterfaceOffer, RestartError> {
     let choice = spec.interface.pmi;
     if matches!(choice, InterfaceChoice::Pmix | InterfaceChoice::All) {
         return Err(RestartError::Asked(choice));

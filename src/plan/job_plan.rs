@@ -7,32 +7,30 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::app_start::{self, InspectionSite};
+use super::app_start;
 use super::host_plan::{HostSite, resolve_apps};
-use super::interface_offer::{self, host_parts, interfaces};
-use super::launch_nodes::{launch_nodes, node_names, place_first};
+use super::host_scope::HostScope;
+use super::interface_offer;
+use super::launch_nodes::{all_apps, launch_nodes, node_names};
+use super::placed_job::PlacedJob;
 use super::rank_count::{self, sizes, total};
-use super::{
-    AppPlan, AppStart, HostPlan, JobPlan, LaunchNames, LaunchPlan, LauncherProcess, host_binding,
-    libpmix,
-};
+use super::{AppPlan, HostPlan, JobPlan, LaunchNames, LaunchPlan, LauncherProcess, host_binding};
 use crate::failure::{CommandError, RequestError};
-use crate::inspect::DetectedInterface;
-use crate::inspect::ldso::Loader;
 use crate::plan::container_root::ContainerRoot;
 use crate::plan::inherited_context::InheritedContext;
 use crate::plan::launch_names::own_host;
 use crate::plan::machine_slots::SlotLimits;
-use crate::plan::reasons::{CountReason, OfferReason};
+use crate::plan::reasons::CountReason;
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::debug::DebugDirectives;
 use wireup_core::job::ids::{GlobalRank, Nspace, UserId};
 use wireup_core::job::pmix_credential::LaunchKey;
 use wireup_core::job::process_map::ProcessMap;
 use wireup_core::job::pset::ProcessSet;
-use wireup_core::job::spec::{InterfaceChoice, JobSpec, StagingSpec};
+use wireup_core::job::spawn::JobRequester;
+use wireup_core::job::spec::{AppRequest, InterfaceChoice, JobSpec, StagingSpec};
 use wireup_core::node::JobContext;
-use wireup_core::placement::universe;
+use wireup_core::placement::PlacementRequest;
 use wireup_core::pmi::limits::VALLEN_2_MAX;
 
 /// Options that this machine or the job's programs do not allow.
@@ -74,63 +72,59 @@ impl HostPlan {
     /// what ranks here see if they run in an image.
     ///
     /// A job on several hosts is decided for all; what a program is, is then known as far as this
-    /// machine has a copy.
+    /// machine has a copy. How it is resolved here does not differ from other jobs ([`JobPlan::complete`]).
     ///
     /// # Errors
     /// [`CommandError`] with the reason and the remedy.
     pub fn new(
-        spec: JobSpec,
+        mut spec: JobSpec,
         nspace: Nspace,
         descriptors: u64,
         container_root: Option<ContainerRoot>,
     ) -> Result<Self, CommandError> {
-        let across = spec.layout.across_hosts();
+        let scope = HostScope::for_launcher(&spec.layout);
         if let Some(socket) = &spec.interface.allocator {
             check_allocator(socket)?;
         }
-        let inheritance = InheritedContext::from_process(across, &spec.apps)?;
+        let inheritance = InheritedContext::from_process(scope.is_none(), &spec.apps)?;
         let mut warnings = Vec::new();
         let slots = SlotLimits::detect();
         let node_names = node_names(&spec.layout);
+        let (placed, count_reasons) = place_initial(&spec, &slots, &node_names)?;
         let PlacedJob {
             sizes,
             process_map,
             oversubscribed,
             universe: (universe_size, unlimited),
-        } = PlacedJob::new(&spec, &slots, &node_names)?;
-        rank_count::check(&spec, process_map.size(), descriptors)?;
-        let psets = ProcessSet::with_app_sets(&spec.psets, sizes.iter().map(|(size, _)| *size))
+        } = placed;
+        rank_count::check(&spec, process_map.size(), scope, descriptors)?;
+        let psets = ProcessSet::with_app_sets(&spec.psets, sizes.iter().copied())
             .map_err(CommandError::request)?;
         let in_image = spec.container.image.is_some();
         if in_image && spec.apps.iter().any(|app| app.preload.stage) {
             let text = "--stage: ranks find their programs in the image (--image), into which nothing is brought; put the program into it, or mount its directory (--image-mount)";
             return Err(CommandError::request(text));
         }
-        let purpose = match (across, in_image) {
-            // What this machine has under the name of a program is not what the ranks will find.
-            (true, true) => InspectionSite::Bystander,
-            (true, false) => InspectionSite::Launcher,
-            (false, _) => InspectionSite::Alone,
-        };
         let mut app_plans = Vec::with_capacity(spec.apps.len());
-        for (app, (_, count)) in spec.apps.iter().zip(&sizes) {
-            let variables =
-                app_start::variables(app, &inheritance, across, in_image, &mut warnings)?;
+        for (app, count) in spec.apps.iter().zip(count_reasons) {
+            let variables = app_start::variables(app, &inheritance, in_image, &mut warnings)?;
             app_plans.push(AppPlan {
-                count: *count,
+                count,
                 variables: Some(variables),
             });
+        }
+        if scope.is_some() {
+            warnings.extend(leave_out_staging(&mut spec.apps));
         }
         let job = JobContext {
             nspace,
             process_map,
-            app_map: Appnums::from_sizes(sizes.iter().map(|(size, _)| *size)),
+            app_map: Appnums::from_sizes(sizes),
             universe_size,
             unbounded_universe: unlimited,
             uid: UserId(rustix::process::getuid().as_raw()),
             psets,
-            parent: None,
-            parent_tool: None,
+            requester: JobRequester::User,
             debug: DebugDirectives {
                 on_exec: spec.debug.stop_on_exec.clone(),
                 in_init: spec.debug.stop_in_init.clone(),
@@ -140,23 +134,18 @@ impl HostPlan {
             initial_kvs: preputs(&spec),
         };
         let site = HostSite {
-            node: None,
+            scope,
             inheritance: Arc::new(inheritance),
             container_root,
             slots,
             descriptors,
         };
-        let found = resolve_apps(&job, &spec, &app_plans, &site, &[], None, |_| purpose)?;
-        let (apps, loaders): (Vec<AppStart>, Vec<Loader>) = found.into_iter().unzip();
-        let offer = match spec.ending.restartable {
-            true => interface_offer::for_restarts(&spec, &apps)?,
-            false => interfaces(spec.interface.pmi, &apps),
-        };
+        let found = resolve_apps(&job, &spec, &app_plans, &site, &[], None)?;
         let launch = LaunchPlan {
             nspace: job.nspace.clone(),
             names: LaunchNames::new(&site.inheritance, &job.nspace),
             node_names,
-            single_host: (!across).then(own_host),
+            single_host: scope.map(|_| own_host()),
             absent: BTreeSet::new(),
             launcher: LauncherProcess::this(),
             launch_key: None,
@@ -165,28 +154,15 @@ impl HostPlan {
         };
         let decided = JobPlan {
             launch: Arc::new(launch),
+            offer: interface_offer::offer(&spec, &found.apps)?,
             job: Arc::new(job),
             app_plans,
-            offer,
             oversubscribed,
             origin: None,
         };
-        let mut plan = Self {
-            job_plan: decided,
-            inheritance: site.inheritance,
-            apps,
-            container_root: site.container_root,
-            sidecar_files: None,
-            sidecar_unavailable: None,
-            binding: None,
-            slots: site.slots,
-            notes: spec.notes.clone(),
-            warnings,
-            spec,
-        };
-        if !across {
-            plan.start_here(&loaders)?;
-        }
+        let mut plan = decided.complete(site, spec, found, None)?;
+        plan.notes.clone_from(&plan.spec.notes);
+        plan.warnings = warnings;
         if plan.spec.interface.pmi != InterfaceChoice::None {
             let warning = interface_offer::two_mpis(&plan.apps);
             let warning = warning.or_else(|| interface_offer::two_mpi_libraries(&plan.apps));
@@ -199,43 +175,16 @@ impl HostPlan {
         plan.job_plan.launch_mut().launch_key = launch_key;
         Ok(plan)
     }
+}
 
-    /// Adds what this machine has for the job if it is all its nodes. PMIx is not offered without a server, if no program is
-    /// known to need it.
-    fn start_here(&mut self, loaders: &[Loader]) -> Result<(), CommandError> {
-        if self
-            .spec
-            .apps
-            .iter()
-            .any(|app| !app.preload.files.is_empty())
-        {
-            let text = "--preload-files: nothing is copied on one machine, only to hosts (--hosts)";
-            self.warnings.push(text.to_owned());
-        }
-        for app in &mut self.spec.apps {
-            app.preload = StagingSpec::default();
-        }
-        if self.offer.pmix {
-            match host_parts(&self.spec, &self.apps, loaders, &self.inheritance) {
-                Ok(files) => self.sidecar_files = Some(files),
-                Err(failure) if self.may_do_without_pmix() => {
-                    self.job_plan.offer.pmix = false;
-                    self.job_plan.offer.without_pmix = Some(failure.to_string());
-                }
-                Err(failure) => return Err(failure),
-            }
-        }
-        let libpmix = libpmix(self.sidecar_files.as_ref());
-        self.binding = host_binding::bind(&self.spec, &self.job_plan, None, None, libpmix)?;
-        Ok(())
+/// Leaves out what would be brought to other hosts, and returns the warning about it.
+fn leave_out_staging(apps: &mut [AppRequest]) -> Option<String> {
+    let has_files = apps.iter().any(|app| !app.preload.files.is_empty());
+    for app in apps {
+        app.preload = StagingSpec::default();
     }
-
-    /// Whether no program is known to need PMIx: they may work without it.
-    fn may_do_without_pmix(&self) -> bool {
-        let mut wants = self.apps.iter().map(|app| app.detected.wants);
-        matches!(self.offer.why, OfferReason::Unknown(_))
-            && !wants.any(|wants| wants == DetectedInterface::Pmix)
-    }
+    let text = "--preload-files: nothing is copied on one machine, only to hosts (--hosts)";
+    has_files.then(|| text.to_owned())
 }
 
 /// The pairs that ranks find in their job's key-value space.
@@ -246,36 +195,29 @@ fn preputs(spec: &JobSpec) -> Vec<(Vec<u8>, Vec<u8>)> {
         .collect()
 }
 
-/// The placement of the job that the user starts.
-struct PlacedJob {
-    /// Ranks of each application, and the reason for the number.
-    sizes: Vec<(u32, CountReason)>,
-    process_map: ProcessMap,
-    oversubscribed: bool,
-    /// The number of slots for it, and whether that is unlimited ([`universe`]).
-    universe: (u32, bool),
-}
-
-impl PlacedJob {
-    fn new(
-        spec: &JobSpec,
-        limits: &SlotLimits,
-        node_names: &[String],
-    ) -> Result<Self, CommandError> {
-        let layout = &spec.layout;
-        let by_parts = host_binding::ranks_by_parts(spec)?;
-        let launch = launch_nodes(layout, limits, node_names);
-        let sizes = sizes(&spec.apps, layout, &launch, by_parts);
-        let placement = place_first(layout, total(&sizes)?, &launch)?;
-        let oversubscribed = placement.oversubscribed;
-        let process_map = placement.process_map(layout.nodes());
-        Ok(Self {
-            universe: universe(&launch.nodes, &process_map, layout.oversubscribe),
-            sizes,
-            process_map,
-            oversubscribed,
-        })
-    }
+/// Places the ranks of the job that the user starts. Returns the reasons for the numbers of ranks too, by application.
+fn place_initial(
+    spec: &JobSpec,
+    limits: &SlotLimits,
+    node_names: &[String],
+) -> Result<(PlacedJob, Vec<CountReason>), CommandError> {
+    let layout = &spec.layout;
+    let by_parts = host_binding::ranks_by_parts(spec)?;
+    let launch = launch_nodes(layout, limits, node_names);
+    let sizes = sizes(&spec.apps, layout, &launch, by_parts);
+    let all = all_apps(layout, total(&sizes)?, &launch);
+    let request = match layout.runs.is_empty() {
+        true => PlacementRequest::Apps(vec![&all]),
+        false => PlacementRequest::Runs {
+            runs: layout.runs.clone(),
+            size: all.count.into(),
+            oversubscribe: all.oversubscribe,
+            even: all.even,
+        },
+    };
+    let (counts, reasons) = sizes.into_iter().unzip();
+    let placed = PlacedJob::new(&request, counts, &launch, layout, None)?;
+    Ok((placed, reasons))
 }
 
 /// The nodes of the ranks of the job that the user starts.
@@ -283,7 +225,7 @@ impl PlacedJob {
 /// # Errors
 /// [`CommandError`] when they cannot be placed.
 pub(crate) fn placed(spec: &JobSpec) -> Result<ProcessMap, CommandError> {
-    let placed = PlacedJob::new(spec, &SlotLimits::detect(), &node_names(&spec.layout))?;
+    let (placed, _) = place_initial(spec, &SlotLimits::detect(), &node_names(&spec.layout))?;
     Ok(placed.process_map)
 }
 

@@ -1,12 +1,11 @@
-//! The nodes of a launch as placement sees them, and the placement of the job that the user starts.
+//! The nodes of a launch as placement sees them.
 
 use crate::failure::RequestError;
 use crate::plan::machine_slots::SlotLimits;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::LayoutSpec;
 use wireup_core::placement::{
-    AppPlacement, LaunchNodes, NodeCapacity, Placement, PlacementError, PlacementRequest,
-    SharedMachine, place,
+    AppPlacement, LaunchNodes, NodeCapacity, PlacementError, SharedMachine,
 };
 
 impl RequestError for PlacementError {}
@@ -55,42 +54,18 @@ pub(super) fn launch_nodes<'a>(
     }
 }
 
-/// Places the `size` ranks of the job that the user starts.
-///
-/// # Errors
-/// [`PlacementError`] when they do not fit.
-pub(super) fn place_first(
-    layout: &LayoutSpec,
-    size: u32,
-    launch: &LaunchNodes<'_>,
-) -> Result<Placement, PlacementError> {
-    let even = launch.machine.is_some();
-    let LayoutSpec {
-        map_by,
-        ppn,
-        oversubscribe,
-        ..
-    } = *layout;
+/// The `size` ranks of all programs of the job that the user starts, on any nodes.
+pub(super) fn all_apps(layout: &LayoutSpec, size: u32, launch: &LaunchNodes<'_>) -> AppPlacement {
     let nodes = (0..).map(NodeId).take(launch.nodes.len());
-    let app = AppPlacement {
+    AppPlacement {
         count: size,
         soft: None,
         nodes: nodes.map(|node| (node, None)).collect(),
-        map_by,
-        per_node: ppn,
-        oversubscribe,
-        even,
-    };
-    let request = match layout.runs.is_empty() {
-        true => PlacementRequest::Apps(vec![&app]),
-        false => PlacementRequest::Runs {
-            runs: layout.runs.clone(),
-            size: size.into(),
-            oversubscribe,
-            even,
-        },
-    };
-    place(&request, launch)
+        map_by: layout.map_by,
+        per_node: layout.ppn,
+        oversubscribe: layout.oversubscribe,
+        even: launch.machine.is_some(),
+    }
 }
 
 /// The names of a layout's nodes.

@@ -67,11 +67,15 @@ impl HostPlan {
         Ok(())
     }
 
-    /// Whether the ranks of a node, which is this host, can use the credential.
+    /// Whether the ranks of this host, if it has some, can use the credential.
     ///
     /// # Errors
     /// [`CommandError`], in words that are the same on every host with this problem.
-    pub(crate) fn check_fabric(&self, node: NodeId) -> Result<(), CommandError> {
+    pub(crate) fn check_fabric(&self) -> Result<(), CommandError> {
+        let Some(scope) = self.scope else {
+            return Ok(());
+        };
+        let node = scope.node_at(0);
         let source = self.spec.fabric.as_ref().map(|fabric| &fabric.source);
         let lenient = matches!(source, None | Some(FabricSource::Request));
         if lenient || self.job.process_map.local_size(node) == 0 {

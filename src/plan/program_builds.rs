@@ -18,8 +18,7 @@ impl HostPlan {
         }
         let mut all = Vec::new();
         for (number, app) in (0..).zip(&self.apps) {
-            let ranks = self.job.app_map.ranks_of(AppNum(number));
-            if node.is_some_and(|node| !self.has(node, &ranks)) {
+            if node.is_some_and(|node| !self.has_app(node, AppNum(number))) {
                 continue;
             }
             let mut add = |library, name: String, id: Option<String>| {

@@ -3,6 +3,7 @@
 mod size_error;
 
 pub(super) use self::size_error::SizeError;
+use crate::plan::host_scope::HostScope;
 use crate::plan::machine_slots::SlotLimits;
 use crate::plan::reasons::CountReason;
 use wireup_core::job::exit_policy::ExitPolicy;
@@ -118,17 +119,19 @@ fn check_descriptors(ranks: u32, per_rank: u64, descriptors: u64) -> Result<(), 
 }
 
 /// Refuses a number of ranks that descriptors, the reader of standard input, the terminal or the
-/// exit policy do not allow.
-pub(super) fn check(spec: &JobSpec, size: u32, descriptors: u64) -> Result<(), SizeError> {
+/// exit policy do not allow. `scope` is that of the launcher.
+pub(super) fn check(
+    spec: &JobSpec,
+    size: u32,
+    scope: Option<HostScope>,
+    descriptors: u64,
+) -> Result<(), SizeError> {
     let files = match (spec.stdio.timestamps, &spec.stdio.output) {
         (true, Some(_)) => FILES_PER_RANK,
         _ => 0,
     };
     // Those of ranks on other hosts are there.
-    let own = match spec.layout.across_hosts() {
-        true => 0,
-        false => DESCRIPTORS_PER_RANK,
-    };
+    let own = scope.map_or(0, |_| DESCRIPTORS_PER_RANK);
     check_descriptors(size, own + files, descriptors)?;
     let no_such_rank = |option: String| SizeError::NoSuchRank { option, size };
     if let StdinTarget::Rank(rank) = spec.stdio.stdin
@@ -138,7 +141,7 @@ pub(super) fn check(spec: &JobSpec, size: u32, descriptors: u64) -> Result<(), S
         return Err(no_such_rank(format!("--stdin {rank}")));
     }
     if let Some(rank) = spec.stdio.pty {
-        if own == 0 {
+        if scope.is_none() {
             return Err(SizeError::TerminalElsewhere(rank));
         }
         if rank.0 >= size {

@@ -75,7 +75,7 @@ pub fn job_variables(plan: &HostPlan) -> Vec<CString> {
         add("PMI_SIZE", &size);
         add("PMI_JOBID", &job);
         add("PMI_FD", &PMI_FD.to_string());
-        let is_spawned = u8::from(plan.job.parent.is_some());
+        let is_spawned = u8::from(plan.job.requester.parent().is_some());
         add("PMI_SPAWNED", &is_spawned.to_string());
     }
     if plan.offer.pmix {

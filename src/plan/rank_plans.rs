@@ -34,9 +34,9 @@ pub(crate) fn app_exec(
         .as_ref()
         .map(|dir| CString::new(dir.as_os_str().as_bytes()));
     let code = libc::RLIMIT_NOFILE as i32;
-    let mut limits = app.limits.clone();
-    if !limits.iter().any(|(known, _)| *known == code) {
-        limits.push((code, nofile));
+    let mut settings = app.settings.clone();
+    if !settings.limits.iter().any(|(known, _)| *known == code) {
+        settings.limits.push((code, nofile));
     }
     Ok(AppExec {
         executed: ExecSpec {
@@ -47,8 +47,7 @@ pub(crate) fn app_exec(
         cwd: cwd
             .transpose()
             .map_err(|error| CommandError::system("--wdir", error))?,
-        limits,
-        umask: app.umask,
+        settings,
     })
 }
 
@@ -164,12 +163,6 @@ fn for_debuggers(plan: &HostPlan) -> Vec<Info> {
     infos
 }
 
-/// The process or tool that spawned a job.
-fn spawner(plan: &HostPlan) -> Option<&wireup_core::job::proc::Proc> {
-    let tool = plan.job.parent_tool.as_ref().map(|tool| &tool.name);
-    plan.job.parent.as_ref().or(tool)
-}
-
 fn text(path: &Path) -> Text {
     Text::new(path.as_os_str().as_bytes())
 }
@@ -208,7 +201,7 @@ pub(crate) fn register_request(
         node,
         apps: &apps,
         universe_size: plan.job.universe_size,
-        parent: spawner(plan),
+        parent: plan.job.requester.spawner(),
         offset: plan.job.first_global_rank,
         before: plan
             .origin

@@ -33,6 +33,7 @@ use crate::failure::CommandError;
 use crate::plan::allocation_table::SlotUsage;
 use crate::plan::hostfile;
 use crate::plan::job_names::JobNames;
+use crate::plan::placed_job::PlacedJob;
 use crate::plan::planned_jobs::Jobs;
 use crate::plan::reasons::CountReason;
 use wireup_core::job::appnums::Appnums;
@@ -47,7 +48,7 @@ use wireup_core::job::spec::{
 };
 use wireup_core::node::JobContext;
 use wireup_core::placement::{
-    AppPlacement, LaunchNodes, NodeCapacity, PlacementError, PlacementRequest, place, universe,
+    AppPlacement, LaunchNodes, NodeCapacity, PlacementError, PlacementRequest,
 };
 
 /// What there is in a launch when a job is added.
@@ -178,15 +179,23 @@ impl HostPlan {
                 PlacementRequest::Apps(asked.iter().map(|(.., wanted)| wanted).collect())
             }
         };
-        let placement = place(&placement_request, &launch).map_err(not_placed)?;
-        let sizes = match placement.sizes.len() == asked.len() {
-            true => placement.sizes.clone(),
-            // A layout has the ranks of all programs together.
-            false => counts().collect(),
-        };
+        let (layout, map) = (&self.spec.layout, &self.job.process_map);
+        let placed = PlacedJob::new(
+            &placement_request,
+            counts().collect(),
+            &launch,
+            layout,
+            Some(map),
+        );
+        let PlacedJob {
+            sizes,
+            process_map,
+            oversubscribed,
+            universe: (universe_size, unlimited),
+        } = placed.map_err(not_placed)?;
         let debug = debugger::debugged(&job, &asked, &sizes)?;
         // Daemons of a debugger mostly sleep.
-        let oversubscribed = !debug.daemons && placement.oversubscribed;
+        let oversubscribed = !debug.daemons && oversubscribed;
         let size: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
         let input = job.input();
         if let StdinTarget::Rank(Rank(reader)) = input
@@ -203,21 +212,15 @@ impl HostPlan {
         let psets = ProcessSet::from_programs(programs.zip(sizes.iter().copied()))
             .map_err(|error| text("pmix.pset.nm", error.to_string()))?;
         let psets = with_rank_sets(psets, &asked, size)?;
-        let (universe_size, unlimited) = universe(
-            &launch.nodes,
-            &self.job.process_map,
-            self.spec.layout.oversubscribe,
-        );
         let context = JobContext {
             nspace: standing.names.fresh().map_err(failed)?,
-            process_map: placement.process_map(self.job.process_map.nodes()),
+            process_map,
             app_map: Appnums::from_sizes(sizes.iter().copied()),
             universe_size,
             unbounded_universe: unlimited,
             uid: self.job.uid,
             psets,
-            parent: requester.parent(),
-            parent_tool: requester.tool(&job),
+            requester: requester.job_requester(&job),
             debug,
             first_global_rank: standing.offset,
             initial_kvs: request.preputs.clone(),
@@ -488,10 +491,9 @@ impl HostPlan {
         if container.is_none() && first.map(chosen) == Some(chosen(spec)) {
             return Ok(None);
         }
-        let across = self.spec.layout.across_hosts();
         let in_image = container.unwrap_or(&self.spec.container).image.is_some();
         let mut unset = Vec::new();
-        let variables = app_start::variables(spec, &self.inheritance, across, in_image, &mut unset);
+        let variables = app_start::variables(spec, &self.inheritance, in_image, &mut unset);
         let variables = variables.map_err(|error| text("env", error))?;
         match unset
             .first()

@@ -211,9 +211,7 @@ impl JobPlan {
     pub(crate) fn nodes_with_offers(&self, staged_files: &[StagedFiles]) -> Vec<NodeId> {
         let offers = |node: &NodeId| {
             let mut numbered = (0..).map(AppNum).zip(staged_files);
-            numbered.any(|(number, files)| {
-                !files.offered.is_empty() && self.has(*node, &self.job.app_map.ranks_of(number))
-            })
+            numbered.any(|(number, files)| !files.offered.is_empty() && self.has_app(*node, number))
         };
         self.job.process_map.node_ids().filter(offers).collect()
     }
@@ -229,7 +227,7 @@ impl JobPlan {
         let mut lacking = BTreeMap::new();
         let mut first = 0;
         for (number, files) in (0..).map(AppNum).zip(staged_files) {
-            if self.has(node, &self.job.app_map.ranks_of(number)) {
+            if self.has_app(node, number) {
                 files.placed = survey(&files.offered, first, store, &mut lacking);
             }
             first += files.offered.len() as u32;
@@ -253,7 +251,7 @@ impl JobPlan {
         let mut unpacked = UnpackedFiles::default();
         let apps = apps.into_iter().zip(staged_files);
         for (number, (app, staged_files)) in (0..).map(AppNum).zip(apps) {
-            if staged_files.is_empty() || !self.has(node, &self.job.app_map.ranks_of(number)) {
+            if staged_files.is_empty() || !self.has_app(node, number) {
                 continue;
             }
             // The search for the program reports the error.

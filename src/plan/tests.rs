@@ -76,7 +76,7 @@ fn program_present_only_on_hosts_is_found_there() {
     let app = &node.apps[0];
     assert_eq!(app.program.path(), site.path().join("./app"));
     assert_eq!(app.cwd.as_deref(), Some(site.path()));
-    assert_eq!(app.umask, plan.inheritance.umask);
+    assert_eq!(app.settings.umask, plan.inheritance.umask);
     assert_eq!(node.job, plan.job);
     let value = |name: &str| {
         let found = app.env.iter().find(|(known, _)| known == name);

@@ -22,7 +22,7 @@ type Files = (PathBuf, Option<PathBuf>);
 /// Whether the launcher opens the files of all ranks. Those of other hosts are opened there, unless the launcher writes them
 /// with the time in front of each line.
 pub fn are_opened_by_launcher(plan: &HostPlan) -> bool {
-    !plan.spec.layout.across_hosts() || plan.spec.stdio.timestamps
+    plan.scope.is_some() || plan.spec.stdio.timestamps
 }
 
 /// Where each rank's output goes, by rank; files are made, and emptied if they exist.

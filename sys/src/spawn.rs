@@ -26,10 +26,13 @@ use crate::mounts::MountView;
 mod child_main;
 mod exit;
 mod into_group;
+mod process_settings;
 mod stop;
 
 use child_main::{ChildSetup, child_main};
 pub use exit::{ExitStatus, wait, wait_with_usage};
+use process_settings::INHERITED;
+pub use process_settings::ProcessSettings;
 
 /// Stack of the child until exec, in bytes. The child function is shallow; signal handlers cannot
 /// run on it since the process has none.
@@ -60,10 +63,8 @@ pub struct ChildCommand<'a> {
     pub descriptors: &'a [(BorrowedFd<'a>, RawFd)],
     /// Whether descriptor 0 is a terminal that is to control the process's session.
     pub terminal: bool,
-    /// Resource limits the program gets: number of the resource (`RLIMIT_*`), values.
-    pub limits: &'a [(c_int, libc::rlimit)],
-    /// File mode creation mask of the program; the launcher's own when absent.
-    pub umask: Option<u32>,
+    /// Settings of the program that the kernel keeps: limits and others.
+    pub settings: &'a ProcessSettings,
     /// CPUs on which the program may run, 64 in each word, lowest first; the launcher's own when empty.
     pub cpus: &'a [u64],
     /// Policy for the program's memory (`MPOL_*`) and the NUMA nodes of that policy, 64 in each word.
@@ -95,8 +96,7 @@ impl<'a> ChildCommand<'a> {
             cwd: None,
             descriptors: &[],
             terminal: false,
-            limits: &[],
-            umask: None,
+            settings: &INHERITED,
             cpus: &[],
             memory: None,
             reset_signals: &[],
@@ -230,8 +230,7 @@ impl ProcessSpawner {
             copy_below,
             close_from,
             terminal: command.terminal,
-            limits: command.limits,
-            umask: command.umask.map(|mask| mask & 0o777),
+            settings: command.settings,
             cpus: command.cpus,
             memory: command.memory,
             reset_signals: command.reset_signals,

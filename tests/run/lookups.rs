@@ -8,6 +8,9 @@ use rustix::process::Signal;
 use crate::common::{DEADLINE, Output, Run, eventually, wireup};
 use crate::impi_hosts;
 
+/// Takes a line at the end of a terminal away.
+const ERASED: &str = "\r\x1b[K";
+
 /// Keys that the terminal turns into SIGINT.
 const CTRL_C: &str = "\x03";
 
@@ -86,12 +89,19 @@ fn expect_one_call(line: &str, run: Run) {
 
 #[test]
 fn slow_lookup_is_shown_until_interrupt() {
-    // The command has a child of its own. The guard stays for a moment.
-    let run = in_flux("sleep 1000; true", &["run", "-n", "1", "true"]).clean_within(DEADLINE);
-    let mut running = run.terminal().start();
-    running.wait_for(Output::Stdout, "wireup: waiting for flux getattr hostlist");
-    running.type_text(CTRL_C);
-    running.finish().expect(130);
+    for options in [&[][..], &["--detach"], &["--on-terminal-loss", "keep"]] {
+        // The command has a child of its own. The guard stays for a moment.
+        let words = [&["run", "-n", "1"], options, &["true"]].concat();
+        let run = in_flux("sleep 1000; true", &words).clean_within(DEADLINE);
+        let mut running = run.terminal().start();
+        let line = "wireup: waiting for flux getattr hostlist";
+        running.wait_for(Output::Stdout, line);
+        running.type_text(CTRL_C);
+        let outcome = running.finish().expect(130);
+        let out = outcome.out();
+        let (_, rest) = out.rsplit_once(line).unwrap();
+        assert!(rest.contains(ERASED), "{options:?}: {outcome:?}");
+    }
 }
 
 #[test]

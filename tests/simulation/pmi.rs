@@ -14,6 +14,7 @@ use wireup_core::job::appnums::Appnums;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, LocalRank, NodeId, NodeRank, Nspace, Rank, UserId};
 use wireup_core::job::process_map::ProcessMap;
+use wireup_core::job::spawn::JobRequester;
 use wireup_core::node::event::{NodeAction, NodeEvent, NodeNotice, PeerMessage};
 use wireup_core::node::{CollectivePolicy, JobContext, NodeCore};
 
@@ -92,8 +93,7 @@ impl World {
             unbounded_universe: false,
             uid: UserId(1000),
             psets: Vec::new(),
-            parent: None,
-            parent_tool: None,
+            requester: JobRequester::User,
             debug: Default::default(),
             first_global_rank: Default::default(),
             initial_kvs: Vec::new(),

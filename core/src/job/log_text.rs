@@ -18,15 +18,30 @@ pub enum LogChannel {
 
 /// Log text of a rank, for the launcher's output or the job's record.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LogText {
+pub struct LogText<R = GlobalRank> {
     /// Rank that has logged the text, if known.
-    pub rank: Option<GlobalRank>,
+    pub rank: Option<R>,
     pub channel: LogChannel,
     /// Only if no rank of the job has had the same text logged once before.
     pub once: bool,
     /// The text: any bytes.
     #[serde(with = "octets")]
     pub text: Vec<u8>,
+}
+
+impl<R> LogText<R> {
+    /// Identifies its rank another way, if that is possible.
+    pub fn try_map<S>(self, identify: impl FnOnce(R) -> Option<S>) -> Option<LogText<S>> {
+        Some(LogText {
+            rank: match self.rank {
+                Some(rank) => Some(identify(rank)?),
+                None => None,
+            },
+            channel: self.channel,
+            once: self.once,
+            text: self.text,
+        })
+    }
 }
 
 /// The priority of a text without one: an error (3) of a user's program (facility 1).

@@ -25,6 +25,43 @@ impl<R> SpawnRequester<R> {
     }
 }
 
+/// The requester of a job, as all nodes of the launch know it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum JobRequester {
+    /// The user, directly or through a scheduler: of the initial job.
+    #[default]
+    User,
+    /// A process of the launch.
+    Rank(Proc),
+    Tool(ToolRequester),
+}
+
+impl JobRequester {
+    /// The parent of the job's processes for MPI and PMI: no tool is one.
+    pub fn parent(&self) -> Option<&Proc> {
+        match self {
+            Self::Rank(parent) => Some(parent),
+            Self::User | Self::Tool(_) => None,
+        }
+    }
+
+    pub fn tool(&self) -> Option<&ToolRequester> {
+        match self {
+            Self::Tool(tool) => Some(tool),
+            Self::User | Self::Rank(_) => None,
+        }
+    }
+
+    /// The process or tool that spawned the job, for PMIx.
+    pub fn spawner(&self) -> Option<&Proc> {
+        match self {
+            Self::User => None,
+            Self::Rank(parent) => Some(parent),
+            Self::Tool(tool) => Some(&tool.name),
+        }
+    }
+}
+
 /// The tool that has requested a job.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ToolRequester {

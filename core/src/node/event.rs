@@ -252,9 +252,9 @@ pub enum NodeNotice {
     Failed(FailureCause),
 }
 
-/// Messages of a node to the launcher.
+/// Messages of a node to the launcher; `R` identifies the rank that a message comes from.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum NodeReport {
+pub enum NodeReport<R = GlobalRank> {
     /// A fence takes longer than expected. It continues, since the missing ranks may be busy.
     FenceLate(LateFence),
     /// A fence was released here; only if [`Terms::observed`](crate::node::Terms::observed).
@@ -262,7 +262,7 @@ pub enum NodeReport {
     /// A rank requests an action on ranks of its job.
     JobControl(JobControlRequest),
     /// A rank, or its MPI library, has something for the user.
-    Log(LogText),
+    Log(LogText<R>),
     /// A rank has something for a system's log.
     Syslog(SyslogText),
     /// From the head node: a message for the name server of this user's launches, to which the
@@ -275,7 +275,7 @@ pub enum NodeReport {
     /// A spawn request; answered by [`NodeCommand::Spawned`].
     Spawn {
         ticket: SpawnRequestId,
-        requester: SpawnRequester,
+        requester: SpawnRequester<R>,
         request: Box<SpawnRequest>,
     },
     /// The first tool has attached to the server here, or the last one has ended.
@@ -285,7 +285,7 @@ pub enum NodeReport {
     /// A request for nodes or slots; answered by [`NodeCommand::Allocated`].
     Allocate {
         ticket: AllocationRequestId,
-        requester: GlobalRank,
+        requester: R,
         request: Box<AllocationRequest>,
     },
 }

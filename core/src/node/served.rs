@@ -7,6 +7,7 @@ use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, Nspace, UserId};
 use crate::job::process_map::ProcessMap;
+use crate::job::spawn::JobRequester;
 use crate::node::event::NodeEvent;
 use crate::node::{CollectivePolicy, JobContext, NodeAction, NodeCore};
 use crate::pmix::sidecar_protocol::serve::{self, Body};
@@ -25,8 +26,7 @@ pub(super) fn job(ranks: &[u32]) -> JobContext {
         unbounded_universe: false,
         uid: UserId(1000),
         psets: Vec::new(),
-        parent: None,
-        parent_tool: None,
+        requester: JobRequester::User,
         debug: Default::default(),
         first_global_rank: GlobalRank(0),
         initial_kvs: Vec::new(),

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use rustix::process::{Signal, kill_process_group};
 use tracing::{debug, debug_span, trace};
 
-use super::host_scope::HostScope;
 use super::pipes::ReadOutput;
 use super::push_pipes::{PushPipe, PushResults};
 use super::rank_starts::RankIo;
@@ -23,6 +22,7 @@ use super::{
 };
 use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
 use crate::failure::CommandError;
+use crate::plan::host_scope::HostScope;
 use crate::plan::packed_files::UnpackedFiles;
 use crate::plan::planned_jobs::Plans as _;
 use crate::plan::rank_plans::host_requests;

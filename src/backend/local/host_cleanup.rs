@@ -3,11 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
-use super::host_scope::HostScope;
 use super::job_containers::JobContainers;
 use crate::backend::guard::GuardLine;
 use crate::plan::HostPlan;
 use crate::plan::directory::{self, DirectoryError, JobDirectory};
+use crate::plan::host_scope::HostScope;
 use wireup_sys::cgroup::{self, Cgroup};
 
 /// Makes the directory of the launch here; the guard knows of it before.

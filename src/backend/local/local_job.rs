@@ -111,7 +111,7 @@ impl LocalJob {
 
     /// The name of the parent's job.
     pub(super) fn parent(&self) -> Option<&Nspace> {
-        self.context.parent.as_ref().map(|parent| &parent.nspace)
+        self.context.requester.parent().map(|parent| &parent.nspace)
     }
 }
 

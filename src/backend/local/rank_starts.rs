@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use super::host_scope::HostScope;
 use super::local_job::LocalJob;
 use super::step_context::StepContext;
 use crate::backend::step_messages::StepToLauncher;
 use crate::failure::CommandError;
+use crate::plan::host_scope::HostScope;
 use crate::plan::planned_jobs::HasPlan;
 use crate::plan::rank_plans::{self, app_exec};
 use crate::plan::{HostPlan, rank_env};

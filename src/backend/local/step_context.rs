@@ -8,7 +8,6 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::process::Pid;
 
 use super::host_cleanup::HostCleanup;
-use super::host_scope::HostScope;
 use super::local_job::LocalJob;
 use super::node_cores::LocalNode;
 use super::process_reaper::ProcessReaper;
@@ -16,6 +15,7 @@ use super::rank_table::{ProcessTable, RankProcess};
 use crate::backend::guard::GuardLine;
 use crate::backend::step_messages::StepToLauncher;
 use crate::plan::HostPlan;
+use crate::plan::host_scope::HostScope;
 use crate::plan::planned_jobs::HasPlan as _;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, NodeId, NodeRank};

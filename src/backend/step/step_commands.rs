@@ -77,7 +77,7 @@ impl StepDaemon {
                     .and_then(|()| self.local.unpack(&job, &self.plan, node))
                     .and_then(|staged_files| {
                         let inside = self.local.container_root(&job, &self.plan);
-                        let plan = job.resolve(&self.plan, Some(node), inside)?;
+                        let plan = job.resolve(&self.plan, inside)?;
                         Ok((Arc::new(plan), staged_files))
                     });
                 let (plan, staged_files) = match resolved {

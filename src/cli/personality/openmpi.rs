@@ -453,7 +453,7 @@ pub(super) fn idle_files(dialect: &Dialect, home: &Path) -> Vec<String> {
         let text = fs::read_to_string(&path).ok()?;
         let assigned = text.lines().filter_map(|line| line.split_once('='));
         let names = assigned.map(|(name, _)| name.trim());
-        let names: Vec<&str> = names.filter(|name| dialect.is_of_launcher(name)).collect();
+        let names: Vec<&str> = names.filter(|name| dialect.is_for_launcher(name)).collect();
         (!names.is_empty()).then(|| {
             format!(
                 "{} sets parameters of a launcher that does not run here ({}); write --mca NAME VALUE",

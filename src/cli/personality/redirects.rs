@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn file_of_all_ranks_is_stream_of_launcher() {
+    fn file_of_all_ranks_is_stream_for_launcher() {
         use RedirectedStream::{Error, Input, Output};
         let files = |list: &[(RedirectedStream, &str)]| {
             list.iter()

@@ -18,9 +18,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Progress of a launcher, as it has reported it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LauncherProgress {
+pub(super) struct LauncherProgress<'a> {
     /// Position after the output of its look-ups, once these have ended.
     pub(super) lookup_output_end: Option<u64>,
+    /// The source that one of these waits for.
+    pub(super) lookup_wait: Option<&'a str>,
     /// All ranks have been started.
     pub(super) is_started: bool,
     /// The exit code of a launcher that has ended.
@@ -37,6 +39,8 @@ pub(super) struct AttachedClient {
     sent: u64,
     /// Position of what it shows next.
     shown: u64,
+    /// The source that it shows a look-up to wait for.
+    lookup_wait: Option<String>,
     /// Whether the client has been sent the exit status, or what it waits for.
     is_answered: bool,
     /// When it last had nothing to show, or showed something.
@@ -50,6 +54,7 @@ impl AttachedClient {
             awaits_start: false,
             sent: shown,
             shown,
+            lookup_wait: None,
             is_answered: false,
             progress: now,
         }
@@ -105,16 +110,21 @@ impl AttachedClient {
         self.shown
     }
 
-    /// Sends the output that there is for it, and the exit status, or what it waits for, after the last; false when the
-    /// client is gone.
+    /// Sends what a look-up waits for, the output that there is for it, and the exit status, or what it waits for, after the
+    /// last; false when the client is gone.
     pub(super) fn send(
         &mut self,
         output: &OutputBuffer,
-        launcher: LauncherProgress,
+        launcher: LauncherProgress<'_>,
         now: Instant,
     ) -> bool {
         if self.sent == self.shown {
             self.progress = now;
+        }
+        if self.lookup_wait.as_deref() != launcher.lookup_wait {
+            self.lookup_wait = launcher.lookup_wait.map(str::to_owned);
+            let reply = AttachReply::LookupWait(self.lookup_wait.clone());
+            self.connection.queue(&reply);
         }
         let is_started = self.awaits_start && launcher.is_started;
         let limit = match self.awaits_start && (is_started || launcher.code.is_none()) {
@@ -164,8 +174,9 @@ mod tests {
     use super::*;
     use crate::detached::attach_messages::LauncherStream;
 
-    const UNDER_WAY: LauncherProgress = LauncherProgress {
+    const UNDER_WAY: LauncherProgress<'_> = LauncherProgress {
         lookup_output_end: None,
+        lookup_wait: None,
         is_started: false,
         code: None,
     };
@@ -214,6 +225,24 @@ mod tests {
     }
 
     #[test]
+    fn client_is_sent_lookup_wait_when_it_changes() {
+        let (mut viewer, mut client, output) = awaiting_start();
+        let mut launcher = LauncherProgress {
+            lookup_wait: Some("the agent"),
+            ..UNDER_WAY
+        };
+        let now = Instant::now();
+        let wait = |source: Option<&str>| AttachReply::LookupWait(source.map(str::to_owned));
+        for expected in [vec![wait(Some("the agent")), text("waits")], vec![]] {
+            assert!(viewer.send(&output, launcher, now));
+            assert_eq!(received(&mut client), expected);
+        }
+        launcher.lookup_wait = None;
+        assert!(viewer.send(&output, launcher, now));
+        assert_eq!(received(&mut client), [wait(None)]);
+    }
+
+    #[test]
     fn client_awaiting_start_gets_lookup_messages_only() {
         let (mut viewer, mut client, mut output) = awaiting_start();
         let now = Instant::now();
@@ -243,6 +272,7 @@ mod tests {
         output.push(LauncherStream::Stderr, b", and fails");
         let launcher = LauncherProgress {
             lookup_output_end: Some(end),
+            lookup_wait: None,
             is_started: false,
             code: Some(127),
         };

@@ -4,7 +4,7 @@ use super::spawn_infos::SpawnAttributes;
 use crate::plan::JobPlan;
 use wireup_core::job::ids::{AppNum, NodeId, Rank};
 use wireup_core::job::proc::Proc;
-use wireup_core::job::spawn::ToolRequester;
+use wireup_core::job::spawn::{JobRequester, ToolRequester};
 
 /// The requester of a spawn.
 #[derive(Clone, Copy, Debug)]
@@ -31,23 +31,18 @@ impl RequesterPlan<'_> {
         }
     }
 
-    pub(super) fn parent(self) -> Option<Proc> {
+    /// The requester of a job with these attributes.
+    pub(super) fn job_requester(self, job: &SpawnAttributes) -> JobRequester {
         match self {
-            Self::Rank(parent, rank) => Some(Proc::new(parent.job.nspace.clone(), rank)),
-            Self::Tool(..) => None,
+            Self::Rank(parent, rank) => {
+                JobRequester::Rank(Proc::new(parent.job.nspace.clone(), rank))
+            }
+            Self::Tool(node, name) => JobRequester::Tool(ToolRequester {
+                name: name.clone(),
+                node,
+                stdout: job.stdout,
+                stderr: job.stderr,
+            }),
         }
-    }
-
-    /// What it gets of the job, if it is a tool.
-    pub(super) fn tool(self, job: &SpawnAttributes) -> Option<ToolRequester> {
-        let Self::Tool(node, name) = self else {
-            return None;
-        };
-        Some(ToolRequester {
-            name: name.clone(),
-            node,
-            stdout: job.stdout,
-            stderr: job.stderr,
-        })
     }
 }

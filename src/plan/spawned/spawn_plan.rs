@@ -1,14 +1,16 @@
 //! What a node makes of a spawned job, with its own plan of the first one.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rustix::process::{Resource, getrlimit};
 
 use super::{SpawnedJobPlan, refuse};
 use crate::failure::{CommandError, RequestError};
-use crate::plan::app_start::{AppError, InspectionSite};
+use crate::plan::app_start::AppError;
 use crate::plan::container_root::ContainerRoot;
-use crate::plan::host_plan::{HostPlanError, HostSite, PlanMismatch, resolve_apps};
+use crate::plan::host_plan::{HostPlanError, HostSite, PlanMismatch};
+use crate::plan::host_scope::HostScope;
 use crate::plan::reasons::InterfaceOffer;
 use crate::plan::{HostPlan, JobPlan, pattern};
 use wireup_core::job::ids::NodeId;
@@ -53,7 +55,7 @@ impl SpawnedJobPlan {
             app_plans: self.app_plans.clone(),
             offer: InterfaceOffer {
                 // A tool has a PMIx server, whatever the interface of the first job is.
-                pmix: first.offer.pmix || self.job.parent_tool.is_some(),
+                pmix: first.offer.pmix || self.job.requester.tool().is_some(),
                 ..first.offer.clone()
             },
             oversubscribed: self.oversubscribed,
@@ -96,37 +98,38 @@ impl SpawnedJobPlan {
         spec
     }
 
-    /// The nodes that have to be prepared for it: those of its ranks that may lack files, or on which a container is made for
-    /// it. `plan` is the decided one.
-    pub(crate) fn nodes_to_prepare(&self, plan: &JobPlan) -> Vec<NodeId> {
-        match &self.container {
+    /// The nodes whose steps have to prepare it: those of its ranks that may lack files, or on which a container is made for
+    /// it. `first` is the plan of the first job.
+    pub(crate) fn nodes_to_prepare(&self, first: &JobPlan) -> BTreeSet<NodeId> {
+        let plan = self.decided(first);
+        let nodes = match &self.container {
             None => plan.nodes_with_offers(&self.staged_files),
             Some(_) => {
                 let map = &plan.job.process_map;
-                map.node_ids()
-                    .filter(|node| map.local_size(*node) > 0)
-                    .collect()
+                let nodes = map.node_ids();
+                nodes.filter(|node| map.local_size(*node) > 0).collect()
             }
-        }
+        };
+        let serving = nodes.into_iter().map(|node| first.serving_node(node));
+        serving.collect()
     }
 
-    /// Makes the plan of one node, or of this machine as all nodes: searches for the files that its
-    /// ranks need. `first` is the first job's plan there, `inside` what the job's ranks see if they run in an image.
+    /// Makes the plan of this host for it: searches for the files that its ranks need. `first` is the first job's plan here,
+    /// `inside` what the job's ranks see if they run in an image. In a launcher of other hosts findings are only for messages.
     ///
     /// # Errors
     /// [`SpawnFailure`] with the reason and the remedy; on one of several hosts it names the host.
     pub fn resolve(
         &self,
         first: &HostPlan,
-        node: Option<NodeId>,
         inside: Option<ContainerRoot>,
     ) -> Result<HostPlan, SpawnFailure> {
         let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-        let resolved = self.resolve_within(first, node, limit, inside);
+        let resolved = self.resolve_within(first, limit, inside);
         resolved.map_err(|error| {
             let mut failure = SpawnFailure::from(error);
-            if let Some(name) = node.and_then(|node| first.node_names.get(node.index())) {
-                failure.text = format!("on {name}: {}", failure.text);
+            if let Some(node) = first.scope.and_then(HostScope::node) {
+                failure.text = format!("on {}: {}", first.node_name(node), failure.text);
             }
             failure
         })
@@ -135,62 +138,24 @@ impl SpawnedJobPlan {
     pub(super) fn resolve_within(
         &self,
         first: &HostPlan,
-        node: Option<NodeId>,
         descriptors: u64,
         inside: Option<ContainerRoot>,
     ) -> Result<HostPlan, HostPlanError> {
         self.check(first)?;
-        let has_ranks = |node| self.job.process_map.local_size(node) > 0;
-        if self.container.is_some() && inside.is_none() && node.is_none_or(has_ranks) {
+        let map = &self.job.process_map;
+        let has_ranks = |scope: HostScope| scope.size(map) > 0;
+        if self.container.is_some() && inside.is_none() && first.scope.is_some_and(has_ranks) {
             return Err(HostPlanError::Container(NoContainer.into()));
         }
-        let site = host_site(first, node, inside, descriptors);
+        let site = HostSite {
+            scope: first.scope,
+            inheritance: Arc::clone(&first.inheritance),
+            container_root: inside,
+            slots: first.slots.clone(),
+            descriptors,
+        };
         let (decided, spec) = (self.decided(&first.job_plan), self.spec(&first.spec));
         decided.resolve_on(site, spec, &self.staged_files, Some(first))
-    }
-
-    /// Makes the plan of a launcher with all ranks on other hosts: local findings are only for
-    /// messages.
-    ///
-    /// # Errors
-    /// [`SpawnFailure`] for what can run nowhere.
-    pub fn launcher_plan(&self, first: &HostPlan) -> Result<HostPlan, SpawnFailure> {
-        Ok(self.inspect_on_launcher(first)?)
-    }
-
-    fn inspect_on_launcher(&self, first: &HostPlan) -> Result<HostPlan, HostPlanError> {
-        self.check(first)?;
-        let site = host_site(first, None, first.container_root.clone(), u64::MAX);
-        let (decided, spec) = (self.decided(&first.job_plan), self.spec(&first.spec));
-        decided.check(&spec, None)?;
-        let image = self.container.as_ref();
-        // What this machine has under the name of a program is not what ranks in an image find.
-        let purpose = match image.and_then(|container| container.image.as_ref()) {
-            Some(_) => InspectionSite::Bystander,
-            None => InspectionSite::Launcher,
-        };
-        let found = resolve_apps(
-            &decided.job,
-            &spec,
-            &decided.app_plans,
-            &site,
-            &[],
-            decided.template_app(first),
-            |_| purpose,
-        )?;
-        Ok(HostPlan {
-            job_plan: decided,
-            spec,
-            inheritance: site.inheritance,
-            apps: found.into_iter().map(|(app, _)| app).collect(),
-            container_root: None,
-            sidecar_files: first.sidecar_files.clone(),
-            sidecar_unavailable: first.sidecar_unavailable.clone(),
-            binding: None,
-            slots: site.slots,
-            notes: Vec::new(),
-            warnings: Vec::new(),
-        })
     }
 
     /// Refuses a plan from a link that does not fit the first job's.
@@ -198,21 +163,5 @@ impl SpawnedJobPlan {
         let fits = self.job.process_map.nodes() <= first.job.process_map.nodes()
             && self.origin.template_app.index() < first.apps.len();
         if fits { Ok(()) } else { Err(PlanMismatch) }
-    }
-}
-
-/// The host of a plan of the first job, whose ranks of another job see `container_root`.
-fn host_site(
-    first: &HostPlan,
-    node: Option<NodeId>,
-    container_root: Option<ContainerRoot>,
-    descriptors: u64,
-) -> HostSite {
-    HostSite {
-        node,
-        inheritance: Arc::clone(&first.inheritance),
-        container_root,
-        slots: first.slots.clone(),
-        descriptors,
     }
 }

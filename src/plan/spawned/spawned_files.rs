@@ -7,6 +7,7 @@ use crate::plan::spawned::{SpawnedJobPlan, refuse};
 use crate::plan::staged_files::StagedFiles;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
+use wireup_core::job::spec::StagingSpec;
 
 fn failed(error: StagingError) -> SpawnFailure {
     let kind = match error {
@@ -18,12 +19,18 @@ fn failed(error: StagingError) -> SpawnFailure {
 }
 
 impl SpawnedJobPlan {
-    /// Reads the files to copy, where wireup runs: relative paths start at its working directory.
-    /// A file that is not there may be on the hosts. `plan` is the launcher's of this job.
+    /// Reads the files to copy, where wireup runs: relative paths start at its working directory. Ranks on the launcher's
+    /// own machine need none.
+    /// A file that is not there may be on the hosts. `first` is the launcher's plan of the first job.
     ///
     /// # Errors
     /// [`SpawnFailure`] with the file and the reason.
-    pub fn pack(&mut self, plan: &HostPlan) -> Result<(), SpawnFailure> {
+    pub fn pack(&mut self, first: &HostPlan) -> Result<(), SpawnFailure> {
+        let mut staging = self.requests.iter().map(|request| &request.preload);
+        if first.scope.is_some() || staging.all(|staging| *staging == StagingSpec::default()) {
+            return Ok(());
+        }
+        let plan = self.resolve(first, None)?;
         let cwd = &plan.inheritance.cwd;
         let path = plan.inheritance.variable("PATH");
         let mut room = StagingBudget::default();

@@ -5,13 +5,14 @@ use std::os::unix::fs::PermissionsExt as _;
 use super::*;
 use crate::inspect::program::Kind;
 use crate::plan::AppStart;
+use crate::plan::host_scope::HostScope;
 use crate::plan::job_names::{JobNames, openmpi_family};
 use crate::plan::planned_jobs::Jobs;
 use wireup_core::job::hosts::{HostList, merge};
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::proc::Proc;
 use wireup_core::job::process_map::RANKS_MAX;
-use wireup_core::job::spawn::SpawnInfo;
+use wireup_core::job::spawn::{JobRequester, SpawnInfo};
 use wireup_core::job::spec::{
     BindTo, InterfaceChoice, JobSpec, LabelSpec, Runtime, StdinTarget, Uenv, WrapSpec,
 };
@@ -130,8 +131,8 @@ fn spawned_job_knows_its_parent_and_fills_free_slots() {
         "every node of the launch is one of the job"
     );
     assert_eq!(
-        context.parent,
-        Some(Proc::new(plan.job.nspace.clone(), Rank(0)))
+        context.requester,
+        JobRequester::Rank(Proc::new(plan.job.nspace.clone(), Rank(0)))
     );
     assert_eq!(
         (context.first_global_rank, context.universe_size),
@@ -156,8 +157,8 @@ fn spawned_job_knows_its_parent_and_fills_free_slots() {
     assert_eq!(nodes(&grandchild), [1]);
     let launch = &grandchild.decided(&decided).launch;
     assert_eq!(launch.nspace, plan.job.nspace);
-    let parent = grandchild.job.parent.clone().unwrap();
-    assert_eq!(parent, Proc::new(context.nspace.clone(), Rank(2)));
+    let parent = Proc::new(context.nspace.clone(), Rank(2));
+    assert_eq!(grandchild.job.requester, JobRequester::Rank(parent));
 }
 
 #[test]
@@ -275,7 +276,7 @@ fn images_come_from_launch_unless_request_names_one() {
     let job = spawned(&[]).unwrap();
     assert_eq!(job.container, None);
     assert_eq!(job.spec(&plan.spec).container, plan.spec.container);
-    assert_eq!(job.nodes_to_prepare(&job.decided(&plan.job_plan)), []);
+    assert!(job.nodes_to_prepare(&plan.job_plan).is_empty());
     let both = spawned(&[("stage", "true"), ("preload_binary", "true")]).unwrap_err();
     assert!(
         both.text.contains("contradicts preload_binary"),
@@ -296,10 +297,10 @@ fn images_come_from_launch_unless_request_names_one() {
     let image = made.image.unwrap();
     assert_eq!((image.runtime, image.mounts.len()), (Runtime::Crun, 2));
     // One rank is on each node.
-    let nodes = job.nodes_to_prepare(&job.decided(&plan.job_plan));
-    assert_eq!(nodes, [NodeId(0), NodeId(1)]);
+    let nodes = job.nodes_to_prepare(&plan.job_plan);
+    assert_eq!(nodes, BTreeSet::from([NodeId(0), NodeId(1)]));
     let there = there(&plan, 1);
-    let lost = job.resolve(&there, Some(NodeId(1)), None).unwrap_err();
+    let lost = job.resolve(&there, None).unwrap_err();
     assert!(lost.text.contains("container"), "{}", lost.text);
     for (infos, problem) in [
         (
@@ -522,11 +523,11 @@ fn joined_hosts_have_declared_slots_and_earlier_ones_stay() {
     assert_eq!(decided.node_names.len(), 3);
     assert_eq!(decided.job.process_map.nodes(), 3);
     assert_eq!(decided.job.process_map.local_size(NodeId(2)), 0);
-    assert!(
-        early
-            .resolve_within(&grown, Some(NodeId(2)), 1024, None)
-            .is_ok()
-    );
+    let joined = HostPlan {
+        scope: Some(HostScope::Node(NodeId(2))),
+        ..grown
+    };
+    assert!(early.resolve_within(&joined, 1024, None).is_ok());
 }
 
 #[test]
@@ -564,7 +565,7 @@ fn environment_is_that_of_launch_with_request_last() {
         info("pmix.envar.prepnd", ":PATH=/x"),
     ];
     let job = spawn(&plan, &request(vec![app], &[]), &[0]).unwrap();
-    let made = travelled(&job).resolve(&plan, None, None).unwrap();
+    let made = travelled(&job).resolve(&plan, None).unwrap();
     let made = &made.apps[0];
     assert_eq!(variable(made, "OMPI_PARENT_PORT"), Some(&"1=2;3".into()));
     assert_eq!(variable(made, "SETTING"), Some(&"child".into()));
@@ -592,9 +593,9 @@ fn settings_of_launch_apply_to_its_spawns() {
     let request = request(vec![app("/bin/true", 1)], &[]);
     let made = spawn(&plan, &request, &[0])
         .unwrap()
-        .resolve(&plan, None, None)
+        .resolve(&plan, None)
         .unwrap();
-    assert_eq!(made.apps[0].umask, Some(0o27));
+    assert_eq!(made.apps[0].settings.umask, Some(0o27));
     assert!(made.apps[0].wrapper.is_some());
     assert_eq!(made.spec.stdio.output, Some("out.%r.%j".into()));
     assert_eq!(
@@ -605,7 +606,7 @@ fn settings_of_launch_apply_to_its_spawns() {
     let plan = changed("", &|spec| spec.apps[0].wrap = Some(wrap(Some("0"))));
     let made = spawn(&plan, &request, &[0])
         .unwrap()
-        .resolve(&plan, None, None)
+        .resolve(&plan, None)
         .unwrap();
     assert!(made.apps[0].wrapper.is_none());
 }
@@ -625,7 +626,7 @@ fn programs_are_found_beside_parent_and_in_requested_path() {
         let mut app = app(name, 1);
         app.cwd = Some(dir.path().into());
         let job = spawn(&plan, &request(vec![app], infos), &[0]).unwrap();
-        let made = job.resolve(&plan, None, None)?;
+        let made = job.resolve(&plan, None)?;
         Ok::<_, SpawnFailure>(made.apps[0].program.path().to_owned())
     };
     let below = dir.path().join("bin/below");
@@ -677,22 +678,16 @@ fn host_resolves_programs_of_its_ranks_and_names_itself() {
     let apps = vec![app("/bin/true", 1), app("/gone/child", 1)];
     let job = travelled(&spawn(&plan, &request(apps, &[]), &[1, 0, 0]).unwrap());
     assert_eq!(nodes(&job), [1, 2]);
-    let idle = job
-        .resolve(&there(&plan, 0), Some(NodeId(0)), None)
-        .unwrap();
+    let idle = job.resolve(&there(&plan, 0), None).unwrap();
     assert!(
         idle.apps
             .iter()
             .all(|app| app.program.kind() == &Kind::Elsewhere)
     );
-    let made = job
-        .resolve(&there(&plan, 1), Some(NodeId(1)), None)
-        .unwrap();
+    let made = job.resolve(&there(&plan, 1), None).unwrap();
     assert_eq!(made.node_names, plan.node_names);
     assert_eq!(made.apps[1].program.kind(), &Kind::Elsewhere);
-    let refused = job
-        .resolve(&there(&plan, 2), Some(NodeId(2)), None)
-        .unwrap_err();
+    let refused = job.resolve(&there(&plan, 2), None).unwrap_err();
     assert_eq!(refused.kind, SpawnFailureKind::NotFound);
     assert!(
         refused
@@ -704,15 +699,45 @@ fn host_resolves_programs_of_its_ranks_and_names_itself() {
 }
 
 #[test]
+fn launcher_of_hosts_accepts_program_that_only_they_have() {
+    let plan = first("n1:1,n2:1");
+    let job = spawn(&plan, &request(vec![app("/gone/child", 1)], &[]), &[1, 0]).unwrap();
+    let shown = job.resolve(&plan, None).unwrap();
+    assert_eq!(shown.apps[0].program.kind(), &Kind::Elsewhere);
+    assert!(shown.scope.is_none() && shown.binding.is_none());
+    let here = first("");
+    let job = spawn(&here, &request(vec![app("/gone/child", 1)], &[]), &[0]).unwrap();
+    let refused = job.resolve(&here, None).unwrap_err();
+    assert_eq!(refused.kind, SpawnFailureKind::NotFound);
+}
+
+#[test]
+fn step_of_virtual_nodes_prepares_container_once() {
+    let plan = changed("", &|spec| {
+        spec.layout.virtual_nodes = 2;
+        spec.layout.oversubscribe = true;
+        spec.apps[0].count = Some(2);
+    });
+    let asked = request(vec![app("/bin/true", 2)], &[("uenv", "a.squashfs")]);
+    let job = spawn(&plan, &asked, &[1, 1]).unwrap();
+    assert_eq!(
+        job.nodes_to_prepare(&plan.job_plan),
+        BTreeSet::from([NodeId(0)])
+    );
+    let refused = job.resolve(&plan, None).unwrap_err();
+    assert!(refused.text.contains("container"), "{}", refused.text);
+}
+
+#[test]
 fn host_of_unknown_size_counts_its_processors() {
     let plan = first("n1,n2");
     let node = there(&plan, 1);
     let slots = node.slots.count();
     let asked = request(vec![app("/bin/true", slots)], &[("host", "n2")]);
     let fits = spawn(&plan, &asked, &[1, 0]).unwrap();
-    assert!(fits.resolve(&node, Some(NodeId(1)), None).is_ok());
+    assert!(fits.resolve(&node, None).is_ok());
     let full = spawn(&plan, &asked, &[1, 1]).unwrap();
-    let refused = full.resolve(&node, Some(NodeId(1)), None).unwrap_err();
+    let refused = full.resolve(&node, None).unwrap_err();
     assert_eq!(refused.kind, SpawnFailureKind::NoSlots);
     assert!(
         refused
@@ -727,11 +752,11 @@ fn host_of_unknown_size_counts_its_processors() {
 fn descriptors_limit_ranks_started_here() {
     let plan = first("");
     let job = spawn(&plan, &request(vec![app("/bin/true", 1)], &[]), &[0]).unwrap();
-    let refused = job.resolve_within(&plan, None, 103, None).unwrap_err();
+    let refused = job.resolve_within(&plan, 103, None).unwrap_err();
     let refused = SpawnFailure::from(refused);
     assert_eq!(refused.kind, SpawnFailureKind::NoSlots);
     assert!(refused.text.contains("ulimit -Hn"), "{}", refused.text);
-    assert!(job.resolve_within(&plan, None, 104, None).is_ok());
+    assert!(job.resolve_within(&plan, 104, None).is_ok());
 }
 
 #[test]
@@ -741,7 +766,7 @@ fn inconsistent_description_is_refused() {
     let with = |change: &dyn Fn(&mut SpawnedJobPlan)| {
         let mut job = job.clone();
         change(&mut job);
-        job.resolve(&plan, None, None).unwrap_err()
+        job.resolve(&plan, None).unwrap_err()
     };
     for failure in [
         with(&|job| job.requests.clear()),

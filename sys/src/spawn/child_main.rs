@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
 
+use super::process_settings::ProcessSettings;
 use super::{SpawnStage, stop};
 use crate::{close_range, out_of_memory};
 
@@ -22,8 +23,7 @@ pub(super) struct ChildSetup<'a> {
     pub(super) copy_below: Option<c_int>,
     pub(super) close_from: c_int,
     pub(super) terminal: bool,
-    pub(super) limits: &'a [(c_int, libc::rlimit)],
-    pub(super) umask: Option<libc::mode_t>,
+    pub(super) settings: &'a ProcessSettings,
     pub(super) cpus: &'a [u64],
     pub(super) memory: Option<(c_int, &'a [u64])>,
     pub(super) reset_signals: &'a [c_int],
@@ -87,18 +87,9 @@ fn prepare(setup: &ChildSetup<'_>) -> Result<(), SpawnStage> {
         check(unsafe { libc::chdir(cwd.as_ptr()) }, SpawnStage::Directory)?;
     }
     place_descriptors(setup)?;
-    if let Some(mask) = setup.umask {
-        // SAFETY: a number. The mask is not shared with the launcher: the child was cloned without CLONE_FS.
-        unsafe { libc::umask(mask) };
-    }
     bind_cpus(setup)?;
     bind_memory(setup)?;
-    // After the descriptors, whose numbers may be beyond the new limit.
-    for (resource, limit) in setup.limits {
-        // SAFETY: the limit is a reference.
-        let result = unsafe { libc::setrlimit(*resource as _, limit) };
-        check(result, SpawnStage::Limit)?;
-    }
+    setup.settings.apply()?;
     // Last, so that a signal meant for the launcher cannot end the child half prepared with
     // the launcher's disposition.
     reset_signals(setup)

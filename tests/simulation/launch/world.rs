@@ -23,6 +23,7 @@ use wireup_core::job::appnums::Appnums;
 use wireup_core::job::ids::{GlobalRank, NodeId, Nspace, UserId};
 use wireup_core::job::job_table::JobTable;
 use wireup_core::job::outcome::{FailureCause, RankEnd};
+use wireup_core::job::spawn::JobRequester;
 use wireup_core::link::agent_protocol::NO_SIGN;
 use wireup_core::link::routing_tree::RoutingTree;
 use wireup_core::node::JobContext;
@@ -86,8 +87,7 @@ impl World {
             unbounded_universe: false,
             uid: UserId(1000),
             psets: Vec::new(),
-            parent: None,
-            parent_tool: None,
+            requester: JobRequester::User,
             debug: Default::default(),
             first_global_rank: GlobalRank::default(),
             initial_kvs: Vec::new(),

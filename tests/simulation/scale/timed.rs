@@ -21,6 +21,7 @@ use wireup_core::job::appnums::Appnums;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, Nspace, UserId};
 use wireup_core::job::outcome::RankEnd;
 use wireup_core::job::process_map::ProcessMap;
+use wireup_core::job::spawn::JobRequester;
 use wireup_core::link;
 use wireup_core::link::agent_protocol::{LaunchTree, NodeAddress};
 use wireup_core::link::frame::FrameAddress;
@@ -68,8 +69,7 @@ fn job(nodes: u32, ranks: u32) -> Arc<JobContext> {
         process_map: map,
         uid: UserId(1000),
         psets: Vec::new(),
-        parent: None,
-        parent_tool: None,
+        requester: JobRequester::User,
         debug: Default::default(),
         first_global_rank: GlobalRank::default(),
         initial_kvs: Vec::new(),

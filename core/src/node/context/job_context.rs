@@ -10,10 +10,9 @@ use crate::job::appnums::Appnums;
 use crate::job::debug::DebugDirectives;
 use crate::job::ids::{GlobalRank, NodeId, Nspace, UserId};
 use crate::job::job_table::HasProcessMap;
-use crate::job::proc::Proc;
 use crate::job::process_map::ProcessMap;
 use crate::job::pset::ProcessSet;
-use crate::job::spawn::ToolRequester;
+use crate::job::spawn::JobRequester;
 
 /// Facts about a job that are the same on all its nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -31,10 +30,8 @@ pub struct JobContext {
     /// For whom its ranks run.
     pub uid: UserId,
     pub psets: Vec<ProcessSet>,
-    /// The process that spawned it, if one did.
-    pub parent: Option<Proc>,
-    /// The tool that spawned it, if one did.
-    pub parent_tool: Option<ToolRequester>,
+    /// The requester of the job.
+    pub requester: JobRequester,
     /// Stops of its processes for debuggers, and whether they are daemons of a debugger.
     pub debug: DebugDirectives,
     /// Number of the first process of the job among those of the launch.
@@ -77,8 +74,7 @@ struct JobContextWire {
     unbounded_universe: bool,
     uid: UserId,
     psets: Vec<ProcessSet>,
-    parent: Option<Proc>,
-    parent_tool: Option<ToolRequester>,
+    requester: JobRequester,
     debug: DebugDirectives,
     first_global_rank: GlobalRank,
     initial_kvs: Vec<(Vec<u8>, Vec<u8>)>,
@@ -119,8 +115,7 @@ impl TryFrom<JobContextWire> for JobContext {
             unbounded_universe: received.unbounded_universe,
             uid: received.uid,
             psets: received.psets,
-            parent: received.parent,
-            parent_tool: received.parent_tool,
+            requester: received.requester,
             debug: received.debug,
             first_global_rank: received.first_global_rank,
             initial_kvs: received.initial_kvs,

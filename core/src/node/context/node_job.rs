@@ -49,7 +49,10 @@ impl NodeJob {
                 universe_size: (!context.unbounded_universe).then_some(context.universe_size),
                 attributes: Vec::new(),
                 preputs: context.initial_kvs.clone(),
-                spawner: context.parent.as_ref().map(|parent| parent.nspace.clone()),
+                spawner: context
+                    .requester
+                    .parent()
+                    .map(|parent| parent.nspace.clone()),
             };
             pmi::PmiServer::new(info, &context.process_map, node)
         });

@@ -25,7 +25,9 @@ use crate::job::job_control::{JobControlAction, JobControlRequest};
 use crate::job::log_text::{LogChannel, LogText, SyslogTarget, SyslogText};
 use crate::job::outcome::{FailureCause, RankEnd};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc, RankOrWildcard};
-use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest, SpawnRequester, ToolRequester};
+use crate::job::spawn::{
+    JobRequester, SpawnApp, SpawnInfo, SpawnRequest, SpawnRequester, ToolRequester,
+};
 use crate::name_server::message::NameServerCommand;
 use crate::node::{
     EpochMessage, IofPullMessage, IofPushMessage, JobContext, KeyMessage, OutputCacheRequest,
@@ -102,6 +104,15 @@ pub fn job_end() -> BoxedStrategy<JobEnd> {
             worst,
         })
         .boxed()
+}
+
+fn job_requester() -> BoxedStrategy<JobRequester> {
+    prop_oneof![
+        Just(JobRequester::User),
+        proc().prop_map(JobRequester::Rank),
+        tool().prop_map(JobRequester::Tool),
+    ]
+    .boxed()
 }
 
 fn tool() -> BoxedStrategy<ToolRequester> {
@@ -431,11 +442,7 @@ pub fn job_context() -> BoxedStrategy<JobContext> {
                 vec(0..=size, 0..4),
                 any::<[u32; 2]>(),
                 (vec(process_set(size), 0..3), debugged()),
-                (
-                    proptest::option::of(proc()),
-                    proptest::option::of(tool()),
-                    0..=u32::MAX - size,
-                ),
+                (job_requester(), 0..=u32::MAX - size),
                 vec(any::<(Vec<u8>, Vec<u8>)>(), 0..2),
             )
         })
@@ -455,10 +462,9 @@ pub fn job_context() -> BoxedStrategy<JobContext> {
                     unbounded_universe: numbers[0] % 2 == 0,
                     uid: UserId(numbers[1]),
                     psets,
-                    parent: origin.0,
-                    parent_tool: origin.1,
+                    requester: origin.0,
                     debug,
-                    first_global_rank: GlobalRank(origin.2),
+                    first_global_rank: GlobalRank(origin.1),
                     initial_kvs: preputs,
                 }
             },

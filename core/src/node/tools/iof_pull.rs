@@ -357,7 +357,7 @@ impl IofPulls {
             data,
         } = piece;
         // Its node may have got the request to forward it after the end of the tool.
-        let tool = job.and_then(|job| cx.job(job).parent_tool.as_ref());
+        let tool = job.and_then(|job| cx.job(job).requester.tool());
         if tool.is_some_and(|tool| tool.node == cx.node && !cx.tools.is_attached(&tool.name)) {
             let processes = vec![process];
             self.send(from, IofPullMessage::Unclaimed { processes }, cx);

@@ -12,7 +12,9 @@ use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, Nspace, UserId};
 use wireup_core::job::job_control::{JobControlAction, JobControlRequest};
 use wireup_core::job::proc::Proc;
 use wireup_core::job::process_map::ProcessMap;
-use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequester, SpawnResult};
+use wireup_core::job::spawn::{
+    JobRequester, SpawnFailure, SpawnFailureKind, SpawnRequester, SpawnResult,
+};
 use wireup_core::link::frame::FrameAddress;
 use wireup_core::node::JobContext;
 use wireup_core::node::event::{NodeCommand, NodeReport, SpawnRequestId};
@@ -77,8 +79,7 @@ impl Launcher {
             unbounded_universe: false,
             uid: UserId(1000),
             psets: Vec::new(),
-            parent: Some(parent),
-            parent_tool: None,
+            requester: JobRequester::Rank(parent),
             debug: Default::default(),
             first_global_rank: GlobalRank(self.jobs.size()),
             initial_kvs: Vec::new(),

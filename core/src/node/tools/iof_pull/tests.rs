@@ -6,7 +6,7 @@ use super::tool_output::LINGER;
 use super::*;
 use crate::job::ids::{Nspace, Rank};
 use crate::job::outcome::RankEnd;
-use crate::job::spawn::ToolRequester;
+use crate::job::spawn::{JobRequester, ToolRequester};
 use crate::node::JobContext;
 use crate::node::event::{NodeEvent, SidecarEnd};
 use crate::node::served;
@@ -306,7 +306,7 @@ fn spawned_by_tool(job: &mut Job) {
     let context = JobContext {
         nspace: Nspace::new("child").unwrap(),
         first_global_rank: GlobalRank(6),
-        parent_tool: Some(ToolRequester {
+        requester: JobRequester::Tool(ToolRequester {
             name: crate::job::proc::Proc::new(Nspace::new("tool").unwrap(), Rank(0)),
             node: NodeId(1),
             stdout: true,

@@ -40,7 +40,7 @@ impl IofPulls {
     /// Subscribes the tool that has spawned a new job to its output, from the beginning.
     pub(in crate::node) fn job_added(&mut self, job: JobIndex, cx: &mut NodeContext) {
         let context = Arc::clone(cx.job(job));
-        let Some(tool) = &context.parent_tool else {
+        let Some(tool) = context.requester.tool() else {
             return;
         };
         let streams = streams_of(tool);
@@ -93,7 +93,7 @@ impl IofPulls {
         let Some((job, member)) = job.filter(|_| event.code == Status::EVENT_JOB_END) else {
             return false;
         };
-        let tool = member.context.parent_tool.as_ref();
+        let tool = member.context.requester.tool();
         let keeps = tool.is_some_and(|tool| tool.node == cx.node) && self.awaits_job(job, cx);
         if keeps {
             let until = now + LINGER;
@@ -128,7 +128,7 @@ impl IofPulls {
     /// Gives the output of a tool's jobs to the launcher again, after the end of the tool.
     pub(in crate::node) fn tool_gone(&mut self, name: &PmixProc, cx: &mut NodeContext) {
         let of_tool = |context: &JobContext| {
-            let tool = context.parent_tool.as_ref();
+            let tool = context.requester.tool();
             tool.is_some_and(|tool| PmixProc::new(&tool.name.nspace, tool.name.rank) == *name)
         };
         let jobs = cx.running_jobs().filter(|(_, job)| of_tool(job));

@@ -1,20 +1,48 @@
-//! Which part of a launch is on this host.
+//! The nodes of a launch whose ranks one process starts.
+
+use std::ops::Range;
 
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
 use wireup_core::job::job_table::{HasProcessMap, JobTable};
 use wireup_core::job::process_map::ProcessMap;
+use wireup_core::job::spec::LayoutSpec;
 
-/// See the module.
+/// The nodes of a launch whose ranks one process starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HostScope {
+    /// All nodes: they are this machine.
     Whole,
-    /// One node of several.
+    /// One node of several hosts.
     Node(NodeId),
 }
 
 impl HostScope {
+    /// The scope of a launch's launcher: all nodes, or none if these are hosts.
+    pub(crate) fn for_launcher(layout: &LayoutSpec) -> Option<Self> {
+        match layout.across_hosts() {
+            true => None,
+            false => Some(Self::Whole),
+        }
+    }
+
+    /// The node, if it is one of several hosts.
+    pub(crate) fn node(self) -> Option<NodeId> {
+        match self {
+            Self::Whole => None,
+            Self::Node(node) => Some(node),
+        }
+    }
+
+    /// Whether it has one of these ranks of a job.
+    pub(crate) fn has(self, map: &ProcessMap, ranks: &Range<u32>) -> bool {
+        match self {
+            Self::Whole => true,
+            Self::Node(node) => map.ranks_on(node).any(|rank| ranks.contains(&rank.0)),
+        }
+    }
+
     /// Its nodes, in order.
-    pub(super) fn nodes(self, nodes: u32) -> impl Iterator<Item = NodeId> + use<> {
+    pub(crate) fn nodes(self, nodes: u32) -> impl Iterator<Item = NodeId> + use<> {
         let (first, end) = match self {
             Self::Whole => (0, nodes),
             Self::Node(node) => (node.0, node.0 + 1),
@@ -23,7 +51,7 @@ impl HostScope {
     }
 
     /// Number of the ranks it has of a job.
-    pub(super) fn size(self, ranks: &ProcessMap) -> u32 {
+    pub(crate) fn size(self, ranks: &ProcessMap) -> u32 {
         match self {
             Self::Whole => ranks.size(),
             Self::Node(node) => ranks.local_size(node),
@@ -31,7 +59,7 @@ impl HostScope {
     }
 
     /// Its processes, ascending.
-    pub(super) fn processes<T: HasProcessMap>(self, jobs: &JobTable<T>) -> Vec<GlobalRank> {
+    pub(crate) fn processes<T: HasProcessMap>(self, jobs: &JobTable<T>) -> Vec<GlobalRank> {
         match self {
             Self::Whole => (0..jobs.size()).map(GlobalRank).collect(),
             Self::Node(node) => jobs.processes_on(node).collect(),
@@ -39,7 +67,7 @@ impl HostScope {
     }
 
     /// Those of a job, ascending.
-    pub(super) fn processes_of<T: HasProcessMap>(
+    pub(crate) fn processes_of<T: HasProcessMap>(
         self,
         jobs: &JobTable<T>,
         job: JobIndex,
@@ -52,7 +80,7 @@ impl HostScope {
     }
 
     /// Whether a node is part of it.
-    pub(super) fn holds(self, node: NodeId) -> bool {
+    pub(crate) fn holds(self, node: NodeId) -> bool {
         match self {
             Self::Whole => true,
             Self::Node(here) => here == node,
@@ -60,7 +88,7 @@ impl HostScope {
     }
 
     /// Position of one of its nodes.
-    pub(super) fn index(self, node: NodeId) -> usize {
+    pub(crate) fn index(self, node: NodeId) -> usize {
         match self {
             Self::Whole => node.index(),
             Self::Node(_) => 0,
@@ -68,7 +96,7 @@ impl HostScope {
     }
 
     /// The node at a position.
-    pub(super) fn node_at(self, index: usize) -> NodeId {
+    pub(crate) fn node_at(self, index: usize) -> NodeId {
         match self {
             Self::Whole => NodeId(index as u32),
             Self::Node(node) => node,
@@ -79,7 +107,7 @@ impl HostScope {
     ///
     /// # Panics
     /// If the launch has no such process.
-    pub(super) fn local_index<T: HasProcessMap>(
+    pub(crate) fn local_index<T: HasProcessMap>(
         self,
         jobs: &JobTable<T>,
         process: GlobalRank,
