@@ -39,7 +39,7 @@ use wireup_core::pmi::limits::VALLEN_2_MAX;
 #[derive(Debug, thiserror::Error)]
 enum OptionError {
     #[error(
-        "--stop-in-init: the ranks are not offered PMIx; --stop-on-exec stops ranks of every kind"
+        "--stop-at init: the ranks are not offered PMIx; --stop-at exec stops ranks of every kind"
     )]
     StopInInit,
     #[error("--allocator {} {problem}; start the allocator first", path.display())]
@@ -209,7 +209,7 @@ impl HostPlan {
             .iter()
             .any(|app| !app.preload.files.is_empty())
         {
-            let text = "--preload-files: nothing is copied on one machine, only to hosts (--hosts)";
+            let text = "--stage: no file is copied on one machine, only to other hosts (--hosts)";
             self.warnings.push(text.to_owned());
         }
         for app in &mut self.spec.apps {

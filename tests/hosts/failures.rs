@@ -400,7 +400,7 @@ fn a_crashed_inner_host_of_a_tree_and_those_below_it_are_clean() {
         return;
     };
     // The second leads to the fourth and the fifth.
-    let tree = ["--star-limit", "1", "--tree-width", "2", "--ppn", "1"];
+    let tree = ["--tree-width", "2", "--ppn", "1"];
     let run = |hosts: &[&str]| {
         let ranks = hosts.len().to_string();
         let run = cluster.run(0, tree).more(["--hosts", &hosts.join(",")]);

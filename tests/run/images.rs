@@ -62,7 +62,7 @@ fn a_runtime_that_is_killed_and_a_holder_that_is_stopped_leave_nothing() {
     };
     for (name, signal) in [("crun", Signal::KILL), ("holder", Signal::STOP)] {
         let script = "echo ready $WIREUP_LAUNCH_ID; read line; exit 7";
-        let run = Run::ranks(1, ["--image", "/", "--runtime", "crun"]);
+        let run = Run::ranks(1, ["--image", "crun:/"]);
         let mut running = run.more(["sh", "-c", script]).stdin_held().start();
         let line = running.wait_for(Output::Stdout, "ready");
         let launch = line.trim().strip_prefix("ready ").unwrap().to_owned();

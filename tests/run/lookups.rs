@@ -32,7 +32,7 @@ fn launch_asks_batch_system_once() {
     for line in [
         "run -n 1 true",
         "run -n 1 --dry-run true",
-        "run -n 1 --on-terminal-loss keep true",
+        "run -n 1 --detach=on-loss true",
         "mpirun -np 1 true",
         redirected,
     ] {
@@ -122,7 +122,7 @@ fn detach_shows_lookup_messages_as_they_come() {
 
 #[test]
 fn signal_ends_launcher_in_lookup() {
-    for option in ["--detach", "--explain"] {
+    for option in ["--detach", "-v"] {
         let run = in_flux("sleep 1000; true", &["run", "-n", "1", option, "true"]);
         let calls = run.dir().join("calls");
         let running = run.clean_within(DEADLINE).start();

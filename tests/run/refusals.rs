@@ -80,7 +80,7 @@ fn a_wireup_without_its_parts_serves_pmi_1_and_says_what_pmix_needs() {
     assert!(
         outcome
             .err()
-            .contains("wireup: PMIx is not offered: PMIx needs"),
+            .contains("interface: PMIx would be right and is left out: PMIx needs"),
         "{outcome:?}"
     );
     if let Some(mpi) = mpi("openmpi4") {
@@ -272,7 +272,7 @@ fn names_of_files_forge_no_line() {
         let words = ["-n", "1", "--wdir", directory.to_str().unwrap()];
         Run::new(words).more(options).more([&program])
     };
-    let planned = run(&["--dry-run", "--explain"]).run().expect(0);
+    let planned = run(&["--dry-run", "-v"]).run().expect(0);
     expect_plain(&planned.out());
     expect_plain(&planned.err());
     let missing = place.path().join("missing").join(HOSTILE);

@@ -137,7 +137,7 @@ fn ranks_that_hang_in_a_receive_are_told_from_the_one_that_does_not_send() {
 
 #[test]
 fn a_rank_that_was_stopped_stays_so_and_others_are_not_disturbed() {
-    let options = ["--stop-on-exec=1"];
+    let options = ["--stop-at=exec:1"];
     let Some(hang) = program("hang") else {
         return;
     };

@@ -33,7 +33,7 @@ fn a_static_program_is_offered_what_it_has_a_client_of() {
                 "",
             ),
         ] {
-            let run = Run::new(["--dry-run", "--explain"]);
+            let run = Run::new(["--dry-run", "-v"]);
             let text = knows(variables);
             let Some(program) = executable(run.dir(), "app", &text, kind) else {
                 return;

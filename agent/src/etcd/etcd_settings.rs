@@ -11,14 +11,9 @@ use serde::Deserialize;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::pki::certificate_files::{self, PkiFileError};
-use crate::pki::default_directory;
 use crate::site_services::{self, FileError};
 use crate::site_settings::{self, PasswordError};
 use wireup_core::duration::ConfiguredDuration;
-
-/// The file's name, and where it is for all users who have none of their own.
-const FILE: &str = "etcd.toml";
-const OF_SYSTEM: &str = "/etc/wireup/etcd.toml";
 
 /// The list of members.
 const ENDPOINTS: &str = "ETCDCTL_ENDPOINTS";
@@ -116,13 +111,12 @@ impl EtcdSettings {
     /// # Errors
     /// [`EtcdSettingsError`]
     pub fn load_with(endpoints: &str) -> Result<Self, EtcdSettingsError> {
-        let own = default_directory(FILE, "").ok();
-        let config = site_settings::settings(own.iter().cloned().chain([OF_SYSTEM.into()]))?;
+        let (config, file) = site_settings::settings("etcd")?;
         let variable = |name: &str| match name {
             ENDPOINTS if !endpoints.is_empty() => Some(endpoints.to_owned()),
             name => std::env::var(name).ok().filter(|value| !value.is_empty()),
         };
-        Self::new(config, own.unwrap_or_else(|| OF_SYSTEM.into()), &variable)
+        Self::new(config, file, &variable)
     }
 
     fn new(
@@ -253,7 +247,7 @@ mod tests {
             let mut found = variables.iter().filter(|(key, _)| *key == name);
             found.next().map(|(_, value)| (*value).to_owned())
         };
-        EtcdSettings::new(config, FILE.into(), &variable).map_err(|error| error.to_string())
+        EtcdSettings::new(config, "etcd.toml".into(), &variable).map_err(|error| error.to_string())
     }
 
     fn uris(settings: &EtcdSettings) -> Vec<String> {

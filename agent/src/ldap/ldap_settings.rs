@@ -14,17 +14,9 @@ use rustls::ClientConfig;
 use serde::Deserialize;
 use url::Url;
 
-use crate::pki::default_directory;
 use crate::site_services::{self, FileError};
 use crate::site_settings::{self, PasswordError};
 use wireup_core::duration::ConfiguredDuration;
-
-/// The file's name, and where it is for all users who have none of their own.
-const FILE: &str = "ldap.toml";
-const OF_SYSTEM: &str = "/etc/wireup/ldap.toml";
-
-/// Names another file.
-const NAMED: &str = "WIREUP_LDAP_SETTINGS";
 
 /// Bounds of the time after which a launch is gone that does not renew its entry. Servers count whole seconds.
 const TTL: RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(3600);
@@ -103,16 +95,9 @@ pub(crate) struct LdapSettings {
 impl LdapSettings {
     /// Of this process, for the directory at a URL.
     pub(crate) fn load(url: &str) -> Result<Self, LdapSettingsError> {
-        let named = std::env::var_os(NAMED).map(PathBuf::from);
-        let own = named.or_else(|| default_directory(FILE, "").ok());
-        let config = site_settings::settings(own.iter().cloned().chain([OF_SYSTEM.into()]))?;
+        let (config, file) = site_settings::settings("ldap")?;
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        Self::new(
-            url,
-            config,
-            own.unwrap_or_else(|| OF_SYSTEM.into()),
-            &variable,
-        )
+        Self::new(url, config, file, &variable)
     }
 
     fn new(
@@ -194,7 +179,7 @@ mod tests {
             let mut found = variables.iter().filter(|(key, _)| *key == name);
             found.next().map(|(_, value)| (*value).to_owned())
         };
-        LdapSettings::new(url, config, FILE.into(), &variable).map_err(|error| error.to_string())
+        LdapSettings::new(url, config, "ldap.toml".into(), &variable).map_err(|error| error.to_string())
     }
 
     #[test]

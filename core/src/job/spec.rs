@@ -333,11 +333,9 @@ pub struct JobSpec {
     pub impi: Option<ImpiWorld>,
     /// Only show the plan; start nothing.
     pub dry_run: bool,
-    /// Tell every decision with its reasons.
-    pub explain: bool,
     /// Messages about the origin of these settings.
     pub notes: Vec<String>,
-    /// Verbosity: 0 only failures, 1 decisions, 2 and more every step.
+    /// Verbosity: 0 only failures, 1 decisions with their reasons, 2 and more every step.
     pub verbose: u8,
     /// What its launcher, steps and sidecars log, as a filter.
     pub log: Option<String>,
@@ -361,7 +359,6 @@ impl JobSpec {
             debug: DebugSpec::default(),
             impi: None,
             dry_run: false,
-            explain: false,
             notes: Vec::new(),
             verbose: 0,
             log: None,

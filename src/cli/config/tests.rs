@@ -60,6 +60,12 @@ fn values_become_the_words_of_a_command_line_in_the_files_order() {
     assert_eq!(words("run.kill-on-bad-exit = false"), opposite);
     assert_eq!(words("[run]\nenv = 'A=1'"), ["--env=A=1"]);
     assert_eq!(words("[run]\nlabel = false"), ["--no-label"]);
+    assert_eq!(words("[run]\nlabel = '%h: '"), ["--label=%h: "]);
+    assert_eq!(
+        words("[run]\nstage = [true, 'in.dat']"),
+        ["--stage", "--stage=in.dat"]
+    );
+    assert_eq!(words("[run]\ntiming = true"), ["--timing"]);
     assert_eq!(
         words("[run]\nverbose = 2"),
         ["--no-verbose", "--verbose", "--verbose"]
@@ -97,8 +103,8 @@ fn what_is_wrong_is_named_with_file_line_and_remedy() {
         ),
         ("run = 1", "f0:1: write [run]"),
         (
-            "[run]\nlabel = 'yes'",
-            "'label' is a switch; write true or false",
+            "[run]\ntimestamps = 'yes'",
+            "'timestamps' is a switch; write true or false",
         ),
         ("[run]\nverbose = -1", "'verbose' is counted"),
         ("[run]\nverbose = 1000", "'verbose' is counted"),

@@ -78,20 +78,27 @@ pub(crate) struct TerminationArgs {
     children: Lifetime,
 
     /// Start the job without this terminal, print its name when all ranks have started, and exit; see `wireup attach`
-    /// and `wireup wait`
-    #[arg(long)]
-    pub(crate) detach: bool,
+    /// and `wireup wait`. =on-loss: stay, and keep the job when this command is killed or its terminal is lost
+    #[arg(long, value_enum, value_name = "on-loss", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "at-start", hide_possible_values = true)]
+    detach: Option<DetachPolicy>,
 
-    /// When this command is killed, or its terminal is lost, end the job, or keep it as with --detach
-    #[arg(long, visible_alias = "on-launcher-loss")]
+    /// Old spelling of `--detach=on-loss`
+    #[arg(long, alias = "on-launcher-loss", hide = true)]
     #[arg(value_enum, value_name = "end|keep", default_value_t = TerminalLossPolicy::End)]
-    #[arg(hide_possible_values = true)]
-    pub(crate) on_terminal_loss: TerminalLossPolicy,
+    on_terminal_loss: TerminalLossPolicy,
+}
+
+/// When a job goes on without its terminal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum DetachPolicy {
+    AtStart,
+    OnLoss,
 }
 
 /// See `--on-terminal-loss`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum TerminalLossPolicy {
+enum TerminalLossPolicy {
     End,
     Keep,
 }
@@ -113,6 +120,12 @@ enum Lifetime {
 }
 
 impl TerminationArgs {
+    /// Whether the job is kept without its terminal.
+    pub(crate) fn detach_policy(&self) -> Option<DetachPolicy> {
+        let kept = self.on_terminal_loss == TerminalLossPolicy::Keep;
+        self.detach.or(kept.then_some(DetachPolicy::OnLoss))
+    }
+
     /// Refuses what contradicts itself.
     ///
     /// # Errors
@@ -190,5 +203,28 @@ mod tests {
             TerminationSpec::default(),
             TerminationSpec::from(Whole::parse_from(["w"]).ending)
         );
+    }
+
+    #[test]
+    fn job_is_detached_at_start_or_on_loss() {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Whole {
+            #[command(flatten)]
+            ending: TerminationArgs,
+        }
+        for (line, expected) in [
+            ("", None),
+            ("--detach", Some(DetachPolicy::AtStart)),
+            ("--detach=on-loss", Some(DetachPolicy::OnLoss)),
+            ("--on-terminal-loss keep", Some(DetachPolicy::OnLoss)),
+            ("--on-launcher-loss keep", Some(DetachPolicy::OnLoss)),
+            ("--on-terminal-loss end", None),
+            ("--detach --on-terminal-loss keep", Some(DetachPolicy::AtStart)),
+        ] {
+            let words = std::iter::once("w").chain(line.split_ascii_whitespace());
+            let ending = Whole::parse_from(words).ending;
+            assert_eq!(ending.detach_policy(), expected, "{line}");
+        }
     }
 }

@@ -138,7 +138,7 @@ fn ranks_that_stopped_before_main_are_told_to_a_tool_that_comes_later() {
     for library in versions() {
         for nodes in NODES {
             let options = [
-                "--stop-on-exec",
+                "--stop-at=exec",
                 "--pmi",
                 "pmi1",
                 "--libpmix",
