@@ -1,7 +1,6 @@
 //! Credentials of Slingshot (CXI): virtual network, services and key, asked for at the start of a launch and revoked at
 //! its end.
 //!
-//! - [`secret`]: bytes that are never shown, and are cleared when they are dropped
 //! - [`grant`]: what ranks get of it, by host and devices
 //! - [`manager_rest`]: requests to a fabric manager, and its answers
 //! - [`grant_lifecycle`]: from the request to the proof that the service is gone, through answers that are late or lost
@@ -11,7 +10,6 @@ pub mod grant;
 pub mod grant_lifecycle;
 pub mod grant_record;
 pub mod manager_rest;
-pub mod secret;
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,7 @@
 //! Options of `wireup run`, by topic: one file for each group of its help.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
 mod binding_args;
 mod container_args;
 mod debug_args;
@@ -23,3 +25,14 @@ pub(super) use layout_args::LayoutArgs;
 pub(super) use status_args::{ReportTarget, StatusArgs};
 pub(super) use stdio_args::StdioArgs;
 pub(super) use surroundings_args::ProcessArgs;
+
+/// Reads the name of one of these choices.
+pub(super) fn choice<T: Copy + Send + Sync + 'static>(
+    names: &'static [(&'static str, T)],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(names.iter().map(|(name, _)| *name)).map(|word| {
+        let mut named = names.iter().filter(|(name, _)| *name == word);
+        let (_, found) = named.next().expect("only these names are accepted");
+        *found
+    })
+}

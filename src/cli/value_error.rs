@@ -17,7 +17,7 @@ pub(crate) enum ValueError {
     #[error("give a duration from 0.1 s to 24 h, such as 2, 0.5 or 1m")]
     Interval,
     #[error("give exec or init, and after a colon the ranks if not all: exec:0,3-5")]
-    StopPoint,
+    DebugStop,
     #[error(transparent)]
     Ranks(#[from] RankSetError),
     #[error("a name has 1 to {MEET_MAX} bytes")]

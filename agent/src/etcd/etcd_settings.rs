@@ -2,7 +2,6 @@
 //!
 //! Secrets and certificates are read once, when the settings are.
 
-use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,6 +13,7 @@ use crate::pki::certificate_files::{self, PkiFileError};
 use crate::site_services::{self, FileError};
 use crate::site_settings::{self, PasswordError};
 use wireup_core::duration::ConfiguredDuration;
+use wireup_core::secret::Secret;
 
 /// The list of members.
 const ENDPOINTS: &str = "ETCDCTL_ENDPOINTS";
@@ -71,18 +71,10 @@ struct EtcdConfigFile {
 }
 
 /// A user of etcd, which is none of the system.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Login {
     pub(super) name: String,
-    pub(super) password: String,
-}
-
-impl fmt::Debug for Login {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Login")
-            .field("name", &self.name)
-            .finish_non_exhaustive()
-    }
+    pub(super) password: Secret<String>,
 }
 
 /// How etcd is reached, and which of its keys are wireup's.
@@ -221,7 +213,7 @@ fn login(
     if let Some((name, password)) = user.split_once(':') {
         return Ok(Login {
             name: name.to_owned(),
-            password: password.to_owned(),
+            password: Secret::new(password.to_owned()),
         });
     }
     let password = match (password, file) {
@@ -231,7 +223,7 @@ fn login(
     };
     Ok(Login {
         name: user,
-        password,
+        password: Secret::new(password),
     })
 }
 
@@ -264,7 +256,7 @@ mod tests {
         assert_eq!(of_file.prefix, "/site/");
         assert_eq!(of_file.ttl, Duration::from_secs(5));
         let login = of_file.login.unwrap();
-        assert_eq!((&*login.name, &*login.password), ("agent", "x:y"));
+        assert_eq!((&*login.name, &**login.password.expose()), ("agent", "x:y"));
         assert!(!format!("{login:?}").contains("x:y"));
         let variables = [
             ("ETCDCTL_ENDPOINTS", "c:3, http://d:4"),
@@ -273,7 +265,7 @@ mod tests {
         ];
         let both = settings(file, &variables).unwrap();
         assert_eq!(uris(&both), ["http://c:3/", "http://d:4/"]);
-        assert_eq!(both.login.unwrap().password, "secret");
+        assert_eq!(both.login.unwrap().password.expose(), "secret");
     }
 
     #[tokio::test]
@@ -313,6 +305,6 @@ mod tests {
         assert!(error.contains("may be read by others"), "{error}");
         mode(0o600).unwrap();
         let login = settings(&file, &[]).unwrap().login.unwrap();
-        assert_eq!(login.password, "secret");
+        assert_eq!(login.password.expose(), "secret");
     }
 }

@@ -3,7 +3,6 @@
 //!
 //! Rule: a password goes over TLS, a Unix socket or the loopback interface, and never comes from a command line.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -17,6 +16,7 @@ use url::Url;
 use crate::site_services::{self, FileError};
 use crate::site_settings::{self, PasswordError};
 use wireup_core::duration::ConfiguredDuration;
+use wireup_core::secret::Secret;
 
 /// Bounds of the time after which a launch is gone that does not renew its entry. Servers count whole seconds.
 const TTL: RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(3600);
@@ -58,25 +58,15 @@ struct LdapConfigFile {
 }
 
 /// As whom the directory is used.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Bind {
     Anonymous,
     /// As the user whom the kernel names to the server (SASL EXTERNAL).
     External,
     Password {
         dn: String,
-        password: String,
+        password: Secret<String>,
     },
-}
-
-impl fmt::Debug for Bind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Anonymous => f.write_str("Anonymous"),
-            Self::External => f.write_str("External"),
-            Self::Password { dn, .. } => write!(f, "Password({dn:?})"),
-        }
-    }
 }
 
 /// How a directory is reached, and where in it names are.
@@ -144,6 +134,7 @@ impl LdapSettings {
                 if password.is_empty() {
                     return Err(LdapSettingsError::NoPassword(dn));
                 }
+                let password = Secret::new(password);
                 Bind::Password { dn, password }
             }
         };
@@ -179,7 +170,8 @@ mod tests {
             let mut found = variables.iter().filter(|(key, _)| *key == name);
             found.next().map(|(_, value)| (*value).to_owned())
         };
-        LdapSettings::new(url, config, "ldap.toml".into(), &variable).map_err(|error| error.to_string())
+        LdapSettings::new(url, config, "ldap.toml".into(), &variable)
+            .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -190,7 +182,7 @@ mod tests {
         let both = settings(url, file, &variables).unwrap();
         assert_eq!(both.base, "ou=the names,dc=url");
         assert_eq!(both.ttl, Duration::from_secs(5));
-        let (dn, password) = ("cn=me".to_owned(), "secret".to_owned());
+        let (dn, password) = ("cn=me".to_owned(), Secret::new("secret".to_owned()));
         assert_eq!(both.bind, Bind::Password { dn, password });
         assert!(both.tls.is_none());
         assert!(!format!("{both:?}").contains("secret"));

@@ -33,6 +33,15 @@ pub enum ToolLossPolicy {
     End,
 }
 
+impl ToolLossPolicy {
+    /// The values of `--on-tool-loss`.
+    pub const NAMES: [(&str, Self); 3] = [
+        ("wait", Self::Wait),
+        ("release", Self::Release),
+        ("end", Self::End),
+    ];
+}
+
 /// A PMIx tool that has started the launcher, and says how the job is launched before it is.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct IndirectLaunchTool {

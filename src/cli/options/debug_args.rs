@@ -1,7 +1,8 @@
 //! What is done for debuggers.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
+use super::choice;
 use crate::cli::value_error::ValueError;
 use wireup_core::job::debug::ToolLossPolicy;
 use wireup_core::job::rank_set::{RankChoice, RankSetError};
@@ -14,7 +15,7 @@ pub(crate) struct DebugArgs {
     /// Stop ranks, all or those listed (exec:0,3-5): exec, before `main`, until a debugger or `wireup kill -s CONT`
     /// continues them; init, in PMIx_Init (MPI_Init of Open MPI), until a PMIx tool releases them
     #[arg(long = "stop-at", value_name = "exec|init[:RANKS]", value_parser = parse_stop)]
-    stops: Vec<(StopPoint, RankChoice)>,
+    stops: Vec<(DebugStop, RankChoice)>,
 
     /// Old spelling of `--stop-at exec`
     #[arg(long, hide = true, value_name = "RANKS", num_args = 0..=1, require_equals = true)]
@@ -33,24 +34,16 @@ pub(crate) struct DebugArgs {
 
     /// When the last PMIx tool is gone and ranks still wait for a debugger: they wait for another, go
     /// on, or the job ends
-    #[arg(long, value_enum, value_name = "wait|release|end", default_value_t = Loss::Wait)]
-    #[arg(hide_possible_values = true)]
-    on_tool_loss: Loss,
+    #[arg(long, value_name = "wait|release|end", default_value = "wait")]
+    #[arg(value_parser = choice(&ToolLossPolicy::NAMES), hide_possible_values = true)]
+    on_tool_loss: ToolLossPolicy,
 }
 
 /// Where ranks can be stopped for a debugger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum StopPoint {
+enum DebugStop {
     Exec,
     Init,
-}
-
-/// See [`ToolLossPolicy`].
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Loss {
-    Wait,
-    Release,
-    End,
 }
 
 impl From<DebugArgs> for DebugSpec {
@@ -61,16 +54,12 @@ impl From<DebugArgs> for DebugSpec {
             Some(ranks.clone())
         };
         Self {
-            stop_on_exec: stopped_at(StopPoint::Exec).or(args.stop_on_exec),
+            stop_on_exec: stopped_at(DebugStop::Exec).or(args.stop_on_exec),
             is_debugger_led: false,
             stacks: args.stacks,
-            stop_in_init: stopped_at(StopPoint::Init).or(args.stop_in_init),
+            stop_in_init: stopped_at(DebugStop::Init).or(args.stop_in_init),
             director: None,
-            on_tool_loss: match args.on_tool_loss {
-                Loss::Wait => ToolLossPolicy::Wait,
-                Loss::Release => ToolLossPolicy::Release,
-                Loss::End => ToolLossPolicy::End,
-            },
+            on_tool_loss: args.on_tool_loss,
             rendezvous: None,
         }
     }
@@ -83,12 +72,12 @@ fn parse_choice(text: &str) -> Result<RankChoice, RankSetError> {
     }
 }
 
-fn parse_stop(text: &str) -> Result<(StopPoint, RankChoice), ValueError> {
+fn parse_stop(text: &str) -> Result<(DebugStop, RankChoice), ValueError> {
     let (point, ranks) = text.split_once(':').unwrap_or((text, "all"));
     let point = match point {
-        "exec" => StopPoint::Exec,
-        "init" => StopPoint::Init,
-        _ => return Err(ValueError::StopPoint),
+        "exec" => DebugStop::Exec,
+        "init" => DebugStop::Init,
+        _ => return Err(ValueError::DebugStop),
     };
     Ok((point, parse_choice(ranks)?))
 }
@@ -127,7 +116,10 @@ mod tests {
         let both = Some((some.clone(), all, 2));
         let line = ["--stop-at=exec:0,3-5", "--stop-at=init", "a", "b"];
         assert_eq!(parsed(&line), both);
-        assert_eq!(parsed(&["--stop-in-init=0,3-5", "a"]), Some((None, some, 1)));
+        assert_eq!(
+            parsed(&["--stop-in-init=0,3-5", "a"]),
+            Some((None, some, 1))
+        );
         for wrong in ["--stop-at=exec:x", "--stop-at=main", "--stop-on-exec=x"] {
             assert_eq!(parsed(&[wrong, "a"]), None);
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum, ValueHint};
 
+use super::choice;
 use crate::plan::batch_systems::BatchSystemKind;
 use wireup_core::duration::duration;
 use wireup_core::job::builds::BuildMismatchPolicy;
@@ -72,12 +73,12 @@ pub(crate) struct HostsArgs {
     /// or off
     #[arg(
         long,
-        value_enum,
         value_name = "WHAT",
-        default_value_t,
+        default_value = "warn",
         hide_short_help = true
     )]
-    same_build: Same,
+    #[arg(value_parser = choice(&BuildMismatchPolicy::NAMES))]
+    same_build: BuildMismatchPolicy,
 
     /// Let each host contact at most this many others [default: the first contacts all others of up to 32 hosts; 4 each
     /// of more]
@@ -124,25 +125,6 @@ impl HostsListArgs {
     /// The socket that the user names.
     pub(crate) fn agent(&self) -> Option<&Path> {
         self.agent.as_deref()
-    }
-}
-
-/// What to do about other builds.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, ValueEnum)]
-enum Same {
-    #[default]
-    Warn,
-    Fail,
-    Off,
-}
-
-impl From<Same> for BuildMismatchPolicy {
-    fn from(same: Same) -> Self {
-        match same {
-            Same::Warn => Self::Warn,
-            Same::Fail => Self::Fail,
-            Same::Off => Self::Off,
-        }
     }
 }
 
@@ -204,7 +186,7 @@ impl HostsArgs {
             tree_width: self.tree_width.unwrap_or(TREE_WIDTH),
             agent: self.agent.clone(),
             starter: None,
-            same_build: self.same_build.into(),
+            same_build: self.same_build,
         }
     }
 }

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
+use super::choice;
 use crate::cli::value_error::ValueError;
 use wireup_core::duration::{DurationError, duration};
 use wireup_core::job::name_store_kind::NameStoreKind;
@@ -14,29 +15,15 @@ use wireup_core::name_server::MEET_MAX;
 /// Longest list of kinds of memory: what every client of PMI takes.
 const KINDS_MAX: usize = 512;
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Pmi {
-    /// what the programs need, detected by inspecting them
-    Auto,
-    /// PMI-1 (MPICH, Intel MPI)
-    Pmi1,
-    /// PMI-2 (MPICH built for it, programs on Slurm's libpmi2)
-    Pmi2,
-    /// PMIx (Open MPI)
-    Pmix,
-    /// PMI-1, PMI-2 and PMIx
-    All,
-    /// nothing: plain processes
-    None,
-}
-
 /// Process-management interfaces.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Process management")]
 pub(crate) struct InterfaceArgs {
-    /// Process-management interface to offer
-    #[arg(long, value_enum, default_value_t = Pmi::Auto)]
-    pmi: Pmi,
+    /// Process-management interface to offer: auto, what the programs need, detected by inspecting them; pmi1 (MPICH, Intel
+    /// MPI), pmi2 (MPICH built for it, programs on Slurm's libpmi2), pmix (Open MPI), all of these, or none: plain processes
+    #[arg(long, default_value = "auto")]
+    #[arg(value_parser = choice(&InterfaceChoice::NAMES), hide_possible_values = true)]
+    pmi: InterfaceChoice,
 
     /// libpmix for the PMIx server [default: the program's own, $WIREUP_LIBPMIX, the system's]
     #[arg(long, value_name = "FILE")]
@@ -94,11 +81,13 @@ pub(in crate::cli) struct NamesSpec {
 impl NamesSpec {
     /// The words of several options, of which later ones replace earlier ones of the same kind.
     pub(in crate::cli) fn merged(options: Vec<Self>) -> Self {
-        options.into_iter().fold(Self::default(), |before, later| Self {
-            store: later.store.or(before.store),
-            meet: later.meet.or(before.meet),
-            keep: later.keep.or(before.keep),
-        })
+        options
+            .into_iter()
+            .fold(Self::default(), |before, later| Self {
+                store: later.store.or(before.store),
+                meet: later.meet.or(before.meet),
+                keep: later.keep.or(before.keep),
+            })
     }
 }
 
@@ -151,24 +140,11 @@ fn parse_meet(text: &str) -> Result<String, ValueError> {
     }
 }
 
-impl From<Pmi> for InterfaceChoice {
-    fn from(choice: Pmi) -> Self {
-        match choice {
-            Pmi::Auto => Self::Auto,
-            Pmi::Pmi1 => Self::Pmi1,
-            Pmi::Pmi2 => Self::Pmi2,
-            Pmi::Pmix => Self::Pmix,
-            Pmi::All => Self::All,
-            Pmi::None => Self::None,
-        }
-    }
-}
-
 impl From<InterfaceArgs> for InterfaceSpec {
     fn from(args: InterfaceArgs) -> Self {
         let names = NamesSpec::merged(args.names);
         Self {
-            pmi: args.pmi.into(),
+            pmi: args.pmi,
             libpmix: args.libpmix,
             pmix_host: args.pmix_host,
             shim: args.shim,
@@ -199,7 +175,10 @@ mod tests {
             ("meet=a", spec(None, Some("a"), None)),
             ("keep,meet=a", spec(None, Some("a"), Some(0))),
             ("etcd:,keep=1.2s", spec(Some("etcd:"), None, Some(2))),
-            ("etcd:a:1,b:2,keep=1h", spec(Some("etcd:a:1,b:2"), None, Some(3600))),
+            (
+                "etcd:a:1,b:2,keep=1h",
+                spec(Some("etcd:a:1,b:2"), None, Some(3600)),
+            ),
             (
                 "ldap://h/ou=n,dc=x,meet=a",
                 spec(Some("ldap://h/ou=n,dc=x"), Some("a"), None),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::choice_name;
 use crate::job::exit_policy::ExitPolicy;
 
 /// When and how the job ends.
@@ -44,13 +45,16 @@ pub enum FailurePolicy {
 }
 
 impl FailurePolicy {
+    /// The values of `--on-failure`.
+    pub const NAMES: [(&str, Self); 3] = [
+        ("abort", Self::Abort),
+        ("continue", Self::Continue),
+        ("requeue", Self::Requeue),
+    ];
+
     /// As the option spells it.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Abort => "abort",
-            Self::Continue => "continue",
-            Self::Requeue => "requeue",
-        }
+        choice_name(&Self::NAMES, self)
     }
 }
 
@@ -61,6 +65,14 @@ pub enum ChildJobPolicy {
     #[default]
     EndWithParent,
     Independent,
+}
+
+impl ChildJobPolicy {
+    /// The values of `--children`.
+    pub const NAMES: [(&str, Self); 2] = [
+        ("end-with-parent", Self::EndWithParent),
+        ("independent", Self::Independent),
+    ];
 }
 
 /// How long a fence may take from its first arrival.
