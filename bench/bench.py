@@ -156,7 +156,7 @@ class Bench:
         """What wireup sets for the Open MPI of a program, as `NAME=VALUE`: none for other MPIs."""
         if not self.wireup or not mpi.startswith("openmpi"):
             return []
-        told = subprocess.run([self.wireup, "run", "--explain", "-n", "1", program], stdin=subprocess.DEVNULL,
+        told = subprocess.run([self.wireup, "run", "-v", "-n", "1", program], stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, timeout=60, check=False)
         return re.findall(r"^wireup: setting: (OMPI_MCA_\S+), for Open MPI", told.stderr, re.MULTILINE)
 

@@ -194,7 +194,7 @@ class Hosts:
     def fences(self):
         """One PMI-1 barrier after the other, without and with data."""
         rounds = 50 if self.quick else 200
-        tree = self.ours("--star-limit", "1", "--tree-width", "2")
+        tree = self.ours("--tree-width", "2")
         tree.name = "wireup, tree of 2"
         launchers = [self.ours(), tree, *self.hydra()]
         launchers[0].name = "wireup, star"

@@ -81,9 +81,9 @@ def main():
         ways = {
             "off": [],
             "--json": ["--json", f"{place}/stream"],
-            "--timing": ["--timing"],
+            "--report -": ["--report", "-"],
             "--report": ["--report", f"{place}/page.html"],
-            "--trace": ["--trace", f"{place}/trace.json"],
+            "--report trace:": ["--report", f"trace:{place}/trace.json"],
         }
         contestants = {name: (lambda more=more: [*run, *more, *program]) for name, more in ways.items()}
         contestants["--metrics"] = lambda: [*run, "--metrics", f"127.0.0.1:{free_port()}", *program]

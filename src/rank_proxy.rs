@@ -56,6 +56,11 @@ pub enum PortAuth {
     None,
 }
 
+impl PortAuth {
+    /// The values of `wireup serve --pmi-port-auth`.
+    pub const NAMES: [(&str, Self); 2] = [("challenge", Self::Challenge), ("none", Self::None)];
+}
+
 /// How a rank is offered.
 #[derive(Debug)]
 pub struct Settings {

@@ -377,7 +377,7 @@ impl Etcd {
         if let AuthToken::Unknown = &*token {
             let message = AuthenticateRequest {
                 name: login.name.clone(),
-                password: login.password.clone(),
+                password: login.password.expose().clone(),
             };
             let request = request(message, AuthToken::None);
             *token = match AuthClient::new(channel.clone()).authenticate(request).await {

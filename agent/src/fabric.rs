@@ -5,13 +5,17 @@
 //! - [`grant_records`]: the records on disk, and the processes that work on them
 //! - [`grant_process`]: the process that a launcher, or a step, starts
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
 use self::grant_records::LockedGrantRecord;
 use self::site_command::SiteCommand;
 use self::transport::{ServiceError, ServiceUrl};
+use crate::site_services::FileError;
+use crate::site_settings;
 use wireup_core::fabric::grant_lifecycle::{GrantAction, GrantLifecycle};
 use wireup_core::fabric::grant_record::GrantRecord;
 use wireup_core::fabric::manager_rest::{ManagerReply, ManagerRequest};
@@ -21,6 +25,24 @@ pub mod grant_process;
 pub mod grant_records;
 mod site_command;
 mod transport;
+
+/// The file of settings.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct FabricConfigFile {
+    token_file: Option<PathBuf>,
+    cacert: Option<PathBuf>,
+}
+
+/// Adds what the site's settings have for a manager, and the launch does not name.
+fn with_site_settings(mut spec: FabricSpec) -> Result<FabricSpec, FileError> {
+    if matches!(spec.source, FabricSource::Service(_)) {
+        let (config, _): (FabricConfigFile, _) = site_settings::settings("fabric")?;
+        spec.token = spec.token.or(config.token_file);
+        spec.authorities = spec.authorities.or(config.cacert);
+    }
+    Ok(spec)
+}
 
 /// Receiver of requests for fabric grants.
 enum FabricManager {

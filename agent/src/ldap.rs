@@ -325,7 +325,7 @@ impl LdapClient {
                 ldap.sasl_external_bind().await?.success()?;
             }
             Bind::Password { dn, password } => {
-                ldap.simple_bind(dn, password).await?.success()?;
+                ldap.simple_bind(dn, password.expose()).await?.success()?;
             }
         }
         Ok(ldap)

@@ -80,7 +80,6 @@ pub mod refusals;
 pub mod revocation_lists;
 pub mod scheduled;
 pub mod site_services;
-#[cfg(any(feature = "etcd", feature = "ldap"))]
 pub mod site_settings;
 #[cfg(feature = "otel")]
 pub mod span_export;

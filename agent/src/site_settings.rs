@@ -1,31 +1,50 @@
-//! Settings of a site's services in a file, and passwords.
+//! Settings of a site's services (etcd, a directory, a fabric's manager), each in a file of its own, and passwords.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 
+#[cfg(any(feature = "etcd", feature = "ldap"))]
 use crate::pki::certificate_files::{self, PkiFileError};
+use crate::pki::default_directory;
 use crate::site_services::{FileError, toml_problem, unusable};
 
-/// Reads the settings in the first of these files that exists; the defaults if none does.
+/// Directory of the files of all users.
+const SYSTEM_DIRECTORY: &str = "/etc/wireup";
+
+/// Reads the settings of a service, the defaults if it has no file: from the first existing file of
+/// `$WIREUP_SERVICE_SETTINGS`, `service.toml` in the user's directory of settings and `/etc/wireup/service.toml`. Returns the
+/// first of these places too.
+///
+/// # Errors
+/// [`FileError`] with the line that is wrong.
 pub(crate) fn settings<T: DeserializeOwned + Default>(
-    paths: impl IntoIterator<Item = PathBuf>,
-) -> Result<T, FileError> {
-    for path in paths {
-        match std::fs::read_to_string(&path) {
+    service: &str,
+) -> Result<(T, PathBuf), FileError> {
+    let name = format!("{service}.toml");
+    let variable = format!("WIREUP_{}_SETTINGS", service.to_uppercase());
+    let named = std::env::var_os(variable).filter(|path| !path.is_empty());
+    let own = named.map(PathBuf::from);
+    let own = own.or_else(|| default_directory(&name, "").ok());
+    let system = Path::new(SYSTEM_DIRECTORY).join(name);
+    let file = own.unwrap_or_else(|| system.clone());
+    for path in [&file, &system] {
+        match std::fs::read_to_string(path) {
             Ok(text) => {
-                let wrong = |error| unusable(&path, toml_problem(&text, &error));
-                return toml::from_str(&text).map_err(wrong);
+                let wrong = |error| unusable(path, toml_problem(&text, &error));
+                let values = toml::from_str(&text).map_err(wrong)?;
+                return Ok((values, file.clone()));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(unusable(&path, error)),
+            Err(error) => return Err(unusable(path, error)),
         }
     }
-    Ok(T::default())
+    Ok((T::default(), file))
 }
 
 /// Reads the password in a file that only its owner may read.
+#[cfg(any(feature = "etcd", feature = "ldap"))]
 pub(crate) fn password(path: &Path) -> Result<String, PasswordError> {
     let bytes = certificate_files::read_secret(path)?;
     let text = String::from_utf8(bytes).map_err(|_| {
@@ -38,6 +57,7 @@ pub(crate) fn password(path: &Path) -> Result<String, PasswordError> {
 }
 
 /// Errors in reading a password.
+#[cfg(any(feature = "etcd", feature = "ldap"))]
 #[derive(Debug, thiserror::Error)]
 pub enum PasswordError {
     #[error(transparent)]

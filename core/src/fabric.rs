@@ -1,7 +1,6 @@
 //! Fabric grants of Slingshot (CXI): virtual network, services and key, requested at the start of a launch and revoked
 //! at its end.
 //!
-//! - [`secret`]: bytes that are never shown, and are cleared when they are dropped
 //! - [`grant`]: the ranks' part of a grant, by host and devices
 //! - [`manager_rest`]: requests to a fabric manager, and its answers
 //! - [`grant_lifecycle`]: from the request to the proof that the service is removed, with late or lost answers
@@ -11,7 +10,6 @@ pub mod grant;
 pub mod grant_lifecycle;
 pub mod grant_record;
 pub mod manager_rest;
-pub mod secret;
 
 #[cfg(test)]
 mod tests;

@@ -47,6 +47,7 @@ pub mod pmi;
 pub mod pmix;
 pub mod queries;
 pub mod record;
+pub mod secret;
 pub mod staging;
 pub mod step;
 pub mod supervisor;

@@ -98,8 +98,8 @@ class Timeline:
         self._report("-o", os.fspath(path))
 
     def write_trace(self, path: Word) -> None:
-        """Write a trace that Perfetto shows, as ``--trace`` does."""
-        self._report("--trace", os.fspath(path))
+        """Write a trace that Perfetto shows, as ``--report FILE.json`` does."""
+        self._report("-o", f"trace:{os.fspath(path)}")
 
     def page(self) -> str:
         """Return the page for a browser as text."""

@@ -29,10 +29,11 @@ use wireup_sys::descriptors::FIRST_FREE;
 use wireup_sys::spawn::{ChildCommand, ProcessSpawner};
 
 /// Variables that the process gets, or their beginnings: how the stores are reached, and where their settings are.
-const PASSED: [&str; 6] = [
+const PASSED: [&str; 7] = [
     "HOME",
     "XDG_CONFIG_HOME",
     "ETCDCTL_",
+    "WIREUP_ETCD_",
     "LDAPBINDDN",
     "LDAPTLS_CACERT",
     "WIREUP_LDAP_",

@@ -11,7 +11,7 @@ use super::options::ProcessArgs;
 use crate::cli::usage_errors;
 use crate::cli::value_error::ValueError;
 use crate::failure::CommandError;
-use wireup_core::job::spec::{AppRequest, StagingSpec, WrapSpec};
+use wireup_core::job::spec::{AppRequest, WrapSpec};
 
 /// Options that may be given for every program of a job.
 #[derive(Debug, Args)]
@@ -70,6 +70,7 @@ impl From<AppArgs> for AppRequest {
     fn from(args: AppArgs) -> Self {
         let around = args.surroundings;
         let (inherited, env) = around.variables();
+        let preload = around.staging();
         Self {
             count: args.count,
             inherited,
@@ -78,11 +79,7 @@ impl From<AppArgs> for AppRequest {
             wdir: args.wdir,
             limits: around.limits,
             umask: around.umask,
-            preload: StagingSpec {
-                program: around.preload_binary,
-                files: around.preload_files,
-                stage: around.stage,
-            },
+            preload,
             rank_tmpdir: around.rank_tmpdir,
             wrap: around.wrap.map(|command| WrapSpec {
                 command,

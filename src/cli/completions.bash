@@ -24,7 +24,7 @@ _wireup_first() {
             word=${COMP_WORDS[i]}
             if [[ $word == : ]]; then
                 program=
-            elif [[ -z $program && " @OPTIONS@ " == *" $word "* ]]; then
+            elif [[ -z $program && ( $word == = || " @OPTIONS@ " == *" $word "* ) ]]; then
                 [[ ${COMP_WORDS[i + 1]} == = ]] && ((i++))
                 ((i++))
             elif [[ $word != -* ]]; then

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use clap_complete::{Shell, generate};
 
-use super::option_scan::OptionTable;
+use super::option_scan::{OptionTable, takes_next};
 use super::run_args::RunArgs;
 use super::{print, tree};
 use crate::failure::CommandError;
@@ -47,7 +47,7 @@ pub(super) fn execute(args: &CompletionsArgs) -> Result<u8, CommandError> {
 /// What bash asks before the generated function: jobs and signals, and where the program begins.
 fn in_front() -> String {
     let own = OptionTable::from_parser::<RunArgs>();
-    let options = own.options().filter(|arg| arg.get_action().takes_values());
+    let options = own.options().filter(|arg| takes_next(arg));
     let names = options.flat_map(|arg| {
         let long = arg.get_long().map(|name| format!("--{name}"));
         long.into_iter()

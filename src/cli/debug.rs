@@ -107,7 +107,7 @@ pub(super) fn execute(args: DebugCommandArgs) -> Result<u8, CommandError> {
     if !args.launch.is_empty() {
         if !tmux {
             let text = "wireup debug -- needs a terminal and tmux; without them start `wireup run \
-                        --stop-on-exec`, and then `wireup debug JOB`";
+                        --stop-at exec`, and then `wireup debug JOB`";
             return Err(CommandError::request(text.to_owned()));
         }
         return launch(args.launch, args.ranks);
@@ -134,7 +134,7 @@ pub(super) fn execute(args: DebugCommandArgs) -> Result<u8, CommandError> {
 fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, CommandError> {
     let own = std::env::current_exe()
         .map_err(|error| CommandError::system("cannot tell where wireup is", error))?;
-    let run = [own.into_os_string(), "run".into(), "--stop-on-exec".into()];
+    let run = [own.into_os_string(), "run".into(), "--stop-at=exec".into()];
     let (session, pid) = Session::start_launch(run.into_iter().chain(words))?;
     let start = Instant::now();
     let pid_text = pid.to_string();

@@ -265,11 +265,15 @@ mod tests {
         }
         assert!(page.contains(".SH \"EXIT STATUS\"\n"), "{page}");
         let command = super::super::run_args::RunArgs::command();
-        for name in command.get_arguments().filter_map(|arg| arg.get_long()) {
+        let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
+        for name in shown.filter_map(|arg| arg.get_long()) {
             let name = name.replace('-', "\\-");
             assert!(page.contains(&format!("\\-\\-{name}")), "{name}: {page}");
         }
-        let (entry, text) = (r"\-\-tree\-width", "each host contacts at most this many");
+        let (entry, text) = (
+            r"\-\-tree\-width",
+            "Let each host contact at most this many",
+        );
         let after = page.split_once(entry).unwrap().1;
         let next = after.split(".TP").next().unwrap();
         assert!(next.contains(text), "{next}");

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use super::options::NamesSpec;
 use super::text_table;
 use crate::backend::name_store_process::NameStoreClient;
 use crate::failure::{CommandError, RequestError};
@@ -45,12 +46,13 @@ pub(super) struct NamesArgs {
 
 #[derive(Debug, Args)]
 struct StoreArgs {
-    /// Where they are kept, as `wireup run --names` has it [default: $WIREUP_NAMES, or agents]
-    #[arg(long, value_name = "STORE")]
-    names: Option<NameStoreKind>,
+    /// Where they are kept, as `wireup run --names` has it [default: $WIREUP_NAMES, or agents], and which launches have
+    /// published them [default: $WIREUP_MEET, or those without a name]
+    #[arg(long, value_name = "[STORE][,meet=NAME]")]
+    names: Vec<NamesSpec>,
 
-    /// Of the launches that meet by this name [default: $WIREUP_MEET, or none]
-    #[arg(long, value_name = "NAME")]
+    /// Old spelling of `--names meet=NAME`
+    #[arg(long, hide = true, value_name = "NAME")]
     meet: Option<String>,
 }
 
@@ -94,6 +96,8 @@ enum NamesError {
     Refused(NameStoreKind, NameRefusal),
     #[error("{0:?} is not published")]
     Missing(String),
+    #[error("keep is for names that a launch publishes: give it to wireup run")]
+    Keep,
     #[error("a name by which launches meet has at most {MEET_MAX} bytes")]
     Meet,
 }
@@ -102,7 +106,11 @@ impl RequestError for NamesError {}
 
 impl StoreArgs {
     fn open(self) -> Result<(NameStoreClient, NameStoreKind), CommandError> {
-        let backend = match (self.names, std::env::var("WIREUP_NAMES")) {
+        let names = NamesSpec::merged(self.names);
+        if names.keep.is_some() {
+            return Err(NamesError::Keep.into());
+        }
+        let backend = match (names.store, std::env::var("WIREUP_NAMES")) {
             (Some(backend), _) => backend,
             (None, Ok(text)) => text.parse().map_err(|error| NamesError::Variable {
                 variable: "WIREUP_NAMES",
@@ -110,8 +118,9 @@ impl StoreArgs {
             })?,
             (None, Err(_)) => NameStoreKind::Agents,
         };
-        let meet = self
+        let meet = names
             .meet
+            .or(self.meet)
             .or_else(|| std::env::var("WIREUP_MEET").ok())
             .unwrap_or_default();
         if meet.len() > MEET_MAX {

@@ -125,7 +125,7 @@ impl OptionTable {
         while let Some(letter) = rest.next() {
             let mut options = self.options();
             let arg = options.find(|arg| arg.get_short() == Some(letter))?;
-            if arg.get_action().takes_values() {
+            if arg.get_action().takes_values() && !has_optional_value(arg) {
                 return Some((letter, rest.as_str()));
             }
         }
@@ -157,6 +157,7 @@ impl OptionTable {
             };
             match self.command.get_arguments().find(named) {
                 None => return ArgumentKind::Unknown,
+                Some(arg) if has_optional_value(arg) && !rest.as_str().starts_with('=') => {}
                 Some(arg) if arg.get_action().takes_values() => {
                     let takes_next = rest.as_str().is_empty() && takes_next(arg);
                     return ArgumentKind::Option { takes_next };
@@ -168,11 +169,17 @@ impl OptionTable {
     }
 }
 
-fn takes_next(arg: &Arg) -> bool {
-    let required = arg
+/// Whether an option takes the next word as its value.
+pub(super) fn takes_next(arg: &Arg) -> bool {
+    arg.get_action().takes_values() && !has_optional_value(arg)
+}
+
+/// Whether an option may be given with `=VALUE` and without a value.
+pub(super) fn has_optional_value(arg: &Arg) -> bool {
+    let is_optional = arg
         .get_num_args()
-        .is_none_or(|range| range.min_values() > 0);
-    arg.get_action().takes_values() && required && !arg.is_require_equals_set()
+        .is_some_and(|range| range.min_values() == 0);
+    arg.get_action().takes_values() && (is_optional || arg.is_require_equals_set())
 }
 
 #[cfg(test)]
@@ -189,6 +196,7 @@ mod tests {
             ("-n4", next(false)),
             ("-lv", next(false)),
             ("-lvn", next(true)),
+            ("-l=%h: ", next(false)),
             ("--timeout", next(true)),
             ("--timeout=3", next(false)),
             ("--no-timeout", next(false)),

@@ -349,7 +349,7 @@ impl Personality {
         }
         let args = line.checked(self.name()).map_err(CommandError::request)?;
         line.check_wraps()?;
-        if args.shows_reasons() {
+        if args.verbosity() > 0 {
             let dialect = self.dialect();
             let names = env::vars_os().map(|(name, _)| name);
             let idle = dialect.idle_variables(names);
@@ -502,7 +502,7 @@ fn label(tags: &[Tag]) -> Vec<OsString> {
     let process = tags.iter().rev().find(|tag| **tag != Tag::Time);
     let parts = time.into_iter().chain(process);
     let parts: String = parts.map(|tag| tag.pattern()).collect();
-    vec!["--label-pattern".into(), format!("{parts}<std%s>: ").into()]
+    vec![format!("--label={parts}<std%s>: ").into()]
 }
 
 /// Gives the ranks of a program these redirections, and lets its own `--wrap` run behind them.

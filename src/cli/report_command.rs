@@ -4,7 +4,9 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 
+use super::options::ReportTarget;
 use crate::failure::CommandError;
 use crate::report::page::page;
 use crate::report::printable;
@@ -17,10 +19,10 @@ const HELP: &str = "\
 Examples:
   wireup run --json run.json -n 4 ./app; wireup report run.json             says where the time went
   wireup report run.json -o run.html                                        writes a page for a browser
-  wireup report run.json --trace run.trace.json                             writes a trace for Perfetto
+  wireup report run.json -o run.trace.json                                  writes a trace for Perfetto
 
-The stream may be that of a launch that still runs, or that was killed. `wireup run --report FILE`,
-`--trace FILE` and `--timing` do the same when a launch ends.";
+The stream may be that of a launch that still runs, or that was killed. `wireup run --report FILE`
+and `--report -` do the same when a launch ends.";
 
 /// Arguments of `wireup report`.
 #[derive(Debug, Args)]
@@ -30,12 +32,13 @@ pub(super) struct ReportArgs {
     #[arg(value_name = "STREAM", value_hint = clap::ValueHint::FilePath)]
     stream: PathBuf,
 
-    /// Write a page, instead of the summary
-    #[arg(short, long, value_name = "FILE.html", value_hint = clap::ValueHint::FilePath)]
-    output: Option<PathBuf>,
+    /// Write a page, or a trace (FILE.json, or trace:FILE for any name), or the summary (-) [default: -]
+    #[arg(short, long = "output", value_name = "FILE.html|FILE.json|-", value_hint = clap::ValueHint::FilePath)]
+    #[arg(value_parser = OsStringValueParser::new().map(ReportTarget::parse))]
+    outputs: Vec<ReportTarget>,
 
-    /// Write a trace, instead of the summary
-    #[arg(long, value_name = "FILE.json", value_hint = clap::ValueHint::FilePath)]
+    /// Old spelling of `-o trace:FILE`
+    #[arg(long, hide = true, value_name = "FILE.json", value_hint = clap::ValueHint::FilePath)]
     trace: Option<PathBuf>,
 }
 
@@ -45,11 +48,16 @@ pub(super) struct ReportArgs {
 /// [`CommandError`] naming what cannot be read or written.
 pub(super) fn execute(args: &ReportArgs) -> Result<u8, CommandError> {
     ignore_file_size_signal();
-    if let Some(path) = &args.output {
+    let traces = || {
+        let named = args.outputs.iter().filter_map(ReportTarget::trace);
+        named.chain(&args.trace)
+    };
+    let pages = || args.outputs.iter().filter_map(ReportTarget::page);
+    for path in pages() {
         check_replaceable("-o", path, FileKind::Page)?;
     }
-    if let Some(path) = &args.trace {
-        check_replaceable("--trace", path, FileKind::Trace)?;
+    for path in traces() {
+        check_replaceable("-o", path, FileKind::Trace)?;
     }
     let stream = read(&args.stream).map_err(|error| {
         CommandError::request(format!("{} cannot be read: {error}", args.stream.display()))
@@ -64,13 +72,14 @@ pub(super) fn execute(args: &ReportArgs) -> Result<u8, CommandError> {
         let problem = format!("{stream} records no launch{why}");
         return Err(CommandError::request(problem));
     }
-    if let Some(path) = &args.output {
+    for path in pages() {
         write(path, page(&timeline).as_bytes())?;
     }
-    if let Some(path) = &args.trace {
+    for path in traces() {
         write(path, trace(&timeline).to_string().as_bytes())?;
     }
-    if args.output.is_none() && args.trace.is_none() {
+    let is_summary_wanted = args.outputs.contains(&ReportTarget::Lines);
+    if is_summary_wanted || args.outputs.is_empty() && args.trace.is_none() {
         show(&summary(&timeline))
             .map_err(|error| CommandError::system("standard output cannot be written", error))?;
     }

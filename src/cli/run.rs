@@ -124,16 +124,13 @@ fn request(args: Vec<OsString>) -> Result<RunRequest, CommandError> {
     }
     let found = launch_lookups::look_up(&arguments).inspect_err(report)?;
     let names_hosts = arguments.hosts.are_given() || arguments.is_virtual();
-    let (details, impi) = (arguments.details.clone(), arguments.impi.clone());
+    let impi = arguments.impi.clone();
     let spec = arguments.into_spec(found).inspect_err(report)?;
     if !names_hosts
         && spec.layout.hosts.is_empty()
         && let Some(line) = unused_nodes::other_nodes()
     {
         eprintln!("wireup: {}", printable(&line));
-    }
-    for line in details.iter().filter(|_| spec.verbose > 0) {
-        eprintln!("wireup: {}", printable(line));
     }
     Ok(RunRequest::Run(Box::new(spec), impi))
 }

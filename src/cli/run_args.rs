@@ -27,18 +27,18 @@ use wireup_sys::log;
 #[command(override_usage = USAGE, after_help = EXAMPLES)]
 #[command(after_long_help = format!("{EXAMPLES}\n\n{SURROUNDINGS}\n\n{}", exit_status::TABLE))]
 pub(super) struct RunArgs {
-    /// Print decisions and reasons; twice: every step
+    /// Print every decision with its reasons and the rejected alternatives; twice: every step too
     #[arg(short, long, action = clap::ArgAction::Count)]
-    pub(super) verbose: u8,
+    verbose: u8,
 
     /// Log what happens, of the launcher, its steps and PMIx servers: error, warn, info, debug or trace, or a
     /// list of MODULE=LEVEL [default: $WIREUP_LOG, or nothing]
     #[arg(long, value_name = "FILTER", value_parser = log::check, hide_short_help = true)]
     pub(super) log: Option<String>,
 
-    /// Print every decision with its reasons, and the rejected alternatives
-    #[arg(long)]
-    pub(super) explain: bool,
+    /// Old spelling of `-v`
+    #[arg(long, hide = true)]
+    explain: bool,
 
     /// Show what would be done, on standard output, and start nothing
     #[arg(long)]
@@ -92,9 +92,9 @@ pub(super) struct RunArgs {
 }
 
 impl RunArgs {
-    /// Whether decisions and their reasons are shown.
-    pub(super) fn shows_reasons(&self) -> bool {
-        self.verbose > 0 || self.explain
+    /// How much is printed: 1 for decisions and their reasons, 2 and more for every step.
+    pub(super) fn verbosity(&self) -> u8 {
+        self.verbose.max(u8::from(self.explain))
     }
 }
 
@@ -157,7 +157,10 @@ mod tests {
     #[test]
     fn spawns_accept_rank_options_only() {
         let own = OptionTable::from_parser::<RunArgs>();
-        let directives: BTreeSet<&str> = DIRECTIVES.iter().filter_map(|row| row.option).collect();
+        let options = DIRECTIVES.iter().filter_map(|row| row.option);
+        let directives: BTreeSet<&str> = options
+            .filter_map(|option| option.split(['=', ' ']).next())
+            .collect();
         for option in &directives {
             assert!(own.long(option).is_some(), "there is no option --{option}");
         }
@@ -171,7 +174,7 @@ mod tests {
             let (Some(group), Some(name)) = (arg.get_help_heading(), arg.get_long()) else {
                 continue;
             };
-            if groups.contains(&group) {
+            if groups.contains(&group) && !arg.is_hide_set() {
                 let alone = LAUNCH_ALONE.contains(&name);
                 assert_ne!(
                     directives.contains(name),

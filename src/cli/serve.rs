@@ -9,16 +9,18 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use clap::{Args, CommandFactory as _, FromArgMatches as _, ValueEnum, ValueHint};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, ValueHint};
 
 use super::foreign_options::option_table::OWN;
 use super::foreign_options::translate;
 use super::option_scan::{ArgumentKind, OptionTable};
+use super::options::choice;
 use super::run::more_hosts;
 use super::run_args::{RunArgs, names_program};
 use super::usage_errors;
 use crate::failure::CommandError;
 use crate::rank_proxy::{self, PortAuth, Settings};
+use wireup_core::job::spec::choice_name;
 
 /// Command of the process that stands in; started by launches.
 pub(super) const RANK_COMMAND: &str = "serve-rank";
@@ -35,14 +37,6 @@ Examples:
   env $(cat env/rank-0.env) ./app                       in one shell, and rank-1.env in another
   podman run --network host --env-file env/rank-1.env image ./app
   wireup serve -n 4 --json --hosts n1,n2 --ppn 2        each host serves its own ranks";
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Auth {
-    /// a client proves by HMAC-SHA-256 that it has its rank's PMI_AUTH_KEY
-    Challenge,
-    /// no proof, also on interfaces that others reach
-    None,
-}
 
 /// What stands in needs to know.
 #[derive(Debug, Args)]
@@ -67,9 +61,11 @@ struct PortArgs {
     #[arg(long)]
     restartable: bool,
 
-    /// What PMI clients must prove [default: nothing if only this host can connect, otherwise challenge]
-    #[arg(long, value_enum)]
-    pmi_port_auth: Option<Auth>,
+    /// What PMI clients must prove: challenge, by HMAC-SHA-256 that they have their rank's PMI_AUTH_KEY; none, nothing, also
+    /// on interfaces that others reach [default: none if only this host can connect, otherwise challenge]
+    #[arg(long, value_name = "challenge|none", hide_possible_values = true)]
+    #[arg(value_parser = choice(&PortAuth::NAMES))]
+    pmi_port_auth: Option<PortAuth>,
 }
 
 /// Arguments of `wireup serve`.
@@ -108,10 +104,7 @@ impl PortArgs {
             words.push("--restartable".into());
         }
         if let Some(auth) = self.pmi_port_auth {
-            let auth = match auth {
-                Auth::Challenge => "challenge",
-                Auth::None => "none",
-            };
+            let auth = choice_name(&PortAuth::NAMES, auth);
             words.extend(["--pmi-port-auth", auth].map(OsString::from));
         }
         Ok(words)
@@ -206,10 +199,7 @@ pub(super) fn rank(words: &[OsString]) -> Result<u8, CommandError> {
     rank_proxy::serve(&Settings {
         listen: args.listen,
         first_port: args.pmi_port,
-        auth: args.pmi_port_auth.map(|auth| match auth {
-            Auth::Challenge => PortAuth::Challenge,
-            Auth::None => PortAuth::None,
-        }),
+        auth: args.pmi_port_auth,
         env_dir: args.env_dir,
         json: args.json,
         restartable: args.restartable,

@@ -213,7 +213,7 @@ pub(super) fn taken_as_file(error: &clap::Error, words: &[OsString]) -> Option<S
         "--json" => Some(format!(
             "; --json takes {file} as its file, for standard output write --json - {file}"
         )),
-        option @ ("--report" | "--trace" | "--output") => Some(format!(
+        option @ ("--report" | "--output") => Some(format!(
             "; {option} takes {file} as its file, write {option} FILE {file}"
         )),
         _ => None,

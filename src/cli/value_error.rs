@@ -1,6 +1,8 @@
 //! What to write instead of a value that its option does not take.
 
 use wireup_core::duration::DurationError;
+use wireup_core::job::name_store_kind::InvalidNameStore;
+use wireup_core::job::rank_set::RankSetError;
 use wireup_core::name_server::MEET_MAX;
 
 /// A value that its option does not take.
@@ -14,8 +16,14 @@ pub(crate) enum ValueError {
     Duration(#[from] DurationError),
     #[error("give a duration from 0.1 s to 24 h, such as 2, 0.5 or 1m")]
     Interval,
+    #[error("give exec or init, and after a colon the ranks if not all: exec:0,3-5")]
+    DebugStop,
+    #[error(transparent)]
+    Ranks(#[from] RankSetError),
     #[error("a name has 1 to {MEET_MAX} bytes")]
     Meet,
+    #[error(transparent)]
+    NameStore(#[from] InvalidNameStore),
     #[error("give kinds with commas between them, such as mpi,system,cuda:device")]
     MemoryKinds,
     #[error("give a signal as `kill -l` lists them, such as TERM, INT or 9")]

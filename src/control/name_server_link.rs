@@ -45,7 +45,7 @@ const PEER_PATIENCE: Duration = Duration::from_secs(10);
 /// So often a launch looks for another rendezvous when the one it found ended.
 const ATTEMPTS: u32 = 8;
 
-/// The variable with the default of `--meet`.
+/// The variable with the default of `--names meet=NAME`.
 const VARIABLE: &str = "WIREUP_MEET";
 
 /// The number of the connection of a name store, among those of [`PollSource::Rendezvous`].

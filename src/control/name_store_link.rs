@@ -39,7 +39,7 @@ impl Controller {
         }
     }
 
-    /// Has names stay after their publishers, if the user wants that (`--keep-names`).
+    /// Has names stay after their publishers, if the user wants that (`--names keep`).
     pub(super) fn persist_names(&self, message: &mut NameServerCommand) {
         let Some(seconds) = self.plan.spec.interface.keep_names else {
             return;

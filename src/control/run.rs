@@ -281,12 +281,8 @@ fn launch(controller: &mut Controller, surroundings: &InheritedState) -> Result<
     for warning in &plan.warnings {
         controller.warn(warning);
     }
-    if plan.spec.explain {
-        for line in explain::long(&plan) {
-            controller.print_line(&line);
-        }
-    } else if controller.wants_details() {
-        for line in explain::short(&plan) {
+    if controller.wants_details() {
+        for line in explain::lines(&plan) {
             controller.detail(&line);
         }
     }

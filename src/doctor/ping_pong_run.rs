@@ -153,13 +153,7 @@ fn launch(
                     true => format!("{}@{}", spec.name, spec.address),
                     false => spec.name.clone(),
                 });
-                command.args([
-                    "--ppn",
-                    "1",
-                    "--preload-binary",
-                    "--hosts",
-                    &named.join(","),
-                ])
+                command.args(["--ppn", "1", "--stage=program", "--hosts", &named.join(",")])
             }
         };
         if let Some(agent) = agent.filter(|_| hosts.is_some()) {

@@ -199,7 +199,7 @@ pub(super) fn bind(
             Some(known) => (Arc::clone(&known.topology), Some(known.usable.clone())),
             None => {
                 // Looking for devices takes time: only where they are given out or shown, or where ranks read of them.
-                let shown = spec.dry_run || spec.explain || spec.binding.report;
+                let shown = spec.dry_run || spec.verbose > 0 || spec.binding.report;
                 let read = decided.offer.pmi && !devices::without_near_and_far(Path::new(SYS));
                 let wanted = spec.binding.gpus_per_rank.is_some() || shown || read;
                 let mut host = BindingHost::from_hwloc(libpmix.and_then(Path::parent), wanted)?;

@@ -37,7 +37,7 @@ use wireup_core::pmi::limits::VALLEN_2_MAX;
 #[derive(Debug, thiserror::Error)]
 enum OptionError {
     #[error(
-        "--stop-in-init: the ranks are not offered PMIx; --stop-on-exec stops ranks of every kind"
+        "--stop-at init: the ranks are not offered PMIx; --stop-at exec stops ranks of every kind"
     )]
     StopInInit,
     #[error("--allocator {} {problem}; start the allocator first", path.display())]
@@ -183,7 +183,7 @@ fn leave_out_staging(apps: &mut [AppRequest]) -> Option<String> {
     for app in apps {
         app.preload = StagingSpec::default();
     }
-    let text = "--preload-files: nothing is copied on one machine, only to hosts (--hosts)";
+    let text = "--stage: no file is copied on one machine, only to other hosts (--hosts)";
     has_files.then(|| text.to_owned())
 }
 

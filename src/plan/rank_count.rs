@@ -153,13 +153,13 @@ pub(super) fn check(
     }
     let debug = &spec.debug;
     for (option, choice) in [
-        ("--stop-on-exec", &debug.stop_on_exec),
-        ("--stop-in-init", &debug.stop_in_init),
+        ("--stop-at exec", &debug.stop_on_exec),
+        ("--stop-at init", &debug.stop_in_init),
     ] {
         if let Some(RankChoice::Only(ranks)) = choice
             && ranks.beyond(&(0..size)).is_some()
         {
-            return Err(no_such_rank(format!("{option}={ranks}")));
+            return Err(no_such_rank(format!("{option}:{ranks}")));
         }
     }
     if let ExitPolicy::Rank(rank) = spec.ending.exit

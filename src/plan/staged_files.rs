@@ -172,7 +172,7 @@ impl HostPlan {
         for (spec, app) in self.spec.apps.iter().zip(&self.apps) {
             let program = app.program.path();
             let option = match (spec.preload.program, spec.preload.stage) {
-                (true, _) => Some("--preload-binary"),
+                (true, _) => Some("--stage=program"),
                 (_, true) => Some("--stage"),
                 _ => None,
             };

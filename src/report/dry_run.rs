@@ -56,8 +56,8 @@ pub(crate) fn show(plan: HostPlan, surroundings: &InheritedState) -> Result<u8, 
             .write_all(text.as_bytes())
             .map_err(|error| CommandError::system("standard output", error))?;
     }
-    if plan.spec.explain {
-        for line in explain::long(&plan) {
+    if plan.spec.verbose > 0 {
+        for line in explain::lines(&plan) {
             eprintln!("wireup: {}", printable(&line));
         }
     }

@@ -1,4 +1,4 @@
-//! The output of `-v` and `--explain` about a plan.
+//! The output of `-v` about a plan.
 
 use crate::inspect::sidecar_files;
 use crate::plan::machine_slots::online;
@@ -10,31 +10,12 @@ use wireup_core::job::spec::Uenv;
 use wireup_core::topology;
 use wireup_core::wording::counted;
 
-/// Nodes whose ranks [`short`] shows.
+/// Nodes whose ranks `-v` shows; `-vv` shows those of all.
 const NODES_SHOWN: usize = 8;
 
-/// The decisions in short: one line each.
-pub fn short(plan: &HostPlan) -> Vec<String> {
-    let mut lines = vec![size(plan)];
-    lines.extend(places(plan).take(NODES_SHOWN));
-    let more = (plan.job.process_map.nodes() as usize).saturating_sub(NODES_SHOWN);
-    if more > 0 {
-        lines.push(format!("{more} more nodes: --explain shows their ranks"));
-    }
-    lines.extend(plan.apps.iter().map(program));
-    if let Some(why) = &plan.offer.without_pmix {
-        lines.push(format!("PMIx is not offered: {why}"));
-    }
-    if let Some(host) = &plan.sidecar_files {
-        lines.push(format!("PMIx server: {}", host.libpmix.source));
-    }
-    lines.extend(plan.notes.iter().cloned());
-    lines
-}
-
 /// The decisions with their reasons, and the rejected alternatives.
-pub fn long(plan: &HostPlan) -> Vec<String> {
-    let mut lines = Vec::new();
+pub fn lines(plan: &HostPlan) -> Vec<String> {
+    let mut lines = vec![size(plan)];
     for (index, app) in plan.apps.iter().enumerate() {
         let ranks = app.size;
         let shown = app.program.path().display();
@@ -45,7 +26,22 @@ pub fn long(plan: &HostPlan) -> Vec<String> {
         ));
     }
     lines.push(slots(plan));
-    lines.extend(places(plan).map(|place| format!("placement: {place}")));
+    let nodes = plan.job.process_map.nodes() as usize;
+    let shown = match plan.spec.verbose {
+        0 | 1 => nodes.min(NODES_SHOWN),
+        _ => nodes,
+    };
+    lines.extend(
+        places(plan)
+            .take(shown)
+            .map(|place| format!("placement: {place}")),
+    );
+    if shown < nodes {
+        let more = nodes - shown;
+        lines.push(format!(
+            "placement: {more} more nodes, whose ranks -vv shows"
+        ));
+    }
     let bound = binding(plan, false).into_iter();
     lines.extend(bound.map(|line| format!("binding: {line}")));
     lines.extend(images(plan).map(|line| format!("image: {line}")));

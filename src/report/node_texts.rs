@@ -107,12 +107,8 @@ fn reach(plan: &HostPlan) -> String {
     if nodes == 1 {
         return format!("{first} alone");
     }
-    if nodes <= spread.star_limit {
-        return format!(
-            "a star: {first} contacts the other {others}, since they are not more than {} \
-             (--star-limit)",
-            spread.star_limit
-        );
+    if nodes <= spread.star_limit || others <= spread.tree_width {
+        return format!("a star: {first} contacts the other {others} (--tree-width makes a tree)");
     }
     let mut levels = 0;
     let mut at = NodeId(others);

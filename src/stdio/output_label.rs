@@ -1,4 +1,4 @@
-//! Labels in front of output lines: the pattern of `--label-pattern`, filled in for one process. No I/O.
+//! Labels in front of output lines: the pattern of `--label=PATTERN`, filled in for one process. No I/O.
 
 use std::ffi::OsStr;
 use std::io::Write as _;

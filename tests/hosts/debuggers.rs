@@ -93,7 +93,7 @@ fn ranks_on_other_hosts_stop_before_main_too() {
         "node01:1,node02:2",
         "-n",
         "3",
-        "--stop-on-exec=0,2",
+        "--stop-at=exec:0,2",
     ];
     let program = ["sh", "-c", "echo began $WIREUP_RANK"];
     let running = cluster.run(0, options).more(program).start();

@@ -131,7 +131,7 @@ fn detached_job_continues_on_all_hosts_after_command_is_killed() {
         return;
     };
     let script = "echo ready; read line || exec sleep 1000; echo $line; exit 4";
-    let run = cluster.run(0, ["--on-launcher-loss", "keep"]).more(TWO);
+    let run = cluster.run(0, ["--detach=on-loss"]).more(TWO);
     let front = run.more(["sh", "-c", script]).stdin_held().start();
     front.wait_for_many(Output::Stdout, "ready", 4);
     let said = front.wait_for(Output::Stderr, "comes back to it");

@@ -73,7 +73,7 @@ fn ranks_of_every_host_get_grant_that_is_revoked_at_end() {
     };
     let json = cluster.dir().join("status.json");
     let json = json.to_str().unwrap();
-    let options = [&FOUR[..], &["-vv", "--explain", "--json", json]].concat();
+    let options = [&FOUR[..], &["-vv", "--json", json]].concat();
     let outcome = run(&cluster, &manager, &options)
         .more(["sh", "-c", SHOW])
         .run();
@@ -205,9 +205,11 @@ fn fabric_token_is_never_printed_and_refusal_is_one_line() {
     let manager = Manager::start(&cluster, 1, Some("geheim77"));
     let token = cluster.dir().join("token");
     fs::write(&token, "geheim77\n").unwrap();
-    let option = format!("--fabric-token={}", token.display());
+    let settings = cluster.dir().join("fabric.toml");
+    fs::write(&settings, format!("token-file = {token:?}\n")).unwrap();
     let outcome = run(&cluster, &manager, &FOUR)
-        .more([&*option, "-vv", "true"])
+        .env("WIREUP_FABRIC_SETTINGS", &settings)
+        .more(["-vv", "true"])
         .run();
     assert!(!outcome.err().contains("geheim77"), "{outcome:?}");
     outcome.expect(0);
@@ -243,14 +245,18 @@ fn fabric_manager_is_verified_by_its_tls_authority() {
     refuse(&manager, &[&ca], &["--fabric", "it does not speak TLS"]);
     manager.address = secure(&manager, &own, 2);
     let unknown = "its certificate was signed by no authority in ";
-    refuse(&manager, &[], &["--fabric", unknown, "--fabric-ca FILE"]);
+    refuse(
+        &manager,
+        &[],
+        &["--fabric", unknown, "cacert = \"FILE\" in fabric.toml"],
+    );
     let other = given("other.pem");
     refuse(&manager, &[&other], &[unknown, "manager/other.pem"]);
     let gone = given("gone.pem");
     refuse(
         &manager,
         &[&gone],
-        &["--fabric-ca", "gone.pem", "No such file"],
+        &["cacert = ", "gone.pem", "No such file"],
     );
     manager.address = secure(&manager, "192.0.2.7", 2);
     let names = format!("its certificate is not for {own}, but for 192.0.2.7");
@@ -476,8 +482,8 @@ fn ranks_in_image_get_grant_of_their_host() {
     let manager = equip(&images.cluster, 2);
     let root = images.root.to_str().unwrap();
     for runtime in runtimes() {
-        let image = ["--image", root, "--runtime", runtime.as_str()];
-        let words = [&FOUR[..], &image].concat();
+        let image = format!("--image={}:{root}", runtime.as_str());
+        let words = [&FOUR[..], &[&*image]].concat();
         let script = format!("{SHOW}; cat /etc/image; ls /dev/cxi0");
         let run = run(&images.cluster, &manager, &words).more(["sh", "-c", &script]);
         let outcome = run.run().expect(0);

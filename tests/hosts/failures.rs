@@ -400,7 +400,7 @@ fn crash_of_inner_tree_host_is_cleaned_up_on_hosts_below() {
         return;
     };
     // The second leads to the fourth and the fifth.
-    let tree = ["--star-limit", "1", "--tree-width", "2", "--ppn", "1"];
+    let tree = ["--tree-width", "2", "--ppn", "1"];
     let run = |hosts: &[&str]| {
         let ranks = hosts.len().to_string();
         let run = cluster.run(0, tree).more(["--hosts", &hosts.join(",")]);

@@ -49,7 +49,7 @@ fn merge(mpi: &Mpi) {
     }
     // Nodes of a tree learn of joining ones from the launcher alone.
     let list = "node01:1,node02:1,node03:1";
-    let tree = ["--hosts", list, "--star-limit", "1", "--tree-width", "2"];
+    let tree = ["--hosts", list, "--tree-width", "2"];
     let parents = run(&cluster, mpi, &tree, 3, "spawn");
     let args = ["children=2", "info.add-host=node04:2"];
     let outcome = parents.more(args).run().expect_success();

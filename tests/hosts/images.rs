@@ -87,13 +87,12 @@ impl Images {
     }
 
     fn run(&self, runtime: Runtime, ranks: &str) -> Run {
-        let image = format!("--image={}", self.root.display());
+        let image = format!("--image={}:{}", runtime.as_str(), self.root.display());
         let run = self
             .cluster
             .run(0, HOSTS)
             .more(["-n", ranks, "--oversubscribe"]);
-        run.more([&image, "--runtime", runtime.as_str()])
-            .deadline(Duration::from_secs(180))
+        run.more([&image]).deadline(Duration::from_secs(180))
     }
 }
 
@@ -357,13 +356,9 @@ fn unusable_image_is_reported_in_one_line() {
     let outcome = of(ALICE, run(&closed).more(["true"])).run().expect(125);
     outcome.expect_one_line(&["--image ", "Permission denied"]);
     // Without the directories of programs.
-    let absent = Run::new([
-        &*format!("--image={}", root.display()),
-        "--runtime=crun",
-        "/bin/true",
-    ]);
+    let absent = Run::new([&*format!("--image=crun:{}", root.display()), "/bin/true"]);
     let absent = absent.under(["env", "PATH=/nonexistent"]).run().expect(125);
-    absent.expect_one_line(&["--runtime crun: there is no crun in PATH; install it"]);
+    absent.expect_one_line(&["--image crun:…: there is no crun in PATH; install it"]);
 }
 
 #[test]
@@ -429,19 +424,20 @@ fn apptainer_file_is_accepted_as_image() {
         files.display()
     );
     shell(&images.cluster, 0, &build);
-    let image = format!("--image={}", image.display());
-    let run = || {
-        images
-            .cluster
-            .run(0, HOSTS)
-            .more(["-n", "4", "--oversubscribe", &image])
+    let run = |runtime: &str| {
+        let image = format!("--image={runtime}{}", image.display());
+        let run = images.cluster.run(0, HOSTS);
+        run.more(["-n", "4", "--oversubscribe", &image])
     };
     let script = "read line </etc/image; echo $line $GREETING";
-    let words = ["--runtime", "apptainer", "sh", "-c", script];
-    let outcome = run().more(words).deadline(Duration::from_secs(180)).run();
+    let words = ["sh", "-c", script];
+    let outcome = run("apptainer:")
+        .more(words)
+        .deadline(Duration::from_secs(180))
+        .run();
     let outcome = outcome.expect_quiet_success();
     assert_eq!(distinct(&outcome), ["in a file hello"]);
-    let outcome = run().more(["sh"]).run().expect(125);
+    let outcome = run("").more(["sh"]).run().expect(125);
     outcome.expect_one_line(&["on all 2 hosts: --image ", "this is no directory"]);
 }
 
@@ -518,7 +514,7 @@ fn doctor_names_hosts_that_cannot_run_image() {
     let root = root.to_str().unwrap();
     let program = "/opt/app/true";
     for runtime in runtimes() {
-        let found = look(root, &["--runtime", runtime.as_str(), program]);
+        let found = look(&format!("{}:{root}", runtime.as_str()), &[program]);
         found.expect_none_of(&[
             "image-runtime",
             "image",
@@ -558,7 +554,7 @@ fn doctor_names_hosts_that_cannot_run_image() {
             1,
             "mount --no-mtab --bind /dev/null $(command -v ch-run)",
         );
-        let found = look(root, &["--runtime", "charliecloud", program]);
+        let found = look(&format!("charliecloud:{root}"), &[program]);
         found.expect("image-runtime", "node02", "no ch-run in PATH");
     }
     if runtimes().contains(&Runtime::Podman) {

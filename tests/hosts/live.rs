@@ -111,7 +111,7 @@ fn host_without_arriving_files_is_named() {
         "--wdir",
         "/tmp/held",
     ];
-    let files = ["--preload-files", "/tmp/data.txt", "cat", "data.txt"];
+    let files = ["--stage=/tmp/data.txt", "cat", "data.txt"];
     let running = cluster.run(0, hosts).more(files).terminal().start();
     let told = "wireup: staging: 2 of 3 hosts have the files, waiting for node03";
     running.wait_for(Output::Stdout, told);

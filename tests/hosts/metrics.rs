@@ -272,7 +272,7 @@ fn queue_metric_shows_bytes_held_for_slow_network() {
     let slow = std::time::Duration::from_millis(100);
     cluster.lab().slow_down(slow, 0).unwrap();
     let hosts = ["--hosts", "node02", "-n", "1", "--wdir", "/dev/shm"];
-    let files = ["--preload-files", large.to_str().unwrap()];
+    let files = [format!("--stage={}", large.display())];
     let program = ["sh", "-c", "wc -c <large; exec sleep 1000"];
     let launch = cluster.run(0, hosts).more(files).more(program).start();
     eventually("messages that wait", || (queue() > 1e6).then_some(()));

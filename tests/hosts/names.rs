@@ -152,7 +152,7 @@ fn meet(mpi: &Mpi, store: impl Fn(&Cluster) -> Option<Store>) {
     leaves(&[]);
     let missing = left();
     assert_ne!(missing.code, 0, "{missing:?}");
-    leaves(&["--keep-names"]);
+    leaves(&["--names=keep"]);
     got(&left().expect(0), "left-behind");
     if let Some(server) = store.server {
         server.signal(Signal::KILL);

@@ -294,7 +294,7 @@ fn both_outputs_stay_apart_and_labels_name_ranks_of_other_hosts() {
     assert_eq!(outcome.sorted_lines(), ["[0] out", "[1] out"]);
     assert_eq!(err, ["[0] err", "[1] err"]);
 
-    let pattern = ["--label-pattern", "%R/%l@%h,%s: "];
+    let pattern = ["--label=%R/%l@%h,%s: "];
     let run = cluster.run(0, pattern).more(hosts);
     let outcome = run.more(["echo out; echo err >&2"]).run().expect(0);
     let out = ["0/0@node01,out: out", "1/0@node02,out: out"];
@@ -404,7 +404,7 @@ fn all_hosts_without_agent_are_named_at_once() {
     assert!(said(&["on node05: "]), "{err}");
     assert!(said(&["on node[01-04]: ", "not asked"]), "{err}");
     // In a tree, where node04 is below node02.
-    let tree = ["--star-limit", "1", "--tree-width", "2"];
+    let tree = ["--tree-width", "2"];
     let hosts = ["--hosts", "node01:1,node02:1,node03:1,node04:1", "-n", "4"];
     let outcome = cluster.run(0, tree).more(hosts).more(["true"]).run();
     let err = outcome.err();

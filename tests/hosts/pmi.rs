@@ -46,10 +46,10 @@ fn ranks_of_all_hosts_get_keys_of_others() {
 
 #[test]
 fn pmi_works_over_routing_tree_as_over_star() {
-    for (limit, width, peers) in [
-        ("1", "2", [2, 3, 3, 2, 1, 1, 1, 1]),
-        ("1", "3", [3, 4, 2, 1, 1, 1, 1, 1]),
-        ("8", "2", [7, 1, 1, 1, 1, 1, 1, 1]),
+    for (width, peers) in [
+        ("2", [2, 3, 3, 2, 1, 1, 1, 1]),
+        ("3", [3, 4, 2, 1, 1, 1, 1, 1]),
+        ("7", [7, 1, 1, 1, 1, 1, 1, 1]),
     ] {
         // Agents keep the connections of an earlier launch for a while.
         let Some(cluster) = Cluster::new(8) else {
@@ -59,13 +59,13 @@ fn pmi_works_over_routing_tree_as_over_star() {
             let names = cluster.names(8);
             let Some(path) = program(name) else { return };
             let options = ["--hosts", &names, "--ppn", "1", "-n", "8"];
-            let tree = ["--star-limit", limit, "--tree-width", width];
+            let tree = ["--tree-width", width];
             let run = cluster.run(0, options).more(tree).more([path]);
             let running = run.more(["-w", "8"]).start();
             running.wait_for_many(Output::Stdout, &format!("{name} rank="), 8);
             let hosts = cluster.lab().hosts().iter();
             let found: Vec<usize> = hosts.map(peers_of).collect();
-            assert_eq!(found, peers, "limit {limit}, width {width}");
+            assert_eq!(found, peers, "width {width}");
             running.signal(Signal::TERM);
             running.finish().expect(143).by_rank(name, 8);
         }
@@ -203,13 +203,13 @@ fn rank_missing_in_fence_is_named_with_its_host() {
     // All wait at once. The rank is at the end of a star, or two steps down a tree.
     let mut late: Vec<i32> = Vec::new();
     let runs = [
-        ("8", &pmi[..], "pmi2_raw", "PMI", "connected, last kvs-put "),
-        ("1", &pmi, "pmi2_raw", "PMI", "connected, last kvs-put "),
-        ("1", &pmix, "sleep", "PMIx", "never contacted PMIx)"),
+        ("7", &pmi[..], "pmi2_raw", "PMI", "connected, last kvs-put "),
+        ("2", &pmi, "pmi2_raw", "PMI", "connected, last kvs-put "),
+        ("2", &pmix, "sleep", "PMIx", "never contacted PMIx)"),
     ]
-    .map(|(limit, words, name, interface, state)| {
+    .map(|(width, words, name, interface, state)| {
         let run = cluster.run(0, ["--hosts", "node[01-04]:1", "-n", "4"]);
-        let tree = ["--star-limit", limit, "--tree-width", "2"];
+        let tree = ["--tree-width", width];
         let run = run.more(tree).more(["--fence-timeout", "4"]).more(words);
         let running = run.start();
         let pid = eventually("the rank", || {

@@ -1,4 +1,4 @@
-//! `--preload-binary`, `--preload-files`: what only the launcher's host has goes along.
+//! `--stage=program,FILE`: what only the launcher's host has goes along.
 
 use std::time::Duration;
 
@@ -42,8 +42,7 @@ fn preloaded_files_exist_for_duration_of_job() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
-    let files = ["--preload-files", "/tmp/data.txt", "--wdir", "/dev/shm"];
-    let options = [&["--preload-binary"], &files[..]].concat();
+    let options = ["--stage=program,/tmp/data.txt", "--wdir", "/dev/shm"];
     let outcome = alone(&cluster, SCRIPT, &options).run().expect_success();
     let out = outcome.out();
     assert_eq!(out.matches("contents\n").count(), 2, "{outcome:?}");
@@ -62,7 +61,7 @@ fn missing_file_not_preloaded_is_reported_with_remedy() {
     };
     let outcome = alone(&cluster, SCRIPT, &[]).run().expect(127);
     outcome.expect_one_line(&["on node02: program \"/tmp/only\"", "(--stage)"]);
-    let lost = ["--preload-files", "/tmp/lost.txt"];
+    let lost = ["--stage=/tmp/lost.txt"];
     let outcome = alone(&cluster, SCRIPT, &lost).run().expect(125);
     outcome.expect_one_line(&["/tmp/lost.txt must be copied to other hosts and does not exist"]);
 }
@@ -72,11 +71,7 @@ fn dry_run_lists_preloaded_files_and_refuses_missing_ones() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
-    let options = [
-        "--dry-run",
-        "--preload-binary",
-        "--preload-files=/tmp/data.txt",
-    ];
+    let options = ["--dry-run", "--stage=program,/tmp/data.txt"];
     let told = alone(&cluster, SCRIPT, &options)
         .run()
         .expect_success()
@@ -86,8 +81,8 @@ fn dry_run_lists_preloaded_files_and_refuses_missing_ones() {
     }
     let gone = cluster
         .run(0, HOSTS)
-        .more(["--dry-run", "--preload-binary", "/tmp/gone"]);
-    let line = "--preload-binary: /tmp/gone is not on this machine, or cannot be executed";
+        .more(["--dry-run", "--stage=program", "/tmp/gone"]);
+    let line = "--stage=program: /tmp/gone is not on this machine, or cannot be executed";
     gone.run().expect(125).expect_one_line(&[line]);
 }
 
@@ -98,7 +93,7 @@ fn every_mpi_runs_preloaded_program() {
             continue;
         };
         let copy = format!("cat {}", mpi.program("allreduce").display());
-        let run = alone(&cluster, &copy, &["--preload-binary"]);
+        let run = alone(&cluster, &copy, &["--stage=program"]);
         let env = mpi.env.iter();
         let run = env.fold(run, |run, (name, value)| run.env(name, value));
         for line in run.run().expect_success().by_rank("allreduce", 2) {
@@ -113,11 +108,7 @@ fn killed_launcher_leaves_no_preloaded_files() {
         return;
     };
     let script = r"printf '#!/bin/sh\necho ready; exec sleep 1000\n'";
-    let options = [
-        "--preload-binary",
-        "--preload-files=/tmp/data.txt",
-        "--wdir=/dev/shm",
-    ];
+    let options = ["--stage=program,/tmp/data.txt", "--wdir=/dev/shm"];
     let run = alone(&cluster, script, &options).clean_within(DEADLINE);
     let running = run.start();
     running.wait_for_many(Output::Stdout, "ready", 2);

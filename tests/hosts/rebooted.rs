@@ -6,13 +6,11 @@ use crate::common::Output;
 use crate::failures::expect_cause;
 
 /// The third is reached through the second.
-const TREE: [&str; 8] = [
+const TREE: [&str; 6] = [
     "--hosts",
     "node01:1,node02:1,node03:1",
     "-n",
     "3",
-    "--star-limit",
-    "1",
     "--tree-width",
     "2",
 ];

@@ -14,7 +14,7 @@ fn report_names_host_that_others_waited_for() {
     // Ranks 4 and 5, of the third host.
     let late = r#"sh -c 'if [ "$WIREUP_RANK" -ge 4 ]; then sleep 1; fi; exec "$@"' late"#;
     let options = ["--hosts", "node01:2,node02:2,node03:2", "-n", "6"];
-    let made = ["--timing", "--json", "status", "--wrap", late];
+    let made = ["--report", "-", "--json", "status", "--wrap", late];
     let run = cluster.run(0, [&options[..], &made].concat());
     let outcome = run.more([program]).run().expect(0);
     let err = outcome.err();
@@ -43,7 +43,9 @@ fn refused_launch_leaves_older_report() {
     };
     let older = "<!DOCTYPE html>\n<title>wireup</title>\n";
     let words = ["--hosts", "node01,node02", "--report", "page.html"];
-    let run = cluster.run(0, words).more(["--timing", "/nowhere/program"]);
+    let run = cluster
+        .run(0, words)
+        .more(["--report=-", "/nowhere/program"]);
     std::fs::write(run.dir().join("page.html"), older).unwrap();
     let outcome = run.run().expect(127);
     assert!(!outcome.err().contains("critical"), "{outcome:?}");

@@ -13,13 +13,11 @@ const LEAVE: [&str; 2] = ["--on-stop", "leave"];
 pub(crate) const SEPARATED: [&str; 4] = ["--on-stop", "leave", "--user", "agent"];
 
 /// All hosts, the last one reached through the second.
-pub(crate) const TREE: [&str; 8] = [
+pub(crate) const TREE: [&str; 6] = [
     "--hosts",
     "node01:1,node02:1,node03:1,node04:1",
     "-n",
     "4",
-    "--star-limit",
-    "1",
     "--tree-width",
     "2",
 ];

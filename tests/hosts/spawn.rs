@@ -524,9 +524,9 @@ fn programs_and_files_are_staged_to_hosts_without_them() {
 /// Files that go along: options of the initial job, and infos of a spawn that ask for the same.
 const ALONG: [(&[&str], &[&str]); 3] = [
     (&["--stage"], &["stage=true"]),
-    (&["--preload-binary"], &["preload_binary=true"]),
+    (&["--stage=program"], &["preload_binary=true"]),
     (
-        &["--stage", "--preload-files=/tmp/data.txt"],
+        &["--stage=all,/tmp/data.txt"],
         &["stage=true", "preload_files=/tmp/data.txt"],
     ),
 ];

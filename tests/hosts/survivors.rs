@@ -106,7 +106,7 @@ fn hosts_below_crashed_tree_host_are_lost_and_others_continue() {
         return;
     };
     let hosts = "node01:1,node02:1,node03:1,node04:1,node05:1";
-    let tree = ["--star-limit", "1", "--tree-width", "2"];
+    let tree = ["--tree-width", "2"];
     let run = cluster.run(0, ["--on-failure", "continue", "--hosts", hosts, "-n", "5"]);
     // The second leads to the fourth and the fifth.
     let script = PMI.replace("[ \"$(hostname)\" = \"$1\" ]", "[[ $(hostname) =~ $1 ]]");

@@ -155,9 +155,9 @@ fn ranks_continue_or_end_after_loss_of_awaited_tool() {
     };
     for library in versions() {
         for (policy, stops, code) in [
-            ("release", "--stop-in-init", 0),
-            ("release", "--stop-on-exec", 0),
-            ("end", "--stop-in-init", 143),
+            ("release", "--stop-at=init", 0),
+            ("release", "--stop-at=exec", 0),
+            ("end", "--stop-at=init", 143),
         ] {
             let hosts = ["--hosts", "node01:1,node02:1", "-n", "2"];
             let options = ["--on-tool-loss", policy, stops, "--libpmix", library.path()];

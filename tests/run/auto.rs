@@ -1,4 +1,4 @@
-//! Offered interfaces, by program, and the output of `--dry-run` and `--explain`. The wrappers are the
+//! Offered interfaces, by program, and the output of `--dry-run` and `-v`. The wrappers are the
 //! real ones where they work; otherwise (no display, no right to count events) a script of that name
 //! replaces them, since only the parsing of their command lines matters.
 
@@ -230,9 +230,9 @@ fn programs_of_different_libraries_of_one_mpi_are_warned_of() {
 
 #[test]
 fn unstageable_files_are_warned_of() {
-    let words = ["--dry-run", "--preload-files", "a,b", "true"];
+    let words = ["--dry-run", "--stage=a,b", "true"];
     let outcome = Run::new(words).run().expect(0);
-    outcome.expect_one_line(&["--preload-files: nothing is copied on one machine"]);
+    outcome.expect_one_line(&["--stage: no file is copied on one machine"]);
 }
 
 #[test]
@@ -393,7 +393,7 @@ fn dry_run_refuses_same_errors_as_run() {
 #[test]
 fn explain_prints_reasons_and_runs_job() {
     let Some(mpi) = mpi("openmpi5") else { return };
-    let outcome = mpi.run(2, &["--explain"], "hello", &[]).run().expect(0);
+    let outcome = mpi.run(2, &["-v"], "hello", &[]).run().expect(0);
     outcome.by_rank("hello", 2);
     let err = outcome.err();
     for line in [
@@ -417,7 +417,7 @@ fn explain_prints_reasons_and_runs_job() {
         assert!(err.contains(line), "no {line:?} in\n{err}");
     }
     // One slot for each CPU it may use, and no more.
-    let run = Run::new(["--explain", "--dry-run", "true"]).under(["taskset", "-c", "0"]);
+    let run = Run::new(["-v", "--dry-run", "true"]).under(["taskset", "-c", "0"]);
     let outcome = run.run().expect(0);
     let err = outcome.err();
     assert!(
@@ -438,7 +438,7 @@ fn explain_prints_reasons_and_runs_job() {
 #[test]
 fn explain_names_skipped_candidates() {
     let Some(mpi) = mpi("openmpi4") else { return };
-    let run = Run::new(["--explain", "--dry-run", "--pmi", "all", "true"]);
+    let run = Run::new(["-v", "--dry-run", "--pmi", "all", "true"]);
     let library = run.dir().join("libpmix.so.2");
     // Where the dynamic loader looks first, and ELF enough for it; without a version in it.
     fs::copy(mpi.program("hello"), &library).unwrap();

@@ -202,7 +202,7 @@ fn let_go_on(running: &Running, options: &[&str]) {
 
 #[test]
 fn scripts_and_static_programs_stop_at_start_until_continued() {
-    let shell = Run::ranks(3, ["--stop-on-exec", "--virtual-nodes", "3"]);
+    let shell = Run::ranks(3, ["--stop-at=exec", "--virtual-nodes", "3"]);
     let script = shell.dir().join("script");
     std::fs::write(&script, "#!/bin/sh\necho began $WIREUP_RANK\n").unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -210,7 +210,7 @@ fn scripts_and_static_programs_stop_at_start_until_continued() {
     let text = "#include <stdio.h>\nint main(void) { return puts(\"began x\") < 0; }\n";
     let program = executable(shell.dir(), "static", text, &["-static"]);
     for path in [Some(script), program].into_iter().flatten() {
-        let run = Run::ranks(3, ["--stop-on-exec", "--virtual-nodes", "3"]).more([&path]);
+        let run = Run::ranks(3, ["--stop-at=exec", "--virtual-nodes", "3"]).more([&path]);
         let running = run.start();
         running.wait_for(Output::Stderr, "stopped before main: ranks 0-2");
         for pid in stopped(&running, 3) {
@@ -231,7 +231,7 @@ fn scripts_and_static_programs_stop_at_start_until_continued() {
 #[test]
 fn ranks_of_every_mpi_stop_before_main() {
     for mpi in mpis() {
-        let options = ["--stop-on-exec=1,3", "--virtual-nodes", "2"];
+        let options = ["--stop-at=exec:1,3", "--virtual-nodes", "2"];
         let running = mpi.run(4, &options, "hello", &[]).start();
         running.wait_for(Output::Stderr, "stopped before main: ranks 1,3");
         let pids = stopped(&running, 2);
@@ -247,19 +247,19 @@ fn ranks_of_every_mpi_stop_before_main() {
 #[test]
 fn job_with_stopped_ranks_ends_like_any_other() {
     for signal in [Signal::TERM, Signal::HUP] {
-        let running = Run::ranks(2, ["--stop-on-exec", "sleep", "1000"]).start();
+        let running = Run::ranks(2, ["--stop-at=exec", "sleep", "1000"]).start();
         let pids = stopped(&running, 2);
         running.signal(signal);
         running.finish().expect(128 + signal.as_raw());
         assert!(pids.into_iter().all(|pid| process(pid).is_none()));
     }
-    let outcome = Run::ranks(2, ["--stop-on-exec", "--timeout", "0.5", "sleep", "1000"]).run();
+    let outcome = Run::ranks(2, ["--stop-at=exec", "--timeout", "0.5", "sleep", "1000"]).run();
     outcome.expect(124);
 }
 
 #[test]
 fn missing_ranks_cannot_be_stopped() {
-    let outcome = Run::ranks(2, ["--stop-on-exec=1-2", "true"]).run();
+    let outcome = Run::ranks(2, ["--stop-at=exec:1-2", "true"]).run();
     let outcome = outcome.expect(125);
-    outcome.expect_one_line(&["--stop-on-exec=1-2", "ranks 0 to 1"]);
+    outcome.expect_one_line(&["--stop-at exec:1-2", "ranks 0 to 1"]);
 }

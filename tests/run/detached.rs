@@ -1,4 +1,4 @@
-//! Jobs that go on without the terminal from which they were started: `--detach`, `--on-terminal-loss keep`,
+//! Jobs that go on without the terminal from which they were started: `--detach`, `--detach=on-loss`,
 //! `wireup attach`, `wireup wait`.
 
 use std::ffi::OsStr;
@@ -353,10 +353,10 @@ fn attach_server_needs_no_disk_and_no_resource_of_its_command() {
 }
 
 /// A command that keeps its job, on a terminal, below a shell or not.
-fn kept(words: &[&str], option: &str) -> (Running, String) {
+fn kept(words: &[&str]) -> (Running, String) {
     let script = "echo begun; read line; echo got \"$line\"; exit 4";
     let run = Run::command(words).more([wireup().as_os_str()]);
-    let run = run.more(["run", option, "keep", "-n", "1", "sh", "-c", script]);
+    let run = run.more(["run", "--detach=on-loss", "-n", "1", "sh", "-c", script]);
     let front = run.terminal().clean_within(DEADLINE).start();
     front.wait_for(Output::Stdout, "begun");
     let said = String::from_utf8(front.so_far(Output::Stdout)).unwrap();
@@ -382,10 +382,10 @@ fn comes_back(front: Running, job: &str) -> i32 {
 
 #[test]
 fn detached_job_outlives_its_terminal() {
-    let (mut front, job) = kept(&["env"], "--on-terminal-loss");
+    let (mut front, job) = kept(&["env"]);
     front.close_terminal();
     assert_eq!(comes_back(front, &job), 0);
-    let (mut front, job) = kept(&["sh", "-c", "\"$@\"; exit", "sh"], "--on-terminal-loss");
+    let (mut front, job) = kept(&["sh", "-c", "\"$@\"; exit", "sh"]);
     front.close_terminal();
     // The shell may be killed by SIGHUP, or end just before with the code of the command.
     let code = comes_back(front, &job);
@@ -394,7 +394,7 @@ fn detached_job_outlives_its_terminal() {
 
 #[test]
 fn detached_job_outlives_its_command() {
-    let (front, job) = kept(&["env"], "--on-launcher-loss");
+    let (front, job) = kept(&["env"]);
     front.signal(Signal::KILL);
     assert_eq!(comes_back(front, &job), 137);
 }
@@ -456,10 +456,7 @@ fn other_user_cannot_find_or_query_job() {
 fn impossible_detach_or_attach_is_refused() {
     for (words, expected) in [
         (&["--detach", "--pty", "0"][..], &["--pty", "--detach"][..]),
-        (
-            &["--on-terminal-loss", "keep", "--pty", "0"],
-            &["--pty", "--on-terminal-loss"],
-        ),
+        (&["--detach=on-loss", "--pty", "0"], &["--pty", "--detach"]),
         (&["--detach", "--json", "fd:5"], &["fd:N", "--detach"]),
         (&["-detach", "--control", "fd:5"], &["fd:N", "--detach"]),
         (&["--detach", "--no-such-option"], &["--no-such-option"]),

@@ -214,11 +214,13 @@ fn no_value_is_refused_in_words_of_rust() {
         "--cpus-per-rank",
         "--gpus-per-rank",
         "--nodes",
-        "--star-limit",
         "--tree-width",
         "--pty",
         "--metrics",
-        "--keep-names",
+        "--names",
+        "--stage",
+        "--stop-at",
+        "--label",
         "--timeout",
         "--grace",
         "--wait-hosts",
@@ -229,7 +231,6 @@ fn no_value_is_refused_in_words_of_rust() {
         "--wdir",
         "--json",
         "--report",
-        "--trace",
         "--output",
     ] {
         for text in texts {
@@ -357,7 +358,7 @@ fn no_file_and_no_answer_is_refused_in_words_of_rust() {
 #[test]
 fn durations_have_units_everywhere() {
     let line = "run --timeout 10m --grace 500ms --fence-timeout 1h30m --spawn-timeout 2min \
-                --wait-hosts 0s --keep-names=2d true";
+                --wait-hosts 0s --names=keep=2d true";
     wireup(line.split(' ')).expect(0);
     let file = Run::new(["--timeout", "1m", "true"]);
     fs::write(file.dir().join("wireup.toml"), "[run]\ngrace = \"3s\"\n").unwrap();
@@ -899,4 +900,26 @@ fn job_options_after_colon_must_move_to_front() {
             "in front of the first program",
         ],
     );
+}
+
+#[test]
+fn old_spellings_of_options_run() {
+    for line in [
+        "--explain true",
+        "--label-pattern %h: echo a",
+        "--timing true",
+        "--trace t.json true",
+        "--preload-binary true",
+        "--preload-files ./here true",
+        "--meet m true",
+        "--keep-names=1h true",
+        "--on-terminal-loss end true",
+        "--on-launcher-loss end true",
+        "--stop-on-exec --dry-run true",
+        "--stop-in-init=0 --pmi none --dry-run --no-stop-in-init true",
+        "--hosts a,b --star-limit 1 --dry-run true",
+    ] {
+        let words = line.split(' ');
+        wireup(["run", "-n", "1"].into_iter().chain(words)).expect(0);
+    }
 }

@@ -130,15 +130,9 @@ fn many_hosts_form_tree() {
             "contacts   a tree below n1: each host contacts at most 4 others (--tree-width), 4 levels deep\n",
         ],
     );
-    let told = plan(&["--hosts", "n[1-200]", "--star-limit", "200", "true"]);
+    let told = plan(&["--hosts", "n[1-200]", "--tree-width", "199", "true"]);
     expect(&told, &["contacts   a star: n1 contacts the other 199"]);
-    let told = plan(&[
-        "--hosts",
-        "n[1-7]",
-        "--star-limit=1",
-        "--tree-width=2",
-        "true",
-    ]);
+    let told = plan(&["--hosts", "n[1-7]", "--tree-width=2", "true"]);
     expect(&told, &["at most 2 others (--tree-width), 2 levels deep\n"]);
 }
 
@@ -294,23 +288,9 @@ fn fabric_grant_reaches_ranks_and_is_never_printed() {
         outcome
     };
     let option = format!("SLINGSHOT_SVC_IDS={secret}");
-    let dry = hidden(
-        args(&["--dry-run", "--explain", "-x", &option])
-            .run()
-            .expect(0),
-    );
+    let dry = hidden(args(&["--dry-run", "-v", "-x", &option]).run().expect(0));
     expect(&dry.out(), &["  SLINGSHOT_SVC_IDS=…hidden\n"]);
-    let told = Run::new([
-        "-vv",
-        "--explain",
-        "--json",
-        "-",
-        "-x",
-        &option,
-        "-n",
-        "1",
-        "true",
-    ]);
+    let told = Run::new(["-vv", "--json", "-", "-x", &option, "-n", "1", "true"]);
     hidden(told.run().expect(0));
     let file = Run::new(["--env-file", "vars", "-n", "1", "true"]);
     std::fs::write(file.dir().join("vars"), format!("FI_CXI_KEY={secret}\0\n")).unwrap();

@@ -62,7 +62,7 @@ fn killed_runtime_and_stopped_holder_leave_nothing() {
     };
     for (name, signal) in [("crun", Signal::KILL), ("holder", Signal::STOP)] {
         let script = "echo ready $WIREUP_LAUNCH_ID; read line; exit 7";
-        let run = Run::ranks(1, ["--image", "/", "--runtime", "crun"]);
+        let run = Run::ranks(1, ["--image", "crun:/"]);
         let mut running = run.more(["sh", "-c", script]).stdin_held().start();
         let line = running.wait_for(Output::Stdout, "ready");
         let launch = line.trim().strip_prefix("ready ").unwrap().to_owned();

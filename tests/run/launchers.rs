@@ -404,10 +404,10 @@ fn labels_equal_those_of_launcher() {
 
 #[test]
 fn pattern_of_label_is_checked() {
-    let outcome = Run::new(["-n", "1", "--label-pattern", "%x", "true"]).run();
+    let outcome = Run::new(["-n", "1", "--label=%x", "true"]).run();
     outcome
         .expect(125)
-        .expect_one_line(&["--label-pattern", "%x is unknown; known are %r %R"]);
+        .expect_one_line(&["--label", "%x is unknown; known are %r %R"]);
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn launch_queries_batch_system_once() {
     for line in [
         "run -n 1 true",
         "run -n 1 --dry-run true",
-        "run -n 1 --on-terminal-loss keep true",
+        "run -n 1 --detach=on-loss true",
         "mpirun -np 1 true",
         redirected,
     ] {
@@ -132,7 +132,7 @@ fn detach_shows_lookup_messages_immediately() {
 
 #[test]
 fn signal_ends_launcher_in_lookup() {
-    for option in ["--detach", "--explain"] {
+    for option in ["--detach", "-v"] {
         let run = in_flux("sleep 1000; true", &["run", "-n", "1", option, "true"]);
         let calls = run.dir().join("calls");
         let running = run.clean_within(DEADLINE).start();

@@ -173,8 +173,8 @@ fn file_options_do_not_overwrite_program() {
             "--report ./a would overwrite a program; name a file for the report before the program",
         ),
         (
-            &["--dry-run", "--trace", "./a", "./a"],
-            "--trace ./a would overwrite a program",
+            &["--dry-run", "--report", "trace:./a", "./a"],
+            "--report ./a would overwrite a program",
         ),
         (
             &["-n", "1", "--output", "./a", "true"],
@@ -308,7 +308,6 @@ fn short_help_fits_on_screen_and_long_help_has_every_option() {
     for option in [
         "--pmix-host",
         "--layout",
-        "--star-limit",
         "--tree-width",
         "--agent",
         "--control",

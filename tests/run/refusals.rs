@@ -80,7 +80,7 @@ fn wireup_without_sidecar_serves_pmi1_and_names_missing_parts() {
     assert!(
         outcome
             .err()
-            .contains("wireup: PMIx is not offered: PMIx needs"),
+            .contains("interface: PMIx would be right and is left out: PMIx needs"),
         "{outcome:?}"
     );
     if let Some(mpi) = mpi("openmpi4") {
@@ -272,7 +272,7 @@ fn names_of_files_forge_no_line() {
         let words = ["-n", "1", "--wdir", directory.to_str().unwrap()];
         Run::new(words).more(options).more([&program])
     };
-    let planned = run(&["--dry-run", "--explain"]).run().expect(0);
+    let planned = run(&["--dry-run", "-v"]).run().expect(0);
     expect_plain(&planned.out());
     expect_plain(&planned.err());
     let missing = place.path().join("missing").join(HOSTILE);

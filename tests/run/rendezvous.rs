@@ -288,7 +288,8 @@ fn launches_with_same_name_scope_share_names() {
     for stage in stages() {
         let words = |what: &'static str| what.split(' ').collect::<Vec<_>>();
         let named = |name, what| {
-            let options = ["--libpmix", stage.path(), "--meet", name];
+            let meet = format!("--names=meet={name}");
+            let options = ["--libpmix", stage.path(), &meet];
             stage.run(1, &options, "pmix_launches", &words(what))
         };
         let first = named("one", "offer a session want never 0");

@@ -1,4 +1,4 @@
-//! Reports on a launch after its end: `--report`, `--trace`, `--timing`, and `wireup report`.
+//! Reports on a launch after its end: `--report`, and `wireup report`.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -33,10 +33,10 @@ fn straggler_is_named_with_every_mpi() {
         "status",
         "--report",
         "page.html",
-        "--trace",
+        "--report",
         "trace.json",
     ];
-    let made = [&files[..], &["--timing"]].concat();
+    let made = [&files[..], &["--report", "-"]].concat();
     for name in ["mpich4", "mpich5", "impi", "openmpi4", "openmpi5"] {
         let Some(mpi) = mpi(name) else { continue };
         let options = [&made[..], &["--wrap", STRAGGLER, "--virtual-nodes", "2"]].concat();
@@ -193,7 +193,7 @@ fn recorded_stream_gives_same_report() {
         "{}",
         summary.out()
     );
-    let made = report(&["-o", "page.html", "--trace", "trace.json"]).expect_quiet_success();
+    let made = report(&["-o", "page.html", "-o", "trace.json"]).expect_quiet_success();
     assert!(
         trace(&made)
             .iter()
@@ -216,7 +216,7 @@ fn report_to_unwritable_path_is_refused_before_start() {
 #[test]
 fn failed_launch_has_report_with_failure_cause() {
     let script = "[ $WIREUP_RANK != 1 ] || kill -9 $$; exec sleep 1000";
-    let made = ["--report", "page.html", "--trace", "trace.json"];
+    let made = ["--report", "page.html", "--report", "trace.json"];
     let options = [&made[..], &["--virtual-nodes", "2", "sh", "-c", script]].concat();
     let outcome = Run::ranks(4, &options).run().expect(137);
     let died = "killed by signal 9 (SIGKILL)";
@@ -249,8 +249,12 @@ fn refused_launch_has_no_report() {
 #[test]
 fn foreign_file_is_not_overwritten_by_report() {
     let text = "int main(void) { return 0; }\n";
-    for option in ["--report", "--trace", "--json"] {
-        let run = Run::ranks(1, [option, "a.c", "touch", "started"]);
+    for (option, file) in [
+        ("--report", "a.c"),
+        ("--report", "trace:a.c"),
+        ("--json", "a.c"),
+    ] {
+        let run = Run::ranks(1, [option, file, "touch", "started"]);
         std::fs::write(run.dir().join("a.c"), text).unwrap();
         let outcome = run.run().expect(125);
         outcome.expect_one_line(&[option, "a.c would overwrite a file that is not a"]);
@@ -261,14 +265,14 @@ fn foreign_file_is_not_overwritten_by_report() {
         assert!(!outcome.dir().join("started").exists());
     }
     // Not the stream that it reads either.
-    for option in ["-o", "--trace"] {
-        let report = Run::command([WIREUP, "report", "stream", option, "stream"]);
+    for file in ["stream", "trace:stream"] {
+        let report = Run::command([WIREUP, "report", "stream", "-o", file]);
         let stream = wide_stream(4, 2);
         std::fs::write(report.dir().join("stream"), &stream).unwrap();
         let outcome = report.run().expect(125);
-        outcome.expect_one_line(&[option, "stream would overwrite a file"]);
+        outcome.expect_one_line(&["-o stream would overwrite a file"]);
         let kept = std::fs::read_to_string(outcome.dir().join("stream")).unwrap();
-        assert_eq!(kept, stream, "{option}");
+        assert_eq!(kept, stream, "{file}");
     }
 }
 
@@ -277,7 +281,7 @@ fn older_files_of_wireup_are_replaced() {
     let options = [
         "--report",
         "page.html",
-        "--trace",
+        "--report",
         "trace.json",
         "--json",
         "status",
@@ -300,14 +304,14 @@ fn older_files_of_wireup_are_replaced() {
 fn report_write_failure_at_end_fails_successful_launch() {
     let full = "/dev/full cannot be written: No space left on device";
     for (program, code) in [("true", 125), ("false", 1)] {
-        let options = ["--report", "/dev/full", "--trace", "trace.json", program];
+        let options = ["--report", "/dev/full", "--report", "trace.json", program];
         let outcome = Run::ranks(1, options).run().expect(code);
         assert!(outcome.err().contains(full), "{outcome:?}");
         // What can be written is.
         assert!(!trace(&outcome).is_empty());
     }
-    for option in ["-o", "--trace"] {
-        let report = Run::command([WIREUP, "report", "-", option, "/dev/full"]);
+    for file in ["/dev/full", "trace:/dev/full"] {
+        let report = Run::command([WIREUP, "report", "-", "-o", file]);
         let outcome = report.stdin_bytes(wide_stream(4, 2)).run().expect(125);
         outcome.expect_one_line(&[full]);
     }

@@ -626,7 +626,7 @@ const BOTH_WAYS: [(&str, &[&str]); 10] = [
     ("--wrap 'env WRAPPED=yes'", &["wrap=env WRAPPED=yes"]),
     ("--image /", &["image=/"]),
     (
-        "--image / --runtime bwrap --image-mount /usr:/mnt:ro",
+        "--image bwrap:/ --image-mount /usr:/mnt:ro",
         &["image=/", "runtime=bwrap", "image_mount=/usr:/mnt:ro"],
     ),
     (

@@ -137,7 +137,7 @@ fn stacks_separate_ranks_in_receive_from_rank_without_send() {
 
 #[test]
 fn stopped_rank_stays_stopped_and_others_undisturbed() {
-    let options = ["--stop-on-exec=1"];
+    let options = ["--stop-at=exec:1"];
     let Some(hang) = program("hang") else {
         return;
     };

@@ -33,7 +33,7 @@ fn static_program_is_offered_interface_of_its_client() {
                 "",
             ),
         ] {
-            let run = Run::new(["--dry-run", "--explain"]);
+            let run = Run::new(["--dry-run", "-v"]);
             let text = knows(variables);
             let Some(program) = executable(run.dir(), "app", &text, kind) else {
                 return;

@@ -341,7 +341,7 @@ fn tool_gets_output_of_ranks_on_every_node() {
 fn ranks_stopped_in_init_are_counted_and_released_by_tool() {
     for library in versions() {
         for nodes in NODES {
-            let options = [&["--stop-in-init"], nodes].concat();
+            let options = [&["--stop-at=init"], nodes].concat();
             // Done once they have been released: every rank needs the others.
             let args = ["exchange", "100"];
             let job = Job::of(library.clone(), &options, "pmix_client", &args);
@@ -360,10 +360,10 @@ fn ranks_stopped_in_init_are_counted_and_released_by_tool() {
 
 #[test]
 fn ranks_without_pmix_cannot_stop_in_init() {
-    let outcome = Run::ranks(2, ["--stop-in-init", "--pmi", "pmi1", "true"]).run();
+    let outcome = Run::ranks(2, ["--stop-at=init", "--pmi", "pmi1", "true"]).run();
     outcome
         .expect(125)
-        .expect_one_line(&["--stop-in-init", "--stop-on-exec"]);
+        .expect_one_line(&["--stop-at init", "--stop-at exec"]);
 }
 
 #[test]

@@ -2,7 +2,6 @@
 //!
 //! Secrets and certificates are read once, together with the settings.
 
-use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,14 +10,10 @@ use serde::Deserialize;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::pki::certificate_files::{self, PkiFileError};
-use crate::pki::default_directory;
 use crate::site_services::{self, FileError};
 use crate::site_settings::{self, PasswordError};
 use wireup_core::duration::ConfiguredDuration;
-
-/// The file's name, and where it is for all users who have none of their own.
-const FILE: &str = "etcd.toml";
-const OF_SYSTEM: &str = "/etc/wireup/etcd.toml";
+use wireup_core::secret::Secret;
 
 /// The list of members.
 const ENDPOINTS: &str = "ETCDCTL_ENDPOINTS";
@@ -76,18 +71,10 @@ struct EtcdConfigFile {
 }
 
 /// A user of etcd, which is none of the system.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Login {
     pub(super) name: String,
-    pub(super) password: String,
-}
-
-impl fmt::Debug for Login {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Login")
-            .field("name", &self.name)
-            .finish_non_exhaustive()
-    }
+    pub(super) password: Secret<String>,
 }
 
 /// Settings for etcd: endpoints, login, and the prefix of wireup's keys.
@@ -116,13 +103,12 @@ impl EtcdSettings {
     /// # Errors
     /// [`EtcdSettingsError`]
     pub fn load_with(endpoints: &str) -> Result<Self, EtcdSettingsError> {
-        let own = default_directory(FILE, "").ok();
-        let config = site_settings::settings(own.iter().cloned().chain([OF_SYSTEM.into()]))?;
+        let (config, file) = site_settings::settings("etcd")?;
         let variable = |name: &str| match name {
             ENDPOINTS if !endpoints.is_empty() => Some(endpoints.to_owned()),
             name => std::env::var(name).ok().filter(|value| !value.is_empty()),
         };
-        Self::new(config, own.unwrap_or_else(|| OF_SYSTEM.into()), &variable)
+        Self::new(config, file, &variable)
     }
 
     fn new(
@@ -227,7 +213,7 @@ fn login(
     if let Some((name, password)) = user.split_once(':') {
         return Ok(Login {
             name: name.to_owned(),
-            password: password.to_owned(),
+            password: Secret::new(password.to_owned()),
         });
     }
     let password = match (password, file) {
@@ -237,7 +223,7 @@ fn login(
     };
     Ok(Login {
         name: user,
-        password,
+        password: Secret::new(password),
     })
 }
 
@@ -253,7 +239,7 @@ mod tests {
             let mut found = variables.iter().filter(|(key, _)| *key == name);
             found.next().map(|(_, value)| (*value).to_owned())
         };
-        EtcdSettings::new(config, FILE.into(), &variable).map_err(|error| error.to_string())
+        EtcdSettings::new(config, "etcd.toml".into(), &variable).map_err(|error| error.to_string())
     }
 
     fn uris(settings: &EtcdSettings) -> Vec<String> {
@@ -270,7 +256,7 @@ mod tests {
         assert_eq!(of_file.prefix, "/site/");
         assert_eq!(of_file.ttl, Duration::from_secs(5));
         let login = of_file.login.unwrap();
-        assert_eq!((&*login.name, &*login.password), ("agent", "x:y"));
+        assert_eq!((&*login.name, &**login.password.expose()), ("agent", "x:y"));
         assert!(!format!("{login:?}").contains("x:y"));
         let variables = [
             ("ETCDCTL_ENDPOINTS", "c:3, http://d:4"),
@@ -279,7 +265,7 @@ mod tests {
         ];
         let both = settings(file, &variables).unwrap();
         assert_eq!(uris(&both), ["http://c:3/", "http://d:4/"]);
-        assert_eq!(both.login.unwrap().password, "secret");
+        assert_eq!(both.login.unwrap().password.expose(), "secret");
     }
 
     #[tokio::test]
@@ -325,6 +311,6 @@ mod tests {
         assert!(error.contains("may be read by others"), "{error}");
         mode(0o600).unwrap();
         let login = settings(&file, &[]).unwrap().login.unwrap();
-        assert_eq!(login.password, "secret");
+        assert_eq!(login.password.expose(), "secret");
     }
 }

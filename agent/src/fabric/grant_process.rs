@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::time::Instant;
 
 use super::grant_records::LockedGrantRecord;
-use super::{FabricManager, drive, finish, sweep};
+use super::{FabricManager, drive, finish, sweep, with_site_settings};
 use wireup::backend::grant_holder::{
     GrantHolderReply, GrantHolderRequest, read_message, write_message,
 };
@@ -121,6 +121,10 @@ async fn obtain(
         let _ = send_reply(&GrantHolderReply::Refused(reason))
             && send_reply(&GrantHolderReply::Over(None));
         Ok(())
+    };
+    let spec = match with_site_settings(spec) {
+        Ok(spec) => spec,
+        Err(error) => return refuse(error.to_string()),
     };
     let manager = match FabricManager::new(&spec) {
         Ok(manager) => manager,

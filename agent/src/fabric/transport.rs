@@ -37,7 +37,7 @@ const TOKEN_MAX: usize = 16 * 1024;
 pub(super) enum ServiceError {
     #[error("invalid address {address}")]
     Address { address: String },
-    #[error("--fabric-ca {0}")]
+    #[error("cacert = {0}")]
     Authorities(FileError),
 }
 
@@ -169,7 +169,7 @@ impl ServiceUrl {
 
 /// Returns the header with the token of a file.
 fn token(path: &Path) -> Result<HeaderValue, AnyError> {
-    let named = |error: AnyError| format!("--fabric-token {}: {error}", path.display());
+    let named = |error: AnyError| format!("token-file = {}: {error}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| named(error.into()))?;
     let text = Zeroizing::new(text);
     if text.len() > TOKEN_MAX {
@@ -190,7 +190,7 @@ fn without_tls(error: &io::Error, authorities: &Path) -> ManagerReply {
     ManagerReply::Impossible(match cause {
         // Another authority of the same name looks like a forged signature.
         Some(InvalidCertificate(UnknownIssuer | BadSignature)) => format!(
-            "its certificate was signed by no authority in {}; name the file with its authority: --fabric-ca FILE",
+            "its certificate was signed by no authority in {}; name the file with its authority: cacert = \"FILE\" in fabric.toml",
             authorities.display()
         ),
         Some(InvalidCertificate(InvalidPurpose | InvalidPurposeContext { .. })) => {

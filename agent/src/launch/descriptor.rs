@@ -69,7 +69,7 @@ pub enum LaunchDescriptorError {
     /// Too many for one agent.
     #[error(
         "each agent of the launch would contact up to {0} others, where {CHILDREN_MAX} are possible: name a smaller \
-         --star-limit or --tree-width"
+         --tree-width"
     )]
     Children(u32),
     /// The user's budget is used up.

@@ -3,7 +3,6 @@
 //!
 //! Rule: a password is sent only over TLS, a Unix socket or the loopback interface, and never read from a command line.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -14,17 +13,10 @@ use rustls::ClientConfig;
 use serde::Deserialize;
 use url::Url;
 
-use crate::pki::default_directory;
 use crate::site_services::{self, FileError};
 use crate::site_settings::{self, PasswordError};
 use wireup_core::duration::ConfiguredDuration;
-
-/// The file's name, and where it is for all users who have none of their own.
-const FILE: &str = "ldap.toml";
-const OF_SYSTEM: &str = "/etc/wireup/ldap.toml";
-
-/// Variable with the path of another settings file.
-const NAMED: &str = "WIREUP_LDAP_SETTINGS";
+use wireup_core::secret::Secret;
 
 /// Bounds of the time after which a launch is gone that does not renew its entry. Servers count whole seconds.
 const TTL: RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(3600);
@@ -66,25 +58,15 @@ struct LdapConfigFile {
 }
 
 /// Identity with which the directory is used.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Bind {
     Anonymous,
     /// User that the kernel reports to the server (SASL EXTERNAL).
     External,
     Password {
         dn: String,
-        password: String,
+        password: Secret<String>,
     },
-}
-
-impl fmt::Debug for Bind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Anonymous => f.write_str("Anonymous"),
-            Self::External => f.write_str("External"),
-            Self::Password { dn, .. } => write!(f, "Password({dn:?})"),
-        }
-    }
 }
 
 /// Settings for a directory, and the place of the names in it.
@@ -103,16 +85,9 @@ pub(crate) struct LdapSettings {
 impl LdapSettings {
     /// Reads the settings of this process, for the directory at a URL.
     pub(crate) fn load(url: &str) -> Result<Self, LdapSettingsError> {
-        let named = std::env::var_os(NAMED).map(PathBuf::from);
-        let own = named.or_else(|| default_directory(FILE, "").ok());
-        let config = site_settings::settings(own.iter().cloned().chain([OF_SYSTEM.into()]))?;
+        let (config, file) = site_settings::settings("ldap")?;
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        Self::new(
-            url,
-            config,
-            own.unwrap_or_else(|| OF_SYSTEM.into()),
-            &variable,
-        )
+        Self::new(url, config, file, &variable)
     }
 
     fn new(
@@ -159,6 +134,7 @@ impl LdapSettings {
                 if password.is_empty() {
                     return Err(LdapSettingsError::NoPassword(dn));
                 }
+                let password = Secret::new(password);
                 Bind::Password { dn, password }
             }
         };
@@ -194,7 +170,8 @@ mod tests {
             let mut found = variables.iter().filter(|(key, _)| *key == name);
             found.next().map(|(_, value)| (*value).to_owned())
         };
-        LdapSettings::new(url, config, FILE.into(), &variable).map_err(|error| error.to_string())
+        LdapSettings::new(url, config, "ldap.toml".into(), &variable)
+            .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -205,7 +182,7 @@ mod tests {
         let both = settings(url, file, &variables).unwrap();
         assert_eq!(both.base, "ou=the names,dc=url");
         assert_eq!(both.ttl, Duration::from_secs(5));
-        let (dn, password) = ("cn=me".to_owned(), "secret".to_owned());
+        let (dn, password) = ("cn=me".to_owned(), Secret::new("secret".to_owned()));
         assert_eq!(both.bind, Bind::Password { dn, password });
         assert!(both.tls.is_none());
         assert!(!format!("{both:?}").contains("secret"));

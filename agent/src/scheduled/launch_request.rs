@@ -13,6 +13,7 @@ use crate::proto::v1;
 use wireup_core::job::exit_policy::ExitPolicy;
 use wireup_core::job::ids::Rank;
 use wireup_core::job::spec::{InterfaceChoice, StdinTarget};
+use wireup_core::secret::{Secret, SecretBytes};
 
 mod request_error;
 mod requested_layout;
@@ -93,21 +94,15 @@ impl fmt::Debug for Variables {
     }
 }
 
-/// Access to a fabric; never shown.
-#[derive(Clone, PartialEq, Eq)]
+/// Access to a fabric.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CxiGrant {
     /// Virtual network id (VNI).
     pub vni: u32,
     /// Key of the service; may be empty.
-    pub key: Bytes,
+    pub key: SecretBytes,
     /// Service id; 0 for none.
     pub service: u32,
-}
-
-impl fmt::Debug for CxiGrant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Cxi(..)")
-    }
 }
 
 impl LaunchRequest {
@@ -299,7 +294,7 @@ fn cxi(asked: v1::CxiCredentials) -> Result<CxiGrant, RequestError> {
     match asked.auth_key.len() {
         ..=KEY_MAX => Ok(CxiGrant {
             vni: asked.vni,
-            key: asked.auth_key,
+            key: Secret::new(asked.auth_key.to_vec().into()),
             service: asked.svc_id,
         }),
         long => Err(RequestError::Key(long)),

@@ -4,8 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use data_encoding::HEXLOWER;
-
 use super::launch_request::{LaunchRequest, RequestedProgram};
 use wireup_core::job::spec::{
     AppRequest, FabricSource, FabricSpec, GRACE, JobSpec, LayoutSpec, StatusSpec, StatusTarget,
@@ -95,8 +93,8 @@ impl LaunchRequest {
         if let Some(cxi) = &self.cxi {
             found.push(("FI_CXI_DEFAULT_VNI", cxi.vni.to_string()));
             found.push(("SLINGSHOT_VNIS", cxi.vni.to_string()));
-            if !cxi.key.is_empty() {
-                found.push(("FI_CXI_AUTH_KEY", HEXLOWER.encode(&cxi.key)));
+            if !cxi.key.expose().is_empty() {
+                found.push(("FI_CXI_AUTH_KEY", cxi.key.hex().to_string()));
             }
             if cxi.service != 0 {
                 found.push(("SLINGSHOT_SVC_IDS", cxi.service.to_string()));

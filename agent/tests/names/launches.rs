@@ -93,7 +93,7 @@ fn outlives(mpi: &Mpi, place: &Place) {
     let first = run(mpi, place, &[], "leave");
     let of = |options: &[&str], mode| run(mpi, place, options, mode).beside(&first);
     let (kept, found, again) = (
-        of(&["--keep-names"], "leave"),
+        of(&["--names=keep"], "leave"),
         of(&[], "left"),
         of(&[], "left"),
     );

@@ -92,8 +92,8 @@ pub const CHECKS: &[Check] = &[
     one("ports", "net.ipv4.ip_local_port_range",
         "sysctl -w net.ipv4.ip_local_port_range='32768 60999'", network::ports),
     // The program and its libraries.
-    one("image-runtime", "the program of the container runtime in PATH (--image, --runtime)",
-        "install it on the host, or choose another (--runtime)", software::image_runtime),
+    one("image-runtime", "the program of the container runtime in PATH (--image)",
+        "install it on the host, or choose another (--image RUNTIME:…)", software::image_runtime),
     one("image", "making a container of the image with a process that does nothing (--image)",
         "copy the directory to the host or put it where all see it, readable for the user; podman pull an image that has a name", software::image),
     one("program", "the program: found, and may be executed",

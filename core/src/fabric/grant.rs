@@ -10,7 +10,7 @@ use std::ffi::{OsStr, OsString};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::secret::Secret;
+use crate::secret::SecretBytes;
 
 /// Most bytes of a key.
 pub const KEY_MAX: usize = 256;
@@ -50,7 +50,7 @@ pub struct FabricGrant {
     /// Traffic classes, as the variable has them.
     pub traffic: Option<String>,
     /// Key of the services; empty without one.
-    pub key: Secret,
+    pub key: SecretBytes,
     /// Deviations of single hosts, by name.
     pub hosts: BTreeMap<String, HostGrant>,
     /// Devices that every host is limited to, unless it has some of its own.
@@ -179,7 +179,7 @@ impl FabricGrant {
         if let Some(traffic) = &self.traffic {
             found.push((TRAFFIC, Zeroizing::new(traffic.clone())));
         }
-        if !self.key.is_empty() {
+        if !self.key.expose().is_empty() {
             found.push((KEY, self.key.hex()));
         }
         found
@@ -195,9 +195,9 @@ pub fn is_in(variables: &[(OsString, OsString)]) -> bool {
 ///
 /// # Errors
 /// [`FabricGrantError::Key`]
-pub fn key(text: &str) -> Result<Secret, FabricGrantError> {
-    let key = Secret::from_hex(text).map_err(|_| FabricGrantError::Key)?;
-    match key.len() {
+pub fn key(text: &str) -> Result<SecretBytes, FabricGrantError> {
+    let key = SecretBytes::from_hex(text).map_err(|_| FabricGrantError::Key)?;
+    match key.expose().len() {
         ..=KEY_MAX => Ok(key),
         _ => Err(FabricGrantError::Key),
     }

@@ -15,8 +15,8 @@ use super::grant_record::{GrantRecord, VERSION};
 use super::manager_rest::{
     GrantRequest, ManagerReply, ManagerRequest, ServiceId, authorized, created, listed,
 };
-use super::secret::Secret;
 use crate::job::spec::{FabricSource, FabricSpec};
+use crate::secret::SecretBytes;
 
 const HEX: &str = "00c0ffee";
 
@@ -309,7 +309,7 @@ fn replies_are_parsed_as_far_as_usable() {
     assert_eq!(created(body, &mut credential).unwrap().as_str(), "4");
     let body = br#"{"auth_key": "AB", "hosts": {"n1": {"devices": ["cxi1"], "svc_id": 9}}}"#;
     authorized(body, &mut credential).unwrap();
-    assert_eq!(credential.key, Secret::new(&[0xab]));
+    assert_eq!(credential.key, SecretBytes::from_hex("ab").unwrap());
     assert_eq!(credential.hosts["n1"].services, [9]);
     let body = br#"{"auth_key": "zz", "vni": 1}"#;
     assert!(authorized(body, &mut FabricGrant::default()).is_err());
@@ -322,7 +322,7 @@ fn host_gets_service_for_each_of_its_devices() {
     let mut credential = FabricGrant {
         vnis: vec![1034, 77],
         services: vec![5],
-        key: Secret::from_hex(HEX).unwrap(),
+        key: SecretBytes::from_hex(HEX).unwrap(),
         ..FabricGrant::default()
     };
     let told = |credential: &FabricGrant, present: &[&str]| {

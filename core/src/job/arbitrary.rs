@@ -490,7 +490,7 @@ pub fn job_spec() -> BoxedStrategy<JobSpec> {
         interface,
         debug(),
         (
-            any::<(bool, bool, u8)>(),
+            any::<(bool, u8)>(),
             vec("\\PC{0,9}", 0..3),
             of("\\PC{0,9}"),
             binding(),
@@ -501,7 +501,7 @@ pub fn job_spec() -> BoxedStrategy<JobSpec> {
     )
         .prop_map(
             |(apps, layout, psets, stdio, ending, status, interface, debug, rest)| {
-                let (told, notes, log, binding, container, fabric, impi) = rest;
+                let ((dry_run, verbose), notes, log, binding, container, fabric, impi) = rest;
                 JobSpec {
                     apps,
                     layout,
@@ -515,10 +515,9 @@ pub fn job_spec() -> BoxedStrategy<JobSpec> {
                     interface,
                     debug,
                     impi,
-                    dry_run: told.0,
-                    explain: told.1,
+                    dry_run,
                     notes,
-                    verbose: told.2,
+                    verbose,
                     log,
                 }
             },

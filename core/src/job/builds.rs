@@ -20,6 +20,15 @@ pub enum BuildMismatchPolicy {
     Off,
 }
 
+impl BuildMismatchPolicy {
+    /// The values of `--same-build`.
+    pub const NAMES: [(&str, Self); 3] = [
+        ("warn", Self::Warn),
+        ("fail", Self::Fail),
+        ("off", Self::Off),
+    ];
+}
+
 /// A file that the ranks of a program load, on one host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Build {

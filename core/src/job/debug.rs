@@ -32,6 +32,15 @@ pub enum ToolLossPolicy {
     End,
 }
 
+impl ToolLossPolicy {
+    /// The values of `--on-tool-loss`.
+    pub const NAMES: [(&str, Self); 3] = [
+        ("wait", Self::Wait),
+        ("release", Self::Release),
+        ("end", Self::End),
+    ];
+}
+
 /// PMIx tool that has started the launcher and sends directives before the start of the job.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct IndirectLaunchTool {

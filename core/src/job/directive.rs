@@ -79,7 +79,7 @@ pub enum RequestDirective {
 #[derive(Debug)]
 pub struct DirectiveNames {
     pub directive: RequestDirective,
-    /// Long option of `wireup run` with the same meaning, without dashes.
+    /// Long option of `wireup run` with the same meaning, without dashes, and the value if only that one does.
     pub option: Option<&'static str>,
     /// Keys of an `MPI_Info`.
     pub keys: &'static [&'static str],
@@ -189,15 +189,15 @@ pub const DIRECTIVES: &[DirectiveNames] = &[
         "whether each rank gets a directory for its files"),
     row(RequestDirective::Stage, Some("stage"), &["stage"], &[],
         "what hosts lack of the program and of the libraries that it loads is [brought](#staged-files) to them"),
-    row(RequestDirective::PreloadBinary, Some("preload-binary"), &["preload_binary", "ompi_preload_binary"], &[("pmix.preloadbin", "PMIX_PRELOAD_BIN")],
+    row(RequestDirective::PreloadBinary, Some("stage=program"), &["preload_binary", "ompi_preload_binary"], &[("pmix.preloadbin", "PMIX_PRELOAD_BIN")],
         "the program is [copied](#staged-files) to the hosts"),
-    row(RequestDirective::PreloadFiles, Some("preload-files"), &["preload_files", "ompi_preload_files"], &[("pmix.preloadfiles", "PMIX_PRELOAD_FILES")],
+    row(RequestDirective::PreloadFiles, Some("stage=FILE"), &["preload_files", "ompi_preload_files"], &[("pmix.preloadfiles", "PMIX_PRELOAD_FILES")],
         "files, with commas between them, are [copied](#staged-files) to hosts that do not have them"),
     row(RequestDirective::Uenv, Some("uenv"), &["uenv"], &[],
         "[software images](#images) that are mounted for the job's ranks, one on each line"),
     row(RequestDirective::Image, Some("image"), &["image"], &[],
         "the [image](#images) that the job's ranks have for their root directory"),
-    row(RequestDirective::ImageRuntime, Some("runtime"), &["runtime"], &[],
+    row(RequestDirective::ImageRuntime, Some("image"), &["runtime"], &[],
         "what makes its container"),
     row(RequestDirective::ImageMount, Some("image-mount"), &["image_mount"], &[],
         "directories and files of the hosts in it, one on each line"),
@@ -213,9 +213,9 @@ pub const DIRECTIVES: &[DirectiveNames] = &[
         "for [tools](tools.md#spawning) alone: they get the output"),
     row(RequestDirective::ForwardStderr, None, &[], &[("pmix.fwd.stderr", "PMIX_FWD_STDERR")],
         "the same for standard error"),
-    row(RequestDirective::StopOnExec, Some("stop-on-exec"), &[], &[("pmix.dbg.exec", "PMIX_DEBUG_STOP_ON_EXEC")],
+    row(RequestDirective::StopOnExec, Some("stop-at exec"), &[], &[("pmix.dbg.exec", "PMIX_DEBUG_STOP_ON_EXEC")],
         "ranks that [stop](debugging.md) before their program begins"),
-    row(RequestDirective::StopInInit, Some("stop-in-init"), &[], &[("pmix.dbg.init", "PMIX_DEBUG_STOP_IN_INIT")],
+    row(RequestDirective::StopInInit, Some("stop-at init"), &[], &[("pmix.dbg.init", "PMIX_DEBUG_STOP_IN_INIT")],
         "ranks that wait in `PMIx_Init` for a debugger"),
     row(RequestDirective::StopInApp, None, &[], &[("pmix.dbg.notify", "PMIX_DEBUG_STOP_IN_APP")],
         "ranks that will wait somewhere in their program for a debugger"),

@@ -7,11 +7,11 @@
 //! As text, so that code that handles it as a string does not truncate it: `WIREUP:` and hexadecimal digits of
 //! version, expiry, user, group, rank (little-endian), nspace, MAC.
 
-use std::fmt;
-
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
+
+use crate::secret::Secret;
 
 /// Start of each token.
 const PREFIX: &[u8] = b"WIREUP:";
@@ -25,15 +25,8 @@ const MAC: usize = 32;
 const TOKEN_MAX: usize = HEAD + 255 + MAC;
 
 /// The secret of a launch.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LaunchKey([u8; 32]);
-
-impl fmt::Debug for LaunchKey {
-    /// Writes the type's name; a key must not be shown.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LaunchKey")
-    }
-}
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LaunchKey(Secret<[u8; 32]>);
 
 /// Process that a token identifies.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,11 +50,12 @@ pub enum CredentialError {
 impl LaunchKey {
     /// Creates a key from random bytes.
     pub fn new(random: [u8; 32]) -> Self {
-        Self(random)
+        Self(Secret::new(random))
     }
 
     fn mac(&self, payload: &[u8]) -> Hmac<Sha256> {
-        let mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+        let mac = Hmac::<Sha256>::new_from_slice(self.0.expose());
+        let mac = mac.expect("HMAC takes keys of any length");
         mac.chain_update(payload)
     }
 

@@ -22,7 +22,9 @@ pub use container::{
 };
 pub use fabric::{FabricError, FabricSource, FabricSpec};
 pub use layout::{AgentLaunchCommand, AgentTreeSpec, LayoutSpec, MapBy, STAR_LIMIT, TREE_WIDTH};
-pub use option_value::{EnvOption, LayoutRuns, Mapping, OptionValueError, parse_umask};
+pub use option_value::{
+    EnvOption, LayoutRuns, Mapping, OptionValueError, choice_name, parse_umask,
+};
 pub use termination::{
     ChildJobPolicy, FENCE_TIMEOUT, FailurePolicy, FenceTimeoutSpec, GRACE, TerminationSpec,
 };
@@ -146,16 +148,21 @@ pub enum InterfaceChoice {
     None,
 }
 
+impl InterfaceChoice {
+    /// The values of `--pmi`.
+    pub const NAMES: [(&str, Self); 6] = [
+        ("auto", Self::Auto),
+        ("pmi1", Self::Pmi1),
+        ("pmi2", Self::Pmi2),
+        ("pmix", Self::Pmix),
+        ("all", Self::All),
+        ("none", Self::None),
+    ];
+}
+
 impl fmt::Display for InterfaceChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Pmi1 => "pmi1",
-            Self::Pmi2 => "pmi2",
-            Self::Pmix => "pmix",
-            Self::All => "all",
-            Self::None => "none",
-        })
+        f.write_str(choice_name(&Self::NAMES, *self))
     }
 }
 
@@ -324,11 +331,9 @@ pub struct JobSpec {
     pub impi: Option<ImpiWorld>,
     /// Only show the plan; start nothing.
     pub dry_run: bool,
-    /// Tell every decision with its reasons.
-    pub explain: bool,
     /// Messages about the origin of these settings.
     pub notes: Vec<String>,
-    /// Verbosity: 0 only failures, 1 decisions, 2 and more every step.
+    /// Verbosity: 0 only failures, 1 decisions with their reasons, 2 and more every step.
     pub verbose: u8,
     /// Log filter of the launcher, its steps and sidecars.
     pub log: Option<String>,
@@ -352,7 +357,6 @@ impl JobSpec {
             debug: DebugSpec::default(),
             impi: None,
             dry_run: false,
-            explain: false,
             notes: Vec::new(),
             verbose: 0,
             log: None,

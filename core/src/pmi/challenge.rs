@@ -3,11 +3,11 @@
 //! Rule: the server sends a random text, the client answers with the HMAC-SHA-256 of that text under the key's text, in
 //! hexadecimal digits. Source: docs/pmi-wire.md#tcp-mode.
 
-use std::fmt;
-
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
+
+use crate::secret::Secret;
 
 /// Value of `authtype` that a client sends.
 pub const AUTH_TYPE: &[u8] = b"challenge-hmac-sha256";
@@ -16,27 +16,27 @@ pub const AUTH_TYPE: &[u8] = b"challenge-hmac-sha256";
 pub const KEY_VARIABLE: &str = "PMI_AUTH_KEY";
 
 /// A key, as it stands in the client's environment.
-#[derive(Clone, PartialEq, Eq)]
-pub struct AuthKey(String);
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AuthKey(Secret<String>);
 
 impl AuthKey {
     /// Creates a key from random bytes.
     pub fn new(random: [u8; 32]) -> Self {
-        Self(HEXLOWER.encode(&random))
+        Self(Secret::new(HEXLOWER.encode(&random)))
     }
 
     /// Creates the key that a client was given.
     pub fn from_text(text: &str) -> Self {
-        Self(text.to_owned())
+        Self(Secret::new(text.to_owned()))
     }
 
     /// Returns the key's text, for the client's environment.
     pub fn text(&self) -> &str {
-        &self.0
+        self.0.expose()
     }
 
     fn mac(&self, challenge: &[u8]) -> Hmac<Sha256> {
-        let mac = Hmac::<Sha256>::new_from_slice(self.0.as_bytes());
+        let mac = Hmac::<Sha256>::new_from_slice(self.text().as_bytes());
         mac.expect("HMAC takes keys of any length")
             .chain_update(challenge)
     }
@@ -50,13 +50,6 @@ impl AuthKey {
     pub fn accepts(&self, challenge: &[u8], answer: &[u8]) -> bool {
         let answer = HEXLOWER_PERMISSIVE.decode(answer);
         answer.is_ok_and(|answer| self.mac(challenge).verify_slice(&answer).is_ok())
-    }
-}
-
-/// Never shows the key.
-impl fmt::Debug for AuthKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AuthKey")
     }
 }
 

@@ -5,7 +5,9 @@
 use wireup_shim::wire as c;
 
 use super::value::{Channels, DataRange, Info, PmixProc, Status, Text};
-use super::wire::{Reader, WireError, Writer};
+#[cfg(any(test, feature = "testing"))]
+use super::wire::Writer;
+use super::wire::{Reader, WireError};
 pub use answer::{AnswerParts, Pdata, UpcallAnswer};
 use payload::PayloadField;
 
@@ -22,6 +24,7 @@ macro_rules! payload_struct {
         }
 
         impl PayloadField for $name {
+            #[cfg(any(test, feature = "testing"))]
             fn encode_field(&self, out: &mut Writer) {
                 $(self.$field.encode_field(out);)*
             }
@@ -140,6 +143,7 @@ macro_rules! upcalls {
                 })
             }
 
+            #[cfg(any(test, feature = "testing"))]
             fn encode_fields(&self, out: &mut Writer) {
                 match self {
                     $($(Self::$form($type::$kind { $($field),* }) => {
@@ -367,11 +371,11 @@ impl Upcall {
         Ok(upcall)
     }
 
-    /// Encodes the frame that the shim sends; `id` is 0 for a notice. For peers of the agent in tests and tools, as the
-    /// shim itself is C.
+    /// Encodes the frame that the shim sends, which is C; `id` is 0 for a notice.
     ///
     /// # Errors
     /// [`WireError::TooLarge`].
+    #[cfg(any(test, feature = "testing"))]
     pub fn encode(&self, id: u64) -> Result<Vec<u8>, WireError> {
         let mut out = Writer::frame();
         self.encode_fields(&mut out);

@@ -46,7 +46,7 @@ const HYBRID: &str = "/sys/fs/cgroup/unified/cgroup.controllers";
 /// A container that cannot be made on this host. The words are the same on every host.
 #[derive(Debug, thiserror::Error)]
 enum ContainerError {
-    #[error("--runtime {}: there is no {} in PATH; install it, or choose another", .0.as_str(), .0.program())]
+    #[error("--image {}:…: there is no {} in PATH; install it, or choose another runtime", .0.as_str(), .0.program())]
     NoRuntime(Runtime),
     #[error("--image {}: there is no such directory; copy it to the hosts, or put it where all see it", .0.display())]
     NoDirectory(PathBuf),

@@ -7,9 +7,10 @@ use clap::{Arg, ArgAction};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::show::{quoted, toml_value};
 use super::{ConfigError, PER_JOB, may_be_given};
 use crate::cli::negation::opposite;
-use crate::cli::option_scan::OptionTable;
+use crate::cli::option_scan::{OptionTable, has_optional_value};
 use crate::cli::usage_errors::is_near;
 
 /// The table of `wireup run`.
@@ -24,8 +25,8 @@ pub(super) struct ConfigEntry {
     pub(super) line: usize,
     /// Its equivalent on a command line.
     pub(super) words: Vec<OsString>,
-    /// Its values as texts, for showing.
-    pub(super) values: Vec<String>,
+    /// Its values in TOML.
+    pub(super) shown: Vec<String>,
 }
 
 /// What is wrong with a line of a file, and the remedy.
@@ -132,34 +133,62 @@ fn entry(
         let value = Spanned::new(value.span(), DeValue::Boolean(!on));
         return entry(table, positive, &value);
     }
-    let options = || may_be_given(table).filter_map(Arg::get_long);
     let Some(arg) = may_be_given(table).find(|arg| arg.get_long() == Some(key)) else {
-        return Err(unknown(key, options()));
+        let current = may_be_given(table).filter(|arg| !arg.is_hide_set());
+        return Err(unknown(key, current.filter_map(Arg::get_long)));
     };
-    let value = value.get_ref();
-    let values = match (arg.get_action(), value) {
-        (ArgAction::SetTrue | ArgAction::SetFalse, DeValue::Boolean(on)) => vec![on.to_string()],
+    let given: Vec<(Vec<OsString>, String)> = match (arg.get_action(), value.get_ref()) {
+        (ArgAction::SetTrue | ArgAction::SetFalse, DeValue::Boolean(on)) => {
+            vec![(vec![switch(key, *on)], on.to_string())]
+        }
         (ArgAction::SetTrue | ArgAction::SetFalse, _) => {
             return Err(EntryError::Switch(key.to_owned()));
         }
-        (ArgAction::Count, value) => vec![
-            times(value)
-                .ok_or_else(|| EntryError::Counted(key.to_owned()))?
-                .to_string(),
-        ],
+        (ArgAction::Count, value) => {
+            let times = times(value).ok_or_else(|| EntryError::Counted(key.to_owned()))?;
+            let counted = std::iter::repeat_n(switch(key, true), times.into());
+            let words = std::iter::once(switch(key, false)).chain(counted);
+            vec![(words.collect(), times.to_string())]
+        }
         (ArgAction::Append, DeValue::Array(items)) => items
             .iter()
-            .map(|item| plain(key, item.get_ref()))
+            .map(|item| with_value(arg, key, item.get_ref()))
             .collect::<Result<_, _>>()?,
         (_, DeValue::Array(_)) => return Err(EntryError::List(key.to_owned())),
-        (_, value) => vec![plain(key, value)?],
+        (_, value) => vec![with_value(arg, key, value)?],
     };
+    let (words, shown): (Vec<Vec<OsString>>, Vec<String>) = given.into_iter().unzip();
     Ok(ConfigEntry {
         key: key.to_owned(),
         line: 0,
-        words: words(arg, key, &values),
-        values,
+        words: words.concat(),
+        shown,
     })
+}
+
+/// The words for one value of an option that takes values, and the value in TOML.
+fn with_value(
+    arg: &Arg,
+    key: &str,
+    value: &DeValue<'_>,
+) -> Result<(Vec<OsString>, String), EntryError> {
+    if let DeValue::Boolean(on) = value
+        && has_optional_value(arg)
+    {
+        return Ok((vec![switch(key, *on)], on.to_string()));
+    }
+    let text = plain(key, value)?;
+    let shown = match arg.get_action() {
+        ArgAction::Set => toml_value(text.as_ref()),
+        _ => quoted(text.as_ref()),
+    };
+    Ok((vec![format!("--{key}={text}").into()], shown))
+}
+
+/// The word that gives an option without a value, or takes it back.
+fn switch(key: &str, on: bool) -> OsString {
+    let name = if on { key.to_owned() } else { opposite(key) };
+    format!("--{name}").into()
 }
 
 /// How often a counted switch is given.
@@ -187,31 +216,6 @@ fn plain(key: &str, value: &DeValue<'_>) -> Result<String, EntryError> {
             value: *on,
         }),
         _ => Err(EntryError::NoText(key.to_owned())),
-    }
-}
-
-fn words(arg: &Arg, key: &str, values: &[String]) -> Vec<OsString> {
-    let switch = |on: bool| {
-        let name = if on { key.to_owned() } else { opposite(key) };
-        OsString::from(format!("--{name}"))
-    };
-    match arg.get_action() {
-        ArgAction::SetTrue | ArgAction::SetFalse => {
-            values.iter().map(|value| switch(value == "true")).collect()
-        }
-        ArgAction::Count => {
-            let times = values
-                .iter()
-                .filter_map(|value| value.parse::<usize>().ok())
-                .sum();
-            std::iter::once(switch(false))
-                .chain(std::iter::repeat_n(switch(true), times))
-                .collect()
-        }
-        _ => values
-            .iter()
-            .map(|value| format!("--{key}={value}").into())
-            .collect(),
     }
 }
 

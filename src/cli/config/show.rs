@@ -87,6 +87,10 @@ fn table(own: &OptionTable, defaults: &Defaults) -> String {
     text.push_str("\n[run]\n");
     for arg in may_be_given(own) {
         let key = arg.get_long().expect("has a long name");
+        // An old spelling.
+        if arg.is_hide_set() && !defaults.entries().any(|(_, entry)| entry.key == key) {
+            continue;
+        }
         // Stands under the name of its opposite.
         if key.starts_with(PREFIX) && own.long(&opposite(key)).is_some() {
             continue;
@@ -123,13 +127,9 @@ fn effective(
         let mut files: Vec<String> = given().map(|(f, _)| f.path.display().to_string()).collect();
         files.dedup();
         from = files.join(" and ");
-        list(given().flat_map(|(_, entry)| entry.values.iter().map(|v| quoted(v.as_ref()))))
+        list(given().flat_map(|(_, entry)| entry.shown.iter().cloned()))
     } else {
-        let value = entry.values.first().map_or("", String::as_str);
-        match arg.get_action() {
-            ArgAction::Set => toml_value(value.as_ref()),
-            _ => value.to_owned(),
-        }
+        entry.shown.first().cloned().unwrap_or_default()
     };
     (Some(value), from)
 }
@@ -156,7 +156,7 @@ fn list(values: impl Iterator<Item = String>) -> String {
 }
 
 /// A whole number, or a string.
-fn toml_value(value: &OsStr) -> String {
+pub(super) fn toml_value(value: &OsStr) -> String {
     match value.to_str().map(str::parse::<i64>) {
         Some(Ok(number)) => number.to_string(),
         _ => quoted(value),
@@ -164,7 +164,7 @@ fn toml_value(value: &OsStr) -> String {
 }
 
 /// A basic string of TOML.
-fn quoted(value: &OsStr) -> String {
+pub(super) fn quoted(value: &OsStr) -> String {
     let mut text = String::from("\"");
     for letter in value.to_string_lossy().chars() {
         match letter {

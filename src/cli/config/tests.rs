@@ -60,6 +60,12 @@ fn values_become_arguments_in_order_of_file() {
     assert_eq!(words("run.kill-on-bad-exit = false"), opposite);
     assert_eq!(words("[run]\nenv = 'A=1'"), ["--env=A=1"]);
     assert_eq!(words("[run]\nlabel = false"), ["--no-label"]);
+    assert_eq!(words("[run]\nlabel = '%h: '"), ["--label=%h: "]);
+    assert_eq!(
+        words("[run]\nstage = [true, 'in.dat']"),
+        ["--stage", "--stage=in.dat"]
+    );
+    assert_eq!(words("[run]\ntiming = true"), ["--timing"]);
     assert_eq!(
         words("[run]\nverbose = 2"),
         ["--no-verbose", "--verbose", "--verbose"]
@@ -97,8 +103,8 @@ fn config_error_names_file_line_and_remedy() {
         ),
         ("run = 1", "f0:1: write [run]"),
         (
-            "[run]\nlabel = 'yes'",
-            "'label' is a switch; write true or false",
+            "[run]\ntimestamps = 'yes'",
+            "'timestamps' is a switch; write true or false",
         ),
         ("[run]\nverbose = -1", "'verbose' is counted"),
         ("[run]\nverbose = 1000", "'verbose' is counted"),

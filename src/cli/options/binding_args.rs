@@ -1,9 +1,8 @@
 //! Which CPUs ranks are bound to.
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 
-use super::LayoutArgs;
+use super::{LayoutArgs, choice};
 use crate::failure::CommandError;
 use wireup_core::job::rankfile::RankfileCpus;
 use wireup_core::job::spec::{BindTo, BindingSpec, MapWithinHost, MemBind};
@@ -26,7 +25,7 @@ pub(crate) struct BindingArgs {
         default_value = "none",
         hide_short_help = true
     )]
-    #[arg(value_parser = PossibleValuesParser::new(MemBind::NAMES).try_map(|name| name.parse::<MemBind>()))]
+    #[arg(value_parser = choice(&MemBind::NAMES))]
     mem_bind: MemBind,
 
     /// Set OMP_NUM_THREADS and OMP_PLACES for the cores of each bound rank, unless you have set one of them

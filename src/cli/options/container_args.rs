@@ -1,6 +1,7 @@
 //! What ranks run in.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
 
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, ValueHint};
@@ -26,12 +27,15 @@ pub(crate) struct ContainerArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Images")]
 pub(crate) struct ImageArgs {
-    /// Run the ranks in this image: a root directory or a file of Apptainer (begins with / or ./), or the name of an image of podman
-    #[arg(long, value_name = "DIRECTORY|NAME")]
-    image: Option<OsString>,
+    /// Run the ranks in this image: a root directory or a file of Apptainer (begins with / or ./), or the name of an image
+    /// of podman. RUNTIME makes the container: apptainer, bwrap, charliecloud, crun or podman [default: bwrap for a path,
+    /// podman for a name]
+    #[arg(long, value_name = "[RUNTIME:]DIRECTORY|NAME")]
+    #[arg(value_parser = OsStringValueParser::new().map(ImageArg::parse))]
+    image: Option<ImageArg>,
 
-    /// What makes the container: apptainer, bwrap, charliecloud, crun or podman [default: bwrap for a path, podman for a name]
-    #[arg(long, value_name = "RUNTIME", requires = "image")]
+    /// Old spelling of `--image RUNTIME:…`
+    #[arg(long, hide = true, value_name = "RUNTIME", requires = "image")]
     #[arg(value_parser = PossibleValuesParser::new(Runtime::ALL.map(Runtime::as_str)).map(|name| {
         Runtime::from_name(&name).expect("only these names are accepted")
     }))]
@@ -46,6 +50,36 @@ pub(crate) struct ImageArgs {
     )]
     #[arg(value_parser = OsStringValueParser::new().try_map(|text| BindMount::parse(&text)))]
     mounts: Vec<BindMount>,
+}
+
+/// An image, and what makes a container of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct ImageArg {
+    runtime: Option<Runtime>,
+    image: OsString,
+}
+
+impl ImageArg {
+    fn parse(text: OsString) -> Self {
+        let bytes = text.as_bytes();
+        let found = Runtime::ALL.into_iter().find_map(|runtime| {
+            let rest = bytes.strip_prefix(runtime.as_str().as_bytes())?;
+            Some((
+                runtime,
+                OsStr::from_bytes(rest.strip_prefix(b":")?).to_owned(),
+            ))
+        });
+        match found {
+            Some((runtime, image)) => Self {
+                runtime: Some(runtime),
+                image,
+            },
+            None => Self {
+                runtime: None,
+                image: text,
+            },
+        }
+    }
 }
 
 impl ContainerArgs {
@@ -67,19 +101,59 @@ impl ImageArgs {
     /// # Errors
     /// As [`ContainerArgs::resolve`].
     pub(crate) fn resolve(self) -> Result<Option<ImageSpec>, CommandError> {
-        let image = self
-            .image
-            .map(|image| ImageSpec::new(image, self.runtime, self.mounts));
+        let image = self.image.map(|ImageArg { runtime, image }| {
+            ImageSpec::new(image, runtime.or(self.runtime), self.mounts)
+        });
         image.transpose().map_err(CommandError::request)
     }
 }
 
 /// The words that ask for an image.
 pub(crate) fn words(image: &ImageSpec) -> Vec<OsString> {
-    let mut words: Vec<OsString> = vec!["--image".into(), image.image.clone()];
-    words.extend(["--runtime".into(), image.runtime.as_str().into()]);
+    let mut named = OsString::from(format!("{}:", image.runtime.as_str()));
+    named.push(&image.image);
+    let mut words: Vec<OsString> = vec!["--image".into(), named];
     for mount in &image.mounts {
         words.extend(["--image-mount".into(), mount.to_string().into()]);
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn image_names_its_runtime() {
+        let read = |text: &str| {
+            let arg = ImageArg::parse(text.into());
+            (arg.runtime, arg.image.into_string().unwrap())
+        };
+        let pair = |runtime, image: &str| (runtime, image.to_owned());
+        assert_eq!(
+            read("crun:/srv/root"),
+            pair(Some(Runtime::Crun), "/srv/root")
+        );
+        let tagged = pair(Some(Runtime::Podman), "debian:12");
+        assert_eq!(read("podman:debian:12"), tagged);
+        for plain in ["debian:12", "/srv/crun:root", "crun", "podmans:1"] {
+            assert_eq!(read(plain), pair(None, plain));
+        }
+    }
+
+    #[test]
+    fn words_of_an_image_are_read_as_the_same_image() {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Whole {
+            #[command(flatten)]
+            image: ImageArgs,
+        }
+        let image = ImageSpec::new("./root".into(), Some(Runtime::Crun), Vec::new()).unwrap();
+        let line = std::iter::once(OsString::from("w")).chain(words(&image));
+        assert_eq!(
+            Whole::parse_from(line).image.resolve().unwrap(),
+            Some(image)
+        );
+    }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::choice;
 use crate::failure::CommandError;
 use wireup_core::duration::{duration, positive_duration};
 use wireup_core::job::exit_policy::ExitPolicy;
@@ -27,14 +28,10 @@ pub(crate) struct TerminationArgs {
 
     /// What follows when a rank or host is lost: all end; the others go on, and what they do together
     /// completes without the dead; or all end with exit code 75, and Slurm runs its job again
-    #[arg(
-        long,
-        value_enum,
-        value_name = "abort|continue|requeue",
-        default_value_t
-    )]
+    #[arg(long, value_name = "abort|continue|requeue", default_value = "abort")]
+    #[arg(value_parser = choice(&FailurePolicy::NAMES))]
     #[arg(hide_default_value = true, hide_possible_values = true)]
-    on_failure: Policy,
+    on_failure: FailurePolicy,
 
     /// A rank's process may end and another one contact PMI for it: restored from a checkpoint, or started
     /// again. What the rank had put is reset, and barriers wait for it; not with PMIx
@@ -73,55 +70,58 @@ pub(crate) struct TerminationArgs {
 
     /// Spawned processes when all processes of their parent's job have ended: they are ended after
     /// --grace, or continue. Programs may ask for either in their spawn request
-    #[arg(long, value_enum, value_name = "end-with-parent|independent")]
-    #[arg(default_value_t = Lifetime::EndWithParent, hide_possible_values = true)]
-    children: Lifetime,
+    #[arg(
+        long,
+        value_name = "end-with-parent|independent",
+        default_value = "end-with-parent"
+    )]
+    #[arg(value_parser = choice(&ChildJobPolicy::NAMES), hide_possible_values = true)]
+    children: ChildJobPolicy,
 
     /// Start the job without this terminal, print its name when all ranks have started, and exit; see `wireup attach`
-    /// and `wireup wait`
-    #[arg(long)]
-    pub(crate) detach: bool,
+    /// and `wireup wait`. =on-loss: stay, and keep the job when this command is killed or its terminal is lost
+    #[arg(long, value_enum, value_name = "on-loss", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "at-start", hide_possible_values = true)]
+    detach: Option<DetachPolicy>,
 
-    /// When this command is killed, or its terminal is lost, end the job, or keep it as with --detach
-    #[arg(long, visible_alias = "on-launcher-loss")]
+    /// Old spelling of `--detach=on-loss`
+    #[arg(long, alias = "on-launcher-loss", hide = true)]
     #[arg(value_enum, value_name = "end|keep", default_value_t = TerminalLossPolicy::End)]
-    #[arg(hide_possible_values = true)]
-    pub(crate) on_terminal_loss: TerminalLossPolicy,
+    on_terminal_loss: TerminalLossPolicy,
+}
+
+/// When a job goes on without its terminal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum DetachPolicy {
+    AtStart,
+    OnLoss,
 }
 
 /// See `--on-terminal-loss`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum TerminalLossPolicy {
+enum TerminalLossPolicy {
     End,
     Keep,
 }
 
-/// See [`FailurePolicy`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
-enum Policy {
-    #[default]
-    Abort,
-    Continue,
-    Requeue,
-}
-
-/// See [`ChildJobPolicy`].
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Lifetime {
-    EndWithParent,
-    Independent,
-}
-
 impl TerminationArgs {
+    /// Whether the job is kept without its terminal.
+    pub(crate) fn detach_policy(&self) -> Option<DetachPolicy> {
+        let kept = self.on_terminal_loss == TerminalLossPolicy::Keep;
+        self.detach.or(kept.then_some(DetachPolicy::OnLoss))
+    }
+
     /// Refuses what contradicts itself.
     ///
     /// # Errors
     /// The two options that cannot both hold.
     pub(crate) fn check(&self) -> Result<(), CommandError> {
         let (option, meant) = match self.on_failure {
-            Policy::Continue if self.restartable => ("--restartable", "continue"),
-            Policy::Continue if self.kill_on_bad_exit => ("--kill-on-bad-exit", "continue"),
-            Policy::Requeue if self.no_kill_on_bad_exit => ("--no-kill-on-bad-exit", "requeue"),
+            FailurePolicy::Continue if self.restartable => ("--restartable", "continue"),
+            FailurePolicy::Continue if self.kill_on_bad_exit => ("--kill-on-bad-exit", "continue"),
+            FailurePolicy::Requeue if self.no_kill_on_bad_exit => {
+                ("--no-kill-on-bad-exit", "requeue")
+            }
             _ => return Ok(()),
         };
         let text = format!("--on-failure {meant} and {option} contradict each other: give one");
@@ -134,15 +134,11 @@ impl From<TerminationArgs> for TerminationSpec {
         Self {
             timeout: args.timeout,
             exit: args.exit_policy,
-            on_failure: match args.on_failure {
-                Policy::Abort => FailurePolicy::Abort,
-                Policy::Continue => FailurePolicy::Continue,
-                Policy::Requeue => FailurePolicy::Requeue,
-            },
+            on_failure: args.on_failure,
             kill_on_bad_exit: match args.on_failure {
-                Policy::Continue => false,
-                Policy::Requeue => true,
-                Policy::Abort => match (args.kill_on_bad_exit, args.no_kill_on_bad_exit) {
+                FailurePolicy::Continue => false,
+                FailurePolicy::Requeue => true,
+                FailurePolicy::Abort => match (args.kill_on_bad_exit, args.no_kill_on_bad_exit) {
                     (true, _) => true,
                     (_, true) => false,
                     (false, false) => !args.exit_policy.needs_every_end(),
@@ -156,10 +152,7 @@ impl From<TerminationArgs> for TerminationSpec {
                 Some(time) => FenceTimeoutSpec::After(time),
             },
             spawn: args.spawn_timeout,
-            children: match args.children {
-                Lifetime::EndWithParent => ChildJobPolicy::EndWithParent,
-                Lifetime::Independent => ChildJobPolicy::Independent,
-            },
+            children: args.children,
             restartable: args.restartable,
         }
     }
@@ -190,5 +183,31 @@ mod tests {
             TerminationSpec::default(),
             TerminationSpec::from(Whole::parse_from(["w"]).ending)
         );
+    }
+
+    #[test]
+    fn job_is_detached_at_start_or_on_loss() {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Whole {
+            #[command(flatten)]
+            ending: TerminationArgs,
+        }
+        for (line, expected) in [
+            ("", None),
+            ("--detach", Some(DetachPolicy::AtStart)),
+            ("--detach=on-loss", Some(DetachPolicy::OnLoss)),
+            ("--on-terminal-loss keep", Some(DetachPolicy::OnLoss)),
+            ("--on-launcher-loss keep", Some(DetachPolicy::OnLoss)),
+            ("--on-terminal-loss end", None),
+            (
+                "--detach --on-terminal-loss keep",
+                Some(DetachPolicy::AtStart),
+            ),
+        ] {
+            let words = std::iter::once("w").chain(line.split_ascii_whitespace());
+            let ending = Whole::parse_from(words).ending;
+            assert_eq!(ending.detach_policy(), expected, "{line}");
+        }
     }
 }

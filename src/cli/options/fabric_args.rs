@@ -11,16 +11,17 @@ use wireup_core::job::spec::{FabricSource, FabricSpec};
 #[command(next_help_heading = "Network credentials")]
 pub(crate) struct FabricArgs {
     /// Give ranks credentials for Slingshot: those of the environment (cxi), or new ones of a fabric manager
-    /// (cxi=https://HOST) or of a command (cxi=exec:COMMAND), which are revoked at the end [docs/fabric.md]
+    /// (cxi=https://HOST) or of a command (cxi=exec:COMMAND), which are revoked at the end. fabric.toml has the manager's
+    /// token and certificates [docs/fabric.md]
     #[arg(long, value_name = "cxi[=ADDRESS|=exec:COMMAND]")]
     fabric: Option<FabricSource>,
 
-    /// File with the token that the fabric manager wants
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// Old spelling of `token-file` in fabric.toml
+    #[arg(long, hide = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     fabric_token: Option<PathBuf>,
 
-    /// File with the certificates that vouch for the fabric manager, in PEM [default: those of the system]
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// Old spelling of `cacert` in fabric.toml
+    #[arg(long, hide = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     fabric_ca: Option<PathBuf>,
 }
 

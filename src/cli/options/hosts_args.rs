@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum, ValueHint};
 
+use super::choice;
 use crate::plan::batch_systems::BatchSystemKind;
 use wireup_core::duration::duration;
 use wireup_core::job::builds::BuildMismatchPolicy;
@@ -72,21 +73,22 @@ pub(crate) struct HostsArgs {
     /// or off
     #[arg(
         long,
-        value_enum,
         value_name = "WHAT",
-        default_value_t,
+        default_value = "warn",
         hide_short_help = true
     )]
-    same_build: Same,
+    #[arg(value_parser = choice(&BuildMismatchPolicy::NAMES))]
+    same_build: BuildMismatchPolicy,
 
-    /// Up to this number of hosts, the first contacts all others; more hosts form a tree
-    #[arg(long, value_name = "N", default_value_t = STAR_LIMIT, hide_short_help = true)]
-    star_limit: u32,
-
-    /// In a tree, each host contacts at most this many others
-    #[arg(long, value_name = "K", default_value_t = TREE_WIDTH, hide_short_help = true)]
+    /// Let each host contact at most this many others [default: the first contacts all others of up to 32 hosts; 4 each
+    /// of more]
+    #[arg(long, value_name = "K", hide_short_help = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(2..))]
-    tree_width: u32,
+    tree_width: Option<u32>,
+
+    /// Old spelling of `--tree-width` with at least as many as there are hosts
+    #[arg(long, hide = true, value_name = "N")]
+    star_limit: Option<u32>,
 
     /// Socket of the agent of this host [default: that of your own agent or of the system's]
     #[arg(long, value_name = "SOCKET", hide_short_help = true, value_hint = ValueHint::FilePath)]
@@ -123,25 +125,6 @@ impl HostsListArgs {
     /// The socket that the user names.
     pub(crate) fn agent(&self) -> Option<&Path> {
         self.agent.as_deref()
-    }
-}
-
-/// What to do about other builds.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, ValueEnum)]
-enum Same {
-    #[default]
-    Warn,
-    Fail,
-    Off,
-}
-
-impl From<Same> for BuildMismatchPolicy {
-    fn from(same: Same) -> Self {
-        match same {
-            Same::Warn => Self::Warn,
-            Same::Fail => Self::Fail,
-            Same::Off => Self::Off,
-        }
     }
 }
 
@@ -196,12 +179,14 @@ impl HostsArgs {
 
     /// How hosts reach each other, without what starts their agents.
     pub(crate) fn agent_tree(&self) -> AgentTreeSpec {
+        // A width holds for few hosts too.
+        let star_limit = self.star_limit.or(self.tree_width.and(Some(1)));
         AgentTreeSpec {
-            star_limit: self.star_limit,
-            tree_width: self.tree_width,
+            star_limit: star_limit.unwrap_or(STAR_LIMIT),
+            tree_width: self.tree_width.unwrap_or(TREE_WIDTH),
             agent: self.agent.clone(),
             starter: None,
-            same_build: self.same_build.into(),
+            same_build: self.same_build,
         }
     }
 }

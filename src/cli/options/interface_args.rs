@@ -1,9 +1,11 @@
 //! Process-management interfaces.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
+use super::choice;
 use crate::cli::value_error::ValueError;
 use wireup_core::duration::{DurationError, duration};
 use wireup_core::job::name_store_kind::NameStoreKind;
@@ -13,29 +15,15 @@ use wireup_core::name_server::MEET_MAX;
 /// Longest list of kinds of memory: what every client of PMI takes.
 const KINDS_MAX: usize = 512;
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Pmi {
-    /// what the programs need, detected by inspecting them
-    Auto,
-    /// PMI-1 (MPICH, Intel MPI)
-    Pmi1,
-    /// PMI-2 (MPICH built for it, programs on Slurm's libpmi2)
-    Pmi2,
-    /// PMIx (Open MPI)
-    Pmix,
-    /// PMI-1, PMI-2 and PMIx
-    All,
-    /// nothing: plain processes
-    None,
-}
-
 /// Process-management interfaces.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Process management")]
 pub(crate) struct InterfaceArgs {
-    /// Process-management interface to offer
-    #[arg(long, value_enum, default_value_t = Pmi::Auto)]
-    pmi: Pmi,
+    /// Process-management interface to offer: auto, what the programs need, detected by inspecting them; pmi1 (MPICH, Intel
+    /// MPI), pmi2 (MPICH built for it, programs on Slurm's libpmi2), pmix (Open MPI), all of these, or none: plain processes
+    #[arg(long, default_value = "auto")]
+    #[arg(value_parser = choice(&InterfaceChoice::NAMES), hide_possible_values = true)]
+    pmi: InterfaceChoice,
 
     /// libpmix for the PMIx server [default: the program's own, $WIREUP_LIBPMIX, the system's]
     #[arg(long, value_name = "FILE")]
@@ -49,20 +37,20 @@ pub(crate) struct InterfaceArgs {
     #[arg(long, value_name = "FILE")]
     shim: Option<PathBuf>,
 
-    /// Share published names (MPI_Publish_name, MPI_Comm_connect) only with your launches
-    /// of the same NAME [default: $WIREUP_MEET, or none]
-    #[arg(long, value_name = "NAME", value_parser = parse_meet)]
+    /// Where names are kept that launches publish for each other (MPI_Publish_name, MPI_Comm_connect): agents, file:DIR
+    /// (absolute, on a file system of all hosts), etcd:[ENDPOINTS], ldap://, ldaps:// or ldapi://HOST/BASE [default:
+    /// $WIREUP_NAMES, or agents]. Further words, also alone: meet=NAME shares names only with your launches of the same
+    /// NAME [default: $WIREUP_MEET]; keep[=DURATION] keeps names after their publisher and its launch, until they are
+    /// withdrawn or for so long
+    #[arg(long, value_name = "[STORE][,meet=NAME][,keep[=DURATION]]")]
+    names: Vec<NamesSpec>,
+
+    /// Old spelling of `--names meet=NAME`
+    #[arg(long, hide = true, value_name = "NAME", value_parser = parse_meet)]
     meet: Option<String>,
 
-    /// Where published names are kept that launches look up for each other: agents, file:DIR (absolute, on a
-    /// file system of all hosts), etcd:[ENDPOINTS], ldap://, ldaps:// or ldapi://HOST/BASE [default:
-    /// $WIREUP_NAMES, or agents]
-    #[arg(long, value_name = "STORE")]
-    names: Option<NameStoreKind>,
-
-    /// Published names stay after their publisher and its launch, until they are withdrawn or, with DURATION,
-    /// for so long
-    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
+    /// Old spelling of `--names keep=DURATION`
+    #[arg(long, hide = true, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
     #[arg(value_parser = whole_seconds)]
     keep_names: Option<u32>,
 
@@ -79,6 +67,56 @@ pub(crate) struct InterfaceArgs {
     /// Also set the variables of a task of srun (SLURM_PROCID, …); MPI libraries use some of them
     #[arg(long)]
     slurm_env: bool,
+}
+
+/// Words of one `--names`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(in crate::cli) struct NamesSpec {
+    pub(in crate::cli) store: Option<NameStoreKind>,
+    pub(in crate::cli) meet: Option<String>,
+    /// Seconds; 0 without a limit.
+    pub(in crate::cli) keep: Option<u32>,
+}
+
+impl NamesSpec {
+    /// The words of several options, of which later ones replace earlier ones of the same kind.
+    pub(in crate::cli) fn merged(options: Vec<Self>) -> Self {
+        options
+            .into_iter()
+            .fold(Self::default(), |before, later| Self {
+                store: later.store.or(before.store),
+                meet: later.meet.or(before.meet),
+                keep: later.keep.or(before.keep),
+            })
+    }
+}
+
+impl FromStr for NamesSpec {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let mut spec = Self::default();
+        let mut rest = Some(text);
+        // Commas belong to endpoints and to names of a directory too: the words are at the end.
+        while let Some(words) = rest {
+            let (front, last) = match words.rsplit_once(',') {
+                Some((front, last)) => (Some(front), last),
+                None => (None, words),
+            };
+            if last == "keep" {
+                spec.keep.get_or_insert(0);
+            } else if let Some(time) = last.strip_prefix("keep=") {
+                spec.keep.get_or_insert(whole_seconds(time)?);
+            } else if let Some(name) = last.strip_prefix("meet=") {
+                spec.meet.get_or_insert(parse_meet(name)?);
+            } else {
+                spec.store = Some(words.parse()?);
+                break;
+            }
+            rest = front;
+        }
+        Ok(spec)
+    }
 }
 
 /// Seconds of a duration, rounded up.
@@ -102,32 +140,54 @@ fn parse_meet(text: &str) -> Result<String, ValueError> {
     }
 }
 
-impl From<Pmi> for InterfaceChoice {
-    fn from(choice: Pmi) -> Self {
-        match choice {
-            Pmi::Auto => Self::Auto,
-            Pmi::Pmi1 => Self::Pmi1,
-            Pmi::Pmi2 => Self::Pmi2,
-            Pmi::Pmix => Self::Pmix,
-            Pmi::All => Self::All,
-            Pmi::None => Self::None,
-        }
-    }
-}
-
 impl From<InterfaceArgs> for InterfaceSpec {
     fn from(args: InterfaceArgs) -> Self {
+        let names = NamesSpec::merged(args.names);
         Self {
-            pmi: args.pmi.into(),
+            pmi: args.pmi,
             libpmix: args.libpmix,
             pmix_host: args.pmix_host,
             shim: args.shim,
             memory_kinds: args.memory_alloc_kinds,
             slurm_env: args.slurm_env,
-            meet: args.meet,
-            names: args.names,
-            keep_names: args.keep_names,
+            meet: names.meet.or(args.meet),
+            names: names.store,
+            keep_names: names.keep.or(args.keep_names),
             allocator: args.allocator,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_names_follow_the_store() {
+        let read = |text: &str| text.parse::<NamesSpec>();
+        let spec = |store: Option<&str>, meet: Option<&str>, keep| NamesSpec {
+            store: store.map(|store| store.parse().unwrap()),
+            meet: meet.map(str::to_owned),
+            keep,
+        };
+        for (text, expected) in [
+            ("agents", spec(Some("agents"), None, None)),
+            ("meet=a", spec(None, Some("a"), None)),
+            ("keep,meet=a", spec(None, Some("a"), Some(0))),
+            ("etcd:,keep=1.2s", spec(Some("etcd:"), None, Some(2))),
+            (
+                "etcd:a:1,b:2,keep=1h",
+                spec(Some("etcd:a:1,b:2"), None, Some(3600)),
+            ),
+            (
+                "ldap://h/ou=n,dc=x,meet=a",
+                spec(Some("ldap://h/ou=n,dc=x"), Some("a"), None),
+            ),
+        ] {
+            assert_eq!(read(text), Ok(expected), "{text}");
+        }
+        for wrong in ["", "keep,agents", "keep=x", "meet=", "agents,", "dns:x"] {
+            assert!(read(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -27,16 +27,18 @@ pub(crate) struct StatusArgs {
     #[arg(long, value_name = "fd:N", value_parser = descriptor, hide_short_help = true)]
     control: Option<i32>,
 
-    /// Write a page about the launch when it has ended: its phases by host and rank, fences, failures
-    #[arg(long, value_name = "FILE.html", value_hint = clap::ValueHint::FilePath)]
-    report: Option<PathBuf>,
+    /// Report on the launch when it has ended, its phases by host and rank, fences, failures: as a page (FILE.html), as a
+    /// trace that Perfetto shows (FILE.json, or trace:FILE for any name), or in a few lines on standard error (-)
+    #[arg(long = "report", value_name = "FILE.html|FILE.json|-", value_hint = clap::ValueHint::FilePath)]
+    #[arg(value_parser = OsStringValueParser::new().map(ReportTarget::parse))]
+    reports: Vec<ReportTarget>,
 
-    /// Write the same as a trace that Perfetto shows when it has ended
-    #[arg(long, value_name = "FILE.json", value_hint = clap::ValueHint::FilePath, hide_short_help = true)]
+    /// Old spelling of `--report trace:FILE`
+    #[arg(long, hide = true, value_name = "FILE.json", value_hint = clap::ValueHint::FilePath)]
     trace: Option<PathBuf>,
 
-    /// Say in a few lines where the time of the launch went when it has ended
-    #[arg(long)]
+    /// Old spelling of `--report -`
+    #[arg(long, hide = true)]
     timing: bool,
 
     /// Serve metrics of the launch for Prometheus on a loopback address
@@ -48,14 +50,55 @@ pub(crate) struct StatusArgs {
     no_progress: bool,
 }
 
+/// A report on a launch that has ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::cli) enum ReportTarget {
+    Lines,
+    Page(PathBuf),
+    Trace(PathBuf),
+}
+
+impl ReportTarget {
+    /// Reads `-`, `FILE`, `FILE.json` or `trace:FILE`.
+    pub(in crate::cli) fn parse(text: OsString) -> Self {
+        let bytes = text.as_bytes();
+        if bytes == b"-" {
+            return Self::Lines;
+        }
+        match bytes.strip_prefix(b"trace:").map(OsStr::from_bytes) {
+            Some(file) => Self::Trace(file.into()),
+            None if bytes.ends_with(b".json") => Self::Trace(text.into()),
+            None => Self::Page(text.into()),
+        }
+    }
+
+    /// The file of a page.
+    pub(in crate::cli) fn page(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Page(path) => Some(path),
+            Self::Lines | Self::Trace(_) => None,
+        }
+    }
+
+    /// The file of a trace.
+    pub(in crate::cli) fn trace(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Trace(path) => Some(path),
+            Self::Lines | Self::Page(_) => None,
+        }
+    }
+}
+
 impl From<StatusArgs> for StatusSpec {
     fn from(args: StatusArgs) -> Self {
+        let latest_first = || args.reports.iter().rev();
+        let trace = latest_first().find_map(ReportTarget::trace).cloned();
         Self {
+            report: latest_first().find_map(ReportTarget::page).cloned(),
+            trace: trace.or(args.trace),
+            timing: args.timing || args.reports.contains(&ReportTarget::Lines),
             json: args.json,
             control: args.control,
-            report: args.report,
-            trace: args.trace,
-            timing: args.timing,
             metrics: args.metrics,
             no_progress: args.no_progress,
             live: false,
@@ -88,6 +131,16 @@ fn target(text: OsString) -> Result<StatusTarget, ValueError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn report_is_a_page_a_trace_or_lines() {
+        let read = |text: &str| ReportTarget::parse(text.into());
+        assert_eq!(read("-"), ReportTarget::Lines);
+        assert_eq!(read("./-"), ReportTarget::Page("./-".into()));
+        assert_eq!(read("run.html"), ReportTarget::Page("run.html".into()));
+        assert_eq!(read("run.json"), ReportTarget::Trace("run.json".into()));
+        assert_eq!(read("trace:run"), ReportTarget::Trace("run".into()));
+    }
 
     #[test]
     fn status_target_is_file_descriptor_or_stdout() {

@@ -16,14 +16,15 @@ use wireup_core::job::spec::{LabelSpec, StdinTarget, StdioSpec};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Input and output")]
 pub(crate) struct StdioArgs {
-    /// Put the rank in front of every output line
-    #[arg(short, long)]
-    label: bool,
-
-    /// Put this text in front of every output line, in place of the rank in brackets: %r rank, %R rank with blanks in
+    /// Put the rank in brackets in front of every output line, or the text =PATTERN: %r rank, %R rank with blanks in
     /// front, %l local rank, %h host, %p process id, %j name of the job, %J its number from 1, %g from 0, %n node, %s
     /// out or err, %t seconds since the start, %c date and time
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(short, long, value_name = "PATTERN", num_args = 0..=1, require_equals = true)]
+    #[arg(value_parser = OsStringValueParser::new().try_map(parse_label))]
+    label: Option<Option<OsString>>,
+
+    /// Old spelling of `--label=PATTERN`
+    #[arg(long, hide = true, value_name = "PATTERN")]
     #[arg(value_parser = OsStringValueParser::new().try_map(parse_label))]
     label_pattern: Option<OsString>,
 
@@ -48,9 +49,12 @@ pub(crate) struct StdioArgs {
 impl From<StdioArgs> for StdioSpec {
     fn from(args: StdioArgs) -> Self {
         Self {
-            label: match args.label_pattern {
-                Some(pattern) => Some(LabelSpec::Pattern(pattern)),
-                None => args.label.then_some(LabelSpec::Rank),
+            label: match (args.label_pattern, args.label) {
+                (Some(pattern), _) | (None, Some(Some(pattern))) => {
+                    Some(LabelSpec::Pattern(pattern))
+                }
+                (None, Some(None)) => Some(LabelSpec::Rank),
+                (None, None) => None,
             },
             timestamps: args.timestamps,
             output: args.output.map(PathBuf::into_os_string),

@@ -8,7 +8,7 @@ use clap::{Args, ValueHint};
 
 use wireup_core::job::limit::ResourceLimit;
 use wireup_core::job::rank_set::RankSet;
-use wireup_core::job::spec::{EnvInheritance, EnvOption, parse_umask};
+use wireup_core::job::spec::{EnvInheritance, EnvOption, StagingSpec, parse_umask};
 
 /// Environment and resources of a program's ranks.
 #[derive(Debug, Args)]
@@ -25,19 +25,22 @@ pub(crate) struct ProcessArgs {
     #[arg(long = "env-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) env_files: Vec<PathBuf>,
 
-    /// Bring the program, and the libraries it loads, to the hosts (--hosts) that lack them; what a host has already
-    /// is not sent again
-    #[arg(long, conflicts_with = "preload_binary")]
-    pub(crate) stage: bool,
+    /// Bring the program, and the libraries it loads, to the hosts (--hosts) that lack them; or what the list names:
+    /// all (the same), program (hosts run a copy of this machine's program, with libraries of their own), files for the
+    /// ranks' working directory (./all and ./program are files). What a host has is not sent again
+    #[arg(long, value_name = "all|program|FILE,…", value_hint = ValueHint::FilePath)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "all", value_delimiter = ',')]
+    #[arg(value_parser = OsStringValueParser::new().map(StagedItem::parse))]
+    stage: Vec<StagedItem>,
 
-    /// Hosts (--hosts) run a copy of this machine's program; they must have the libraries it loads
-    #[arg(long = "preload-binary")]
-    pub(crate) preload_binary: bool,
+    /// Old spelling of `--stage=program`
+    #[arg(long = "preload-binary", hide = true)]
+    preload_binary: bool,
 
-    /// Copy these files to the ranks' working directory, on hosts (--hosts) that lack them
-    #[arg(long = "preload-files", value_name = "FILE[,FILE]…", value_hint = ValueHint::FilePath)]
+    /// Old spelling of `--stage=FILE`
+    #[arg(long = "preload-files", hide = true, value_name = "FILE[,FILE]…", value_hint = ValueHint::FilePath)]
     #[arg(value_delimiter = ',')]
-    pub(crate) preload_files: Vec<PathBuf>,
+    preload_files: Vec<PathBuf>,
 
     /// Make a directory for each rank, which WIREUP_TMPDIR names; it is removed at the end, with what is in it
     #[arg(long)]
@@ -61,7 +64,43 @@ pub(crate) struct ProcessArgs {
     pub(crate) limits: Vec<ResourceLimit>,
 }
 
+/// What hosts are brought.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum StagedItem {
+    /// The program and the libraries that it loads.
+    All,
+    Program,
+    File(PathBuf),
+}
+
+impl StagedItem {
+    fn parse(text: OsString) -> Self {
+        match text.to_str() {
+            Some("all") => Self::All,
+            Some("program") => Self::Program,
+            _ => Self::File(text.into()),
+        }
+    }
+}
+
 impl ProcessArgs {
+    /// What hosts are brought for the program.
+    pub(crate) fn staging(&self) -> StagingSpec {
+        let mut spec = StagingSpec {
+            program: self.preload_binary,
+            files: self.preload_files.clone(),
+            stage: false,
+        };
+        for item in &self.stage {
+            match item {
+                StagedItem::All => spec.stage = true,
+                StagedItem::Program => spec.program = true,
+                StagedItem::File(path) => spec.files.push(path.clone()),
+            }
+        }
+        spec
+    }
+
     /// The last selection of inherited variables, and the variables to set or to pass on.
     pub(crate) fn variables(&self) -> (EnvInheritance, Vec<OsString>) {
         let (mut inherited, mut variables) = (EnvInheritance::default(), Vec::new());

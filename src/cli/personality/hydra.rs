@@ -94,7 +94,7 @@ pub(super) const HABITS: &[ForeignOption] = &[
         Computed(
             label,
             "write %r for the rank, %g for the process group, %p for the number of the host, %h for the host, %t for seconds",
-            "--label-pattern, in which %p is %n",
+            "--label=, in which %p is %n",
         ),
     ),
     habit(&["prepend-timestamp"], 0, Words(&["--timestamps"])),
@@ -190,7 +190,7 @@ pub(super) const HABITS: &[ForeignOption] = &[
     habit(&["print-all-exitcodes"], 0, Nothing(REPORTED)),
     habit(&["silent-abort"], 0, Nothing("one line reports an abort")),
     habit(&["nameserver"], 1, Nothing(OWN_NAMES)),
-    habit(&["profile"], 0, Words(&["--timing"])),
+    habit(&["profile"], 0, Words(&["--report", "-"])),
     habit(&["info"], 0, Show(Page::Version)),
     habit(&["soft", "arch", "file"], 1, Instead(NO_COUNTERPART)),
 ];
@@ -265,7 +265,9 @@ fn label(text: &str) -> Option<Vec<OsString>> {
             _ => return None,
         })
     });
-    Some(vec!["--label-pattern".into(), OsString::from_vec(pattern?)])
+    let mut label = OsString::from("--label=");
+    label.push(OsString::from_vec(pattern?));
+    Some(vec![label])
 }
 
 /// Translates the name of a file.

@@ -21,7 +21,7 @@ const DEBUGGER: &str =
     "write --wrap 'xterm -e gdb --args', or start the debugger with: wireup run … as its launcher";
 const CPUS: &str = "write --bind-to cpu-list:LIST with the CPUs of each rank";
 const PARAMETER_FILE: &str = "write each parameter of {1} as --mca NAME VALUE";
-const DETAILS: &str = "what wireup does it shows with -v, --explain and --log debug";
+const DETAILS: &str = "what wireup does it shows with -v, -vv and --log debug";
 const PROGRESS: &str = "on a terminal wireup shows what a launch waits for";
 const NO_REPORT: &str = "wireup ps and --json show the launcher and its ranks";
 const RECOVERY: &str = "a rank that fails ends the job unless --on-failure continue is given";
@@ -166,8 +166,8 @@ pub(super) const HABITS: &[ForeignOption] = &[
         Instead("write --pset {1}=RANKS with the ranks of the program"),
     ),
     // Files.
-    habit(&["s", "preload-binary"], 0, Words(&["--preload-binary"])),
-    habit(&["preload-files"], 1, Same("--preload-files")),
+    habit(&["s", "preload-binary"], 0, Words(&["--stage=program"])),
+    habit(&["preload-files"], 1, Words(&["--stage={1}"])),
     // Output and input.
     habit(
         &["display-map", "display-allocation", "verbose", "v"],
@@ -184,7 +184,7 @@ pub(super) const HABITS: &[ForeignOption] = &[
             "d",
         ],
         0,
-        Words(&["--explain"]),
+        Words(&["-v"]),
     ),
     habit(
         &["display"],
@@ -192,7 +192,7 @@ pub(super) const HABITS: &[ForeignOption] = &[
         Computed(
             option_values::display,
             "write --display map, allocation or bind",
-            "-v for map and allocation, --report-bindings for bind, --explain for topo",
+            "-v for map, allocation and topo, --report-bindings for bind",
         ),
     ),
     habit(&["do-not-launch"], 0, Words(&["--dry-run"])),
@@ -227,7 +227,7 @@ pub(super) const HABITS: &[ForeignOption] = &[
         Parts(
             option_values::outputs,
             "write --tag-output for labels, or --output with a name with %r, which is the rank",
-            "--label-pattern for tag, rank and timestamp, --output for dir=DIR",
+            "--label= for tag, rank and timestamp, --output for dir=DIR",
         ),
     ),
     habit(&["stream-buffering"], 1, Nothing(super::UNBUFFERED)),
@@ -289,12 +289,12 @@ pub(super) const HABITS: &[ForeignOption] = &[
         Nothing("signals of the launcher go to all ranks"),
     ),
     // Debuggers.
-    habit(&["stop-on-exec"], 0, Words(&["--stop-on-exec"])),
-    habit(&["stop-in-init"], 0, Words(&["--stop-in-init"])),
+    habit(&["stop-on-exec"], 0, Words(&["--stop-at", "exec"])),
+    habit(&["stop-in-init"], 0, Words(&["--stop-at", "init"])),
     habit(
         &["stop-in-app"],
         0,
-        Instead("write --stop-in-init or --stop-on-exec"),
+        Instead("write --stop-at init or --stop-at exec"),
     ),
     habit(&["debug", "tv"], 0, Instead(DEBUGGER)),
     habit(&["debugger"], 1, Instead(DEBUGGER)),

@@ -293,8 +293,7 @@ pub(super) fn display(text: &str) -> Option<Vec<OsString>> {
     let mut result = Vec::new();
     for part in text.split(',') {
         result.push(match part.split([':', '=']).next()? {
-            "map" | "allocation" => "-v".into(),
-            "map-devel" | "topo" | "cpus" => "--explain".into(),
+            "map" | "allocation" | "map-devel" | "topo" | "cpus" => "-v".into(),
             "bind" => "--report-bindings".into(),
             _ => return None,
         });
@@ -316,8 +315,8 @@ pub(super) fn runtime(text: &str) -> Option<Vec<OsString>> {
             ("error-nonzero-status", _) => &["--no-kill-on-bad-exit"],
             ("recoverable" | "continuous", _) => &["--on-failure", "continue"],
             ("donotlaunch", _) => &["--dry-run"],
-            ("stop-on-exec", _) => &["--stop-on-exec"],
-            ("stop-in-init", _) => &["--stop-in-init"],
+            ("stop-on-exec", _) => &["--stop-at", "exec"],
+            ("stop-in-init", _) => &["--stop-at", "init"],
             ("report-state-on-timeout" | "get-stack-traces", _) => &["--stacks"],
             _ => return None,
         };

@@ -169,7 +169,7 @@ mod tests {
         for line in [
             "  -K0                             --no-kill-on-bad-exit",
             "  -N, --nodes VALUE               --nodes VALUE; of a range the smaller number",
-            "  -l, --label                     --label-pattern '%R: '",
+            "  -l, --label                     '--label=%R: '",
         ] {
             assert!(
                 of_srun.lines().any(|found| found == line),

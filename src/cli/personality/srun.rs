@@ -65,7 +65,7 @@ pub(super) const HABITS: &[ForeignOption] = &[
         ),
     ),
     habit(&["O", "overcommit"], 0, Words(&["--oversubscribe"])),
-    habit(&["l", "label"], 0, Words(&["--label-pattern", "%R: "])),
+    habit(&["l", "label"], 0, Words(&["--label=%R: "])),
     habit(&["o", "output"], 1, Redirect(RedirectedStream::Output)),
     habit(&["e", "error"], 1, Redirect(RedirectedStream::Error)),
     habit(&["i", "input"], 1, Redirect(RedirectedStream::Input)),

@@ -175,7 +175,7 @@ fn command_line_overrides_variables_and_parameters() {
                 ("OMPI_MCA_iof_base_redirect_app_stderr_to_stdout", "1"),
                 ("OMPI_MCA_orte_tag_output", "1"),
             ],
-            "--label-pattern '[%J,%r]<std%s>: ' --wrap 'sh -c '\\''exec \"$@\" 2>&1'\\'' sh' -n 1 a : \
+            "'--label=[%J,%r]<std%s>: ' --wrap 'sh -c '\\''exec \"$@\" 2>&1'\\'' sh' -n 1 a : \
              --wrap 'sh -c '\\''exec \"$@\" 2>&1'\\'' sh' -n 1 b",
         ),
         (
@@ -411,7 +411,7 @@ fn refusals_name_written_option() {
 #[test]
 fn letters_of_srun_can_be_combined() {
     let taken = |text: &str| outcome(text).unwrap();
-    assert_eq!(taken("srun -ln4 a"), "--label-pattern '%R: ' -n 4 a");
+    assert_eq!(taken("srun -ln4 a"), "'--label=%R: ' -n 4 a");
     assert_eq!(
         taken("srun -pdebug -Aproject -n2 -t10 a"),
         "-n 2 --timeout 600 a"
@@ -478,8 +478,8 @@ fn program_is_found_in_directory_of_every_program() {
 fn labels_have_format_of_launcher() {
     let label = |line: &str| {
         let (_, line) = line_with(line, &[]).unwrap();
-        let at = line.words.iter().position(|word| word == "--label-pattern");
-        at.map(|at| line.words[at + 1].to_str().unwrap().to_owned())
+        let mut words = line.words.iter().filter_map(|word| word.to_str());
+        words.find_map(|word| word.strip_prefix("--label=").map(str::to_owned))
     };
     for (line, expected) in [
         ("mpirun --tag-output a", "[%J,%r]<std%s>: "),
@@ -560,11 +560,11 @@ fn wrap_of_user_is_checked_despite_redirection() {
 
 #[test]
 fn option_s_of_mpirun_is_open_mpi_unless_ranks_follow() {
-    assert_eq!(outcome("mpirun -s a").unwrap(), "--preload-binary a");
+    assert_eq!(outcome("mpirun -s a").unwrap(), "--stage=program a");
     assert_eq!(outcome("mpirun -s all a").unwrap(), "--stdin all a");
     assert_eq!(outcome("mpirun -s 1 -n 2 a").unwrap(), "--stdin 1 -n 2 a");
     let (_, line) = line("mpirun -s \"\" a").unwrap();
-    assert_eq!(line.words, ["--preload-binary", "", "a"]);
+    assert_eq!(line.words, ["--stage=program", "", "a"]);
 }
 
 #[test]

@@ -54,8 +54,6 @@ pub(super) struct LaunchArguments {
     pub(super) cpus_per_rank: u32,
     pub(super) rankfile: Option<ReadRankfile>,
     pub(super) impi: Option<ImpiSpec>,
-    /// Lines for `-v` about defaults files, and options without effect.
-    pub(super) details: Vec<String>,
 }
 
 /// Facts about the surroundings of a launch, each of which was looked up once. The default is a launch on this machine
@@ -154,6 +152,7 @@ impl LaunchArguments {
         defaults: &Defaults,
         rankfile: Option<ReadRankfile>,
     ) -> Result<Self, CommandError> {
+        let verbose = args.verbosity();
         // Options for every program precede each one's own.
         let mut shared = defaults.words_of_every_program();
         shared.extend(line.everywhere);
@@ -163,14 +162,18 @@ impl LaunchArguments {
             app.count = app.count.or_else(|| Some(file.ranks.size()));
         }
         args.ending.check()?;
+        if apps
+            .iter()
+            .any(|app| app.preload.stage && app.preload.program)
+        {
+            return Err(CommandError::request(
+                "--stage=all and --stage=program contradict each other: give one",
+            ));
+        }
         let slots = rankfile.as_ref().and_then(|file| file.ranks.slots.clone());
         let (_, cpus_per_rank) = args.layout.within();
-        let mut details = defaults.describe(args.no_config);
-        details.extend(line.idle);
-        let (notes, details) = match args.explain || args.dry_run {
-            true => (details, Vec::new()),
-            false => (Vec::new(), details),
-        };
+        let mut notes = defaults.describe(args.no_config);
+        notes.extend(line.idle);
         let spec = JobSpec {
             apps,
             psets: std::mem::take(&mut args.layout.psets),
@@ -185,9 +188,8 @@ impl LaunchArguments {
             debug: args.debug.into(),
             impi: None,
             dry_run: args.dry_run,
-            explain: args.explain,
             notes,
-            verbose: args.verbose,
+            verbose,
             log: args.log,
         };
         Ok(Self {
@@ -196,7 +198,6 @@ impl LaunchArguments {
             cpus_per_rank,
             rankfile,
             impi: args.impi,
-            details,
         })
     }
 
@@ -325,12 +326,56 @@ mod tests {
         assert_eq!(needed("a", Some(4)), 1);
     }
 
+    /// Old spellings of options, each with the present one.
+    const OLD_SPELLINGS: [(&str, &str); 14] = [
+        ("--explain", "-v"),
+        ("--label-pattern %h:", "--label=%h:"),
+        ("--timing", "--report -"),
+        ("--trace t.json", "--report t.json"),
+        ("--trace t", "--report trace:t"),
+        ("--preload-binary", "--stage=program"),
+        ("--preload-files a,b", "--stage=a,b"),
+        ("--stop-on-exec=1", "--stop-at exec:1"),
+        ("--stop-in-init", "--stop-at init"),
+        ("--meet m", "--names meet=m"),
+        ("--keep-names=1h", "--names keep=1h"),
+        ("--star-limit 1 --tree-width 3", "--tree-width 3"),
+        ("--image /r --runtime crun", "--image crun:/r"),
+        ("--on-terminal-loss keep", "--detach=on-loss"),
+    ];
+
+    #[test]
+    fn old_spelling_means_the_same() {
+        for (old, new) in OLD_SPELLINGS {
+            let [old_words, new_words] = [old, new].map(|words| format!("{words} a"));
+            let specs = [old_words, new_words].map(|line| arguments(&line).spec);
+            assert_eq!(specs[0], specs[1], "{old}");
+        }
+        // These are in a file of settings now.
+        let fabric = "--fabric cxi=https://h --fabric-token /t --fabric-ca /c a";
+        let fabric = arguments(fabric).spec.fabric.unwrap();
+        let files = [fabric.token, fabric.authorities];
+        assert_eq!(files, ["/t", "/c"].map(|file| Some(PathBuf::from(file))));
+    }
+
+    #[test]
+    fn hidden_option_is_an_old_spelling() {
+        let own = OptionTable::from_parser::<RunArgs>();
+        for arg in own.options().filter(|arg| arg.is_hide_set()) {
+            let name = format!("--{}", arg.get_long().unwrap());
+            let is_old = |(old, _): &(&str, &str)| old.contains(&name);
+            let is_fabric = name.starts_with("--fabric-");
+            assert!(is_fabric || OLD_SPELLINGS.iter().any(is_old), "{name}");
+        }
+    }
+
     #[test]
     fn conflicting_options_are_refused_without_lookup() {
         for line in [
             "--ppn 2 --map-by ppr:2:node a",
             "--openmp a",
             "--on-failure continue --restartable a",
+            "--stage --stage=program a",
             "a : --label b",
         ] {
             let own = OptionTable::from_parser::<RunArgs>();

@@ -6,7 +6,7 @@ use super::arguments::{CommandLine, has_option};
 use super::launch_lookups::read_defaults;
 use crate::cli::config::Defaults;
 use crate::cli::option_scan::OptionTable;
-use crate::cli::options::TerminalLossPolicy;
+use crate::cli::options::DetachPolicy;
 use crate::cli::run_args::RunArgs;
 use crate::detached::attach_client;
 use crate::failure::CommandError;
@@ -43,11 +43,11 @@ pub(super) fn hand_over(args: &[OsString]) -> Result<Option<u8>, CommandError> {
             }
         }
     };
-    let is_attached = match &args_of_line.ending {
+    let is_attached = match args_of_line.ending.detach_policy() {
         _ if args_of_line.dry_run => return Ok(None),
-        ending if ending.detach => false,
-        ending if ending.on_terminal_loss == TerminalLossPolicy::Keep => true,
-        _ => return Ok(None),
+        Some(DetachPolicy::AtStart) => false,
+        Some(DetachPolicy::OnLoss) => true,
+        None => return Ok(None),
     };
     let status = StatusSpec::from(args_of_line.status);
     can_be_kept(&args_of_line.stdio.into(), &status)
@@ -75,6 +75,6 @@ pub(super) fn can_be_kept(stdio: &StdioSpec, status: &StatusSpec) -> Result<(), 
         None => return Ok(()),
     };
     Err(CommandError::request(format!(
-        "{what}, which a job with --detach or --on-terminal-loss keep does not have: leave one of the two out"
+        "{what}, which a job with --detach does not have: leave one of the two out"
     )))
 }

@@ -115,16 +115,10 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), ReportError> {
 /// # Errors
 /// [`ReportError`] naming the first.
 pub(crate) fn check(spec: &StatusSpec) -> Result<(), ReportError> {
-    let report = spec
-        .report
-        .iter()
-        .map(|path| ("--report", path, FileKind::Page));
-    let trace = spec
-        .trace
-        .iter()
-        .map(|path| ("--trace", path, FileKind::Trace));
-    for (option, path, kind) in report.chain(trace) {
-        check_replaceable(option, path, kind)?;
+    let report = spec.report.iter().map(|path| (path, FileKind::Page));
+    let trace = spec.trace.iter().map(|path| (path, FileKind::Trace));
+    for (path, kind) in report.chain(trace) {
+        check_replaceable("--report", path, kind)?;
         writable(path).map_err(|errno: Errno| not_written(path, errno.into()))?;
     }
     Ok(())

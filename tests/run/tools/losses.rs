@@ -19,7 +19,7 @@ fn waiting(library: &Pmix, stops: &str, options: &[&str]) -> (Job, Debugger) {
 fn ranks_waiting_for_lost_tool_continue_or_end_as_configured() {
     for library in versions() {
         for nodes in NODES {
-            let stops = ["--stop-in-init=1-2", "--stop-on-exec"];
+            let stops = ["--stop-at=init:1-2", "--stop-at=exec"];
             let cases = [
                 (stops[0], "release", 0),
                 (stops[1], "release", 0),
@@ -55,7 +55,7 @@ fn ranks_wait_for_another_tool_unless_configured_otherwise() {
     for library in versions() {
         // Another is there.
         let options = ["--on-tool-loss", "end"];
-        let (job, tool) = waiting(&library, "--stop-in-init", &options);
+        let (job, tool) = waiting(&library, "--stop-at=init", &options);
         let mut other = Debugger::attach(&job);
         tool.kill();
         other.hears_many("ready=", 1);
@@ -65,7 +65,7 @@ fn ranks_wait_for_another_tool_unless_configured_otherwise() {
         other.leave();
         job.running.finish().expect(0);
         // None is, and none has to be.
-        let (job, tool) = waiting(&library, "--stop-in-init", &[]);
+        let (job, tool) = waiting(&library, "--stop-at=init", &[]);
         tool.kill();
         let mut other = Debugger::attach(&job);
         other.order(&format!("release {}", job.nspace()));

@@ -138,7 +138,7 @@ fn ranks_stopped_before_main_are_reported_to_later_tool() {
     for library in versions() {
         for nodes in NODES {
             let options = [
-                "--stop-on-exec",
+                "--stop-at=exec",
                 "--pmi",
                 "pmi1",
                 "--libpmix",

@@ -21,7 +21,7 @@ fn said(printed: &str, what: &str) -> Vec<u32> {
 fn named_ranks_stop_in_init_and_are_released_one_by_one() {
     for library in versions() {
         for nodes in NODES {
-            let job = stopping(&library, &[&["--stop-in-init=1-2"], nodes].concat());
+            let job = stopping(&library, &[&["--stop-at=init:1-2"], nodes].concat());
             let name = job.nspace();
             let mut tool = Debugger::attach(&job);
             let ready = tool.hears(&format!("ready={name}"));
@@ -129,8 +129,8 @@ fn attributes_for_debuggers_are_listed() {
 
 #[test]
 fn missing_ranks_cannot_stop() {
-    let outcome = Run::ranks(2, ["--stop-in-init=0,7", "--pmi", "pmix", "true"]).run();
+    let outcome = Run::ranks(2, ["--stop-at=init:0,7", "--pmi", "pmix", "true"]).run();
     outcome
         .expect(125)
-        .expect_one_line(&["--stop-in-init=0,7", "0 to 1"]);
+        .expect_one_line(&["--stop-at init:0,7", "0 to 1"]);
 }

@@ -98,7 +98,7 @@ pub struct ImageSpec {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ImageError {
     #[error(
-        "--runtime {}: it takes a root directory, and {image:?} is the name of an image (a directory begins with / or ./)",
+        "--image {0}:…: {0} takes a root directory, and {image:?} is the name of an image (a directory begins with / or ./)",
         runtime.as_str()
     )]
     NoDirectory { image: OsString, runtime: Runtime },

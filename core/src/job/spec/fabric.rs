@@ -39,7 +39,9 @@ pub struct FabricSpec {
 pub enum FabricError {
     #[error("use cxi, cxi=http://HOST:PORT, cxi=https://HOST or cxi=exec:COMMAND")]
     Unknown,
-    #[error("an address with a user name or password would be shown; use --fabric-token")]
+    #[error(
+        "an address with a user name or password would be shown; name a file with a token (token-file in fabric.toml)"
+    )]
     Password,
     #[error("exec: names no command")]
     NoCommand,

@@ -36,6 +36,12 @@ pub enum OptionValueError {
     BindToOfRankfile,
 }
 
+/// The name of a choice among all that an option has.
+pub fn choice_name<T: Copy + PartialEq>(names: &[(&'static str, T)], choice: T) -> &'static str {
+    let mut named = names.iter().filter(|(_, one)| *one == choice);
+    named.next().map_or("", |(name, _)| *name)
+}
+
 /// `--map-by`: over nodes and within a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Mapping {
@@ -111,7 +117,12 @@ fn cpus(text: &str) -> Option<CpuSet> {
 
 impl MemBind {
     /// The values of `--mem-bind`.
-    pub const NAMES: [&str; 4] = ["none", "local", "prefer", "interleave"];
+    pub const NAMES: [(&str, Self); 4] = [
+        ("none", Self::None),
+        ("local", Self::Local),
+        ("prefer", Self::Prefer),
+        ("interleave", Self::Interleave),
+    ];
 }
 
 /// Reads one of [`MemBind::NAMES`].
@@ -119,13 +130,9 @@ impl FromStr for MemBind {
     type Err = OptionValueError;
 
     fn from_str(text: &str) -> Result<Self, OptionValueError> {
-        match text {
-            "none" => Ok(Self::None),
-            "local" => Ok(Self::Local),
-            "prefer" => Ok(Self::Prefer),
-            "interleave" => Ok(Self::Interleave),
-            _ => Err(OptionValueError::MemBind),
-        }
+        let mut named = Self::NAMES.iter().filter(|(name, _)| *name == text);
+        let (_, found) = named.next().ok_or(OptionValueError::MemBind)?;
+        Ok(*found)
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::choice_name;
 use crate::job::exit_policy::ExitPolicy;
 
 /// Timeouts, failure policy and exit policy of a job.
@@ -43,13 +44,16 @@ pub enum FailurePolicy {
 }
 
 impl FailurePolicy {
+    /// The values of `--on-failure`.
+    pub const NAMES: [(&str, Self); 3] = [
+        ("abort", Self::Abort),
+        ("continue", Self::Continue),
+        ("requeue", Self::Requeue),
+    ];
+
     /// Returns the name that the option uses.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Abort => "abort",
-            Self::Continue => "continue",
-            Self::Requeue => "requeue",
-        }
+        choice_name(&Self::NAMES, self)
     }
 }
 
@@ -60,6 +64,14 @@ pub enum ChildJobPolicy {
     #[default]
     EndWithParent,
     Independent,
+}
+
+impl ChildJobPolicy {
+    /// The values of `--children`.
+    pub const NAMES: [(&str, Self); 2] = [
+        ("end-with-parent", Self::EndWithParent),
+        ("independent", Self::Independent),
+    ];
 }
 
 /// Timeout of a fence, from its first arrival.

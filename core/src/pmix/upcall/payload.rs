@@ -4,11 +4,14 @@ use wireup_shim::wire as c;
 
 use super::{GroupOp, Query, SpawnedAppInfo};
 use crate::pmix::value::{Channels, DataRange, Info, PmixProc, Status, Text};
-use crate::pmix::wire::{Reader, WireError, Writer};
+#[cfg(any(test, feature = "testing"))]
+use crate::pmix::wire::Writer;
+use crate::pmix::wire::{Reader, WireError};
 
 /// A field of a payload.
 pub(super) trait PayloadField: Sized {
-    /// Appends the field to a payload.
+    /// Appends the field to a payload, as the shim does, which is C.
+    #[cfg(any(test, feature = "testing"))]
     fn encode_field(&self, out: &mut Writer);
 
     /// Decodes the field from a payload.
@@ -22,6 +25,7 @@ pub(super) trait PayloadField: Sized {
 macro_rules! numbers {
     ($($type:ident),*) => {
         $(impl PayloadField for $type {
+            #[cfg(any(test, feature = "testing"))]
             fn encode_field(&self, out: &mut Writer) {
                 out.$type(*self);
             }
@@ -39,6 +43,7 @@ numbers!(u8, u32, i32);
 macro_rules! numbered_types {
     ($($type:ident($number:ident)),*) => {
         $(impl PayloadField for $type {
+            #[cfg(any(test, feature = "testing"))]
             fn encode_field(&self, out: &mut Writer) {
                 out.$number(self.0);
             }
@@ -53,6 +58,7 @@ macro_rules! numbered_types {
 numbered_types!(Status(i32), DataRange(u8), Channels(u16));
 
 impl PayloadField for GroupOp {
+    #[cfg(any(test, feature = "testing"))]
     fn encode_field(&self, out: &mut Writer) {
         out.u8(match self {
             Self::Construct => c::WIREUP_GROUP_CONSTRUCT as u8,
@@ -70,6 +76,7 @@ impl PayloadField for GroupOp {
 }
 
 impl PayloadField for PmixProc {
+    #[cfg(any(test, feature = "testing"))]
     fn encode_field(&self, out: &mut Writer) {
         self.encode(out);
     }
@@ -80,6 +87,7 @@ impl PayloadField for PmixProc {
 }
 
 impl PayloadField for Text {
+    #[cfg(any(test, feature = "testing"))]
     fn encode_field(&self, out: &mut Writer) {
         self.encode(out);
     }
@@ -90,6 +98,7 @@ impl PayloadField for Text {
 }
 
 impl PayloadField for Vec<u8> {
+    #[cfg(any(test, feature = "testing"))]
     fn encode_field(&self, out: &mut Writer) {
         out.bytes(self);
     }
@@ -100,6 +109,7 @@ impl PayloadField for Vec<u8> {
 }
 
 impl PayloadField for Vec<Info> {
+    #[cfg(any(test, feature = "testing"))]
     fn encode_field(&self, out: &mut Writer) {
         Info::encode_list(self, out);
     }
@@ -113,6 +123,7 @@ impl PayloadField for Vec<Info> {
 macro_rules! lists {
     ($($type:ident),*) => {
         $(impl PayloadField for Vec<$type> {
+            #[cfg(any(test, feature = "testing"))]
             fn encode_field(&self, out: &mut Writer) {
                 out.count(self.len());
                 self.iter().for_each(|element| element.encode_field(out));

@@ -1,4 +1,4 @@
-//! Bytes that are never shown, and are cleared when they are dropped.
+//! Values that are never shown, and are cleared when they are dropped.
 
 use std::fmt;
 
@@ -6,42 +6,38 @@ use data_encoding::{DecodeError, HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-/// Secret bytes that are never shown and are cleared when dropped. Their length is fixed, so that growth leaves no copy
-/// behind.
+/// A password, key or token. Texts of errors and of `Debug` never have it.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
-pub struct Secret(Box<[u8]>);
+pub struct Secret<T: Zeroize>(T);
 
-impl fmt::Debug for Secret {
-    /// Writes the type's name only.
+/// Secret bytes of a fixed length, so that growth leaves no copy behind.
+pub type SecretBytes = Secret<Box<[u8]>>;
+
+impl<T: Zeroize> fmt::Debug for Secret<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
     }
 }
 
-impl Secret {
-    pub fn new(bytes: &[u8]) -> Self {
-        Self(bytes.into())
+impl<T: Zeroize> Secret<T> {
+    pub fn new(value: T) -> Self {
+        Self(value)
     }
 
+    /// The value, for those who use it.
+    pub fn expose(&self) -> &T {
+        &self.0
+    }
+}
+
+impl SecretBytes {
     /// Reads a secret from hexadecimal digits.
     ///
     /// # Errors
     /// The reason, without the text.
     pub fn from_hex(text: &str) -> Result<Self, DecodeError> {
         let bytes = Zeroizing::new(HEXLOWER_PERMISSIVE.decode(text.trim().as_bytes())?);
-        Ok(Self::new(&bytes))
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub fn bytes(&self) -> &[u8] {
-        &self.0
+        Ok(Self(bytes.as_slice().into()))
     }
 
     /// Returns the secret as hexadecimal digits, which are cleared when dropped as well.
@@ -49,5 +45,17 @@ impl Secret {
         let mut text = Zeroizing::new(String::with_capacity(self.0.len() * 2));
         HEXLOWER.encode_append(&self.0, &mut text);
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secret_is_not_shown() {
+        let password = Secret::new("s3cret".to_owned());
+        assert_eq!(format!("{:?}", Some(&password)), "Some(Secret)");
+        assert_eq!(password.expose(), "s3cret");
     }
 }
