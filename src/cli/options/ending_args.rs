@@ -108,7 +108,7 @@ impl TerminationArgs {
     /// Whether the job is kept without its terminal.
     pub(crate) fn detach_policy(&self) -> Option<DetachPolicy> {
         let kept = self.on_terminal_loss == TerminalLossPolicy::Keep;
-        self.detach.or(kept.then_some(DetachPolicy::OnLoss))
+        self.detach.or_else(|| kept.then_some(DetachPolicy::OnLoss))
     }
 
     /// Refuses what contradicts itself.

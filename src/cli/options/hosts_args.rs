@@ -180,7 +180,7 @@ impl HostsArgs {
     /// How hosts reach each other, without what starts their agents.
     pub(crate) fn agent_tree(&self) -> AgentTreeSpec {
         // A width holds for few hosts too.
-        let star_limit = self.star_limit.or(self.tree_width.and(Some(1)));
+        let star_limit = self.star_limit.or_else(|| self.tree_width.and(Some(1)));
         AgentTreeSpec {
             star_limit: star_limit.unwrap_or(STAR_LIMIT),
             tree_width: self.tree_width.unwrap_or(TREE_WIDTH),
