@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_an_image_are_read_as_the_same_image() {
+    fn image_is_same_after_its_words_are_read() {
         use clap::Parser;
         #[derive(Parser)]
         struct Whole {

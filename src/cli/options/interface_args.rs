@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_names_follow_the_store() {
+    fn words_of_names_follow_store() {
         let read = |text: &str| text.parse::<NamesSpec>();
         let spec = |store: Option<&str>, meet: Option<&str>, keep| NamesSpec {
             store: store.map(|store| store.parse().unwrap()),

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn report_is_a_page_a_trace_or_lines() {
+    fn report_is_page_trace_or_lines() {
         let read = |text: &str| ReportTarget::parse(text.into());
         assert_eq!(read("-"), ReportTarget::Lines);
         assert_eq!(read("./-"), ReportTarget::Page("./-".into()));

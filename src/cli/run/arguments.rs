@@ -345,7 +345,7 @@ mod tests {
     ];
 
     #[test]
-    fn old_spelling_means_the_same() {
+    fn old_spelling_has_same_meaning() {
         for (old, new) in OLD_SPELLINGS {
             let [old_words, new_words] = [old, new].map(|words| format!("{words} a"));
             let specs = [old_words, new_words].map(|line| arguments(&line).spec);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_option_is_an_old_spelling() {
+    fn hidden_option_is_old_spelling() {
         let own = OptionTable::from_parser::<RunArgs>();
         for arg in own.options().filter(|arg| arg.is_hide_set()) {
             let name = format!("--{}", arg.get_long().unwrap());
