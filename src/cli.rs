@@ -17,6 +17,7 @@ pub mod exit_status;
 pub(crate) mod foreign_options;
 mod help_text;
 mod host_lookups;
+mod host_records;
 mod impi;
 mod kill;
 mod launch_command;
