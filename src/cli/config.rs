@@ -139,6 +139,14 @@ impl Defaults {
         words.cloned().collect()
     }
 
+    /// The values of one option.
+    pub(super) fn values_of(&self, key: &str) -> Vec<&str> {
+        let entries = self.entries().filter(|(_, entry)| entry.key == key);
+        entries
+            .flat_map(|(_, entry)| entry.values.iter().map(String::as_str))
+            .collect()
+    }
+
     /// Those of them that may be given for each program, and so hold for every one.
     pub(super) fn words_of_every_program(&self) -> Vec<OsString> {
         if self.files.is_empty() {

@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::job::mpi::MpiAbi;
+
 /// What a shared library or program offers and asks for, as the dynamic loader sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LibrarySymbols {
@@ -70,9 +72,9 @@ pub fn lacks(
 
 /// The name of a library's interface, if it is that of an MPI to C programs: equal for those that can replace each other.
 pub fn interface(soname: &str) -> Option<&str> {
-    match soname {
-        "libmpich.so.12" => Some("libmpi.so.12"),
-        _ => {
+    match MpiAbi::from_soname(soname) {
+        Some(abi) => Some(abi.sonames()[0]),
+        None => {
             let stem = soname.split(".so.").next()?;
             let known = matches!(
                 stem,
@@ -85,9 +87,9 @@ pub fn interface(soname: &str) -> Option<&str> {
 
 /// All names of an interface.
 pub fn names(interface: &str) -> Vec<&str> {
-    match interface {
-        "libmpi.so.12" => vec!["libmpi.so.12", "libmpich.so.12"],
-        other => vec![other],
+    match MpiAbi::from_soname(interface) {
+        Some(abi) => abi.sonames().to_vec(),
+        None => vec![interface],
     }
 }
 
