@@ -35,6 +35,8 @@ pub use detected::{
     StaticClients,
 };
 
+pub(crate) use libraries::mpi_libraries;
+
 use wrapper::{ExecContext, WrappedCommand, WrapperTarget};
 
 /// Wrappers looked behind, one behind the other.

@@ -16,6 +16,10 @@ pub(crate) enum ValueError {
     Interval,
     #[error("a name has 1 to {MEET_MAX} bytes")]
     Meet,
+    #[error(
+        "write --pmi {0} for the interface that srun's --mpi chooses; this option chooses an MPI, such as mpich5"
+    )]
+    InterfaceOfSrun(String),
     #[error("give kinds with commas between them, such as mpi,system,cuda:device")]
     MemoryKinds,
     #[error("give a signal as `kill -l` lists them, such as TERM, INT or 9")]
