@@ -17,12 +17,14 @@ pub mod exit_status;
 pub(crate) mod foreign_options;
 mod help_text;
 mod host_lookups;
+mod host_records;
 mod impi;
 mod kill;
 mod launch_command;
 mod launcher_host;
 mod lookup_progress;
 mod man;
+mod mpis;
 mod names;
 mod negation;
 mod nested_launcher;
@@ -87,6 +89,8 @@ enum WireupCommand {
     Core(stacks_core::CoreArgs),
     /// Show a host's packages, NUMA nodes, cores, GPUs and NICs
     Topo(topo::TopoArgs),
+    /// List the MPIs of a host, which --mpi names
+    Mpis(mpis::MpisArgs),
     /// Attach to a job that was started with --detach
     Attach(attach::AttachArgs),
     /// Wait for jobs that were started with --detach
@@ -216,6 +220,7 @@ fn run_subcommand(args: Vec<OsString>) -> Result<u8, CommandError> {
         Ok(WireupCommand::Debug(args)) => debug::execute(args),
         Ok(WireupCommand::Core(args)) => stacks_core::write_cores(args),
         Ok(WireupCommand::Topo(args)) => topo::execute(&args),
+        Ok(WireupCommand::Mpis(args)) => mpis::execute(args),
         Ok(WireupCommand::Attach(args)) => attach::attach(&args),
         Ok(WireupCommand::Wait(args)) => attach::wait(&args),
         Ok(WireupCommand::Names(args)) => names::names(args),

@@ -23,6 +23,7 @@ pub mod ldso;
 pub mod libpmix;
 mod libraries;
 mod library_names;
+pub(crate) mod mpi_files;
 pub mod program;
 pub mod relocated;
 pub mod sidecar_files;
@@ -33,6 +34,8 @@ pub use detected::{
     DetectedInterface, DetectionReason, DetectionResult, FoundLibrary, LibraryFamily, OpaqueReason,
     StaticClients,
 };
+
+pub(crate) use libraries::mpi_libraries;
 
 use wrapper::{ExecContext, WrappedCommand, WrapperTarget};
 

@@ -30,6 +30,7 @@ use crate::plan::container_root::ContainerRoot;
 use crate::plan::host_scope::HostScope;
 use crate::plan::inherited_context::InheritedContext;
 use crate::plan::machine_slots::SlotLimits;
+use crate::plan::mpi_choice::ChosenMpi;
 use crate::plan::pattern::PatternFields;
 use crate::plan::reasons::{CountReason, InterfaceOffer};
 use crate::plan::wrap::Wrapper;
@@ -66,6 +67,7 @@ pub(crate) mod launch_names;
 pub(crate) mod launch_nodes;
 pub(crate) mod loaded_openmpi;
 pub mod machine_slots;
+mod mpi_choice;
 mod node_grant;
 pub(crate) mod offered_files;
 pub(crate) mod packed_files;
@@ -101,8 +103,10 @@ pub struct AppStart {
     pub count: CountReason,
     /// Environment of its ranks, before wireup's own variables.
     pub env: Vec<Variable>,
-    /// How many of these are there for any program; what follows was added for this one.
-    pub common_env_len: usize,
+    /// Environment without what was added or changed for this program.
+    pub base_env: Vec<Variable>,
+    /// The MPI that was chosen for it.
+    pub mpi: Option<ChosenMpi>,
     /// Which of the variables that differ from rank to rank are among these.
     pub preset_rank_vars: Vec<&'static str>,
     /// Where it starts, if not where this process is.

@@ -16,6 +16,7 @@ pub mod job_table;
 pub mod limit;
 pub mod log_text;
 pub mod missing_ranks;
+pub mod mpi;
 pub mod name_store_kind;
 pub mod node_network;
 pub mod octets;

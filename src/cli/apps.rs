@@ -11,6 +11,7 @@ use super::options::ProcessArgs;
 use crate::cli::usage_errors;
 use crate::cli::value_error::ValueError;
 use crate::failure::CommandError;
+use wireup_core::job::mpi::MpiSpec;
 use wireup_core::job::spec::{AppRequest, WrapSpec};
 
 /// Options that may be given for every program of a job.
@@ -81,6 +82,10 @@ impl From<AppArgs> for AppRequest {
             umask: around.umask,
             preload,
             rank_tmpdir: around.rank_tmpdir,
+            mpi: MpiSpec {
+                choice: around.mpi,
+                definitions: around.define_mpi,
+            },
             wrap: around.wrap.map(|command| WrapSpec {
                 command,
                 ranks: around.wrap_ranks,

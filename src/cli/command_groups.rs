@@ -10,7 +10,7 @@ pub(super) const GROUPS: &[(&str, &[&str])] = &[
     (
         "Look",
         &[
-            "ps", "top", "stacks", "core", "debug", "report", "names", "topo", "doctor",
+            "ps", "top", "stacks", "core", "debug", "report", "names", "topo", "mpis", "doctor",
         ],
     ),
     ("Hosts and agents", &["agent", "pki", "exec", "rsh"]),

@@ -139,6 +139,14 @@ impl Defaults {
         words.cloned().collect()
     }
 
+    /// Returns the values of an option that takes texts.
+    pub(super) fn values_of(&self, key: &str) -> Vec<&str> {
+        let entries = self.entries().filter(|(_, entry)| entry.key == key);
+        let words = entries.flat_map(|(_, entry)| &entry.words);
+        let words = words.filter_map(|word| word.to_str()?.split_once('='));
+        words.map(|(_, value)| value).collect()
+    }
+
     /// Those of them that may be given for each program, and so hold for every one.
     pub(super) fn words_of_every_program(&self) -> Vec<OsString> {
         if self.files.is_empty() {

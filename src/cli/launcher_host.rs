@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::host_records::HostRecords;
 use super::options::HostsListArgs;
-use super::ps::{self, HostJobs};
+use super::ps;
 use super::remote_launch::{SCRIPT, become_run, host_entry, host_options};
 use crate::failure::CommandError;
 use crate::jobs::name;
@@ -79,7 +80,7 @@ impl LauncherHost {
     pub(super) fn among(args: HostsListArgs, word: Option<&str>) -> Result<Self, CommandError> {
         let agent = args.agent().map(Path::to_owned);
         let all_users = word.is_some() && rustix::process::geteuid().is_root();
-        let HostJobs { hosts, records, .. } = HostJobs::list(args, all_users)?;
+        let HostRecords { hosts, records, .. } = ps::list_host_jobs(args, all_users)?;
         let led: Vec<LedJob<'_>> = records.iter().filter_map(LedJob::from_record).collect();
         let meant = led
             .iter()

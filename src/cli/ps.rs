@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 
 use clap::Args;
-pub(super) use host_jobs::HostJobs;
+pub(super) use host_jobs::list_host_jobs;
 pub(super) use proctable::{execute as show_processes, found, query_records};
 
 use super::options::HostsListArgs;

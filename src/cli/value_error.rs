@@ -24,6 +24,10 @@ pub(crate) enum ValueError {
     Meet,
     #[error(transparent)]
     NameStore(#[from] InvalidNameStore),
+    #[error(
+        "write --pmi {0} for the interface that srun's --mpi chooses; this option chooses an MPI, such as mpich5"
+    )]
+    InterfaceOfSrun(String),
     #[error("give kinds with commas between them, such as mpi,system,cuda:device")]
     MemoryKinds,
     #[error("give a signal as `kill -l` lists them, such as TERM, INT or 9")]

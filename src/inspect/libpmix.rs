@@ -282,6 +282,12 @@ fn own_libpmix_paths(detected: &DetectionResult, loader: &Loader) -> Vec<PathBuf
         .collect()
 }
 
+/// The libpmix that an Open MPI loads, by its libmpi.
+pub(crate) fn find_openmpi_libpmix(libmpi: &Path, loader: &Loader) -> Option<PathBuf> {
+    let mut paths = openmpi_libpmix_paths(libmpi, loader).into_iter();
+    paths.find(|path| judge(path).is_ok())
+}
+
 fn openmpi_libpmix_paths(libmpi: &Path, loader: &Loader) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let real = canonical(libmpi);

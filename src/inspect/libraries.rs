@@ -45,6 +45,29 @@ pub(super) fn inspect_libraries(path: &Path, elf: &Elf, loader: &Loader) -> Dete
     detected
 }
 
+/// The libraries of MPIs that a program would load, nearest first: those that it needs, and those that are preloaded.
+pub(crate) fn mpi_libraries(path: &Path, elf: &Elf, loader: &Loader) -> Vec<FoundLibrary> {
+    let mut found = Vec::new();
+    loader.walk(
+        path,
+        elf.clone(),
+        |name| matches(name, LEAVES),
+        |dependency| {
+            let name = Path::new(dependency.name).file_name();
+            let name = name.unwrap_or(dependency.name).to_string_lossy();
+            if name.starts_with("libmpi") {
+                found.push(FoundLibrary {
+                    name: name.into_owned(),
+                    dependent: dependency.dependent.to_owned(),
+                    path: dependency.found.map(|(path, _)| path.to_owned()),
+                });
+            }
+            SearchStep::Descend
+        },
+    );
+    found
+}
+
 impl LibraryEvidence {
     fn note(&mut self, dependency: Dependency<'_>) -> SearchStep {
         let is_mpi = |name: &OsStr| name.as_bytes().starts_with(b"libmpi");

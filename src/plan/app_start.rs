@@ -16,6 +16,7 @@ use crate::inspect::program::{Program, ProgramError};
 use crate::inspect::{ProgramInspection, inspect, relocated};
 use crate::plan::environment::{self, EnvForward};
 use crate::plan::inherited_context::InheritedContext;
+use crate::plan::mpi_choice::{MpiChoiceError, MpiChooser};
 use crate::plan::reasons::CountReason;
 use crate::plan::wrap::{WrapError, Wrapper};
 use crate::plan::{rank_env, transports};
@@ -106,6 +107,8 @@ pub(super) enum AppError {
         path: PathBuf,
         error: environment::env_file::FileError,
     },
+    #[error(transparent)]
+    Mpi(MpiChoiceError),
     #[error("-x: {0}")]
     Forward(environment::ForwardError),
 }
@@ -207,9 +210,19 @@ pub(super) fn resolve_app(
         found.map_err(|error| AppError::Wrapper(error, remedy(true)))
     });
     let wrapper = wrapper.transpose()?;
-    let ProgramInspection { detected, loader } =
-        inspect(&program, &app.argv, &env, start, &LoaderFiles::default());
-    let common = env.len();
+    let base_env = env.clone();
+    let mut inspection = inspect(&program, &app.argv, &env, start, &LoaderFiles::default());
+    let chooser = MpiChooser {
+        app,
+        program: &program,
+        inherited: &inheritance.vars,
+        cwd: start,
+    };
+    let mpi = match chooser.choose(&mut env, &mut inspection) {
+        Err(error) if stand == InspectionSite::Launcher && error.is_of_this_host() => None,
+        chosen => chosen.map_err(AppError::Mpi)?,
+    };
+    let ProgramInspection { detected, loader } = inspection;
     if stand.starts()
         && !env.iter().any(|(name, _)| name == relocated::OPEN_MPI)
         && let Some(prefix) = detected.openmpi.as_deref().and_then(relocated::open_mpi)
@@ -236,7 +249,8 @@ pub(super) fn resolve_app(
         count,
         preset_rank_vars: rank_env::places_given(&env),
         env,
-        common_env_len: common,
+        base_env,
+        mpi,
         cwd,
         detected,
         settings: ProcessSettings {

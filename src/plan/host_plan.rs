@@ -329,7 +329,7 @@ pub(super) fn resolve_apps(
     let in_image = spec.container.image.is_some();
     let resolve = |number: AppNum, request: &AppRequest, plan: &AppPlan| -> Found {
         let mut env = match (&plan.variables, template) {
-            (None, Some(template)) => template.env[..template.common_env_len].to_vec(),
+            (None, Some(template)) => template.base_env.clone(),
             (variables, _) => {
                 let mut env = variables.clone().unwrap_or_default();
                 if site.node().is_some() {

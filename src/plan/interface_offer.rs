@@ -162,11 +162,10 @@ impl HostPlan {
         }
         let loader = |(app, spec): (&AppStart, &AppRequest)| {
             let start = app.cwd.as_deref().unwrap_or(&self.inheritance.cwd);
-            let env = &app.env[..app.common_env_len];
             inspect(
                 &app.program,
                 &spec.argv,
-                env,
+                &app.env,
                 start,
                 &LoaderFiles::default(),
             )

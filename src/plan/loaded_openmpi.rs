@@ -14,7 +14,7 @@ use crate::plan::Variable;
 const LIBMPI: &str = "libmpi.so.40";
 
 /// The variable that names it to mpi4py.
-const MPI4PY: &str = "MPI4PY_LIBMPI";
+pub(super) const MPI4PY: &str = "MPI4PY_LIBMPI";
 
 /// The Open MPI that a program loads, or those that it may find, the likeliest first.
 pub(crate) fn libraries(

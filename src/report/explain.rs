@@ -55,6 +55,9 @@ pub fn lines(plan: &HostPlan) -> Vec<String> {
     lines.extend(connections.map(|(topic, text)| format!("{topic}: {text}")));
     for (index, app) in plan.apps.iter().enumerate() {
         lines.push(format!("program {}: {}", index + 1, program(app)));
+        if let Some(mpi) = mpi(plan, index) {
+            lines.push(format!("program {}: MPI: {mpi}", index + 1));
+        }
         lines.push(format!(
             "program {}: starts in {}",
             index + 1,
@@ -75,10 +78,19 @@ pub fn lines(plan: &HostPlan) -> Vec<String> {
     lines.extend(rank_env::choices(plan).map(|(name, value)| {
         format!("setting: {name}={value}, which the environment does not decide")
     }));
-    for app in &plan.apps {
-        lines.extend(app.env[app.common_env_len..].iter().map(|(name, value)| {
+    for (index, app) in plan.apps.iter().enumerate() {
+        let of_mpi = app.mpi.as_ref().map_or(&[][..], |mpi| &mpi.variables[..]);
+        let changed = app.env.iter().filter(|it| !app.base_env.contains(it));
+        lines.extend(changed.map(|variable| {
+            let (name, value) = variable;
             let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
-            format!("setting: {name}={value}, for Open MPI")
+            match of_mpi.contains(variable) {
+                true => format!(
+                    "setting: {name}={value}, for the MPI of program {}",
+                    index + 1
+                ),
+                false => format!("setting: {name}={value}, for Open MPI"),
+            }
         }));
     }
     lines.extend(server(plan));
@@ -212,6 +224,15 @@ pub(crate) fn binding(plan: &HostPlan, picture: bool) -> Vec<String> {
     }
     lines.extend(bindings::lines(binding));
     lines
+}
+
+/// The MPI that was chosen for a program, which each of several hosts finds by itself.
+fn mpi(plan: &HostPlan, app: usize) -> Option<String> {
+    let choice = plan.spec.apps[app].mpi.choice.as_ref()?.to_string_lossy();
+    Some(match &plan.apps[app].mpi {
+        Some(mpi) => format!("{mpi}{}", node_texts::everywhere(plan)),
+        None => format!("every host finds {choice} by itself (--mpi)"),
+    })
 }
 
 /// The images that the ranks run in.

@@ -40,6 +40,7 @@ mod load;
 mod lost;
 mod metrics;
 mod mpi;
+mod mpi_by_name;
 mod names;
 mod oci_hook;
 mod plain;

@@ -46,6 +46,7 @@ mod memory_kinds;
 mod messages;
 mod metrics;
 mod mpi;
+mod mpi_by_name;
 mod page;
 mod pki;
 mod pmi12;

@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::job::mpi::MpiAbi;
+
 /// Symbols and versions that a shared library or program defines and needs, as the dynamic loader sees them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LibrarySymbols {
@@ -72,9 +74,9 @@ pub fn lacks(
 
 /// Returns the name of a library's C interface of MPI, if it has one: equal for libraries that can replace each other.
 pub fn interface(soname: &str) -> Option<&str> {
-    match soname {
-        "libmpich.so.12" => Some("libmpi.so.12"),
-        _ => {
+    match MpiAbi::from_soname(soname) {
+        Some(abi) => Some(abi.sonames()[0]),
+        None => {
             let stem = soname.split(".so.").next()?;
             let known = matches!(
                 stem,
@@ -87,9 +89,9 @@ pub fn interface(soname: &str) -> Option<&str> {
 
 /// Returns all names of an interface.
 pub fn names(interface: &str) -> Vec<&str> {
-    match interface {
-        "libmpi.so.12" => vec!["libmpi.so.12", "libmpich.so.12"],
-        other => vec![other],
+    match MpiAbi::from_soname(interface) {
+        Some(abi) => abi.sonames().to_vec(),
+        None => vec![interface],
     }
 }
 

@@ -17,6 +17,7 @@ use super::hosts::HostSpec;
 use super::ids::{NodeId, Nspace, Rank};
 use super::impi::ImpiWorld;
 use super::limit::{LimitValue, Resource, ResourceLimit};
+use super::mpi::{MpiDefinition, MpiSpec};
 use super::name_store_kind::NameStoreKind;
 use super::proc::{PMIX_RANK_RESERVED, RankOrWildcard};
 use super::pset::ProcessSet;
@@ -170,11 +171,21 @@ fn app() -> BoxedStrategy<AppRequest> {
         (vec(word(), 0..4), vec(change, 0..3)),
         (of(path()), vec(path(), 0..3), vec(path(), 0..3)),
         vec(limit(), 0..3),
-        of(wrap),
+        (of(wrap), mpi()),
         vec(word(), 1..5),
     )
         .prop_map(
-            |((count, umask), preload, inherited, env_files, env, paths, limits, wrap, argv)| {
+            |(
+                (count, umask),
+                preload,
+                inherited,
+                env_files,
+                env,
+                paths,
+                limits,
+                (wrap, mpi),
+                argv,
+            )| {
                 let (env, env_changes) = env;
                 let (wdir, search, needed_files) = paths;
                 AppRequest {
@@ -184,6 +195,7 @@ fn app() -> BoxedStrategy<AppRequest> {
                         stage: preload.0[1],
                     },
                     rank_tmpdir: preload.0[2],
+                    mpi,
                     count,
                     inherited,
                     env_files,
@@ -199,6 +211,21 @@ fn app() -> BoxedStrategy<AppRequest> {
                 }
             },
         )
+        .boxed()
+}
+
+fn mpi() -> BoxedStrategy<MpiSpec> {
+    let definition = ("[a-z0-9]{1,9}", path(), vec((word(), word()), 0..2));
+    let definition = definition.prop_map(|(name, path, variables)| MpiDefinition {
+        name,
+        path,
+        variables,
+    });
+    (of(word()), vec(definition, 0..2))
+        .prop_map(|(choice, definitions)| MpiSpec {
+            choice,
+            definitions,
+        })
         .boxed()
 }
 

@@ -34,6 +34,7 @@ use super::env_change::EnvChange;
 use super::ids::Rank;
 use super::impi::ImpiWorld;
 use super::limit::ResourceLimit;
+use super::mpi::MpiSpec;
 use super::name_store_kind::NameStoreKind;
 use super::octets;
 use super::pset::ProcessSet;
@@ -93,6 +94,8 @@ pub struct AppRequest {
     pub needed_files: Vec<PathBuf>,
     /// Each rank gets a directory for its files, which is removed at the end.
     pub rank_tmpdir: bool,
+    /// The MPI that the ranks load.
+    pub mpi: MpiSpec,
     /// Program and arguments; never empty.
     #[serde(serialize_with = "octets::serialize", deserialize_with = "argv")]
     pub argv: Vec<OsString>,

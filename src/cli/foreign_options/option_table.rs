@@ -323,14 +323,6 @@ pub(super) const HABITS: &[ForeignOption] = &[
     habit(&["i", "input"], 1, Instead(INPUT)),
     habit(&["q", "Q", "quiet"], 0, Instead(QUIET)),
     habit(&["s"], 1, Instead("write --stdin {1}")),
-    // Interfaces.
-    habit(
-        &["mpi"],
-        1,
-        Instead(
-            "write --pmi pmi1, pmi2 or pmix, or leave it out: what a program needs is found out",
-        ),
-    ),
     habit(
         &["configfile", "app", "multi-prog"],
         1,

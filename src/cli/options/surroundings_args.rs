@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, ValueHint};
 
+use crate::cli::value_error::ValueError;
 use wireup_core::job::limit::ResourceLimit;
+use wireup_core::job::mpi::MpiDefinition;
 use wireup_core::job::rank_set::RankSet;
 use wireup_core::job::spec::{EnvInheritance, EnvOption, StagingSpec, parse_umask};
 
@@ -41,6 +43,17 @@ pub(crate) struct ProcessArgs {
     #[arg(long = "preload-files", hide = true, value_name = "FILE[,FILE]…", value_hint = ValueHint::FilePath)]
     #[arg(value_delimiter = ',')]
     preload_files: Vec<PathBuf>,
+
+    /// Load this MPI instead of the one that the program would load: mpich5, openmpi5, impi, a name of --define-mpi, or a
+    /// path; the program must be built for its binary interface [default: the program's own]
+    #[arg(long, value_name = "NAME|PATH", value_hint = ValueHint::DirPath)]
+    #[arg(value_parser = OsStringValueParser::new().try_map(parse_mpi))]
+    pub(crate) mpi: Option<OsString>,
+
+    /// Name an MPI for --mpi: the directory that it is installed in, and variables for its ranks
+    #[arg(long, value_name = "'NAME=PATH [VARIABLE=VALUE]…'")]
+    #[arg(value_parser = MpiDefinition::parse)]
+    pub(crate) define_mpi: Vec<MpiDefinition>,
 
     /// Make a directory for each rank, which WIREUP_TMPDIR names; it is removed at the end, with what is in it
     #[arg(long)]
@@ -80,6 +93,16 @@ impl StagedItem {
             Some("program") => Self::Program,
             _ => Self::File(text.into()),
         }
+    }
+}
+
+/// Refuses values of srun's option of the same name.
+fn parse_mpi(value: OsString) -> Result<OsString, ValueError> {
+    match value.to_str() {
+        Some(interface @ ("pmi2" | "pmix" | "none")) => {
+            Err(ValueError::InterfaceOfSrun(interface.to_owned()))
+        }
+        _ => Ok(value),
     }
 }
 

@@ -23,6 +23,7 @@ use wireup_core::job::directive::RequestDirective;
 use wireup_core::job::env_change::{EnvChange, EnvChangeKind};
 use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{Nspace, Rank};
+use wireup_core::job::mpi::MpiDefinition;
 use wireup_core::job::proc::RankOrWildcard;
 use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::rank_set::{RankChoice, RankSet};
@@ -306,6 +307,16 @@ impl SpawnAttributes {
             RequestDirective::WrapRanks => {
                 let ranks = value.parse().map_err(|error| text(key, error));
                 self.wrap_ranks = Some(ranks?);
+            }
+            RequestDirective::Mpi => {
+                self.app.mpi.choice = (!value.is_empty()).then(|| value.into());
+            }
+            RequestDirective::DefineMpi => {
+                for line in value.lines().filter(|line| !line.is_empty()) {
+                    let definition = MpiDefinition::parse(line);
+                    let definition = definition.map_err(|error| text(key, error));
+                    self.app.mpi.definitions.push(definition?);
+                }
             }
             RequestDirective::RankTmpdir => self.app.rank_tmpdir = truth(info)?,
             RequestDirective::Stage => self.app.preload.stage = truth(info)?,

@@ -44,7 +44,7 @@ pub use procfs::{
     processes,
 };
 pub use product::{combinations, sample};
-pub use programs::{Mpi, Mpi4py, Pmi2, built, mpi4py, mpis, pmi2, program};
+pub use programs::{Mpi, Mpi4py, Pmi2, built, mpi4py, mpis, pmi2, program, standard_abi};
 pub use run::{MARK, Run};
 pub use running::{Output, Running};
 pub use wait::{DEADLINE, eventually, settled};

@@ -26,6 +26,21 @@ impl Mpi {
         self.dir.join(name)
     }
 
+    /// The prefix that it is installed in.
+    pub fn prefix(&self) -> PathBuf {
+        let prefix = self.launcher.ancestors().nth(2);
+        prefix.expect("PREFIX/bin/LAUNCHER").to_owned()
+    }
+
+    /// It as a value of `--define-mpi`, with the variables that its programs need.
+    pub fn definition(&self) -> String {
+        let mut text = format!("{}={}", self.name, self.prefix().display());
+        for (name, value) in &self.env {
+            text.push_str(&format!(" {name}={value}"));
+        }
+        text
+    }
+
     /// With the networks over which it can spawn: not all that it has. libfabric's `tcp` alone hangs now
     /// and then when MPICH or Intel MPI merges (docs/spawn.md).
     pub fn able_to_spawn(mut self) -> Self {
@@ -57,6 +72,18 @@ pub fn program(name: &str) -> Option<PathBuf> {
     let found = path.filter(|path| path.is_file());
     if found.is_none() {
         skip(&format!("{name} is not built: run scripts/test-programs"));
+    }
+    found
+}
+
+/// The directory of the test programs that are built for the standard ABI of MPI, or `None`, and the test is ignored, when they
+/// were not built.
+#[track_caller]
+pub fn standard_abi() -> Option<PathBuf> {
+    let found = built().map(|dir| dir.join("mpi_abi"));
+    let found = found.filter(|dir| dir.is_dir());
+    if found.is_none() {
+        skip("no MPI with the standard ABI: run scripts/setup and scripts/test-programs");
     }
     found
 }
