@@ -159,7 +159,10 @@ mod tests {
 
     #[test]
     fn secret_is_never_printed() {
-        assert_eq!(format!("{:?}", LaunchKey::new([7; 32])), "LaunchKey");
+        assert_eq!(
+            format!("{:?}", LaunchKey::new([7; 32])),
+            "LaunchKey(Secret)"
+        );
     }
 
     /// Made by another implementation: Python's hmac and hashlib.

@@ -309,7 +309,7 @@ fn images_come_from_launch_unless_request_names_one() {
         ),
         (
             &[("image", "debian:12"), ("runtime", "crun")],
-            "it takes a root directory",
+            "crun takes a root directory",
         ),
         (
             &[("image", "/"), ("runtime", "docker")],
