@@ -10,8 +10,7 @@ use super::Controller;
 use crate::backend::allocator_client::{AllocatorClient, ToAllocator};
 use crate::backend::step_messages::LauncherToStep;
 use crate::plan::allocation_table::{
-    AllocationAttributes, AllocationCandidates, AllocationTable, AllocationUsage, NodeSlots,
-    SlotUsage,
+    AllocationAttributes, AllocationCandidates, AllocationUsage, NodeSlots, SlotUsage,
 };
 use wireup_core::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind as Kind, AllocationRequest,
@@ -38,7 +37,6 @@ struct PendingAllocation {
 /// The allocations of a launch.
 #[derive(Debug)]
 pub(super) struct AllocationState {
-    holdings: AllocationTable,
     outside: Option<AllocatorClient>,
     last_number: u64,
     pending: BTreeMap<u64, PendingAllocation>,
@@ -48,7 +46,6 @@ impl AllocationState {
     /// Where an allocator listens, if there is one.
     pub(super) fn new(allocator: Option<PathBuf>) -> Self {
         Self {
-            holdings: AllocationTable::default(),
             outside: allocator.map(AllocatorClient::new),
             last_number: 0,
             pending: BTreeMap::new(),
@@ -88,7 +85,7 @@ impl Controller {
         requester: KnownRank,
         request: &AllocationRequest,
     ) -> Result<Option<Allocation>, AllocationFailure> {
-        if self.supervisor.is_ending() {
+        if self.cx.supervisor.is_ending() {
             return refuse(Kind::Canceled, "the launch is being ended");
         }
         let wanted = AllocationAttributes::from_infos(&request.infos)?;
@@ -117,23 +114,24 @@ impl Controller {
         attributes: &AllocationAttributes,
     ) -> Result<Allocation, AllocationFailure> {
         let rooms = self.rooms();
-        let mut holdings = std::mem::take(&mut self.allocations.holdings);
+        let mut holdings = std::mem::take(&mut self.cx.allocations);
         let field = self.field(requester, rooms, attributes);
         let given =
             field.and_then(|field| holdings.decide(directive, attributes, requester.job(), &field));
-        self.allocations.holdings = holdings;
+        self.cx.allocations = holdings;
         given
     }
 
     /// By node: living processes that count, and those that ever were.
     pub(super) fn census(&self, counts: impl Fn(KnownRank) -> bool) -> (Vec<u32>, Vec<u32>) {
-        let nodes = self.jobs.nodes() as usize;
+        let nodes = self.cx.jobs.nodes() as usize;
         let (mut live, mut ever) = (vec![0; nodes], vec![0; nodes]);
-        for process in self.jobs.all_ranks() {
+        for process in self.cx.jobs.all_ranks() {
             let node = process.node().index();
             ever[node] += 1;
-            let in_slot =
-                !self.ranks.get(process).is_over() && counts(process) && !self.is_daemon(process);
+            let in_slot = !self.cx.ranks.get(process).is_over()
+                && counts(process)
+                && !self.cx.is_daemon(process);
             live[node] += u32::from(in_slot);
         }
         (live, ever)
@@ -141,18 +139,18 @@ impl Controller {
 
     /// The reserved slots, and how many of them running processes use.
     pub(super) fn reserved(&self, counts: impl Fn(KnownRank) -> bool) -> Vec<AllocationUsage<'_>> {
-        let nodes = self.jobs.nodes() as usize;
+        let nodes = self.cx.jobs.nodes() as usize;
         let mut inside: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
-        for (job, id) in self.job_tree.in_allocations() {
+        for (job, id) in self.cx.job_tree.in_allocations() {
             let live = inside.entry(id).or_insert_with(|| vec![0; nodes]);
-            for process in self.jobs.ranks_of_job(job) {
+            for process in self.cx.jobs.ranks_of_job(job) {
                 let node = process.node().index();
-                let lives = !self.ranks.get(process).is_over();
+                let lives = !self.cx.ranks.get(process).is_over();
                 live[node] += u32::from(lives && counts(process));
             }
         }
         let live = |id: &str| inside.get(id).cloned().unwrap_or_else(|| vec![0; nodes]);
-        self.allocations.holdings.reserved(live)
+        self.cx.allocations.reserved(live)
     }
 
     fn rooms(&self) -> Vec<NodeSlots> {
@@ -163,12 +161,12 @@ impl Controller {
             reserved: &reserved,
         };
         let room = |node| NodeSlots {
-            slots: self.plan.slots_of(node),
+            slots: self.cx.plan.slots_of(node),
             used_slots: ground
                 .used_slots(node)
-                .filter(|_| !self.plan.absent.contains(&node)),
+                .filter(|_| !self.cx.plan.absent.contains(&node)),
         };
-        self.plan.job.process_map.node_ids().map(room).collect()
+        self.cx.plan.job.process_map.node_ids().map(room).collect()
     }
 
     fn field(
@@ -181,6 +179,7 @@ impl Controller {
             true => Vec::new(),
             false => {
                 let found = self
+                    .cx
                     .plan
                     .nodes_named(requester.node(), attributes.hosts.clone());
                 found.or_else(|failure| refuse(Kind::NoResources, failure.text))?
@@ -188,14 +187,14 @@ impl Controller {
         };
         Ok(AllocationCandidates {
             rooms,
-            names: &self.plan.node_names,
+            names: &self.cx.plan.node_names,
             named,
         })
     }
 
     fn shares(&self, shares: impl Iterator<Item = (NodeId, Option<u32>)>) -> Vec<NodeShare> {
         let share = |(node, slots): (NodeId, Option<u32>)| NodeShare {
-            name: self.plan.node_name(node).to_owned(),
+            name: self.cx.plan.node_name(node).to_owned(),
             slots,
         };
         shares.map(share).collect()
@@ -209,7 +208,7 @@ impl Controller {
     ) {
         let name = requester;
         match &result {
-            Ok(allocation) if self.wants_details() => {
+            Ok(allocation) if self.cx.wants_details() => {
                 let share = |share: &NodeShare| match share.slots {
                     Some(slots) => format!("{slots} on {}", share.name),
                     None => share.name.clone(),
@@ -217,7 +216,7 @@ impl Controller {
                 let shares: Vec<_> = allocation.shares.iter().map(share).collect();
                 let id = allocation.id.as_deref().unwrap_or("of the launch");
                 let text = format!("{name}: allocation {id}: {}", shares.join(", "));
-                self.detail(&text);
+                self.cx.detail(&text);
             }
             Ok(_) => {}
             Err(failure) => {
@@ -225,19 +224,21 @@ impl Controller {
                 match failure.kind {
                     // Programs that take all they can get repeat their requests.
                     Kind::NoResources | Kind::NotFound | Kind::Canceled | Kind::TimedOut => {
-                        self.detail(&text);
+                        self.cx.detail(&text);
                     }
-                    Kind::BadRequest | Kind::NotSupported | Kind::Unreachable => self.warn(&text),
+                    Kind::BadRequest | Kind::NotSupported | Kind::Unreachable => {
+                        self.cx.warn(&text)
+                    }
                 }
             }
         }
         let said = NodeCommand::Allocated { ticket, result };
-        self.steps.send(LauncherToStep::Node(node, said));
+        self.cx.steps.send(LauncherToStep::Node(node, said));
     }
 
     /// All processes of a job have ended: their allocations are free.
     pub(super) fn allocations_end(&mut self, job: JobIndex) {
-        for id in self.allocations.holdings.owner_gone(job) {
+        for id in self.cx.allocations.owner_gone(job) {
             self.notify_allocator(&ToAllocator::Ended { id: &id });
         }
     }

@@ -1,15 +1,18 @@
 //! Handling of the steps' reports.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::launcher_reports::{LauncherReport, LinkReport};
 use crate::backend::step_messages::{KnownReport, StepToLauncher};
-use crate::control::{Controller, RankStatus, SidecarInfo};
+use crate::control::launch_stage::LaunchStage;
+use crate::control::{Controller, RankStatus, SidecarInfo, status, supervision};
 use crate::plan::planned_jobs::Plans;
 use crate::report::{failures, late_fence};
 use crate::stdio::output_label::{Label, LabelFields};
-use wireup_core::job::ids::NodeId;
+use wireup_core::fence::FenceTiming;
+use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::job_control::JobControlAction;
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::log_text::{LogChannel, LogText};
@@ -18,9 +21,10 @@ use wireup_core::job::spec::{InterfaceChoice, LabelSpec};
 use wireup_core::job::usage::ResourceUsage;
 use wireup_core::node::event::NodeReport;
 use wireup_core::pmi::command::Dialect;
-use wireup_core::record::RankState;
+use wireup_core::record::{RankId, RankState, StatusRecord};
 use wireup_core::step::report_batch::RankReportBatch;
 use wireup_core::supervisor::{JOB_ENDED, RankExit};
+use wireup_sys::out_of_memory::OomCounter;
 use wireup_sys::poll::PollSource;
 use wireup_sys::time_zone::local_clock;
 
@@ -30,11 +34,13 @@ impl Controller {
     /// # Errors
     /// When a thread that writes output cannot be started.
     pub(super) fn drain_reports(&mut self) -> std::io::Result<()> {
-        while let Some(report) = self.steps.next_report(&self.jobs) {
+        self.settle()?;
+        while let Some(report) = self.cx.steps.next_report(&self.cx.jobs) {
             match report {
                 LauncherReport::Step(report) => self.on_step_report(report)?,
                 LauncherReport::Link(report) => self.on_link_report(report),
             }
+            self.settle()?;
         }
         Ok(())
     }
@@ -42,20 +48,20 @@ impl Controller {
     fn on_link_report(&mut self, report: LinkReport) {
         match report {
             LinkReport::NodeReady { node } => {
-                let plan = Arc::clone(&self.plan);
-                self.record_node(&plan, node);
+                let plan = Arc::clone(&self.cx.plan);
+                status::record_node(&mut self.cx, &plan, node);
             }
             LinkReport::NodeJoined { node, refusal } => self.host_joined(node, refusal),
             LinkReport::NodesRefused(refusals) => self.refused_nodes = refusals,
             LinkReport::RankLost { rank } => {
-                let now = self.now();
-                self.ranks.get_mut(rank).end.get_or_insert((now, None));
+                let now = self.cx.now();
+                self.cx.ranks.get_mut(rank).end.get_or_insert((now, None));
                 self.spawn_queue.freed();
-                let offered = self.plan.offer.pmi || self.plan.offer.pmix;
-                let unjoined = offered && !self.ranks.get(rank).connected;
+                let offered = self.cx.plan.offer.pmi || self.cx.plan.offer.pmix;
+                let unjoined = offered && !self.cx.ranks.get(rank).connected;
                 let unjoined = unjoined.then(|| rank.job());
-                self.supervisor.rank_lost(rank.global(), unjoined, now);
-                self.rank_changed(rank, RankState::Ended);
+                self.cx.supervisor.rank_lost(rank.global(), unjoined, now);
+                status::rank_changed(&mut self.cx, rank, RankState::Ended);
                 self.on_process_gone(rank);
             }
         }
@@ -80,31 +86,32 @@ impl Controller {
             StepToLauncher::Network { node, network } => {
                 self.hosts.networks.insert(node, network);
             }
-            StepToLauncher::Ready => self.hosts_ready = true,
-            StepToLauncher::Started { rank, pid } => self.rank_started(rank, pid, self.now())?,
+            StepToLauncher::Ready => status::enter_stage(&mut self.cx, LaunchStage::Starting),
+            StepToLauncher::Started { rank, pid } => self.rank_started(rank, pid, self.cx.now())?,
             StepToLauncher::NotStarted { rank, cause } => {
-                self.supervisor.rank_skipped();
-                self.rank_changed(rank, RankState::NotStarted);
+                self.cx.supervisor.rank_skipped();
+                status::rank_changed(&mut self.cx, rank, RankState::NotStarted);
                 let fate = cause
                     .as_ref()
                     .map_or(JOB_ENDED, |cause| cause.consequence().name);
-                self.ranks.get_mut(rank).fate = Some(fate);
+                self.cx.ranks.get_mut(rank).fate = Some(fate);
                 self.spawn_queue.freed();
                 if let Some(cause) = cause
                     && !self.fails_spawn(rank, &cause)
                 {
-                    self.fail_by(cause);
+                    supervision::fail(&mut self.cx, cause);
                 }
                 self.on_process_gone(rank);
             }
-            StepToLauncher::Bound { topology, ranks } => self.record_bindings(&topology, &ranks),
+            StepToLauncher::Bound { topology, ranks } => {
+                status::record_bindings(&mut self.cx, &topology, &ranks)
+            }
             StepToLauncher::AllStarted { job } => {
                 if job.is_initial() {
-                    self.all_reported = true;
-                    let size = self.plan.job.process_map.size() as usize;
-                    let mut own = self.ranks.iter().take(size);
+                    let size = self.cx.plan.job.process_map.size() as usize;
+                    let mut own = self.cx.ranks.iter().take(size);
                     // Without one that was lost with its host where the others continue.
-                    if own.all(|life| life.pid.is_some()) || !self.supervisor.is_ending() {
+                    if own.all(|life| life.pid.is_some()) || !self.cx.supervisor.is_ending() {
                         (self.report_start)();
                     }
                     self.all_started();
@@ -118,30 +125,31 @@ impl Controller {
             }
             StepToLauncher::Finalized { rank } => self.on_rank_report(rank, RankState::Finalized),
             StepToLauncher::Ended { rank, end, usage } => {
-                self.rank_exited(rank, end, usage, self.now());
+                self.rank_exited(rank, end, usage, self.cx.now());
             }
             StepToLauncher::Alike(alike) => self.on_report_batch(alike)?,
             StepToLauncher::Judged { rank, end, state } => {
-                self.rank_judged(rank, end, &Arc::new(state), self.now());
+                self.rank_judged(rank, end, &Arc::new(state), self.cx.now());
             }
             StepToLauncher::Left { waiting, cause } => {
-                let now = self.now();
-                self.supervisor.rank_left(waiting, cause, now);
+                let now = self.cx.now();
+                self.cx.supervisor.rank_left(waiting, cause, now);
             }
             StepToLauncher::Failed { cause, state } => {
-                let rank = cause.rank().and_then(|rank| self.jobs.look_up(rank));
+                let rank = cause.rank().and_then(|rank| self.cx.jobs.look_up(rank));
                 if let (Some(rank), Some(state)) = (rank, state) {
-                    self.ranks.get_mut(rank).pmi = Some(Arc::new(state));
+                    self.cx.ranks.get_mut(rank).pmi = Some(Arc::new(state));
                 }
                 if !self.shows_stacks_before(&cause) {
-                    self.fail_by(cause);
+                    supervision::fail(&mut self.cx, cause);
                 }
             }
             StepToLauncher::SidecarLostLate { node, error } => {
                 // A job that has failed is explained by its first cause.
-                if self.supervisor.cause().is_none() || self.plan.spec.verbose > 0 {
-                    let name = self.plan.node_name(node);
-                    self.print_line(&failures::sidecar_lost_late(name, &error));
+                if self.cx.supervisor.cause().is_none() || self.cx.plan.spec.verbose > 0 {
+                    let name = self.cx.plan.node_name(node);
+                    self.cx
+                        .print_line(&failures::sidecar_lost_late(name, &error));
                 }
             }
             StepToLauncher::Output {
@@ -149,15 +157,15 @@ impl Controller {
                 stream,
                 bytes,
             } => {
-                let now = self.now();
+                let now = self.cx.now();
                 self.counters.output(stream, bytes.len());
                 self.stall.take_output(rank, &bytes, now);
                 self.set_label(rank);
-                self.streams.take(stream, rank.into(), &bytes, now)?;
-                self.apply_backpressure();
+                self.cx.streams.take(stream, rank.into(), &bytes, now)?;
+                self.cx.apply_backpressure();
             }
             StepToLauncher::Node { node, said } => self.on_node_report(node, said),
-            StepToLauncher::Tell { text } => self.print_line(&text),
+            StepToLauncher::Tell { text } => self.cx.print_line(&text),
             StepToLauncher::LoadedMpi { app, seen } => self.singletons.saw(app as usize, seen),
             // Handled where the links are.
             StepToLauncher::Lacks(_)
@@ -181,40 +189,40 @@ impl Controller {
                 passed,
                 waiting,
             } => self.fences_counted(node, passed, waiting),
-            StepToLauncher::Over => self.job_ended = true,
+            StepToLauncher::Over => status::enter_stage(&mut self.cx, LaunchStage::Ended),
         }
         Ok(())
     }
 
     /// Gives a process its label before its first output, if the user asked for a pattern.
     fn set_label(&mut self, process: KnownRank) {
-        let Some(LabelSpec::Pattern(pattern)) = &self.plan.spec.stdio.label else {
+        let Some(LabelSpec::Pattern(pattern)) = &self.cx.plan.spec.stdio.label else {
             return;
         };
         let speaker = process.into();
-        if self.streams.has_label(speaker) {
+        if self.cx.streams.has_label(speaker) {
             return;
         }
-        let (plan, rank) = self.jobs.plan_of(process);
+        let (plan, rank) = self.cx.jobs.plan_of(process);
         let label = Label::fill(
             pattern,
             &LabelFields {
                 fields: plan.fields(rank),
                 size: plan.job.process_map.size(),
                 job: process.job(),
-                pid: self.ranks.get(process).pid.unwrap_or_default(),
-                clock: local_clock(self.started_at),
+                pid: self.cx.ranks.get(process).pid.unwrap_or_default(),
+                clock: local_clock(self.cx.started_at),
             },
         );
         // The command line refuses other patterns.
         if let Ok(label) = label {
-            self.streams.set_label(speaker, &label);
+            self.cx.streams.set_label(speaker, &label);
         }
     }
 
     /// What several ranks have reported: the same as if each had done so by itself.
     fn on_report_batch(&mut self, alike: RankReportBatch<KnownRank>) -> std::io::Result<()> {
-        let now = self.now();
+        let now = self.cx.now();
         match alike {
             RankReportBatch::Started(ranks) => {
                 for (rank, pid) in ranks {
@@ -241,12 +249,12 @@ impl Controller {
                 let state = Arc::new(state);
                 for (rank, usage) in ranks {
                     for stream in &closed {
-                        self.streams.take(*stream, rank.into(), &[], now)?;
+                        self.cx.streams.take(*stream, rank.into(), &[], now)?;
                     }
                     self.rank_exited(rank, Some(end), usage, now);
                     self.rank_judged(rank, end, &state, now);
                 }
-                self.apply_backpressure();
+                self.cx.apply_backpressure();
             }
         }
         Ok(())
@@ -258,17 +266,14 @@ impl Controller {
                 let ends = !matches!(demand.action, JobControlAction::Signal(_));
                 demand.ranks = demand
                     .ranks
-                    .filter(|ranks| !(ends && self.is_everybody(ranks)));
-                let mut orders = Vec::new();
-                let now = self.now();
-                self.supervisor.demanded(demand, now, &mut orders);
-                self.carry_out(orders);
+                    .filter(|ranks| !(ends && self.cx.is_everybody(ranks)));
+                supervision::demand(&mut self.cx, demand);
             }
             NodeReport::FenceLate(late) => {
                 if !std::mem::replace(&mut self.late_fence_warned, true) {
                     let text =
-                        late_fence::note(&self.jobs, &late, &|rank| self.ranks.get(rank).pid);
-                    self.warn(&text);
+                        late_fence::note(&self.cx.jobs, &late, &|rank| self.cx.ranks.get(rank).pid);
+                    self.cx.warn(&text);
                     self.name_shared_address();
                     self.show_stacks_of_late_fence();
                 }
@@ -277,7 +282,7 @@ impl Controller {
             NodeReport::Log(text) => self.log(text),
             NodeReport::Syslog(text) => {
                 if let Some(text) = self.syslog.log(&text) {
-                    self.warn(&text);
+                    self.cx.warn(&text);
                 }
             }
             NodeReport::Rendezvous { epoch, message } => self.send_to_name_server(epoch, message),
@@ -286,7 +291,7 @@ impl Controller {
                 requester,
                 request,
             } => {
-                if let Some(requester) = requester.try_map(|rank| self.jobs.look_up(rank)) {
+                if let Some(requester) = requester.try_map(|rank| self.cx.jobs.look_up(rank)) {
                     self.on_spawn_request((node, ticket), requester, request);
                 }
             }
@@ -297,7 +302,7 @@ impl Controller {
                 requester,
                 request,
             } => {
-                if let Some(requester) = self.jobs.look_up(requester) {
+                if let Some(requester) = self.cx.jobs.look_up(requester) {
                     self.on_allocation_request((node, ticket), requester, &request);
                 }
             }
@@ -318,19 +323,19 @@ impl Controller {
         let source = match channel {
             LogChannel::Stdout => PollSource::Stdout,
             LogChannel::Stderr => PollSource::Stderr,
-            LogChannel::Record => return self.record_log(rank, &text),
+            LogChannel::Record => return status::record_log(&mut self.cx, rank, &text),
         };
-        let now = self.now();
-        self.streams.pass_on(source, text, now);
+        let now = self.cx.now();
+        self.cx.streams.pass_on(source, text, now);
     }
 
     fn rank_started(&mut self, rank: KnownRank, pid: i32, now: Duration) -> std::io::Result<()> {
-        *self.ranks.get_mut(rank) = RankStatus {
+        *self.cx.ranks.get_mut(rank) = RankStatus {
             pid: Some(pid),
             start: now,
             ..RankStatus::default()
         };
-        self.rank_changed(rank, RankState::Started);
+        status::rank_changed(&mut self.cx, rank, RankState::Started);
         self.start_pty(rank.global())
     }
 
@@ -342,18 +347,18 @@ impl Controller {
         now: Duration,
     ) {
         self.end_pty(Some(rank.global()));
-        let status = self.ranks.get_mut(rank);
+        let status = self.cx.ranks.get_mut(rank);
         status.end = Some((now, end));
         status.usage = usage;
         self.spawn_queue.freed();
-        self.rank_changed(rank, RankState::Ended);
+        status::rank_changed(&mut self.cx, rank, RankState::Ended);
     }
 
     fn rank_judged(&mut self, rank: KnownRank, end: RankEnd, state: &Arc<PmiState>, now: Duration) {
-        self.ranks.get_mut(rank).pmi = Some(Arc::clone(state));
+        self.cx.ranks.get_mut(rank).pmi = Some(Arc::clone(state));
         let mut orders = Vec::new();
         let left;
-        let (end, state) = match self.is_daemon(rank) {
+        let (end, state) = match self.cx.is_daemon(rank) {
             // How a debugger's daemons end is the debugger's affair.
             true => {
                 left = PmiState {
@@ -370,19 +375,19 @@ impl Controller {
             job: rank.job(),
             end,
             pmi: state,
-            joinable: self.plan.offer.pmi || self.plan.offer.pmix,
+            joinable: self.cx.plan.offer.pmi || self.cx.plan.offer.pmix,
             singleton_reason: alone.as_deref(),
         };
-        let fate = self.supervisor.rank_ended(gone, now, &mut orders);
-        self.ranks.get_mut(rank).fate = fate;
-        self.carry_out(orders);
+        let fate = self.cx.supervisor.rank_ended(gone, now, &mut orders);
+        self.cx.ranks.get_mut(rank).fate = fate;
+        supervision::carry_out(&mut self.cx, orders);
         self.on_process_gone(rank);
     }
 
     /// Says once that a client speaks another form of PMI than was asked for. It is served all the
     /// same: which form a library speaks was decided when it was built.
     fn judge_dialect(&mut self, rank: KnownRank, spoken: Option<Dialect>) {
-        let wanted = match self.plan.spec.interface.pmi {
+        let wanted = match self.cx.plan.spec.interface.pmi {
             InterfaceChoice::Pmi1 => Dialect::Pmi1,
             InterfaceChoice::Pmi2 => Dialect::Pmi2,
             _ => return,
@@ -392,11 +397,51 @@ impl Controller {
         };
         if !self.dialect_warned {
             self.dialect_warned = true;
-            let choice = self.plan.spec.interface.pmi;
-            self.warn(&format!(
+            let choice = self.cx.plan.spec.interface.pmi;
+            self.cx.warn(&format!(
                 "{rank} speaks {spoken}, not {wanted} as --pmi {choice} expects: its library decides \
                  that, and is served"
             ));
+        }
+    }
+
+    /// All processes that could be started have been.
+    pub(super) fn all_started(&mut self) {
+        if !self.cx.supervisor.is_ending() {
+            status::enter_stage(&mut self.cx, LaunchStage::Running);
+            self.watch_for_singletons();
+            if !self.cx.plan.spec.layout.across_hosts() {
+                self.cx.failure_facts.oom_counter = OomCounter::read();
+            }
+            self.progress.expect(self.cx.now(), self.patience());
+            self.show_to_debuggers(JobIndex::INITIAL);
+        }
+    }
+
+    /// A rank's process-management interface reports.
+    pub(super) fn on_rank_report(&mut self, rank: KnownRank, state: RankState) {
+        if state == RankState::Connected && self.cx.ranks.connect(rank) {
+            if self.cx.ranks.connected() == 1 {
+                self.progress.expect(self.cx.now(), self.patience());
+            }
+            if self.cx.is_connected() {
+                self.all_connected(self.cx.now());
+            }
+        }
+        status::rank_changed(&mut self.cx, rank, state);
+        if state == RankState::Connected {
+            self.confirm_spawn(rank.job());
+        }
+    }
+
+    /// A fence was released at a node.
+    pub(super) fn fence_passed(&mut self, node: NodeId, passage: FenceTiming) {
+        let jobs = self.cx.jobs.clone();
+        let host = |node: NodeId| Cow::from(jobs.first().node_name(node));
+        let speaker = |rank| jobs.look_up(rank).map(RankId::from);
+        if let Some(record) = self.fences.passed(node, passage, host, speaker) {
+            self.counters.fence(&record);
+            self.cx.record(&StatusRecord::Fence(Box::new(record)));
         }
     }
 }

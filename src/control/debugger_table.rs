@@ -20,44 +20,44 @@ impl Controller {
     /// the time to attach.
     pub(super) fn show_to_debuggers(&mut self, job: JobIndex) {
         let daemons = |job: JobIndex| {
-            let job = self.jobs.get(job);
+            let job = self.cx.jobs.get(job);
             job.is_some_and(|plan| plan.job.debug.daemons)
         };
         // A debugger's own processes are none that it debugs.
         if daemons(job) {
             return;
         }
-        let single_host = self.plan.single_host.as_deref();
+        let single_host = self.cx.plan.single_host.as_deref();
         // Debuggers count processes: those that are not there have a number all the same.
-        let all = self.jobs.all_ranks();
+        let all = self.cx.jobs.all_ranks();
         let processes: Vec<KnownRank> = all.filter(|process| !daemons(process.job())).collect();
         let programs: Vec<Cow<'_, Path>> = processes
             .iter()
             .map(|process| {
-                let (plan, rank) = self.jobs.plan_of(*process);
+                let (plan, rank) = self.cx.jobs.plan_of(*process);
                 executable(plan, rank)
             })
             .collect();
         let processes = processes.iter().zip(&programs).map(|(process, program)| {
-            let host = single_host.unwrap_or_else(|| self.jobs.host_of(*process));
-            let pid = self.ranks.get(*process).pid.unwrap_or(0);
+            let host = single_host.unwrap_or_else(|| self.cx.jobs.host_of(*process));
+            let pid = self.cx.ranks.get(*process).pid.unwrap_or(0);
             (host, program.as_os_str().as_bytes(), pid)
         });
         mpir::show(processes);
         mpir::stop_here();
         if job.is_initial() {
             self.release();
-            if self.plan.spec.debug.director.is_some() {
+            if self.cx.plan.spec.debug.director.is_some() {
                 let launched = LauncherToStep::Node(HEAD, NodeCommand::LaunchComplete);
-                self.steps.send(launched);
+                self.cx.steps.send(launched);
             }
         }
     }
 
     /// Lets ranks go on that were stopped for the debugger, and says which stay stopped.
     fn release(&mut self) {
-        let debug = &self.plan.spec.debug;
-        let ranks = (0..self.plan.job.process_map.size()).map(Rank);
+        let debug = &self.cx.plan.spec.debug;
+        let ranks = (0..self.cx.plan.job.process_map.size()).map(Rank);
         let (stay, go): (Vec<Rank>, Vec<Rank>) = ranks
             .filter(|rank| debug.stops(*rank))
             .partition(|rank| debug.stays_stopped(*rank));
@@ -65,7 +65,8 @@ impl Controller {
             // The first job's ranks are the first processes.
             let ranks = go.into_iter().map(|rank| GlobalRank(rank.0)).collect();
             let signal = libc::SIGCONT;
-            self.steps
+            self.cx
+                .steps
                 .send(LauncherToStep::SignalRanks { signal, ranks });
         }
         if let Some(stay) = RankSet::from_ranks(&stay) {
@@ -73,7 +74,7 @@ impl Controller {
             let text = format!(
                 "stopped before main: ranks {stay}; `wireup kill -s CONT {pid}` lets them go on"
             );
-            self.print_line(&text);
+            self.cx.print_line(&text);
         }
     }
 }

@@ -4,7 +4,8 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::Arc;
 
-use super::Controller;
+use super::launch_stage::LaunchStage;
+use super::{Controller, supervision};
 use crate::backend::step_messages::LauncherToStep;
 use wireup_core::job::debug::ToolLossPolicy;
 use wireup_core::job::ids::NodeId;
@@ -19,7 +20,7 @@ impl Controller {
     pub(super) fn watch_director(&mut self) {
         let number = std::env::var(ALIVE).ok();
         let number = number.and_then(|number| number.parse::<u32>().ok());
-        if self.plan.spec.debug.director.is_none() {
+        if self.cx.plan.spec.debug.director.is_none() {
             return;
         }
         let pipe = number.and_then(|number| {
@@ -32,6 +33,7 @@ impl Controller {
         let Some(pipe) = pipe else { return };
         // Nothing of it is waited for but its end, which is always reported.
         if self
+            .cx
             .events
             .poll
             .add(&pipe, PollToken::new(PollSource::Director, 0))
@@ -44,12 +46,12 @@ impl Controller {
     /// The tool has ended. If it has not said how to launch, the launch cannot begin.
     pub(super) fn director_gone(&mut self) {
         if let Some(pipe) = self.directing_tool.take() {
-            let _ = self.events.poll.remove(&pipe);
-            if !self.hosts_ready {
+            let _ = self.cx.events.poll.remove(&pipe);
+            if self.cx.stage == LaunchStage::Preparing {
                 let text =
                     "the tool that has started this launcher ended before it said how to launch";
-                self.warn(text);
-                self.on_end_signal(libc::SIGHUP);
+                self.cx.warn(text);
+                supervision::end_by_signal(&mut self.cx, libc::SIGHUP);
             }
         }
     }
@@ -62,49 +64,50 @@ impl Controller {
             return;
         }
         self.nodes_with_tools.remove(&node);
-        let report = match self.plan.spec.debug.on_tool_loss {
+        let report = match self.cx.plan.spec.debug.on_tool_loss {
             ToolLossPolicy::Wait => return,
             ToolLossPolicy::Release => false,
             ToolLossPolicy::End => true,
         };
         if self.nodes_with_tools.is_empty() {
-            self.steps.send(LauncherToStep::LetGo { report });
+            self.cx.steps.send(LauncherToStep::LetGo { report });
         }
     }
 
     /// Tools are there: nodes whose ranks are not offered PMIx need a sidecar for what tools want there.
     pub(super) fn serve_tools(&mut self) {
-        if !self.plan.offer.pmix {
-            self.steps.send(LauncherToStep::ServeTools);
+        if !self.cx.plan.offer.pmix {
+            self.cx.steps.send(LauncherToStep::ServeTools);
         }
     }
 
     /// Ranks wait for a debugger, and no tool is left.
     pub(super) fn held_without_tool(&mut self) {
-        if self.plan.spec.debug.on_tool_loss == ToolLossPolicy::End && !self.supervisor.is_ending()
+        if self.cx.plan.spec.debug.on_tool_loss == ToolLossPolicy::End
+            && !self.cx.supervisor.is_ending()
         {
-            self.print_line(
+            self.cx.print_line(
                 "ranks wait for a debugger that is gone, so the job ends (--on-tool-loss end)",
             );
-            self.on_end_signal(libc::SIGTERM);
+            supervision::end_by_signal(&mut self.cx, libc::SIGTERM);
         }
     }
 
     /// The tool that directs the launch has said how.
     pub(super) fn directed(&mut self, infos: &[SpawnInfo]) {
-        if self.plan.spec.debug.director.is_none() || self.hosts_ready {
+        if self.cx.plan.spec.debug.director.is_none() || self.cx.stage != LaunchStage::Preparing {
             return;
         }
-        let wanted = self.plan.tool_directives(infos);
+        let wanted = self.cx.plan.tool_directives(infos);
         let debugged = wanted.unwrap_or_else(|failure| {
             let text = failure.text;
-            self.warn(&format!(
+            self.cx.warn(&format!(
                 "the directives of the tool that has started this launcher are ignored: {text}"
             ));
-            self.plan.job.debug.clone()
+            self.cx.plan.job.debug.clone()
         });
-        self.plan = Arc::new(self.plan.directed(debugged.clone()));
-        self.jobs.replace_first(Arc::clone(&self.plan));
-        self.steps.send(LauncherToStep::Direct(debugged));
+        self.cx.plan = Arc::new(self.cx.plan.directed(debugged.clone()));
+        self.cx.jobs.replace_first(Arc::clone(&self.cx.plan));
+        self.cx.steps.send(LauncherToStep::Direct(debugged));
     }
 }

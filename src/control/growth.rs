@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::Controller;
 use super::spawn_line::SpawnLine;
 use super::spawn_requests::{QueuedSpawn, SpawnReplyTarget};
+use super::{Controller, status};
 use crate::backend::step_links::StepLinks;
 use crate::backend::step_messages::NodeRefusal;
 use crate::failure::CommandError;
@@ -38,8 +38,8 @@ impl Controller {
         by: SpawnRequester<KnownRank>,
         request: Box<SpawnRequest>,
     ) {
-        let limit = self.plan.spawn_limit(&request);
-        let limit = limit.map(|limit| (limit, self.now() + limit));
+        let limit = self.cx.plan.spawn_limit(&request);
+        let limit = limit.map(|limit| (limit, self.cx.now() + limit));
         self.process_spawn(QueuedSpawn {
             reply_to: asker,
             requester: by,
@@ -52,12 +52,12 @@ impl Controller {
 
     /// Decides about a spawn, unless it has to wait for hosts.
     fn process_spawn(&mut self, wanting: QueuedSpawn) {
-        let added = match self.supervisor.is_ending() {
+        let added = match self.cx.supervisor.is_ending() {
             true => Ok(Vec::new()),
             false => {
                 let allocated = |id: &str| self.allocation_hosts_to_join(id);
                 let by = self.requester(wanting.reply_to, &wanting.requester);
-                self.plan.added_hosts(by, &wanting.request, allocated)
+                self.cx.plan.added_hosts(by, &wanting.request, allocated)
             }
         };
         match added {
@@ -72,20 +72,20 @@ impl Controller {
     }
 
     fn add_hosts(&mut self, hosts: &[HostSpec]) {
-        let mut all = self.plan.spec.layout.hosts.clone();
+        let mut all = self.cx.plan.spec.layout.hosts.clone();
         let first = all.len() as u32;
         all.extend_from_slice(hosts);
         let last = all.len() as u32;
-        if self.wants_details() {
+        if self.cx.wants_details() {
             let names: Vec<_> = hosts.iter().map(|host| &*host.name).collect();
             let text = format!("{} asked to join the launch", compress(&names));
-            self.detail(&text);
+            self.cx.detail(&text);
         }
-        let plan = Arc::new(self.plan.with_hosts(&all, &self.plan.absent));
+        let plan = Arc::new(self.cx.plan.with_hosts(&all, &self.cx.plan.absent));
         self.growth.joining = (first..last).map(NodeId).collect();
         self.sidecars.resize(all.len(), None);
         // On one machine the plan refuses other hosts.
-        if let StepLinks::Hosts(hosts) = &mut self.steps {
+        if let StepLinks::Hosts(hosts) = &mut self.cx.steps {
             hosts.invite(&plan);
         }
         self.growth.plan = Some(plan);
@@ -99,9 +99,9 @@ impl Controller {
         match (refusal, self.growth.plan.clone()) {
             (Some(refusal), _) => self.growth.failed.push((node, refusal)),
             (None, Some(plan)) => {
-                self.record_node(&plan, node);
+                status::record_node(&mut self.cx, &plan, node);
                 if let Some(questions) = self.waits.all_questions() {
-                    self.steps.send(questions);
+                    self.cx.steps.send(questions);
                 }
             }
             (None, None) => {}
@@ -116,10 +116,10 @@ impl Controller {
         let failure = hosts_failure(&failed, &plan.node_names);
         let mut absent = plan.absent.clone();
         absent.extend(failed.iter().map(|(node, _)| *node));
-        self.plan = Arc::new(plan.with_hosts(&plan.spec.layout.hosts, &absent));
-        self.jobs.replace_first(Arc::clone(&self.plan));
-        if let StepLinks::Hosts(hosts) = &mut self.steps {
-            hosts.finish_join(&self.plan);
+        self.cx.plan = Arc::new(plan.with_hosts(&plan.spec.layout.hosts, &absent));
+        self.cx.jobs.replace_first(Arc::clone(&self.cx.plan));
+        if let StepLinks::Hosts(hosts) = &mut self.cx.steps {
+            hosts.finish_join(&self.cx.plan);
         }
         self.settle_allocations();
         match (self.growth.line.owner.take(), failure) {

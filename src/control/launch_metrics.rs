@@ -81,13 +81,13 @@ pub(super) fn listen(address: SocketAddr) -> Result<OwnedFd, CommandError> {
 impl Controller {
     /// How the launch went, for its agent's metrics.
     pub(super) fn launch_end(&self) -> LaunchSummary {
-        let started = self.ranks.iter().filter(|life| life.pid.is_some());
+        let started = self.cx.ranks.iter().filter(|life| life.pid.is_some());
         let mut fences = Histogram::default();
         for times in self.counters.fences.values() {
             fences.merge(&times.release);
         }
         LaunchSummary {
-            failed: self.supervisor.exit_code() != 0,
+            failed: self.cx.supervisor.exit_code() != 0,
             ranks: started.count() as u32,
             sidecar_restarts: self.counters.sidecar_restarts,
             fences,
@@ -102,7 +102,7 @@ impl Controller {
         out.family("wireup_launch_info", Kind::Gauge, "The launch, as labels.")
             .sample("wireup_launch_info", &info, 1);
         let (mut planned, mut running, mut ended, mut failed) = (0, 0, 0, 0);
-        for life in self.ranks.iter() {
+        for life in self.cx.ranks.iter() {
             failed += u64::from(life.fate.is_some());
             match (life.runs(), life.is_over()) {
                 (true, _) => running += 1,
@@ -119,7 +119,7 @@ impl Controller {
         .sample(ranks, &[("state", "planned")], planned)
         .sample(ranks, &[("state", "running")], running)
         .sample(ranks, &[("state", "ended")], ended);
-        let connected = self.ranks.iter().filter(|life| life.connected).count();
+        let connected = self.cx.ranks.iter().filter(|life| life.connected).count();
         out.single(
             "wireup_launch_ranks_connected",
             Kind::Gauge,
@@ -136,7 +136,7 @@ impl Controller {
             "wireup_launch_jobs",
             Kind::Gauge,
             "Jobs of the launch: the first one, and those that were spawned.",
-            self.jobs.count().into(),
+            self.cx.jobs.count().into(),
         )
         .single(
             "wireup_launch_sidecar_restarts_total",
@@ -148,7 +148,7 @@ impl Controller {
             "wireup_launch_queue_bytes",
             Kind::Gauge,
             "Bytes of output that wait for the reader of the launch's standard output and standard error.",
-            self.streams.queued() as u64,
+            self.cx.streams.queued() as u64,
         );
         let output = "wireup_launch_output_bytes_total";
         out.family(

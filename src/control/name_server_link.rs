@@ -11,7 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
-use super::{Controller, GuardState};
+use super::Controller;
+use super::guard_state::GuardState;
 use crate::backend::local_agent;
 use crate::backend::name_server_process::{self, NameServerEndpoint};
 use crate::backend::step_messages::LauncherToStep;
@@ -144,7 +145,7 @@ impl Controller {
             && self.name_server.store.is_some()
             && !self.name_server.silent_peer_reported
         {
-            let at = self.now() + PEER_PATIENCE;
+            let at = self.cx.now() + PEER_PATIENCE;
             let peer = &mut self.name_server.silent_peer;
             peer.get_or_insert_with(|| (to.clone(), at));
         }
@@ -154,7 +155,7 @@ impl Controller {
             return self.lose_rendezvous(&lost);
         }
         if let Some(link) = &mut self.name_server.link {
-            send(link, &message, &self.events.poll);
+            send(link, &message, &self.cx.events.poll);
         }
         if self.name_server.silent_until.is_some() {
             self.name_server.unheard.push(message);
@@ -170,7 +171,7 @@ impl Controller {
             }
         }
         if let Some((link, _)) = &mut self.name_server.store {
-            send(link, message, &self.events.poll);
+            send(link, message, &self.cx.events.poll);
         }
     }
 
@@ -178,9 +179,9 @@ impl Controller {
     /// is started if there is none.
     fn find_rendezvous(&mut self) -> Result<(), NameServerLoss> {
         let name = self.name_scope()?;
-        let given = self.plan.spec.layout.spread.agent.as_deref();
-        let runtime = self.plan.inheritance.variable("XDG_RUNTIME_DIR");
-        let socket = match local_agent::try_find(given, self.plan.job.uid, runtime) {
+        let given = self.cx.plan.spec.layout.spread.agent.as_deref();
+        let runtime = self.cx.plan.inheritance.variable("XDG_RUNTIME_DIR");
+        let socket = match local_agent::try_find(given, self.cx.plan.job.uid, runtime) {
             Some(socket) => socket,
             None => match self.find_without_agent(&name) {
                 Ok(NameServerEndpoint::There(socket)) => socket,
@@ -188,7 +189,7 @@ impl Controller {
                     connection,
                     listener,
                 }) => {
-                    let started = match &self.guard {
+                    let started = match &self.cx.guard {
                         GuardState::Guarding(guard) => guard.line().start_rendezvous(&listener),
                         GuardState::Elsewhere | GuardState::Dismissed { .. } => {
                             name_server_process::start(&listener)
@@ -200,8 +201,8 @@ impl Controller {
                 Err(errno) => return Err(errno.into()),
             },
         };
-        let now = Moment(self.now());
-        let poll = &self.events.poll;
+        let now = Moment(self.cx.now());
+        let poll = &self.cx.events.poll;
         let token = PollToken::new(PollSource::Rendezvous, 0);
         let mut link = LocalLink::new(socket, FrameAddress::Launcher, token, poll)?;
         let meet = AgentRequest::Meet {
@@ -215,17 +216,17 @@ impl Controller {
             send(&mut link, message, poll);
         }
         self.name_server.link = Some(link);
-        self.name_server.silent_until = Some(self.now() + PATIENCE);
+        self.name_server.silent_until = Some(self.cx.now() + PATIENCE);
         Ok(())
     }
 
     fn find_without_agent(&mut self, name: &str) -> rustix::io::Result<NameServerEndpoint> {
-        let runtime = self.plan.inheritance.variable("XDG_RUNTIME_DIR");
-        let base = name_server_process::base(self.plan.job.uid, runtime);
+        let runtime = self.cx.plan.inheritance.variable("XDG_RUNTIME_DIR");
+        let base = name_server_process::base(self.cx.plan.job.uid, runtime);
         let mut why = None;
         let found = name_server_process::find(name, &base, |reason| why = Some(reason.to_owned()));
         if let Some(reason) = why {
-            self.detail(&format!(
+            self.cx.detail(&format!(
                 "launches meet by a name that others could take, since {reason}"
             ));
         }
@@ -234,10 +235,10 @@ impl Controller {
 
     /// By which name the launch meets others; empty for none.
     pub(super) fn name_scope(&self) -> Result<String, NameServerLoss> {
-        if let Some(name) = &self.plan.spec.interface.meet {
+        if let Some(name) = &self.cx.plan.spec.interface.meet {
             return Ok(name.clone());
         }
-        let name = self.plan.inheritance.variable(VARIABLE);
+        let name = self.cx.plan.inheritance.variable(VARIABLE);
         let name = name.unwrap_or_default().to_str();
         let name = name.filter(|name| name.len() <= MEET_MAX);
         name.map(str::to_owned).ok_or(NameServerLoss::NoName)
@@ -252,7 +253,7 @@ impl Controller {
             return;
         };
         let mut messages = Vec::new();
-        let result = link.turn(event, &self.events.poll, &mut messages);
+        let result = link.turn(event, &self.cx.events.poll, &mut messages);
         for (envelope, body) in messages {
             if envelope.class == FrameClass::Control {
                 return self.lose_rendezvous(&refusal(&body));
@@ -268,7 +269,7 @@ impl Controller {
                         self.name_server.silent_peer = None;
                     }
                     let said = NodeCommand::Rendezvous(message);
-                    self.steps.send(LauncherToStep::Node(HEAD, said));
+                    self.cx.steps.send(LauncherToStep::Node(HEAD, said));
                 }
                 Err(error) => return self.lose_rendezvous(&NameServerLoss::Garbage(error)),
             }
@@ -304,7 +305,7 @@ impl Controller {
             PEER_PATIENCE.as_secs()
         );
         self.name_server.silent_peer_reported = true;
-        self.warn(&text);
+        self.cx.warn(&text);
     }
 
     /// A name server that does not answer is not used.
@@ -318,12 +319,12 @@ impl Controller {
             let seconds = PATIENCE.as_secs();
             return self.lose_rendezvous(&NameServerLoss::NoAnswer(seconds));
         }
-        let poll = &self.events.poll;
+        let poll = &self.cx.events.poll;
         let link = self.name_server.link.as_mut();
         if let Some(silent) = link.and_then(|link| link.check_liveness(Moment(now), poll)) {
             self.lose_rendezvous(&NameServerLoss::Silent(silent));
         }
-        let poll = &self.events.poll;
+        let poll = &self.cx.events.poll;
         if let Some((link, backend)) = &mut self.name_server.store
             && let Some(silent) = link.check_liveness(Moment(now), poll)
         {
@@ -342,7 +343,7 @@ impl Controller {
                 let mut closed = [PollFd::new(&link, PollFlags::empty())];
                 let _ = poll(&mut closed, Some(&FAREWELL));
             }
-            let _ = self.events.poll.remove(&link);
+            let _ = self.cx.events.poll.remove(&link);
         }
     }
 
@@ -350,19 +351,20 @@ impl Controller {
         let store = self.name_server.store.take().map(|(link, _)| link);
         for link in self.name_server.link.take().into_iter().chain(store) {
             // Its end may have taken it out already.
-            let _ = self.events.poll.remove(&link);
+            let _ = self.cx.events.poll.remove(&link);
         }
         self.name_server.epoch += 1;
         self.name_server.unheard = Vec::new();
         self.name_server.silent_until = None;
         self.name_server.silent_peer = None;
         self.name_server.attempts = 0;
-        self.steps
+        self.cx
+            .steps
             .send(LauncherToStep::Node(HEAD, NodeCommand::NameServerLost));
         if !std::mem::replace(&mut self.name_server.loss_reported, true)
-            && !self.supervisor.is_over()
+            && !self.cx.supervisor.is_over()
         {
-            self.warn(&match lost {
+            self.cx.warn(&match lost {
                 NameServerLoss::Store(..)
                 | NameServerLoss::NoStore(..)
                 | NameServerLoss::Backend(..) => {

@@ -27,10 +27,10 @@ const VARIABLE: &str = "WIREUP_NAMES";
 impl Controller {
     /// Which store keeps names.
     pub(super) fn names_backend(&self) -> Result<NameStoreKind, NameServerLoss> {
-        if let Some(backend) = &self.plan.spec.interface.names {
+        if let Some(backend) = &self.cx.plan.spec.interface.names {
             return Ok(backend.clone());
         }
-        match self.plan.inheritance.variable(VARIABLE) {
+        match self.cx.plan.inheritance.variable(VARIABLE) {
             None => Ok(NameStoreKind::Agents),
             Some(text) => {
                 let parsed = text.to_string_lossy().parse();
@@ -41,7 +41,7 @@ impl Controller {
 
     /// Has names stay after their publishers, if the user wants that (`--keep-names`).
     pub(super) fn persist_names(&self, message: &mut NameServerCommand) {
-        let Some(seconds) = self.plan.spec.interface.keep_names else {
+        let Some(seconds) = self.cx.plan.spec.interface.keep_names else {
             return;
         };
         if let NameServerCommand::Store(NameServerRequest::Ask { request, .. } | NameServerRequest::Keep { request, .. }) =
@@ -66,11 +66,11 @@ impl Controller {
         backend: &NameStoreKind,
     ) -> Result<LocalLink, NameServerLoss> {
         let name = self.name_scope()?;
-        let variables = &self.plan.inheritance.vars;
+        let variables = &self.cx.plan.inheritance.vars;
         let started = name_store_process::start(backend, &name, variables);
         let own = started.map_err(|error| NameServerLoss::NoStore(backend.clone(), error))?;
-        let now = Moment(self.now());
-        let poll = &self.events.poll;
+        let now = Moment(self.cx.now());
+        let poll = &self.cx.events.poll;
         let token = PollToken::new(PollSource::Rendezvous, STORE);
         let mut link = LocalLink::new(own, FrameAddress::Launcher, token, poll)?;
         let meet = AgentRequest::Meet {
@@ -89,7 +89,7 @@ impl Controller {
         };
         let backend = backend.clone();
         let mut messages = Vec::new();
-        let result = link.turn(event, &self.events.poll, &mut messages);
+        let result = link.turn(event, &self.cx.events.poll, &mut messages);
         let mut lost = result.err().map(|_| NameServerLoss::Ended);
         for (envelope, body) in messages {
             match (envelope.class, decode(&body)) {
@@ -99,11 +99,11 @@ impl Controller {
                 }
                 (_, Ok(NameServerReport::Welcome)) => {}
                 (_, Ok(NameServerReport::Trouble(text))) => {
-                    self.warn(&format!("--names {backend}: {text}"));
+                    self.cx.warn(&format!("--names {backend}: {text}"));
                 }
                 (_, Ok(message)) => {
                     let said = NodeCommand::Rendezvous(message);
-                    self.steps.send(LauncherToStep::Node(HEAD, said));
+                    self.cx.steps.send(LauncherToStep::Node(HEAD, said));
                 }
                 (_, Err(error)) => lost = Some(NameServerLoss::Garbage(error)),
             }

@@ -7,7 +7,6 @@ use super::Controller;
 use crate::backend::step_messages::{LauncherToStep, NodeStage};
 use crate::inspect::DetectedInterface;
 use crate::plan::HostPlan;
-use crate::plan::planned_jobs::Plans;
 use crate::report::progress_line::{
     EVERY, HostPreparation, NAMED, PATIENCE, PATIENCE_ACROSS, ProgressUpdate, StartupWait, slowest,
 };
@@ -44,7 +43,7 @@ pub(super) fn patience(plan: &HostPlan) -> Duration {
 impl Controller {
     /// How long something may take before it is shown.
     pub(super) fn patience(&self) -> Duration {
-        patience(&self.plan)
+        patience(&self.cx.plan)
     }
 
     /// Updates the progress line, if it is due.
@@ -54,12 +53,12 @@ impl Controller {
         }
         let wait = self.current_wait(now);
         match self.progress.update_line(now, wait) {
-            ProgressUpdate::Draw(text) if self.streams.can_draw() => {
-                self.streams.draw(Some(&format!("wireup: {text}")));
+            ProgressUpdate::Draw(text) if self.cx.streams.can_draw() => {
+                self.cx.streams.draw(Some(&format!("wireup: {text}")));
             }
             ProgressUpdate::Keep | ProgressUpdate::Draw(_) => {}
-            ProgressUpdate::Erase => self.streams.draw(None),
-            ProgressUpdate::Log(text) => self.print_line(&text),
+            ProgressUpdate::Erase => self.cx.streams.draw(None),
+            ProgressUpdate::Log(text) => self.cx.print_line(&text),
         }
         self.request_fence_counts(now);
     }
@@ -80,7 +79,7 @@ impl Controller {
     /// All ranks have made contact: what they wait for next is a fence.
     pub(super) fn all_connected(&mut self, now: Duration) {
         self.watch_for_stalls(now);
-        if self.plan.spec.status.live && self.plan.job.process_map.size() > 1 {
+        if self.cx.plan.spec.status.live && self.cx.plan.job.process_map.size() > 1 {
             self.start_progress.first_fence.connected_at = Some(now);
             self.progress.expect(now, self.patience());
         }
@@ -92,15 +91,15 @@ impl Controller {
         let Some(since) = first.connected_at.filter(|_| !first.passed) else {
             return;
         };
-        if self.supervisor.phase() == LaunchPhase::Running {
-            self.steps.send(LauncherToStep::CountFences);
+        if self.cx.supervisor.phase() == LaunchPhase::Running {
+            self.cx.steps.send(LauncherToStep::CountFences);
             let interval = now.saturating_sub(since) / 8;
             self.progress.expect(now, interval.max(EVERY));
         }
     }
 
     fn current_wait(&self, now: Duration) -> Option<StartupWait> {
-        match self.supervisor.phase() {
+        match self.cx.supervisor.phase() {
             LaunchPhase::Running => self
                 .preparations()
                 .or_else(|| self.starts())
@@ -115,22 +114,22 @@ impl Controller {
 
     /// PMIx servers, or hosts, that are not ready.
     fn preparations(&self) -> Option<StartupWait> {
-        let late = self.steps.late_nodes();
+        let late = self.cx.steps.late_nodes();
         if late.is_empty() {
             return None;
         }
         let names = |nodes: &[NodeId]| {
             let named = nodes.iter().take(NAMED);
-            let named = named.map(|node| self.plan.node_name(*node).to_owned());
+            let named = named.map(|node| self.cx.plan.node_name(*node).to_owned());
             named.collect()
         };
-        if !self.plan.spec.layout.across_hosts() {
+        if !self.cx.plan.spec.layout.across_hosts() {
             return Some(StartupWait::Servers {
                 named: names(&late),
                 count: late.len(),
             });
         }
-        let hosts = self.plan.job.process_map.nodes() as usize;
+        let hosts = self.cx.plan.job.process_map.nodes() as usize;
         let before = |stage| {
             let short = |node: &&NodeId| {
                 let reached = self.start_progress.stages.get(*node);
@@ -138,7 +137,7 @@ impl Controller {
             };
             late.iter().filter(short).copied().collect::<Vec<_>>()
         };
-        let staged = self.plan.stages_files();
+        let staged = self.cx.plan.stages_files();
         let phases = [
             (HostPreparation::Agents, before(NodeStage::Joined)),
             (
@@ -162,12 +161,12 @@ impl Controller {
 
     /// Ranks of the first job that have not been started.
     fn starts(&self) -> Option<StartupWait> {
-        let size = self.plan.job.process_map.size();
+        let size = self.cx.plan.job.process_map.size();
         let missing = |rank: &KnownRank| {
-            let life = self.ranks.get(*rank);
+            let life = self.cx.ranks.get(*rank);
             life.pid.is_none() && !life.is_over()
         };
-        let ranks = self.jobs.ranks_of_job(JobIndex::INITIAL);
+        let ranks = self.cx.jobs.ranks_of_job(JobIndex::INITIAL);
         let missing: Vec<KnownRank> = ranks.filter(missing).collect();
         (!missing.is_empty()).then(|| StartupWait::Starts {
             started: size as usize - missing.len(),
@@ -187,7 +186,7 @@ impl Controller {
 
     fn slowest(&self, counts: BTreeMap<NodeId, usize>) -> Vec<(String, usize)> {
         let named = |(node, count): (NodeId, usize)| {
-            let name = self.plan.node_name(node).to_owned();
+            let name = self.cx.plan.node_name(node).to_owned();
             (name, count)
         };
         slowest(counts.into_iter().map(named))
@@ -196,31 +195,32 @@ impl Controller {
     /// Ranks that have not made contact, if they are expected to: those of programs that load an
     /// MPI, or have other ranks that did.
     fn contacts(&self) -> Option<StartupWait> {
-        if !self.plan.offer.pmi && !self.plan.offer.pmix
-            || self.connected_ranks == self.plan.job.process_map.size()
-        {
+        if !self.cx.plan.offer.pmi && !self.cx.plan.offer.pmix || self.cx.is_connected() {
             return None;
         }
         let (mut size, mut connected) = (0, 0);
         let mut missing = Vec::new();
-        for app in 0..self.plan.apps.len() {
-            let wants = self.plan.apps[app].detected.wants;
+        for app in 0..self.cx.plan.apps.len() {
+            let wants = self.cx.plan.apps[app].detected.wants;
             let loads = matches!(wants, DetectedInterface::Pmi | DetectedInterface::Pmix)
                 || self.singletons.sees_mpi(app);
-            if !loads && !self.any_connected(app) {
+            if !loads && !self.cx.is_app_connected(app) {
                 continue;
             }
-            for rank in self.ranks_of(app) {
+            for rank in self.cx.ranks_of_app(app) {
                 size += 1;
-                if self.ranks.get(rank).connected {
+                if self.cx.ranks.get(rank).connected {
                     connected += 1;
-                } else if self.ranks.get(rank).end.is_none() {
+                } else if self.cx.ranks.get(rank).end.is_none() {
                     missing.push(rank);
                 }
             }
         }
-        let named = missing.iter().take(NAMED).map(|rank| self.name_of(*rank));
-        let must_name_hosts = self.plan.job.process_map.nodes() > 1 && missing.len() > NAMED;
+        let named = missing
+            .iter()
+            .take(NAMED)
+            .map(|rank| self.cx.name_of(*rank));
+        let must_name_hosts = self.cx.plan.job.process_map.nodes() > 1 && missing.len() > NAMED;
         (!missing.is_empty()).then(|| StartupWait::Ranks {
             connected,
             size,
@@ -239,7 +239,7 @@ impl Controller {
         if first.passed || entered == 0 {
             return None;
         }
-        let ranks = &self.plan.job.process_map;
+        let ranks = &self.cx.plan.job.process_map;
         let missing = ranks.node_ids().map(|node| {
             let here = ranks.local_size(node) as usize;
             let waiting = first.waiting.get(&node).copied().unwrap_or(0);
@@ -254,22 +254,14 @@ impl Controller {
 
     /// Ranks that were asked to end.
     fn ends(&self, signal: &'static str, kill_in: Option<Duration>) -> Option<StartupWait> {
-        let runs = |rank: &KnownRank| self.ranks.get(*rank).runs();
-        let left: Vec<KnownRank> = self.jobs.all_ranks().filter(runs).collect();
-        let named = left.iter().take(NAMED).map(|rank| self.name_of(*rank));
+        let runs = |rank: &KnownRank| self.cx.ranks.get(*rank).runs();
+        let left: Vec<KnownRank> = self.cx.jobs.all_ranks().filter(runs).collect();
+        let named = left.iter().take(NAMED).map(|rank| self.cx.name_of(*rank));
         (!left.is_empty()).then(|| StartupWait::Ends {
             named: named.collect(),
             count: left.len(),
             signal,
             kill_in,
         })
-    }
-
-    pub(super) fn name_of(&self, rank: KnownRank) -> String {
-        let host = self.jobs.host_of(rank);
-        match self.ranks.get(rank).pid {
-            Some(pid) => format!("{rank} ({host}, pid {pid})"),
-            None => format!("{rank} ({host})"),
-        }
     }
 }

@@ -80,11 +80,11 @@ fn line(answer: &JobAnswer) -> Vec<u8> {
 impl Controller {
     /// Takes requests from now on. Where that is not possible, the launch does without.
     pub(super) fn take_requests(&mut self) {
-        let Ok(listener) = listener(self.plan.job.nspace.as_str()) else {
+        let Ok(listener) = listener(self.cx.plan.job.nspace.as_str()) else {
             return;
         };
         let token = PollToken::new(PollSource::Requests, 0);
-        if self.events.poll.add(&listener, token).is_ok() {
+        if self.cx.events.poll.add(&listener, token).is_ok() {
             self.query_server.listener = Some(listener);
         }
     }
@@ -96,7 +96,7 @@ impl Controller {
     pub(super) fn serve_metrics_at(&mut self, address: SocketAddr) -> Result<(), CommandError> {
         let listener = launch_metrics::listen(address)?;
         let token = PollToken::new(PollSource::Requests, METRICS);
-        let watched = self.events.poll.add(&listener, token);
+        let watched = self.cx.events.poll.add(&listener, token);
         watched
             .map_err(|errno| CommandError::system("cannot wait for readers of metrics", errno))?;
         self.query_server.metrics = Some(listener);
@@ -158,7 +158,7 @@ impl Controller {
         self.query_server.last_caller += 1;
         let number = self.query_server.last_caller;
         let token = PollToken::new(PollSource::Requests, number);
-        let channel = Channel::new(socket, token, BacklogPolicy::Flows, &self.events.poll);
+        let channel = Channel::new(socket, token, BacklogPolicy::Flows, &self.cx.events.poll);
         if let Ok(channel) = channel {
             let caller = QueryConnection {
                 channel,
@@ -177,7 +177,7 @@ impl Controller {
             return;
         };
         if event.writable {
-            caller.channel.writable(&self.events.poll);
+            caller.channel.writable(&self.cx.events.poll);
         }
         let mut gone = false;
         while event.readable && !gone {
@@ -218,7 +218,7 @@ impl Controller {
 
     fn forget(&mut self, number: u32) {
         if let Some(caller) = self.query_server.callers.remove(&number) {
-            let _ = self.events.poll.remove(caller.channel.as_fd());
+            let _ = self.cx.events.poll.remove(caller.channel.as_fd());
         }
     }
 
@@ -229,7 +229,7 @@ impl Controller {
     /// Sends a line that others follow, if the caller takes such lines.
     fn send_progress(&mut self, number: u32, answer: &JobAnswer) {
         if let Some(caller) = self.query_server.callers.get_mut(&number) {
-            caller.channel.send(&line(answer), &self.events.poll);
+            caller.channel.send(&line(answer), &self.cx.events.poll);
         }
     }
 
@@ -243,7 +243,7 @@ impl Controller {
         let Some(caller) = self.query_server.callers.get_mut(&number) else {
             return;
         };
-        caller.channel.send(answer, &self.events.poll);
+        caller.channel.send(answer, &self.cx.events.poll);
         caller.answered = true;
         if caller.channel.queued() == 0 {
             self.forget(number);
@@ -251,7 +251,7 @@ impl Controller {
     }
 
     fn requested(&mut self, number: u32, request: &JobQuery) {
-        let size = self.plan.job.process_map.size();
+        let size = self.cx.plan.job.process_map.size();
         if let Some(set) = &request.ranks
             && let Some(rank) = set.beyond(&(0..size))
         {
@@ -263,7 +263,7 @@ impl Controller {
             None => true,
             Some(ranks) => process.is_in_initial_job() && ranks.contains(process.rank()),
         };
-        let ranks: Vec<KnownRank> = self.jobs.all_ranks().filter(wanted).collect();
+        let ranks: Vec<KnownRank> = self.cx.jobs.all_ranks().filter(wanted).collect();
         if let Some(caller) = self.query_server.callers.get_mut(&number) {
             caller.progress = request.progress;
         }
@@ -288,8 +288,8 @@ impl Controller {
 
     /// What is known of a process.
     fn record_of(&self, process: KnownRank) -> ProcessRecord {
-        let (plan, rank) = self.jobs.plan_of(process);
-        let life = self.ranks.get(process);
+        let (plan, rank) = self.cx.jobs.plan_of(process);
+        let life = self.cx.ranks.get(process);
         let state = match (life.pid, life.is_over()) {
             (_, true) => "ended",
             (Some(_), false) => "running",
@@ -298,7 +298,7 @@ impl Controller {
         ProcessRecord {
             job: process.job().0,
             rank: rank.0,
-            host: self.jobs.host_of(process).to_owned(),
+            host: self.cx.jobs.host_of(process).to_owned(),
             pid: life.pid,
             executable: executable(plan, rank).to_string_lossy().into_owned(),
             state: state.to_owned(),

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Controller, GuardState};
+use super::Controller;
+use super::guard_state::GuardState;
 use crate::backend::step_messages::LauncherToStep;
 use crate::start_ranks::OutputPlan;
 use crate::stdio::pty::Pty;
@@ -32,9 +33,11 @@ impl Controller {
     /// # Errors
     /// When the system has none left.
     pub(crate) fn open_pty(&mut self, rank: Rank) -> std::io::Result<OutputPlan> {
-        let process = self.jobs.global(JobIndex::INITIAL, rank);
+        let process = self.cx.jobs.global(JobIndex::INITIAL, rank);
         let (pty, output) = Pty::open(process)?;
-        self.streams.set_unframed((JobIndex::INITIAL, rank).into());
+        self.cx
+            .streams
+            .set_unframed((JobIndex::INITIAL, rank).into());
         self.terminal.pty = Some(pty);
         Ok(output)
     }
@@ -42,7 +45,7 @@ impl Controller {
     /// A rank was started. If it has the terminal, the user's is put behind it.
     pub(super) fn start_pty(&mut self, rank: GlobalRank) -> std::io::Result<()> {
         if let Some(pty) = self.terminal.pty.as_mut().filter(|pty| pty.rank() == rank) {
-            pty.start_input(&self.events.wake)?;
+            pty.start_input(&self.cx.events.wake)?;
             self.take_terminal();
         }
         Ok(())
@@ -52,14 +55,14 @@ impl Controller {
     /// foreground.
     pub(super) fn take_terminal(&mut self) {
         if let Some(pty) = &mut self.terminal.pty {
-            self.streams.draw(None);
+            self.cx.streams.draw(None);
             let raw = pty.enter_raw(|charge| {
                 // A guard that was killed in the meantime only means less protection.
-                if let GuardState::Guarding(guard) = &self.guard {
+                if let GuardState::Guarding(guard) = &self.cx.guard {
                     let _ = guard.line().add_terminal(charge);
                 }
             });
-            self.streams.set_raw(raw);
+            self.cx.streams.set_raw(raw);
         }
     }
 
@@ -81,7 +84,7 @@ impl Controller {
     /// shell ends for that, and not for SIGTERM.
     pub(super) fn hang_up(&mut self) {
         if let Some(pty) = &self.terminal.pty {
-            self.steps.send(LauncherToStep::SignalRanks {
+            self.cx.steps.send(LauncherToStep::SignalRanks {
                 signal: libc::SIGHUP,
                 ranks: vec![pty.rank()],
             });
@@ -92,7 +95,7 @@ impl Controller {
     pub(crate) fn leave_terminal(&mut self) {
         if let Some(pty) = &mut self.terminal.pty {
             pty.leave_raw();
-            self.streams.set_raw(false);
+            self.cx.streams.set_raw(false);
         }
     }
 
@@ -103,7 +106,7 @@ impl Controller {
             && rank.is_none_or(|rank| pty.rank() == rank)
         {
             pty.end();
-            let started = self.started;
+            let started = self.cx.started;
             self.terminal
                 .leave_at
                 .get_or_insert_with(|| started.elapsed() + LAST_WORDS);

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::backend::step_messages::LauncherToStep;
 use crate::control::Controller;
+use crate::control::launch_effect::LaunchEffect;
 use crate::inspect::DetectedInterface;
 use crate::plan::HostPlan;
 use crate::report::singleton_detection::{
@@ -93,8 +94,8 @@ fn next_inspection_time(look: Duration) -> Duration {
 impl Controller {
     /// All ranks have been started: some programs are worth looking at.
     pub(super) fn watch_for_singletons(&mut self) {
-        let now = self.now();
-        let plan = &self.plan;
+        let now = self.cx.now();
+        let plan = &self.cx.plan;
         // A rank that is the only one is right to take itself for that.
         let matters = plan.job.process_map.size() > 1 || plan.spec.ending.strict_pmi;
         for (app, watched) in plan.apps.iter().zip(&mut self.singletons.apps) {
@@ -117,11 +118,11 @@ impl Controller {
         if !due && !news {
             return;
         }
-        if self.connected_ranks >= self.plan.job.process_map.size() || self.supervisor.is_ending() {
+        if self.cx.is_connected() || self.cx.supervisor.is_ending() {
             self.singletons.next = None;
             return;
         }
-        let plan = Arc::clone(&self.plan);
+        let plan = Arc::clone(&self.cx.plan);
         let elapsed = now.saturating_sub(self.singletons.started_at);
         if due {
             let left = self.inspect_silent_ranks(elapsed);
@@ -150,7 +151,7 @@ impl Controller {
             if elapsed < from || sample.is_empty() {
                 continue;
             }
-            self.steps.send(LauncherToStep::Look {
+            self.cx.steps.send(LauncherToStep::Look {
                 app: app as u32,
                 ranks: sample,
             });
@@ -163,32 +164,16 @@ impl Controller {
     /// A program's ranks that run and have not made contact.
     fn silent(&self, app: usize) -> impl Iterator<Item = KnownRank> {
         let silent = |rank: &KnownRank| {
-            let life = self.ranks.get(*rank);
+            let life = self.cx.ranks.get(*rank);
             life.runs() && !life.connected
         };
-        self.ranks_of(app).filter(silent)
-    }
-
-    fn first_rank(&self, app: usize) -> usize {
-        let before = self.plan.apps[..app].iter();
-        before.map(|app| app.size as usize).sum()
-    }
-
-    pub(super) fn ranks_of(&self, app: usize) -> impl Iterator<Item = KnownRank> + '_ {
-        let first = self.first_rank(app) as u32;
-        let ranks = (first..first + self.plan.apps[app].size).map(GlobalRank);
-        ranks.filter_map(|rank| self.jobs.look_up(rank))
-    }
-
-    pub(super) fn any_connected(&self, app: usize) -> bool {
-        let mut ranks = self.ranks_of(app);
-        ranks.any(|rank| self.ranks.get(rank).connected)
+        self.cx.ranks_of_app(app).filter(silent)
     }
 
     /// Whether some rank of a program has said anything at all.
     fn any_contacted(&self, app: usize) -> bool {
-        let contacted = |rank: KnownRank| self.pmi_state(rank).contacted;
-        self.any_connected(app) || self.ranks_of(app).any(contacted)
+        let contacted = |rank: KnownRank| self.cx.pmi_state(rank).contacted;
+        self.cx.is_app_connected(app) || self.cx.ranks_of_app(app).any(contacted)
     }
 
     /// Ranks that certainly run as singletons are reported while they do: they may run
@@ -206,13 +191,17 @@ impl Controller {
             return;
         }
         self.singletons.apps[app].is_reported = true;
-        let first = self.ranks_of(app).next().map(KnownRank::global);
+        let first = self.cx.ranks_of_app(app).next().map(KnownRank::global);
         if strict && let Some(rank) = first {
             let why = self.with_name(plan, app, why);
-            return self.fail(FailureCause::Singleton { rank, why });
+            return self
+                .cx
+                .effects
+                .push(LaunchEffect::Fail(FailureCause::Singleton { rank, why }));
         }
         let name = self.singleton_program(plan, app);
-        self.warn(&warning(&name, silent as u32, &why, ProgramState::Running));
+        self.cx
+            .warn(&warning(&name, silent as u32, &why, ProgramState::Running));
     }
 
     /// Why ranks of a program would run alone; `None` for one that loads no MPI as far as is known.
@@ -226,14 +215,14 @@ impl Controller {
 
     /// The same where it is a failure of the rank that did.
     pub(super) fn failure_of_singleton(&self, rank: KnownRank) -> Option<String> {
-        if !self.plan.spec.ending.strict_pmi {
+        if !self.cx.plan.spec.ending.strict_pmi {
             return None;
         }
         // What a spawned process does not join was made for it alone.
         let joins = rank.is_in_initial_job();
-        let app = joins.then(|| self.plan.app_of(rank.rank()))?;
-        let why = self.singleton_cause(&self.plan, app)?;
-        Some(self.with_name(&self.plan, app, why))
+        let app = joins.then(|| self.cx.plan.app_of(rank.rank()))?;
+        let why = self.singleton_cause(&self.cx.plan, app)?;
+        Some(self.with_name(&self.cx.plan, app, why))
     }
 
     /// The program below the one that was started which was seen to load an MPI, if it is another.
@@ -262,22 +251,22 @@ impl Controller {
     /// program that failed may not have come as far as MPI_Init, and a rank that is the only one is
     /// right to take itself for that.
     pub(crate) fn report_singletons(&mut self) {
-        let plan = Arc::clone(&self.plan);
+        let plan = Arc::clone(&self.cx.plan);
         let strict = matches!(
-            self.supervisor.cause(),
+            self.cx.supervisor.cause(),
             Some(FailureCause::Singleton { .. })
         );
         if plan.job.process_map.size() == 1 || strict {
             return;
         }
-        let well = self.supervisor.exit_code() == 0;
+        let well = self.cx.supervisor.exit_code() == 0;
         let stage = match well {
             true => ProgramState::Succeeded,
             false => ProgramState::Failed,
         };
         for index in 0..plan.apps.len() {
-            let ended = |rank: &KnownRank| self.ranks.get(*rank).end.is_some();
-            let ended = self.ranks_of(index).filter(ended).count();
+            let ended = |rank: &KnownRank| self.cx.ranks.get(*rank).end.is_some();
+            let ended = self.cx.ranks_of_app(index).filter(ended).count();
             if self.singletons.apps[index].is_reported || ended == 0 {
                 continue;
             }
@@ -286,7 +275,7 @@ impl Controller {
                 && !self.any_contacted(index)
             {
                 let name = self.singleton_program(&plan, index);
-                self.warn(&warning(&name, ended as u32, &why, stage));
+                self.cx.warn(&warning(&name, ended as u32, &why, stage));
             }
         }
     }

@@ -54,7 +54,7 @@ impl Controller {
     /// Starts a spawn on the existing hosts, unless they have to be prepared. It waits `until` then for processes that end.
     pub(super) fn decide_spawn(&mut self, mut wanting: QueuedSpawn, until: Option<Duration>) {
         let limit = wanting.limit.map_or(Duration::MAX, |(_, at)| at);
-        let until = until.unwrap_or_else(|| limit.min(self.now() + LEAVING));
+        let until = until.unwrap_or_else(|| limit.min(self.cx.now() + LEAVING));
         match self.plan_spawn(&wanting) {
             Ok(SpawnDecision::Begin(job, plan)) => self.begin_spawn(wanting, job, plan),
             Ok(SpawnDecision::Prepare(..)) if !self.spawn_queue.preparation.nodes.is_empty() => {
@@ -65,9 +65,9 @@ impl Controller {
                 let preparation = &mut self.spawn_queue.preparation;
                 preparation.nodes.extend(&nodes);
                 preparation.line.owner = Some(wanting);
-                self.steps.prepare(job, &nodes);
+                self.cx.steps.prepare(job, &nodes);
             }
-            Err(failure) if self.now() < until && self.is_retryable(&failure, &wanting) => {
+            Err(failure) if self.cx.now() < until && self.is_retryable(&failure, &wanting) => {
                 self.spawn_queue.waiting.push((until, wanting));
             }
             Err(failure) => self.refuse_spawn(wanting, failure),
@@ -94,7 +94,7 @@ impl Controller {
         if !nodes.is_empty() {
             return;
         }
-        let failure = hosts_failure(&std::mem::take(refusals), &self.plan.node_names);
+        let failure = hosts_failure(&std::mem::take(refusals), &self.cx.plan.node_names);
         match (line.owner.take(), failure) {
             (None, _) => {}
             (Some(spawn), None) => self.decide_spawn(spawn, None),
@@ -112,22 +112,22 @@ impl Controller {
             return false;
         }
         let own = self.requester_job(&wanting.requester);
-        let line: Vec<JobIndex> = self.job_tree.line_of(own).collect();
+        let line: Vec<JobIndex> = self.cx.job_tree.line_of(own).collect();
         let stays = |process: KnownRank| line.contains(&process.job());
         let (live, before) = self.census(stays);
         let reserved = self.reserved(stays);
         let standing = LaunchSnapshot {
-            offset: GlobalRank(self.jobs.size()),
+            offset: GlobalRank(self.cx.jobs.size()),
             before: &before,
             ground: SlotUsage {
                 live: &live,
                 reserved: &reserved,
             },
             names: &self.job_names,
-            jobs: &self.jobs,
+            jobs: &self.cx.jobs,
         };
         let by = self.requester(wanting.reply_to, &wanting.requester);
-        let alone = self.plan.spawned(by, &wanting.request, standing);
+        let alone = self.cx.plan.spawned(by, &wanting.request, standing);
         alone.is_ok()
     }
 
@@ -138,7 +138,7 @@ impl Controller {
             .next_deadline()
             .is_some_and(|until| until <= now);
         let freed = std::mem::take(&mut self.spawn_queue.freed);
-        if freed || late || self.supervisor.is_ending() {
+        if freed || late || self.cx.supervisor.is_ending() {
             for (until, wanting) in std::mem::take(&mut self.spawn_queue.waiting) {
                 self.decide_spawn(wanting, Some(until));
             }

@@ -1,18 +1,14 @@
 //! Spawned jobs: from the request to the answer, and to
 //! their end.
 
-mod job_tree;
-
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::{Span, info_span};
 
-pub(super) use job_tree::JobTree;
-use job_tree::{JobTreeNode, PendingSpawn};
-
-use super::{Controller, RankStatus};
+use super::job_tree::JobTreeNode;
+use super::{Controller, RankStatus, status, supervision};
 use crate::backend::step_messages::LauncherToStep;
 use crate::plan::allocation_table::SlotUsage;
 use crate::plan::planned_jobs::Plans;
@@ -53,6 +49,40 @@ pub(super) enum SpawnDecision {
     Begin(Box<SpawnedJobPlan>, Arc<HostPlan>),
     /// Its nodes of this list are prepared first.
     Prepare(Box<SpawnedJobPlan>, Vec<NodeId>),
+}
+
+/// A job that is being started.
+#[derive(Debug)]
+struct PendingSpawn {
+    reply_to: SpawnReplyTarget,
+    requester: SpawnRequester<KnownRank>,
+    /// How long that may take, and when it is given up.
+    limit: Option<(Duration, Duration)>,
+    /// Whether the start of every process has been reported.
+    is_started: bool,
+    /// Whether the requester waits for its processes to join: it is answered when one has made contact.
+    expects_mpi: bool,
+    /// Why it is given up. The answer waits until nothing of it is left.
+    failure: Option<SpawnFailure>,
+}
+
+/// Jobs that are being started, and jobs that have lost their parent.
+#[derive(Debug, Default)]
+pub(super) struct PendingSpawns {
+    pending: BTreeMap<JobIndex, PendingSpawn>,
+    /// Jobs without their parent, and when they are ended too.
+    orphans: Vec<(Duration, JobIndex)>,
+}
+
+impl PendingSpawns {
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        let pending = self
+            .pending
+            .values()
+            .filter(|spawn| spawn.failure.is_none());
+        let limits = pending.filter_map(|spawn| Some(spawn.limit?.1));
+        limits.chain(self.orphans.iter().map(|(at, _)| *at)).min()
+    }
 }
 
 /// What took longer than it may.
@@ -98,22 +128,6 @@ fn how_it_lived(life: &RankStatus) -> queries::ProcessState {
 }
 
 impl Controller {
-    /// Whether a process is a debugger's daemon.
-    pub(super) fn is_daemon(&self, process: KnownRank) -> bool {
-        self.jobs.plan_of(process).0.job.debug.daemons
-    }
-
-    /// Whether these are all processes of every job that has not ended, but for daemons of debuggers.
-    pub(super) fn is_everybody(&self, processes: &[GlobalRank]) -> bool {
-        let members = (0..).map(JobIndex).zip(&self.job_tree.members);
-        let living = members.filter(|(_, member)| member.remaining > 0);
-        let mut others = living
-            .flat_map(|(job, _)| self.jobs.ranks_of_job(job))
-            .filter(|process| !self.is_daemon(*process));
-        let meant: BTreeSet<GlobalRank> = processes.iter().copied().collect();
-        others.all(|process| meant.contains(&process.global()))
-    }
-
     /// The requester, as plans know it.
     pub(super) fn requester<'a>(
         &'a self,
@@ -122,7 +136,7 @@ impl Controller {
     ) -> RequesterPlan<'a> {
         match by {
             SpawnRequester::Rank(process) => {
-                let (parent, rank) = self.jobs.plan_of(*process);
+                let (parent, rank) = self.cx.jobs.plan_of(*process);
                 RequesterPlan::Rank(&parent.job_plan, rank)
             }
             SpawnRequester::Tool(name) => RequesterPlan::Tool(node, name),
@@ -153,11 +167,11 @@ impl Controller {
             request,
             ..
         } = spawn;
-        if self.supervisor.is_ending() {
+        if self.cx.supervisor.is_ending() {
             return Err(ending());
         }
         if let SpawnRequester::Rank(process) = requester
-            && self.ranks.get(*process).end.is_some()
+            && self.cx.ranks.get(*process).end.is_some()
         {
             return Err(SpawnFailure {
                 kind: SpawnFailureKind::Ending,
@@ -167,16 +181,16 @@ impl Controller {
         let (live, before) = self.census(|_| true);
         let reserved = self.reserved(|_| true);
         let standing = LaunchSnapshot {
-            offset: GlobalRank(self.jobs.size()),
+            offset: GlobalRank(self.cx.jobs.size()),
             before: &before,
             ground: SlotUsage {
                 live: &live,
                 reserved: &reserved,
             },
             names: &self.job_names,
-            jobs: &self.jobs,
+            jobs: &self.cx.jobs,
         };
-        let first = &self.plan;
+        let first = &self.cx.plan;
         let mut job = first.spawned(self.requester(*reply_to, requester), request, standing)?;
         job.prepared_as = spawn.prepared_as.clone();
         let across = first.spec.layout.across_hosts();
@@ -198,7 +212,7 @@ impl Controller {
         }
         let plan = match plan {
             Some(plan) => plan,
-            None => job.resolve(first, None, self.steps.container_root(&job, first))?,
+            None => job.resolve(first, None, self.cx.steps.container_root(&job, first))?,
         };
         Ok(SpawnDecision::Begin(Box::new(job), Arc::new(plan)))
     }
@@ -217,20 +231,20 @@ impl Controller {
             ..
         } = wanting;
         let size = plan.job.process_map.size();
-        if self.wants_details() {
+        if self.cx.wants_details() {
             let text = format!(
                 "{} spawns {}",
                 self.requester_name(&by),
                 counted(size, "process")
             );
-            self.detail(&text);
+            self.cx.detail(&text);
         }
         let parent = self.requester_job(&by);
-        let number = self.jobs.add(Arc::clone(&plan));
-        self.ranks.grow(self.jobs.size());
-        self.supervisor.grow(size);
-        let ending = &self.plan.spec.ending;
-        self.job_tree.members.push(JobTreeNode {
+        let number = self.cx.jobs.add(Arc::clone(&plan));
+        self.cx.ranks.grow(self.cx.jobs.size());
+        self.cx.supervisor.grow(size);
+        let ending = &self.cx.plan.spec.ending;
+        self.cx.job_tree.add(JobTreeNode {
             parent: Some(parent),
             remaining: size,
             independent: job
@@ -240,7 +254,7 @@ impl Controller {
             end_told: false,
             span: info_span!("job", number = number.0, size, parent = parent.0),
         });
-        self.record_spawn(number, &by);
+        status::record_spawn(&mut self.cx, number, &by);
         let birth = PendingSpawn {
             reply_to: asker,
             requester: by,
@@ -253,8 +267,8 @@ impl Controller {
             // Hosts may have joined since the tool came.
             self.serve_tools();
         }
-        self.job_tree.births.insert(number, birth);
-        self.steps.send(LauncherToStep::AddJob {
+        self.births.pending.insert(number, birth);
+        self.cx.steps.send(LauncherToStep::AddJob {
             job,
             plan: Some(plan),
         });
@@ -263,7 +277,7 @@ impl Controller {
     /// Refuses a spawn that was not begun.
     pub(super) fn refuse_spawn(&mut self, spawn: QueuedSpawn, failure: SpawnFailure) {
         if let Some(name) = spawn.prepared_as {
-            self.steps.send(LauncherToStep::Forget(name));
+            self.cx.steps.send(LauncherToStep::Forget(name));
         }
         self.answer_spawn(spawn.reply_to, &spawn.requester, Err(failure));
     }
@@ -282,15 +296,15 @@ impl Controller {
                 self.requester_name(requester),
                 failure.text
             );
-            self.warn(&text);
+            self.cx.warn(&text);
         }
         let said = NodeCommand::Spawned { ticket, result };
-        self.steps.send(LauncherToStep::Node(node, said));
+        self.cx.steps.send(LauncherToStep::Node(node, said));
     }
 
     /// Some part of a job that is being started cannot run.
     pub(super) fn spawn_failed(&mut self, job: JobIndex, failure: SpawnFailure) {
-        let Some(birth) = self.job_tree.births.get_mut(&job) else {
+        let Some(birth) = self.births.pending.get_mut(&job) else {
             return;
         };
         if birth.failure.is_some() {
@@ -304,20 +318,17 @@ impl Controller {
         let demand = JobControlRequest {
             requester: by,
             action: JobControlAction::Kill,
-            ranks: Some(self.jobs.processes_of(job).collect()),
+            ranks: Some(self.cx.jobs.processes_of(job).collect()),
         };
-        self.steps.send(LauncherToStep::DropJob(job));
-        let mut orders = Vec::new();
-        let now = self.now();
-        self.supervisor.demanded(demand, now, &mut orders);
-        self.carry_out(orders);
+        self.cx.steps.send(LauncherToStep::DropJob(job));
+        supervision::demand(&mut self.cx, demand);
         self.job_may_be_over(job);
     }
 
     /// Whether that a process was not started is the failure of a spawn, and not of the launch.
     pub(super) fn fails_spawn(&mut self, process: KnownRank, cause: &FailureCause) -> bool {
         let job = process.job();
-        if !self.job_tree.births.contains_key(&job) {
+        if !self.births.pending.contains_key(&job) {
             return false;
         }
         let kind = match cause.exit_code() {
@@ -335,7 +346,7 @@ impl Controller {
 
     /// The start of every rank of a spawned job has been reported.
     pub(super) fn spawn_started(&mut self, job: JobIndex) {
-        if let Some(birth) = self.job_tree.births.get_mut(&job) {
+        if let Some(birth) = self.births.pending.get_mut(&job) {
             birth.is_started = true;
             if birth.failure.is_none() {
                 self.show_to_debuggers(job);
@@ -349,20 +360,19 @@ impl Controller {
     /// parent then waits for them without limit.
     pub(super) fn confirm_spawn(&mut self, job: JobIndex) {
         let is_well = |birth: &PendingSpawn| birth.is_started && birth.failure.is_none();
-        let Some(birth) = self
-            .job_tree
-            .births
-            .get(&job)
-            .filter(|birth| is_well(birth))
-        else {
+        let Some(birth) = self.births.pending.get(&job).filter(|birth| is_well(birth)) else {
             return;
         };
-        let has_joined = |process: KnownRank| self.ranks.get(process).connected;
-        if birth.expects_mpi && !self.jobs.ranks_of_job(job).any(has_joined) {
+        let has_joined = |process: KnownRank| self.cx.ranks.get(process).connected;
+        if birth.expects_mpi && !self.cx.jobs.ranks_of_job(job).any(has_joined) {
             return;
         }
-        if let Some(birth) = self.job_tree.births.remove(&job) {
-            let plan = self.jobs.get(job).expect("it was added when it was begun");
+        if let Some(birth) = self.births.pending.remove(&job) {
+            let plan = self
+                .cx
+                .jobs
+                .get(job)
+                .expect("it was added when it was begun");
             let name = plan.job.nspace.clone();
             self.answer_spawn(birth.reply_to, &birth.requester, Ok(name));
         }
@@ -370,7 +380,7 @@ impl Controller {
 
     /// Returns the reason for the failure of an `MPI_Comm_spawn` whose processes have all ended without contact.
     fn never_joined(&self, job: JobIndex) -> SpawnFailure {
-        let apps = self.jobs.get(job).map_or(&[][..], |plan| &plan.apps[..]);
+        let apps = self.cx.jobs.get(job).map_or(&[][..], |plan| &plan.apps[..]);
         let programs = apps
             .iter()
             .map(|app| app.program.path().display().to_string());
@@ -378,10 +388,10 @@ impl Controller {
         let programs: Vec<&str> = programs.iter().map(String::as_str).collect();
         // One that failed or was lost with its host is reported itself.
         let has_exited = |process: KnownRank| {
-            let life = self.ranks.get(process);
+            let life = self.cx.ranks.get(process);
             life.fate.is_none() && matches!(life.end, Some((_, Some(RankEnd::Code(_)))))
         };
-        let kind = match self.jobs.ranks_of_job(job).all(has_exited) {
+        let kind = match self.cx.jobs.ranks_of_job(job).all(has_exited) {
             true => SpawnFailureKind::Failed,
             false => SpawnFailureKind::Ending,
         };
@@ -397,7 +407,7 @@ impl Controller {
     /// Nothing more will be heard of a process.
     pub(super) fn on_process_gone(&mut self, process: KnownRank) {
         let job = process.job();
-        if let Some(member) = self.job_tree.get_mut(job) {
+        if let Some(member) = self.cx.job_tree.get_mut(job) {
             member.remaining = member.remaining.saturating_sub(1);
         }
         self.job_may_be_over(job);
@@ -405,43 +415,43 @@ impl Controller {
 
     fn job_may_be_over(&mut self, job: JobIndex) {
         let born = |birth: &PendingSpawn| birth.is_started || birth.failure.is_some();
-        let is_born = self.job_tree.births.get(&job).is_none_or(born);
-        let member = self.job_tree.get_mut(job);
+        let is_born = self.births.pending.get(&job).is_none_or(born);
+        let member = self.cx.job_tree.get_mut(job);
         let Some(member) = member.filter(|member| member.remaining == 0 && is_born) else {
             return;
         };
         member.span = Span::none();
-        if let Some(birth) = self.job_tree.births.remove(&job) {
+        if let Some(birth) = self.births.pending.remove(&job) {
             let failure = birth.failure.unwrap_or_else(|| self.never_joined(job));
             self.answer_spawn(birth.reply_to, &birth.requester, Err(failure));
         }
-        if self.supervisor.is_over() || self.supervisor.is_ending() {
+        if self.cx.supervisor.is_over() || self.cx.supervisor.is_ending() {
             return;
         }
-        if let Some(member) = self.job_tree.get_mut(job) {
+        if let Some(member) = self.cx.job_tree.get_mut(job) {
             member.end_told = true;
         }
-        self.steps.send(LauncherToStep::JobOver(job));
+        self.cx.steps.send(LauncherToStep::JobOver(job));
         self.allocations_end(job);
-        let until = self.now() + self.plan.spec.ending.grace;
-        let children = (0..).map(JobIndex).zip(&self.job_tree.members);
+        let until = self.cx.now() + self.cx.plan.spec.ending.grace;
+        let children = self.cx.job_tree.iter();
         let orphans = children.filter(|(_, child)| {
             child.parent == Some(job) && !child.independent && child.remaining > 0
         });
         let orphans: Vec<_> = orphans.map(|(child, _)| (until, child)).collect();
-        self.job_tree.orphans.extend(orphans);
+        self.births.orphans.extend(orphans);
     }
 
     /// How the jobs ended of whose end nothing was said.
     pub(super) fn unreported_job_ends(&self) -> Vec<JobEnd> {
-        let members = (0..).map(JobIndex).zip(&self.job_tree.members);
+        let members = self.cx.job_tree.iter();
         let untold = members.filter(|(_, member)| !member.end_told);
         // What it did to the others is not how its job failed.
-        let first = self.supervisor.cause().and_then(FailureCause::rank);
-        let first = first.and_then(|process| self.jobs.find(process));
+        let first = self.cx.supervisor.cause().and_then(FailureCause::rank);
+        let first = first.and_then(|process| self.cx.jobs.find(process));
         let ends = untold.filter_map(|(job, _)| {
-            let lives = self.jobs.ranks_of_job(job);
-            let lives = lives.map(|process| self.ranks.get(process));
+            let lives = self.cx.jobs.ranks_of_job(job);
+            let lives = lives.map(|process| self.cx.ranks.get(process));
             let lives: Vec<queries::ProcessState> = lives.map(how_it_lived).collect();
             // One that could not be started is known to its spawner alone, who has an answer.
             if lives
@@ -467,7 +477,7 @@ impl Controller {
         let late = |birth: &PendingSpawn| {
             birth.failure.is_none() && birth.limit.is_some_and(|(_, at)| at <= now)
         };
-        let births = self.job_tree.births.iter();
+        let births = self.births.pending.iter();
         let late: Vec<_> = births
             .filter(|(_, birth)| late(birth))
             .filter_map(|(job, birth)| {
@@ -487,23 +497,23 @@ impl Controller {
             let (limit, _) = spawn.limit.unwrap_or_default();
             self.refuse_spawn(spawn, too_late(limit));
         }
-        if self.supervisor.is_ending() {
+        if self.cx.supervisor.is_ending() {
             self.abandon_pending_spawns();
         }
-        let (due, left) = std::mem::take(&mut self.job_tree.orphans)
+        let (due, left) = std::mem::take(&mut self.births.orphans)
             .into_iter()
             .partition(|(at, _)| *at <= now);
-        self.job_tree.orphans = left;
+        self.births.orphans = left;
         let due: Vec<(Duration, JobIndex)> = due;
         for (_, job) in due {
-            self.end_orphan(job, now);
+            self.end_orphan(job);
         }
     }
 
     /// The launch is ending: jobs that were not started need not be waited for. The server that
     /// expected it may be what failed.
     fn abandon_pending_spawns(&mut self) {
-        let births = self.job_tree.births.iter();
+        let births = self.births.pending.iter();
         let open = births.filter(|(_, birth)| birth.failure.is_none());
         let open: Vec<JobIndex> = open.map(|(job, _)| *job).collect();
         for job in open {
@@ -511,25 +521,23 @@ impl Controller {
         }
     }
 
-    fn end_orphan(&mut self, job: JobIndex, now: Duration) {
-        let count = self.job_tree.remaining(job);
+    fn end_orphan(&mut self, job: JobIndex) {
+        let count = self.cx.job_tree.remaining(job);
         if count == 0 {
             return;
         }
-        self.print_line(&format!(
+        self.cx.print_line(&format!(
             "ending {} of spawned job {job}, which would outlive its parent",
             counted(count, "process")
         ));
-        let living = |process: &KnownRank| self.ranks.get(*process).end.is_none();
-        let ranks = self.jobs.ranks_of_job(job).filter(living);
+        let living = |process: &KnownRank| self.cx.ranks.get(*process).end.is_none();
+        let ranks = self.cx.jobs.ranks_of_job(job).filter(living);
         let ranks: Vec<_> = ranks.map(KnownRank::global).collect();
         let demand = JobControlRequest {
-            requester: Some(self.jobs.first_of(job)),
+            requester: Some(self.cx.jobs.first_of(job)),
             action: JobControlAction::Terminate,
             ranks: Some(ranks),
         };
-        let mut orders = Vec::new();
-        self.supervisor.demanded(demand, now, &mut orders);
-        self.carry_out(orders);
+        supervision::demand(&mut self.cx, demand);
     }
 }

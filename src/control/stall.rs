@@ -190,7 +190,7 @@ impl StallWatch {
 impl Controller {
     /// All ranks have made contact: from now on they may wait for each other.
     pub(super) fn watch_for_stalls(&mut self, now: Duration) {
-        if self.plan.job.process_map.size() > 1 {
+        if self.cx.plan.job.process_map.size() > 1 {
             self.stall.connected_at = now;
             self.stall.next = Some(now + INTERVAL);
         }
@@ -208,26 +208,26 @@ impl Controller {
             return;
         }
         self.stall.next = None;
-        if !self.supervisor.is_asked_to_end() {
-            let ranks = self.jobs.all_ranks().collect();
+        if !self.cx.supervisor.is_asked_to_end() {
+            let ranks = self.cx.jobs.all_ranks().collect();
             self.inspect_stalled_ranks(ranks);
         }
     }
 
     fn report_traceback(&mut self, rank: KnownRank) {
-        let life = self.ranks.get(rank);
-        if !life.runs() || !life.connected || self.supervisor.is_asked_to_end() {
+        let life = self.cx.ranks.get(rank);
+        if !life.runs() || !life.connected || self.cx.supervisor.is_asked_to_end() {
             return;
         }
-        let others = self.jobs.ranks_of_job(rank.job());
+        let others = self.cx.jobs.ranks_of_job(rank.job());
         let others: Vec<KnownRank> = others
-            .filter(|other| *other != rank && self.ranks.get(*other).runs())
+            .filter(|other| *other != rank && self.cx.ranks.get(*other).runs())
             .collect();
         if others.is_empty() {
             return;
         }
         let named = others.iter().take(NAMED);
-        let mut named: Vec<String> = named.map(|other| self.name_of(*other)).collect();
+        let mut named: Vec<String> = named.map(|other| self.cx.name_of(*other)).collect();
         if others.len() > named.len() {
             named.push(format!("{} more", others.len() - named.len()));
         }
@@ -236,12 +236,12 @@ impl Controller {
             "{} printed a Python traceback {} s ago and has not ended: it may wait in MPI_Finalize for {}, which may wait \
              for it; start Python programs with `python -m mpi4py` to end the job at an uncaught exception; `wireup stacks \
              {} --python` shows where the ranks are",
-            self.name_of(rank),
+            self.cx.name_of(rank),
             TRACEBACK_PATIENCE.as_secs(),
             named.join(", "),
             std::process::id()
         );
-        self.warn(&text);
+        self.cx.warn(&text);
     }
 
     /// Compares what a look at all ranks has found with the one before.
@@ -250,7 +250,7 @@ impl Controller {
         ranks: &[KnownRank],
         found: BTreeMap<KnownRank, Result<InspectionResult, InspectionError>>,
     ) {
-        let now = self.now();
+        let now = self.cx.now();
         let samples: BTreeMap<KnownRank, RankSample> = found
             .into_iter()
             .filter_map(|(rank, found)| match found {
@@ -278,7 +278,12 @@ impl Controller {
         };
         let (waiting, busy): (Vec<&KnownRank>, Vec<&KnownRank>) = ranks.iter().partition(waits);
         let counts = RankCounts {
-            exited: self.ranks.iter().filter(|life| life.end.is_some()).count(),
+            exited: self
+                .cx
+                .ranks
+                .iter()
+                .filter(|life| life.end.is_some())
+                .count(),
             running: ranks.len(),
             waiting: waiting.len(),
             polling: busy.iter().filter(polls).count(),
@@ -308,7 +313,7 @@ impl Controller {
             "{what}; `wireup stacks {}` shows where the ranks are",
             std::process::id()
         );
-        self.print_line(&text);
+        self.cx.print_line(&text);
         self.name_shared_address();
     }
 }

@@ -28,7 +28,7 @@ impl Controller {
     ) -> Result<(), AllocationFailure> {
         self.allocations.last_number += 1;
         let number = self.allocations.last_number;
-        let (plan, rank) = self.jobs.plan_of(by);
+        let (plan, rank) = self.cx.jobs.plan_of(by);
         let merged = match wanted.hosts.is_empty() {
             true => Vec::new(),
             false => hosts::merge(wanted.hosts.clone())
@@ -45,10 +45,10 @@ impl Controller {
                 (left, _) => Some((node, left)),
             }
         });
-        let nodes = self.plan.present();
-        let nodes = nodes.map(|node| (node, self.plan.slots_of(node)));
-        let launch = self.plan.launch.nspace.as_str();
-        let hello = Hello::new(launch, self.plan.job.uid, self.shares(nodes));
+        let nodes = self.cx.plan.present();
+        let nodes = nodes.map(|node| (node, self.cx.plan.slots_of(node)));
+        let launch = self.cx.plan.launch.nspace.as_str();
+        let hello = Hello::new(launch, self.cx.plan.job.uid, self.shares(nodes));
         let message = ToAllocator::Request(AllocatorRequest {
             number,
             directive: request.directive,
@@ -76,7 +76,7 @@ impl Controller {
         });
         let said = match self.allocations.outside.take() {
             Some(mut outside) => {
-                let said = outside.send_message(&message, &hello, &self.events.poll);
+                let said = outside.send_message(&message, &hello, &self.cx.events.poll);
                 self.allocations.outside = Some(outside);
                 said
             }
@@ -88,7 +88,7 @@ impl Controller {
             requester: by,
             directive: request.directive,
             attributes: wanted,
-            deadline: request.timeout.map(|timeout| self.now() + timeout),
+            deadline: request.timeout.map(|timeout| self.cx.now() + timeout),
         };
         self.allocations.pending.insert(number, pending);
         Ok(())
@@ -133,7 +133,7 @@ impl Controller {
     /// Tells the allocator something that needs no answer.
     pub(super) fn notify_allocator(&mut self, message: &ToAllocator<'_>) {
         if let Some(outside) = &mut self.allocations.outside {
-            outside.mention(message, &self.events.poll);
+            outside.mention(message, &self.cx.events.poll);
         }
     }
 
@@ -143,7 +143,7 @@ impl Controller {
             return;
         };
         if event.writable {
-            outside.writable(&self.events.poll);
+            outside.writable(&self.cx.events.poll);
         }
         if !event.readable {
             return;
@@ -175,7 +175,7 @@ impl Controller {
                 "the allocator at {} is lost: {problem}",
                 outside.path().display()
             );
-            self.warn(&text);
+            self.cx.warn(&text);
         }
         for pending in waiting.into_values() {
             let failure = refuse(Kind::Unreachable, "the allocator is lost");
@@ -204,14 +204,14 @@ impl Controller {
         match directive {
             Directive::New | Directive::Extend => {
                 if given.id.is_none() && directive == Directive::New {
-                    given.id = Some(self.allocations.holdings.new_id());
+                    given.id = Some(self.cx.allocations.new_id());
                 }
                 if let Some(id) = given.id.clone() {
                     let own = self.own_part(&given.shares);
                     let known = |share: &NodeShare| self.node_of_host(&share.name).is_some();
                     let foreign = given.shares.iter().filter(|share| !known(share));
                     let foreign: Vec<NodeShare> = foreign.cloned().collect();
-                    let holdings = &mut self.allocations.holdings;
+                    let holdings = &mut self.cx.allocations;
                     holdings.grant_slots(&id, by.job(), own);
                     holdings.add_external_shares(&id, foreign.into_iter());
                 }
@@ -240,17 +240,17 @@ impl Controller {
 
     fn own_share(&self, share: &NodeShare) -> Option<(NodeId, Option<u32>)> {
         let node = self.node_of_host(&share.name)?;
-        Some((node, share.slots.or_else(|| self.plan.slots_of(node))))
+        Some((node, share.slots.or_else(|| self.cx.plan.slots_of(node))))
     }
 
     fn node_of_host(&self, host: &str) -> Option<NodeId> {
-        let same = |node: &NodeId| self.plan.node_name(*node).eq_ignore_ascii_case(host);
-        self.plan.present().find(same)
+        let same = |node: &NodeId| self.cx.plan.node_name(*node).eq_ignore_ascii_case(host);
+        self.cx.plan.present().find(same)
     }
 
     /// The hosts of an allocation that have not joined the launch.
     pub(crate) fn allocation_hosts_to_join(&self, id: &str) -> Vec<hosts::HostEntry> {
-        let shares = self.allocations.holdings.external_shares(id).iter();
+        let shares = self.cx.allocations.external_shares(id).iter();
         let named = shares.filter_map(|share| {
             let list = share.name.parse::<hosts::HostList>();
             let entry = list.ok()?.0.into_iter().next()?;
@@ -261,9 +261,9 @@ impl Controller {
 
     /// Hosts have joined: what allocations have of them can be spawned into.
     pub(crate) fn settle_allocations(&mut self) {
-        let mut holdings = std::mem::take(&mut self.allocations.holdings);
+        let mut holdings = std::mem::take(&mut self.cx.allocations);
         holdings.settle(|share| self.own_share(share));
-        self.allocations.holdings = holdings;
+        self.cx.allocations = holdings;
     }
 
     /// Drops answers without a waiter.

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::super::Controller;
+use super::super::{Controller, supervision};
 use super::job_query::{JobAnswer, ProcessRecord};
 use crate::backend::inspection::{
-    Dump, Inspection, InspectionError, InspectionKind, InspectionResult, RankInspection,
+    Inspection, InspectionError, InspectionKind, InspectionResult, RankInspection,
 };
 use crate::backend::step_messages::LauncherToStep;
 use crate::report::stacks;
@@ -63,19 +63,11 @@ pub(in crate::control) struct InspectionRequests {
     /// A fence has failed; the job does when it is known where the ranks are.
     failure: Option<FailureCause>,
     failure_seen: bool,
-    /// The rank whose dump was looked for, and the dump if there is one.
-    dump: Option<(KnownRank, Option<Dump>)>,
 }
 
 impl InspectionRequests {
     pub(in crate::control) fn next_deadline(&self) -> Option<Duration> {
         self.open.values().map(|open| open.deadline).min()
-    }
-
-    /// The dump of a rank, or that there is none, once that is known.
-    pub(in crate::control) fn dump_of(&self, rank: KnownRank) -> Option<Option<&Dump>> {
-        let (of, dump) = self.dump.as_ref()?;
-        (*of == rank).then_some(dump.as_ref())
     }
 
     /// Whether the end of the job's time waits for what is found.
@@ -95,7 +87,7 @@ impl Controller {
         look: InspectionKind,
         limit: Duration,
     ) {
-        let running = |rank: &KnownRank| self.ranks.get(*rank).runs();
+        let running = |rank: &KnownRank| self.cx.ranks.get(*rank).runs();
         let ranks = ranks.into_iter().filter(running).collect();
         self.order_look(reply_to, ranks, look, limit);
     }
@@ -107,7 +99,9 @@ impl Controller {
         look: InspectionKind,
         limit: Duration,
     ) {
-        let nodes = ranks.iter().map(|rank| self.plan.serving_node(rank.node()));
+        let nodes = ranks
+            .iter()
+            .map(|rank| self.cx.plan.serving_node(rank.node()));
         let awaited: BTreeSet<NodeId> = nodes.collect();
         self.query_server.looks.last_ticket += 1;
         let ticket = self.query_server.looks.last_ticket;
@@ -117,7 +111,7 @@ impl Controller {
             ranks: ranks.clone(),
             found: BTreeMap::new(),
             sent: BTreeSet::new(),
-            deadline: self.now() + limit,
+            deadline: self.cx.now() + limit,
         };
         self.query_server.looks.open.insert(ticket, open);
         if let InspectionRequester::Caller(number) = reply_to
@@ -128,7 +122,7 @@ impl Controller {
         if ranks.is_empty() {
             return self.finish_inspection(ticket);
         }
-        self.steps.send(LauncherToStep::Inspect(Inspection {
+        self.cx.steps.send(LauncherToStep::Inspect(Inspection {
             ticket,
             ranks: ranks.into_iter().map(KnownRank::global).collect(),
             look,
@@ -209,14 +203,14 @@ impl Controller {
                     )
                     | Err(_) => None,
                 });
-                self.query_server.looks.dump = open.ranks.first().map(|rank| (*rank, dump));
+                self.cx.failure_facts.dump = open.ranks.first().map(|rank| (*rank, dump));
             }
             InspectionRequester::LateFence | InspectionRequester::Timeout => self.show_stacks(open),
             InspectionRequester::Stall => self.judge_stall(&open.ranks, open.found),
             InspectionRequester::FailedFence => {
                 self.show_stacks(open);
                 if let Some(cause) = self.query_server.looks.failure.take() {
-                    self.fail_by(cause);
+                    supervision::fail(&mut self.cx, cause);
                 }
             }
         }
@@ -236,11 +230,11 @@ impl Controller {
         let records = self.records_of(open);
         let seen: Vec<_> = records.iter().map(ProcessRecord::seen).collect();
         for line in stacks::lines(&seen) {
-            self.print_line(&line);
+            self.cx.print_line(&line);
         }
     }
 
-    /// Finds out what the kernel dumped of a rank. [`Requests::dump_of`] has the answer.
+    /// Finds out what the kernel dumped of a rank. [`FailureFacts::dump_of`](crate::control::failure_facts::FailureFacts::dump_of) has the answer.
     pub(in crate::control) fn inspect_core_dump(&mut self, rank: KnownRank) {
         self.order_look(
             InspectionRequester::Dump,
@@ -262,8 +256,8 @@ impl Controller {
 
     /// A fence has waited for long: shows where the ranks are, if the user wants that.
     pub(in crate::control) fn show_stacks_of_late_fence(&mut self) {
-        if self.plan.spec.debug.stacks {
-            let ranks = self.jobs.all_ranks().collect();
+        if self.cx.plan.spec.debug.stacks {
+            let ranks = self.cx.jobs.all_ranks().collect();
             let look = InspectionKind::Stacks {
                 python: false,
                 path: None,
@@ -275,12 +269,12 @@ impl Controller {
     /// Whether the user wants to see where the ranks are before the job fails by this. Then it fails later.
     pub(in crate::control) fn shows_stacks_before(&mut self, cause: &FailureCause) -> bool {
         let late = matches!(cause, FailureCause::FenceTimeout(_));
-        if !late || !self.plan.spec.debug.stacks || self.supervisor.is_ending() {
+        if !late || !self.cx.plan.spec.debug.stacks || self.cx.supervisor.is_ending() {
             return false;
         }
         if !std::mem::replace(&mut self.query_server.looks.failure_seen, true) {
             self.query_server.looks.failure = Some(cause.clone());
-            let ranks = self.jobs.all_ranks().collect();
+            let ranks = self.cx.jobs.all_ranks().collect();
             let look = InspectionKind::Stacks {
                 python: false,
                 path: None,
@@ -293,14 +287,14 @@ impl Controller {
 
     /// Whether the job's time has come and its end waits until it is known where the ranks are.
     pub(in crate::control) fn waits_for_stacks(&mut self, now: Duration) -> bool {
-        let spec = &self.plan.spec;
+        let spec = &self.cx.plan.spec;
         let due = spec.ending.timeout.is_some_and(|timeout| now >= timeout);
         if spec.debug.stacks
             && due
-            && !self.supervisor.is_ending()
+            && !self.cx.supervisor.is_ending()
             && !std::mem::replace(&mut self.query_server.looks.timeout_seen, true)
         {
-            let ranks = self.jobs.all_ranks().collect();
+            let ranks = self.cx.jobs.all_ranks().collect();
             let look = InspectionKind::Stacks {
                 python: false,
                 path: None,

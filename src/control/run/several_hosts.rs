@@ -8,7 +8,7 @@ use super::{outside, show};
 use crate::backend::remote::RemoteBackend;
 use crate::backend::step_links::StepLinks;
 use crate::backend::step_messages::NodeRefusal;
-use crate::control::event_loop::EventSources;
+use crate::control::event_sources::EventSources;
 use crate::control::{self, Controller};
 use crate::failure::CommandError;
 use crate::plan::HostPlan;
@@ -75,7 +75,7 @@ pub(super) fn judge(controller: &mut Controller) -> Result<(), CommandError> {
             node,
             error: message.clone(),
         };
-        let better = match &controller.steps {
+        let better = match &controller.cx.steps {
             StepLinks::Own(_) => None,
             StepLinks::Hosts(hosts) => hosts.explain(&lost),
         };
@@ -88,13 +88,13 @@ pub(super) fn judge(controller: &mut Controller) -> Result<(), CommandError> {
         };
         failures.push((node, CommandError::Reported { code, message }));
     }
-    let mut failures = by_node(failures, &controller.plan.node_names);
+    let mut failures = by_node(failures, &controller.cx.plan.node_names);
     let Some(last) = failures.pop() else {
         return Ok(());
     };
     // The caller that ends the run reports the last one.
     for failure in failures {
-        controller.print_line(&failure.to_string());
+        controller.cx.print_line(&failure.to_string());
     }
     Err(last)
 }
@@ -103,7 +103,7 @@ impl Controller {
     /// Names an address that several hosts have, as bridges of containers do: an MPI that uses it fails or waits. Once,
     /// and not for programs without MPI, or if the user has chosen the interface.
     pub(in crate::control) fn name_shared_address(&mut self) {
-        let mut variables = self.plan.apps.iter().flat_map(|app| &app.env);
+        let mut variables = self.cx.plan.apps.iter().flat_map(|app| &app.env);
         let is_chosen = variables.any(|(name, _)| {
             let name = name.to_str();
             INTERFACE_VARIABLES
@@ -113,13 +113,14 @@ impl Controller {
         if is_chosen
             || self.hosts.networks.len() < 2
             || !self
+                .cx
                 .jobs
                 .all_ranks()
-                .any(|rank| self.pmi_state(rank).contacted)
+                .any(|rank| self.cx.pmi_state(rank).contacted)
         {
             return;
         }
-        let name = |node: NodeId| self.plan.node_names.get(node.index()).cloned();
+        let name = |node: NodeId| self.cx.plan.node_names.get(node.index()).cloned();
         let named = self.hosts.networks.iter();
         let named = named.filter_map(|(node, network)| Some((name(*node)?, network.clone())));
         let Some(shared) = shared_address(&named.collect::<Vec<_>>()) else {
@@ -128,7 +129,7 @@ impl Controller {
         // No other line about them comes.
         self.hosts.networks.clear();
         let [first, second] = shared.hosts;
-        self.warn(&format!(
+        self.cx.warn(&format!(
             "{} of {} is an address of {first} and of {second}: ranks of an MPI that uses it do not reach each \
              other; {KEEP_TO_NETWORK}",
             shared.address, shared.interface
@@ -142,10 +143,10 @@ impl Controller {
 /// [`CommandError`] with them, if they must not be different.
 pub(super) fn compare_builds(controller: &mut Controller) -> Result<(), CommandError> {
     let builds = std::mem::take(&mut controller.hosts.builds);
-    if builds.is_empty() || controller.supervisor.is_ending() {
+    if builds.is_empty() || controller.cx.supervisor.is_ending() {
         return Ok(());
     }
-    let plan = Arc::clone(&controller.plan);
+    let plan = Arc::clone(&controller.cx.plan);
     let name = |node: NodeId| plan.node_name(node);
     let hosts = builds
         .iter()
@@ -161,7 +162,7 @@ pub(super) fn compare_builds(controller: &mut Controller) -> Result<(), CommandE
             Err(CommandError::request(format!("{line}; {remedy}")))
         }
         BuildMismatchPolicy::Warn | BuildMismatchPolicy::Off => {
-            controller.warn(&line);
+            controller.cx.warn(&line);
             Ok(())
         }
     }
