@@ -7,7 +7,7 @@ use crate::backend::step_messages::LauncherToStep;
 use crate::control::failure_line::{dump_in_words, failure_line};
 use crate::control::launch_stage::LaunchStage;
 use crate::control::slurm_job::ended_by_slurm;
-use crate::control::{Controller, RankStatus, status};
+use crate::control::{Controller, RankStatus, launch_spawns, status_records};
 use crate::failure::CommandError;
 use crate::report::status_stream::PATIENCE;
 use wireup_core::job::outcome::{EXIT_WIREUP, FailureCause, RankEnd};
@@ -21,7 +21,7 @@ pub(super) fn finish(
     mut controller: Controller,
     result: Result<(), CommandError>,
 ) -> Result<u8, CommandError> {
-    controller.end_pty(None);
+    controller.services.terminal.end(&mut controller.cx, None);
     if result.is_err() {
         // What cannot be read now does not matter any more.
         let _ = controller.fail(FailureCause::Interrupted(libc::SIGKILL));
@@ -30,7 +30,7 @@ pub(super) fn finish(
     if result.is_ok() {
         inspect_core_dump(&mut controller);
         print_failures(&mut controller);
-        controller.report_singletons();
+        controller.services.singletons.report(&mut controller.cx);
     }
     let known = controller.cx.supervisor.cause().is_some();
     // A deliberate kill leaves as much behind as a crash.
@@ -38,8 +38,8 @@ pub(super) fn finish(
     let abnormal = controller.cx.supervisor.cause().is_some()
         || controller.cx.supervisor.tolerated().is_some()
         || controller.cx.ranks.iter().any(killed);
-    let ends = controller.unreported_job_ends();
-    let end = controller.launch_end();
+    let ends = launch_spawns::unreported_job_ends(&controller.cx);
+    let end = controller.services.counters.summary(&controller.cx);
     controller.cx.steps.send(LauncherToStep::LaunchEnded(end));
     controller
         .cx
@@ -64,13 +64,13 @@ pub(super) fn finish(
     }
     let code = controller.cx.supervisor.exit_code();
     controller.cx.streams.end_lines();
-    status::record_result(&mut controller.cx, code, result.as_ref().err());
+    status_records::record_result(&mut controller.cx, code, result.as_ref().err());
     // A launch that was refused before its start leaves an older report as it is.
     let refused = result.is_err() && controller.cx.ranks.iter().all(|life| life.pid.is_none());
-    let made = refused || status::write_reports(&mut controller.cx);
-    controller.leave_rendezvous();
+    let made = refused || status_records::write_reports(&mut controller.cx);
+    controller.services.names.leave(&mut controller.cx);
     flush(&mut controller);
-    controller.leave_terminal();
+    controller.services.terminal.leave(&mut controller.cx);
     // As with output that is lost: a script must not take a job for done whose report is missing.
     let code = if code == 0 && !made {
         EXIT_WIREUP
@@ -98,7 +98,10 @@ fn inspect_core_dump(controller: &mut Controller) {
         return;
     }
     let before = controller.cx.end_signals;
-    controller.inspect_core_dump(rank);
+    controller
+        .services
+        .queries
+        .inspect_core_dump(&mut controller.cx, rank);
     let known = |controller: &Controller| {
         controller.cx.failure_facts.dump_of(rank).is_some() || controller.cx.end_signals > before
     };
@@ -142,7 +145,7 @@ fn flush(controller: &mut Controller) {
     controller.cx.status.close();
     let lost = wait_for_reader(controller, before, status, 0, Some(PATIENCE));
     // Nothing is queued either when its reader has just gone.
-    status::check_status(&mut controller.cx);
+    status_records::check_status(&mut controller.cx);
     if lost > 0 && controller.cx.end_signals == before {
         controller
             .cx
@@ -199,7 +202,10 @@ fn print_failures(controller: &mut Controller) {
     let is_failed = line.is_some();
     print_end_reason(controller, line);
     if is_failed {
-        controller.name_shared_address();
+        controller
+            .services
+            .hosts
+            .name_shared_address(&mut controller.cx);
     }
 }
 

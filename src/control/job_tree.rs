@@ -46,7 +46,7 @@ impl JobTree {
         self.members.push(job);
     }
 
-    /// All jobs.
+    /// All jobs with their numbers, in the order of these.
     pub(super) fn iter(&self) -> impl Iterator<Item = (JobIndex, &JobTreeNode)> {
         (0..).map(JobIndex).zip(&self.members)
     }

@@ -35,7 +35,7 @@ impl LaunchStatus {
         self.stream.is_some() || self.recorded.is_some()
     }
 
-    /// Writes a record.
+    /// Writes a record to the stream, and keeps it for the reports.
     pub(super) fn record(
         &mut self,
         record: &StatusRecord<'_>,
@@ -67,7 +67,7 @@ impl LaunchStatus {
         self.stream.as_ref().map_or(0, StatusStream::queued)
     }
 
-    /// Closes the stream.
+    /// Closes the stream: no record follows.
     pub(super) fn close(&self) {
         if let Some(stream) = &self.stream {
             stream.close();

@@ -23,7 +23,7 @@ use crate::control::event_sources::EventSources;
 use crate::control::finish::finish;
 use crate::control::launch_stage::LaunchStage;
 use crate::control::mpir;
-use crate::control::{self, Controller, status};
+use crate::control::{self, Controller, status_records};
 use crate::failure::{CommandError, RequestError};
 use crate::plan::packed_files::CleanupSink;
 use crate::plan::{HostPlan, launch_directives};
@@ -44,7 +44,7 @@ use wireup_sys::signals::Signals;
 use wireup_sys::time_zone::local_clock;
 
 mod early_resources;
-pub(in crate::control) mod several_hosts;
+mod several_hosts;
 
 pub use early_resources::EarlyResources;
 
@@ -123,12 +123,20 @@ pub fn run(
         }
     })?;
     controller.report_start = report_start;
-    let watched = orders.map_or(Ok(()), |orders| controller.set_control_stream(orders));
-    controller.take_requests();
-    controller.watch_director();
-    status::record_plan(&mut controller.cx);
+    let watched = orders.map_or(Ok(()), |orders| {
+        controller.services.orders.watch(&controller.cx, orders)
+    });
+    controller
+        .services
+        .queries
+        .take_requests(&mut controller.cx);
+    controller.services.tools.watch_director(&mut controller.cx);
+    status_records::record_plan(&mut controller.cx);
     let metrics = match controller.cx.plan.spec.status.metrics {
-        Some(address) => controller.serve_metrics_at(address),
+        Some(address) => controller
+            .services
+            .queries
+            .serve_metrics_at(&mut controller.cx, address),
         None => Ok(()),
     };
     let started = watched
@@ -299,17 +307,20 @@ fn launch(controller: &mut Controller, surroundings: &InheritedState) -> Result<
         .run_until(|controller| {
             controller.cx.stage != LaunchStage::Preparing
                 || controller.cx.supervisor.is_ending()
-                || !controller.refused_nodes.is_empty()
+                || controller.services.hosts.is_any_refused()
         })
         .map_err(broken)?;
-    several_hosts::judge(controller)?;
-    several_hosts::compare_builds(controller)?;
-    print_sidecars(controller);
+    controller.services.hosts.judge(&mut controller.cx)?;
+    controller
+        .services
+        .hosts
+        .compare_builds(&mut controller.cx)?;
+    controller.services.hosts.print_sidecars(&mut controller.cx);
     if controller.cx.supervisor.is_ending() {
         controller.cx.steps.send(LauncherToStep::Skip);
     } else {
         if let Some(rank) = plan.spec.stdio.pty {
-            let opened = controller.open_pty(rank);
+            let opened = controller.services.terminal.open(&mut controller.cx, rank);
             outputs[rank.index()] = opened
                 .map_err(|error| CommandError::system("cannot open a terminal for --pty", error))?;
         }
@@ -320,35 +331,6 @@ fn launch(controller: &mut Controller, surroundings: &InheritedState) -> Result<
     controller
         .run_until(|controller| controller.cx.supervisor.is_over())
         .map_err(broken)
-}
-
-/// The libpmix that each sidecar loaded, and its warnings. A warning about its age is shown with
-/// `-v` only: distributions patch old versions without a new number.
-fn print_sidecars(controller: &mut Controller) {
-    if !controller.cx.wants_details() {
-        return;
-    }
-    let plan = Arc::clone(&controller.cx.plan);
-    let path = plan
-        .sidecar_files
-        .as_ref()
-        .map(|host| host.libpmix.path.display());
-    let mut lines = Vec::new();
-    for (loaded, name) in controller.sidecars.iter().zip(&plan.node_names) {
-        let (Some(loaded), Some(path)) = (loaded, &path) else {
-            continue;
-        };
-        lines.push(format!(
-            "PMIx server of {name}: {} ({path})",
-            loaded.libpmix
-        ));
-        let warnings = loaded.warnings.iter();
-        let warnings = warnings.map(|text| format!("warning: {text}"));
-        lines.extend(warnings.filter(|_| name == &plan.node_names[0]));
-    }
-    for line in &lines {
-        controller.cx.detail(line);
-    }
 }
 
 /// How each rank reads standard input.

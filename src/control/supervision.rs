@@ -4,7 +4,7 @@ use super::failure_line::failure_line;
 use super::launch_context::LaunchContext;
 use super::launch_effect::LaunchEffect;
 use super::launch_stage::LaunchStage;
-use super::status;
+use super::status_records;
 use crate::backend::step_messages::LauncherToStep;
 use crate::control::rank_status::RankStatus;
 use crate::report::failures::RemainingRanks;
@@ -113,7 +113,7 @@ fn enter_end(cx: &mut LaunchContext) {
         cx.failure_facts.remaining_ranks = remaining_ranks(cx);
         cx.effects.push(LaunchEffect::EndBegun);
     }
-    status::enter_stage(cx, stage);
+    status_records::enter_stage(cx, stage);
 }
 
 fn remaining_ranks(cx: &LaunchContext) -> RemainingRanks {

@@ -128,14 +128,14 @@ pub(super) fn record_node(cx: &mut LaunchContext, plan: &HostPlan, node: NodeId)
 pub(super) fn record_spawn(
     cx: &mut LaunchContext,
     number: JobIndex,
-    by: &SpawnRequester<KnownRank>,
+    requester: &SpawnRequester<KnownRank>,
 ) {
     if !cx.status.is_recorded() {
         return;
     }
     let jobs = cx.jobs.clone();
     let plan = jobs.get(number).expect("it was added just now");
-    let parent = match by {
+    let parent = match requester {
         SpawnRequester::Rank(rank) => Some((*rank).into()),
         SpawnRequester::Tool(_) => None,
     };
