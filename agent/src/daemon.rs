@@ -3,6 +3,7 @@
 //! One task for each launch, and a [thread](crate::worker_threads) for the network; an agent without launches sleeps.
 
 mod agent_log;
+mod agent_servers;
 pub mod front;
 mod listen;
 mod notify;
@@ -23,13 +24,11 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Server;
 use tracing::{info, warn};
 
+use self::agent_servers::{AgentServers, is_left};
 use self::front::{Front, notify};
 use self::listen::listen;
 use self::notify::{READY, to_service_manager};
@@ -37,25 +36,23 @@ use self::settings::{AgentSettings, LogSettings, advertised, with_file};
 use crate::PROGRAM_VERSION;
 use crate::budget::Budgets;
 #[cfg(feature = "etcd")]
+use crate::etcd::EtcdSettings;
+#[cfg(feature = "etcd")]
 use crate::host_registrar::HostRegistrar;
 use crate::launch::launch_registry::LaunchRegistry;
 use crate::local_socket::agent_socket::Socket;
 use crate::name_servers::NameServers;
-use crate::peer::MESSAGE_MAX;
 use crate::peer::peer_connection::Peers;
-use crate::peer_service::PeerService;
-use crate::proto::v1::peer_server::PeerServer;
-use crate::refusals::LogRefusals;
 use crate::state::{AdvertisedAddress, Agent};
 use crate::user::spawn::step_spawner::StepSpawner;
 use crate::user::{ServedUsers, files};
-use crate::{fabric, local_socket, metrics, node_agent, tls, worker_threads};
+use crate::{fabric, local_socket, metrics, tls, worker_threads};
 use wireup::cli::agent_commands::agent_args::{AgentArgs, AgentStopPolicy};
 use wireup::failure::CommandError;
 #[cfg(feature = "etcd")]
 use wireup::plan::machine_slots::SlotLimits;
 #[cfg(feature = "etcd")]
-use wireup_core::job::hosts::registered::HostRegistration;
+use wireup_core::job::hosts::registered::{EtcdHostSpec, HostRegistration};
 use wireup_sys::{descriptors, procfs};
 
 /// Time for clients to read the end of the last launch.
@@ -194,115 +191,37 @@ async fn serve(
         served,
     } = ready;
     tokio::spawn(fabric::sweep());
-    let budgets = Arc::<Budgets>::default();
-    let peers = Peers::new(settings.tls.clone(), settings.heartbeat, network.clone());
-    let agent = Arc::new(Agent {
-        name: settings.name,
-        boot_id: procfs::boot_id().unwrap_or_default(),
-        address: match settings.advertise {
-            Some(address) => AdvertisedAddress::Configured(address),
-            None => AdvertisedAddress::Assumed(advertised(bound)),
-        },
-        step_spawner: Arc::clone(&steps),
-        socket: settings.socket.clone(),
-        registry: Arc::new(LaunchRegistry::new(budgets.clone())),
-        scheduled: Arc::default(),
-        peers: Arc::new(peers),
-        name_servers: Arc::new(NameServers::new(settings.names, budgets.clone())),
-        launch_agents: None,
-        liveness_limit: settings.heartbeat.silence,
-        budgets,
-        refusals: Arc::default(),
-        counters: Arc::default(),
-        served_users: served,
-        frames: Handle::current(),
-    });
+    let agent = Arc::new(new_agent(&settings, bound, &steps, network, served));
     info!(
         "wireup {PROGRAM_VERSION} serves node {}: {bound} (for others {}), {}",
         agent.name,
         agent.advertised(None),
         settings.socket.display()
     );
-    let service =
-        PeerServer::new(PeerService(agent.clone())).max_decoding_message_size(MESSAGE_MAX);
-    let routes = node_agent::routes(agent.clone()).await;
-    let (local_callers, local_incoming) = mpsc::channel(1);
-    let (tls, refusals, work) = (
-        settings.tls.clone(),
-        agent.refusals.clone(),
-        requests.clone(),
-    );
-    let remote = tls::server(settings.heartbeat, refusals.clone(), work)
-        .add_routes(routes.clone())
-        .add_service(service);
     let (leave, left) = watch::channel(false);
-    let drained_remote = drained(agent.registry.clone(), left.clone());
-    let (remote_open, remote_closed) = oneshot::channel::<()>();
     let (local_open, local_closed) = oneshot::channel::<()>();
     let (launchers_served, launchers_gone) = oneshot::channel::<()>();
-    let remote = network.spawn(async move {
-        let listener = TcpListener::from_std(listener).map_err(io::Error::other)?;
-        let incoming = tls::server_incoming_until_closed(
-            listener,
-            tls,
-            settings.heartbeat,
-            refusals,
-            remote_open,
-        );
-        let served = remote.serve_with_incoming_shutdown(incoming, drained_remote);
-        served.await.map_err(io::Error::other)
-    });
-    let local = Server::builder()
-        .layer(LogRefusals(agent.refusals.clone()))
-        .add_routes(routes)
-        .serve_with_incoming_shutdown(
-            ReceiverStream::new(local_incoming),
-            drained(agent.registry.clone(), left.clone()),
-        );
-    let local = requests.spawn(async move { local.await.map_err(io::Error::other) });
-    let ended = |served: JoinHandle<io::Result<()>>| async move {
-        served
-            .await
-            .unwrap_or_else(|error| Err(io::Error::other(error)))
-    };
-    let mut serving = pin!(async { tokio::try_join!(ended(remote), ended(local)) });
+    let AgentServers {
+        clients,
+        network_closed,
+        tasks,
+    } = AgentServers::start(&agent, &settings, listener, network, requests, &left).await;
+    let mut serving = pin!(agent_servers::ended(tasks));
     let failed = |error| CommandError::system("cannot serve", error);
     #[cfg(feature = "etcd")]
     let registered = settings.register.map(|(register, etcd)| {
-        let own = HostRegistration {
-            name: agent.name.clone(),
-            address: agent.advertised(None),
-            slots: register
-                .slots
-                .unwrap_or_else(|| SlotLimits::detect().count()),
-            labels: register.labels,
-        };
-        let (registry, left) = (agent.registry.clone(), left.clone());
-        network.spawn(HostRegistrar::new(etcd, own).run_until(async move {
-            tokio::select! {
-                () = registry.draining_begun() => {}
-                () = is_left(left) => {}
-            }
-        }))
+        network.spawn(register_host(agent.clone(), register, etcd, left.clone()))
     });
     if let Some(listener) = metrics {
-        let (agent, tls, left) = (agent.clone(), settings.tls.clone(), left.clone());
-        network.spawn(async move {
-            match TcpListener::from_std(listener) {
-                Ok(listener) => tokio::select! {
-                    () = metrics::serve(agent, listener, tls) => {}
-                    () = is_left(left) => {}
-                },
-                Err(error) => warn!("metrics are not served: {error}"),
-            }
-        });
+        let tls = settings.tls.clone();
+        network.spawn(serve_metrics(agent.clone(), listener, tls, left.clone()));
     }
     notify(front.as_mut(), READY).await;
     let launchers = local_socket::serve(
         agent.clone(),
         requests.clone(),
         socket,
-        local_callers,
+        clients,
         is_left(left.clone()),
         local_open,
     );
@@ -311,7 +230,7 @@ async fn serve(
             front.gone(&agent).await;
             let _ = leave.send(true);
             // Nothing is sent: they are dropped.
-            let _ = tokio::join!(remote_closed, local_closed);
+            let _ = tokio::join!(network_closed, local_closed);
             let count = agent.registry.count();
             info!("the next agent takes over; {count} launches continue here");
             // Now the process in front ends.
@@ -358,19 +277,77 @@ async fn serve(
     Ok(())
 }
 
-/// Waits until the agent is to take no connection any more.
-async fn drained(registry: Arc<LaunchRegistry>, left: watch::Receiver<bool>) {
-    tokio::select! {
-        () = registry.drained() => {}
-        () = is_left(left) => {}
+/// An agent without launches.
+fn new_agent(
+    settings: &AgentSettings,
+    bound: SocketAddr,
+    steps: &Arc<StepSpawner>,
+    network: &Handle,
+    served: ServedUsers,
+) -> Agent {
+    let budgets = Arc::<Budgets>::default();
+    let peers = Peers::new(settings.tls.clone(), settings.heartbeat, network.clone());
+    Agent {
+        name: settings.name.clone(),
+        boot_id: procfs::boot_id().unwrap_or_default(),
+        address: match &settings.advertise {
+            Some(address) => AdvertisedAddress::Configured(address.clone()),
+            None => AdvertisedAddress::Assumed(advertised(bound)),
+        },
+        step_spawner: Arc::clone(steps),
+        socket: settings.socket.clone(),
+        registry: Arc::new(LaunchRegistry::new(budgets.clone())),
+        scheduled: Arc::default(),
+        peers: Arc::new(peers),
+        name_servers: Arc::new(NameServers::new(settings.names.clone(), budgets.clone())),
+        launch_agents: None,
+        liveness_limit: settings.heartbeat.silence,
+        budgets,
+        refusals: Arc::default(),
+        counters: Arc::default(),
+        served_users: served,
+        frames: Handle::current(),
     }
 }
 
-/// Returns when the agent leaves its listeners to the next one.
-async fn is_left(mut left: watch::Receiver<bool>) {
-    if left.wait_for(|left| *left).await.is_err() {
-        // It is never left.
-        std::future::pending::<()>().await;
+/// Keeps this host registered until the agent takes no new launch.
+#[cfg(feature = "etcd")]
+async fn register_host(
+    agent: Arc<Agent>,
+    register: EtcdHostSpec,
+    etcd: EtcdSettings,
+    leaving: watch::Receiver<bool>,
+) {
+    let own = HostRegistration {
+        name: agent.name.clone(),
+        address: agent.advertised(None),
+        slots: register
+            .slots
+            .unwrap_or_else(|| SlotLimits::detect().count()),
+        labels: register.labels,
+    };
+    let end = async {
+        tokio::select! {
+            () = agent.registry.draining_begun() => {}
+            () = is_left(leaving) => {}
+        }
+    };
+    HostRegistrar::new(etcd, own).run_until(end).await;
+}
+
+/// Serves metrics until the agent leaves its listeners to the next one.
+async fn serve_metrics(
+    agent: Arc<Agent>,
+    listener: std::net::TcpListener,
+    tls: Arc<tls::TlsConfigs>,
+    leaving: watch::Receiver<bool>,
+) {
+    match TcpListener::from_std(listener) {
+        Ok(listener) => tokio::select! {
+            () = metrics::serve(agent, listener, tls) => {}
+            () = is_left(leaving) => {}
+        },
+        Err(error) => warn!("metrics are not served: {error}"),
     }
 }
 

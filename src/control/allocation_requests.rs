@@ -2,16 +2,18 @@
 
 mod allocator;
 
+pub(super) use allocator::{hosts_to_join, settle_joined_hosts};
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Controller;
+use super::launch_context::LaunchContext;
+use super::launch_service::LaunchService;
 use crate::backend::allocator_client::{AllocatorClient, ToAllocator};
 use crate::backend::step_messages::LauncherToStep;
 use crate::plan::allocation_table::{
-    AllocationAttributes, AllocationCandidates, AllocationTable, AllocationUsage, NodeSlots,
-    SlotUsage,
+    AllocationAttributes, AllocationCandidates, AllocationUsage, NodeSlots, SlotUsage,
 };
 use wireup_core::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind as Kind, AllocationRequest,
@@ -37,27 +39,31 @@ struct PendingAllocation {
 
 /// The allocations of a launch.
 #[derive(Debug)]
-pub(super) struct AllocationState {
-    holdings: AllocationTable,
+pub(super) struct AllocationRequests {
     outside: Option<AllocatorClient>,
     last_number: u64,
     pending: BTreeMap<u64, PendingAllocation>,
 }
 
-impl AllocationState {
+impl LaunchService for AllocationRequests {
+    fn next_deadline(&self) -> Option<Duration> {
+        let pending = self.pending.values();
+        pending.filter_map(|pending| pending.deadline).min()
+    }
+
+    fn tick(&mut self, cx: &mut LaunchContext, now: Duration) {
+        self.expire(cx, now);
+    }
+}
+
+impl AllocationRequests {
     /// Where an allocator listens, if there is one.
     pub(super) fn new(allocator: Option<PathBuf>) -> Self {
         Self {
-            holdings: AllocationTable::default(),
             outside: allocator.map(AllocatorClient::new),
             last_number: 0,
             pending: BTreeMap::new(),
         }
-    }
-
-    pub(super) fn next_deadline(&self) -> Option<Duration> {
-        let pending = self.pending.values();
-        pending.filter_map(|pending| pending.deadline).min()
     }
 }
 
@@ -66,179 +72,188 @@ fn refuse<T>(kind: Kind, text: impl ToString) -> Result<T, AllocationFailure> {
     Err(AllocationFailure { kind, text })
 }
 
-impl Controller {
+impl AllocationRequests {
     /// A process requests nodes or slots.
-    pub(super) fn on_allocation_request(
+    pub(super) fn on_request(
         &mut self,
+        cx: &mut LaunchContext,
         reply_to: AllocationReplyTarget,
         requester: KnownRank,
         request: &AllocationRequest,
     ) {
-        match self.decide(reply_to, requester, request) {
+        match self.decide(cx, reply_to, requester, request) {
             Ok(None) => {}
-            Ok(Some(allocation)) => self.answer_allocation(reply_to, requester, Ok(allocation)),
-            Err(failure) => self.answer_allocation(reply_to, requester, Err(failure)),
+            Ok(Some(allocation)) => answer_allocation(cx, reply_to, requester, Ok(allocation)),
+            Err(failure) => answer_allocation(cx, reply_to, requester, Err(failure)),
         }
     }
 
     /// The grant, or `None` while the allocator decides.
     fn decide(
         &mut self,
+        cx: &mut LaunchContext,
         reply_to: AllocationReplyTarget,
         requester: KnownRank,
         request: &AllocationRequest,
     ) -> Result<Option<Allocation>, AllocationFailure> {
-        if self.supervisor.is_ending() {
+        if cx.supervisor.is_ending() {
             return refuse(Kind::Canceled, "the launch is being ended");
         }
         let wanted = AllocationAttributes::from_infos(&request.infos)?;
-        if self.allocations.outside.is_none() {
+        if self.outside.is_none() {
             wanted.is_known()?;
-            let given = self.decide_here(requester, request.directive, &wanted)?;
+            let given = decide_here(cx, requester, request.directive, &wanted)?;
             return Ok(Some(given));
         }
         if request.directive == Directive::Cancel {
-            return self.withdraw(requester, &wanted).map(Some);
+            return self.withdraw(cx, requester, &wanted).map(Some);
         }
         if request.directive == Directive::Release && wanted.id.is_none() {
             // Slots in use cannot be released, whatever the allocator decides.
-            let rooms = self.rooms();
-            self.field(requester, rooms, &wanted)
-                .and_then(|field| wanted.choose(&field))?;
+            let rooms = rooms(cx);
+            candidates(cx, requester, rooms, &wanted).and_then(|field| wanted.choose(&field))?;
         }
-        self.request_from_allocator(reply_to, requester, request, wanted)?;
+        self.request(cx, reply_to, requester, request, wanted)?;
         Ok(None)
     }
 
-    fn decide_here(
-        &mut self,
-        requester: KnownRank,
-        directive: Directive,
-        attributes: &AllocationAttributes,
-    ) -> Result<Allocation, AllocationFailure> {
-        let rooms = self.rooms();
-        let mut holdings = std::mem::take(&mut self.allocations.holdings);
-        let field = self.field(requester, rooms, attributes);
-        let given =
-            field.and_then(|field| holdings.decide(directive, attributes, requester.job(), &field));
-        self.allocations.holdings = holdings;
-        given
-    }
-
-    /// By node: living processes that count, and those that ever were.
-    pub(super) fn census(&self, counts: impl Fn(KnownRank) -> bool) -> (Vec<u32>, Vec<u32>) {
-        let nodes = self.jobs.nodes() as usize;
-        let (mut live, mut ever) = (vec![0; nodes], vec![0; nodes]);
-        for process in self.jobs.all_ranks() {
-            let node = process.node().index();
-            ever[node] += 1;
-            let in_slot =
-                !self.ranks.get(process).is_over() && counts(process) && !self.is_daemon(process);
-            live[node] += u32::from(in_slot);
-        }
-        (live, ever)
-    }
-
-    /// The reserved slots, and how many of them running processes use.
-    pub(super) fn reserved(&self, counts: impl Fn(KnownRank) -> bool) -> Vec<AllocationUsage<'_>> {
-        let nodes = self.jobs.nodes() as usize;
-        let mut inside: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
-        for (job, id) in self.job_tree.in_allocations() {
-            let live = inside.entry(id).or_insert_with(|| vec![0; nodes]);
-            for process in self.jobs.ranks_of_job(job) {
-                let node = process.node().index();
-                let lives = !self.ranks.get(process).is_over();
-                live[node] += u32::from(lives && counts(process));
-            }
-        }
-        let live = |id: &str| inside.get(id).cloned().unwrap_or_else(|| vec![0; nodes]);
-        self.allocations.holdings.reserved(live)
-    }
-
-    fn rooms(&self) -> Vec<NodeSlots> {
-        let (live, _) = self.census(|_| true);
-        let reserved = self.reserved(|_| true);
-        let ground = SlotUsage {
-            live: &live,
-            reserved: &reserved,
-        };
-        let room = |node| NodeSlots {
-            slots: self.plan.slots_of(node),
-            used_slots: ground
-                .used_slots(node)
-                .filter(|_| !self.plan.absent.contains(&node)),
-        };
-        self.plan.job.process_map.node_ids().map(room).collect()
-    }
-
-    fn field(
-        &self,
-        requester: KnownRank,
-        rooms: Vec<NodeSlots>,
-        attributes: &AllocationAttributes,
-    ) -> Result<AllocationCandidates<'_>, AllocationFailure> {
-        let named = match attributes.hosts.is_empty() {
-            true => Vec::new(),
-            false => {
-                let found = self
-                    .plan
-                    .nodes_named(requester.node(), attributes.hosts.clone());
-                found.or_else(|failure| refuse(Kind::NoResources, failure.text))?
-            }
-        };
-        Ok(AllocationCandidates {
-            rooms,
-            names: &self.plan.node_names,
-            named,
-        })
-    }
-
-    fn shares(&self, shares: impl Iterator<Item = (NodeId, Option<u32>)>) -> Vec<NodeShare> {
-        let share = |(node, slots): (NodeId, Option<u32>)| NodeShare {
-            name: self.plan.node_name(node).to_owned(),
-            slots,
-        };
-        shares.map(share).collect()
-    }
-
-    fn answer_allocation(
-        &mut self,
-        (node, ticket): AllocationReplyTarget,
-        requester: KnownRank,
-        result: AllocationResult,
-    ) {
-        let name = requester;
-        match &result {
-            Ok(allocation) if self.wants_details() => {
-                let share = |share: &NodeShare| match share.slots {
-                    Some(slots) => format!("{slots} on {}", share.name),
-                    None => share.name.clone(),
-                };
-                let shares: Vec<_> = allocation.shares.iter().map(share).collect();
-                let id = allocation.id.as_deref().unwrap_or("of the launch");
-                let text = format!("{name}: allocation {id}: {}", shares.join(", "));
-                self.detail(&text);
-            }
-            Ok(_) => {}
-            Err(failure) => {
-                let text = format!("{name} gets no allocation: {}", failure.text);
-                match failure.kind {
-                    // Programs that take all they can get repeat their requests.
-                    Kind::NoResources | Kind::NotFound | Kind::Canceled | Kind::TimedOut => {
-                        self.detail(&text);
-                    }
-                    Kind::BadRequest | Kind::NotSupported | Kind::Unreachable => self.warn(&text),
-                }
-            }
-        }
-        let said = NodeCommand::Allocated { ticket, result };
-        self.steps.send(LauncherToStep::Node(node, said));
-    }
-
     /// All processes of a job have ended: their allocations are free.
-    pub(super) fn allocations_end(&mut self, job: JobIndex) {
-        for id in self.allocations.holdings.owner_gone(job) {
-            self.notify_allocator(&ToAllocator::Ended { id: &id });
+    pub(super) fn on_job_ended(&mut self, cx: &mut LaunchContext, job: JobIndex) {
+        for id in cx.allocations.owner_gone(job) {
+            self.notify(cx, &ToAllocator::Ended { id: &id });
         }
     }
+}
+
+fn decide_here(
+    cx: &mut LaunchContext,
+    requester: KnownRank,
+    directive: Directive,
+    attributes: &AllocationAttributes,
+) -> Result<Allocation, AllocationFailure> {
+    let rooms = rooms(cx);
+    let mut holdings = std::mem::take(&mut cx.allocations);
+    let field = candidates(cx, requester, rooms, attributes);
+    let given =
+        field.and_then(|field| holdings.decide(directive, attributes, requester.job(), &field));
+    cx.allocations = holdings;
+    given
+}
+
+/// By node: living processes that count, and those that ever were.
+pub(super) fn census(
+    cx: &LaunchContext,
+    counts: impl Fn(KnownRank) -> bool,
+) -> (Vec<u32>, Vec<u32>) {
+    let nodes = cx.jobs.nodes() as usize;
+    let (mut live, mut ever) = (vec![0; nodes], vec![0; nodes]);
+    for process in cx.jobs.all_ranks() {
+        let node = process.node().index();
+        ever[node] += 1;
+        let in_slot = !cx.ranks.get(process).is_over() && counts(process) && !cx.is_daemon(process);
+        live[node] += u32::from(in_slot);
+    }
+    (live, ever)
+}
+
+/// The reserved slots, and how many of them running processes use.
+pub(super) fn reserved(
+    cx: &LaunchContext,
+    counts: impl Fn(KnownRank) -> bool,
+) -> Vec<AllocationUsage<'_>> {
+    let nodes = cx.jobs.nodes() as usize;
+    let mut inside: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    for (job, id) in cx.job_tree.in_allocations() {
+        let live = inside.entry(id).or_insert_with(|| vec![0; nodes]);
+        for process in cx.jobs.ranks_of_job(job) {
+            let node = process.node().index();
+            let lives = !cx.ranks.get(process).is_over();
+            live[node] += u32::from(lives && counts(process));
+        }
+    }
+    let live = |id: &str| inside.get(id).cloned().unwrap_or_else(|| vec![0; nodes]);
+    cx.allocations.reserved(live)
+}
+
+fn rooms(cx: &LaunchContext) -> Vec<NodeSlots> {
+    let (live, _) = census(cx, |_| true);
+    let reserved = reserved(cx, |_| true);
+    let ground = SlotUsage {
+        live: &live,
+        reserved: &reserved,
+    };
+    let room = |node| NodeSlots {
+        slots: cx.plan.slots_of(node),
+        used_slots: ground
+            .used_slots(node)
+            .filter(|_| !cx.plan.absent.contains(&node)),
+    };
+    cx.plan.job.process_map.node_ids().map(room).collect()
+}
+
+fn candidates<'a>(
+    cx: &'a LaunchContext,
+    requester: KnownRank,
+    rooms: Vec<NodeSlots>,
+    attributes: &AllocationAttributes,
+) -> Result<AllocationCandidates<'a>, AllocationFailure> {
+    let named = match attributes.hosts.is_empty() {
+        true => Vec::new(),
+        false => {
+            let found = cx
+                .plan
+                .nodes_named(requester.node(), attributes.hosts.clone());
+            found.or_else(|failure| refuse(Kind::NoResources, failure.text))?
+        }
+    };
+    Ok(AllocationCandidates {
+        rooms,
+        names: &cx.plan.node_names,
+        named,
+    })
+}
+
+fn shares(
+    cx: &LaunchContext,
+    shares: impl Iterator<Item = (NodeId, Option<u32>)>,
+) -> Vec<NodeShare> {
+    let share = |(node, slots): (NodeId, Option<u32>)| NodeShare {
+        name: cx.plan.node_name(node).to_owned(),
+        slots,
+    };
+    shares.map(share).collect()
+}
+
+fn answer_allocation(
+    cx: &mut LaunchContext,
+    (node, ticket): AllocationReplyTarget,
+    requester: KnownRank,
+    result: AllocationResult,
+) {
+    let name = requester;
+    match &result {
+        Ok(allocation) if cx.wants_details() => {
+            let share = |share: &NodeShare| match share.slots {
+                Some(slots) => format!("{slots} on {}", share.name),
+                None => share.name.clone(),
+            };
+            let shares: Vec<_> = allocation.shares.iter().map(share).collect();
+            let id = allocation.id.as_deref().unwrap_or("of the launch");
+            let text = format!("{name}: allocation {id}: {}", shares.join(", "));
+            cx.detail(&text);
+        }
+        Ok(_) => {}
+        Err(failure) => {
+            let text = format!("{name} gets no allocation: {}", failure.text);
+            match failure.kind {
+                // Programs that take all they can get repeat their requests.
+                Kind::NoResources | Kind::NotFound | Kind::Canceled | Kind::TimedOut => {
+                    cx.detail(&text);
+                }
+                Kind::BadRequest | Kind::NotSupported | Kind::Unreachable => cx.warn(&text),
+            }
+        }
+    }
+    let said = NodeCommand::Allocated { ticket, result };
+    cx.steps.send(LauncherToStep::Node(node, said));
 }

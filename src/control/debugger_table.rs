@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use super::Controller;
+use super::launch_context::LaunchContext;
 use crate::backend::step_messages::LauncherToStep;
 use crate::control::mpir;
 use crate::plan::HostPlan;
@@ -15,66 +15,63 @@ use wireup_core::job::rank_set::RankSet;
 use wireup_core::node::HEAD;
 use wireup_core::node::event::NodeCommand;
 
-impl Controller {
-    /// All processes of a job have been started: debuggers see them, and one that leads the launcher is given
-    /// the time to attach.
-    pub(super) fn show_to_debuggers(&mut self, job: JobIndex) {
-        let daemons = |job: JobIndex| {
-            let job = self.jobs.get(job);
-            job.is_some_and(|plan| plan.job.debug.daemons)
-        };
-        // A debugger's own processes are none that it debugs.
-        if daemons(job) {
-            return;
-        }
-        let single_host = self.plan.single_host.as_deref();
-        // Debuggers count processes: those that are not there have a number all the same.
-        let all = self.jobs.all_ranks();
-        let processes: Vec<KnownRank> = all.filter(|process| !daemons(process.job())).collect();
-        let programs: Vec<Cow<'_, Path>> = processes
-            .iter()
-            .map(|process| {
-                let (plan, rank) = self.jobs.plan_of(*process);
-                executable(plan, rank)
-            })
-            .collect();
-        let processes = processes.iter().zip(&programs).map(|(process, program)| {
-            let host = single_host.unwrap_or_else(|| self.jobs.host_of(*process));
-            let pid = self.ranks.get(*process).pid.unwrap_or(0);
-            (host, program.as_os_str().as_bytes(), pid)
-        });
-        mpir::show(processes);
-        mpir::stop_here();
-        if job.is_initial() {
-            self.release();
-            if self.plan.spec.debug.director.is_some() {
-                let launched = LauncherToStep::Node(HEAD, NodeCommand::LaunchComplete);
-                self.steps.send(launched);
-            }
+/// All processes of a job have been started: debuggers see them, and one that leads the launcher is given
+/// the time to attach.
+pub(super) fn show_to_debuggers(cx: &mut LaunchContext, job: JobIndex) {
+    let daemons = |job: JobIndex| {
+        let job = cx.jobs.get(job);
+        job.is_some_and(|plan| plan.job.debug.daemons)
+    };
+    // A debugger's own processes are none that it debugs.
+    if daemons(job) {
+        return;
+    }
+    let single_host = cx.plan.single_host.as_deref();
+    // Debuggers count processes: those that are not there have a number all the same.
+    let all = cx.jobs.all_ranks();
+    let processes: Vec<KnownRank> = all.filter(|process| !daemons(process.job())).collect();
+    let programs: Vec<Cow<'_, Path>> = processes
+        .iter()
+        .map(|process| {
+            let (plan, rank) = cx.jobs.plan_of(*process);
+            executable(plan, rank)
+        })
+        .collect();
+    let processes = processes.iter().zip(&programs).map(|(process, program)| {
+        let host = single_host.unwrap_or_else(|| cx.jobs.host_of(*process));
+        let pid = cx.ranks.get(*process).pid.unwrap_or(0);
+        (host, program.as_os_str().as_bytes(), pid)
+    });
+    mpir::show(processes);
+    mpir::stop_here();
+    if job.is_initial() {
+        release_stopped(cx);
+        if cx.plan.spec.debug.director.is_some() {
+            let launched = LauncherToStep::Node(HEAD, NodeCommand::LaunchComplete);
+            cx.steps.send(launched);
         }
     }
+}
 
-    /// Lets ranks go on that were stopped for the debugger, and says which stay stopped.
-    fn release(&mut self) {
-        let debug = &self.plan.spec.debug;
-        let ranks = (0..self.plan.job.process_map.size()).map(Rank);
-        let (stay, go): (Vec<Rank>, Vec<Rank>) = ranks
-            .filter(|rank| debug.stops(*rank))
-            .partition(|rank| debug.stays_stopped(*rank));
-        if !go.is_empty() {
-            // The first job's ranks are the first processes.
-            let ranks = go.into_iter().map(|rank| GlobalRank(rank.0)).collect();
-            let signal = libc::SIGCONT;
-            self.steps
-                .send(LauncherToStep::SignalRanks { signal, ranks });
-        }
-        if let Some(stay) = RankSet::from_ranks(&stay) {
-            let pid = std::process::id();
-            let text = format!(
-                "stopped before main: ranks {stay}; `wireup kill -s CONT {pid}` lets them go on"
-            );
-            self.print_line(&text);
-        }
+/// Lets ranks go on that were stopped for the debugger, and says which stay stopped.
+fn release_stopped(cx: &mut LaunchContext) {
+    let debug = &cx.plan.spec.debug;
+    let ranks = (0..cx.plan.job.process_map.size()).map(Rank);
+    let (stay, go): (Vec<Rank>, Vec<Rank>) = ranks
+        .filter(|rank| debug.stops(*rank))
+        .partition(|rank| debug.stays_stopped(*rank));
+    if !go.is_empty() {
+        // The first job's ranks are the first processes.
+        let ranks = go.into_iter().map(|rank| GlobalRank(rank.0)).collect();
+        let signal = libc::SIGCONT;
+        cx.steps.send(LauncherToStep::SignalRanks { signal, ranks });
+    }
+    if let Some(stay) = RankSet::from_ranks(&stay) {
+        let pid = std::process::id();
+        let text = format!(
+            "stopped before main: ranks {stay}; `wireup kill -s CONT {pid}` lets them go on"
+        );
+        cx.print_line(&text);
     }
 }
 

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use crate::backend::step_links::StepLinks;
 use crate::backend::step_messages::LauncherToStep;
-use crate::control::{Controller, RankStatus};
+use crate::control::failure_line::failure_line;
+use crate::control::launch_stage::LaunchStage;
+use crate::control::slurm_job::ended_by_slurm;
+use crate::control::{Controller, LaunchContext, RankStatus, launch_spawns, status_records};
 use crate::failure::CommandError;
-use crate::report::failures;
-use crate::report::status_stream::{PATIENCE, StatusStream};
+use crate::report::status_stream::PATIENCE;
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::outcome::{EXIT_WIREUP, FailureCause, RankEnd};
 use wireup_core::wording::counted;
@@ -16,58 +18,60 @@ use wireup_core::wording::counted;
 ///
 /// # Errors
 /// `result` when it was one; what happens here cannot change how the job went.
-pub(crate) fn finish(
+pub(super) fn finish(
     mut controller: Controller,
     result: Result<(), CommandError>,
 ) -> Result<u8, CommandError> {
-    controller.end_pty(None);
+    controller.services.terminal.end(&mut controller.cx, None);
     if result.is_err() {
-        controller.fail(FailureCause::Interrupted(libc::SIGKILL));
+        // What cannot be read now does not matter any more.
+        let _ = controller.fail(FailureCause::Interrupted(libc::SIGKILL));
     }
     explain(&mut controller);
     if result.is_ok() {
         inspect_core_dump(&mut controller);
         print_failures(&mut controller);
-        controller.report_singletons();
+        controller.services.singletons.report(&mut controller.cx);
     }
-    let known = controller.supervisor.cause().is_some();
+    let known = controller.cx.supervisor.cause().is_some();
     // A deliberate kill leaves as much behind as a crash.
     let killed = |life: &RankStatus| matches!(life.end, Some((_, Some(RankEnd::Signal(_)))));
-    let abnormal = controller.supervisor.cause().is_some()
-        || controller.supervisor.tolerated().is_some()
-        || controller.ranks.iter().any(killed);
-    let ends = controller.unreported_job_ends();
-    let end = controller.launch_end();
-    controller.steps.send(LauncherToStep::LaunchEnded(end));
+    let abnormal = controller.cx.supervisor.cause().is_some()
+        || controller.cx.supervisor.tolerated().is_some()
+        || controller.cx.ranks.iter().any(killed);
+    let ends = launch_spawns::unreported_job_ends(&controller.cx);
+    let end = controller.services.counters.summary(&controller.cx);
+    controller.cx.steps.send(LauncherToStep::LaunchEnded(end));
     controller
+        .cx
         .steps
         .send(LauncherToStep::Finish { abnormal, ends });
-    if controller.end_signals > 0 {
+    if controller.cx.end_signals > 0 {
         // It came when the last rank had just ended, and was meant for what follows.
-        controller.steps.send(LauncherToStep::Hurry);
+        controller.cx.steps.send(LauncherToStep::Hurry);
     }
     // If waiting fails, the guard cleans up.
     if controller
-        .run_until(|controller| controller.job_ended)
+        .run_until(|controller| controller.cx.stage == LaunchStage::Ended)
         .is_ok()
     {
-        controller.guard.dismiss();
+        controller.cx.guard.dismiss();
     }
     if !known && result.is_ok() {
         // The ranks had ended; a host was lost before its last report.
         explain(&mut controller);
-        let line = failure_line(&controller, controller.supervisor.cause());
+        let line = failure_line(&controller.cx, controller.cx.supervisor.cause());
         print_end_reason(&mut controller, line);
     }
-    let code = controller.supervisor.exit_code();
-    controller.streams.end_lines();
-    controller.record_result(code, result.as_ref().err());
+    let code = controller.cx.supervisor.exit_code();
+    controller.cx.streams.end_lines();
+    status_records::record_result(&mut controller.cx, code, result.as_ref().err());
     // A launch that was refused before its start leaves an older report as it is.
-    let refused = result.is_err() && controller.ranks.iter().all(|life| life.pid.is_none());
-    let made = refused || controller.write_reports();
-    controller.leave_rendezvous();
+    let refused = result.is_err() && controller.cx.ranks.iter().all(|life| life.pid.is_none());
+    let made = refused || status_records::write_reports(&mut controller.cx);
+    controller.services.names.leave(&mut controller.cx);
     flush(&mut controller);
-    controller.leave_terminal();
+    controller.services.terminal.leave(&mut controller.cx);
     // As with output that is lost: a script must not take a job for done whose report is missing.
     let code = if code == 0 && !made {
         EXIT_WIREUP
@@ -82,39 +86,34 @@ fn inspect_core_dump(controller: &mut Controller) {
     let Some(FailureCause::RankFailed {
         rank,
         end: RankEnd::Signal(signal),
-    }) = controller.supervisor.cause()
+    }) = controller.cx.supervisor.cause()
     else {
         return;
     };
     let signal = *signal;
-    let Some(rank) = controller.jobs.look_up(*rank) else {
+    let Some(rank) = controller.cx.jobs.look_up(*rank) else {
         return;
     };
-    if !DUMPING.contains(&signal) || !may_be_dumped(controller, rank) {
+    if !DUMPING.contains(&signal) || !may_be_dumped(&controller.cx, rank) {
         return;
     }
-    let before = controller.end_signals;
-    controller.inspect_core_dump(rank);
+    let before = controller.cx.end_signals;
+    controller
+        .services
+        .queries
+        .inspect_core_dump(&mut controller.cx, rank);
     let known = |controller: &Controller| {
-        controller.query_server.looks.dump_of(rank).is_some() || controller.end_signals > before
+        controller.cx.failure_facts.dump_of(rank).is_some() || controller.cx.end_signals > before
     };
     // If waiting fails, the report does without.
     let _ = controller.run_until(known);
 }
 
 /// Whether the kernel may have dumped a rank's memory. A step on another host has to look.
-fn may_be_dumped(controller: &Controller, rank: KnownRank) -> bool {
-    match &controller.steps {
+fn may_be_dumped(cx: &LaunchContext, rank: KnownRank) -> bool {
+    match &cx.steps {
         StepLinks::Own(step) => step.dump_of(rank.global()).is_some(),
         StepLinks::Hosts(_) => true,
-    }
-}
-
-/// Where the kernel has dumped a rank's memory, if the rank ran on this machine and that is known without a debugger.
-fn dump_in_words(controller: &Controller, rank: KnownRank) -> Option<String> {
-    match &controller.steps {
-        StepLinks::Own(step) => Some(step.dump_of(rank.global())?.text),
-        StepLinks::Hosts(_) => None,
     }
 }
 
@@ -135,33 +134,32 @@ const DUMPING: [i32; 10] = [
 /// Looks whether the cause is known better by now.
 fn explain(controller: &mut Controller) {
     // What happens on one machine is seen as it happens.
-    if let StepLinks::Hosts(hosts) = &controller.steps
-        && let Some(cause) = controller.supervisor.cause()
+    if let StepLinks::Hosts(hosts) = &controller.cx.steps
+        && let Some(cause) = controller.cx.supervisor.cause()
         && let Some(better) = hosts.explain(cause)
     {
-        controller.supervisor.explain(better);
+        controller.cx.supervisor.explain(better);
     }
 }
 
 /// Writes the remaining output. Its reader may be slow; an interrupt ends the wait. So does an
 /// earlier interrupt, after the end of the ranks or after another one, unless there is a reader.
 fn flush(controller: &mut Controller) {
-    let output = |controller: &Controller| controller.streams.queued();
-    let status =
-        |controller: &Controller| controller.status.as_ref().map_or(0, StatusStream::queued);
-    let before = controller.end_signals;
+    let output = |controller: &Controller| controller.cx.streams.queued();
+    let status = |controller: &Controller| controller.cx.status.queued();
+    let before = controller.cx.end_signals;
     let patience = (before > 0).then_some(PATIENCE);
     let kept = wait_for_reader(controller, before, output, 0, patience);
-    if let Some(status) = &controller.status {
-        status.close();
-    }
+    controller.cx.status.close();
     let lost = wait_for_reader(controller, before, status, 0, Some(PATIENCE));
     // Nothing is queued either when its reader has just gone.
-    controller.check_status();
-    if lost > 0 && controller.end_signals == before {
-        controller.print_line("warning: the status stream (--json) has no reader; its end is lost");
+    status_records::check_status(&mut controller.cx);
+    if lost > 0 && controller.cx.end_signals == before {
+        controller
+            .cx
+            .print_line("warning: the status stream (--json) has no reader; its end is lost");
     }
-    controller.streams.close();
+    controller.cx.streams.close();
     wait_for_reader(controller, before, output, kept, patience);
 }
 
@@ -175,13 +173,13 @@ fn wait_for_reader(
     patience: Option<Duration>,
 ) -> usize {
     let done =
-        |controller: &Controller| queued(controller) <= rest || controller.end_signals > before;
+        |controller: &Controller| queued(controller) <= rest || controller.cx.end_signals > before;
     loop {
         let left = queued(controller);
         // If waiting fails, what the system still takes is lost together with the message about it.
         let _ = match patience {
             None => controller.run_until(done),
-            Some(patience) => controller.run_until_or(done, controller.now() + patience),
+            Some(patience) => controller.run_until_or(done, controller.cx.now() + patience),
         };
         if done(controller) || queued(controller) == left {
             return queued(controller);
@@ -191,94 +189,39 @@ fn wait_for_reader(
 
 /// Tells what ended the job, or how many ranks failed in one that went on.
 fn print_failures(controller: &mut Controller) {
-    let supervisor = &controller.supervisor;
+    let supervisor = &controller.cx.supervisor;
     let (code, failed) = (supervisor.exit_code(), supervisor.failed());
     if let Some(first) = supervisor.tolerated() {
-        let size = controller.jobs.size();
-        let policy = controller.plan.spec.ending.exit;
+        let size = controller.cx.jobs.size();
+        let policy = controller.cx.plan.spec.ending.exit;
         if supervisor.cause().is_none() && (failed > 1 || code != first.exit_code()) {
             let text = format!(
                 "{failed} of {} failed; exit code {code} (--exit-policy {policy})",
                 counted(size, "rank")
             );
-            controller.print_line(&text);
+            controller.cx.print_line(&text);
         } else if failed > 1 {
-            controller.print_line(&format!("{failed} of {size} ranks failed"));
+            controller
+                .cx
+                .print_line(&format!("{failed} of {size} ranks failed"));
         }
     }
-    let line = failure_line(controller, controller.supervisor.cause());
+    let line = failure_line(&controller.cx, controller.cx.supervisor.cause());
     let is_failed = line.is_some();
     print_end_reason(controller, line);
     if is_failed {
-        controller.name_shared_address();
+        controller
+            .services
+            .hosts
+            .name_shared_address(&mut controller.cx);
     }
 }
 
 /// Tells what has ended the job: in an allocation, what Slurm says comes first.
 fn print_end_reason(controller: &mut Controller, line: Option<String>) {
-    let slurm = line.as_ref().and_then(|_| controller.ended_by_slurm());
+    let slurm = line.as_ref().and_then(|_| ended_by_slurm(&controller.cx));
     let lines: Vec<String> = slurm.into_iter().chain(line).collect();
     if !lines.is_empty() {
-        controller.print_line(&lines.join("; "));
-    }
-}
-
-/// The line about a cause of failure, if there is one and it is worth a line.
-pub(crate) fn failure_line(
-    controller: &Controller,
-    cause: Option<&FailureCause>,
-) -> Option<String> {
-    let cause = cause?;
-    let rank = cause.rank().and_then(|rank| controller.jobs.look_up(rank));
-    let state = rank.map(|rank| controller.pmi_state(rank));
-    let pid_of = |rank| controller.ranks.get(rank).pid;
-    let mut line = failures::failure(&controller.jobs, cause, state.as_ref(), &pid_of)?;
-    let supervisor = &controller.supervisor;
-    let ended = supervisor.cause() == Some(cause);
-    let in_vain = ended && supervisor.waited_in_vain();
-    if in_vain {
-        line.push_str("; other ranks wait for it");
-    }
-    match cause {
-        FailureCause::Interrupted(_) => {
-            if let Some(sender) = &controller.terminated_by {
-                line.push_str(" from ");
-                line.push_str(sender);
-            }
-        }
-        FailureCause::RankFailed {
-            end: RankEnd::Signal(signal),
-            ..
-        } => {
-            if let Some(more) = rank.and_then(|rank| about_death(controller, rank, *signal)) {
-                line.push_str("; ");
-                line.push_str(&more);
-            }
-        }
-        _ => {}
-    }
-    let others = match cause {
-        FailureCause::Timeout(_) => "had not ended",
-        FailureCause::NeverJoined { .. } | FailureCause::ExitedEarly { .. } => "waited",
-        _ if in_vain => "waited",
-        _ => return Some(line),
-    };
-    line.push_str(&failures::unended(
-        &controller.jobs,
-        &controller.remaining_ranks,
-        others,
-        &pid_of,
-    ));
-    Some(line)
-}
-
-/// What the kernel did with a rank that was killed by a signal.
-fn about_death(controller: &Controller, rank: KnownRank, signal: i32) -> Option<String> {
-    if signal == libc::SIGKILL {
-        return controller.oom_counter.as_ref()?.describe();
-    }
-    match controller.query_server.looks.dump_of(rank) {
-        Some(dump) => dump.map(|dump| failures::dump(&dump.text, &dump.frames)),
-        None => dump_in_words(controller, rank),
+        controller.cx.print_line(&lines.join("; "));
     }
 }

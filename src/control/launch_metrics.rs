@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use super::Controller;
+use super::launch_context::LaunchContext;
 use crate::failure::{CommandError, RequestError};
 use wireup_core::link::agent_protocol::LaunchSummary;
 use wireup_core::metrics::{Exposition, Histogram, Kind};
@@ -28,7 +28,7 @@ enum MetricsError {
 
 impl RequestError for MetricsError {}
 
-/// Since the start of the launch.
+/// Counters of the launch since its start.
 #[derive(Debug, Default)]
 pub(super) struct LaunchCounters {
     fences: BTreeMap<String, FenceTimes>,
@@ -78,31 +78,31 @@ pub(super) fn listen(address: SocketAddr) -> Result<OwnedFd, CommandError> {
     listen().map_err(|error| MetricsError::Listen { address, error }.into())
 }
 
-impl Controller {
+impl LaunchCounters {
     /// How the launch went, for its agent's metrics.
-    pub(super) fn launch_end(&self) -> LaunchSummary {
-        let started = self.ranks.iter().filter(|life| life.pid.is_some());
+    pub(super) fn summary(&self, cx: &LaunchContext) -> LaunchSummary {
+        let started = cx.ranks.iter().filter(|life| life.pid.is_some());
         let mut fences = Histogram::default();
-        for times in self.counters.fences.values() {
+        for times in self.fences.values() {
             fences.merge(&times.release);
         }
         LaunchSummary {
-            failed: self.supervisor.exit_code() != 0,
+            failed: cx.supervisor.exit_code() != 0,
             ranks: started.count() as u32,
-            sidecar_restarts: self.counters.sidecar_restarts,
+            sidecar_restarts: self.sidecar_restarts,
             fences,
         }
     }
 
     /// The launch's metrics now. Names, units and meanings: docs/metrics.md.
-    pub(super) fn metrics_text(&self) -> String {
+    pub(super) fn text(&self, cx: &LaunchContext) -> String {
         let mut out = Exposition::default();
         // Not the job's name, which no other user of the machine may learn.
         let info = [("version", env!("CARGO_PKG_VERSION"))];
         out.family("wireup_launch_info", Kind::Gauge, "The launch, as labels.")
             .sample("wireup_launch_info", &info, 1);
         let (mut planned, mut running, mut ended, mut failed) = (0, 0, 0, 0);
-        for life in self.ranks.iter() {
+        for life in cx.ranks.iter() {
             failed += u64::from(life.fate.is_some());
             match (life.runs(), life.is_over()) {
                 (true, _) => running += 1,
@@ -119,7 +119,7 @@ impl Controller {
         .sample(ranks, &[("state", "planned")], planned)
         .sample(ranks, &[("state", "running")], running)
         .sample(ranks, &[("state", "ended")], ended);
-        let connected = self.ranks.iter().filter(|life| life.connected).count();
+        let connected = cx.ranks.iter().filter(|life| life.connected).count();
         out.single(
             "wireup_launch_ranks_connected",
             Kind::Gauge,
@@ -136,19 +136,19 @@ impl Controller {
             "wireup_launch_jobs",
             Kind::Gauge,
             "Jobs of the launch: the first one, and those that were spawned.",
-            self.jobs.count().into(),
+            cx.jobs.count().into(),
         )
         .single(
             "wireup_launch_sidecar_restarts_total",
             Kind::Counter,
             "PMIx servers that were started again.",
-            self.counters.sidecar_restarts.into(),
+            self.sidecar_restarts.into(),
         )
         .single(
             "wireup_launch_queue_bytes",
             Kind::Gauge,
             "Bytes of output that wait for the reader of the launch's standard output and standard error.",
-            self.streams.queued() as u64,
+            cx.streams.queued() as u64,
         );
         let output = "wireup_launch_output_bytes_total";
         out.family(
@@ -156,8 +156,8 @@ impl Controller {
             Kind::Counter,
             "Bytes that ranks have printed through the launcher.",
         )
-        .sample(output, &[("stream", "stdout")], self.counters.output[0])
-        .sample(output, &[("stream", "stderr")], self.counters.output[1]);
+        .sample(output, &[("stream", "stdout")], self.output[0])
+        .sample(output, &[("stream", "stderr")], self.output[1]);
         for (name, help, part) in [
             (
                 "wireup_launch_fence_seconds",
@@ -171,7 +171,7 @@ impl Controller {
             ),
         ] {
             out.family(name, Kind::Histogram, help);
-            for (kind, times) in &self.counters.fences {
+            for (kind, times) in &self.fences {
                 out.histogram(name, &[("kind", kind)], part(times));
             }
         }

@@ -4,30 +4,30 @@
 //! Messages are kept until the other side has answered: a name server may be on its
 //! way out when a launch comes.
 
-use std::io;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
-use super::{Controller, GuardState};
+use super::guard_state::GuardState;
+use super::launch_context::LaunchContext;
+use super::launch_service::LaunchService;
+use super::name_scope::{NameServerLoss, name_scope, refusal};
+use super::name_store_link::{STORE, names_backend, persist_names, start_store};
 use crate::backend::local_agent;
 use crate::backend::name_server_process::{self, NameServerEndpoint};
 use crate::backend::step_messages::LauncherToStep;
-use crate::failure::AnyError;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::Nspace;
-use wireup_core::job::name_store_kind::{InvalidNameStore, NameStoreKind};
-use wireup_core::link::agent_protocol::{AgentReport, AgentRequest, VERSION};
+use wireup_core::job::name_store_kind::NameStoreKind;
+use wireup_core::link::agent_protocol::{AgentRequest, VERSION};
+use wireup_core::link::decode;
 use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::liveness::SILENCE;
-use wireup_core::link::{DecodeError, decode};
-use wireup_core::name_server::MEET_MAX;
 use wireup_core::name_server::message::{NameServerCommand, NameServerReport};
 use wireup_core::node::HEAD;
 use wireup_core::node::event::NodeCommand;
-use wireup_sys::local_link::{LocalLink, PeerSilent};
+use wireup_sys::local_link::LocalLink;
 use wireup_sys::poll::{PollEvent, PollSource, PollToken};
 
 /// How long a rendezvous may take to show that it is there.
@@ -45,46 +45,7 @@ const PEER_PATIENCE: Duration = Duration::from_secs(10);
 /// So often a launch looks for another rendezvous when the one it found ended.
 const ATTEMPTS: u32 = 8;
 
-/// The variable with the default of `--names meet=NAME`.
-const VARIABLE: &str = "WIREUP_MEET";
-
-/// The number of the connection of a name store, among those of [`PollSource::Rendezvous`].
-pub(super) const STORE: u32 = 1;
-
-/// Why a launch has no rendezvous, or none any more.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum NameServerLoss {
-    #[error("it cannot be started: {0}")]
-    NotStarted(io::Error),
-    #[error(transparent)]
-    Socket(#[from] Errno),
-    #[error("{VARIABLE} is no name: it has at most {MEET_MAX} bytes, in UTF-8")]
-    NoName,
-    /// The agent's reason.
-    #[error("{0}")]
-    Refused(String),
-    #[error("it sent a message that this wireup does not know")]
-    Unintelligible,
-    #[error("it sent garbage: {0}")]
-    Garbage(DecodeError),
-    #[error("it has ended")]
-    Ended,
-    /// Seconds.
-    #[error("it does not answer within {0} s")]
-    NoAnswer(u64),
-    #[error("it{0}")]
-    Silent(PeerSilent),
-    /// The variable with it.
-    #[error("{0}: {1}")]
-    Backend(&'static str, InvalidNameStore),
-    #[error("the process for --names {0} cannot be started: {1}")]
-    NoStore(NameStoreKind, AnyError),
-    /// The process that keeps names elsewhere.
-    #[error("--names {0}: {1}")]
-    Store(NameStoreKind, Box<NameServerLoss>),
-}
-
-/// See the module.
+/// The connection to the name server, and to the process that keeps names elsewhere.
 #[derive(Default)]
 pub(super) struct NameServerLink {
     link: Option<LocalLink>,
@@ -106,8 +67,8 @@ pub(super) struct NameServerLink {
     loss_reported: bool,
 }
 
-impl NameServerLink {
-    pub(super) fn next_deadline(&self) -> Option<Duration> {
+impl LaunchService for NameServerLink {
+    fn next_deadline(&self) -> Option<Duration> {
         let link = self.link.as_ref().and_then(LocalLink::next_deadline);
         let store = self.store.as_ref();
         let store = store.and_then(|(store, _)| store.next_deadline());
@@ -116,79 +77,103 @@ impl NameServerLink {
         let others = [self.silent_until, peer];
         links.into_iter().chain(others).flatten().min()
     }
-}
 
-/// Why the other end does not serve this launch, which is all that it says of the connection itself.
-pub(super) fn refusal(body: &[u8]) -> NameServerLoss {
-    match decode(body) {
-        Ok(AgentReport::Refused { reason }) => NameServerLoss::Refused(reason),
-        _ => NameServerLoss::Unintelligible,
+    /// A name server that does not answer is not used.
+    fn tick(&mut self, cx: &mut LaunchContext, now: Duration) {
+        self.report_silent_peer(cx, now);
+        if self.silent_until.is_some_and(|until| until <= now) {
+            let seconds = PATIENCE.as_secs();
+            return self.lose(cx, &NameServerLoss::NoAnswer(seconds));
+        }
+        let poll = &cx.events.poll;
+        let link = self.link.as_mut();
+        if let Some(silent) = link.and_then(|link| link.check_liveness(Moment(now), poll)) {
+            self.lose(cx, &NameServerLoss::Silent(silent));
+        }
+        let poll = &cx.events.poll;
+        if let Some((link, backend)) = &mut self.store
+            && let Some(silent) = link.check_liveness(Moment(now), poll)
+        {
+            let lost =
+                NameServerLoss::Store(backend.clone(), NameServerLoss::Silent(silent).into());
+            self.lose(cx, &lost);
+        }
     }
 }
 
-impl Controller {
+impl NameServerLink {
     /// Says something to the rendezvous of that epoch.
-    pub(super) fn send_to_name_server(&mut self, epoch: u32, mut message: NameServerCommand) {
-        if epoch != self.name_server.epoch {
+    pub(super) fn send(
+        &mut self,
+        cx: &mut LaunchContext,
+        epoch: u32,
+        mut message: NameServerCommand,
+    ) {
+        if epoch != self.epoch {
             return;
         }
-        self.persist_names(&mut message);
+        persist_names(cx, &mut message);
         if matches!(message, NameServerCommand::Store(_)) {
-            match self.names_backend() {
+            match names_backend(cx) {
                 Ok(NameStoreKind::Agents) => {}
-                Ok(backend) => return self.send_to_name_store(backend, &message),
-                Err(lost) => return self.lose_rendezvous(&lost),
+                Ok(backend) => return self.send_to_store(cx, backend, &message),
+                Err(lost) => return self.lose(cx, &lost),
             }
         }
         if let NameServerCommand::Relay { to, .. } = &message
-            && self.name_server.store.is_some()
-            && !self.name_server.silent_peer_reported
+            && self.store.is_some()
+            && !self.silent_peer_reported
         {
-            let at = self.now() + PEER_PATIENCE;
-            let peer = &mut self.name_server.silent_peer;
+            let at = cx.now() + PEER_PATIENCE;
+            let peer = &mut self.silent_peer;
             peer.get_or_insert_with(|| (to.clone(), at));
         }
-        if self.name_server.link.is_none()
-            && let Err(lost) = self.find_rendezvous()
+        if self.link.is_none()
+            && let Err(lost) = self.find_rendezvous(cx)
         {
-            return self.lose_rendezvous(&lost);
+            return self.lose(cx, &lost);
         }
-        if let Some(link) = &mut self.name_server.link {
-            send(link, &message, &self.events.poll);
+        if let Some(link) = &mut self.link {
+            send(link, &message, &cx.events.poll);
         }
-        if self.name_server.silent_until.is_some() {
-            self.name_server.unheard.push(message);
+        if self.silent_until.is_some() {
+            self.unheard.push(message);
         }
     }
 
     /// Says something to the process that keeps names elsewhere.
-    fn send_to_name_store(&mut self, backend: NameStoreKind, message: &NameServerCommand) {
-        if self.name_server.store.is_none() {
-            match self.start_name_store(&backend) {
-                Ok(link) => self.name_server.store = Some((link, backend)),
-                Err(lost) => return self.lose_rendezvous(&lost),
+    fn send_to_store(
+        &mut self,
+        cx: &mut LaunchContext,
+        backend: NameStoreKind,
+        message: &NameServerCommand,
+    ) {
+        if self.store.is_none() {
+            match start_store(cx, &backend) {
+                Ok(link) => self.store = Some((link, backend)),
+                Err(lost) => return self.lose(cx, &lost),
             }
         }
-        if let Some((link, _)) = &mut self.name_server.store {
-            send(link, message, &self.events.poll);
+        if let Some((link, _)) = &mut self.store {
+            send(link, message, &cx.events.poll);
         }
     }
 
     /// Connects to the local agent, or else to the process that is the rendezvous without one, which
     /// is started if there is none.
-    fn find_rendezvous(&mut self) -> Result<(), NameServerLoss> {
-        let name = self.name_scope()?;
-        let given = self.plan.spec.layout.spread.agent.as_deref();
-        let runtime = self.plan.inheritance.variable("XDG_RUNTIME_DIR");
-        let socket = match local_agent::try_find(given, self.plan.job.uid, runtime) {
+    fn find_rendezvous(&mut self, cx: &mut LaunchContext) -> Result<(), NameServerLoss> {
+        let name = name_scope(cx)?;
+        let given = cx.plan.spec.layout.spread.agent.as_deref();
+        let runtime = cx.plan.inheritance.variable("XDG_RUNTIME_DIR");
+        let socket = match local_agent::try_find(given, cx.plan.job.uid, runtime) {
             Some(socket) => socket,
-            None => match self.find_without_agent(&name) {
+            None => match find_without_agent(cx, &name) {
                 Ok(NameServerEndpoint::There(socket)) => socket,
                 Ok(NameServerEndpoint::New {
                     connection,
                     listener,
                 }) => {
-                    let started = match &self.guard {
+                    let started = match &cx.guard {
                         GuardState::Guarding(guard) => guard.line().start_rendezvous(&listener),
                         GuardState::Elsewhere | GuardState::Dismissed { .. } => {
                             name_server_process::start(&listener)
@@ -200,8 +185,8 @@ impl Controller {
                 Err(errno) => return Err(errno.into()),
             },
         };
-        let now = Moment(self.now());
-        let poll = &self.events.poll;
+        let now = Moment(cx.now());
+        let poll = &cx.events.poll;
         let token = PollToken::new(PollSource::Rendezvous, 0);
         let mut link = LocalLink::new(socket, FrameAddress::Launcher, token, poll)?;
         let meet = AgentRequest::Meet {
@@ -211,90 +196,96 @@ impl Controller {
         link.send(FrameAddress::EveryNode, FrameClass::Control, &meet, poll);
         // The first launch has made its socket.
         link.watch(SILENCE, false, now);
-        for message in &self.name_server.unheard {
+        for message in &self.unheard {
             send(&mut link, message, poll);
         }
-        self.name_server.link = Some(link);
-        self.name_server.silent_until = Some(self.now() + PATIENCE);
+        self.link = Some(link);
+        self.silent_until = Some(cx.now() + PATIENCE);
         Ok(())
     }
 
-    fn find_without_agent(&mut self, name: &str) -> rustix::io::Result<NameServerEndpoint> {
-        let runtime = self.plan.inheritance.variable("XDG_RUNTIME_DIR");
-        let base = name_server_process::base(self.plan.job.uid, runtime);
-        let mut why = None;
-        let found = name_server_process::find(name, &base, |reason| why = Some(reason.to_owned()));
-        if let Some(reason) = why {
-            self.detail(&format!(
-                "launches meet by a name that others could take, since {reason}"
-            ));
-        }
-        found
-    }
-
-    /// By which name the launch meets others; empty for none.
-    pub(super) fn name_scope(&self) -> Result<String, NameServerLoss> {
-        if let Some(name) = &self.plan.spec.interface.meet {
-            return Ok(name.clone());
-        }
-        let name = self.plan.inheritance.variable(VARIABLE);
-        let name = name.unwrap_or_default().to_str();
-        let name = name.filter(|name| name.len() <= MEET_MAX);
-        name.map(str::to_owned).ok_or(NameServerLoss::NoName)
-    }
-
     /// The connection is ready.
-    pub(super) fn on_name_server_ready(&mut self, event: PollEvent) {
+    pub(super) fn on_ready(&mut self, cx: &mut LaunchContext, event: PollEvent) {
         if event.token.index == STORE {
-            return self.on_name_store_ready(event);
+            return self.on_store_ready(cx, event);
         }
-        let Some(link) = &mut self.name_server.link else {
+        let Some(link) = &mut self.link else {
             return;
         };
         let mut messages = Vec::new();
-        let result = link.turn(event, &self.events.poll, &mut messages);
+        let result = link.turn(event, &cx.events.poll, &mut messages);
         for (envelope, body) in messages {
             if envelope.class == FrameClass::Control {
-                return self.lose_rendezvous(&refusal(&body));
+                return self.lose(cx, &refusal(&body));
             }
             match decode(&body) {
                 Ok(NameServerReport::Welcome) => {
-                    self.name_server.silent_until = None;
-                    self.name_server.attempts = 0;
-                    self.name_server.unheard = Vec::new();
+                    self.silent_until = None;
+                    self.attempts = 0;
+                    self.unheard = Vec::new();
                 }
                 Ok(message) => {
                     if let NameServerReport::Relayed { .. } | NameServerReport::Gone(_) = &message {
-                        self.name_server.silent_peer = None;
+                        self.silent_peer = None;
                     }
                     let said = NodeCommand::Rendezvous(message);
-                    self.steps.send(LauncherToStep::Node(HEAD, said));
+                    cx.steps.send(LauncherToStep::Node(HEAD, said));
                 }
-                Err(error) => return self.lose_rendezvous(&NameServerLoss::Garbage(error)),
+                Err(error) => return self.lose(cx, &NameServerLoss::Garbage(error)),
             }
         }
         if result.is_ok() {
             return;
         }
-        let came_late =
-            self.name_server.silent_until.is_some() && self.name_server.attempts < ATTEMPTS;
+        let came_late = self.silent_until.is_some() && self.attempts < ATTEMPTS;
         if !came_late {
-            return self.lose_rendezvous(&NameServerLoss::Ended);
+            return self.lose(cx, &NameServerLoss::Ended);
         }
-        self.name_server.link = None;
-        self.name_server.attempts += 1;
-        if let Err(lost) = self.find_rendezvous() {
-            self.lose_rendezvous(&lost);
+        self.link = None;
+        self.attempts += 1;
+        if let Err(lost) = self.find_rendezvous(cx) {
+            self.lose(cx, &lost);
+        }
+    }
+
+    /// The connection to the process that keeps names elsewhere is ready.
+    fn on_store_ready(&mut self, cx: &mut LaunchContext, event: PollEvent) {
+        let Some((link, backend)) = &mut self.store else {
+            return;
+        };
+        let backend = backend.clone();
+        let mut messages = Vec::new();
+        let result = link.turn(event, &cx.events.poll, &mut messages);
+        let mut lost = result.err().map(|_| NameServerLoss::Ended);
+        for (envelope, body) in messages {
+            match (envelope.class, decode(&body)) {
+                (FrameClass::Control, _) => {
+                    lost = Some(refusal(&body));
+                    break;
+                }
+                (_, Ok(NameServerReport::Welcome)) => {}
+                (_, Ok(NameServerReport::Trouble(text))) => {
+                    cx.warn(&format!("--names {backend}: {text}"));
+                }
+                (_, Ok(message)) => {
+                    let said = NodeCommand::Rendezvous(message);
+                    cx.steps.send(LauncherToStep::Node(HEAD, said));
+                }
+                (_, Err(error)) => lost = Some(NameServerLoss::Garbage(error)),
+            }
+        }
+        if let Some(lost) = lost {
+            self.lose(cx, &NameServerLoss::Store(backend, lost.into()));
         }
     }
 
     /// Warns of a job that was found by its name and does not answer: its launch may have another name server.
-    fn report_silent_peer(&mut self, now: Duration) {
+    fn report_silent_peer(&mut self, cx: &mut LaunchContext, now: Duration) {
         let due = |(_, at): &mut (Nspace, Duration)| *at <= now;
-        let Some((job, _)) = self.name_server.silent_peer.take_if(due) else {
+        let Some((job, _)) = self.silent_peer.take_if(due) else {
             return;
         };
-        let Some((_, store)) = &self.name_server.store else {
+        let Some((_, store)) = &self.store else {
             return;
         };
         let text = format!(
@@ -303,66 +294,38 @@ impl Controller {
              their hosts",
             PEER_PATIENCE.as_secs()
         );
-        self.name_server.silent_peer_reported = true;
-        self.warn(&text);
-    }
-
-    /// A name server that does not answer is not used.
-    pub(super) fn expire_name_server(&mut self, now: Duration) {
-        self.report_silent_peer(now);
-        if self
-            .name_server
-            .silent_until
-            .is_some_and(|until| until <= now)
-        {
-            let seconds = PATIENCE.as_secs();
-            return self.lose_rendezvous(&NameServerLoss::NoAnswer(seconds));
-        }
-        let poll = &self.events.poll;
-        let link = self.name_server.link.as_mut();
-        if let Some(silent) = link.and_then(|link| link.check_liveness(Moment(now), poll)) {
-            self.lose_rendezvous(&NameServerLoss::Silent(silent));
-        }
-        let poll = &self.events.poll;
-        if let Some((link, backend)) = &mut self.name_server.store
-            && let Some(silent) = link.check_liveness(Moment(now), poll)
-        {
-            let lost =
-                NameServerLoss::Store(backend.clone(), NameServerLoss::Silent(silent).into());
-            self.lose_rendezvous(&lost);
-        }
+        self.silent_peer_reported = true;
+        cx.warn(&text);
     }
 
     /// Leaves the rendezvous, which may end with that, and waits until it has heard of it.
-    pub(crate) fn leave_rendezvous(&mut self) {
-        let store = self.name_server.store.take().map(|(link, _)| link);
-        for link in self.name_server.link.take().into_iter().chain(store) {
+    pub(crate) fn leave(&mut self, cx: &mut LaunchContext) {
+        let store = self.store.take().map(|(link, _)| link);
+        for link in self.link.take().into_iter().chain(store) {
             // What cannot be shut down has ended already.
             if shutdown(&link, Shutdown::Write).is_ok() {
                 let mut closed = [PollFd::new(&link, PollFlags::empty())];
                 let _ = poll(&mut closed, Some(&FAREWELL));
             }
-            let _ = self.events.poll.remove(&link);
+            let _ = cx.events.poll.remove(&link);
         }
     }
 
-    pub(super) fn lose_rendezvous(&mut self, lost: &NameServerLoss) {
-        let store = self.name_server.store.take().map(|(link, _)| link);
-        for link in self.name_server.link.take().into_iter().chain(store) {
+    pub(super) fn lose(&mut self, cx: &mut LaunchContext, lost: &NameServerLoss) {
+        let store = self.store.take().map(|(link, _)| link);
+        for link in self.link.take().into_iter().chain(store) {
             // Its end may have taken it out already.
-            let _ = self.events.poll.remove(&link);
+            let _ = cx.events.poll.remove(&link);
         }
-        self.name_server.epoch += 1;
-        self.name_server.unheard = Vec::new();
-        self.name_server.silent_until = None;
-        self.name_server.silent_peer = None;
-        self.name_server.attempts = 0;
-        self.steps
+        self.epoch += 1;
+        self.unheard = Vec::new();
+        self.silent_until = None;
+        self.silent_peer = None;
+        self.attempts = 0;
+        cx.steps
             .send(LauncherToStep::Node(HEAD, NodeCommand::NameServerLost));
-        if !std::mem::replace(&mut self.name_server.loss_reported, true)
-            && !self.supervisor.is_over()
-        {
-            self.warn(&match lost {
+        if !std::mem::replace(&mut self.loss_reported, true) && !cx.supervisor.is_over() {
+            cx.warn(&match lost {
                 NameServerLoss::Store(..)
                 | NameServerLoss::NoStore(..)
                 | NameServerLoss::Backend(..) => {
@@ -375,6 +338,22 @@ impl Controller {
             });
         }
     }
+}
+
+fn find_without_agent(
+    cx: &mut LaunchContext,
+    name: &str,
+) -> rustix::io::Result<NameServerEndpoint> {
+    let runtime = cx.plan.inheritance.variable("XDG_RUNTIME_DIR");
+    let base = name_server_process::base(cx.plan.job.uid, runtime);
+    let mut why = None;
+    let found = name_server_process::find(name, &base, |reason| why = Some(reason.to_owned()));
+    if let Some(reason) = why {
+        cx.detail(&format!(
+            "launches meet by a name that others could take, since {reason}"
+        ));
+    }
+    found
 }
 
 fn send(link: &mut LocalLink, message: &NameServerCommand, poll: &wireup_sys::poll::Poll) {

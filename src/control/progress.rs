@@ -1,25 +1,82 @@
 //! Finds out what the job is waiting for, and shows it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::Controller;
+use super::launch_context::LaunchContext;
+use super::launch_service::LaunchService;
 use crate::backend::step_messages::{LauncherToStep, NodeStage};
 use crate::inspect::DetectedInterface;
 use crate::plan::HostPlan;
-use crate::plan::planned_jobs::Plans;
 use crate::report::progress_line::{
-    EVERY, HostPreparation, NAMED, PATIENCE, PATIENCE_ACROSS, ProgressUpdate, StartupWait, slowest,
+    END_PATIENCE, EVERY, HostPreparation, NAMED, PATIENCE, PATIENCE_ACROSS, ProgressLine,
+    ProgressUpdate, StartupWait, slowest,
 };
+use crate::stdio::streams::OutputStreams;
 use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::supervisor::LaunchPhase;
 
-/// What nodes have reported only for the progress line.
-#[derive(Debug, Default)]
-pub(super) struct StartProgress {
+/// The progress line, with reports of nodes that only it needs.
+pub(super) struct LaunchProgress {
+    line: ProgressLine,
     stages: BTreeMap<NodeId, NodeStage>,
     first_fence: FirstFence,
+    /// Programs of which a process was seen to load an MPI.
+    mpi_apps: BTreeSet<usize>,
+}
+
+impl LaunchService for LaunchProgress {
+    fn next_deadline(&self) -> Option<Duration> {
+        self.line.next_deadline()
+    }
+
+    /// Updates the progress line, if it is due.
+    fn tick(&mut self, cx: &mut LaunchContext, now: Duration) {
+        if self.line.next_deadline().is_none_or(|at| now < at) {
+            return;
+        }
+        let wait = self.current_wait(cx, now);
+        match self.line.update_line(now, wait) {
+            ProgressUpdate::Draw(text) if cx.streams.can_draw() => {
+                cx.streams.draw(Some(&format!("wireup: {text}")));
+            }
+            ProgressUpdate::Keep | ProgressUpdate::Draw(_) => {}
+            ProgressUpdate::Erase => cx.streams.draw(None),
+            ProgressUpdate::Log(text) => cx.print_line(&text),
+        }
+        self.request_fence_counts(cx, now);
+    }
+}
+
+impl LaunchProgress {
+    pub(super) fn new(plan: &HostPlan, streams: &OutputStreams) -> Self {
+        Self {
+            line: ProgressLine::new(
+                plan.spec.status.live && streams.on_terminal(),
+                plan.spec.verbose > 0 && !plan.spec.status.no_progress,
+                patience(plan),
+            ),
+            stages: BTreeMap::new(),
+            first_fence: FirstFence::default(),
+            mpi_apps: BTreeSet::new(),
+        }
+    }
+
+    /// Something is waited for from now on.
+    pub(super) fn expect(&mut self, cx: &LaunchContext) {
+        self.line.expect(cx.now(), patience(&cx.plan));
+    }
+
+    /// The end of the launch is waited for from now on.
+    pub(super) fn expect_end(&mut self, cx: &LaunchContext) {
+        self.line.expect(cx.now(), END_PATIENCE);
+    }
+
+    /// A process of a program was seen to load an MPI: its ranks are expected to make contact.
+    pub(super) fn add_mpi_app(&mut self, app: usize) {
+        self.mpi_apps.insert(app);
+    }
 }
 
 /// The first fence of the ranks of the first job.
@@ -34,108 +91,86 @@ struct FirstFence {
 }
 
 /// The time that something may take in a launch before it is shown.
-pub(super) fn patience(plan: &HostPlan) -> Duration {
+fn patience(plan: &HostPlan) -> Duration {
     plan.scope.map_or(PATIENCE_ACROSS, |_| PATIENCE)
 }
 
-impl Controller {
-    /// How long something may take before it is shown.
-    pub(super) fn patience(&self) -> Duration {
-        patience(&self.plan)
-    }
-
-    /// Updates the progress line, if it is due.
-    pub(super) fn show_progress(&mut self, now: Duration) {
-        if self.progress.next_deadline().is_none_or(|at| now < at) {
-            return;
-        }
-        let wait = self.current_wait(now);
-        match self.progress.update_line(now, wait) {
-            ProgressUpdate::Draw(text) if self.streams.can_draw() => {
-                self.streams.draw(Some(&format!("wireup: {text}")));
-            }
-            ProgressUpdate::Keep | ProgressUpdate::Draw(_) => {}
-            ProgressUpdate::Erase => self.streams.draw(None),
-            ProgressUpdate::Log(text) => self.print_line(&text),
-        }
-        self.request_fence_counts(now);
-    }
-
+impl LaunchProgress {
     /// A host has come further on its way to be ready.
     pub(super) fn node_reached(&mut self, node: NodeId, stage: NodeStage) {
-        let known = self.start_progress.stages.entry(node).or_insert(stage);
+        let known = self.stages.entry(node).or_insert(stage);
         *known = stage.max(*known);
     }
 
     /// A node has counted its ranks in fences.
     pub(super) fn fences_counted(&mut self, node: NodeId, passed: bool, waiting: u32) {
-        let first = &mut self.start_progress.first_fence;
+        let first = &mut self.first_fence;
         first.passed |= passed;
         first.waiting.insert(node, waiting as usize);
     }
 
     /// All ranks have made contact: what they wait for next is a fence.
-    pub(super) fn all_connected(&mut self, now: Duration) {
-        self.watch_for_stalls(now);
-        if self.plan.spec.status.live && self.plan.job.process_map.size() > 1 {
-            self.start_progress.first_fence.connected_at = Some(now);
-            self.progress.expect(now, self.patience());
+    pub(super) fn all_connected(&mut self, cx: &mut LaunchContext) {
+        let now = cx.now();
+        if cx.plan.spec.status.live && cx.plan.job.process_map.size() > 1 {
+            self.first_fence.connected_at = Some(now);
+            self.line.expect(now, patience(&cx.plan));
         }
     }
 
     /// Has nodes count their ranks in fences, ever more seldom while none of them comes to one.
-    fn request_fence_counts(&mut self, now: Duration) {
-        let first = &self.start_progress.first_fence;
+    fn request_fence_counts(&mut self, cx: &mut LaunchContext, now: Duration) {
+        let first = &self.first_fence;
         let Some(since) = first.connected_at.filter(|_| !first.passed) else {
             return;
         };
-        if self.supervisor.phase() == LaunchPhase::Running {
-            self.steps.send(LauncherToStep::CountFences);
+        if cx.supervisor.phase() == LaunchPhase::Running {
+            cx.steps.send(LauncherToStep::CountFences);
             let interval = now.saturating_sub(since) / 8;
-            self.progress.expect(now, interval.max(EVERY));
+            self.line.expect(now, interval.max(EVERY));
         }
     }
 
-    fn current_wait(&self, now: Duration) -> Option<StartupWait> {
-        match self.supervisor.phase() {
+    fn current_wait(&self, cx: &LaunchContext, now: Duration) -> Option<StartupWait> {
+        match cx.supervisor.phase() {
             LaunchPhase::Running => self
-                .preparations()
-                .or_else(|| self.starts())
-                .or_else(|| self.contacts())
-                .or_else(|| self.first_fence()),
+                .preparations(cx)
+                .or_else(|| starts(cx))
+                .or_else(|| self.contacts(cx))
+                .or_else(|| self.first_fence(cx)),
             LaunchPhase::Terminating { kill_at } => {
-                self.ends("SIGTERM", Some(kill_at.saturating_sub(now)))
+                ends(cx, "SIGTERM", Some(kill_at.saturating_sub(now)))
             }
-            LaunchPhase::Killing => self.ends("SIGKILL", None),
+            LaunchPhase::Killing => ends(cx, "SIGKILL", None),
         }
     }
 
     /// PMIx servers, or hosts, that are not ready.
-    fn preparations(&self) -> Option<StartupWait> {
-        let late = self.steps.late_nodes();
+    fn preparations(&self, cx: &LaunchContext) -> Option<StartupWait> {
+        let late = cx.steps.late_nodes();
         if late.is_empty() {
             return None;
         }
         let names = |nodes: &[NodeId]| {
             let named = nodes.iter().take(NAMED);
-            let named = named.map(|node| self.plan.node_name(*node).to_owned());
+            let named = named.map(|node| cx.plan.node_name(*node).to_owned());
             named.collect()
         };
-        if self.plan.scope.is_some() {
+        if cx.plan.scope.is_some() {
             return Some(StartupWait::Servers {
                 named: names(&late),
                 count: late.len(),
             });
         }
-        let hosts = self.plan.job.process_map.nodes() as usize;
+        let hosts = cx.plan.job.process_map.nodes() as usize;
         let before = |stage| {
             let short = |node: &&NodeId| {
-                let reached = self.start_progress.stages.get(*node);
+                let reached = self.stages.get(*node);
                 reached.is_none_or(|reached| *reached < stage)
             };
             late.iter().filter(short).copied().collect::<Vec<_>>()
         };
-        let staged = self.plan.stages_files();
+        let staged = cx.plan.stages_files();
         let phases = [
             (HostPreparation::Agents, before(NodeStage::Joined)),
             (
@@ -157,86 +192,51 @@ impl Controller {
         })
     }
 
-    /// Ranks of the first job that have not been started.
-    fn starts(&self) -> Option<StartupWait> {
-        let size = self.plan.job.process_map.size();
-        let missing = |rank: &KnownRank| {
-            let life = self.ranks.get(*rank);
-            life.pid.is_none() && !life.is_over()
-        };
-        let ranks = self.jobs.ranks_of_job(JobIndex::INITIAL);
-        let missing: Vec<KnownRank> = ranks.filter(missing).collect();
-        (!missing.is_empty()).then(|| StartupWait::Starts {
-            started: size as usize - missing.len(),
-            size: size as usize,
-            hosts: self.hosts_of(missing),
-        })
-    }
-
-    /// The hosts with most of these ranks.
-    fn hosts_of(&self, ranks: impl IntoIterator<Item = KnownRank>) -> Vec<(String, usize)> {
-        let mut counts: BTreeMap<NodeId, usize> = BTreeMap::new();
-        for rank in ranks {
-            *counts.entry(rank.node()).or_default() += 1;
-        }
-        self.slowest(counts)
-    }
-
-    fn slowest(&self, counts: BTreeMap<NodeId, usize>) -> Vec<(String, usize)> {
-        let named = |(node, count): (NodeId, usize)| {
-            let name = self.plan.node_name(node).to_owned();
-            (name, count)
-        };
-        slowest(counts.into_iter().map(named))
-    }
-
     /// Ranks that have not made contact, if they are expected to: those of programs that load an
     /// MPI, or have other ranks that did.
-    fn contacts(&self) -> Option<StartupWait> {
-        if !self.plan.offer.pmi && !self.plan.offer.pmix
-            || self.connected_ranks == self.plan.job.process_map.size()
-        {
+    fn contacts(&self, cx: &LaunchContext) -> Option<StartupWait> {
+        if !cx.plan.offer.pmi && !cx.plan.offer.pmix || cx.is_connected() {
             return None;
         }
         let (mut size, mut connected) = (0, 0);
         let mut missing = Vec::new();
-        for app in 0..self.plan.apps.len() {
-            let wants = self.plan.apps[app].detected.wants;
+        for app in 0..cx.plan.apps.len() {
+            let wants = cx.plan.apps[app].detected.wants;
             let loads = matches!(wants, DetectedInterface::Pmi | DetectedInterface::Pmix)
-                || self.singletons.sees_mpi(app);
-            if !loads && !self.any_connected(app) {
+                || self.mpi_apps.contains(&app);
+            if !loads && !cx.is_app_connected(app) {
                 continue;
             }
-            for rank in self.ranks_of(app) {
+            for rank in cx.ranks_of_app(app) {
                 size += 1;
-                if self.ranks.get(rank).connected {
+                if cx.ranks.get(rank).connected {
                     connected += 1;
-                } else if self.ranks.get(rank).end.is_none() {
+                } else if cx.ranks.get(rank).end.is_none() {
                     missing.push(rank);
                 }
             }
         }
-        let named = missing.iter().take(NAMED).map(|rank| self.name_of(*rank));
-        let must_name_hosts = self.plan.job.process_map.nodes() > 1 && missing.len() > NAMED;
+        let named = missing.iter().take(NAMED).map(|rank| cx.name_of(*rank));
+        let must_name_hosts = cx.plan.job.process_map.nodes() > 1 && missing.len() > NAMED;
         (!missing.is_empty()).then(|| StartupWait::Ranks {
             connected,
             size,
             named: named.collect(),
             hosts: match must_name_hosts {
-                true => self.hosts_of(missing.iter().copied()),
+                true => hosts_of(cx, missing.iter().copied()),
                 false => Vec::new(),
             },
         })
     }
 
     /// Ranks that have not entered the first fence, while others wait in it.
-    fn first_fence(&self) -> Option<StartupWait> {
-        let first = &self.start_progress.first_fence;
+    fn first_fence(&self, cx: &LaunchContext) -> Option<StartupWait> {
+        let first = &self.first_fence;
         let entered: usize = first.waiting.values().sum();
         if first.passed || entered == 0 {
             return None;
         }
-        let ranks = &self.plan.job.process_map;
+        let ranks = &cx.plan.job.process_map;
         let missing = ranks.node_ids().map(|node| {
             let here = ranks.local_size(node) as usize;
             let waiting = first.waiting.get(&node).copied().unwrap_or(0);
@@ -245,28 +245,60 @@ impl Controller {
         Some(StartupWait::Fence {
             entered,
             size: ranks.size() as usize,
-            hosts: self.slowest(missing.collect()),
+            hosts: slowest_hosts(cx, missing.collect()),
         })
     }
+}
 
-    /// Ranks that were asked to end.
-    fn ends(&self, signal: &'static str, kill_in: Option<Duration>) -> Option<StartupWait> {
-        let runs = |rank: &KnownRank| self.ranks.get(*rank).runs();
-        let left: Vec<KnownRank> = self.jobs.all_ranks().filter(runs).collect();
-        let named = left.iter().take(NAMED).map(|rank| self.name_of(*rank));
-        (!left.is_empty()).then(|| StartupWait::Ends {
-            named: named.collect(),
-            count: left.len(),
-            signal,
-            kill_in,
-        })
-    }
+/// Ranks of the first job that have not been started.
+fn starts(cx: &LaunchContext) -> Option<StartupWait> {
+    let size = cx.plan.job.process_map.size();
+    let missing = |rank: &KnownRank| {
+        let life = cx.ranks.get(*rank);
+        life.pid.is_none() && !life.is_over()
+    };
+    let ranks = cx.jobs.ranks_of_job(JobIndex::INITIAL);
+    let missing: Vec<KnownRank> = ranks.filter(missing).collect();
+    (!missing.is_empty()).then(|| StartupWait::Starts {
+        started: size as usize - missing.len(),
+        size: size as usize,
+        hosts: hosts_of(cx, missing),
+    })
+}
 
-    pub(super) fn name_of(&self, rank: KnownRank) -> String {
-        let host = self.jobs.host_of(rank);
-        match self.ranks.get(rank).pid {
-            Some(pid) => format!("{rank} ({host}, pid {pid})"),
-            None => format!("{rank} ({host})"),
-        }
+/// The hosts with most of these ranks.
+fn hosts_of(
+    cx: &LaunchContext,
+    ranks: impl IntoIterator<Item = KnownRank>,
+) -> Vec<(String, usize)> {
+    let mut counts: BTreeMap<NodeId, usize> = BTreeMap::new();
+    for rank in ranks {
+        *counts.entry(rank.node()).or_default() += 1;
     }
+    slowest_hosts(cx, counts)
+}
+
+fn slowest_hosts(cx: &LaunchContext, counts: BTreeMap<NodeId, usize>) -> Vec<(String, usize)> {
+    let named = |(node, count): (NodeId, usize)| {
+        let name = cx.plan.node_name(node).to_owned();
+        (name, count)
+    };
+    slowest(counts.into_iter().map(named))
+}
+
+/// Ranks that were asked to end.
+fn ends(
+    cx: &LaunchContext,
+    signal: &'static str,
+    kill_in: Option<Duration>,
+) -> Option<StartupWait> {
+    let runs = |rank: &KnownRank| cx.ranks.get(*rank).runs();
+    let left: Vec<KnownRank> = cx.jobs.all_ranks().filter(runs).collect();
+    let named = left.iter().take(NAMED).map(|rank| cx.name_of(*rank));
+    (!left.is_empty()).then(|| StartupWait::Ends {
+        named: named.collect(),
+        count: left.len(),
+        signal,
+        kill_in,
+    })
 }

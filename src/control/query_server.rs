@@ -11,6 +11,7 @@ pub(crate) mod job_query;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Duration;
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
@@ -18,7 +19,9 @@ use rustix::net::{
 };
 
 use super::debugger_table::executable;
-use super::{Controller, launch_metrics};
+use super::launch_context::LaunchContext;
+use super::launch_metrics::{self, LaunchCounters};
+use super::launch_service::LaunchService;
 use crate::backend::inspection::InspectionKind;
 use crate::failure::CommandError;
 use crate::plan::planned_jobs::Plans;
@@ -52,14 +55,14 @@ struct QueryConnection {
     answered: bool,
 }
 
-/// See the module.
+/// The requests of other commands, and the readers of metrics.
 #[derive(Default)]
 pub(super) struct QueryServer {
     listener: Option<OwnedFd>,
     metrics: Option<OwnedFd>,
     callers: BTreeMap<u32, QueryConnection>,
     last_caller: u32,
-    pub(super) looks: InspectionRequests,
+    looks: InspectionRequests,
 }
 
 fn listener(job: &str) -> rustix::io::Result<OwnedFd> {
@@ -77,15 +80,30 @@ fn line(answer: &JobAnswer) -> Vec<u8> {
     line
 }
 
-impl Controller {
+impl LaunchService for QueryServer {
+    fn next_deadline(&self) -> Option<Duration> {
+        self.looks.next_deadline()
+    }
+
+    fn tick(&mut self, cx: &mut LaunchContext, now: Duration) {
+        self.expire(cx, now);
+    }
+}
+
+impl QueryServer {
+    /// Whether the end of the job's time waits for stacks.
+    pub(super) fn hold_timeout(&self) -> bool {
+        self.looks.hold_timeout()
+    }
+
     /// Takes requests from now on. Where that is not possible, the launch does without.
-    pub(super) fn take_requests(&mut self) {
-        let Ok(listener) = listener(self.plan.job.nspace.as_str()) else {
+    pub(super) fn take_requests(&mut self, cx: &mut LaunchContext) {
+        let Ok(listener) = listener(cx.plan.job.nspace.as_str()) else {
             return;
         };
         let token = PollToken::new(PollSource::Requests, 0);
-        if self.events.poll.add(&listener, token).is_ok() {
-            self.query_server.listener = Some(listener);
+        if cx.events.poll.add(&listener, token).is_ok() {
+            self.listener = Some(listener);
         }
     }
 
@@ -93,54 +111,63 @@ impl Controller {
     ///
     /// # Errors
     /// When they cannot be served there.
-    pub(super) fn serve_metrics_at(&mut self, address: SocketAddr) -> Result<(), CommandError> {
+    pub(super) fn serve_metrics_at(
+        &mut self,
+        cx: &mut LaunchContext,
+        address: SocketAddr,
+    ) -> Result<(), CommandError> {
         let listener = launch_metrics::listen(address)?;
         let token = PollToken::new(PollSource::Requests, METRICS);
-        let watched = self.events.poll.add(&listener, token);
+        let watched = cx.events.poll.add(&listener, token);
         watched
             .map_err(|errno| CommandError::system("cannot wait for readers of metrics", errno))?;
-        self.query_server.metrics = Some(listener);
+        self.metrics = Some(listener);
         Ok(())
     }
 
-    pub(super) fn on_query_ready(&mut self, event: PollEvent) {
+    pub(super) fn on_ready(
+        &mut self,
+        cx: &mut LaunchContext,
+        counters: &LaunchCounters,
+        event: PollEvent,
+    ) {
         match event.token.index {
-            0 => self.accept_callers(false),
-            METRICS => self.accept_callers(true),
-            caller => self.on_query_readable(caller, event),
+            0 => self.accept_callers(cx, false),
+            METRICS => self.accept_callers(cx, true),
+            caller => self.on_readable(cx, counters, caller, event),
         }
     }
 
-    fn accept_callers(&mut self, metrics: bool) {
+    fn accept_callers(&mut self, cx: &mut LaunchContext, metrics: bool) {
         while let Some(socket) = self.accept(metrics) {
             if metrics {
-                self.make_place_for_metrics();
+                self.make_place_for_metrics(cx);
             }
-            self.add_caller(socket, metrics);
+            self.add_caller(cx, socket, metrics);
         }
     }
 
     /// Ends the oldest connection that reads metrics if they are too many: any user may connect, and say nothing.
-    fn make_place_for_metrics(&mut self) {
-        let readers = self.query_server.callers.iter();
+    fn make_place_for_metrics(&mut self, cx: &mut LaunchContext) {
+        let readers = self.callers.iter();
         let mut readers = readers.filter(|(_, caller)| caller.metrics);
         let oldest = readers.next().map(|(number, _)| *number);
         if readers.count() + 1 >= CALLERS_MAX
             && let Some(oldest) = oldest
         {
-            self.forget(oldest);
+            self.close(cx, oldest);
         }
     }
 
     /// The next connection of somebody who may ask and has a place.
     fn accept(&self, metrics: bool) -> Option<OwnedFd> {
         let listener = match metrics {
-            true => self.query_server.metrics.as_ref()?,
-            false => self.query_server.listener.as_ref()?,
+            true => self.metrics.as_ref()?,
+            false => self.listener.as_ref()?,
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let own = rustix::process::geteuid();
-        let others = self.query_server.callers.values();
+        let others = self.callers.values();
         let full = others.filter(|other| other.metrics == metrics).count() >= CALLERS_MAX;
         loop {
             let socket = accept_with(listener, flags).ok()?;
@@ -153,12 +180,12 @@ impl Controller {
         }
     }
 
-    fn add_caller(&mut self, socket: OwnedFd, metrics: bool) {
+    fn add_caller(&mut self, cx: &mut LaunchContext, socket: OwnedFd, metrics: bool) {
         // Tokens are not used again, so that nothing is heard of who was here before.
-        self.query_server.last_caller += 1;
-        let number = self.query_server.last_caller;
+        self.last_caller += 1;
+        let number = self.last_caller;
         let token = PollToken::new(PollSource::Requests, number);
-        let channel = Channel::new(socket, token, BacklogPolicy::Flows, &self.events.poll);
+        let channel = Channel::new(socket, token, BacklogPolicy::Flows, &cx.events.poll);
         if let Ok(channel) = channel {
             let caller = QueryConnection {
                 channel,
@@ -168,16 +195,22 @@ impl Controller {
                 progress: false,
                 answered: false,
             };
-            self.query_server.callers.insert(number, caller);
+            self.callers.insert(number, caller);
         }
     }
 
-    fn on_query_readable(&mut self, number: u32, event: PollEvent) {
-        let Some(caller) = self.query_server.callers.get_mut(&number) else {
+    fn on_readable(
+        &mut self,
+        cx: &mut LaunchContext,
+        counters: &LaunchCounters,
+        number: u32,
+        event: PollEvent,
+    ) {
+        let Some(caller) = self.callers.get_mut(&number) else {
             return;
         };
         if event.writable {
-            caller.channel.writable(&self.events.poll);
+            caller.channel.writable(&cx.events.poll);
         }
         let mut gone = false;
         while event.readable && !gone {
@@ -190,87 +223,93 @@ impl Controller {
         }
         let done = caller.answered && caller.channel.queued() == 0;
         if gone || done {
-            return self.forget(number);
+            return self.close(cx, number);
         }
         if caller.metrics && !caller.answered {
             let request = std::mem::take(&mut caller.request);
-            return self.serve_metrics(number, request);
+            return self.serve_metrics(cx, counters, number, request);
         }
         if !caller.request_received && !caller.metrics && caller.request.ends_with(b"\n") {
             caller.request_received = true;
             match serde_json::from_slice::<JobQuery>(&caller.request) {
-                Ok(request) => self.requested(number, &request),
-                Err(error) => self.answer(number, &JobAnswer::Refused(error.to_string())),
+                Ok(request) => self.on_request(cx, number, &request),
+                Err(error) => self.answer(cx, number, &JobAnswer::Refused(error.to_string())),
             }
         }
     }
 
-    fn serve_metrics(&mut self, number: u32, request: Vec<u8>) {
-        match metrics::answer(&request, || self.metrics_text()) {
-            HttpAnswer::Answer(bytes) => self.send_answer(number, &bytes),
+    fn serve_metrics(
+        &mut self,
+        cx: &mut LaunchContext,
+        counters: &LaunchCounters,
+        number: u32,
+        request: Vec<u8>,
+    ) {
+        match metrics::answer(&request, || counters.text(cx)) {
+            HttpAnswer::Answer(bytes) => self.send_answer(cx, number, &bytes),
             HttpAnswer::More => {
-                if let Some(caller) = self.query_server.callers.get_mut(&number) {
+                if let Some(caller) = self.callers.get_mut(&number) {
                     caller.request = request;
                 }
             }
         }
     }
 
-    fn forget(&mut self, number: u32) {
-        if let Some(caller) = self.query_server.callers.remove(&number) {
-            let _ = self.events.poll.remove(caller.channel.as_fd());
+    fn close(&mut self, cx: &mut LaunchContext, number: u32) {
+        if let Some(caller) = self.callers.remove(&number) {
+            let _ = cx.events.poll.remove(caller.channel.as_fd());
         }
     }
 
-    fn answer(&mut self, number: u32, answer: &JobAnswer) {
-        self.send_answer(number, &line(answer));
+    fn answer(&mut self, cx: &mut LaunchContext, number: u32, answer: &JobAnswer) {
+        self.send_answer(cx, number, &line(answer));
     }
 
     /// Sends a line that others follow, if the caller takes such lines.
-    fn send_progress(&mut self, number: u32, answer: &JobAnswer) {
-        if let Some(caller) = self.query_server.callers.get_mut(&number) {
-            caller.channel.send(&line(answer), &self.events.poll);
+    fn send_progress(&mut self, cx: &mut LaunchContext, number: u32, answer: &JobAnswer) {
+        if let Some(caller) = self.callers.get_mut(&number) {
+            caller.channel.send(&line(answer), &cx.events.poll);
         }
     }
 
     /// Whether a caller takes what is found before the answer.
     fn takes_progress(&self, number: u32) -> bool {
-        let caller = self.query_server.callers.get(&number);
+        let caller = self.callers.get(&number);
         caller.is_some_and(|caller| caller.progress)
     }
 
-    fn send_answer(&mut self, number: u32, answer: &[u8]) {
-        let Some(caller) = self.query_server.callers.get_mut(&number) else {
+    fn send_answer(&mut self, cx: &mut LaunchContext, number: u32, answer: &[u8]) {
+        let Some(caller) = self.callers.get_mut(&number) else {
             return;
         };
-        caller.channel.send(answer, &self.events.poll);
+        caller.channel.send(answer, &cx.events.poll);
         caller.answered = true;
         if caller.channel.queued() == 0 {
-            self.forget(number);
+            self.close(cx, number);
         }
     }
 
-    fn requested(&mut self, number: u32, request: &JobQuery) {
-        let size = self.plan.job.process_map.size();
+    fn on_request(&mut self, cx: &mut LaunchContext, number: u32, request: &JobQuery) {
+        let size = cx.plan.job.process_map.size();
         if let Some(set) = &request.ranks
             && let Some(rank) = set.beyond(&(0..size))
         {
             let last = size - 1;
             let text = format!("there is no rank {rank}: the job has the ranks 0 to {last}");
-            return self.answer(number, &JobAnswer::Refused(text));
+            return self.answer(cx, number, &JobAnswer::Refused(text));
         }
         let wanted = |process: &KnownRank| match &request.ranks {
             None => true,
             Some(ranks) => process.is_in_initial_job() && ranks.contains(process.rank()),
         };
-        let ranks: Vec<KnownRank> = self.jobs.all_ranks().filter(wanted).collect();
-        if let Some(caller) = self.query_server.callers.get_mut(&number) {
+        let ranks: Vec<KnownRank> = cx.jobs.all_ranks().filter(wanted).collect();
+        if let Some(caller) = self.callers.get_mut(&number) {
             caller.progress = request.progress;
         }
         let look = match &request.wish {
             JobQueryKind::Table => {
-                let records = ranks.iter().map(|rank| self.record_of(*rank)).collect();
-                return self.answer(number, &JobAnswer::Processes(records));
+                let records = ranks.iter().map(|rank| record_of(cx, *rank)).collect();
+                return self.answer(cx, number, &JobAnswer::Processes(records));
             }
             JobQueryKind::Stacks { python, path } => InspectionKind::Stacks {
                 python: *python,
@@ -283,29 +322,29 @@ impl Controller {
             InspectionKind::Usage => LIMIT_FOR_USAGE,
             _ => LIMIT,
         };
-        self.inspect_ranks(InspectionRequester::Caller(number), ranks, look, limit);
+        self.inspect_ranks(cx, InspectionRequester::Caller(number), ranks, look, limit);
     }
+}
 
-    /// What is known of a process.
-    fn record_of(&self, process: KnownRank) -> ProcessRecord {
-        let (plan, rank) = self.jobs.plan_of(process);
-        let life = self.ranks.get(process);
-        let state = match (life.pid, life.is_over()) {
-            (_, true) => "ended",
-            (Some(_), false) => "running",
-            (None, false) => "planned",
-        };
-        ProcessRecord {
-            job: process.job().0,
-            rank: rank.0,
-            host: self.jobs.host_of(process).to_owned(),
-            pid: life.pid,
-            executable: executable(plan, rank).to_string_lossy().into_owned(),
-            state: state.to_owned(),
-            found: None,
-            error: None,
-            note: None,
-            usage: None,
-        }
+/// What is known of a process.
+fn record_of(cx: &LaunchContext, process: KnownRank) -> ProcessRecord {
+    let (plan, rank) = cx.jobs.plan_of(process);
+    let life = cx.ranks.get(process);
+    let state = match (life.pid, life.is_over()) {
+        (_, true) => "ended",
+        (Some(_), false) => "running",
+        (None, false) => "planned",
+    };
+    ProcessRecord {
+        job: process.job().0,
+        rank: rank.0,
+        host: cx.jobs.host_of(process).to_owned(),
+        pid: life.pid,
+        executable: executable(plan, rank).to_string_lossy().into_owned(),
+        state: state.to_owned(),
+        found: None,
+        error: None,
+        note: None,
+        usage: None,
     }
 }

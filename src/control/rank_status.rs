@@ -10,21 +10,21 @@ use wireup_core::job::usage::ResourceUsage;
 
 /// Known facts about one rank's process.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RankStatus {
+pub(super) struct RankStatus {
     /// Set when it was started.
-    pub(crate) pid: Option<i32>,
+    pub(super) pid: Option<i32>,
     /// When its start was reported.
-    pub(crate) start: Duration,
+    pub(super) start: Duration,
     /// When its end was reported, and how it ended, unless the system lost that.
-    pub(crate) end: Option<(Duration, Option<RankEnd>)>,
+    pub(super) end: Option<(Duration, Option<RankEnd>)>,
     /// What it has used, once it has ended.
-    pub(crate) usage: Option<ResourceUsage>,
+    pub(super) usage: Option<ResourceUsage>,
     /// It was ever in contact with a process-management interface.
-    pub(crate) connected: bool,
+    pub(super) connected: bool,
     /// Why it did not end in order, if it did not: a kind of the status stream.
-    pub(crate) fate: Option<&'static str>,
+    pub(super) fate: Option<&'static str>,
     /// Its protocol state, as its step has reported it.
-    pub(crate) pmi: Option<Arc<PmiState>>,
+    pub(super) pmi: Option<Arc<PmiState>>,
 }
 
 impl RankStatus {
@@ -40,31 +40,53 @@ impl RankStatus {
 
 /// The facts about all ranks' processes.
 #[derive(Clone, Debug)]
-pub(crate) struct RankTable(Vec<RankStatus>);
+pub(super) struct RankTable {
+    ranks: Vec<RankStatus>,
+    /// Ranks of the first job that were ever in contact with a process-management interface.
+    connected: u32,
+}
 
 impl RankTable {
     /// Ranks of which nothing is known.
     pub(super) fn new(size: u32) -> Self {
-        Self(vec![RankStatus::default(); size as usize])
+        Self {
+            ranks: vec![RankStatus::default(); size as usize],
+            connected: 0,
+        }
     }
 
     /// Adds ranks, so that there are `size`.
     pub(super) fn grow(&mut self, size: u32) {
-        self.0.resize(size as usize, RankStatus::default());
+        self.ranks.resize(size as usize, RankStatus::default());
     }
 
     /// The status of a rank's process.
-    pub(crate) fn get(&self, rank: KnownRank) -> &RankStatus {
-        &self.0[rank.index()]
+    pub(super) fn get(&self, rank: KnownRank) -> &RankStatus {
+        &self.ranks[rank.index()]
     }
 
     /// A rank's status, to change it.
     pub(super) fn get_mut(&mut self, rank: KnownRank) -> &mut RankStatus {
-        &mut self.0[rank.index()]
+        &mut self.ranks[rank.index()]
+    }
+
+    /// A rank has made contact. Returns whether it had not before.
+    pub(super) fn connect(&mut self, rank: KnownRank) -> bool {
+        if std::mem::replace(&mut self.get_mut(rank).connected, true) {
+            return false;
+        }
+        // Only the parent waits for spawned processes.
+        self.connected += u32::from(rank.is_in_initial_job());
+        true
+    }
+
+    /// Number of ranks of the first job that have made contact.
+    pub(super) fn connected(&self) -> u32 {
+        self.connected
     }
 
     /// All of them, in the order of ranks.
-    pub(crate) fn iter(&self) -> slice::Iter<'_, RankStatus> {
-        self.0.iter()
+    pub(super) fn iter(&self) -> slice::Iter<'_, RankStatus> {
+        self.ranks.iter()
     }
 }

@@ -19,10 +19,11 @@ use crate::backend::local::{self, LocalStep, RankIo};
 use crate::backend::step_links::StepLinks;
 use crate::backend::step_messages::LauncherToStep;
 use crate::control::control_stream::ControlStream;
-use crate::control::event_loop::EventSources;
+use crate::control::event_sources::EventSources;
 use crate::control::finish::finish;
+use crate::control::launch_stage::LaunchStage;
 use crate::control::mpir;
-use crate::control::{self, Controller};
+use crate::control::{self, Controller, status_records};
 use crate::failure::{CommandError, RequestError};
 use crate::plan::host_scope::HostScope;
 use crate::plan::packed_files::CleanupSink;
@@ -44,7 +45,7 @@ use wireup_sys::signals::Signals;
 use wireup_sys::time_zone::local_clock;
 
 mod early_resources;
-pub(in crate::control) mod several_hosts;
+mod several_hosts;
 
 pub use early_resources::EarlyResources;
 
@@ -117,18 +118,26 @@ pub fn run(
         }
     })?;
     controller.report_start = report_start;
-    let watched = orders.map_or(Ok(()), |orders| controller.set_control_stream(orders));
-    controller.take_requests();
-    controller.watch_director();
-    controller.record_plan();
-    let metrics = match controller.plan.spec.status.metrics {
-        Some(address) => controller.serve_metrics_at(address),
+    let watched = orders.map_or(Ok(()), |orders| {
+        controller.services.orders.watch(&controller.cx, orders)
+    });
+    controller
+        .services
+        .queries
+        .take_requests(&mut controller.cx);
+    controller.services.tools.watch_director(&mut controller.cx);
+    status_records::record_plan(&mut controller.cx);
+    let metrics = match controller.cx.plan.spec.status.metrics {
+        Some(address) => controller
+            .services
+            .queries
+            .serve_metrics_at(&mut controller.cx, address),
         None => Ok(()),
     };
     let started = watched
         .map_err(|error| CommandError::system("cannot wait for orders", error))
         .and(metrics)
-        .and_then(|()| controller.steps.open(&surroundings));
+        .and_then(|()| controller.cx.steps.open(&surroundings));
     let result = started.and_then(|()| launch(&mut controller, &surroundings));
     let code = finish(controller, result);
     // What could be done with the credential is over.
@@ -277,73 +286,47 @@ fn outside(
 /// Starts the ranks as soon as the sidecars are ready, and stays until the last has ended.
 fn launch(controller: &mut Controller, surroundings: &InheritedState) -> Result<(), CommandError> {
     let broken = |error| CommandError::system("the run broke", error);
-    let plan = Arc::clone(&controller.plan);
+    let plan = Arc::clone(&controller.cx.plan);
     for warning in &plan.warnings {
-        controller.warn(warning);
+        controller.cx.warn(warning);
     }
-    if controller.wants_details() {
+    if controller.cx.wants_details() {
         for line in explain::lines(&plan) {
-            controller.detail(&line);
+            controller.cx.detail(&line);
         }
     }
     let mut outputs = match rank_files::are_opened_by_launcher(&plan) {
-        true => controller.streams.take_files(rank_files::open(&plan)?),
+        true => controller.cx.streams.take_files(rank_files::open(&plan)?),
         false => Vec::new(),
     };
     controller
         .run_until(|controller| {
-            controller.hosts_ready
-                || controller.supervisor.is_ending()
-                || !controller.refused_nodes.is_empty()
+            controller.cx.stage != LaunchStage::Preparing
+                || controller.cx.supervisor.is_ending()
+                || controller.services.hosts.is_any_refused()
         })
         .map_err(broken)?;
-    several_hosts::judge(controller)?;
-    several_hosts::compare_builds(controller)?;
-    print_sidecars(controller);
-    if controller.supervisor.is_ending() {
-        controller.steps.send(LauncherToStep::Skip);
+    controller.services.hosts.judge(&mut controller.cx)?;
+    controller
+        .services
+        .hosts
+        .compare_builds(&mut controller.cx)?;
+    controller.services.hosts.print_sidecars(&mut controller.cx);
+    if controller.cx.supervisor.is_ending() {
+        controller.cx.steps.send(LauncherToStep::Skip);
     } else {
         if let Some(rank) = plan.spec.stdio.pty {
-            let opened = controller.open_pty(rank);
+            let opened = controller.services.terminal.open(&mut controller.cx, rank);
             outputs[rank.index()] = opened
                 .map_err(|error| CommandError::system("cannot open a terminal for --pty", error))?;
         }
         let stdin = stdin_plans(&plan);
         let io = RankIo::new(outputs, stdin);
-        controller.steps.start(io, surroundings)?;
+        controller.cx.steps.start(io, surroundings)?;
     }
     controller
-        .run_until(|controller| controller.supervisor.is_over())
+        .run_until(|controller| controller.cx.supervisor.is_over())
         .map_err(broken)
-}
-
-/// The libpmix that each sidecar loaded, and its warnings. A warning about its age is shown with
-/// `-v` only: distributions patch old versions without a new number.
-fn print_sidecars(controller: &mut Controller) {
-    if !controller.wants_details() {
-        return;
-    }
-    let plan = Arc::clone(&controller.plan);
-    let path = plan
-        .sidecar_files
-        .as_ref()
-        .map(|host| host.libpmix.path.display());
-    let mut lines = Vec::new();
-    for (loaded, name) in controller.sidecars.iter().zip(&plan.node_names) {
-        let (Some(loaded), Some(path)) = (loaded, &path) else {
-            continue;
-        };
-        lines.push(format!(
-            "PMIx server of {name}: {} ({path})",
-            loaded.libpmix
-        ));
-        let warnings = loaded.warnings.iter();
-        let warnings = warnings.map(|text| format!("warning: {text}"));
-        lines.extend(warnings.filter(|_| name == &plan.node_names[0]));
-    }
-    for line in &lines {
-        controller.detail(line);
-    }
 }
 
 /// How each rank reads standard input.

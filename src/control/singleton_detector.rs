@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::step_messages::LauncherToStep;
-use crate::control::Controller;
+use crate::control::launch_context::LaunchContext;
+use crate::control::launch_effect::LaunchEffect;
+use crate::control::launch_service::LaunchService;
 use crate::inspect::DetectedInterface;
 use crate::plan::HostPlan;
 use crate::report::singleton_detection::{
@@ -51,8 +53,39 @@ pub(super) struct SingletonDetector {
     started_at: Duration,
     /// When the next look is due.
     next: Option<Duration>,
-    /// Something was seen elsewhere that has not been judged.
+    /// Something was seen that has not been judged.
     news: bool,
+}
+
+impl LaunchService for SingletonDetector {
+    fn next_deadline(&self) -> Option<Duration> {
+        let news = self.news.then_some(Duration::ZERO);
+        news.or(self.next)
+    }
+
+    /// Inspects processes, if it is due, and judges the results.
+    fn tick(&mut self, cx: &mut LaunchContext, now: Duration) {
+        let due = self.next.is_some_and(|at| now >= at);
+        let news = std::mem::take(&mut self.news);
+        if !due && !news {
+            return;
+        }
+        if cx.is_connected() || cx.supervisor.is_ending() {
+            self.next = None;
+            return;
+        }
+        let plan = Arc::clone(&cx.plan);
+        let elapsed = now.saturating_sub(self.started_at);
+        if due {
+            let left = self.inspect_silent_ranks(cx, elapsed);
+            self.next = left.then(|| self.started_at + next_inspection_time(elapsed));
+        }
+        if elapsed >= PATIENCE {
+            for app in 0..plan.apps.len() {
+                self.judge_running(cx, &plan, app);
+            }
+        }
+    }
 }
 
 impl SingletonDetector {
@@ -63,21 +96,12 @@ impl SingletonDetector {
         }
     }
 
-    /// Whether a process of this program was seen to load an MPI.
-    pub(super) fn sees_mpi(&self, app: usize) -> bool {
-        self.apps[app].seen.is_some()
-    }
-
     /// A process of this program was seen.
     pub(super) fn saw(&mut self, app: usize, seen: MpiProcess) {
         if let Some(app) = self.apps.get_mut(app) {
             app.seen = Some(seen);
             self.news = true;
         }
-    }
-
-    pub(super) fn next_deadline(&self) -> Option<Duration> {
-        self.next
     }
 }
 
@@ -90,14 +114,14 @@ fn next_inspection_time(look: Duration) -> Duration {
     }
 }
 
-impl Controller {
+impl SingletonDetector {
     /// All ranks have been started: some programs are worth looking at.
-    pub(super) fn watch_for_singletons(&mut self) {
-        let now = self.now();
-        let plan = &self.plan;
+    pub(super) fn watch(&mut self, cx: &mut LaunchContext) {
+        let now = cx.now();
+        let plan = &cx.plan;
         // A rank that is the only one is right to take itself for that.
         let matters = plan.job.process_map.size() > 1 || plan.spec.ending.strict_pmi;
-        for (app, watched) in plan.apps.iter().zip(&mut self.singletons.apps) {
+        for (app, watched) in plan.apps.iter().zip(&mut self.apps) {
             watched.from = match app.detected.wants {
                 DetectedInterface::Plain => matters.then_some(PATIENCE),
                 DetectedInterface::Pmi | DetectedInterface::Pmix | DetectedInterface::Unknown => {
@@ -105,153 +129,97 @@ impl Controller {
                 }
             };
         }
-        self.singletons.started_at = now;
-        let first = self.singletons.apps.iter().filter_map(|app| app.from).min();
-        self.singletons.next = first.map(|first| now + first);
-    }
-
-    /// Inspects processes, if it is due, and judges the results.
-    pub(super) fn detect_singletons(&mut self, now: Duration) {
-        let due = self.singletons.next.is_some_and(|at| now >= at);
-        let news = std::mem::take(&mut self.singletons.news);
-        if !due && !news {
-            return;
-        }
-        if self.connected_ranks >= self.plan.job.process_map.size() || self.supervisor.is_ending() {
-            self.singletons.next = None;
-            return;
-        }
-        let plan = Arc::clone(&self.plan);
-        let elapsed = now.saturating_sub(self.singletons.started_at);
-        if due {
-            let left = self.inspect_silent_ranks(elapsed);
-            self.singletons.next =
-                left.then(|| self.singletons.started_at + next_inspection_time(elapsed));
-        }
-        if elapsed >= PATIENCE {
-            for app in 0..plan.apps.len() {
-                self.judge_running(&plan, app);
-            }
-        }
+        self.started_at = now;
+        let first = self.apps.iter().filter_map(|app| app.from).min();
+        self.next = first.map(|first| now + first);
     }
 
     /// Looks at a few ranks of each program that have not made contact; whether there will be any at
     /// the next look.
-    fn inspect_silent_ranks(&mut self, elapsed: Duration) -> bool {
+    fn inspect_silent_ranks(&mut self, cx: &mut LaunchContext, elapsed: Duration) -> bool {
         let mut left = false;
-        for app in 0..self.singletons.apps.len() {
-            let watched = &self.singletons.apps[app];
+        for app in 0..self.apps.len() {
+            let watched = &self.apps[app];
             let Some(from) = watched.from.filter(|_| !watched.is_reported) else {
                 continue;
             };
-            let sample = self.silent(app).take(SAMPLE).map(KnownRank::global);
+            let sample = silent_ranks(cx, app).take(SAMPLE).map(KnownRank::global);
             let sample: Vec<GlobalRank> = sample.collect();
             left |= !sample.is_empty();
             if elapsed < from || sample.is_empty() {
                 continue;
             }
-            self.steps.send(LauncherToStep::Look {
+            cx.steps.send(LauncherToStep::Look {
                 app: app as u32,
                 ranks: sample,
             });
-            // What cannot be read now fails the loop when it reads it.
-            let _ = self.drain_reports();
         }
         left
     }
 
-    /// A program's ranks that run and have not made contact.
-    fn silent(&self, app: usize) -> impl Iterator<Item = KnownRank> {
-        let silent = |rank: &KnownRank| {
-            let life = self.ranks.get(*rank);
-            life.runs() && !life.connected
-        };
-        self.ranks_of(app).filter(silent)
-    }
-
-    fn first_rank(&self, app: usize) -> usize {
-        let before = self.plan.apps[..app].iter();
-        before.map(|app| app.size as usize).sum()
-    }
-
-    pub(super) fn ranks_of(&self, app: usize) -> impl Iterator<Item = KnownRank> + '_ {
-        let first = self.first_rank(app) as u32;
-        let ranks = (first..first + self.plan.apps[app].size).map(GlobalRank);
-        ranks.filter_map(|rank| self.jobs.look_up(rank))
-    }
-
-    pub(super) fn any_connected(&self, app: usize) -> bool {
-        let mut ranks = self.ranks_of(app);
-        ranks.any(|rank| self.ranks.get(rank).connected)
-    }
-
-    /// Whether some rank of a program has said anything at all.
-    fn any_contacted(&self, app: usize) -> bool {
-        let contacted = |rank: KnownRank| self.pmi_state(rank).contacted;
-        self.any_connected(app) || self.ranks_of(app).any(contacted)
-    }
-
     /// Ranks that certainly run as singletons are reported while they do: they may run
     /// for hours.
-    fn judge_running(&mut self, plan: &HostPlan, app: usize) {
+    fn judge_running(&mut self, cx: &mut LaunchContext, plan: &HostPlan, app: usize) {
         let strict = plan.spec.ending.strict_pmi;
-        if self.singletons.apps[app].is_reported {
+        if self.apps[app].is_reported {
             return;
         }
-        let Some(why) = self.singleton_cause(plan, app).filter(|why| why.certain) else {
+        let Some(why) = self.cause_of(plan, app).filter(|why| why.certain) else {
             return;
         };
-        let silent = self.silent(app).count();
-        if silent == 0 || self.any_contacted(app) || plan.job.process_map.size() == 1 && !strict {
+        let silent = silent_ranks(cx, app).count();
+        if silent == 0 || any_contacted(cx, app) || plan.job.process_map.size() == 1 && !strict {
             return;
         }
-        self.singletons.apps[app].is_reported = true;
-        let first = self.ranks_of(app).next().map(KnownRank::global);
+        self.apps[app].is_reported = true;
+        let first = cx.ranks_of_app(app).next().map(KnownRank::global);
         if strict && let Some(rank) = first {
-            let why = self.with_name(plan, app, why);
-            return self.fail(FailureCause::Singleton { rank, why });
+            let why = self.cause_text(plan, app, why);
+            return cx
+                .effects
+                .push(LaunchEffect::Fail(FailureCause::Singleton { rank, why }));
         }
-        let name = self.singleton_program(plan, app);
-        self.warn(&warning(&name, silent as u32, &why, ProgramState::Running));
+        let name = self.program_of(plan, app);
+        cx.warn(&warning(&name, silent as u32, &why, ProgramState::Running));
     }
 
     /// Why ranks of a program would run alone; `None` for one that loads no MPI as far as is known.
-    pub(super) fn singleton_cause(&self, plan: &HostPlan, app: usize) -> Option<SingletonCause> {
+    pub(super) fn cause_of(&self, plan: &HostPlan, app: usize) -> Option<SingletonCause> {
         let wants = plan.apps[app].detected.wants;
         let known = matches!(wants, DetectedInterface::Pmi | DetectedInterface::Pmix);
         let inspected = || known.then(|| MpiProcess::by_inspection(wants));
-        let seen = self.singletons.apps[app].seen.clone().or_else(inspected)?;
+        let seen = self.apps[app].seen.clone().or_else(inspected)?;
         Some(seen.explain(&plan.offer))
     }
 
     /// The same where it is a failure of the rank that did.
-    pub(super) fn failure_of_singleton(&self, rank: KnownRank) -> Option<String> {
-        if !self.plan.spec.ending.strict_pmi {
+    pub(super) fn failure_of(&self, cx: &LaunchContext, rank: KnownRank) -> Option<String> {
+        if !cx.plan.spec.ending.strict_pmi {
             return None;
         }
         // What a spawned process does not join was made for it alone.
         let joins = rank.is_in_initial_job();
-        let app = joins.then(|| self.plan.app_of(rank.rank()))?;
-        let why = self.singleton_cause(&self.plan, app)?;
-        Some(self.with_name(&self.plan, app, why))
+        let app = joins.then(|| cx.plan.app_of(rank.rank()))?;
+        let why = self.cause_of(&cx.plan, app)?;
+        Some(self.cause_text(&cx.plan, app, why))
     }
 
     /// The program below the one that was started which was seen to load an MPI, if it is another.
     fn seen_below(&self, plan: &HostPlan, app: usize) -> Option<String> {
-        let seen = self.singletons.apps[app].seen.as_ref()?;
+        let seen = self.apps[app].seen.as_ref()?;
         let started = &plan.apps[app].detected.program;
         let real = started.canonicalize();
         descendant_program(started, real.as_ref().unwrap_or(started), seen)
     }
 
     /// The ranks that run as singletons.
-    fn singleton_program(&self, plan: &HostPlan, app: usize) -> String {
+    fn program_of(&self, plan: &HostPlan, app: usize) -> String {
         let started = || plan.apps[app].detected.program.display().to_string();
         self.seen_below(plan, app).unwrap_or_else(started)
     }
 
     /// Why a rank is a failure; the line about it names the program that was started.
-    fn with_name(&self, plan: &HostPlan, app: usize, why: SingletonCause) -> String {
+    fn cause_text(&self, plan: &HostPlan, app: usize, why: SingletonCause) -> String {
         match self.seen_below(plan, app) {
             Some(name) => format!("{name}: {}", why.text),
             None => why.text,
@@ -261,35 +229,47 @@ impl Controller {
     /// Reports the programs that load an MPI and whose ranks all ended without contact. A
     /// program that failed may not have come as far as MPI_Init, and a rank that is the only one is
     /// right to take itself for that.
-    pub(crate) fn report_singletons(&mut self) {
-        let plan = Arc::clone(&self.plan);
-        let strict = matches!(
-            self.supervisor.cause(),
-            Some(FailureCause::Singleton { .. })
-        );
+    pub(crate) fn report(&mut self, cx: &mut LaunchContext) {
+        let plan = Arc::clone(&cx.plan);
+        let strict = matches!(cx.supervisor.cause(), Some(FailureCause::Singleton { .. }));
         if plan.job.process_map.size() == 1 || strict {
             return;
         }
-        let well = self.supervisor.exit_code() == 0;
+        let well = cx.supervisor.exit_code() == 0;
         let stage = match well {
             true => ProgramState::Succeeded,
             false => ProgramState::Failed,
         };
         for index in 0..plan.apps.len() {
-            let ended = |rank: &KnownRank| self.ranks.get(*rank).end.is_some();
-            let ended = self.ranks_of(index).filter(ended).count();
-            if self.singletons.apps[index].is_reported || ended == 0 {
+            let ended = |rank: &KnownRank| cx.ranks.get(*rank).end.is_some();
+            let ended = cx.ranks_of_app(index).filter(ended).count();
+            if self.apps[index].is_reported || ended == 0 {
                 continue;
             }
-            let why = self.singleton_cause(&plan, index);
+            let why = self.cause_of(&plan, index);
             if let Some(why) = why.filter(|why| well || why.certain)
-                && !self.any_contacted(index)
+                && !any_contacted(cx, index)
             {
-                let name = self.singleton_program(&plan, index);
-                self.warn(&warning(&name, ended as u32, &why, stage));
+                let name = self.program_of(&plan, index);
+                cx.warn(&warning(&name, ended as u32, &why, stage));
             }
         }
     }
+}
+
+/// A program's ranks that run and have not made contact.
+fn silent_ranks(cx: &LaunchContext, app: usize) -> impl Iterator<Item = KnownRank> {
+    let silent = |rank: &KnownRank| {
+        let life = cx.ranks.get(*rank);
+        life.runs() && !life.connected
+    };
+    cx.ranks_of_app(app).filter(silent)
+}
+
+/// Whether some rank of a program has said anything at all.
+fn any_contacted(cx: &LaunchContext, app: usize) -> bool {
+    let contacted = |rank: KnownRank| cx.pmi_state(rank).contacted;
+    cx.is_app_connected(app) || cx.ranks_of_app(app).any(contacted)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::Controller;
+use super::launch_context::LaunchContext;
 use wireup_core::job::outcome::{FailureCause, RankEnd};
 use wireup_sys::pidfd::wait_for;
 
@@ -19,25 +19,23 @@ const RESTARTS: &str = "SLURM_RESTART_COUNT";
 /// How long scontrol may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-impl Controller {
-    /// What Slurm says of its job, if that may be why the launch has failed and if Slurm has ended it.
-    pub(super) fn ended_by_slurm(&self) -> Option<String> {
-        let cause = self.supervisor.cause()?;
-        let end = match cause {
-            FailureCause::Interrupted(signal) => *signal != libc::SIGINT,
-            FailureCause::RankFailed { end, .. } => matches!(end, RankEnd::Signal(_)),
-            FailureCause::NodeFailed { .. }
-            | FailureCause::SidecarFailed { .. }
-            | FailureCause::LauncherIsolated { .. } => true,
-            _ => false,
-        };
-        let job = self.plan.inheritance.variable(JOB)?.to_str()?.to_owned();
-        if !end || job.is_empty() {
-            return None;
-        }
-        let how = ended(&job)?;
-        Some(format!("Slurm ended its job {job}: {how}"))
+/// What Slurm says of its job, if that may be why the launch has failed and if Slurm has ended it.
+pub(super) fn ended_by_slurm(cx: &LaunchContext) -> Option<String> {
+    let cause = cx.supervisor.cause()?;
+    let end = match cause {
+        FailureCause::Interrupted(signal) => *signal != libc::SIGINT,
+        FailureCause::RankFailed { end, .. } => matches!(end, RankEnd::Signal(_)),
+        FailureCause::NodeFailed { .. }
+        | FailureCause::SidecarFailed { .. }
+        | FailureCause::LauncherIsolated { .. } => true,
+        _ => false,
+    };
+    let job = cx.plan.inheritance.variable(JOB)?.to_str()?.to_owned();
+    if !end || job.is_empty() {
+        return None;
     }
+    let how = ended(&job)?;
+    Some(format!("Slurm ended its job {job}: {how}"))
 }
 
 /// How Slurm has ended a job, or is about to.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::spawn_requests::QueuedSpawn;
+use super::queued_spawn::QueuedSpawn;
 
 /// Spawns for which something is done one after the other.
 #[derive(Debug, Default)]

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use memchr::memmem;
 
-use super::Controller;
+use super::launch_context::LaunchContext;
+use super::launch_effect::LaunchEffect;
+use super::launch_service::LaunchService;
 use crate::backend::inspection::{InspectionError, InspectionResult};
 use crate::report::process_names::listed;
 use crate::report::progress_line::NAMED;
@@ -147,6 +149,31 @@ pub(super) struct StallWatch {
     before: (Duration, BTreeMap<KnownRank, RankSample>),
 }
 
+impl LaunchService for StallWatch {
+    fn next_deadline(&self) -> Option<Duration> {
+        let traceback = self.traceback.map(|(_, at)| at + TRACEBACK_PATIENCE);
+        [traceback, self.next].into_iter().flatten().min()
+    }
+
+    /// Reports a traceback whose rank runs on, and looks at all ranks when that is due.
+    fn tick(&mut self, cx: &mut LaunchContext, now: Duration) {
+        if let Some((rank, at)) = self.traceback
+            && now >= at + TRACEBACK_PATIENCE
+        {
+            self.traceback = None;
+            self.report_traceback(cx, rank);
+        }
+        if self.next.is_none_or(|at| now < at) {
+            return;
+        }
+        self.next = None;
+        if !cx.supervisor.is_asked_to_end() {
+            let ranks = cx.jobs.all_ranks().collect();
+            cx.effects.push(LaunchEffect::InspectStalled(ranks));
+        }
+    }
+}
+
 impl StallWatch {
     /// Takes output of a rank, of either stream: standard error may be standard output, as with `2>&1` or `--pty`.
     pub(super) fn take_output(&mut self, rank: KnownRank, bytes: &[u8], now: Duration) {
@@ -161,11 +188,6 @@ impl StallWatch {
         {
             self.traceback = None;
         }
-    }
-
-    pub(super) fn next_deadline(&self) -> Option<Duration> {
-        let traceback = self.traceback.map(|(_, at)| at + TRACEBACK_PATIENCE);
-        [traceback, self.next].into_iter().flatten().min()
     }
 
     /// Finding to report after a look, each at most once. Sets the time of the next look unless the job stalls.
@@ -187,70 +209,54 @@ impl StallWatch {
     }
 }
 
-impl Controller {
+impl StallWatch {
     /// All ranks have made contact: from now on they may wait for each other.
-    pub(super) fn watch_for_stalls(&mut self, now: Duration) {
-        if self.plan.job.process_map.size() > 1 {
-            self.stall.connected_at = now;
-            self.stall.next = Some(now + INTERVAL);
+    pub(super) fn watch(&mut self, cx: &mut LaunchContext) {
+        if cx.plan.job.process_map.size() > 1 {
+            let now = cx.now();
+            self.connected_at = now;
+            self.next = Some(now + INTERVAL);
         }
     }
 
-    /// Reports a traceback whose rank runs on, and looks at all ranks when that is due.
-    pub(super) fn detect_stalls(&mut self, now: Duration) {
-        if let Some((rank, at)) = self.stall.traceback
-            && now >= at + TRACEBACK_PATIENCE
-        {
-            self.stall.traceback = None;
-            self.report_traceback(rank);
-        }
-        if self.stall.next.is_none_or(|at| now < at) {
+    fn report_traceback(&mut self, cx: &mut LaunchContext, rank: KnownRank) {
+        let life = cx.ranks.get(rank);
+        if !life.runs() || !life.connected || cx.supervisor.is_asked_to_end() {
             return;
         }
-        self.stall.next = None;
-        if !self.supervisor.is_asked_to_end() {
-            let ranks = self.jobs.all_ranks().collect();
-            self.inspect_stalled_ranks(ranks);
-        }
-    }
-
-    fn report_traceback(&mut self, rank: KnownRank) {
-        let life = self.ranks.get(rank);
-        if !life.runs() || !life.connected || self.supervisor.is_asked_to_end() {
-            return;
-        }
-        let others = self.jobs.ranks_of_job(rank.job());
+        let others = cx.jobs.ranks_of_job(rank.job());
         let others: Vec<KnownRank> = others
-            .filter(|other| *other != rank && self.ranks.get(*other).runs())
+            .filter(|other| *other != rank && cx.ranks.get(*other).runs())
             .collect();
         if others.is_empty() {
             return;
         }
         let named = others.iter().take(NAMED);
-        let mut named: Vec<String> = named.map(|other| self.name_of(*other)).collect();
+        let mut named: Vec<String> = named.map(|other| cx.name_of(*other)).collect();
         if others.len() > named.len() {
             named.push(format!("{} more", others.len() - named.len()));
         }
-        self.stall.traceback_reported = true;
+        self.traceback_reported = true;
         let text = format!(
             "{} printed a Python traceback {} s ago and has not ended: it may wait in MPI_Finalize for {}, which may wait \
              for it; start Python programs with `python -m mpi4py` to end the job at an uncaught exception; `wireup stacks \
              {} --python` shows where the ranks are",
-            self.name_of(rank),
+            cx.name_of(rank),
             TRACEBACK_PATIENCE.as_secs(),
             named.join(", "),
             std::process::id()
         );
-        self.warn(&text);
+        cx.warn(&text);
     }
 
-    /// Compares what a look at all ranks has found with the one before.
-    pub(super) fn judge_stall(
+    /// Compares the results of a look at all ranks with those of the one before.
+    pub(super) fn judge(
         &mut self,
+        cx: &mut LaunchContext,
         ranks: &[KnownRank],
         found: BTreeMap<KnownRank, Result<InspectionResult, InspectionError>>,
     ) {
-        let now = self.now();
+        let now = cx.now();
         let samples: BTreeMap<KnownRank, RankSample> = found
             .into_iter()
             .filter_map(|(rank, found)| match found {
@@ -266,9 +272,9 @@ impl Controller {
                 _ => None,
             })
             .collect();
-        let (at, before) = std::mem::replace(&mut self.stall.before, (now, samples));
+        let (at, before) = std::mem::replace(&mut self.before, (now, samples));
         let elapsed = now.saturating_sub(at);
-        let samples = &self.stall.before.1;
+        let samples = &self.before.1;
         let pair = |rank: &KnownRank| before.get(rank).zip(samples.get(rank));
         let waits = |rank: &&KnownRank| {
             pair(rank).is_some_and(|(before, after)| after.has_waited_since(before, elapsed))
@@ -278,12 +284,12 @@ impl Controller {
         };
         let (waiting, busy): (Vec<&KnownRank>, Vec<&KnownRank>) = ranks.iter().partition(waits);
         let counts = RankCounts {
-            exited: self.ranks.iter().filter(|life| life.end.is_some()).count(),
+            exited: cx.ranks.iter().filter(|life| life.end.is_some()).count(),
             running: ranks.len(),
             waiting: waiting.len(),
             polling: busy.iter().filter(polls).count(),
         };
-        let Some(finding) = self.stall.take_finding(counts, now) else {
+        let Some(finding) = self.take_finding(counts, now) else {
             return;
         };
         let seconds = elapsed.as_secs();
@@ -308,8 +314,8 @@ impl Controller {
             "{what}; `wireup stacks {}` shows where the ranks are",
             std::process::id()
         );
-        self.print_line(&text);
-        self.name_shared_address();
+        cx.print_line(&text);
+        cx.effects.push(LaunchEffect::NameSharedAddress);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The process that keeps the names of one launch (`wireup-agent name-store BACKEND [MEET]`): its standard input is the
 //! connection to the launcher. It ends with that connection, after it has withdrawn the names bound to the launch.
 
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use prost::bytes::Bytes;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::StreamExt as _;
 use wireup::failure::CommandError;
@@ -105,7 +106,7 @@ pub fn main(words: &[String]) -> Result<u8, CommandError> {
     })
 }
 
-/// Serves a launch until its connection ends. If the store cannot be used, every request is answered with the error.
+/// Serves a launch until its connection ends. If the store cannot be used, the launch is refused with the reason.
 async fn serve<S: NameStore>(
     store: Result<S, StoreError>,
     scope: String,
@@ -126,82 +127,127 @@ async fn serve<S: NameStore>(
             return;
         }
     };
-    let keeper = Arc::new(NameStoreService::new(
-        store,
-        scope,
-        session,
-        user,
-        out.clone(),
-    ));
-    let mut tasks = JoinSet::new();
-    let mut renewal = interval(keeper.session_time() / 3);
+    let service = NameStoreService::new(store, scope, session, user, out.clone());
+    let mut renewal = interval(service.session_time() / 3);
     renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut renewing = None;
-    let mut message = Vec::new();
-    let mut met = false;
+    let mut connection = StoreConnection {
+        service: Arc::new(service),
+        writer,
+        replies: out,
+        tasks: JoinSet::new(),
+        renewal: None,
+        message: Vec::new(),
+        is_met: false,
+    };
     loop {
         tokio::select! {
-            incoming = reader.next() => match incoming {
-                Some(Ok(LinkInput::Carried(packet))) if met => {
-                    if message.len() + packet.body.len() > MESSAGE_MAX {
-                        break;
-                    }
-                    message.extend_from_slice(&packet.body);
-                    if packet.more {
-                        continue;
-                    }
-                    match decode(&std::mem::take(&mut message)) {
-                        Ok(NameServerCommand::Store(asked)) => {
-                            let keeper = keeper.clone();
-                            // Earlier publications are complete before the next request.
-                            if matches!(asked, NameServerRequest::Keep { .. }) {
-                                keeper.handle(asked).await;
-                            } else {
-                                tasks.spawn(async move { keeper.handle(asked).await });
-                            }
-                        }
-                        // Launches do not meet here.
-                        Ok(NameServerCommand::Relay { .. }) => {}
-                        Err(_) => break,
-                    }
-                }
-                Some(Ok(LinkInput::Control { more: false, body })) if !met => {
-                    met = matches!(
-                        decode(&body),
-                        Ok(AgentRequest::Meet { version: VERSION, .. })
-                    );
-                    if !met || out.send(NameServerReport::Welcome).is_err() {
-                        break;
-                    }
-                }
-                Some(Ok(LinkInput::Sign(LivenessMessage::Ask))) => {
-                    if writer.sign(LivenessMessage::Alive { silence: Some(SILENCE) }).is_err() {
-                        break;
-                    }
-                }
-                Some(Ok(LinkInput::Sign(_))) => {}
-                _ => break,
-            },
-            Some(message) = to_launch.recv() => {
-                if !write(&mut writer, &message) {
+            input = reader.next() => {
+                let Some(Ok(input)) = input else { break };
+                if connection.on_input(input).await.is_break() {
                     break;
                 }
             }
-            _ = renewal.tick() => {
-                let keeper = keeper.clone();
-                let is_over = renewing.as_ref().is_none_or(tokio::task::AbortHandle::is_finished);
-                if is_over {
-                    renewing = Some(tasks.spawn(async move { keeper.renew().await }));
+            Some(message) = to_launch.recv() => {
+                if !write(&mut connection.writer, &message) {
+                    break;
                 }
             }
-            Some(_) = tasks.join_next() => {}
-            () = writer.flush(), if writer.waits() => {}
+            _ = renewal.tick() => connection.renew(),
+            Some(_) = connection.tasks.join_next() => {}
+            () = connection.writer.flush(), if connection.writer.waits() => {}
         }
     }
     drop::<LinkReader>(reader);
-    keeper.close();
-    while tasks.join_next().await.is_some() {}
-    keeper.end().await;
+    connection.end().await;
+}
+
+/// The connection to the launcher, and the tasks that carry out its requests.
+struct StoreConnection<S: NameStore> {
+    service: Arc<NameStoreService<S>>,
+    writer: LinkWriter,
+    replies: mpsc::UnboundedSender<NameServerReport>,
+    tasks: JoinSet<()>,
+    /// The last renewal of the session.
+    renewal: Option<AbortHandle>,
+    /// The beginning of a message of which packets are missing.
+    message: Vec<u8>,
+    /// Whether the launcher has introduced itself.
+    is_met: bool,
+}
+
+impl<S: NameStore> StoreConnection<S> {
+    /// Handles what the launcher has sent. Breaks if it cannot be served.
+    async fn on_input(&mut self, input: LinkInput) -> ControlFlow<()> {
+        match input {
+            LinkInput::Carried(packet) if self.is_met => return self.on_packet(packet).await,
+            LinkInput::Control { more: false, body } if !self.is_met => {
+                self.is_met = matches!(
+                    decode(&body),
+                    Ok(AgentRequest::Meet {
+                        version: VERSION,
+                        ..
+                    })
+                );
+                if !self.is_met || self.replies.send(NameServerReport::Welcome).is_err() {
+                    return ControlFlow::Break(());
+                }
+            }
+            LinkInput::Sign(LivenessMessage::Ask) => {
+                let alive = LivenessMessage::Alive {
+                    silence: Some(SILENCE),
+                };
+                if self.writer.sign(alive).is_err() {
+                    return ControlFlow::Break(());
+                }
+            }
+            LinkInput::Sign(_) => {}
+            _ => return ControlFlow::Break(()),
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Adds a packet to the message, and carries out its request once it is complete.
+    async fn on_packet(&mut self, packet: RoutedFrame) -> ControlFlow<()> {
+        if self.message.len() + packet.body.len() > MESSAGE_MAX {
+            return ControlFlow::Break(());
+        }
+        self.message.extend_from_slice(&packet.body);
+        if packet.more {
+            return ControlFlow::Continue(());
+        }
+        match decode(&std::mem::take(&mut self.message)) {
+            Ok(NameServerCommand::Store(request)) => {
+                let service = self.service.clone();
+                // Later requests find the names of this one.
+                if matches!(request, NameServerRequest::Keep { .. }) {
+                    service.handle(request).await;
+                } else {
+                    self.tasks
+                        .spawn(async move { service.handle(request).await });
+                }
+            }
+            // Launches do not meet here.
+            Ok(NameServerCommand::Relay { .. }) => {}
+            Err(_) => return ControlFlow::Break(()),
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Renews the session, unless that is under way.
+    fn renew(&mut self) {
+        let is_over = self.renewal.as_ref().is_none_or(AbortHandle::is_finished);
+        if is_over {
+            let service = self.service.clone();
+            self.renewal = Some(self.tasks.spawn(async move { service.renew().await }));
+        }
+    }
+
+    /// Completes the requests that have come, and ends the session.
+    async fn end(mut self) {
+        self.service.close();
+        while self.tasks.join_next().await.is_some() {}
+        self.service.end().await;
+    }
 }
 
 /// Writes a message; returns false if the launcher does not read.

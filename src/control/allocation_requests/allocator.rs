@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
-use super::{AllocationReplyTarget, Controller, PendingAllocation, refuse};
+use super::{
+    AllocationReplyTarget, AllocationRequests, PendingAllocation, answer_allocation, decide_here,
+    refuse, rooms, shares,
+};
 use crate::backend::allocator_client::{
     AllocatorError, AllocatorGrant, AllocatorRequest, FromAllocator, Hello, ToAllocator,
 };
+use crate::control::launch_context::LaunchContext;
 use crate::plan::allocation_table::{AllocationAttributes, NodeShares};
 use crate::plan::planned_jobs::Plans;
 use wireup_core::job::allocation::{
@@ -17,24 +21,25 @@ use wireup_core::job::ids::NodeId;
 use wireup_core::job::job_table::KnownRank;
 use wireup_sys::poll::PollEvent;
 
-impl Controller {
+impl AllocationRequests {
     /// Asks the allocator, which answers when it likes.
-    pub(super) fn request_from_allocator(
+    pub(super) fn request(
         &mut self,
-        asker: AllocationReplyTarget,
-        by: KnownRank,
+        cx: &mut LaunchContext,
+        reply_to: AllocationReplyTarget,
+        requester: KnownRank,
         request: &AllocationRequest,
-        wanted: AllocationAttributes,
+        attributes: AllocationAttributes,
     ) -> Result<(), AllocationFailure> {
-        self.allocations.last_number += 1;
-        let number = self.allocations.last_number;
-        let (plan, rank) = self.jobs.plan_of(by);
-        let merged = match wanted.hosts.is_empty() {
+        self.last_number += 1;
+        let number = self.last_number;
+        let (plan, rank) = cx.jobs.plan_of(requester);
+        let merged = match attributes.hosts.is_empty() {
             true => Vec::new(),
-            false => hosts::merge(wanted.hosts.clone())
+            false => hosts::merge(attributes.hosts.clone())
                 .or_else(|problem| refuse(Kind::BadRequest, problem))?,
         };
-        let free = (0..).map(NodeId).zip(self.rooms());
+        let free = (0..).map(NodeId).zip(rooms(cx));
         let free = free.filter_map(|(node, room)| {
             let left = room
                 .slots
@@ -45,20 +50,20 @@ impl Controller {
                 (left, _) => Some((node, left)),
             }
         });
-        let nodes = self.plan.present();
-        let nodes = nodes.map(|node| (node, self.plan.slots_of(node)));
-        let launch = self.plan.launch.nspace.as_str();
-        let hello = Hello::new(launch, self.plan.job.uid, self.shares(nodes));
+        let nodes = cx.plan.present();
+        let nodes = nodes.map(|node| (node, cx.plan.slots_of(node)));
+        let launch = cx.plan.launch.nspace.as_str();
+        let hello = Hello::new(launch, cx.plan.job.uid, shares(cx, nodes));
         let message = ToAllocator::Request(AllocatorRequest {
             number,
             directive: request.directive,
             nspace: plan.job.nspace.as_str(),
             rank,
-            id: wanted.id.as_deref(),
-            req_id: wanted.req_id.as_deref(),
-            nodes: wanted.nodes,
-            slots: wanted.slots,
-            slots_of: &wanted.slots_of,
+            id: attributes.id.as_deref(),
+            req_id: attributes.req_id.as_deref(),
+            nodes: attributes.nodes,
+            slots: attributes.slots,
+            slots_of: &attributes.slots_of,
             hosts: merged
                 .into_iter()
                 .map(|host| NodeShare {
@@ -66,37 +71,38 @@ impl Controller {
                     slots: host.slots,
                 })
                 .collect(),
-            seconds: wanted.seconds,
-            infos: wanted
+            seconds: attributes.seconds,
+            infos: attributes
                 .unknown_infos
                 .iter()
                 .map(|info| (&info.key[..], &info.value[..]))
                 .collect(),
-            free: self.shares(free),
+            free: shares(cx, free),
         });
-        let said = match self.allocations.outside.take() {
+        let said = match self.outside.take() {
             Some(mut outside) => {
-                let said = outside.send_message(&message, &hello, &self.events.poll);
-                self.allocations.outside = Some(outside);
+                let said = outside.send_message(&message, &hello, &cx.events.poll);
+                self.outside = Some(outside);
                 said
             }
             None => Err(AllocatorError::None),
         };
         said.or_else(|problem| refuse(Kind::Unreachable, problem.to_string()))?;
         let pending = PendingAllocation {
-            reply_to: asker,
-            requester: by,
+            reply_to,
+            requester,
             directive: request.directive,
-            attributes: wanted,
-            deadline: request.timeout.map(|timeout| self.now() + timeout),
+            attributes,
+            deadline: request.timeout.map(|timeout| cx.now() + timeout),
         };
-        self.allocations.pending.insert(number, pending);
+        self.pending.insert(number, pending);
         Ok(())
     }
 
     /// A process withdraws a request of its job.
     pub(super) fn withdraw(
         &mut self,
+        cx: &mut LaunchContext,
         requester: KnownRank,
         attributes: &AllocationAttributes,
     ) -> Result<Allocation, AllocationFailure> {
@@ -104,11 +110,11 @@ impl Controller {
             pending.attributes.req_id == attributes.req_id
                 && pending.requester.job() == requester.job()
         };
-        let mut pending = self.allocations.pending.iter();
+        let mut pending = self.pending.iter();
         let found = pending.find(|(_, pending)| is_meant(pending));
         match found.map(|(number, _)| *number) {
             Some(number) => {
-                self.cancel_allocation(number, Kind::Canceled, "it was withdrawn");
+                self.cancel(cx, number, Kind::Canceled, "it was withdrawn");
                 Ok(Allocation {
                     req_id: attributes.req_id.clone(),
                     ..Allocation::default()
@@ -122,28 +128,28 @@ impl Controller {
         }
     }
 
-    fn cancel_allocation(&mut self, number: u64, kind: Kind, text: &str) {
-        if let Some(pending) = self.allocations.pending.remove(&number) {
-            self.notify_allocator(&ToAllocator::Cancel { number });
+    fn cancel(&mut self, cx: &mut LaunchContext, number: u64, kind: Kind, text: &str) {
+        if let Some(pending) = self.pending.remove(&number) {
+            self.notify(cx, &ToAllocator::Cancel { number });
             let failure = refuse(kind, text);
-            self.answer_allocation(pending.reply_to, pending.requester, failure);
+            answer_allocation(cx, pending.reply_to, pending.requester, failure);
         }
     }
 
     /// Tells the allocator something that needs no answer.
-    pub(super) fn notify_allocator(&mut self, message: &ToAllocator<'_>) {
-        if let Some(outside) = &mut self.allocations.outside {
-            outside.mention(message, &self.events.poll);
+    pub(super) fn notify(&mut self, cx: &mut LaunchContext, message: &ToAllocator<'_>) {
+        if let Some(outside) = &mut self.outside {
+            outside.mention(message, &cx.events.poll);
         }
     }
 
     /// The allocator's connection is readable or writable.
-    pub(crate) fn on_allocator_ready(&mut self, event: PollEvent) {
-        let Some(outside) = &mut self.allocations.outside else {
+    pub(crate) fn on_ready(&mut self, cx: &mut LaunchContext, event: PollEvent) {
+        let Some(outside) = &mut self.outside else {
             return;
         };
         if event.writable {
-            outside.writable(&self.events.poll);
+            outside.writable(&cx.events.poll);
         }
         if !event.readable {
             return;
@@ -152,40 +158,40 @@ impl Controller {
         let heard = outside.drain_messages(&mut said);
         for message in said {
             match message {
-                FromAllocator::Granted(granted) => self.granted(granted),
+                FromAllocator::Granted(granted) => self.granted(cx, granted),
                 FromAllocator::Refused { number, reason } => {
-                    if let Some(pending) = self.allocations.pending.remove(&number) {
+                    if let Some(pending) = self.pending.remove(&number) {
                         let failure = refuse(Kind::NoResources, reason);
-                        self.answer_allocation(pending.reply_to, pending.requester, failure);
+                        answer_allocation(cx, pending.reply_to, pending.requester, failure);
                     }
                 }
             }
         }
         if let Err(problem) = heard {
-            self.lose_allocator(&problem.to_string());
+            self.lose(cx, &problem.to_string());
         }
     }
 
-    fn lose_allocator(&mut self, problem: &str) {
-        let waiting = std::mem::take(&mut self.allocations.pending);
-        if let Some(outside) = &self.allocations.outside
+    fn lose(&mut self, cx: &mut LaunchContext, problem: &str) {
+        let waiting = std::mem::take(&mut self.pending);
+        if let Some(outside) = &self.outside
             && !waiting.is_empty()
         {
             let text = format!(
                 "the allocator at {} is lost: {problem}",
                 outside.path().display()
             );
-            self.warn(&text);
+            cx.warn(&text);
         }
         for pending in waiting.into_values() {
             let failure = refuse(Kind::Unreachable, "the allocator is lost");
-            self.answer_allocation(pending.reply_to, pending.requester, failure);
+            answer_allocation(cx, pending.reply_to, pending.requester, failure);
         }
     }
 
     /// The allocator grants a request. Slots on the launch's own nodes are reserved.
-    fn granted(&mut self, granted: AllocatorGrant) {
-        let Some(pending) = self.allocations.pending.remove(&granted.number) else {
+    fn granted(&mut self, cx: &mut LaunchContext, granted: AllocatorGrant) {
+        let Some(pending) = self.pending.remove(&granted.number) else {
             return;
         };
         let PendingAllocation {
@@ -204,14 +210,14 @@ impl Controller {
         match directive {
             Directive::New | Directive::Extend => {
                 if given.id.is_none() && directive == Directive::New {
-                    given.id = Some(self.allocations.holdings.new_id());
+                    given.id = Some(cx.allocations.new_id());
                 }
                 if let Some(id) = given.id.clone() {
-                    let own = self.own_part(&given.shares);
-                    let known = |share: &NodeShare| self.node_of_host(&share.name).is_some();
+                    let own = own_part(cx, &given.shares);
+                    let known = |share: &NodeShare| node_of_host(cx, &share.name).is_some();
                     let foreign = given.shares.iter().filter(|share| !known(share));
                     let foreign: Vec<NodeShare> = foreign.cloned().collect();
-                    let holdings = &mut self.allocations.holdings;
+                    let holdings = &mut cx.allocations;
                     holdings.grant_slots(&id, by.job(), own);
                     holdings.add_external_shares(&id, foreign.into_iter());
                 }
@@ -222,59 +228,59 @@ impl Controller {
                     ..wanted
                 };
                 // Nodes outside the launch are managed by the allocator.
-                if let Ok(own) = self.decide_here(by, directive, &wanted)
+                if let Ok(own) = decide_here(cx, by, directive, &wanted)
                     && given.shares.is_empty()
                 {
                     given.shares = own.shares;
                 }
             }
         }
-        self.answer_allocation(asker, by, Ok(given));
-    }
-
-    /// What of this are nodes of the launch.
-    fn own_part(&self, shares: &[NodeShare]) -> NodeShares {
-        let own = shares.iter().filter_map(|share| self.own_share(share));
-        own.collect()
-    }
-
-    fn own_share(&self, share: &NodeShare) -> Option<(NodeId, Option<u32>)> {
-        let node = self.node_of_host(&share.name)?;
-        Some((node, share.slots.or_else(|| self.plan.slots_of(node))))
-    }
-
-    fn node_of_host(&self, host: &str) -> Option<NodeId> {
-        let same = |node: &NodeId| self.plan.node_name(*node).eq_ignore_ascii_case(host);
-        self.plan.present().find(same)
-    }
-
-    /// The hosts of an allocation that have not joined the launch.
-    pub(crate) fn allocation_hosts_to_join(&self, id: &str) -> Vec<hosts::HostEntry> {
-        let shares = self.allocations.holdings.external_shares(id).iter();
-        let named = shares.filter_map(|share| {
-            let list = share.name.parse::<hosts::HostList>();
-            let entry = list.ok()?.0.into_iter().next()?;
-            Some(entry.with_slots(share.slots))
-        });
-        named.collect()
-    }
-
-    /// Hosts have joined: what allocations have of them can be spawned into.
-    pub(crate) fn settle_allocations(&mut self) {
-        let mut holdings = std::mem::take(&mut self.allocations.holdings);
-        holdings.settle(|share| self.own_share(share));
-        self.allocations.holdings = holdings;
+        answer_allocation(cx, asker, by, Ok(given));
     }
 
     /// Drops answers without a waiter.
-    pub(crate) fn expire_allocations(&mut self, now: Duration) {
-        let pending = self.allocations.pending.iter();
+    pub(super) fn expire(&mut self, cx: &mut LaunchContext, now: Duration) {
+        let pending = self.pending.iter();
         let late =
             pending.filter(|(_, pending)| pending.deadline.is_some_and(|until| until <= now));
         let late: Vec<u64> = late.map(|(number, _)| *number).collect();
         for number in late {
             let text = "the allocator has not answered in the time the request allows";
-            self.cancel_allocation(number, Kind::TimedOut, text);
+            self.cancel(cx, number, Kind::TimedOut, text);
         }
     }
+}
+
+/// What of this are nodes of the launch.
+fn own_part(cx: &LaunchContext, shares: &[NodeShare]) -> NodeShares {
+    let own = shares.iter().filter_map(|share| own_share(cx, share));
+    own.collect()
+}
+
+fn own_share(cx: &LaunchContext, share: &NodeShare) -> Option<(NodeId, Option<u32>)> {
+    let node = node_of_host(cx, &share.name)?;
+    Some((node, share.slots.or_else(|| cx.plan.slots_of(node))))
+}
+
+fn node_of_host(cx: &LaunchContext, host: &str) -> Option<NodeId> {
+    let same = |node: &NodeId| cx.plan.node_name(*node).eq_ignore_ascii_case(host);
+    cx.plan.present().find(same)
+}
+
+/// The hosts of an allocation that have not joined the launch.
+pub(in crate::control) fn hosts_to_join(cx: &LaunchContext, id: &str) -> Vec<hosts::HostEntry> {
+    let shares = cx.allocations.external_shares(id).iter();
+    let named = shares.filter_map(|share| {
+        let list = share.name.parse::<hosts::HostList>();
+        let entry = list.ok()?.0.into_iter().next()?;
+        Some(entry.with_slots(share.slots))
+    });
+    named.collect()
+}
+
+/// Hosts have joined: what allocations have of them can be spawned into.
+pub(in crate::control) fn settle_joined_hosts(cx: &mut LaunchContext) {
+    let mut holdings = std::mem::take(&mut cx.allocations);
+    holdings.settle(|share| own_share(cx, share));
+    cx.allocations = holdings;
 }

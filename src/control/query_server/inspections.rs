@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::super::Controller;
+use super::super::launch_context::LaunchContext;
+use super::super::launch_effect::LaunchEffect;
+use super::super::supervision;
 use super::job_query::{JobAnswer, ProcessRecord};
+use super::{QueryServer, record_of};
 use crate::backend::inspection::{
-    Dump, Inspection, InspectionError, InspectionKind, InspectionResult, RankInspection,
+    Inspection, InspectionError, InspectionKind, InspectionResult, RankInspection,
 };
 use crate::backend::step_messages::LauncherToStep;
 use crate::report::stacks;
@@ -53,7 +56,7 @@ struct PendingInspection {
     deadline: Duration,
 }
 
-/// See the module.
+/// Looks into ranks that are under way, and what waits for them.
 #[derive(Default)]
 pub(in crate::control) struct InspectionRequests {
     open: BTreeMap<u32, PendingInspection>,
@@ -63,19 +66,11 @@ pub(in crate::control) struct InspectionRequests {
     /// A fence has failed; the job does when it is known where the ranks are.
     failure: Option<FailureCause>,
     failure_seen: bool,
-    /// The rank whose dump was looked for, and the dump if there is one.
-    dump: Option<(KnownRank, Option<Dump>)>,
 }
 
 impl InspectionRequests {
-    pub(in crate::control) fn next_deadline(&self) -> Option<Duration> {
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
         self.open.values().map(|open| open.deadline).min()
-    }
-
-    /// The dump of a rank, or that there is none, once that is known.
-    pub(in crate::control) fn dump_of(&self, rank: KnownRank) -> Option<Option<&Dump>> {
-        let (of, dump) = self.dump.as_ref()?;
-        (*of == rank).then_some(dump.as_ref())
     }
 
     /// Whether the end of the job's time waits for what is found.
@@ -86,49 +81,51 @@ impl InspectionRequests {
     }
 }
 
-impl Controller {
+impl QueryServer {
     /// Has every host look into those of these ranks that run there.
     pub(super) fn inspect_ranks(
         &mut self,
+        cx: &mut LaunchContext,
         reply_to: InspectionRequester,
         ranks: Vec<KnownRank>,
         look: InspectionKind,
         limit: Duration,
     ) {
-        let running = |rank: &KnownRank| self.ranks.get(*rank).runs();
+        let running = |rank: &KnownRank| cx.ranks.get(*rank).runs();
         let ranks = ranks.into_iter().filter(running).collect();
-        self.order_look(reply_to, ranks, look, limit);
+        self.order_look(cx, reply_to, ranks, look, limit);
     }
 
     fn order_look(
         &mut self,
+        cx: &mut LaunchContext,
         reply_to: InspectionRequester,
         ranks: Vec<KnownRank>,
         look: InspectionKind,
         limit: Duration,
     ) {
-        let nodes = ranks.iter().map(|rank| self.plan.serving_node(rank.node()));
+        let nodes = ranks.iter().map(|rank| cx.plan.serving_node(rank.node()));
         let awaited: BTreeSet<NodeId> = nodes.collect();
-        self.query_server.looks.last_ticket += 1;
-        let ticket = self.query_server.looks.last_ticket;
+        self.looks.last_ticket += 1;
+        let ticket = self.looks.last_ticket;
         let open = PendingInspection {
             requester: reply_to,
             awaited,
             ranks: ranks.clone(),
             found: BTreeMap::new(),
             sent: BTreeSet::new(),
-            deadline: self.now() + limit,
+            deadline: cx.now() + limit,
         };
-        self.query_server.looks.open.insert(ticket, open);
+        self.looks.open.insert(ticket, open);
         if let InspectionRequester::Caller(number) = reply_to
             && self.takes_progress(number)
         {
-            self.send_progress(number, &JobAnswer::Taken(ranks.len()));
+            self.send_progress(cx, number, &JobAnswer::Taken(ranks.len()));
         }
         if ranks.is_empty() {
-            return self.finish_inspection(ticket);
+            return self.finish_inspection(cx, ticket);
         }
-        self.steps.send(LauncherToStep::Inspect(Inspection {
+        cx.steps.send(LauncherToStep::Inspect(Inspection {
             ticket,
             ranks: ranks.into_iter().map(KnownRank::global).collect(),
             look,
@@ -136,14 +133,15 @@ impl Controller {
     }
 
     /// A host has reported some of its ranks.
-    pub(in crate::control) fn inspected(
+    pub(in crate::control) fn on_inspected(
         &mut self,
+        cx: &mut LaunchContext,
         node: NodeId,
         ticket: u32,
         findings: Vec<RankInspection<KnownRank>>,
         is_last: bool,
     ) {
-        let Some(open) = self.query_server.looks.open.get_mut(&ticket) else {
+        let Some(open) = self.looks.open.get_mut(&ticket) else {
             return;
         };
         let ranks: Vec<KnownRank> = findings.iter().map(|one| one.rank).collect();
@@ -153,18 +151,24 @@ impl Controller {
             open.awaited.remove(&node);
         }
         if open.awaited.is_empty() {
-            self.finish_inspection(ticket);
+            self.finish_inspection(cx, ticket);
         } else if let InspectionRequester::Caller(number) = open.requester {
-            self.send_found(ticket, number, &ranks);
+            self.send_found(cx, ticket, number, &ranks);
         }
     }
 
     /// Sends a caller what was found in these ranks while others are inspected.
-    fn send_found(&mut self, ticket: u32, number: u32, ranks: &[KnownRank]) {
+    fn send_found(
+        &mut self,
+        cx: &mut LaunchContext,
+        ticket: u32,
+        number: u32,
+        ranks: &[KnownRank],
+    ) {
         if !self.takes_progress(number) {
             return;
         }
-        let Some(open) = self.query_server.looks.open.get_mut(&ticket) else {
+        let Some(open) = self.looks.open.get_mut(&ticket) else {
             return;
         };
         let found = ranks
@@ -173,31 +177,31 @@ impl Controller {
         let found: Vec<_> = found.collect();
         open.sent.extend(found.iter().map(|(rank, _)| *rank));
         let records = found.into_iter();
-        let records = records.map(|(rank, found)| self.record_of(rank).with(found));
+        let records = records.map(|(rank, found)| record_of(cx, rank).with(found));
         let records: Vec<ProcessRecord> = records.collect();
         if !records.is_empty() {
-            self.send_progress(number, &JobAnswer::Found(records));
+            self.send_progress(cx, number, &JobAnswer::Found(records));
         }
     }
 
     /// Gives up what takes too long.
-    pub(in crate::control) fn expire_inspections(&mut self, now: Duration) {
-        let open = self.query_server.looks.open.iter();
+    pub(super) fn expire(&mut self, cx: &mut LaunchContext, now: Duration) {
+        let open = self.looks.open.iter();
         let late = open.filter(|(_, open)| open.deadline <= now);
         for ticket in late.map(|(ticket, _)| *ticket).collect::<Vec<_>>() {
-            self.finish_inspection(ticket);
+            self.finish_inspection(cx, ticket);
         }
     }
 
     /// All has been found that will be.
-    fn finish_inspection(&mut self, ticket: u32) {
-        let Some(open) = self.query_server.looks.open.remove(&ticket) else {
+    fn finish_inspection(&mut self, cx: &mut LaunchContext, ticket: u32) {
+        let Some(open) = self.looks.open.remove(&ticket) else {
             return;
         };
         match open.requester {
             InspectionRequester::Caller(number) => {
-                let records = self.records_of(open);
-                self.answer(number, &JobAnswer::Processes(records));
+                let records = records_of(cx, open);
+                self.answer(cx, number, &JobAnswer::Processes(records));
             }
             InspectionRequester::Dump => {
                 let dump = open.found.into_values().find_map(|found| match found {
@@ -209,40 +213,30 @@ impl Controller {
                     )
                     | Err(_) => None,
                 });
-                self.query_server.looks.dump = open.ranks.first().map(|rank| (*rank, dump));
+                cx.failure_facts.dump = open.ranks.first().map(|rank| (*rank, dump));
             }
-            InspectionRequester::LateFence | InspectionRequester::Timeout => self.show_stacks(open),
-            InspectionRequester::Stall => self.judge_stall(&open.ranks, open.found),
+            InspectionRequester::LateFence | InspectionRequester::Timeout => show_stacks(cx, open),
+            InspectionRequester::Stall => cx.effects.push(LaunchEffect::StallInspected {
+                ranks: open.ranks,
+                found: open.found,
+            }),
             InspectionRequester::FailedFence => {
-                self.show_stacks(open);
-                if let Some(cause) = self.query_server.looks.failure.take() {
-                    self.fail_by(cause);
+                show_stacks(cx, open);
+                if let Some(cause) = self.looks.failure.take() {
+                    supervision::fail(cx, cause);
                 }
             }
         }
     }
 
-    fn records_of(&self, mut open: PendingInspection) -> Vec<ProcessRecord> {
-        let ranks = open.ranks.iter().filter(|rank| !open.sent.contains(rank));
-        let records = ranks.map(|rank| {
-            let silent = Err(InspectionError::HostSilent);
-            let found = open.found.remove(rank).unwrap_or(silent);
-            self.record_of(*rank).with(found)
-        });
-        records.collect()
-    }
-
-    fn show_stacks(&mut self, open: PendingInspection) {
-        let records = self.records_of(open);
-        let seen: Vec<_> = records.iter().map(ProcessRecord::seen).collect();
-        for line in stacks::lines(&seen) {
-            self.print_line(&line);
-        }
-    }
-
-    /// Finds out what the kernel dumped of a rank. [`Requests::dump_of`] has the answer.
-    pub(in crate::control) fn inspect_core_dump(&mut self, rank: KnownRank) {
+    /// Finds out what the kernel dumped of a rank. [`FailureFacts::dump_of`](crate::control::failure_facts::FailureFacts::dump_of) has the answer.
+    pub(in crate::control) fn inspect_core_dump(
+        &mut self,
+        cx: &mut LaunchContext,
+        rank: KnownRank,
+    ) {
         self.order_look(
+            cx,
             InspectionRequester::Dump,
             vec![rank],
             InspectionKind::Dump,
@@ -250,9 +244,14 @@ impl Controller {
         );
     }
 
-    /// Looks at what these ranks use and where they wait, for [`Controller::judge_stall`].
-    pub(in crate::control) fn inspect_stalled_ranks(&mut self, ranks: Vec<KnownRank>) {
+    /// Looks at what these ranks use and where they wait, for [`LaunchEffect::StallInspected`].
+    pub(in crate::control) fn inspect_stalled_ranks(
+        &mut self,
+        cx: &mut LaunchContext,
+        ranks: Vec<KnownRank>,
+    ) {
         self.inspect_ranks(
+            cx,
             InspectionRequester::Stall,
             ranks,
             InspectionKind::Usage,
@@ -261,52 +260,84 @@ impl Controller {
     }
 
     /// A fence has waited for long: shows where the ranks are, if the user wants that.
-    pub(in crate::control) fn show_stacks_of_late_fence(&mut self) {
-        if self.plan.spec.debug.stacks {
-            let ranks = self.jobs.all_ranks().collect();
+    pub(in crate::control) fn show_stacks_of_late_fence(&mut self, cx: &mut LaunchContext) {
+        if cx.plan.spec.debug.stacks {
+            let ranks = cx.jobs.all_ranks().collect();
             let look = InspectionKind::Stacks {
                 python: false,
                 path: None,
             };
-            self.inspect_ranks(InspectionRequester::LateFence, ranks, look, LIMIT);
+            self.inspect_ranks(cx, InspectionRequester::LateFence, ranks, look, LIMIT);
         }
     }
 
     /// Whether the user wants to see where the ranks are before the job fails by this. Then it fails later.
-    pub(in crate::control) fn shows_stacks_before(&mut self, cause: &FailureCause) -> bool {
+    pub(in crate::control) fn shows_stacks_before(
+        &mut self,
+        cx: &mut LaunchContext,
+        cause: &FailureCause,
+    ) -> bool {
         let late = matches!(cause, FailureCause::FenceTimeout(_));
-        if !late || !self.plan.spec.debug.stacks || self.supervisor.is_ending() {
+        if !late || !cx.plan.spec.debug.stacks || cx.supervisor.is_ending() {
             return false;
         }
-        if !std::mem::replace(&mut self.query_server.looks.failure_seen, true) {
-            self.query_server.looks.failure = Some(cause.clone());
-            let ranks = self.jobs.all_ranks().collect();
+        if !std::mem::replace(&mut self.looks.failure_seen, true) {
+            self.looks.failure = Some(cause.clone());
+            let ranks = cx.jobs.all_ranks().collect();
             let look = InspectionKind::Stacks {
                 python: false,
                 path: None,
             };
-            self.inspect_ranks(InspectionRequester::FailedFence, ranks, look, LIMIT_AT_END);
+            self.inspect_ranks(
+                cx,
+                InspectionRequester::FailedFence,
+                ranks,
+                look,
+                LIMIT_AT_END,
+            );
             return true;
         }
-        self.query_server.looks.failure.is_some()
+        self.looks.failure.is_some()
     }
 
     /// Whether the job's time has come and its end waits until it is known where the ranks are.
-    pub(in crate::control) fn waits_for_stacks(&mut self, now: Duration) -> bool {
-        let spec = &self.plan.spec;
+    pub(in crate::control) fn waits_for_stacks(
+        &mut self,
+        cx: &mut LaunchContext,
+        now: Duration,
+    ) -> bool {
+        let spec = &cx.plan.spec;
         let due = spec.ending.timeout.is_some_and(|timeout| now >= timeout);
         if spec.debug.stacks
             && due
-            && !self.supervisor.is_ending()
-            && !std::mem::replace(&mut self.query_server.looks.timeout_seen, true)
+            && !cx.supervisor.is_ending()
+            && !std::mem::replace(&mut self.looks.timeout_seen, true)
         {
-            let ranks = self.jobs.all_ranks().collect();
+            let ranks = cx.jobs.all_ranks().collect();
             let look = InspectionKind::Stacks {
                 python: false,
                 path: None,
             };
-            self.inspect_ranks(InspectionRequester::Timeout, ranks, look, LIMIT_AT_END);
+            self.inspect_ranks(cx, InspectionRequester::Timeout, ranks, look, LIMIT_AT_END);
         }
-        self.query_server.looks.hold_timeout()
+        self.looks.hold_timeout()
+    }
+}
+
+fn records_of(cx: &LaunchContext, mut open: PendingInspection) -> Vec<ProcessRecord> {
+    let ranks = open.ranks.iter().filter(|rank| !open.sent.contains(rank));
+    let records = ranks.map(|rank| {
+        let silent = Err(InspectionError::HostSilent);
+        let found = open.found.remove(rank).unwrap_or(silent);
+        record_of(cx, *rank).with(found)
+    });
+    records.collect()
+}
+
+fn show_stacks(cx: &mut LaunchContext, open: PendingInspection) {
+    let records = records_of(cx, open);
+    let seen: Vec<_> = records.iter().map(ProcessRecord::seen).collect();
+    for line in stacks::lines(&seen) {
+        cx.print_line(&line);
     }
 }

@@ -5,11 +5,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::{LaunchSpawns, SpawnDecision};
 use crate::backend::step_messages::NodeRefusal;
-use crate::control::Controller;
-use crate::control::growth::hosts_failure;
+use crate::control::allocation_requests;
+use crate::control::launch_context::LaunchContext;
+use crate::control::queued_spawn::QueuedSpawn;
+use crate::control::spawn_answers::{hosts_failure, refuse_spawn, requester_job, requester_plan};
 use crate::control::spawn_line::SpawnLine;
-use crate::control::spawn_requests::{QueuedSpawn, SpawnDecision};
 use crate::plan::LaunchSnapshot;
 use crate::plan::allocation_table::SlotUsage;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
@@ -24,7 +26,7 @@ const LEAVING: Duration = Duration::from_secs(3);
 pub(super) struct SpawnQueue {
     waiting: Vec<(Duration, QueuedSpawn)>,
     /// A process has ended since the last check.
-    freed: bool,
+    pub(super) freed: bool,
     pub(super) preparation: SpawnPreparation,
 }
 
@@ -41,46 +43,53 @@ pub(super) struct SpawnPreparation {
 
 impl SpawnQueue {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        self.waiting.iter().map(|(until, _)| *until).min()
-    }
-
-    /// A process has ended.
-    pub(super) fn freed(&mut self) {
-        self.freed = true;
+        let line = self.preparation.line.next_deadline();
+        let waiting = self.waiting.iter().map(|(until, _)| *until);
+        waiting.chain(line).min()
     }
 }
 
-impl Controller {
+impl LaunchSpawns {
     /// Starts a spawn on the existing hosts, unless they have to be prepared. It waits `until` then for processes that end.
-    pub(super) fn decide_spawn(&mut self, mut wanting: QueuedSpawn, until: Option<Duration>) {
+    pub(in crate::control) fn decide(
+        &mut self,
+        cx: &mut LaunchContext,
+        mut wanting: QueuedSpawn,
+        until: Option<Duration>,
+    ) {
         let limit = wanting.limit.map_or(Duration::MAX, |(_, at)| at);
-        let until = until.unwrap_or_else(|| limit.min(self.now() + LEAVING));
-        match self.plan_spawn(&wanting) {
-            Ok(SpawnDecision::Begin(job, plan)) => self.begin_spawn(wanting, job, plan),
-            Ok(SpawnDecision::Prepare(..)) if !self.spawn_queue.preparation.nodes.is_empty() => {
-                self.spawn_queue.preparation.line.waiting.push_back(wanting);
+        let until = until.unwrap_or_else(|| limit.min(cx.now() + LEAVING));
+        match self.plan(cx, &wanting) {
+            Ok(SpawnDecision::Begin(job, plan)) => self.begin(cx, wanting, job, plan),
+            Ok(SpawnDecision::Prepare(..)) if !self.queue.preparation.nodes.is_empty() => {
+                self.queue.preparation.line.waiting.push_back(wanting);
             }
             Ok(SpawnDecision::Prepare(job, nodes)) => {
                 wanting.prepared_as.clone_from(&job.prepared_as);
-                let preparation = &mut self.spawn_queue.preparation;
+                let preparation = &mut self.queue.preparation;
                 preparation.nodes.extend(&nodes);
                 preparation.line.owner = Some(wanting);
-                self.steps.prepare(job, &nodes);
+                cx.steps.prepare(job, &nodes);
             }
-            Err(failure) if self.now() < until && self.is_retryable(&failure, &wanting) => {
-                self.spawn_queue.waiting.push((until, wanting));
+            Err(failure) if cx.now() < until && self.is_retryable(cx, &failure, &wanting) => {
+                self.queue.waiting.push((until, wanting));
             }
-            Err(failure) => self.refuse_spawn(wanting, failure),
+            Err(failure) => refuse_spawn(cx, wanting, failure),
         }
     }
 
     /// A node has been prepared, or cannot be.
-    pub(super) fn node_prepared(&mut self, node: NodeId, refusal: Option<NodeRefusal>) {
+    pub(in crate::control) fn on_node_prepared(
+        &mut self,
+        cx: &mut LaunchContext,
+        node: NodeId,
+        refusal: Option<NodeRefusal>,
+    ) {
         let SpawnPreparation {
             nodes,
             refusals,
             line,
-        } = &mut self.spawn_queue.preparation;
+        } = &mut self.queue.preparation;
         if !nodes.remove(&node) {
             return;
         }
@@ -94,53 +103,56 @@ impl Controller {
         if !nodes.is_empty() {
             return;
         }
-        let failure = hosts_failure(&std::mem::take(refusals), &self.plan.node_names);
+        let failure = hosts_failure(&std::mem::take(refusals), &cx.plan.node_names);
         match (line.owner.take(), failure) {
             (None, _) => {}
-            (Some(spawn), None) => self.decide_spawn(spawn, None),
-            (Some(spawn), Some(failure)) => self.refuse_spawn(spawn, failure),
+            (Some(spawn), None) => self.decide(cx, spawn, None),
+            (Some(spawn), Some(failure)) => refuse_spawn(cx, spawn, failure),
         }
-        for spawn in std::mem::take(&mut self.spawn_queue.preparation.line.waiting) {
-            self.decide_spawn(spawn, None);
+        for spawn in std::mem::take(&mut self.queue.preparation.line.waiting) {
+            self.decide(cx, spawn, None);
         }
     }
 
     /// Whether a spawn fails for lack of slots that other jobs use, which neither requested nor
     /// brought forth the one that does.
-    fn is_retryable(&self, failure: &SpawnFailure, wanting: &QueuedSpawn) -> bool {
+    fn is_retryable(
+        &self,
+        cx: &LaunchContext,
+        failure: &SpawnFailure,
+        wanting: &QueuedSpawn,
+    ) -> bool {
         if failure.kind != SpawnFailureKind::NoSlots {
             return false;
         }
-        let own = self.requester_job(&wanting.requester);
-        let line: Vec<JobIndex> = self.job_tree.line_of(own).collect();
+        let own = requester_job(&wanting.requester);
+        let line: Vec<JobIndex> = cx.job_tree.line_of(own).collect();
         let stays = |process: KnownRank| line.contains(&process.job());
-        let (live, before) = self.census(stays);
-        let reserved = self.reserved(stays);
+        let (live, before) = allocation_requests::census(cx, stays);
+        let reserved = allocation_requests::reserved(cx, stays);
         let standing = LaunchSnapshot {
-            offset: GlobalRank(self.jobs.size()),
+            offset: GlobalRank(cx.jobs.size()),
             before: &before,
             ground: SlotUsage {
                 live: &live,
                 reserved: &reserved,
             },
-            names: &self.job_names,
-            jobs: &self.jobs,
+            names: &self.names,
+            jobs: &cx.jobs,
         };
-        let by = self.requester(wanting.reply_to, &wanting.requester);
-        let alone = self.plan.spawned(by, &wanting.request, standing);
+        let by = requester_plan(cx, wanting.reply_to, &wanting.requester);
+        let alone = cx.plan.spawned(by, &wanting.request, standing);
         alone.is_ok()
     }
 
     /// Looks again at spawns that wait for slots.
-    pub(super) fn retry_queued_spawns(&mut self, now: Duration) {
-        let late = self
-            .spawn_queue
-            .next_deadline()
-            .is_some_and(|until| until <= now);
-        let freed = std::mem::take(&mut self.spawn_queue.freed);
-        if freed || late || self.supervisor.is_ending() {
-            for (until, wanting) in std::mem::take(&mut self.spawn_queue.waiting) {
-                self.decide_spawn(wanting, Some(until));
+    pub(super) fn retry_queued(&mut self, cx: &mut LaunchContext, now: Duration) {
+        let mut waiting = self.queue.waiting.iter();
+        let late = waiting.any(|(until, _)| *until <= now);
+        let freed = std::mem::take(&mut self.queue.freed);
+        if freed || late || cx.supervisor.is_ending() {
+            for (until, wanting) in std::mem::take(&mut self.queue.waiting) {
+                self.decide(cx, wanting, Some(until));
             }
         }
     }

@@ -1,0 +1,163 @@
+//! The context of the launcher's services: the launch with its jobs, ranks, steps and output, which all of them use.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use tracing::{Level, enabled, info};
+
+use super::event_sources::EventSources;
+use super::failure_facts::FailureFacts;
+use super::guard_state::GuardState;
+use super::job_tree::JobTree;
+use super::launch_effect::LaunchEffect;
+use super::launch_stage::LaunchStage;
+use super::launch_status::LaunchStatus;
+use super::rank_status::RankTable;
+use crate::backend::step_links::StepLinks;
+use crate::backend::step_messages::LauncherToStep;
+use crate::plan::HostPlan;
+use crate::plan::allocation_table::AllocationTable;
+use crate::plan::planned_jobs::{Jobs, Plans};
+use crate::report::printable::printable;
+use crate::stdio::streams::OutputStreams;
+use wireup_core::job::ids::GlobalRank;
+use wireup_core::job::job_table::KnownRank;
+use wireup_core::job::outcome::PmiState;
+use wireup_core::record::{StatusRecord, Stream};
+use wireup_core::supervisor::Supervisor;
+use wireup_core::wording::without_error_codes;
+
+/// The launch, as all services of its launcher see it.
+pub(super) struct LaunchContext {
+    /// The plan of the first job, which has what holds for the whole launch.
+    pub(super) plan: Arc<HostPlan>,
+    pub(super) jobs: Jobs,
+    pub(super) started: Instant,
+    /// Wall-clock time of the start.
+    pub(super) started_at: SystemTime,
+    pub(super) events: EventSources,
+    pub(super) steps: StepLinks,
+    pub(super) streams: OutputStreams,
+    pub(super) status: LaunchStatus,
+    pub(super) supervisor: Supervisor,
+    /// Known facts about every rank's process.
+    pub(super) ranks: RankTable,
+    pub(super) stage: LaunchStage,
+    pub(super) job_tree: JobTree,
+    /// Slots that processes have reserved.
+    pub(super) allocations: AllocationTable,
+    pub(super) failure_facts: FailureFacts,
+    /// Signals that asked the launcher to end when it was ending, or no rank ran.
+    pub(super) end_signals: u32,
+    /// Work that services have left for each other.
+    pub(super) effects: Vec<LaunchEffect>,
+    /// The guard, if this process has one: the last field, since to drop one that was dismissed waits.
+    pub(super) guard: GuardState,
+}
+
+impl LaunchContext {
+    /// Time since the start of the run.
+    pub(super) fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Prints a line of wireup's own.
+    pub(super) fn print_line(&mut self, text: &str) {
+        let text = without_error_codes(text);
+        self.streams
+            .print_line(&format!("wireup: {}", printable(&text)));
+    }
+
+    /// Whether the text of [`detail`](Self::detail) is shown or logged.
+    pub(super) fn wants_details(&self) -> bool {
+        self.plan.spec.verbose > 0 || enabled!(Level::INFO)
+    }
+
+    /// Prints a line for those who asked for more: an event of the log, which `-v` shows in its place.
+    pub(super) fn detail(&mut self, text: &str) {
+        match self.plan.spec.verbose {
+            0 => info!("{text}"),
+            _ => self.print_line(text),
+        }
+    }
+
+    /// Prints a line about something that may be wrong.
+    pub(super) fn warn(&mut self, text: &str) {
+        self.print_line(&format!("warning: {text}"));
+        self.record(&StatusRecord::Warning {
+            message: without_error_codes(text),
+        });
+    }
+
+    /// Writes a record for the readers of the launch's status.
+    pub(super) fn record(&mut self, record: &StatusRecord<'_>) {
+        let now = self.now();
+        self.status.record(record, now, &mut self.streams);
+    }
+
+    /// Stops reading output that its reader does not take.
+    pub(super) fn apply_backpressure(&mut self) {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            let paused = self.streams.is_full(stream);
+            self.steps.send(LauncherToStep::Pause { stream, paused });
+        }
+    }
+
+    /// The state of a rank at its process-management interfaces.
+    pub(super) fn pmi_state(&self, rank: KnownRank) -> PmiState {
+        match &self.steps {
+            StepLinks::Own(step) => step.pmi_state(rank.global()),
+            StepLinks::Hosts(_) => {
+                let known = self.ranks.get(rank).pmi.as_ref();
+                known
+                    .map(|state| PmiState::clone(state))
+                    .unwrap_or_default()
+            }
+        }
+    }
+
+    /// The ranks of a program of the first job.
+    pub(super) fn ranks_of_app(&self, app: usize) -> impl Iterator<Item = KnownRank> + '_ {
+        let before = self.plan.apps[..app].iter();
+        let first: u32 = before.map(|app| app.size).sum();
+        let ranks = (first..first + self.plan.apps[app].size).map(GlobalRank);
+        ranks.filter_map(|rank| self.jobs.look_up(rank))
+    }
+
+    /// Whether a rank of a program has made contact.
+    pub(super) fn is_app_connected(&self, app: usize) -> bool {
+        let mut ranks = self.ranks_of_app(app);
+        ranks.any(|rank| self.ranks.get(rank).connected)
+    }
+
+    /// Whether all ranks of the first job have made contact.
+    pub(super) fn is_connected(&self) -> bool {
+        self.ranks.connected() >= self.plan.job.process_map.size()
+    }
+
+    /// Whether a process is a debugger's daemon.
+    pub(super) fn is_daemon(&self, process: KnownRank) -> bool {
+        self.jobs.plan_of(process).0.job.debug.daemons
+    }
+
+    /// Whether these are all processes of every job that has not ended, but for daemons of debuggers.
+    pub(super) fn is_everybody(&self, processes: &[GlobalRank]) -> bool {
+        let mut others = self
+            .job_tree
+            .living()
+            .flat_map(|job| self.jobs.ranks_of_job(job))
+            .filter(|process| !self.is_daemon(*process));
+        let meant: BTreeSet<GlobalRank> = processes.iter().copied().collect();
+        others.all(|process| meant.contains(&process.global()))
+    }
+
+    /// A rank with its host and process, in words.
+    pub(super) fn name_of(&self, rank: KnownRank) -> String {
+        let host = self.jobs.host_of(rank);
+        match self.ranks.get(rank).pid {
+            Some(pid) => format!("{rank} ({host}, pid {pid})"),
+            None => format!("{rank} ({host})"),
+        }
+    }
+}

@@ -1,0 +1,578 @@
+//! The loop: waits for events and deadlines, and passes them to the services.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::host_reports::SidecarInfo;
+use super::launch_effect::LaunchEffect;
+use super::launch_services::SERVICES;
+use super::launch_stage::LaunchStage;
+use super::queued_spawn::QueuedSpawn;
+use super::rank_labels::set_label;
+use super::rank_status::RankStatus;
+use super::{Controller, debugger_table, launch_tools, status_records, supervision};
+use crate::backend::launcher_reports::{LauncherReport, LinkReport};
+use crate::backend::step_messages::{KnownReport, LauncherToStep, StepToLauncher};
+use crate::report::failures;
+use wireup_core::job::ids::{JobIndex, NodeId};
+use wireup_core::job::job_control::JobControlAction;
+use wireup_core::job::job_table::KnownRank;
+use wireup_core::job::outcome::{FailureCause, PmiState, RankEnd};
+use wireup_core::job::usage::ResourceUsage;
+use wireup_core::node::event::NodeReport;
+use wireup_core::record::RankState;
+use wireup_core::step::report_batch::RankReportBatch;
+use wireup_core::supervisor::{JOB_ENDED, RankExit};
+use wireup_sys::out_of_memory::OomCounter;
+use wireup_sys::poll::PollSource;
+
+impl Controller {
+    /// Runs the loop until `done` returns true.
+    ///
+    /// # Errors
+    /// When waiting itself fails, or a thread that writes output cannot be started.
+    pub(crate) fn run_until(&mut self, done: impl Fn(&Self) -> bool) -> std::io::Result<()> {
+        self.drain_reports()?;
+        while !done(self) {
+            let now = self.cx.now();
+            let timeout = self.next_deadline().map(|at| at.saturating_sub(now));
+            self.handle_ready(timeout)?;
+        }
+        Ok(())
+    }
+
+    /// Runs the loop until `done` returns true or the deadline has passed.
+    ///
+    /// # Errors
+    /// As [`Controller::run_until`].
+    pub(crate) fn run_until_or(
+        &mut self,
+        done: impl Fn(&Self) -> bool,
+        deadline: Duration,
+    ) -> std::io::Result<()> {
+        loop {
+            let now = self.cx.now();
+            if done(self) || now >= deadline {
+                return Ok(());
+            }
+            let wake = self.next_deadline().map_or(deadline, |at| at.min(deadline));
+            self.handle_ready(Some(wake.saturating_sub(now)))?;
+        }
+    }
+
+    /// Deals with everything that is ready now.
+    fn handle_ready(&mut self, timeout: Option<Duration>) -> std::io::Result<()> {
+        let mut ready = std::mem::take(&mut self.cx.events.ready);
+        self.cx.events.poll.wait(timeout, &mut ready)?;
+        let woken = self.cx.now();
+        // Ends first: reports of others about a dead rank are consequences of its death.
+        ready.sort_by_key(|event| event.token.source != PollSource::RankExit);
+        for event in &ready {
+            match event.token.source {
+                PollSource::Signals => self
+                    .services
+                    .signals
+                    .take(&mut self.cx, &mut self.services.terminal),
+                PollSource::Orders => self.services.orders.take(&mut self.cx),
+                PollSource::Director => self.services.tools.on_director_end(&mut self.cx),
+                PollSource::Wake => self.services.terminal.update(&mut self.cx),
+                PollSource::Rendezvous => self.services.names.on_ready(&mut self.cx, *event),
+                PollSource::Requests => {
+                    self.services
+                        .queries
+                        .on_ready(&mut self.cx, &self.services.counters, *event)
+                }
+                PollSource::Allocator => self.services.allocations.on_ready(&mut self.cx, *event),
+                _ => {}
+            }
+            self.cx.steps.dispatch(*event)?;
+            self.drain_reports()?;
+        }
+        self.tick(woken)?;
+        self.cx.events.ready = ready;
+        Ok(())
+    }
+
+    /// Carries out the work that services have left for each other.
+    ///
+    /// # Errors
+    /// When a thread that writes output cannot be started.
+    pub(super) fn settle(&mut self) -> std::io::Result<()> {
+        // The effects of an effect come before those that follow it.
+        for effect in std::mem::take(&mut self.cx.effects) {
+            match effect {
+                LaunchEffect::EndBegun => self.services.progress.expect_end(&self.cx),
+                LaunchEffect::HangUp => self.services.terminal.hang_up(&mut self.cx),
+                LaunchEffect::Fail(cause) => self.fail(cause)?,
+                LaunchEffect::RequestSpawn(spawn) => {
+                    if let Some(spawn) = self.services.growth.admit(&mut self.cx, spawn) {
+                        self.services.spawns.decide(&mut self.cx, spawn, None);
+                    }
+                }
+                LaunchEffect::DecideSpawn(spawn) => {
+                    self.services.spawns.decide(&mut self.cx, spawn, None)
+                }
+                LaunchEffect::JobEnded(job) => {
+                    self.services.allocations.on_job_ended(&mut self.cx, job)
+                }
+                LaunchEffect::NameSharedAddress => {
+                    self.services.hosts.name_shared_address(&mut self.cx);
+                }
+                LaunchEffect::InspectStalled(ranks) => self
+                    .services
+                    .queries
+                    .inspect_stalled_ranks(&mut self.cx, ranks),
+                LaunchEffect::StallInspected { ranks, found } => {
+                    self.services.stall.judge(&mut self.cx, &ranks, found)
+                }
+            }
+            self.settle()?;
+        }
+        Ok(())
+    }
+
+    /// The job has failed, unless it had before.
+    ///
+    /// # Errors
+    /// When a thread that writes output cannot be started.
+    pub(super) fn fail(&mut self, cause: FailureCause) -> std::io::Result<()> {
+        // A rank whose end is held back came first.
+        self.cx.steps.send(LauncherToStep::Settle);
+        self.drain_reports()?;
+        supervision::fail(&mut self.cx, cause);
+        Ok(())
+    }
+
+    fn next_deadline(&mut self) -> Option<Duration> {
+        let hold = self.services.queries.hold_timeout();
+        let supervisor = self.cx.supervisor.next_deadline().filter(|_| !hold);
+        let cx = [
+            supervisor,
+            self.cx.streams.next_deadline(),
+            self.cx.steps.next_deadline(),
+        ];
+        let services = self.services.each();
+        let services = services.iter().map(|service| service.next_deadline());
+        services.chain(cx).flatten().min()
+    }
+
+    /// All input that was ready at `woken` has been handled.
+    fn tick(&mut self, woken: Duration) -> std::io::Result<()> {
+        self.cx.steps.tick()?;
+        self.drain_reports()?;
+        let now = self.cx.now();
+        // As of then: since, the pipes may have got the ends of lines that waited.
+        self.cx.streams.tick(woken)?;
+        self.cx.apply_backpressure();
+        status_records::check_status(&mut self.cx);
+        for at in 0..SERVICES {
+            self.services.each()[at].tick(&mut self.cx, now);
+            self.settle()?;
+        }
+        self.drain_reports()?;
+        if let Some((what, errno)) = self.cx.streams.failure() {
+            let cause = FailureCause::OutputLost {
+                error: format!("{what} cannot be written: {errno}"),
+                pipe: errno == rustix::io::Errno::PIPE,
+            };
+            self.fail(cause)?;
+        }
+        if self.services.queries.waits_for_stacks(&mut self.cx, now) {
+            return Ok(());
+        }
+        let mut orders = Vec::new();
+        let (waits, steps) = (&mut self.services.waits, &self.cx.steps);
+        let awaited = |waiting| waits.is_awaited(waiting, steps);
+        self.cx.supervisor.tick(now, awaited, &mut orders);
+        if let Some(question) = self.services.waits.next_question() {
+            self.cx.steps.send(question);
+        }
+        supervision::carry_out(&mut self.cx, orders);
+        self.settle()
+    }
+}
+
+/// Reports of the steps.
+impl Controller {
+    /// Handles all pending reports.
+    ///
+    /// # Errors
+    /// When a thread that writes output cannot be started.
+    pub(super) fn drain_reports(&mut self) -> std::io::Result<()> {
+        self.settle()?;
+        while let Some(report) = self.cx.steps.next_report(&self.cx.jobs) {
+            match report {
+                LauncherReport::Step(report) => self.on_step_report(report)?,
+                LauncherReport::Link(report) => self.on_link_report(report),
+            }
+            self.settle()?;
+        }
+        Ok(())
+    }
+
+    fn on_link_report(&mut self, report: LinkReport) {
+        match report {
+            LinkReport::NodeReady { node } => {
+                let plan = Arc::clone(&self.cx.plan);
+                status_records::record_node(&mut self.cx, &plan, node);
+            }
+            LinkReport::NodeJoined { node, refusal } => {
+                self.services.growth.on_host_joined(
+                    &mut self.cx,
+                    &self.services.waits,
+                    node,
+                    refusal,
+                );
+            }
+            LinkReport::NodesRefused(refusals) => self.services.hosts.refuse(refusals),
+            LinkReport::RankLost { rank } => {
+                let now = self.cx.now();
+                self.cx.ranks.get_mut(rank).end.get_or_insert((now, None));
+                self.services.spawns.free_slots();
+                let offered = self.cx.plan.offer.pmi || self.cx.plan.offer.pmix;
+                let unjoined = offered && !self.cx.ranks.get(rank).connected;
+                let unjoined = unjoined.then(|| rank.job());
+                self.cx.supervisor.rank_lost(rank.global(), unjoined, now);
+                status_records::rank_changed(&mut self.cx, rank, RankState::Ended);
+                self.services.spawns.on_process_gone(&mut self.cx, rank);
+            }
+        }
+    }
+
+    fn on_step_report(&mut self, report: KnownReport) -> std::io::Result<()> {
+        match report {
+            StepToLauncher::SidecarLoaded {
+                node,
+                libpmix,
+                warnings,
+            } => {
+                if !self
+                    .services
+                    .hosts
+                    .add_sidecar(node, SidecarInfo { libpmix, warnings })
+                {
+                    self.services.counters.sidecar_restarted();
+                }
+            }
+            StepToLauncher::Builds { node, builds } => {
+                self.services.hosts.add_builds(node, builds);
+            }
+            StepToLauncher::Network { node, network } => {
+                self.services.hosts.add_network(node, network);
+            }
+            StepToLauncher::Ready => {
+                status_records::enter_stage(&mut self.cx, LaunchStage::Starting)
+            }
+            StepToLauncher::Started { rank, pid } => self.rank_started(rank, pid, self.cx.now())?,
+            StepToLauncher::NotStarted { rank, cause } => {
+                self.cx.supervisor.rank_skipped();
+                status_records::rank_changed(&mut self.cx, rank, RankState::NotStarted);
+                let fate = cause
+                    .as_ref()
+                    .map_or(JOB_ENDED, |cause| cause.consequence().name);
+                self.cx.ranks.get_mut(rank).fate = Some(fate);
+                self.services.spawns.free_slots();
+                if let Some(cause) = cause
+                    && !self.services.spawns.fails_spawn(&mut self.cx, rank, &cause)
+                {
+                    supervision::fail(&mut self.cx, cause);
+                }
+                self.services.spawns.on_process_gone(&mut self.cx, rank);
+            }
+            StepToLauncher::Bound { topology, ranks } => {
+                status_records::record_bindings(&mut self.cx, &topology, &ranks)
+            }
+            StepToLauncher::AllStarted { job } => {
+                if job.is_initial() {
+                    let size = self.cx.plan.job.process_map.size() as usize;
+                    let mut own = self.cx.ranks.iter().take(size);
+                    // Without one that was lost with its host where the others continue.
+                    if own.all(|life| life.pid.is_some()) || !self.cx.supervisor.is_ending() {
+                        (self.report_start)();
+                    }
+                    self.all_started();
+                } else {
+                    self.services.spawns.on_started(&mut self.cx, job);
+                }
+            }
+            StepToLauncher::Connected { rank, dialect } => {
+                self.services.dialects.judge(&mut self.cx, rank, dialect);
+                self.on_rank_report(rank, RankState::Connected);
+            }
+            StepToLauncher::Finalized { rank } => self.on_rank_report(rank, RankState::Finalized),
+            StepToLauncher::Ended { rank, end, usage } => {
+                self.rank_exited(rank, end, usage, self.cx.now());
+            }
+            StepToLauncher::Alike(alike) => self.on_report_batch(alike)?,
+            StepToLauncher::Judged { rank, end, state } => {
+                self.rank_judged(rank, end, &Arc::new(state), self.cx.now());
+            }
+            StepToLauncher::Left { waiting, cause } => {
+                let now = self.cx.now();
+                self.cx.supervisor.rank_left(waiting, cause, now);
+            }
+            StepToLauncher::Failed { cause, state } => {
+                let rank = cause.rank().and_then(|rank| self.cx.jobs.look_up(rank));
+                if let (Some(rank), Some(state)) = (rank, state) {
+                    self.cx.ranks.get_mut(rank).pmi = Some(Arc::new(state));
+                }
+                if !self
+                    .services
+                    .queries
+                    .shows_stacks_before(&mut self.cx, &cause)
+                {
+                    supervision::fail(&mut self.cx, cause);
+                }
+            }
+            StepToLauncher::SidecarLostLate { node, error } => {
+                // A job that has failed is explained by its first cause.
+                if self.cx.supervisor.cause().is_none() || self.cx.plan.spec.verbose > 0 {
+                    let name = self.cx.plan.node_name(node);
+                    self.cx
+                        .print_line(&failures::sidecar_lost_late(name, &error));
+                }
+            }
+            StepToLauncher::Output {
+                rank,
+                stream,
+                bytes,
+            } => {
+                let now = self.cx.now();
+                self.services.counters.output(stream, bytes.len());
+                self.services.stall.take_output(rank, &bytes, now);
+                set_label(&mut self.cx, rank);
+                self.cx.streams.take(stream, rank.into(), &bytes, now)?;
+                self.cx.apply_backpressure();
+            }
+            StepToLauncher::Node { node, said } => self.on_node_report(node, said),
+            StepToLauncher::Tell { text } => self.cx.print_line(&text),
+            StepToLauncher::LoadedMpi { app, seen } => {
+                self.services.progress.add_mpi_app(app as usize);
+                self.services.singletons.saw(app as usize, seen);
+            }
+            // Handled where the links are.
+            StepToLauncher::Lacks(_)
+            | StepToLauncher::Taken { .. }
+            | StepToLauncher::Refused(_)
+            | StepToLauncher::InputTaken { .. }
+            | StepToLauncher::InputRead => {}
+            StepToLauncher::Prepared { node, refusal } => {
+                self.services
+                    .spawns
+                    .on_node_prepared(&mut self.cx, node, refusal)
+            }
+            StepToLauncher::Waits(found) => self.services.waits.add_found(found),
+            StepToLauncher::Held => launch_tools::end_without_tool(&mut self.cx),
+            StepToLauncher::JobRefused { job, failure } => {
+                self.services.spawns.fail(&mut self.cx, job, failure)
+            }
+            StepToLauncher::Inspected {
+                node,
+                ticket,
+                findings,
+                is_last,
+            } => self
+                .services
+                .queries
+                .on_inspected(&mut self.cx, node, ticket, findings, is_last),
+            StepToLauncher::Reached { node, stage } => {
+                self.services.progress.node_reached(node, stage)
+            }
+            StepToLauncher::Fences {
+                node,
+                passed,
+                waiting,
+            } => self.services.progress.fences_counted(node, passed, waiting),
+            StepToLauncher::Over => status_records::enter_stage(&mut self.cx, LaunchStage::Ended),
+        }
+        Ok(())
+    }
+
+    /// What several ranks have reported: the same as if each had done so by itself.
+    fn on_report_batch(&mut self, alike: RankReportBatch<KnownRank>) -> std::io::Result<()> {
+        let now = self.cx.now();
+        match alike {
+            RankReportBatch::Started(ranks) => {
+                for (rank, pid) in ranks {
+                    self.rank_started(rank, pid, now)?;
+                }
+            }
+            RankReportBatch::Connected { dialect, ranks } => {
+                for rank in ranks {
+                    self.services.dialects.judge(&mut self.cx, rank, dialect);
+                    self.on_rank_report(rank, RankState::Connected);
+                }
+            }
+            RankReportBatch::Finalized(ranks) => {
+                for rank in ranks {
+                    self.on_rank_report(rank, RankState::Finalized);
+                }
+            }
+            RankReportBatch::Ended {
+                closed,
+                end,
+                state,
+                ranks,
+            } => {
+                let state = Arc::new(state);
+                for (rank, usage) in ranks {
+                    for stream in &closed {
+                        self.cx.streams.take(*stream, rank.into(), &[], now)?;
+                    }
+                    self.rank_exited(rank, Some(end), usage, now);
+                    self.rank_judged(rank, end, &state, now);
+                }
+                self.cx.apply_backpressure();
+            }
+        }
+        Ok(())
+    }
+
+    fn on_node_report(&mut self, node: NodeId, said: NodeReport<KnownRank>) {
+        match said {
+            NodeReport::JobControl(mut demand) => {
+                let ends = !matches!(demand.action, JobControlAction::Signal(_));
+                demand.ranks = demand
+                    .ranks
+                    .filter(|ranks| !(ends && self.cx.is_everybody(ranks)));
+                supervision::demand(&mut self.cx, demand);
+            }
+            NodeReport::FenceLate(late) => {
+                if self.services.fences.warn_late(&mut self.cx, &late) {
+                    self.services.hosts.name_shared_address(&mut self.cx);
+                    self.services
+                        .queries
+                        .show_stacks_of_late_fence(&mut self.cx);
+                }
+            }
+            NodeReport::FenceTiming(passage) => self.services.fences.passed(
+                &mut self.cx,
+                &mut self.services.counters,
+                node,
+                *passage,
+            ),
+            NodeReport::Log(text) => self.services.logs.log(&mut self.cx, text),
+            NodeReport::Syslog(text) => self.services.logs.log_to_system(&mut self.cx, &text),
+            NodeReport::Rendezvous { epoch, message } => {
+                self.services.names.send(&mut self.cx, epoch, message)
+            }
+            NodeReport::Spawn {
+                ticket,
+                requester,
+                request,
+            } => {
+                let limit = self.cx.plan.spawn_limit(&request);
+                let spawn = QueuedSpawn {
+                    reply_to: (node, ticket),
+                    requester,
+                    request,
+                    limit: limit.map(|limit| (limit, self.cx.now() + limit)),
+                    prepared_nodes: BTreeSet::new(),
+                    prepared_as: None,
+                };
+                self.cx.effects.push(LaunchEffect::RequestSpawn(spawn));
+            }
+            NodeReport::Tools { attached } => {
+                self.services.tools.on_change(&mut self.cx, node, attached)
+            }
+            NodeReport::LaunchDirectives(infos) => launch_tools::direct(&mut self.cx, &infos),
+            NodeReport::Allocate {
+                ticket,
+                requester,
+                request,
+            } => {
+                let reply_to = (node, ticket);
+                let allocations = &mut self.services.allocations;
+                allocations.on_request(&mut self.cx, reply_to, requester, &request);
+            }
+        }
+    }
+
+    fn rank_started(&mut self, rank: KnownRank, pid: i32, now: Duration) -> std::io::Result<()> {
+        *self.cx.ranks.get_mut(rank) = RankStatus {
+            pid: Some(pid),
+            start: now,
+            ..RankStatus::default()
+        };
+        status_records::rank_changed(&mut self.cx, rank, RankState::Started);
+        self.services.terminal.start(&mut self.cx, rank.global())
+    }
+
+    fn rank_exited(
+        &mut self,
+        rank: KnownRank,
+        end: Option<RankEnd>,
+        usage: Option<ResourceUsage>,
+        now: Duration,
+    ) {
+        self.services
+            .terminal
+            .end(&mut self.cx, Some(rank.global()));
+        let status = self.cx.ranks.get_mut(rank);
+        status.end = Some((now, end));
+        status.usage = usage;
+        self.services.spawns.free_slots();
+        status_records::rank_changed(&mut self.cx, rank, RankState::Ended);
+    }
+
+    fn rank_judged(&mut self, rank: KnownRank, end: RankEnd, state: &Arc<PmiState>, now: Duration) {
+        self.cx.ranks.get_mut(rank).pmi = Some(Arc::clone(state));
+        let mut orders = Vec::new();
+        let left;
+        let (end, state) = match self.cx.is_daemon(rank) {
+            // How a debugger's daemons end is the debugger's affair.
+            true => {
+                left = PmiState {
+                    active: false,
+                    ..PmiState::clone(state)
+                };
+                (RankEnd::Code(0), &left)
+            }
+            false => (end, &**state),
+        };
+        let alone = self.services.singletons.failure_of(&self.cx, rank);
+        let gone = RankExit {
+            rank: rank.global(),
+            job: rank.job(),
+            end,
+            pmi: state,
+            joinable: self.cx.plan.offer.pmi || self.cx.plan.offer.pmix,
+            singleton_reason: alone.as_deref(),
+        };
+        let fate = self.cx.supervisor.rank_ended(gone, now, &mut orders);
+        self.cx.ranks.get_mut(rank).fate = fate;
+        supervision::carry_out(&mut self.cx, orders);
+        self.services.spawns.on_process_gone(&mut self.cx, rank);
+    }
+
+    /// All processes that could be started have been.
+    pub(super) fn all_started(&mut self) {
+        if !self.cx.supervisor.is_ending() {
+            status_records::enter_stage(&mut self.cx, LaunchStage::Running);
+            self.services.singletons.watch(&mut self.cx);
+            if self.cx.plan.scope.is_some() {
+                self.cx.failure_facts.oom_counter = OomCounter::read();
+            }
+            self.services.progress.expect(&self.cx);
+            debugger_table::show_to_debuggers(&mut self.cx, JobIndex::INITIAL);
+        }
+    }
+
+    /// A rank's process-management interface reports.
+    pub(super) fn on_rank_report(&mut self, rank: KnownRank, state: RankState) {
+        if state == RankState::Connected && self.cx.ranks.connect(rank) {
+            if self.cx.ranks.connected() == 1 {
+                self.services.progress.expect(&self.cx);
+            }
+            if self.cx.is_connected() {
+                self.services.stall.watch(&mut self.cx);
+                self.services.progress.all_connected(&mut self.cx);
+            }
+        }
+        status_records::rank_changed(&mut self.cx, rank, state);
+        if state == RankState::Connected {
+            self.services.spawns.confirm(&mut self.cx, rank.job());
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The records of a launch: written to its status stream, and kept for the reports that are made at its end.
+
+use std::time::{Duration, SystemTime};
+
+use rustix::io::Errno;
+
+use crate::plan::HostPlan;
+use crate::report::status_stream::{RecordedStream, StatusStream};
+use crate::stdio::streams::OutputStreams;
+use wireup_core::job::wall_clock::WallClock;
+use wireup_core::record::StatusRecord;
+
+/// The readers of a launch's records.
+pub(super) struct LaunchStatus {
+    /// The status stream, if there is one.
+    stream: Option<StatusStream>,
+    /// The records for the reports at the end.
+    recorded: Option<RecordedStream>,
+}
+
+impl LaunchStatus {
+    pub(super) fn new(
+        stream: Option<StatusStream>,
+        plan: &HostPlan,
+        started_at: SystemTime,
+    ) -> Self {
+        Self {
+            stream,
+            recorded: RecordedStream::new(&plan.spec.status, started_at),
+        }
+    }
+
+    /// Whether records are written, now or when the launch has ended.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.stream.is_some() || self.recorded.is_some()
+    }
+
+    /// Writes a record to the stream, and keeps it for the reports.
+    pub(super) fn record(
+        &mut self,
+        record: &StatusRecord<'_>,
+        now: Duration,
+        streams: &mut OutputStreams,
+    ) {
+        if let Some(recorded) = &mut self.recorded {
+            recorded.add_record(record, now);
+        }
+        if let Some(stream) = &mut self.stream {
+            // Without a thread to write it nothing is written: the run has larger worries then.
+            let _ = stream.write(record, now, streams);
+        }
+    }
+
+    /// The clock of the records, if any are written.
+    pub(super) fn clock(&self) -> Option<WallClock> {
+        let stream = self.stream.as_ref().map(StatusStream::clock);
+        stream.or_else(|| self.recorded.as_ref().map(RecordedStream::clock))
+    }
+
+    /// The reason why the stream cannot be written any more, once.
+    pub(super) fn failure(&mut self) -> Option<Errno> {
+        self.stream.as_mut()?.failure()
+    }
+
+    /// Bytes that the stream's reader has not taken.
+    pub(super) fn queued(&self) -> usize {
+        self.stream.as_ref().map_or(0, StatusStream::queued)
+    }
+
+    /// Closes the stream: no record follows.
+    pub(super) fn close(&self) {
+        if let Some(stream) = &self.stream {
+            stream.close();
+        }
+    }
+
+    /// Takes the records for the reports.
+    pub(super) fn take_recorded(&mut self) -> Option<RecordedStream> {
+        self.recorded.take()
+    }
+}

@@ -1,0 +1,121 @@
+//! PMIx tools of a launch: the one that directs it, if it has started the launcher, and those that are attached to its nodes.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::sync::Arc;
+
+use super::launch_context::LaunchContext;
+use super::launch_stage::LaunchStage;
+use super::supervision;
+use crate::backend::step_messages::LauncherToStep;
+use wireup_core::job::debug::ToolLossPolicy;
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::spawn::SpawnInfo;
+use wireup_sys::poll::{PollSource, PollToken};
+
+/// The number of a pipe that the tool reads as long as it lives: libpmix gives it to what a tool starts.
+const ALIVE: &str = "PMIX_KEEPALIVE_PIPE";
+
+/// The tools of a launch.
+#[derive(Default)]
+pub(super) struct LaunchTools {
+    /// Nodes to whose servers tools are attached.
+    nodes: BTreeSet<NodeId>,
+    /// A pipe to the tool that has started the launcher.
+    director: Option<File>,
+}
+
+impl LaunchTools {
+    /// From now on the end of the tool is noticed, if it has started the launcher.
+    pub(super) fn watch_director(&mut self, cx: &mut LaunchContext) {
+        let number = std::env::var(ALIVE).ok();
+        let number = number.and_then(|number| number.parse::<u32>().ok());
+        if cx.plan.spec.debug.director.is_none() {
+            return;
+        }
+        let pipe = number.and_then(|number| {
+            OpenOptions::new()
+                .write(true)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(format!("/proc/self/fd/{number}"))
+                .ok()
+        });
+        let Some(pipe) = pipe else { return };
+        // Nothing of it is waited for but its end, which is always reported.
+        if cx
+            .events
+            .poll
+            .add(&pipe, PollToken::new(PollSource::Director, 0))
+            .is_ok()
+        {
+            self.director = Some(pipe);
+        }
+    }
+
+    /// The tool has ended. If it has not said how to launch, the launch cannot begin.
+    pub(super) fn on_director_end(&mut self, cx: &mut LaunchContext) {
+        if let Some(pipe) = self.director.take() {
+            let _ = cx.events.poll.remove(&pipe);
+            if cx.stage == LaunchStage::Preparing {
+                let text =
+                    "the tool that has started this launcher ended before it said how to launch";
+                cx.warn(text);
+                supervision::end_by_signal(cx, libc::SIGHUP);
+            }
+        }
+    }
+
+    /// The first tool of a node has come, or the last is gone.
+    pub(super) fn on_change(&mut self, cx: &mut LaunchContext, node: NodeId, attached: bool) {
+        if attached {
+            self.nodes.insert(node);
+            serve_tools(cx);
+            return;
+        }
+        self.nodes.remove(&node);
+        let report = match cx.plan.spec.debug.on_tool_loss {
+            ToolLossPolicy::Wait => return,
+            ToolLossPolicy::Release => false,
+            ToolLossPolicy::End => true,
+        };
+        if self.nodes.is_empty() {
+            cx.steps.send(LauncherToStep::LetGo { report });
+        }
+    }
+}
+
+/// Tools are there: nodes whose ranks are not offered PMIx need a sidecar for what tools want there.
+pub(super) fn serve_tools(cx: &mut LaunchContext) {
+    if !cx.plan.offer.pmix {
+        cx.steps.send(LauncherToStep::ServeTools);
+    }
+}
+
+/// Ranks wait for a debugger, and no tool is left.
+pub(super) fn end_without_tool(cx: &mut LaunchContext) {
+    if cx.plan.spec.debug.on_tool_loss == ToolLossPolicy::End && !cx.supervisor.is_ending() {
+        cx.print_line(
+            "ranks wait for a debugger that is gone, so the job ends (--on-tool-loss end)",
+        );
+        supervision::end_by_signal(cx, libc::SIGTERM);
+    }
+}
+
+/// The tool that directs the launch has said how.
+pub(super) fn direct(cx: &mut LaunchContext, infos: &[SpawnInfo]) {
+    if cx.plan.spec.debug.director.is_none() || cx.stage != LaunchStage::Preparing {
+        return;
+    }
+    let wanted = cx.plan.tool_directives(infos);
+    let debugged = wanted.unwrap_or_else(|failure| {
+        let text = failure.text;
+        cx.warn(&format!(
+            "the directives of the tool that has started this launcher are ignored: {text}"
+        ));
+        cx.plan.job.debug.clone()
+    });
+    cx.plan = Arc::new(cx.plan.directed(debugged.clone()));
+    cx.jobs.replace_first(Arc::clone(&cx.plan));
+    cx.steps.send(LauncherToStep::Direct(debugged));
+}

@@ -1,0 +1,47 @@
+//! Texts that ranks log with `PMIx_Log`.
+
+use super::launch_context::LaunchContext;
+use super::status_records::record_log;
+use wireup_core::job::job_table::KnownRank;
+use wireup_core::job::log_text::{LogChannel, LogText, SyslogText};
+use wireup_core::log_once::LoggedOnce;
+use wireup_sys::poll::PollSource;
+use wireup_sys::syslog::Syslog;
+
+/// Logs texts of ranks.
+#[derive(Default)]
+pub(super) struct RankLogs {
+    /// Texts logged with `PMIX_LOG_ONCE`.
+    logged_once: LoggedOnce<LogChannel>,
+    /// The log of this host's system.
+    syslog: Syslog,
+}
+
+impl RankLogs {
+    /// Shows a text of a rank, unless it is one to be shown once and has been.
+    pub(super) fn log(&mut self, cx: &mut LaunchContext, log: LogText<KnownRank>) {
+        let LogText {
+            rank,
+            channel,
+            once,
+            text,
+        } = log;
+        if once && !self.logged_once.is_new(channel, &text) {
+            return;
+        }
+        let source = match channel {
+            LogChannel::Stdout => PollSource::Stdout,
+            LogChannel::Stderr => PollSource::Stderr,
+            LogChannel::Record => return record_log(cx, rank, &text),
+        };
+        let now = cx.now();
+        cx.streams.pass_on(source, text, now);
+    }
+
+    /// Sends a text to the log of this host's system.
+    pub(super) fn log_to_system(&mut self, cx: &mut LaunchContext, text: &SyslogText) {
+        if let Some(problem) = self.syslog.log(text) {
+            cx.warn(&problem);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Answers to the requesters of spawns.
+
+use std::time::Duration;
+
+use super::launch_context::LaunchContext;
+use super::queued_spawn::{QueuedSpawn, SpawnReplyTarget};
+use crate::backend::step_messages::{LauncherToStep, NodeRefusal};
+use crate::failure::CommandError;
+use crate::plan::RequesterPlan;
+use crate::plan::planned_jobs::Plans;
+use crate::report::failures::by_node;
+use wireup_core::job::ids::{JobIndex, NodeId};
+use wireup_core::job::job_table::KnownRank;
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequester, SpawnResult};
+use wireup_core::node::event::NodeCommand;
+
+/// The requester, as plans know it.
+pub(super) fn requester_plan<'a>(
+    cx: &'a LaunchContext,
+    (node, _): SpawnReplyTarget,
+    by: &'a SpawnRequester<KnownRank>,
+) -> RequesterPlan<'a> {
+    match by {
+        SpawnRequester::Rank(process) => {
+            let (parent, rank) = cx.jobs.plan_of(*process);
+            RequesterPlan::Rank(&parent.job_plan, rank)
+        }
+        SpawnRequester::Tool(name) => RequesterPlan::Tool(node, name),
+    }
+}
+
+/// The requester in words.
+pub(super) fn requester_name(by: &SpawnRequester<KnownRank>) -> String {
+    match by {
+        SpawnRequester::Rank(process) => process.to_string(),
+        SpawnRequester::Tool(name) => format!("the tool {}", name.nspace),
+    }
+}
+
+/// The job that its jobs do not outlive. Those of a tool belong to the launch.
+pub(super) fn requester_job(by: &SpawnRequester<KnownRank>) -> JobIndex {
+    match by {
+        SpawnRequester::Rank(process) => process.job(),
+        SpawnRequester::Tool(_) => JobIndex::INITIAL,
+    }
+}
+
+/// Refuses a spawn that was not begun.
+pub(super) fn refuse_spawn(cx: &mut LaunchContext, spawn: QueuedSpawn, failure: SpawnFailure) {
+    if let Some(name) = spawn.prepared_as {
+        cx.steps.send(LauncherToStep::Forget(name));
+    }
+    answer_spawn(cx, spawn.reply_to, &spawn.requester, Err(failure));
+}
+
+pub(super) fn answer_spawn(
+    cx: &mut LaunchContext,
+    (node, ticket): SpawnReplyTarget,
+    requester: &SpawnRequester<KnownRank>,
+    result: SpawnResult,
+) {
+    if let Err(failure) = &result
+        && failure.kind != SpawnFailureKind::Ending
+    {
+        let text = format!(
+            "{} cannot spawn: {}",
+            requester_name(requester),
+            failure.text
+        );
+        cx.warn(&text);
+    }
+    let said = NodeCommand::Spawned { ticket, result };
+    cx.steps.send(LauncherToStep::Node(node, said));
+}
+
+/// The failure of a spawn that took longer than it may.
+pub(super) fn too_late(limit: Duration) -> SpawnFailure {
+    SpawnFailure {
+        kind: SpawnFailureKind::TimedOut,
+        text: format!(
+            "not all processes were started within the {} s allowed",
+            limit.as_secs_f64()
+        ),
+    }
+}
+
+/// The failure of a spawn for which some hosts could not join, or be prepared.
+pub(super) fn hosts_failure(
+    failed: &[(NodeId, NodeRefusal)],
+    names: &[String],
+) -> Option<SpawnFailure> {
+    let refused = failed.iter().map(|(node, refusal)| {
+        let failure = CommandError::Reported {
+            code: refusal.code,
+            message: refusal.message.clone(),
+        };
+        (*node, failure)
+    });
+    let texts = by_node(refused.collect(), names).into_iter();
+    let texts: Vec<_> = texts.map(|failure| failure.to_string()).collect();
+    (!texts.is_empty()).then(|| SpawnFailure {
+        kind: SpawnFailureKind::Failed,
+        text: texts.join("; "),
+    })
+}
