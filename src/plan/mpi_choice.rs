@@ -113,7 +113,7 @@ pub(super) enum MpiChoiceError {
         choice: String,
         program: PathBuf,
         abi: MpiAbi,
-        chosen: MpiInstallation,
+        chosen: Box<MpiInstallation>,
         alternatives: Vec<MpiInstallation>,
     },
     #[error(
@@ -139,7 +139,7 @@ pub(super) enum MpiChoiceError {
         choice: String,
         program: PathBuf,
         name: String,
-        chosen: MpiInstallation,
+        chosen: Box<MpiInstallation>,
     },
     #[error(
         "--mpi {choice}: {} would still load {}; link it without DT_RPATH, or omit --mpi",
@@ -218,7 +218,7 @@ impl MpiChooser<'_> {
                 choice,
                 program,
                 abi: abi.expect("every installation fits a program without an ABI"),
-                chosen: candidates[0].clone(),
+                chosen: Box::new(candidates[0].clone()),
                 alternatives: all.filter(has_abi).collect(),
             });
         };
@@ -335,7 +335,7 @@ impl MpiChooser<'_> {
                 choice: choice.to_owned(),
                 program,
                 name: name.into_owned(),
-                chosen: installation.clone(),
+                chosen: Box::new(installation.clone()),
             });
         }
         let mut by_path = env.clone();
