@@ -114,7 +114,7 @@ fn stopping_agent_finishes_its_launch_and_refuses_others() {
     });
     let outcome = cluster.run(0, both).more(["true"]).run();
     assert_ne!(outcome.code, 0, "{outcome:?}");
-    outcome.expect_one_line(&["node02", "stop"]);
+    outcome.expect_one_line(&["node02", "draining"]);
     cluster.agent(1);
     running.finish().expect_quiet_success();
     assert!(cluster.agent_ended(1).success());

@@ -555,7 +555,7 @@ fn doctor_names_hosts_that_cannot_run_image() {
             "mount --no-mtab --bind /dev/null $(command -v ch-run)",
         );
         let found = look(&format!("charliecloud:{root}"), &[program]);
-        found.expect("image-runtime", "node02", "no ch-run in PATH");
+        found.expect("image-runtime", "node02", "ch-run not found in PATH");
     }
     if runtimes().contains(&Runtime::Podman) {
         let found = look("wireup-none:1", &[program]);

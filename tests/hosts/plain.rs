@@ -295,7 +295,7 @@ fn both_outputs_stay_apart_and_labels_name_ranks_of_other_hosts() {
     assert_eq!(err, ["[0] err", "[1] err"]);
 
     let pattern = ["--label=%R/%l@%h,%s: "];
-    let run = cluster.run(0, pattern).more(hosts);
+    let run = cluster.run(0, pattern).more(&hosts[1..]);
     let outcome = run.more(["echo out; echo err >&2"]).run().expect(0);
     let out = ["0/0@node01,out: out", "1/0@node02,out: out"];
     assert_eq!(outcome.sorted_lines(), out);
