@@ -121,7 +121,7 @@ fn details_are_logged_or_printed_once() {
     let outcome = Run::ranks(2, ["--log", "info", "true"]).run().expect(0);
     has(
         &outcome,
-        &[" INFO launch{", "wireup::control::status: 2 ranks"],
+        &[" INFO launch{", "wireup::control::launch_context: 2 ranks"],
     );
     assert_eq!(lines(&outcome, &["wireup: "]), 0, "{outcome:?}");
     let shown = Run::ranks(2, ["-v", "true"]).run().expect(0);
