@@ -848,7 +848,7 @@ fn foreign_options_are_refused_with_replacement() {
         ),
         (
             &["--mpi=pmi2", "true"],
-            "--mpi=pmi2: write --pmi pmi1, pmi2",
+            "write --pmi pmi2 for the interface",
         ),
         (
             &["-path", "/opt/bin", "true"],

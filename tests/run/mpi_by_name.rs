@@ -103,9 +103,7 @@ fn rpath_of_program_yields_to_named_mpi() {
         return;
     }
     expect_hello(&mpi, &program);
-    let outcome = run(&mpi, &["--explain"], &[&program])
-        .run()
-        .expect_success();
+    let outcome = run(&mpi, &["-v"], &[&program]).run().expect(0);
     let explained = outcome.err().contains("by LD_PRELOAD, because");
     assert!(explained, "{outcome:?}");
 }
@@ -120,8 +118,8 @@ fn mpi_is_found_by_family_name_or_path() {
     let path = std::env::var("PATH").unwrap();
     let path = format!("{}:{path}", prefix.join("bin").display());
     for choice in ["mpich5", "mpich", prefix.to_str().unwrap()] {
-        let run = Run::ranks(2, ["--explain", "--mpi", choice]).env("PATH", &path);
-        let outcome = run.more([dir.join("hello")]).run().expect_success();
+        let run = Run::ranks(2, ["-v", "--mpi", choice]).env("PATH", &path);
+        let outcome = run.more([dir.join("hello")]).run().expect(0);
         for line in outcome.by_rank("hello", 2) {
             let found = field(&line, "library").unwrap();
             assert!(found.starts_with(library("mpich5")), "{outcome:?}");
