@@ -82,7 +82,7 @@ static void joining(void)
     ENSURE(size == atoi(getenv("IMPI_WORLD_SIZE")));
     ENSURE(wireup_impi_clients(world) == atoi(getenv("IMPI_CLIENT_SIZE")));
     ENSURE(wireup_impi_client_of(world, rank) == atoi(getenv("IMPI_CLIENT_COLOR")));
-    REFUSED(wireup_impi_client_of(world, size), "is none");
+    REFUSED(wireup_impi_client_of(world, size), "no rank");
 }
 
 static void without_a_world(void)
@@ -123,9 +123,9 @@ static void wrong_arguments(void)
     float real = 0;
 
     for (int type = -1; type <= TYPES; type += TYPES + 1) {
-        REFUSED(wireup_impi_send(world, &value, 1, type, to, 0), "is none");
-        NOT_STARTED(wireup_impi_irecv(world, 1, type, from, 0), "is none");
-        REFUSED(wireup_impi_bcast(world, &value, 1, type, 0), "is none");
+        REFUSED(wireup_impi_send(world, &value, 1, type, to, 0), "no rank");
+        NOT_STARTED(wireup_impi_irecv(world, 1, type, from, 0), "no rank");
+        REFUSED(wireup_impi_bcast(world, &value, 1, type, 0), "no rank");
     }
     REFUSED(wireup_impi_allreduce(world, &value, 1, WIREUP_IMPI_INT32, OPS), "unknown operation 9");
     REFUSED(wireup_impi_scan(world, &value, 1, WIREUP_IMPI_INT32, -1), "unknown operation -1");
