@@ -123,9 +123,9 @@ static void wrong_arguments(void)
     float real = 0;
 
     for (int type = -1; type <= TYPES; type += TYPES + 1) {
-        REFUSED(wireup_impi_send(world, &value, 1, type, to, 0), "no rank");
-        NOT_STARTED(wireup_impi_irecv(world, 1, type, from, 0), "no rank");
-        REFUSED(wireup_impi_bcast(world, &value, 1, type, 0), "no rank");
+        REFUSED(wireup_impi_send(world, &value, 1, type, to, 0), "unknown");
+        NOT_STARTED(wireup_impi_irecv(world, 1, type, from, 0), "unknown");
+        REFUSED(wireup_impi_bcast(world, &value, 1, type, 0), "unknown");
     }
     REFUSED(wireup_impi_allreduce(world, &value, 1, WIREUP_IMPI_INT32, OPS), "unknown operation 9");
     REFUSED(wireup_impi_scan(world, &value, 1, WIREUP_IMPI_INT32, -1), "unknown operation -1");
