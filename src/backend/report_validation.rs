@@ -6,7 +6,8 @@
 //!
 //! Ranks and nodes within a [`FailureCause`], a [`LateFence`] and a [`JobControlRequest`] stay numbers. Core's supervisor, which
 //! steps have too, keeps and compares them, and has no jobs by which a number is known; the launcher makes causes of its own. They are
-//! checked here, indexes into nothing, and are looked up once more by what shows them.
+//! checked here, indexes into nothing, and are looked up once more by what shows them. So is the last arrival of a `FenceTiming`, which
+//! reports show and nothing else uses.
 
 use crate::backend::inspection::RankInspection;
 use crate::backend::step_messages::{KnownReport, StepToLauncher};
