@@ -28,7 +28,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use self::agent_servers::{AgentServers, is_left};
+use self::agent_servers::{AgentServers, wait_for_leave};
 use self::front::{Front, notify};
 use self::listen::listen;
 use self::notify::{READY, to_service_manager};
@@ -222,7 +222,7 @@ async fn serve(
         requests.clone(),
         socket,
         clients,
-        is_left(left.clone()),
+        wait_for_leave(left.clone()),
         local_open,
     );
     let leaving = async {
@@ -329,7 +329,7 @@ async fn register_host(
     let end = async {
         tokio::select! {
             () = agent.registry.draining_begun() => {}
-            () = is_left(leaving) => {}
+            () = wait_for_leave(leaving) => {}
         }
     };
     HostRegistrar::new(etcd, own).run_until(end).await;
@@ -345,7 +345,7 @@ async fn serve_metrics(
     match TcpListener::from_std(listener) {
         Ok(listener) => tokio::select! {
             () = metrics::serve(agent, listener, tls) => {}
-            () = is_left(leaving) => {}
+            () = wait_for_leave(leaving) => {}
         },
         Err(error) => warn!("metrics are not served: {error}"),
     }

@@ -89,12 +89,12 @@ pub(super) async fn ended([remote, local]: [JoinHandle<io::Result<()>>; 2]) -> i
 async fn drained(registry: Arc<LaunchRegistry>, leaving: watch::Receiver<bool>) {
     tokio::select! {
         () = registry.drained() => {}
-        () = is_left(leaving) => {}
+        () = wait_for_leave(leaving) => {}
     }
 }
 
 /// Returns when the agent leaves its listeners to the next one.
-pub(super) async fn is_left(mut leaving: watch::Receiver<bool>) {
+pub(super) async fn wait_for_leave(mut leaving: watch::Receiver<bool>) {
     if leaving.wait_for(|leaving| *leaving).await.is_err() {
         // It is never left.
         std::future::pending::<()>().await;

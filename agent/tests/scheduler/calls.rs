@@ -173,7 +173,7 @@ async fn unread_output_blocks_nothing_and_its_end_is_kept() {
 }
 
 #[test]
-async fn kept_end_of_unread_output_reports_lost_bytes() {
+async fn limited_output_reports_lost_bytes() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
     client
