@@ -1,5 +1,5 @@
-//! Silence of the other side of a connection. Time in which this process was stopped counts as one step of
-//! [`SteppedTimeout`] at most: the other side may have been stopped with it, by a batch system or with the machine.
+//! Silence of the other side of a connection. Time in which this process was stopped does not count
+//! ([`SteppedTimeout`]): the other side may have been stopped with it, by a batch system or with the machine.
 
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep, timeout_at};
 
 use wireup_core::job::clock::Moment;
 use wireup_core::job::stepped_timeout::SteppedTimeout;
@@ -133,8 +133,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for SilenceMonitor<S> {
 /// Waits for a future for a time; `None` if it is not ready then.
 pub(super) async fn within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
-    for _ in 0..SteppedTimeout::STEPS {
-        if let Ok(ready) = timeout(limit / SteppedTimeout::STEPS, future.as_mut()).await {
+    let origin = Instant::now();
+    let mut patience = SteppedTimeout::new(limit, Moment::default());
+    while !patience.exhausted(Moment(origin.elapsed())) {
+        if let Ok(ready) = timeout_at(origin + patience.next().0, future.as_mut()).await {
             return Some(ready);
         }
     }

@@ -4,19 +4,28 @@ use std::time::Duration;
 
 use super::clock::Moment;
 
-/// A wait in steps. Time in which its owner itself stood still (stopped at a terminal, a frozen
-/// container) counts as one step at most, because those waited for may have stood still with it.
+/// A wait in steps. Time in which its owner itself stood still (stopped at a terminal, a frozen container, a virtual
+/// machine that gets no processor) does not count, because those waited for may have stood still with it: a step that is
+/// checked late by its own length and by [`LATE`](Self::LATE) is repeated, up to [`LATE_MAX`](Self::LATE_MAX) times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SteppedTimeout {
     limit: Duration,
     step: Duration,
     next: Moment,
     remaining_steps: u32,
+    /// Late steps that may still be repeated.
+    remaining_repeats: u32,
 }
 
 impl SteppedTimeout {
     /// Steps of every wait.
     pub const STEPS: u32 = 6;
+
+    /// Least delay of a check that shows that its owner stood still.
+    pub const LATE: Duration = Duration::from_millis(500);
+
+    /// Most steps that are repeated. The owner of a wait on a machine that is always slow gives up in the end.
+    pub const LATE_MAX: u32 = 24;
 
     /// Creates a timeout that starts now.
     pub fn new(limit: Duration, now: Moment) -> Self {
@@ -31,6 +40,7 @@ impl SteppedTimeout {
             step,
             next: now,
             remaining_steps: Self::STEPS,
+            remaining_repeats: Self::LATE_MAX,
         };
         let mut rest = passed;
         while wait.remaining_steps > 0 && rest >= step {
@@ -44,6 +54,12 @@ impl SteppedTimeout {
     /// Whether the timeout has passed at this time.
     pub fn exhausted(&mut self, now: Moment) -> bool {
         if self.remaining_steps > 0 && now >= self.next {
+            let is_late = now.duration_since(self.next) >= self.step.max(Self::LATE);
+            if is_late && self.remaining_repeats > 0 {
+                self.remaining_repeats -= 1;
+                self.next = now + self.step;
+                return false;
+            }
             self.remaining_steps -= 1;
             let rest = match self.remaining_steps {
                 1 => self.limit - self.step * Self::STEPS,
@@ -92,10 +108,34 @@ mod tests {
     }
 
     #[test]
-    fn unchecked_time_counts_as_one_step() {
+    fn time_of_late_checks_does_not_count() {
         let mut wait = SteppedTimeout::new(MINUTE, at(0));
         assert!(!wait.exhausted(at(100_000)));
         assert_eq!(wait.next(), at(100_010));
+        // A machine that stands still again and again exhausts no wait...
+        let mut now = 100_000;
+        for _ in 1..SteppedTimeout::LATE_MAX {
+            now += 20;
+            assert!(!wait.exhausted(at(now)));
+        }
+        // ... but a wait does not go on for ever.
+        for _ in 1..SteppedTimeout::STEPS {
+            now += 20;
+            assert!(!wait.exhausted(at(now)));
+        }
+        assert!(wait.exhausted(at(now + 20)));
+    }
+
+    #[test]
+    fn short_delays_count() {
+        let limit = Duration::from_millis(60);
+        let mut wait = SteppedTimeout::new(limit, at(0));
+        let mut now = Moment::default();
+        for _ in 1..SteppedTimeout::STEPS {
+            now = now + Duration::from_millis(400);
+            assert!(!wait.exhausted(now));
+        }
+        assert!(wait.exhausted(now + Duration::from_millis(400)));
     }
 
     #[test]
