@@ -42,29 +42,29 @@ mod report_command;
 mod requeue;
 mod run;
 mod run_args;
+pub(crate) mod run_usage_errors;
 mod serve;
 mod short_help;
 mod singleton;
 mod stacks_core;
-pub mod text_table;
 mod topo;
 mod unknown_command;
 mod unused_nodes;
-pub(crate) mod usage_errors;
 mod value_error;
 
 use std::ffi::OsString;
-use std::io::{self, Write};
 
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 
 use self::personality::Personality;
 use crate::backend::{name_server_process, step};
 use crate::detached;
-use crate::failure::CommandError;
-use crate::inspect::agent_file::AGENT;
-use crate::report::printable;
+use wireup_agent_args::AgentSubcommand;
+use wireup_agent_args::usage_errors::{answer, one_line, print};
+use wireup_core::executables::{AGENT, STEP_SERVER};
+use wireup_core::failure::CommandError;
 use wireup_core::job::outcome::EXIT_WIREUP;
+use wireup_core::printable;
 use wireup_sys::resource_limits;
 
 const EXAMPLES: &str = "\
@@ -102,7 +102,9 @@ enum WireupCommand {
     /// Tell where the time of a launch went, from its status stream
     Report(report_command::ReportArgs),
     #[command(flatten)]
-    Handed(agent_commands::AgentSubcommand),
+    Handed(AgentSubcommand),
+    /// Show what the ranks of a job do and use, refreshed
+    Top(agent_commands::top::TopArgs),
     /// Make a container ready for a rank: a hook for OCI runtimes
     OciHook(oci_hook::HookArgs),
     /// Ask the PMI server of the launcher of this process
@@ -176,7 +178,7 @@ fn execute(args: Vec<OsString>) -> u8 {
             singleton::rank(args.get(2..).unwrap_or_default())
         }
         Some(word) if word == prte::RANK_COMMAND => prte::rank(args.get(2..).unwrap_or_default()),
-        Some(word) if word == step::SERVER_COMMAND => step::serve(),
+        Some(word) if word == STEP_SERVER => step::serve(),
         Some(word) if word == "serve" => serve::sorted(args).and_then(run_subcommand),
         Some(word) if word == wireup_core::link::scheduled_launcher::COMMAND => {
             launch_command::execute()
@@ -226,8 +228,7 @@ fn run_subcommand(args: Vec<OsString>) -> Result<u8, CommandError> {
         Ok(WireupCommand::Names(args)) => names::names(args),
         Ok(WireupCommand::Doctor(args)) => doctor::execute(args),
         Ok(WireupCommand::Report(args)) => report_command::execute(&args),
-        Ok(WireupCommand::Handed(agent_commands::AgentSubcommand::Top(top))) => match top.pass_on()
-        {
+        Ok(WireupCommand::Top(top)) => match top.pass_on() {
             Ok(()) if !top.is_interactive() => agent_commands::top::plain(&top),
             Ok(()) => Err(agent_commands::become_it(AGENT, &args)),
             Err(failure) => Err(failure),
@@ -243,34 +244,7 @@ fn run_subcommand(args: Vec<OsString>) -> Result<u8, CommandError> {
         Ok(WireupCommand::Env(args)) => env_command::execute(args),
         Ok(WireupCommand::InstallLinks(args)) => personality::install_links(&args),
         Ok(WireupCommand::Completions(args)) => completions::execute(&args),
-        Err(error) => answer(&error, || usage_errors::one_line(&error)),
-    }
-}
-
-/// Handles clap's result: help and version are answers, everything else is a failure with one line.
-fn answer(error: &clap::Error, line: impl FnOnce() -> String) -> Result<u8, CommandError> {
-    use clap::error::ErrorKind;
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            print(error.render().to_string().as_bytes())
-        }
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            eprintln!("wireup: no command is given\n\n{error}");
-            Ok(EXIT_WIREUP)
-        }
-        _ => Err(CommandError::request(line())),
-    }
-}
-
-/// Prints the requested text. A closed reader is not a failure.
-fn print(text: &[u8]) -> Result<u8, CommandError> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CommandError::system(
-            "cannot write to standard output",
-            error,
-        )),
-        _ => Ok(0),
+        Err(error) => answer(&error, || one_line(&error)),
     }
 }
 

@@ -3,7 +3,6 @@
 //!
 //! What does no I/O is in [`wireup_core`], and what only concerns the system in [`wireup_sys`]. Here is the rest, from below; a module uses only those above it
 //! (`scripts/structure`):
-//! - [`failure`]: errors with which wireup refuses a run or gives it up
 //! - [`start_ranks`]: starts the ranks of a job from several threads
 //! - [`rank_proxy`]: stands in for ranks whose processes are started by others
 //! - [`pmi_client`]: asks the PMI server of any launcher, or listens to what a program asks it
@@ -23,30 +22,14 @@
 // `control::mpir`, `doctor::fabric_libraries`, `report::status_stream::target`, `backend::{guard, name_server_process}`, `backend::step::{begin, privileged_helper}`.
 #![deny(unsafe_code)]
 
-/// Writes to standard error as the macro of the standard library does, which panics if that is closed.
-#[macro_export]
-macro_rules! eprint {
-    ($($text:tt)*) => { $crate::complain(&format!($($text)*)) };
-}
-
-/// A line of [`eprint!`].
-#[macro_export]
-macro_rules! eprintln {
-    ($($text:tt)*) => { $crate::complain(&(format!($($text)*) + "\n")) };
-}
-
-/// Writes to standard error. What cannot be written there can be told nowhere.
-#[doc(hidden)]
-pub fn complain(text: &str) {
-    let _ = std::io::Write::write_all(&mut std::io::stderr().lock(), text.as_bytes());
-}
+#[macro_use(eprint, eprintln)]
+extern crate wireup_sys;
 
 pub mod backend;
 pub mod cli;
 pub mod control;
 pub mod detached;
 pub mod doctor;
-pub mod failure;
 #[cfg(test)]
 mod fuzzed;
 #[cfg(any(test, fuzzing))]

@@ -31,7 +31,6 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
-use crate::failure::{CommandError, about};
 use notices::NoticeSubscribers;
 use pending_handover::{HandoverStatus, PendingHandover};
 use pmix_port::PmixPort;
@@ -39,6 +38,7 @@ use rank_port::{AcceptedConnection, RankPort, Refusal};
 use rank_variables::{RankEndpoint, RankEnvironment, server_address};
 use refused_connections::RefusalLines;
 use socket_relay::{RelayStatus, SocketRelay};
+use wireup_core::failure::{CommandError, about};
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::pmi::challenge::AuthKey;
 use wireup_core::pmi::client_handover::ClientHandover;

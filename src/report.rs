@@ -9,7 +9,6 @@ pub mod late_fence;
 pub(crate) mod node_texts;
 pub(crate) mod page;
 pub(crate) mod plan_record;
-pub mod printable;
 pub mod process_names;
 pub mod progress_line;
 pub(crate) mod running_ranks;

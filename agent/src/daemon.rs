@@ -47,12 +47,12 @@ use crate::state::{AdvertisedAddress, Agent};
 use crate::user::spawn::step_spawner::StepSpawner;
 use crate::user::{ServedUsers, files};
 use crate::{fabric, local_socket, metrics, tls, worker_threads};
-use wireup::cli::agent_commands::agent_args::{AgentArgs, AgentStopPolicy};
-use wireup::failure::CommandError;
-#[cfg(feature = "etcd")]
-use wireup::plan::machine_slots::SlotLimits;
+use wireup_agent_args::agent_args::{AgentArgs, AgentStopPolicy};
+use wireup_core::failure::CommandError;
 #[cfg(feature = "etcd")]
 use wireup_core::job::hosts::registered::{EtcdHostSpec, HostRegistration};
+#[cfg(feature = "etcd")]
+use wireup_sys::machine_slots::SlotLimits;
 use wireup_sys::{descriptors, procfs};
 
 /// Time for clients to read the end of the last launch.

@@ -15,9 +15,9 @@ use self::registered_hosts::EtcdHosts;
 use crate::etcd::{EtcdError, EtcdSettingsError};
 #[cfg(not(feature = "etcd"))]
 use crate::missing_feature::MissingFeature;
-use wireup::failure::CommandError;
-use wireup::plan::host_lookup::HostWait;
+use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::compress;
+use wireup_core::job::hosts::lookup::HostWait;
 use wireup_core::job::hosts::lookup::{FoundHost, HostLookup};
 #[cfg(feature = "etcd")]
 use wireup_core::job::hosts::registered::HostLabels;

@@ -13,7 +13,7 @@ use rustls::pki_types::ServerName;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-pub use wireup::cli::agent_commands::pki_args::Role;
+pub use wireup_agent_args::pki_args::Role;
 
 /// Scheme of the URI.
 const SCHEME: &str = "wireup://";

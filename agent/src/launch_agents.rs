@@ -42,7 +42,7 @@ use crate::state::{AdvertisedAddress, Agent};
 use crate::tls::{Heartbeat, TlsConfigs};
 use crate::user::spawn::step_spawner::StepSpawner;
 use crate::user::{ServedUsers, files};
-use wireup::failure::CommandError;
+use wireup_core::failure::CommandError;
 use wireup_sys::signals::FOR_RANKS;
 use wireup_sys::{descriptors, procfs};
 

@@ -3,12 +3,9 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use wireup::backend::grant_holder;
-use wireup::backend::launch_agent_process::COMMAND;
-use wireup::cli::agent_commands::{AgentSubcommand, parse};
-use wireup::failure::CommandError;
-use wireup::plan::host_lookup;
-use wireup::report::status_stream::launch_spans;
+use clap::{FromArgMatches as _, Subcommand};
+#[cfg(feature = "top")]
+use wireup::cli::agent_commands::top::TopArgs;
 use wireup_agent::daemon::{self, front};
 use wireup_agent::find_hosts;
 use wireup_agent::launch_agents::{first_agent, host_agent, pbs_task};
@@ -17,6 +14,10 @@ use wireup_agent::missing_feature::MissingFeature;
 use wireup_agent::name_store;
 use wireup_agent::user::account_lookup;
 use wireup_agent::user::spawn::ACCOUNTS_COMMAND;
+use wireup_agent_args::AgentSubcommand;
+use wireup_agent_args::usage_errors::{answer, one_line};
+use wireup_core::executables::{EXPORT_SPANS, FIND_HOSTS, GRANT_HOLDER, LAUNCH_ENTRY};
+use wireup_core::failure::CommandError;
 use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::name_server::STORE_COMMAND;
 use wireup_sys::resource_limits;
@@ -30,18 +31,16 @@ fn main() -> ExitCode {
         // Command with which an agent starts it; not a command for people.
         Some(word) if word == ACCOUNTS_COMMAND => account_lookup::main(),
         Some(word) if word == host_agent::COMMAND => host_agent::main(std::env::args().nth(2)),
-        Some(word) if word == COMMAND => first_agent::inherited(),
-        Some(word) if word == grant_holder::COMMAND => wireup_agent::fabric::grant_process::main(),
+        Some(word) if word == LAUNCH_ENTRY => first_agent::inherited(),
+        Some(word) if word == GRANT_HOLDER => wireup_agent::fabric::grant_process::main(),
         #[cfg(feature = "otel")]
-        Some(word) if word == launch_spans::COMMAND => wireup_agent::span_export::main(),
+        Some(word) if word == EXPORT_SPANS => wireup_agent::span_export::main(),
         #[cfg(not(feature = "otel"))]
-        Some(word) if word == launch_spans::COMMAND => {
-            Err(CommandError::request(MissingFeature("otel")))
-        }
+        Some(word) if word == EXPORT_SPANS => Err(CommandError::request(MissingFeature("otel"))),
         Some(word) if word == pbs_task::CALLER => pbs_task::caller(words_behind()),
         Some(word) if word == pbs_task::TASK => pbs_task::task(words_behind()),
         Some(word) if word == STORE_COMMAND => name_store::main(&words_behind()),
-        Some(word) if word == host_lookup::COMMAND => find_hosts::main(std::env::args_os().skip(2)),
+        Some(word) if word == FIND_HOSTS => find_hosts::main(std::env::args_os().skip(2)),
         word => {
             let behind_front = word.is_some_and(|word| word == front::COMMAND);
             let mut words: Vec<_> = std::env::args_os().collect();
@@ -54,7 +53,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            wireup::eprintln!("wireup: {failure}");
+            wireup_sys::eprintln!("wireup: {failure}");
             ExitCode::from(failure.code())
         }
     }
@@ -65,16 +64,43 @@ fn words_behind() -> Vec<String> {
     std::env::args().skip(2).collect()
 }
 
+/// Commands for users.
+#[derive(Subcommand)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there is one of it, which is taken apart at once"
+)]
+enum UserCommand {
+    #[command(flatten)]
+    Agent(AgentSubcommand),
+    /// Show what the ranks of a job do and use, refreshed
+    #[cfg(feature = "top")]
+    Top(TopArgs),
+}
+
 /// Runs the commands for users.
 fn called(words: Vec<OsString>, behind_front: bool) -> Result<u8, CommandError> {
-    match parse(words) {
-        Ok(AgentSubcommand::Agent(args)) if behind_front => daemon::behind_front(args),
-        Ok(AgentSubcommand::Agent(args)) => daemon::main(args),
-        Ok(AgentSubcommand::Pki(args)) => wireup_agent::pki::main(args),
+    #[cfg(not(feature = "top"))]
+    if words.get(1).is_some_and(|word| word == "top") {
+        return Err(CommandError::request(MissingFeature("top")));
+    }
+    let top = clap::Command::new("wireup")
+        .bin_name("wireup")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .subcommand_value_name("COMMAND")
+        .arg_required_else_help(true);
+    let top = UserCommand::augment_subcommands(top).about("The part of wireup that spans hosts");
+    let matches = top.try_get_matches_from(words);
+    let parsed = matches.and_then(|matches| UserCommand::from_arg_matches(&matches));
+    match parsed {
+        Ok(UserCommand::Agent(AgentSubcommand::Agent(args))) if behind_front => {
+            daemon::behind_front(args)
+        }
+        Ok(UserCommand::Agent(AgentSubcommand::Agent(args))) => daemon::main(args),
+        Ok(UserCommand::Agent(AgentSubcommand::Pki(args))) => wireup_agent::pki::main(args),
         #[cfg(feature = "top")]
-        Ok(AgentSubcommand::Top(args)) => wireup_agent::top::main(&args),
-        #[cfg(not(feature = "top"))]
-        Ok(AgentSubcommand::Top(_)) => Err(CommandError::request(MissingFeature("top"))),
-        Err(answer) => answer,
+        Ok(UserCommand::Top(args)) => wireup_agent::top::main(&args),
+        Err(error) => answer(&error, || one_line(&error)),
     }
 }

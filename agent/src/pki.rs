@@ -32,7 +32,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use crate::identity::{Certificate, Identity, IdentityError};
-use wireup::cli::agent_commands::pki_args::Role;
+use wireup_agent_args::pki_args::Role;
 
 /// The authorities that are trusted, in a node's directory; the authority itself in its own.
 pub const CA: &str = "ca.pem";

@@ -11,10 +11,9 @@ use opentelemetry_otlp::tonic_types::transport::{Certificate, ClientTlsConfig, I
 use opentelemetry_otlp::{SpanExporter, WithTonicConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanExporter as _, SpanLinks};
-use wireup::failure::{AnyError, CommandError};
-use wireup::report::status_stream::launch_spans::Exported;
+use wireup_core::failure::{AnyError, CommandError};
 use wireup_core::job::trace_context::SpanId;
-use wireup_core::timeline::{Span, SpanAttribute};
+use wireup_core::timeline::{ExportedSpans, Span, SpanAttribute};
 
 use crate::PROGRAM_VERSION;
 
@@ -85,7 +84,8 @@ pub fn main() -> Result<u8, CommandError> {
     std::io::stdin()
         .read_to_end(&mut text)
         .map_err(|error| failed(error.into()))?;
-    let exported: Exported = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
+    let exported: ExportedSpans =
+        serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -94,7 +94,7 @@ pub fn main() -> Result<u8, CommandError> {
     Ok(0)
 }
 
-async fn send(exported: Exported) -> Result<(), AnyError> {
+async fn send(exported: ExportedSpans) -> Result<(), AnyError> {
     let mut exporter = exporter()?;
     exporter.set_resource(&resource());
     let spans = exported.spans.iter().map(|span| data(&exported, span));
@@ -153,7 +153,7 @@ fn tls() -> Result<ClientTlsConfig, ExporterError> {
     )
 }
 
-fn data(exported: &Exported, span: &Span) -> SpanData {
+fn data(exported: &ExportedSpans, span: &Span) -> SpanData {
     let time = |us: u64| SystemTime::UNIX_EPOCH + Duration::from_micros(exported.began_us + us);
     let id = |id: SpanId| opentelemetry::trace::SpanId::from_bytes(id.0);
     let attributes = span.attributes.iter().map(|(name, value)| {

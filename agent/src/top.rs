@@ -11,7 +11,7 @@ use ratatui::widgets::{Row, Table, TableState};
 use ratatui::{DefaultTerminal, Frame};
 use wireup::cli::agent_commands::top::view::{self, Sample, SortKey, SortOrder};
 use wireup::cli::agent_commands::top::{TopArgs, TopSession};
-use wireup::failure::CommandError;
+use wireup_core::failure::CommandError;
 
 /// Columns between two of the table.
 const GAP: u16 = 2;

@@ -20,6 +20,7 @@ pub mod agent_protocol;
 pub mod frame;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
+pub mod grant_holder_messages;
 pub mod helper_protocol;
 pub mod liveness;
 pub mod reassembly;

@@ -22,7 +22,7 @@ use crate::record::{
     RankBinding, RankChange, RankId, RankState, ResultRecord, SpawnRecord, StatusRecord,
 };
 use crate::wording::json_problem;
-pub use spans::{Span, SpanAttribute, spans};
+pub use spans::{ExportedSpans, Span, SpanAttribute, spans};
 pub use summary::{Breakdown, PartKind, breakdown, summary};
 pub use trace::trace;
 

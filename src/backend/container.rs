@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 pub(crate) use image_container::Container;
 
-use crate::failure::{CommandError, RequestError};
 use crate::plan::Variable;
 use crate::plan::container_root::ContainerRoot;
 use crate::plan::packed_files::CleanupSink;
 use wireup_core::container;
+use wireup_core::failure::{CommandError, RequestError};
 use wireup_core::job::ids::{NodeId, Nspace};
 use wireup_core::job::spec::{ContainerSpec, ImageSpec, Uenv};
 use wireup_sys::mounts::{self, MountRights, MountView};

@@ -12,61 +12,32 @@
 //!
 //! Rule: the key travels in pipes and in the link of the launch, never in an argument or a file.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use wireup_core::executables::{AGENT, GRANT_HOLDER};
 
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use zeroize::Zeroizing;
-
-use crate::failure::{AnyError, CommandError, RequestError};
 use crate::inspect::agent_file;
 use crate::plan::HostPlan;
 use wireup_core::fabric::grant::{FabricGrant, FabricGrantError};
 use wireup_core::fabric::grant_record::GrantRecord;
 use wireup_core::fabric::manager_rest::GrantRequest;
+use wireup_core::failure::{AnyError, CommandError, RequestError};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::{FabricSource, FabricSpec, FailurePolicy};
-use wireup_core::link::{decode, encode};
+use wireup_core::link::grant_holder_messages::{
+    GrantHolderReply, GrantHolderRequest, read_message, write_message,
+};
 use wireup_sys::leftovers::JOB;
 use wireup_sys::pidfd::wait_for;
-
-/// The command of the keeper.
-pub const COMMAND: &str = "fabric-keeper";
 
 /// How long a launch waits at its end for the proof that its credential is gone. The keeper goes on.
 const END_LIMIT: Duration = Duration::from_secs(20);
 
-/// Most bytes of a message.
-const MESSAGE_MAX: u32 = 1024 * 1024;
-
 /// The nodes that watch a launch of several hosts.
 const WATCHING: u32 = 2;
-
-/// What the keeper is told.
-#[derive(Debug, Serialize, Deserialize)]
-pub enum GrantHolderRequest {
-    /// Ask for a credential and revoke it at the end of the process that says this.
-    Obtain(GrantRequest, FabricSpec),
-    /// Revoke what another keeper has asked for, unless [`Finished`](Self::Finished) comes. The number is that of the
-    /// node: the others wait for the first one.
-    Watch(GrantRecord, u32),
-    /// The launch has ended in order.
-    Finished,
-}
-
-/// What it tells.
-#[derive(Debug, Serialize, Deserialize)]
-pub enum GrantHolderReply {
-    Provided(Box<FabricGrant>, GrantRecord),
-    /// There is none, and why. It is [`Over`](Self::Over) when what may exist is revoked.
-    Refused(String),
-    /// Revoked, or what may be left of it.
-    Over(Option<String>),
-}
 
 /// Why there is no credential.
 #[derive(Debug, thiserror::Error)]
@@ -79,37 +50,6 @@ enum FabricGrantFailure {
 
 impl RequestError for FabricGrantFailure {}
 
-/// Writes a message to the other side.
-///
-/// # Errors
-/// The system's.
-pub fn write_message(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
-    let body = Zeroizing::new(encode(message));
-    let length = u32::try_from(body.len()).map_err(io::Error::other)?;
-    to.write_all(&length.to_le_bytes())?;
-    to.write_all(&body)?;
-    to.flush()
-}
-
-/// Reads one; `None` at the end.
-///
-/// # Errors
-/// The system's, or the message is none.
-pub fn read_message<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<T>> {
-    let mut length = [0; 4];
-    match from.read_exact(&mut length) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-        other => other?,
-    }
-    let length = u32::from_le_bytes(length);
-    if length > MESSAGE_MAX {
-        return Err(io::Error::other("a message that is too long"));
-    }
-    let mut body = Zeroizing::new(vec![0; length as usize]);
-    from.read_exact(&mut body)?;
-    decode(&body).map(Some).map_err(io::Error::other)
-}
-
 /// A process that revokes a credential, at the latest when this is dropped.
 #[derive(Debug)]
 pub(crate) struct GrantHolder {
@@ -120,10 +60,10 @@ pub(crate) struct GrantHolder {
 
 /// Starts a keeper, with its first message in its pipe.
 fn start(first: &GrantHolderRequest) -> Result<(Child, ChildStdin, ChildStdout), CommandError> {
-    let program = agent_file::find(agent_file::AGENT).map_err(CommandError::request)?;
+    let program = agent_file::find(AGENT).map_err(CommandError::request)?;
     let failed = |error: io::Error| CommandError::system("cannot start wireup-agent", error);
     let mut child = Command::new(program)
-        .arg(COMMAND)
+        .arg(GRANT_HOLDER)
         // Signals of the terminal are the launcher's, and what marks the processes of a job ends them.
         .process_group(0)
         .env_remove(JOB)
@@ -177,7 +117,7 @@ impl Drop for GrantHolder {
             }
             Ok(GrantHolderReply::Provided(..) | GrantHolderReply::Refused(_)) | Err(_) => {
                 eprintln!(
-                    "wireup: warning: --fabric: wireup-agent {COMMAND} was lost; the next launch or \
+                    "wireup: warning: --fabric: {AGENT} {GRANT_HOLDER} was lost; the next launch or \
                      agent of this user revokes the credential"
                 );
             }

@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
+use wireup_core::executables::{AGENT, LAUNCH_ENTRY, LAUNCH_LINK};
 
-use crate::failure::CommandError;
 use crate::inspect::agent_file;
+use wireup_core::failure::CommandError;
 use wireup_core::job::spec::AgentLaunchCommand;
 use wireup_core::link::encode;
 use wireup_sys::descriptors::FIRST_FREE;
@@ -46,7 +47,7 @@ impl Drop for LaunchAgentProcess {
 pub(crate) fn start(
     starter: &AgentLaunchCommand,
 ) -> Result<(OwnedFd, LaunchAgentProcess), CommandError> {
-    let program = agent_file::find(agent_file::AGENT).map_err(CommandError::request)?;
+    let program = agent_file::find(AGENT).map_err(CommandError::request)?;
     let begun = begin(program.as_os_str().as_bytes(), starter);
     begun.map_err(|error| CommandError::system("cannot start wireup-agent", error))
 }
@@ -66,14 +67,14 @@ fn begin(
         CString::new([&name.into_vec()[..], b"=", &value.into_vec()].concat())
     });
     let env = entries.collect::<Result<Vec<_>, _>>()?;
-    let argv = [program.clone(), CString::new(COMMAND)?];
+    let argv = [program.clone(), CString::new(LAUNCH_ENTRY)?];
     let command = ChildCommand {
         env: &[&env],
         descriptors: &[
             (input.as_fd(), 0),
             (stdout.as_fd(), 1),
             (stderr.as_fd(), 2),
-            (link.as_fd(), LINK),
+            (link.as_fd(), LAUNCH_LINK),
         ],
         reset_signals: &[libc::SIGPIPE],
         ..ChildCommand::new(&program, &argv)

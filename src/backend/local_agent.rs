@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, sockopt};
 
 use crate::backend::cleanup_record;
-use crate::failure::{CommandError, RequestError};
+use wireup_core::failure::{CommandError, RequestError};
 use wireup_core::job::ids::UserId;
 use wireup_core::link::socket::{self, LAUNCHER_END};
 use wireup_sys::unix_socket::connect_from;

@@ -7,13 +7,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
+use wireup_core::executables::AGENT;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::local_agent;
 use super::name_server_process::{self, NameServerEndpoint};
-use crate::failure::{AnyError, CommandError, RequestError};
 use crate::inspect::agent_file;
+use wireup_core::failure::{AnyError, CommandError, RequestError};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank, UserId};
 use wireup_core::job::name_store_kind::NameStoreKind;
 use wireup_core::job::proc::Proc;
@@ -51,7 +52,7 @@ pub(crate) fn start(
     meet: &str,
     variables: &[(OsString, OsString)],
 ) -> Result<OwnedFd, AnyError> {
-    let program = agent_file::find(agent_file::AGENT)?;
+    let program = agent_file::find(AGENT)?;
     let word = |bytes: &[u8]| CString::new(bytes);
     let argv = [
         word(b"wireup-agent")?,

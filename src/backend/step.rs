@@ -35,10 +35,10 @@ use crate::backend::guard::Guard;
 use crate::backend::job_label::{JobLabel, JobStage};
 use crate::backend::local::{LocalStep, RankIo};
 use crate::backend::step_messages::{LauncherToStep, NodeRefusal, NodeStage, StepToLauncher};
-use crate::failure::CommandError;
 use crate::plan::{HostPlan, SpawnedJobPlan, Variable};
 use crate::start_ranks::StdinPlan;
 use crate::stdio::rank_files;
+use wireup_core::failure::CommandError;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::FailureCause;
@@ -56,10 +56,7 @@ use wireup_sys::log;
 use wireup_sys::poll::{Poll, PollEvent, PollSource, PollToken};
 use wireup_sys::signals::{Signals, ignore_file_size_signal, ignored_at_start, name};
 
-/// The helper's command name. Its copies have the same command line, and [`NAME`] as their name.
-pub const SERVER_COMMAND: &str = "steps";
-
-/// A step's name among the processes.
+/// A step's name among the processes. Steps have the command line of the helper, whose copies they are.
 pub const NAME: &CStr = c"wireup-step";
 
 /// The descriptor on which a step finds its agent.

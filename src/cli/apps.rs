@@ -8,9 +8,9 @@ use clap::{Args, FromArgMatches, Parser, ValueHint};
 use super::negation::with_negations;
 use super::option_scan::OptionTable;
 use super::options::ProcessArgs;
-use crate::cli::usage_errors;
+use crate::cli::run_usage_errors;
 use crate::cli::value_error::ValueError;
-use crate::failure::CommandError;
+use wireup_core::failure::CommandError;
 use wireup_core::job::mpi::MpiSpec;
 use wireup_core::job::spec::{AppRequest, WrapSpec};
 
@@ -112,7 +112,7 @@ pub(super) fn app_requests(
         let number = index + 2;
         let words: Vec<OsString> = shared.iter().cloned().chain(part).collect();
         let app = parse(words).map_err(|error| {
-            let line = usage_errors::next_program_error_text(&error, &is_job_option);
+            let line = run_usage_errors::next_program_error_text(&error, &is_job_option);
             CommandError::request(format!("program {number} (after `:`): {line}"))
         })?;
         apps.push(app.into());
@@ -153,7 +153,7 @@ mod tests {
         let is_job_option = |word: &OsStr| OptionTable::from_parser::<RunArgs>().knows(word);
         let line = |text| {
             let error = parse(words(text)).unwrap_err();
-            usage_errors::next_program_error_text(&error, is_job_option)
+            run_usage_errors::next_program_error_text(&error, is_job_option)
         };
         assert!(
             line("-l a").contains("in front of the first program"),

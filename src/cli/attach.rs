@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::ps;
 use crate::detached::attach_client;
-use crate::failure::CommandError;
+use wireup_core::failure::CommandError;
 
 const JOBS: &str = "\
 Jobs:

@@ -6,7 +6,7 @@ use clap_complete::{Shell, generate};
 use super::option_scan::{OptionTable, takes_next};
 use super::run_args::RunArgs;
 use super::{print, tree};
-use crate::failure::CommandError;
+use wireup_core::failure::CommandError;
 
 const EXAMPLES: &str = "\
 Examples:

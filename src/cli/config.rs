@@ -19,8 +19,8 @@ use self::location::FileLocation;
 use super::apps::NextApp;
 use super::option_scan::{ArgumentKind, OptionTable};
 use super::run_args::{self, RunArgs};
-use crate::cli::usage_errors;
 use crate::inspect::libpmix;
+use wireup_agent_args::usage_errors::one_line;
 use wireup_sys::log;
 
 /// Options that belong to one job and make no sense as a default.
@@ -162,7 +162,7 @@ impl Defaults {
     /// The error in the files alone; `None` if they are valid.
     pub(super) fn blame(&self) -> Option<String> {
         let error = refused(self.words())?;
-        let together = || format!("{}: {}", self.files(), usage_errors::one_line(&error));
+        let together = || format!("{}: {}", self.files(), one_line(&error));
         Some(self.blame_entry().unwrap_or_else(together))
     }
 
@@ -175,7 +175,7 @@ impl Defaults {
             let wrong = ConfigError::Wrong {
                 path: file.path.clone(),
                 line: entry.line,
-                error: EntryError::Refused(usage_errors::one_line(&error)),
+                error: EntryError::Refused(one_line(&error)),
             };
             Some(wrong.to_string())
         })

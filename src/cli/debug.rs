@@ -13,13 +13,13 @@ use super::launcher_host::LauncherHost;
 use super::options::HostsListArgs;
 use super::ps::{found, query_records};
 use crate::control::query_server::job_query::{JobQueryKind, ProcessRecord};
-use crate::failure::CommandError;
 use crate::jobs::LocalJobInfo;
 use crate::jobs::query_launcher::Quiet;
-use crate::report::command_line::quoted;
-use crate::report::printable;
 use crate::report::process_names::listed;
+use wireup_core::failure::CommandError;
 use wireup_core::job::rank_set::RankSet;
+use wireup_core::printable;
+use wireup_core::shell_words::quoted;
 use wireup_sys::leftovers::JOB;
 use wireup_sys::{accounts, procfs};
 

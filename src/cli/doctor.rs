@@ -9,14 +9,14 @@ use serde_json::json;
 
 use super::node_status::query_nodes;
 use super::options::{HostsListArgs, ImageArgs, image_words};
-use super::text_table;
 use crate::doctor::ping_pong_run::{PingPongProgram, ping_pong};
 use crate::doctor::{DoctorSubject, facts, image_trial, network_libraries, worker, worker_launch};
-use crate::failure::CommandError;
 use wireup_core::doctor::report::{FindingGroup, grouped};
 use wireup_core::doctor::{CHECKS, DoctorHost, LaunchNeeds, Severity, judge};
+use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::link::agent_protocol::NodeAddress;
+use wireup_core::text_table;
 
 const AFTER_HELP: &str = "\
 Examples:

@@ -22,10 +22,10 @@ use sha2::Digest as _;
 use super::remote_launch::{ADDRESSES, AGENTS};
 use super::{run, run_args};
 use crate::backend::cleanup_record;
-use crate::failure::{CommandError, RequestError};
-use crate::report::command_line::quoted;
+use wireup_core::failure::{CommandError, RequestError};
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::job::spec::LayoutSpec;
+use wireup_core::shell_words::quoted;
 
 /// PRRTE's file of hosts. It has a variable for a list too, and does not read it. Source: PRRTE 3.0.
 const HOSTFILE: &str = "PRTE_MCA_prte_default_hostfile";

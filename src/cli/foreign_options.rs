@@ -14,7 +14,7 @@ use option_table::{
 };
 
 use crate::cli::option_scan::{ArgumentKind, OptionTable};
-use crate::cli::usage_errors::is_near;
+use wireup_agent_args::usage_errors::is_near;
 
 /// A program's part of the line in our own spelling.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -5,16 +5,17 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use wireup_core::executables::{AGENT, FIND_HOSTS};
 
 use super::lookup_progress::LookupProgress;
 use super::node_status::own_node;
 use super::options::{BatchSystemArg, HostsArgs, HostsListArgs};
 use crate::backend::local_agent;
-use crate::failure::{AnyError, CommandError, RequestError};
 use crate::inspect::agent_file;
 use crate::plan::batch_systems::{self, BatchAllocation, BatchEnvironment};
-use crate::plan::host_lookup::{COMMAND, HostWait};
 use crate::plan::hostfile;
+use wireup_core::failure::{AnyError, CommandError, RequestError};
+use wireup_core::job::hosts::lookup::HostWait;
 use wireup_core::job::hosts::lookup::{HostLookup, HostSource};
 use wireup_core::job::hosts::{self, HostEntry, HostList, HostSpec};
 use wireup_core::job::ids::UserId;
@@ -268,10 +269,10 @@ fn listed(
 /// # Errors
 /// [`CommandError`] if there are fewer when the wait times out.
 fn find_hosts(lookup: &HostLookup, awaited: HostWait) -> Result<Vec<HostEntry>, CommandError> {
-    let program = agent_file::find(agent_file::AGENT).map_err(CommandError::request)?;
+    let program = agent_file::find(AGENT).map_err(CommandError::request)?;
     let failed = |error: AnyError| CommandError::system("cannot look hosts up", error);
     let mut command = Command::new(program);
-    command.args([COMMAND, &lookup.to_string(), &awaited.count.to_string()]);
+    command.args([FIND_HOSTS, &lookup.to_string(), &awaited.count.to_string()]);
     command.arg(awaited.limit.as_millis().to_string());
     command.stderr(Stdio::inherit());
     let output = LookupProgress::default().command_output(&mut command, "hosts", None);

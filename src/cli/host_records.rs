@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::node_status::query_nodes;
 use super::options::HostsListArgs;
 use super::remote_launch::{SCRIPT, host_entry};
-use crate::failure::CommandError;
-use crate::report::printable;
+use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::link::agent_protocol::NodeAddress;
+use wireup_core::printable;
 use wireup_core::wording::json_problem;
 
 /// The answer of a host that is not what the command prints.

@@ -8,10 +8,11 @@ use std::ffi::OsString;
 
 use clap::CommandFactory as _;
 
-use super::{agent_commands, answer, help_text, usage_errors};
-use crate::failure::CommandError;
-use crate::inspect::agent_file::IMPI;
+use super::{agent_commands, help_text};
 pub(super) use membership::ImpiSpec;
+use wireup_agent_args::usage_errors::{answer, one_line};
+use wireup_core::executables::IMPI;
+use wireup_core::failure::CommandError;
 
 /// As which it is called.
 pub(super) const NAME: &str = "impi";
@@ -30,6 +31,6 @@ pub(super) fn execute(words: &[OsString]) -> Result<u8, CommandError> {
     let command = help_text::reflowed(wireup_impi_cli::Line::command());
     match command.try_get_matches_from(wireup_impi_cli::respell(line("wireup impi"))) {
         Ok(_) => Err(agent_commands::become_it(IMPI, &line("wireup-impi"))),
-        Err(error) => answer(&error, || usage_errors::one_line(&error)),
+        Err(error) => answer(&error, || one_line(&error)),
     }
 }

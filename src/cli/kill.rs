@@ -12,11 +12,11 @@ use super::options::HostsListArgs;
 use super::ps::{choose, scope};
 use super::run::grace_of;
 use crate::cli::value_error::ValueError;
-use crate::failure::CommandError;
 use crate::jobs::termination::{self, EndError, SentSignal, SignalRecipient};
 use crate::jobs::{self, JobLifeState, LocalJobInfo, name};
-use crate::report::printable;
+use wireup_core::failure::CommandError;
 use wireup_core::job::spec::GRACE;
+use wireup_core::printable;
 use wireup_core::wording::counted;
 use wireup_sys::signals;
 

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::run::filter_of_environment;
 use crate::control::run::{EarlyResources, run};
-use crate::failure::CommandError;
 use crate::report::status_stream::refused;
+use wireup_core::failure::CommandError;
 use wireup_core::job::spec::{JobSpec, StatusSpec, StatusTarget};
 use wireup_core::link::scheduled_launcher::{COMMAND, DescriptionError, JOB, JOB_MAX, read};
 use wireup_sys::procfs;

@@ -11,10 +11,10 @@ use super::host_records::HostRecords;
 use super::options::HostsListArgs;
 use super::ps;
 use super::remote_launch::{SCRIPT, become_run, host_entry, host_options};
-use crate::failure::CommandError;
 use crate::jobs::name;
-use crate::report::command_line::quoted;
-use crate::report::printable;
+use wireup_core::failure::CommandError;
+use wireup_core::printable;
+use wireup_core::shell_words::quoted;
 
 /// Set for commands that were passed on, which are not passed on again.
 const PASSED_ON: &str = "WIREUP_PASSED_ON";

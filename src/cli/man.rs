@@ -16,7 +16,7 @@ use roff::{Roff, bold, roman};
 use super::command_groups::GROUPS;
 use super::help_text::reflowed;
 use super::{print, tree};
-use crate::failure::CommandError;
+use wireup_core::failure::CommandError;
 use wireup_sys::signals::ignore_file_size_signal;
 
 const EXAMPLES: &str = "\

@@ -7,16 +7,17 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::config;
 use super::host_records::HostRecords;
 use super::option_scan::OptionTable;
 use super::options::HostsListArgs;
 use super::run_args::RunArgs;
-use super::{config, text_table};
-use crate::failure::CommandError;
 use crate::inspect::ldso::{Loader, LoaderFiles};
 use crate::inspect::mpi_files::{MpiSearch, own_libpmix, read_installations};
-use crate::report::printable;
+use wireup_core::failure::CommandError;
 use wireup_core::job::mpi::{MpiDefinition, MpiInstallation};
+use wireup_core::printable;
+use wireup_core::text_table;
 
 /// The option of `wireup run` that names an MPI.
 const DEFINE_MPI: &str = "define-mpi";

@@ -9,14 +9,14 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::options::NamesSpec;
-use super::text_table;
 use crate::backend::name_store_process::NameStoreClient;
-use crate::failure::{CommandError, RequestError};
+use wireup_core::failure::{CommandError, RequestError};
 use wireup_core::job::name_store_kind::{InvalidNameStore, NameStoreKind};
 use wireup_core::name_server::MEET_MAX;
 use wireup_core::names::request::{
     ListedName, NameRefusal, NameReply, NameRequest, Persistence, PublishedData, UnpublishScope,
 };
+use wireup_core::text_table;
 use wireup_core::wording::counted;
 
 const LS: &str = "\

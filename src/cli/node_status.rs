@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::lookup_progress::LookupProgress;
 use crate::backend::local_agent;
-use crate::failure::{AnyError, CommandError};
+use wireup_core::failure::{AnyError, CommandError};
 use wireup_core::job::ids::UserId;
 use wireup_core::link::agent_protocol::{
     AgentReport, AgentRequest, NodeAddress, NodeStatus, VERSION,

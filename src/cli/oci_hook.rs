@@ -16,8 +16,8 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::json;
 
 use crate::backend::step;
-use crate::failure::{CommandError, RequestError};
 use wireup_core::container::hook::{self, ANNOTATION, HookError, HookPlan};
+use wireup_core::failure::{CommandError, RequestError};
 use wireup_core::link::scheduled_launcher::COMMAND;
 use wireup_sys::mount_into::{mount_into, mount_open_into};
 use wireup_sys::procfs;

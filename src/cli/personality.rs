@@ -37,15 +37,16 @@ use super::foreign_options::{
 use super::option_scan::{ArgumentKind, OptionTable};
 use super::run;
 use super::run_args::{self, RunArgs};
-use super::usage_errors::{lacks_program, one_line, reason};
+use super::run_usage_errors::lacks_program;
 use super::{help_text, prte, singleton};
-use crate::failure::CommandError;
 use crate::plan::HostPlan;
 use crate::plan::environment::PERSONALITY;
-use crate::report::printable::printable;
+use wireup_agent_args::usage_errors::{one_line, reason};
+use wireup_core::failure::CommandError;
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::rank_set::RankSet;
 use wireup_core::job::spec::JobSpec;
+use wireup_core::printable::printable;
 use wireup_sys::access::is_program;
 
 /// Whether these words are options of `wireup run` with values that it takes.

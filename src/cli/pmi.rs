@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand, ValueHint};
 
-use crate::failure::CommandError;
 use crate::pmi_client::{ClientError, PmiConnection, proxy};
+use wireup_core::failure::CommandError;
 use wireup_sys::access::is_program;
 
 const EXAMPLES: &str = "\

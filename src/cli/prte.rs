@@ -16,8 +16,8 @@ use rustix::process::{getpid, getppid};
 
 use super::serve::SCRIPT;
 use crate::detached::detached_start::start;
-use crate::failure::CommandError;
 use crate::rank_proxy::openmpi_singleton;
+use wireup_core::failure::CommandError;
 use wireup_core::job::ids::Nspace;
 use wireup_sys::inherited_fd;
 use wireup_sys::spawn::{ExitStatus, wait};

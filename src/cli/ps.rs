@@ -15,11 +15,11 @@ pub(super) use host_jobs::list_host_jobs;
 pub(super) use proctable::{execute as show_processes, found, query_records};
 
 use super::options::HostsListArgs;
-use super::text_table;
-use crate::failure::CommandError;
 use crate::jobs::discover::UserScope;
 use crate::jobs::{self, LocalJobInfo, name};
+use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::compress;
+use wireup_core::text_table;
 use wireup_sys::procfs::Process;
 
 const AFTER_HELP: &str = "\

@@ -9,8 +9,8 @@ use clap::Args;
 use super::option_scan::OptionTable;
 use super::remote_launch::{become_run, host_options};
 use super::run_args::{self, RunArgs};
-use super::usage_errors::lacks_program;
-use crate::failure::CommandError;
+use super::run_usage_errors::lacks_program;
+use wireup_core::failure::CommandError;
 
 const EXEC_USAGE: &str = "wireup exec --hosts LIST [OPTION]... COMMAND [ARG]...";
 

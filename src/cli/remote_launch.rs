@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use crate::failure::CommandError;
+use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::HostSpec;
 
 /// The command that starts agents for a launch, for launches below it which name their hosts only.

@@ -7,11 +7,11 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 
 use super::options::ReportTarget;
-use crate::failure::CommandError;
 use crate::report::page::page;
-use crate::report::printable;
 use crate::report::status_stream::replacement::{FileKind, check_replaceable};
 use crate::report::status_stream::report_files::write;
+use wireup_core::failure::CommandError;
+use wireup_core::printable;
 use wireup_core::timeline::{Timeline, summary, trace};
 use wireup_sys::signals::ignore_file_size_signal;
 

@@ -25,16 +25,16 @@ use super::impi::ImpiSpec;
 use super::option_scan::OptionTable;
 use super::run_args::{RunArgs, parse, topics};
 use super::{nested_launcher, requeue, unused_nodes};
-use crate::cli::usage_errors;
+use crate::cli::run_usage_errors;
 use crate::control::run::{EarlyResources, run};
 use crate::detached;
-use crate::failure::CommandError;
 use crate::rank_proxy::openmpi_singleton;
-use crate::report::printable::printable;
 use crate::report::status_stream::refused;
+use wireup_core::failure::CommandError;
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::outcome::EXIT_REQUEUE;
 use wireup_core::job::spec::{FailurePolicy, GRACE, JobSpec, StatusSpec, TerminationSpec};
+use wireup_core::printable::printable;
 
 /// What a command line asks for.
 enum RunRequest {
@@ -141,7 +141,7 @@ fn answer(
     defaults: &Defaults,
     line: &CommandLine,
 ) -> Result<u8, CommandError> {
-    super::answer(error, || blame(error, defaults, line.first()))
+    wireup_agent_args::usage_errors::answer(error, || blame(error, defaults, line.first()))
 }
 
 /// The job that `wireup run` with these words would run.
@@ -167,7 +167,8 @@ pub(super) fn spec_without_lookups(words: Vec<OsString>) -> Result<JobSpec, Comm
     let line = CommandLine::new(&own, words).map_err(CommandError::request)?;
     let defaults = Defaults::default();
     let args = line.parse(own, &defaults);
-    let args = args.map_err(|error| CommandError::request(usage_errors::run_error_text(&error)))?;
+    let args =
+        args.map_err(|error| CommandError::request(run_usage_errors::run_error_text(&error)))?;
     let arguments = LaunchArguments::new(args, line, &defaults, None)?;
     arguments.into_spec(LaunchLookups::default())
 }
@@ -177,8 +178,8 @@ fn blame(error: &clap::Error, defaults: &Defaults, first: &[OsString]) -> String
     if let Some(line) = defaults.blame_entry() {
         return line;
     }
-    let mut line = usage_errors::run_error_text(error);
-    if let Some(advice) = usage_errors::taken_as_file(error, first) {
+    let mut line = run_usage_errors::run_error_text(error);
+    if let Some(advice) = run_usage_errors::taken_as_file(error, first) {
         line.push_str(&advice);
     }
     let alone = parse(OptionTable::from_parser::<RunArgs>(), first.to_vec());

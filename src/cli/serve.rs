@@ -17,9 +17,9 @@ use super::option_scan::{ArgumentKind, OptionTable};
 use super::options::choice;
 use super::run::more_hosts;
 use super::run_args::{RunArgs, names_program};
-use super::usage_errors;
-use crate::failure::CommandError;
 use crate::rank_proxy::{self, PortAuth, Settings};
+use wireup_agent_args::usage_errors::one_line;
+use wireup_core::failure::CommandError;
 use wireup_core::job::spec::choice_name;
 
 /// Command of the process that stands in; started by launches.
@@ -129,7 +129,7 @@ pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, CommandError>
     if let Some(option) = translated.unknown {
         let alone = all.into_command().no_binary_name(true);
         let error = alone.try_get_matches_from([&option]).err();
-        let line = error.map_or_else(String::new, |error| usage_errors::one_line(&error));
+        let line = error.map_or_else(String::new, |error| one_line(&error));
         return Err(CommandError::request(line));
     }
     let (mut sorted, mut others) = (name.to_vec(), translated.everywhere);

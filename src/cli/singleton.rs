@@ -6,8 +6,8 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use super::serve::SCRIPT;
-use crate::failure::CommandError;
 use crate::rank_proxy::mpich_singleton;
+use wireup_core::failure::CommandError;
 
 /// Command of the process that stands in; started by launches.
 pub(super) const RANK_COMMAND: &str = "singleton-rank";

@@ -12,13 +12,13 @@ use super::launcher_host::LauncherHost;
 use super::options::HostsListArgs;
 use super::ps::{found, query_records};
 use crate::control::query_server::job_query::{JobQueryKind, ProcessRecord};
-use crate::failure::CommandError;
 use crate::jobs::query_launcher::{Progress, Watcher};
-use crate::report::printable;
 use crate::report::process_names::{RankKey, listed};
 use crate::report::stacks;
+use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::rank_set::RankSet;
+use wireup_core::printable;
 use wireup_core::wording::counted;
 
 const STACKS_HELP: &str = "\

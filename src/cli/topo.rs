@@ -3,9 +3,9 @@
 use clap::Args;
 use serde_json::json;
 
-use crate::failure::CommandError;
 use crate::plan::host_binding::BindingHost;
 use wireup_core::binding::rows;
+use wireup_core::failure::CommandError;
 use wireup_core::topology::{CpuSet, DeviceKind, ObjectType, Topology};
 
 const HELP: &str = "\

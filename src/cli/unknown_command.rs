@@ -9,9 +9,9 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use super::option_scan::OptionTable;
 use super::run_args::RunArgs;
 use super::tree;
-use super::usage_errors::{is_near, one_line};
 use crate::inspect::program::{Program, ProgramError, is_assignment, run_line};
-use crate::report::command_line::quoted;
+use wireup_agent_args::usage_errors::{is_near, one_line};
+use wireup_core::shell_words::quoted;
 
 /// Commands by the names that other programs have for them.
 const SYNONYMS: &[(&[&str], &str)] = &[

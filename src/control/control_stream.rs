@@ -10,8 +10,8 @@ use memchr::memchr;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use crate::failure::RequestError;
 use crate::report::status_stream::{DescriptorError, readable};
+use wireup_core::failure::RequestError;
 use wireup_core::record::ControlCommand;
 use wireup_core::wording::json_problem;
 

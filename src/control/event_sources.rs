@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::failure::CommandError;
+use wireup_core::failure::CommandError;
 use wireup_sys::poll::{Poll, PollEvent};
 
 /// Descriptors that the loop waits for.

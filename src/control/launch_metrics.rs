@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::launch_context::LaunchContext;
-use crate::failure::{CommandError, RequestError};
+use wireup_core::failure::{CommandError, RequestError};
 use wireup_core::link::agent_protocol::LaunchSummary;
 use wireup_core::metrics::{Exposition, Histogram, Kind};
 use wireup_core::record::{FenceRecord, Stream};

@@ -5,7 +5,7 @@ use std::io;
 use rustix::io::Errno;
 
 use super::launch_context::LaunchContext;
-use crate::failure::AnyError;
+use wireup_core::failure::AnyError;
 use wireup_core::job::name_store_kind::{InvalidNameStore, NameStoreKind};
 use wireup_core::link::agent_protocol::AgentReport;
 use wireup_core::link::{DecodeError, decode};

@@ -16,8 +16,8 @@ use rustix::process::{Pid, getppid};
 use sha2::{Digest as _, Sha256};
 
 use crate::detached::{COMMAND, NAME};
-use crate::failure::CommandError;
 use crate::jobs::name::{PREFIX, is_job};
+use wireup_core::failure::CommandError;
 use wireup_sys::procfs::{self, ProcessEnvironment};
 use wireup_sys::unix_socket::connect_within;
 

@@ -13,10 +13,10 @@ use crate::detached::attach_messages::{AttachReply, AttachRequest, LauncherStrea
 use crate::detached::detached_start::start;
 use crate::detached::keeper_connection::{AttachConnection, InvalidMessage};
 use crate::detached::{COMMAND, NAME, address, job_name_from_env};
-use crate::failure::CommandError;
 use crate::plan::job_names::JobNames;
 use crate::report::progress_line::StartupWait;
 use crate::stdio::terminal_line;
+use wireup_core::failure::CommandError;
 use wireup_sys::descriptors;
 use wireup_sys::signals::{Signals, ignored_at_start};
 use wireup_sys::spawn::{ExitStatus, wait as wait_for_end};

@@ -24,8 +24,8 @@ use crate::detached::detached_start::start;
 use crate::detached::keeper_connection::AttachConnection;
 use crate::detached::output_buffer::{KEPT, OutputBuffer, PIECE};
 use crate::detached::{COMMAND, NAME, job_name_from_env};
-use crate::failure::CommandError;
 use viewer::{AttachedClient, LauncherProgress};
+use wireup_core::failure::CommandError;
 use wireup_sys::descriptors;
 use wireup_sys::spawn::{Child, ExitStatus, wait};
 

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use wireup_core::executables::{AGENT, IMPI};
 
 use memchr::memmem;
 
@@ -20,7 +21,7 @@ const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns all parts that are installed; which of them a launch needs is not known here.
 pub(super) fn find_parts() -> Vec<InstalledPart> {
-    let programs = [agent_file::AGENT, agent_file::IMPI].map(agent_file::find);
+    let programs = [AGENT, IMPI].map(agent_file::find);
     let programs = programs.into_iter().flatten();
     let (sidecar, shim) = sidecar_files::installed();
     let programs = programs.chain(sidecar).map(|path| (version(&path), path));

@@ -10,8 +10,8 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use crate::backend::cleanup_record;
 use crate::jobs::{self, JobLifeState, discover::UserScope};
-use crate::plan::machine_slots::{Quota, SlotLimits, online};
 use wireup_core::doctor::facts::{Cpus, Directory, Kernel, Leftovers, Memory};
+use wireup_sys::machine_slots::{Quota, SlotLimits, online};
 use wireup_sys::{cgroup, kernel, leftovers, procfs};
 
 /// Files below `/proc/sys`.

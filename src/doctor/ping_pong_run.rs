@@ -13,7 +13,7 @@ use wireup_core::doctor::ping_pong::{Pair, PingPong};
 use wireup_core::job::hosts::HostSpec;
 
 use crate::backend::cleanup_record;
-use crate::failure::{CommandError, RequestError};
+use wireup_core::failure::{CommandError, RequestError};
 
 /// What the two ranks run, if the user has no program for it.
 const SOURCE: &str = include_str!("pingpong.c");

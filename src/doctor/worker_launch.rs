@@ -9,8 +9,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::protocol::{HostEndpoint, LineAssembler, WorkerCommand, WorkerMessage, WorkerReply};
-use crate::failure::CommandError;
 use wireup_core::doctor::{Clock, DoctorHost, neighbours};
+use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::HostSpec;
 use wireup_sys::pidfd::wait_for;
 

@@ -4,12 +4,6 @@ use std::path::PathBuf;
 
 use super::sidecar_files::LIBRARY_DIRECTORY;
 
-/// The daemon.
-pub const AGENT: &str = "wireup-agent";
-
-/// What speaks Interoperable MPI.
-pub(crate) const IMPI: &str = "wireup-impi";
-
 /// Why a program is not found.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FindError {

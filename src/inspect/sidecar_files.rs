@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::failure::CommandError;
 use crate::inspect::libpmix;
+use wireup_core::failure::CommandError;
 use wireup_core::job::spec::JobSpec;
 
 const HOST: &str = "wireup-pmix-host";

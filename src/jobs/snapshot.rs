@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
+use wireup_core::executables::STEP_SERVER;
 
 use super::name;
 use crate::backend::{guard, job_label, step};
@@ -133,7 +134,7 @@ fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<ProcessRole> 
     // The helper's copies have its command line.
     let is_step = match words.get(1) {
         Some(word) if word == "step" => words.len() == 2,
-        Some(word) if word == step::SERVER_COMMAND => {
+        Some(word) if word == STEP_SERVER => {
             is_guard || process.name.as_bytes() == step::NAME.to_bytes()
         }
         _ => false,

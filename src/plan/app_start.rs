@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::{AppStart, Variable};
-use crate::failure::CommandError;
 use crate::inspect::ldso::{Loader, LoaderFiles};
 use crate::inspect::program::{Program, ProgramError};
 use crate::inspect::{ProgramInspection, inspect, relocated};
@@ -20,6 +19,7 @@ use crate::plan::mpi_choice::{MpiChoiceError, MpiChooser};
 use crate::plan::reasons::CountReason;
 use crate::plan::wrap::{WrapError, Wrapper};
 use crate::plan::{rank_env, transports};
+use wireup_core::failure::CommandError;
 use wireup_core::job::spec::AppRequest;
 use wireup_sys::resource_limits::{self, Forbidden};
 use wireup_sys::spawn::ProcessSettings;

@@ -3,9 +3,6 @@
 mod batch_table;
 mod slurm;
 
-pub use crate::inspect::agent_file::AGENT;
-pub use batch_table::TASK_CALLER;
-
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;

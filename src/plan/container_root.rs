@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Variable;
-use crate::failure::CommandError;
+use wireup_core::failure::CommandError;
 use wireup_sys::mounts::MountView;
 
 /// The container of this node, or of all nodes of this machine.

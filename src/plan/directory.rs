@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
 
-use crate::failure::RequestError;
+use wireup_core::failure::RequestError;
 use wireup_core::job::ids::{JobIndex, NodeId, Nspace, Rank};
 use wireup_sys::access;
 use wireup_sys::remove_dir::remove_all;

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::failure::RequestError;
 use crate::plan::host_scope::HostScope;
 use crate::plan::reasons::CountReason;
 use crate::plan::{HostPlan, JobPlan};
 use wireup_core::binding::{BindingError, HostBinding};
+use wireup_core::failure::RequestError;
 use wireup_core::job::ids::Rank;
 use wireup_core::job::process_map::ProcessMap;
 use wireup_core::job::spec::{JobSpec, MapWithinHost};

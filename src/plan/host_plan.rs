@@ -16,19 +16,19 @@ use super::host_binding::HostBindingError;
 use super::interface_offer::host_parts;
 use super::rank_count::SizeError;
 use super::{AppPlan, AppStart, HostPlan, JobPlan, StagedFiles, host_binding, libpmix, rank_count};
-use crate::failure::{CommandError, RequestError};
 use crate::inspect::DetectedInterface;
 use crate::inspect::ldso::Loader;
 use crate::plan::container_root::{ContainerRoot, run_in_root};
 use crate::plan::host_scope::HostScope;
 use crate::plan::inherited_context::InheritedContext;
-use crate::plan::machine_slots::SlotLimits;
 use crate::plan::packed_files::Owner;
 use crate::plan::reasons::OfferReason;
 use wireup_core::container;
+use wireup_core::failure::{CommandError, RequestError};
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spec::{AppRequest, JobSpec};
 use wireup_core::node::JobContext;
+use wireup_sys::machine_slots::SlotLimits;
 
 /// An inconsistent description of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

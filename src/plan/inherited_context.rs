@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::CommandError;
 use crate::plan::environment::{self, Variable};
+use wireup_core::failure::CommandError;
 use wireup_core::job::octets;
 use wireup_core::job::spec::{AppRequest, EnvInheritance};
 use wireup_sys::accounts;

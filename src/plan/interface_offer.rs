@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use super::{AppStart, HostPlan};
-use crate::failure::{CommandError, RequestError};
 use crate::inspect::ldso::{Loader, LoaderFiles};
 use crate::inspect::sidecar_files::{self, SidecarFiles};
 use crate::inspect::{
@@ -13,6 +12,7 @@ use crate::plan::inherited_context::InheritedContext;
 use crate::plan::loaded_openmpi;
 use crate::plan::program_builds::mpi_library;
 use crate::plan::reasons::{InterfaceOffer, OfferReason};
+use wireup_core::failure::{CommandError, RequestError};
 use wireup_core::job::spec::{AppRequest, InterfaceChoice, JobSpec};
 
 /// The interfaces for the ranks of a job, before it is known whether PMIx can be served.

@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-use crate::failure::CommandError;
+use wireup_core::failure::CommandError;
 use wireup_core::job::ids::Nspace;
 
 /// Attempts before a name with used bits is taken: after many jobs of one launch hardly any others are left.

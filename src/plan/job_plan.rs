@@ -15,12 +15,11 @@ use super::launch_nodes::{all_apps, launch_nodes, node_names};
 use super::placed_job::PlacedJob;
 use super::rank_count::{self, sizes, total};
 use super::{AppPlan, HostPlan, JobPlan, LaunchNames, LaunchPlan, LauncherProcess, host_binding};
-use crate::failure::{CommandError, RequestError};
 use crate::plan::container_root::ContainerRoot;
 use crate::plan::inherited_context::InheritedContext;
 use crate::plan::launch_names::own_host;
-use crate::plan::machine_slots::SlotLimits;
 use crate::plan::reasons::CountReason;
+use wireup_core::failure::{CommandError, RequestError};
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::debug::DebugDirectives;
 use wireup_core::job::ids::{GlobalRank, Nspace, UserId};
@@ -32,6 +31,7 @@ use wireup_core::job::spec::{AppRequest, InterfaceChoice, JobSpec, StagingSpec};
 use wireup_core::node::JobContext;
 use wireup_core::placement::PlacementRequest;
 use wireup_core::pmi::limits::VALLEN_2_MAX;
+use wireup_sys::machine_slots::SlotLimits;
 
 /// Options that this machine or the job's programs do not allow.
 #[derive(Debug, thiserror::Error)]

@@ -1,14 +1,9 @@
 //! The nodes of a launch as placement sees them.
 
-use crate::failure::RequestError;
-use crate::plan::machine_slots::SlotLimits;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::LayoutSpec;
-use wireup_core::placement::{
-    AppPlacement, LaunchNodes, NodeCapacity, PlacementError, SharedMachine,
-};
-
-impl RequestError for PlacementError {}
+use wireup_core::placement::{AppPlacement, LaunchNodes, NodeCapacity, SharedMachine};
+use wireup_sys::machine_slots::SlotLimits;
 
 /// Slots of a node of a launch: those that the user named for a host, or the machine's for each node of this machine.
 /// `limits` are those of this machine.

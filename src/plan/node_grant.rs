@@ -5,10 +5,10 @@ use std::path::Path;
 use zeroize::Zeroizing;
 
 use super::{HostPlan, JobPlan, Variable};
-use crate::failure::{CommandError, RequestError};
 use wireup_core::fabric::grant::{
     self, FabricDeviceError, FabricGrant, FabricGrantError, Variables, device_number,
 };
+use wireup_core::failure::{CommandError, RequestError};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::{FabricSource, JobSpec};
 use wireup_sys::device_files::openable;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::RequestError;
+use wireup_core::failure::RequestError;
 use wireup_core::job::ids::{AppNum, NodeId, Nspace};
 use wireup_core::job::octets;
 use wireup_sys::remove_dir::remove_all;

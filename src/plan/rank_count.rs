@@ -4,13 +4,13 @@ mod size_error;
 
 pub(super) use self::size_error::SizeError;
 use crate::plan::host_scope::HostScope;
-use crate::plan::machine_slots::SlotLimits;
 use crate::plan::reasons::CountReason;
 use wireup_core::job::exit_policy::ExitPolicy;
 use wireup_core::job::ids::{NodeId, Rank};
 use wireup_core::job::rank_set::RankChoice;
 use wireup_core::job::spec::{AppRequest, JobSpec, LayoutSpec, StatusTarget, StdinTarget};
 use wireup_core::placement::{LaunchNodes, PlacementError};
+use wireup_sys::machine_slots::SlotLimits;
 
 /// Descriptors the launcher holds per rank: PMI socket, two pipes, pidfd.
 const DESCRIPTORS_PER_RANK: u64 = 4;

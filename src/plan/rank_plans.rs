@@ -5,10 +5,10 @@ use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::failure::CommandError;
 use crate::plan::directory::NodeDirectories;
 use crate::plan::{HostPlan, rank_env};
 use crate::start_ranks::{AppExec, ExecSpec};
+use wireup_core::failure::CommandError;
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank};
 use wireup_core::job::rank_set::RankChoice;
 use wireup_core::job::spec::MemBind;

@@ -29,13 +29,13 @@ use spawn_infos::{BindingAttributes, SpawnAttributes};
 use spawn_nodes::NodeNames;
 
 use super::{AppPlan, HostPlan, SpawnOrigin, StagedFiles, Variable, app_start};
-use crate::failure::CommandError;
 use crate::plan::allocation_table::SlotUsage;
 use crate::plan::hostfile;
 use crate::plan::job_names::JobNames;
 use crate::plan::placed_job::PlacedJob;
 use crate::plan::planned_jobs::Jobs;
 use crate::plan::reasons::CountReason;
+use wireup_core::failure::CommandError;
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::env_change::{EnvChange, EnvChangeKind};
 use wireup_core::job::hosts::{HERE, HostEntry};

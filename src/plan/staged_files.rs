@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{CommandError, RequestError};
 use crate::inspect::program::{Kind, Program};
 use crate::plan::app_start::{self, InspectionSite};
 use crate::plan::content_store::ContentStore;
@@ -16,6 +15,7 @@ use crate::plan::packed_files::{
     self, CleanupSink, Owner, PlacedFile, StagedFile, StagingBudget, StagingError, UnpackedFiles,
 };
 use crate::plan::{AppStart, HostPlan, JobPlan, Variable};
+use wireup_core::failure::{CommandError, RequestError};
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spec::{AppRequest, StagingSpec};
 

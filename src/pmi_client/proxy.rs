@@ -12,8 +12,8 @@ use std::time::Instant;
 use rustix::event::{PollFd, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use crate::failure::about;
 use crate::rank_proxy::socket_relay::{RelayStatus, Sender, SocketRelay};
+use wireup_core::failure::about;
 use wireup_core::pmi::transcript::TranscriptSide;
 use wireup_sys::inherited_fd;
 

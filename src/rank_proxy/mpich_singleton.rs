@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::rank_port::check_user;
 use super::singleton_end;
 use super::socket_relay::{RelayStatus, SocketRelay};
-use crate::failure::{AnyError, CommandError};
+use wireup_core::failure::{AnyError, CommandError};
 use wireup_core::pmi::singleton_handshake::{SingletonAgreement, SingletonHandshake};
 use wireup_sys::inherited_fd;
 use wireup_sys::signals::{Signals, ignored_at_start};

@@ -13,7 +13,7 @@ use super::pmix_port::PmixPort;
 use super::rank_variables::{redirected, server_address};
 use super::refused_connections::RefusalLines;
 use super::singleton_end;
-use crate::failure::CommandError;
+use wireup_core::failure::CommandError;
 use wireup_core::job::ids::Nspace;
 use wireup_core::wording::without_error_codes;
 use wireup_sys::signals::{Signals, ignored_at_start};

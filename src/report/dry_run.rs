@@ -10,21 +10,22 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::failure::CommandError;
 use crate::plan::directory::{self, JobDirectory};
 use crate::plan::rank_plans::{app_exec, host_requests};
 use crate::plan::reasons::plural;
 use crate::plan::{HostPlan, Variable, environment, rank_env};
-use crate::report::command_line::{HIDDEN, quoted};
+use crate::report::command_line::HIDDEN;
 use crate::report::plan_record::planned;
-use crate::report::printable::printable;
 use crate::report::status_stream::{StatusOutput, report_files};
 use crate::report::{explain, node_texts};
 use crate::stdio::rank_files;
+use wireup_core::failure::CommandError;
 use wireup_core::job::ids::{AppNum, JobIndex, NodeId, Rank};
 use wireup_core::job::spec::StatusTarget;
 use wireup_core::node::{CollectivePolicy, HEAD, NodeCore};
+use wireup_core::printable::printable;
 use wireup_core::record::{RankChange, RankLocation, RankState, StatusRecord};
+use wireup_core::shell_words::quoted;
 use wireup_core::wording::without_error_codes;
 use wireup_sys::inherited_state::InheritedState;
 

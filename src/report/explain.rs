@@ -1,7 +1,6 @@
 //! The output of `-v` about a plan.
 
 use crate::inspect::sidecar_files;
-use crate::plan::machine_slots::online;
 use crate::plan::reasons::{CountReason, plural};
 use crate::plan::{AppStart, HostPlan, directory, rank_env};
 use crate::report::{bindings, node_texts};
@@ -9,6 +8,7 @@ use wireup_core::job::ids::Rank;
 use wireup_core::job::spec::Uenv;
 use wireup_core::topology;
 use wireup_core::wording::counted;
+use wireup_sys::machine_slots::online;
 
 /// Nodes whose ranks `-v` shows; `-vv` shows those of all.
 const NODES_SHOWN: usize = 8;

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, fcntl_setfl, open as open_file, statvfs};
 use rustix::io::Errno;
 
-use crate::failure::RequestError;
 use crate::plan::HostPlan;
 use crate::plan::pattern::{PatternError, PatternFields};
 use crate::start_ranks::OutputPlan;
+use wireup_core::failure::RequestError;
 use wireup_core::job::ids::Rank;
 use wireup_sys::access::{can_be_made, is_program};
 

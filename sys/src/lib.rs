@@ -3,6 +3,24 @@
 // The modules that need unsafe code are allowed it, with the reason, where they are declared.
 #![deny(unsafe_code)]
 
+/// Writes to standard error. Unlike the macro of the standard library it does not panic if that is closed.
+#[macro_export]
+macro_rules! eprint {
+    ($($text:tt)*) => { $crate::write_stderr(&format!($($text)*)) };
+}
+
+/// Writes a line to standard error, as [`eprint!`].
+#[macro_export]
+macro_rules! eprintln {
+    ($($text:tt)*) => { $crate::write_stderr(&(format!($($text)*) + "\n")) };
+}
+
+/// Writes to standard error; an error there is ignored.
+#[doc(hidden)]
+pub fn write_stderr(text: &str) {
+    let _ = std::io::Write::write_all(&mut std::io::stderr().lock(), text.as_bytes());
+}
+
 pub mod access;
 #[allow(unsafe_code, reason = "the account database")]
 pub mod accounts;
@@ -29,6 +47,7 @@ pub mod kernel;
 pub mod leftovers;
 pub mod local_link;
 pub mod log;
+pub mod machine_slots;
 pub mod mount_into;
 #[allow(unsafe_code, reason = "requests to loop devices")]
 pub mod mounts;

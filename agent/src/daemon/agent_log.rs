@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, registry};
-use wireup::cli::agent_commands::agent_args::LogFormat;
+use wireup_agent_args::agent_args::LogFormat;
 use wireup_sys::log;
 
 use super::settings::LogSettings;

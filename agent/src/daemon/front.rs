@@ -28,7 +28,7 @@ use tracing::{error, info};
 use super::notify::{NOTIFY_SOCKET, READY, to_service_manager};
 use super::{DaemonSignals, runtime};
 use crate::state::Agent;
-use wireup::failure::CommandError;
+use wireup_core::failure::CommandError;
 
 /// Command of the agent behind the front; its link is standard input. Not a command for people.
 pub const COMMAND: &str = "behind-front";

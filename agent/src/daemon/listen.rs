@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tokio::net::TcpListener;
 
 use super::settings::everywhere;
-use wireup::failure::CommandError;
+use wireup_core::failure::CommandError;
 
 /// An address on which the agent cannot listen.
 #[derive(Debug, thiserror::Error)]

@@ -12,7 +12,7 @@ use tokio::io::unix::AsyncFd;
 use super::settings::AgentSettings;
 use crate::local_socket::agent_socket::Socket;
 use crate::user::spawn::step_spawner::StepSpawner;
-use wireup::failure::CommandError;
+use wireup_core::failure::CommandError;
 use wireup_core::link::helper_protocol::{HelperPolicy, UserIds};
 use wireup_sys::privileges;
 

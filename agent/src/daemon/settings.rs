@@ -24,7 +24,7 @@ use crate::missing_feature::MissingFeature;
 use crate::pki::{CERTIFICATE, PkiError, default_directory};
 use crate::site_services::toml_problem;
 use crate::tls::{CertificateFilesError, Heartbeat, TlsConfigs};
-use wireup::cli::agent_commands::agent_args::{AgentArgs, AgentStopPolicy, LogFormat};
+use wireup_agent_args::agent_args::{AgentArgs, AgentStopPolicy, LogFormat};
 use wireup_core::duration::ConfiguredDuration;
 #[cfg(feature = "etcd")]
 use wireup_core::job::hosts::registered::EtcdHostSpec;

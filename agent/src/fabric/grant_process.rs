@@ -13,14 +13,14 @@ use tokio::time::Instant;
 
 use super::grant_records::LockedGrantRecord;
 use super::{FabricManager, drive, finish, sweep, with_site_settings};
-use wireup::backend::grant_holder::{
-    GrantHolderReply, GrantHolderRequest, read_message, write_message,
-};
-use wireup::failure::{AnyError, CommandError};
 use wireup_core::fabric::grant_lifecycle::{GrantAction, GrantLifecycle};
 use wireup_core::fabric::grant_record::GrantRecord;
 use wireup_core::fabric::manager_rest::GrantRequest;
+use wireup_core::failure::{AnyError, CommandError};
 use wireup_core::job::spec::FabricSpec;
+use wireup_core::link::grant_holder_messages::{
+    GrantHolderReply, GrantHolderRequest, read_message, write_message,
+};
 use wireup_sys::signals;
 
 /// Delay of a node's revocation after the launcher's, and of each node after the one before.

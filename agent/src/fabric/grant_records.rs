@@ -13,8 +13,8 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use wireup::failure::AnyError;
 use wireup_core::fabric::grant_record::{GrantRecord, RecordError};
+use wireup_core::failure::AnyError;
 
 /// Names another directory for them.
 pub const VARIABLE: &str = "WIREUP_FABRIC_RECORDS";

@@ -19,8 +19,8 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use zeroize::Zeroizing;
 
-use wireup::failure::AnyError;
 use wireup_core::fabric::manager_rest::{ANSWER_MAX, HttpRequest, ManagerReply};
+use wireup_core::failure::AnyError;
 use wireup_core::job::spec::FabricSpec;
 
 use crate::site_services::{self, FileError};

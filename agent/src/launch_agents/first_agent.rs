@@ -19,9 +19,8 @@ use super::launch_authority::LaunchCertificates;
 use super::{READY, RankSignals, agent, run};
 use crate::launch_agent_ports::{AgentPorts, LaunchAgents};
 use crate::local_socket;
-use wireup::backend::launch_agent_process::LINK;
-use wireup::failure::CommandError;
-use wireup::plan::batch_systems::AGENT;
+use wireup_core::executables::{AGENT, LAUNCH_LINK};
+use wireup_core::failure::CommandError;
 use wireup_core::job::spec::AgentLaunchCommand;
 use wireup_core::link::decode;
 
@@ -31,7 +30,7 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 /// Time for the agents' commands to end after SIGTERM.
 const TERM_LIMIT: Duration = Duration::from_secs(2);
 
-/// Serves the launcher that has started this process: its link is [`LINK`], and an encoded [`AgentLaunchCommand`] comes on
+/// Serves the launcher that has started this process: its link is [`LAUNCH_LINK`], and an encoded [`AgentLaunchCommand`] comes on
 /// standard input.
 ///
 /// # Errors
@@ -41,7 +40,7 @@ pub fn inherited() -> Result<u8, CommandError> {
     let mut orders = Vec::new();
     io::stdin().read_to_end(&mut orders).map_err(failed)?;
     // SAFETY: the launcher passes this descriptor, and nothing here has opened or taken any before.
-    let link = unsafe { OwnedFd::from_raw_fd(LINK) };
+    let link = unsafe { OwnedFd::from_raw_fd(LAUNCH_LINK) };
     // The agents' commands must not have it: its end is the launch's.
     rustix::io::fcntl_setfd(&link, rustix::io::FdFlags::CLOEXEC)
         .map_err(|errno| failed(errno.into()))?;

@@ -16,7 +16,7 @@ use crate::peer::MESSAGE_MAX;
 use crate::peer_service::PeerService;
 use crate::proto::v1::peer_server::PeerServer;
 use crate::tls::{self, Heartbeat};
-use wireup::failure::CommandError;
+use wireup_core::failure::CommandError;
 
 /// Longest time for the end of a launch after the request.
 const END_LIMIT: Duration = Duration::from_secs(20);

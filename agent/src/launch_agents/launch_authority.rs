@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use crate::identity::{Identity, Role};
 use crate::pki::authority::{Authority, CertificatePair, Validity};
 use crate::tls::TlsConfigs;
-use wireup::failure::{AnyError, CommandError};
+use wireup_core::failure::{AnyError, CommandError};
 
 /// Longer than a launch lasts. Certificates are checked when a connection is made.
 const DAYS: u32 = 3650;

@@ -36,8 +36,8 @@ use tokio_rustls::server::TlsStream;
 use self::task_connection::{Task, TaskCaller};
 use super::{RankSignals, run};
 use crate::daemon::settings::host_name;
-use wireup::failure::{CommandError, RequestError};
-pub use wireup::plan::batch_systems::TASK_CALLER as CALLER;
+pub use wireup_core::executables::TASK_CALLER as CALLER;
+use wireup_core::failure::{CommandError, RequestError};
 
 /// The command of the task: then the caller's address and fingerprint, and the words to execute.
 pub const TASK: &str = "tm-task";

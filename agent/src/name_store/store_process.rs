@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::StreamExt as _;
-use wireup::failure::CommandError;
+use wireup_core::failure::CommandError;
 use wireup_core::job::ids::UserId;
 use wireup_core::job::name_store_kind::NameStoreKind;
 use wireup_core::link::agent_protocol::{AgentRequest, VERSION};

@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::dates::since_epoch;
 use super::{CA, CERTIFICATE, PkiError, issued, read, revocation};
 use crate::identity::{Certificate, role_name};
-use wireup::cli::text_table;
 use wireup_core::job::wall_clock::WallClock;
+use wireup_core::text_table;
 
 /// One certificate, as it is shown.
 #[derive(Debug, Serialize)]

@@ -9,11 +9,11 @@ use super::{
     CA, CERTIFICATE, PkiError, REVOKED, certificate_table, dates, default_directory, init, issue,
     issued, load, read, renew, revocation,
 };
-use wireup::cli::agent_commands::pki_args::{PkiArgs, PkiSubcommand, Role};
-use wireup::eprintln;
-use wireup::failure::CommandError;
+use wireup_agent_args::pki_args::{PkiArgs, PkiSubcommand, Role};
+use wireup_core::failure::CommandError;
 use wireup_core::job::{hosts, shortage};
 use wireup_core::wording::{counted, without_error_codes};
+use wireup_sys::eprintln;
 use wireup_sys::signals::ignore_file_size_signal;
 
 /// Carries out the command.

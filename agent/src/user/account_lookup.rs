@@ -12,7 +12,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use super::ServedUsers;
 use super::spawn::LINK;
-use wireup::failure::CommandError;
+use wireup_core::failure::CommandError;
 use wireup_core::link::helper_protocol::{FoundAccount, UserIds};
 use wireup_core::link::{decode, encode};
 use wireup_sys::fd_passing::receive;

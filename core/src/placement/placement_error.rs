@@ -1,5 +1,6 @@
 //! Errors of placements.
 
+use crate::failure::RequestError;
 use crate::job::ids::NodeId;
 use crate::job::process_map::RANKS_MAX;
 use crate::wording::{counted, verb_ending};
@@ -68,6 +69,8 @@ pub enum PlacementError {
     )]
     EmptyNode(usize),
 }
+
+impl RequestError for PlacementError {}
 
 fn do_not_fit(ranks: u32) -> String {
     let verb = if ranks == 1 { "does" } else { "do" };

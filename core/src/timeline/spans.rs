@@ -8,6 +8,17 @@ use crate::job::trace_context::{SpanId, TraceContext};
 /// Ranks and fences that have spans; of more, the first ones have.
 const MOST: usize = 4096;
 
+/// Spans of a launch, as the launcher hands them to the process that sends them.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ExportedSpans {
+    pub trace: [u8; 16],
+    /// The span outside of the launch in which it was started.
+    pub parent: Option<SpanId>,
+    /// Start of the run, in microseconds since 1970.
+    pub began_us: u64,
+    pub spans: Vec<Span>,
+}
+
 /// Span in the terms of OpenTelemetry.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Span {

@@ -16,7 +16,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, geteuid, getpid, kill_process_group, pidfd_send_signal};
 
-use crate::failure::{CommandError, RequestError};
 use crate::plan::Variable;
 use crate::plan::container_root::ContainerRoot;
 use crate::plan::packed_files::CleanupSink;
@@ -24,6 +23,7 @@ use wireup_core::container::{
     self, ContainerHolder, EntryKind, HOLDER, ImageEntry, ImageRoot, Layout, LayoutError,
     PODMAN_CONFIGURATION, RuntimeHostFacts, bundle, layout,
 };
+use wireup_core::failure::{CommandError, RequestError};
 use wireup_core::job::ids::{NodeId, Nspace};
 use wireup_core::job::outcome::RankEnd;
 use wireup_core::job::spec::{BindMount, ImageSpec, Runtime};

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use tracing::info;
 
-use crate::failure::{CommandError, RequestError};
+use wireup_core::failure::{CommandError, RequestError};
 use wireup_core::job::spec::{ContainerSpec, Uenv};
 use wireup_sys::mounts::{self, MountRights};
 use wireup_sys::spawn::{ChildCommand, ProcessSpawner};

@@ -21,7 +21,6 @@ use super::{
     sidecars,
 };
 use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
-use crate::failure::CommandError;
 use crate::plan::host_scope::HostScope;
 use crate::plan::packed_files::UnpackedFiles;
 use crate::plan::planned_jobs::Plans as _;
@@ -30,6 +29,7 @@ use crate::plan::{HostPlan, launch_directives, rank_env};
 use crate::report::failures;
 use crate::start_ranks::{RankStartError, StartedProcess};
 use crate::stdio::stdin;
+use wireup_core::failure::CommandError;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::debug::DebugDirectives;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};

@@ -11,10 +11,10 @@ use std::thread::{self, JoinHandle};
 use crate::backend::container::{Container, JobContainer};
 use crate::backend::guard::GuardLine;
 use crate::backend::step_messages::{NodeRefusal, StepToLauncher};
-use crate::failure::CommandError;
 use crate::plan::container_root::ContainerRoot;
 use crate::plan::packed_files::FileIdentity;
 use crate::plan::{HostPlan, SpawnedJobPlan};
+use wireup_core::failure::CommandError;
 use wireup_core::job::ids::{NodeId, Nspace};
 
 /// A container as its thread has made it: the view of its ranks, and the processes that serve it.

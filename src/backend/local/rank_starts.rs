@@ -11,7 +11,6 @@ use std::time::Duration;
 use super::local_job::LocalJob;
 use super::step_context::StepContext;
 use crate::backend::step_messages::StepToLauncher;
-use crate::failure::CommandError;
 use crate::plan::host_scope::HostScope;
 use crate::plan::planned_jobs::HasPlan;
 use crate::plan::rank_plans::{self, app_exec};
@@ -20,6 +19,7 @@ use crate::report::bindings;
 use crate::start_ranks::{
     OutputPlan, PACE, RankPlan, RankStarter, StartResult, StartShared, StarterThreads, StdinPlan,
 };
+use wireup_core::failure::CommandError;
 use wireup_core::job::ids::{AppNum, JobIndex, NodeId, Rank};
 use wireup_core::job::spec::FailurePolicy;
 use wireup_core::node::event::NodeEvent;

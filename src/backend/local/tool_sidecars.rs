@@ -22,10 +22,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, lis
 use super::node_cores::LocalNode;
 use super::step_context::StepContext;
 use super::tool_files;
-use crate::failure::CommandError;
 use crate::plan::HostPlan;
 use crate::plan::directory::DirectoryError;
 use crate::plan::rank_plans::{host_requests, register_request, server_name};
+use wireup_core::failure::CommandError;
 use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::pmix::sidecar_protocol::SidecarCommand;
 use wireup_sys::poll::{PollSource, PollToken};

@@ -34,14 +34,14 @@ use self::copy::{ProgramImage, TargetUser, become_launcher, become_step};
 use super::step_cgroups::StepCgroups;
 use super::step_start::take_link;
 use crate::backend::cleanup_record;
-use crate::failure::CommandError;
 use crate::plan::Variable;
-use crate::plan::machine_slots::SlotLimits;
+use wireup_core::failure::CommandError;
 use wireup_core::link::helper_protocol::{HelperPolicy, HelperReply, HelperRequest, ProcessOwner};
 use wireup_core::link::{decode, encode};
 use wireup_sys::cgroup::Cgroup;
 use wireup_sys::descriptors;
 use wireup_sys::fd_passing::{receive, send};
+use wireup_sys::machine_slots::SlotLimits;
 use wireup_sys::signals;
 use wireup_sys::spawn::{ExitStatus, wait};
 

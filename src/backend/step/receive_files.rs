@@ -15,10 +15,10 @@ use crate::backend::cleanup_record::{self, CleanupEntry, CleanupRecordFile, Owne
 use crate::backend::step_messages::{
     LaunchDescription, LauncherToStep, NodeRefusal, StepToLauncher,
 };
-use crate::failure::{AnyError, CommandError, RequestError};
 use crate::plan::content_store::{ContentStore, IncomingFile};
 use crate::plan::offered_files::OfferedFile;
 use crate::plan::{HostPlan, SpawnedJobPlan};
+use wireup_core::failure::{AnyError, CommandError, RequestError};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 use wireup_core::link::agent_protocol::StepCommand;

@@ -12,10 +12,10 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use wireup_core::executables::STEP_SERVER;
 
 use rustix::io::Errno;
 
-use super::SERVER_COMMAND;
 use wireup_sys::cgroup::{self, Cgroup};
 use wireup_sys::pidfd::ProcessHandle;
 use wireup_sys::procfs;
@@ -121,7 +121,7 @@ fn is_led(group: &Path) -> bool {
         let words = procfs::command_line(pid);
         let copy = words
             .get(1)
-            .is_some_and(|word| word == "step" || word == SERVER_COMMAND);
+            .is_some_and(|word| word == "step" || word == STEP_SERVER);
         copy && procfs::executable(pid) == own
             && procfs::process(pid).is_some_and(|p| !p.has_ended())
     })

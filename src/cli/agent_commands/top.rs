@@ -12,13 +12,13 @@ use clap::{Args, ValueEnum as _};
 use self::view::{RankRow, Sample, SortKey, SortOrder};
 use crate::cli::launcher_host::LauncherHost;
 use crate::cli::ps::{found, width};
-use crate::cli::text_table;
 use crate::cli::value_error::ValueError;
 use crate::control::query_server::job_query::{JobQueryKind, ProcessRecord};
-use crate::failure::CommandError;
 use crate::jobs::LocalJobInfo;
 use crate::jobs::query_launcher::{LauncherQueryError, Quiet, query_launcher};
 use wireup_core::duration::duration;
+use wireup_core::failure::CommandError;
+use wireup_core::text_table;
 
 const AFTER_HELP: &str = "\
 Examples:

@@ -11,7 +11,7 @@ use super::show::{quoted, toml_value};
 use super::{ConfigError, PER_JOB, may_be_given};
 use crate::cli::negation::opposite;
 use crate::cli::option_scan::{OptionTable, has_optional_value};
-use crate::cli::usage_errors::is_near;
+use wireup_agent_args::usage_errors::is_near;
 
 /// The table of `wireup run`.
 const TABLE: &str = "run";

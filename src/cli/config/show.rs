@@ -11,7 +11,7 @@ use crate::cli::negation::{PREFIX, opposite};
 use crate::cli::option_scan::OptionTable;
 use crate::cli::print;
 use crate::cli::run_args::RunArgs;
-use crate::failure::CommandError;
+use wireup_core::failure::CommandError;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -16,9 +16,10 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::detached;
-use crate::failure::{AnyError, CommandError, RequestError};
-use crate::inspect::agent_file::{IMPI, find};
+use crate::inspect::agent_file::find;
 use crate::plan::launch_directives;
+use wireup_core::executables::IMPI;
+use wireup_core::failure::{AnyError, CommandError, RequestError};
 use wireup_core::job::builds::BuildMismatchPolicy;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::outcome::RankEnd;

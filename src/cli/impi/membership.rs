@@ -14,9 +14,10 @@ use rustix::process::Pid;
 use thiserror::Error;
 
 use super::host_agents::{HostAgents, SECRETS};
-use crate::failure::{CommandError, RequestError};
-use crate::inspect::agent_file::{IMPI, find};
+use crate::inspect::agent_file::find;
 use crate::plan::placed;
+use wireup_core::executables::IMPI;
+use wireup_core::failure::{CommandError, RequestError};
 use wireup_core::job::ids::{NodeId, Rank};
 use wireup_core::job::impi::ImpiWorld;
 use wireup_core::job::outcome::RankEnd;

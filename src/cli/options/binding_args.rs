@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::{LayoutArgs, choice};
-use crate::failure::CommandError;
+use wireup_core::failure::CommandError;
 use wireup_core::job::rankfile::RankfileCpus;
 use wireup_core::job::spec::{BindTo, BindingSpec, MapWithinHost, MemBind};
 

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, ValueHint};
 
-use crate::failure::CommandError;
+use wireup_core::failure::CommandError;
 use wireup_core::job::spec::{BindMount, ContainerSpec, ImageSpec, Runtime, Uenv};
 
 /// Images that ranks run in.

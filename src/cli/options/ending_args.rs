@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::choice;
-use crate::failure::CommandError;
 use wireup_core::duration::{duration, positive_duration};
+use wireup_core::failure::CommandError;
 use wireup_core::job::exit_policy::ExitPolicy;
 use wireup_core::job::spec::{ChildJobPolicy, FailurePolicy, FenceTimeoutSpec, TerminationSpec};
 

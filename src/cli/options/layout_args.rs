@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 
-use crate::failure::CommandError;
+use wireup_core::failure::CommandError;
 use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::spec::{AgentTreeSpec, LayoutRuns, LayoutSpec, MapWithinHost, Mapping};
 

@@ -8,7 +8,7 @@ use crate::cli::foreign_options::option_table::{
     ForeignOption, OptionTranslation, Page, RedirectedStream, with_dashes,
 };
 use crate::cli::help_text;
-use crate::report::command_line::quoted;
+use wireup_core::shell_words::quoted;
 
 impl Personality {
     /// The text that an option asks for; the help has lines of at most this many columns.

@@ -10,7 +10,7 @@ use std::process::Command;
 use super::{hydra, srun};
 use crate::cli::foreign_options::ForeignError;
 use crate::cli::foreign_options::option_table::RedirectedStream;
-use crate::failure::CommandError;
+use wireup_core::failure::CommandError;
 use wireup_core::job::rank_set::RankSet;
 
 /// Translation of the files of a line.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::report::command_line::quoted;
+use wireup_core::shell_words::quoted;
 
 /// Command lines as the documentation of MPIs, Slurm, programs and centres has them, each with what is executed
 /// instead, or with the refusal.

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{rank_counts, text_table, user_name, width};
+use super::{rank_counts, user_name, width};
 use crate::cli::host_records::HostRecords;
 use crate::cli::options::HostsListArgs;
-use crate::failure::CommandError;
-use crate::report::printable;
+use wireup_core::failure::CommandError;
+use wireup_core::printable;
+use wireup_core::text_table;
 
 /// Lists the jobs of the hosts that are reached: the records of `wireup ps --json`.
 ///

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{node_of, state_of};
 use crate::jobs::{self, LocalJobInfo};
-use crate::report::printable;
+use wireup_core::printable;
 
 /// A job as scripts see it.
 #[derive(Serialize)]

@@ -3,11 +3,12 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use super::{text_table, width};
+use super::width;
 use crate::cli::node_status::query_nodes;
 use crate::cli::options::HostsListArgs;
-use crate::failure::CommandError;
+use wireup_core::failure::CommandError;
 use wireup_core::link::agent_protocol::{NodeAddress, NodeStatus};
+use wireup_core::text_table;
 
 /// Prints how they are; exit code 1 if one was not reached.
 pub(super) fn execute(args: HostsListArgs, json: bool) -> Result<u8, CommandError> {

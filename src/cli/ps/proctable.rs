@@ -3,14 +3,14 @@
 use std::io::Write as _;
 
 use super::{choose, scope};
-use crate::cli::text_table;
 use crate::control::query_server::job_query::{JobQueryKind, ProcessRecord};
-use crate::failure::CommandError;
 use crate::jobs::name::called;
 use crate::jobs::query_launcher::{Quiet, Watcher, query_launcher};
 use crate::jobs::{self, LocalJobInfo};
-use crate::report::printable;
+use wireup_core::failure::CommandError;
 use wireup_core::job::rank_set::RankSet;
+use wireup_core::printable;
+use wireup_core::text_table;
 
 /// The job that a word means; the user's only job if there is no word.
 ///

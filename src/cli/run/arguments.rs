@@ -19,7 +19,7 @@ use crate::cli::impi::ImpiSpec;
 use crate::cli::option_scan::OptionTable;
 use crate::cli::options::HostsArgs;
 use crate::cli::run_args::{RunArgs, parse, topics};
-use crate::failure::CommandError;
+use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::lookup::needed;
 use wireup_core::job::hosts::{HERE, HostSpec};
 use wireup_core::job::rankfile::Rankfile;

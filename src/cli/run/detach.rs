@@ -9,8 +9,8 @@ use crate::cli::option_scan::OptionTable;
 use crate::cli::options::DetachPolicy;
 use crate::cli::run_args::RunArgs;
 use crate::detached::attach_client;
-use crate::failure::CommandError;
 use crate::report::status_stream::refused;
+use wireup_core::failure::CommandError;
 use wireup_core::job::spec::{StatusSpec, StatusTarget, StdioSpec};
 
 /// Has a keeper start the launcher of a line that asks for it, and returns the exit code; none for a line whose launcher

@@ -6,12 +6,12 @@ use crate::cli::host_lookups::HostNeeds;
 use crate::cli::lookup_progress::LookupProgress;
 use crate::cli::option_scan::OptionTable;
 use crate::cli::options::LayoutArgs;
-use crate::failure::CommandError;
-use crate::plan::machine_slots::SlotLimits;
 use crate::plan::{hostfile, launch_nodes};
+use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::{HERE, HostEntry, HostList};
 use wireup_core::job::rankfile::Rankfile;
 use wireup_sys::log;
+use wireup_sys::machine_slots::SlotLimits;
 
 /// Reads the defaults files, unless the line refuses them.
 ///

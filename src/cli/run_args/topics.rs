@@ -7,7 +7,7 @@ use clap::{Arg, Command, CommandFactory as _};
 use super::RunArgs;
 use crate::cli::option_scan::{ArgumentKind, OptionTable};
 use crate::cli::print;
-use crate::failure::CommandError;
+use wireup_core::failure::CommandError;
 
 /// The heading of options that have none of their own.
 const GENERAL: &str = "Options";

@@ -1,8 +1,8 @@
 //! Resources that a run creates before it parses its command line.
 
 use crate::backend::guard::Guard;
-use crate::failure::CommandError;
 use crate::plan::job_names::JobNames;
+use wireup_core::failure::CommandError;
 use wireup_core::job::ids::Nspace;
 use wireup_sys::descriptors;
 use wireup_sys::inherited_state::InheritedState;

@@ -8,9 +8,9 @@ use crate::backend::remote::RemoteBackend;
 use crate::backend::step_links::StepLinks;
 use crate::control::event_sources::EventSources;
 use crate::control::{self, Controller};
-use crate::failure::CommandError;
 use crate::plan::HostPlan;
 use crate::report::status_stream::{StatusOutput, StatusStream};
+use wireup_core::failure::CommandError;
 use wireup_sys::inherited_state::InheritedState;
 use wireup_sys::signals::Signals;
 

@@ -9,12 +9,9 @@
 //! agent's executable makes the connection. Source: OpenPBS, src/cmds/pbs_tmrsh.c.
 
 use super::{BatchAllocation, BatchAllocationError, BatchEnvironment, BatchSystemKind};
-use crate::inspect::agent_file::AGENT;
+use wireup_core::executables::{AGENT, TASK_CALLER};
 use wireup_core::job::hosts;
 use wireup_core::job::spec::AgentLaunchCommand;
-
-/// The command of the agent's executable that executes another one on a host of a PBS job.
-pub const TASK_CALLER: &str = "tm-caller";
 
 /// A batch system.
 struct BatchSystem {

@@ -1,9 +1,9 @@
 //! Why a number of ranks, or an option that names ranks, is refused.
 
 use super::DESCRIPTORS_BASE;
-use crate::failure::RequestError;
-use crate::plan::machine_slots::SlotCalculation;
+use wireup_core::failure::RequestError;
 use wireup_core::job::ids::Rank;
+use wireup_sys::machine_slots::SlotCalculation;
 
 /// A request that the ranks of the job do not fit. `size` is the number of ranks of the job.
 #[derive(Debug, thiserror::Error)]

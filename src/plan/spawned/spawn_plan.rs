@@ -6,13 +6,13 @@ use std::sync::Arc;
 use rustix::process::{Resource, getrlimit};
 
 use super::{SpawnedJobPlan, refuse};
-use crate::failure::{CommandError, RequestError};
 use crate::plan::app_start::AppError;
 use crate::plan::container_root::ContainerRoot;
 use crate::plan::host_plan::{HostPlanError, HostSite, PlanMismatch};
 use crate::plan::host_scope::HostScope;
 use crate::plan::reasons::InterfaceOffer;
 use crate::plan::{HostPlan, JobPlan, pattern};
+use wireup_core::failure::{CommandError, RequestError};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 use wireup_core::job::spec::{DebugSpec, JobSpec};

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::failure::CommandError;
+use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::NodeId;
 

@@ -6,17 +6,14 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
+use wireup_core::executables::{AGENT, EXPORT_SPANS};
 
 use rustix::rand::{GetRandomFlags, getrandom};
-use serde::{Deserialize, Serialize};
 
 use crate::inspect::agent_file;
-use wireup_core::job::trace_context::{SpanId, TRACEPARENT, TraceContext, TraceParent};
-use wireup_core::timeline::{Span, Timeline, spans};
+use wireup_core::job::trace_context::{TRACEPARENT, TraceContext, TraceParent};
+use wireup_core::timeline::{ExportedSpans, Timeline, spans};
 use wireup_sys::pidfd::wait_for;
-
-/// The command of the process that sends them.
-pub const COMMAND: &str = "export-spans";
 
 /// Variables that name the collector. Source: "OpenTelemetry Protocol Exporter".
 const ENDPOINTS: [&str; 2] = [
@@ -26,17 +23,6 @@ const ENDPOINTS: [&str; 2] = [
 
 /// How long sending may take beyond the time that the variables give it, of which the default is 10 s.
 const PATIENCE: Duration = Duration::from_secs(15);
-
-/// What is handed to the process that sends it.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Exported {
-    pub trace: [u8; 16],
-    /// The span outside of the launch in which it was started.
-    pub parent: Option<SpanId>,
-    /// When the run started, in microseconds since 1970.
-    pub began_us: u64,
-    pub spans: Vec<Span>,
-}
 
 /// The trace of a launch with these variables, if they name a collector and its spans are wanted.
 pub(crate) fn context(variables: &[(OsString, OsString)]) -> Option<TraceContext> {
@@ -69,17 +55,17 @@ pub(crate) fn send(
     began: SystemTime,
 ) -> Result<(), String> {
     let since = began.duration_since(SystemTime::UNIX_EPOCH);
-    let exported = Exported {
+    let exported = ExportedSpans {
         trace: context.trace,
         parent: context.parent,
         began_us: since.map_or(0, |time| u64::try_from(time.as_micros()).unwrap_or(0)),
         spans: spans(timeline, context),
     };
     let text = serde_json::to_vec(&exported).map_err(|error| error.to_string())?;
-    let program = agent_file::find(agent_file::AGENT).map_err(|error| error.to_string())?;
+    let program = agent_file::find(AGENT).map_err(|error| error.to_string())?;
     let broken = |error: std::io::Error| error.to_string();
     let mut child = Command::new(program)
-        .arg(COMMAND)
+        .arg(EXPORT_SPANS)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

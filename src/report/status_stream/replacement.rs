@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use crate::failure::RequestError;
+use wireup_core::failure::RequestError;
 use wireup_sys::access::is_program;
 
 /// Bytes at the beginning of a file by which its kind is recognized.

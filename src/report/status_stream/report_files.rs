@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 
-use crate::failure::RequestError;
 use crate::report::page;
 use crate::report::status_stream::launch_spans;
 use crate::report::status_stream::replacement::{FileKind, ReplacementError, check_replaceable};
+use wireup_core::failure::RequestError;
 use wireup_core::job::shortage;
 use wireup_core::job::spec::StatusSpec;
 use wireup_core::job::wall_clock::WallClock;

@@ -10,8 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
-use crate::failure::RequestError;
 use crate::report::status_stream::replacement::{FileKind, ReplacementError, check_replaceable};
+use wireup_core::failure::RequestError;
 use wireup_core::job::spec::StatusTarget;
 use wireup_sys::access::writable;
 use wireup_sys::descriptors::FIRST_FREE;

@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use tracing::{debug, warn};
 
 use super::{ACCOUNTS_COMMAND, ExecReport, SpawnError, User, begin, environment, spawn, wireup};
-use wireup::backend::step::SERVER_COMMAND;
+use wireup_core::executables::STEP_SERVER;
 use wireup_core::fabric::grant::NAMES;
 use wireup_core::link::helper_protocol::{
     HelperPolicy, HelperReply, HelperRequest, ProcessOwner, UserIds,
@@ -334,7 +334,7 @@ impl PrivilegedHelper {
             socket.set_read_timeout(Some(LIMIT))?;
             socket.set_write_timeout(Some(LIMIT))?;
             let says = io::stderr().as_fd().try_clone_to_owned()?;
-            let program = wireup(program, SERVER_COMMAND, theirs.into(), says)?;
+            let program = wireup(program, STEP_SERVER, theirs.into(), says)?;
             let child = spawn(&myself()?, program).map_err(io::Error::other)?;
             Ok(Self {
                 child,

@@ -13,6 +13,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
+use std::time::Duration;
 
 use super::registered::{EtcdHostSpec, HostRegistration};
 use super::{HostList, HostsProblem, PORT, check_name, number};
@@ -201,6 +202,15 @@ fn by_numbers(one: &str, other: &str) -> Ordering {
         (text[..start].to_owned(), text[start..].parse::<u64>().ok())
     };
     split(one).cmp(&split(other)).then_with(|| one.cmp(other))
+}
+
+/// How long to wait for hosts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HostWait {
+    /// Least number of hosts.
+    pub count: u32,
+    /// Longest wait for them.
+    pub limit: Duration,
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 
-use crate::failure::CommandError;
 use crate::plan::Variable;
+use wireup_core::failure::CommandError;
 use wireup_core::link::decode;
 use wireup_core::link::helper_protocol::{FoundAccount, UserIds};
 use wireup_core::link::scheduled_launcher::{COMMAND, JOB};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::cli::text_table::{bytes, time};
-use crate::report::printable::printable;
+use wireup_core::printable::printable;
+use wireup_core::text_table::{bytes, time};
 
 /// What the ranks of a job did and used at a time.
 #[derive(Clone, PartialEq, Debug, Default)]

@@ -5,15 +5,15 @@ use std::error::Error;
 use std::fmt::Display;
 use std::io;
 
-use wireup_core::job::outcome::{EXIT_FAILURE, EXIT_WIREUP};
-use wireup_core::job::shortage;
-use wireup_core::wording::without_error_codes;
+use crate::job::outcome::{EXIT_FAILURE, EXIT_WIREUP};
+use crate::job::shortage;
+use crate::wording::without_error_codes;
 
 /// An error of any module.
 pub type AnyError = Box<dyn Error + Send + Sync>;
 
 /// The system's error, with what it is about.
-pub(crate) fn about(what: &dyn Display, error: &io::Error) -> io::Error {
+pub fn about(what: &dyn Display, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 

@@ -2,14 +2,18 @@
 
 use std::env;
 use std::error::Error as _;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
+use std::io::{self, Write as _};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use crate::report::command_line::quoted;
+use wireup_core::failure::CommandError;
+use wireup_core::job::outcome::EXIT_WIREUP;
+use wireup_core::shell_words::quoted;
+use wireup_sys::eprintln;
 
-/// Clap's own words, without its usage text; what is missing, with the line that has it.
-pub(super) fn one_line(error: &clap::Error) -> String {
+/// Returns the error in one line: the words of clap without its usage text, or those for a missing argument, with its line.
+pub fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::InvalidUtf8 {
         let words: Vec<OsString> = env::args_os().skip(1).collect();
         return non_utf8_error(&words);
@@ -49,8 +53,8 @@ pub(super) fn one_line(error: &clap::Error) -> String {
     }
 }
 
-/// Why a value is wrong, without the option and the value.
-pub(super) fn reason(error: &clap::Error) -> String {
+/// Returns the reason why a value is invalid, without the option and the value.
+pub fn reason(error: &clap::Error) -> String {
     match error.source().map(ToString::to_string) {
         Some(reason) => number_advice(&reason).unwrap_or(reason),
         None if error.kind() == ErrorKind::InvalidUtf8 => "this is not UTF-8".to_owned(),
@@ -58,7 +62,7 @@ pub(super) fn reason(error: &clap::Error) -> String {
     }
 }
 
-/// The words for a value that is no text, which clap does not name.
+/// Returns the error of a value that is not UTF-8, which clap does not name.
 fn non_utf8_error(words: &[OsString]) -> String {
     let named = (0..words.len()).filter(|at| words[*at].to_str().is_none());
     let named = named.map(|at| {
@@ -74,7 +78,7 @@ fn non_utf8_error(words: &[OsString]) -> String {
     )
 }
 
-/// The words for an option without a value that got one.
+/// Returns the error of an option that takes no value and has one.
 fn switch_value_error(error: &clap::Error) -> Option<String> {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text),
@@ -88,7 +92,7 @@ fn switch_value_error(error: &clap::Error) -> Option<String> {
     is_switch.then(|| format!("{option} takes no value; leave out ={value}"))
 }
 
-/// The words for arguments that are missing, and the line that has them.
+/// Returns the error of missing arguments, with the line that has them.
 fn missing_args_text(error: &clap::Error, text: &str) -> Option<String> {
     let (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(names))) =
         (error.kind(), error.get(ContextKind::InvalidArg))
@@ -174,7 +178,7 @@ fn is_guess(error: &clap::Error) -> bool {
 }
 
 /// Whether a word may be a misspelled or incomplete name. Several letters may be wrong behind a first one that is right.
-pub(super) fn is_near(word: &str, name: &str) -> bool {
+pub fn is_near(word: &str, name: &str) -> bool {
     let wrong = strsim::osa_distance(word, name);
     let wrong_max = match word.chars().next() == name.chars().next() {
         true => (word.len() / 3).max(1),
@@ -183,56 +187,36 @@ pub(super) fn is_near(word: &str, name: &str) -> bool {
     wrong <= wrong_max || word.len() >= 3 && name.starts_with(word)
 }
 
-/// Words for `wireup run`, whose programs are positional and whose files may have set anything.
-pub(super) fn run_error_text(error: &clap::Error) -> String {
-    if lacks_program(error) {
-        return "no program is given; write: wireup run [OPTIONS] PROGRAM [ARG]...".into();
+/// Handles the result of clap: prints help and version, and returns the exit code; everything else fails with `line`.
+///
+/// # Errors
+/// [`CommandError`] with the line, or if standard output cannot be written.
+pub fn answer(error: &clap::Error, line: impl FnOnce() -> String) -> Result<u8, CommandError> {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            print(error.render().to_string().as_bytes())
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            eprintln!("wireup: no command is given\n\n{error}");
+            Ok(EXIT_WIREUP)
+        }
+        _ => Err(CommandError::request(line())),
     }
-    one_line(error)
 }
 
-/// Whether the program is what is missing.
-pub(super) fn lacks_program(error: &clap::Error) -> bool {
-    let missing = matches!(
-        error.get(ContextKind::InvalidArg),
-        Some(ContextValue::Strings(names)) if names.iter().any(|name| name.contains("PROGRAM"))
-    );
-    error.kind() == ErrorKind::MissingRequiredArgument && missing
-}
-
-/// Advice for a line without a program, the last word of which an option takes as its file.
-pub(super) fn taken_as_file(error: &clap::Error, words: &[OsString]) -> Option<String> {
-    let [.., option, file] = words else {
-        return None;
-    };
-    if !lacks_program(error) {
-        return None;
-    }
-    let file = quoted(file);
-    match option.to_str()? {
-        "--json" => Some(format!(
-            "; --json takes {file} as its file, for standard output write --json - {file}"
+/// Prints the requested text. A closed reader is not a failure.
+///
+/// # Errors
+/// [`CommandError`] if standard output cannot be written.
+pub fn print(text: &[u8]) -> Result<u8, CommandError> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CommandError::system(
+            "cannot write to standard output",
+            error,
         )),
-        option @ ("--report" | "--output") => Some(format!(
-            "; {option} takes {file} as its file, write {option} FILE {file}"
-        )),
-        _ => None,
+        _ => Ok(0),
     }
-}
-
-/// Words for a further program, whose options are only some of those of the job.
-pub(super) fn next_program_error_text(
-    error: &clap::Error,
-    is_job_option: impl Fn(&OsStr) -> bool,
-) -> String {
-    let blamed = match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(text)) => text.as_str(),
-        _ => "",
-    };
-    if error.kind() == ErrorKind::UnknownArgument && is_job_option(OsStr::new(blamed)) {
-        return format!("{blamed} holds for the whole job: write it in front of the first program");
-    }
-    run_error_text(error)
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use crate::wording::without_error_codes;
 use serde::Serialize;
-use wireup_core::wording::without_error_codes;
 
 /// Whether a terminal would obey a character, or begin a line with it, or show others in another order by it.
 fn is_unprintable(char: char) -> bool {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::report::printable::printable;
+use crate::printable::printable;
 
 /// Lines with aligned columns, of printable characters. The last column is cut where the terminal ends, if `width` says
 /// where that is. Numbers stand to the right.
@@ -50,7 +50,7 @@ pub fn render(head: &[&str], rows: &[Vec<String>], width: Option<usize>) -> Stri
 }
 
 /// Ascending numbers as ranges, `0-3,7`; after a few `…` stands for the rest.
-pub(super) fn ranges(numbers: impl IntoIterator<Item = u32>) -> String {
+pub fn ranges(numbers: impl IntoIterator<Item = u32>) -> String {
     const MOST: usize = 4;
     let mut all: Vec<(u32, u32)> = Vec::new();
     for number in numbers {
@@ -77,7 +77,7 @@ pub(super) fn ranges(numbers: impl IntoIterator<Item = u32>) -> String {
 }
 
 /// A text of at most this number of characters, the last of them `…` if it was cut.
-pub(super) fn cut(text: &str, most: usize) -> String {
+pub fn cut(text: &str, most: usize) -> String {
     match text.chars().count() > most {
         true => text
             .chars()
@@ -89,7 +89,7 @@ pub(super) fn cut(text: &str, most: usize) -> String {
 }
 
 /// A time as batch systems write it: `M:SS`, `H:MM:SS` or `D-HH:MM:SS`.
-pub(super) fn time(time: Duration) -> String {
+pub fn time(time: Duration) -> String {
     let seconds = time.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     let seconds = seconds % 60;
@@ -101,7 +101,7 @@ pub(super) fn time(time: Duration) -> String {
 }
 
 /// A number of bytes with at most four digits.
-pub(super) fn bytes(bytes: u64) -> String {
+pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut unit = 0;
     let mut scaled = bytes as f64;
@@ -118,7 +118,7 @@ pub(super) fn bytes(bytes: u64) -> String {
 
 /// Words as a shell would take them, on one line: whatever is not plain is put between quotes,
 /// and control characters are written as escapes.
-pub(super) fn words(words: &[std::ffi::OsString]) -> String {
+pub fn words(words: &[std::ffi::OsString]) -> String {
     let word = |word: &std::ffi::OsString| {
         let text = word.to_string_lossy();
         let plain = |c: char| c.is_alphanumeric() || "-_./:=,+@%^*~".contains(c);
