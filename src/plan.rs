@@ -105,7 +105,7 @@ pub struct AppStart {
     pub base_env: Vec<Variable>,
     /// The MPI that was chosen for it.
     pub mpi: Option<ChosenMpi>,
-    /// Which of the variables that differ from rank to rank are among these.
+    /// Variables of ranks that these set, and that keep these values.
     pub preset_rank_vars: Vec<&'static str>,
     /// Where it starts, if not where this process is.
     pub cwd: Option<PathBuf>,

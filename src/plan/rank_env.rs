@@ -48,10 +48,13 @@ const PLACE: [&str; 6] = [
     "OMPI_COMM_WORLD_NODE_RANK",
 ];
 
-/// Which of the variables that differ from rank to rank are the user's in these.
+/// Variable with the provider that libfabric uses.
+const PROVIDER: &str = "FI_PROVIDER";
+
+/// Returns the variables of ranks in `variables` that keep the user's values.
 pub fn places_given(variables: &[(OsString, OsString)]) -> Vec<&'static str> {
     let given = |name: &&str| variables.iter().any(|(known, _)| known == name);
-    PLACE.into_iter().filter(given).collect()
+    PLACE.into_iter().chain([PROVIDER]).filter(given).collect()
 }
 
 /// Variables that all ranks of the job always get.
@@ -285,6 +288,9 @@ pub fn rank_variables(
         if !given.contains(&name) {
             env.extend(entry(name, value));
         }
+    }
+    if plan.fabric_grant.is_some() && !given.contains(&PROVIDER) {
+        env.extend(entry(PROVIDER, "cxi"));
     }
     env
 }

@@ -21,7 +21,7 @@ const FOUR: [&str; 4] = ["--hosts", "node01:2,node02:2", "-n", "4"];
 
 /// Script of a rank that prints its grant and waits.
 const SHOW: &str =
-    "env | grep -E '^(SLINGSHOT|FI_CXI)' | sort | sed \"s/^/$WIREUP_HOST /\"; echo up";
+    "env | grep -E '^(SLINGSHOT|FI_CXI|FI_PROVIDER)' | sort | sed \"s/^/$WIREUP_HOST /\"; echo up";
 
 /// Adds device files to a host.
 fn add_devices(cluster: &Cluster, host: usize, names: &[&str]) {
@@ -91,6 +91,7 @@ fn ranks_of_every_host_get_grant_that_is_revoked_at_end() {
             format!("SLINGSHOT_SVC_IDS={services}"),
             "SLINGSHOT_VNIS=1001".to_owned(),
             "FI_CXI_DEFAULT_VNI=1001".to_owned(),
+            "FI_PROVIDER=cxi".to_owned(),
             format!("FI_CXI_AUTH_KEY={key}"),
         ] {
             let line = format!("{host} {line}");
@@ -462,14 +463,15 @@ fn fabric_grant_comes_from_site_command_or_environment() {
     let show = [
         "sh",
         "-c",
-        "echo $SLINGSHOT_VNIS $SLINGSHOT_DEVICES $SLINGSHOT_SVC_IDS",
+        "echo $SLINGSHOT_VNIS $SLINGSHOT_DEVICES $SLINGSHOT_SVC_IDS $FI_PROVIDER",
     ];
-    let given = cluster.run(0, ["--fabric=cxi"]).more(FOUR).more(show);
+    let provider = ["--fabric=cxi", "-x", "FI_PROVIDER=tcp"];
+    let given = cluster.run(0, provider).more(FOUR).more(show);
     let given = given
         .env("SLINGSHOT_VNIS", "12,13")
         .env("SLINGSHOT_SVC_IDS", "4");
     let told = given.run().expect_quiet_success();
-    assert_eq!(told.out(), "12,13 cxi0,cxi1 4,4\n".repeat(4));
+    assert_eq!(told.out(), "12,13 cxi0,cxi1 4,4 tcp\n".repeat(4));
     let none = cluster.run(0, ["--fabric=cxi", "true"]).run().expect(125);
     none.expect_one_line(&["--fabric", "no SLINGSHOT_VNIS in the environment"]);
 }
