@@ -1,4 +1,4 @@
-//! Command lines as texts that a shell would read, without the values of secrets.
+//! Command lines in a form that a shell reads, without the values of secrets.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -6,13 +6,13 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use crate::plan::environment;
 
-/// What is shown in place of a value.
+/// Text in place of a hidden value.
 pub(crate) const HIDDEN: &str = "…hidden";
 
 /// Options whose next two words are a variable and its value.
 const TWO_WORDS: [&str; 3] = ["-env", "-genv", "--genv"];
 
-/// A word as a shell would need it.
+/// Quotes a word for a shell, where necessary.
 pub(crate) fn quoted(word: &OsStr) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%".contains(c);
     let Some(text) = word
@@ -27,7 +27,7 @@ pub(crate) fn quoted(word: &OsStr) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// The form of bash and others for control characters, and for bytes that are no text.
+/// Quotes with `$'…'`, as bash and other shells read it: for control characters, and bytes that are not valid UTF-8.
 fn escaped(bytes: &[u8]) -> String {
     let mut text = String::from("$'");
     for chunk in bytes.utf8_chunks() {
@@ -52,8 +52,8 @@ fn hex(bytes: &[u8], text: &mut String) {
     }
 }
 
-/// A whole line. It goes into records and pages that others read: values of variables that a dry run hides, and of
-/// those whose names say that they are secrets, are left out.
+/// Returns a whole command line for records and pages that others read. Values of variables that a dry run hides, and of
+/// those whose names mark them as secrets, are left out.
 pub(crate) fn command_line(words: &[OsString]) -> String {
     let mut line = String::new();
     for (index, word) in words.iter().enumerate() {
