@@ -77,12 +77,12 @@ use crate::stdio::streams::OutputStreams;
 use wireup_core::supervisor::Supervisor;
 use wireup_sys::signals::Signals;
 
-/// A job from the start of its processes to the end of the last one.
+/// Event loop of the launcher, from the start of the ranks to the exit of the last one.
 struct Controller {
     services: LaunchServices,
     /// Called once, when all ranks have been started.
     report_start: fn(),
-    /// The last field, since to drop it may wait for the guard.
+    /// Context that all services share. The last field, since dropping it may wait for the guard.
     cx: LaunchContext,
 }
 
@@ -97,12 +97,12 @@ struct ControllerParts {
     signals: Signals,
     streams: OutputStreams,
     status: Option<StatusStream>,
-    /// When the run started.
+    /// Wall-clock time at which the launch started.
     started_at: SystemTime,
 }
 
 impl Controller {
-    /// A job without started ranks.
+    /// Creates the controller; no rank is started yet.
     fn new(parts: ControllerParts) -> Self {
         let size = parts.plan.job.process_map.size();
         Self {

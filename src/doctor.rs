@@ -1,5 +1,5 @@
-//! Collects what `wireup doctor` judges (core's `doctor`): the facts of this host, and through a launch without an
-//! interface those of others.
+//! Collects the facts that `wireup doctor` judges (core's `doctor`): those of this host, and those of others through a launch
+//! without PMI and PMIx.
 //!
 //! ```text
 //!  wireup doctor --hosts …                          on each host, started through its agent:
@@ -7,7 +7,7 @@
 //!   │ ◀─ facts, and a port that listens ──────────── │
 //!   │ ── what is the time? ────────────────────────▶ │
 //!   │ ── all hosts with their ports ───────────────▶ │ connects to its neighbours, looks up their names
-//!   │ ◀─ what it sees of them ────────────────────── │
+//!   │ ◀─ results of the checks ────────────────────── │
 //! ```
 
 mod device_access;
@@ -32,18 +32,18 @@ use wireup_core::job::spec::ImageSpec;
 
 use wireup_sys::accounts;
 
-/// What is collected.
+/// Program and image that the user wants to be examined.
 #[derive(Clone, Debug, Default)]
 pub struct DoctorSubject {
-    /// A program with its arguments; may be none.
+    /// A program with its arguments; may be empty.
     pub program: Vec<OsString>,
-    /// What ranks would run in.
+    /// Image in which ranks would run.
     pub image: Option<ImageSpec>,
-    /// The words of the command line that ask for it.
+    /// Words of the command line that choose the image.
     pub image_words: Vec<OsString>,
 }
 
-/// The facts of this host; `cwd` is where ranks start.
+/// Collects the facts of this host; `cwd` is the directory in which ranks start.
 pub fn facts(asked: &DoctorSubject, cwd: &Path) -> HostFacts {
     let uid = rustix::process::geteuid().as_raw();
     let account = accounts::by_uid(uid).ok().flatten();
@@ -78,7 +78,7 @@ pub fn facts(asked: &DoctorSubject, cwd: &Path) -> HostFacts {
             .map(|home| machine_facts::directory(Path::new(&home)))
             .unwrap_or_default(),
         cwd: machine_facts::entered(cwd),
-        left: machine_facts::find_leftovers(uid),
+        leftovers: machine_facts::find_leftovers(uid),
         devices: device_access::find_devices(),
         network_libraries: network_libraries::probe_libraries(program.as_ref()),
         parts: installation::find_parts(),

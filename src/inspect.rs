@@ -1,10 +1,10 @@
-//! Detects the process-management interface that a program needs, from the libraries it would load,
-//! or what a static one has inside, without running it, also behind wrappers such as `numactl`.
-//! What a shell starts is unknown.
+//! Detects the process-management interface that a program needs, without running it: from the libraries
+//! that it would load, or from the constants of a static program, also behind wrappers such as `numactl`.
+//! The programs that a shell starts are unknown.
 //!
-//! Not seen: an MPI that is linked statically into a dynamic program, or opened by it with dlopen.
+//! Not detected: an MPI that is linked statically into a dynamic program, or that the program opens with dlopen.
 //! Such a program is [`DetectedInterface::Plain`], which is right for MPICH's family and wrong for Open MPI:
-//! its user has to choose the interface.
+//! the user has to choose the interface.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -39,10 +39,10 @@ pub(crate) use libraries::mpi_libraries;
 
 use wrapper::{ExecContext, WrappedCommand, WrapperTarget};
 
-/// Wrappers looked behind, one behind the other.
+/// Maximum number of wrappers, one behind the other, that are inspected.
 const DEPTH: u8 = 12;
 
-/// The findings, and the dynamic loader for the program.
+/// Result of inspecting a program, and the dynamic loader for the program.
 #[derive(Debug)]
 pub struct ProgramInspection {
     pub detected: DetectionResult,
@@ -50,7 +50,7 @@ pub struct ProgramInspection {
     pub loader: Loader,
 }
 
-/// The owner of a library, by its file name; `None` for an irrelevant one.
+/// Returns the owner of a library, by its file name; `None` for a library of no interest.
 pub fn family_of(name: &OsStr) -> Option<LibraryFamily> {
     if library_names::matches(name, library_names::OPEN_MPI) {
         Some(LibraryFamily::OpenMpi)
@@ -65,7 +65,7 @@ pub fn family_of(name: &OsStr) -> Option<LibraryFamily> {
     }
 }
 
-/// Looks at a program that was found, and behind it if it is a wrapper. `argv` is its command line,
+/// Inspects a program that was found, and the one behind it if it is a wrapper. `argv` is its command line,
 /// name included; `env` and `cwd` (absolute) are those of the program.
 pub fn inspect(
     program: &Program,
@@ -135,7 +135,7 @@ impl ProgramInspector<'_> {
                     .iter()
                     .filter(|name| library_names::is_interpreter(name));
                 match (names.next(), native) {
-                    // Only now: this reads the whole file.
+                    // Last, since this reads the whole file.
                     (None, Some(_)) if elf.is_static() => constants::inspect_static(path),
                     (None, Some(detected)) => detected,
                     (name, _) => {
@@ -166,7 +166,7 @@ impl ProgramInspector<'_> {
         ProgramInspection { detected, loader }
     }
 
-    /// The findings for a script's interpreter, if it is an MPI program itself.
+    /// Returns the result for a script's interpreter, if that is an MPI program itself.
     fn interpreter(
         &self,
         script: &Program,
@@ -198,7 +198,7 @@ impl ProgramInspector<'_> {
         .then_some(seen)
     }
 
-    /// What a wrapper starts.
+    /// Inspects the command that a wrapper starts, if it starts one.
     fn inspect_wrapped(
         &self,
         wrapper: &wrapper::KnownWrapper,
@@ -239,7 +239,7 @@ impl ProgramInspector<'_> {
         seen
     }
 
-    /// The command that a wrapper starts.
+    /// Finds and inspects the command that a wrapper starts.
     fn command(
         &self,
         wrapper: &wrapper::KnownWrapper,

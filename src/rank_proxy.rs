@@ -1,12 +1,12 @@
-//! Stands in for a rank whose process is started by others (`wireup serve`): a process of the launch, with a rank's PMI
-//! socket and variables, that listens for the rank's client and carries its bytes.
+//! Rank proxy: a process of the launch with a rank's PMI socket and variables. It listens for the rank's client, which others
+//! start (`wireup serve`), and relays its bytes.
 //!
-//! To the launch it is a rank as any other: placement, barriers, failures and the end need no rules of their own, on one
-//! host or many. [`rank_variables`] is what the client needs; `entrance` admits it, by the rules of core's `pmi::gate`;
-//! `carrier` moves bytes; `passage` does the same for PMIx; `notices` is the client's second connection. It ends when the
-//! client has: the server judges that end by what the client has said, as it does with the exit of a rank. [`mpich_singleton`]
-//! is the other way round: it connects with a process that was started without a launcher. [`openmpi_singleton`] does that for Open MPI;
-//! `singleton_end` is the end of the launch for both.
+//! To the launch it is a rank like any other: placement, barriers, failures and the end need no special rules, on one
+//! host or many. [`rank_variables`] computes the variables of the client; `rank_port` admits the client, by the rules of core's
+//! `pmi::tcp_handshake`; `socket_relay` relays bytes; `pmix_port` does both for PMIx; `notices` serves the client's second
+//! connection. The proxy exits when the client has ended: the server judges that by the client's last requests, as it does
+//! with the exit of a rank. [`mpich_singleton`] works the other way round: it connects to a process that was started without a
+//! launcher. [`openmpi_singleton`] does that for Open MPI; `singleton_end` ends the program of either with its launch.
 
 pub mod mpich_singleton;
 mod notices;
@@ -47,12 +47,12 @@ use wireup_core::wording::without_error_codes;
 use wireup_sys::inherited_fd;
 use wireup_sys::signals::{Signals, ignored_at_start};
 
-/// What the port asks of clients.
+/// Authentication that the port requires of clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortAuth {
-    /// The challenge.
+    /// The client must answer a challenge.
     Challenge,
-    /// Nothing, on any interface.
+    /// No authentication, on any interface.
     None,
 }
 
@@ -61,33 +61,33 @@ impl PortAuth {
     pub const NAMES: [(&str, Self); 2] = [("challenge", Self::Challenge), ("none", Self::None)];
 }
 
-/// How a rank is offered.
+/// Settings of the rank proxies of a launch.
 #[derive(Debug)]
 pub struct Settings {
-    /// Where its port is.
+    /// Address of the interface on which the ports are opened.
     pub listen: IpAddr,
-    /// Number of rank 0's port; each rank has the next one. Any free port without it.
+    /// Port of rank 0; each rank has the next one. Any free port without it.
     pub first_port: Option<u16>,
-    /// As the user wants it; otherwise the challenge, unless only this host can connect.
+    /// Choice of the user. Without it, clients must authenticate unless only this host can connect.
     pub auth: Option<PortAuth>,
-    /// Directory of this host for a file with the rank's variables.
+    /// Directory on this host for a file with the rank's variables.
     pub env_dir: Option<PathBuf>,
-    /// They are printed as JSON.
+    /// Whether the variables are printed as JSON.
     pub json: bool,
-    /// Another client may follow one that has gone without a goodbye.
+    /// Whether another client may follow one that disconnected without a finalize.
     pub restartable: bool,
 }
 
-/// The variables by which a rank knows its place.
+/// Variables with a rank's place.
 const RANK: &str = "WIREUP_RANK";
 const SIZE: &str = "WIREUP_SIZE";
 const HOST: &str = "WIREUP_HOST";
 const MACHINE: &str = "WIREUP_MACHINE";
 
-/// Serves one rank until its client has ended; its exit code, which is 0 unless it was told to end.
+/// Serves one rank until its client has ended. Returns the exit code, which is 0 unless a signal ended the proxy.
 ///
 /// # Errors
-/// [`CommandError`] when this is no rank of a launch, or it cannot listen.
+/// [`CommandError`] if this process was not started by a launch as a rank, or cannot listen.
 pub fn serve(settings: &Settings) -> Result<u8, CommandError> {
     let signals = Signals::take(&ignored_at_start(), false);
     let signals = signals.map_err(|error| CommandError::system("cannot take signals", error))?;
@@ -105,29 +105,29 @@ pub fn serve(settings: &Settings) -> Result<u8, CommandError> {
     stand_in.run()
 }
 
-/// Random bytes.
+/// Returns `N` random bytes.
 fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(bytes)
 }
 
-/// One rank.
+/// Proxy of one rank.
 struct RankProxy {
     rank: Rank,
     signals: Signals,
     key: AuthKey,
-    /// Its port, and the server's end until it has a client.
+    /// Port of the rank, and the socket to the server while there is no client.
     pmi: Option<(RankPort, Option<OwnedFd>)>,
-    /// HOST:PORT of that.
+    /// HOST:PORT of the port.
     address: Option<String>,
     pmix: Option<PmixPort>,
     client: Option<SocketRelay>,
-    /// What the next client needs, where several may follow each other.
+    /// Data that the next client needs, if several may follow each other.
     succession: Option<ClientHandover>,
-    /// A client has gone, and the server has not answered to that.
+    /// Handover to the next client: the last one has disconnected, and the server has not answered yet.
     interval: Option<PendingHandover>,
-    /// The client of PMI has ended.
+    /// Whether the PMI client has ended.
     served: bool,
     notices: NoticeSubscribers,
     refusals: RefusalLines,
@@ -192,7 +192,7 @@ impl RankProxy {
         })
     }
 
-    /// Says what the client needs.
+    /// Prints or writes the variables that the client needs.
     fn publish(&self, settings: &Settings) -> io::Result<()> {
         let rank = self.rank;
         let address = self.address.clone();
@@ -247,7 +247,7 @@ impl RankProxy {
         }
     }
 
-    /// Accepts and carries what there is. The end of a client comes before the next one.
+    /// Accepts connections and relays bytes, as far as possible. The end of a client is handled before the next one.
     fn advance(&mut self) {
         let rank = self.rank;
         self.carry();
@@ -289,7 +289,7 @@ impl RankProxy {
         }
     }
 
-    /// Carries bytes of the client; when it has gone, the server hears of it before another one comes.
+    /// Relays the client's bytes. When it has disconnected, the server is notified before another client is accepted.
     fn carry(&mut self) {
         let rank = self.rank;
         if let Some(mut client) = self.client.take() {
@@ -305,7 +305,7 @@ impl RankProxy {
             Some(HandoverStatus::Waits(interval)) => self.interval = Some(interval),
             Some(HandoverStatus::Closed) => self.served = true,
             Some(HandoverStatus::Over((server, succession))) => {
-                eprintln!("wireup: rank {rank}: its process has gone; another one may come");
+                eprintln!("wireup: rank {rank}: client disconnected; waiting for a new process");
                 self.succession = Some(succession);
                 if let Some((entrance, free)) = &mut self.pmi {
                     entrance.reopen();
@@ -335,7 +335,7 @@ impl RankProxy {
             .and_then(|(entrance, _)| entrance.deadline());
         let most = until.map(|until| {
             let left = until.saturating_duration_since(Instant::now());
-            // Rounded up: a wait that ends too early would be followed by others.
+            // Rounded up, so that the wait does not end too early and repeat.
             Timespec {
                 tv_sec: left.as_secs() as i64 + 1,
                 tv_nsec: 0,
@@ -348,7 +348,7 @@ impl RankProxy {
     }
 }
 
-/// Prints what is to be printed of each refusal.
+/// Returns a function that prints refusals, as far as these are not too many.
 fn refusal_printer(rank: Rank, refusals: &mut RefusalLines) -> impl FnMut(SocketAddr, Refusal) {
     move |from, refusal| {
         for line in refusals.add(from, &refusal, Instant::now()) {
@@ -357,7 +357,7 @@ fn refusal_printer(rank: Rank, refusals: &mut RefusalLines) -> impl FnMut(Socket
     }
 }
 
-/// The name of this rank's node.
+/// Returns the name of this rank's node.
 fn node_name() -> String {
     let own = || {
         rustix::system::uname()
@@ -368,17 +368,17 @@ fn node_name() -> String {
     set(HOST).unwrap_or_else(own)
 }
 
-/// The name by which others reach this host: that of a virtual node exists for its ranks alone.
+/// Returns the name by which others reach this host. The name of a virtual node exists for its ranks only.
 fn reached_as() -> String {
     set(MACHINE).unwrap_or_else(node_name)
 }
 
-/// A variable with a value.
+/// Returns a variable that is set and not empty.
 fn set(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Writes a file of this user alone, which is there as a whole or not at all.
+/// Writes a file that only this user can read. The file is complete as soon as it exists.
 fn write_private(dir: &Path, name: &str, text: &str) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     let (partial, whole) = (dir.join(format!(".{name}.part")), dir.join(name));

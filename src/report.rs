@@ -1,4 +1,4 @@
-//! Output to the user: the plan, the state, failures.
+//! Texts for the user: about the plan, the state and failures.
 
 pub(crate) mod bindings;
 pub(crate) mod command_line;

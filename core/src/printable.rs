@@ -1,4 +1,4 @@
-//! Foreign texts for terminals: names of programs and files, and what another user's launcher sends; no I/O.
+//! Foreign texts for terminals: names of programs and files, and texts from launchers of other users. No I/O.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -6,13 +6,13 @@ use std::fmt::Write as _;
 use crate::wording::without_error_codes;
 use serde::Serialize;
 
-/// Whether a terminal would obey a character, or begin a line with it, or show others in another order by it.
+/// Whether a terminal interprets a character, starts a line with it, or reorders others because of it.
 fn is_unprintable(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The text in one line, with escapes in place of characters that a terminal would obey.
+/// Returns the text in one line, with escapes in place of unprintable characters.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unprintable) {
         return Cow::Borrowed(text);
@@ -35,7 +35,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Lines for a terminal, each of them printable and without codes of errors, with an end of line behind each.
+/// Formats lines for a terminal, each printable and without error codes, with a line feed at the end.
 pub fn lines<T: AsRef<str>>(lines: impl IntoIterator<Item = T>) -> String {
     let mut text = String::new();
     for line in lines {
@@ -45,14 +45,14 @@ pub fn lines<T: AsRef<str>>(lines: impl IntoIterator<Item = T>) -> String {
     text
 }
 
-/// A value as JSON of several lines, in which no character disturbs a terminal.
+/// Formats a value as JSON of several lines without unprintable characters.
 ///
 /// # Errors
-/// If the value has no form in JSON.
+/// If the value cannot be written as JSON.
 pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
     let text = serde_json::to_string_pretty(value)?;
-    // Rule: strings of JSON have escapes in place of U+0000 to U+001F; other control characters may stand in them as
-    // they are. Source: RFC 8259, section 7.
+    // Rule: JSON strings have escapes in place of U+0000 to U+001F; other control characters may be in them
+    // unescaped. Source: RFC 8259, section 7.
     let obeyed = |char: char| char != '\n' && is_unprintable(char);
     if !text.contains(obeyed) {
         return Ok(text);

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 
-/// Returns a word in the form in which a shell reads it as one word.
+/// Quotes a word for a shell, where necessary.
 pub fn quoted(word: &OsStr) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%".contains(c);
     let Some(text) = word
@@ -19,7 +19,7 @@ pub fn quoted(word: &OsStr) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// The form of bash and others for control characters, and for bytes that are no text.
+/// Quotes with `$'…'`, as bash and other shells read it: for control characters, and bytes that are not valid UTF-8.
 fn escaped(bytes: &[u8]) -> String {
     let mut text = String::from("$'");
     for chunk in bytes.utf8_chunks() {

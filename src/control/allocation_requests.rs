@@ -1,4 +1,4 @@
-//! Requests of processes for nodes and slots: decided here, or by the allocator beside the launch.
+//! Requests of processes for nodes and slots, decided by the launcher or by the external allocator.
 
 mod allocator;
 
@@ -23,7 +23,7 @@ use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::node::event::{AllocationRequestId, NodeCommand};
 
-/// A waiter for an answer: a node, and its ticket for the request.
+/// Destination of an answer: the node that sent the request, and its id of the request.
 type AllocationReplyTarget = (NodeId, AllocationRequestId);
 
 /// A request that the allocator has not answered.
@@ -33,7 +33,7 @@ struct PendingAllocation {
     requester: KnownRank,
     directive: Directive,
     attributes: AllocationAttributes,
-    /// When the request times out.
+    /// Time at which the request times out, since the start of the launch; `None` without a timeout.
     deadline: Option<Duration>,
 }
 
@@ -57,7 +57,7 @@ impl LaunchService for AllocationRequests {
 }
 
 impl AllocationRequests {
-    /// Where an allocator listens, if there is one.
+    /// Creates the service. `allocator` is the path of the external allocator's socket (`--allocator`).
     pub(super) fn new(allocator: Option<PathBuf>) -> Self {
         Self {
             outside: allocator.map(AllocatorClient::new),
@@ -73,7 +73,7 @@ fn refuse<T>(kind: Kind, text: impl ToString) -> Result<T, AllocationFailure> {
 }
 
 impl AllocationRequests {
-    /// A process requests nodes or slots.
+    /// Decides a request of a process, or sends it to the external allocator, which answers later.
     pub(super) fn on_request(
         &mut self,
         cx: &mut LaunchContext,
@@ -88,7 +88,7 @@ impl AllocationRequests {
         }
     }
 
-    /// The grant, or `None` while the allocator decides.
+    /// Returns the grant, or `None` while the allocator decides.
     fn decide(
         &mut self,
         cx: &mut LaunchContext,
@@ -117,7 +117,7 @@ impl AllocationRequests {
         Ok(None)
     }
 
-    /// All processes of a job have ended: their allocations are free.
+    /// Frees the allocations of a job whose processes have all exited.
     pub(super) fn on_job_ended(&mut self, cx: &mut LaunchContext, job: JobIndex) {
         for id in cx.allocations.owner_gone(job) {
             self.notify(cx, &ToAllocator::Ended { id: &id });
@@ -140,7 +140,7 @@ fn decide_here(
     given
 }
 
-/// By node: living processes that count, and those that ever were.
+/// Counts processes by node: living ones that `counts` selects, and all that the launch ever had.
 pub(super) fn census(
     cx: &LaunchContext,
     counts: impl Fn(KnownRank) -> bool,
@@ -156,7 +156,7 @@ pub(super) fn census(
     (live, ever)
 }
 
-/// The reserved slots, and how many of them running processes use.
+/// Returns the reserved slots, and how many of them running processes use.
 pub(super) fn reserved(
     cx: &LaunchContext,
     counts: impl Fn(KnownRank) -> bool,

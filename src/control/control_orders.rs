@@ -1,4 +1,4 @@
-//! Carries out the orders of a controlling process (`--control`).
+//! Executes the commands of a controlling process (`--control`).
 
 use std::os::fd::AsFd as _;
 
@@ -9,18 +9,18 @@ use crate::backend::step_messages::LauncherToStep;
 use wireup_core::record::ControlCommand;
 use wireup_sys::poll::{PollSource, PollToken};
 
-/// The orders of a controlling process.
+/// Commands of a controlling process.
 #[derive(Default)]
 pub(super) struct ControlOrders {
-    /// The stream of orders, until it ends.
+    /// Stream of commands; `None` after its end.
     stream: Option<ControlStream>,
 }
 
 impl ControlOrders {
-    /// Takes orders from now on.
+    /// Starts to read commands from the stream.
     ///
     /// # Errors
-    /// When the descriptor cannot be waited for.
+    /// If the descriptor cannot be added to the poll set.
     pub(super) fn watch(
         &mut self,
         cx: &LaunchContext,
@@ -32,17 +32,17 @@ impl ControlOrders {
         Ok(())
     }
 
-    /// Carries out the orders that have come. The end of their stream ends the job.
+    /// Executes the commands that can be read now. The end of the stream ends the job.
     pub(super) fn take(&mut self, cx: &mut LaunchContext) {
         while let Some(stream) = &mut self.stream {
             match stream.next() {
                 ControlInput::Order(order) => execute(cx, order),
                 ControlInput::Wrong(why) => {
-                    cx.warn(&format!("an order that cannot be read: {why}"));
+                    cx.warn(&format!("invalid --control command: {why}"));
                 }
                 ControlInput::Nothing => return,
                 ControlInput::Ended => {
-                    // A descriptor that cannot be removed is closed all the same.
+                    // Dropping the stream closes the descriptor even if it cannot be removed.
                     let _ = cx.events.poll.remove(stream.as_fd());
                     self.stream = None;
                     supervision::end_by_signal(cx, libc::SIGHUP);

@@ -1,7 +1,7 @@
-//! Orders to a run over a descriptor (`--control fd:N`): one JSON object in a line. docs/status.md
-//! is for their authors.
+//! Reads commands to a launch from a descriptor (`--control fd:N`), one JSON object per line.
+//! docs/status.md documents the format for authors of controlling processes.
 //!
-//! End of file ends the job: a controlling process that is gone would not get its result.
+//! End of file ends the job, since no controlling process is left to receive the result.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,31 +15,31 @@ use wireup_core::failure::RequestError;
 use wireup_core::record::ControlCommand;
 use wireup_core::wording::json_problem;
 
-/// Most bytes of a line: enough for many ranks.
+/// Maximum bytes of a line, enough for a command with many ranks.
 const LINE_MAX: usize = 1 << 20;
 
-/// Where orders come from.
+/// Stream of commands from the controlling process.
 #[derive(Debug)]
 pub(crate) struct ControlStream {
     fd: OwnedFd,
     bytes: Vec<u8>,
 }
 
-/// The result of a read.
+/// Result of reading a command.
 #[derive(PartialEq, Debug)]
 pub(crate) enum ControlInput {
     Order(ControlCommand),
-    /// Something that is none, for people.
+    /// An invalid line, with the problem as text for the user.
     Wrong(String),
-    /// Nothing more now.
+    /// No complete line is available yet.
     Nothing,
-    /// Nothing more ever.
+    /// The stream has ended, or cannot be read.
     Ended,
 }
 
-/// A descriptor of `--control` that cannot be read.
+/// Error: the descriptor of `--control` cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("--control fd:{number}: the descriptor {error}")]
+#[error("--control fd:{number}: {error}")]
 pub(crate) struct ControlError {
     number: i32,
     error: DescriptorError,
@@ -48,7 +48,7 @@ pub(crate) struct ControlError {
 impl RequestError for ControlError {}
 
 impl ControlStream {
-    /// Takes the descriptor that was inherited under this number.
+    /// Opens the inherited descriptor with this number.
     ///
     /// # Errors
     /// [`ControlError`] naming it.
@@ -64,7 +64,7 @@ impl ControlStream {
         Ok(Self { fd, bytes })
     }
 
-    /// The next order, or that there is none.
+    /// Returns the next command, or that none is available.
     pub(crate) fn next(&mut self) -> ControlInput {
         loop {
             if let Some(end) = memchr(b'\n', &self.bytes) {
@@ -92,13 +92,13 @@ impl AsFd for ControlStream {
     }
 }
 
-/// What a line is.
+/// Parses a line of the stream.
 pub(crate) fn parse(line: &[u8]) -> ControlInput {
     match serde_json::from_slice::<ControlCommand>(line) {
         Ok(order) if rustix::process::Signal::from_named_raw(order.signal).is_some() => {
             ControlInput::Order(order)
         }
-        Ok(order) => ControlInput::Wrong(format!("there is no signal {}", order.signal)),
+        Ok(order) => ControlInput::Wrong(format!("unknown signal {}", order.signal)),
         Err(error) => ControlInput::Wrong(json_problem(&error)),
     }
 }

@@ -1,4 +1,4 @@
-//! What debuggers see of a launch: the table of its processes.
+//! Table of the launch's processes for debuggers (the MPIR proctable).
 
 use std::borrow::Cow;
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,19 +15,19 @@ use wireup_core::job::rank_set::RankSet;
 use wireup_core::node::HEAD;
 use wireup_core::node::event::NodeCommand;
 
-/// All processes of a job have been started: debuggers see them, and one that leads the launcher is given
-/// the time to attach.
+/// Updates the proctable when all processes of a job have been started, and gives a debugger that
+/// controls the launcher the time to attach.
 pub(super) fn show_to_debuggers(cx: &mut LaunchContext, job: JobIndex) {
     let daemons = |job: JobIndex| {
         let job = cx.jobs.get(job);
         job.is_some_and(|plan| plan.job.debug.daemons)
     };
-    // A debugger's own processes are none that it debugs.
+    // A debugger does not debug its own daemons.
     if daemons(job) {
         return;
     }
     let single_host = cx.plan.single_host.as_deref();
-    // Debuggers count processes: those that are not there have a number all the same.
+    // Debuggers number processes by their position, so processes that do not run have an entry too.
     let all = cx.jobs.all_ranks();
     let processes: Vec<KnownRank> = all.filter(|process| !daemons(process.job())).collect();
     let programs: Vec<Cow<'_, Path>> = processes
@@ -53,7 +53,7 @@ pub(super) fn show_to_debuggers(cx: &mut LaunchContext, job: JobIndex) {
     }
 }
 
-/// Lets ranks go on that were stopped for the debugger, and says which stay stopped.
+/// Continues the ranks that were stopped for the debugger, and names those that stay stopped.
 fn release_stopped(cx: &mut LaunchContext) {
     let debug = &cx.plan.spec.debug;
     let ranks = (0..cx.plan.job.process_map.size()).map(Rank);
@@ -61,7 +61,7 @@ fn release_stopped(cx: &mut LaunchContext) {
         .filter(|rank| debug.stops(*rank))
         .partition(|rank| debug.stays_stopped(*rank));
     if !go.is_empty() {
-        // The first job's ranks are the first processes.
+        // In the initial job, ranks and global ranks are equal.
         let ranks = go.into_iter().map(|rank| GlobalRank(rank.0)).collect();
         let signal = libc::SIGCONT;
         cx.steps.send(LauncherToStep::SignalRanks { signal, ranks });
@@ -69,13 +69,13 @@ fn release_stopped(cx: &mut LaunchContext) {
     if let Some(stay) = RankSet::from_ranks(&stay) {
         let pid = std::process::id();
         let text = format!(
-            "stopped before main: ranks {stay}; `wireup kill -s CONT {pid}` lets them go on"
+            "stopped before main: ranks {stay}; to continue them, use `wireup kill -s CONT {pid}`"
         );
         cx.print_line(&text);
     }
 }
 
-/// What a rank executes, from the root.
+/// Returns the absolute path of the program that a rank executes.
 pub(super) fn executable(plan: &HostPlan, rank: Rank) -> Cow<'_, Path> {
     let app = &plan.apps[plan.app_of(rank)];
     let wrapper = app.wrapper.as_ref().filter(|wrapper| wrapper.wraps(rank));

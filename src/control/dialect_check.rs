@@ -1,19 +1,19 @@
-//! Compares the form of PMI that ranks speak with the one that the user has chosen (`--pmi`).
+//! Compares the PMI version that ranks use with the one that the user chose (`--pmi`).
 
 use super::launch_context::LaunchContext;
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::spec::InterfaceChoice;
 use wireup_core::pmi::command::Dialect;
 
-/// Warns once of a rank that speaks another form.
+/// Warning about a rank that uses another PMI version; printed once.
 #[derive(Debug, Default)]
 pub(super) struct DialectCheck {
     is_warned: bool,
 }
 
 impl DialectCheck {
-    /// Says once that a client speaks another form of PMI than was asked for. It is served all the
-    /// same: which form a library speaks was decided when it was built.
+    /// Warns once if a client uses another PMI version than the user chose. The client is served
+    /// nevertheless: the version of a library is decided when it is built.
     pub(super) fn judge(
         &mut self,
         cx: &mut LaunchContext,

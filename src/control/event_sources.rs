@@ -11,15 +11,15 @@ pub(super) struct EventSources {
     pub(super) poll: Poll,
     /// An eventfd by which other threads wake the loop.
     pub(super) wake: Arc<OwnedFd>,
-    /// Events of the last wait, while nothing is waited for.
+    /// Buffer for the events of a wait, reused by the next one.
     pub(super) ready: Vec<PollEvent>,
 }
 
 impl EventSources {
-    /// Nothing but the eventfd is waited for.
+    /// Creates a poll set that contains only the eventfd.
     ///
     /// # Errors
-    /// [`CommandError`] when the process is out of descriptors.
+    /// [`CommandError`] if the process is out of descriptors.
     pub(super) fn new() -> Result<Self, CommandError> {
         let cannot_wait = |errno| CommandError::system("cannot wait for events", errno);
         let poll = Poll::new().map_err(cannot_wait)?;

@@ -8,18 +8,18 @@ use wireup_sys::out_of_memory::OomCounter;
 /// Facts for the line about a failure.
 #[derive(Default)]
 pub(super) struct FailureFacts {
-    /// The process that sent the first signal that asked for the job's end, in words.
+    /// Description of the process that sent the first signal to end the job.
     pub(super) signal_sender: Option<String>,
-    /// Ranks that had not ended when the end of the job began.
+    /// Ranks that had not exited when the end of the job began.
     pub(super) remaining_ranks: RemainingRanks,
-    /// Processes that the out-of-memory killer had ended when all ranks had been started.
+    /// Count of processes that the OOM killer had killed when all ranks had been started.
     pub(super) oom_counter: Option<OomCounter>,
-    /// The rank whose dump was looked for, and the dump if there is one.
+    /// Rank whose core dump was searched for, and the dump if one was found.
     pub(super) dump: Option<(KnownRank, Option<Dump>)>,
 }
 
 impl FailureFacts {
-    /// The dump of a rank, or that there is none, once that is known.
+    /// Returns the dump of a rank: `None` before the search, `Some(None)` if none was found.
     pub(super) fn dump_of(&self, rank: KnownRank) -> Option<Option<&Dump>> {
         let (of, dump) = self.dump.as_ref()?;
         (*of == rank).then_some(dump.as_ref())

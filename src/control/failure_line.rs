@@ -6,7 +6,7 @@ use crate::report::failures;
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::outcome::{FailureCause, RankEnd};
 
-/// The line about a cause of failure, if there is one and it is worth a line.
+/// Returns the line about a cause of failure; `None` if the cause needs no line.
 pub(super) fn failure_line(cx: &LaunchContext, cause: Option<&FailureCause>) -> Option<String> {
     let cause = cause?;
     let rank = cause.rank().and_then(|rank| cx.jobs.look_up(rank));
@@ -52,7 +52,7 @@ pub(super) fn failure_line(cx: &LaunchContext, cause: Option<&FailureCause>) -> 
     Some(line)
 }
 
-/// What the kernel did with a rank that was killed by a signal.
+/// Describes the OOM kill or the core dump of a rank that was killed by a signal.
 fn about_death(cx: &LaunchContext, rank: KnownRank, signal: i32) -> Option<String> {
     if signal == libc::SIGKILL {
         return cx.failure_facts.oom_counter.as_ref()?.describe();
@@ -63,7 +63,7 @@ fn about_death(cx: &LaunchContext, rank: KnownRank, signal: i32) -> Option<Strin
     }
 }
 
-/// Where the kernel has dumped a rank's memory, if the rank ran on this machine and that is known without a debugger.
+/// Describes where the kernel dumped a rank's memory, if the rank ran on this machine and the place is known without a debugger.
 pub(super) fn dump_in_words(cx: &LaunchContext, rank: KnownRank) -> Option<String> {
     match &cx.steps {
         StepLinks::Own(step) => Some(step.dump_of(rank.global())?.text),

@@ -20,7 +20,7 @@ pub(super) struct FenceReports {
 }
 
 impl FenceReports {
-    /// A fence was released at a node.
+    /// Handles the timing report of a fence that was released at a node.
     pub(super) fn passed(
         &mut self,
         cx: &mut LaunchContext,
@@ -37,7 +37,7 @@ impl FenceReports {
         }
     }
 
-    /// Warns of a fence that takes long. Returns whether this is the first one.
+    /// Warns of the first late fence. Returns whether this call printed the warning.
     pub(super) fn warn_late(&mut self, cx: &mut LaunchContext, late: &LateFence) -> bool {
         if std::mem::replace(&mut self.is_late_warned, true) {
             return false;

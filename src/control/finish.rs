@@ -14,17 +14,17 @@ use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::outcome::{EXIT_WIREUP, FailureCause, RankEnd};
 use wireup_core::wording::counted;
 
-/// Ends a run whose ranks have all ended, or which broke, and returns its exit code.
+/// Ends a launch whose ranks have all exited or whose loop failed, and returns the exit code.
 ///
 /// # Errors
-/// `result` when it was one; what happens here cannot change how the job went.
+/// The error of `result`. A failure of the cleanup is not an error of the job.
 pub(super) fn finish(
     mut controller: Controller,
     result: Result<(), CommandError>,
 ) -> Result<u8, CommandError> {
     controller.services.terminal.end(&mut controller.cx, None);
     if result.is_err() {
-        // What cannot be read now does not matter any more.
+        // Reports that cannot be read now are no longer needed.
         let _ = controller.fail(FailureCause::Interrupted(libc::SIGKILL));
     }
     explain(&mut controller);
@@ -47,7 +47,7 @@ pub(super) fn finish(
         .steps
         .send(LauncherToStep::Finish { abnormal, ends });
     if controller.cx.end_signals > 0 {
-        // It came when the last rank had just ended, and was meant for what follows.
+        // The signal came after the exit of the last rank, and asks to shorten the cleanup.
         controller.cx.steps.send(LauncherToStep::Hurry);
     }
     // If waiting fails, the guard cleans up.
@@ -72,7 +72,7 @@ pub(super) fn finish(
     controller.services.names.leave(&mut controller.cx);
     flush(&mut controller);
     controller.services.terminal.leave(&mut controller.cx);
-    // As with output that is lost: a script must not take a job for done whose report is missing.
+    // A missing report fails the job as lost output does: a script must not take the job for complete.
     let code = if code == 0 && !made {
         EXIT_WIREUP
     } else {
@@ -81,7 +81,7 @@ pub(super) fn finish(
     result.map(|()| code)
 }
 
-/// Finds out where the rank was that was killed by a signal, if the kernel dumped its memory.
+/// Inspects the core dump of the rank that was killed by a signal, if the kernel wrote one.
 fn inspect_core_dump(controller: &mut Controller) {
     let Some(FailureCause::RankFailed {
         rank,
@@ -105,11 +105,11 @@ fn inspect_core_dump(controller: &mut Controller) {
     let known = |controller: &Controller| {
         controller.cx.failure_facts.dump_of(rank).is_some() || controller.cx.end_signals > before
     };
-    // If waiting fails, the report does without.
+    // If waiting fails, the report does not include the dump.
     let _ = controller.run_until(known);
 }
 
-/// Whether the kernel may have dumped a rank's memory. A step on another host has to look.
+/// Whether the kernel may have dumped a rank's memory. For a rank on another host only its step knows.
 fn may_be_dumped(cx: &LaunchContext, rank: KnownRank) -> bool {
     match &cx.steps {
         StepLinks::Own(step) => step.dump_of(rank.global()).is_some(),
@@ -131,9 +131,9 @@ const DUMPING: [i32; 10] = [
     libc::SIGSYS,
 ];
 
-/// Looks whether the cause is known better by now.
+/// Replaces the failure cause with a more precise one, if the hosts have reported it since.
 fn explain(controller: &mut Controller) {
-    // What happens on one machine is seen as it happens.
+    // On one machine the launcher sees the cause itself.
     if let StepLinks::Hosts(hosts) = &controller.cx.steps
         && let Some(cause) = controller.cx.supervisor.cause()
         && let Some(better) = hosts.explain(cause)
@@ -142,8 +142,8 @@ fn explain(controller: &mut Controller) {
     }
 }
 
-/// Writes the remaining output. Its reader may be slow; an interrupt ends the wait. So does an
-/// earlier interrupt, after the end of the ranks or after another one, unless there is a reader.
+/// Writes the remaining output. A slow reader is waited for; after an interrupt, only while it takes
+/// output. Another interrupt ends the wait.
 fn flush(controller: &mut Controller) {
     let output = |controller: &Controller| controller.cx.streams.queued();
     let status = |controller: &Controller| controller.cx.status.queued();
@@ -152,7 +152,7 @@ fn flush(controller: &mut Controller) {
     let kept = wait_for_reader(controller, before, output, 0, patience);
     controller.cx.status.close();
     let lost = wait_for_reader(controller, before, status, 0, Some(PATIENCE));
-    // Nothing is queued either when its reader has just gone.
+    // The queue is also empty if the reader has just closed the stream.
     status_records::check_status(&mut controller.cx);
     if lost > 0 && controller.cx.end_signals == before {
         controller
@@ -163,8 +163,8 @@ fn flush(controller: &mut Controller) {
     wait_for_reader(controller, before, output, kept, patience);
 }
 
-/// Waits until no more than `rest` bytes are queued, another interrupt comes, or nothing is taken for
-/// as long as one has patience; returns how many are queued then.
+/// Waits until at most `rest` bytes are queued, another interrupt comes, or the reader takes nothing for
+/// the time `patience`; returns the number of bytes still queued.
 fn wait_for_reader(
     controller: &mut Controller,
     before: u32,
@@ -176,7 +176,7 @@ fn wait_for_reader(
         |controller: &Controller| queued(controller) <= rest || controller.cx.end_signals > before;
     loop {
         let left = queued(controller);
-        // If waiting fails, what the system still takes is lost together with the message about it.
+        // If waiting fails, the rest of the output is lost together with the message about it.
         let _ = match patience {
             None => controller.run_until(done),
             Some(patience) => controller.run_until_or(done, controller.cx.now() + patience),
@@ -187,7 +187,7 @@ fn wait_for_reader(
     }
 }
 
-/// Tells what ended the job, or how many ranks failed in one that went on.
+/// Prints the reason for the end of the job, or the number of failed ranks if the job continued.
 fn print_failures(controller: &mut Controller) {
     let supervisor = &controller.cx.supervisor;
     let (code, failed) = (supervisor.exit_code(), supervisor.failed());
@@ -217,7 +217,7 @@ fn print_failures(controller: &mut Controller) {
     }
 }
 
-/// Tells what has ended the job: in an allocation, what Slurm says comes first.
+/// Prints the reason for the end of the job; in an allocation, Slurm's reason comes first.
 fn print_end_reason(controller: &mut Controller, line: Option<String>) {
     let slurm = line.as_ref().and_then(|_| ended_by_slurm(&controller.cx));
     let lines: Vec<String> = slurm.into_iter().chain(line).collect();

@@ -2,19 +2,19 @@
 
 use crate::backend::guard::{DismissedGuard, Guard};
 
-/// The state of the guard.
+/// State of the launcher's guard.
 pub(super) enum GuardState {
-    /// All processes are on other hosts.
+    /// This process has no guard: all ranks are on other hosts.
     Elsewhere,
     Guarding(Guard),
-    /// Nothing is left to guard.
+    /// The guard was dismissed, since no process is left to clean up.
     Dismissed {
         _end: DismissedGuard,
     },
 }
 
 impl GuardState {
-    /// Nothing is left to guard. The guard ends in the meantime; it is waited for last of all.
+    /// Dismisses the guard when no process is left to clean up. Dropping the state waits for the guard's exit.
     pub(super) fn dismiss(&mut self) {
         *self = match std::mem::replace(self, Self::Elsewhere) {
             Self::Guarding(guard) => Self::Dismissed {

@@ -20,16 +20,16 @@ use crate::plan::HostPlan;
 use wireup_core::job::hosts::{HostSpec, compress};
 use wireup_core::job::ids::NodeId;
 
-/// The hosts that are to join, and the spawns that wait for them.
+/// Hosts that are joining, and the spawns that wait for them.
 #[derive(Debug, Default)]
 pub(super) struct HostJoins {
-    /// The plan with the hosts that are to join.
+    /// Plan that includes the joining hosts.
     plan: Option<Arc<HostPlan>>,
-    /// Hosts of which it is not known whether they join.
+    /// Hosts that have neither joined nor failed.
     joining: BTreeSet<NodeId>,
     /// Hosts of the same request that could not join.
     failed: Vec<(NodeId, NodeRefusal)>,
-    /// The spawn that needs them, and others with new hosts.
+    /// Spawn that needs these hosts, and later spawns with new hosts.
     line: SpawnLine,
 }
 
@@ -48,7 +48,7 @@ impl LaunchService for HostJoins {
 }
 
 impl HostJoins {
-    /// Returns a spawn that needs no new host. Others wait until their hosts have joined.
+    /// Returns a spawn that needs no new host. Other spawns wait until their hosts have joined.
     pub(super) fn admit(
         &mut self,
         cx: &mut LaunchContext,
@@ -93,7 +93,7 @@ impl HostJoins {
         self.plan = Some(plan);
     }
 
-    /// A host has joined, or cannot.
+    /// Handles a host that has joined or failed to join. After the last one, the waiting spawns continue.
     pub(super) fn on_host_joined(
         &mut self,
         cx: &mut LaunchContext,

@@ -1,4 +1,4 @@
-//! Facts that hosts have reported about themselves before the ranks are started.
+//! Facts that hosts report about themselves before the ranks are started.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use wireup_core::job::ids::NodeId;
 use wireup_core::job::node_network::{NodeNetwork, shared_address};
 use wireup_core::job::outcome::FailureCause;
 
-/// A node's sidecar, as it describes itself.
+/// Description of a node's sidecar, as the sidecar reported it.
 #[derive(Debug)]
 pub(super) struct SidecarInfo {
     /// The name and version of its libpmix.
@@ -35,32 +35,32 @@ pub(super) struct HostReports {
 }
 
 impl HostReports {
-    /// A node has reported its builds of what the ranks load.
+    /// Stores a node's report about its builds of programs and MPI libraries.
     pub(super) fn add_builds(&mut self, node: NodeId, builds: Vec<Build>) {
         self.builds.insert(node, builds);
     }
 
-    /// A node has reported its addresses.
+    /// Stores a node's report about its addresses.
     pub(super) fn add_network(&mut self, node: NodeId, network: NodeNetwork) {
         self.networks.insert(node, network);
     }
 
-    /// A node's sidecar has loaded libpmix. Returns whether it is the first sidecar of the node.
+    /// Stores the report of a sidecar that has loaded libpmix. Returns whether it is the first one of the node.
     pub(super) fn add_sidecar(&mut self, node: NodeId, info: SidecarInfo) -> bool {
         self.sidecars.insert(node, info).is_none()
     }
 
-    /// These nodes cannot take part.
+    /// Stores the nodes that cannot take part, with the reasons.
     pub(super) fn refuse(&mut self, refusals: Vec<(NodeId, NodeRefusal)>) {
         self.refused = refusals;
     }
 
-    /// Whether a node cannot take part.
+    /// Whether any node cannot take part.
     pub(super) fn is_any_refused(&self) -> bool {
         !self.refused.is_empty()
     }
 
-    /// Whether every node takes part.
+    /// Checks that every node takes part.
     ///
     /// # Errors
     /// [`CommandError`] with the hosts that do not, and the reasons.
@@ -96,8 +96,8 @@ impl HostReports {
         Err(last)
     }
 
-    /// Names an address that several hosts have, as bridges of containers do: an MPI that uses it fails or waits. Once,
-    /// and not for programs without MPI, or if the user has chosen the interface.
+    /// Warns once about an address that several hosts have, such as that of a container bridge: an MPI that uses it
+    /// fails or hangs. No warning for programs without MPI, or if the user has chosen the interface.
     pub(super) fn name_shared_address(&mut self, cx: &mut LaunchContext) {
         let mut variables = cx.plan.apps.iter().flat_map(|app| &app.env);
         let is_chosen = variables.any(|(name, _)| {
@@ -118,7 +118,7 @@ impl HostReports {
         let Some(shared) = shared_address(&named.collect::<Vec<_>>()) else {
             return;
         };
-        // No other line about them comes.
+        // Without the addresses, the warning is not repeated.
         self.networks.clear();
         let [first, second] = shared.hosts;
         cx.warn(&format!(
@@ -128,10 +128,10 @@ impl HostReports {
         ));
     }
 
-    /// Names the hosts that have other builds of a program or its MPI library, unless the launch ends already.
+    /// Reports hosts that have other builds of a program or its MPI library, unless the launch is ending.
     ///
     /// # Errors
-    /// [`CommandError`] with them, if they must not be different.
+    /// [`CommandError`] that names them, if the builds must be the same (`--same-build fail`).
     pub(super) fn compare_builds(&mut self, cx: &mut LaunchContext) -> Result<(), CommandError> {
         let builds = std::mem::take(&mut self.builds);
         if builds.is_empty() || cx.supervisor.is_ending() {
@@ -149,7 +149,7 @@ impl HostReports {
         let line = format!("hosts have other builds of what the ranks load: {others}");
         match plan.spec.layout.spread.same_build {
             BuildMismatchPolicy::Fail => {
-                let remedy = "put the same on all of them, or bring the program along (--stage)";
+                let remedy = "install the same build on all hosts, or stage the program (--stage)";
                 Err(CommandError::request(format!("{line}; {remedy}")))
             }
             BuildMismatchPolicy::Warn | BuildMismatchPolicy::Off => {

@@ -1,33 +1,33 @@
-//! The jobs of a launch beside their plans: who spawned whom, and what has not ended.
+//! State of a launch's jobs that is not in their plans: parents, and processes that have not exited.
 
 use tracing::{Span, info_span};
 
 use wireup_core::job::ids::JobIndex;
 
-/// State of one job beside its plan.
+/// State of one job that is not in its plan.
 #[derive(Debug)]
 pub(super) struct JobTreeNode {
     pub(super) parent: Option<JobIndex>,
-    /// Its processes that have not ended, those to be started included.
+    /// Number of processes that have not exited, those to be started included.
     pub(super) remaining: u32,
-    /// It may outlive its parent.
+    /// Whether the job may outlive its parent.
     pub(super) independent: bool,
-    /// The allocation in which it runs.
+    /// Allocation in which the job runs.
     pub(super) allocation: Option<String>,
-    /// Its end is, or was, an event on its nodes.
+    /// Whether the job's end was reported to its nodes, which make it an event.
     pub(super) end_told: bool,
-    /// From its start to its end.
+    /// Tracing span from the start to the end of the job.
     pub(super) span: Span,
 }
 
-/// The jobs of a launch, by number.
+/// Jobs of a launch, by job index.
 #[derive(Debug)]
 pub(super) struct JobTree {
     members: Vec<JobTreeNode>,
 }
 
 impl JobTree {
-    /// The job that the user started, with its number of processes.
+    /// Creates the tree with the initial job, which has `size` processes.
     pub(super) fn new(size: u32) -> Self {
         Self {
             members: vec![JobTreeNode {
@@ -41,28 +41,28 @@ impl JobTree {
         }
     }
 
-    /// Adds a job, which has the next number.
+    /// Adds a job, which gets the next job index.
     pub(super) fn add(&mut self, job: JobTreeNode) {
         self.members.push(job);
     }
 
-    /// All jobs with their numbers, in the order of these.
+    /// Returns all jobs in the order of their job indexes.
     pub(super) fn iter(&self) -> impl Iterator<Item = (JobIndex, &JobTreeNode)> {
         (0..).map(JobIndex).zip(&self.members)
     }
 
-    /// Jobs of which a process has not ended.
+    /// Returns the jobs that have a process that has not exited.
     pub(super) fn living(&self) -> impl Iterator<Item = JobIndex> {
         let living = self.iter().filter(|(_, member)| member.remaining > 0);
         living.map(|(job, _)| job)
     }
 
-    /// The span of a job's life.
+    /// Returns the tracing span of a job.
     pub(super) fn span(&self, job: JobIndex) -> Option<&Span> {
         self.members.get(job.index()).map(|member| &member.span)
     }
 
-    /// A job's state, to change it.
+    /// Returns the state of a job, to change it.
     pub(super) fn get_mut(&mut self, job: JobIndex) -> Option<&mut JobTreeNode> {
         self.members.get_mut(job.index())
     }
@@ -73,12 +73,12 @@ impl JobTree {
         member.map_or(0, |member| member.remaining)
     }
 
-    /// A job, the one that spawned it, and so on up to the first.
+    /// Returns a job, its parent, and so on up to the initial job.
     pub(super) fn line_of(&self, job: JobIndex) -> impl Iterator<Item = JobIndex> {
         std::iter::successors(Some(job), |job| self.members.get(job.index())?.parent)
     }
 
-    /// The running jobs that were spawned into allocations, with the allocations' names.
+    /// Returns the running jobs that were spawned into allocations, with the ids of the allocations.
     pub(super) fn in_allocations(&self) -> impl Iterator<Item = (JobIndex, &str)> {
         let living = self.iter().filter(|(_, member)| member.remaining > 0);
         living.filter_map(|(job, member)| Some((job, member.allocation.as_deref()?)))

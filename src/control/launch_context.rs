@@ -28,9 +28,9 @@ use wireup_core::record::{StatusRecord, Stream};
 use wireup_core::supervisor::Supervisor;
 use wireup_core::wording::without_error_codes;
 
-/// The launch, as all services of its launcher see it.
+/// State of the launch that all services of the launcher share.
 pub(super) struct LaunchContext {
-    /// The plan of the first job, which has what holds for the whole launch.
+    /// Plan of the initial job. Its launch-wide settings also apply to spawned jobs.
     pub(super) plan: Arc<HostPlan>,
     pub(super) jobs: Jobs,
     pub(super) started: Instant,
@@ -48,11 +48,11 @@ pub(super) struct LaunchContext {
     /// Slots that processes have reserved.
     pub(super) allocations: AllocationTable,
     pub(super) failure_facts: FailureFacts,
-    /// Signals that asked the launcher to end when it was ending, or no rank ran.
+    /// Number of signals to end the launch that came while it was ending, or while no rank ran.
     pub(super) end_signals: u32,
-    /// Work that services have left for each other.
+    /// Work that services have left for each other, oldest first.
     pub(super) effects: Vec<LaunchEffect>,
-    /// The guard, if this process has one: the last field, since to drop one that was dismissed waits.
+    /// Guard of this process, if it has one. The last field: dropping a dismissed guard waits for its exit.
     pub(super) guard: GuardState,
 }
 
@@ -62,7 +62,7 @@ impl LaunchContext {
         self.started.elapsed()
     }
 
-    /// Prints a line of wireup's own.
+    /// Prints a message of wireup.
     pub(super) fn print_line(&mut self, text: &str) {
         let text = without_error_codes(text);
         self.streams
@@ -74,7 +74,7 @@ impl LaunchContext {
         self.plan.spec.verbose > 0 || enabled!(Level::INFO)
     }
 
-    /// Prints a line for those who asked for more: an event of the log, which `-v` shows in its place.
+    /// Prints a detail with `-v`; otherwise logs it.
     pub(super) fn detail(&mut self, text: &str) {
         match self.plan.spec.verbose {
             0 => info!("{text}"),
@@ -82,7 +82,7 @@ impl LaunchContext {
         }
     }
 
-    /// Prints a line about something that may be wrong.
+    /// Prints a warning, and writes it to the status stream.
     pub(super) fn warn(&mut self, text: &str) {
         self.print_line(&format!("warning: {text}"));
         self.record(&StatusRecord::Warning {
@@ -90,13 +90,13 @@ impl LaunchContext {
         });
     }
 
-    /// Writes a record for the readers of the launch's status.
+    /// Writes a record to the status stream.
     pub(super) fn record(&mut self, record: &StatusRecord<'_>) {
         let now = self.now();
         self.status.record(record, now, &mut self.streams);
     }
 
-    /// Stops reading output that its reader does not take.
+    /// Pauses the ranks' stdout or stderr while the output reader does not take it.
     pub(super) fn apply_backpressure(&mut self) {
         for stream in [Stream::Stdout, Stream::Stderr] {
             let paused = self.streams.is_full(stream);
@@ -104,7 +104,7 @@ impl LaunchContext {
         }
     }
 
-    /// The state of a rank at its process-management interfaces.
+    /// Returns the PMI and PMIx state of a rank.
     pub(super) fn pmi_state(&self, rank: KnownRank) -> PmiState {
         match &self.steps {
             StepLinks::Own(step) => step.pmi_state(rank.global()),
@@ -117,7 +117,7 @@ impl LaunchContext {
         }
     }
 
-    /// The ranks of a program of the first job.
+    /// Returns the ranks of an application of the initial job.
     pub(super) fn ranks_of_app(&self, app: usize) -> impl Iterator<Item = KnownRank> + '_ {
         let before = self.plan.apps[..app].iter();
         let first: u32 = before.map(|app| app.size).sum();
@@ -125,23 +125,23 @@ impl LaunchContext {
         ranks.filter_map(|rank| self.jobs.look_up(rank))
     }
 
-    /// Whether a rank of a program has made contact.
+    /// Whether a rank of an application has connected to PMI or PMIx.
     pub(super) fn is_app_connected(&self, app: usize) -> bool {
         let mut ranks = self.ranks_of_app(app);
         ranks.any(|rank| self.ranks.get(rank).connected)
     }
 
-    /// Whether all ranks of the first job have made contact.
+    /// Whether all ranks of the initial job have connected to PMI or PMIx.
     pub(super) fn is_connected(&self) -> bool {
         self.ranks.connected() >= self.plan.job.process_map.size()
     }
 
-    /// Whether a process is a debugger's daemon.
+    /// Whether a process is a daemon of a debugger.
     pub(super) fn is_daemon(&self, process: KnownRank) -> bool {
         self.jobs.plan_of(process).0.job.debug.daemons
     }
 
-    /// Whether these are all processes of every job that has not ended, but for daemons of debuggers.
+    /// Whether `processes` contains all processes of every running job, debuggers' daemons excepted.
     pub(super) fn is_everybody(&self, processes: &[GlobalRank]) -> bool {
         let mut others = self
             .job_tree
@@ -152,7 +152,7 @@ impl LaunchContext {
         others.all(|process| meant.contains(&process.global()))
     }
 
-    /// A rank with its host and process, in words.
+    /// Names a rank with its host and pid, for messages.
     pub(super) fn name_of(&self, rank: KnownRank) -> String {
         let host = self.jobs.host_of(rank);
         match self.ranks.get(rank).pid {

@@ -1,4 +1,4 @@
-//! The loop: waits for events and deadlines, and passes them to the services.
+//! Event loop of the launcher: waits for events and deadlines, and passes them to the services.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -61,12 +61,12 @@ impl Controller {
         }
     }
 
-    /// Deals with everything that is ready now.
+    /// Waits for at most `timeout`, and handles everything that is ready.
     fn handle_ready(&mut self, timeout: Option<Duration>) -> std::io::Result<()> {
         let mut ready = std::mem::take(&mut self.cx.events.ready);
         self.cx.events.poll.wait(timeout, &mut ready)?;
         let woken = self.cx.now();
-        // Ends first: reports of others about a dead rank are consequences of its death.
+        // Exits first: reports of other ranks about an exited rank are consequences of its exit.
         ready.sort_by_key(|event| event.token.source != PollSource::RankExit);
         for event in &ready {
             match event.token.source {
@@ -94,7 +94,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Carries out the work that services have left for each other.
+    /// Executes the work that services have left for each other.
     ///
     /// # Errors
     /// When a thread that writes output cannot be started.
@@ -132,12 +132,12 @@ impl Controller {
         Ok(())
     }
 
-    /// The job has failed, unless it had before.
+    /// Fails the job, unless it has failed before.
     ///
     /// # Errors
     /// When a thread that writes output cannot be started.
     pub(super) fn fail(&mut self, cause: FailureCause) -> std::io::Result<()> {
-        // A rank whose end is held back came first.
+        // An exit that a step has not reported yet came before this failure.
         self.cx.steps.send(LauncherToStep::Settle);
         self.drain_reports()?;
         supervision::fail(&mut self.cx, cause);
@@ -157,12 +157,12 @@ impl Controller {
         services.chain(cx).flatten().min()
     }
 
-    /// All input that was ready at `woken` has been handled.
+    /// Runs the timers, after all input that was ready at `woken` was handled.
     fn tick(&mut self, woken: Duration) -> std::io::Result<()> {
         self.cx.steps.tick()?;
         self.drain_reports()?;
         let now = self.cx.now();
-        // As of then: since, the pipes may have got the ends of lines that waited.
+        // The time is `woken`, since the pipes may have received the ends of incomplete lines after it.
         self.cx.streams.tick(woken)?;
         self.cx.apply_backpressure();
         status_records::check_status(&mut self.cx);
@@ -287,7 +287,7 @@ impl Controller {
                 if job.is_initial() {
                     let size = self.cx.plan.job.process_map.size() as usize;
                     let mut own = self.cx.ranks.iter().take(size);
-                    // Without one that was lost with its host where the others continue.
+                    // The start is also reported without a rank that was lost with its host, if the others continue.
                     if own.all(|life| life.pid.is_some()) || !self.cx.supervisor.is_ending() {
                         (self.report_start)();
                     }
@@ -326,7 +326,7 @@ impl Controller {
                 }
             }
             StepToLauncher::SidecarLostLate { node, error } => {
-                // A job that has failed is explained by its first cause.
+                // A failed job is explained by its first cause.
                 if self.cx.supervisor.cause().is_none() || self.cx.plan.spec.verbose > 0 {
                     let name = self.cx.plan.node_name(node);
                     self.cx
@@ -351,7 +351,7 @@ impl Controller {
                 self.services.progress.add_mpi_app(app as usize);
                 self.services.singletons.saw(app as usize, seen);
             }
-            // Handled where the links are.
+            // The step links handle these reports.
             StepToLauncher::Lacks(_)
             | StepToLauncher::Taken { .. }
             | StepToLauncher::Refused(_)
@@ -389,7 +389,7 @@ impl Controller {
         Ok(())
     }
 
-    /// What several ranks have reported: the same as if each had done so by itself.
+    /// Handles equal reports of several ranks, as if each rank had reported by itself.
     fn on_report_batch(&mut self, alike: RankReportBatch<KnownRank>) -> std::io::Result<()> {
         let now = self.cx.now();
         match alike {
@@ -521,7 +521,7 @@ impl Controller {
         let mut orders = Vec::new();
         let left;
         let (end, state) = match self.cx.is_daemon(rank) {
-            // How a debugger's daemons end is the debugger's affair.
+            // The exit of a debugger's daemon does not affect the job.
             true => {
                 left = PmiState {
                     active: false,
@@ -546,7 +546,7 @@ impl Controller {
         self.services.spawns.on_process_gone(&mut self.cx, rank);
     }
 
-    /// All processes that could be started have been.
+    /// Enters the running stage, after every process that could be started was started.
     pub(super) fn all_started(&mut self) {
         if !self.cx.supervisor.is_ending() {
             status_records::enter_stage(&mut self.cx, LaunchStage::Running);
@@ -559,7 +559,7 @@ impl Controller {
         }
     }
 
-    /// A rank's process-management interface reports.
+    /// Handles the report that a rank connected to or finalized PMI or PMIx.
     pub(super) fn on_rank_report(&mut self, rank: KnownRank, state: RankState) {
         if state == RankState::Connected && self.cx.ranks.connect(rank) {
             if self.cx.ranks.connected() == 1 {

@@ -8,25 +8,25 @@ use wireup_core::job::ids::JobIndex;
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::outcome::FailureCause;
 
-/// Work for another part of the launcher, in the order in which it was left.
+/// Work for another part of the launcher; executed in the order in which it was left.
 pub(super) enum LaunchEffect {
     /// The end of the launch has begun.
     EndBegun,
-    /// The rank with a terminal is to be hung up, like one whose user has gone.
+    /// Hang up the terminal of a rank, as if its user had disconnected.
     HangUp,
-    /// The job has failed, unless it has before.
+    /// The job has failed, unless it failed before.
     Fail(FailureCause),
-    /// A spawn was requested, which may need hosts that must join first.
+    /// A spawn was requested; it may need hosts that must join first.
     RequestSpawn(QueuedSpawn),
     /// The hosts of a spawn have joined.
     DecideSpawn(QueuedSpawn),
     /// All processes of a job have ended.
     JobEnded(JobIndex),
-    /// Ranks do not reach each other: an address that several hosts have is named.
+    /// Ranks may not reach each other: warn of an address that several hosts have.
     NameSharedAddress,
-    /// These ranks may wait for each other: a look is taken at what they use and where they wait.
+    /// Ranks may wait for each other: inspect what they use and where they wait.
     InspectStalled(Vec<KnownRank>),
-    /// The look that [`InspectStalled`](Self::InspectStalled) asked for is over.
+    /// Result of the inspection that [`InspectStalled`](Self::InspectStalled) requested.
     StallInspected {
         ranks: Vec<KnownRank>,
         found: BTreeMap<KnownRank, Result<InspectionResult, InspectionError>>,

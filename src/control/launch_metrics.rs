@@ -1,4 +1,4 @@
-//! What a launch counts, for Prometheus (`--metrics`) and for its agent.
+//! Counters of a launch, for Prometheus (`--metrics`) and for its agent.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +12,7 @@ use wireup_core::link::agent_protocol::LaunchSummary;
 use wireup_core::metrics::{Exposition, Histogram, Kind};
 use wireup_core::record::{FenceRecord, Stream};
 
-/// An address at which metrics cannot be served.
+/// Error: metrics cannot be served at the address of `--metrics`.
 #[derive(Debug, thiserror::Error)]
 enum MetricsError {
     #[error(
@@ -32,17 +32,17 @@ impl RequestError for MetricsError {}
 #[derive(Debug, Default)]
 pub(super) struct LaunchCounters {
     fences: BTreeMap<String, FenceTimes>,
-    /// PMIx servers that were started again.
+    /// Number of restarts of PMIx servers.
     sidecar_restarts: u32,
-    /// Bytes of standard output and standard error.
+    /// Bytes of the ranks' standard output and standard error.
     output: [u64; 2],
 }
 
 #[derive(Debug, Default)]
 struct FenceTimes {
-    /// From the last entry to the release.
+    /// Time from the last arrival to the release.
     release: Histogram,
-    /// From the first entry to the last.
+    /// Time from the first arrival to the last.
     spread: Histogram,
 }
 
@@ -62,10 +62,10 @@ impl LaunchCounters {
     }
 }
 
-/// Listens for Prometheus.
+/// Opens the listener for Prometheus.
 ///
 /// # Errors
-/// [`CommandError`] if the address is not a loopback one, or is taken.
+/// [`CommandError`] if the address is not a loopback address, or is in use.
 pub(super) fn listen(address: SocketAddr) -> Result<OwnedFd, CommandError> {
     if !address.ip().to_canonical().is_loopback() {
         return Err(MetricsError::NotLoopback(address).into());
@@ -79,7 +79,7 @@ pub(super) fn listen(address: SocketAddr) -> Result<OwnedFd, CommandError> {
 }
 
 impl LaunchCounters {
-    /// How the launch went, for its agent's metrics.
+    /// Returns the summary of the launch for its agent's metrics.
     pub(super) fn summary(&self, cx: &LaunchContext) -> LaunchSummary {
         let started = cx.ranks.iter().filter(|life| life.pid.is_some());
         let mut fences = Histogram::default();
@@ -94,10 +94,10 @@ impl LaunchCounters {
         }
     }
 
-    /// The launch's metrics now. Names, units and meanings: docs/metrics.md.
+    /// Returns the current metrics of the launch. Names, units and meanings: docs/metrics.md.
     pub(super) fn text(&self, cx: &LaunchContext) -> String {
         let mut out = Exposition::default();
-        // Not the job's name, which no other user of the machine may learn.
+        // The job's name is left out, since no other user of the machine may learn it.
         let info = [("version", env!("CARGO_PKG_VERSION"))];
         out.family("wireup_launch_info", Kind::Gauge, "The launch, as labels.")
             .sample("wireup_launch_info", &info, 1);

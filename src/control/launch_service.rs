@@ -9,6 +9,6 @@ pub(super) trait LaunchService {
     /// Returns the time at which [`tick`](Self::tick) is due.
     fn next_deadline(&self) -> Option<Duration>;
 
-    /// Handles what is due.
+    /// Handles what is due at `now`.
     fn tick(&mut self, cx: &mut LaunchContext, now: Duration);
 }

@@ -1,4 +1,4 @@
-//! The services of a launch, in their order.
+//! The services of a launch, in the order of their ticks.
 
 use super::allocation_requests::AllocationRequests;
 use super::control_orders::ControlOrders;
@@ -37,7 +37,7 @@ pub(super) struct LaunchServices {
     pub(super) fences: FenceReports,
     pub(super) counters: LaunchCounters,
     pub(super) tools: LaunchTools,
-    /// Questions of the supervisor about ranks that may wait.
+    /// Queries of the supervisor: whether ranks wait.
     pub(super) waits: WaitQuestions,
     pub(super) terminal: RankTerminal,
     pub(super) spawns: LaunchSpawns,
@@ -52,7 +52,7 @@ pub(super) struct LaunchServices {
 }
 
 impl LaunchServices {
-    /// Makes the services of a launch without started ranks.
+    /// Creates the services of a launch without started ranks.
     pub(super) fn new(plan: &HostPlan, signals: Signals, streams: &OutputStreams) -> Self {
         Self {
             signals: LauncherSignals::new(signals),
@@ -76,8 +76,8 @@ impl LaunchServices {
         }
     }
 
-    /// The services with deadlines, in the order in which each has its turn. The pattern names every service: a new
-    /// one has its place here or is left out on purpose.
+    /// Returns the services with deadlines, in the order of their ticks. The pattern names every service, so that a
+    /// new one is listed here or left out on purpose.
     pub(super) fn each(&mut self) -> [&mut dyn LaunchService; SERVICES] {
         let Self {
             signals: _,

@@ -1,5 +1,4 @@
-//! Spawned jobs: from the request to the answer, and to
-//! their end.
+//! Spawned jobs of a launch, from the request to the exit of the last process.
 
 mod spawn_queue;
 
@@ -33,37 +32,37 @@ use wireup_core::job::spec::ChildJobPolicy;
 use wireup_core::queries::{self, JobEnd};
 use wireup_core::wording::counted;
 
-/// The next step of a spawn.
+/// Next step of a spawn.
 #[derive(Debug)]
 pub(super) enum SpawnDecision {
     Begin(Box<SpawnedJobPlan>, Arc<HostPlan>),
-    /// Its nodes of this list are prepared first.
+    /// Prepare these nodes first.
     Prepare(Box<SpawnedJobPlan>, Vec<NodeId>),
 }
 
-/// A job that is being started.
+/// Job that is being started.
 #[derive(Debug)]
 struct PendingSpawn {
     reply_to: SpawnReplyTarget,
     requester: SpawnRequester<KnownRank>,
-    /// How long that may take, and when it is given up.
+    /// Timeout of the spawn, and the time at which it is given up.
     limit: Option<(Duration, Duration)>,
     /// Whether the start of every process has been reported.
     is_started: bool,
-    /// Whether the requester waits for its processes to join: it is answered when one has made contact.
+    /// Whether the requester waits for the processes to join; it is answered when one has connected.
     expects_mpi: bool,
-    /// Why it is given up. The answer waits until nothing of it is left.
+    /// Reason for giving up the spawn. The answer is sent when no process of the job is left.
     failure: Option<SpawnFailure>,
 }
 
 /// The spawned jobs of a launch, from the request to the end of the last process.
 #[derive(Debug)]
 pub(super) struct LaunchSpawns {
-    /// The names of the launch's jobs.
+    /// Generator of the names of the launch's jobs.
     names: JobNames,
     /// Jobs that are being started.
     pending: BTreeMap<JobIndex, PendingSpawn>,
-    /// Jobs without their parent, and when they are ended too.
+    /// Orphaned jobs, with the time at which each is terminated.
     orphans: Vec<(Duration, JobIndex)>,
     queue: SpawnQueue,
 }
@@ -98,13 +97,13 @@ impl LaunchSpawns {
         }
     }
 
-    /// A process has ended: spawns that wait for slots are decided again.
+    /// Records that a process has exited, so that spawns that wait for slots are decided again.
     pub(super) fn free_slots(&mut self) {
         self.queue.freed = true;
     }
 }
 
-/// An `MPI_Comm_spawn` whose processes have not contacted PMI in time.
+/// Returns the failure of an `MPI_Comm_spawn` whose processes did not contact PMI in time.
 fn not_joined_in_time(limit: Duration) -> SpawnFailure {
     SpawnFailure {
         kind: SpawnFailureKind::TimedOut,
@@ -115,7 +114,7 @@ fn not_joined_in_time(limit: Duration) -> SpawnFailure {
     }
 }
 
-/// Why nothing is spawned any more.
+/// Returns the failure of a spawn that is requested or pending when the launch is ending.
 fn ending() -> SpawnFailure {
     SpawnFailure {
         kind: SpawnFailureKind::Ending,
@@ -123,7 +122,7 @@ fn ending() -> SpawnFailure {
     }
 }
 
-/// A process as reported to tools when all have ended.
+/// Returns the state of a process as tools get it at the end of its job.
 fn how_it_lived(life: &RankStatus) -> queries::ProcessState {
     match (life.end, life.pid) {
         (Some((_, Some(end))), _) => queries::ProcessState::Ended {
@@ -136,7 +135,7 @@ fn how_it_lived(life: &RankStatus) -> queries::ProcessState {
 }
 
 impl LaunchSpawns {
-    /// Plans a spawned job, and names the nodes that have to be prepared for it before its plan is complete.
+    /// Plans a spawned job, and names the nodes that must be prepared before its plan is complete.
     pub(super) fn plan(
         &self,
         cx: &LaunchContext,
@@ -234,7 +233,7 @@ impl LaunchSpawns {
             failure: None,
         };
         if matches!(birth.requester, SpawnRequester::Tool(_)) {
-            // Hosts may have joined since the tool came.
+            // Hosts may have joined since the tool attached.
             launch_tools::serve_tools(cx);
         }
         self.pending.insert(number, birth);
@@ -244,7 +243,7 @@ impl LaunchSpawns {
         });
     }
 
-    /// Some part of a job that is being started cannot run.
+    /// Gives up a job that is being started, and kills its processes.
     pub(super) fn fail(&mut self, cx: &mut LaunchContext, job: JobIndex, failure: SpawnFailure) {
         let Some(birth) = self.pending.get_mut(&job) else {
             return;
@@ -267,7 +266,8 @@ impl LaunchSpawns {
         self.job_may_be_over(cx, job);
     }
 
-    /// Whether that a process was not started is the failure of a spawn, and not of the launch.
+    /// Treats a process that could not be started as the failure of its spawn. Returns false if its job is not being
+    /// spawned: the launch fails then.
     pub(super) fn fails_spawn(
         &mut self,
         cx: &mut LaunchContext,
@@ -291,7 +291,7 @@ impl LaunchSpawns {
         true
     }
 
-    /// The start of every rank of a spawned job has been reported.
+    /// Handles the report that every rank of a spawned job was started.
     pub(super) fn on_started(&mut self, cx: &mut LaunchContext, job: JobIndex) {
         if let Some(birth) = self.pending.get_mut(&job) {
             birth.is_started = true;
@@ -303,8 +303,8 @@ impl LaunchSpawns {
         self.job_may_be_over(cx, job);
     }
 
-    /// Answers a spawn whose processes run; that of an MPI once one of them has made contact: its
-    /// parent then waits for them without limit.
+    /// Answers a spawn whose processes run. The spawn of an MPI program is answered when one of its processes has
+    /// connected: the parent then waits for the others without limit.
     pub(super) fn confirm(&mut self, cx: &mut LaunchContext, job: JobIndex) {
         let is_well = |birth: &PendingSpawn| birth.is_started && birth.failure.is_none();
         let Some(birth) = self.pending.get(&job).filter(|birth| is_well(birth)) else {
@@ -321,7 +321,7 @@ impl LaunchSpawns {
         }
     }
 
-    /// Nothing more will be heard of a process.
+    /// Handles the last report about a process: it has exited, was lost, or was not started.
     pub(super) fn on_process_gone(&mut self, cx: &mut LaunchContext, process: KnownRank) {
         let job = process.job();
         if let Some(member) = cx.job_tree.get_mut(job) {
@@ -359,8 +359,7 @@ impl LaunchSpawns {
         self.orphans.extend(orphans);
     }
 
-    /// Fails spawns that have timed out or wait too long for hosts, and ends jobs that have outlived their parent for too
-    /// long.
+    /// Fails spawns that have timed out or wait too long for hosts, and ends orphaned jobs whose time has passed.
     fn expire(&mut self, cx: &mut LaunchContext, now: Duration) {
         let late = |birth: &PendingSpawn| {
             birth.failure.is_none() && birth.limit.is_some_and(|(_, at)| at <= now)
@@ -396,8 +395,8 @@ impl LaunchSpawns {
         }
     }
 
-    /// The launch is ending: jobs that were not started need not be waited for. The server that
-    /// expected it may be what failed.
+    /// Fails the pending spawns of an ending launch, without waiting for their processes: the server that these
+    /// should contact may have failed.
     fn abandon_pending_spawns(&mut self, cx: &mut LaunchContext) {
         let births = self.pending.iter();
         let open = births.filter(|(_, birth)| birth.failure.is_none());
@@ -416,7 +415,7 @@ fn never_joined(cx: &LaunchContext, job: JobIndex) -> SpawnFailure {
         .map(|app| app.program.path().display().to_string());
     let programs: BTreeSet<String> = programs.collect();
     let programs: Vec<&str> = programs.iter().map(String::as_str).collect();
-    // One that failed or was lost with its host is reported itself.
+    // A process that failed or was lost with its host is reported separately.
     let has_exited = |process: KnownRank| {
         let life = cx.ranks.get(process);
         life.fate.is_none() && matches!(life.end, Some((_, Some(RankEnd::Code(_)))))
@@ -434,18 +433,18 @@ fn never_joined(cx: &LaunchContext, job: JobIndex) -> SpawnFailure {
     }
 }
 
-/// How the jobs ended of whose end nothing was said.
+/// Returns the ends of the jobs whose end was not reported to the nodes.
 pub(super) fn unreported_job_ends(cx: &LaunchContext) -> Vec<JobEnd> {
     let members = cx.job_tree.iter();
     let untold = members.filter(|(_, member)| !member.end_told);
-    // What it did to the others is not how its job failed.
+    // The exit of the rank that failed first counts, not the exits of others that it caused.
     let first = cx.supervisor.cause().and_then(FailureCause::rank);
     let first = first.and_then(|process| cx.jobs.find(process));
     let ends = untold.filter_map(|(job, _)| {
         let lives = cx.jobs.ranks_of_job(job);
         let lives = lives.map(|process| cx.ranks.get(process));
         let lives: Vec<queries::ProcessState> = lives.map(how_it_lived).collect();
-        // One that could not be started is known to its spawner alone, who has an answer.
+        // A job without started processes is known only to its requester, which has an answer.
         if lives
             .iter()
             .all(|life| *life == queries::ProcessState::Planned)

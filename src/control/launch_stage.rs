@@ -2,32 +2,32 @@
 
 use wireup_core::record::JobState;
 
-/// A stage of a launch. A launch may leave stages out, and returns to none.
+/// Stage of a launch. A launch may skip stages, and never returns to an earlier one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum LaunchStage {
-    /// Hosts and PMIx servers are made ready for the first rank.
+    /// Hosts and PMIx servers are being prepared for the first rank.
     Preparing,
     /// Every PMIx server is ready; the ranks are being started.
     Starting,
     /// The start of every rank has been reported.
     Running,
-    /// The ranks were asked to end.
+    /// The ranks were signalled to exit.
     Ending,
     /// The ranks were killed.
     Killing,
-    /// Nothing of the launch is left.
+    /// No process of the launch is left.
     Ended,
 }
 
 impl LaunchStage {
-    /// Enters a later stage. Returns whether that was one.
+    /// Enters a later stage. Returns whether the stage changed.
     pub(super) fn advance(&mut self, stage: Self) -> bool {
         let is_later = *self < stage;
         *self = stage.max(*self);
         is_later
     }
 
-    /// The state that the status stream reports, if it reports this stage.
+    /// Returns the state that the status stream reports for this stage, if it reports one.
     pub(super) fn job_state(self) -> Option<JobState> {
         match self {
             Self::Preparing | Self::Starting | Self::Ended => None,

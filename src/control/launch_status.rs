@@ -1,4 +1,4 @@
-//! The records of a launch: written to its status stream, and kept for the reports that are made at its end.
+//! Records of a launch: written to its status stream, and stored for the reports at its end.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +10,7 @@ use crate::stdio::streams::OutputStreams;
 use wireup_core::job::wall_clock::WallClock;
 use wireup_core::record::StatusRecord;
 
-/// The readers of a launch's records.
+/// Destinations of a launch's records.
 pub(super) struct LaunchStatus {
     /// The status stream, if there is one.
     stream: Option<StatusStream>,
@@ -30,12 +30,12 @@ impl LaunchStatus {
         }
     }
 
-    /// Whether records are written, now or when the launch has ended.
+    /// Whether records are written, now or at the end of the launch.
     pub(super) fn is_recorded(&self) -> bool {
         self.stream.is_some() || self.recorded.is_some()
     }
 
-    /// Writes a record to the stream, and keeps it for the reports.
+    /// Writes a record to the stream, and stores it for the reports.
     pub(super) fn record(
         &mut self,
         record: &StatusRecord<'_>,
@@ -46,7 +46,7 @@ impl LaunchStatus {
             recorded.add_record(record, now);
         }
         if let Some(stream) = &mut self.stream {
-            // Without a thread to write it nothing is written: the run has larger worries then.
+            // Fails only if no thread can be started to write records; these are lost then.
             let _ = stream.write(record, now, streams);
         }
     }
@@ -57,12 +57,12 @@ impl LaunchStatus {
         stream.or_else(|| self.recorded.as_ref().map(RecordedStream::clock))
     }
 
-    /// The reason why the stream cannot be written any more, once.
+    /// Returns the error that ended writing to the stream, once.
     pub(super) fn failure(&mut self) -> Option<Errno> {
         self.stream.as_mut()?.failure()
     }
 
-    /// Bytes that the stream's reader has not taken.
+    /// Number of bytes that the stream's reader has not taken.
     pub(super) fn queued(&self) -> usize {
         self.stream.as_ref().map_or(0, StatusStream::queued)
     }

@@ -1,4 +1,4 @@
-//! PMIx tools of a launch: the one that directs it, if it has started the launcher, and those that are attached to its nodes.
+//! PMIx tools of a launch: the tool that started the launcher and directs it, and the tools attached to its nodes.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -14,20 +14,20 @@ use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::SpawnInfo;
 use wireup_sys::poll::{PollSource, PollToken};
 
-/// The number of a pipe that the tool reads as long as it lives: libpmix gives it to what a tool starts.
+/// Variable with the descriptor of a pipe that a tool reads until it exits; libpmix sets it for processes that a tool starts.
 const ALIVE: &str = "PMIX_KEEPALIVE_PIPE";
 
 /// The tools of a launch.
 #[derive(Default)]
 pub(super) struct LaunchTools {
-    /// Nodes to whose servers tools are attached.
+    /// Nodes with attached tools.
     nodes: BTreeSet<NodeId>,
-    /// A pipe to the tool that has started the launcher.
+    /// Write end of the pipe to the tool that started the launcher.
     director: Option<File>,
 }
 
 impl LaunchTools {
-    /// From now on the end of the tool is noticed, if it has started the launcher.
+    /// Starts to watch for the exit of the tool that started the launcher, if one did.
     pub(super) fn watch_director(&mut self, cx: &mut LaunchContext) {
         let number = std::env::var(ALIVE).ok();
         let number = number.and_then(|number| number.parse::<u32>().ok());
@@ -42,7 +42,7 @@ impl LaunchTools {
                 .ok()
         });
         let Some(pipe) = pipe else { return };
-        // Nothing of it is waited for but its end, which is always reported.
+        // Only the end of the pipe is waited for, which is always reported.
         if cx
             .events
             .poll
@@ -53,20 +53,20 @@ impl LaunchTools {
         }
     }
 
-    /// The tool has ended. If it has not said how to launch, the launch cannot begin.
+    /// Handles the exit of the tool that started the launcher. A launch that has not begun lacks its directives, and ends.
     pub(super) fn on_director_end(&mut self, cx: &mut LaunchContext) {
         if let Some(pipe) = self.director.take() {
             let _ = cx.events.poll.remove(&pipe);
             if cx.stage == LaunchStage::Preparing {
                 let text =
-                    "the tool that has started this launcher ended before it said how to launch";
+                    "the tool that started this launcher exited before it sent launch directives";
                 cx.warn(text);
                 supervision::end_by_signal(cx, libc::SIGHUP);
             }
         }
     }
 
-    /// The first tool of a node has come, or the last is gone.
+    /// Handles the attachment of the first tool to a node, or the loss of the last one.
     pub(super) fn on_change(&mut self, cx: &mut LaunchContext, node: NodeId, attached: bool) {
         if attached {
             self.nodes.insert(node);
@@ -85,14 +85,14 @@ impl LaunchTools {
     }
 }
 
-/// Tools are there: nodes whose ranks are not offered PMIx need a sidecar for what tools want there.
+/// Has nodes whose ranks are not offered PMIx start sidecars for tools.
 pub(super) fn serve_tools(cx: &mut LaunchContext) {
     if !cx.plan.offer.pmix {
         cx.steps.send(LauncherToStep::ServeTools);
     }
 }
 
-/// Ranks wait for a debugger, and no tool is left.
+/// Ends the job if ranks wait for a debugger, no tool is left, and the user chose that (`--on-tool-loss end`).
 pub(super) fn end_without_tool(cx: &mut LaunchContext) {
     if cx.plan.spec.debug.on_tool_loss == ToolLossPolicy::End && !cx.supervisor.is_ending() {
         cx.print_line(
@@ -102,7 +102,7 @@ pub(super) fn end_without_tool(cx: &mut LaunchContext) {
     }
 }
 
-/// The tool that directs the launch has said how.
+/// Applies the launch directives of the tool that started the launcher.
 pub(super) fn direct(cx: &mut LaunchContext, infos: &[SpawnInfo]) {
     if cx.plan.spec.debug.director.is_none() || cx.stage != LaunchStage::Preparing {
         return;

@@ -1,4 +1,4 @@
-//! Signals to the launcher, and its reactions.
+//! Signals to the launcher, and its reactions to them.
 
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -21,7 +21,7 @@ impl LauncherSignals {
 }
 
 impl LauncherSignals {
-    /// Handles the signals that have come.
+    /// Handles the pending signals.
     pub(super) fn take(&mut self, cx: &mut LaunchContext, terminal: &mut RankTerminal) {
         while let Some((signal, sender)) = self.signals.pending_from() {
             match signal {
@@ -30,7 +30,7 @@ impl LauncherSignals {
                     if cx.failure_facts.signal_sender.is_none()
                         && let Some((pid, uid)) = sender
                     {
-                        // Looked at now: the process may end before the job does.
+                        // Described now, since the sender may exit before the job does.
                         cx.failure_facts.signal_sender = Some(signal_sender::describe(pid, uid));
                     }
                     supervision::end_by_signal(cx, signal.as_raw());
@@ -47,9 +47,9 @@ impl LauncherSignals {
     }
 }
 
-/// Stops the ranks and then the launcher, as a shell's user asked by Ctrl-Z. Ranks have
-/// sessions of their own, where the default action of SIGTSTP is to ignore it, so SIGSTOP
-/// follows after handlers had a moment.
+/// Stops the ranks and then the launcher after Ctrl-Z. Ranks have sessions of their own, where
+/// the default action of SIGTSTP is to ignore it, so SIGSTOP follows after handlers had a
+/// moment.
 fn stop_job(cx: &mut LaunchContext, terminal: &mut RankTerminal) {
     cx.streams.draw(None);
     cx.steps.send(LauncherToStep::Signal(libc::SIGTSTP));

@@ -2,19 +2,19 @@
  * release builds, which have none for Rust. */
 
 typedef struct {
-    /* Name or address of its host. */
+    /* Name or address of the process's host. */
     char *host_name;
-    /* Path of its program. */
+    /* Path of the executable. */
     char *executable_name;
-    /* Process id there. */
+    /* Process id on that host. */
     int pid;
 } MPIR_PROCDESC;
 
 /* Processes of the launch, in rank order. */
 MPIR_PROCDESC *MPIR_proctable;
-/* Number of entries. */
+/* Number of entries in the table. */
 int MPIR_proctable_size;
-/* Set by a debugger. */
+/* Nonzero if a debugger controls the process; the debugger sets it. */
 int MPIR_being_debugged;
 /* Reason of the last call of MPIR_Breakpoint. */
 int MPIR_debug_state;

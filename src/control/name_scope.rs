@@ -1,4 +1,4 @@
-//! The name by which launches of one user meet, and why a launch does not meet others.
+//! Name scope of a launch (`--names meet=NAME`), and reasons for the loss of its name server.
 
 use std::io;
 
@@ -12,43 +12,43 @@ use wireup_core::link::{DecodeError, decode};
 use wireup_core::name_server::MEET_MAX;
 use wireup_sys::local_link::PeerSilent;
 
-/// The variable with the default of `--names meet=NAME`.
+/// Variable with the default of `--names meet=NAME`.
 const VARIABLE: &str = "WIREUP_MEET";
 
-/// Why a launch has no rendezvous, or none any more.
+/// Reason why a launch has no name server, or has lost it.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NameServerLoss {
-    #[error("it cannot be started: {0}")]
+    #[error("cannot start the process: {0}")]
     NotStarted(io::Error),
     #[error(transparent)]
     Socket(#[from] Errno),
-    #[error("{VARIABLE} is no name: it has at most {MEET_MAX} bytes, in UTF-8")]
+    #[error("invalid {VARIABLE}: a name has at most {MEET_MAX} bytes, in UTF-8")]
     NoName,
-    /// The agent's reason.
-    #[error("{0}")]
+    /// Reason from the other end.
+    #[error("connection refused: {0}")]
     Refused(String),
-    #[error("it sent a message that this wireup does not know")]
+    #[error("unknown message; both ends must have the same version of wireup")]
     Unintelligible,
-    #[error("it sent garbage: {0}")]
+    #[error("invalid message: {0}")]
     Garbage(DecodeError),
-    #[error("it has ended")]
+    #[error("the connection was closed")]
     Ended,
-    /// Seconds.
-    #[error("it does not answer within {0} s")]
+    /// Time in seconds that has passed without an answer.
+    #[error("no answer within {0} s")]
     NoAnswer(u64),
-    #[error("it{0}")]
+    #[error("the process{0}")]
     Silent(PeerSilent),
-    /// The variable with it.
+    /// Variable with an invalid name store.
     #[error("{0}: {1}")]
     Backend(&'static str, InvalidNameStore),
     #[error("the process for --names {0} cannot be started: {1}")]
     NoStore(NameStoreKind, AnyError),
-    /// The process that keeps names elsewhere.
+    /// Loss of the connection to the name store process.
     #[error("--names {0}: {1}")]
     Store(NameStoreKind, Box<NameServerLoss>),
 }
 
-/// Why the other end does not serve this launch, which is all that it says of the connection itself.
+/// Decodes a refusal, the only message of the other end about the connection itself.
 pub(super) fn refusal(body: &[u8]) -> NameServerLoss {
     match decode(body) {
         Ok(AgentReport::Refused { reason }) => NameServerLoss::Refused(reason),
@@ -56,7 +56,7 @@ pub(super) fn refusal(body: &[u8]) -> NameServerLoss {
     }
 }
 
-/// By which name the launch meets others; empty for none.
+/// Returns the name scope of the launch; empty for the default one.
 pub(super) fn name_scope(cx: &LaunchContext) -> Result<String, NameServerLoss> {
     if let Some(name) = &cx.plan.spec.interface.meet {
         return Ok(name.clone());

@@ -1,8 +1,8 @@
-//! The launch's connection to where the launches of its user meet: made when the first node has
-//! a message for it.
+//! Connection of a launch to the name server of its user's launches, made when a node sends the first
+//! message to it.
 //!
-//! Messages are kept until the other side has answered: a name server may be on its
-//! way out when a launch comes.
+//! Messages are kept until the name server has answered: it may be about to exit when a launch
+//! connects.
 
 use std::time::Duration;
 
@@ -30,10 +30,10 @@ use wireup_core::node::event::NodeCommand;
 use wireup_sys::local_link::LocalLink;
 use wireup_sys::poll::{PollEvent, PollSource, PollToken};
 
-/// How long a rendezvous may take to show that it is there.
+/// Time in which a name server must answer after the connection was made.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Timeout of the confirmation that a launch leaves.
+/// Timeout of the confirmation that a launch leaves the name server.
 const FAREWELL: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
@@ -42,28 +42,28 @@ const FAREWELL: Timespec = Timespec {
 /// Time another launch may take to answer before that is reported.
 const PEER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// So often a launch looks for another rendezvous when the one it found ended.
+/// Number of times that a launch looks for another name server when the one it found has exited.
 const ATTEMPTS: u32 = 8;
 
-/// The connection to the name server, and to the process that keeps names elsewhere.
+/// The connections to the name server and to the name store process.
 #[derive(Default)]
 pub(super) struct NameServerLink {
     link: Option<LocalLink>,
-    /// The process that keeps names elsewhere, and where.
+    /// Connection to the name store process, and the kind of store.
     pub(super) store: Option<(LocalLink, NameStoreKind)>,
-    /// Those that were lost.
+    /// Number of name servers that were lost.
     epoch: u32,
     /// Messages to a name server that has not answered yet.
     unheard: Vec<NameServerCommand>,
-    /// Until when it may.
+    /// Time by which the name server must answer; `None` after its answer.
     silent_until: Option<Duration>,
     attempts: u32,
-    /// Job of another launch that has been sent something and has not answered, and when that is reported. Only with
-    /// a store for names, by which launches find each other that have no name server in common.
+    /// Job of another launch that was sent a message and has not answered, and the time at which that is reported. Only
+    /// with a name store, by which launches find each other that have no name server in common.
     silent_peer: Option<(Nspace, Duration)>,
     /// Whether the warning about such a job was printed.
     silent_peer_reported: bool,
-    /// That names are lost has been said.
+    /// Whether the warning about lost names was printed.
     loss_reported: bool,
 }
 
@@ -78,7 +78,7 @@ impl LaunchService for NameServerLink {
         links.into_iter().chain(others).flatten().min()
     }
 
-    /// A name server that does not answer is not used.
+    /// Gives up a name server or a name store process that does not answer.
     fn tick(&mut self, cx: &mut LaunchContext, now: Duration) {
         self.report_silent_peer(cx, now);
         if self.silent_until.is_some_and(|until| until <= now) {
@@ -102,7 +102,7 @@ impl LaunchService for NameServerLink {
 }
 
 impl NameServerLink {
-    /// Says something to the rendezvous of that epoch.
+    /// Sends a message to the name server of that epoch; drops it if that one was lost.
     pub(super) fn send(
         &mut self,
         cx: &mut LaunchContext,
@@ -141,7 +141,7 @@ impl NameServerLink {
         }
     }
 
-    /// Says something to the process that keeps names elsewhere.
+    /// Sends a message to the name store process, which is started if it does not run.
     fn send_to_store(
         &mut self,
         cx: &mut LaunchContext,
@@ -159,8 +159,8 @@ impl NameServerLink {
         }
     }
 
-    /// Connects to the local agent, or else to the process that is the rendezvous without one, which
-    /// is started if there is none.
+    /// Connects to the local agent, or without an agent to the name server process, which is started if
+    /// it does not run.
     fn find_rendezvous(&mut self, cx: &mut LaunchContext) -> Result<(), NameServerLoss> {
         let name = name_scope(cx)?;
         let given = cx.plan.spec.layout.spread.agent.as_deref();
@@ -194,7 +194,7 @@ impl NameServerLink {
             name,
         };
         link.send(FrameAddress::EveryNode, FrameClass::Control, &meet, poll);
-        // The first launch has made its socket.
+        // The launch that started the name server made its socket.
         link.watch(SILENCE, false, now);
         for message in &self.unheard {
             send(&mut link, message, poll);
@@ -204,7 +204,7 @@ impl NameServerLink {
         Ok(())
     }
 
-    /// The connection is ready.
+    /// Handles a connection that is ready to be read or written.
     pub(super) fn on_ready(&mut self, cx: &mut LaunchContext, event: PollEvent) {
         if event.token.index == STORE {
             return self.on_store_ready(cx, event);
@@ -248,7 +248,7 @@ impl NameServerLink {
         }
     }
 
-    /// The connection to the process that keeps names elsewhere is ready.
+    /// Handles the connection to the name store process, which is ready to be read or written.
     fn on_store_ready(&mut self, cx: &mut LaunchContext, event: PollEvent) {
         let Some((link, backend)) = &mut self.store else {
             return;
@@ -298,11 +298,11 @@ impl NameServerLink {
         cx.warn(&text);
     }
 
-    /// Leaves the rendezvous, which may end with that, and waits until it has heard of it.
+    /// Leaves the name server, which may exit then, and waits for up to a second until it has closed the connection.
     pub(crate) fn leave(&mut self, cx: &mut LaunchContext) {
         let store = self.store.take().map(|(link, _)| link);
         for link in self.link.take().into_iter().chain(store) {
-            // What cannot be shut down has ended already.
+            // A connection that cannot be shut down has ended already.
             if shutdown(&link, Shutdown::Write).is_ok() {
                 let mut closed = [PollFd::new(&link, PollFlags::empty())];
                 let _ = poll(&mut closed, Some(&FAREWELL));
@@ -314,7 +314,7 @@ impl NameServerLink {
     pub(super) fn lose(&mut self, cx: &mut LaunchContext, lost: &NameServerLoss) {
         let store = self.store.take().map(|(link, _)| link);
         for link in self.link.take().into_iter().chain(store) {
-            // Its end may have taken it out already.
+            // The end of a connection may have removed it already.
             let _ = cx.events.poll.remove(&link);
         }
         self.epoch += 1;
@@ -332,8 +332,7 @@ impl NameServerLink {
                     format!("names cannot be published and looked up: {lost}")
                 }
                 lost => format!(
-                    "the rendezvous of your launches is lost ({lost}); names that were published \
-                     there are gone"
+                    "the name server of your launches is lost: {lost}; names that were published there are lost"
                 ),
             });
         }
@@ -350,7 +349,7 @@ fn find_without_agent(
     let found = name_server_process::find(name, &base, |reason| why = Some(reason.to_owned()));
     if let Some(reason) = why {
         cx.detail(&format!(
-            "launches meet by a name that others could take, since {reason}"
+            "other users could take the address of the name server, since {reason}"
         ));
     }
     found

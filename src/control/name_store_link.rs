@@ -1,5 +1,6 @@
-//! The process that keeps this launch's names outside of wireup (`--names`): started with the first request that other launches
-//! may have to do with, it takes the place of the rendezvous for names. Launches meet at the rendezvous all the same.
+//! Name store process of a launch, which stores names outside of wireup (`--names`). It is started with the first request
+//! that may concern other launches, and replaces the name server for names. Launches still exchange messages through the
+//! name server.
 
 use std::time::Duration;
 
@@ -17,13 +18,13 @@ use wireup_core::names::request::{NameRequest, Persistence};
 use wireup_sys::local_link::LocalLink;
 use wireup_sys::poll::{PollSource, PollToken};
 
-/// The number of the connection of a name store, among those of [`PollSource::Rendezvous`].
+/// Token index of the connection to the name store process, among those of [`PollSource::Rendezvous`].
 pub(super) const STORE: u32 = 1;
 
-/// The variable with the default of `--names`.
+/// Variable with the default of `--names`.
 const VARIABLE: &str = "WIREUP_NAMES";
 
-/// Which store keeps names.
+/// Returns the kind of store for the launch's names.
 pub(super) fn names_backend(cx: &LaunchContext) -> Result<NameStoreKind, NameServerLoss> {
     if let Some(backend) = &cx.plan.spec.interface.names {
         return Ok(backend.clone());
@@ -37,7 +38,7 @@ pub(super) fn names_backend(cx: &LaunchContext) -> Result<NameStoreKind, NameSer
     }
 }
 
-/// Has names stay after their publishers, if the user wants that (`--names keep`).
+/// Makes a published name outlast its publisher, if the user chose that (`--names keep`).
 pub(super) fn persist_names(cx: &LaunchContext, message: &mut NameServerCommand) {
     let Some(seconds) = cx.plan.spec.interface.keep_names else {
         return;
@@ -49,7 +50,7 @@ pub(super) fn persist_names(cx: &LaunchContext, message: &mut NameServerCommand)
             limits,
             ..
         } = request
-        // Such a value is part of a connection between jobs and no name.
+        // Such a value is part of a connection between jobs, not a name.
         && *persistence != Persistence::FirstRead
     {
         *persistence = Persistence::Indefinite;
@@ -58,7 +59,7 @@ pub(super) fn persist_names(cx: &LaunchContext, message: &mut NameServerCommand)
     }
 }
 
-/// Starts the process that keeps names, and connects to it.
+/// Starts the name store process, and connects to it.
 pub(super) fn start_store(
     cx: &mut LaunchContext,
     backend: &NameStoreKind,

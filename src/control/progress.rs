@@ -1,4 +1,4 @@
-//! Finds out what the job is waiting for, and shows it.
+//! Determines the event that the job is waiting for, and shows it in the progress line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,12 +17,12 @@ use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::supervisor::LaunchPhase;
 
-/// The progress line, with reports of nodes that only it needs.
+/// The progress line, and the reports of nodes that only it needs.
 pub(super) struct LaunchProgress {
     line: ProgressLine,
     stages: BTreeMap<NodeId, NodeStage>,
     first_fence: FirstFence,
-    /// Programs of which a process was seen to load an MPI.
+    /// Applications of which a process has loaded an MPI.
     mpi_apps: BTreeSet<usize>,
 }
 
@@ -63,53 +63,53 @@ impl LaunchProgress {
         }
     }
 
-    /// Something is waited for from now on.
+    /// Starts the next wait, which is shown if it takes long.
     pub(super) fn expect(&mut self, cx: &LaunchContext) {
         self.line.expect(cx.now(), patience(&cx.plan));
     }
 
-    /// The end of the launch is waited for from now on.
+    /// Starts the wait for the end of the launch.
     pub(super) fn expect_end(&mut self, cx: &LaunchContext) {
         self.line.expect(cx.now(), END_PATIENCE);
     }
 
-    /// A process of a program was seen to load an MPI: its ranks are expected to make contact.
+    /// Records that a process of an application has loaded an MPI: its ranks are expected to connect.
     pub(super) fn add_mpi_app(&mut self, app: usize) {
         self.mpi_apps.insert(app);
     }
 }
 
-/// The first fence of the ranks of the first job.
+/// The first fence of the ranks of the initial job.
 #[derive(Debug, Default)]
 struct FirstFence {
-    /// When all ranks had made contact: from then on nodes are asked.
+    /// Time at which all ranks had connected; from then on nodes count their ranks in fences.
     connected_at: Option<Duration>,
-    /// By node: its ranks that wait in it.
+    /// Number of ranks that wait in the fence, by node.
     waiting: BTreeMap<NodeId, usize>,
-    /// A fence was released: nothing more is asked.
+    /// Whether a fence was released; nodes need not count then.
     passed: bool,
 }
 
-/// The time that something may take in a launch before it is shown.
+/// Returns the time after which a wait is shown.
 fn patience(plan: &HostPlan) -> Duration {
     plan.scope.map_or(PATIENCE_ACROSS, |_| PATIENCE)
 }
 
 impl LaunchProgress {
-    /// A host has come further on its way to be ready.
+    /// Records that a host has reached a stage of its preparation.
     pub(super) fn node_reached(&mut self, node: NodeId, stage: NodeStage) {
         let known = self.stages.entry(node).or_insert(stage);
         *known = stage.max(*known);
     }
 
-    /// A node has counted its ranks in fences.
+    /// Records a node's count of its ranks in fences.
     pub(super) fn fences_counted(&mut self, node: NodeId, passed: bool, waiting: u32) {
         let first = &mut self.first_fence;
         first.passed |= passed;
         first.waiting.insert(node, waiting as usize);
     }
 
-    /// All ranks have made contact: what they wait for next is a fence.
+    /// Starts the wait for the first fence, when all ranks have connected.
     pub(super) fn all_connected(&mut self, cx: &mut LaunchContext) {
         let now = cx.now();
         if cx.plan.spec.status.live && cx.plan.job.process_map.size() > 1 {
@@ -118,7 +118,7 @@ impl LaunchProgress {
         }
     }
 
-    /// Has nodes count their ranks in fences, ever more seldom while none of them comes to one.
+    /// Has nodes count their ranks in fences, at growing intervals.
     fn request_fence_counts(&mut self, cx: &mut LaunchContext, now: Duration) {
         let first = &self.first_fence;
         let Some(since) = first.connected_at.filter(|_| !first.passed) else {
@@ -145,7 +145,7 @@ impl LaunchProgress {
         }
     }
 
-    /// PMIx servers, or hosts, that are not ready.
+    /// Returns the wait for PMIx servers or hosts that are not ready.
     fn preparations(&self, cx: &LaunchContext) -> Option<StartupWait> {
         let late = cx.steps.late_nodes();
         if late.is_empty() {
@@ -192,8 +192,8 @@ impl LaunchProgress {
         })
     }
 
-    /// Ranks that have not made contact, if they are expected to: those of programs that load an
-    /// MPI, or have other ranks that did.
+    /// Returns the wait for ranks that have not connected and are expected to: those of applications that
+    /// load an MPI, or of which another rank has connected.
     fn contacts(&self, cx: &LaunchContext) -> Option<StartupWait> {
         if !cx.plan.offer.pmi && !cx.plan.offer.pmix || cx.is_connected() {
             return None;
@@ -229,7 +229,7 @@ impl LaunchProgress {
         })
     }
 
-    /// Ranks that have not entered the first fence, while others wait in it.
+    /// Returns the wait for ranks that have not entered the first fence, while others wait in it.
     fn first_fence(&self, cx: &LaunchContext) -> Option<StartupWait> {
         let first = &self.first_fence;
         let entered: usize = first.waiting.values().sum();
@@ -250,7 +250,7 @@ impl LaunchProgress {
     }
 }
 
-/// Ranks of the first job that have not been started.
+/// Returns the wait for ranks of the initial job that have not been started.
 fn starts(cx: &LaunchContext) -> Option<StartupWait> {
     let size = cx.plan.job.process_map.size();
     let missing = |rank: &KnownRank| {
@@ -266,7 +266,7 @@ fn starts(cx: &LaunchContext) -> Option<StartupWait> {
     })
 }
 
-/// The hosts with most of these ranks.
+/// Returns the hosts with most of these ranks.
 fn hosts_of(
     cx: &LaunchContext,
     ranks: impl IntoIterator<Item = KnownRank>,
@@ -286,7 +286,7 @@ fn slowest_hosts(cx: &LaunchContext, counts: BTreeMap<NodeId, usize>) -> Vec<(St
     slowest(counts.into_iter().map(named))
 }
 
-/// Ranks that were asked to end.
+/// Returns the wait for ranks that were signalled to exit.
 fn ends(
     cx: &LaunchContext,
     signal: &'static str,

@@ -1,9 +1,9 @@
 //! Requests to a running launch from other commands of its user: `wireup stacks`, `wireup core`, `wireup top` and
-//! `wireup ps --proctable`. What needs the hosts is in [`inspections`], with the looks that the launch takes by itself (`--stacks`).
+//! `wireup ps --proctable`. Requests that need the hosts are in [`inspections`], with those of the launch itself (`--stacks`).
 //!
-//! The launch listens at an abstract Unix address, which costs no file and vanishes with it.
+//! The launch listens at an abstract Unix address, which needs no file and disappears with the launch.
 //!
-//! Rule: the kernel says who is at the other end (`SO_PEERCRED`, unix(7)): the user of the launch, and root.
+//! Rule: the kernel identifies the peer (`SO_PEERCRED`, unix(7)): the user of the launch and root are served.
 
 mod inspections;
 pub(crate) mod job_query;
@@ -32,30 +32,30 @@ use wireup_core::metrics::{self, HttpAnswer};
 use wireup_sys::channel::{BacklogPolicy, Channel, ReadResult};
 use wireup_sys::poll::{PollEvent, PollSource, PollToken};
 
-/// Who may ask at the same time.
+/// Maximum number of connections of commands, and of readers of metrics.
 const CALLERS_MAX: usize = 16;
 
 /// Bytes of a request that are read at a time.
 const CHUNK: usize = 4096;
 
-/// The number of the connection at which those come that read metrics.
+/// Token index of the listener for readers of metrics.
 const METRICS: u32 = u32::MAX;
 
-/// A connection that asks.
+/// Connection of a command or of a reader of metrics.
 struct QueryConnection {
     channel: Channel,
-    /// It reads metrics, over HTTP.
+    /// Whether the peer reads metrics, over HTTP.
     metrics: bool,
     request: Vec<u8>,
-    /// The request has come.
+    /// Whether the whole request was received.
     request_received: bool,
-    /// Whether it takes what is found before the answer.
+    /// Whether the peer accepts results before the answer.
     progress: bool,
-    /// The answer is under way, and the connection ends with it.
+    /// Whether the answer was sent; the connection is closed after it.
     answered: bool,
 }
 
-/// The requests of other commands, and the readers of metrics.
+/// Requests of other commands, and readers of metrics.
 #[derive(Default)]
 pub(super) struct QueryServer {
     listener: Option<OwnedFd>,
@@ -73,7 +73,7 @@ fn listener(job: &str) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// An answer as it is sent.
+/// Encodes an answer as one line.
 fn line(answer: &JobAnswer) -> Vec<u8> {
     let mut line = serde_json::to_vec(answer).unwrap_or_default();
     line.push(b'\n');
@@ -91,12 +91,12 @@ impl LaunchService for QueryServer {
 }
 
 impl QueryServer {
-    /// Whether the end of the job's time waits for stacks.
+    /// Whether the timeout of the job waits for stacks.
     pub(super) fn hold_timeout(&self) -> bool {
         self.looks.hold_timeout()
     }
 
-    /// Takes requests from now on. Where that is not possible, the launch does without.
+    /// Starts to accept requests. If that is not possible, the launch runs without.
     pub(super) fn take_requests(&mut self, cx: &mut LaunchContext) {
         let Ok(listener) = listener(cx.plan.job.nspace.as_str()) else {
             return;
@@ -107,10 +107,10 @@ impl QueryServer {
         }
     }
 
-    /// Serves metrics from now on, if they are asked for.
+    /// Starts to serve metrics at an address.
     ///
     /// # Errors
-    /// When they cannot be served there.
+    /// [`CommandError`] if metrics cannot be served there.
     pub(super) fn serve_metrics_at(
         &mut self,
         cx: &mut LaunchContext,
@@ -147,7 +147,7 @@ impl QueryServer {
         }
     }
 
-    /// Ends the oldest connection that reads metrics if they are too many: any user may connect, and say nothing.
+    /// Closes the oldest connection of a reader of metrics if there are too many: any user may connect, and send nothing.
     fn make_place_for_metrics(&mut self, cx: &mut LaunchContext) {
         let readers = self.callers.iter();
         let mut readers = readers.filter(|(_, caller)| caller.metrics);
@@ -159,7 +159,7 @@ impl QueryServer {
         }
     }
 
-    /// The next connection of somebody who may ask and has a place.
+    /// Accepts the next connection of a permitted user for which there is room.
     fn accept(&self, metrics: bool) -> Option<OwnedFd> {
         let listener = match metrics {
             true => self.metrics.as_ref()?,
@@ -171,7 +171,7 @@ impl QueryServer {
         let full = others.filter(|other| other.metrics == metrics).count() >= CALLERS_MAX;
         loop {
             let socket = accept_with(listener, flags).ok()?;
-            // What may be read over the network of this machine is no secret of the user.
+            // Metrics are not secret: any user of this machine can read them over the network.
             let permitted = metrics
                 || socket_peercred(&socket).is_ok_and(|peer| peer.uid == own || peer.uid.is_root());
             if permitted && (metrics || !full) {
@@ -181,7 +181,7 @@ impl QueryServer {
     }
 
     fn add_caller(&mut self, cx: &mut LaunchContext, socket: OwnedFd, metrics: bool) {
-        // Tokens are not used again, so that nothing is heard of who was here before.
+        // Numbers are not reused, so that an event of a closed connection does not reach another one.
         self.last_caller += 1;
         let number = self.last_caller;
         let token = PollToken::new(PollSource::Requests, number);
@@ -265,14 +265,14 @@ impl QueryServer {
         self.send_answer(cx, number, &line(answer));
     }
 
-    /// Sends a line that others follow, if the caller takes such lines.
+    /// Sends a line that other lines follow.
     fn send_progress(&mut self, cx: &mut LaunchContext, number: u32, answer: &JobAnswer) {
         if let Some(caller) = self.callers.get_mut(&number) {
             caller.channel.send(&line(answer), &cx.events.poll);
         }
     }
 
-    /// Whether a caller takes what is found before the answer.
+    /// Whether a caller accepts results before the answer.
     fn takes_progress(&self, number: u32) -> bool {
         let caller = self.callers.get(&number);
         caller.is_some_and(|caller| caller.progress)
@@ -295,7 +295,7 @@ impl QueryServer {
             && let Some(rank) = set.beyond(&(0..size))
         {
             let last = size - 1;
-            let text = format!("there is no rank {rank}: the job has the ranks 0 to {last}");
+            let text = format!("no rank {rank}: the job has ranks 0 to {last}");
             return self.answer(cx, number, &JobAnswer::Refused(text));
         }
         let wanted = |process: &KnownRank| match &request.ranks {
@@ -326,7 +326,7 @@ impl QueryServer {
     }
 }
 
-/// What is known of a process.
+/// Returns the record of a process, without results of an inspection.
 fn record_of(cx: &LaunchContext, process: KnownRank) -> ProcessRecord {
     let (plan, rank) = cx.jobs.plan_of(process);
     let life = cx.ranks.get(process);

@@ -1,4 +1,4 @@
-//! A spawn that was requested and is not decided.
+//! A spawn that was requested and is not decided yet.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::spawn::{SpawnRequest, SpawnRequester};
 use wireup_core::node::event::SpawnRequestId;
 
-/// A waiter for an answer: a node, and its ticket for the request.
+/// Destination of an answer: the node that sent the request, and its id of the request.
 pub(super) type SpawnReplyTarget = (NodeId, SpawnRequestId);
 
-/// A spawn that was not decided yet.
+/// A spawn that is not decided yet.
 #[derive(Debug)]
 pub(super) struct QueuedSpawn {
     pub(super) reply_to: SpawnReplyTarget,
     pub(super) requester: SpawnRequester<KnownRank>,
     pub(super) request: Box<SpawnRequest>,
-    /// How long it may take, and when it is given up.
+    /// Timeout of the spawn, and the time at which it is given up.
     pub(super) limit: Option<(Duration, Duration)>,
-    /// Nodes that have been prepared for it.
+    /// Nodes that were prepared for the spawn.
     pub(super) prepared_nodes: BTreeSet<NodeId>,
-    /// The name under which they have been.
+    /// Nspace for which these nodes were prepared.
     pub(super) prepared_as: Option<Nspace>,
 }

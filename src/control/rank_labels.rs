@@ -7,7 +7,7 @@ use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::spec::LabelSpec;
 use wireup_sys::time_zone::local_clock;
 
-/// Gives a process its label before its first output, if the user asked for a pattern.
+/// Sets the label of a process before its first output, if the user chose a pattern.
 pub(super) fn set_label(cx: &mut LaunchContext, process: KnownRank) {
     let Some(LabelSpec::Pattern(pattern)) = &cx.plan.spec.stdio.label else {
         return;

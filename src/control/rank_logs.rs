@@ -13,12 +13,12 @@ use wireup_sys::syslog::Syslog;
 pub(super) struct RankLogs {
     /// Texts logged with `PMIX_LOG_ONCE`.
     logged_once: LoggedOnce<LogChannel>,
-    /// The log of this host's system.
+    /// The syslog of this host.
     syslog: Syslog,
 }
 
 impl RankLogs {
-    /// Shows a text of a rank, unless it is one to be shown once and has been.
+    /// Prints or records a text of a rank; a text with `PMIX_LOG_ONCE` only the first time.
     pub(super) fn log(&mut self, cx: &mut LaunchContext, log: LogText<KnownRank>) {
         let LogText {
             rank,
@@ -38,7 +38,7 @@ impl RankLogs {
         cx.streams.pass_on(source, text, now);
     }
 
-    /// Sends a text to the log of this host's system.
+    /// Sends a text to the syslog of this host.
     pub(super) fn log_to_system(&mut self, cx: &mut LaunchContext, text: &SyslogText) {
         if let Some(problem) = self.syslog.log(text) {
             cx.warn(&problem);

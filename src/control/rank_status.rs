@@ -1,4 +1,4 @@
-//! What the controller knows about the processes of the ranks.
+//! Status of the ranks' processes, as reported to the controller.
 
 use std::slice;
 use std::sync::Arc;
@@ -8,22 +8,22 @@ use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::outcome::{PmiState, RankEnd};
 use wireup_core::job::usage::ResourceUsage;
 
-/// Known facts about one rank's process.
+/// Status of one rank's process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RankStatus {
-    /// Set when it was started.
+    /// Process id, once the process was started.
     pub(super) pid: Option<i32>,
-    /// When its start was reported.
+    /// Time at which the start was reported.
     pub(super) start: Duration,
-    /// When its end was reported, and how it ended, unless the system lost that.
+    /// Time at which the exit was reported, and the exit status, unless the system lost it.
     pub(super) end: Option<(Duration, Option<RankEnd>)>,
-    /// What it has used, once it has ended.
+    /// Resource usage, once the process has exited.
     pub(super) usage: Option<ResourceUsage>,
-    /// It was ever in contact with a process-management interface.
+    /// Whether the process has ever connected to PMI or PMIx.
     pub(super) connected: bool,
-    /// Why it did not end in order, if it did not: a kind of the status stream.
+    /// Failure kind as in the status stream; `None` after a normal exit.
     pub(super) fate: Option<&'static str>,
-    /// Its protocol state, as its step has reported it.
+    /// PMI and PMIx state, as the step has reported it.
     pub(super) pmi: Option<Arc<PmiState>>,
 }
 
@@ -32,22 +32,22 @@ impl RankStatus {
         self.pid.is_some() && self.end.is_none()
     }
 
-    /// It occupies no slot: it has ended, or was never started.
+    /// Whether the process occupies no slot: it has exited, or was never started.
     pub(super) fn is_over(&self) -> bool {
         self.end.is_some() || self.fate.is_some()
     }
 }
 
-/// The facts about all ranks' processes.
+/// Status of all ranks' processes.
 #[derive(Clone, Debug)]
 pub(super) struct RankTable {
     ranks: Vec<RankStatus>,
-    /// Ranks of the first job that were ever in contact with a process-management interface.
+    /// Number of ranks of the initial job that have ever connected to PMI or PMIx.
     connected: u32,
 }
 
 impl RankTable {
-    /// Ranks of which nothing is known.
+    /// Creates the table of `size` ranks without reports.
     pub(super) fn new(size: u32) -> Self {
         Self {
             ranks: vec![RankStatus::default(); size as usize],
@@ -60,17 +60,17 @@ impl RankTable {
         self.ranks.resize(size as usize, RankStatus::default());
     }
 
-    /// The status of a rank's process.
+    /// Returns the status of a rank's process.
     pub(super) fn get(&self, rank: KnownRank) -> &RankStatus {
         &self.ranks[rank.index()]
     }
 
-    /// A rank's status, to change it.
+    /// Returns the status of a rank's process, to change it.
     pub(super) fn get_mut(&mut self, rank: KnownRank) -> &mut RankStatus {
         &mut self.ranks[rank.index()]
     }
 
-    /// A rank has made contact. Returns whether it had not before.
+    /// Records that a rank has connected. Returns whether it had not before.
     pub(super) fn connect(&mut self, rank: KnownRank) -> bool {
         if std::mem::replace(&mut self.get_mut(rank).connected, true) {
             return false;
@@ -80,12 +80,12 @@ impl RankTable {
         true
     }
 
-    /// Number of ranks of the first job that have made contact.
+    /// Number of ranks of the initial job that have connected.
     pub(super) fn connected(&self) -> u32 {
         self.connected
     }
 
-    /// All of them, in the order of ranks.
+    /// Returns the status of all ranks, in the order of their global ranks.
     pub(super) fn iter(&self) -> slice::Iter<'_, RankStatus> {
         self.ranks.iter()
     }

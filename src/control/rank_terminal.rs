@@ -1,4 +1,4 @@
-//! The rank that has a terminal, and the user's own.
+//! The terminal of the rank that has one (`--pty`), and the terminal of the user.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::start_ranks::OutputPlan;
 use crate::stdio::pty::Pty;
 use wireup_core::job::ids::{GlobalRank, JobIndex, Rank};
 
-/// How long the terminal stays as its rank had it after the rank's end: written later, the last of
-/// its output would only show some returns twice.
+/// Time for which the user's terminal stays in raw mode after the rank's exit. Output that is
+/// written later only shows some returns twice.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// The terminal of the rank that has one.
 #[derive(Default)]
 pub(super) struct RankTerminal {
     pty: Option<Pty>,
-    /// Time at which the user's terminal is left as it was found, once its rank has ended.
+    /// Time at which the user's terminal is restored, once the rank has exited.
     leave_at: Option<Duration>,
 }
 
@@ -27,7 +27,7 @@ impl LaunchService for RankTerminal {
         self.leave_at
     }
 
-    /// Leaves the user's terminal when its time has come.
+    /// Restores the user's terminal when that is due.
     fn tick(&mut self, cx: &mut LaunchContext, now: Duration) {
         if self.leave_at.is_some_and(|until| until <= now) {
             self.leave(cx);
@@ -41,7 +41,7 @@ impl RankTerminal {
     /// Opens a terminal for a rank before its start.
     ///
     /// # Errors
-    /// When the system has none left.
+    /// If the system has no terminal left.
     pub(crate) fn open(
         &mut self,
         cx: &mut LaunchContext,
@@ -54,7 +54,7 @@ impl RankTerminal {
         Ok(output)
     }
 
-    /// A rank was started. If it has the terminal, the user's is put behind it.
+    /// Connects the user's terminal with a rank that was started, if the rank has a terminal.
     pub(super) fn start(
         &mut self,
         cx: &mut LaunchContext,
@@ -73,7 +73,7 @@ impl RankTerminal {
         if let Some(pty) = &mut self.pty {
             cx.streams.draw(None);
             let raw = pty.enter_raw(|charge| {
-                // A guard that was killed in the meantime only means less protection.
+                // Without a guard, which was killed then, the terminal is not restored after a crash.
                 if let GuardState::Guarding(guard) = &cx.guard {
                     let _ = guard.line().add_terminal(charge);
                 }
@@ -82,22 +82,22 @@ impl RankTerminal {
         }
     }
 
-    /// The reading thread may have seen that this process came into the foreground.
+    /// Enters raw mode if the reading thread has seen that this process came into the foreground.
     pub(super) fn update(&mut self, cx: &mut LaunchContext) {
         if self.pty.as_ref().is_some_and(Pty::wants_raw) {
             self.enter_raw(cx);
         }
     }
 
-    /// The user's terminal has another size.
+    /// Passes the new size of the user's terminal to the rank's.
     pub(super) fn resize(&mut self) {
         if let Some(pty) = &self.pty {
             pty.resize();
         }
     }
 
-    /// Sends the rank with a terminal the signals of a hang-up: an interactive
-    /// shell ends for that, and not for SIGTERM.
+    /// Sends SIGHUP to the rank with a terminal: an interactive shell exits for it, and not for
+    /// SIGTERM.
     pub(super) fn hang_up(&mut self, cx: &mut LaunchContext) {
         if let Some(pty) = &self.pty {
             cx.steps.send(LauncherToStep::SignalRanks {
@@ -107,7 +107,7 @@ impl RankTerminal {
         }
     }
 
-    /// Leaves the user's terminal as it was found, for a while.
+    /// Restores the user's terminal; raw mode may be entered again.
     pub(crate) fn leave(&mut self, cx: &mut LaunchContext) {
         if let Some(pty) = &mut self.pty {
             pty.leave_raw();
@@ -115,8 +115,8 @@ impl RankTerminal {
         }
     }
 
-    /// A rank has ended, or the whole job. What is typed from now on is not for the terminal's rank;
-    /// the last it printed may still be on its way to the user's terminal.
+    /// Ends the input of the terminal's rank when the rank, or the whole job, has ended. The rank's last output may
+    /// still be on its way to the user's terminal.
     pub(crate) fn end(&mut self, cx: &mut LaunchContext, rank: Option<GlobalRank>) {
         if let Some(pty) = &self.pty
             && rank.is_none_or(|rank| pty.rank() == rank)

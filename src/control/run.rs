@@ -1,8 +1,8 @@
-//! One run of a job, from the plan to the exit code.
+//! One launch, from the plan to the exit code.
 //!
-//! The order matters: what forks without exec (guard, namespaces) comes before the first thread;
-//! signals are blocked before that too; sidecars start before everything that can be prepared
-//! while they start.
+//! The order matters: the guard and the namespaces, which fork without exec, come before the first
+//! thread; signals are blocked before that too; sidecars start before everything that can be
+//! prepared while they start.
 
 use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd;
@@ -49,19 +49,19 @@ mod several_hosts;
 
 pub use early_resources::EarlyResources;
 
-/// A filter of `--log` that cannot be used.
+/// Error: the filter of `--log` is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("--log: {0}")]
 struct LogError(FilterError);
 
 impl RequestError for LogError {}
 
-/// Runs a job and returns its exit code. `beginning` may have failed, which is reported like any
-/// other failure is. `report_start` is called when all ranks have been started.
+/// Runs a launch and returns its exit code. An error in `beginning` is reported like any other
+/// failure. `report_start` is called when all ranks have been started.
 ///
 /// # Errors
-/// [`CommandError`] when the job could not be started, or wireup itself broke; nothing is left
-/// running or lying about in either case.
+/// [`CommandError`] if the job could not be started, or wireup itself failed; no process or file
+/// is left in either case.
 pub fn run(
     mut spec: JobSpec,
     beginning: Result<EarlyResources, CommandError>,
@@ -72,7 +72,7 @@ pub fn run(
     spec.debug.director = launch_directives::director(&variables);
     spec.debug.rendezvous = std::env::var(launch_directives::RENDEZVOUS).ok();
     if spec.debug.director.is_some() && spec.interface.pmi == InterfaceChoice::Auto {
-        // The tool talks to a PMIx server, whatever the ranks use.
+        // The tool uses a PMIx server, whatever the ranks use.
         spec.interface.pmi = InterfaceChoice::All;
     }
     let DebugSpec {
@@ -84,7 +84,7 @@ pub fn run(
     if (*led || director.is_some() || stop_on_exec.is_some())
         && spec.ending.fence == FenceTimeoutSpec::Sensible
     {
-        // Who stops ranks decides how long the others wait for them.
+        // A debugger that stops ranks decides how long the others wait for them.
         spec.ending.fence = FenceTimeoutSpec::Unlimited;
     }
     spec.status.live = !spec.status.no_progress && io::stderr().is_terminal();
@@ -106,12 +106,12 @@ pub fn run(
     let _launch = span.enter();
     cleanup_record::collect();
     let started = Instant::now();
-    let since = leftovers::file_time();
-    let status = StatusOutput::open(&spec.status, since)?;
+    let started_at = leftovers::file_time();
+    let status = StatusOutput::open(&spec.status, started_at)?;
     report_files::check(&spec.status)?;
     let orders = spec.status.control.map(ControlStream::open).transpose()?;
-    let prepared =
-        beginning.and_then(|beginning| prepare(spec, beginning, started, since, status.clone()));
+    let prepared = beginning
+        .and_then(|beginning| prepare(spec, beginning, started, started_at, status.clone()));
     let (mut controller, surroundings, keeper) = prepared.inspect_err(|failure| {
         if let Some(status) = &status {
             status.refuse(failure, started.elapsed());
@@ -135,28 +135,28 @@ pub fn run(
         None => Ok(()),
     };
     let started = watched
-        .map_err(|error| CommandError::system("cannot wait for orders", error))
+        .map_err(|error| CommandError::system("cannot wait for --control commands", error))
         .and(metrics)
         .and_then(|()| controller.cx.steps.open(&surroundings));
     let result = started.and_then(|()| launch(&mut controller, &surroundings));
     let code = finish(controller, result);
-    // What could be done with the credential is over.
+    // The fabric grant is no longer used.
     drop(keeper);
     code
 }
 
-/// Everything that can be refused before there is a process of the job.
+/// Does everything that can fail before the job has a process.
 fn prepare(
     spec: JobSpec,
     beginning: EarlyResources,
     started: Instant,
-    since: SystemTime,
+    started_at: SystemTime,
     status: Option<StatusOutput>,
 ) -> Result<(Controller, InheritedState, Option<GrantHolder>), CommandError> {
     if spec.layout.across_hosts() {
         let (surroundings, nspace) = beginning.unguarded();
         let (plan, _, keeper) = planned(spec, nspace, &surroundings, &mut |_, _| {})?;
-        let controller = several_hosts::prepare(plan, &surroundings, started, since, status)?;
+        let controller = several_hosts::prepare(plan, &surroundings, started, started_at, status)?;
         return Ok((controller, surroundings, keeper));
     }
     let (mut surroundings, nspace, guard) = beginning.guarded()?;
@@ -173,7 +173,7 @@ fn prepare(
         .children
         .extend(keeper.as_ref().map(GrantHolder::pid));
     let namespaces = namespaces(&plan);
-    let show = show(&plan, since, status.as_ref());
+    let show = show(&plan, started_at, status.as_ref());
     // From here on signals wait until the loop reads them.
     let signals = Signals::take(&surroundings.ignored, plan.spec.stdio.pty.is_some());
     let made = EventSources::new().and_then(|events| {
@@ -183,7 +183,7 @@ fn prepare(
             wake: Arc::clone(&events.wake),
             scope: HostScope::Whole,
             started,
-            started_at: since,
+            started_at,
             guard: guard.line().clone(),
             namespaces,
             inherited_state: &surroundings,
@@ -211,7 +211,7 @@ fn prepare(
         status: status.map(|target| StatusStream::new(target, &events.wake)),
         plan,
         started,
-        started_at: since,
+        started_at,
         events,
         steps: StepLinks::Own(Box::new(local)),
         guard: Some(guard),
@@ -221,7 +221,7 @@ fn prepare(
     Ok((controller, surroundings, keeper))
 }
 
-/// The plan of a launch, what its ranks here run in, and what revokes the credential that they get.
+/// Returns the plan of a launch, the images in which its ranks here run, and the holder of its fabric grant.
 fn planned(
     spec: JobSpec,
     nspace: Nspace,
@@ -235,8 +235,8 @@ fn planned(
     Ok((plan, entered, keeper))
 }
 
-/// Makes what ranks on this machine run in, so that their programs are found there. The images of ranks on other hosts are
-/// mounted as far as can be done here: the launcher may be on a host without them, and what a program is, is then not known.
+/// Mounts the images in which ranks on this machine run, so that their programs are found there. For ranks on other hosts,
+/// images are mounted as far as possible: the launcher may be on a host without them, and the type of a program is unknown then.
 fn enter(
     spec: &JobSpec,
     nspace: &Nspace,
@@ -259,16 +259,16 @@ fn enter(
     container::enter(&spec.container, nspace, NodeId(0), &cwd, tell)
 }
 
-/// How the ranks' output is shown.
-fn show(plan: &HostPlan, since: SystemTime, status: Option<&StatusOutput>) -> OutputFormat {
+/// Returns the format of the ranks' output.
+fn show(plan: &HostPlan, started_at: SystemTime, status: Option<&StatusOutput>) -> OutputFormat {
     OutputFormat {
         label: plan.spec.stdio.label.is_some(),
-        times: plan.spec.stdio.timestamps.then(|| local_clock(since)),
+        times: plan.spec.stdio.timestamps.then(|| local_clock(started_at)),
         events: status.and_then(StatusOutput::output_clock),
     }
 }
 
-/// What connects the run with its user.
+/// Opens the connections of the launch with its user: signals and output.
 fn outside(
     events: &EventSources,
     signals: io::Result<Signals>,
@@ -283,9 +283,9 @@ fn outside(
     Ok((signals, streams))
 }
 
-/// Starts the ranks as soon as the sidecars are ready, and stays until the last has ended.
+/// Starts the ranks as soon as the sidecars are ready, and runs until the last rank has exited.
 fn launch(controller: &mut Controller, surroundings: &InheritedState) -> Result<(), CommandError> {
-    let broken = |error| CommandError::system("the run broke", error);
+    let broken = |error| CommandError::system("the event loop failed", error);
     let plan = Arc::clone(&controller.cx.plan);
     for warning in &plan.warnings {
         controller.cx.warn(warning);
@@ -329,7 +329,7 @@ fn launch(controller: &mut Controller, surroundings: &InheritedState) -> Result<
         .map_err(broken)
 }
 
-/// How each rank reads standard input.
+/// Returns the source of each rank's standard input.
 fn stdin_plans(plan: &HostPlan) -> Vec<StdinPlan> {
     let size = plan.job.process_map.size();
     let target = plan.spec.stdio.stdin;
@@ -347,7 +347,7 @@ fn stdin_plans(plan: &HostPlan) -> Vec<StdinPlan> {
     (0..size).map(Rank).map(plan).collect()
 }
 
-/// Names of their own for virtual nodes, if the system permits it.
+/// Gives virtual nodes host names of their own, if the system permits it.
 fn namespaces(plan: &HostPlan) -> Option<NodeNamespaces> {
     if plan.job.process_map.nodes() == 1 {
         return None;

@@ -1,10 +1,10 @@
-//! The singleton guard: finds programs that load an MPI and run without contact to what the job
-//! offers them, each process as rank 0 of 1.
+//! Singleton detector: finds programs that load an MPI and run without contact to the job's PMI or
+//! PMIx, each process as rank 0 of 1.
 //!
-//! A few ranks of each program that have not made contact are inspected from outside, with
-//! increasing intervals, as long as there are any: a script may load its MPI late. A program that
-//! is not linked with an MPI may still open one: it is inspected as well, at no cost for a short
-//! job takes. A job that ends before the first look is judged by what inspecting its programs said.
+//! A few ranks of each program that have not connected are inspected from outside, at growing
+//! intervals, as long as there are any: a script may load its MPI late. A program that is not
+//! linked with an MPI may still open one: it is inspected as well, but not in short jobs. A job that
+//! ends before the first inspection is judged by the inspection of its program files.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,19 +24,19 @@ use wireup_core::job::outcome::FailureCause;
 
 /// Time of the first inspection after all ranks were started; also the shortest interval.
 const FIRST: Duration = Duration::from_millis(50);
-/// Looks are as far apart as this part of the time that has passed: what runs alone for longer than
-/// that is seen, and looking costs ever less of a job that lasts.
+/// Divisor of the elapsed time; the quotient is the interval between inspections. A singleton that runs for
+/// longer than the interval is found, and a long job is inspected more and more rarely.
 const PART: u32 = 8;
-/// Looks are never farther apart.
+/// Longest interval between inspections.
 const RARELY: Duration = Duration::from_secs(30);
-/// From this time on singletons are reported while they run. Before, they may only be slow.
+/// Time after which singletons are reported while they run. Before, they may only be slow.
 /// Programs not linked with an MPI are not inspected earlier.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Number of ranks of a program that are inspected each time.
 const SAMPLE: usize = 4;
 
-/// Known facts about one program of the job.
+/// Known facts about one application of the job.
 #[derive(Debug, Default)]
 struct AppContact {
     /// Time of the first inspection of its ranks; `None` for never.
@@ -45,15 +45,15 @@ struct AppContact {
     is_reported: bool,
 }
 
-/// State of the singleton guard.
+/// State of the singleton detector.
 #[derive(Debug, Default)]
 pub(super) struct SingletonDetector {
     apps: Vec<AppContact>,
-    /// When all ranks had been started.
+    /// Time at which all ranks had been started.
     started_at: Duration,
-    /// When the next look is due.
+    /// Time of the next inspection; `None` for never.
     next: Option<Duration>,
-    /// Something was seen that has not been judged.
+    /// Whether a result was stored that was not judged yet.
     news: bool,
 }
 
@@ -96,7 +96,7 @@ impl SingletonDetector {
         }
     }
 
-    /// A process of this program was seen.
+    /// Stores the result of the inspection of a process of an application.
     pub(super) fn saw(&mut self, app: usize, seen: MpiProcess) {
         if let Some(app) = self.apps.get_mut(app) {
             app.seen = Some(seen);
@@ -105,7 +105,7 @@ impl SingletonDetector {
     }
 }
 
-/// When the look after this one is due, both counted from the start of the last rank.
+/// Returns the time of the inspection that follows the one at `look`; both count from the start of the last rank.
 fn next_inspection_time(look: Duration) -> Duration {
     let next = look + (look / PART).clamp(FIRST, RARELY);
     match look < PATIENCE {
@@ -115,11 +115,11 @@ fn next_inspection_time(look: Duration) -> Duration {
 }
 
 impl SingletonDetector {
-    /// All ranks have been started: some programs are worth looking at.
+    /// Starts the inspections, when all ranks have been started.
     pub(super) fn watch(&mut self, cx: &mut LaunchContext) {
         let now = cx.now();
         let plan = &cx.plan;
-        // A rank that is the only one is right to take itself for that.
+        // The only rank of a job is rightly rank 0 of 1.
         let matters = plan.job.process_map.size() > 1 || plan.spec.ending.strict_pmi;
         for (app, watched) in plan.apps.iter().zip(&mut self.apps) {
             watched.from = match app.detected.wants {
@@ -134,8 +134,8 @@ impl SingletonDetector {
         self.next = first.map(|first| now + first);
     }
 
-    /// Looks at a few ranks of each program that have not made contact; whether there will be any at
-    /// the next look.
+    /// Inspects a few ranks of each application that have not connected. Returns whether there are any
+    /// for the next inspection.
     fn inspect_silent_ranks(&mut self, cx: &mut LaunchContext, elapsed: Duration) -> bool {
         let mut left = false;
         for app in 0..self.apps.len() {
@@ -157,8 +157,8 @@ impl SingletonDetector {
         left
     }
 
-    /// Ranks that certainly run as singletons are reported while they do: they may run
-    /// for hours.
+    /// Reports ranks that certainly run as singletons while they run, which may be for
+    /// hours.
     fn judge_running(&mut self, cx: &mut LaunchContext, plan: &HostPlan, app: usize) {
         let strict = plan.spec.ending.strict_pmi;
         if self.apps[app].is_reported {
@@ -183,7 +183,7 @@ impl SingletonDetector {
         cx.warn(&warning(&name, silent as u32, &why, ProgramState::Running));
     }
 
-    /// Why ranks of a program would run alone; `None` for one that loads no MPI as far as is known.
+    /// Returns the reason why ranks of an application are singletons; `None` for one that is not known to load an MPI.
     pub(super) fn cause_of(&self, plan: &HostPlan, app: usize) -> Option<SingletonCause> {
         let wants = plan.apps[app].detected.wants;
         let known = matches!(wants, DetectedInterface::Pmi | DetectedInterface::Pmix);
@@ -192,19 +192,19 @@ impl SingletonDetector {
         Some(seen.explain(&plan.offer))
     }
 
-    /// The same where it is a failure of the rank that did.
+    /// Returns the reason why a rank is a singleton, if that is a failure of the rank (`--strict-pmi`).
     pub(super) fn failure_of(&self, cx: &LaunchContext, rank: KnownRank) -> Option<String> {
         if !cx.plan.spec.ending.strict_pmi {
             return None;
         }
-        // What a spawned process does not join was made for it alone.
+        // Only ranks of the initial job count: a spawned job was made for its processes alone.
         let joins = rank.is_in_initial_job();
         let app = joins.then(|| cx.plan.app_of(rank.rank()))?;
         let why = self.cause_of(&cx.plan, app)?;
         Some(self.cause_text(&cx.plan, app, why))
     }
 
-    /// The program below the one that was started which was seen to load an MPI, if it is another.
+    /// Returns the program that has loaded an MPI, if it is not the started program but one below it.
     fn seen_below(&self, plan: &HostPlan, app: usize) -> Option<String> {
         let seen = self.apps[app].seen.as_ref()?;
         let started = &plan.apps[app].detected.program;
@@ -212,13 +212,13 @@ impl SingletonDetector {
         descendant_program(started, real.as_ref().unwrap_or(started), seen)
     }
 
-    /// The ranks that run as singletons.
+    /// Names the program whose ranks run as singletons.
     fn program_of(&self, plan: &HostPlan, app: usize) -> String {
         let started = || plan.apps[app].detected.program.display().to_string();
         self.seen_below(plan, app).unwrap_or_else(started)
     }
 
-    /// Why a rank is a failure; the line about it names the program that was started.
+    /// Returns the text about a failed singleton. The line about it names the started program, so only another one is named.
     fn cause_text(&self, plan: &HostPlan, app: usize, why: SingletonCause) -> String {
         match self.seen_below(plan, app) {
             Some(name) => format!("{name}: {}", why.text),
@@ -226,9 +226,8 @@ impl SingletonDetector {
         }
     }
 
-    /// Reports the programs that load an MPI and whose ranks all ended without contact. A
-    /// program that failed may not have come as far as MPI_Init, and a rank that is the only one is
-    /// right to take itself for that.
+    /// Reports the programs that load an MPI and whose ranks all exited without connecting. A program
+    /// that failed may not have reached MPI_Init, and the only rank of a job is rightly rank 0 of 1.
     pub(crate) fn report(&mut self, cx: &mut LaunchContext) {
         let plan = Arc::clone(&cx.plan);
         let strict = matches!(cx.supervisor.cause(), Some(FailureCause::Singleton { .. }));
@@ -257,7 +256,7 @@ impl SingletonDetector {
     }
 }
 
-/// A program's ranks that run and have not made contact.
+/// Returns an application's ranks that run and have not connected.
 fn silent_ranks(cx: &LaunchContext, app: usize) -> impl Iterator<Item = KnownRank> {
     let silent = |rank: &KnownRank| {
         let life = cx.ranks.get(*rank);
@@ -266,7 +265,7 @@ fn silent_ranks(cx: &LaunchContext, app: usize) -> impl Iterator<Item = KnownRan
     cx.ranks_of_app(app).filter(silent)
 }
 
-/// Whether some rank of a program has said anything at all.
+/// Whether any rank of an application has contacted PMI or PMIx.
 fn any_contacted(cx: &LaunchContext, app: usize) -> bool {
     let contacted = |rank: KnownRank| cx.pmi_state(rank).contacted;
     cx.is_app_connected(app) || cx.ranks_of_app(app).any(contacted)

@@ -1,4 +1,4 @@
-//! Why Slurm has ended the job in which a launch runs. Its processes see signals only; Slurm knows more.
+//! Reason why Slurm has ended the job in which a launch runs. Processes of the job see signals only.
 //!
 //! Rule: while the processes of a job end, scontrol shows `COMPLETING` in place of the state that it will have, and the
 //! reason already. A job that is requeued counts one more restart from then on. Seen with Slurm 22.05.
@@ -10,16 +10,16 @@ use super::launch_context::LaunchContext;
 use wireup_core::job::outcome::{FailureCause, RankEnd};
 use wireup_sys::pidfd::wait_for;
 
-/// The job of Slurm's in which this process runs.
+/// Variable with the id of the Slurm job in which this process runs.
 const JOB: &str = "SLURM_JOB_ID";
 
-/// How often Slurm had run its job before; not set the first time.
+/// Variable with the number of earlier runs of the job; not set in the first one.
 const RESTARTS: &str = "SLURM_RESTART_COUNT";
 
-/// How long scontrol may take to answer.
+/// Time in which scontrol must answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What Slurm says of its job, if that may be why the launch has failed and if Slurm has ended it.
+/// Returns Slurm's reason for the end of its job, if that may be why the launch has failed.
 pub(super) fn ended_by_slurm(cx: &LaunchContext) -> Option<String> {
     let cause = cx.supervisor.cause()?;
     let end = match cause {
@@ -38,41 +38,41 @@ pub(super) fn ended_by_slurm(cx: &LaunchContext) -> Option<String> {
     Some(format!("Slurm ended its job {job}: {how}"))
 }
 
-/// How Slurm has ended a job, or is about to.
+/// Reason why Slurm has ended a job, or is about to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum End {
-    #[error("it has reached its time limit")]
+    #[error("time limit reached")]
     TimeLimit,
-    #[error("a node has failed")]
+    #[error("node failed")]
     NodeFailed,
-    #[error("it was out of memory")]
+    #[error("out of memory")]
     OutOfMemory,
-    #[error("another job has taken its place")]
+    #[error("preempted by another job")]
     Preempted,
-    #[error("it was cancelled")]
+    #[error("cancelled")]
     Cancelled,
-    #[error("it is to run again")]
+    #[error("requeued")]
     Requeued,
     #[error("scontrol show job has the reason")]
     Other,
 }
 
-/// How Slurm has ended the job of that name, in which this process runs; `None` while the job runs, and if Slurm does not
-/// answer.
+/// Returns why Slurm has ended the job of that id, in which this process runs; `None` while the job runs, and if Slurm
+/// does not answer.
 pub(crate) fn ended(job: &str) -> Option<End> {
     let restarts = std::env::var(RESTARTS).ok();
     let restarts = restarts.and_then(|count| count.parse().ok()).unwrap_or(0);
     end_of(&shown(job)?, restarts)
 }
 
-/// The record of a job, as scontrol shows it.
+/// Returns the record of a job, as scontrol shows it.
 fn shown(job: &str) -> Option<String> {
     let mut command = Command::new("scontrol");
     command.args(["--oneliner", "show", "job", job]);
     command.stdin(Stdio::null()).stderr(Stdio::null());
     let mut child = command.stdout(Stdio::piped()).spawn().ok()?;
     if !wait_for(&child, PATIENCE) {
-        // It may have ended at this moment; either way it is collected.
+        // The process may exit at this moment; it is reaped either way.
         let _ = child.kill();
         let _ = child.wait();
         return None;
@@ -81,7 +81,7 @@ fn shown(job: &str) -> Option<String> {
     String::from_utf8(output.stdout).ok()
 }
 
-/// How a job with this record of Slurm's was ended; it had been restarted `restarts` times when it began.
+/// Returns why a job with this record was ended; it had been restarted `restarts` times when this run of it began.
 fn end_of(record: &str, restarts: u64) -> Option<End> {
     let field = |name: &str| {
         let fields = record.split_ascii_whitespace();

@@ -14,13 +14,13 @@ use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequester, SpawnResult};
 use wireup_core::node::event::NodeCommand;
 
-/// The requester, as plans know it.
+/// Returns the requester in the form that planning needs.
 pub(super) fn requester_plan<'a>(
     cx: &'a LaunchContext,
     (node, _): SpawnReplyTarget,
-    by: &'a SpawnRequester<KnownRank>,
+    requester: &'a SpawnRequester<KnownRank>,
 ) -> RequesterPlan<'a> {
-    match by {
+    match requester {
         SpawnRequester::Rank(process) => {
             let (parent, rank) = cx.jobs.plan_of(*process);
             RequesterPlan::Rank(&parent.job_plan, rank)
@@ -29,7 +29,7 @@ pub(super) fn requester_plan<'a>(
     }
 }
 
-/// The requester in words.
+/// Names the requester for messages.
 pub(super) fn requester_name(by: &SpawnRequester<KnownRank>) -> String {
     match by {
         SpawnRequester::Rank(process) => process.to_string(),
@@ -37,7 +37,7 @@ pub(super) fn requester_name(by: &SpawnRequester<KnownRank>) -> String {
     }
 }
 
-/// The job that its jobs do not outlive. Those of a tool belong to the launch.
+/// Returns the job with which the spawned jobs end. Jobs that a tool spawned belong to the launch.
 pub(super) fn requester_job(by: &SpawnRequester<KnownRank>) -> JobIndex {
     match by {
         SpawnRequester::Rank(process) => process.job(),
@@ -45,7 +45,7 @@ pub(super) fn requester_job(by: &SpawnRequester<KnownRank>) -> JobIndex {
     }
 }
 
-/// Refuses a spawn that was not begun.
+/// Refuses a spawn that was not started.
 pub(super) fn refuse_spawn(cx: &mut LaunchContext, spawn: QueuedSpawn, failure: SpawnFailure) {
     if let Some(name) = spawn.prepared_as {
         cx.steps.send(LauncherToStep::Forget(name));
@@ -73,7 +73,7 @@ pub(super) fn answer_spawn(
     cx.steps.send(LauncherToStep::Node(node, said));
 }
 
-/// The failure of a spawn that took longer than it may.
+/// Returns the failure of a spawn that exceeded its timeout.
 pub(super) fn too_late(limit: Duration) -> SpawnFailure {
     SpawnFailure {
         kind: SpawnFailureKind::TimedOut,
@@ -84,7 +84,7 @@ pub(super) fn too_late(limit: Duration) -> SpawnFailure {
     }
 }
 
-/// The failure of a spawn for which some hosts could not join, or be prepared.
+/// Returns the failure of a spawn for which some hosts could not join, or could not be prepared.
 pub(super) fn hosts_failure(
     failed: &[(NodeId, NodeRefusal)],
     names: &[String],

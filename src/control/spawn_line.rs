@@ -1,16 +1,16 @@
-//! Spawns that wait for the same thing, one after the other.
+//! Queue of spawns that are handled one at a time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::queued_spawn::QueuedSpawn;
 
-/// Spawns for which something is done one after the other.
+/// Spawns of which one at a time is handled.
 #[derive(Debug, Default)]
 pub(super) struct SpawnLine {
-    /// The spawn for which something is under way, unless it was given up.
+    /// Spawn that is being handled, unless it was given up.
     pub(super) owner: Option<QueuedSpawn>,
-    /// Spawns that wait for their turn.
+    /// Spawns that wait for their turn, oldest first.
     pub(super) waiting: VecDeque<QueuedSpawn>,
 }
 
@@ -20,7 +20,7 @@ impl SpawnLine {
         all.filter_map(|spawn| Some(spawn.limit?.1)).min()
     }
 
-    /// Takes the spawns that wait too long.
+    /// Removes and returns the spawns whose deadline has passed.
     pub(super) fn take_late(&mut self, now: Duration) -> Vec<QueuedSpawn> {
         let is_late = |spawn: &QueuedSpawn| spawn.limit.is_some_and(|(_, at)| at <= now);
         let owner = self.owner.take_if(|owner| is_late(owner));

@@ -1,4 +1,4 @@
-//! Finds jobs whose ranks seem to wait for each other for ever, and says once how to find out more.
+//! Finds jobs whose ranks seem to wait for each other forever, and prints once how to find out more.
 //!
 //! - A rank that has printed a traceback of Python and then neither ends nor prints: mpi4py calls `MPI_Finalize` at
 //!   the exit of the interpreter, where the rank may wait for others that wait for it.
@@ -26,25 +26,25 @@ const TRACEBACK: &[u8] = b"Traceback (most recent call last):";
 /// Time in which a traceback is printed as a whole; what follows later is other output.
 const TRACEBACK_LENGTH: Duration = Duration::from_secs(2);
 
-/// Time a rank may run on silently after its traceback.
+/// Time for which a rank may run silently after its traceback.
 const TRACEBACK_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Shortest time between two looks at all ranks.
+/// Shortest time between two inspections of all ranks.
 const INTERVAL: Duration = Duration::from_secs(30);
 
-/// Longest time between two looks at all ranks.
+/// Longest time between two inspections of all ranks.
 const INTERVAL_MAX: Duration = Duration::from_secs(600);
 
-/// Part of the time of the job that the next look is away.
+/// Divisor of the job's elapsed time; the quotient is the interval to the next inspection.
 const PART: u32 = 4;
 
-/// Smallest number of ranks of which one may do otherwise than the rest.
+/// Smallest number of ranks of which one may behave differently.
 const FEW_FROM: usize = 4;
 
-/// Number of ranks of a larger job for each that may.
+/// Number of ranks in a larger job for each one that may behave differently.
 const FEW_SHARE: usize = 16;
 
-/// Facts of one look at one rank.
+/// Result of one inspection of one rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct RankSample {
     cpu_ms: u64,
@@ -61,7 +61,8 @@ impl RankSample {
         self.output == earlier.output && (is_idle || stays)
     }
 
-    /// Whether the rank used a tenth of a processor, as on one that is shared, since an earlier sample, `elapsed` ago, and printed nothing.
+    /// Whether the rank used at least a tenth of a processor, which may be shared, since an earlier sample, `elapsed` ago,
+    /// and printed nothing.
     fn may_have_polled_since(&self, earlier: &Self, elapsed: Duration) -> bool {
         let used = self.cpu_ms.checked_sub(earlier.cpu_ms);
         let is_busy = used.is_some_and(|used| u128::from(used) * 10 >= elapsed.as_millis());
@@ -69,7 +70,7 @@ impl RankSample {
     }
 }
 
-/// Most ranks of a job of so many that may do otherwise than the rest in one that stalls.
+/// Returns the number of ranks that may behave differently in a job that stalls.
 fn few(running: usize) -> usize {
     match running {
         ..FEW_FROM => 0,
@@ -77,17 +78,17 @@ fn few(running: usize) -> usize {
     }
 }
 
-/// Whether a job stalls in which so many ranks have ended, and so many of those that run wait.
+/// Whether a job has stalled in which so many ranks have exited, run, and wait.
 fn is_stalled(ended: usize, running: usize, waiting: usize) -> bool {
     ended + running > 1 && waiting > 0 && waiting + few(running) >= running
 }
 
-/// Whether a few of the ranks that run wait, and all others may poll.
+/// Whether a few of the running ranks wait, and all others may poll.
 fn may_hold_up(running: usize, waiting: usize, polling: usize) -> bool {
     waiting > 0 && waiting <= few(running) && waiting + polling == running
 }
 
-/// Numbers of ranks at one look.
+/// Numbers of ranks at one inspection.
 #[derive(Clone, Copy, Debug)]
 struct RankCounts {
     exited: usize,
@@ -108,7 +109,7 @@ impl RankCounts {
         )
     }
 
-    /// Text about the ranks that wait, which are `named`, and all others.
+    /// Returns the text about the ranks that wait, which are `named`, and all others.
     fn hold_up_text(self, named: &str, seconds: u64) -> String {
         format!(
             "{named} {} used no processor time, or waited in one fence, for {seconds} s while {} used at least a tenth of a \
@@ -123,7 +124,7 @@ fn have(count: usize) -> &'static str {
     if count == 1 { "has" } else { "have" }
 }
 
-/// Finding of a look that a line reports.
+/// Result of an inspection that is printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum StallFinding {
     /// All ranks but a few wait.
@@ -138,14 +139,14 @@ pub(super) struct StallWatch {
     /// The last rank that printed a traceback, and when it did.
     traceback: Option<(KnownRank, Duration)>,
     traceback_reported: bool,
-    /// Time at which all ranks had made contact.
+    /// Time at which all ranks had connected.
     connected_at: Duration,
-    /// Time of the next look at all ranks; `None` before contact, during a look and after the report
-    /// of a stall.
+    /// Time of the next inspection; `None` before all ranks have connected, during an inspection and
+    /// after the report of a stall.
     next: Option<Duration>,
-    /// A few ranks that may hold up the others were reported: the job may still stall later.
+    /// Whether a few ranks were reported that may hold up the others. The job may still stall later.
     hold_up_reported: bool,
-    /// Time of the last look, and its samples.
+    /// Time of the last inspection, and its samples.
     before: (Duration, BTreeMap<KnownRank, RankSample>),
 }
 
@@ -155,7 +156,7 @@ impl LaunchService for StallWatch {
         [traceback, self.next].into_iter().flatten().min()
     }
 
-    /// Reports a traceback whose rank runs on, and looks at all ranks when that is due.
+    /// Reports a traceback whose rank still runs, and inspects all ranks when that is due.
     fn tick(&mut self, cx: &mut LaunchContext, now: Duration) {
         if let Some((rank, at)) = self.traceback
             && now >= at + TRACEBACK_PATIENCE
@@ -175,7 +176,7 @@ impl LaunchService for StallWatch {
 }
 
 impl StallWatch {
-    /// Takes output of a rank, of either stream: standard error may be standard output, as with `2>&1` or `--pty`.
+    /// Searches the output of a rank for a traceback, in both streams: standard error may be standard output, as with `2>&1` or `--pty`.
     pub(super) fn take_output(&mut self, rank: KnownRank, bytes: &[u8], now: Duration) {
         if self.traceback_reported || bytes.is_empty() {
             return;
@@ -190,7 +191,7 @@ impl StallWatch {
         }
     }
 
-    /// Finding to report after a look, each at most once. Sets the time of the next look unless the job stalls.
+    /// Returns the finding to report after an inspection, each at most once. Sets the time of the next inspection unless the job stalls.
     fn take_finding(&mut self, counts: RankCounts, now: Duration) -> Option<StallFinding> {
         let RankCounts {
             exited: ended,
@@ -210,7 +211,7 @@ impl StallWatch {
 }
 
 impl StallWatch {
-    /// All ranks have made contact: from now on they may wait for each other.
+    /// Starts the inspections, when all ranks have connected and may wait for each other.
     pub(super) fn watch(&mut self, cx: &mut LaunchContext) {
         if cx.plan.job.process_map.size() > 1 {
             let now = cx.now();
@@ -249,7 +250,7 @@ impl StallWatch {
         cx.warn(&text);
     }
 
-    /// Compares the results of a look at all ranks with those of the one before.
+    /// Compares the results of an inspection of all ranks with those of the one before.
     pub(super) fn judge(
         &mut self,
         cx: &mut LaunchContext,
@@ -260,7 +261,7 @@ impl StallWatch {
         let samples: BTreeMap<KnownRank, RankSample> = found
             .into_iter()
             .filter_map(|(rank, found)| match found {
-                // What is stopped waits for whoever stopped it.
+                // A stopped process waits for the process that stopped it.
                 Ok(InspectionResult::Usage(usage)) if !matches!(usage.state, 'T' | 't') => {
                     let sample = RankSample {
                         cpu_ms: usage.cpu_ms,
@@ -408,7 +409,7 @@ mod tests {
             (400, counts(2, 2), None, Some(500)),
             (500, counts(3, 1), Some(StallFinding::Stalled), None),
         ] {
-            // As at the start of a look.
+            // As at the start of an inspection.
             watch.next = None;
             assert_eq!(watch.take_finding(counts, second(at)), finding, "{at} s");
             assert_eq!(watch.next_deadline(), next.map(second), "{at} s");

@@ -25,12 +25,12 @@ use wireup_core::record::{
 };
 use wireup_core::wording::without_error_codes;
 
-/// Says what a rank wants in the job's record.
+/// Records a text that a rank logs in the record of the job.
 pub(super) fn record_log(cx: &mut LaunchContext, rank: Option<KnownRank>, text: &[u8]) {
     cx.record(&StatusRecord::log(rank.map(RankId::from), text));
 }
 
-/// Says what is going to be run.
+/// Records the plan of the launch.
 pub(super) fn record_plan(cx: &mut LaunchContext) {
     if !cx.status.is_recorded() {
         return;
@@ -39,7 +39,7 @@ pub(super) fn record_plan(cx: &mut LaunchContext) {
     cx.record(&planned(&plan));
 }
 
-/// The launch enters a stage, unless it is past it.
+/// Enters a stage of the launch, unless the launch is past it.
 pub(super) fn enter_stage(cx: &mut LaunchContext, stage: LaunchStage) {
     if !cx.stage.advance(stage) {
         return;
@@ -61,7 +61,7 @@ pub(super) fn enter_stage(cx: &mut LaunchContext, stage: LaunchStage) {
     }));
 }
 
-/// A rank came into another state.
+/// Records a rank's new state.
 pub(super) fn rank_changed(cx: &mut LaunchContext, rank: KnownRank, state: RankState) {
     if !cx.status.is_recorded() && !enabled!(Level::DEBUG) {
         return;
@@ -84,7 +84,7 @@ pub(super) fn rank_changed(cx: &mut LaunchContext, rank: KnownRank, state: RankS
     }));
 }
 
-/// Ranks of one job are bound on a host.
+/// Records the binding of ranks of one job on a host.
 pub(super) fn record_bindings(
     cx: &mut LaunchContext,
     topology: &str,
@@ -115,13 +115,13 @@ pub(super) fn record_bindings(
     }
 }
 
-/// A host has joined.
+/// Records a host that has joined.
 pub(super) fn record_node(cx: &mut LaunchContext, plan: &HostPlan, node: NodeId) {
     let host = plan.node_name(node).into();
     cx.record(&StatusRecord::Node(JoinedNode { node: node.0, host }));
 }
 
-/// A job is about to be started for a rank or tool of the launch.
+/// Records a job that is about to be started for a rank or tool of the launch.
 pub(super) fn record_spawn(
     cx: &mut LaunchContext,
     number: JobIndex,
@@ -145,7 +145,7 @@ pub(super) fn record_spawn(
     }));
 }
 
-/// Writes what was asked for about the launch, which has ended; whether all of it could be written.
+/// Writes the reports about the launch, which has ended. Returns whether all could be written.
 pub(super) fn write_reports(cx: &mut LaunchContext) -> bool {
     let Some(kept) = cx.status.take_recorded() else {
         return true;
@@ -158,7 +158,7 @@ pub(super) fn write_reports(cx: &mut LaunchContext) -> bool {
     made.failures.is_empty()
 }
 
-/// The status stream cannot be written any more: the job goes on without it.
+/// Prints a warning if the status stream cannot be written any more. The job continues without it.
 pub(super) fn check_status(cx: &mut LaunchContext) {
     if let Some(errno) = cx.status.failure() {
         cx.print_line(&format!(
@@ -167,7 +167,7 @@ pub(super) fn check_status(cx: &mut LaunchContext) {
     }
 }
 
-/// The last line: how everything went.
+/// Writes the last record: the result of the launch.
 pub(super) fn record_result(cx: &mut LaunchContext, code: u8, failure: Option<&CommandError>) {
     let Some(clock) = cx.status.clock() else {
         return;
@@ -204,7 +204,7 @@ pub(super) fn record_result(cx: &mut LaunchContext, code: u8, failure: Option<&C
             usage: life.usage,
             cause: life.fate.map(Into::into),
             connected: state.contacted,
-            last: state.last_activity,
+            last_activity: state.last_activity,
         }
     };
     let ranks = jobs.all_ranks().map(rank_result).collect();
@@ -245,7 +245,7 @@ fn cause_record<'a>(cx: &LaunchContext, jobs: &'a Jobs, cause: &FailureCause) ->
         _ => (None, None),
     };
     let rank = cause.rank().and_then(|rank| jobs.look_up(rank));
-    let last = rank.map(|rank| cx.pmi_state(rank).last_activity);
+    let last_activity = rank.map(|rank| cx.pmi_state(rank).last_activity);
     CauseRecord {
         kind: cause.consequence().name.into(),
         message: failure_line(cx, Some(cause)).map_or_else(
@@ -260,7 +260,7 @@ fn cause_record<'a>(cx: &LaunchContext, jobs: &'a Jobs, cause: &FailureCause) ->
         }),
         code,
         signal,
-        last,
+        last_activity,
         missing: match cause {
             FailureCause::FenceTimeout(late) => Some(Box::new(missing(cx, jobs, &late.absences))),
             _ => None,
@@ -280,7 +280,7 @@ fn missing<'a>(cx: &LaunchContext, jobs: &'a Jobs, absences: &MissingRanks) -> M
         Some(MissingRank {
             place: place_of(jobs, rank),
             pid: cx.ranks.get(rank).pid,
-            last: absent.last_request.clone(),
+            last_activity: absent.last_request.clone(),
             idle_ms: absent.idle.map(ms),
         })
     });

@@ -1,4 +1,4 @@
-//! Reports failures and signals to the supervisor, and carries out its orders.
+//! Reports failures and signals to the supervisor, and executes its actions.
 
 use super::failure_line::failure_line;
 use super::launch_context::LaunchContext;
@@ -16,31 +16,31 @@ use wireup_core::job::outcome::FailureCause;
 use wireup_core::supervisor::{LaunchPhase, SupervisorAction};
 use wireup_core::wording::{counted, verb_ending};
 
-/// Fails the job, unless it has failed before. Ends that were held back have been judged.
+/// Fails the job, unless it has failed before. Delayed reports of exits have been handled before.
 pub(super) fn fail(cx: &mut LaunchContext, cause: FailureCause) {
     let mut orders = Vec::new();
     cx.supervisor.fail(cause, cx.now(), &mut orders);
     carry_out(cx, orders);
 }
 
-/// Has ranks ended or signalled at the request of a rank, a tool or the launcher.
+/// Terminates, kills or signals ranks at the request of a rank, a tool or the launcher.
 pub(super) fn demand(cx: &mut LaunchContext, request: JobControlRequest) {
     let mut orders = Vec::new();
     cx.supervisor.demanded(request, cx.now(), &mut orders);
     carry_out(cx, orders);
 }
 
-/// Handles a signal to the launcher that is to end the job.
+/// Handles a signal to the launcher that ends the job.
 pub(super) fn end_by_signal(cx: &mut LaunchContext, signal: i32) {
-    // A repeated signal ends everything; whether a rank still runs is not known
-    // here at once.
+    // A repeated signal ends everything. Whether a rank still runs is not
+    // always known here at once.
     if cx.supervisor.is_asked_to_end() || !cx.ranks.iter().any(RankStatus::runs) {
         cx.end_signals += 1;
     }
     cx.steps.send(LauncherToStep::Hurry);
     let now = cx.now();
     let mut orders = Vec::new();
-    // Ranks that do not run yet cannot be asked to end by themselves.
+    // A rank that does not run yet cannot exit by itself after a signal.
     let is_early = cx.stage < LaunchStage::Running;
     match signal == libc::SIGINT && !is_early {
         true => cx.supervisor.interrupt(now, &mut orders),
@@ -49,9 +49,9 @@ pub(super) fn end_by_signal(cx: &mut LaunchContext, signal: i32) {
     carry_out(cx, orders);
 }
 
-/// Carries out orders of the supervisor.
+/// Executes actions of the supervisor.
 pub(super) fn carry_out(cx: &mut LaunchContext, orders: Vec<SupervisorAction>) {
-    // Before the signals of the end, which a rank that is being started gets once.
+    // Sent before the signals of the end, which a rank that is being started gets once.
     if cx.supervisor.is_ending() {
         cx.steps.send(LauncherToStep::Ending);
     }
@@ -102,7 +102,7 @@ pub(super) fn carry_out(cx: &mut LaunchContext, orders: Vec<SupervisorAction>) {
     enter_end(cx);
 }
 
-/// Follows the supervisor into the end of the launch, if it has decided on that.
+/// Enters the stage of the end that the supervisor has decided on, if any.
 fn enter_end(cx: &mut LaunchContext) {
     let stage = match cx.supervisor.phase() {
         LaunchPhase::Running => return,

@@ -1,24 +1,24 @@
-//! Questions of the supervisor about ranks that may wait: steps of other hosts are asked once, and report.
+//! Queries of the supervisor about ranks that may wait. Steps of other hosts get each query once, and report.
 
 use crate::backend::step_links::StepLinks;
 use crate::backend::step_messages::LauncherToStep;
 use crate::backend::wait_set::WaitSet;
 use wireup_core::supervisor::WaitEvidence;
 
-/// The questions to steps, and their answers.
+/// Queries to steps, and the answers.
 #[derive(Debug, Default)]
 pub(super) struct WaitQuestions {
-    /// Evidence that the steps look for.
+    /// Evidence that the steps search for, or will.
     requested: WaitSet,
-    /// Evidence to look for of which they do not know yet.
+    /// Evidence that the steps have no query about yet.
     unsent: WaitSet,
     /// Evidence that they have found.
     found: WaitSet,
 }
 
 impl WaitQuestions {
-    /// Whether some rank is known to wait for this. The step in this process has the answer; that of others counts at the next
-    /// question.
+    /// Whether a rank is known to wait for this. The step in this process answers at once; answers of other steps count at the
+    /// next query.
     pub(super) fn is_awaited(&mut self, waiting: WaitEvidence, steps: &StepLinks) -> bool {
         match steps {
             StepLinks::Own(step) => step.waits(waiting),
@@ -26,7 +26,7 @@ impl WaitQuestions {
         }
     }
 
-    /// Whether this was found; if not, it is looked for from now on.
+    /// Whether a step has found this evidence. If not, the steps search for it from now on.
     fn asks(&mut self, waiting: WaitEvidence) -> bool {
         if !self.requested.contains(waiting) {
             self.requested.insert(waiting);
@@ -35,19 +35,19 @@ impl WaitQuestions {
         self.found.contains(waiting)
     }
 
-    /// The question about evidence for which the steps do not look yet.
+    /// Returns the query about evidence that the steps do not search for yet.
     pub(super) fn next_question(&mut self) -> Option<LauncherToStep> {
         let unsent = std::mem::take(&mut self.unsent);
         (!unsent.is_empty()).then_some(LauncherToStep::Ask(unsent))
     }
 
-    /// Every question, for a step that has joined.
+    /// Returns all queries, for a step that has joined.
     pub(super) fn all_questions(&self) -> Option<LauncherToStep> {
         let asked = self.requested.clone();
         (!asked.is_empty()).then_some(LauncherToStep::Ask(asked))
     }
 
-    /// A step has found ranks that wait.
+    /// Stores evidence that a step has found.
     pub(super) fn add_found(&mut self, waits: WaitSet) {
         self.found.extend(waits);
     }

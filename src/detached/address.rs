@@ -1,7 +1,7 @@
-//! Where keepers listen, and how they are found.
+//! Addresses of attach servers, and search for attach servers.
 //!
 //! Rule: all users can read abstract addresses, and only the job's user may learn its name, which is in the
-//! keeper's environment. So the address is a digest of the name. Source: unix(7), proc_pid_environ(5).
+//! attach server's environment. So the address is a digest of the name. Source: unix(7), proc_pid_environ(5).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -21,10 +21,10 @@ use wireup_core::failure::CommandError;
 use wireup_sys::procfs::{self, ProcessEnvironment};
 use wireup_sys::unix_socket::connect_within;
 
-/// Connections that wait to be accepted.
+/// Number of connections that wait to be accepted.
 const BACKLOG: i32 = 16;
 
-/// How long a keeper may take to accept.
+/// Time in which an attach server must accept a connection.
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn address(job: &str) -> rustix::io::Result<SocketAddrUnix> {
@@ -33,7 +33,7 @@ fn address(job: &str) -> rustix::io::Result<SocketAddrUnix> {
     SocketAddrUnix::new_abstract_name(format!("wireup/keeper/{digest}").as_bytes())
 }
 
-/// The socket of a job's keeper.
+/// Opens the socket of a job's attach server.
 pub(super) fn listener(job: &str) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -42,7 +42,7 @@ pub(super) fn listener(job: &str) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The next connection of this user or of root, if there is one. Those of other users are closed.
+/// Accepts the next connection of this user or of root, if there is one. Closes those of other users.
 pub(super) fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
     loop {
         let socket = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()?;
@@ -58,10 +58,10 @@ pub(super) fn is_from(connection: impl AsFd, pid: Pid) -> bool {
     socket_peercred(connection).is_ok_and(|peer| peer.pid == pid)
 }
 
-/// Connects this launcher to its keeper.
+/// Connects this launcher to its attach server.
 ///
 /// # Errors
-/// If the keeper does not accept, or is not the parent of this process.
+/// If the attach server does not accept, or is not the parent of this process.
 pub(super) fn connect_to_parent(job: &str) -> rustix::io::Result<OwnedFd> {
     let socket = connect_within(&address(job)?, LIMIT)?;
     let parent = getppid().ok_or(Errno::SRCH)?;
@@ -71,14 +71,14 @@ pub(super) fn connect_to_parent(job: &str) -> rustix::io::Result<OwnedFd> {
     }
 }
 
-/// A keeper as it was found.
+/// Attach server that was found in `/proc`.
 struct AttachServerProcess {
     pid: i32,
     uid: u32,
     job: String,
 }
 
-/// The keepers that this user may find: its own, for root everyone's.
+/// Returns the attach servers that this user may find: its own, or all for root.
 fn keepers() -> Vec<AttachServerProcess> {
     let found = procfs::processes().into_iter().filter_map(|process| {
         let pid = process.pid;
@@ -94,18 +94,18 @@ fn keepers() -> Vec<AttachServerProcess> {
     found.collect()
 }
 
-/// Whether the keeper of this job lives.
+/// Whether the attach server of this job runs.
 pub(super) fn is_kept(job: &str) -> bool {
     keepers().iter().any(|keeper| keeper.job == job)
 }
 
-/// Connects to the keeper of the job with this name, or whose digits begin so, or of the only job; the job's whole name.
+/// Connects to the attach server of the job whose name or leading digits are `text`, or of the only job. Returns the whole name.
 ///
 /// # Errors
-/// If there is none, or more than one, or it does not accept.
+/// [`CommandError`] if there is none, or more than one, or it does not accept.
 pub(super) fn connect(text: Option<&str>) -> Result<(String, OwnedFd), CommandError> {
     let means = |keeper: &&AttachServerProcess| match text {
-        // Root names the jobs of others.
+        // Root can name the jobs of other users.
         None => keeper.uid == rustix::process::geteuid().as_raw(),
         Some(text) => {
             let digits = text.strip_prefix(PREFIX).unwrap_or(text);
@@ -131,7 +131,7 @@ pub(super) fn connect(text: Option<&str>) -> Result<(String, OwnedFd), CommandEr
     };
     let failed = |errno| {
         let what = format!(
-            "cannot connect to the keeper of {} (pid {})",
+            "cannot connect to the attach server of {} (pid {})",
             keeper.job, keeper.pid
         );
         CommandError::system(what, errno)
@@ -150,7 +150,7 @@ fn names<'a>(keepers: impl IntoIterator<Item = &'a AttachServerProcess>) -> Stri
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// A text that names no detached job. `all` are the names of those it could mean, with commas between them.
+/// Error: a text does not name one detached job. `all` are the names of the possible jobs, separated by commas.
 #[derive(Debug, thiserror::Error)]
 enum AddressError {
     #[error(
@@ -160,7 +160,7 @@ enum AddressError {
     Unknown { text: String, all: String },
     #[error("{text:?} means more than one job: {all}")]
     Ambiguous { text: String, all: String },
-    #[error("there is no detached job on this machine, or the exit status of each was taken")]
+    #[error("no detached job on this machine, or the exit status of each was taken")]
     None,
     #[error("name a JOB; there are {0}")]
     Several(String),

@@ -1,4 +1,4 @@
-//! `wireup run --detach`, `wireup attach` and `wireup wait`: the clients of a keeper.
+//! `wireup run --detach`, `wireup attach` and `wireup wait`: the clients of an attach server.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
@@ -24,25 +24,26 @@ use wireup_sys::spawn::{ExitStatus, wait as wait_for_end};
 /// Bytes of input that are read, and sent, at once.
 const PIECE: usize = 32 << 10;
 
-/// Time that a launcher gives its keeper to deal with a report.
+/// Time in which an attach server must handle a report of its launcher.
 const ANSWER_LIMIT: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
 };
 
-/// A job whose keeper this process has started. Signals wait for the keeper.
+/// Job whose attach server this process has started. Signals are kept until the job is attached.
 pub struct KeptJob {
     pub name: String,
     signals: Signals,
 }
 
-/// Starts a keeper for a launcher with these arguments after `run`. The launcher may not have parsed the arguments yet.
+/// Starts an attach server for a launcher with these arguments after `run`. The launcher may not have parsed the arguments yet.
 ///
 /// # Errors
-/// [`CommandError`] when it cannot be started.
+/// [`CommandError`] if the attach server cannot be started.
 pub fn start_keeper(args: &[OsString]) -> Result<KeptJob, CommandError> {
-    let own = |error: io::Error| CommandError::system("cannot start the job's keeper", error);
-    // A signal that ended this process would leave the keeper.
+    let own =
+        |error: io::Error| CommandError::system("cannot start the job's attach server", error);
+    // A signal that ended this process would leave the attach server behind.
     let signals = take_signals()?;
     let job = JobNames::default().fresh()?;
     descriptors::reserve_low().map_err(|error| own(error.into()))?;
@@ -57,19 +58,19 @@ pub fn start_keeper(args: &[OsString]) -> Result<KeptJob, CommandError> {
         return Ok(KeptJob { name, signals });
     }
     Err(match wait_for_end(&keeper.pidfd) {
-        // It has reported why on standard error.
+        // The attach server has printed the reason on standard error.
         Ok(ExitStatus::Code(code)) => CommandError::Reported {
             code,
             message: "the job was not started".to_owned(),
         },
-        _ => own(io::Error::other("it was killed")),
+        _ => own(io::Error::other("killed")),
     })
 }
 
 impl KeptJob {
-    /// Waits until all ranks of the job have been started, and shows what its launcher prints while it looks hosts and others
-    /// up; the exit code if it ends before, after all output was shown.
-    /// Signals are passed on as by [`attach`].
+    /// Waits until all ranks of the job have been started, and shows what its launcher prints while it looks up hosts and other
+    /// things. Returns the exit code if the launcher ends before, after all output was shown.
+    /// Passes signals on as [`attach`] does.
     ///
     /// # Errors
     /// Those of [`attach`].
@@ -81,7 +82,7 @@ impl KeptJob {
         }
     }
 
-    /// As [`attach`], with standard input.
+    /// Attaches with standard input, as [`attach`] does.
     ///
     /// # Errors
     /// Those of [`attach`].
@@ -90,24 +91,24 @@ impl KeptJob {
     }
 }
 
-/// Reports to the keeper of this launcher, if it has one, that all ranks have been started.
+/// Reports to this launcher's attach server, if it has one, that all ranks have been started.
 pub fn report_start() {
     report(&AttachRequest::Started, "the start");
 }
 
-/// Reports to the keeper of this launcher, if it has one, that everything has been looked up, and waits until the keeper has
-/// read all output so far.
+/// Reports to this launcher's attach server, if it has one, that all look-ups are complete, and waits until the attach server
+/// has read all output so far.
 pub fn report_lookups() {
     report_in_order(&AttachRequest::LookedUp, "the end of the look-ups");
 }
 
-/// Reports to the keeper of this launcher, if it has one, what a look-up waits for, or that the wait is over.
+/// Reports to this launcher's attach server, if it has one, the source that a look-up waits for, or the end of that wait.
 pub fn report_lookup_wait(source: Option<&str>) {
     let request = AttachRequest::LookupWait(source.map(str::to_owned));
     report_in_order(&request, "a look-up");
 }
 
-/// Reports something to the keeper of this launcher, if it has one, and waits until the keeper has dealt with it.
+/// Sends a report to this launcher's attach server, if it has one, and waits until the attach server has handled it.
 fn report_in_order(request: &AttachRequest, what: &str) {
     if let Some(mut connection) = report(request, what) {
         let mut in_time = true;
@@ -118,7 +119,7 @@ fn report_in_order(request: &AttachRequest, what: &str) {
     }
 }
 
-/// The connection over which this was reported.
+/// Sends a report to this launcher's attach server, and returns the connection.
 fn report(request: &AttachRequest, what: &str) -> Option<AttachConnection> {
     let job = job_name_from_env()?;
     match address::connect_to_parent(&job) {
@@ -130,17 +131,17 @@ fn report(request: &AttachRequest, what: &str) -> Option<AttachConnection> {
         }
         Err(errno) => {
             print_line(&format!(
-                "warning: cannot report {what} to the job's keeper: {errno}"
+                "warning: cannot report {what} to the job's attach server: {errno}"
             ));
             None
         }
     }
 }
 
-/// Waits for the ends of detached jobs, or of the only one if none is named; the exit code of the first that has another than 0.
+/// Waits for the ends of detached jobs, or of the only one if none is named. Returns the first exit code that is not 0.
 ///
 /// # Errors
-/// [`CommandError`] when there is no such job, or its keeper was killed.
+/// [`CommandError`] if a job does not exist, or its attach server was killed.
 pub fn wait(jobs: &[String]) -> Result<u8, CommandError> {
     let connected = match jobs.is_empty() {
         true => vec![address::connect(None)?],
@@ -155,7 +156,7 @@ pub fn wait(jobs: &[String]) -> Result<u8, CommandError> {
         connection.flush();
         (job, connection)
     });
-    // All are notified of this before one is waited for.
+    // All requests are sent before the first wait.
     let waiting: Vec<_> = waiting.collect();
     let mut code = 0;
     for (job, connection) in waiting {
@@ -180,17 +181,17 @@ fn wait_for_one(job: &str, mut connection: AttachConnection) -> Result<u8, Comma
     }
 }
 
-/// Another client shows the output of this job now.
+/// Error: another client shows the output of this job now.
 #[derive(Debug, thiserror::Error)]
-#[error("another `wireup attach` has taken over job {0}, which goes on")]
+#[error("another `wireup attach` has taken over job {0}, which continues")]
 struct AttachReplaced(String);
 
 fn unreadable(garbage: InvalidMessage) -> CommandError {
-    CommandError::system("the job's keeper sent", garbage)
+    CommandError::system("invalid message from the job's attach server", garbage)
 }
 
 fn lost(job: &str) -> CommandError {
-    let text = format!("the keeper of job {job} was killed, which has ended the job");
+    let text = format!("the attach server of job {job} was killed, which has ended the job");
     CommandError::system(text, "its exit status is not known")
 }
 
@@ -201,13 +202,14 @@ fn checked(polled: rustix::io::Result<usize>) -> Result<(), CommandError> {
     }
 }
 
-/// Shows the output of a detached job, the only one if none is named, that was not shown, and what follows, and passes on signals and, if wanted,
-/// standard input; the job's exit code, or 0 when the terminal is lost or the user leaves the job.
+/// Shows the output of a detached job that was not shown yet, and all that follows; passes on signals and, if chosen, standard
+/// input. Without a name, the job is the only one. Returns the job's exit code, or 0 when the terminal is lost or the user
+/// leaves the job.
 ///
 /// # Errors
-/// [`CommandError`] when there is no such job, another client attaches, or the job's keeper was killed.
+/// [`CommandError`] if the job does not exist, another client attaches, or the job's attach server was killed.
 pub fn attach(job: Option<&str>, with_input: bool) -> Result<u8, CommandError> {
-    // Before anything that a signal could end.
+    // Signals are taken first, since any could end this process.
     attached(job, with_input, take_signals()?)
 }
 
@@ -223,7 +225,7 @@ fn take_signals() -> Result<Signals, CommandError> {
         .map_err(|errno| CommandError::system("cannot take signals", errno))
 }
 
-/// A client with this request.
+/// Connects a client that sends this request.
 fn connected(
     job: Option<&str>,
     request: &AttachRequest,
@@ -236,7 +238,7 @@ fn connected(
     Ok(client)
 }
 
-/// A line on standard error, whose terminal may be gone.
+/// Prints a line on standard error; the terminal may be lost.
 fn print_line(line: &str) {
     let _ = writeln!(io::stderr(), "wireup: {line}");
 }
@@ -245,11 +247,11 @@ struct Client {
     job: String,
     connection: AttachConnection,
     signals: Signals,
-    /// Standard input has not ended.
+    /// Whether standard input is still read.
     reads: bool,
-    /// Standard input was a terminal at the start; one that is gone is none.
+    /// Whether standard input was a terminal at the start; a lost terminal does not count as one.
     terminal: bool,
-    /// The source that a look-up of the launcher waits for, while a line at the end of the terminal shows it.
+    /// Source that a look-up of the launcher waits for, while a line at the end of the terminal shows it.
     lookup_wait: Option<String>,
 }
 
@@ -263,7 +265,7 @@ enum ClientEnd {
     Ended(u8),
 }
 
-/// What is ready.
+/// Descriptors that are ready.
 struct Ready {
     input: PollFlags,
     signalled: bool,
@@ -288,7 +290,7 @@ impl Client {
         if matches!(end, Ok(ClientEnd::Left)) {
             let job = &self.job;
             print_line(&format!(
-                "job {job} goes on; `wireup attach {job}` comes back to it"
+                "job {job} continues; `wireup attach {job}` comes back to it"
             ));
         }
         end
@@ -313,7 +315,7 @@ impl Client {
                         return Ok(ClientEnd::Ended(code));
                     }
                     AttachReply::Started => {
-                        // What was shown.
+                        // Sends the report of the output that was shown.
                         self.connection.flush();
                         return Ok(ClientEnd::Started);
                     }
@@ -349,7 +351,7 @@ impl Client {
             PollFd::new(&self.connection, flags),
             PollFd::new(&self.signals, PollFlags::IN),
         ];
-        // What is read is sent before more is.
+        // Input that was read is sent before more is read.
         if self.reads && !queued {
             fds.push(PollFd::new(&stdin, PollFlags::IN));
         }
@@ -363,12 +365,12 @@ impl Client {
         })
     }
 
-    /// Passes signals on; whether the user leaves the job, or its session has ended.
+    /// Passes signals on. Returns whether the user leaves the job, or its session has ended.
     fn take_signals(&mut self) -> bool {
         while let Some(signal) = self.signals.pending() {
             match signal {
                 Signal::HUP | Signal::QUIT => return true,
-                // Stops this process alone, as any other that is in front of a job.
+                // Stops this process only, like any process in front of a job.
                 Signal::TSTP => drop(kill_process(getpid(), Signal::STOP)),
                 Signal::CONT | Signal::CHILD => {}
                 other => self
@@ -379,13 +381,13 @@ impl Client {
         false
     }
 
-    /// Whether this means that the terminal is gone. The kernel sends SIGHUP to the shell, which may pass it on later;
-    /// until then a terminal that is gone looks like the end of the input, which the job must not get.
+    /// Whether these events mean that the terminal is lost. The kernel sends SIGHUP to the shell, which may pass it on later;
+    /// until then a lost terminal looks like the end of the input, which the job must not get.
     fn is_loss(&self, flags: PollFlags) -> bool {
         self.terminal && flags.intersects(PollFlags::HUP | PollFlags::ERR)
     }
 
-    /// Passes input on; whether the terminal is gone.
+    /// Passes input on. Returns whether the terminal is lost.
     fn read_input(&mut self) -> bool {
         let mut bytes = vec![0; PIECE];
         let read = rustix::io::read(io::stdin(), &mut bytes);
@@ -403,7 +405,7 @@ impl Client {
                 return true;
             }
         }
-        // A process in the background may not read, and the input has not ended.
+        // An error is not the end of the input: a process in the background may not read.
         if read.is_ok() {
             bytes.truncate(count);
             self.connection.queue(&AttachRequest::Input(bytes));
@@ -411,19 +413,19 @@ impl Client {
         false
     }
 
-    /// Shows on a terminal which source a look-up of the launcher waits for, or nothing any more.
+    /// Shows on a terminal the source that a look-up of the launcher waits for, or removes that line.
     fn show_lookup_wait(&mut self, source: Option<String>) {
         self.take_lookup_wait();
         self.lookup_wait = source.filter(|_| io::stderr().is_terminal());
         if let Some(source) = &self.lookup_wait {
             let text = StartupWait::Lookup(source.clone()).text();
             let line = terminal_line::drawn(io::stderr(), &format!("wireup: {text}"));
-            // The terminal may be gone.
+            // The terminal may be lost.
             let _ = io::stderr().write_all(line.as_bytes());
         }
     }
 
-    /// Takes the line about a look-up away, and returns what it waits for.
+    /// Removes the line about a look-up, and returns the source that the look-up waits for.
     fn take_lookup_wait(&mut self) -> Option<String> {
         let source = self.lookup_wait.take()?;
         let _ = io::stderr().write_all(terminal_line::ERASE.as_bytes());
@@ -440,7 +442,10 @@ impl Client {
             LauncherStream::Stderr => io::stderr().write_all(bytes),
         };
         shown.map_err(|error| {
-            let text = format!("cannot show the output of job {}, which goes on", self.job);
+            let text = format!(
+                "cannot show the output of job {}, which continues",
+                self.job
+            );
             CommandError::system(text, error)
         })?;
         if bytes.ends_with(b"\n") {

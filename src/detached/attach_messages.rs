@@ -1,8 +1,8 @@
-//! The messages between a keeper and its clients.
+//! Messages between an attach server and its clients.
 
 use serde::{Deserialize, Serialize};
 
-/// Where the launcher wrote.
+/// Stream to which the launcher wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum LauncherStream {
     Stdout,
@@ -11,39 +11,39 @@ pub(super) enum LauncherStream {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum AttachRequest {
-    /// Send all output that was not shown, and what follows. A client that is attached loses its connection.
+    /// Send all output that was not shown, and all that follows. A client that is attached already loses its connection.
     Attach,
     /// Send the exit status.
     Wait,
-    /// For standard input; empty at its end.
+    /// Bytes for standard input; empty at its end.
     Input(Vec<u8>),
-    /// A signal for the launcher.
+    /// Signal for the launcher.
     Signal(i32),
-    /// This number of further bytes, lost ones included, has been shown.
+    /// Number of further bytes that were shown, lost ones included.
     Shown(u64),
-    /// Everything has been shown, and the exit status has been received.
+    /// All output was shown, and the exit status was received.
     KnowsEnd,
     /// Send the output of the look-ups and [`AttachReply::Started`], or all output if the job ends before it has started.
     AwaitStart,
     /// The launcher has started all ranks.
     Started,
-    /// The launcher has looked everything up. It goes on when the connection is closed, which says that all its output
-    /// has been read.
+    /// The launcher has completed all look-ups. It continues when the connection is closed, which means that all its output
+    /// was read.
     LookedUp,
-    /// A look-up of the launcher waits for this source, or for none any more. The launcher goes on when the connection is closed.
+    /// A look-up of the launcher waits for this source, or no longer waits. The launcher continues when the connection is closed.
     LookupWait(Option<String>),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum AttachReply {
-    /// This number of bytes of output was not kept.
+    /// Number of bytes of output that were dropped.
     Lost(u64),
-    /// The launcher wrote this.
+    /// Output of the launcher.
     Output(LauncherStream, Vec<u8>),
-    /// The launcher has ended with this code, and all its output has been sent.
+    /// The launcher has ended with this code, and all its output was sent.
     Ended(u8),
     /// The launcher has started all ranks.
     Started,
-    /// A look-up of the launcher waits for this source, or for none any more.
+    /// A look-up of the launcher waits for this source, or no longer waits.
     LookupWait(Option<String>),
 }

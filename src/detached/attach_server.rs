@@ -1,4 +1,4 @@
-//! The keeper: starts a launcher, keeps its last output and its exit status, and serves clients.
+//! The attach server: starts a launcher, stores its last output and its exit status, and serves clients.
 //!
 //! ```text
 //! running ──launcher has ended──▶ ended ──all output shown to an attached client, or time is over──▶ (exits)
@@ -29,35 +29,35 @@ use wireup_core::failure::CommandError;
 use wireup_sys::descriptors;
 use wireup_sys::spawn::{Child, ExitStatus, wait};
 
-/// How long the exit status is kept for the first client that asks for it.
+/// Time for which the exit status is kept for the first client that requests it.
 const UNASKED: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long it and the last output are kept after that.
+/// Time for which the exit status and the last output are kept after that.
 const ASKED: Duration = Duration::from_secs(10 * 60);
 
-/// How long the exit status is kept once a client has it and has shown everything: for others that are about to ask.
+/// Time for which the exit status is kept once a client has it and has shown everything: others may be about to request it.
 const KNOWN: Duration = Duration::from_secs(1);
 
-/// Bytes of input for the launcher that are not written yet, beyond which no more are read.
+/// Bytes of input for the launcher that may wait to be written; no more are read then.
 const INPUT: usize = 64 << 10;
 
-/// Most clients that wait, or have not sent their request.
+/// Maximum number of clients that wait, or have not sent their request.
 const CLIENTS_MAX: usize = 256;
 
-/// The user has started the keeper.
+/// Error: the user has started the attach server.
 #[derive(Debug, thiserror::Error)]
 #[error("{COMMAND} is started by `wireup run`")]
 struct ManualStartError;
 
-/// Starts the launcher with these arguments after `run`, and serves until some time after its end. A byte on standard
-/// output reports that it serves.
+/// Starts the launcher with these arguments after `run`, and serves until some time after its end. Writes a byte to standard
+/// output when it serves.
 ///
 /// # Errors
-/// [`CommandError`] when the launcher cannot be started, or clients could not connect.
+/// [`CommandError`] if the launcher cannot be started, or clients cannot connect.
 pub fn serve_launcher(args: &[OsString]) -> Result<u8, CommandError> {
     let own = |what: &'static str| move |error: io::Error| CommandError::system(what, error);
     let job = job_name_from_env().ok_or_else(|| CommandError::request(ManualStartError))?;
-    // `wireup run --detach` ends before this process, and waits until it is notified.
+    // `wireup run --detach` ends before this process, and waits for the byte.
     let _ = set_parent_process_death_signal(None);
     descriptors::reserve_low()
         .map_err(|error| CommandError::system("cannot reserve descriptors", error))?;
@@ -69,11 +69,11 @@ pub fn serve_launcher(args: &[OsString]) -> Result<u8, CommandError> {
     // `wireup run` may have been killed.
     let _ = stdout.write_all(b"\n").and_then(|()| stdout.flush());
     release_surroundings().map_err(own("cannot open /dev/null"))?;
-    keeper.run().map_err(own("the keeper cannot wait"))?;
+    keeper.run().map_err(own("the attach server cannot wait"))?;
     Ok(0)
 }
 
-/// Lets go of the streams and the directory of the command that started the job.
+/// Releases the streams and the directory of the command that started the job.
 fn release_surroundings() -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
@@ -82,48 +82,48 @@ fn release_surroundings() -> io::Result<()> {
     Ok(rustix::process::chdir("/")?)
 }
 
-/// The launcher's end.
+/// Exit of the launcher.
 #[derive(Clone, Copy, Debug)]
 struct LauncherExit {
     code: u8,
-    /// When it is no longer kept.
+    /// Time until which the exit code is kept.
     deadline: Instant,
 }
 
 struct AttachServer {
     listener: OwnedFd,
     launcher: Child,
-    /// Its standard input; `None` once that has ended.
+    /// Standard input of the launcher; `None` once that has ended.
     stdin: Option<OwnedFd>,
-    /// Not written yet.
+    /// Bytes for standard input that are not written yet.
     input: Vec<u8>,
-    /// After that, standard input ends.
+    /// Whether standard input ends after these bytes.
     input_ends: bool,
     streams: Vec<(LauncherStream, OwnedFd)>,
     output: OutputBuffer,
     end: Option<LauncherExit>,
-    /// The attached client.
+    /// The attached client, which is sent the output.
     viewer: Option<AttachedClient>,
     /// Position after the output of the launcher's look-ups, once it has reported their end.
     lookup_output_end: Option<u64>,
-    /// The source that a look-up of the launcher waits for.
+    /// Source that a look-up of the launcher waits for.
     lookup_wait: Option<String>,
     /// Whether the launcher has reported that all ranks were started.
     is_started: bool,
-    /// Clients that are not attached.
+    /// Clients that are not attached, with the reply that each waits for.
     pending_clients: Vec<(AttachConnection, Awaited)>,
 }
 
 /// Reply that a client waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Awaited {
-    /// None: its request has not arrived.
+    /// None, since the request has not arrived.
     Nothing,
     Start,
     End,
 }
 
-/// What is polled.
+/// Source of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Polled {
     Listener,
@@ -139,7 +139,7 @@ fn nonblocking(fd: impl AsFd) -> io::Result<()> {
     Ok(fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?)
 }
 
-/// Notifies a client that all ranks were started. A new connection has room for the message.
+/// Notifies a client that all ranks were started. The socket of a new client has room for the message.
 fn report_start(mut connection: AttachConnection) {
     connection.queue(&AttachReply::Started);
     connection.flush();
@@ -175,7 +175,7 @@ impl AttachServer {
         })
     }
 
-    /// Serves until a client has shown everything and has the exit status, or that is no longer kept.
+    /// Serves until a client has shown everything and has the exit status, or until the exit status is no longer kept.
     fn run(&mut self) -> io::Result<()> {
         loop {
             let now = Instant::now();
@@ -190,7 +190,7 @@ impl AttachServer {
                     Polled::Listener => self.accept(),
                     Polled::Launcher => self.launcher_ended()?,
                     Polled::Stdin => self.write_input(),
-                    // Clients are served in between.
+                    // Clients are served between two reads.
                     Polled::Stream(at) => {
                         self.read_output(at);
                     }
@@ -212,7 +212,7 @@ impl AttachServer {
         }
     }
 
-    /// What is ready, if anything is before the time is over.
+    /// Waits for events, at most for the time `left`.
     fn wait(&self, left: Option<Duration>, now: Instant) -> io::Result<Vec<(Polled, PollFlags)>> {
         let mut what: Vec<(Polled, BorrowedFd<'_>, PollFlags)> = Vec::new();
         if self.pending_clients.len() < CLIENTS_MAX {
@@ -225,7 +225,7 @@ impl AttachServer {
         if let Some(stdin) = self.stdin.as_ref().filter(|_| !self.input.is_empty()) {
             what.push((Polled::Stdin, stdin.as_fd(), PollFlags::OUT));
         }
-        // A client that shows the output holds the job up rather than lose some.
+        // A client that shows the output delays the job, so that no output is lost.
         let viewer = self.viewer.as_ref().filter(|_| !self.output.has_room());
         let patience = viewer.map_or(Duration::ZERO, |viewer| viewer.patience(now));
         if patience.is_zero() {
@@ -255,7 +255,7 @@ impl AttachServer {
         }
         let polled = what.iter().map(|(polled, ..)| *polled);
         let ready = polled.zip(fds.iter().map(PollFd::revents));
-        // The highest first: to remove one moves none of those that are left.
+        // The highest index first, so that a removal does not move those that follow.
         let mut ready: Vec<_> = ready.filter(|(_, flags)| !flags.is_empty()).collect();
         ready.reverse();
         Ok(ready)
@@ -275,7 +275,7 @@ impl AttachServer {
             ExitStatus::Code(code) => code,
             ExitStatus::Signal { number, .. } => u8::try_from(128 + number).unwrap_or(u8::MAX),
         };
-        // It may have reported the start just before.
+        // The launcher may have reported the start just before.
         self.accept();
         for at in (0..self.pending_clients.len()).rev() {
             self.on_client_readable(at);
@@ -285,7 +285,7 @@ impl AttachServer {
             code,
             deadline: Instant::now() + UNASKED,
         });
-        // Processes that it left may have the other ends of its pipes.
+        // Processes that the launcher left may have the other ends of its pipes.
         self.drain_output();
         self.stdin = None;
         self.streams.clear();
@@ -302,14 +302,14 @@ impl AttachServer {
         Ok(())
     }
 
-    /// A client that is to be sent the output from where it was last shown.
+    /// Creates a client that is sent the output from the position that was shown last.
     fn new_viewer(&mut self, connection: AttachConnection) -> AttachedClient {
-        // The one before may have reported what it has shown.
+        // The client before it may have reported what it has shown.
         self.on_viewer_ready(PollFlags::IN);
         AttachedClient::new(connection, self.output.shown(), Instant::now())
     }
 
-    /// Sends this client the output, in place of the one before.
+    /// Attaches this client, in place of the one before.
     fn show_to(&mut self, client: AttachedClient) {
         let replaced = self.viewer.replace(client);
         let waiting = replaced.and_then(AttachedClient::into_waiting_connection);
@@ -318,16 +318,16 @@ impl AttachServer {
         self.take_messages();
     }
 
-    /// The launcher has looked everything up, and waits until all that it wrote before has been read.
+    /// Handles the end of the launcher's look-ups: reads everything that it wrote before.
     fn on_looked_up(&mut self) {
         self.drain_output();
         self.lookup_output_end
             .get_or_insert_with(|| self.output.end());
     }
 
-    /// All ranks have been started.
+    /// Handles the start of all ranks.
     fn on_start(&mut self) {
-        // Unless its report failed.
+        // The report of their end may have failed.
         self.lookup_output_end
             .get_or_insert_with(|| self.output.end());
         self.is_started = true;
@@ -337,7 +337,7 @@ impl AttachServer {
         }
     }
 
-    /// Answers a client that waits. A new connection has room for the message.
+    /// Sends the exit code to a client that waits. The socket of a new client has room for the message.
     fn answer(&mut self, mut connection: AttachConnection) {
         if let Some(end) = &mut self.end {
             connection.queue(&AttachReply::Ended(end.code));
@@ -355,7 +355,7 @@ impl AttachServer {
         match rustix::io::write(stdin, &self.input) {
             Ok(written) => drop(self.input.drain(..written)),
             Err(Errno::AGAIN | Errno::INTR) => {}
-            // No rank reads any more.
+            // No rank reads standard input any more.
             Err(_) => {
                 self.input.clear();
                 self.stdin = None;
@@ -366,7 +366,7 @@ impl AttachServer {
         }
     }
 
-    /// Reads a piece of what a stream has; whether there may be more.
+    /// Reads once from a stream of the launcher. Returns whether there may be more.
     fn read_output(&mut self, at: usize) -> bool {
         let Some((stream, fd)) = self.streams.get(at) else {
             return false;
@@ -392,7 +392,7 @@ impl AttachServer {
         }
     }
 
-    /// A client that has connected sends its request, or is gone.
+    /// Reads requests of a client that is not attached, or removes it when it has disconnected.
     fn on_client_readable(&mut self, at: usize) {
         if at >= self.pending_clients.len() {
             return;
@@ -443,7 +443,7 @@ impl AttachServer {
             return;
         }
         let there = self.viewer.as_mut().is_some_and(AttachedClient::read);
-        // The last ones of a client that is gone as well.
+        // Messages of a client that has disconnected count as well.
         self.take_messages();
         if !there {
             self.viewer = None;
@@ -464,7 +464,7 @@ impl AttachServer {
                     self.output.show(position);
                 }
                 Ok(Some(AttachRequest::KnowsEnd)) => {
-                    // No other client has the name of a job that has not started.
+                    // Only this client has the name of a job that has not started.
                     let known = if self.is_started {
                         KNOWN
                     } else {
@@ -481,7 +481,7 @@ impl AttachServer {
     }
 
     fn signal(&self, signal: i32) {
-        // Until its end has been collected, the number is its own.
+        // Until the launcher is reaped, its pid cannot belong to another process.
         if self.end.is_none()
             && let Some(signal) = Signal::from_named_raw(signal)
         {

@@ -1,4 +1,4 @@
-//! Starts keepers and their launchers: without a terminal, and with the descriptors of their standard streams only.
+//! Starts attach servers and their launchers: without a terminal, and with the descriptors of their standard streams only.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -7,15 +7,15 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use wireup_sys::spawn::{Child, ChildCommand, ProcessSpawner};
 
-/// What a shell or `nohup` may have turned off for a process of its terminal, which these are not, and SIGPIPE, which
-/// the language's runtime ignores.
+/// Signals that a shell or `nohup` may ignore for the processes of its terminal, to which these do not belong, and SIGPIPE,
+/// which Rust's runtime ignores.
 const RESET: [i32; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGPIPE];
 
-/// Starts `wireup WORD ARGS`, the leader of a session, for the job of this name, which it finds in a variable. It gets SIGTERM when this
-/// thread ends.
+/// Starts `wireup WORD ARGS` as the leader of a session. The variable has the name of the job. The process gets SIGTERM when
+/// this thread ends.
 ///
 /// # Errors
-/// When the process cannot be made.
+/// If the process cannot be created.
 pub(crate) fn start(
     word: &str,
     args: &[OsString],

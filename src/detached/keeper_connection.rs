@@ -1,4 +1,4 @@
-//! A connection between a keeper and a client, which never blocks. Each message is preceded by its length, four
+//! A connection between an attach server and a client, which never blocks. Each message is preceded by its length in four
 //! bytes, the lowest first.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,18 +10,18 @@ use serde::de::DeserializeOwned;
 
 use wireup_core::link::{decode, encode};
 
-/// Bytes that are read at once.
+/// Maximum number of bytes read at once.
 const READ: usize = 64 << 10;
 
-/// Most bytes of a message.
+/// Maximum bytes of a message.
 const MESSAGE_MAX: usize = 64 << 10;
 
-/// What was received is no message.
+/// Error: the received bytes are not a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("a message that cannot be read; the other end may be another version")]
+#[error("the other end may have another version of wireup")]
 pub(super) struct InvalidMessage;
 
-/// See the module.
+/// Connection, with the bytes that are not decoded or not sent yet.
 #[derive(Debug)]
 pub(super) struct AttachConnection {
     socket: OwnedFd,
@@ -39,7 +39,7 @@ impl AttachConnection {
         }
     }
 
-    /// Bytes that are not sent yet.
+    /// Number of bytes that are not sent yet.
     pub(super) fn queued(&self) -> usize {
         self.to_send.len()
     }
@@ -51,7 +51,7 @@ impl AttachConnection {
         self.to_send.extend_from_slice(&body);
     }
 
-    /// Sends as much as the socket takes; false when the other end is gone.
+    /// Sends as much as the socket takes; false when the other end has disconnected.
     pub(super) fn flush(&mut self) -> bool {
         while !self.to_send.is_empty() {
             match send(&self.socket, &self.to_send, SendFlags::NOSIGNAL) {
@@ -64,7 +64,7 @@ impl AttachConnection {
         true
     }
 
-    /// Reads once; false when the other end is gone.
+    /// Reads once; false when the other end has disconnected.
     pub(super) fn read(&mut self) -> bool {
         let mut bytes = vec![0; READ];
         match recv(&self.socket, &mut bytes, RecvFlags::empty()) {
@@ -78,10 +78,10 @@ impl AttachConnection {
         }
     }
 
-    /// The next message, if all of it has been read.
+    /// Returns the next message, if all of it was read.
     ///
     /// # Errors
-    /// [`InvalidMessage`]; the connection is of no further use.
+    /// [`InvalidMessage`]; the connection cannot be used any more.
     pub(super) fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, InvalidMessage> {
         let Some((length, rest)) = self.received.split_first_chunk() else {
             return Ok(None);

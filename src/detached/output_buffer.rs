@@ -1,4 +1,4 @@
-//! The last output of a launcher; no I/O.
+//! Last output of a launcher. No I/O.
 //!
 //! Positions count the bytes of both streams together, in the order in which they were read.
 
@@ -6,33 +6,33 @@ use std::collections::VecDeque;
 
 use crate::detached::attach_messages::LauncherStream;
 
-/// Most bytes that are kept.
+/// Maximum number of bytes in the buffer.
 pub(super) const KEPT: usize = 8 << 20;
 
-/// Most bytes of a piece: what one read brings.
+/// Maximum bytes of a piece, which one read returns.
 pub(super) const PIECE: usize = 32 << 10;
 
-/// Memory that a piece takes besides its bytes, which counts too: two streams that take turns byte by byte make
-/// many pieces.
+/// Memory of a piece in addition to its bytes. It counts too, since two streams that alternate byte by byte make many
+/// pieces.
 const OVERHEAD: usize = 64;
 
-/// See the module.
+/// Output that was not shown yet, as far as there is room.
 #[derive(Debug)]
 pub(super) struct OutputBuffer {
     max: usize,
     pieces: VecDeque<(LauncherStream, Vec<u8>)>,
-    /// Position of the first byte that is kept.
+    /// Position of the first byte in the buffer.
     start: u64,
     /// Position after the last byte.
     end: u64,
-    /// Everything before this position has been shown.
+    /// Position before which everything was shown.
     shown: u64,
 }
 
-/// The bytes at a position.
+/// Bytes at a position.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct OutputChunk<'a> {
-    /// Bytes before it that are no longer kept.
+    /// Number of bytes before it that were dropped.
     pub(super) lost_bytes: u64,
     pub(super) stream: LauncherStream,
     pub(super) bytes: &'a [u8],
@@ -54,12 +54,12 @@ impl OutputBuffer {
         self.end
     }
 
-    /// Where the next client begins.
+    /// Position at which the next client starts.
     pub(super) fn shown(&self) -> u64 {
         self.shown
     }
 
-    /// Drops what is before this position: it has been shown.
+    /// Drops the bytes before this position, which were shown.
     pub(super) fn show(&mut self, position: u64) {
         self.shown = self.shown.max(position.min(self.end));
         while let Some((_, bytes)) = self.pieces.front()
@@ -73,12 +73,12 @@ impl OutputBuffer {
         (self.end - self.start) as usize + self.pieces.len() * OVERHEAD
     }
 
-    /// Whether it is less than half full.
+    /// Whether the buffer is less than half full.
     pub(super) fn has_room(&self) -> bool {
         self.size() < self.max / 2
     }
 
-    /// Adds what the launcher wrote, at most [`PIECE`] bytes. The oldest pieces are dropped if there is no room.
+    /// Adds output of the launcher, at most [`PIECE`] bytes. Drops the oldest pieces if there is no room.
     pub(super) fn push(&mut self, stream: LauncherStream, bytes: &[u8]) {
         match self.pieces.back_mut() {
             Some((last, piece)) if *last == stream && piece.len() + bytes.len() <= PIECE => {
@@ -98,7 +98,7 @@ impl OutputBuffer {
         }
     }
 
-    /// What is kept from a position on, up to the end of a piece.
+    /// Returns the bytes from a position to the end of a piece.
     pub(super) fn at(&self, position: u64) -> Option<OutputChunk<'_>> {
         let lost = self.start.saturating_sub(position);
         let mut at = self.start;
@@ -157,7 +157,7 @@ mod tests {
         }
         assert_eq!(all(&output, output.shown()), (4, b"bbbbcccc".to_vec()));
         assert!(!output.has_room());
-        // A client that has been sent half of what was dropped, and one that has been sent more.
+        // A client that was sent half of the dropped bytes, and one that was sent more.
         assert_eq!(all(&output, 2), (2, b"bbbbcccc".to_vec()));
         assert_eq!(all(&output, 6), (0, b"bbcccc".to_vec()));
     }

@@ -8,7 +8,7 @@ use wireup_core::doctor::facts::{DeviceNode, DeviceNodeKind};
 use wireup_sys::device_files::openable;
 
 /// Directories, and beginnings of the names of device files in them. `/dev/infiniband/issm*` and `umad*` are for
-/// administration and not looked at.
+/// administration and not examined.
 const FILES: [(DeviceNodeKind, &str, &str); 11] = [
     (DeviceNodeKind::Fabric, "/dev/infiniband", "uverbs"),
     (DeviceNodeKind::Fabric, "/dev/infiniband", "rdma_cm"),
@@ -23,15 +23,15 @@ const FILES: [(DeviceNodeKind, &str, &str); 11] = [
     (DeviceNodeKind::Copy, "/dev", "xpmem"),
 ];
 
-/// Where the kernel shows ports of InfiniBand, RoCE and Omni-Path.
+/// Directory in which the kernel shows ports of InfiniBand, RoCE and Omni-Path.
 const PORTS: &str = "/sys/class/infiniband";
 
-/// All that are there.
+/// Returns all device files and ports of this host.
 pub(super) fn find_devices() -> Vec<DeviceNode> {
     let files = FILES.iter().flat_map(|(kind, directory, start)| {
         let named = |path: &PathBuf| {
             let name = path.file_name().unwrap_or_default();
-            // nvidia-caps and the like are directories.
+            // Some entries with these names, such as nvidia-caps, are directories.
             name.as_encoded_bytes().starts_with(start.as_bytes()) && !path.is_dir()
         };
         let found = entries(Path::new(directory)).into_iter().filter(named);
@@ -49,7 +49,7 @@ fn open_problem(path: &Path) -> Option<String> {
     opened.map(|errno| std::io::Error::from(errno).to_string())
 }
 
-/// The ports, `DEVICE/ports/NUMBER`, whose state is a line such as `4: ACTIVE`.
+/// Returns the ports, `DEVICE/ports/NUMBER`, whose state is a line such as `4: ACTIVE`.
 fn ports(class: &Path) -> Vec<DeviceNode> {
     let devices = entries(class).into_iter();
     let ports = devices.flat_map(|device| entries(&device.join("ports")));

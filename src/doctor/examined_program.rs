@@ -17,13 +17,13 @@ use crate::plan::Variable;
 use wireup_core::doctor::facts::{NeededInterface as Wanted, Pmix, ProgramFacts};
 use wireup_core::job::outcome::EXIT_NOT_EXECUTABLE;
 
-/// Looks at a program with its arguments; without one only for libpmix.
+/// Inspects a program with its arguments, and libpmix; without a program only libpmix.
 pub(super) fn inspect_program(argv: &[OsString], cwd: &Path) -> (Option<ProgramFacts>, Pmix) {
     let env: Vec<Variable> = std::env::vars_os().collect();
     inspect_with_env(argv, cwd, &env)
 }
 
-/// The same with these variables.
+/// Inspects a program with these environment variables.
 pub(super) fn inspect_with_env(
     argv: &[OsString],
     cwd: &Path,
@@ -66,7 +66,7 @@ pub(super) fn inspect_with_env(
     (Some(program), pmix)
 }
 
-/// The MPI library of a program.
+/// Returns the MPI library of a program.
 fn mpi(detected: &DetectionResult) -> Option<PathBuf> {
     let library = match &detected.why {
         DetectionReason::Library(library, _) => library.path.as_ref(),
@@ -102,7 +102,7 @@ fn pmix(detected: Option<&DetectionResult>, loader: &Loader) -> Pmix {
     }
 }
 
-/// A digest of a file's contents.
+/// Returns a digest of a file's contents.
 fn digest(path: &Path) -> io::Result<String> {
     let mut sha = Sha256::new();
     io::copy(&mut File::open(path)?, &mut Writer(&mut sha))?;

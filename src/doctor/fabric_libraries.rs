@@ -1,8 +1,8 @@
-//! Opens what libfabric offers, and UCX, for `wireup doctor`.
+//! Opens the providers of libfabric, and UCX, for `wireup doctor`.
 //!
-//! Rule: of libfabric's structures those fields are read whose places its ABI fixes: `fi_info` (`next`, `domain_attr`,
-//! `fabric_attr`), `fi_fabric_attr` (`prov_name`), and the tables of operations of a fabric and of all objects. Fields were
-//! only added behind them since 1.0. Source: libfabric's `fabric.h`, `fi_domain.h`, and fi_getinfo(3), fi_fabric(3).
+//! Rule: only those fields of libfabric's structures are read whose offsets its ABI fixes: `fi_info` (`next`, `domain_attr`,
+//! `fabric_attr`), `fi_fabric_attr` (`prov_name`), and the tables of operations of a fabric and of all objects. Since 1.0,
+//! fields were only added behind them. Source: libfabric's `fabric.h`, `fi_domain.h`, and fi_getinfo(3), fi_fabric(3).
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
@@ -15,14 +15,14 @@ use wireup_core::doctor::facts::{NetworkLibrary, Provider};
 pub(crate) const LIBFABRIC: &str = "libfabric.so.1";
 pub(crate) const UCP: &str = "libucp.so.0";
 
-/// `FI_VERSION(1, 5)`, which every release of the last years serves.
+/// `FI_VERSION(1, 5)`, which every release of the last years supports.
 const FI_VERSION: u32 = 1 << 16 | 5;
 
-/// `UCP_PARAM_FIELD_FEATURES` and `UCP_FEATURE_TAG`.
+/// Values of `UCP_PARAM_FIELD_FEATURES` and `UCP_FEATURE_TAG`.
 const UCP_FEATURES: u64 = 1 << 0;
 const UCP_TAG: u64 = 1 << 0;
 
-/// More bytes than `ucp_params_t` has in any version; what is not named in its field mask is not read.
+/// Size that exceeds `ucp_params_t` of any version, in bytes; fields that are not in its field mask are not read.
 const UCP_PARAMS: usize = 128;
 
 #[repr(C)]
@@ -46,7 +46,7 @@ struct FiFabricAttr {
     prov_name: *mut c_char,
 }
 
-/// What every object begins with.
+/// Beginning of every object.
 #[repr(C)]
 struct Fid {
     class: usize,
@@ -100,14 +100,14 @@ pub(crate) fn libfabric(path: &Path) -> Option<NetworkLibrary> {
     if let Err(problem) = providers(&library, &mut found) {
         found.problem = Some(problem);
     }
-    // Its providers may have started threads.
+    // The providers may have started threads.
     std::mem::forget(library);
     Some(found)
 }
 
 fn providers(library: &Library, found: &mut NetworkLibrary) -> Result<(), String> {
     let missing = |error: libloading::Error| error.to_string();
-    // SAFETY: the functions of libfabric 1 have these signatures. What they store is used as the manual pages say: a list
+    // SAFETY: the functions of libfabric 1 have these signatures. Their results are used as the manual pages describe: a list
     // that stays valid, since it is not freed, and objects that are closed once. Pointers are checked before they are used.
     unsafe {
         let version: Symbol<unsafe extern "C" fn() -> u32> =
@@ -139,7 +139,7 @@ fn providers(library: &Library, found: &mut NetworkLibrary) -> Result<(), String
             let name = text(attr.prov_name);
             let problem = try_offer(*open, offer).err().map(words);
             match found.providers.iter_mut().find(|known| known.name == name) {
-                // One of its ways that opens is enough.
+                // A provider is usable if one of its offers opens.
                 Some(known) if problem.is_none() => known.problem = None,
                 Some(_) => {}
                 None => found.providers.push(Provider { name, problem }),
@@ -149,12 +149,12 @@ fn providers(library: &Library, found: &mut NetworkLibrary) -> Result<(), String
     Ok(())
 }
 
-/// Opens a fabric and a domain as it is offered, and closes them.
+/// Opens a fabric and a domain as an offer describes them, and closes them.
 ///
 /// # Safety
-/// The offer is one of libfabric's, with attributes, and `open` its `fi_fabric`.
+/// The offer comes from libfabric, with attributes, and `open` is its `fi_fabric`.
 unsafe fn try_offer(open: OpenFabric, offer: &mut FiInfo) -> Result<(), c_int> {
-    // SAFETY: by the caller; what has been opened is an object with the operations of its kind.
+    // SAFETY: by the caller; an opened object has the operations of its kind.
     unsafe {
         let mut fabric: *mut FidFabric = ptr::null_mut();
         match open(offer.fabric_attr, &mut fabric, ptr::null_mut()) {
@@ -174,10 +174,10 @@ unsafe fn try_offer(open: OpenFabric, offer: &mut FiInfo) -> Result<(), c_int> {
     }
 }
 
-/// A text of a library.
+/// Copies a text of a library.
 ///
 /// # Safety
-/// It is null, or ends with a zero.
+/// The pointer is null, or the text ends with a zero.
 unsafe fn text(text: *const c_char) -> String {
     if text.is_null() {
         return "?".to_owned();

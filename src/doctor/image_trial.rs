@@ -1,5 +1,5 @@
-//! Whether an image can be run on this host, and what its ranks would find. A process of its own makes the container and
-//! removes it: it has to have a single thread, and a runtime may hang.
+//! Checks whether an image can be run on this host, and inspects the program as its ranks would find it. A separate process
+//! makes the container and removes it: that process must have a single thread, and a runtime may hang.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -15,10 +15,10 @@ use wireup_core::doctor::facts::{ImageCheck, ProgramFacts};
 use wireup_core::job::spec::ImageSpec;
 use wireup_sys::pidfd::wait_for;
 
-/// How long it may take.
+/// Time that the check may take.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// What came of it.
+/// Result of the check.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct ImageTrial {
     pub(super) image: ImageCheck,
@@ -38,7 +38,7 @@ impl ImageTrial {
     }
 }
 
-/// Has it tried.
+/// Checks the image in a separate process.
 pub(super) fn try_image(asked: &DoctorSubject, cwd: &Path) -> ImageTrial {
     match tried(asked, cwd) {
         Ok(tried) => tried,
@@ -47,7 +47,7 @@ pub(super) fn try_image(asked: &DoctorSubject, cwd: &Path) -> ImageTrial {
 }
 
 fn tried(asked: &DoctorSubject, cwd: &Path) -> std::io::Result<ImageTrial> {
-    // Another user could take a name that can be known before.
+    // A predictable name could be taken by another user.
     let number = cleanup_record::number()?;
     let mut child = Command::new(std::env::current_exe()?)
         .arg0("wireup")
@@ -60,10 +60,10 @@ fn tried(asked: &DoctorSubject, cwd: &Path) -> std::io::Result<ImageTrial> {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()?;
-    // What it prints fits into a pipe.
+    // The output fits into a pipe.
     let ended = wait_for(&child, PATIENCE);
     if !ended {
-        // It may have ended by itself in between.
+        // The process may have exited in between.
         let _ = child.kill();
     }
     let output = child.wait_with_output()?;
@@ -77,7 +77,7 @@ fn tried(asked: &DoctorSubject, cwd: &Path) -> std::io::Result<ImageTrial> {
     }))
 }
 
-/// What is printed by the process that tries it.
+/// Makes the check, and returns the line that the separate process prints.
 pub fn made(number: u64, image: &ImageSpec, argv: &[OsString], cwd: &Path) -> String {
     let tried = if container::has_runtime(image) {
         let made = container::attempt(number, image, cwd, |env| {

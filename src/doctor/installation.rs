@@ -1,4 +1,4 @@
-//! Parts of wireup that are installed with this launcher, and their versions: parts of another version are a fault that a
+//! Parts of wireup that are installed with this launcher, and their versions. A part of another version is a fault that a
 //! launch would report late or never.
 
 use std::fs;
@@ -19,7 +19,7 @@ const MARK: &[u8] = b"wireup-shim-version=";
 /// Time after which a program that is to print its version is killed.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Returns all parts that are installed; which of them a launch needs is not known here.
+/// Returns all installed parts; a launch may not need all of them.
 pub(super) fn find_parts() -> Vec<InstalledPart> {
     let programs = [AGENT, IMPI].map(agent_file::find);
     let programs = programs.into_iter().flatten();

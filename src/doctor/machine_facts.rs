@@ -1,4 +1,4 @@
-//! The kernel, processors, memory and directories of this host. What cannot be read is left at its default.
+//! The kernel, processors, memory and directories of this host. Facts that cannot be read keep their default.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use wireup_core::doctor::facts::{Cpus, Directory, Kernel, Leftovers, Memory};
 use wireup_sys::machine_slots::{Quota, SlotLimits, online};
 use wireup_sys::{cgroup, kernel, leftovers, procfs};
 
-/// Files below `/proc/sys`.
+/// Kernel settings that are collected, by their files below `/proc/sys`.
 const SETTINGS: [&str; 5] = [
     "kernel/yama/ptrace_scope",
     "kernel/sched_autogroup_enabled",
@@ -42,7 +42,7 @@ const CONTAINER_VARIABLES: [(&str, &str); 3] = [
     ("KUBERNETES_SERVICE_HOST", "kubernetes"),
 ];
 
-/// The kernel and its settings.
+/// Collects facts about the kernel and its settings.
 pub(super) fn kernel(uid: u32) -> Kernel {
     let names = rustix::system::uname();
     let setting = |name: &&str| {
@@ -77,12 +77,12 @@ fn container() -> Option<String> {
     file.or_else(variable).map(|(_, name)| (*name).to_owned())
 }
 
-/// Whether processes of others are hidden, given `/proc/self/mountinfo`. Source: proc(5).
+/// Whether the processes of other users are hidden, given `/proc/self/mountinfo`. Source: proc(5).
 fn hides_processes(mounts: &str) -> bool {
     let mut of_proc = mounts
         .lines()
         .filter(|line| line.split(' ').nth(4) == Some("/proc"));
-    // The last one mounted hides the others.
+    // The last mount covers the others.
     of_proc.next_back().is_some_and(|line| {
         let options = line.split([' ', ',']);
         let mut values = options.filter_map(|option| option.strip_prefix("hidepid="));
@@ -90,7 +90,7 @@ fn hides_processes(mounts: &str) -> bool {
     })
 }
 
-/// Processors.
+/// Collects facts about the processors.
 pub(super) fn cpus() -> Cpus {
     let slots = SlotLimits::detect();
     let nodes = fs::read_dir("/sys/devices/system/node")
@@ -143,7 +143,7 @@ pub(super) fn memory() -> Memory {
     }
 }
 
-/// A directory in which files are made.
+/// Examines a directory in which files are created.
 pub(super) fn directory(path: &Path) -> Directory {
     let mut found = Directory {
         path: path.display().to_string(),
@@ -156,7 +156,7 @@ pub(super) fn directory(path: &Path) -> Directory {
         found.free_files = Some(system.f_favail).filter(|_| system.f_files > 0);
         found.no_exec = system.f_flag.contains(StatVfsMountFlags::NOEXEC);
     }
-    // Other hosts may have the same directory, and other users could take a name that can be known before.
+    // Other hosts may have the same directory, and a predictable name could be taken by another user.
     let made = cleanup_record::number().map_err(io::Error::from);
     let made = made.and_then(|number| {
         let file = path.join(format!(".wireup-doctor.{number:016x}"));
@@ -166,7 +166,7 @@ pub(super) fn directory(path: &Path) -> Directory {
     found
 }
 
-/// A directory that is entered.
+/// Examines a directory that ranks enter.
 pub(super) fn entered(path: &Path) -> Directory {
     Directory {
         path: path.display().to_string(),
@@ -175,7 +175,7 @@ pub(super) fn entered(path: &Path) -> Directory {
     }
 }
 
-/// What launches of this user have left.
+/// Finds the files, segments and processes that launches of this user have left behind.
 pub(super) fn find_leftovers(uid: u32) -> Leftovers {
     let files = leftovers::unused_shared_memory(uid, SystemTime::UNIX_EPOCH);
     let bytes = files.iter().filter_map(|path| fs::metadata(path).ok());
@@ -192,7 +192,7 @@ pub(super) fn find_leftovers(uid: u32) -> Leftovers {
     }
 }
 
-/// The sizes of a user's segments that no process has attached, given `/proc/sysvipc/shm`. Source: proc_sysvipc(5).
+/// Returns the sizes of a user's segments that no process has attached, given `/proc/sysvipc/shm`. Source: proc_sysvipc(5).
 fn segments_left(table: &str, uid: u32) -> Vec<u64> {
     let left = table.lines().skip(1).filter_map(|line| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -203,7 +203,7 @@ fn segments_left(table: &str, uid: u32) -> Vec<u64> {
     left.collect()
 }
 
-/// Variables that direct an MPI.
+/// Returns the variables that configure an MPI.
 pub(super) fn variables() -> BTreeMap<String, String> {
     let all = std::env::vars_os().filter_map(|(name, value)| {
         Some((

@@ -1,4 +1,4 @@
-//! The network as this host has it.
+//! The network of this host.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
@@ -8,10 +8,10 @@ use wireup_core::doctor::facts::{Interface, NetworkFacts};
 use wireup_core::wording::without_error_codes;
 use wireup_sys::interfaces;
 
-/// How long a connection may take: packets that are dropped have no answer.
+/// Timeout of a connection: dropped packets get no answer.
 pub(super) const CONNECT: Duration = Duration::from_secs(3);
 
-/// Interfaces, the host's own name, and the loopback.
+/// Collects the interfaces, the addresses of the host's own name, and the state of the loopback.
 pub(super) fn collect_network_facts(name: &str) -> NetworkFacts {
     let (own_addresses, own_problem) = match addresses_of(name) {
         Ok(addresses) => (addresses, None),
@@ -25,7 +25,7 @@ pub(super) fn collect_network_facts(name: &str) -> NetworkFacts {
     }
 }
 
-/// The addresses of a name. May ask over a network and wait.
+/// Returns the addresses of a name. May query servers and wait.
 pub(super) fn addresses_of(name: &str) -> Result<Vec<IpAddr>, String> {
     let found = (name, 0).to_socket_addrs();
     let found = found.map_err(|error| without_error_codes(&error.to_string()).into_owned())?;

@@ -1,5 +1,5 @@
-//! libfabric and UCX: which of their providers really open. A process of its own tries it: drivers that they load may hang
-//! or crash.
+//! Finds the providers of libfabric and UCX that can be opened. A separate process opens them: the drivers that they load may
+//! hang or crash.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use crate::doctor::fabric_libraries::{self, LIBFABRIC, UCP};
 use wireup_core::doctor::facts::{NetworkLibrary, ProgramFacts};
 use wireup_sys::pidfd::wait_for;
 
-/// How long they may take.
+/// Time that opening them may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the libraries offer that the program's MPI would use, or the system's.
+/// Opens the libraries that the program's MPI would use, or those of the system.
 pub(super) fn probe_libraries(program: Option<&ProgramFacts>) -> Vec<NetworkLibrary> {
     let directories = library_directories(program.and_then(|program| program.mpi.as_deref()));
     tried(&directories).unwrap_or_else(|| {
@@ -34,7 +34,7 @@ fn library_directories(mpi: Option<&str>) -> Vec<PathBuf> {
     let Some(directory) = mpi.and_then(|mpi| Path::new(mpi).parent()) else {
         return Vec::new();
     };
-    // Intel MPI has its libfabric in the last two.
+    // The last two are for Intel MPI's libfabric.
     let below = [
         "",
         "libfabric",
@@ -55,18 +55,18 @@ fn tried(directories: &[PathBuf]) -> Option<Vec<NetworkLibrary>> {
         .stderr(Stdio::null())
         .spawn()
         .ok()?;
-    // What it prints fits into a pipe.
+    // The output fits into a pipe.
     if !wait_for(&child, PATIENCE) {
         let _ = child.kill();
     }
     let output = child.wait_with_output().ok()?;
-    // UCX prints its warnings there too.
+    // UCX prints its warnings to standard output too.
     let printed = String::from_utf8_lossy(&output.stdout);
     let mut lines = printed.lines();
     lines.find_map(|line| serde_json::from_str(line).ok())
 }
 
-/// What is printed by the process that tries it: a list of libraries.
+/// Opens the libraries, and returns the line that the separate process prints: a list of libraries.
 pub fn opened(directories: &[PathBuf]) -> String {
     let mut all = Vec::new();
     all.extend(fabric_libraries::libfabric(&file(directories, LIBFABRIC)));
@@ -74,7 +74,7 @@ pub fn opened(directories: &[PathBuf]) -> String {
     serde_json::to_string(&all).expect("text only") + "\n"
 }
 
-/// A library in one of these directories, or where the dynamic loader finds it.
+/// Returns the path of a library in one of these directories, or its name for the dynamic loader.
 fn file(directories: &[PathBuf], name: &str) -> PathBuf {
     let mut files = directories.iter().map(|directory| directory.join(name));
     files

@@ -15,43 +15,43 @@ use wireup_core::job::hosts::HostSpec;
 use crate::backend::cleanup_record;
 use wireup_core::failure::{CommandError, RequestError};
 
-/// What the two ranks run, if the user has no program for it.
+/// Source of the program that the two ranks run, unless the user names one.
 const SOURCE: &str = include_str!("pingpong.c");
 
-/// Seconds that a pair may take.
+/// Timeout of a pair, in seconds.
 const LIMIT: &str = "60";
 
-/// Pairs that are tried at a time.
+/// Number of pairs that run at the same time.
 const AT_ONCE: usize = 16;
 
-/// What the ranks run.
+/// Program that the ranks run.
 #[derive(Clone, Debug)]
 pub enum PingPongProgram {
-    /// A program of ours, compiled by this command.
+    /// Program of wireup, compiled with this command.
     Compiled(OsString),
-    /// The user's.
+    /// Program of the user.
     Given(PathBuf),
 }
 
-/// A program that cannot be made.
+/// Error: the program cannot be made.
 #[derive(Debug, thiserror::Error)]
 enum RunError {
     #[error("--run: {} cannot be executed: {error}; name the compiler of your MPI (--mpicc)", compiler.display())]
     NoCompiler { compiler: PathBuf, error: io::Error },
-    #[error("--run: {} has not compiled the program: {said}", compiler.display())]
-    NotCompiled { compiler: PathBuf, said: String },
+    #[error("--run: {} did not compile the program: {output}", compiler.display())]
+    NotCompiled { compiler: PathBuf, output: String },
     #[error("--run: a directory for the program: {0}")]
     Directory(io::Error),
 }
 
 impl RequestError for RunError {}
 
-/// A directory that is removed at the end.
+/// Directory that is removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
     fn new() -> io::Result<Self> {
-        // Another user could take a name that can be known before.
+        // A predictable name could be taken by another user.
         let number = cleanup_record::number()?;
         let path = std::env::temp_dir().join(format!("wireup-doctor-{number:016x}"));
         std::fs::DirBuilder::new().mode(0o700).create(&path)?;
@@ -61,24 +61,24 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed is in the user's directory for temporary files, with a name that tells what it is.
+        // A directory that cannot be removed stays in the user's directory for temporary files, with a name that identifies it.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// Has pairs of these hosts, or two ranks on this one, send messages to and fro. Each pair's result goes to the
+/// Sends messages to and fro between pairs of these hosts, or two ranks on this one. The result of each pair is stored at the
 /// first of its hosts.
 ///
 /// # Errors
-/// When there is no program to run.
+/// If the program cannot be made.
 pub fn ping_pong(
     hosts: &mut [DoctorHost],
     specs: &[HostSpec],
     agent: Option<&OsString>,
-    wanted: &PingPongProgram,
+    choice: &PingPongProgram,
 ) -> Result<(), CommandError> {
     let scratch = Scratch::new().map_err(RunError::Directory)?;
-    let program = match wanted {
+    let program = match choice {
         PingPongProgram::Given(program) => program.clone(),
         PingPongProgram::Compiled(compiler) => compile(compiler, &scratch.0)?,
     };
@@ -130,7 +130,7 @@ fn compile(compiler: &OsStr, directory: &Path) -> Result<PathBuf, RunError> {
         true => Ok(program),
         false => Err(RunError::NotCompiled {
             compiler: name(),
-            said: last_line(&output.stderr).unwrap_or_else(|| output.status.to_string()),
+            output: last_line(&output.stderr).unwrap_or_else(|| output.status.to_string()),
         }),
     }
 }
@@ -169,7 +169,7 @@ fn launch(
     }
 }
 
-/// What the launch has said about its failure: a line of wireup's, and the last of the MPI.
+/// Describes the failure of a launch: the first line of wireup, and the last of the MPI.
 fn failure_text(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr);
     let own = said.lines().find_map(|line| {

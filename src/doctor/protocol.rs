@@ -1,6 +1,6 @@
-//! Messages between `wireup doctor` and its workers on hosts: JSON, in lines.
+//! Messages between `wireup doctor` and its workers on hosts: lines of JSON.
 //!
-//! A worker's lines are cut into pieces that a pipe takes as a whole, so that the launcher between the two never shows
+//! A worker splits a message into pieces that a pipe takes at once, so that the launcher between the two never shows
 //! half of one: `+` and a piece that continues, `.` and the last piece. Any other line is text for the user.
 
 use std::collections::BTreeMap;
@@ -11,46 +11,46 @@ use serde::{Deserialize, Serialize};
 use wireup_core::doctor::NeighbourView;
 use wireup_core::doctor::facts::HostFacts;
 
-/// Most bytes of a piece: a pipe takes 4096 at once. Source: `PIPE_BUF` in pipe(7).
+/// Maximum bytes of a piece; a pipe takes 4096 at once. Source: `PIPE_BUF` in pipe(7).
 const PIECE: usize = 3000;
 
-/// To the workers, all of them.
+/// Message to all workers.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum WorkerCommand {
-    /// To be answered at once.
+    /// Request for the time, which is answered at once.
     Time(u32),
-    /// All hosts that answered, by their number.
+    /// All hosts that answered, by number.
     Neighbours(BTreeMap<usize, HostEndpoint>),
 }
 
-/// Where a host can be reached.
+/// Endpoint at which a host can be reached.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct HostEndpoint {
     pub(super) name: String,
-    /// Addresses of its interfaces.
+    /// Addresses of the host's interfaces.
     pub(super) addresses: Vec<IpAddr>,
-    /// A port on which its worker listens.
+    /// Port on which the worker listens.
     pub(super) port: u16,
-    /// The numbers of the hosts that it tries to reach.
+    /// Numbers of the hosts that the worker tries to reach.
     pub(super) reaches: Vec<usize>,
 }
 
-/// From a worker.
+/// Message from a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum WorkerReply {
-    /// The first.
+    /// Facts about the host; the first message.
     Facts {
         facts: Box<HostFacts>,
-        /// The port on which it listens; 0 if it cannot.
+        /// Port on which the worker listens; 0 if it cannot.
         port: u16,
     },
-    /// The time there, in seconds since 1970.
+    /// Time on the host, in seconds since 1970.
     Time { number: u32, seconds: f64 },
-    /// What it sees of its neighbours.
+    /// Results of checking its neighbours.
     Seen(Vec<NeighbourView>),
 }
 
-/// The lines of an answer.
+/// Splits an answer into lines.
 pub(super) fn lines(answer: &WorkerReply) -> Vec<String> {
     let text = serde_json::to_string(answer).expect("text and numbers only");
     let mut lines = Vec::new();
@@ -65,20 +65,20 @@ pub(super) fn lines(answer: &WorkerReply) -> Vec<String> {
     lines
 }
 
-/// The lines of one worker, put together.
+/// Assembles the lines of one worker to messages.
 #[derive(Debug, Default)]
 pub(super) struct LineAssembler(String);
 
-/// What a line completes.
+/// Message that a line completes.
 #[derive(Debug)]
 pub(super) enum WorkerMessage {
     Answer(WorkerReply),
-    /// What is no answer.
+    /// Text that is not an answer.
     Text(String),
 }
 
 impl LineAssembler {
-    /// Takes a line, and returns what it completes.
+    /// Adds a line, and returns the message that it completes.
     pub(super) fn take(&mut self, line: &str) -> Option<WorkerMessage> {
         if let Some(piece) = line.strip_prefix('+') {
             self.0.push_str(piece);
@@ -91,9 +91,9 @@ impl LineAssembler {
         text.push_str(last);
         Some(match serde_json::from_str(&text) {
             Ok(answer) => WorkerMessage::Answer(answer),
-            Err(error) => {
-                WorkerMessage::Text(format!("wireup doctor there cannot be understood: {error}"))
-            }
+            Err(error) => WorkerMessage::Text(format!(
+                "invalid message from wireup doctor on this host: {error}"
+            )),
         })
     }
 }

@@ -12,12 +12,12 @@ use super::{DoctorSubject, facts};
 use wireup_core::doctor::NeighbourView;
 use wireup_sys::address_names;
 
-/// Reports facts and does what standard input says until that ends. `own` is the number of this host.
+/// Reports facts, and executes the commands on standard input until it ends. `own` is the number of this host.
 ///
 /// # Errors
-/// When standard output or input cannot be used.
+/// If standard output or input cannot be used.
 pub fn work(asked: &DoctorSubject, cwd: &Path, own: usize) -> io::Result<()> {
-    // Nothing accepts: the kernel completes connections by itself.
+    // The kernel completes connections to the listener, which no code accepts.
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
         .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)));
     let port = listener.as_ref().ok();
@@ -50,7 +50,7 @@ fn answer(answer: &WorkerReply) -> io::Result<()> {
     Ok(())
 }
 
-/// What this host sees of its neighbours, which are looked at one beside the other: each may take its time.
+/// Checks the neighbours of this host at the same time, since each check may take long.
 fn check_neighbours(places: &BTreeMap<usize, HostEndpoint>, own: usize) -> Vec<NeighbourView> {
     let reaches = places.get(&own).map(|place| place.reaches.as_slice());
     let reaches = reaches.unwrap_or_default().iter();
@@ -72,7 +72,7 @@ fn seen(number: usize, place: &HostEndpoint) -> NeighbourView {
         .as_ref()
         .ok()
         .and_then(|all| address_names::resolve_name(*all.first()?));
-    // A name that stands for something else is a finding of its own, and says nothing about the network.
+    // A name with addresses of another host is a separate finding, and proves nothing about the network.
     let named = forward.as_ref().map_or(&[][..], Vec::as_slice);
     let theirs = |at: &&IpAddr| place.addresses.contains(at);
     let mut targets: Vec<IpAddr> = named.iter().filter(theirs).copied().collect();
@@ -91,7 +91,7 @@ fn seen(number: usize, place: &HostEndpoint) -> NeighbourView {
     }
 }
 
-/// Why one of these addresses cannot be reached.
+/// Returns the reason why one of these addresses cannot be reached, if any.
 fn unreached(targets: &[IpAddr], port: u16) -> Option<String> {
     if port == 0 {
         return None;
@@ -99,7 +99,7 @@ fn unreached(targets: &[IpAddr], port: u16) -> Option<String> {
     targets.iter().find_map(|ip| {
         let at = SocketAddr::new(*ip, port);
         let error = TcpStream::connect_timeout(&at, CONNECT).err()?;
-        // The port is another one each time; hosts with the same fault are to be shown as one.
+        // The text has no port, which differs each time: hosts with the same fault are shown together.
         Some(format!("{ip}, at a port above 1024: {error}"))
     })
 }

@@ -1,4 +1,4 @@
-//! Collects what is known of several hosts, through a launch of workers.
+//! Collects the facts of several hosts, through a launch of workers.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,34 +14,34 @@ use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::HostSpec;
 use wireup_sys::pidfd::wait_for;
 
-/// How long hosts may take to report their facts, and to look at each other: names may take a resolver's time.
+/// Time in which hosts must report their facts, and check each other: name look-ups may take long.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long the time may take.
+/// Timeout of a request for the time.
 const TIME: Duration = Duration::from_secs(5);
-/// How long the launch may take to end.
+/// Time in which the launch must end.
 const END: Duration = Duration::from_secs(15);
-/// Questions for the time; the fastest answer of each host counts.
+/// Number of requests for the time; the fastest answer of each host counts.
 const TIMES: u32 = 3;
 
-/// Starts wireup where it is here, or as PATH finds it there; its end is no failure of the launch, which would end the
-/// workers on other hosts.
+/// Starts wireup from its path on this host, or as PATH finds it on the other. Its failure does not fail the launch, which would
+/// end the workers on other hosts.
 const SCRIPT: &str = r#"for own in "$0" "$(command -v wireup)"; do
   if [ -x "$own" ]; then
     "$own" "$@" || echo "wireup doctor there ended with status $?"
     exit 0
   fi
 done
-echo "there is no $0, and no wireup in PATH"
+echo "no $0, and no wireup in PATH"
 "#;
 
-/// A host that is asked: as the user names it, with the version of its agent or why that was not reached.
+/// Host to check, as the user names it, with the version of its agent or the reason why that was not reached.
 pub type WorkerHost = (HostSpec, Result<String, String>);
 
-/// What is known of all these hosts. `agent` is the socket of this host's agent if the user names one, `words` are
-/// those of a worker.
+/// Collects the facts of all these hosts. `agent` is the socket of this host's agent if the user names one, `words` are
+/// the arguments of a worker.
 ///
 /// # Errors
-/// When the launch cannot be started.
+/// If the launch cannot be started.
 pub fn check_hosts(
     members: Vec<WorkerHost>,
     agent: Option<&OsString>,
@@ -104,7 +104,7 @@ pub fn check_hosts(
 /// Option of agents that a refusal of root's launch names.
 const ROOT_LAUNCHES: &str = "--root-launches";
 
-/// The user as whom workers run where root's launches are refused.
+/// User of the workers where root's launches are refused.
 #[derive(Clone, Copy)]
 struct User {
     uid: u32,
@@ -112,7 +112,7 @@ struct User {
 }
 
 impl User {
-    /// The user who has called sudo, or else `nobody`, who has this number on every Linux.
+    /// Returns the user who has called sudo, or else the overflow user, which has this number on every Linux.
     fn in_place_of_root() -> Self {
         let number = |name| std::env::var(name).ok()?.parse().ok();
         match (number("SUDO_UID"), number("SUDO_GID")) {
@@ -129,7 +129,7 @@ impl User {
 struct WorkerLaunch {
     child: Child,
     orders: Option<ChildStdin>,
-    /// Lines with the rank and the time at which they came.
+    /// Lines, each with its rank and the time of its arrival.
     lines: Receiver<(usize, String, Instant)>,
     stderr_reader: Option<std::thread::JoinHandle<String>>,
     pieces: BTreeMap<usize, LineAssembler>,
@@ -145,7 +145,7 @@ impl WorkerLaunch {
         let own = std::env::current_exe()?;
         let mut command = Command::new(&own);
         if let Some(User { uid, gid }) = user {
-            // What is root's in the environment is of no use to another user.
+            // Directories of root in the environment are of no use to another user.
             command.uid(uid).gid(gid).current_dir("/");
             command.env_remove("XDG_RUNTIME_DIR").env_remove("TMPDIR");
         }
@@ -195,7 +195,7 @@ impl WorkerLaunch {
         let said = std::thread::spawn(move || {
             let mut text = Vec::new();
             if let Some(err) = &mut err {
-                // What came before an error is kept.
+                // Text before an error is kept.
                 let _ = err.read_to_end(&mut text);
             }
             String::from_utf8_lossy(&text).into_owned()
@@ -209,7 +209,7 @@ impl WorkerLaunch {
         })
     }
 
-    /// Asks the workers everything. `reached` has the host of each rank.
+    /// Requests all data from the workers. `reached` has the host of each rank.
     fn question(&mut self, hosts: &mut [DoctorHost], reached: &[usize]) {
         let mut ports: BTreeMap<usize, u16> = BTreeMap::new();
         let mut done = 0;
@@ -257,7 +257,7 @@ impl WorkerLaunch {
                 },
             ))
         };
-        // Workers know their hosts by rank.
+        // Workers identify hosts by rank.
         let places: BTreeMap<usize, HostEndpoint> =
             answered.iter().enumerate().filter_map(place).collect();
         let rank_of = |number: &usize| reached.iter().position(|it| it == number);
@@ -290,7 +290,7 @@ impl WorkerLaunch {
         );
     }
 
-    /// One question for the time.
+    /// Sends one request for the time, and stores the answers.
     fn time(&mut self, number: u32, hosts: &mut [DoctorHost], reached: &[usize], count: usize) {
         let asked = Instant::now();
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -318,7 +318,7 @@ impl WorkerLaunch {
         });
     }
 
-    /// Sends an order to all; whether that was possible.
+    /// Sends a command to all workers. Returns whether that was possible.
     fn order(&mut self, order: &WorkerCommand) -> bool {
         let mut line = serde_json::to_string(order).expect("text and numbers only");
         line.push('\n');
@@ -326,7 +326,7 @@ impl WorkerLaunch {
         sent.is_some_and(|sent| sent.is_ok())
     }
 
-    /// Takes lines until `count` have been counted, the launch has ended or it is that late.
+    /// Takes lines until `count` have been counted, the launch has ended, or the deadline has passed.
     fn take_lines(
         &mut self,
         deadline: Instant,
@@ -347,7 +347,7 @@ impl WorkerLaunch {
         }
     }
 
-    /// Lets the workers end, and returns what the launcher has said.
+    /// Ends the workers, and returns the text that the launcher has printed.
     fn end(mut self) -> String {
         drop(self.orders.take());
         if !wait_for(&self.child, END) {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::sidecar_files::LIBRARY_DIRECTORY;
 
-/// Why a program is not found.
+/// Reason why a program is not found.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FindError {
     #[error("cannot find the executable of wireup: {0}")]
@@ -21,7 +21,7 @@ pub(crate) enum FindError {
     },
 }
 
-/// Beside the executable, or where libraries are installed.
+/// Searches the directory of this executable, and the directory for libraries.
 pub(crate) fn find(program: &'static str) -> Result<PathBuf, FindError> {
     let own = std::env::current_exe().map_err(FindError::NoPath)?;
     let directory = own.parent().unwrap_or(&own);

@@ -1,4 +1,4 @@
-//! The build id of an ELF file: what its linker computed of its contents, in a note.
+//! Build id of an ELF file: a digest that the linker computed from its contents, in a note.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use object::read::elf::{FileHeader, ProgramHeader as _};
 
 use super::elf::{Class, class, headers, open_regular};
 
-/// Bytes accepted in the notes of a file; real ones have about a hundred.
+/// Maximum bytes of a file's notes; real ones have about a hundred.
 const NOTES_MAX: u64 = 64 * 1024;
 
-/// It in hexadecimal, if the file can be read and has one.
+/// Returns the build id in hexadecimal, if the file can be read and has one.
 pub(crate) fn read_build_id(path: &Path) -> Option<String> {
     let data = ReadCache::new(open_regular(path).ok()?);
     match class(&data).ok()? {

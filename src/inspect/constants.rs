@@ -1,19 +1,19 @@
-//! Search in the constants of a static program. It names no libraries; but a client of PMI or
-//! PMIx that is linked into it has to know the variable by which it finds its server.
+//! Search in the constants of a static program. It names no libraries, but a client of PMI or
+//! PMIx that is linked into it contains the name of the variable by which it finds its server.
 
 use std::path::Path;
 
 use super::detected::{DetectedInterface, DetectionReason, DetectionResult, StaticClients};
 use crate::inspect::elf::{self, ElfError};
 
-/// How the variables' names begin, so that one search does for both.
+/// Common beginning of the variables' names, so that one search finds both.
 const START: &[u8] = b"PMI";
-/// The rest of `PMI_FD`, without which there is no client of PMI-1 or PMI-2.
+/// Rest of `PMI_FD`, which every client of PMI-1 or PMI-2 contains.
 const PMI: &[u8] = b"_FD";
-/// The rest of `PMIX_NAMESPACE`, the same of PMIx.
+/// Rest of `PMIX_NAMESPACE`, which every client of PMIx contains.
 const PMIX: &[u8] = b"X_NAMESPACE";
 
-/// Looks into a static program.
+/// Inspects a static program.
 pub(super) fn inspect_static(path: &Path) -> DetectionResult {
     let clients = clients(path).ok();
     let wants = match clients {
@@ -23,7 +23,7 @@ pub(super) fn inspect_static(path: &Path) -> DetectionResult {
         }) => DetectedInterface::Plain,
         Some(StaticClients { pmix: false, .. }) => DetectedInterface::Pmi,
         Some(StaticClients { pmi: false, .. }) => DetectedInterface::Pmix,
-        // MPICH 5 knows both variables, and so does Open MPI.
+        // MPICH 5 contains both variables, and so does Open MPI.
         Some(_) | None => DetectedInterface::Unknown,
     };
     DetectionResult::new(wants, path, DetectionReason::Static(clients))

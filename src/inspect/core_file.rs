@@ -1,4 +1,4 @@
-//! Reads from a core which program dumped it. Source: `fs/binfmt_elf.c` of the kernel.
+//! Finds the program that dumped a core file. Source: `fs/binfmt_elf.c` of the kernel.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -12,15 +12,15 @@ use object::read::elf::ProgramHeader as _;
 
 use super::elf::{Class, class, headers, open_regular};
 
-/// Bytes accepted in the notes of a core; each mapped file takes some hundred.
+/// Maximum bytes of a core file's notes; each mapped file takes some hundred.
 const NOTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// Bytes of a number in notes of 64-bit processes.
+/// Size of a number in the notes of a 64-bit process, in bytes.
 const WORD: usize = 8;
 
-/// The file that the dumped process executed; `None` if the core cannot be read, or is of a 32-bit process.
+/// Returns the file that the dumped process executed; `None` if the core cannot be read, or is of a 32-bit process.
 ///
-/// The mapped file that contains the program headers of the executable.
+/// This is the mapped file that contains the program headers of the executable.
 pub(crate) fn program(core: &Path) -> Option<PathBuf> {
     let data = ReadCache::new(open_regular(core).ok()?);
     let Class::Wide = class(&data).ok()? else {
@@ -48,8 +48,8 @@ pub(crate) fn program(core: &Path) -> Option<PathBuf> {
     file_at(files?, headers, endian)
 }
 
-/// The file that is mapped at an address. The note has the number of mappings and the size of a page, then start, end and
-/// offset of each, then their files with a NUL behind each.
+/// Returns the file that is mapped at an address. The note has the number of mappings and the size of a page, then start, end
+/// and offset of each, then the name of each file with a NUL behind it.
 fn file_at(note: &[u8], address: u64, endian: Endianness) -> Option<PathBuf> {
     let count = usize::try_from(*words(note.get(..WORD)?, endian).first()?).ok()?;
     let names = count.checked_mul(3)?.checked_add(2)?.checked_mul(WORD)?;

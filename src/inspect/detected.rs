@@ -1,4 +1,4 @@
-//! What looking at a program brings to light, as values; `reasons` has the words for them.
+//! Result of inspecting a program, as values; `reasons` has the texts about them.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,111 +10,112 @@ pub enum DetectedInterface {
     Pmix,
     /// PMI-1 or PMI-2: MPICH and its relatives, or any program on libpmi.
     Pmi,
-    /// Every interface: the program behind an interpreter or wrapper cannot be seen.
+    /// Every interface: the program behind an interpreter or wrapper is unknown.
     Unknown,
-    /// PMI, because it costs nothing; no MPI was seen.
+    /// PMI, because it costs nothing; no MPI was found.
     Plain,
 }
 
-/// What looking at a program brought to light.
+/// Result of inspecting a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DetectionResult {
     /// The interface to offer.
     pub wants: DetectedInterface,
-    /// The wrappers that were looked behind, outermost first, by the names they are known under.
+    /// Names of the wrappers around the program, outermost first.
     pub behind: Vec<String>,
-    /// The program the evidence is about: the innermost that was found.
+    /// Program that the evidence is about: the innermost that was found.
     pub program: PathBuf,
     pub why: DetectionReason,
-    /// Libraries that the program needs and no directory has.
+    /// Libraries that the program needs and that no directory has.
     pub missing: Vec<String>,
-    /// Open MPI's libmpi that the program would load; its plugins may need a libpmix that it does
-    /// not need itself.
+    /// Open MPI's libmpi that the program would load. Its plugins may need a libpmix that the program
+    /// itself does not need.
     pub openmpi: Option<PathBuf>,
     /// The libpmix that the program would load by itself.
     pub libpmix: Option<PathBuf>,
 }
 
-/// Why this interface was detected.
+/// Reason for the detected interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DetectionReason {
-    /// It would load a known library.
+    /// The program would load a known library.
     Library(FoundLibrary, LibraryFamily),
-    /// It loads none that has to do with MPI.
+    /// The program loads no library that belongs to an MPI.
     NoMpi,
-    /// It loads no libraries; the client linked into it, if that can be determined.
+    /// The program loads no libraries; the client that is linked into it, if known.
     Static(Option<StaticClients>),
-    /// A script; its libraries and programs are unknown.
+    /// The program is a script; its libraries and programs are unknown.
     Script {
-        /// The program named on its first line.
+        /// Program named on the first line.
         interpreter: PathBuf,
     },
-    /// A text without first line, run by the shell.
+    /// The program is a text without such a first line, run by the shell.
     ShellScript,
-    /// Run by a format that someone registered with the kernel.
+    /// The program is run by a handler that is registered with the kernel.
     Registered {
-        /// The name it was registered under.
+        /// Name of the registration.
         handler: String,
     },
-    /// It may be executed and not read.
+    /// The file may be executed but not read.
     Unreadable,
-    /// Other hosts search for it.
+    /// Other hosts search for the program.
     NotHere,
-    /// Called like this it starts no other program.
+    /// With these arguments the wrapper starts no other program.
     StartsNothing,
-    /// It starts something that cannot be seen.
+    /// The program that is started is unknown.
     Opaque(OpaqueReason),
-    /// What a wrapper starts was not found, or could not be started.
+    /// The program of a wrapper was not found, or cannot be executed.
     NotFound {
         wrapper: String,
-        /// The name or path it was given.
+        /// Name or path of that program, as given.
         name: OsString,
     },
 }
 
-/// What a static program can speak.
+/// Interfaces of which a static program contains a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StaticClients {
-    /// PMI-1 or PMI-2.
+    /// Whether it contains a client of PMI-1 or PMI-2.
     pub pmi: bool,
+    /// Whether it contains a client of PMIx.
     pub pmix: bool,
 }
 
-/// A library that was come across.
+/// Library that the search found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FoundLibrary {
-    /// Its name, as asked for.
+    /// Name that the dependent file gives.
     pub name: String,
-    /// The file that asked for it.
+    /// File that needs the library.
     pub dependent: PathBuf,
-    /// Where it is, if some directory has it.
+    /// Path of the library, if some directory has it.
     pub path: Option<PathBuf>,
 }
 
-/// The owner of a library.
+/// Owner of a library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LibraryFamily {
     OpenMpi,
-    /// PMIx without an MPI.
+    /// PMIx, not part of an MPI.
     Pmix,
-    /// MPICH or a relative.
+    /// MPICH or a relative of it.
     Mpich,
-    /// A PMI library without an MPI.
+    /// PMI library, not part of an MPI.
     Pmi,
-    /// An MPI with a name of no one's, beside Open MPI's libraries.
+    /// MPI with an ambiguous name, in a directory with Open MPI's libraries.
     BesideOpenMpi,
-    /// The same, beside MPICH's.
+    /// MPI with an ambiguous name, in a directory with MPICH's libraries.
     BesideMpich,
-    /// An MPI with a name of no one's.
+    /// MPI with an ambiguous name.
     UnknownMpi,
 }
 
-/// Why it cannot be seen what a program starts or loads.
+/// Reason why the program or the libraries behind a command are unknown.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OpaqueReason {
     /// An interpreter, or a wrapper with an unknown command line.
     Interpreter(String),
-    /// A wrapper was given an option that is not known.
+    /// A wrapper with an option that is unknown.
     Option(String, OsString),
     /// A wrapper that reads its program from a text or from the user.
     Script(String),

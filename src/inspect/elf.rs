@@ -1,8 +1,8 @@
-//! Reads an ELF file's headers without loading or executing it.
+//! Reads the headers of an ELF file without loading or executing it.
 //!
 //! Only the headers, the dynamic section and the names it points to are read, at their positions:
-//! the cost does not depend on the file's size. Every count that comes from the file is bounded,
-//! and a file that lies about itself is an error, never a panic.
+//! the cost does not depend on the file's size. Every count in the file is bounded,
+//! and a file with inconsistent headers is an error, never a panic.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -22,22 +22,22 @@ use object::read::elf::{Dyn as _, FileHeader, ProgramHeader as _};
 use object::read::{ReadCache, ReadRef as _};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 
-/// Program headers accepted in one file; real ones have about a dozen.
+/// Maximum number of program headers; real files have about a dozen.
 const PROGRAM_HEADERS_MAX: u16 = 1024;
-/// Bytes accepted in a dynamic section; real ones have about 1 KiB.
+/// Maximum bytes of a dynamic section; real ones have about 1 KiB.
 const DYNAMIC_MAX: u64 = 256 * 1024;
-/// Bytes accepted in a name or a list of directories there.
+/// Maximum bytes of a name or a list of directories in the dynamic section.
 const NAME_MAX: u64 = 256 * 1024;
-/// Libraries accepted in one file's dynamic section.
+/// Maximum number of libraries in a dynamic section.
 const NEEDED_MAX: usize = 4096;
-/// Bytes searched by [`find_in_constants`] in one file at most.
+/// Maximum number of bytes that [`find_in_constants`] searches in one file.
 const SEARCH_MAX: u64 = 256 * 1024 * 1024;
 
-/// Why a file could not be described.
+/// Reason why a file cannot be described.
 #[derive(Debug, thiserror::Error)]
 pub enum ElfError {
     /// The file cannot be opened or read.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] io::Error),
     /// A directory, device, pipe or socket.
     #[error("not a regular file")]
@@ -45,7 +45,7 @@ pub enum ElfError {
     /// The file does not start with ELF's magic number.
     #[error("not an ELF file")]
     NotElf,
-    /// There is more to search than is searched.
+    /// The file has more constants than are searched.
     #[error("more than {} MiB of constants", SEARCH_MAX >> 20)]
     TooLarge,
     /// The headers contradict the file or exceed the bounds above.
@@ -53,14 +53,14 @@ pub enum ElfError {
     Damaged(&'static str),
 }
 
-/// The processor an ELF file is made for.
+/// Processor that an ELF file is made for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Machine {
     /// `e_machine` of the ELF header.
     pub code: u16,
-    /// 64-bit file class.
+    /// Whether the file has the 64-bit class.
     pub wide: bool,
-    /// Little-endian data encoding.
+    /// Whether the data are little-endian.
     pub little_endian: bool,
 }
 
@@ -86,7 +86,7 @@ impl Machine {
         little_endian: cfg!(target_endian = "little"),
     };
 
-    /// True if the kernel of this machine runs such programs, in its 32-bit mode if need be.
+    /// Whether the kernel of this machine runs such programs, if necessary in its 32-bit mode.
     pub fn runs_here(self) -> bool {
         self == Self::OWN
             || (self.little_endian
@@ -121,40 +121,40 @@ impl fmt::Display for Machine {
     }
 }
 
-/// The part of an ELF file that determines its loader and libraries.
+/// Data of an ELF file that determine its loader and libraries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Elf {
-    /// The processor it is made for.
+    /// Processor that the file is made for.
     pub machine: Machine,
-    /// It is an executable or a shared object, which the kernel does not distinguish; false for
+    /// Whether it is an executable or a shared object, which the kernel does not distinguish; false for
     /// object files and core dumps.
     pub runnable: bool,
-    /// The dynamic loader it asks for; `None` for static programs and most libraries.
+    /// Dynamic loader that the file names; `None` for static programs and most libraries.
     pub interpreter: Option<PathBuf>,
-    /// It has a dynamic section: without one nothing is known of the libraries inside.
+    /// Whether the file has a dynamic section. Without one, the libraries linked into it are unknown.
     pub dynamic: bool,
-    /// Names of the libraries it asks for (DT_NEEDED), in the file's order.
+    /// Names of the libraries that the file needs (DT_NEEDED), in the file's order.
     pub needed: Vec<OsString>,
-    /// Library directories for it and its libraries (DT_RPATH), as written.
+    /// Library directories for the file and its libraries (DT_RPATH), as written.
     pub rpath: Option<OsString>,
-    /// Library directories for its own needs only (DT_RUNPATH), as written.
+    /// Library directories for the file only (DT_RUNPATH), as written.
     pub runpath: Option<OsString>,
 }
 
 impl Elf {
-    /// Whether it is a program that loads no libraries. Also one that can be placed anywhere, which has
-    /// a dynamic section for itself.
+    /// Whether it is a program that loads no libraries. Position-independent static programs are included, which
+    /// have a dynamic section for themselves.
     pub fn is_static(&self) -> bool {
         !self.dynamic || self.interpreter.is_none() && self.needed.is_empty()
     }
 }
 
-/// The directory of this process's descriptors in `/proc`, once other users choose the files that are read.
+/// Directory of this process's descriptors in `/proc`, once other users choose the files that are read.
 static DESCRIPTORS: OnceLock<OwnedFd> = OnceLock::new();
 
-/// From here on, files are read in a root directory whose contents are another user's: [`open_regular`] opens nothing but
+/// Makes [`open_regular`] safe for a root directory whose contents belong to another user: it then opens only
 /// regular files, and follows no magic links, which lead to files of other processes. `descriptors` is `/proc/self/fd`.
-/// For the whole process, as its root directory.
+/// This holds for the whole process, as does its root directory.
 pub fn distrust_files(descriptors: OwnedFd) {
     let _ = DESCRIPTORS.set(descriptors);
 }
@@ -168,7 +168,7 @@ pub fn open_regular(path: &Path) -> Result<File, ElfError> {
         let (place, plain) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::NO_MAGICLINKS);
         let found =
             File::from(openat2(CWD, path, place, Mode::empty(), plain).map_err(io::Error::from)?);
-        // To open a device may already do something.
+        // Opening a device may have effects.
         if !found.metadata()?.is_file() {
             return Err(ElfError::NotAFile);
         }
@@ -199,7 +199,7 @@ pub fn read(path: &Path) -> Result<Elf, ElfError> {
 /// Reads the description of an open ELF file.
 ///
 /// # Errors
-/// As [`read`].
+/// [`ElfError`] as for [`read`].
 pub fn read_file(file: File) -> Result<Elf, ElfError> {
     let data = ReadCache::new(file);
     match class(&data)? {
@@ -214,7 +214,7 @@ pub fn read_file(file: File) -> Result<Elf, ElfError> {
 /// The text holds up to `after` bytes, fewer at the end of a segment.
 ///
 /// # Errors
-/// [`ElfError`] as for [`read`]; [`ElfError::TooLarge`] when nothing was found as far as was searched.
+/// [`ElfError`] as for [`read`]; [`ElfError::TooLarge`] if the searched part of the file has no match.
 pub fn find_in_constants<T>(
     path: &Path,
     pattern: &[u8],
@@ -338,8 +338,8 @@ fn describe<H: FileHeader<Endian = Endianness>>(data: &ReadCache<File>) -> Resul
     Ok(found)
 }
 
-/// The text at the beginning of a range, up to its NUL byte. Not by the crates' own search: what that
-/// asks the processor first takes a virtual machine longer than all the rest here.
+/// Returns the text at the beginning of a range, up to its NUL byte. Does not use the search of a crate: its query of the
+/// processor's features takes longer in a virtual machine than all other steps here.
 fn name_in(data: &ReadCache<File>, range: Range<u64>) -> Option<&[u8]> {
     let longest = NAME_MAX.min(range.end - range.start);
     let mut size = longest.min(256);
@@ -396,7 +396,7 @@ fn read_dynamic<H: FileHeader<Endian = Endianness>>(
     Ok(())
 }
 
-/// The bytes of the file from a virtual address to the end of its segment.
+/// Returns the bytes of the file from a virtual address to the end of its segment.
 fn file_range_from<H: FileHeader<Endian = Endianness>>(
     segments: &[H::ProgramHeader],
     endian: Endianness,
@@ -432,7 +432,7 @@ fn constants<H: FileHeader<Endian = Endianness>>(
             )
         })
         .collect();
-    // Newer linkers keep constants apart from code: look there first.
+    // Newer linkers separate constants from code: the constants are searched first.
     ranges.sort_by_key(|(code, range)| (*code, range.start));
     Ok(ranges.into_iter().map(|(_, range)| range).collect())
 }

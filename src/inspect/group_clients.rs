@@ -1,8 +1,8 @@
 //! Recognizes running clients of PMI-1 that know PMI 1.2, by the constants of the file that has the client: MPICH's MPI
 //! library from 5.0 on, its libpmi, or a static program.
 //!
-//! Rule: those clients ask for PMI 1.1 like all others, and use group barriers if the server answers 1.2; the client of
-//! Flux takes no answer but 1.1. Source: docs/pmi-wire.md#versions.
+//! Rule: those clients request PMI 1.1 like all others, and use group barriers if the server answers 1.2; the client of
+//! Flux accepts no answer but 1.1. Source: docs/pmi-wire.md#versions.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -16,33 +16,33 @@ use rustix::process::Pid;
 
 use super::elf;
 
-/// Format of the name of the group of all ranks, without which no client names a group.
+/// Format of the name of the group of all ranks, which every client contains that names groups.
 const MARK: &[u8] = b"WORLD:%d";
 
 /// Beginnings of the names of libraries that may have a client of PMI-1.
 const LIBRARIES: [&[u8]; 3] = [b"libmpi", b"libpmpi", b"libpmi.so"];
 
-/// Files whose result is kept.
+/// Maximum number of files whose result is kept.
 const KNOWN_MAX: usize = 256;
 
-/// A file as `/proc/PID/maps` identifies it: device and inode.
+/// Identity of a file in `/proc/PID/maps`: device and inode.
 type FileId<'a> = (&'a [u8], u64);
 
-/// Results by file: the processes of a job mostly have the same one.
+/// Results by file: most processes of a job have the same file.
 #[derive(Debug, Default)]
 pub(crate) struct GroupClients {
     results_by_file: BTreeMap<(Vec<u8>, u64), bool>,
 }
 
 impl GroupClients {
-    /// Whether a process is a client that takes PMI 1.2. A process that cannot be read counts as one: a server cannot tell.
+    /// Whether a process is a client that accepts PMI 1.2. A process that cannot be read, such as a server, counts as one.
     pub(crate) fn contain(&mut self, pid: Pid) -> bool {
         self.find(pid).unwrap_or(true)
     }
 
     fn find(&mut self, pid: Pid) -> io::Result<bool> {
         let proc = Path::new("/proc").join(pid.as_raw_nonzero().to_string());
-        // One that carries the bytes of a client that came over TCP, which only MPICH and its relatives do.
+        // A rank proxy, which relays a client on TCP: only MPICH and its relatives use TCP.
         if is_same(&proc.join("exe"), Path::new("/proc/self/exe"))? {
             return Ok(true);
         }
@@ -73,7 +73,7 @@ impl GroupClients {
         }
         let found = elf::find_in_constants(path, MARK, 1, |rest| (rest == b"\0").then_some(()));
         let found = match found {
-            // A file that cannot be searched within bounds has the answer of one that cannot be read, once for all ranks.
+            // A file that cannot be searched within bounds has the result of one that cannot be read, once for all ranks.
             Err(elf::ElfError::TooLarge) => true,
             found => found.map_err(io::Error::other)?.is_some(),
         };
@@ -95,7 +95,7 @@ fn is_library(path: &Path) -> bool {
     LIBRARIES.iter().any(|start| name.starts_with(start))
 }
 
-/// The file of a line of `/proc/PID/maps`: addresses, access, offset, device, inode, path.
+/// Parses the file of a line of `/proc/PID/maps`: addresses, access, offset, device, inode, path.
 fn mapped_file(line: &[u8]) -> Option<(FileId<'_>, &Path)> {
     let path = &line[memchr::memchr(b'/', line)?..];
     let mut words = line.split(|byte| *byte == b' ').skip(3);
@@ -125,7 +125,7 @@ mod tests {
     fn own_process_takes_groups_like_unreadable_one() {
         let mut clients = GroupClients::default();
         assert!(clients.contain(rustix::process::getpid()));
-        // No process has this number.
+        // No process has this pid.
         assert!(clients.contain(Pid::from_raw(i32::MAX).unwrap()));
     }
 
@@ -136,7 +136,7 @@ mod tests {
             .spawn()
             .unwrap();
         let pid = Pid::from_child(&child);
-        // It is this program until it has executed the other one.
+        // The child runs this program until it has executed the other one.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         let mut clients = GroupClients::default();
         while clients.contain(pid) && std::time::Instant::now() < deadline {

@@ -4,10 +4,10 @@
 //! Rule: for a name without slash, in this order: DT_RPATH of the requesting file and of those
 //! that led to it (each unless it has a DT_RUNPATH; none if the requester has one),
 //! LD_LIBRARY_PATH, DT_RUNPATH of the requester, `/etc/ld.so.cache`, default directories. Files
-//! for another machine are passed over. Source: ld.so(8).
+//! for another machine are skipped. Source: ld.so(8).
 //!
-//! Not seen: what a program opens with dlopen, `LD_AUDIT`, `/etc/ld.so.preload`, and libraries
-//! present only in a `glibc-hwcaps` subdirectory that is not in the cache.
+//! Not found: libraries that a program opens with dlopen, `LD_AUDIT`, `/etc/ld.so.preload`, and libraries
+//! that only a `glibc-hwcaps` subdirectory has and the cache does not list.
 
 use std::cell::OnceCell;
 use std::collections::HashSet;
@@ -22,19 +22,19 @@ pub(crate) mod cache;
 /// Maximum number of files in one walk; programs with some hundred libraries exist.
 const OBJECTS_MAX: usize = 2048;
 
-/// Where the machine's dynamic loader keeps its knowledge.
+/// Files and directories in which the dynamic loader of this machine searches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoaderFiles {
     /// The binary cache written by `ldconfig`.
     pub cache: PathBuf,
-    /// The configuration read in place of a cache that is missing or unreadable.
+    /// Configuration that is read if the cache is missing or unreadable.
     pub config: PathBuf,
-    /// The loader's built-in directories.
+    /// Built-in directories of the loader.
     pub directories: Vec<PathBuf>,
 }
 
 impl Default for LoaderFiles {
-    /// The usual places, of Debian's and Red Hat's layout alike.
+    /// Returns the usual files and directories, in both Debian's and Red Hat's layout.
     fn default() -> Self {
         let tail = lib_values();
         Self {
@@ -48,7 +48,7 @@ impl Default for LoaderFiles {
     }
 }
 
-/// The dynamic loader as one process would meet it.
+/// Dynamic loader of one process.
 #[derive(Debug)]
 pub struct Loader {
     library_path: Vec<PathBuf>,
@@ -58,40 +58,40 @@ pub struct Loader {
     index: OnceCell<cache::Index>,
 }
 
-/// A file that takes part in a walk.
+/// File that takes part in a walk.
 #[derive(Debug)]
 struct Object {
     /// Absolute, symbolic links unresolved except for the first object.
     path: PathBuf,
     elf: Elf,
-    /// Position of the file that asked for this one.
+    /// Position of the file that needs this one.
     parent: Option<usize>,
 }
 
-/// One library a walk came to.
+/// Library that a walk has reached.
 #[derive(Clone, Copy, Debug)]
 pub struct Dependency<'a> {
-    /// The name asked for.
+    /// Name that the dependent file gives.
     pub name: &'a OsStr,
-    /// The file that asked for it.
+    /// File that needs the library.
     pub dependent: &'a Path,
-    /// Its path and contents; `None` if no directory has it.
+    /// Path and contents of the library; `None` if no directory has it.
     pub found: Option<(&'a Path, &'a Elf)>,
 }
 
-/// What to do after a [`Dependency`].
+/// Next step of a walk after a [`Dependency`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SearchStep {
-    /// Look at the libraries it needs too.
+    /// Visit the libraries that it needs too.
     Descend,
-    /// Leave its needs alone.
+    /// Skip the libraries that it needs.
     Pass,
-    /// End the walk.
+    /// End the walk here.
     Stop,
 }
 
 impl Loader {
-    /// The loader for a process with this environment and working directory (absolute).
+    /// Creates the loader for a process with this environment and working directory (absolute).
     pub fn new(environment: &[(OsString, OsString)], cwd: &Path, system: LoaderFiles) -> Self {
         let value = |name: &str| {
             environment
@@ -120,7 +120,7 @@ impl Loader {
         }
     }
 
-    /// The same without LD_PRELOAD.
+    /// Returns the loader for the environment without LD_PRELOAD.
     pub fn without_preload(&self) -> Self {
         Self {
             library_path: self.library_path.clone(),
@@ -177,7 +177,7 @@ impl Loader {
         }
     }
 
-    /// All files of this name in LD_LIBRARY_PATH, the cache and the default directories that fit
+    /// Returns all files of this name in LD_LIBRARY_PATH, the cache and the default directories that fit
     /// this machine, in the loader's order.
     pub fn locate(&self, name: &OsStr) -> Vec<PathBuf> {
         let mut found = Vec::new();
@@ -194,12 +194,12 @@ impl Loader {
         found
     }
 
-    /// The directories of LD_LIBRARY_PATH, for messages.
+    /// Returns the directories of LD_LIBRARY_PATH, for messages.
     pub fn library_path(&self) -> &[PathBuf] {
         &self.library_path
     }
 
-    /// The loader's files and built-in directories.
+    /// Returns the loader's files and built-in directories.
     pub fn system(&self) -> &LoaderFiles {
         &self.system
     }
@@ -209,9 +209,9 @@ impl Loader {
         name: &OsStr,
         machine: Machine,
         objects: &[Object],
-        by: usize,
+        dependent: usize,
     ) -> Option<(PathBuf, Elf)> {
-        let requester = &objects[by];
+        let requester = &objects[dependent];
         if name.as_bytes().contains(&b'/') {
             return expand(name, &requester.path)
                 .into_iter()
@@ -219,7 +219,7 @@ impl Loader {
                 .find_map(|path| fits(&path, machine));
         }
         let mut inherited = Vec::new();
-        let mut link = requester.elf.runpath.is_none().then_some(by);
+        let mut link = requester.elf.runpath.is_none().then_some(dependent);
         while let Some(object) = link.map(|index| &objects[index]) {
             if object.elf.runpath.is_none() {
                 inherited.extend(self.directories(object.elf.rpath.as_deref(), &object.path));
@@ -250,7 +250,7 @@ impl Loader {
         )
     }
 
-    /// The directories of a DT_RPATH or DT_RUNPATH written in `file`.
+    /// Returns the directories of a DT_RPATH or DT_RUNPATH in `file`.
     fn directories(&self, list: Option<&OsStr>, file: &Path) -> Vec<PathBuf> {
         list.map_or(&[][..], OsStrExt::as_bytes)
             .split(|byte| *byte == b':')
@@ -261,13 +261,13 @@ impl Loader {
     }
 }
 
-/// The file's description, if it is an ELF file for `machine`.
+/// Returns the file's description, if it is an ELF file for `machine`.
 fn fits(path: &Path, machine: Machine) -> Option<(PathBuf, Elf)> {
     let elf = elf::read(path).ok()?;
     (elf.machine == machine).then(|| (path.to_owned(), elf))
 }
 
-/// Values that `$LIB` has in one distribution or another.
+/// Returns the values of `$LIB` in the distributions.
 fn lib_values() -> [String; 3] {
     let little_power = cfg!(all(target_arch = "powerpc64", target_endian = "little"));
     let suffix = if little_power { "le" } else { "" };
@@ -275,8 +275,8 @@ fn lib_values() -> [String; 3] {
     [multiarch, "lib64".into(), "lib".into()]
 }
 
-/// Replaces `$ORIGIN`, `$LIB` and `$PLATFORM` (also in braces) of a path written in `file`. The
-/// value of `$LIB` is a property of the loader that we cannot ask, so all usual ones are given.
+/// Replaces `$ORIGIN`, `$LIB` and `$PLATFORM` (also in braces) in a path from `file`. The value
+/// of `$LIB` is built into the loader and cannot be queried, so the path is returned with each usual value.
 fn expand(text: &OsStr, file: &Path) -> Vec<PathBuf> {
     let text = text.as_bytes();
     if !text.contains(&b'$') {

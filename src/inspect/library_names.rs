@@ -1,10 +1,10 @@
-//! Names that give a library or a program away.
+//! Names by which libraries and programs are recognized.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-/// Open MPI's side: the name alone decides.
+/// Libraries of Open MPI; the name alone decides.
 pub(super) const OPEN_MPI: &[&str] = &[
     "libmpi.so.40",
     "libmpi.so.20",
@@ -12,7 +12,7 @@ pub(super) const OPEN_MPI: &[&str] = &[
     "libopen-pal.so",
     "libopen-rte.so",
 ];
-/// MPICH's family: decides unless the same program loads something of Open MPI or PMIx. (Open MPI
+/// Libraries of MPICH's family; the name decides unless the same program loads a library of Open MPI or PMIx. (Open MPI
 /// 1.10 was also called libmpi.so.12; MPICH can be built on PMIx.)
 pub(super) const MPICH: &[&str] = &[
     "libmpi.so.12",
@@ -20,10 +20,10 @@ pub(super) const MPICH: &[&str] = &[
     "libmpi_mt.so.4",
     "libmpi_ilp64.so.4",
 ];
-/// Clients of PMI-1 and PMI-2 themselves.
+/// Client libraries of PMI-1 and PMI-2.
 pub(super) const PMI: &[&str] = &["libpmi.so", "libpmi2.so"];
 
-/// Libraries that never lead to an MPI: not searched, which keeps the usual case fast.
+/// Libraries that never load an MPI. They are not searched, which keeps the usual case fast.
 pub(super) const LEAVES: &[&str] = &[
     "ld-linux",
     "ld64.so",
@@ -71,8 +71,8 @@ pub(super) const LEAVES: &[&str] = &[
     "libtinfo.so",
 ];
 
-/// Programs that run a script that may load an MPI, or another program in a way that is not looked
-/// behind (see `wrapper` for those that are).
+/// Programs that run a script that may load an MPI, or that start another program in a way that is not
+/// inspected (see `wrapper` for those that are).
 const INTERPRETERS: &[&str] = &[
     "python",
     "pypy",
@@ -175,7 +175,7 @@ const INTERPRETERS: &[&str] = &[
     "spack",
 ];
 
-/// True if `name` is one of `list`, or that with a version behind it.
+/// Whether `name` is in `list`, or is a name of it followed by a version.
 pub(super) fn matches(name: &OsStr, list: &[&str]) -> bool {
     list.iter().any(|start| {
         name.as_bytes()
@@ -185,7 +185,7 @@ pub(super) fn matches(name: &OsStr, list: &[&str]) -> bool {
     })
 }
 
-/// The names of a program: its own, and that of the file behind its symbolic links.
+/// Returns the names of a program: its own, and that of the file behind its symbolic links.
 pub(super) fn program_names(path: &Path) -> Vec<String> {
     let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
     let real = path.canonicalize().ok();

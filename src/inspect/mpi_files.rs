@@ -1,6 +1,6 @@
 //! Finds the MPIs that are installed on a host, from their files. It executes and loads nothing.
 //!
-//! Searched in this order: directories that variables name, those of programs in `PATH`, what the dynamic loader finds,
+//! Search order: directories that variables name, those of programs in `PATH`, libraries that the dynamic loader finds,
 //! usual directories, modules (`MODULEPATH`) and Spack.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use super::libpmix;
 use crate::inspect::elf::{self, Machine};
 use wireup_core::job::mpi::{MpiAbi, MpiFamily, MpiInstallation};
 
-/// Directories below a prefix that have libraries. The third one is Intel's of earlier releases.
+/// Directories below a prefix that have libraries. The last one is used by earlier releases of Intel MPI.
 const LIBRARY_DIRECTORIES: [&str; 4] = ["", "lib", "lib64", "lib/release"];
 
 /// Variables that name the prefix of an MPI, or of an environment with one.
@@ -31,7 +31,7 @@ const PREFIX_VARIABLES: [&str; 8] = [
 /// Programs of an MPI, whose prefix also has its libraries.
 const LAUNCHERS: [&str; 3] = ["mpiexec", "mpirun", "mpicc"];
 
-/// Directories in which prefixes of MPIs are, by their names.
+/// Directories that may contain prefixes of MPIs, recognized by their names.
 const PARENTS: [&str; 5] = [
     "/opt",
     "/opt/mpi",
@@ -43,13 +43,13 @@ const PARENTS: [&str; 5] = [
 /// Parts of the names of directories and modules that may belong to an MPI.
 const NAME_PARTS: [&str; 6] = ["mpich", "openmpi", "mvapich", "impi", "mpi", "ompi"];
 
-/// Longest version that is looked for.
+/// Maximum length of a version.
 const VERSION_MAX: usize = 24;
 
-/// Most directories that are searched for modules or Spack's packages, each.
+/// Maximum number of directories that are searched for modules, and for Spack's packages.
 const DIRECTORIES_MAX: usize = 4096;
 
-/// The largest module file that is read.
+/// Maximum bytes of a module file.
 const MODULE_MAX: u64 = 64 * 1024;
 
 /// The environment in which MPIs are searched.
@@ -57,11 +57,11 @@ pub(crate) struct MpiSearch<'a> {
     /// Values of variables by name.
     pub(crate) variable: &'a dyn Fn(&str) -> Option<PathBuf>,
     pub(crate) loader: &'a Loader,
-    /// The program that shall load one; its own prefix may have one.
+    /// Program that will load an MPI; its own prefix may have one.
     pub(crate) program: Option<&'a Path>,
 }
 
-/// Returns the MPIs in a directory, in its library directories, or that of which it is a library.
+/// Returns the MPIs in a directory and in its library directories, or the MPI to which a library belongs.
 pub(crate) fn read_installations(path: &Path, source: &str) -> Vec<MpiInstallation> {
     if path.is_file() {
         let directory = path.parent().unwrap_or_else(|| Path::new("/"));
@@ -114,7 +114,7 @@ fn is_library(path: &Path) -> bool {
     path.is_file() && elf::read(path).is_ok_and(|elf| elf.machine == Machine::OWN)
 }
 
-/// The implementation that a library belongs to: the texts of its version name it.
+/// Returns the implementation that a library belongs to, which the texts of its version name.
 fn family_of(library: &Path, abi: MpiAbi) -> MpiFamily {
     let has = |text: &[u8]| {
         matches!(
@@ -131,8 +131,8 @@ fn family_of(library: &Path, abi: MpiAbi) -> MpiFamily {
     }
 }
 
-/// The release in a library: a text of its own that is only a version. Other versions in it are those of libraries that were
-/// linked into it, with smaller first numbers.
+/// Returns the release of a library: a text in it that is only a version. Other versions in it belong to libraries that were
+/// linked into it, and have smaller first numbers.
 fn version_of(library: &Path, family: MpiFamily) -> Option<String> {
     let starts: &[&[u8]] = match family {
         MpiFamily::Intel => &[b"\x0020"],
@@ -186,7 +186,7 @@ impl MpiSearch<'_> {
         found
     }
 
-    /// Directories and libraries that may be those of an MPI, with what named them.
+    /// Returns directories and libraries that may belong to an MPI, each with its source.
     fn places(&self) -> Vec<(PathBuf, String)> {
         let mut places = Vec::new();
         let mut add = |path: PathBuf, source: &str| places.push((path, source.to_owned()));
@@ -242,7 +242,7 @@ impl MpiSearch<'_> {
     }
 }
 
-/// The libpmix that comes with an Open MPI.
+/// Returns the libpmix that an Open MPI loads.
 pub(crate) fn own_libpmix(installation: &MpiInstallation, loader: &Loader) -> Option<PathBuf> {
     if installation.family != MpiFamily::OpenMpi {
         return None;
@@ -267,7 +267,7 @@ fn is_mpi_name(path: &Path) -> bool {
     NAME_PARTS.iter().any(|part| name.contains(part))
 }
 
-/// Visits the entries below a directory, down to `depth` levels, breadth first, a bounded number of them.
+/// Visits the entries below a directory, down to `depth` levels, breadth first, up to a maximum number.
 fn walk(root: &Path, depth: usize, mut visit: impl FnMut(&Path)) {
     let mut level = vec![root.to_owned()];
     let mut count = 0;
@@ -285,7 +285,8 @@ fn walk(root: &Path, depth: usize, mut visit: impl FnMut(&Path)) {
     }
 }
 
-/// Prefixes of the MPIs that Spack has installed: `[platform/]compiler/package-version-hash`, or `platform/package-version-hash`.
+/// Returns the prefixes of the MPIs that Spack has installed: `[platform/]compiler/package-version-hash`, or
+/// `platform/package-version-hash`.
 fn spack_prefixes(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     walk(root, 3, |path| {
@@ -296,7 +297,7 @@ fn spack_prefixes(root: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Prefixes that module files of MPIs put into paths, with the names of the modules.
+/// Returns the prefixes that module files of MPIs put into paths, with the names of the modules.
 fn module_prefixes(root: &Path) -> Vec<(PathBuf, String)> {
     let mut found: Vec<(PathBuf, String)> = Vec::new();
     walk(root, 3, |path| {
@@ -322,8 +323,8 @@ fn module_prefixes(root: &Path) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Prefixes that a module file puts into `PATH` or `LD_LIBRARY_PATH`. Understood are texts, and names that the file gives to
-/// texts: `set NAME VALUE` of Tcl, `local NAME = VALUE` and `pathJoin` of Lua.
+/// Returns the prefixes that a module file puts into `PATH` or `LD_LIBRARY_PATH`. Supported are texts, and names that the file gives
+/// to texts: `set NAME VALUE` of Tcl, `local NAME = VALUE` and `pathJoin` of Lua.
 fn prefixes_in_module(text: &str) -> Vec<PathBuf> {
     let mut names: BTreeMap<&str, String> = BTreeMap::new();
     let mut prefixes = Vec::new();
@@ -355,7 +356,7 @@ fn prefixes_in_module(text: &str) -> Vec<PathBuf> {
     prefixes
 }
 
-/// A text in which names of a module file stand: as a whole (Lua), or as `$name` in front of a path (Tcl).
+/// Replaces a name of a module file by its text: as the whole word (Lua), or as `$name` in front of a path (Tcl).
 fn expand(word: &str, names: &BTreeMap<&str, String>) -> String {
     if let Some(value) = names.get(word) {
         return value.clone();

@@ -1,9 +1,9 @@
-//! Finds the program of an app as execvp would, once per app and before any rank is started, so
+//! Finds the program of an application as execvp does, once per application and before any rank is started, so
 //! that a mistake is one clear message and not an error of every rank.
 //!
 //! Rule: a name with a slash is taken as it is, relative to the working directory; any other is
 //! searched in PATH, where an entry that may not be executed is skipped and remembered, and a
-//! directory that may not be entered is passed over like a shell does, unlike execvp. A text
+//! directory that may not be entered is skipped as in a shell, unlike execvp. A text
 //! without `#!` runs in `/bin/sh`. Source: execvp(3), execve(2).
 
 use std::ffi::{CString, OsStr, OsString};
@@ -27,40 +27,40 @@ pub use source::{SourceUse, is_assignment, run_line};
 
 /// The search path when PATH is unset. Source: `confstr(_CS_PATH)`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
-/// Bytes of a file that the kernel looks at. Source: `BINPRM_BUF_SIZE`.
+/// Number of bytes by which the kernel recognizes a file. Source: `BINPRM_BUF_SIZE`.
 const HEAD: usize = 256;
-/// Interpreters that are scripts themselves, one behind the other. Source: execve(2).
+/// Maximum number of interpreters that are scripts themselves, one behind the other. Source: execve(2).
 const SCRIPT_DEPTH: u8 = 4;
 const SHELL: &str = "/bin/sh";
-/// A longer search path is not shown whole.
+/// Maximum length of a search path that is shown completely.
 const PATH_SHOWN_MAX: usize = 200;
 
-/// How the kernel runs a program.
+/// Form in which the kernel runs a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A native program, with its headers.
     Elf(Elf),
     /// A text that starts with `#!`.
     Script {
-        /// The program named there, as written.
+        /// Program named on the first line, as written.
         interpreter: PathBuf,
-        /// The rest of that line: one argument, blanks included.
+        /// Rest of that line: one argument, blanks included.
         argument: Option<OsString>,
     },
     /// A text without `#!`, run by the shell.
     Text,
-    /// A format that someone registered with the kernel (binfmt_misc).
+    /// A format that is registered with the kernel (binfmt_misc).
     Registered {
-        /// The name it was registered under.
+        /// Name of the registration.
         handler: String,
     },
-    /// Executable but not readable by us: the kernel will know.
+    /// Executable but not readable by this process, so the form is unknown.
     Unreadable,
-    /// Not seen here: it is for other machines.
+    /// Unknown, since the program is for other hosts.
     Elsewhere,
 }
 
-/// A program that can be executed, as far as one can see without doing it.
+/// Program that can be executed, as far as that can be checked without executing it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
     path: PathBuf,
@@ -75,7 +75,7 @@ impl Program {
     /// Permission is checked for the calling user.
     ///
     /// # Errors
-    /// [`ProgramError`] when the program does not exist or could not be executed.
+    /// [`ProgramError`] if the program does not exist or cannot be executed.
     pub fn find(name: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Result<Self, ProgramError> {
         if name.is_empty() || name.as_bytes().contains(&0) {
             return Err(ProgramError::BadName { name: name.into() });
@@ -91,13 +91,13 @@ impl Program {
         })
     }
 
-    /// The file that is executed.
+    /// Finds the file that is executed.
     fn file(name: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Result<PathBuf, ProgramError> {
         let found = if name.as_bytes().contains(&b'/') {
             let found = cwd.join(name);
             match executable(&found) {
                 Err(ExecRefusal::Absent) => {
-                    let searched = format!("there is no {}", plain(&found).display());
+                    let searched = format!("{} does not exist", plain(&found).display());
                     return Err(not_found(name, searched));
                 }
                 Err(refusal) => return Err(refusal.into_error(found)),
@@ -109,12 +109,12 @@ impl Program {
         Ok(plain(&found))
     }
 
-    /// Finds the program of a spawn request, which may mean one beside its parent: with the
-    /// directories that the request names before those of PATH, and with the working directory
-    /// after them. A relative path is searched from the working directory and from these.
+    /// Finds the program of a spawn request, which may be in the directory of its parent's program: a name is searched
+    /// in the directories of the request, in PATH, and in the working directory, in this order. A relative path is searched
+    /// from the working directory and from the directories of the request.
     ///
     /// # Errors
-    /// [`ProgramError`] when the program does not exist or could not be executed.
+    /// [`ProgramError`] if the program does not exist or cannot be executed.
     pub fn find_spawned(
         name: &OsStr,
         search: &[PathBuf],
@@ -146,7 +146,7 @@ impl Program {
         Self::find(name, Some(OsStr::from_bytes(&path)), cwd)
     }
 
-    /// A program that need not be here, by the name it is given there.
+    /// Creates a program that need not exist on this host, by its name on the other hosts.
     pub fn from_remote_name(name: &OsStr, cwd: &Path) -> Self {
         let path = match name.as_bytes().contains(&b'/') {
             true => plain(&cwd.join(name)),
@@ -159,18 +159,18 @@ impl Program {
         }
     }
 
-    /// The file found: absolute, symbolic links unresolved. Of a program that is not here, its name
-    /// if it has to be searched for.
+    /// Returns the file that was found: absolute, symbolic links unresolved. For a program on other hosts, the name
+    /// if it is searched for there.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How the kernel runs it.
+    /// Returns the form in which the kernel runs it.
     pub fn kind(&self) -> &Kind {
         &self.kind
     }
 
-    /// The words with which another program runs it.
+    /// Returns the words with which another program runs it.
     pub fn words(&self) -> Vec<OsString> {
         let path = self.path.clone().into_os_string();
         match self.kind {
@@ -179,7 +179,7 @@ impl Program {
         }
     }
 
-    /// The file to hand to execve: the program, or the shell for a text.
+    /// Returns the path for execve: the program, or the shell for a text.
     pub fn exec_path(&self) -> CString {
         let path = match self.kind {
             Kind::Text => OsStr::new(SHELL),
@@ -188,7 +188,7 @@ impl Program {
         c_string(path)
     }
 
-    /// The argument vector for execve: the name as the user gave it, then `args`; for a text the
+    /// Returns the argument vector for execve: the name as the user gave it, then `args`; for a text the
     /// shell's name and the file come first. `None` if an argument contains a NUL byte.
     pub fn argv(&self, args: impl IntoIterator<Item = OsString>) -> Option<Vec<CString>> {
         let mut argv = match self.kind {
@@ -228,7 +228,7 @@ fn search(name: &OsStr, path: &OsStr, cwd: &Path) -> Result<PathBuf, ProgramErro
         let found = cwd.join(OsStr::from_bytes(directory)).join(name);
         match executable(&found) {
             Ok(()) => return Ok(found),
-            // Where one may not look there is nothing to be found: PATH often names directories
+            // Programs in directories that may not be entered are ignored: PATH often names directories
             // of another user.
             Err(ExecRefusal::Absent | ExecRefusal::Unreachable(_)) => {}
             Err(refusal) => {
@@ -247,7 +247,7 @@ fn search(name: &OsStr, path: &OsStr, cwd: &Path) -> Result<PathBuf, ProgramErro
     Err(not_found(name, searched))
 }
 
-/// The searched places of a program; a long search path is counted.
+/// Describes the searched places of a program; of a long search path only the number.
 fn searched(path: &str) -> String {
     if path.len() <= PATH_SHOWN_MAX {
         return format!("searched PATH={path}");
@@ -257,7 +257,7 @@ fn searched(path: &str) -> String {
     format!("none of the {directories} directories of PATH has it ({first}:…)")
 }
 
-/// A path without the `.` and the doubled slashes that joining leaves in it.
+/// Removes the `.` and the doubled slashes that joining leaves in a path.
 fn plain(path: &Path) -> PathBuf {
     path.components().collect()
 }
@@ -342,7 +342,7 @@ fn script(path: &Path, line: &[u8], cwd: &Path, depth: u8) -> Result<Kind, Progr
                 "the script has Windows line ends; try: sed -i 's/\\r$//'".into(),
             ));
         }
-        Err(ExecRefusal::Absent) => return Err(bad("there is no such file".into())),
+        Err(ExecRefusal::Absent) => return Err(bad("the file does not exist".into())),
         Err(refusal) => return Err(bad(refusal.into_error(target).to_string())),
     }
     if depth == SCRIPT_DEPTH {
@@ -359,7 +359,7 @@ fn script(path: &Path, line: &[u8], cwd: &Path, depth: u8) -> Result<Kind, Progr
     }
 }
 
-/// The shells' own test: no NUL byte in the first line.
+/// Whether the first line has no NUL byte: the test that shells make.
 fn looks_like_text(head: &[u8]) -> bool {
     let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
     !line.contains(&0)

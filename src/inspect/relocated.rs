@@ -1,23 +1,23 @@
-//! Where an Open MPI or OpenPMIx finds its files when it was not installed where it was built for.
+//! Prefixes of an Open MPI or OpenPMIx that was installed elsewhere than it was built for.
 //!
-//! Both look for help texts and parameter files below the prefix they were configured with, unless
+//! Both search help texts and parameter files below the prefix they were configured with, unless
 //! a variable names another. Python wheels are unpacked anywhere; their mpirun sets the variables
-//! for its ranks, so a launcher in its place has to.
+//! for its ranks, so another launcher has to set them too.
 
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use crate::inspect::elf;
 
-/// Tells Open MPI its prefix, and from there its own PMIx.
+/// Variable with the prefix of Open MPI, which also finds its own PMIx by it.
 pub const OPEN_MPI: &str = "OPAL_PREFIX";
-/// Tells OpenPMIx its prefix.
+/// Variable with the prefix of OpenPMIx.
 pub const OPENPMIX: &str = "PMIX_PREFIX";
 
-/// How far above its library a prefix can be: `lib`, a library directory inside, one more.
+/// Maximum number of levels from a library up to its prefix: `lib`, a library directory inside, one more.
 const DEPTH: usize = 3;
 
-/// The prefix of the Open MPI that a libmpi belongs to, if it was built for another one.
+/// Returns the prefix of the Open MPI that a libmpi belongs to, if it was built for another one.
 pub fn open_mpi(libmpi: &Path) -> Option<PathBuf> {
     // The prefix is compiled into the library below libmpi, if that is a separate file.
     let directory = libmpi.canonicalize().ok()?.parent()?.to_owned();
@@ -30,12 +30,12 @@ pub fn open_mpi(libmpi: &Path) -> Option<PathBuf> {
     moved(&library, Path::new("share/openmpi/help-mpi-runtime.txt"))
 }
 
-/// The prefix of the OpenPMIx that a libpmix belongs to, if it was built for another one.
+/// Returns the prefix of the OpenPMIx that a libpmix belongs to, if it was built for another one.
 pub fn openpmix(libpmix: &Path) -> Option<PathBuf> {
     moved(libpmix, Path::new("share/pmix/help-pmix-runtime.txt"))
 }
 
-/// The directory above a library that has `file`, unless its path is compiled into the library.
+/// Returns the directory above a library that has `file`, unless its path is compiled into the library.
 fn moved(library: &Path, file: &Path) -> Option<PathBuf> {
     let real = library.canonicalize().ok()?;
     let above = real.ancestors().skip(1).take(DEPTH + 1);
@@ -47,7 +47,7 @@ fn moved(library: &Path, file: &Path) -> Option<PathBuf> {
     let built_for = elf::find_in_constants(&real, &constant, 0, |_| Some(()));
     match built_for {
         Ok(None) => Some(prefix.to_owned()),
-        // Of a file that cannot be read nothing is known.
+        // Without reading the file, it is unknown whether it was moved.
         Ok(Some(())) | Err(_) => None,
     }
 }
@@ -58,7 +58,7 @@ mod tests {
     use crate::inspect::elf::sample::Sample;
     use std::fs;
 
-    /// A library that was built for `prefix` in the directory of an installation.
+    /// Creates a library that was built for `prefix`, in the directory of an installation.
     fn library(root: &Path, name: &str, prefix: &Path) -> PathBuf {
         let constants = prefix.to_str().unwrap();
         let sample = Sample {
@@ -107,7 +107,7 @@ mod tests {
         help(&root, "openmpi/help-mpi-runtime.txt");
         let libpmix = library(&root, "libpmix.so.2", &root);
         assert_eq!(openpmix(&libpmix), None);
-        // What counts for Open MPI is the library below libmpi.
+        // For Open MPI the library below libmpi counts.
         let libmpi = library(&root, "libmpi.so.40", Path::new("/elsewhere"));
         library(&root, "libopen-pal.so.80", &root);
         assert_eq!(open_mpi(&libmpi), None);

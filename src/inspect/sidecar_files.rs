@@ -9,31 +9,31 @@ use wireup_core::job::spec::JobSpec;
 const HOST: &str = "wireup-pmix-host";
 const SHIM: &str = "libwireup-pmix-host.so";
 
-/// Where the parts are installed, seen from the executable's directory.
+/// Directory of the installed parts, relative to that of the executable.
 pub const LIBRARY_DIRECTORY: &str = "../lib/wireup";
 
-/// Everything a sidecar is made of.
+/// Files of a sidecar.
 #[derive(Clone, Debug)]
 pub struct SidecarFiles {
     pub program: PathBuf,
     pub shim: PathBuf,
-    /// libpmix, and why this one.
+    /// The libpmix, with the reason for its choice.
     pub libpmix: libpmix::LibpmixChoice,
 }
 
-/// Why a part of the sidecar is not found.
+/// Reason why a part of the sidecar is not found.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PartError {
-    /// The user names a file that is none.
-    #[error("{flag} {}: there is no such file", path.display())]
+    /// The user names a file that does not exist or is not a regular file.
+    #[error("{flag} {}: no such file", path.display())]
     NoFile { flag: &'static str, path: PathBuf },
-    /// The path of the working directory, or of this executable, is not to be had.
+    /// The path of the working directory or of this executable cannot be determined.
     #[error("{action}: {error}")]
     NoPath {
         action: &'static str,
         error: std::io::Error,
     },
-    /// It was not installed with this executable.
+    /// The part was not installed with this executable.
     #[error(
         "PMIx needs {name}, which is neither {}; build wireup where the PMIx headers are (Debian: \
          libpmix-dev), or name the file with {flag}",
@@ -46,10 +46,10 @@ pub(crate) enum PartError {
     },
 }
 
-/// Finds the parts: by flag, beside the executable, in `../lib/wireup`.
+/// Finds the parts: the path of the option, the directory of the executable, `../lib/wireup`.
 ///
 /// # Errors
-/// [`CommandError`] with the missing file and how to get it.
+/// [`CommandError`] that names the missing file, and how to get it.
 pub fn find(
     spec: &JobSpec,
     libpmix: Result<libpmix::LibpmixChoice, libpmix::LibpmixError>,
@@ -69,7 +69,7 @@ pub fn find(
 /// Checks that the executable and the shim were installed with this one.
 ///
 /// # Errors
-/// [`CommandError`] with the missing file and how to get it.
+/// [`CommandError`] that names the missing file, and how to get it.
 pub fn are_installed() -> Result<(), CommandError> {
     let found = part(HOST, "--pmix-host", None).and_then(|_| part(SHIM, "--shim", None));
     found.map(drop).map_err(CommandError::request)

@@ -1,4 +1,4 @@
-//! Symbols and versions that an ELF file offers and needs.
+//! Symbols and versions that an ELF file defines and needs.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -12,17 +12,17 @@ use object::read::{ReadCache, StringTable};
 use super::elf::{Class, ElfError, class, open_regular};
 use wireup_core::container::host_mpi::LibrarySymbols;
 
-/// No larger library is read; the largest MPI has 100 MB.
+/// Maximum bytes that are read of a library; the largest MPI has 100 MB.
 const FILE_MAX: u64 = 1 << 30;
 
-/// Reads them.
+/// Reads the symbols and versions of a library.
 ///
 /// # Errors
-/// [`ElfError`]
+/// [`ElfError`] if the file cannot be read, or is damaged.
 pub(crate) fn read(path: &Path) -> Result<LibrarySymbols, ElfError> {
     let mut data = Vec::new();
     let file = open_regular(path)?;
-    // All of it: the names are many and all over.
+    // The whole file: the names are many, and spread over it.
     file.take(FILE_MAX).read_to_end(&mut data)?;
     match data.get(..5) {
         Some([0x7f, b'E', b'L', b'F', elf::ELFCLASS32]) => {
@@ -64,7 +64,7 @@ fn collect<H: FileHeader<Endian = Endianness>>(data: &[u8]) -> Result<LibrarySym
     if let Some((mut all, link)) = sections.gnu_verdef(endian, data).map_err(damaged)? {
         let strings = sections.strings(endian, data, link).map_err(damaged)?;
         while let Some((_, mut names)) = all.next().map_err(damaged)? {
-            // Others after the first are versions that it follows.
+            // The names after the first are versions that this one follows.
             if let Some(name) = names.next().map_err(damaged)? {
                 let name = text(&strings, name.vda_name.get(endian))?;
                 found.versions.insert(name);
@@ -97,10 +97,10 @@ fn collect<H: FileHeader<Endian = Endianness>>(data: &[u8]) -> Result<LibrarySym
     Ok(found)
 }
 
-/// Whether an ELF file takes each of these functions from another library.
+/// Whether an ELF file imports each of these functions from another library.
 ///
 /// # Errors
-/// [`ElfError`]
+/// [`ElfError`] if the file cannot be read, or is damaged.
 pub(crate) fn imports<const COUNT: usize>(
     path: &Path,
     names: [&str; COUNT],

@@ -7,7 +7,7 @@ use super::*;
 use crate::inspect::elf::sample::Sample;
 use crate::inspect::ldso::LoaderFiles;
 
-/// A directory tree with a `lib` that the dynamic loader knows.
+/// Directory tree with a `lib` in which the dynamic loader searches.
 struct Tree(tempfile::TempDir);
 
 impl Tree {
@@ -39,7 +39,7 @@ impl Tree {
         inspect(&program, &argv, &[], self.0.path(), &system).detected
     }
 
-    /// What a program with these needs wants.
+    /// Returns the interface of a program that needs these libraries.
     fn program(&self, needed: &[&str]) -> DetectionResult {
         Sample {
             needed,
@@ -217,12 +217,12 @@ fn static_program_is_identified_by_its_contents() {
         assert_eq!(wants("app", constants), expected, "{constants}");
     }
     assert_eq!(wants("docker", ""), DetectedInterface::Unknown);
-    // The rest of a file that is too large is not read.
+    // Of a file that is too large, the rest is not read.
     wants("app", "");
     let large = fs::OpenOptions::new().write(true).open(tree.path("app"));
     let mut bytes = fs::read(tree.path("app")).unwrap();
     let size: u64 = 1 << 29;
-    // Its first segment's size in the file, and in memory.
+    // Size of the first segment in the file, and in memory.
     for at in [96, 104] {
         bytes[at..at + 8].copy_from_slice(&size.to_ne_bytes());
     }
@@ -268,7 +268,7 @@ fn names_match_with_any_version_but_no_partial_number() {
     assert!(!name("libcomm.so", LEAVES));
 }
 
-/// What a command line wants in an environment, with the tree's `bin` in PATH.
+/// Returns the interface of a command line in an environment, with the tree's `bin` in PATH.
 impl Tree {
     fn command(&self, env: &[(&str, String)], words: &[&str]) -> ProgramInspection {
         let system = LoaderFiles {
@@ -296,7 +296,7 @@ impl Tree {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    /// A program in `bin`.
+    /// Creates a program in `bin`.
     fn bin(&self, name: &str, needed: &[&str]) {
         Sample {
             needed,
@@ -336,7 +336,7 @@ fn programs_are_seen_behind_wrappers_and_wrappers_of_wrappers() {
         (&["nice"], DetectedInterface::Plain),
         (&["nice", "absent"], DetectedInterface::Unknown),
         (&["nice", "--absent", "plain"], DetectedInterface::Unknown),
-        // What a shell starts is not told.
+        // The programs that a shell starts are unknown.
         (&["sh", "-c", "exec plain"], DetectedInterface::Unknown),
         (&["nice", "bash", "script"], DetectedInterface::Unknown),
     ] {
@@ -368,7 +368,7 @@ fn libraries_are_searched_as_by_wrapped_program() {
     assert_eq!(found(&outer, &["ompi"]), there);
     let removed = ["env", "-u", "LD_LIBRARY_PATH", "ompi"];
     assert_eq!(found(&outer, &removed), here);
-    // Without a PATH there is only the system's.
+    // Without PATH only the system's directories are searched.
     assert_eq!(
         tree.wants(&["env", "-i", "ompi"]),
         DetectedInterface::Unknown

@@ -1,7 +1,7 @@
-//! Finds the program of a wrapper from its command line, parsed like the wrapper does.
+//! Finds the program of a wrapper from its command line, which is parsed as the wrapper does.
 //!
-//! A wrapper is identified by its name. If something is unknown, such as an option that the table lacks
-//! included, makes the wrapper [`WrapperTarget::OpaqueReason`]: then every interface is offered, which is never
+//! A wrapper is identified by its name. An unknown element, such as an option that the table lacks,
+//! makes its target [`WrapperTarget::Opaque`]: then every interface is offered, which is never
 //! wrong, only slower to start.
 
 use std::ffi::{OsStr, OsString};
@@ -17,17 +17,17 @@ mod wrapper_options;
 use known_wrappers::{Table, Tool};
 use wrapper_options::{ParsedOptions, WrapperOptionError};
 
-/// Where a command is started.
+/// Context in which a command is started.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ExecContext {
-    /// Its environment, each name once.
+    /// Environment, each name once.
     pub(super) env: Vec<(OsString, OsString)>,
-    /// Its working directory, absolute.
+    /// Working directory, absolute.
     pub(super) cwd: PathBuf,
 }
 
 impl ExecContext {
-    /// The value of a variable.
+    /// Returns the value of a variable.
     pub(super) fn variable(&self, name: &str) -> Option<&OsString> {
         let found = self.env.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value)
@@ -45,17 +45,17 @@ impl ExecContext {
 pub(super) struct WrappedCommand {
     /// Program and arguments; never empty.
     pub(super) argv: Vec<OsString>,
-    /// Where it is started.
+    /// Context in which it is started.
     pub(super) place: ExecContext,
 }
 
 /// The program of a wrapper.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum WrapperTarget {
-    /// It starts no other program.
+    /// The wrapper starts no other program.
     Nothing,
     Command(WrappedCommand),
-    /// It cannot be determined.
+    /// The program cannot be determined.
     Opaque(OpaqueReason),
 }
 
@@ -66,7 +66,7 @@ pub(super) struct KnownWrapper {
     table: &'static Table,
 }
 
-/// The wrapper that a program with these names is.
+/// Returns the wrapper that a program with these names is, if it is a known one.
 pub(super) fn find_wrapper(names: &[String]) -> Option<KnownWrapper> {
     names.iter().find_map(|name| {
         let table = known_wrappers::find(name)?;
@@ -76,12 +76,12 @@ pub(super) fn find_wrapper(names: &[String]) -> Option<KnownWrapper> {
 }
 
 impl KnownWrapper {
-    /// The name it is known under.
+    /// Returns the name by which the wrapper was recognized.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its program, with the arguments from `command`.
+    /// Returns the wrapper's program, with the arguments from `command`.
     pub(super) fn parse_target(&self, command: &WrappedCommand) -> WrapperTarget {
         let name = || self.name().to_owned();
         let args = &command.argv[1..];
@@ -105,7 +105,7 @@ impl KnownWrapper {
     }
 }
 
-/// The command that `argv` is, started in `place`.
+/// Returns the command `argv`, started in `place`.
 fn one(argv: &[OsString], place: ExecContext) -> Result<WrapperTarget, WrapperOptionError> {
     if argv.is_empty() {
         return Err(WrapperOptionError::Missing);
@@ -116,7 +116,7 @@ fn one(argv: &[OsString], place: ExecContext) -> Result<WrapperTarget, WrapperOp
     }))
 }
 
-/// Options, its own arguments, and the command.
+/// Parses options, the wrapper's own arguments, and the command.
 fn usual(
     table: &'static Table,
     args: &[OsString],
@@ -131,14 +131,14 @@ fn usual(
     }
     let numeric = |word: &OsString| word.as_bytes().iter().all(u8::is_ascii_digit);
     let own = match table.tool {
-        // Newer releases need no priority for the policies that have none.
+        // Newer releases need no priority for the policies without one.
         Tool::Chrt => usize::from(rest.first().is_some_and(numeric)),
         _ => table.operands,
     };
     one(rest.get(own..).ok_or(WrapperOptionError::Missing)?, place)
 }
 
-/// `NAME=VALUE` sets, `NAME` removes.
+/// Sets a variable for `NAME=VALUE`; removes it for `NAME`.
 fn assign(place: &mut ExecContext, text: &OsStr) {
     let text = text.as_bytes();
     let owned = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
@@ -148,7 +148,7 @@ fn assign(place: &mut ExecContext, text: &OsStr) {
     }
 }
 
-/// `perf [GLOBAL OPTIONS] record|stat [OPTIONS] COMMAND`.
+/// Parses `perf [GLOBAL OPTIONS] record|stat [OPTIONS] COMMAND`.
 fn perf(args: &[OsString], of: &WrappedCommand) -> Result<WrapperTarget, WrapperOptionError> {
     let ParsedOptions { rest, .. } = wrapper_options::parse(&known_wrappers::PERF, args)?;
     let (word, rest) = rest.split_first().ok_or(WrapperOptionError::Missing)?;
@@ -160,7 +160,7 @@ fn perf(args: &[OsString], of: &WrappedCommand) -> Result<WrapperTarget, Wrapper
     usual(table, rest, of)
 }
 
-/// `gdb [OPTIONS] PROGRAM [CORE|PID]` or `gdb [OPTIONS] --args PROGRAM ARGS`.
+/// Parses `gdb [OPTIONS] PROGRAM [CORE|PID]` or `gdb [OPTIONS] --args PROGRAM ARGS`.
 fn gdb(
     table: &'static Table,
     args: &[OsString],
@@ -191,12 +191,12 @@ fn gdb(
     }
     match named {
         Some(program) => one(&[program], place),
-        // The user will name one at the prompt.
+        // The user names a program at the prompt.
         None => Err(WrapperOptionError::Script),
     }
 }
 
-/// `xterm [OPTIONS] -e COMMAND`; a single word with blanks is for the shell.
+/// Parses `xterm [OPTIONS] -e COMMAND`; a single word with blanks is for the shell.
 fn xterm(
     table: &'static Table,
     args: &[OsString],

@@ -1,5 +1,5 @@
-//! Stands in for a process that was started without a launcher and wants to spawn: as rank 0 of a launch, connected with
-//! that process, by the rules of core's `pmi::singleton`.
+//! Proxy of a process that was started without a launcher and spawns: rank 0 of a launch, connected with that process by
+//! the rules of core's `pmi::singleton_handshake`.
 
 use std::env;
 use std::io::{self, Read as _, Write as _};
@@ -19,16 +19,16 @@ use wireup_sys::inherited_fd;
 use wireup_sys::signals::{Signals, ignored_at_start};
 use wireup_sys::tcp_peer::TcpEndpoint;
 
-/// How long the process may take to answer.
+/// Time in which the process must answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// With the value `yes`, the process's standard streams become those of its launch if it offers them.
+/// Variable; with the value `yes`, the process's standard streams become those of its launch if it offers them.
 pub const STDIO: &str = "WIREUP_SINGLETON_STDIO";
 
-/// Serves the process that listens on that port of this host, until it ends. If the launch ends before, it is sent SIGTERM.
+/// Serves the process that listens on that port of this host, until it ends. If the launch ends before, sends it SIGTERM.
 ///
 /// # Errors
-/// [`CommandError`] when it cannot be reached or is no client.
+/// [`CommandError`] if the process cannot be reached, or is not a client.
 pub fn serve(port: u16, key: &str) -> Result<u8, CommandError> {
     let failed = |error: AnyError| {
         let doing = format!("cannot serve the process that listens on port {port}");
@@ -56,7 +56,7 @@ pub fn serve(port: u16, key: &str) -> Result<u8, CommandError> {
             if singleton_end::is_ordered(&mut signals) {
                 let program = program.process();
                 drop(carrier);
-                // Otherwise it has just ended.
+                // An error means that the program has just exited.
                 if let Ok(program) = program {
                     singleton_end::end(&program);
                 }
@@ -77,7 +77,7 @@ pub fn serve(port: u16, key: &str) -> Result<u8, CommandError> {
     Ok(0)
 }
 
-/// Connects and agrees.
+/// Connects to the process, and completes the handshake.
 fn connect_singleton(
     port: u16,
     mut singleton: SingletonHandshake,
@@ -102,7 +102,7 @@ fn connect_singleton(
             Err(error) => return Err(error.into()),
         };
         if let Some(agreed) = singleton.receive(&buffer[..count])? {
-            // Not before: the kernel names no owner of a connection that has not been accepted.
+            // Not earlier: the kernel names no owner of a connection that has not been accepted.
             let program = check_user(&stream)?;
             stream.write_all(agreed.reply.as_bytes())?;
             return Ok((stream, program, agreed));
@@ -110,12 +110,12 @@ fn connect_singleton(
     }
 }
 
-/// The client accepts a connection for each of its standard streams, in their order. Those that must be joined are
-/// returned: input may wait for ever.
+/// Opens the connections for the client's standard streams, in the order in which it accepts them. Returns the threads that
+/// must be joined: input may wait forever.
 fn standard_streams(port: u16) -> io::Result<Vec<JoinHandle<()>>> {
     let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port));
     let (mut input, mut output, mut errors) = (connect()?, connect()?, connect()?);
-    // Each ends with its connection, or when its reader has gone.
+    // Each thread ends with its connection, or when the reader has closed the stream.
     std::thread::spawn(move || {
         let _ = io::copy(&mut io::stdin(), &mut input);
         let _ = input.shutdown(std::net::Shutdown::Write);

@@ -1,4 +1,4 @@
-//! Notices to a client beside its conversation with the server, for those that have asked for them.
+//! Notices to clients that have subscribed to them, on a connection of their own.
 //!
 //! Rule: a client opens a second connection with `cmd=init_oob signal=NAME`; each message on it is a line, sent before the
 //! signal, which `NONE` does without. Source: docs/pmi-wire.md#notices.
@@ -12,18 +12,18 @@ use rustix::process::{Signal, pidfd_send_signal};
 use super::rank_port::{Refusal, check_user};
 use wireup_sys::signals;
 
-/// Most connections for notices: a client has one, perhaps its tools as well.
+/// Maximum number of connections for notices. A client has one, and its tools may have some.
 const MOST: usize = 16;
 
-/// Those who get notices.
+/// Connections that get notices, each with the signal that follows a notice.
 #[derive(Debug, Default)]
 pub(super) struct NoticeSubscribers(Vec<(TcpStream, Option<Signal>)>);
 
 impl NoticeSubscribers {
-    /// Takes a connection.
+    /// Adds a connection for notices.
     ///
     /// # Errors
-    /// [`Refusal`] for a signal that does not exist, and beyond [`MOST`].
+    /// [`Refusal`] for an unknown signal, and if there are [`MOST`] connections.
     pub(super) fn add(
         &mut self,
         stream: TcpStream,
@@ -33,7 +33,7 @@ impl NoticeSubscribers {
         if self.0.len() >= MOST {
             return Err(refused(format!("{MOST} connections get notices already")));
         }
-        let unknown = |name: &[u8]| refused(format!("there is no signal {}", name.escape_ascii()));
+        let unknown = |name: &[u8]| refused(format!("unknown signal {}", name.escape_ascii()));
         let signal = match signal {
             None => None,
             Some(name) => {
@@ -48,27 +48,27 @@ impl NoticeSubscribers {
         Ok(())
     }
 
-    /// Ends of these are seen by reading.
+    /// Returns the connections to poll; reading shows their end.
     pub(super) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.0.iter().map(|(stream, _)| stream.as_fd())
     }
 
-    /// Drops those that have ended.
+    /// Removes the connections that have ended.
     pub(super) fn sweep(&mut self) {
         let mut buffer = [0; 256];
         self.0.retain_mut(|(stream, _)| {
-            !matches!(stream.read(&mut buffer), Ok(0)) // Nothing is expected from it.
+            !matches!(stream.read(&mut buffer), Ok(0)) // Clients send nothing here.
         });
     }
 
-    /// Sends one to all.
+    /// Sends a notice to all connections.
     pub(super) fn send(&mut self, line: &str) {
         for (stream, signal) in &mut self.0 {
             let sent = stream.write_all(format!("{line}\n").as_bytes());
             if let (Ok(()), Some(signal)) = (sent, signal)
                 && let Ok(end) = check_user(stream)
             {
-                // A process that has just ended needs no signal.
+                // A process that has just exited needs no signal.
                 let _ = end.process().map(|it| pidfd_send_signal(it, *signal));
             }
         }

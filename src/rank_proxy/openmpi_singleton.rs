@@ -1,5 +1,5 @@
-//! Stands in for a process of Open MPI that was started without a launcher and wants to spawn: as rank 0 of a launch that has
-//! taken over the process's namespace. The process connects to the PMIx server as that rank; here its end is seen.
+//! Proxy of an Open MPI process that was started without a launcher and spawns: rank 0 of a launch that has adopted the
+//! process's namespace. The process connects to the PMIx server as that rank; the proxy detects its end.
 
 use std::env;
 use std::fs::{File, OpenOptions};
@@ -18,21 +18,22 @@ use wireup_core::job::ids::Nspace;
 use wireup_core::wording::without_error_codes;
 use wireup_sys::signals::{Signals, ignored_at_start};
 
-/// The variable with the namespace, in the environment of the launcher.
+/// Variable with the namespace, in the environment of the launcher.
 pub const NSPACE: &str = "WIREUP_ADOPTED_NSPACE";
 
-/// The namespace that a launch is to take over.
+/// Returns the namespace that the launch adopts, if any.
 pub fn nspace() -> Option<Nspace> {
     Nspace::new(&env::var(NSPACE).ok()?).ok()
 }
 
-/// Tells a process where the server is, by one of its descriptors, and serves the client until it has ended, or the
-/// other descriptor's writer has before there was a client. If the launch ends before, the client is sent SIGTERM.
+/// Sends a process the address of the server, through one of its descriptors, and serves the client until it has ended, or
+/// until the writer of the other descriptor has exited without a client. If the launch ends before, sends the client SIGTERM.
 ///
 /// # Errors
-/// [`CommandError`] when there is no such process, or the launch offers no PMIx.
+/// [`CommandError`] if the process does not exist, or the launch offers no PMIx.
 pub fn serve(process: u32, report: u32, keepalive: u32) -> Result<u8, CommandError> {
-    let failed = |error: io::Error| CommandError::system("cannot stand in for a program", error);
+    let failed =
+        |error: io::Error| CommandError::system("cannot serve a program as its rank", error);
     let path = |number: u32| format!("/proc/{process}/fd/{number}");
     let mut signals = Signals::take(&ignored_at_start(), false).map_err(failed)?;
     let mut keepalive = Some(File::open(path(keepalive)).map_err(failed)?);
@@ -60,7 +61,7 @@ pub fn serve(process: u32, report: u32, keepalive: u32) -> Result<u8, CommandErr
                 Err(rustix::io::Errno::INTR) | Ok(_) => {}
                 Err(error) => return Err(failed(error.into())),
             }
-            // Nothing is ever written there.
+            // The pipe carries no data, so an event is its end.
             keepalive.is_some() && !ready[0].revents().is_empty()
         };
         if gone {
@@ -77,13 +78,13 @@ pub fn serve(process: u32, report: u32, keepalive: u32) -> Result<u8, CommandErr
     }
 }
 
-/// A port for the client, and what it has to know of it, as `prte --report-uri` writes it: names of variables, and what
-/// they say. Source: `pmix_ptl_base_setup_listener` of OpenPMIx.
+/// Opens a port for the client. Also returns the text about it that `prte --report-uri` would write: names of variables, and
+/// their value. Source: `pmix_ptl_base_setup_listener` of OpenPMIx.
 fn offered() -> io::Result<(PmixPort, String)> {
     let mut variables: Vec<(String, String)> = env::vars()
         .filter(|(name, value)| server_address(name, value).is_some())
         .collect();
-    // The newest protocol first, which the client takes if it knows it.
+    // The newest protocol first; a client uses it if it supports it.
     variables.sort_by(|one, other| other.0.cmp(&one.0));
     let none = || io::Error::other("the launch offers no PMIx");
     let (name, value) = variables.first().ok_or_else(none)?;

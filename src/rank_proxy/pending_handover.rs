@@ -1,5 +1,5 @@
-//! Between two clients of a rank (`wireup serve --restartable`): the server hears that the first one has gone, and what it
-//! still says to that one is dropped.
+//! Handover between two clients of a rank (`wireup serve --restartable`): notifies the server of the first one's end, and
+//! drops what the server still sends to it.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
@@ -10,19 +10,19 @@ use rustix::net::{SendFlags, send};
 use super::socket_relay::SocketRelay;
 use wireup_core::pmi::client_handover::ClientHandover;
 
-/// The server's end, when it is ready for the next client.
+/// Socket to the server, and the data for the next client.
 pub(super) type FreeServerEnd = (OwnedFd, ClientHandover);
 
-/// How an interval stands.
+/// Progress of a handover.
 #[derive(Debug)]
 pub(super) enum HandoverStatus {
     Waits(PendingHandover),
     Over(FreeServerEnd),
-    /// The server has closed its end.
+    /// The server has closed its socket.
     Closed,
 }
 
-/// See the module.
+/// Handover that is not complete.
 #[derive(Debug)]
 pub(super) struct PendingHandover {
     server: OwnedFd,
@@ -31,7 +31,7 @@ pub(super) struct PendingHandover {
 }
 
 impl PendingHandover {
-    /// Begins after the end of a client; `None` if no other one can follow it.
+    /// Starts a handover after the end of a client; `None` if no other client can follow it.
     pub(super) fn from_ended_client(client: SocketRelay) -> Option<Self> {
         let (server, mut outgoing, succession) = client.into_server();
         let mut succession = succession?;
@@ -43,7 +43,7 @@ impl PendingHandover {
         })
     }
 
-    /// What to wait for.
+    /// Returns the descriptor and events to poll.
     pub(super) fn interest(&self) -> (BorrowedFd<'_>, PollFlags) {
         let mut flags = PollFlags::IN;
         if !self.outgoing.is_empty() {
@@ -52,7 +52,7 @@ impl PendingHandover {
         (self.server.as_fd(), flags)
     }
 
-    /// Sends and reads what can be.
+    /// Sends and reads as much as possible.
     pub(super) fn advance(mut self) -> HandoverStatus {
         while !self.outgoing.is_empty() {
             match send(&self.server, &self.outgoing, SendFlags::NOSIGNAL) {

@@ -1,5 +1,5 @@
-//! The port that stands for a PMIx server's, for one rank. It admits one client at a time: to libpmix two would be processes of
-//! one rank, and each of them one that enters fences.
+//! Port of one rank that relays to the PMIx server. It admits one client at a time: for libpmix, two would be processes of one
+//! rank, each of which enters fences.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use super::rank_port::{Refusal, check_user};
 use super::socket_relay::{RelayStatus, Sender, SocketRelay};
 use wireup_sys::tcp_peer::TcpEndpoint;
 
-/// Connections of one rank at a time, those that say nothing included.
+/// Maximum number of connections of one rank, silent ones included.
 const MAX: usize = 8;
 
 #[derive(Debug)]
@@ -21,27 +21,27 @@ struct PmixConnection {
     carrier: SocketRelay,
     from: SocketAddr,
     client: TcpEndpoint,
-    /// The client has said something.
+    /// Whether the client has sent anything.
     spoke: bool,
-    /// The server has answered.
+    /// Whether the server has answered.
     answered: bool,
 }
 
-/// See the module.
+/// Port of one rank, and its connections.
 #[derive(Debug)]
 pub(super) struct PmixPort {
     listener: TcpListener,
     server: SocketAddrV4,
     open: Vec<PmixConnection>,
-    /// A client that the server has answered has ended.
+    /// Whether a client has ended that the server had answered.
     served: bool,
 }
 
 impl PmixPort {
-    /// Listens on this host alone.
+    /// Listens on the loopback interface.
     ///
     /// # Errors
-    /// When there is no port.
+    /// If no port is free.
     pub(super) fn new(server: SocketAddrV4) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
@@ -53,8 +53,10 @@ impl PmixPort {
         })
     }
 
+    /// Returns the number of the port.
+    ///
     /// # Errors
-    /// When the system does not know.
+    /// If the system cannot name the port.
     pub(super) fn port(&self) -> io::Result<u16> {
         Ok(self.listener.local_addr()?.port())
     }
@@ -64,12 +66,12 @@ impl PmixPort {
         self.open.iter().any(|passage| passage.answered)
     }
 
-    /// Whether the client has been here and gone. A connection that says nothing is no client.
+    /// Whether a client was connected and has ended. A connection that sends nothing does not count as a client.
     pub(super) fn is_over(&self) -> bool {
         self.served && !self.open.iter().any(|passage| passage.spoke)
     }
 
-    /// Processes that are connected.
+    /// Returns handles of the connected processes.
     pub(super) fn clients(&self) -> Vec<OwnedFd> {
         let answered = self.open.iter().filter(|passage| passage.answered);
         answered
@@ -77,27 +79,27 @@ impl PmixPort {
             .collect()
     }
 
-    /// What to wait for.
+    /// Returns the descriptors and events to poll.
     pub(super) fn interests(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
         let open = self.open.iter().flat_map(|passage| {
             let [client, server] = passage.carrier.interests();
-            // Nothing is carried before the client has spoken.
+            // Nothing is relayed before the client has sent something.
             std::iter::once(client).chain(passage.spoke.then_some(server))
         });
         std::iter::once((self.listener.as_fd(), PollFlags::IN)).chain(open)
     }
 
-    /// Carries and accepts: the end of a client comes before the next one.
+    /// Relays bytes, and accepts connections. The end of a client is handled before the next one.
     pub(super) fn advance(&mut self, mut tell: impl FnMut(SocketAddr, Refusal)) {
         self.carry(&mut tell);
         while let Ok((stream, from)) = self.listener.accept() {
             match self.admit(stream, from) {
                 Ok(passage) => {
                     if self.open.len() >= MAX {
-                        // What has spoken since the last turn is not silent.
+                        // A connection that has sent bytes since the last turn is not silent.
                         self.carry(&mut tell);
                     }
-                    // At most one has said something.
+                    // At most one connection has sent anything.
                     let mut silent = self.open.iter().map(|passage| !passage.spoke);
                     if self.open.len() >= MAX
                         && let Some(oldest) = silent.position(|silent| silent)
@@ -139,12 +141,12 @@ impl PmixPort {
                     false
                 }
                 Ok((1.., _)) => {
-                    // What it says is carried in the next turn.
+                    // The next turn relays these bytes.
                     passage.spoke = true;
                     taken = true;
                     true
                 }
-                // It has ended.
+                // The connection has ended.
                 _ => false,
             }
         });

@@ -1,7 +1,7 @@
-//! The port of one rank: connections that have not said who they are, until one is the rank's client.
+//! Port of one rank. Its connections are unidentified until one is the rank's client.
 //!
-//! Rule: a connection is read as soon as it is accepted, and the places of those that are silent are limited, by address
-//! too: a further one takes the place of the oldest. So no number of silent connections keeps out a client that speaks.
+//! Rule: a connection is read as soon as it is accepted, and the number of silent ones is limited, also by address: a
+//! further one replaces the oldest. So no number of silent connections keeps out a client that sends.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -18,47 +18,47 @@ use wireup_core::pmi::tcp_handshake::{
 };
 use wireup_sys::tcp_peer::{TcpEndpoint, other_end};
 
-/// How long a connection may take to say who it is.
+/// Time in which a connection must identify itself.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Connections that have not, at a time.
+/// Maximum number of connections that are not identified.
 const WAITING_MAX: usize = 64;
-/// Most of them from one address, or from one network of IPv6.
+/// Maximum number of these from one IPv4 address or one IPv6 network.
 const WAITING_OF_ADDRESS_MAX: usize = 8;
-/// Connections accepted in one turn: others wait for their turn as well.
+/// Maximum number of connections accepted in one turn; other sources have their turns too.
 const ACCEPTED_MAX: usize = 64;
 
-/// Why a connection is refused.
+/// Reason for refusing a connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
-    #[error("its process belongs to uid {0}")]
+    #[error("the client's process belongs to uid {0}")]
     User(u32),
-    #[error("the kernel does not say whose process it is")]
+    #[error("the kernel cannot name the owner of the client's process")]
     Nobody,
-    #[error("it has not said who it is, and a newer connection needs its place")]
+    #[error("the client has not identified itself, and was replaced by a newer connection")]
     Replaced,
-    #[error("it has not said who it is for {} seconds", PATIENCE.as_secs())]
+    #[error("the client did not identify itself within {} s", PATIENCE.as_secs())]
     Silent,
-    #[error("it ended before it said who it is")]
+    #[error("connection closed before the client identified itself")]
     Ended,
-    #[error("the rank has a client")]
+    #[error("the rank already has a client")]
     Taken,
     #[error(transparent)]
     Gate(#[from] TcpHandshakeError),
-    #[error("{0}")]
+    #[error(transparent)]
     System(#[from] std::io::Error),
 }
 
-/// What a connection has turned out to be.
+/// Connection that was identified.
 #[derive(Debug)]
 pub(super) enum AcceptedConnection {
     Client {
         stream: TcpStream,
-        /// What it has sent for the server.
+        /// Bytes for the server that were received already.
         received: Vec<u8>,
-        /// The server's first line has been sent already.
+        /// Whether the server's first line was sent already.
         greeted: bool,
     },
-    /// Gets notices, with this signal.
+    /// Connection for notices, each of which is followed by this signal.
     Listener {
         stream: TcpStream,
         signal: Option<Vec<u8>>,
@@ -75,7 +75,7 @@ struct PendingConnection {
     has_spoken: bool,
 }
 
-/// See the module.
+/// Port of one rank, and its connections that are not identified.
 #[derive(Debug)]
 pub(super) struct RankPort {
     listener: TcpListener,
@@ -83,16 +83,16 @@ pub(super) struct RankPort {
     size: u32,
     job: Option<Nspace>,
     proof: ClientAuth,
-    /// In the order in which they came.
+    /// Connections that are not identified, oldest first.
     waiting: Vec<PendingConnection>,
-    /// The rank has a client.
+    /// Whether the rank has a client.
     has_client: bool,
 }
 
-/// Fails unless the kernel says that the connection's other end belongs to this process's user, or to root.
+/// Checks that the other end of the connection belongs to this process's user or to root.
 ///
 /// # Errors
-/// [`Refusal`].
+/// [`Refusal`] if it belongs to another user, or the kernel cannot name the user.
 pub(super) fn check_user(stream: &TcpStream) -> Result<TcpEndpoint, Refusal> {
     let end = other_end(stream)?.ok_or(Refusal::Nobody)?;
     match end.uid == 0 || end.uid == geteuid().as_raw() {
@@ -102,7 +102,7 @@ pub(super) fn check_user(stream: &TcpStream) -> Result<TcpEndpoint, Refusal> {
 }
 
 impl RankPort {
-    /// Takes a listener that does not block.
+    /// Creates the port from a listener that does not block.
     pub(super) fn new(
         listener: TcpListener,
         rank: Rank,
@@ -121,23 +121,23 @@ impl RankPort {
         }
     }
 
-    /// The rank's client has gone, and another one may come.
+    /// Admits another client after the rank's client has disconnected.
     pub(super) fn reopen(&mut self) {
         self.has_client = false;
     }
 
-    /// What to read from.
+    /// Returns the descriptors to read.
     pub(super) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let waiting = self.waiting.iter().map(|waiting| waiting.stream.as_fd());
         std::iter::once(self.listener.as_fd()).chain(waiting)
     }
 
-    /// When a connection has waited too long.
+    /// Returns the time at which a connection has waited too long.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.waiting.iter().map(|waiting| waiting.deadline).min()
     }
 
-    /// Accepts and reads; the next connection that is a client or a listener. Refusals are told.
+    /// Accepts and reads connections. Returns the next client or connection for notices; reports refusals to `tell`.
     pub(super) fn arrival(
         &mut self,
         now: Instant,
@@ -148,7 +148,7 @@ impl RankPort {
             let Ok((stream, from)) = self.listener.accept() else {
                 break;
             };
-            // A listener of IPv6 has addresses of IPv4 in a form of its own.
+            // IPv6 listeners see IPv4 addresses in a mapped form.
             let from = SocketAddr::new(from.ip().to_canonical(), from.port());
             match self.admit(stream, from, now) {
                 Ok(waiting) => {
@@ -161,7 +161,7 @@ impl RankPort {
         }
         for waiting in std::mem::take(&mut self.waiting) {
             match arrival {
-                // Read in the next turn.
+                // The next turn reads it.
                 Some(_) => self.waiting.push(waiting),
                 None => arrival = self.read_connection(waiting, now, &mut tell),
             }
@@ -169,7 +169,7 @@ impl RankPort {
         arrival
     }
 
-    /// Reads one connection; keeps it if it has not said who it is.
+    /// Reads one connection; stores it if it is not identified yet.
     fn read_connection(
         &mut self,
         mut waiting: PendingConnection,
@@ -199,7 +199,7 @@ impl RankPort {
         None
     }
 
-    /// Drops the oldest connection of the address where that has too many, or of the address with the most where all have;
+    /// Closes the oldest connection of an address that has too many, or of the address with the most if there are too many;
     /// silent ones first.
     fn make_room(&mut self, from: SocketAddr, mut tell: impl FnMut(SocketAddr, Refusal)) {
         let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
@@ -260,7 +260,7 @@ impl RankPort {
     }
 }
 
-/// Addresses that count as one: those of a network of IPv6 may all belong to one host.
+/// Returns the address that stands for a network: those of an IPv6 network may all belong to one host.
 fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
@@ -283,7 +283,7 @@ impl PendingConnection {
                     if taken && matches!(passage.verdict, HandshakeOutcome::Admitted { .. }) {
                         return Err(Refusal::Taken);
                     }
-                    // Less than a socket's buffer; a client that has gone is seen at the next read.
+                    // Shorter than a socket's buffer; the next read detects a closed connection.
                     let _ = self.stream.write_all(&passage.reply);
                     if passage.verdict != HandshakeOutcome::Open {
                         return Ok(passage.verdict);
@@ -318,7 +318,7 @@ mod tests {
         RankPort::new(listener, Rank(0), 1, None, proof)
     }
 
-    /// Lets a silent connection from there wait, and returns which one has lost its place.
+    /// Adds a silent connection from an address, and returns the one that was replaced.
     fn enter(entrance: &mut RankPort, from: &str) -> Option<String> {
         let from = from.parse().unwrap();
         let stream = TcpStream::connect(entrance.listener.local_addr().unwrap()).unwrap();
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(more.as_deref(), Some("192.0.2.1:1"));
         let more = enter(&mut entrance, "[2001:db8:0:1:2:3:4:5]:1");
         assert_eq!(more.as_deref(), Some("[2001:db8:0:1::1]:1"));
-        // One that has begun to speak stays before those that say nothing.
+        // A connection that has sent bytes is kept before silent ones.
         let oldest = entrance.waiting.iter_mut();
         let mut oldest = oldest.filter(|waiting| waiting.from.to_string() == "192.0.2.1:2");
         oldest.next().unwrap().has_spoken = true;
@@ -368,7 +368,7 @@ mod tests {
                 assert_eq!(enter(&mut entrance, &from), None);
             }
         }
-        // Of one that has fewer than others, too.
+        // The same holds for an address with fewer connections than others.
         for _ in 0..4 {
             let replaced = enter(&mut entrance, "198.51.100.1:1").unwrap();
             assert!(replaced.starts_with("192.0.2."), "{replaced}");

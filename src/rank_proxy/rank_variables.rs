@@ -1,4 +1,4 @@
-//! What a process needs to be a rank that it was not started as: variables, and the forms in which they are written.
+//! Variables with which a process becomes a rank that wireup did not start, and the formats in which they are written.
 
 use std::net::SocketAddrV4;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use wireup_core::job::ids::Rank;
 use wireup_core::pmi::challenge::{AuthKey, KEY_VARIABLE};
 
-/// Variables of a rank that mean the same to a process started by others.
+/// Variables of a rank that also hold for a process started by others.
 const KEPT: [&str; 7] = [
     "PMI_JOBID",
     "PMI_SPAWNED",
@@ -18,25 +18,25 @@ const KEPT: [&str; 7] = [
     "WIREUP_RANK",
 ];
 
-/// The same for all variables that begin so: those of OpenPMIx, and the places Open MPI names.
+/// Prefixes of such variables: those of OpenPMIx, and the places that Open MPI names.
 const KEPT_PREFIXES: [&str; 3] = ["PMIX_", "OMPI_COMM_WORLD_", "WIREUP_LAUNCH"];
 
-/// Where a rank's client connects.
+/// Endpoint to which a rank's client connects.
 #[derive(Debug)]
 pub struct RankEndpoint {
     pub rank: Rank,
-    /// HOST:PORT for PMI, and the key.
+    /// HOST:PORT of the PMI port, and the key.
     pub pmi: Option<(String, AuthKey)>,
-    /// Port on this host that stands for the one of the PMIx server.
+    /// Port on this host that relays to the PMIx server.
     pub pmix: Option<u16>,
 }
 
-/// One rank's variables, in order.
+/// Variables of one rank, sorted.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RankEnvironment(Vec<(String, String)>);
 
 impl RankEnvironment {
-    /// From the variables of the process that stands in.
+    /// Creates the environment from the variables of the rank proxy.
     ///
     /// Rule: over TCP a client finds its rank in `PMI_ID`, and `PMI_FD`, `PMI_RANK` and `PMI_SIZE` must be absent. Source:
     /// docs/pmi-wire.md#tcp-mode.
@@ -65,7 +65,7 @@ impl RankEnvironment {
         Self(variables)
     }
 
-    /// `NAME=value` lines: what podman and systemd read, and `env $(cat FILE)` in a shell.
+    /// Returns `NAME=value` lines, as podman and systemd read them, and `env $(cat FILE)` in a shell.
     pub fn lines(&self) -> String {
         let lines = self
             .0
@@ -74,7 +74,7 @@ impl RankEnvironment {
         lines.collect()
     }
 
-    /// One line of JSON.
+    /// Returns one line of JSON.
     pub fn json(&self, rank: Rank, host: &str) -> String {
         let variables = self.0.iter();
         let variables = variables.map(|(name, value)| (name.clone(), Value::from(&value[..])));
@@ -84,19 +84,19 @@ impl RankEnvironment {
     }
 }
 
-/// Whether a variable says where the PMIx server listens.
+/// Whether a variable has the address of the PMIx server.
 fn is_address(name: &str) -> bool {
     name.starts_with("PMIX_SERVER_URI")
 }
 
-/// Address of the PMIx server in the value of such a variable: `NSPACE.RANK;tcp4://ADDRESS:PORT`.
+/// Parses the address of the PMIx server in such a variable: `NSPACE.RANK;tcp4://ADDRESS:PORT`.
 pub fn server_address(name: &str, value: &str) -> Option<SocketAddrV4> {
     let (_, address) = value.split_once("tcp4://").filter(|_| is_address(name))?;
     let end = address.find(|c: char| !(c.is_ascii_digit() || ".:".contains(c)));
     address[..end.unwrap_or(address.len())].parse().ok()
 }
 
-/// The value with another port.
+/// Returns the value with another port.
 pub(super) fn redirected(name: &str, value: &str, port: u16) -> Option<String> {
     let address = server_address(name, value)?;
     let other = SocketAddrV4::new(*address.ip(), port);

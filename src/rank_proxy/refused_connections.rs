@@ -1,25 +1,25 @@
-//! Lines about refused connections, so many in a period: a flood of connections must not fill the output.
+//! Lines about refused connections. Their number in a period is limited: a flood of connections must not fill the output.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::rank_port::Refusal;
 
-/// Lines in a [`PERIOD`].
+/// Maximum number of lines in a [`PERIOD`].
 const LINES: u64 = 20;
 
-/// After so long there may be lines again.
+/// Period after which lines are printed again.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Counts the refusals of one rank.
+/// Counter of the refusals of one rank.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLines {
-    /// Start of the period, and refusals since then.
+    /// Start of the period, and number of refusals in it.
     recent: Option<(Instant, u64)>,
 }
 
 impl RefusalLines {
-    /// The lines to print for a refusal: none, one, or one more that says how many were not printed or will not be.
+    /// Returns the lines to print for a refusal: none, one, or one more with the number of lines that were or will be left out.
     pub(super) fn add(&mut self, from: SocketAddr, refusal: &Refusal, now: Instant) -> Vec<String> {
         let mut lines = Vec::new();
         let (start, count) = match self.recent {

@@ -1,4 +1,4 @@
-//! Carries bytes between two sockets in both directions, each as fast as its reader.
+//! Relays bytes between two sockets in both directions, each as fast as its reader.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
@@ -7,42 +7,42 @@ use rustix::io::{Errno, read};
 use rustix::net::{SendFlags, send};
 use wireup_core::pmi::client_handover::ClientHandover;
 
-/// Bytes that one side may be ahead of the other.
+/// Maximum number of bytes read in one direction and not sent yet.
 const AHEAD: usize = 256 * 1024;
 
-/// From whom bytes come.
+/// Sender of the bytes in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sender {
     Client,
     Server,
 }
 
-/// Whether a carrier has more to do.
+/// Whether a relay has more to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RelayStatus {
     On,
-    /// Nothing more comes from this side, and the other has it all.
+    /// This side has ended, and the other has received everything.
     Ended(Sender),
 }
 
-/// One direction.
+/// State of one direction.
 #[derive(Debug, Default)]
 struct RelayDirection {
     waiting: Vec<u8>,
-    /// The sender has closed its end, or the receiver takes no more.
+    /// Whether the sender has closed its end, or the receiver takes no more.
     is_closed: bool,
-    /// The first line is not for the receiver.
+    /// Whether the first line is dropped.
     skips_line: bool,
 }
 
-/// Two sockets that do not block.
+/// Relay between two sockets that do not block.
 #[derive(Debug)]
 pub struct SocketRelay {
     client: OwnedFd,
     server: OwnedFd,
     up: RelayDirection,
     down: RelayDirection,
-    /// Where another client may follow.
+    /// Handover data, if another client may follow.
     succession: Option<ClientHandover>,
 }
 
@@ -57,14 +57,14 @@ impl SocketRelay {
         }
     }
 
-    /// The same for a client that another one may follow.
+    /// Sets the handover data for a client that another one may follow.
     #[must_use]
     pub fn followed(mut self, succession: Option<ClientHandover>) -> Self {
         self.succession = succession;
         self
     }
 
-    /// The same, with bytes of the client that have been read already.
+    /// Adds bytes of the client that were read already.
     #[must_use]
     pub fn begun(mut self, received: Vec<u8>) -> Self {
         self.up.waiting = match &mut self.succession {
@@ -74,7 +74,7 @@ impl SocketRelay {
         self
     }
 
-    /// The same, without the first line of the server.
+    /// Drops the first line of the server.
     #[must_use]
     pub fn without_greeting(mut self) -> Self {
         self.down.skips_line = true;
@@ -84,7 +84,7 @@ impl SocketRelay {
         self
     }
 
-    /// What to wait for.
+    /// Returns the descriptors and events to poll.
     pub fn interests(&self) -> [(BorrowedFd<'_>, PollFlags); 2] {
         let wants = |own: &RelayDirection, other: &RelayDirection| {
             let mut flags = PollFlags::empty();
@@ -102,7 +102,7 @@ impl SocketRelay {
         ]
     }
 
-    /// Moves what can be moved; `seen` gets what has been read.
+    /// Relays as many bytes as possible; `seen` gets those that were read.
     pub fn carry(&mut self, mut seen: impl FnMut(Sender, &[u8])) -> RelayStatus {
         let succession = &mut self.succession;
         let up = |bytes: &[u8], waiting: &mut Vec<u8>| {
@@ -129,7 +129,7 @@ impl SocketRelay {
         }
     }
 
-    /// The client has gone: the server's end, what it has not got yet, and what is known of the client.
+    /// Returns, after the client's end, the socket to the server, the bytes that it has not received, and the handover data.
     pub fn into_server(self) -> (OwnedFd, Vec<u8>, Option<ClientHandover>) {
         (self.server, self.up.waiting, self.succession)
     }
@@ -140,7 +140,7 @@ impl RelayDirection {
         self.is_closed && self.waiting.is_empty()
     }
 
-    /// `take` appends what goes on of what has been read.
+    /// Reads and sends as many bytes as possible. `take` appends the part of the bytes read that is sent on.
     fn move_on(&mut self, from: &OwnedFd, to: &OwnedFd, mut take: impl FnMut(&[u8], &mut Vec<u8>)) {
         let mut buffer = [0; 16 * 1024];
         while !self.is_closed && self.waiting.len() < AHEAD {
@@ -157,7 +157,7 @@ impl RelayDirection {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                // A connection that is reset has ended as well.
+                // A connection that was reset has ended as well.
                 Err(_) => self.is_closed = true,
             }
         }

@@ -5,7 +5,7 @@ use wireup_core::job::ids::Rank;
 use wireup_core::job::spec::MemBind;
 use wireup_core::topology::{CpuSet, DeviceKind, ObjectType, ranges};
 
-/// `--report-bindings`: a picture of the host, then each rank.
+/// Returns the lines of `--report-bindings`: a picture of the host, then each rank.
 pub(crate) fn report(host: &str, binding: Option<&HostBinding>) -> Vec<String> {
     let Some(binding) = binding else {
         return vec![format!(
@@ -20,13 +20,13 @@ pub(crate) fn report(host: &str, binding: Option<&HostBinding>) -> Vec<String> {
     std::iter::once(head).chain(rows).chain(ranks).collect()
 }
 
-/// A line for each rank.
+/// Returns a line for each rank.
 pub(crate) fn lines(binding: &HostBinding) -> impl Iterator<Item = String> + '_ {
     let ranks = ranks(binding).into_iter();
     ranks.map(|(Rank(rank), cpus)| format!("rank {rank}: {cpus}"))
 }
 
-/// The CPUs of each rank, as parts of the host, with its devices, by rank.
+/// Returns the CPUs of each rank, as parts of the host, with its devices, by rank.
 pub(crate) fn ranks(binding: &HostBinding) -> Vec<(Rank, String)> {
     let mut ranks: Vec<_> = binding.ranks().iter().collect();
     ranks.sort_by_key(|(rank, _)| *rank);
@@ -46,7 +46,7 @@ pub(crate) fn ranks(binding: &HostBinding) -> Vec<(Rank, String)> {
     ranks.collect()
 }
 
-/// Where the memory of a rank comes from, if that is decided: `; memory of NUMA node 3 alone`.
+/// Describes the NUMA nodes of a rank's memory, if they are decided: `; memory of NUMA node 3 alone`.
 fn memory(binding: &HostBinding, rank: Rank) -> String {
     let Some((how, nodes)) = binding.memory_of(rank) else {
         return String::new();
@@ -61,7 +61,7 @@ fn memory(binding: &HostBinding, rank: Rank) -> String {
     format!("; memory of {noun} {} {how}", ranges(nodes))
 }
 
-/// The devices that are near the CPUs of a rank: `; near NIC mlx5_0`.
+/// Names the devices near the CPUs of a rank: `; near NIC mlx5_0`.
 fn near(binding: &HostBinding, cpus: &CpuSet, kind: DeviceKind) -> String {
     let devices = binding.devices_near(cpus, kind);
     let names: Vec<String> = devices

@@ -1,4 +1,4 @@
-//! Command lines as texts that a shell would read, without the values of secrets.
+//! Command lines in a form that a shell reads, without the values of secrets.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -6,14 +6,14 @@ use std::os::unix::ffi::OsStrExt as _;
 use crate::plan::environment;
 use wireup_core::shell_words::quoted;
 
-/// What is shown in place of a value.
+/// Text in place of a hidden value.
 pub(crate) const HIDDEN: &str = "…hidden";
 
 /// Options whose next two words are a variable and its value.
 const TWO_WORDS: [&str; 3] = ["-env", "-genv", "--genv"];
 
-/// A whole line. It goes into records and pages that others read: values of variables that a dry run hides, and of
-/// those whose names say that they are secrets, are left out.
+/// Returns a whole command line for records and pages that others read. Values of variables that a dry run hides, and of
+/// those whose names mark them as secrets, are left out.
 pub(crate) fn command_line(words: &[OsString]) -> String {
     let mut line = String::new();
     for (index, word) in words.iter().enumerate() {

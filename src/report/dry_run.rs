@@ -1,7 +1,7 @@
 //! `--dry-run`: everything up to the first process, and the plan as a text on standard output.
 //!
-//! What a run would refuse is refused here in the same words. Nothing is made: no process, no
-//! directory, no file; images are mounted for this process, to look for programs in them.
+//! A dry run refuses what a launch would refuse, with the same messages. It creates no process, directory or
+//! file; images are mounted for this process, to search for programs in them.
 
 use std::collections::HashSet;
 use std::ffi::{CString, OsStr};
@@ -29,10 +29,10 @@ use wireup_core::shell_words::quoted;
 use wireup_core::wording::without_error_codes;
 use wireup_sys::inherited_state::InheritedState;
 
-/// Refuses what a run would refuse beyond the plan, and prints the plan.
+/// Makes the checks of a launch that go beyond the plan, and prints the plan.
 ///
 /// # Errors
-/// [`CommandError`] as a run would have it.
+/// [`CommandError`] as in a launch.
 pub(crate) fn show(plan: HostPlan, surroundings: &InheritedState) -> Result<u8, CommandError> {
     for warning in &plan.warnings {
         eprintln!(
@@ -41,7 +41,7 @@ pub(crate) fn show(plan: HostPlan, surroundings: &InheritedState) -> Result<u8, 
         );
     }
     check(&plan)?;
-    // Nothing is made: the stream goes where something is open already.
+    // Nothing is created: the stream is written only to a descriptor that is open already.
     let target = match plan.spec.status.json {
         Some(StatusTarget::File(_)) => None,
         _ => StatusOutput::open(&plan.spec.status, SystemTime::now())?,
@@ -65,7 +65,7 @@ pub(crate) fn show(plan: HostPlan, surroundings: &InheritedState) -> Result<u8, 
     Ok(0)
 }
 
-/// The plan as the status stream has it: the job, then the place of each rank.
+/// Returns the records of the plan for the status stream: the job, then the location of each rank.
 fn records(plan: &HostPlan) -> impl Iterator<Item = StatusRecord<'_>> {
     let ranks = (0..plan.job.process_map.size()).map(Rank).map(|rank| {
         let node = plan.job.process_map.node_of(rank).unwrap_or_default();
@@ -82,7 +82,7 @@ fn records(plan: &HostPlan) -> impl Iterator<Item = StatusRecord<'_>> {
     std::iter::once(planned(plan)).chain(ranks)
 }
 
-/// What a run would find out on its way to the first process.
+/// Makes the checks of a launch before its first process.
 fn check(plan: &HostPlan) -> Result<(), CommandError> {
     StatusOutput::check(&plan.spec.status)?;
     report_files::check(&plan.spec.status)?;
@@ -92,7 +92,7 @@ fn check(plan: &HostPlan) -> Result<(), CommandError> {
     if plan.sidecar_files.is_some() {
         JobDirectory::check(&job)?;
     }
-    // What nodes may refuse of a description, the first of them would too.
+    // The first node refuses each job that another node would refuse.
     NodeCore::new(
         HEAD,
         Arc::clone(&plan.job),
@@ -108,10 +108,10 @@ fn check(plan: &HostPlan) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Columns of the names at the left.
+/// Width of the column of names.
 const NAMES: usize = 11;
 
-/// Lines with a name at the left, given once for several lines.
+/// Text of lines with a name at the left, given once for several lines.
 #[derive(Default)]
 struct Sheet(String);
 
@@ -120,7 +120,7 @@ impl Sheet {
         self.line(&format!("{name:NAMES$}{text}"));
     }
 
-    /// Adds one line, whatever names of files and variables have in them.
+    /// Adds one line, with escapes for control characters in names of files and variables.
     fn line(&mut self, text: &str) {
         self.0.push_str(&printable(text));
         self.0.push('\n');
@@ -219,7 +219,7 @@ fn text(plan: &HostPlan, surroundings: &InheritedState) -> Result<String, Comman
     Ok(sheet.0)
 }
 
-/// What the first rank of a program finds in its environment that is not in ours, and the reverse.
+/// Adds the differences between the environment of the first rank of a program and that of this process.
 fn surroundings_of(
     plan: &HostPlan,
     app: AppNum,
@@ -232,7 +232,7 @@ fn surroundings_of(
         .expect("every program has a rank");
     let node = plan.job.process_map.node_of(rank).unwrap_or(NodeId(0));
     let mut own = rank_env::job_variables(plan);
-    // Whether virtual nodes can have names of their own is known only when they are made.
+    // It is known only when virtual nodes are made whether they can have names of their own.
     own.extend(rank_env::node_variables(plan, node, None, None, true));
     own.extend(rank_env::rank_variables(
         plan,

@@ -1,4 +1,4 @@
-//! The output of `-v` about a plan.
+//! Output of `-v` about a plan.
 
 use crate::inspect::sidecar_files;
 use crate::plan::reasons::{CountReason, plural};
@@ -10,10 +10,10 @@ use wireup_core::topology;
 use wireup_core::wording::counted;
 use wireup_sys::machine_slots::online;
 
-/// Nodes whose ranks `-v` shows; `-vv` shows those of all.
+/// Number of nodes whose ranks `-v` shows; `-vv` shows those of all nodes.
 const NODES_SHOWN: usize = 8;
 
-/// The decisions with their reasons, and the rejected alternatives.
+/// Returns the decisions with their reasons, and the rejected alternatives.
 pub fn lines(plan: &HostPlan) -> Vec<String> {
     let mut lines = vec![size(plan)];
     for (index, app) in plan.apps.iter().enumerate() {
@@ -71,9 +71,7 @@ pub fn lines(plan: &HostPlan) -> Vec<String> {
         offer.why
     ));
     if let Some(why) = &offer.without_pmix {
-        lines.push(format!(
-            "interface: PMIx would be right and is left out: {why}"
-        ));
+        lines.push(format!("interface: PMIx is left out: {why}"));
     }
     lines.extend(rank_env::choices(plan).map(|(name, value)| {
         format!("setting: {name}={value}, which the environment does not decide")
@@ -117,8 +115,8 @@ fn slots(plan: &HostPlan) -> String {
         return format!("slots: {}{more}{counted}", node_texts::slots(plan));
     }
     let ranks = plan.job.process_map.size();
-    if let Some(said) = plan.spec.layout.slots {
-        return format!("slots: {said}, as named for this machine; there {}", {
+    if let Some(slots) = plan.spec.layout.slots {
+        return format!("slots: {slots}, as named for this machine; there {}", {
             let verb = if ranks == 1 { "is" } else { "are" };
             format!("{verb} {}", counted(ranks, "rank"))
         });
@@ -149,7 +147,7 @@ fn slots(plan: &HostPlan) -> String {
     format!("slots: {slots}: {limits}; {comparison}")
 }
 
-/// What the PMIx server is made of and where its files are.
+/// Returns the lines about the PMIx server: its files and its directory.
 fn server(plan: &HostPlan) -> Vec<String> {
     let Some(host) = &plan.sidecar_files else {
         let text = match plan.offer.pmix {
@@ -175,7 +173,7 @@ fn server(plan: &HostPlan) -> Vec<String> {
         let why = match given {
             Some(_) => format!("given by {flag}"),
             None => format!(
-                "found beside wireup or in {}",
+                "found with wireup or in {}",
                 sidecar_files::LIBRARY_DIRECTORY
             ),
         };
@@ -192,7 +190,7 @@ fn server(plan: &HostPlan) -> Vec<String> {
     lines
 }
 
-/// Nodes with their ranks.
+/// Returns a line for each node with its ranks.
 pub(crate) fn places(plan: &HostPlan) -> impl Iterator<Item = String> + '_ {
     let ranks = &plan.job.process_map;
     ranks.node_ids().map(move |node| {
@@ -206,7 +204,7 @@ pub(crate) fn places(plan: &HostPlan) -> impl Iterator<Item = String> + '_ {
     })
 }
 
-/// The binding of the ranks: why they have which CPUs, and with a `picture` of the host.
+/// Returns the binding of the ranks with the reasons, and with `picture` a picture of the host.
 pub(crate) fn binding(plan: &HostPlan, picture: bool) -> Vec<String> {
     let spec = &plan.spec.binding;
     if !spec.asks() {
@@ -226,7 +224,7 @@ pub(crate) fn binding(plan: &HostPlan, picture: bool) -> Vec<String> {
     lines
 }
 
-/// The MPI that was chosen for a program, which each of several hosts finds by itself.
+/// Describes the MPI that was chosen for a program. Of several hosts, each finds it by itself.
 fn mpi(plan: &HostPlan, app: usize) -> Option<String> {
     let choice = plan.spec.apps[app].mpi.choice.as_ref()?.to_string_lossy();
     Some(match &plan.apps[app].mpi {
@@ -235,7 +233,7 @@ fn mpi(plan: &HostPlan, app: usize) -> Option<String> {
     })
 }
 
-/// The images that the ranks run in.
+/// Returns the images in which the ranks run.
 pub(crate) fn images(plan: &HostPlan) -> impl Iterator<Item = String> + '_ {
     let uenvs = plan.spec.container.uenvs.iter();
     let uenvs = uenvs.map(|Uenv { file, mount }| {
@@ -249,12 +247,12 @@ pub(crate) fn images(plan: &HostPlan) -> impl Iterator<Item = String> + '_ {
     uenvs.chain(image)
 }
 
-/// Ascending ranks as `0-3,6`.
+/// Formats ascending ranks as `0-3,6`.
 fn ranges(ranks: &[Rank]) -> String {
     topology::ranges(ranks.iter().map(|rank| rank.0))
 }
 
-/// Where the ranks of a program start, and why there.
+/// Describes the directory in which the ranks of a program start, and the reason for it.
 pub(crate) fn start(plan: &HostPlan, app: usize) -> String {
     let dir = plan.apps[app].cwd.as_ref().unwrap_or(&plan.inheritance.cwd);
     let why = match plan.spec.apps[app].wdir {
@@ -264,17 +262,17 @@ pub(crate) fn start(plan: &HostPlan, app: usize) -> String {
     format!("{}{} ({why})", dir.display(), node_texts::everywhere(plan))
 }
 
-/// The findings about a program; it is named once.
+/// Describes the result of inspecting a program, which is named once.
 fn program(app: &AppStart) -> String {
     let (path, detected) = (app.program.path().display().to_string(), &app.detected);
-    let told = detected.to_string();
-    let told = match told.starts_with(&path) {
-        true => told,
-        false => format!("{path}: {told}"),
+    let text = detected.to_string();
+    let text = match text.starts_with(&path) {
+        true => text,
+        false => format!("{path}: {text}"),
     };
     match &app.wrapper {
-        Some(wrapper) => format!("{told}; {wrapper}"),
-        None => told,
+        Some(wrapper) => format!("{text}; {wrapper}"),
+        None => text,
     }
 }
 

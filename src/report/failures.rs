@@ -1,4 +1,4 @@
-//! Words for what went wrong: one line that names the thing and the remedy.
+//! Lines about failures: each names the failed thing and the remedy.
 
 use std::path::Path;
 
@@ -18,8 +18,8 @@ use wireup_sys::spawn::{SpawnError, SpawnStage};
 
 mod node_failures;
 
-/// Ranks that had not ended: how many, and what the first of them had done with their
-/// process-management interface.
+/// Ranks that had not exited: their number, and the first of them with the state of their PMI or PMIx
+/// connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RemainingRanks {
     pub(crate) count: usize,
@@ -28,7 +28,7 @@ pub(crate) struct RemainingRanks {
 
 pub use node_failures::by_node;
 
-/// Why a rank could not be started, as a cause of the job's failure.
+/// Returns the failure cause of a job of which a rank could not be started.
 pub fn start_failure(
     plan: &HostPlan,
     process: GlobalRank,
@@ -103,7 +103,7 @@ pub fn start_failure(
 const NO_PROCESSES: &str = "no more processes are allowed; raise the limit (ulimit -u, or the pids \
                             limit of the cgroup) or start fewer ranks";
 
-/// Why a sidecar could not be started.
+/// Reason why a sidecar could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum SidecarStartError {
     #[error(
@@ -112,14 +112,16 @@ pub enum SidecarStartError {
     Exec { program: String, errno: Errno },
     #[error("{NO_PROCESSES}")]
     NoProcesses,
-    #[error("{}", out_of_descriptors(*.0))]
+    #[error(
+        "no more descriptors ({0}); a rank needs four, raise the hard limit (ulimit -Hn) or start fewer ranks"
+    )]
     NoDescriptors(Errno),
     #[error("preparing the PMIx server's process failed ({:?}): {}", .0.step, .0.errno)]
     Prepare(SpawnError),
 }
 
 impl SidecarStartError {
-    /// The reason why `program` was not started.
+    /// Returns the reason why `program` was not started.
     pub fn new(program: &Path, error: SpawnError) -> Self {
         match (error.step, error.errno) {
             (SpawnStage::Exec, errno) => Self::Exec {
@@ -135,14 +137,11 @@ impl SidecarStartError {
 }
 
 fn out_of_descriptors(errno: Errno) -> String {
-    format!(
-        "no more descriptors ({errno}); a rank needs four, raise the hard limit (ulimit -Hn) or \
-         start fewer ranks"
-    )
+    SidecarStartError::NoDescriptors(errno).to_string()
 }
 
-/// How a sidecar ended that was not asked to, with the last it `printed` and what to do. It had or
-/// had not said hello before (`greeted`).
+/// Describes the exit of a sidecar that nothing ordered, with the last line that it `printed` and a remedy. `greeted` is
+/// whether it had sent its first message.
 pub fn sidecar_end(end: RankEnd, greeted: bool, printed: &[u8]) -> String {
     let mut text = format!("its process {}", words(end));
     let printed = String::from_utf8_lossy(printed);
@@ -165,16 +164,17 @@ pub fn sidecar_end(end: RankEnd, greeted: bool, printed: &[u8]) -> String {
     text
 }
 
-/// A sidecar that was lost when its ranks had finished, or had never used it: no failure of the job.
+/// Returns the warning about a sidecar that was lost after its ranks had finished, or that they had never used. The job has
+/// not failed.
 pub fn sidecar_lost_late(name: &str, error: &str) -> String {
     let error: String = plain(error).collect();
     format!("warning: the PMIx server of {name} failed when no rank needed it: {error}")
 }
 
-/// Characters of a line that a sidecar printed.
+/// Maximum number of characters from a line that a sidecar printed.
 const LAST_WORDS_MAX: usize = 200;
 
-/// A foreign text, escaped for one of wireup's lines.
+/// Replaces control characters in a foreign text, for one of wireup's lines.
 fn plain(text: &str) -> impl Iterator<Item = char> {
     let printable = |c: char| if c.is_control() { ' ' } else { c };
     text.trim().chars().map(printable)
@@ -187,7 +187,7 @@ fn words(end: RankEnd) -> String {
     }
 }
 
-/// How far a rank had come, in the words of its program.
+/// Describes the progress of a rank in terms of its program.
 fn stage(state: &PmiState) -> &'static str {
     let waits = ["in barrier", "in fence", "in a ring"];
     match (state.contacted, state.active) {
@@ -197,13 +197,13 @@ fn stage(state: &PmiState) -> &'static str {
         }
         (true, true) => "after MPI_Init",
         (true, false) if state.last_activity.contains("finalized") => "after MPI_Finalize",
-        // The PMIx client of a process that has ended is not active any more.
+        // The PMIx client of an exited process is no longer active.
         (true, false) if state.last_activity.contains("connected") => "after MPI_Init",
         (true, false) => "in MPI_Init",
     }
 }
 
-/// The ranks that had not ended when the end of the job began, behind the line about it. `what` they did.
+/// Describes the ranks that had not exited when the end of the job began, as the end of the line about it.
 pub(crate) fn unended(
     jobs: &Jobs,
     unended: &RemainingRanks,
@@ -234,7 +234,7 @@ pub(crate) fn unended(
     )
 }
 
-/// The dump of a rank, and where it was: `frames` have the outermost first. Both may come from another host.
+/// Describes the core dump of a rank and its stack; `frames` start with the outermost. Both may come from another host.
 pub fn dump(text: &str, frames: &[String]) -> String {
     const MOST: usize = 8;
     let known = frames.iter().any(|frame| !frame.starts_with("??"));
@@ -248,7 +248,7 @@ pub fn dump(text: &str, frames: &[String]) -> String {
     line
 }
 
-/// The line about a failed job. `None` if the exit code is enough.
+/// Returns the line about a failed job; `None` if the exit code is enough.
 pub fn failure(
     jobs: &Jobs,
     cause: &FailureCause,
@@ -307,12 +307,12 @@ pub fn failure(
         } => {
             let message: String = plain(message).collect();
             // The texts of MPICH and Open MPI if the program gave none.
-            let said = if matches!(message.as_str(), "" | "abort" | "N/A") {
+            let text = if matches!(message.as_str(), "" | "abort" | "N/A") {
                 String::new()
             } else {
                 format!(": {message}")
             };
-            format!("{} called MPI_Abort with code {code}{said}", rank(*aborted))
+            format!("{} called MPI_Abort with code {code}{text}", rank(*aborted))
         }
         FailureCause::TerminatedBy { rank: by, signal } => format!(
             "{} had the job ended by signal {signal} through PMIx",

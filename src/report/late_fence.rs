@@ -1,4 +1,4 @@
-//! Words for a fence to which not all ranks have come; no I/O.
+//! Texts about a fence in which ranks are missing. No I/O.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use wireup_core::job::missing_ranks::{MissingRankInfo, NAMED_MAX, NodeSample};
 use wireup_core::job::outcome::{FenceKind, LateFence};
 use wireup_core::wording;
 
-/// Tells the process of a rank, if it has one.
+/// Function that returns the pid of a rank, if it has one.
 pub type PidOf<'a> = &'a dyn Fn(KnownRank) -> Option<i32>;
 
-/// Why the job fails: "PMI fence timeout: 2 of 64 ranks missing: rank 17 (n3, pid 811, connected,
+/// Returns the failure of the job: "PMI fence timeout: 2 of 64 ranks missing: rank 17 (n3, pid 811, connected,
 /// last put 58 s ago), …".
 pub fn timeout(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
     format!(
@@ -23,7 +23,7 @@ pub fn timeout(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
     )
 }
 
-/// The warning about a fence that continues.
+/// Returns the warning about a fence that continues.
 pub fn note(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
     format!(
         "waiting for {} in a {}: {}; --fence-timeout SECONDS makes that a failure",
@@ -80,7 +80,7 @@ fn missing(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
         parts.push(format!("no answer from {}", some(&absences.silent)));
     }
     match parts.is_empty() {
-        true => "all ranks have come by now".to_owned(),
+        true => "all ranks have arrived meanwhile".to_owned(),
         false => parts.join("; "),
     }
 }

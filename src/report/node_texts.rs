@@ -1,4 +1,4 @@
-//! Texts about the nodes of a job: this machine, virtual nodes of it, or hosts.
+//! Texts about the nodes of a job: this machine, its virtual nodes, or hosts.
 
 use std::ffi::OsStr;
 
@@ -9,11 +9,11 @@ use wireup_core::job::ids::NodeId;
 use wireup_core::link::routing_tree::RoutingTree;
 use wireup_core::link::socket;
 
-/// The words for nodes of one kind.
+/// Words for nodes of one kind.
 struct NodeWords {
     one: &'static str,
     several: &'static str,
-    /// The end of a text about all of them.
+    /// End of a text about all nodes.
     everywhere: &'static str,
 }
 
@@ -36,7 +36,7 @@ fn words(plan: &HostPlan) -> &'static NodeWords {
     }
 }
 
-/// How many nodes of which kind.
+/// Returns the number and kind of the nodes.
 pub(crate) fn nodes(plan: &HostPlan) -> String {
     let NodeWords { one, several, .. } = words(plan);
     match plan.job.process_map.nodes() {
@@ -45,12 +45,12 @@ pub(crate) fn nodes(plan: &HostPlan) -> String {
     }
 }
 
-/// The end of a text about something that is the same on all nodes, if these are hosts.
+/// Returns the end of a text that holds for all nodes; empty unless these are hosts.
 pub(crate) fn everywhere(plan: &HostPlan) -> &'static str {
     words(plan).everywhere
 }
 
-/// What limits the number of ranks.
+/// Describes the slots, which limit the number of ranks.
 pub(crate) fn slots(plan: &HostPlan) -> String {
     let hosts = &plan.spec.layout.hosts;
     if hosts.is_empty() {
@@ -73,7 +73,7 @@ pub(crate) fn slots(plan: &HostPlan) -> String {
     groups.iter().map(group).collect::<Vec<_>>().join("; ")
 }
 
-/// The name of a node, and where its agent is.
+/// Returns the name of a node, with the address of its agent and its slots.
 pub(crate) fn node(plan: &HostPlan, node: NodeId) -> String {
     let name = plan.node_name(node);
     let Some(HostSpec { address, slots, .. }) = plan.spec.layout.hosts.get(node.index()) else {
@@ -85,7 +85,7 @@ pub(crate) fn node(plan: &HostPlan, node: NodeId) -> String {
     }
 }
 
-/// Lines about the ways to hosts and what travels to them, by topic; nothing on one machine.
+/// Returns lines by topic about the connections to hosts and the data sent to them; none on one machine.
 pub(crate) fn connections(plan: &HostPlan) -> Vec<(&'static str, String)> {
     if !plan.spec.layout.across_hosts() {
         return Vec::new();
@@ -97,7 +97,7 @@ pub(crate) fn connections(plan: &HostPlan) -> Vec<(&'static str, String)> {
         .collect()
 }
 
-/// How the hosts reach each other.
+/// Describes the tree or star in which the hosts are connected.
 fn reach(plan: &HostPlan) -> String {
     let spread = &plan.spec.layout.spread;
     let nodes = plan.job.process_map.nodes();
@@ -124,7 +124,7 @@ fn reach(plan: &HostPlan) -> String {
     )
 }
 
-/// Through which socket the launch goes.
+/// Describes the agent through which the launch starts.
 fn agent(plan: &HostPlan) -> String {
     if let Some(starter) = &plan.spec.layout.spread.starter {
         let used = starter.parts.iter().position(|part| !part.is_empty());
@@ -147,7 +147,7 @@ fn agent(plan: &HostPlan) -> String {
     format!("this host's, at {}", paths.join(" or "))
 }
 
-/// The variables and settings that are sent to hosts, and those that are not.
+/// Returns the variables and settings that are sent to hosts, and those that are not.
 fn travels(plan: &HostPlan) -> Vec<String> {
     let inheritance = &plan.inheritance;
     let mut lines = vec![format!("directory {}", inheritance.cwd.display())];

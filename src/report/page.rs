@@ -1,8 +1,8 @@
-//! The page about a launch (`--report`, `wireup report`): one file without references to others.
+//! The page about a launch (`--report`, `wireup report`): one file that refers to no other.
 //!
-//! The page's script makes everything out of the timeline, which is in the page as JSON. What hosts and
-//! programs are called, and texts of failures, come from others: the script puts them into the page as
-//! text only, and the policy in the page's head allows no other script.
+//! The page's script builds everything from the timeline, which the page contains as JSON. Names of hosts and
+//! programs, and texts of failures, are foreign data: the script puts them into the page as
+//! text only, and the policy in the page's head permits no other script.
 
 use wireup_core::timeline::{Timeline, breakdown};
 

@@ -1,4 +1,4 @@
-//! The plan's record in the status stream.
+//! Record of the plan in the status stream.
 
 use std::ffi::OsString;
 
@@ -9,7 +9,7 @@ use wireup_core::record::{
     AppRecord, JobPlanRecord, JobState, PlannedJob, PlannedNode, StatusRecord, VERSION,
 };
 
-/// The planned job.
+/// Returns the record of the planned job.
 pub(crate) fn planned(plan: &HostPlan) -> StatusRecord<'_> {
     let nodes = plan.job.process_map.node_ids().map(|node| PlannedNode {
         node: node.0,
@@ -43,7 +43,7 @@ pub(crate) fn planned(plan: &HostPlan) -> StatusRecord<'_> {
     })
 }
 
-/// The command line of this launch, unless it is one that an agent describes.
+/// Returns the command line of this launch; `None` for a launch that an agent describes.
 fn command(words: Vec<OsString>) -> Option<String> {
     let described = words
         .get(1)
@@ -51,12 +51,12 @@ fn command(words: Vec<OsString>) -> Option<String> {
     (!described).then(|| command_line(&words))
 }
 
-/// The program of an application context, as it was found.
+/// Returns the program of an application, as it was found.
 pub(crate) fn program(plan: &HostPlan, app: usize) -> String {
     plan.apps[app].program.path().display().to_string()
 }
 
-/// The application contexts.
+/// Returns the records of the applications.
 pub(crate) fn apps(plan: &HostPlan) -> Vec<AppRecord> {
     let apps = plan.apps.iter().enumerate();
     apps.map(|(index, app)| AppRecord {

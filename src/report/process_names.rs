@@ -1,14 +1,14 @@
-//! Processes by the names that people know: ranks of jobs.
+//! Names of processes for the user: ranks of jobs.
 
 use std::collections::BTreeMap;
 
 use wireup_core::job::ids::{JobIndex, Rank};
 use wireup_core::job::rank_set::RankSet;
 
-/// Its job and its rank there.
+/// Job and rank in that job.
 pub type RankKey = (JobIndex, Rank);
 
-/// Some processes in words: `ranks 0-2,7`, `rank 1`, `ranks 0-1 from_ranks spawned job 2`.
+/// Formats processes as text: `ranks 0-2,7`, `rank 1`, `ranks 0-1 of spawned job 2`.
 pub fn listed(names: &[RankKey]) -> String {
     let mut by_job: BTreeMap<JobIndex, Vec<Rank>> = BTreeMap::new();
     for (job, rank) in names {

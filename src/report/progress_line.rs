@@ -1,34 +1,34 @@
-//! The line that shows what a job is waiting for; no I/O.
+//! Progress line: shows the event that a job is waiting for. No I/O.
 //!
-//! On a terminal it stands below everything else, is renewed at most once a second, and goes away
-//! when the wait is over. Without a terminal it is written with `-v` only, rarely.
+//! On a terminal it is the last line, is renewed at most once a second, and disappears
+//! when the wait is over. Without a terminal it is written with `-v` only, and rarely.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use wireup_core::wording;
 
-/// How long a job may take to start before something is said.
+/// Time that the start of a job may take before a wait is shown.
 pub const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The same on several hosts, where more can be late.
+/// Time that the start of a job on several hosts may take before a wait is shown; more can be late there.
 pub const PATIENCE_ACROSS: Duration = Duration::from_secs(1);
 
-/// The same for its end.
+/// Time that the end of a job may take before a wait is shown.
 pub const END_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Time between two looks, and lines on a terminal.
+/// Time between two updates, and between two lines on a terminal.
 pub const EVERY: Duration = Duration::from_secs(1);
 
 /// Time between two lines in a log.
 const EVERY_LOGGED: Duration = Duration::from_secs(10);
 
-/// Things that are named one by one.
+/// Maximum number of things that are named one by one.
 pub const NAMED: usize = 3;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StartupWait {
-    /// The source that a look-up before the launch asks.
+    /// Reply to a look-up from this source, before the launch.
     Lookup(String),
     /// PMIx servers that are not ready.
     Servers { named: Vec<String>, count: usize },
@@ -37,21 +37,21 @@ pub enum StartupWait {
         preparation: HostPreparation,
         ready: usize,
         hosts: usize,
-        /// The first few that are not.
+        /// The first few hosts that are not ready.
         named: Vec<String>,
     },
     /// Ranks that have not been started.
     Starts {
         started: usize,
         size: usize,
-        /// The hosts with most of those that have not, and their number.
+        /// Hosts with most of the missing ranks, and their number.
         hosts: Vec<(String, usize)>,
     },
-    /// Ranks that have not made contact.
+    /// Ranks that have not connected.
     Ranks {
         connected: usize,
         size: usize,
-        /// The first few that have not; of more, the hosts with most of them.
+        /// The first few missing ranks; if there are more, `hosts` has those with most of them.
         named: Vec<String>,
         hosts: Vec<(String, usize)>,
     },
@@ -59,33 +59,33 @@ pub enum StartupWait {
     Fence {
         entered: usize,
         size: usize,
-        /// The hosts with most of those that have not, and their number.
+        /// Hosts with most of the missing ranks, and their number.
         hosts: Vec<(String, usize)>,
     },
-    /// Ranks that were asked to end.
+    /// Ranks that were signalled to exit.
     Ends {
         named: Vec<String>,
         count: usize,
-        /// The signal that they got, `SIGTERM` or `SIGKILL`.
+        /// Name of the signal that the ranks got, `SIGTERM` or `SIGKILL`.
         signal: &'static str,
         /// Time until they are killed.
         kill_in: Option<Duration>,
     },
 }
 
-/// What a host does before ranks can be started on it.
+/// Step of a host before ranks can be started on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HostPreparation {
-    /// Its agent is to join, and to get the description of the launch.
+    /// The agent joins, and gets the description of the launch.
     Agents,
-    /// It puts files that go along where they belong.
+    /// The host stores staged files.
     Staging,
-    /// Its PMIx server starts.
+    /// The PMIx server starts.
     Servers,
 }
 
 impl HostPreparation {
-    /// The phase of the launch, and what hosts have done that are through with it.
+    /// Returns the name of the phase, and the text about hosts that have completed it.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Agents => ("agents", "have joined"),
@@ -96,7 +96,7 @@ impl HostPreparation {
 }
 
 impl StartupWait {
-    /// In words, on one line.
+    /// Describes the wait on one line.
     pub fn text(&self) -> String {
         match self {
             Self::Lookup(source) => format!("waiting for {source}"),
@@ -170,7 +170,7 @@ impl StartupWait {
     }
 }
 
-/// The hosts with most of something, from a count by host: a few, most first.
+/// Returns a few hosts with the highest counts, highest first.
 pub fn slowest(counts: impl IntoIterator<Item = (String, usize)>) -> Vec<(String, usize)> {
     let mut hosts: Vec<_> = counts.into_iter().filter(|(_, count)| *count > 0).collect();
     hosts.sort_by(|(_, a), (_, b)| b.cmp(a));
@@ -178,7 +178,7 @@ pub fn slowest(counts: impl IntoIterator<Item = (String, usize)>) -> Vec<(String
     hosts
 }
 
-/// Hosts with a number of ranks each, of `count` ranks in all.
+/// Names hosts with a number of ranks each, of `count` ranks in all.
 fn counted(hosts: &[(String, usize)], count: usize) -> String {
     let shown: usize = hosts.iter().map(|(_, ranks)| ranks).sum();
     let named = hosts.iter().map(|(host, ranks)| match ranks {
@@ -194,16 +194,16 @@ fn list(named: &[String], count: usize) -> String {
     format!("{}{more}", named.join(", "))
 }
 
-/// What to do about the line.
+/// Change of the line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ProgressUpdate {
-    /// Nothing.
+    /// Leave the line as it is.
     Keep,
-    /// Show it at the end of the terminal, in place of the last one.
+    /// Show this text at the end of the terminal, in place of the last one.
     Draw(String),
-    /// Take it away.
+    /// Remove the line from the terminal.
     Erase,
-    /// Write it for good.
+    /// Write this text to the log.
     Log(String),
 }
 
@@ -212,14 +212,14 @@ pub enum ProgressUpdate {
 pub struct ProgressLine {
     terminal: bool,
     logged: bool,
-    /// When to look next; `None` while nothing is waited for.
+    /// Time of the next update; `None` while the job waits for nothing.
     next: Option<Duration>,
     /// The last line, without its countdown, and its time.
     last_line: Option<(StartupWait, Duration)>,
 }
 
 impl ProgressLine {
-    /// Prints on a `terminal`, or else only if `logged`, and looks first after `patience`.
+    /// Creates a line that is shown on a `terminal`, or else only if `logged`; the first update is after `patience`.
     pub fn new(terminal: bool, logged: bool, patience: Duration) -> Self {
         Self {
             terminal,
@@ -229,7 +229,7 @@ impl ProgressLine {
         }
     }
 
-    /// Something has begun that may take long: looks again after `patience`.
+    /// Starts a wait that may take long: the next update is after `patience`.
     pub fn expect(&mut self, now: Duration, patience: Duration) {
         if self.terminal || self.logged {
             let at = now + patience;
@@ -237,12 +237,12 @@ impl ProgressLine {
         }
     }
 
-    /// When to call [`ProgressLine::update_line`].
+    /// Returns the time at which to call [`ProgressLine::update_line`].
     pub fn next_deadline(&self) -> Option<Duration> {
         self.next
     }
 
-    /// The time has come: `wait` is the current wait.
+    /// Updates the line when this is due; `wait` is the current wait.
     pub fn update_line(&mut self, now: Duration, wait: Option<StartupWait>) -> ProgressUpdate {
         let Some(wait) = wait else {
             self.next = None;
@@ -258,7 +258,7 @@ impl ProgressLine {
             return ProgressUpdate::Draw(text);
         }
         let same = |a: &StartupWait| match (a, &wait) {
-            // The countdown alone is no news.
+            // A change of the countdown only is not logged.
             (StartupWait::Ends { named: a, .. }, StartupWait::Ends { named: b, .. }) => a == b,
             (a, b) => a == b,
         };

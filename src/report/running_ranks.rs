@@ -1,5 +1,5 @@
-//! Looks at running processes from outside: which MPI they have loaded, and whether what their rank
-//! was given has reached them.
+//! Inspects running processes from outside: the MPI that they have loaded, and whether the variables and descriptors
+//! of their rank have reached them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,10 +11,10 @@ use crate::inspect::{LibraryFamily, family_of};
 use crate::report::singleton_detection::MpiProcess;
 use wireup_sys::leftovers::JOB;
 
-/// Processes inspected below a rank's own. MPI programs are started by a few shells and wrappers.
+/// Maximum number of processes that are inspected for a rank. A few shells and wrappers may start its MPI program.
 const LOOKED_AT: usize = 16;
 
-/// How the names of programs begin that launch MPI processes with interfaces of their own.
+/// Beginnings of the names of programs that launch MPI processes with interfaces of their own.
 const LAUNCHERS: &[&str] = &[
     "mpiexec", "mpirun", "hydra_", "prterun", "prted", "orterun", "orted", "srun",
 ];
@@ -44,7 +44,7 @@ pub(crate) fn find_mpi(pid: i32) -> Option<MpiProcess> {
     None
 }
 
-/// Looks at one process. What another user's process hides is not known.
+/// Inspects one process. Data of another user's process that cannot be read is unknown.
 fn inspect_process(pid: i32) -> MpiProcess {
     let mut seen = MpiProcess::default();
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
@@ -95,7 +95,7 @@ fn inspect_environment(pid: i32, seen: &mut MpiProcess) {
     seen.env_pmix = Some(text("PMIX_NAMESPACE").is_some());
     seen.env_marker = Some(text("JSM_JSRUN_PORT").is_some());
     let number = text("PMI_FD").and_then(OsStr::to_str);
-    // A process that may read its environment may also list its descriptors.
+    // A process whose environment can be read also permits to list its descriptors.
     seen.pmi_socket = number.map(|number| {
         link(&format!("fd/{number}"))
             .is_some_and(|target| target.as_os_str().as_bytes().starts_with(b"socket:"))

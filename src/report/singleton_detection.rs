@@ -1,5 +1,5 @@
-//! Why a program that loads an MPI ran alone, as rank 0 of 1, although it was launched as one of
-//! many; no I/O. The inspection of its processes is in
+//! Reasons why a program that loads an MPI ran as a singleton, rank 0 of 1, although it was launched as one of
+//! many. No I/O. The inspection of its processes is in
 //! [`running_ranks`](crate::report::running_ranks).
 //!
 //! Rule: an MPI that does not find its launcher's interface runs as a singleton, and
@@ -12,44 +12,44 @@ use serde::{Deserialize, Serialize};
 use crate::inspect::DetectedInterface;
 use crate::plan::reasons::{InterfaceOffer, OfferReason};
 
-/// The result of the inspection of a process that loads an MPI. `None` for unknown facts.
+/// Result of the inspection of a process that loads an MPI. `None` for unknown facts.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct MpiProcess {
-    /// The program it runs.
+    /// Path of its program.
     pub program: Option<String>,
-    /// It has loaded Open MPI.
+    /// Whether it has loaded Open MPI.
     pub openmpi: bool,
-    /// It has loaded Open MPI 4 or older.
+    /// Whether it has loaded Open MPI 4 or older.
     pub openmpi4: bool,
-    /// It has loaded MPICH or a relative.
+    /// Whether it has loaded MPICH or a relative.
     pub mpich: bool,
-    /// It has loaded OpenPMIx.
+    /// Whether it has loaded OpenPMIx.
     pub pmix: bool,
-    /// It has loaded a client of PMI.
+    /// Whether it has loaded a client of PMI.
     pub pmi: bool,
-    /// Its environment has the job's name.
+    /// Whether its environment has the job's name.
     pub env_job: Option<bool>,
-    /// Its environment has the PMI server's address.
+    /// Whether its environment has the PMI server's address.
     pub env_pmi: Option<bool>,
-    /// Its environment has the PMIx server's address.
+    /// Whether its environment has the PMIx server's address.
     pub env_pmix: Option<bool>,
-    /// Its environment has what makes Open MPI 4 look for PMIx.
+    /// Whether its environment has the variable that makes Open MPI 4 use PMIx.
     pub env_marker: Option<bool>,
-    /// The descriptor of its PMI socket is open, and a socket.
+    /// Whether the descriptor of its PMI socket is open, and a socket.
     pub pmi_socket: Option<bool>,
-    /// It shares the launcher's network.
+    /// Whether it is in the launcher's network namespace.
     pub same_network: Option<bool>,
-    /// It sees the PMIx server's directory, which has this name.
+    /// Whether it sees the PMIx server's directory, and the name of the directory.
     pub server_directory: Option<(bool, String)>,
 }
 
-/// Why it ran alone.
+/// Reason why a process ran as a singleton.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SingletonCause {
-    /// Cause and remedy.
+    /// Text with cause and remedy.
     pub text: String,
-    /// It could not have done otherwise. If not, it may never have asked: a program may load an MPI
-    /// and not call MPI_Init.
+    /// Whether the process certainly had to run as a singleton. If not, it may never have tried to connect: a program may
+    /// load an MPI and not call MPI_Init.
     pub certain: bool,
 }
 
@@ -59,7 +59,7 @@ impl MpiProcess {
         self.openmpi || self.mpich || self.pmix || self.pmi
     }
 
-    /// What a program gives away that could not be seen while it ran.
+    /// Returns the facts from the inspection of a program's files, if no process of it was inspected while it ran.
     pub fn by_inspection(wants: DetectedInterface) -> Self {
         Self {
             openmpi: wants == DetectedInterface::Pmix,
@@ -68,7 +68,7 @@ impl MpiProcess {
         }
     }
 
-    /// The most likely reason for a singleton, given the offered interfaces.
+    /// Returns the most likely reason for a singleton, given the offered interfaces.
     pub fn explain(&self, offer: &InterfaceOffer) -> SingletonCause {
         let SingletonCause { text, certain } = self.reason(offer);
         SingletonCause {
@@ -129,14 +129,14 @@ impl MpiProcess {
             None => SingletonCause {
                 text:
                     "either MPI_Init was not called, or each ran alone, as rank 0 of 1; wireup run \
-                       -v tells what was offered and why"
+                        -v shows what was offered and why"
                         .into(),
                 certain: false,
             },
         }
     }
 
-    /// What keeps it from its PMIx server.
+    /// Returns the obstacle between a process and its PMIx server, if one was found.
     fn lost_pmix(&self) -> Option<String> {
         if self.env_pmix == Some(false) {
             return Some("a wrapper around it has unset PMIX_*; have it pass them on".into());
@@ -165,8 +165,8 @@ impl MpiProcess {
     }
 }
 
-/// The singleton's program, if it differs from the one that was started: that may be a shell or an
-/// interpreter, which does not help to find the cause.
+/// Returns the singleton's program, if it differs from the one that was started, which may be a shell or an
+/// interpreter and does not help to find the cause.
 pub fn descendant_program(started: &Path, real: &Path, seen: &MpiProcess) -> Option<String> {
     let program = Path::new(seen.program.as_ref()?);
     let started_name = started.file_name()?;
@@ -177,16 +177,16 @@ pub fn descendant_program(started: &Path, real: &Path, seen: &MpiProcess) -> Opt
     Some(format!("{} below {shown}", program.display()))
 }
 
-/// How far the ranks of a program came that never made contact.
+/// State of a program whose ranks never connected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProgramState {
     Running,
     Succeeded,
-    /// At least one did not end well, or the job was ended.
+    /// At least one rank failed, or the job was terminated.
     Failed,
 }
 
-/// The line about ranks of a program that ran alone.
+/// Returns the line about the ranks of a program that ran as singletons.
 pub fn warning(program: &str, ranks: u32, why: &SingletonCause, stage: ProgramState) -> String {
     let who = match ranks {
         1 => format!("1 rank of {program}"),
@@ -198,7 +198,7 @@ pub fn warning(program: &str, ranks: u32, why: &SingletonCause, stage: ProgramSt
         ProgramState::Succeeded | ProgramState::Failed => "never contacted PMI",
     };
     let alone = match (why.certain, stage) {
-        // It may be the cause of the failure.
+        // Being a singleton may be the cause of the failure.
         (_, ProgramState::Failed) => ":",
         (true, ProgramState::Running) => "; each runs alone, as rank 0 of 1:",
         (true, ProgramState::Succeeded) => "; each ran alone, as rank 0 of 1:",

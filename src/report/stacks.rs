@@ -1,23 +1,23 @@
-//! Stacks of many ranks as one tree; no I/O.
+//! Stacks of many ranks as one tree. No I/O.
 //!
-//! Ranks that are at the same place share a line. Where they part, the fewest come first: in a job that hangs
+//! Ranks at the same place share a line. Where they diverge, the smallest group comes first: in a job that hangs
 //! these are the ranks that the others wait for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::process_names::{RankKey, listed};
 
-/// What was seen of one process.
+/// Result of the inspection of one process.
 #[derive(Clone, Copy, Debug)]
 pub struct RankStack<'a> {
     pub name: RankKey,
     pub host: &'a str,
     pub pid: Option<i32>,
-    /// Its frames, the outermost first; or why they are not known.
+    /// Stack frames, the outermost first; or the reason why they are unknown.
     pub found: Result<&'a [String], &'a str>,
 }
 
-/// The lines that show what was seen: the tree, and then those of which nothing is known.
+/// Returns the lines that show the results: the tree, and then the processes without a stack.
 pub fn lines(seen: &[RankStack<'_>]) -> Vec<String> {
     let stacks = seen
         .iter()
@@ -27,7 +27,7 @@ pub fn lines(seen: &[RankStack<'_>]) -> Vec<String> {
     lines
 }
 
-/// Why nothing is known of a process.
+/// Returns the line about a process without a stack.
 pub fn unseen(seen: &RankStack<'_>) -> Option<String> {
     let why = seen.found.err()?;
     let pid = seen
@@ -40,18 +40,18 @@ pub fn unseen(seen: &RankStack<'_>) -> Option<String> {
     ))
 }
 
-/// Ranks that have the same frames down to here.
+/// Ranks that have the same frames up to this one.
 #[derive(Default)]
 struct Node<'a> {
-    /// In the order of ranks.
+    /// The ranks, in order.
     names: Vec<RankKey>,
-    /// Where in the function they are.
+    /// Lines of the function at which they are.
     lines: BTreeSet<u32>,
-    /// What they have called from here, by function and file.
+    /// Functions that they have called from here, by function and file.
     called: BTreeMap<&'a str, Node<'a>>,
 }
 
-/// The lines that show the stacks, each with its outermost frame first.
+/// Returns the lines that show the stacks, each with its outermost frame first.
 pub fn tree<'a>(stacks: impl IntoIterator<Item = (RankKey, &'a [String])>) -> Vec<String> {
     let mut root = Node::default();
     for (name, frames) in stacks {
@@ -70,7 +70,7 @@ pub fn tree<'a>(stacks: impl IntoIterator<Item = (RankKey, &'a [String])>) -> Ve
 }
 
 impl Node<'_> {
-    /// The lines in words.
+    /// Formats the line numbers.
     fn numbers(&self) -> String {
         const MOST: usize = 4;
         let numbers = self.lines.iter().take(MOST).map(u32::to_string);
@@ -82,7 +82,7 @@ impl Node<'_> {
         let mut called: Vec<(&&str, &Self)> = self.called.iter().collect();
         called.sort_by_key(|(_, node)| (node.names.len(), node.names.first().copied()));
         let parts = depth == 0 || called.len() > 1;
-        // Some may have gone no further than here.
+        // Some ranks may end at this frame.
         let parts = parts
             || called
                 .iter()
@@ -104,8 +104,8 @@ impl Node<'_> {
     }
 }
 
-/// A frame `function (file:line)` without its line, and that. Ranks that are in one function together are in
-/// many of its lines, where it is a loop.
+/// Splits a frame `function (file:line)` into the frame without its line, and the line. Ranks that are in one function may be
+/// at many of its lines, if it is a loop.
 fn place(frame: &str) -> (&str, Option<u32>) {
     let parts = frame
         .strip_suffix(')')

@@ -1,10 +1,10 @@
-//! The status stream (`--json`): its target, and its writing. Its contents are in
-//! [`record`](wireup_core::record); docs/status.md is for its readers.
+//! The status stream (`--json`): its target, and the writing. Its contents are in
+//! [`record`](wireup_core::record), and documented in docs/status.md.
 //!
-//! A reader that takes nothing does not hold the job: its lines wait in memory, a few for each
-//! rank, and the end of the run waits only as long as some are taken. On standard output, where the
-//! ranks' output is part of the stream, a full queue stops the reading of the ranks instead, as
-//! output does without it.
+//! A reader that takes nothing does not delay the job: lines wait in memory, a few for each
+//! rank, and the end of the launch waits only as long as some are taken. On standard output, where the
+//! ranks' output is part of the stream, a full queue pauses the reading of the ranks instead, as
+//! it does for output without the stream.
 
 pub mod launch_spans;
 pub(crate) mod replacement;
@@ -29,10 +29,10 @@ use wireup_core::record::{CauseRecord, ResultRecord, StatusRecord, VERSION};
 use wireup_sys::poll::PollSource;
 use wireup_sys::time_zone::utc_clock;
 
-/// How long the end of a run waits for a reader that takes nothing.
+/// Time for which the end of a launch waits for a reader that takes nothing.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A status stream that was asked for and can be written.
+/// Target of a status stream, which can be written.
 #[derive(Clone, Debug)]
 pub(crate) struct StatusOutput {
     fd: Arc<OwnedFd>,
@@ -41,11 +41,11 @@ pub(crate) struct StatusOutput {
 }
 
 impl StatusOutput {
-    /// Opens the requested stream, if any. `start` is when the run started. Call before
+    /// Opens the requested stream, if any. `start` is the start of the launch. Call before
     /// descriptors are reserved.
     ///
     /// # Errors
-    /// [`CommandError`] naming what cannot be opened.
+    /// [`CommandError`] that names the target that cannot be opened.
     pub(crate) fn open(spec: &StatusSpec, start: SystemTime) -> Result<Option<Self>, CommandError> {
         let open = |target: &StatusTarget| {
             Ok(Self {
@@ -57,32 +57,32 @@ impl StatusOutput {
         spec.json.as_ref().map(open).transpose()
     }
 
-    /// Refuses what [`open`](Self::open) would refuse, as far as one can see without making a file.
+    /// Refuses the targets that [`open`](Self::open) refuses, as far as possible without creating a file.
     ///
     /// # Errors
-    /// As `open`.
+    /// [`CommandError`] as for `open`.
     pub(crate) fn check(spec: &StatusSpec) -> Result<(), CommandError> {
         Ok(spec.json.as_ref().map_or(Ok(()), target::check)?)
     }
 
-    /// The clock of the events that carry the ranks' output, if they do.
+    /// Returns the clock of the ranks' output, if that is part of the stream.
     pub(crate) fn output_clock(&self) -> Option<WallClock> {
         self.stdout.then_some(self.clock)
     }
 
-    /// Whether it is standard output.
+    /// Whether the target is standard output.
     pub(crate) fn is_stdout(&self) -> bool {
         self.stdout
     }
 
-    /// Writes a line of a run that starts nothing.
+    /// Writes a line of a launch that starts no process.
     pub(crate) fn write_now(&self, record: &StatusRecord<'_>) {
         let mut line = Vec::new();
         record.write(self.clock, Duration::ZERO, &mut line);
         write_now(&self.fd, &line, PATIENCE);
     }
 
-    /// Writes the only line of a run that was refused after `elapsed`.
+    /// Writes the only line of a launch that was refused after `elapsed`.
     pub(crate) fn refuse(&self, failure: &CommandError, elapsed: Duration) {
         let mut line = Vec::new();
         let outcome = ResultRecord {
@@ -104,7 +104,7 @@ impl StatusOutput {
     }
 }
 
-/// A failure of wireup's own as a cause.
+/// Returns the cause record of a failure of wireup itself.
 pub(crate) fn own_failure(kind: &'static str, failure: &CommandError) -> CauseRecord<'static> {
     CauseRecord {
         kind: kind.into(),
@@ -114,12 +114,12 @@ pub(crate) fn own_failure(kind: &'static str, failure: &CommandError) -> CauseRe
         program: None,
         code: None,
         signal: None,
-        last: None,
+        last_activity: None,
         missing: None,
     }
 }
 
-/// Tells the reader of the status stream, if one was asked for, that the command line makes no job.
+/// Writes to the status stream, if one was requested, that the command line was refused.
 pub fn refused(spec: &StatusSpec, failure: &CommandError) {
     // If it cannot be opened either, that is a second error; the first is reported on standard
     // error.
@@ -128,17 +128,17 @@ pub fn refused(spec: &StatusSpec, failure: &CommandError) {
     }
 }
 
-/// A status stream under way.
+/// Status stream that is being written.
 #[derive(Debug)]
 pub(crate) struct StatusStream {
     target: StatusOutput,
-    /// Absent on standard output, where the lines go between the ranks' output.
+    /// Writer of the target; `None` for standard output, where the lines go between the ranks' output.
     sink: Option<OutputWriter>,
     warned: bool,
 }
 
 impl StatusStream {
-    /// A stream with nothing in it; `wake` is an eventfd the loop listens to.
+    /// Creates an empty stream; `wake` is an eventfd that wakes the event loop.
     pub(crate) fn new(target: StatusOutput, wake: &Arc<OwnedFd>) -> Self {
         Self {
             sink: (!target.stdout).then(|| OutputWriter::new(Arc::clone(wake))),
@@ -147,15 +147,15 @@ impl StatusStream {
         }
     }
 
-    /// The clock of its lines.
+    /// Returns the clock of the lines.
     pub(crate) fn clock(&self) -> WallClock {
         self.target.clock
     }
 
-    /// Queues a line.
+    /// Queues the line of a record.
     ///
     /// # Errors
-    /// When the writing thread cannot be started.
+    /// If the writing thread cannot be started.
     pub(crate) fn write(
         &mut self,
         record: &StatusRecord<'_>,
@@ -173,21 +173,21 @@ impl StatusStream {
         }
     }
 
-    /// Why it cannot be written any more; once. On standard output that is the job's failure and
+    /// Returns the error that ended the writing, once. On standard output that is the job's failure and
     /// reported as such.
     pub(crate) fn failure(&mut self) -> Option<rustix::io::Errno> {
         let errno = self.sink.as_ref()?.failure()?;
         (!std::mem::replace(&mut self.warned, true)).then_some(errno)
     }
 
-    /// Nothing more will come.
+    /// Closes the stream: no line follows.
     pub(crate) fn close(&self) {
         if let Some(sink) = &self.sink {
             sink.close();
         }
     }
 
-    /// Bytes that were not taken yet.
+    /// Number of bytes that the reader has not taken.
     pub(crate) fn queued(&self) -> usize {
         self.sink.as_ref().map_or(0, OutputWriter::queued)
     }

@@ -164,7 +164,7 @@ fn job_ends_when_all_its_processes_on_one_host_are_killed() {
     let script = ["sh", "-c", "echo ready; exec sleep 1000"].map(OsStr::new);
     for (host, code, words) in [
         (1, 122, ["wireup: ", "node02"]),
-        (0, 125, ["the keeper of job", "not known"]),
+        (0, 125, ["the attach server of job", "not known"]),
     ] {
         let (shell, job) = detach(&cluster, &script, |run| run);
         let viewer = command(&cluster, ["attach", &job]).stdin_held().start();

@@ -262,7 +262,7 @@ fn deviations_of_one_host_are_found_on_that_host() {
     install(1, "#!/bin/sh\nexit 1\n");
     look(&[app]).expect("program-build", "node02", "another build of /tmp/app");
     fs::remove_file(cluster.host(1).path(app)).unwrap();
-    look(&[app]).expect("program", "node02", "there is no /tmp/app");
+    look(&[app]).expect("program", "node02", "/tmp/app does not exist");
 
     on(&cluster, 1, "mount -n -o remount,size=8m /dev/shm");
     look(&["--ppn", "4"]).expect("shm", "node02", "MB free of 8 MB");

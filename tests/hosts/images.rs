@@ -529,7 +529,7 @@ fn doctor_names_hosts_that_cannot_run_image() {
         }
     }
     let found = look(root, &["/opt/app/none"]);
-    found.expect("program", "node01,node02", "there is no /opt/app/none");
+    found.expect("program", "node01,node02", "/opt/app/none does not exist");
     // One host's image has another build of it.
     shell(cluster, 1, &format!("printf x >>{root}{program}"));
     let found = look(root, &[program]);

@@ -110,7 +110,7 @@ fn processes_of_served_job_restart_singly_and_all_at_once() {
     let kill = |rank: usize, client: &mut Child, times: usize| {
         client.kill().unwrap();
         client.wait().unwrap();
-        let said = format!("wireup: rank {rank}: its process has gone; another one may come");
+        let said = format!("wireup: rank {rank}: client disconnected; waiting for a new process");
         running.wait_for_many(Output::Stderr, &said, times);
     };
     let told = |name: String| {

@@ -156,7 +156,7 @@ fn next_rendezvous(stage: &Pmix, loss: Loss) {
     assert!(did[2].contains("NOT"), "{loss:?}; {waits:?}");
     assert_eq!(did[3], "SUCCESS", "{loss:?}; {waits:?}");
     let err = waits.err();
-    let told = err.matches("the rendezvous of your launches is lost");
+    let told = err.matches("the name server of your launches is lost");
     assert_eq!(told.count(), 1, "{loss:?}; {waits:?}");
     match loss {
         Loss::OfItsAgent => cluster.start_agent(0),

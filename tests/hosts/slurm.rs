@@ -203,7 +203,7 @@ fn expect_signals(slurm: &Slurm, options: &str) {
     }
     slurm.ask(&["scancel", &id]);
     let outcome = running.finish();
-    outcome.expect_one_line(&["it was cancelled"]);
+    outcome.expect_one_line(&[": cancelled"]);
     for host in ["node01", "node02"] {
         for (name, number) in signals {
             let line = format!("{host} got {number}\n");
@@ -272,7 +272,7 @@ fn end_of_slurm_job_ends_launch_with_reason() {
     slurm.ask(&["scancel", &id]);
     let outcome = cancelled.finish();
     assert_ne!(outcome.code, 0, "{outcome:?}");
-    outcome.expect_one_line(&[&format!("Slurm ended its job {id}: it was cancelled")]);
+    outcome.expect_one_line(&[&format!("Slurm ended its job {id}: cancelled")]);
 
     let lost = started("-N 2 -n 2 -w node03,node04 -J lost");
     slurm.ask(&[
@@ -284,7 +284,7 @@ fn end_of_slurm_job_ends_launch_with_reason() {
     ]);
     let outcome = lost.finish();
     assert_ne!(outcome.code, 0, "{outcome:?}");
-    outcome.expect_one_line(&["a node has failed"]);
+    outcome.expect_one_line(&["node failed"]);
     slurm.ask(&["scontrol", "update", "nodename=node04", "state=resume"]);
 
     let crashed = started("-N 2 -n 2 -w node03,node04");
@@ -295,7 +295,7 @@ fn end_of_slurm_job_ends_launch_with_reason() {
 
     let outcome = limited.finish();
     assert_ne!(outcome.code, 0, "{outcome:?}");
-    outcome.expect_one_line(&["it has reached its time limit"]);
+    outcome.expect_one_line(&["time limit reached"]);
     accounting::expect(&slurm, "limited", "TIMEOUT");
     accounting::expect(&slurm, "cancelled", "CANCELLED");
     accounting::expect(&slurm, "lost", "NODE_FAIL");

@@ -130,7 +130,7 @@ fn names_taken_by_stranger_do_not_separate_launches() {
     let err = outcome.err();
     assert!(err.contains("is not this user's alone"), "{outcome:?}");
     assert!(
-        err.contains("the rendezvous of your launches is lost"),
+        err.contains("the name server of your launches is lost"),
         "{outcome:?}"
     );
     squatter.finish().expect(0);

@@ -452,7 +452,7 @@ fn hosts_with_different_mpi_library_are_named_in_one_line() {
         outcome.expect_one_line(&[
             "libmpi",
             " on node02 is build ",
-            "put the same on all of them",
+            "install the same build on all hosts",
         ]);
         assert_eq!(outcome.out(), "");
     }

@@ -311,7 +311,7 @@ fn killed_attach_server_ends_job_in_order() {
     job.kill("keep");
     for client in [viewer, waiting] {
         let outcome = client.finish().expect(125);
-        outcome.expect_one_line(&["the keeper of job", "not known"]);
+        outcome.expect_one_line(&["the attach server of job", "not known"]);
     }
     let ended = job.shell.work().join("ended");
     eventually("the rank has handled its signal", || {

@@ -314,7 +314,7 @@ const FAULTS: &[Fault] = &[
         "hostname nowhere.invalid",
         &[],
     ),
-    ("program", "there is no", ":", &["./missing"]),
+    ("program", "does not exist", ":", &["./missing"]),
     (
         "libraries",
         "needs libgone.so",
@@ -604,7 +604,7 @@ fn doctor_reports_silent_ranks_with_their_output() {
     let outcome = doctor(&["--mpicc", "./nothing"]).run().expect(125);
     outcome.expect_one_line(&["--run", "./nothing", "--mpicc"]);
     let outcome = doctor(&["--mpicc", "false"]).run().expect(125);
-    outcome.expect_one_line(&["false has not compiled"]);
+    outcome.expect_one_line(&["false did not compile"]);
 }
 
 #[test]

@@ -623,7 +623,7 @@ fn only_job_needs_no_name_and_several_are_listed() {
     let err = outcome.err();
     for words in [
         "name a JOB; you have no jobs on this machine",
-        "there is no detached job on this machine",
+        "no detached job on this machine",
         "name a JOB; there are ",
     ] {
         assert!(err.contains(words), "{err}");

@@ -80,7 +80,7 @@ fn wireup_without_sidecar_serves_pmi1_and_names_missing_parts() {
     assert!(
         outcome
             .err()
-            .contains("interface: PMIx would be right and is left out: PMIx needs"),
+            .contains("interface: PMIx is left out: PMIx needs"),
         "{outcome:?}"
     );
     if let Some(mpi) = mpi("openmpi4") {

@@ -231,7 +231,7 @@ fn loss_of_name_server_is_reported_once_and_next_is_used() {
         );
         let warnings = outcome
             .err()
-            .matches("the rendezvous of your launches is lost")
+            .matches("the name server of your launches is lost")
             .count();
         assert_eq!(warnings, 1, "{outcome:?}");
     }

@@ -235,7 +235,7 @@ impl Served {
         let mut client = self.clients[rank].take().unwrap();
         client.kill().unwrap();
         client.wait().unwrap();
-        let said = format!("wireup: rank {rank}: its process has gone; another one may come");
+        let said = format!("wireup: rank {rank}: client disconnected; waiting for a new process");
         self.running.wait_for_many(Output::Stderr, &said, times);
     }
 
@@ -412,7 +412,8 @@ fn processes_are_saved_by_criu_end_and_are_restored() {
             // It ends what it has saved.
             let client = served.clients[rank].as_mut().unwrap();
             assert!(!client.wait().unwrap().success());
-            let said = format!("wireup: rank {rank}: its process has gone; another one may come");
+            let said =
+                format!("wireup: rank {rank}: client disconnected; waiting for a new process");
             served.running.wait_for(Output::Stderr, &said);
         }
         File::create(served.file("go")).unwrap();

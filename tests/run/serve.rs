@@ -114,7 +114,7 @@ until [ -e env/rank-0.env ] && [ -e env/rank-1.env ]; do
   sleep 0.05
 done
 for client in 1 2; do env $(cat env/rank-0.env) "$@" >said.$client 2>&1 & done
-until grep -q 'refused: the rank has a client' told; do
+until grep -q 'refused: the rank already has a client' told; do
   kill -0 $serving 2>/dev/null || { cat told said.* >&2; exit 98; }
   sleep 0.05
 done
@@ -280,7 +280,7 @@ fn foreign_client_is_refused_with_reason_and_rank_still_waits() {
     if geteuid().is_root() {
         let nobody = ["setpriv", "--reuid", "65534", "--clear-groups"];
         assert_eq!(served.says(r"cmd=initack pmiid=1\n", 1000, &nobody), "");
-        served.told("refused: its process belongs to uid 65534");
+        served.told("refused: the client's process belongs to uid 65534");
     } else {
         skip("that another user is refused: needs root");
     }
@@ -297,7 +297,7 @@ fn foreign_client_is_refused_with_reason_and_rank_still_waits() {
     std::io::Read::read_exact(client.stderr.as_mut().unwrap(), &mut said).unwrap();
     assert_eq!(String::from_utf8(said).unwrap(), format!("{ACK}{answer}"));
     assert_eq!(served.says(r"cmd=initack pmiid=1\n", 1000, &[]), "");
-    served.told("refused: the rank has a client");
+    served.told("refused: the rank already has a client");
     // The client has not finalized: that fails the job.
     client.kill().unwrap();
     client.wait().unwrap();
@@ -316,7 +316,9 @@ fn silent_connections_do_not_block_client() {
     let silent: Vec<_> = (0..100)
         .map(|_| std::net::TcpStream::connect(&address).unwrap())
         .collect();
-    served.told("refused: it has not said who it is, and a newer connection needs its place");
+    served.told(
+        "refused: the client has not identified itself, and was replaced by a newer connection",
+    );
     // While 8 of them wait, and after a flood of which the lines are bounded.
     assert_eq!(served.says(r"cmd=initack pmiid=1\n", ACK.len(), &[]), ACK);
     drop(silent);
@@ -351,7 +353,7 @@ fn interface_reachable_by_others_requires_key_by_default() {
         if geteuid().is_root() {
             let nobody = ["setpriv", "--reuid", "65534", "--clear-groups"];
             assert_eq!(served.says(first, 1000, &nobody), "", "{any}");
-            served.told("refused: its process belongs to uid 65534");
+            served.told("refused: the client's process belongs to uid 65534");
         }
         assert_eq!(served.says(first, ACK.len(), &[]), ACK, "{any}");
         served.end();

@@ -445,7 +445,7 @@ fn control_commands_signal_ranks_and_their_end_ends_job() {
     orders
         .write_all(b"{\"signal\":10,\"ranks\":[1,3,9]}\nnonsense\n")
         .unwrap();
-    running.wait_for(Output::Stderr, "an order that cannot be read");
+    running.wait_for(Output::Stderr, "invalid --control command: ");
     orders.write_all(b"{\"signal\":12}\n").unwrap();
     let outcome = running.finish();
     let codes: Vec<u64> = status_file(&outcome).last().unwrap()["ranks"]

@@ -22,7 +22,7 @@ use wireup_core::job::job_table::KnownRank;
 use wireup_sys::poll::PollEvent;
 
 impl AllocationRequests {
-    /// Asks the allocator, which answers when it likes.
+    /// Sends a request to the allocator, which may answer at any time.
     pub(super) fn request(
         &mut self,
         cx: &mut LaunchContext,
@@ -99,7 +99,7 @@ impl AllocationRequests {
         Ok(())
     }
 
-    /// A process withdraws a request of its job.
+    /// Cancels the pending request of the requester's job that has the same PMIX_ALLOC_REQ_ID.
     pub(super) fn withdraw(
         &mut self,
         cx: &mut LaunchContext,
@@ -114,15 +114,15 @@ impl AllocationRequests {
         let found = pending.find(|(_, pending)| is_meant(pending));
         match found.map(|(number, _)| *number) {
             Some(number) => {
-                self.cancel(cx, number, Kind::Canceled, "it was withdrawn");
+                self.cancel(cx, number, Kind::Canceled, "the request was canceled");
                 Ok(Allocation {
                     req_id: attributes.req_id.clone(),
                     ..Allocation::default()
                 })
             }
             None => {
-                let problem = "there is no such request that waits for an answer; it is named with \
-                               the same PMIX_ALLOC_REQ_ID";
+                let problem = "no pending request of this job has this PMIX_ALLOC_REQ_ID; cancel a \
+                               request with the id that it was made with";
                 refuse(Kind::NotFound, problem)
             }
         }
@@ -136,14 +136,14 @@ impl AllocationRequests {
         }
     }
 
-    /// Tells the allocator something that needs no answer.
+    /// Sends the allocator a notice.
     pub(super) fn notify(&mut self, cx: &mut LaunchContext, message: &ToAllocator<'_>) {
         if let Some(outside) = &mut self.outside {
             outside.mention(message, &cx.events.poll);
         }
     }
 
-    /// The allocator's connection is readable or writable.
+    /// Reads from and writes to the allocator's connection, as far as it is ready.
     pub(crate) fn on_ready(&mut self, cx: &mut LaunchContext, event: PollEvent) {
         let Some(outside) = &mut self.outside else {
             return;
@@ -189,7 +189,7 @@ impl AllocationRequests {
         }
     }
 
-    /// The allocator grants a request. Slots on the launch's own nodes are reserved.
+    /// Completes a request that the allocator granted. Slots on the launch's own nodes are reserved.
     fn granted(&mut self, cx: &mut LaunchContext, granted: AllocatorGrant) {
         let Some(pending) = self.pending.remove(&granted.number) else {
             return;
@@ -238,7 +238,7 @@ impl AllocationRequests {
         answer_allocation(cx, asker, by, Ok(given));
     }
 
-    /// Drops answers without a waiter.
+    /// Cancels requests whose deadline has passed.
     pub(super) fn expire(&mut self, cx: &mut LaunchContext, now: Duration) {
         let pending = self.pending.iter();
         let late =
@@ -251,7 +251,7 @@ impl AllocationRequests {
     }
 }
 
-/// What of this are nodes of the launch.
+/// Selects the shares that are on nodes of the launch.
 fn own_part(cx: &LaunchContext, shares: &[NodeShare]) -> NodeShares {
     let own = shares.iter().filter_map(|share| own_share(cx, share));
     own.collect()
@@ -267,7 +267,7 @@ fn node_of_host(cx: &LaunchContext, host: &str) -> Option<NodeId> {
     cx.plan.present().find(same)
 }
 
-/// The hosts of an allocation that have not joined the launch.
+/// Returns the hosts of an allocation that have not joined the launch.
 pub(in crate::control) fn hosts_to_join(cx: &LaunchContext, id: &str) -> Vec<hosts::HostEntry> {
     let shares = cx.allocations.external_shares(id).iter();
     let named = shares.filter_map(|share| {
@@ -278,7 +278,7 @@ pub(in crate::control) fn hosts_to_join(cx: &LaunchContext, id: &str) -> Vec<hos
     named.collect()
 }
 
-/// Hosts have joined: what allocations have of them can be spawned into.
+/// Makes the slots that allocations have on newly joined hosts available to spawns.
 pub(in crate::control) fn settle_joined_hosts(cx: &mut LaunchContext) {
     let mut holdings = std::mem::take(&mut cx.allocations);
     holdings.settle(|share| own_share(cx, share));

@@ -1,6 +1,6 @@
-//! Spawns that wait for the preparation of hosts, and those for which there are too few slots, which wait a moment: processes of other jobs may be
-//! about to end. A parent that disconnects from its children and spawns others at once is faster
-//! than their ends.
+//! Queue of spawns that wait for the preparation of hosts, or for free slots. A spawn that lacks slots waits for a short
+//! time, since processes of other jobs may be about to exit: a parent that disconnects from its children and spawns
+//! others at once is faster than their exit.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,25 +18,25 @@ use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
-/// How long a spawn waits for processes to end. It takes them a part of a second to finalize.
+/// Time for which a spawn waits for slots. A process needs a fraction of a second to finalize and exit.
 const LEAVING: Duration = Duration::from_secs(3);
 
-/// See the module.
+/// Spawns that wait for free slots or for prepared nodes.
 #[derive(Debug, Default)]
 pub(super) struct SpawnQueue {
     waiting: Vec<(Duration, QueuedSpawn)>,
-    /// A process has ended since the last check.
+    /// Whether a process has exited since the last check.
     pub(super) freed: bool,
     pub(super) preparation: SpawnPreparation,
 }
 
-/// Nodes are prepared for a spawned job before it is added to the launch: what they lack is brought, and its container is made. Its
-/// place may be another when that is done, and then further nodes are prepared.
+/// Preparation of nodes for a spawned job before it is added to the launch: missing files are staged, and the container is
+/// made. The placement may have changed afterwards; then further nodes are prepared.
 #[derive(Debug, Default)]
 pub(super) struct SpawnPreparation {
     /// Nodes that are being prepared.
     nodes: BTreeSet<NodeId>,
-    /// Nodes of the same request that could not be.
+    /// Nodes of the same request that could not be prepared.
     refusals: Vec<(NodeId, NodeRefusal)>,
     pub(super) line: SpawnLine,
 }
@@ -50,15 +50,16 @@ impl SpawnQueue {
 }
 
 impl LaunchSpawns {
-    /// Starts a spawn on the existing hosts, unless they have to be prepared. It waits `until` then for processes that end.
+    /// Starts a spawn on the existing hosts, after they were prepared. If slots are missing, it waits for processes to exit,
+    /// at most to `deadline`.
     pub(in crate::control) fn decide(
         &mut self,
         cx: &mut LaunchContext,
         mut wanting: QueuedSpawn,
-        until: Option<Duration>,
+        deadline: Option<Duration>,
     ) {
         let limit = wanting.limit.map_or(Duration::MAX, |(_, at)| at);
-        let until = until.unwrap_or_else(|| limit.min(cx.now() + LEAVING));
+        let deadline = deadline.unwrap_or_else(|| limit.min(cx.now() + LEAVING));
         match self.plan(cx, &wanting) {
             Ok(SpawnDecision::Begin(job, plan)) => self.begin(cx, wanting, job, plan),
             Ok(SpawnDecision::Prepare(..)) if !self.queue.preparation.nodes.is_empty() => {
@@ -71,14 +72,14 @@ impl LaunchSpawns {
                 preparation.line.owner = Some(wanting);
                 cx.steps.prepare(job, &nodes);
             }
-            Err(failure) if cx.now() < until && self.is_retryable(cx, &failure, &wanting) => {
-                self.queue.waiting.push((until, wanting));
+            Err(failure) if cx.now() < deadline && self.is_retryable(cx, &failure, &wanting) => {
+                self.queue.waiting.push((deadline, wanting));
             }
             Err(failure) => refuse_spawn(cx, wanting, failure),
         }
     }
 
-    /// A node has been prepared, or cannot be.
+    /// Handles a node that was prepared, or refused to be.
     pub(in crate::control) fn on_node_prepared(
         &mut self,
         cx: &mut LaunchContext,
@@ -114,8 +115,7 @@ impl LaunchSpawns {
         }
     }
 
-    /// Whether a spawn fails for lack of slots that other jobs use, which neither requested nor
-    /// brought forth the one that does.
+    /// Whether a spawn lacks only slots that other jobs use than the requester's job and its ancestors.
     fn is_retryable(
         &self,
         cx: &LaunchContext,
@@ -145,7 +145,7 @@ impl LaunchSpawns {
         alone.is_ok()
     }
 
-    /// Looks again at spawns that wait for slots.
+    /// Decides the waiting spawns again, after a process has exited or a deadline has passed.
     pub(super) fn retry_queued(&mut self, cx: &mut LaunchContext, now: Duration) {
         let mut waiting = self.queue.waiting.iter();
         let late = waiting.any(|(until, _)| *until <= now);

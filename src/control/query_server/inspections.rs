@@ -1,4 +1,4 @@
-//! Looks into the ranks, on all hosts: for callers, and those that the launch takes by itself.
+//! Inspections of ranks on all hosts, for callers and for the launch itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,53 +17,53 @@ use wireup_core::job::ids::NodeId;
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::outcome::FailureCause;
 
-/// How long the hosts may take to answer: more than each gives its gdb for its ranks.
+/// Timeout of the hosts' answers: more than each host gives its gdb for its ranks.
 pub(super) const LIMIT: Duration = Duration::from_secs(300);
 
-/// The same for what a debugger is not needed for, and is asked for again and again.
+/// Timeout of an inspection that needs no debugger, and is requested again and again.
 pub(super) const LIMIT_FOR_USAGE: Duration = Duration::from_secs(5);
 
-/// The same for what the end of the job waits for.
+/// Timeout of an inspection that the end of the job waits for.
 const LIMIT_AT_END: Duration = Duration::from_secs(90);
 
-/// The same for the dump of a rank, which the report of its end waits for.
+/// Timeout of the inspection of a core dump, which the report of the rank's exit waits for.
 const LIMIT_FOR_DUMP: Duration = Duration::from_secs(15);
 
-/// Who wants to know what is found.
+/// Requester of an inspection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum InspectionRequester {
     Caller(u32),
-    /// The user, of ranks that do not come to a fence.
+    /// A late fence: the stacks are printed for the user.
     LateFence,
-    /// The user, at the end of the job's time, which waits for it.
+    /// The timeout of the job, which waits for the stacks.
     Timeout,
-    /// The user, of ranks that have not come to a fence, which then fails the job.
+    /// A fence timeout, which fails the job after the stacks were printed.
     FailedFence,
-    /// The launcher, of the rank whose end it reports.
+    /// The report of a rank's exit, which names the place in its core dump.
     Dump,
-    /// The launcher, of ranks that may wait for each other.
+    /// The detection of ranks that may wait for each other.
     Stall,
 }
 
-/// A look into ranks that is under way.
+/// Inspection of ranks that is not complete.
 struct PendingInspection {
     requester: InspectionRequester,
     awaited: BTreeSet<NodeId>,
     ranks: Vec<KnownRank>,
     found: BTreeMap<KnownRank, Result<InspectionResult, InspectionError>>,
-    /// Results that the caller has already.
+    /// Ranks whose results were sent to the caller already.
     sent: BTreeSet<KnownRank>,
     deadline: Duration,
 }
 
-/// Looks into ranks that are under way, and what waits for them.
+/// Inspections of ranks that are not complete, and the failure that waits for them.
 #[derive(Default)]
 pub(in crate::control) struct InspectionRequests {
     open: BTreeMap<u32, PendingInspection>,
     last_ticket: u32,
-    /// The stacks at the end of the job's time have been asked for.
+    /// Whether the stacks for the timeout of the job were requested.
     timeout_seen: bool,
-    /// A fence has failed; the job does when it is known where the ranks are.
+    /// Fence failure that fails the job when the stacks are known.
     failure: Option<FailureCause>,
     failure_seen: bool,
 }
@@ -73,7 +73,7 @@ impl InspectionRequests {
         self.open.values().map(|open| open.deadline).min()
     }
 
-    /// Whether the end of the job's time waits for what is found.
+    /// Whether the timeout of the job waits for stacks.
     pub(in crate::control) fn hold_timeout(&self) -> bool {
         self.open
             .values()
@@ -82,7 +82,7 @@ impl InspectionRequests {
 }
 
 impl QueryServer {
-    /// Has every host look into those of these ranks that run there.
+    /// Requests an inspection of those of these ranks that run, on every host.
     pub(super) fn inspect_ranks(
         &mut self,
         cx: &mut LaunchContext,
@@ -132,7 +132,7 @@ impl QueryServer {
         }));
     }
 
-    /// A host has reported some of its ranks.
+    /// Handles a host's results for some of its ranks.
     pub(in crate::control) fn on_inspected(
         &mut self,
         cx: &mut LaunchContext,
@@ -157,7 +157,7 @@ impl QueryServer {
         }
     }
 
-    /// Sends a caller what was found in these ranks while others are inspected.
+    /// Sends a caller the results for these ranks while others are inspected.
     fn send_found(
         &mut self,
         cx: &mut LaunchContext,
@@ -184,7 +184,7 @@ impl QueryServer {
         }
     }
 
-    /// Gives up what takes too long.
+    /// Completes the inspections whose deadline has passed.
     pub(super) fn expire(&mut self, cx: &mut LaunchContext, now: Duration) {
         let open = self.looks.open.iter();
         let late = open.filter(|(_, open)| open.deadline <= now);
@@ -193,7 +193,7 @@ impl QueryServer {
         }
     }
 
-    /// All has been found that will be.
+    /// Completes an inspection with the results that are there.
     fn finish_inspection(&mut self, cx: &mut LaunchContext, ticket: u32) {
         let Some(open) = self.looks.open.remove(&ticket) else {
             return;
@@ -229,7 +229,8 @@ impl QueryServer {
         }
     }
 
-    /// Finds out what the kernel dumped of a rank. [`FailureFacts::dump_of`](crate::control::failure_facts::FailureFacts::dump_of) has the answer.
+    /// Requests the core dump of a rank. The answer is in
+    /// [`FailureFacts::dump_of`](crate::control::failure_facts::FailureFacts::dump_of).
     pub(in crate::control) fn inspect_core_dump(
         &mut self,
         cx: &mut LaunchContext,
@@ -244,7 +245,7 @@ impl QueryServer {
         );
     }
 
-    /// Looks at what these ranks use and where they wait, for [`LaunchEffect::StallInspected`].
+    /// Inspects what these ranks use and where they wait, for [`LaunchEffect::StallInspected`].
     pub(in crate::control) fn inspect_stalled_ranks(
         &mut self,
         cx: &mut LaunchContext,
@@ -259,7 +260,7 @@ impl QueryServer {
         );
     }
 
-    /// A fence has waited for long: shows where the ranks are, if the user wants that.
+    /// Prints the stacks of all ranks in a late fence, if the user chose that (`--stacks`).
     pub(in crate::control) fn show_stacks_of_late_fence(&mut self, cx: &mut LaunchContext) {
         if cx.plan.spec.debug.stacks {
             let ranks = cx.jobs.all_ranks().collect();
@@ -271,7 +272,7 @@ impl QueryServer {
         }
     }
 
-    /// Whether the user wants to see where the ranks are before the job fails by this. Then it fails later.
+    /// Whether the stacks are printed before the job fails by this cause (`--stacks`). The job fails later then.
     pub(in crate::control) fn shows_stacks_before(
         &mut self,
         cx: &mut LaunchContext,
@@ -300,7 +301,7 @@ impl QueryServer {
         self.looks.failure.is_some()
     }
 
-    /// Whether the job's time has come and its end waits until it is known where the ranks are.
+    /// Whether the timeout of the job has passed, and its end waits for the stacks.
     pub(in crate::control) fn waits_for_stacks(
         &mut self,
         cx: &mut LaunchContext,

@@ -1,4 +1,4 @@
-//! Request to a running launch, and the answers: one line of JSON each.
+//! Request to a running launch, and the answers; each is one line of JSON.
 
 use std::path::PathBuf;
 
@@ -11,73 +11,73 @@ use crate::report::stacks::RankStack;
 use wireup_core::job::ids::{JobIndex, Rank};
 use wireup_core::job::rank_set::RankSet;
 
-/// Most bytes of a request.
+/// Maximum bytes of a request.
 pub(crate) const REQUEST_MAX: usize = 64 * 1024;
 
-/// What a caller wants.
+/// Information or action that a caller requests.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum JobQueryKind {
     /// The table of processes.
     Table,
-    /// Stacks of those that run.
+    /// Stacks of the running processes.
     Stacks {
         /// Only the frames of Python, where a rank has some.
         python: bool,
-        /// `PATH` of the caller, for debuggers that the launcher's does not have.
+        /// `PATH` of the caller, for debuggers that are not in the launcher's `PATH`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         path: Option<String>,
     },
-    /// Cores of those that run.
+    /// Core files of the running processes.
     Core {
-        /// Where they go, on each host.
+        /// Directory of the files, on each host.
         directory: PathBuf,
     },
-    /// What those that run use of their hosts, and where they wait.
+    /// Resources that the running processes use, and where they wait.
     Usage,
 }
 
-/// A request.
+/// Request of a caller.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct JobQuery {
     pub(crate) wish: JobQueryKind,
-    /// Ranks of the first job; all processes when absent.
+    /// Ranks of the initial job; all processes of the launch when absent.
     pub(crate) ranks: Option<RankSet>,
-    /// Whether the caller takes [`JobAnswer::Taken`] and [`JobAnswer::Found`].
+    /// Whether the caller accepts [`JobAnswer::Taken`] and [`JobAnswer::Found`].
     #[serde(default)]
     pub(crate) progress: bool,
 }
 
-/// One process of the launch.
+/// Process of the launch, with results of an inspection.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct ProcessRecord {
-    /// Number of its job; 0 for the one the user asked for.
+    /// Index of its job; 0 for the initial job.
     pub(crate) job: u32,
-    /// Its number there.
+    /// Rank in that job.
     pub(crate) rank: u32,
     pub(crate) host: String,
-    /// Its process, once it was started.
+    /// Process id, once it was started.
     pub(crate) pid: Option<i32>,
-    /// What it executes.
+    /// Path of the executable.
     pub(crate) executable: String,
     /// `planned`, `running` or `ended`.
     pub(crate) state: String,
-    /// Frames, the outermost first; or the file of its core.
+    /// Frames, the outermost first; or the path of the core file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) found: Option<Vec<String>>,
-    /// Why there is nothing.
+    /// Reason why there is no result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
     /// Reason why the frames are not those of Python.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) note: Option<String>,
-    /// What it uses of its host.
+    /// Resources that the process uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) usage: Option<Box<RankUsage>>,
 }
 
 impl ProcessRecord {
-    /// The same with what a debugger found in the process.
+    /// Adds the result of an inspection.
     pub(crate) fn with(self, found: Result<InspectionResult, InspectionError>) -> Self {
         let mut known = self;
         match found {
@@ -93,7 +93,7 @@ impl ProcessRecord {
         known
     }
 
-    /// What was seen of it.
+    /// Returns the result of an inspection, for the report about stacks.
     pub(crate) fn seen(&self) -> RankStack<'_> {
         RankStack {
             name: (JobIndex(self.job), Rank(self.rank)),
@@ -102,7 +102,7 @@ impl ProcessRecord {
             found: match (&self.found, &self.error) {
                 (Some(found), _) => Ok(found),
                 (None, Some(error)) => Err(error),
-                (None, None) => Err("it is not known"),
+                (None, None) => Err("no result"),
             },
         }
     }
@@ -111,19 +111,19 @@ impl ProcessRecord {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum JobAnswer {
-    /// The launcher has taken the request, for this number of ranks.
+    /// The launcher has accepted the request, for this number of ranks.
     Taken(usize),
-    /// Ranks that were inspected, before the others.
+    /// Results for some ranks, before the others.
     Found(Vec<ProcessRecord>),
     /// Results by rank, without those of [`Found`](Self::Found); the last line.
     Processes(Vec<ProcessRecord>),
-    /// Why there is no answer.
+    /// Reason for a refusal.
     Refused(String),
 }
 
-/// The abstract address at which a launch takes requests.
+/// Returns the abstract address at which a launch accepts requests.
 ///
-/// Rule: all users can read the addresses of sockets, and none but the job's may learn its name (see
+/// Rule: all users can read the addresses of sockets, and only the job's user may learn its name (see
 /// [`job_label`](crate::backend::job_label)). So the address is a digest of the name, which no other user can guess and take first.
 pub(crate) fn address(job: &str) -> Vec<u8> {
     let digest = Sha256::digest(["wireup control ", job].concat());

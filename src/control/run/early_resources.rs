@@ -1,4 +1,4 @@
-//! Resources that a run creates before it parses its command line.
+//! Resources that a launch creates before it parses its command line.
 
 use crate::backend::guard::Guard;
 use crate::plan::job_names::JobNames;
@@ -8,24 +8,24 @@ use wireup_sys::descriptors;
 use wireup_sys::inherited_state::InheritedState;
 use wireup_sys::signals::{ignore_file_size_signal, ignored_at_start};
 
-/// See the module. To drop it leaves nothing behind.
+/// Resources created before the command line is parsed. Dropping them leaves nothing behind.
 #[derive(Debug)]
 pub struct EarlyResources {
-    /// What this process was given, with its low descriptors taken.
+    /// State that this process inherited; its low descriptors are reserved.
     surroundings: InheritedState,
-    /// Of the job that may follow.
+    /// Nspace of the job that may follow.
     nspace: Nspace,
     guard: Option<Guard>,
 }
 
 impl EarlyResources {
-    /// Must be called while the process has a single thread. With `guarded` it forks the guard,
-    /// which is cheapest as long as the process is small: pages that are not in memory yet need not
-    /// be copied on write later, and to parse a line takes more than anything else before the ranks
-    /// are started. Without a `name` the job gets a new one.
+    /// Creates the resources. Must be called while the process has a single thread. With `guarded` it
+    /// forks the guard, which is cheapest while the process is small: pages that are not in memory yet
+    /// need not be copied on write later, and parsing the command line uses more of them than anything
+    /// else before the start of the ranks. Without a `name` the job gets a new one.
     ///
     /// # Errors
-    /// [`CommandError`] when the system has not enough for a run.
+    /// [`CommandError`] if the system lacks resources for a launch.
     pub fn new(guarded: bool, name: Option<Nspace>) -> Result<Self, CommandError> {
         ignore_file_size_signal();
         let ignored = ignored_at_start();
@@ -41,20 +41,20 @@ impl EarlyResources {
         })
     }
 
-    /// Of the job that may follow.
+    /// Returns the nspace of the job that may follow.
     pub(super) fn nspace(&self) -> &Nspace {
         &self.nspace
     }
 
-    /// For a run that needs no guard; one that is there ends.
+    /// Returns the resources for a launch that needs no guard; a guard that was started is dismissed.
     pub(super) fn unguarded(self) -> (InheritedState, Nspace) {
         self.parts()
     }
 
-    /// For a run that needs one.
+    /// Returns the resources for a launch that needs a guard.
     ///
     /// # Errors
-    /// [`CommandError`] when it was not there yet and cannot be started.
+    /// [`CommandError`] if the guard was not started yet and cannot be.
     pub(super) fn guarded(mut self) -> Result<(InheritedState, Nspace, Guard), CommandError> {
         let guard = match self.guard.take() {
             Some(guard) => guard,

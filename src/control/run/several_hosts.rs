@@ -1,4 +1,4 @@
-//! Parts of a run that differ on several hosts.
+//! Preparation of a launch on several hosts.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -14,7 +14,7 @@ use wireup_core::failure::CommandError;
 use wireup_sys::inherited_state::InheritedState;
 use wireup_sys::signals::Signals;
 
-/// Everything that can be refused before other hosts are asked.
+/// Does everything that can fail before other hosts are contacted.
 ///
 /// # Errors
 /// [`CommandError`] with the reason.
@@ -22,12 +22,12 @@ pub(super) fn prepare(
     plan: HostPlan,
     surroundings: &InheritedState,
     started: Instant,
-    since: SystemTime,
+    started_at: SystemTime,
     status: Option<StatusOutput>,
 ) -> Result<Controller, CommandError> {
     let plan = Arc::new(plan);
-    let show = show(&plan, since, status.as_ref());
-    // Nothing needs an orderly end yet: a signal ends the process, whatever it waits for.
+    let show = show(&plan, started_at, status.as_ref());
+    // Nothing has to be cleaned up yet: a signal ends the process, whatever it waits for.
     let events = EventSources::new()?;
     let (poll, wake) = (events.poll.clone(), Arc::clone(&events.wake));
     let hosts = RemoteBackend::connect(&plan, started, poll, wake)?;
@@ -37,7 +37,7 @@ pub(super) fn prepare(
         status: status.map(|target| StatusStream::new(target, &events.wake)),
         plan,
         started,
-        started_at: since,
+        started_at,
         events,
         steps: StepLinks::Hosts(Box::new(hosts)),
         guard: None,

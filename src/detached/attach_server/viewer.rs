@@ -1,4 +1,4 @@
-//! The attached client of a keeper: how far it has the output.
+//! The attached client of an attach server, and the output that it has.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -9,41 +9,41 @@ use crate::detached::attach_messages::{AttachReply, AttachRequest};
 use crate::detached::keeper_connection::{AttachConnection, InvalidMessage};
 use crate::detached::output_buffer::{OutputBuffer, PIECE};
 
-/// Bytes on their way to the client, beyond which nothing is added.
+/// Number of bytes on their way to the client at which no more are added.
 const WINDOW: usize = 256 << 10;
 
-/// A client that shows nothing for this time no longer holds the job up: its terminal may be suspended, or on a machine
+/// Time after which a client that shows nothing no longer delays the job: its terminal may be suspended, or on a machine
 /// that sleeps.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Progress of a launcher, as it has reported it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LauncherProgress<'a> {
-    /// Position after the output of its look-ups, once these have ended.
+    /// Position after the output of the look-ups, once these have ended.
     pub(super) lookup_output_end: Option<u64>,
-    /// The source that one of these waits for.
+    /// Source that a look-up waits for.
     pub(super) lookup_wait: Option<&'a str>,
-    /// All ranks have been started.
+    /// Whether all ranks have been started.
     pub(super) is_started: bool,
-    /// The exit code of a launcher that has ended.
+    /// Exit code of a launcher that has ended.
     pub(super) code: Option<u8>,
 }
 
-/// See the module.
+/// Client that shows the output of the launcher.
 pub(super) struct AttachedClient {
     connection: AttachConnection,
-    /// Whether the client waits for the start of the job: then it is shown the output of the look-ups alone, unless the job
+    /// Whether the client waits for the start of the job. Then it is sent the output of the look-ups only, unless the job
     /// ends before.
     awaits_start: bool,
-    /// Position of what is sent next.
+    /// Position of the next byte to send.
     sent: u64,
-    /// Position of what it shows next.
+    /// Position of the next byte that the client shows.
     shown: u64,
-    /// The source that it shows a look-up to wait for.
+    /// Source that the client shows a look-up to wait for.
     lookup_wait: Option<String>,
-    /// Whether the client has been sent the exit status, or what it waits for.
+    /// Whether the client was sent the exit status, or the reply that it waits for.
     is_answered: bool,
-    /// When it last had nothing to show, or showed something.
+    /// Time at which the client last had nothing to show, or showed something.
     progress: Instant,
 }
 
@@ -68,12 +68,12 @@ impl AttachedClient {
         }
     }
 
-    /// The connection of a client that still waits for the start of the job.
+    /// Returns the connection of a client that still waits for the start of the job.
     pub(super) fn into_waiting_connection(self) -> Option<AttachConnection> {
         (self.awaits_start && !self.is_answered).then_some(self.connection)
     }
 
-    /// How long it may still hold the job up.
+    /// Returns the time for which the client may still delay the job.
     pub(super) fn patience(&self, now: Instant) -> Duration {
         match self.awaits_start {
             true => Duration::ZERO,
@@ -81,7 +81,7 @@ impl AttachedClient {
         }
     }
 
-    /// What it is polled for; with `reads`, its messages too.
+    /// Returns the events to poll; with `reads`, also those of its messages.
     pub(super) fn interest(&self, reads: bool) -> PollFlags {
         let read = if reads {
             PollFlags::IN
@@ -94,7 +94,7 @@ impl AttachedClient {
         }
     }
 
-    /// Reads once; false when it is gone.
+    /// Reads once; false when the client has disconnected.
     pub(super) fn read(&mut self) -> bool {
         self.connection.read()
     }
@@ -103,15 +103,15 @@ impl AttachedClient {
         self.connection.next()
     }
 
-    /// It has shown this number of further bytes; the position that is shown next.
+    /// Records that the client has shown this number of further bytes. Returns the position of the next byte that it shows.
     pub(super) fn shows(&mut self, bytes: u64, now: Instant) -> u64 {
         self.shown = self.shown.saturating_add(bytes).min(self.sent);
         self.progress = now;
         self.shown
     }
 
-    /// Sends what a look-up waits for, the output that there is for it, and the exit status, or what it waits for, after the
-    /// last; false when the client is gone.
+    /// Sends the source that a look-up waits for, the output, and after its end the exit status or the reply that the client waits
+    /// for. False when the client has disconnected.
     pub(super) fn send(
         &mut self,
         output: &OutputBuffer,
@@ -188,22 +188,22 @@ mod tests {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let mut viewer = AttachedClient::new(AttachConnection::new(socket.into()), 0, start);
         let mut output = OutputBuffer::new(1000);
-        // That nothing was printed for long is not its fault.
+        // A client does not delay the job while there is nothing to show.
         let printed = start + 100 * second;
         output.push(LauncherStream::Stdout, b"three");
         assert!(viewer.send(&output, UNDER_WAY, printed));
         assert_eq!(viewer.patience(printed + second), PATIENCE - second);
-        // More to show is no progress, to have shown some is.
+        // Progress is counted when the client shows output, not when there is more.
         output.push(LauncherStream::Stdout, b"more");
         assert!(viewer.send(&output, UNDER_WAY, printed + 2 * second));
         assert_eq!(viewer.patience(printed + PATIENCE), Duration::ZERO);
         assert_eq!(viewer.shows(5, printed + 5 * second), 5);
         assert_eq!(viewer.patience(printed + PATIENCE), 5 * second);
-        // It cannot have shown what it was not sent.
+        // A client cannot have shown more than it was sent.
         assert_eq!(viewer.shows(100, printed + 6 * second), 9);
     }
 
-    /// A client, what it has been sent, and output of a launcher: what its look-ups wrote, and what followed.
+    /// A client, the messages sent to it, and output of a launcher: that of its look-ups, and the output after it.
     fn awaiting_start() -> (AttachedClient, AttachConnection, OutputBuffer) {
         let (client, socket) = UnixStream::pair().unwrap();
         client.set_nonblocking(true).unwrap();

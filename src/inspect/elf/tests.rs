@@ -110,13 +110,13 @@ fn fuzz_corpus_has_file_of_every_kind() {
         constants: "Open MPI v5.0.3, package",
         ..Sample::default()
     };
-    // It is in this machine's byte order; elsewhere the stored one is one more foreign file.
+    // The file is in this machine's byte order; on other machines it is one more foreign file.
     if Machine::OWN.little_endian {
         if std::env::var_os("WIREUP_WRITE_GOLDEN").is_some() {
             std::fs::write(folder.join("wide"), wide.bytes()).unwrap();
         }
         let mut stored = std::fs::read(folder.join("wide")).unwrap();
-        // The machine's code follows the file's type.
+        // The code of the machine follows the type of the file.
         stored[18..20].copy_from_slice(&Machine::OWN.code.to_ne_bytes());
         assert!(stored == wide.bytes(), "out of date");
     }

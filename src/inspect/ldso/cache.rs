@@ -2,7 +2,7 @@
 //!
 //! Rule: the cache is a header of 48 bytes (magic, count, size of the names), entries of 24 bytes
 //! (flags, name offset, path offset, …) in native byte order, then NUL-terminated names; offsets
-//! count from the header. An older format may stand before it. Source: glibc's dl-cache.h.
+//! count from the header. An older format may precede the header. Source: glibc's dl-cache.h.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -14,39 +14,39 @@ const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 const OLD_MAGIC: &[u8] = b"ld.so-1.7.0";
 const HEADER: usize = 48;
 const ENTRY: usize = 24;
-/// Bytes of cache or configuration read at most; a large system's cache has some 100 KiB.
+/// Maximum bytes read of a cache or configuration; a large system's cache has some 100 KiB.
 const FILE_MAX: u64 = 32 * 1024 * 1024;
-/// Depth of `include` lines followed.
+/// Maximum depth of `include` lines.
 const INCLUDES_MAX: u8 = 8;
 
 /// Source of candidates for a library's name.
 #[derive(Debug)]
 pub(crate) enum Index {
-    /// The bytes of a cache from its header on.
+    /// Bytes of a cache from its header on.
     Cache(Vec<u8>),
-    /// Directories to look into.
+    /// Directories in which a library may be.
     Directories(Vec<PathBuf>),
 }
 
 impl Index {
-    /// Reads the cache; failing that, the configuration; failing that, nothing.
+    /// Reads the cache; failing that, the configuration; failing that, neither.
     pub(super) fn load(cache: &Path, config: &Path) -> Self {
         if let Some(index) = read(cache).and_then(Self::parse_cache) {
             return index;
         }
         let mut directories = Vec::new();
         read_config(config, INCLUDES_MAX, &mut directories);
-        // musl, which has no such files, looks here too.
+        // musl, which has no such files, searches here too.
         directories.push("/usr/local/lib".into());
         Self::Directories(directories)
     }
 
-    /// Parses the bytes of a cache, if they are one.
+    /// Takes the bytes of a cache; `None` if they are not one.
     pub(crate) fn parse_cache(bytes: Vec<u8>) -> Option<Self> {
         from_header(bytes).map(Self::Cache)
     }
 
-    /// Paths where a library of this name may be.
+    /// Returns the paths at which a library of this name may be.
     pub(crate) fn candidates(&self, name: &OsStr) -> Vec<PathBuf> {
         match self {
             Self::Cache(bytes) => lookup(bytes, name.as_bytes()),
@@ -65,7 +65,7 @@ fn read(path: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Cuts what an older format put before the header.
+/// Removes an older format before the header.
 fn from_header(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
     if bytes.starts_with(OLD_MAGIC) {
         let start = memchr::memmem::find(&bytes, MAGIC)?;
@@ -121,8 +121,8 @@ fn read_config(path: &Path, depth: u8, directories: &mut Vec<PathBuf>) {
     }
 }
 
-/// Files that a pattern names, sorted; `*` is understood in the last component only, which is all
-/// that distributions write.
+/// Returns the files that match a pattern, sorted. Only the last component may contain `*`, since
+/// distributions use no other patterns.
 fn glob(pattern: &Path) -> Vec<PathBuf> {
     let (Some(directory), Some(last)) = (pattern.parent(), pattern.file_name()) else {
         return Vec::new();

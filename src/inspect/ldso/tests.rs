@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use super::elf::sample::Sample;
 use super::*;
 
-/// A system that has nothing but what the test puts into `root`.
+/// System with only those files that the test puts into `root`.
 fn system(root: &Path) -> LoaderFiles {
     LoaderFiles {
         cache: root.join("ld.so.cache"),
@@ -17,7 +17,7 @@ fn environment(name: &str, value: &Path) -> Vec<(OsString, OsString)> {
     vec![(name.into(), value.into())]
 }
 
-/// Where each library that `root` would load is found, in order.
+/// Returns the paths of the libraries that `root` would load, in order.
 fn walk(loader: &Loader, root: &Path) -> Vec<(String, Option<PathBuf>)> {
     let mut found = Vec::new();
     loader.walk(

@@ -16,7 +16,7 @@ impl Tree {
         self.0.path().canonicalize().unwrap().join(name)
     }
 
-    /// A libpmix that calls itself so.
+    /// Creates a libpmix with this version text.
     fn libpmix(&self, name: &str, version: &str) -> PathBuf {
         Sample {
             constants: &format!("junk PMIx Standard: 4.2 OpenPMIx {version} (PMIx Standard: 5.1)"),
@@ -35,7 +35,7 @@ impl Tree {
     }
 }
 
-/// A program on Open MPI's libmpi at `openmpi` that loads `libpmix` itself.
+/// Program with Open MPI's libmpi at `openmpi` that itself loads `libpmix`.
 fn program(openmpi: Option<PathBuf>, libpmix: Option<PathBuf>) -> DetectionResult {
     DetectionResult {
         wants: DetectedInterface::Pmix,
@@ -75,7 +75,7 @@ fn debian_s_repaired_release_is_not_vulnerable() {
         return;
     }
     let version = version_of(path).unwrap().unwrap();
-    // Debian 12 has repaired its 4.2.2 without a new number.
+    // Debian 12 repaired its 4.2.2 without a new number.
     assert_eq!(vulnerable(path, version), None, "{version}");
 }
 
@@ -116,7 +116,7 @@ fn libpmix_comes_from_flag_program_variable_or_system() {
     assert_eq!(pick(None, None, None), system);
     let choice = choose(None, None, None, &[], &loader).unwrap();
     assert_eq!(choice.version, Some(MINIMUM));
-    // What a script finds is a guess: better than the system's, worse than what is known.
+    // The libpmix of a script is a guess: it precedes the system's, and follows those that are known.
     let libmpi = Sample::default().write(tree.path("venv/lib/libmpi.so.40"));
     let guess = tree.libpmix("venv/lib/openmpi/libpmix.so.2", "5.0.3");
     let pick = |program, variable| {

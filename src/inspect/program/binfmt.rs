@@ -1,4 +1,4 @@
-//! Formats that an administrator registered with the kernel, such as emulators for other machines.
+//! Formats that an administrator has registered with the kernel, such as emulators for other machines.
 //!
 //! Rule: one file per format; its lines are `enabled`, then `interpreter …`, `flags: …`, and
 //! either `extension .x`, or `offset N`, `magic HEX` and perhaps `mask HEX`.
@@ -15,7 +15,7 @@ use crate::inspect::elf::open_regular;
 
 const DIRECTORY: &str = "/proc/sys/fs/binfmt_misc";
 
-/// The registered format that takes this file, by its first bytes or the end of its name.
+/// Returns the registered format that accepts this file, by its first bytes or the end of its name.
 pub(super) fn handler(path: &Path, head: &[u8]) -> Option<String> {
     handler_in(Path::new(DIRECTORY), path, head)
 }
@@ -33,7 +33,7 @@ fn handler_in(directory: &Path, path: &Path, head: &[u8]) -> Option<String> {
         })
 }
 
-/// True if the format described by `text` is enabled and takes the file.
+/// Whether the format described by `text` is enabled and accepts the file.
 fn takes(text: &str, path: &Path, head: &[u8]) -> bool {
     let value = |key: &str| {
         text.lines()

@@ -1,4 +1,4 @@
-//! Sources that are given as programs, by the endings of their names.
+//! Sources in place of programs, recognized by the endings of their names.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -6,16 +6,16 @@ use std::path::Path;
 
 use super::{ExecRefusal, Kind, ProgramError, executable};
 
-/// How a program comes of a source.
+/// Way to run a source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SourceUse {
-    /// This compiler makes one of it.
+    /// Compile it with this compiler.
     Compile(&'static str),
-    /// This interpreter runs it.
+    /// Run it with this interpreter.
     Interpret(&'static str),
 }
 
-/// Endings of names.
+/// Ways by the endings of names.
 const SOURCES: &[(&[&str], SourceUse)] = &[
     (&["c"], SourceUse::Compile("mpicc")),
     (
@@ -47,19 +47,19 @@ const SOURCES: &[(&[&str], SourceUse)] = &[
 ];
 
 impl SourceUse {
-    /// By the ending of a name.
+    /// Returns the way for the ending of a name.
     pub(super) fn from_name(name: &OsStr) -> Option<Self> {
         let ending = Path::new(name).extension()?.to_str()?;
         let (_, way) = SOURCES.iter().find(|(known, _)| known.contains(&ending))?;
         Some(*way)
     }
 
-    /// Whether the shell, which runs texts, cannot run it.
+    /// Whether the shell, which runs texts, cannot run the source.
     pub(super) fn needs_other_than_shell(self) -> bool {
         !matches!(self, Self::Interpret("sh" | "bash"))
     }
 
-    /// What to write instead of the source, for this number of ranks if it is given.
+    /// Returns the command to use instead of the source, for this number of ranks if it is given.
     pub fn advice(self, name: &OsStr, ranks: Option<u32>) -> impl fmt::Display {
         let count = count(ranks);
         let shown = shell_word(name);
@@ -75,7 +75,7 @@ impl SourceUse {
     }
 }
 
-/// The error for a program that was not found or may not be executed, with what is known of its name.
+/// Adds the hints that the name permits to the error for a program that was not found or may not be executed.
 pub(super) fn explained(error: ProgramError, name: &OsStr, cwd: &Path) -> ProgramError {
     match error {
         ProgramError::NotFound { name, searched } if is_assignment(&name) => {
@@ -129,13 +129,13 @@ pub fn is_assignment(word: &OsStr) -> bool {
     name.starts_with(|char: char| !char.is_ascii_digit()) && name.chars().all(is_part)
 }
 
-/// Whether a word is a number of ranks that lacks its option.
+/// Whether a word is a number of ranks without its option.
 fn is_number(word: &OsStr) -> bool {
     let number = word.to_str().and_then(|word| word.parse::<u32>().ok());
     number.is_some_and(|number| number > 1)
 }
 
-/// The line of `wireup run` for words as a shell takes them: variables in front of a program.
+/// Returns the line of `wireup run` for words as a shell takes them: variables in front of a program.
 pub fn run_line(words: &[OsString], ranks: Option<u32>) -> String {
     let assigned = words.iter().take_while(|word| is_assignment(word)).count();
     let (variables, command) = words.split_at(assigned);
@@ -155,12 +155,12 @@ pub fn run_line(words: &[OsString], ranks: Option<u32>) -> String {
     format!("wireup run {}{variables}{shown}", count(ranks))
 }
 
-/// The option for a number of ranks.
+/// Returns the option for a number of ranks.
 fn count(ranks: Option<u32>) -> String {
     ranks.map_or_else(String::new, |ranks| format!("-n {ranks} "))
 }
 
-/// A word as a shell needs it.
+/// Quotes a word for a shell, if necessary.
 fn shell_word(word: &OsStr) -> String {
     let Some(word) = word.to_str() else {
         return format!("$'{}'", word.as_encoded_bytes().escape_ascii());

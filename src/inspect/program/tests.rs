@@ -16,7 +16,7 @@ fn find(name: &str, path: &str, cwd: &Path) -> Result<Program, ProgramError> {
     Program::find(name.as_ref(), Some(path.as_ref()), cwd)
 }
 
-/// The refusal of a file with this content, mode 0755.
+/// Returns the refusal of a file with this content and mode 0755.
 fn refusal(bytes: &[u8]) -> ProgramError {
     let directory = tempfile::tempdir().unwrap();
     write(&directory.path().join("app"), bytes, 0o755);
@@ -162,7 +162,7 @@ fn directory_and_device_are_126() {
 #[test]
 fn program_for_other_processor_names_both() {
     let mut bytes = fs::read("/bin/true").unwrap();
-    // Sparc: a machine has an emulator for it only on purpose.
+    // Sparc: a machine has an emulator for it only if someone installed it.
     let at = if Machine::OWN.little_endian { 18 } else { 19 };
     bytes[at] = 43;
     let error = refusal(&bytes);

@@ -10,7 +10,7 @@ use super::known_wrappers::Table;
 use super::wrapper_options::{ParsedOptions, WrapperOptionError, parse};
 use super::{ExecContext, WrappedCommand, WrapperTarget, assign, one};
 
-/// Texts to split, one inside the other.
+/// Maximum number of `-S` texts, one inside the other.
 const SPLITS: u8 = 8;
 
 pub(super) fn parse_target(
@@ -46,7 +46,7 @@ pub(super) fn parse_target(
             }
             return command(rest, place);
         };
-        // What follows is read again with the new words in front.
+        // The words after the text are parsed again, behind the new words.
         let mut next = split_words(text.as_bytes(), &of.place)?;
         next.extend_from_slice(rest);
         words = next;
@@ -54,7 +54,7 @@ pub(super) fn parse_target(
     Err(WrapperOptionError::Unknown("-S".into()))
 }
 
-/// The options up to the first `-S` and its text.
+/// Parses the options up to the first `-S`, and returns its text.
 fn until_split<'a>(
     table: &'static Table,
     words: &'a [OsString],
@@ -89,7 +89,7 @@ fn until_split<'a>(
     Ok((None, ParsedOptions { options, rest }))
 }
 
-/// Assignments and the command.
+/// Parses the assignments and the command.
 fn command(
     words: &[OsString],
     mut place: ExecContext,

@@ -2,18 +2,18 @@
 //!
 //! Source: `--help` and manual pages of these programs, as of Debian 12 and of newer releases.
 
-/// How the command is found behind the options.
+/// Way to find the command behind the options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Tool {
-    /// It follows the options and the wrapper's own words.
+    /// The command follows the options and the wrapper's own arguments.
     Plain,
-    /// Assignments come first, and options that change the environment.
+    /// Assignments and options that change the environment precede the command.
     Env,
     /// `-E` changes the environment.
     Strace,
-    /// A priority comes first if it is a number.
+    /// A number in front of the command is a priority.
     Chrt,
-    /// A subcommand comes first.
+    /// A subcommand precedes the options.
     Perf,
     /// The program is named, or follows `--args`.
     Gdb,
@@ -21,22 +21,22 @@ pub(super) enum Tool {
     Xterm,
 }
 
-/// One wrapper.
+/// Command line of one wrapper.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// The names it is known under; the first is the one for messages.
+    /// Names of the wrapper; the first is used in messages.
     pub(super) names: &'static [&'static str],
-    /// How its command is found.
+    /// Way to find its command.
     pub(super) tool: Tool,
-    /// Its own arguments between options and command.
+    /// Number of its own arguments between options and command.
     pub(super) operands: usize,
-    /// All its options; for the notation see `wrapper_options::entries`.
+    /// All options; for the notation see `wrapper_options::entries`.
     pub(super) options: &'static str,
-    /// Long options begin with one dash or two, and letters are not put together.
+    /// Whether long options start with one dash or two, and letters cannot be combined.
     pub(super) one_dash: bool,
-    /// Long options that are not listed are known too, their values in the same word.
+    /// Whether unlisted long options are accepted, with their values in the same word.
     pub(super) any_long: bool,
-    /// A number with a dash is an option.
+    /// Whether a number with a dash is an option.
     pub(super) digits: bool,
 }
 
@@ -50,7 +50,7 @@ const USUAL: Table = Table {
     digits: false,
 };
 
-/// The wrapper of that name.
+/// Returns the wrapper of that name.
 pub(super) fn find(name: &str) -> Option<&'static Table> {
     TABLE.iter().find(|table| table.names.contains(&name))
 }

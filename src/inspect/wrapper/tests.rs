@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::*;
 
-/// What a command line starts, in an environment with `HOME=/home/u` and `LIBS=/opt/lib`, from the
+/// Returns the command that a command line starts, in an environment with `HOME=/home/u` and `LIBS=/opt/lib`, from the
 /// directory `/w`. Words are separated by `|` without blanks. Commands read as `(DIRECTORY) NAME=VALUE program
 /// args`, where only differing parts are given.
 fn starts(line: &str) -> String {
@@ -55,7 +55,7 @@ fn expect(table: &[(&str, &str)]) {
     let differing: Vec<String> = table
         .iter()
         .map(|(line, wanted)| (line, wanted, starts(line)))
-        // Of what is opaque only that it is.
+        // For opaque commands the details are not compared.
         .filter(|(_, wanted, got)| match **wanted {
             "opaque" => !got.starts_with("opaque: "),
             wanted => wanted != got,
@@ -72,7 +72,7 @@ fn options_and_their_values_are_passed_over() {
         ("numactl|-N|0|-m|0|./app|a b", "./app a b"),
         ("numactl|-N0|-lm1|app", "app"),
         ("numactl|--cpunodebind=0|--membind|1|app", "app"),
-        // The start of a name is enough, if it fits one option alone.
+        // An abbreviation is accepted if it fits only one option.
         ("numactl|--cpun|0|app", "app"),
         ("numactl|--cpu|0|app", "opaque"),
         ("numactl|--|-app", "-app"),
@@ -166,7 +166,7 @@ fn env_changes_library_search_of_its_command() {
         ("env|-i|A=1|app", "-HOME -LIBS A=1 app"),
         ("env|-|app", "-HOME -LIBS app"),
         ("env|--ignore-environment|HOME=/x|app", "-LIBS HOME=/x app"),
-        // Removed first, then set.
+        // The variable is removed first, then set.
         ("env|-u|A|A=1|app", "A=1 app"),
         ("env|-C|sub|app", "(/w/sub) app"),
         ("env|--chdir=/x|A=1|./app", "(/x) A=1 ./app"),

@@ -1,27 +1,27 @@
-//! Options in front of a command, read from a table as getopt_long reads them: the first word that
-//! is no option ends them, `--` does too, letters may be put together, long names be cut short.
+//! Options in front of a command, parsed by a table as getopt_long does: the first word that
+//! is not an option ends them, and so does `--`; letters may be combined, and long names abbreviated.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use super::known_wrappers::Table;
 
-/// Options that were given, each by the first name the table has for it and with its value; and
-/// what follows them.
+/// Options of a command line, each with the first of its names in the table and its value; and
+/// the words after them.
 #[derive(Debug)]
 pub(super) struct ParsedOptions<'a> {
     pub(super) options: Vec<(&'static str, Option<OsString>)>,
     pub(super) rest: &'a [OsString],
 }
 
-/// Why a command line leads to no command.
+/// Reason why a command line has no command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum WrapperOptionError {
     /// An option that the table lacks.
     Unknown(OsString),
     /// A required argument is missing.
     Missing,
-    /// The wrapper would do something else: `--help`, `--pid`.
+    /// The wrapper does something else: `--help`, `--pid`.
     NoCommand,
     /// The wrapper reads its commands from a file or from its user.
     Script,
@@ -31,29 +31,29 @@ pub(super) enum WrapperOptionError {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Value {
     No,
-    /// In the same word or the next.
+    /// The value is in the same word or the next.
     Needed,
-    /// In the same word, if at all.
+    /// The value, if any, is in the same word.
     Optional,
 }
 
 /// One option of a table, under one of its names.
 #[derive(Clone, Copy)]
 struct Entry {
-    /// With its dashes.
+    /// Name with its dashes.
     spelled: &'static str,
-    /// The first of its names, without dashes.
+    /// First of its names, without dashes.
     name: &'static str,
     value: Value,
-    /// With it no command is started.
+    /// Whether the wrapper starts no command with this option.
     instead: bool,
-    /// The command follows at once, whatever it looks like.
+    /// Whether the next word is the command, whatever it is.
     is_last: bool,
 }
 
-/// The options of a table, once for every name. In its text each word is one option: names
-/// with dashes, separated by commas. In front of it `!` means that no command is started then, `.`
-/// that the command follows; behind a name `=` that a value is needed, `?` that there may be one.
+/// Returns the options of a table, once for every name. In its text each word is one option: names
+/// with dashes, separated by commas. In front of it `!` means that no command is started, `.`
+/// that the command follows; behind a name `=` means that a value is needed, `?` that there may be one.
 fn entries(table: &Table) -> impl Iterator<Item = Entry> {
     let plain = |name: &'static str| name.trim_end_matches(['=', '?']);
     let words = table.options.split_ascii_whitespace();
@@ -74,7 +74,7 @@ fn entries(table: &Table) -> impl Iterator<Item = Entry> {
     })
 }
 
-/// Finds an option by its name with dashes, a long one also by an unmistakable start.
+/// Finds an option by its name with dashes, a long one also by an unambiguous abbreviation.
 fn find(table: &Table, wanted: &[u8]) -> Option<Entry> {
     if let Some(exact) = entries(table).find(|entry| entry.spelled.as_bytes() == wanted) {
         return Some(exact);
@@ -87,7 +87,7 @@ fn find(table: &Table, wanted: &[u8]) -> Option<Entry> {
         .then_some(first)
 }
 
-/// Reads the options at the start of `args`.
+/// Parses the options at the start of `args`.
 pub(super) fn parse<'a>(
     table: &Table,
     args: &'a [OsString],
@@ -150,7 +150,7 @@ pub(super) fn parse<'a>(
     Ok(ParsedOptions { options, rest })
 }
 
-/// One word of letters, of which the last may have a value.
+/// Parses one word of letters, of which the last may have a value.
 fn letters(
     table: &Table,
     word: &[u8],
@@ -168,7 +168,7 @@ fn letters(
     Some(Ok(false))
 }
 
-/// An optional sign and digits: `nice -5`, `nice --5`.
+/// Whether a text is an optional sign and digits: `nice -5`, `nice --5`.
 fn is_number(text: &[u8]) -> bool {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let digits = digits.strip_prefix(b"+").unwrap_or(digits);

@@ -6,20 +6,20 @@ use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::NodeId;
 
-/// A group of nodes with the same failure.
+/// Nodes with the same failure.
 struct Group<'a> {
     nodes: Vec<&'a str>,
-    /// What the failures have in common.
+    /// Common part of the failures' messages.
     shape: String,
-    /// That of the first node.
+    /// Exit code of the first node's failure.
     code: u8,
     message: String,
-    /// The others' are not in the same words.
+    /// Whether messages of other nodes differ from `message`.
     varies: bool,
 }
 
-/// The failures of nodes, each once with its nodes, in the order of the first of
-/// these; those that differ in names and addresses only are one. `names` are those of all nodes of
+/// Merges the failures of nodes: each is returned once with its nodes, in the order of the first of
+/// these. Failures that differ only in names and addresses count as equal. `names` are those of all nodes of
 /// the job.
 pub fn by_node(mut failures: Vec<(NodeId, CommandError)>, names: &[String]) -> Vec<CommandError> {
     failures.sort_by_key(|(node, _)| *node);
@@ -65,7 +65,7 @@ pub fn by_node(mut failures: Vec<(NodeId, CommandError)>, names: &[String]) -> V
     groups.into_iter().map(told).collect()
 }
 
-/// A message without the parts that differ on every node: its name and addresses.
+/// Returns a message without the parts that differ on every node: its name and addresses.
 fn shape(message: &str, name: &str) -> String {
     let general = |word: &str| {
         let bare = word.trim_end_matches([':', ',', ';']);

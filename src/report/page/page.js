@@ -1,15 +1,15 @@
 "use strict";
 const { version, breakdown, virtual_nodes, timeline } = JSON.parse(document.getElementById("data").textContent);
 const at = id => document.getElementById(id);
-// Rows that a table shows: of more, the page has the number.
+// Maximum number of rows of a table; of further rows, the page shows the number.
 const ROWS = 500;
-// Height of a row of the picture, as in the style, and the most rows: of more ranks several share a row.
+// Height of a row of the picture, as in the style, and maximum number of rows: with more ranks, several share a row.
 const ROW = 24, PICTURE_ROWS = 48;
 // Ranks of the cause that have rows of their own in the picture.
 const OWN_ROWS = 10;
 const UNITS = [["s", 1e6, 3], ["ms", 1e3, 2], ["µs", 1, 0]];
 
-// What the record has as identifiers.
+// Texts for the identifiers of the record.
 const WORDS = {
     __proto__: null,
     pmi: "PMI", pmix: "PMIx", connect: "connect", disconnect: "disconnect",
@@ -22,12 +22,12 @@ const WORDS = {
     refused: "refused", wireup_failed: "wireup failed",
 };
 const words = kind => WORDS[kind] ?? kind.replaceAll("_", " ");
-// Ends that are consequences of others.
+// Ends that are consequences of other failures.
 const CONSEQUENCES = ["job_ended", "ended_by_rank", "interrupted"];
 
 const unitOf = us => UNITS.find(([, size]) => us >= size) ?? UNITS[2];
 
-// A time in its own unit, or in that of the largest of several.
+// Formats a time in its own unit, or in that of the largest of several.
 function time(us, largest) {
     if (us == null) return "";
     const [name, size, digits] = unitOf(largest ?? us);
@@ -39,13 +39,13 @@ function memory(bytes, largest) {
     return (largest ?? bytes) < 1 << 30 ? (bytes / (1 << 20)).toFixed(1) + " MiB" : (bytes / (1 << 30)).toFixed(2) + " GiB";
 }
 
-// The length of a launch.
+// Duration of a launch.
 const duration = us => us < 1e5 ? time(us) : (us / 1e6).toFixed(2) + " s";
 
 const counted = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
 const cpu = rank => rank.cpu_user_us === undefined ? null : rank.cpu_user_us + rank.cpu_system_us;
 
-// Control characters are shown as escapes, so that nothing is hidden by them.
+// Control characters are shown as escapes, so that they hide no text.
 function plain(text) {
     return String(text).replace(/[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
         char => "\\u" + char.charCodeAt(0).toString(16).padStart(4, "0"));
@@ -88,10 +88,10 @@ function how(rank) {
     return rank.code == null ? "" : "exit code " + rank.code;
 }
 
-// What happened, in the parts of a heading, and the style of it.
+// Returns the outcome of the launch in the parts of a heading, and its style.
 function verdict() {
     if (!outcome) return ["stopped", `Not finished: the record ends after ${duration(end)}`];
-    // A policy may give 0 although a rank has ended the job.
+    // A policy may return 0 although a rank has ended the job.
     if (outcome.exit_code === 0) {
         const some = failed.size ? `, ${counted(failed.size, "rank")} failed` : "";
         return ["succeeded", `Succeeded: ${counted(timeline.size, "rank")} on ${counted(hosts.length, hostWord)}${some}, in ${duration(outcome.at)}`];
@@ -169,8 +169,8 @@ function path() {
 const FORMATS = { time, memory, moment: us => time(us, end), count: number => number ?? "" };
 const compare = new Intl.Collator("en", { numeric: true }).compare;
 
-// A table that is sorted by the column with this title first, the largest value on top. Columns: [title, value of a row, format of
-// numbers, what a cell has instead of its text]. Returns a function that shows the row of an id, with whatever is filtered.
+// Creates a table that is first sorted by the column with this title, largest value on top. Columns: [title, value of a row, format of
+// numbers, element of a cell in place of its text]. Returns a function that shows the row of an id, even if it is filtered out.
 function table(id, rows, slowest, columns, idOf = () => "", first = all => all, marked = new Set()) {
     const made = at(id), section = made.closest("section"), name = section.querySelector("h2").textContent;
     const isEmpty = value => value == null || value === "" || value === 0;
@@ -315,10 +315,10 @@ function tables() {
     follow();
 }
 
-// The part of the time that is shown.
+// Part of the time that is shown.
 let view = { from: 0, to: end };
 
-// Ranks in the order of their hosts, after those of the cause; a row of the picture has as many as there is no room for singly.
+// Ranks in the order of their hosts, after those of the cause. If there are too many, a row of the picture shows several ranks.
 const own = [...failed].slice(0, OWN_ROWS);
 const ordered = ranks.filter(rank => !own.includes(rank)).sort((a, b) => a.node - b.node);
 const perRow = Math.max(1, Math.ceil(ordered.length / (PICTURE_ROWS - own.length)));
@@ -331,7 +331,7 @@ function rowName(shown) {
     return [first === last ? `rank ${first.name}` : `ranks ${first.name}–${last.name}`, hosts.length > 1 ? ` on ${where}` : ""];
 }
 
-// The states of a rank, each with its begin and end.
+// States of a rank, each with its start and end.
 function states(rank) {
     const ended = rank.ended ?? end;
     return [["loads", rank.started, rank.loaded ?? ended], ["runs", rank.loaded, rank.finalized ?? ended], ["ends", rank.finalized, ended]]
@@ -370,7 +370,7 @@ function ticks() {
     for (let tick = Math.ceil(view.from / step); tick * step <= view.to; tick++) made.push(tick * step);
     at("axis").replaceChildren(...made.filter(us => x(us) <= width - room(step) + 12).map(us => {
         const mark = element("span", label(us, step));
-        // Paper is wider or narrower than the screen that this was drawn for.
+        // Paper has another width than the screen for which the picture was drawn.
         mark.style.left = x(us) / width * 100 + "%";
         return mark;
     }));

@@ -1,6 +1,6 @@
-//! Spans of OpenTelemetry about a launch, sent when it has ended where the standard variables say.
+//! OpenTelemetry spans about a launch. They are sent at its end to the collector that the standard variables name.
 //!
-//! `wireup-agent` sends them, which has a runtime for that.
+//! `wireup-agent` sends them, since it has an async runtime.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
@@ -21,10 +21,10 @@ const ENDPOINTS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_ENDPOINT",
 ];
 
-/// How long sending may take beyond the time that the variables give it, of which the default is 10 s.
+/// Time that sending may take beyond the time in the variables, whose default is 10 s.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The trace of a launch with these variables, if they name a collector and its spans are wanted.
+/// Returns the trace of a launch with these variables, if they name a collector and permit spans.
 pub(crate) fn context(variables: &[(OsString, OsString)]) -> Option<TraceContext> {
     let value = |name: &str| {
         let found = variables
@@ -45,10 +45,10 @@ pub(crate) fn context(variables: &[(OsString, OsString)]) -> Option<TraceContext
     (got == random.len()).then(|| TraceContext::new(parent, random))
 }
 
-/// Sends the spans of a launch that began at this time.
+/// Sends the spans of a launch that started at this time.
 ///
 /// # Errors
-/// One line: why that failed.
+/// The reason, on one line.
 pub(crate) fn send(
     timeline: &Timeline,
     context: &TraceContext,
@@ -74,7 +74,7 @@ pub(crate) fn send(
     if let Some(mut stdin) = child.stdin.take() {
         stdin.write_all(&text).map_err(broken)?;
     }
-    // A line of an error fits into a pipe.
+    // The line about an error fits into a pipe.
     if !wait_for(&child, PATIENCE) {
         let _ = child.kill();
     }

@@ -1,5 +1,5 @@
-//! Files that wireup may replace: those that it wrote itself, and empty ones. An option whose value was forgotten takes
-//! the program as its value, which must not be lost.
+//! Files that wireup may replace: those that it wrote itself, and empty ones. If the value of an option is forgotten, the
+//! option takes the program as its value, and the program must not be overwritten.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use wireup_core::failure::RequestError;
 use wireup_sys::access::is_program;
 
-/// Bytes at the beginning of a file by which its kind is recognized.
+/// Number of bytes at the beginning of a file by which its kind is recognized.
 const BEGINNING: u64 = 1024;
 
 /// Kind of a file that wireup writes.
@@ -20,7 +20,7 @@ pub(crate) enum FileKind {
 }
 
 impl FileKind {
-    /// Whether a file with this beginning is of this kind, in any version of it.
+    /// Whether a file with this beginning is of this kind, in any version.
     fn begins_with(self, beginning: &[u8]) -> bool {
         let beginning = String::from_utf8_lossy(beginning);
         match self {
@@ -43,7 +43,7 @@ impl FileKind {
         }
     }
 
-    /// Remedy for a forgotten value.
+    /// Returns the remedy for a forgotten value.
     fn remedy(self) -> &'static str {
         match self {
             Self::Stream => "write --json - for standard output",
@@ -53,7 +53,7 @@ impl FileKind {
     }
 }
 
-/// A file that is not replaced.
+/// Error: a file is not replaced.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReplacementError {
     #[error("{option} {} would overwrite a program; {}", path.display(), kind.remedy())]
@@ -76,16 +76,16 @@ pub(crate) enum ReplacementError {
 
 impl RequestError for ReplacementError {}
 
-/// Refuses a path at which is a file with other contents than this option writes.
+/// Refuses a path to a file whose contents this option does not write.
 ///
 /// # Errors
-/// [`ReplacementError`] naming it.
+/// [`ReplacementError`] that names the path.
 pub(crate) fn check_replaceable(
     option: &'static str,
     path: &Path,
     kind: FileKind,
 ) -> Result<(), ReplacementError> {
-    // Devices and pipes hold nothing; a file that cannot be examined is reported when it is opened.
+    // Devices and pipes have no contents; a file that cannot be examined is reported when it is opened.
     let is_empty = |meta: std::fs::Metadata| !meta.is_file() || meta.len() == 0;
     if path.metadata().map_or(true, is_empty) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What is made of the status stream when a launch has ended: a page, a trace, a summary.
+//! Reports that are made from the status stream at the end of a launch: a page, a trace, a summary.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -17,7 +17,7 @@ use wireup_core::timeline::{self, InvalidLine, Timeline};
 use wireup_sys::access::writable;
 use wireup_sys::time_zone::utc_clock;
 
-/// A stream that is read when the launch has ended. It has no output of ranks.
+/// Stream that is stored until the end of the launch, without the ranks' output.
 #[derive(Debug)]
 pub(crate) struct RecordedStream {
     clock: WallClock,
@@ -26,26 +26,26 @@ pub(crate) struct RecordedStream {
 }
 
 impl RecordedStream {
-    /// An empty one, if something is to be made of it. `started_at` is when the run started.
-    pub(crate) fn new(spec: &StatusSpec, since: SystemTime) -> Option<Self> {
+    /// Creates an empty stream, if a report was requested. `started_at` is the start of the launch.
+    pub(crate) fn new(spec: &StatusSpec, started_at: SystemTime) -> Option<Self> {
         spec.is_kept().then(|| Self {
-            clock: utc_clock(since),
-            started_at: since,
+            clock: utc_clock(started_at),
+            started_at,
             lines: Vec::new(),
         })
     }
 
-    /// The clock of its lines.
+    /// Returns the clock of the lines.
     pub(crate) fn clock(&self) -> WallClock {
         self.clock
     }
 
-    /// Adds a line.
+    /// Adds the line of a record.
     pub(crate) fn add_record(&mut self, record: &StatusRecord<'_>, now: Duration) {
         record.write(self.clock, now, &mut self.lines);
     }
 
-    /// Makes what was asked for.
+    /// Makes the reports that were requested.
     pub(crate) fn make(&self, spec: &StatusSpec) -> ReportOutput {
         let mut made = ReportOutput::default();
         let timeline = match Timeline::read(&self.lines) {
@@ -69,7 +69,7 @@ impl RecordedStream {
         if let Some(context) = &spec.spans
             && let Err(why) = launch_spans::send(&timeline, context, self.started_at)
         {
-            // The collector may be the affair of somebody else: the launch is not the worse for it.
+            // The collector may belong to others, so this is not a failure of the launch.
             made.lines
                 .push(format!("warning: spans of the launch were not sent: {why}"));
         }
@@ -77,16 +77,16 @@ impl RecordedStream {
     }
 }
 
-/// What was made of a launch.
+/// Result of making the reports of a launch.
 #[derive(Debug, Default)]
 pub(crate) struct ReportOutput {
-    /// To be shown.
+    /// Lines to print for the user.
     pub(crate) lines: Vec<String>,
-    /// What was asked for and could not be made.
+    /// Reports that were requested and could not be made.
     pub(crate) failures: Vec<ReportError>,
 }
 
-/// A report or trace that cannot be made.
+/// Error: a report or trace cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReportError {
     #[error("{} cannot be written: {error}{}", path.display(), shortage::remedy(&error.to_string()))]
@@ -102,18 +102,18 @@ pub(crate) enum ReportError {
 
 impl RequestError for ReportError {}
 
-/// Writes a file that is made of a timeline.
+/// Writes a file that was made from a timeline.
 ///
 /// # Errors
-/// [`ReportError`] naming it.
+/// [`ReportError`] that names the file.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), ReportError> {
     std::fs::write(path, bytes).map_err(|error| not_written(path, error))
 }
 
-/// Refuses files that could not be written at the end, or that are the user's.
+/// Refuses files that cannot be written at the end, and files that wireup did not write.
 ///
 /// # Errors
-/// [`ReportError`] naming the first.
+/// [`ReportError`] that names the first.
 pub(crate) fn check(spec: &StatusSpec) -> Result<(), ReportError> {
     let report = spec.report.iter().map(|path| (path, FileKind::Page));
     let trace = spec.trace.iter().map(|path| (path, FileKind::Trace));

@@ -1,4 +1,4 @@
-//! Where the status stream goes, as a descriptor.
+//! Target of the status stream, as a descriptor.
 
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -16,26 +16,26 @@ use wireup_core::job::spec::StatusTarget;
 use wireup_sys::access::writable;
 use wireup_sys::descriptors::FIRST_FREE;
 
-/// Bytes that a pipe accepts without blocking when it is writable. Source: pipe(7).
+/// Number of bytes that a pipe accepts without blocking when it is writable. Source: pipe(7).
 const ATOMIC: usize = 4096;
 
-/// The error of an inherited descriptor, as a text that follows "the descriptor".
+/// Error of an inherited descriptor.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DescriptorError {
-    #[error("is not open")]
+    #[error("the descriptor is not open")]
     NotOpen,
-    #[error("cannot be written to")]
+    #[error("the descriptor cannot be written to")]
     ReadOnly,
-    #[error("cannot be read from")]
+    #[error("the descriptor cannot be read from")]
     WriteOnly,
-    #[error("cannot be used: {0}")]
+    #[error("the descriptor cannot be used: {0}")]
     Other(#[from] io::Error),
 }
 
-/// Opens a target; a file is made, and emptied if it exists.
+/// Opens a target. A file is created, or truncated if it exists.
 ///
 /// # Errors
-/// [`TargetError`] naming it.
+/// [`TargetError`] that names the target.
 pub(super) fn open(target: &StatusTarget) -> Result<Arc<OwnedFd>, TargetError> {
     let fd = match target {
         StatusTarget::Stdout => {
@@ -54,7 +54,7 @@ pub(super) fn open(target: &StatusTarget) -> Result<Arc<OwnedFd>, TargetError> {
     Ok(Arc::new(fd))
 }
 
-/// Refuses what [`open`] would refuse, as far as one can see without making a file.
+/// Refuses the targets that [`open`] refuses, as far as possible without creating a file.
 pub(super) fn check(target: &StatusTarget) -> Result<(), TargetError> {
     match target {
         StatusTarget::File(path) => {
@@ -65,12 +65,12 @@ pub(super) fn check(target: &StatusTarget) -> Result<(), TargetError> {
     }
 }
 
-/// A target of `--json` that cannot be written to.
+/// Error: a target of `--json` cannot be written to.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TargetError {
     #[error("--json -: {0}")]
     Stdout(io::Error),
-    #[error("--json fd:{number}: the descriptor {error}")]
+    #[error("--json fd:{number}: {error}")]
     Descriptor { number: i32, error: DescriptorError },
     #[error("--json {}: {errno}", path.display())]
     File { path: PathBuf, errno: Errno },
@@ -85,7 +85,7 @@ fn not_written(path: &Path, errno: Errno) -> TargetError {
     TargetError::File { path, errno }
 }
 
-/// A duplicate of a descriptor that was inherited, for writing.
+/// Duplicates an inherited descriptor for writing.
 fn inherited(number: i32) -> Result<OwnedFd, DescriptorError> {
     let (fd, mode) = duplicate(number)?;
     match mode {
@@ -94,7 +94,7 @@ fn inherited(number: i32) -> Result<OwnedFd, DescriptorError> {
     }
 }
 
-/// A duplicate of a descriptor that was inherited, for reading.
+/// Duplicates an inherited descriptor for reading.
 pub(crate) fn readable(number: i32) -> Result<OwnedFd, DescriptorError> {
     let (fd, mode) = duplicate(number)?;
     match mode {
@@ -103,9 +103,9 @@ pub(crate) fn readable(number: i32) -> Result<OwnedFd, DescriptorError> {
     }
 }
 
-/// Inherited descriptors are not closed at exec, and all that this process opens are.
+/// Duplicates an inherited descriptor. Inherited ones are not closed at exec; those that this process opened are.
 fn duplicate(number: i32) -> Result<(OwnedFd, OFlags), DescriptorError> {
-    // SAFETY: takes a number and returns flags; one that is not open is an error.
+    // SAFETY: takes a number and returns flags; a closed descriptor is an error.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
     if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
         return Err(DescriptorError::NotOpen);
@@ -121,7 +121,7 @@ fn duplicate(number: i32) -> Result<(OwnedFd, OFlags), DescriptorError> {
     Ok((fd, flags & OFlags::RWMODE))
 }
 
-/// A named pipe without a reader is an error; the open does not wait.
+/// Opens a file. A named pipe without a reader is an error; the open does not wait.
 fn file(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(0o666);
@@ -130,7 +130,7 @@ fn file(path: &Path) -> Result<OwnedFd, Errno> {
     fcntl_dupfd_cloexec(&fd, FIRST_FREE)
 }
 
-/// Writes bytes here and now, as long as some are taken within `patience`.
+/// Writes bytes synchronously, as long as some are taken within `patience`.
 pub(super) fn write_now(fd: &OwnedFd, mut bytes: &[u8], patience: Duration) {
     let timeout = Timespec {
         tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),

@@ -70,9 +70,9 @@ fn jobs_of_two_users_share_nodes_and_no_cpus(slurm: &Slurm) {
     // Slurm ends one, and the other has its own.
     slurm.ask(&["scancel", "--user=alice"]);
     let outcome = alices.finish();
-    outcome.expect_one_line(&["it was cancelled"]);
+    outcome.expect_one_line(&[": cancelled"]);
     slurm.ask(&["scancel", "--user=bob"]);
-    bobs.finish().expect_one_line(&["it was cancelled"]);
+    bobs.finish().expect_one_line(&[": cancelled"]);
 
     // All CPUs where all were asked for.
     let whole = slurm.salloc("-N 2 --exclusive --mem=200");

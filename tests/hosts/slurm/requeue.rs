@@ -107,7 +107,7 @@ fn slurm_decides_on_what_it_has_ended(slurm: &Slurm) {
     }
     slurm.expect_end("requeued", 0);
     let text = slurm.printed("requeued");
-    assert!(text.contains("it is to run again"), "{text}");
+    assert!(text.contains(": requeued"), "{text}");
     assert_eq!(text.matches("start 1").count(), 1, "{text}");
     // As long as another job took to run again.
     let text = slurm.printed("cancelled");
@@ -120,7 +120,7 @@ fn slurm_decides_on_what_it_has_ended(slurm: &Slurm) {
     ];
     assert_eq!(slurm.ask(&states).trim(), "CANCELLED", "{text}");
     assert!(
-        text.contains("it was cancelled") && !text.contains("start 1"),
+        text.contains(": cancelled") && !text.contains("start 1"),
         "{text}"
     );
     slurm.expect_clean();

@@ -42,9 +42,9 @@ fn missing_program_gives_127() {
     refused(
         run("./no-such-program"),
         127,
-        &["there is no ", "/no-such-program"],
+        &["/no-such-program does not exist"],
     );
-    refused(run("/dev/null/x"), 127, &["there is no /dev/null/x"]);
+    refused(run("/dev/null/x"), 127, &["/dev/null/x does not exist"]);
     refused(run(""), 127, &["is empty"]);
     let here = run("mine");
     file(&here.dir().join("mine"), "#!/bin/sh\n", 0o755);
