@@ -78,7 +78,7 @@ pub fn facts(asked: &DoctorSubject, cwd: &Path) -> HostFacts {
             .map(|home| machine_facts::directory(Path::new(&home)))
             .unwrap_or_default(),
         cwd: machine_facts::entered(cwd),
-        left: machine_facts::find_leftovers(uid),
+        leftovers: machine_facts::find_leftovers(uid),
         devices: device_access::find_devices(),
         network_libraries: network_libraries::probe_libraries(program.as_ref()),
         parts: installation::find_parts(),

@@ -137,14 +137,14 @@ impl CleanupRecordFile {
         number: u64,
         keepers: Vec<OwnerProcess>,
         job: &str,
-        since: SystemTime,
+        started_at: SystemTime,
     ) -> io::Result<Self> {
         let head = CleanupHeader {
             version: VERSION,
             world: PidScope::read_own()?,
             keepers,
             job: job.to_owned(),
-            started_at: since
+            started_at: started_at
                 .duration_since(UNIX_EPOCH)
                 .unwrap_or_default()
                 .as_secs(),

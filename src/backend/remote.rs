@@ -161,7 +161,7 @@ impl RemoteBackend {
             }
             // It keeps the names.
             StepToLauncher::Node {
-                said: NodeReport::Rendezvous { .. },
+                report: NodeReport::Rendezvous { .. },
                 ..
             } if node != HEAD => return,
             StepToLauncher::Output {

@@ -41,10 +41,10 @@ impl<'a, T: HasProcessMap> ReportScope<'a, T> {
         use StepToLauncher as Report;
         let own = |rank| self.own_rank(rank);
         Some(match report {
-            Report::Node { node, said } => {
-                let said = self.node_report(said)?;
+            Report::Node { node, report } => {
+                let report = self.node_report(report)?;
                 self.is_own_node(node)
-                    .then_some(Report::Node { node, said })?
+                    .then_some(Report::Node { node, report })?
             }
             Report::SidecarLoaded {
                 node,
@@ -419,7 +419,7 @@ mod tests {
             assert_eq!(admitted(StepToLauncher::NotStarted { rank, cause }), own);
             let spawn = |node, apps: usize| StepToLauncher::Node {
                 node: NodeId(node),
-                said: NodeReport::Spawn {
+                report: NodeReport::Spawn {
                     ticket: SpawnRequestId(1),
                     requester: SpawnRequester::Rank(rank),
                     request: Box::new(SpawnRequest {
@@ -466,9 +466,9 @@ mod tests {
             };
             assert_eq!(admitted(not_started), there);
             assert_eq!(admitted(StepToLauncher::Left { waiting, cause }), there);
-            let said = |said| {
+            let said = |report| {
                 let node = NodeId(1);
-                admitted(StepToLauncher::Node { node, said })
+                admitted(StepToLauncher::Node { node, report })
             };
             assert_eq!(said(NodeReport::FenceLate(late(number, &[], &[]))), there);
             let timeout = FailureCause::FenceTimeout(Box::new(late(number, &[0], &[1])));

@@ -239,7 +239,7 @@ pub(crate) enum StepToLauncher<R = GlobalRank> {
         bytes: Vec<u8>,
     },
     /// A message of a node.
-    Node { node: NodeId, said: NodeReport<R> },
+    Node { node: NodeId, report: NodeReport<R> },
     /// A line for the user.
     Tell {
         /// Without a prefix.

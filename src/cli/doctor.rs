@@ -215,7 +215,7 @@ fn text(hosts: &[DoctorHost], groups: &[FindingGroup]) -> String {
         text.push_str(&format!(
             "{severity}  {}: {} [{}]\n         {}\n",
             group.names(),
-            group.what,
+            group.observation,
             group.check,
             group.remedy
         ));

@@ -150,13 +150,13 @@ fn prepare(
     spec: JobSpec,
     beginning: EarlyResources,
     started: Instant,
-    since: SystemTime,
+    started_at: SystemTime,
     status: Option<StatusOutput>,
 ) -> Result<(Controller, InheritedState, Option<GrantHolder>), CommandError> {
     if spec.layout.across_hosts() {
         let (surroundings, nspace) = beginning.unguarded();
         let (plan, _, keeper) = planned(spec, nspace, &surroundings, &mut |_, _| {})?;
-        let controller = several_hosts::prepare(plan, &surroundings, started, since, status)?;
+        let controller = several_hosts::prepare(plan, &surroundings, started, started_at, status)?;
         return Ok((controller, surroundings, keeper));
     }
     let (mut surroundings, nspace, guard) = beginning.guarded()?;
@@ -173,7 +173,7 @@ fn prepare(
         .children
         .extend(keeper.as_ref().map(GrantHolder::pid));
     let namespaces = namespaces(&plan);
-    let show = show(&plan, since, status.as_ref());
+    let show = show(&plan, started_at, status.as_ref());
     // From here on signals wait until the loop reads them.
     let signals = Signals::take(&surroundings.ignored, plan.spec.stdio.pty.is_some());
     let made = EventSources::new().and_then(|events| {
@@ -183,7 +183,7 @@ fn prepare(
             wake: Arc::clone(&events.wake),
             scope: HostScope::Whole,
             started,
-            started_at: since,
+            started_at,
             guard: guard.line().clone(),
             namespaces,
             inherited_state: &surroundings,
@@ -211,7 +211,7 @@ fn prepare(
         status: status.map(|target| StatusStream::new(target, &events.wake)),
         plan,
         started,
-        started_at: since,
+        started_at,
         events,
         steps: StepLinks::Own(Box::new(local)),
         guard: Some(guard),

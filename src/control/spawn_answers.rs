@@ -18,9 +18,9 @@ use wireup_core::node::event::NodeCommand;
 pub(super) fn requester_plan<'a>(
     cx: &'a LaunchContext,
     (node, _): SpawnReplyTarget,
-    by: &'a SpawnRequester<KnownRank>,
+    requester: &'a SpawnRequester<KnownRank>,
 ) -> RequesterPlan<'a> {
-    match by {
+    match requester {
         SpawnRequester::Rank(process) => {
             let (parent, rank) = cx.jobs.plan_of(*process);
             RequesterPlan::Rank(&parent.job_plan, rank)
@@ -30,16 +30,16 @@ pub(super) fn requester_plan<'a>(
 }
 
 /// The requester in words.
-pub(super) fn requester_name(by: &SpawnRequester<KnownRank>) -> String {
-    match by {
+pub(super) fn requester_name(requester: &SpawnRequester<KnownRank>) -> String {
+    match requester {
         SpawnRequester::Rank(process) => process.to_string(),
         SpawnRequester::Tool(name) => format!("the tool {}", name.nspace),
     }
 }
 
 /// The job that its jobs do not outlive. Those of a tool belong to the launch.
-pub(super) fn requester_job(by: &SpawnRequester<KnownRank>) -> JobIndex {
-    match by {
+pub(super) fn requester_job(requester: &SpawnRequester<KnownRank>) -> JobIndex {
+    match requester {
         SpawnRequester::Rank(process) => process.job(),
         SpawnRequester::Tool(_) => JobIndex::INITIAL,
     }

@@ -204,7 +204,7 @@ pub(super) fn record_result(cx: &mut LaunchContext, code: u8, failure: Option<&C
             usage: life.usage,
             cause: life.fate.map(Into::into),
             connected: state.contacted,
-            last: state.last_activity,
+            last_activity: state.last_activity,
         }
     };
     let ranks = jobs.all_ranks().map(rank_result).collect();
@@ -245,7 +245,7 @@ fn cause_record<'a>(cx: &LaunchContext, jobs: &'a Jobs, cause: &FailureCause) ->
         _ => (None, None),
     };
     let rank = cause.rank().and_then(|rank| jobs.look_up(rank));
-    let last = rank.map(|rank| cx.pmi_state(rank).last_activity);
+    let last_activity = rank.map(|rank| cx.pmi_state(rank).last_activity);
     CauseRecord {
         kind: cause.consequence().name.into(),
         message: failure_line(cx, Some(cause)).map_or_else(
@@ -260,7 +260,7 @@ fn cause_record<'a>(cx: &LaunchContext, jobs: &'a Jobs, cause: &FailureCause) ->
         }),
         code,
         signal,
-        last,
+        last_activity,
         missing: match cause {
             FailureCause::FenceTimeout(late) => Some(Box::new(missing(cx, jobs, &late.absences))),
             _ => None,
@@ -280,7 +280,7 @@ fn missing<'a>(cx: &LaunchContext, jobs: &'a Jobs, absences: &MissingRanks) -> M
         Some(MissingRank {
             place: place_of(jobs, rank),
             pid: cx.ranks.get(rank).pid,
-            last: absent.last_request.clone(),
+            last_activity: absent.last_request.clone(),
             idle_ms: absent.idle.map(ms),
         })
     });

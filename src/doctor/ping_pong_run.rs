@@ -38,8 +38,8 @@ pub enum PingPongProgram {
 enum RunError {
     #[error("--run: {} cannot be executed: {error}; name the compiler of your MPI (--mpicc)", compiler.display())]
     NoCompiler { compiler: PathBuf, error: io::Error },
-    #[error("--run: {} has not compiled the program: {said}", compiler.display())]
-    NotCompiled { compiler: PathBuf, said: String },
+    #[error("--run: {} has not compiled the program: {message}", compiler.display())]
+    NotCompiled { compiler: PathBuf, message: String },
     #[error("--run: a directory for the program: {0}")]
     Directory(io::Error),
 }
@@ -75,10 +75,10 @@ pub fn ping_pong(
     hosts: &mut [DoctorHost],
     specs: &[HostSpec],
     agent: Option<&OsString>,
-    wanted: &PingPongProgram,
+    program: &PingPongProgram,
 ) -> Result<(), CommandError> {
     let scratch = Scratch::new().map_err(RunError::Directory)?;
-    let program = match wanted {
+    let program = match program {
         PingPongProgram::Given(program) => program.clone(),
         PingPongProgram::Compiled(compiler) => compile(compiler, &scratch.0)?,
     };
@@ -130,7 +130,7 @@ fn compile(compiler: &OsStr, directory: &Path) -> Result<PathBuf, RunError> {
         true => Ok(program),
         false => Err(RunError::NotCompiled {
             compiler: name(),
-            said: last_line(&output.stderr).unwrap_or_else(|| output.status.to_string()),
+            message: last_line(&output.stderr).unwrap_or_else(|| output.status.to_string()),
         }),
     }
 }

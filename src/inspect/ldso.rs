@@ -209,9 +209,9 @@ impl Loader {
         name: &OsStr,
         machine: Machine,
         objects: &[Object],
-        by: usize,
+        requester_index: usize,
     ) -> Option<(PathBuf, Elf)> {
-        let requester = &objects[by];
+        let requester = &objects[requester_index];
         if name.as_bytes().contains(&b'/') {
             return expand(name, &requester.path)
                 .into_iter()
@@ -219,7 +219,7 @@ impl Loader {
                 .find_map(|path| fits(&path, machine));
         }
         let mut inherited = Vec::new();
-        let mut link = requester.elf.runpath.is_none().then_some(by);
+        let mut link = requester.elf.runpath.is_none().then_some(requester_index);
         while let Some(object) = link.map(|index| &objects[index]) {
             if object.elf.runpath.is_none() {
                 inherited.extend(self.directories(object.elf.rpath.as_deref(), &object.path));

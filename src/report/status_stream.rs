@@ -114,7 +114,7 @@ pub(crate) fn own_failure(kind: &'static str, failure: &CommandError) -> CauseRe
         program: None,
         code: None,
         signal: None,
-        last: None,
+        last_activity: None,
         missing: None,
     }
 }

@@ -31,7 +31,8 @@ pub struct HostFacts {
     pub home: Directory,
     /// Working directory of the ranks.
     pub cwd: Directory,
-    pub left: Leftovers,
+    #[serde(rename = "left")]
+    pub leftovers: Leftovers,
     pub network: NetworkFacts,
     pub devices: Vec<DeviceNode>,
     /// libfabric and UCX, as far as they are installed.

@@ -26,9 +26,9 @@ pub struct CauseRecord<'a> {
     /// The signal that ended it, or the launcher's run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// The last it did with its process-management interface.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub last: Option<String>,
+    /// Last request to its process-management interface.
+    #[serde(rename = "last", skip_serializing_if = "Option::is_none")]
+    pub last_activity: Option<String>,
     /// The ranks that did not enter a fence in time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<Box<Missing<'a>>>,
@@ -54,8 +54,9 @@ pub struct MissingRank<'a> {
     pub place: RankLocation<'a>,
     /// Process id; absent if the rank was not started.
     pub pid: Option<i32>,
-    /// The last it did with its process-management interface.
-    pub last: String,
+    /// Last request to its process-management interface.
+    #[serde(rename = "last")]
+    pub last_activity: String,
     /// Milliseconds since the last request.
     pub idle_ms: Option<u64>,
 }

@@ -105,13 +105,13 @@ fn record_survives_reading_and_writing() {
         program: Some("/bin/a".into()),
         code: None,
         signal: Some(9),
-        last: Some("put".into()),
+        last_activity: Some("put".into()),
         missing: Some(Box::new(Missing {
             count: 2,
             ranks: vec![MissingRank {
                 place: place(),
                 pid: None,
-                last: "nothing".into(),
+                last_activity: "nothing".into(),
                 idle_ms: Some(5),
             }],
             nodes: vec!["h".into()],
@@ -158,7 +158,7 @@ fn record_survives_reading_and_writing() {
         usage: Some(usage),
         cause: Some("rank_failed".into()),
         connected: true,
-        last: "put".into(),
+        last_activity: "put".into(),
     };
     for record in [
         StatusRecord::Job(PlannedJob {

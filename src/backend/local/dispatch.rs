@@ -386,7 +386,7 @@ impl StepDispatcher<'_> {
             NodeReport::Syslog(text) if text.place == SyslogTarget::Node => {
                 self.services.warnings.log(self.cx, node, &text);
             }
-            said => self.cx.report(StepToLauncher::Node { node, said }),
+            report => self.cx.report(StepToLauncher::Node { node, report }),
         }
     }
 

@@ -85,19 +85,19 @@ pub(super) fn names(plan: &HostPlan, server: Option<i32>) -> Vec<String> {
 fn names_of(
     launcher: &LauncherProcess,
     server: Option<i32>,
-    own: &str,
+    host_name: &str,
     nspace: &Nspace,
 ) -> Vec<String> {
     let LauncherProcess { host, pid } = launcher;
-    let short = own.split('.').next().unwrap_or(own);
-    let mut hosts = vec![own];
-    if short != own {
+    let short = host_name.split('.').next().unwrap_or(host_name);
+    let mut hosts = vec![host_name];
+    if short != host_name {
         hosts.push(short);
     }
     let mut names = Vec::new();
     for name in hosts {
         let any = format!("pmix.{name}.tool");
-        if *host == own {
+        if *host == host_name {
             names.push(format!("{any}.{pid}"));
         }
         names.extend(server.map(|server| format!("{any}.{server}")));

@@ -74,7 +74,7 @@ pub(in crate::cli) enum EntryError {
 /// # Errors
 /// [`ConfigError::Wrong`] naming the line, the key and the remedy.
 pub(super) fn entries(
-    own: &OptionTable,
+    options: &OptionTable,
     path: &Path,
     text: &str,
 ) -> Result<Vec<ConfigEntry>, ConfigError> {
@@ -99,7 +99,7 @@ pub(super) fn entries(
         };
         for (key, value) in table {
             let line = key.span().start;
-            let entry = entry(own, key.get_ref(), value).map_err(|error| wrong(line, error))?;
+            let entry = entry(options, key.get_ref(), value).map_err(|error| wrong(line, error))?;
             entries.push(ConfigEntry {
                 line: line_of(text, line),
                 ..entry

@@ -50,15 +50,15 @@ impl SpawnQueue {
 }
 
 impl LaunchSpawns {
-    /// Starts a spawn on the existing hosts, unless they have to be prepared. It waits `until` then for processes that end.
+    /// Starts a spawn on the existing hosts, unless they have to be prepared. It waits until `deadline` for processes that end.
     pub(in crate::control) fn decide(
         &mut self,
         cx: &mut LaunchContext,
         mut wanting: QueuedSpawn,
-        until: Option<Duration>,
+        deadline: Option<Duration>,
     ) {
         let limit = wanting.limit.map_or(Duration::MAX, |(_, at)| at);
-        let until = until.unwrap_or_else(|| limit.min(cx.now() + LEAVING));
+        let deadline = deadline.unwrap_or_else(|| limit.min(cx.now() + LEAVING));
         match self.plan(cx, &wanting) {
             Ok(SpawnDecision::Begin(job, plan)) => self.begin(cx, wanting, job, plan),
             Ok(SpawnDecision::Prepare(..)) if !self.queue.preparation.nodes.is_empty() => {
@@ -71,8 +71,8 @@ impl LaunchSpawns {
                 preparation.line.owner = Some(wanting);
                 cx.steps.prepare(job, &nodes);
             }
-            Err(failure) if cx.now() < until && self.is_retryable(cx, &failure, &wanting) => {
-                self.queue.waiting.push((until, wanting));
+            Err(failure) if cx.now() < deadline && self.is_retryable(cx, &failure, &wanting) => {
+                self.queue.waiting.push((deadline, wanting));
             }
             Err(failure) => refuse_spawn(cx, wanting, failure),
         }

@@ -22,11 +22,11 @@ pub(super) fn prepare(
     plan: HostPlan,
     surroundings: &InheritedState,
     started: Instant,
-    since: SystemTime,
+    started_at: SystemTime,
     status: Option<StatusOutput>,
 ) -> Result<Controller, CommandError> {
     let plan = Arc::new(plan);
-    let show = show(&plan, since, status.as_ref());
+    let show = show(&plan, started_at, status.as_ref());
     // Nothing needs an orderly end yet: a signal ends the process, whatever it waits for.
     let events = EventSources::new()?;
     let (poll, wake) = (events.poll.clone(), Arc::clone(&events.wake));
@@ -37,7 +37,7 @@ pub(super) fn prepare(
         status: status.map(|target| StatusStream::new(target, &events.wake)),
         plan,
         started,
-        started_at: since,
+        started_at,
         events,
         steps: StepLinks::Hosts(Box::new(hosts)),
         guard: None,

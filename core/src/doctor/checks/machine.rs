@@ -46,7 +46,7 @@ pub(super) fn shm_access(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResul
 }
 
 pub(super) fn stale_shm(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
-    let left = &host.left;
+    let left = &host.leftovers;
     (left.files > 0).then_some(())?;
     CheckResult::warning(format!(
         "{} of an MPI in /dev/shm that no process uses, {}",
@@ -63,7 +63,7 @@ fn files(count: u64) -> String {
 }
 
 pub(super) fn sysv_shm(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
-    let left = &host.left;
+    let left = &host.leftovers;
     (left.segments > 0).then_some(())?;
     CheckResult::warning(format!(
         "{} of System V that no process has attached, {}",
@@ -277,7 +277,7 @@ pub(super) fn directory(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult
 }
 
 pub(super) fn left_processes(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
-    let count = host.left.processes;
+    let count = host.leftovers.processes;
     (count > 0).then_some(())?;
     let s = if count == 1 { "" } else { "es" };
     CheckResult::warning(format!(

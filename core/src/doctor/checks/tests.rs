@@ -297,11 +297,11 @@ const OF_ONE: &[Case] = &[
         Warning,
         "3 files of an MPI in /dev/shm that no process uses, 12 MB",
         |it| {
-            (it.left.files, it.left.file_bytes) = (3, 12 << 20);
+            (it.leftovers.files, it.leftovers.file_bytes) = (3, 12 << 20);
         },
     ),
     ("sysv-shm", Warning, "1 segment of System V", |it| {
-        (it.left.segments, it.left.segment_bytes) = (1, 4096)
+        (it.leftovers.segments, it.leftovers.segment_bytes) = (1, 4096)
     }),
     (
         "memory",
@@ -434,7 +434,7 @@ const OF_ONE: &[Case] = &[
         },
     ),
     ("left-processes", Warning, "2 processes of a job", |it| {
-        it.left.processes = 2
+        it.leftovers.processes = 2
     }),
 ];
 
