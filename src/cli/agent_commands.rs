@@ -1,8 +1,8 @@
-//! Commands that another executable carries out: `wireup-agent`, which has TLS, gRPC, a runtime and a library for terminals
-//! that `wireup run` is to start without.
+//! Commands that another executable implements: `wireup-agent`, with TLS, gRPC, an async runtime and a terminal library, so
+//! that `wireup run` starts without these.
 //!
-//! Their description is here, so that help, manual pages, completions and complaints are those of
-//! one program; `wireup` checks the line and becomes `wireup-agent`, which parses it again.
+//! Their description is here, so that help, manual pages, completions and error messages are those of one program;
+//! `wireup` checks the line and becomes `wireup-agent`, which parses it again.
 
 pub mod agent_args;
 pub mod pki_args;
@@ -18,7 +18,7 @@ use crate::cli::{answer, usage_errors};
 use crate::failure::CommandError;
 use crate::inspect::agent_file;
 
-/// What `wireup-agent` does.
+/// Commands of `wireup-agent`.
 #[derive(Debug, Subcommand)]
 #[allow(
     clippy::large_enum_variant,
@@ -51,7 +51,7 @@ pub fn parse(args: Vec<OsString>) -> Result<AgentSubcommand, Result<u8, CommandE
     parsed.map_err(|error| answer(&error, || usage_errors::one_line(&error)))
 }
 
-/// Becomes another program of wireup with these arguments, its name included; returns only if that fails.
+/// Executes another program of wireup with these arguments, its name included; returns only if that fails.
 pub(super) fn become_it(program: &'static str, args: &[OsString]) -> CommandError {
     let program = match agent_file::find(program) {
         Ok(program) => program,

@@ -49,7 +49,7 @@ pub(super) fn one_line(error: &clap::Error) -> String {
     }
 }
 
-/// Why a value is wrong, without the option and the value.
+/// Returns the reason why a value is invalid, without the option and the value.
 pub(super) fn reason(error: &clap::Error) -> String {
     match error.source().map(ToString::to_string) {
         Some(reason) => number_advice(&reason).unwrap_or(reason),

@@ -156,7 +156,7 @@ Examples:
     },
 }
 
-/// What the holder of a certificate may do.
+/// Role of the holder of a certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Role {
     /// Run an agent: accept calls of other agents, and start processes of any user on their nodes
