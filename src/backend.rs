@@ -1,4 +1,5 @@
-//! What starts and serves the processes: the steps of a launch, as its launcher reaches them and as they work.
+//! Backends start and serve the processes of a launch: `local` in this process, `remote` through the step daemons of
+//! other hosts.
 
 pub(crate) mod allocator_client;
 #[cfg(test)]

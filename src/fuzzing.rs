@@ -87,7 +87,7 @@ fn handle_report(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: 
         StepToLauncher::Left { waiting, cause } => supervisor.rank_left(waiting, cause, now),
         StepToLauncher::Failed { cause, .. } => supervisor.fail(cause, now, &mut orders),
         StepToLauncher::Node {
-            said: NodeReport::JobControl(demand),
+            report: NodeReport::JobControl(demand),
             ..
         } => supervisor.demanded(demand, now, &mut orders),
         _ => {}

@@ -145,7 +145,7 @@ pub async fn sweep() {
 /// Revokes the grant of a record, after a delay. Returns the reason if a part of the grant may remain.
 async fn finish(
     record: GrantRecord,
-    kept: &mut LockedGrantRecord,
+    record_file: &mut LockedGrantRecord,
     delay: Duration,
 ) -> Option<String> {
     sleep(delay).await;
@@ -155,7 +155,7 @@ async fn finish(
     };
     let since = Instant::now();
     let (mut life, order) = GrantLifecycle::resume(record, Duration::ZERO);
-    match drive(&manager, (&mut life, order), kept, since).await {
+    match drive(&manager, (&mut life, order), record_file, since).await {
         Ok(GrantAction::Over { leak }) => leak,
         Ok(_) => Some("it does not end".to_owned()),
         Err(error) => Some(format!("its record cannot be written: {error}")),

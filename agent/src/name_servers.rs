@@ -271,7 +271,7 @@ pub fn serve<S>(
     name_servers: &Arc<NameServers>,
     scope: NameServerKey,
     from: String,
-    said: S,
+    messages: S,
 ) -> impl Stream<Item = RoutedFrame> + Send + use<S>
 where
     S: Stream<Item = Result<RoutedFrame, GuestError>> + Send + 'static,
@@ -280,9 +280,9 @@ where
     let (mut launch, queued) = name_servers.join(scope);
     let (ended, end) = tokio::sync::oneshot::channel();
     tokio::spawn(async move {
-        let mut said = std::pin::pin!(said);
+        let mut messages = std::pin::pin!(messages);
         loop {
-            match said.next().await.map(|packet| launch.take(&packet?)) {
+            match messages.next().await.map(|packet| launch.take(&packet?)) {
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
                     debug!(uid, "a launch behind the agent of {from} leaves: {error}");

@@ -240,12 +240,12 @@ impl NodeAgent for NodeAgentService {
 async fn launch_processes(
     agent: &Agent,
     caller: &Caller,
-    asked: v1::LaunchProcessesRequest,
+    request: v1::LaunchProcessesRequest,
     turn: Option<RequestPermit>,
 ) -> Result<v1::LaunchProcessesResponse, Status> {
     let name = &agent.name;
-    let bytes = REGISTERED * asked.encoded_len();
-    let request = launch_request::LaunchRequest::check(asked, name)
+    let bytes = REGISTERED * request.encoded_len();
+    let request = launch_request::LaunchRequest::check(request, name)
         .map_err(|error| Status::invalid_argument(error.to_string()))?;
     // What follows may wait for a directory service.
     drop(turn);

@@ -104,7 +104,7 @@ impl Agent {
         NodeStatus {
             name: self.name.clone(),
             advertised: self.advertised(None),
-            asked: String::new(),
+            queried_address: String::new(),
             version: PROGRAM_VERSION.to_owned(),
             launches: u32::try_from(self.registry.count()).unwrap_or(u32::MAX),
             draining: self.registry.draining(),

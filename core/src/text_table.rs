@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::printable::printable;
 
-/// Lines with aligned columns, of printable characters. The last column is cut where the terminal ends, if `width` says
-/// where that is. Numbers stand to the right.
+/// Formats rows as aligned columns of printable characters. The last column is cut at `width`, the width of the terminal,
+/// if it is known. Numbers are aligned right.
 pub fn render(head: &[&str], rows: &[Vec<String>], width: Option<usize>) -> String {
     let head: Vec<String> = head.iter().map(|&name| name.to_owned()).collect();
     let cells = |row: &Vec<String>| {

@@ -79,7 +79,8 @@ pub struct TimelineHost {
     /// Time at which the host joined the launch; `None` without agents.
     pub joined: Option<u64>,
     /// Number of fences of several hosts at which this host arrived last.
-    pub last: u32,
+    #[serde(rename = "last")]
+    pub last_arrivals: u32,
     /// Time for which all other hosts waited for it alone in these fences.
     pub held_up: u64,
 }
@@ -97,7 +98,8 @@ pub struct RankTimes {
     /// Time at which its program was loaded: its contact with PMI, or its start if no rank of the program contacted PMI.
     pub loaded: Option<u64>,
     pub finalized: Option<u64>,
-    pub ended: Option<u64>,
+    #[serde(rename = "ended")]
+    pub exited: Option<u64>,
     #[serde(flatten)]
     pub how: EndRecord,
     /// Resources that the rank's process has used, once it has ended.
@@ -133,7 +135,8 @@ pub struct TimelineEnd {
     pub exit_code: u8,
     /// Wall-clock times, in UTC.
     pub began: String,
-    pub ended: String,
+    #[serde(rename = "ended")]
+    pub end: String,
     pub cause: Option<CauseRecord<'static>>,
     /// The name of the cause's signal.
     pub signal_name: Option<&'static str>,
@@ -251,7 +254,7 @@ impl Timeline {
             RankState::Started => rank.started = Some(at),
             RankState::Connected => rank.connected = rank.connected.or(Some(at)),
             RankState::Finalized => rank.finalized = Some(at),
-            RankState::Ended => rank.ended = Some(at),
+            RankState::Ended => rank.exited = Some(at),
             RankState::Planned | RankState::NotStarted | RankState::Other => {}
         }
         if let Some(end) = change.end {
@@ -271,9 +274,9 @@ impl Timeline {
     }
 
     fn fence(&mut self, released: u64, fence: FenceRecord<'static>) {
-        if let [last, second, ..] = &fence.last[..] {
+        if let [last, second, ..] = &fence.last_nodes[..] {
             let host = self.hosts.entry(last.node).or_default();
-            host.last += 1;
+            host.last_arrivals += 1;
             host.held_up += last.behind_us.saturating_sub(second.behind_us);
         }
         match self.fences.len() < FENCES {
@@ -294,7 +297,7 @@ impl Timeline {
             signal_name: signal.and_then(signal_name),
             exit_code: outcome.exit_code,
             began: outcome.start,
-            ended: outcome.end,
+            end: outcome.end,
             cause: outcome.cause,
             advice: None,
         });
@@ -307,7 +310,7 @@ impl Timeline {
     /// Returns the time of the last record.
     fn end(&self) -> u64 {
         let ranks = self.ranks.values();
-        let ended = ranks.filter_map(|rank| rank.ended.or(rank.connected).or(rank.started));
+        let ended = ranks.filter_map(|rank| rank.exited.or(rank.connected).or(rank.started));
         let ended = ended.max().unwrap_or_default();
         self.outcome.as_ref().map_or(ended, |outcome| outcome.at)
     }

@@ -1,5 +1,5 @@
-//! An allocator beside the launch: a process that listens on a Unix socket and is asked, in lines
-//! of JSON. docs/allocations.md describes it for authors of allocators.
+//! Client of an external allocator: a process that listens on a Unix socket and answers requests in lines of JSON.
+//! docs/allocations.md describes the protocol for authors of allocators.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use wireup_core::wording::json_problem;
 use wireup_sys::channel::{BacklogPolicy, Channel, ReadResult};
 use wireup_sys::poll::{Poll, PollSource, PollToken};
 
-/// Version of the protocol.
+/// Version of the allocator protocol.
 const VERSION: u32 = 1;
 
 /// Most bytes of a line: the nodes of the largest launch.
 const LINE_MAX: usize = 16 << 20;
 
-/// The launch's first message.
+/// First message of the launch on a connection.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Hello<'a> {
     version: u32,
@@ -43,14 +43,14 @@ impl<'a> Hello<'a> {
     }
 }
 
-/// A request of a process.
+/// Allocation request of a rank or tool.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct AllocatorRequest<'a> {
     pub(crate) number: u64,
     pub(crate) directive: Directive,
     pub(crate) nspace: &'a str,
     pub(crate) rank: Rank,
-    /// As in [`Wanted`](crate::plan::allocation_table::WantedAllocation).
+    /// Name of the allocation, as in [`WantedAllocation`](crate::plan::allocation_table::WantedAllocation).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,7 +65,7 @@ pub(crate) struct AllocatorRequest<'a> {
     pub(crate) hosts: Vec<NodeShare>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) seconds: Option<u64>,
-    /// What wireup does not know, by key.
+    /// Info keys of the request that wireup does not interpret, with their values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) infos: BTreeMap<&'a str, &'a str>,
     /// Unused slots of the launch.
@@ -78,17 +78,17 @@ pub(crate) struct AllocatorRequest<'a> {
 pub(crate) enum ToAllocator<'a> {
     Hello(Hello<'a>),
     Request(AllocatorRequest<'a>),
-    /// A request needs no answer any more.
+    /// A pending request is withdrawn; the allocator need not reply.
     Cancel {
         number: u64,
     },
-    /// An allocation is not needed any more: the job has ended that asked for it.
+    /// An allocation is no longer needed: the job that requested it has ended.
     Ended {
         id: &'a str,
     },
 }
 
-/// What an allocator gives, or agrees to.
+/// Positive reply of an allocator: slots that it grants, or a release that it confirms.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AllocatorGrant {
@@ -100,7 +100,7 @@ pub(crate) struct AllocatorGrant {
     pub(crate) seconds: Option<u64>,
 }
 
-/// What an allocator answers.
+/// Replies of an allocator.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(crate) enum FromAllocator {
@@ -108,31 +108,31 @@ pub(crate) enum FromAllocator {
     Refused { number: u64, reason: String },
 }
 
-/// Why an allocator cannot be asked, or not any more.
+/// Error: a request cannot be sent to the allocator, or its reply cannot be received.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AllocatorError {
-    /// No process listens, or one of another user.
+    /// No process listens at the socket, or a process of another user does.
     #[error("no allocator: {0}")]
     Unreachable(local_agent::AgentUnavailable),
-    /// It was lost, and the launch has none any more.
-    #[error("there is none")]
+    /// The allocator was lost earlier; the launch does not connect again.
+    #[error("the allocator was lost earlier")]
     None,
-    /// No resources for the connection.
+    /// The system lacks resources for the connection.
     #[error(transparent)]
     Channel(#[from] Errno),
-    /// It said something that is no answer.
-    #[error("it said {start:?}, which is no answer: {}", json_problem(error))]
+    /// The allocator sent a line that is not a reply.
+    #[error("invalid message {start:?}: {}", json_problem(error))]
     NoAnswer {
         start: String,
         error: serde_json::Error,
     },
-    #[error("a line has at most {LINE_MAX} bytes")]
+    #[error("a message is longer than {LINE_MAX} bytes")]
     LongLine,
-    #[error("it has gone")]
+    #[error("connection closed")]
     Gone,
 }
 
-/// The connection to an allocator, which is made when there is something to ask.
+/// Client that connects to the allocator with the first message.
 #[derive(Debug)]
 pub(crate) struct AllocatorClient {
     path: PathBuf,
@@ -149,15 +149,15 @@ impl AllocatorClient {
         }
     }
 
-    /// Where it listens.
+    /// Returns the path of the allocator's socket.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Says something, and `hello` before if it is the first thing.
+    /// Sends a message. The first one opens the connection and is preceded by `hello`.
     ///
     /// # Errors
-    /// [`AllocatorError`]; nothing was said.
+    /// [`AllocatorError`]; nothing was sent.
     pub(crate) fn send_message(
         &mut self,
         message: &ToAllocator<'_>,
@@ -181,21 +181,21 @@ impl AllocatorClient {
         Ok(())
     }
 
-    /// Says something that does not matter if the allocator is gone.
+    /// Sends a message if the connection is open; otherwise drops it.
     pub(crate) fn mention(&mut self, message: &ToAllocator<'_>, poll: &Poll) {
         if let Some(channel) = &mut self.channel {
             channel.send(&line(message), poll);
         }
     }
 
-    /// There is room for what waits.
+    /// Continues to send queued bytes when the socket is writable.
     pub(crate) fn writable(&mut self, poll: &Poll) {
         if let Some(channel) = &mut self.channel {
             channel.writable(poll);
         }
     }
 
-    /// The messages received so far.
+    /// Appends the messages received so far to `messages`.
     ///
     /// # Errors
     /// [`AllocatorError`]; the connection is closed then.
@@ -210,7 +210,7 @@ impl AllocatorClient {
         heard
     }
 
-    fn receive(&mut self, said: &mut Vec<FromAllocator>) -> Result<(), AllocatorError> {
+    fn receive(&mut self, messages: &mut Vec<FromAllocator>) -> Result<(), AllocatorError> {
         let Some(channel) = &self.channel else {
             return Ok(());
         };
@@ -218,7 +218,7 @@ impl AllocatorClient {
         let received = channel.append(&mut self.bytes);
         while let Some(end) = memchr(b'\n', &self.bytes) {
             let line: Vec<u8> = self.bytes.drain(..=end).collect();
-            said.push(serde_json::from_slice(&line).map_err(|error| {
+            messages.push(serde_json::from_slice(&line).map_err(|error| {
                 let line = String::from_utf8_lossy(&line);
                 let start: String = line.trim_end().chars().take(80).collect();
                 AllocatorError::NoAnswer { start, error }

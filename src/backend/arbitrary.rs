@@ -189,7 +189,7 @@ fn from_backend() -> BoxedStrategy<StepToLauncher> {
         (waiting(), cause()).prop_map(|(waiting, cause)| StepToLauncher::Left { waiting, cause }),
         (cause(), option::of(state()))
             .prop_map(|(cause, state)| StepToLauncher::Failed { cause, state }),
-        (node(), from_node()).prop_map(|(node, said)| StepToLauncher::Node { node, said }),
+        (node(), from_node()).prop_map(|(node, report)| StepToLauncher::Node { node, report }),
         awaited().prop_map(StepToLauncher::Waits),
         alike().prop_map(StepToLauncher::Alike),
     ];

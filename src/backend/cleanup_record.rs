@@ -1,15 +1,14 @@
-//! What a launch would leave behind if its launcher, or step, and its guard were both killed; and
-//! the removal of what others have left so.
+//! Records of the files and processes of a launch, for cleanup after its launcher (or step) and its guard were both
+//! killed; and the cleanup of such launches.
 //!
 //! The guard keeps a record: a file of the user in memory, with the processes that supervise the
 //! launch and its leftovers. The guard removes it at its end. A record whose processes have all
 //! ended belongs to a launch without supervision: the next launch of the user on this machine
 //! cleans it up, and so does the agent when it starts.
 //!
-//! Rules: a process is known by its number and the time when it started, on one boot of one kernel
-//! and in one namespace of processes; where any of that is another's, nothing is known and nothing
-//! is done. A record is trusted only as far as its owner's rights reach. Its name is a number that
-//! cannot be guessed, and not the job's, which other users must not know (see `job_label`).
+//! Rules: pid and start time identify a process within one boot and one pid namespace. A record of another boot or
+//! namespace is left alone. A record is processed with the rights of its owner. Its name is a random number, and not
+//! the job's name, which other users must not know (see `job_label`).
 
 use std::ffi::OsString;
 use std::fmt;
@@ -33,7 +32,7 @@ use wireup_sys::leftovers::JOB;
 use wireup_sys::privileges::as_user;
 use wireup_sys::procfs;
 
-/// Always on this machine, and empty after it has started.
+/// Directory of the records: local to the machine, and empty after a boot.
 const PLACE: &str = "/dev/shm";
 
 /// Most bytes of a record that are read.
@@ -42,11 +41,11 @@ const MOST: u64 = 16 * 1024 * 1024;
 /// Version of a record's contents. Records of other versions are kept until they are old.
 const VERSION: u32 = 1;
 
-/// How old a record that cannot be read must be before it is removed: it may be of another version,
-/// and its launch may still run.
+/// Minimum age at which an unreadable record is removed. A younger one may be of another version, and its launch may
+/// still run.
 const EMPTY_FOR: Duration = Duration::from_secs(60);
 
-/// A process that looks after the launch.
+/// A process that supervises the launch: launcher, step or guard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct OwnerProcess {
     pid: i32,
@@ -54,14 +53,14 @@ pub struct OwnerProcess {
 }
 
 impl fmt::Display for OwnerProcess {
-    /// Unique since the machine was started.
+    /// Writes an identifier that is unique since the boot of the machine.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.pid, self.started)
     }
 }
 
 impl OwnerProcess {
-    /// This process's, or another one's; `None` when it has been collected.
+    /// Returns the identity of a process; `None` if it has been reaped.
     pub fn from_pid(pid: i32) -> Option<Self> {
         let started = procfs::process(pid)?.started;
         Some(Self { pid, started })
@@ -73,12 +72,12 @@ impl OwnerProcess {
     }
 }
 
-/// Which processes the numbers mean.
+/// Boot and pid namespace in which the recorded pids are valid.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct PidScope {
-    /// The boot of the machine.
+    /// Boot id of the kernel.
     boot: String,
-    /// The namespace of processes.
+    /// Inode number of the pid namespace.
     processes: u64,
 }
 
@@ -99,17 +98,17 @@ struct CleanupHeader {
     world: PidScope,
     keepers: Vec<OwnerProcess>,
     job: String,
-    /// When it began, in seconds of the calendar.
+    /// Start of the launch, in seconds since 1970.
     started_at: u64,
     #[serde(with = "octets")]
     tmpdir: OsString,
 }
 
-/// The entries after it: something the launch has made, or is about to.
+/// Further entry of a record: an object that the launch has created, or is about to create.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum CleanupEntry {
     Directory(#[serde(with = "octets")] PathBuf),
-    /// A file, as long as it is this one.
+    /// File that is removed only if it still has this identity.
     File(FileIdentity, #[serde(with = "octets")] PathBuf),
     Group(#[serde(with = "octets")] PathBuf),
 }
@@ -118,7 +117,7 @@ pub(crate) enum CleanupEntry {
 #[derive(Debug)]
 pub(crate) struct CleanupRecordFile(PathBuf);
 
-/// Where the record is that has this number.
+/// Returns the path of the record with this number.
 fn path(number: u64) -> PathBuf {
     let uid = rustix::process::geteuid().as_raw();
     Path::new(PLACE).join(format!("{}{number:016x}", prefix(uid)))
@@ -129,7 +128,7 @@ fn prefix(uid: u32) -> String {
 }
 
 impl CleanupRecordFile {
-    /// Makes it, unless the launcher or the guard has made it already: then it is that one.
+    /// Creates the record file, or opens it if the launcher or the guard has created it already.
     ///
     /// # Errors
     /// If it cannot be created; then leftovers of the launch are not recorded.
@@ -137,21 +136,21 @@ impl CleanupRecordFile {
         number: u64,
         keepers: Vec<OwnerProcess>,
         job: &str,
-        since: SystemTime,
+        started_at: SystemTime,
     ) -> io::Result<Self> {
         let head = CleanupHeader {
             version: VERSION,
             world: PidScope::read_own()?,
             keepers,
             job: job.to_owned(),
-            started_at: since
+            started_at: started_at
                 .duration_since(UNIX_EPOCH)
                 .unwrap_or_default()
                 .as_secs(),
             tmpdir: std::env::temp_dir().into(),
         };
         let path = path(number);
-        // It gets its name when it is complete: a reader, and a second maker, find all of the head or nothing.
+        // The file gets its name when it is complete: readers, and a second creator, find the whole header or no file.
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         let mut file = File::from(openat(CWD, PLACE, flags, Mode::RUSR | Mode::WUSR)?);
         write(&mut file, &head)?;
@@ -162,12 +161,12 @@ impl CleanupRecordFile {
         }
     }
 
-    /// Adds something.
+    /// Appends an entry to the record.
     ///
     /// # Errors
-    /// When there is no memory left for it.
+    /// When the system has no memory left.
     pub(crate) fn add(&mut self, thing: &CleanupEntry) -> io::Result<()> {
-        // Not kept open: the guard holds only its socket and the session leaders.
+        // The file is opened for each entry: the guard keeps only its socket and the session leaders open.
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         write(
             &mut File::from(openat(CWD, &self.0, flags, Mode::empty())?),
@@ -176,7 +175,7 @@ impl CleanupRecordFile {
     }
 }
 
-/// Writes an entry: its length and itself.
+/// Writes the length of an entry, then the entry.
 fn write(file: &mut File, entry: &impl Serialize) -> io::Result<()> {
     let bytes = encode(entry);
     let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
@@ -197,7 +196,7 @@ pub struct CleanupRecord {
 }
 
 impl CleanupRecord {
-    /// Those of all launches of this process's user.
+    /// Reads the records of all launches of this process's user.
     fn read_all() -> Vec<Self> {
         let uid = rustix::process::geteuid().as_raw();
         named(&prefix(uid))
@@ -223,12 +222,12 @@ impl CleanupRecord {
             }
             return None;
         };
-        // The last one may have been cut short.
+        // The last entry may be incomplete.
         let things = std::iter::from_fn(|| entry(&mut rest)).collect();
         Some(Self { path, head, things })
     }
 
-    /// Whether it is certain that no process supervises the launch any more, that with the number `ending` left out.
+    /// Whether certainly no process supervises the launch any more, apart from the process with pid `ending`.
     fn is_abandoned(&self, world: &PidScope, ending: Option<i32>) -> bool {
         let supervises = |keeper: &OwnerProcess| ending != Some(keeper.pid) && keeper.lives();
         self.head.world == *world && !self.head.keepers.iter().any(supervises)
@@ -250,12 +249,12 @@ impl CleanupRecord {
         })
     }
 
-    /// Where its MPI libraries may have made directories.
+    /// Directory in which the MPI libraries of the launch may have made session directories.
     pub fn tmpdir(&self) -> PathBuf {
         self.head.tmpdir.clone().into()
     }
 
-    /// Removes the files the launch has put somewhere, and the record.
+    /// Removes the recorded files of the launch, and the record.
     pub fn remove(self) {
         for thing in &self.things {
             if let CleanupEntry::File(identity, path) = thing {
@@ -266,7 +265,7 @@ impl CleanupRecord {
     }
 }
 
-/// Takes the next entry.
+/// Decodes the next entry and removes it from `bytes`.
 fn entry<T: DeserializeOwned>(bytes: &mut &[u8]) -> Option<T> {
     let (length, rest) = bytes.split_first_chunk()?;
     let (entry, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
@@ -313,7 +312,7 @@ pub fn collect() {
     collect_without(None);
 }
 
-/// Does the same, for what the process with the number `ending` supervises too.
+/// Works as [`collect`], and includes launches that only the process with pid `ending` supervises.
 fn collect_without(ending: Option<i32>) {
     let mut found = CleanupRecord::read_all();
     if found.is_empty() {
@@ -322,7 +321,7 @@ fn collect_without(ending: Option<i32>) {
     let Ok(world) = PidScope::read_own() else {
         return;
     };
-    // A rank that was left behind may start a launch: that is not to end itself.
+    // A leftover rank may start this launch, which must not kill itself.
     let within = std::env::var_os(JOB);
     found.retain(|remains| {
         remains.is_abandoned(&world, ending)
@@ -342,7 +341,7 @@ fn collect_without(ending: Option<i32>) {
             tmpdirs: &[remains.tmpdir()],
             uid: rustix::process::geteuid().as_raw(),
             started_at: UNIX_EPOCH + Duration::from_secs(remains.head.started_at),
-            // They had theirs since.
+            // The grace time has passed since their launcher was killed.
             grace: Duration::ZERO,
             look_at_least: Duration::ZERO,
             give_up: Duration::from_secs(1),
@@ -352,8 +351,8 @@ fn collect_without(ending: Option<i32>) {
     }
 }
 
-/// For an agent's helper: does the same for each user, with that user's rights, if they are root's. The agent may have the
-/// number `ending`. In a process of a single thread.
+/// Works as [`collect`] for each user, with that user's rights, if this process is root's; the privileged helper calls
+/// it. `ending` is the pid of an agent that is about to exit. Must be called in a process with a single thread.
 pub fn collect_of_all_users(ending: Option<i32>) {
     if !rustix::process::geteuid().is_root() {
         return collect_without(ending);
@@ -362,7 +361,7 @@ pub fn collect_of_all_users(ending: Option<i32>) {
         match uid {
             0 => collect_without(ending),
             _ => {
-                // What cannot be had now is left to the user's next launch.
+                // The user's next launch retries what fails here.
                 let _ = as_user(uid, gid, || {
                     collect_without(ending);
                     0
@@ -372,7 +371,7 @@ pub fn collect_of_all_users(ending: Option<i32>) {
     }
 }
 
-/// A number for a record.
+/// Returns a random number for a new record.
 ///
 /// # Errors
 /// When the system has no random numbers.

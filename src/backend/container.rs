@@ -1,5 +1,5 @@
-//! What ranks run in: software images that are mounted for them (`uenv`), and the image that they have for their root
-//! directory (`image_container`).
+//! Images of the ranks: mounted software images (`uenv`), and images that are the ranks' root directory
+//! (`image_container`).
 
 mod image_container;
 mod uenv;
@@ -18,32 +18,33 @@ use wireup_core::job::ids::{NodeId, Nspace};
 use wireup_core::job::spec::{ContainerSpec, ImageSpec, Uenv};
 use wireup_sys::mounts::{self, MountRights, MountView};
 
-/// What a launch has of images on this host.
+/// Images of a launch that are mounted on this host.
 #[derive(Debug, Default)]
 pub(crate) struct MountedImages {
-    /// Processes that serve mounts, which are not of the job. They end with the thread that has made them.
+    /// Pids of the processes that serve mounts, which are not part of the job. They end with the thread that mounted.
     servers: Vec<i32>,
     pub(crate) container: Option<Container>,
 }
 
 impl MountedImages {
-    /// Children of this process that are not of the job.
+    /// Returns the pids of children of this process that are not part of the job.
     pub(crate) fn processes(&self) -> impl Iterator<Item = i32> + '_ {
         let of_container = self.container.iter().flat_map(Container::processes);
         self.servers.iter().copied().chain(of_container)
     }
 
-    /// What ranks see, if they run in an image.
+    /// Returns the ranks' view of the file system, if they run in an image.
     pub(crate) fn inside(&self) -> Option<ContainerRoot> {
         self.container.as_ref().map(Container::inside)
     }
 }
 
-/// Makes what the ranks of a node run in, or those of all nodes of this machine; relative paths count from `cwd`. `tell`
-/// gets the path of a directory before it exists. Must be called while the process has a single thread.
+/// Mounts the images of the ranks of a node, or of all nodes of this machine, and makes their container. Relative paths
+/// count from `cwd`. `tell` is called with the path of each directory before it is created. Must be called while the
+/// process has a single thread.
 ///
 /// # Errors
-/// [`CommandError`] with what is missing and the remedy, in words that are the same on every host with this problem.
+/// [`CommandError`] with the problem and the remedy; the text is the same on all hosts with this problem.
 pub(crate) fn enter(
     spec: &ContainerSpec,
     job: &Nspace,
@@ -61,22 +62,22 @@ pub(crate) fn enter(
     Ok(MountedImages { servers, container })
 }
 
-/// A container of a spawned job on this host.
+/// Description of the container of a spawned job on this host.
 #[derive(Debug)]
 pub(crate) struct JobContainer<'a> {
     /// The images of the job.
     pub(crate) spec: &'a ContainerSpec,
-    /// The software images of the launch, which are mounted.
+    /// Software images of the launch, which are mounted already.
     pub(crate) launch_uenvs: &'a [Uenv],
     pub(crate) launch: &'a Nspace,
-    /// The name under which it is made.
+    /// Name of the job, from which the container's name is derived.
     pub(crate) name: &'a Nspace,
     pub(crate) node: NodeId,
-    /// Relative paths count from it.
+    /// Directory from which relative paths count.
     pub(crate) cwd: &'a Path,
 }
 
-/// The rights for mounts of a thread's own are missing.
+/// Error: this process may not give a thread mounts of its own.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the images of a spawned job (image, uenv): {0}; an ordinary user's launch has to run in an image from its beginning for them (--uenv or --image)"
@@ -86,7 +87,8 @@ struct NoThreadMounts(std::io::Error);
 impl RequestError for NoThreadMounts {}
 
 impl JobContainer<'_> {
-    /// Makes it in the calling thread, which must live as long as it. `tell` gets the path of a directory before it exists.
+    /// Makes the container in the calling thread, which must live as long as the container. `tell` is called with the path
+    /// of each directory before it is created.
     ///
     /// # Errors
     /// As [`enter`].
@@ -121,7 +123,7 @@ impl JobContainer<'_> {
     }
 }
 
-/// Makes a container as a launch would, looks at what ranks would find in it, with their variables, and removes it. Must be
+/// Makes a container as a launch would, calls a function in it with the variables of a rank, and removes it. Must be
 /// called while the process has a single thread.
 ///
 /// # Errors
@@ -143,15 +145,15 @@ pub(crate) fn attempt<T: Send>(
     looked.map_err(|error| CommandError::system("cannot enter the container", error))
 }
 
-/// The job of a container that is made for an attempt, which a random number identifies.
+/// Returns the job name of a container of an attempt, which a random number identifies.
 fn attempted(number: u64) -> String {
     format!("wireup-doctor-{number:016x}")
 }
 
-/// Removes what a process that was killed left of its [attempt](attempt).
+/// Removes the files of an [attempt](attempt) whose process was killed.
 pub(crate) fn remove_attempt(number: u64) {
     let job = attempted(number);
-    // It is mounted in the container alone, which has ended with the process.
+    // Mounts existed only in the container, which has ended with the process.
     let _ = std::fs::remove_dir_all(image_container::directory(&image_container::name(
         &job,
         NodeId(0),

@@ -1,14 +1,15 @@
-//! Credentials of Slingshot that a process of their own has asked for and revokes: `wireup-agent fabric-keeper`.
+//! Fabric grants of Slingshot. A separate process, the grant holder (`wireup-agent fabric-keeper`), obtains and revokes
+//! them.
 //!
 //! ```text
-//!  launcher ── Obtain ──▶ keeper ── REST, or the site's command
+//!  launcher ── Obtain ──▶ holder ── REST, or the site's command
 //!      ◀── Provided ───────┘
-//!      ── Finished, or the end of the pipe, or of the launcher ──▶ keeper revokes, asks whether it is gone
+//!      ── Finished, or the end of the pipe, or of the launcher ──▶ holder revokes and verifies
 //!      ◀── Over ───────────┘
-//!  step (the first two nodes) ── Watch ──▶ keeper: does the same if the step ends without Finished
+//!  step (the first two nodes) ── Watch ──▶ holder: does the same if the step ends without Finished
 //! ```
-//! The keeper outlives a launcher that is killed. What it has not revoked yet is in a record, which another keeper of the
-//! user or the next agent finds ([`core::fabric`](wireup_core::fabric)).
+//! The holder outlives a launcher that is killed. A record has the grants that are not revoked yet; another holder of
+//! the user or the next agent finds it ([`core::fabric`](wireup_core::fabric)).
 //!
 //! Rule: the key travels in pipes and in the link of the launch, never in an argument or a file.
 
@@ -33,13 +34,13 @@ use wireup_core::link::grant_holder_messages::{
 use wireup_sys::leftovers::JOB;
 use wireup_sys::pidfd::wait_for;
 
-/// How long a launch waits at its end for the proof that its credential is gone. The keeper goes on.
+/// Time for which a launch waits at its end until its grant is verified to be revoked. The holder continues after it.
 const END_LIMIT: Duration = Duration::from_secs(20);
 
-/// The nodes that watch a launch of several hosts.
+/// Number of nodes with a grant holder that watches a launch of several hosts.
 const WATCHING: u32 = 2;
 
-/// Why there is no credential.
+/// Error: no grant was obtained.
 #[derive(Debug, thiserror::Error)]
 enum FabricGrantFailure {
     #[error("--fabric: no credential from {source_text}: {reason}")]
@@ -50,7 +51,7 @@ enum FabricGrantFailure {
 
 impl RequestError for FabricGrantFailure {}
 
-/// A process that revokes a credential, at the latest when this is dropped.
+/// Process that revokes a grant, at the latest when this is dropped.
 #[derive(Debug)]
 pub(crate) struct GrantHolder {
     child: Child,
@@ -58,13 +59,13 @@ pub(crate) struct GrantHolder {
     output: ChildStdout,
 }
 
-/// Starts a keeper, with its first message in its pipe.
+/// Starts a grant holder, with its first message in its pipe.
 fn start(first: &GrantHolderRequest) -> Result<(Child, ChildStdin, ChildStdout), CommandError> {
     let program = agent_file::find(AGENT).map_err(CommandError::request)?;
     let failed = |error: io::Error| CommandError::system("cannot start wireup-agent", error);
     let mut child = Command::new(program)
         .arg(GRANT_HOLDER)
-        // Signals of the terminal are the launcher's, and what marks the processes of a job ends them.
+        // It gets no signals of the terminal, and not the variable by which the processes of a job are found and killed.
         .process_group(0)
         .env_remove(JOB)
         .stdin(Stdio::piped())
@@ -72,27 +73,27 @@ fn start(first: &GrantHolderRequest) -> Result<(Child, ChildStdin, ChildStdout),
         .spawn()
         .map_err(failed)?;
     let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-        return Err(failed(io::Error::other("it has no pipes")));
+        return Err(failed(io::Error::other("no pipes")));
     };
     write_message(&mut input, first).map_err(failed)?;
     Ok((child, input, output))
 }
 
 impl GrantHolder {
-    /// Its process.
+    /// Returns the pid of the grant holder.
     pub(crate) fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).unwrap_or_default()
     }
 
     fn read_reply(&mut self) -> io::Result<GrantHolderReply> {
         let message = read_message(&mut self.output)?;
-        message.ok_or_else(|| io::Error::other("it ended without an answer"))
+        message.ok_or_else(|| io::Error::other("ended without a reply"))
     }
 
-    /// The launch has ended in order: what it says about its credential.
+    /// Handles the normal end of the launch: has the grant revoked, and prints a warning if it may remain.
     fn finish(&mut self) {
         if let Some(mut input) = self.input.take() {
-            // One that is gone has left its record.
+            // A holder that was killed has left its record.
             let _ = write_message(&mut input, &GrantHolderRequest::Finished);
         }
     }
@@ -104,7 +105,7 @@ impl Drop for GrantHolder {
         if !wait_for(&self.child, END_LIMIT) {
             let pid = self.pid();
             eprintln!(
-                "wireup: warning: --fabric: the credential is not revoked yet; process {pid} goes on trying"
+                "wireup: warning: --fabric: the fabric grant is not revoked yet; process {pid} keeps trying"
             );
             return;
         }
@@ -113,7 +114,7 @@ impl Drop for GrantHolder {
         match told {
             Ok(GrantHolderReply::Over(None)) => {}
             Ok(GrantHolderReply::Over(Some(leak))) => {
-                eprintln!("wireup: warning: --fabric: the credential may not be revoked: {leak}");
+                eprintln!("wireup: warning: --fabric: the fabric grant may not be revoked: {leak}");
             }
             Ok(GrantHolderReply::Provided(..) | GrantHolderReply::Refused(_)) | Err(_) => {
                 eprintln!(
@@ -125,17 +126,17 @@ impl Drop for GrantHolder {
     }
 }
 
-/// What a step uses to watch the launch. What its keeper does when this is dropped takes longer than the step lives.
+/// Grant holder of a step, which watches the launch. After this is dropped, the holder may run longer than the step.
 #[derive(Debug)]
 pub(crate) struct GrantWatcher(Child, ChildStdin);
 
 impl GrantWatcher {
-    /// Watches for a node, if its part is to watch.
+    /// Starts the grant holder of a node, if the node is one of those that watch.
     ///
     /// # Errors
-    /// [`CommandError`] if there can be no keeper.
+    /// [`CommandError`] if the holder cannot be started.
     pub(crate) fn start(plan: &HostPlan, node: NodeId) -> Result<Option<Self>, CommandError> {
-        // A launch that goes on without a host goes on with its credential, and the host cannot know.
+        // A launch that continues without this host keeps its grant; the host cannot know that.
         let goes_on = plan.spec.ending.on_failure == FailurePolicy::Continue;
         let Some(record) = plan
             .grant_record
@@ -148,24 +149,24 @@ impl GrantWatcher {
         Ok(Some(Self(child, input)))
     }
 
-    /// Its process.
+    /// Returns the pid of the grant holder.
     pub(crate) fn pid(&self) -> i32 {
         i32::try_from(self.0.id()).unwrap_or_default()
     }
 
-    /// The launcher has ended the launch in order.
+    /// Handles the normal end of the launch.
     pub(crate) fn finish(mut self) {
-        // One that is gone has nothing to do.
+        // A holder that has exited has nothing left to do.
         if write_message(&mut self.1, &GrantHolderRequest::Finished).is_ok() {
             let _ = self.0.wait();
         }
     }
 }
 
-/// Puts the credential that a job asks for into its plan, and returns what revokes it.
+/// Puts the requested fabric grant into the plan of a launch, and returns the process that revokes it.
 ///
 /// # Errors
-/// [`CommandError`] if there is none, or it cannot be used on this machine.
+/// [`CommandError`] if no grant is given, or it cannot be used on this machine.
 pub(crate) fn obtain(plan: &mut HostPlan) -> Result<Option<GrantHolder>, CommandError> {
     let Some(spec) = plan.spec.fabric.clone() else {
         return Ok(None);
@@ -177,7 +178,7 @@ pub(crate) fn obtain(plan: &mut HostPlan) -> Result<Option<GrantHolder>, Command
             plan.job_plan.launch_mut().fabric_grant = match credential {
                 Ok(credential) => Some(Arc::new(credential)),
                 Err(_) if spec.source == FabricSource::Request => None,
-                // A batch system gives them to steps: to the hosts' agents, and not to the script of a job.
+                // A batch system gives grants to its steps, that is to the hosts' agents, and not to the script of a job.
                 Err(FabricGrantError::None) if !has_ranks_here => None,
                 Err(error) => return Err(FabricGrantFailure::Environment(error).into()),
             };
@@ -209,7 +210,7 @@ fn grant_request(plan: &HostPlan) -> GrantRequest {
     }
 }
 
-/// Names of files that hold wherever the keeper, or its successor, runs.
+/// Makes the file names absolute: they must be valid wherever this holder, or a later one, runs.
 fn absolute(mut spec: FabricSpec) -> Result<FabricSpec, CommandError> {
     for file in [&mut spec.token, &mut spec.authorities]
         .into_iter()
@@ -240,7 +241,7 @@ fn request_grant(
             reason,
         }
         .into()),
-        Ok(GrantHolderReply::Over(_)) => Err(broken("an answer to no question".into())),
+        Ok(GrantHolderReply::Over(_)) => Err(broken("unexpected reply".into())),
         Err(error) => Err(broken(error.into())),
     }
 }

@@ -7,12 +7,11 @@
 //! these, removes the directories and the shared-memory files, and exits; the terminal comes first.
 //! It runs in its own session, so a terminal's signals do not reach it.
 //!
-//! It also starts the rendezvous of the user's launches, whose listening socket comes with an `R`:
-//! that is no process of the job and outlives it, which nothing can do that descends from a rank or
-//! runs in a session of the job.
+//! It also starts the name server of the user's launches, whose listening socket comes with an `R`: that process is not
+//! part of the job and outlives it, so it must not descend from a rank or run in a session of the job.
 //!
-//! Rule: the number of a session may be given to a stranger once the session is gone, so a session
-//! is known by a pidfd of its leader too. Source: setsid(2), pidfd_open(2).
+//! Rule: the number of a session may be reused once the session has ended, so a pidfd of its leader identifies it too.
+//! Source: setsid(2), pidfd_open(2).
 
 mod guard_messages;
 mod orphan;
@@ -47,14 +46,15 @@ use wireup_sys::close_range;
 use wireup_sys::descriptors::FIRST_FREE;
 use wireup_sys::leftovers;
 
-/// The guard's name among the processes.
+/// Name of the guard's process.
 pub const NAME: &CStr = c"wireup-guard";
 
-/// The guard, as the process sees it that it guards. Unless it is dismissed, it cleans up when no [`GuardLine`] is left.
+/// Handle of the guard in the guarded process. Unless it is dismissed, the guard cleans up when no [`GuardLine`] is left.
 #[derive(Debug)]
 pub struct Guard(GuardLine);
 
-/// The way to the guard, for what makes it responsible for something. Nothing is read from it once the guard is dismissed.
+/// Connection to the guard, by which it is made responsible for sessions, files and others. The guard reads nothing from
+/// it after its dismissal.
 #[derive(Clone, Debug)]
 pub struct GuardLine {
     pid: Pid,
@@ -62,7 +62,7 @@ pub struct GuardLine {
     /// Number of the guard's record.
     record: u64,
     job: Nspace,
-    /// When the job began.
+    /// Start of the job.
     started_at: SystemTime,
 }
 
@@ -112,15 +112,15 @@ impl Guard {
         }
     }
 
-    /// The way to it.
+    /// Returns the connection to the guard.
     pub fn line(&self) -> &GuardLine {
         &self.0
     }
 
-    /// Ends the guard, since nothing is left to do; also a stopped one.
+    /// Kills the guard, since nothing is left to clean up; also if it is stopped.
     pub fn dismiss(self) -> DismissedGuard {
-        // Before it is killed, since we may be as well before it is waited for; then once more, since it may
-        // just make it.
+        // The record is removed before the guard is killed, since this process may be killed before it waits for the guard;
+        // and once more afterwards, since the guard may be creating it now.
         let GuardLine { pid, record, .. } = self.0;
         cleanup_record::forget(record);
         // It is our child until we have waited for it, so the number cannot be another's.
@@ -130,7 +130,7 @@ impl Guard {
 }
 
 impl GuardLine {
-    /// The guard's process id, which is not part of the job.
+    /// Returns the pid of the guard, which is not part of the job.
     pub fn pid(&self) -> Pid {
         self.pid
     }
@@ -175,7 +175,7 @@ impl GuardLine {
         self.add_record(b'G', path.as_os_str().as_bytes())
     }
 
-    /// Makes the guard responsible for a file of the job, as long as it is this one.
+    /// Makes the guard responsible for a file of the job, as long as the file has this identity.
     ///
     /// # Errors
     /// When the guard is gone.
@@ -187,15 +187,14 @@ impl GuardLine {
     /// Makes the guard responsible for a path: a file, or a directory where there is no
     /// identity.
     pub(crate) fn charge(&self, path: &Path, identity: Option<FileIdentity>) {
-        // When it is gone, the backend cleans up alone.
+        // Without the guard, the backend still cleans up by itself.
         let _ = match identity {
             Some(identity) => self.add_file(path, identity),
             None => self.add_directory(path),
         };
     }
 
-    /// Makes the guard start the rendezvous of the user's launches, which takes callers from this
-    /// listening socket.
+    /// Makes the guard start the name server of the user's launches, which accepts connections on this listening socket.
     ///
     /// # Errors
     /// When the guard is gone.
@@ -217,7 +216,7 @@ impl GuardLine {
         self.add_record(b'T', &terminal.to_bytes())
     }
 
-    /// A record with a length.
+    /// Sends a record with its length.
     fn add_record(&self, kind: u8, bytes: &[u8]) -> io::Result<()> {
         let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
         let mut record = vec![kind];
@@ -227,7 +226,7 @@ impl GuardLine {
     }
 }
 
-/// A guard that was dismissed. To drop it waits for its end.
+/// A dismissed guard. Dropping this waits for its end.
 #[derive(Debug)]
 pub struct DismissedGuard(Pid, u64);
 
@@ -246,13 +245,13 @@ impl Drop for DismissedGuard {
     }
 }
 
-/// The processes that look after the launch.
+/// Returns the processes that supervise the launch.
 fn keepers(launcher: Pid, guard: Pid) -> Vec<OwnerProcess> {
     let keepers = [launcher, guard].map(|pid| OwnerProcess::from_pid(pid.as_raw_nonzero().get()));
     keepers.into_iter().flatten().collect()
 }
 
-/// The guard's whole life.
+/// Runs the guard: reads messages until the launcher ends, then cleans up.
 fn watch(
     pipe: OwnedFd,
     job: &Nspace,
@@ -264,7 +263,7 @@ fn watch(
     let _ = rustix::process::setsid();
     // SAFETY: plain system calls in a single-threaded process.
     unsafe {
-        // Nothing but SIGKILL ends it.
+        // Only SIGKILL ends the guard.
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
         libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
@@ -317,9 +316,8 @@ fn watch(
     cleanup_record::forget(record);
 }
 
-/// Starts the rendezvous of the user's launches: with its listening socket and nothing else of ours,
-/// no environment included, since a job is known by that. If it cannot be started its socket is
-/// closed, which is what the launcher sees.
+/// Starts the name server of the user's launches. It inherits only its listening socket, and no environment, since that
+/// identifies processes of a job. If it cannot be started, its socket is closed, and the launcher notices that.
 fn execute_rendezvous(listener: BorrowedFd<'_>) {
     // SAFETY: as in `Guard::start`: this process has one thread, and the child continues with a
     // copy of it. No process waits for it before this one ends.
@@ -336,7 +334,7 @@ fn execute_rendezvous(listener: BorrowedFd<'_>) {
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
-        // It may have one of the numbers that are wanted.
+        // The listener may have one of the numbers that are assigned below.
         let listener = libc::fcntl(listener.as_raw_fd(), libc::F_DUPFD, FIRST_FREE);
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         for standard in 0..3 {
@@ -351,7 +349,7 @@ fn execute_rendezvous(listener: BorrowedFd<'_>) {
     }
 }
 
-/// Makes the launcher adopt whatever its ranks leave without a parent.
+/// Makes the launcher the parent of processes that ranks leave without one.
 ///
 /// # Errors
 /// When the system refuses, which no supported kernel does.

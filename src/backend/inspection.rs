@@ -1,4 +1,4 @@
-//! Looks into the processes of ranks, with a debugger on each host.
+//! Inspection of the ranks' processes with a debugger on each host: requests and results.
 
 use std::path::PathBuf;
 
@@ -8,29 +8,29 @@ use thiserror::Error;
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::job::octets;
 
-/// What is looked for.
+/// Kind of data that an inspection collects.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum InspectionKind {
     Stacks {
-        /// Only the frames of Python, where a rank has some.
+        /// Whether only Python frames are wanted, where a rank has some.
         python: bool,
-        /// `PATH` of the caller, for debuggers that the launcher's does not have.
+        /// `PATH` of the caller, for debuggers that are not in the launcher's.
         path: Option<String>,
     },
     /// Memory is dumped into this directory of each host.
     Core(#[serde(with = "octets")] PathBuf),
-    /// What the kernel has dumped of a rank that has ended.
+    /// Core dump that the kernel made of a rank that has ended.
     Dump,
-    /// What ranks use of their host, and where they wait; without a debugger.
+    /// Resource usage and current fence of ranks; needs no debugger.
     Usage,
 }
 
-/// A request to look into ranks.
+/// Request to inspect ranks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Inspection {
-    /// Names the request.
+    /// Identifies the request in the results.
     pub(crate) ticket: u32,
-    /// Which ranks; those that live elsewhere are passed over.
+    /// Ranks to inspect; a host ignores those of other hosts.
     pub(crate) ranks: Vec<GlobalRank>,
     pub(crate) look: InspectionKind,
 }
@@ -42,11 +42,11 @@ pub(crate) struct RankInspection<R = GlobalRank> {
     pub(crate) result: Result<InspectionResult, InspectionError>,
 }
 
-/// What the debugger found in a rank, by [`InspectionKind`].
+/// Result of the inspection of one rank, by [`InspectionKind`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum InspectionResult {
     Stack(Stack),
-    /// The file of its core.
+    /// Path of the rank's core file.
     Core(String),
     Dump(Dump),
     Usage(Box<RankUsage>),
@@ -57,54 +57,54 @@ pub(crate) enum InspectionResult {
 pub(crate) struct Stack {
     /// Frames of the rank, outermost first.
     pub(crate) frames: Vec<String>,
-    /// Reason why a rank that runs Python has no frames of Python here.
+    /// Reason for which the Python frames of a rank that runs Python are missing.
     pub(crate) note: Option<String>,
 }
 
-/// What a rank uses of its host, and where it waits.
+/// Resource usage and state of a rank.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct RankUsage {
-    /// Milliseconds of processor time of its process and all below it that still run.
+    /// Processor time in milliseconds of its process and all running descendants.
     pub(crate) cpu_ms: u64,
-    /// Bytes of memory that they have resident. What they share counts once for each.
+    /// Resident memory of these processes in bytes. Shared memory counts once for each process.
     pub(crate) resident: u64,
-    /// Bytes that it has printed; `None` if that does not pass through wireup.
+    /// Bytes that the rank has printed; `None` if its output does not pass through wireup.
     pub(crate) output: Option<u64>,
-    /// The letter of its state in `/proc`.
+    /// Process state, as the letter in `/proc/PID/stat`.
     pub(crate) state: char,
-    /// The last it did with its process-management interface.
+    /// Last request to its process-management interface.
     pub(crate) did: String,
     /// The fence that it waits in.
     pub(crate) fence: Option<String>,
-    /// How long the first rank of its node has waited there, in milliseconds.
+    /// Milliseconds since the first rank of its node entered that fence.
     pub(crate) fence_ms: Option<u64>,
 }
 
-/// What the kernel dumped of a rank.
+/// Core dump that the kernel made of a rank.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Dump {
-    /// Where it is, and the debugger's command line.
+    /// Location of the dump, and the debugger's command line for it.
     pub(crate) text: String,
     /// The frames of its stack, the outermost first; none without a debugger.
     pub(crate) frames: Vec<String>,
 }
 
-/// Why a rank was not inspected.
+/// Error: a rank was not inspected.
 #[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
 pub(crate) enum InspectionError {
-    #[error("gdb is not installed there")]
+    #[error("gdb is not installed on the rank's host")]
     NotInstalled,
-    /// With the error number.
+    /// gdb cannot be started, with the error number.
     #[error("gdb cannot be started: {}", std::io::Error::from_raw_os_error(*.0))]
     NotStarted(i32),
-    #[error("gdb did not come to it, or ended before")]
+    #[error("gdb ended before it inspected the rank")]
     NotReached,
-    /// After this number of seconds.
-    #[error("gdb did not read it within {0} s")]
+    /// The inspection timed out after this number of seconds.
+    #[error("gdb did not inspect the rank within {0} s")]
     Timeout(u64),
-    #[error("its host has not answered")]
+    #[error("no reply from the rank's host")]
     HostSilent,
-    /// In gdb's words.
-    #[error("{0}")]
+    /// gdb reported an error, with gdb's text.
+    #[error("gdb: {0}")]
     Gdb(String),
 }

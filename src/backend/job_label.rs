@@ -1,9 +1,8 @@
-//! What a launcher or a step of a job on several hosts shows of it to `wireup ps` and `kill`.
+//! Label of a job: published by the launchers and steps of launches on several hosts for `wireup ps` and `kill`.
 //!
-//! Such a launcher has no process of the job below it, and a step has none before its ranks are
-//! started, so nothing else would name the job. A label is a file in memory, called like the job;
-//! the name is in the link `/proc/PID/fd/N`, where the job is in its life is the first byte, and
-//! the rest is JSON, which other versions can read. It is gone with its process.
+//! Such a launcher has no child process of the job, and a step has none before its ranks are started, so nothing else
+//! would name the job. A label is a memory file with the job's name, which is in the link `/proc/PID/fd/N`. Its first
+//! byte is the stage of the job; the rest is JSON, which other versions can read. It ends with its process.
 //!
 //! Rule: a job's name must not become known to other users, who could impersonate ranks with it.
 //! The links and files in `/proc/PID/fd` are readable only with access to the process; all users
@@ -23,17 +22,17 @@ use wireup_core::job::ids::NodeId;
 use wireup_core::job::process_map::ProcessMap;
 use wireup_sys::procfs;
 
-/// Most bytes of a label that are read: far more than one of a job of the largest size has.
+/// Maximum number of bytes that are read of a label: far more than the label of the largest job has.
 const MOST: u64 = 16 * 1024 * 1024;
 
-/// Where a job is in its life.
+/// Stage of a job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum JobStage {
-    /// Some ranks have not been started.
+    /// At least one rank is not started yet.
     Starting,
     /// All ranks were started.
     Running,
-    /// It is being ended, or no rank is left.
+    /// The job is being terminated, or no rank is left.
     Ending,
 }
 
@@ -52,16 +51,16 @@ impl JobStage {
     }
 }
 
-/// What does not change.
+/// Part of a label that does not change.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LabelPlacement {
     /// The node of a step; a launcher has none.
     pub node: Option<NodeId>,
     /// The names of all nodes.
     pub hosts: Vec<String>,
-    /// Which ranks they have.
+    /// Ranks of these nodes.
     pub ranks: ProcessMap,
-    /// The process that leads the launch.
+    /// Launcher of the launch, with its host.
     #[serde(default)]
     pub launcher: Option<LauncherProcess>,
 }
@@ -71,7 +70,7 @@ pub struct LabelPlacement {
 pub struct LabelContents {
     /// Name of the job.
     pub job: String,
-    /// Where it is in its life.
+    /// Stage of the job.
     pub stage: JobStage,
     pub placement: LabelPlacement,
 }
@@ -84,8 +83,8 @@ pub(crate) struct JobLabel {
 }
 
 impl JobLabel {
-    /// Shows a job that starts: a launcher's, or a node's part. Where the system refuses there is
-    /// nothing to be seen, which is no reason not to run it.
+    /// Publishes the label of a job that starts, or of a node's part of it. If the system refuses, the job runs without a
+    /// label.
     pub(crate) fn show(decided: &JobPlan, node: Option<NodeId>) -> Self {
         let placement = LabelPlacement {
             node,
@@ -103,21 +102,21 @@ impl JobLabel {
         }
     }
 
-    /// Shows the same job on the hosts it has now, when others have joined.
+    /// Publishes the label again with the current hosts, after hosts have joined.
     pub(crate) fn renew(&mut self, decided: &JobPlan, node: Option<NodeId>) {
         let stage = self.stage;
         *self = Self::show(decided, node);
         self.turn(stage);
     }
 
-    /// The job has come so far; it never goes back.
+    /// Advances the job to this stage; it never goes back.
     pub(crate) fn turn(&mut self, stage: JobStage) {
         if stage <= self.stage {
             return;
         }
         self.stage = stage;
         if let Some(file) = &self.file {
-            // Replaces a byte of a file in memory: nothing can be missing for that.
+            // Replacing a byte of a memory file needs no resources.
             let _ = file.write_at(&[stage.byte()], 0);
         }
     }
@@ -131,8 +130,7 @@ fn make(name: &str, placement: &LabelPlacement) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Reads the label of a process, if it has one whose name `is_job` accepts and that can be looked
-/// at.
+/// Reads the label of a process; `None` if it has none that is readable and whose name `is_job` accepts.
 pub fn read(pid: i32, is_job: impl Fn(&str) -> bool) -> Option<LabelContents> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     entries.flatten().find_map(|entry| {
@@ -151,8 +149,7 @@ pub fn read(pid: i32, is_job: impl Fn(&str) -> bool) -> Option<LabelContents> {
     })
 }
 
-/// The part of a label that does not change. Numbers must fit each other, and names are shown on
-/// terminals.
+/// Parses the part of a label that does not change. Counts must be consistent, and names must be fit for terminals.
 pub(crate) fn parse(text: &[u8]) -> Option<LabelPlacement> {
     let placement: LabelPlacement = serde_json::from_slice(text).ok()?;
     let nodes = placement.ranks.nodes();

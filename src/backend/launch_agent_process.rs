@@ -17,16 +17,16 @@ use wireup_sys::descriptors::FIRST_FREE;
 use wireup_sys::pidfd::ended_within;
 use wireup_sys::spawn::{self, Child, ChildCommand, ProcessSpawner};
 
-/// The command of that process.
+/// Command of `wireup-agent` that runs the process.
 pub const COMMAND: &str = "launch-entry";
 
-/// Its link to the launcher.
+/// Descriptor of the link to the launcher in the process.
 pub const LINK: RawFd = 3;
 
-/// How long it may take to end. It ends the agents first, and those that do not end by themselves by force.
+/// Time limit of its end. It first ends the agents, and kills those that do not end by themselves.
 const END_LIMIT: Duration = Duration::from_secs(15);
 
-/// The process; waited for when this is dropped, which must be after the link.
+/// Handle of the process. Dropping this waits for its end; the link must be dropped before.
 #[derive(Debug)]
 pub(crate) struct LaunchAgentProcess(Child);
 

@@ -1,4 +1,4 @@
-//! Reports that a launcher gets: of the steps, and of its links to those of other hosts.
+//! Reports to the launcher, from the steps and from the links to steps on other hosts.
 
 use crate::backend::step_messages::{KnownReport, NodeRefusal};
 use wireup_core::job::ids::NodeId;
@@ -7,7 +7,7 @@ use wireup_core::job::job_table::KnownRank;
 /// A report for the launcher.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum LauncherReport {
-    /// Message of a step, or of several that have reported the same.
+    /// Report of a step, or the merged equal reports of several.
     Step(KnownReport),
     /// Finding of the links to other hosts.
     Link(LinkReport),
@@ -23,7 +23,7 @@ pub(crate) enum LinkReport {
         node: NodeId,
         refusal: Option<NodeRefusal>,
     },
-    /// Some nodes that the launch began with cannot take part.
+    /// Initial nodes of the launch that cannot take part.
     NodesRefused(Vec<(NodeId, NodeRefusal)>),
     /// A rank that had not ended was lost with its host.
     RankLost { rank: KnownRank },

@@ -1,9 +1,9 @@
-//! The processes of a job on this host, and what serves them: the nodes' cores, the sidecars, the
-//! ranks with their PMI sockets and pipes.
+//! Starts and serves the processes of a launch on this host: node cores, sidecars, and ranks with their PMI sockets and
+//! pipes.
 //!
-//! A step knows no policy. It reports events to its launcher ([`StepToLauncher`]) and executes
-//! orders ([`LauncherToStep`]); on one machine both are in one process and one loop, between hosts there
-//! is a link in between. On one machine the step is the whole job, on all of its virtual nodes.
+//! A step makes no policy decisions. It reports events to its launcher ([`StepToLauncher`]) and executes orders
+//! ([`LauncherToStep`]). On one machine both are in one process and one loop, and the step serves the whole launch with
+//! all of its virtual nodes; between hosts a link connects them.
 //!
 //! ```text
 //! orders, descriptors, time ──▶ StepDispatcher ──▶ services (StepServices), each with its own state
@@ -92,7 +92,7 @@ use wireup_sys::poll::{Poll, PollEvent};
 /// Bytes read from a socket at a time.
 const CHUNK: usize = 64 * 1024;
 
-/// See the module.
+/// Step of a launch on this host.
 pub(crate) struct LocalStep {
     cx: StepContext,
     services: StepServices,
@@ -103,17 +103,17 @@ struct StepServices {
     starts: RankStarts,
     pmi_clients: PmiClients,
     output: RankOutputReader,
-    /// Input that is taken once a rank has read of it.
+    /// First input of the ranks: copied into their pipes, and taken from standard input once a rank has read some of it.
     first_input: FirstInput,
     peers: PeerMessages,
     tools: ToolListener,
-    /// Decides which of the ranks' failures was first.
+    /// Decides which of the ranks' failures was the first.
     failures: FirstFailure,
     waits: WaitDetector,
-    /// Debuggers that look into ranks here.
+    /// Debuggers that inspect local ranks.
     inspections: GdbSessions,
     warnings: HostWarnings,
-    /// The end of the launch here, once all ranks are over.
+    /// Shutdown of the launch on this host, once all ranks have ended.
     shutdown: Option<Shutdown>,
 }
 
@@ -127,14 +127,14 @@ pub(crate) struct LocalParts<'a> {
     pub(crate) namespaces: Option<NodeNamespaces>,
     pub(crate) inherited_state: &'a InheritedState,
     pub(crate) poll: Poll,
-    /// An eventfd by which other threads wake the loop.
+    /// Eventfd by which other threads wake the loop.
     pub(crate) wake: Arc<OwnedFd>,
-    /// How long a sidecar may be silent.
+    /// Time for which a sidecar may be silent.
     pub(crate) silence: Duration,
 }
 
 impl LocalStep {
-    /// A step that has started nothing. If that fails nothing is left of it.
+    /// Creates a step that has started nothing. A failure leaves nothing behind.
     ///
     /// # Errors
     /// [`CommandError`] if the system lacks a needed resource.
@@ -144,7 +144,7 @@ impl LocalStep {
             Ok(made) => made,
             Err(failure) => {
                 if let Some(directory) = directory {
-                    // What cannot be removed now could not be removed by the guard either.
+                    // The guard could not remove it either.
                     let _ = directory.remove();
                 }
                 return Err(failure);
@@ -200,17 +200,18 @@ impl LocalStep {
         }
     }
 
-    /// Staged files of the first job, removed with it.
+    /// Sets the staged files of the initial job, which are removed with it.
     pub(crate) fn set_staged_files(&mut self, staged_files: UnpackedFiles) {
         self.cx.jobs.first_mut().staged_files = staged_files;
     }
 
-    /// The container that the ranks run in, removed with the launch.
+    /// Sets the container of the ranks, which is removed with the launch.
     pub(crate) fn run_in(&mut self, container: Option<Container>) {
         self.cx.cleanup.containers.of_launch = container;
     }
 
-    /// The view of a spawned job's ranks here, if they run in an image. `launch` is the plan of the initial job.
+    /// Returns the view of a spawned job's ranks on this host, if they run in an image. `launch` is the plan of the initial
+    /// job.
     pub(crate) fn container_root(
         &self,
         job: &SpawnedJobPlan,
@@ -219,23 +220,23 @@ impl LocalStep {
         self.cx.cleanup.containers.root(job, launch)
     }
 
-    /// Reports that the files that go along are where they belong.
+    /// Reports that the staged files are in place.
     pub(crate) fn report_staged(&mut self, node: NodeId) {
         let stage = NodeStage::Staged;
         self.cx.report(StepToLauncher::Reached { node, stage });
     }
 
-    /// Nothing was started and nothing will be: leaves nothing behind.
+    /// Removes everything of the step, which has started nothing.
     pub(crate) fn abandon(self) {
         self.cx.cleanup.abandon();
     }
 
-    /// The poll set in which all descriptors of the step are.
+    /// Returns the poll set with all descriptors of the step.
     pub(crate) fn poll(&self) -> &Poll {
         &self.cx.poll
     }
 
-    /// Waits until a descriptor is ready, at most for this time.
+    /// Waits until a descriptor is ready, at most until the time limit.
     ///
     /// # Errors
     /// As [`Poll::wait`].
@@ -247,12 +248,12 @@ impl LocalStep {
         self.cx.poll.wait(timeout, ready)
     }
 
-    /// Whether the job is being ended.
+    /// Whether the launch is being terminated.
     pub(crate) fn is_ending(&self) -> bool {
         self.cx.ending
     }
 
-    /// Starts a sidecar per node and has it register the job, without waiting for it.
+    /// Starts a sidecar for each node and has it register the job, without waiting for it.
     ///
     /// # Errors
     /// [`CommandError`] when one cannot be started.
@@ -263,12 +264,12 @@ impl LocalStep {
         self.dispatcher().start_sidecars(surroundings)
     }
 
-    /// Nodes whose PMIx server is not ready.
+    /// Returns the nodes whose PMIx server is not ready.
     pub(crate) fn late_hosts(&self) -> Vec<NodeId> {
         sidecars::late_nodes(&self.cx)
     }
 
-    /// The ranks here of the job the user asked for, ascending.
+    /// Returns the local ranks of the initial job, ascending.
     pub(crate) fn ranks_here(&self) -> Vec<Rank> {
         let jobs = &self.cx.jobs;
         let first = self.cx.scope.processes_of(jobs, JobIndex::INITIAL);
@@ -276,7 +277,7 @@ impl LocalStep {
         ranks.map(KnownRank::rank).collect()
     }
 
-    /// Starts the ranks of the job the user asked for.
+    /// Starts the local ranks of the initial job.
     ///
     /// # Errors
     /// [`CommandError`] if a resource for them cannot be created.
@@ -288,19 +289,18 @@ impl LocalStep {
         self.dispatcher().start_ranks(io, surroundings)
     }
 
-    /// The writing ends of pipes that feed ranks, which others fill.
+    /// Takes the writing ends of stdin pipes that the launcher feeds.
     pub(crate) fn take_stdin(&mut self) -> Vec<(GlobalRank, OwnedFd)> {
         let pipes = self.cx.take_stdin().into_iter();
         pipes.map(|(rank, _, pipe)| (rank, pipe)).collect()
     }
 
-    /// Whether every rank here has ended, or was never started, and its end is judged.
+    /// Whether every local rank has ended or was never started, and its end is judged.
     pub(crate) fn ranks_are_over(&self) -> bool {
         self.cx.ranks.are_over() && self.services.failures.ends_are_judged()
     }
 
-    /// Puts what a spawned job's ranks here bring along where they look for it; the guard knows of it
-    /// as long as it is there.
+    /// Unpacks the staged files of a spawned job's local ranks. The guard is responsible for them as long as they exist.
     ///
     /// # Errors
     /// [`SpawnFailure`] with the reason.
@@ -316,8 +316,7 @@ impl LocalStep {
         spawned.unpack(first, node, &mut tell)
     }
 
-    /// Adds a spawned job with a plan for this host: its ranks are started as soon as the
-    /// sidecars know it.
+    /// Adds a spawned job with a plan for this host. Its ranks are started when the sidecars have registered it.
     pub(crate) fn add_job(
         &mut self,
         spawned: &SpawnedJobPlan,
@@ -327,7 +326,7 @@ impl LocalStep {
         self.dispatcher().add_job(spawned, plan, staged_files);
     }
 
-    /// Other hosts have joined the launch: the first job's plan as it is here now.
+    /// Handles the joining of other hosts; `plan` is the new plan of the initial job on this host.
     pub(crate) fn grow(&mut self, plan: &Arc<HostPlan>) {
         self.dispatcher().grow(plan);
     }
@@ -347,30 +346,30 @@ impl LocalStep {
         self.cx.pmi_state(rank)
     }
 
-    /// The dump that the kernel made of a rank that was killed here.
+    /// Returns the core dump that the kernel made of a killed local rank.
     pub(crate) fn dump_of(&self, rank: GlobalRank) -> Option<CoreDump> {
         let (dump, _) = process_traces::dump_of(&self.cx, rank)?;
         Some(dump)
     }
 
-    /// The next report for the launcher.
+    /// Takes the next report for the launcher.
     pub(crate) fn next_report(&mut self) -> Option<StepToLauncher> {
         self.cx.reports.pop_front()
     }
 
-    /// The node here, if it is one of several hosts; else the first.
+    /// Returns the node of this host; on one machine, the first node.
     pub(crate) fn first_node(&self) -> NodeId {
         self.cx.first_node()
     }
 
-    /// A message of a node of another host to the local one.
+    /// Handles a message of a node of another host to the local node.
     pub(crate) fn on_peer_message(&mut self, from: NodeId, message: PeerMessage) {
         let node = self.cx.first_node();
         let event = NodeEvent::Peer { from, message };
         self.dispatcher().handle_event(node, event);
     }
 
-    /// Messages to nodes of other hosts.
+    /// Takes the messages to nodes of other hosts.
     pub(crate) fn take_outbound(&mut self) -> Vec<(FrameAddress, PeerMessage)> {
         self.services.peers.take_remote()
     }
@@ -383,12 +382,12 @@ impl LocalStep {
         self.dispatcher().pause(stream, paused)
     }
 
-    /// Collects processes that lost their parent inside the job and came to us.
+    /// Reaps processes of the job that have lost their parent and became children of this process.
     pub(crate) fn reap_orphans(&mut self) {
         self.cx.reap_orphans();
     }
 
-    /// Deals with a descriptor that is ready, if it is one of the step's.
+    /// Handles a ready descriptor, if it is one of the step's.
     ///
     /// # Errors
     /// When a descriptor cannot be watched any more.
@@ -396,7 +395,7 @@ impl LocalStep {
         self.dispatcher().dispatch(event)
     }
 
-    /// When [`LocalStep::tick`] has something to do next.
+    /// Returns the time at which [`LocalStep::tick`] must be called next.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         let cores = self.cx.nodes.iter();
         let cores = cores.filter_map(|node| node.core.next_deadline());
@@ -416,7 +415,7 @@ impl LocalStep {
         .min()
     }
 
-    /// Time has passed.
+    /// Handles everything that is due.
     ///
     /// # Errors
     /// When a descriptor cannot be watched any more.
@@ -425,7 +424,7 @@ impl LocalStep {
     }
 }
 
-/// A process id as the system writes it.
+/// Returns a pid as an integer.
 pub(crate) fn raw(pid: Pid) -> i32 {
     pid.as_raw_nonzero().get()
 }

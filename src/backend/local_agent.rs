@@ -1,4 +1,4 @@
-//! The way to the agent of this machine.
+//! Connects to the agent of this machine.
 //!
 //! In a directory such as `/tmp` another user may have created the agent's directory or socket. So
 //! a directory that others can write to is skipped, every wait has a timeout, and the kernel gives
@@ -21,13 +21,13 @@ use wireup_core::job::ids::UserId;
 use wireup_core::link::socket::{self, LAUNCHER_END};
 use wireup_sys::unix_socket::connect_from;
 
-/// How long an agent may take to accept a connection.
+/// Time that an agent has to accept a connection.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(10);
 
-/// The same where others wait meanwhile.
+/// Time that an agent has to accept a connection while other work waits for it.
 const SHORT_LIMIT: Duration = Duration::from_secs(1);
 
-/// The name of the own end, if it has one, and how long the agent may take to accept.
+/// Name of the caller's end, if it has one, and the time that the agent has to accept.
 type Connecting<'a> = (Option<&'a SocketAddrUnix>, Duration);
 
 /// Time that an agent which is restarted may take from its end to the start of the next one.
@@ -36,7 +36,7 @@ const RESTART: Duration = Duration::from_secs(3);
 /// Pause between attempts within [`RESTART`].
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Why a path is skipped.
+/// Reason for which an agent's path is skipped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AgentUnavailable {
     #[error("{path}: {errno}")]
@@ -53,12 +53,14 @@ pub(crate) enum AgentUnavailable {
         "the process that listens at {path} has accepted no connection within {seconds} s; was it stopped?"
     )]
     Silent { path: String, seconds: u64 },
-    #[error("{path} may be anybody's: its directory is not yours or root's alone")]
+    #[error(
+        "agent socket {path} ignored: its directory must belong to you or root and must not be writable by others"
+    )]
     Directory { path: String },
 }
 
 impl AgentUnavailable {
-    /// Tells a socket that is missing in an existing directory from one without a directory.
+    /// Distinguishes a missing socket in an existing directory from a missing directory.
     fn or_gone(self) -> Self {
         match self {
             Self::Absent(path) if Path::new(&path).parent().is_some_and(Path::exists) => {
@@ -68,7 +70,7 @@ impl AgentUnavailable {
         }
     }
 
-    /// Whether it is what a caller sees of an agent that is restarted.
+    /// Whether an agent that is being restarted can cause this.
     fn may_be_restart(&self) -> bool {
         match self {
             Self::Gone(_) => true,
@@ -82,7 +84,7 @@ impl AgentUnavailable {
     }
 }
 
-/// Whether one of the paths may be that of an agent that is restarted, and none is in other hands.
+/// Whether an agent may be restarting at one of the paths, and no path belongs to another user.
 fn may_be_restart(tried: &[AgentUnavailable]) -> bool {
     tried.iter().any(AgentUnavailable::may_be_restart)
         && tried
@@ -90,7 +92,7 @@ fn may_be_restart(tried: &[AgentUnavailable]) -> bool {
             .all(|one| one.may_be_restart() || one.is_absent())
 }
 
-/// No agent was found.
+/// Error: no agent was found.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "no agent serves this machine ({}); start one with `wireup agent`, name its socket with --agent, or have a launch start \
@@ -106,8 +108,8 @@ impl RequestError for AgentNotFound {}
 /// Connects to the agent of this machine: the one with the socket `given`, or the user's own, or
 /// the system's. `runtime` is the user's `XDG_RUNTIME_DIR`.
 ///
-/// The agent gets everything about the job, environment included, and must be trusted. An agent
-/// that the user names is his choice. Where an agent was before, the next one is waited for.
+/// The agent gets everything about the job, environment included, and must be trusted. An agent that the user names is
+/// the user's choice. If a socket's directory exists, the function waits for an agent that is being restarted.
 ///
 /// # Errors
 /// [`CommandError`] with all searched paths.
@@ -155,7 +157,7 @@ fn find_from(
     }
 }
 
-/// The agent that [`find`] finds, if there is one that does not keep others waiting.
+/// Connects to the agent that [`find`] finds, if it accepts at once; for callers that must not wait.
 pub(crate) fn try_find(
     given_path: Option<&Path>,
     user: UserId,
@@ -195,7 +197,7 @@ fn is_private(path: &Path, user: UserId) -> Result<(), AgentUnavailable> {
         return Ok(());
     };
     let owned = |found: &Metadata| [0, user.0].contains(&found.uid());
-    // A link to it may be a stranger's.
+    // A symbolic link to it may belong to another user.
     let found = std::fs::symlink_metadata(directory).and_then(|link| match owned(&link) {
         true => std::fs::metadata(directory),
         false => Ok(link),
@@ -211,7 +213,7 @@ fn is_private(path: &Path, user: UserId) -> Result<(), AgentUnavailable> {
     }
 }
 
-/// The socket, if root or the user himself listens there.
+/// Returns the socket, if root or the user listens at it.
 fn check_peer(socket: OwnedFd, path: &Path, user: UserId) -> Result<OwnedFd, AgentUnavailable> {
     let path = path.display().to_string();
     match sockopt::socket_peercred(&socket) {
@@ -224,10 +226,10 @@ fn check_peer(socket: OwnedFd, path: &Path, user: UserId) -> Result<OwnedFd, Age
     }
 }
 
-/// Connects to a socket on which root or the user himself listens, and does not wait there any more.
+/// Connects to a socket on which root or the user listens, and makes it non-blocking.
 ///
 /// # Errors
-/// In words, with the path.
+/// [`AgentUnavailable`] with the path.
 pub(crate) fn connect_trusted(path: &Path, user: UserId) -> Result<OwnedFd, AgentUnavailable> {
     connect_to(path, (None, SHORT_LIMIT)).and_then(|socket| check_peer(socket, path, user))
 }

@@ -1,13 +1,12 @@
-//! The rendezvous of a user's launches on a machine without an agent: a process that the first launch
-//! starts that needs it, and that ends with the last. And its address.
+//! Name server of a user's launches on a machine without an agent, and its address. The first launch that needs it starts
+//! it as a process; it ends with the last launch.
 //!
-//! It listens in a directory that is the user's alone. Where there can be none, it listens on a
-//! name in the abstract namespace. Any user may bind such a name, so both sides ask the kernel for
-//! the other's user, no process is waited for, and there are several names: the first one that no
-//! stranger has is the user's.
+//! It listens in a private directory of the user. Where none can be made, it listens on a name in the abstract namespace.
+//! Any user may bind such a name. So both sides check the other's user with the kernel, no process is waited for, and
+//! there are several names: the first one that no other user has bound is used.
 //!
-//! Rule: a client gets [`FromRendezvous::Welcome`] first. A launch whose connection ends without
-//! it came when the last one had gone, and looks for another rendezvous.
+//! Rule: a client gets [`FromRendezvous::Welcome`] first. A launch whose connection ends without it has connected to a
+//! name server that was ending, and searches for another one.
 
 mod private;
 
@@ -39,40 +38,40 @@ use wireup_sys::signals;
 use wireup_sys::spawn::{ChildCommand, ProcessSpawner};
 use wireup_sys::unix_socket::connect_within;
 
-/// The descriptor of its listening socket.
+/// Descriptor of the listening socket in the process.
 pub const LISTENER: RawFd = 3;
 
-/// How long it waits for the launch that started it.
+/// Time for which the process waits for the launch that started it.
 const FIRST: Duration = Duration::from_secs(10);
 
-/// Names a user's rendezvous may have.
+/// Number of names that a user's name server may have.
 const NAMES: u32 = 16;
 
-/// So often a name is tried that is given up and taken at the same time.
+/// Number of attempts on a name that other processes release and bind at the same time.
 const RACES: u32 = 8;
 
-/// How long the owner of such a name may accept no connection.
+/// Time that the owner of such a name has to accept a connection.
 const ACCEPT_LIMIT: Duration = Duration::from_millis(100);
 
-/// Callers that wait to be connected.
+/// Backlog of the listening socket.
 const BACKLOG: i32 = 1024;
 
-/// Where a launch finds others, or makes others find it.
+/// Endpoint of the name server, as a launch finds or creates it.
 #[derive(Debug)]
 pub enum NameServerEndpoint {
-    /// A connection to the user's rendezvous.
+    /// Connection to the running name server of the user.
     There(OwnedFd),
-    /// There was none: a connection to one that must be started with this listening socket.
+    /// None is running: connection to a name server that must be started with this listening socket.
     New {
         connection: OwnedFd,
-        /// As [`LISTENER`] of the process.
+        /// Listening socket, which becomes the descriptor [`LISTENER`] of the process.
         listener: OwnedFd,
     },
 }
 
-/// Finds the rendezvous of those launches of this process's user that meet by that name, which has
-/// at most [`MEET_MAX`](wireup_core::name_server::MEET_MAX) bytes: below `base`, or, after a `note`
-/// why not there, by a name that others could have taken.
+/// Finds the name server of this user for a name scope, which has at most
+/// [`MEET_MAX`](wireup_core::name_server::MEET_MAX) bytes: below `base`, or else by an abstract name, which other users
+/// could have bound; then `note` is called with the reason.
 ///
 /// # Errors
 /// The system's, or `EADDRINUSE` if others have taken all names.
@@ -87,7 +86,7 @@ pub fn find(
     })
 }
 
-/// Where [`find`] looks: where an agent of the user would listen. `runtime` is the user's
+/// Returns the directory for [`find`]: the one in which an agent of the user would listen. `runtime` is the user's
 /// `XDG_RUNTIME_DIR`, which a process outside of the session may not have.
 pub fn base(user: UserId, runtime: Option<&OsStr>) -> PathBuf {
     let of_session = PathBuf::from(format!("/run/user/{}", user.0));
@@ -109,7 +108,7 @@ fn find_abstract(meet: &str) -> rustix::io::Result<NameServerEndpoint> {
                 Ok(connection) if socket_peercred(&connection)?.uid == user => {
                     return Ok(NameServerEndpoint::There(connection));
                 }
-                // A stranger has the name.
+                // Another user has bound the name.
                 Ok(_) | Err(Errno::TIMEDOUT) => break,
                 Err(Errno::CONNREFUSED) => {}
                 Err(errno) => return Err(errno),
@@ -117,7 +116,7 @@ fn find_abstract(meet: &str) -> rustix::io::Result<NameServerEndpoint> {
             let listener = socket()?;
             match bind(&listener, &address) {
                 Ok(()) => {}
-                // Another process was faster.
+                // Another process has bound it meanwhile.
                 Err(Errno::ADDRINUSE) => continue,
                 Err(errno) => return Err(errno),
             }
@@ -137,14 +136,14 @@ fn socket() -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// One launch.
+/// Connection of one launch to the name server.
 struct LaunchConnection {
     link: LocalLink,
-    /// It has sent its request.
+    /// Whether its request has arrived.
     request_received: bool,
 }
 
-/// What the process does.
+/// State of the process.
 struct NameServerProcess {
     poll: Poll,
     listener: OwnedFd,
@@ -152,13 +151,13 @@ struct NameServerProcess {
     rendezvous: NameServer,
     callers: BTreeMap<ClientId, LaunchConnection>,
     last_client: u32,
-    /// The connections of launches that have just left. After the listening socket: a launch that sees
-    /// its own closed knows that nothing is left if it was the last one.
+    /// Connections of launches that have just left, dropped after the listening socket: when the last launch sees its own
+    /// connection closed, nothing is left of the process.
     closing_links: Vec<LocalLink>,
 }
 
-/// Starts the process, in a session of its own and without an environment, for launches that have no guard to do
-/// it. This process does not collect its end.
+/// Starts the process in a session of its own and without an environment, for launches without a guard. The caller does
+/// not reap it.
 ///
 /// # Errors
 /// When the system cannot start it.
@@ -189,7 +188,7 @@ pub(crate) fn start(listener: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Serves until the last launch has gone.
+/// Serves until the last launch has disconnected.
 ///
 /// # Errors
 /// When there is no listening socket, or waiting fails.
@@ -204,7 +203,7 @@ pub fn serve() -> rustix::io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(&listener)?;
     rustix::fs::fcntl_setfl(&listener, flags | rustix::fs::OFlags::NONBLOCK)?;
     signals::block_for_ranks();
-    // A process without its name is one all the same.
+    // The name is informative; failure does not matter.
     let _ = rustix::thread::set_name(wireup_core::name_server::PROCESS_NAME);
     let poll = Poll::new()?;
     poll.add(&listener, PollToken::new(PollSource::Callers, 0))?;
@@ -325,11 +324,10 @@ impl NameServerProcess {
     }
 }
 
-/// Whether a launch's first message is a request to the name server, in a version that is
-/// understood here.
+/// Whether a launch's first message is a request to the name server in a supported version.
 fn meets(link: &mut LocalLink, body: &[u8], poll: &Poll) -> bool {
     let reason = match decode(body) {
-        // Its name is that of the socket.
+        // The name scope is that of the socket.
         Ok(AgentRequest::Meet {
             version: VERSION, ..
         }) => return true,
@@ -338,7 +336,7 @@ fn meets(link: &mut LocalLink, body: &[u8], poll: &Poll) -> bool {
              {version}; wait for that one's launches to end, or use the same wireup",
             env!("CARGO_PKG_VERSION")
         ),
-        _ => "it serves only requests of launches to a name server".to_owned(),
+        _ => "this process accepts only launches that request the name server".to_owned(),
     };
     let refused = AgentReport::Refused { reason };
     link.send(FrameAddress::Launcher, FrameClass::Control, &refused, poll);

@@ -1,4 +1,4 @@
-//! The process that keeps names outside of wireup (`--names`), and for `wireup names` a client of any store.
+//! Process that accesses an external name store (`--names`), and the client of any store for `wireup names`.
 
 use std::ffi::{CString, OsString};
 use std::fs::File;
@@ -29,7 +29,7 @@ use wireup_core::names::request::{NameReply, NameRequest, NameRequester};
 use wireup_sys::descriptors::FIRST_FREE;
 use wireup_sys::spawn::{ChildCommand, ProcessSpawner};
 
-/// Variables that the process gets, or their beginnings: how the stores are reached, and where their settings are.
+/// Variables that the process inherits, or prefixes of them: addresses and settings of the stores.
 const PASSED: [&str; 7] = [
     "HOME",
     "XDG_CONFIG_HOME",
@@ -40,13 +40,13 @@ const PASSED: [&str; 7] = [
     "WIREUP_LDAP_",
 ];
 
-/// How long a store may take to answer a person.
+/// Time limit of a store's reply to `wireup names`.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// So often another rendezvous is looked for when the one that was found ended.
+/// Number of attempts to find a name server when the found one has ended.
 const ATTEMPTS: u32 = 8;
 
-/// Starts the process; the connection to it. Its end is seen by that, and it may live longer than this process.
+/// Starts the process and returns the connection to it, which shows its end. It may outlive this process.
 pub(crate) fn start(
     backend: &NameStoreKind,
     meet: &str,
@@ -98,14 +98,14 @@ pub(crate) fn start(
     Ok(own)
 }
 
-/// Why a person gets no answer.
+/// Error: `wireup names` got no reply from the store.
 #[derive(Debug, thiserror::Error)]
 #[error("--names {0}: {1}")]
 struct NameStoreTimeout(NameStoreKind, String);
 
 impl RequestError for NameStoreTimeout {}
 
-/// A person's connection to a store.
+/// Connection of `wireup names` to a store.
 #[derive(Debug)]
 pub(crate) struct NameStoreClient {
     backend: NameStoreKind,
@@ -115,7 +115,7 @@ pub(crate) struct NameStoreClient {
 }
 
 impl NameStoreClient {
-    /// Connects to a store: the rendezvous as launches would find it, or a process for another one.
+    /// Connects to a store: to the name server as launches would find it, or to a process for an external store.
     ///
     /// # Errors
     /// [`CommandError`]
@@ -127,7 +127,7 @@ impl NameStoreClient {
                 Err(failed) => failed,
             };
             attempts += 1;
-            // A rendezvous may be on its way out with its last launch.
+            // The name server may be ending with its last launch.
             let came_late = *backend == NameStoreKind::Agents && failed.is::<io::Error>();
             if !came_late || attempts == ATTEMPTS {
                 let reason = failed.to_string();
@@ -160,7 +160,7 @@ impl NameStoreClient {
         Ok(connection)
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for its reply.
     ///
     /// # Errors
     /// [`CommandError`]
@@ -169,7 +169,7 @@ impl NameStoreClient {
         let who = NameRequester {
             proc: Proc::new(nspace, Rank(0)),
             node: NodeId(0),
-            // The other side knows it.
+            // The receiver checks it with the kernel.
             user: UserId(rustix::process::geteuid().as_raw()),
             app: AppNum(0),
             app_size: 1,
@@ -193,7 +193,7 @@ impl NameStoreClient {
         answer.map_err(|error| NameStoreTimeout(self.backend.clone(), error.to_string()).into())
     }
 
-    /// The next message.
+    /// Reads the next message.
     fn read_report(&mut self) -> Result<NameServerReport, AnyError> {
         loop {
             while let Some(frame) = self.frames.next_frame()? {
@@ -204,7 +204,7 @@ impl NameStoreClient {
                     Some((envelope, body)) if envelope.class == FrameClass::Control => {
                         return Err(match decode(&body) {
                             Ok(AgentReport::Refused { reason }) => reason.into(),
-                            _ => "it answers what this wireup does not know".into(),
+                            _ => "unexpected reply".into(),
                         });
                     }
                     _ => {}
@@ -230,7 +230,7 @@ impl NameStoreClient {
     }
 }
 
-/// The rendezvous that a launch of this process would find.
+/// Connects to the name server that a launch of this process would find.
 fn rendezvous_of_user(meet: &str) -> io::Result<OwnedFd> {
     let user = UserId(rustix::process::geteuid().as_raw());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR");
@@ -240,7 +240,7 @@ fn rendezvous_of_user(meet: &str) -> io::Result<OwnedFd> {
     let base = name_server_process::base(user, runtime.as_deref());
     match name_server_process::find(meet, &base, |_| {})? {
         NameServerEndpoint::There(socket) => Ok(socket),
-        // It ends with this process.
+        // A name server that is started here ends with this process.
         NameServerEndpoint::New {
             connection,
             listener,

@@ -1,4 +1,4 @@
-//! The end of a job that has no launcher any more.
+//! Ends and removes a job whose launcher no longer exists.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,11 +10,11 @@ use rustix::process::Signal;
 use wireup_sys::procfs::{self, Process};
 use wireup_sys::{cgroup, leftovers, remove_dir, sysv};
 
-/// How long a guard looks for processes at least: one that was being started when the launcher died
-/// bears no mark before it executes its program.
+/// Minimum time for which a guard searches processes: one that was being started when the launcher died has no mark
+/// before it executes its program.
 pub const LOOK_AT_LEAST: Duration = Duration::from_millis(200);
 
-/// How long SIGKILL is repeated before a process that does not die of it is given up.
+/// Time for which SIGKILL is repeated before a process that does not end is given up.
 pub const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// Processes and files to remove of a job without a launcher.
@@ -29,28 +29,28 @@ pub struct OrphanedJobCleanup<'a> {
     pub groups: &'a [PathBuf],
     /// Ranks of the job, which may have ended.
     pub ranks: &'a [i32],
-    /// Where its MPI libraries may have made session directories.
+    /// Directories in which its MPI libraries may have made session directories.
     pub tmpdirs: &'a [PathBuf],
     /// The user whose shared-memory files and session directories are checked.
     pub uid: u32,
-    /// Nothing older than this is removed there.
+    /// Files of that user older than this are not removed.
     pub started_at: SystemTime,
     /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
     /// Minimum time for the search of processes.
     pub look_at_least: Duration,
-    /// How long SIGKILL is repeated before a process is given up.
+    /// Time for which SIGKILL is repeated before a process is given up.
     pub give_up: Duration,
 }
 
 impl OrphanedJobCleanup<'_> {
-    /// Sends SIGTERM at once to whatever is found, SIGKILL after the grace time, then removes.
-    /// Returns the processes that did not end.
+    /// Sends SIGTERM to all processes that are found and SIGKILL after the grace time, then removes the files. Returns the
+    /// processes that did not end.
     pub fn carry_out(&self) -> Vec<Process> {
         let mut ended = BTreeSet::new();
         let left = self.end_processes(&mut ended);
         for directory in self.directories {
-            // What cannot be removed stays.
+            // A directory that cannot be removed remains.
             let _ = remove_dir::remove_directory(directory, self.uid);
         }
         for group in self.groups {
@@ -65,7 +65,7 @@ impl OrphanedJobCleanup<'_> {
         left
     }
 
-    /// Fills `ended` with the numbers of all processes that were found.
+    /// Ends the processes of the job. Fills `ended` with the pids of all processes that were found.
     fn end_processes(&self, ended: &mut BTreeSet<i32>) -> Vec<Process> {
         let own = std::process::id();
         let start = Instant::now();
@@ -91,7 +91,7 @@ impl OrphanedJobCleanup<'_> {
                 .filter(|p| !is_among(&known, p))
                 .cloned()
                 .collect();
-            // What descended from a rank stays known by its number after its parents have gone.
+            // Descendants of a rank are remembered by pid after their parents have ended.
             let living: Vec<Process> = all.into_iter().filter(|p| !p.has_ended()).collect();
             known.retain(|old| is_among(&living, old) && !is_among(&found, old));
             found.append(&mut known);
@@ -109,7 +109,7 @@ impl OrphanedJobCleanup<'_> {
                 leftovers::signal(&new, Signal::TERM);
                 leftovers::signal(&new, Signal::CONT);
             }
-            // A timed wait on nothing: the dead cannot be waited for, they are not our children.
+            // A plain sleep: these processes are not children and cannot be waited for.
             let nap = Timespec {
                 tv_sec: 0,
                 tv_nsec: 10_000_000,

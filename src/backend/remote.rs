@@ -1,4 +1,4 @@
-//! The backends of several hosts, led over the local agent's socket.
+//! Controls the steps of a launch on several hosts, over the socket of the local agent.
 
 mod file_transfer;
 mod join_hosts;
@@ -38,9 +38,9 @@ use wireup_core::supervisor::first_failure::{WithheldReports, may_follow};
 use wireup_sys::local_link::LocalLink;
 use wireup_sys::poll::{Poll, PollEvent, PollSource};
 
-/// See the module.
+/// Backend of a launch on several hosts.
 pub(crate) struct RemoteBackend {
-    /// Of the first job, which has what holds for the whole launch.
+    /// Plan of the initial job. Its launch-wide settings also apply to spawned jobs.
     plan: Arc<HostPlan>,
     jobs: JobTable<Arc<JobContext>>,
     label: JobLabel,
@@ -48,20 +48,20 @@ pub(crate) struct RemoteBackend {
     poll: Poll,
     wake: Arc<OwnedFd>,
     link: LocalLink,
-    /// After the link, whose end it waits for.
+    /// Process of the launch agents. Dropped after the link, since it ends with that.
     _entry: Option<LaunchAgentProcess>,
-    /// Why the link is of no use any more.
+    /// Reason for the loss of the link; `None` while it works.
     link_error: Option<String>,
     fleet: NodeTracker,
     reports: VecDeque<LauncherReport>,
-    /// Failures that may follow from one that another host has not reported yet.
+    /// Failures that may be the consequence of one that another host has not reported yet.
     failures: WithheldReports<KnownReport>,
     input: Option<PendingStdin>,
-    /// Running spawned jobs, for nodes that join.
+    /// Running spawned jobs, which are sent to nodes that join.
     running_jobs: BTreeMap<JobIndex, Box<SpawnedJobPlan>>,
-    /// What goes along with the first job, until it has gone.
+    /// Staged files of the initial job, until they are sent.
     staged_files: Vec<StagedFiles>,
-    /// What is sent to the hosts that lack it.
+    /// Transfer of files to the hosts that lack them.
     file_transfer: Option<FileTransfer>,
     /// Nodes that are being prepared for a job that will be spawned.
     preparing: BTreeSet<NodeId>,
@@ -104,7 +104,7 @@ impl RemoteBackend {
                 }
                 Ok(AgentReport::Returned(returned)) => self.returned(returned),
                 Ok(AgentReport::Nodes(_)) => {}
-                Err(error) => self.lose_link(&format!("the agent sent garbage: {error}")),
+                Err(error) => self.lose_link(&format!("invalid message from the agent: {error}")),
             };
         }
         let FrameAddress::Node(node) = envelope.from else {
@@ -120,7 +120,7 @@ impl RemoteBackend {
                 }
             }
             Err(error) => {
-                self.lose_nodes(&[node], &format!("it sent garbage: {error}"));
+                self.lose_nodes(&[node], &format!("invalid message from its step: {error}"));
             }
         }
     }
@@ -159,9 +159,9 @@ impl RemoteBackend {
             StepToLauncher::Over => {
                 return self.conclude(|fleet, _, out| fleet.node_over(known, out));
             }
-            // It keeps the names.
+            // Only the head node has the name table.
             StepToLauncher::Node {
-                said: NodeReport::Rendezvous { .. },
+                report: NodeReport::Rendezvous { .. },
                 ..
             } if node != HEAD => return,
             StepToLauncher::Output {
@@ -190,7 +190,7 @@ impl RemoteBackend {
         }
     }
 
-    /// Whether something is likely to be the consequence of the end of a rank on another host.
+    /// Whether a report is likely to be the consequence of the end of a rank on another host.
     fn may_follow(&self, report: &KnownReport) -> bool {
         let follows = match report {
             StepToLauncher::Judged { end, state, .. }
@@ -212,7 +212,7 @@ impl RemoteBackend {
         self.reports.extend(settled.map(LauncherReport::Step));
     }
 
-    /// Deals with a descriptor that is ready, if it is one of those here.
+    /// Handles a ready descriptor, if it is one of the backend's.
     pub(crate) fn dispatch(&mut self, event: PollEvent) {
         match event.token.source {
             PollSource::Link => self.read_link(event),
@@ -225,7 +225,7 @@ impl RemoteBackend {
         }
     }
 
-    /// Time has passed.
+    /// Handles everything that is due.
     pub(crate) fn tick(&mut self) {
         let now = self.now();
         let due = self.failures.due(now);
@@ -237,7 +237,7 @@ impl RemoteBackend {
         }
     }
 
-    /// When [`RemoteBackend::tick`] has something to do next.
+    /// Returns the time at which [`RemoteBackend::tick`] must be called next.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         let held = self.failures.next_deadline();
         let agent = self.link.next_deadline().map(|at| at.0);
@@ -245,12 +245,12 @@ impl RemoteBackend {
         limits.into_iter().flatten().min()
     }
 
-    /// The next report for the launcher.
+    /// Takes the next report for the launcher.
     pub(crate) fn next_report(&mut self) -> Option<LauncherReport> {
         self.reports.pop_front()
     }
 
-    /// Sends a message of the launcher to the steps that it concerns, or does here what it means for their links.
+    /// Sends a message of the launcher to the steps that it concerns, or executes it here if it concerns their links.
     pub(crate) fn order(&mut self, message: LauncherToStep) {
         if matches!(
             message,
@@ -265,7 +265,7 @@ impl RemoteBackend {
             LauncherToStep::Pause { stream, paused } => {
                 return self.conclude(|fleet, _, out| fleet.pause(stream, paused, out));
             }
-            // The processes are those of the steps.
+            // The launcher has no processes of the job; those of other hosts are the steps'.
             LauncherToStep::ReapOrphans => return,
             LauncherToStep::LaunchEnded(end) => return self.report_end(end),
             LauncherToStep::AddJob { job, .. } => return self.add_job(job),
@@ -302,7 +302,7 @@ impl RemoteBackend {
         }
     }
 
-    /// Asks each host about its own of these ranks.
+    /// Asks each host to search its ranks for one that has loaded an MPI library.
     fn find_mpi_process(&mut self, app: u32, ranks: Vec<GlobalRank>) {
         let mut by_node: BTreeMap<NodeId, Vec<GlobalRank>> = BTreeMap::new();
         for rank in ranks {
@@ -316,7 +316,7 @@ impl RemoteBackend {
         }
     }
 
-    /// Reports to this machine's agent how the launch went.
+    /// Reports the result of the launch to this machine's agent.
     fn report_end(&mut self, end: LaunchSummary) {
         let end = AgentRequest::Ended(end);
         self.link.send(
@@ -327,7 +327,7 @@ impl RemoteBackend {
         );
     }
 
-    /// Nodes of which it is not known whether they take part.
+    /// Returns the nodes that have neither joined nor refused.
     pub(crate) fn late_nodes(&self) -> Vec<NodeId> {
         let all = self.plan.job.process_map.node_ids();
         all.filter(|node| !self.fleet.has_answered(*node)).collect()

@@ -1,13 +1,13 @@
 //! Checks whether a node may send a report to the launcher; no I/O.
 //!
-//! A step is a process of the job's user, on a host that may be compromised: its reports are
-//! accepted only about its own node and ranks, and only with valid names. The ranks that it is about become
-//! [`KnownRank`]s, the only ones by which the launcher's tables are indexed.
+//! A step is a process of the job's user, on a host that may be compromised. Its reports are accepted only about its own
+//! node and ranks, and only with valid names. Their ranks become [`KnownRank`]s, the only type that indexes the
+//! launcher's tables.
 //!
-//! Ranks and nodes within a [`FailureCause`], a [`LateFence`] and a [`JobControlRequest`] stay numbers. Core's supervisor, which
-//! steps have too, keeps and compares them, and has no jobs by which a number is known; the launcher makes causes of its own. They are
-//! checked here, indexes into nothing, and are looked up once more by what shows them. So is the last arrival of a `FenceTiming`, which
-//! reports show and nothing else uses.
+//! Ranks and nodes within a [`FailureCause`], a [`LateFence`] and a [`JobControlRequest`] remain numbers: core's
+//! supervisor, which steps have too, stores and compares them without a job table, and the launcher creates causes
+//! itself. They are checked here, index no table, and are looked up again for display. The same applies to the last
+//! arrival of a `FenceTiming`, which is used for display only.
 
 use crate::backend::inspection::RankInspection;
 use crate::backend::step_messages::{KnownReport, StepToLauncher};
@@ -21,30 +21,30 @@ use wireup_core::node::event::NodeReport;
 use wireup_core::step::report_batch::identify_pairs;
 use wireup_core::supervisor::WaitEvidence;
 
-/// The jobs of the launch, and the node whose step reports.
+/// Validator of reports: the jobs of the launch, and the node whose step reports.
 pub(crate) struct ReportScope<'a, T> {
     jobs: &'a JobTable<T>,
-    /// `None` for a step that serves all nodes.
+    /// Node of the step; `None` for a step that serves all nodes.
     node: Option<NodeId>,
 }
 
 impl<'a, T: HasProcessMap> ReportScope<'a, T> {
-    /// The reports of the step of a node, or of the one of all nodes, to the launcher of these jobs.
+    /// Creates the validator for the step of a node, or for the step of all nodes.
     pub(crate) fn new(jobs: &'a JobTable<T>, node: Option<NodeId>) -> Self {
         Self { jobs, node }
     }
 
-    /// The report with the ranks that it names, if the step may send it.
+    /// Returns the report with its ranks looked up; `None` if the step may not send it.
     ///
-    /// No arm stands for several shapes: a new variant or a new id does not compile before it is decided here who may name it.
+    /// Each variant has its own arm, so that a new variant or id does not compile before its check is written here.
     pub(crate) fn check(&self, report: StepToLauncher) -> Option<KnownReport> {
         use StepToLauncher as Report;
         let own = |rank| self.own_rank(rank);
         Some(match report {
-            Report::Node { node, said } => {
-                let said = self.node_report(said)?;
+            Report::Node { node, report } => {
+                let report = self.node_report(report)?;
                 self.is_own_node(node)
-                    .then_some(Report::Node { node, said })?
+                    .then_some(Report::Node { node, report })?
             }
             Report::SidecarLoaded {
                 node,
@@ -162,14 +162,14 @@ impl<'a, T: HasProcessMap> ReportScope<'a, T> {
             }
             Report::Ready => Report::Ready,
             Report::Refused(refusal) => Report::Refused(refusal),
-            // The number of a file that is not offered is passed over.
+            // Numbers of files that are not offered are ignored later.
             Report::Lacks(files) => Report::Lacks(files),
             Report::Taken { bytes } => Report::Taken { bytes },
             Report::InputTaken { open } => Report::InputTaken { open },
             Report::InputRead => Report::InputRead,
             Report::Held => Report::Held,
             Report::Tell { text } => Report::Tell { text },
-            // The number of a program that there is not is passed over.
+            // Numbers of programs that do not exist are ignored later.
             Report::LoadedMpi { app, seen } => Report::LoadedMpi { app, seen },
             Report::Over => Report::Over,
         })
@@ -180,7 +180,7 @@ impl<'a, T: HasProcessMap> ReportScope<'a, T> {
             .map_or_else(|| node.0 < self.jobs.nodes(), |own| own == node)
     }
 
-    /// A rank that runs where the report comes from.
+    /// Returns a rank, if it runs on the reporting node.
     fn own_rank(&self, rank: GlobalRank) -> Option<KnownRank> {
         let known = self.jobs.look_up(rank)?;
         self.is_own_node(known.node()).then_some(known)
@@ -272,7 +272,8 @@ impl<'a, T: HasProcessMap> ReportScope<'a, T> {
         }
     }
 
-    /// Whether there is what a cause names. It may name what is elsewhere: one host finds what another has caused.
+    /// Whether the ranks and nodes of a cause exist. They may be on other nodes: one host may detect a failure that another
+    /// has caused.
     fn cause(&self, cause: &FailureCause) -> bool {
         match cause {
             FailureCause::RankFailed { rank, .. }
@@ -419,7 +420,7 @@ mod tests {
             assert_eq!(admitted(StepToLauncher::NotStarted { rank, cause }), own);
             let spawn = |node, apps: usize| StepToLauncher::Node {
                 node: NodeId(node),
-                said: NodeReport::Spawn {
+                report: NodeReport::Spawn {
                     ticket: SpawnRequestId(1),
                     requester: SpawnRequester::Rank(rank),
                     request: Box::new(SpawnRequest {
@@ -466,9 +467,9 @@ mod tests {
             };
             assert_eq!(admitted(not_started), there);
             assert_eq!(admitted(StepToLauncher::Left { waiting, cause }), there);
-            let said = |said| {
+            let said = |report| {
                 let node = NodeId(1);
-                admitted(StepToLauncher::Node { node, said })
+                admitted(StepToLauncher::Node { node, report })
             };
             assert_eq!(said(NodeReport::FenceLate(late(number, &[], &[]))), there);
             let timeout = FailureCause::FenceTimeout(Box::new(late(number, &[0], &[1])));

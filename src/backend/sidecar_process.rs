@@ -1,4 +1,4 @@
-//! The sidecar process of a node: its start, its two sockets, its output, its end.
+//! Sidecar process of a node: start, two sockets, output, and end.
 
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,39 +19,39 @@ const CONTROL_FD: i32 = 3;
 const UPCALL_FD: i32 = 4;
 const TOOLS_FD: i32 = 5;
 
-/// What all sidecars of a job share.
+/// Start parameters that all sidecars of a job share.
 #[derive(Debug)]
 pub struct SidecarSpec<'a> {
-    /// Executable.
+    /// Path of the sidecar's executable.
     pub program: &'a Path,
-    /// libpmix to load.
+    /// Path of the libpmix that the sidecar loads.
     pub libpmix: &'a Path,
-    /// Shim to load.
+    /// Path of the shim that the sidecar loads.
     pub shim: &'a Path,
     pub env: &'a [CString],
-    /// The directory of the control group that it starts in, if not the launcher's own.
+    /// Directory of the control group in which it starts, if that is not the launcher's.
     pub group: Option<BorrowedFd<'a>>,
-    /// Where tools have connected that it is started for.
+    /// Listening socket at which tools have connected, if the sidecar is started for tools.
     pub listener: Option<BorrowedFd<'a>>,
     /// Descriptor limit: the sidecar needs one per client, so it keeps the launcher's raised one.
     pub reset_signals: &'a [i32],
 }
 
-/// A running sidecar.
+/// Running sidecar process with its sockets.
 #[derive(Debug)]
 pub struct Sidecar {
     pub child: Child,
-    /// Requests to it and their answers.
+    /// Socket of requests to the sidecar and their replies.
     pub control: Channel,
-    /// Its requests to us.
+    /// Socket of libpmix's upcalls, which the node core answers.
     pub upcall: Channel,
-    /// Its output, until it closes it.
+    /// Pipe of its output; `None` after its end.
     pub output: Option<OwnedFd>,
-    /// Its exit was collected.
+    /// Whether its exit status was collected.
     pub exit_collected: bool,
 }
 
-/// A path or word as C wants it. A NUL cannot come from a command line or file system.
+/// Converts a path or argument to a C string. Command lines and paths have no NUL.
 fn c_string(text: impl Into<OsString>) -> CString {
     CString::new(text.into().into_vec()).unwrap_or_default()
 }

@@ -1,10 +1,9 @@
-//! `wireup step`: one node's part of a job on several hosts.
+//! `wireup step`: step daemon, which serves one node of a launch on several hosts.
 //!
-//! The node's agent has it forked by `wireup steps` ([`privileged_helper`]), or starts it with one end of a
-//! socket as descriptor 3; it runs as the job's user. It makes its own plan from the job's
-//! description, passes the launcher's orders to its backend, and forwards the backend's reports and
-//! the messages between nodes. When the agent or the launcher is lost, it ends the ranks by itself;
-//! what may be left then is cleared by its guard.
+//! `wireup steps` ([`privileged_helper`]) forks it for the node's agent, or the agent starts it with one end of a socket as
+//! descriptor 3. It runs as the job's user. It computes its plan from the job's description, passes the launcher's orders
+//! to its backend, and forwards the backend's reports and the messages between nodes. When the agent or the launcher is
+//! lost, it ends the ranks by itself; its guard removes the rest.
 
 #[allow(unsafe_code, reason = "copies of a process that has one thread")]
 mod privileged_helper;
@@ -56,18 +55,18 @@ use wireup_sys::log;
 use wireup_sys::poll::{Poll, PollEvent, PollSource, PollToken};
 use wireup_sys::signals::{Signals, ignore_file_size_signal, ignored_at_start, name};
 
-/// A step's name among the processes. Steps have the command line of the helper, whose copies they are.
+/// Process name of a step.
 pub const NAME: &CStr = c"wireup-step";
 
-/// The descriptor on which a step finds its agent.
+/// Descriptor of the link to the agent.
 pub const LINK_FD: RawFd = 3;
 
-/// How long the last words of a step may take to be taken.
+/// Time limit for the agent to read the last messages of a step.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 type Messages = Vec<(Envelope, Vec<u8>)>;
 
-/// What a step does from its start to its end.
+/// State of a step daemon.
 struct StepDaemon {
     local: LocalStep,
     guard: Option<Guard>,
@@ -77,17 +76,17 @@ struct StepDaemon {
     surroundings: InheritedState,
     plan: Arc<HostPlan>,
     label: JobLabel,
-    /// The nodes below this one in the tree of the launch, but for those that joined it.
+    /// Nodes below this one in the routing tree of the launch, without those that joined later.
     children: Vec<NodeId>,
     origin: Instant,
     state: StepState,
     stdin_feeder: StdinFeeder,
-    /// A job that will be spawned, and its files that come before the rest is prepared.
+    /// Job that will be spawned, and its files that arrive before the rest is prepared.
     incoming: Option<(IncomingFiles, Box<SpawnedJobPlan>)>,
     /// Reports not yet sent to the launcher.
     unsent_reports: Vec<StepToLauncher>,
     job_ended: bool,
-    /// What revokes the launch's credential if the launcher is lost.
+    /// Grant holder that revokes the launch's fabric grant if the launcher is lost.
     watch: Option<GrantWatcher>,
 }
 
@@ -100,10 +99,10 @@ pub fn run() -> Result<u8, CommandError> {
     run_on(take_link()?, std::env::vars_os().collect())
 }
 
-/// Forks steps for an agent; in each of them, runs it. Returns the exit code.
+/// Forks steps for an agent, and runs the step in each fork. Returns the exit code.
 ///
 /// # Errors
-/// [`CommandError`] when there is no agent, or as [`run`] has them.
+/// [`CommandError`] when there is no agent, or those of [`run`].
 pub fn serve() -> Result<u8, CommandError> {
     match privileged_helper::serve()? {
         Some((link, variables)) => run_on(link, variables),
@@ -111,7 +110,7 @@ pub fn serve() -> Result<u8, CommandError> {
     }
 }
 
-/// Sets the name by which steps are found: one that the helper has forked has the helper's command line.
+/// Sets the process name by which steps are found: the command line of a forked step is the helper's.
 fn show_name() -> Result<(), CommandError> {
     set_name(NAME).map_err(|errno| CommandError::system("cannot set the process's name", errno))
 }
@@ -138,7 +137,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
         Err(not) => return Err(not.report_to_agent(link)),
     };
     if let Some(filter) = &description.spec.log {
-        // The launcher has checked it.
+        // The launcher has checked the filter.
         let _ = log::start(filter);
     }
     let span = info_span!("launch", id = %description.decided.job.nspace);
@@ -216,8 +215,8 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
     }
 }
 
-/// A line for the agent's log. If the agent is gone it has no reader, which must not end the step
-/// before it has ended its ranks.
+/// Writes a line to the agent's log. Without an agent it has no reader; that must not end the step before it has ended its
+/// ranks.
 fn log_line(text: &str) {
     let _ = writeln!(std::io::stderr(), "wireup step: {text}");
 }
@@ -231,9 +230,9 @@ impl StepDaemon {
         self.origin.elapsed()
     }
 
-    /// Runs until nothing is left of the job here.
+    /// Runs until nothing is left of the launch on this host.
     fn run_job(&mut self, backlog: Messages) -> Result<u8, CommandError> {
-        let broken = |error| CommandError::system("the step broke", error);
+        let broken = |error| CommandError::system("the step failed", error);
         self.take_messages(backlog);
         self.pass_on().map_err(broken)?;
         let mut ready = Vec::new();
@@ -252,7 +251,7 @@ impl StepDaemon {
             ready.sort_by_key(|event| event.token.source != PollSource::RankExit);
             for event in &ready {
                 self.dispatch(*event).map_err(broken)?;
-                // What this pipe held may be all that there is credit for.
+                // The output of this pipe may use up the credit.
                 self.collect_reports().map_err(broken)?;
             }
             self.local.tick().map_err(broken)?;
@@ -263,7 +262,7 @@ impl StepDaemon {
             self.pass_on().map_err(broken)?;
             self.run_orphaned();
         }
-        // It ends in the meantime, and is waited for last of all.
+        // The guard ends in the meantime, and is waited for last.
         let _dismissed = self.guard.take().map(Guard::dismiss);
         self.flush();
         if !self.state.is_orphaned()
@@ -295,7 +294,7 @@ impl StepDaemon {
         Ok(())
     }
 
-    /// A silent agent is lost, and so is the launcher behind it.
+    /// Treats a silent agent as lost, and with it the launcher.
     fn check_agent(&mut self) {
         let now = Moment(self.now());
         if let Some(silent) = self.link.check_liveness(now, self.local.poll()) {
@@ -315,7 +314,7 @@ impl StepDaemon {
                     let agent = getppid().map(|pid| pid.as_raw_nonzero().get());
                     let path = match sender.map(|(pid, _)| pid) == agent {
                         true => SignalPath::Agent,
-                        // Only a batch system, which started the agent, signals the ranks with the step.
+                        // Only a batch system that started the agent also signals the ranks.
                         false if self.plan.spec.layout.spread.starter.is_none() => continue,
                         false => SignalPath::Direct,
                     };
@@ -325,7 +324,7 @@ impl StepDaemon {
         }
     }
 
-    /// Sends a signal to the ranks, unless they have got it another way.
+    /// Sends a signal to the ranks, unless they have received it another way.
     fn pass_signal(&mut self, signal: i32, path: SignalPath) {
         if self.rank_signals.must_pass(signal, path, self.now()) {
             self.local.order(LauncherToStep::Signal(signal));
@@ -353,7 +352,7 @@ impl StepDaemon {
         self.local.start_ranks(io, &self.surroundings)
     }
 
-    /// Sends the backend's reports and the messages of its nodes to others.
+    /// Sends the backend's reports to the launcher and the messages of its node to other nodes.
     fn pass_on(&mut self) -> std::io::Result<()> {
         for (to, message) in gathered(self.local.take_outbound(), &self.children) {
             self.link
@@ -385,7 +384,7 @@ impl StepDaemon {
                 StepToLauncher::Over => self.job_ended = true,
                 _ => {}
             }
-            // After the last one there is nothing to be gathered with.
+            // The last report cannot be merged with later ones.
             let last = matches!(one, StepToLauncher::Judged { .. }) && self.local.ranks_are_over();
             self.state.note(one.can_wait() && !last);
             self.unsent_reports.push(one);
@@ -393,7 +392,7 @@ impl StepDaemon {
         Ok(())
     }
 
-    /// Output is to be sent; without credit no more is read.
+    /// Subtracts output that will be sent from the credit; pauses reading when none is left.
     fn use_credit(&mut self, stream: Stream, bytes: usize) -> std::io::Result<()> {
         match self.state.spend(stream, bytes) {
             true => self.local.pause(stream, true),
@@ -401,7 +400,7 @@ impl StepDaemon {
         }
     }
 
-    /// Tells the launcher everything.
+    /// Sends all collected reports to the launcher.
     fn flush_reports(&mut self) {
         self.state.reports_flushed();
         let ending = self.state.is_orphaned() || self.local.is_ending();
@@ -410,7 +409,7 @@ impl StepDaemon {
     }
 
     fn report_input(&mut self) {
-        // First, since the launcher reads no more when no rank does.
+        // This report is first, since the launcher stops reading input when all ranks have.
         if self.stdin_feeder.find_first_read(self.now()) {
             self.report_to_launcher(&[StepToLauncher::InputRead]);
         }
@@ -419,7 +418,7 @@ impl StepDaemon {
         }
     }
 
-    /// The launcher is lost: ends the ranks, and then everything else.
+    /// Handles the loss of the launcher: ends the ranks, and then everything else.
     fn orphaned(&mut self, reason: &str) {
         let (grace, now) = (self.plan.spec.ending.grace, self.now());
         if !self.state.orphan(grace, now) {
@@ -435,7 +434,7 @@ impl StepDaemon {
         self.local.order(LauncherToStep::Signal(libc::SIGTERM));
         self.local.order(LauncherToStep::Signal(libc::SIGCONT));
         for stream in [Stream::Stdout, Stream::Stderr] {
-            // What cannot be watched any more needs no reading.
+            // A stream that cannot be watched is not read.
             let _ = self.local.pause(stream, false);
         }
     }
@@ -453,7 +452,7 @@ impl StepDaemon {
         }
     }
 
-    /// Waits until the agent has read everything, or has gone.
+    /// Waits until the agent has read everything or has ended.
     fn flush(&mut self) {
         let until = self.now() + LAST_WORDS;
         let mut ready = Vec::new();

@@ -1,4 +1,5 @@
-//! The steps of a launch, as their launcher reaches them: in memory the one in its own process, over a link those of hosts.
+//! Connections of a launcher to the steps of its launch: in memory to a step in its own process, over a link to the steps
+//! of hosts.
 
 use std::io;
 use std::time::Duration;
@@ -16,16 +17,16 @@ use wireup_core::job::ids::NodeId;
 use wireup_sys::inherited_state::InheritedState;
 use wireup_sys::poll::PollEvent;
 
-/// The steps of a launch. Methods are what both kinds do; what one of them alone can do is asked of it.
+/// Steps of a launch. The methods are those that both kinds have.
 pub(crate) enum StepLinks {
-    /// One step for all nodes, which are on this machine. It takes messages as they are.
+    /// One step in this process for all nodes, which are on this machine.
     Own(Box<LocalStep>),
     /// A step on each host, through its agent.
     Hosts(Box<RemoteBackend>),
 }
 
 impl StepLinks {
-    /// Makes everything ready for ranks, without waiting for it: [`StepToLauncher::Ready`] follows.
+    /// Starts the preparation for ranks, without waiting for it: [`StepToLauncher::Ready`] follows.
     ///
     /// # Errors
     /// [`CommandError`] with the reason.
@@ -39,7 +40,7 @@ impl StepLinks {
         Ok(())
     }
 
-    /// Starts the ranks of the first job; in this process with these descriptors.
+    /// Starts the ranks of the initial job. A step in this process gives them these descriptors.
     ///
     /// # Errors
     /// [`CommandError`] with the reason.
@@ -55,7 +56,7 @@ impl StepLinks {
         Ok(())
     }
 
-    /// Sends a message to every step that it concerns. The step in this process has carried it out when this returns.
+    /// Sends a message to every step that it concerns. A step in this process has executed it when this returns.
     pub(crate) fn send(&mut self, message: LauncherToStep) {
         match self {
             Self::Own(step) => step.order(message),
@@ -63,7 +64,7 @@ impl StepLinks {
         }
     }
 
-    /// The next report for the launcher of these jobs.
+    /// Takes the next valid report for the launcher of these jobs.
     pub(crate) fn next_report(&mut self, jobs: &Jobs) -> Option<LauncherReport> {
         match self {
             Self::Own(step) => {
@@ -76,7 +77,7 @@ impl StepLinks {
         }
     }
 
-    /// Deals with a descriptor that is ready, if it is not the launcher's own.
+    /// Handles a ready descriptor, if it is not the launcher's own.
     ///
     /// # Errors
     /// When a descriptor cannot be watched any more.
@@ -88,7 +89,7 @@ impl StepLinks {
         Ok(())
     }
 
-    /// Time has passed.
+    /// Handles everything that is due.
     ///
     /// # Errors
     /// As [`StepLinks::dispatch`].
@@ -100,7 +101,7 @@ impl StepLinks {
         Ok(())
     }
 
-    /// When [`StepLinks::tick`] has something to do next.
+    /// Returns the time at which [`StepLinks::tick`] must be called next.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         match self {
             Self::Own(step) => step.next_deadline(),
@@ -108,7 +109,7 @@ impl StepLinks {
         }
     }
 
-    /// Nodes that are not ready.
+    /// Returns the nodes that are not ready.
     pub(crate) fn late_nodes(&self) -> Vec<NodeId> {
         match self {
             Self::Own(step) => step.late_hosts(),
@@ -116,19 +117,19 @@ impl StepLinks {
         }
     }
 
-    /// Has these nodes of a job prepared that will be spawned. [`StepToLauncher::Prepared`] follows for each.
+    /// Prepares these nodes for a job that will be spawned. [`StepToLauncher::Prepared`] follows for each.
     ///
     /// [`StepToLauncher::Prepared`]: crate::backend::step_messages::StepToLauncher::Prepared
     pub(crate) fn prepare(&mut self, job: Box<SpawnedJobPlan>, nodes: &[NodeId]) {
         match self {
-            // No file has to be brought to the launcher's own machine.
+            // The launcher's own machine has all files.
             Self::Own(step) => step.order(LauncherToStep::Prepare(job)),
             Self::Hosts(hosts) => hosts.prepare(job, nodes),
         }
     }
 
-    /// The view of a spawned job's ranks on this machine, if it is all nodes and they run in an image. `launch` is the plan of
-    /// the initial job.
+    /// Returns the view of a spawned job's ranks on this machine, if all nodes are on it and the ranks run in an image.
+    /// `launch` is the plan of the initial job.
     pub(crate) fn container_root(
         &self,
         job: &SpawnedJobPlan,

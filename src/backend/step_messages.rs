@@ -1,8 +1,8 @@
-//! Messages between the launcher and the steps of its launch: in memory to the step in its own process, in frames to those of
-//! other hosts, over the agents, which do not look into them.
+//! Messages between the launcher and the steps of its launch: in memory to a step in its own process, otherwise in frames
+//! over the agents, which do not parse them.
 //!
-//! The body of a frame from the launcher is a [`LauncherToStep`], of one to the launcher a list of [`StepToLauncher`], and of
-//! one between steps a [`PeerMessage`](wireup_core::node::event::PeerMessage).
+//! The body of a frame is a [`LauncherToStep`] from the launcher, a list of [`StepToLauncher`] to the launcher, and a
+//! [`PeerMessage`](wireup_core::node::event::PeerMessage) between steps.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,150 +35,148 @@ use wireup_core::record::Stream;
 use wireup_core::step::report_batch::{BatchableReport, RankReport, RankReportBatch};
 use wireup_core::supervisor::WaitEvidence;
 
-/// The job's description for every step.
+/// Description of the launch, sent to every step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LaunchDescription {
     pub(crate) decided: JobPlan,
-    /// What was asked for.
+    /// Job as the user requested it.
     pub(crate) spec: JobSpec,
-    /// What the ranks inherit of the launcher.
+    /// Environment and other context that the ranks inherit from the launcher.
     pub(crate) inheritance: InheritedContext,
-    /// What goes along, by application context; nothing if there is none, or no rank of the first job.
+    /// Staged files by application; empty without staging, or on a host without ranks of the initial job.
     pub(crate) staged_files: Vec<StagedFiles>,
 }
 
-/// From the launcher to a step.
+/// Messages from the launcher to a step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum LauncherToStep {
-    /// Start the ranks of the first job.
+    /// Start the ranks of the initial job.
     Start,
-    /// A further job, spawned by a process of the launch.
+    /// Add a spawned job.
     AddJob {
         job: Box<SpawnedJobPlan>,
-        /// The plan as the launcher has it, for the step in its own process. Others make theirs of `job`.
+        /// Plan of the launcher, for the step in its own process. Other steps compute their plans from `job`.
         #[serde(skip)]
         plan: Option<Arc<HostPlan>>,
     },
-    /// A job of the launch whose ranks have all ended, to a step that has joined.
+    /// Add a job whose ranks have all ended; sent to a step that joins.
     PastJob(Arc<JobContext>),
-    /// Other nodes have joined the launch.
+    /// Other nodes have joined the launch, or have failed to.
     Joined {
-        /// All nodes, those that joined at the end.
+        /// All nodes; new ones are at the end.
         hosts: Vec<HostSpec>,
-        /// Those that could not.
+        /// New nodes that could not join.
         absent: BTreeSet<NodeId>,
     },
-    /// Credit of this number of bytes for this stream.
+    /// Credit of this number of bytes for a stream.
     Credit { stream: Stream, bytes: u32 },
-    /// The next piece of standard input for those of its ranks that read it; nothing at its end. The next one comes when this
-    /// one was [taken](StepToLauncher::InputTaken).
+    /// Next piece of standard input for the ranks that read it; empty at its end. The next piece follows when this one was
+    /// [acknowledged](StepToLauncher::InputTaken).
     Input(#[serde(with = "octets")] Vec<u8>),
-    /// A job that will be spawned, for those of its nodes that have to be [prepared](StepToLauncher::Prepared) first; without the
-    /// contents of its files.
+    /// [Prepare](StepToLauncher::Prepared) for a job that will be spawned; sent without the contents of its files.
     Prepare(Box<SpawnedJobPlan>),
-    /// The job for which nodes were prepared under this name will not be spawned.
+    /// Discard the preparation for the job of this nspace, which will not be spawned.
     Forget(Nspace),
-    /// The next piece of a file, by its number among all that are offered; nothing if it cannot be read any more. Steps that do
-    /// not lack the file ignore it.
+    /// Next piece of an offered file, by the file's number; empty if it cannot be read any more. Steps that do not lack the
+    /// file ignore it.
     Piece {
         file: u32,
         #[serde(with = "octets")]
         bytes: Vec<u8>,
     },
-    /// Start none: the job has failed.
+    /// Do not start the ranks: the job has failed.
     Skip,
-    /// The job is being ended: ranks that are not started yet are not to be.
+    /// The launch is being terminated: start no further ranks.
     Ending,
     /// Send a signal to the process group of every living rank.
     Signal(i32),
-    /// Send a signal to the process groups of some ranks, as far as they have not ended.
+    /// Send a signal to the process groups of those of these ranks that have not ended.
     SignalRanks {
         signal: i32,
-        /// The ranks; those on other nodes are skipped.
+        /// Ranks; a step skips those of other nodes.
         ranks: Vec<GlobalRank>,
     },
-    /// From now on, report when a rank waits for one of these.
+    /// Report from now on when a rank waits for one of these.
     Ask(WaitSet),
-    /// Look into ranks with a debugger.
+    /// Inspect ranks with a debugger.
     Inspect(Inspection),
-    /// Look at the processes of these ranks of a program: has one loaded an MPI?
+    /// Search the processes of these ranks of a program for one that has loaded an MPI library.
     Look { app: u32, ranks: Vec<GlobalRank> },
-    /// Report how many ranks wait in fences.
+    /// Report the number of ranks that wait in fences.
     CountFences,
-    /// No tool is left: ranks that wait for a debugger go on, or it is reported that there are some.
+    /// The last tool has gone: release ranks that wait for a debugger, or report that some wait.
     LetGo { report: bool },
-    /// PMIx tools are there: every node has a sidecar from now on.
+    /// PMIx tools have attached: start a sidecar on every node.
     ServeTools,
-    /// The first job as the tool wants it that directs the launch.
+    /// Directives of the tool of an indirect launch for the initial job.
     Direct(DebugDirectives),
-    /// A spawned job has failed: none of its ranks may be started any more, and those that run are
-    /// to be killed.
+    /// A spawned job has failed: start none of its ranks any more, and kill the running ones.
     DropJob(JobIndex),
     /// All ranks of a job have ended, on all nodes, and other jobs still run.
     JobOver(JobIndex),
-    /// Some nodes of the job are lost: what waits for them is answered.
+    /// Nodes are lost: answer requests that wait for them.
     NodesLost { nodes: Vec<NodeId>, reason: String },
     /// All ranks have ended: stop the sidecars, end remaining processes.
     Finish {
-        /// The job did not end well.
+        /// Whether the launch has failed.
         abnormal: bool,
-        /// How the jobs ended that ended last, for tools.
+        /// Results of the jobs that ended last, for tools.
         ends: Vec<JobEnd>,
     },
-    /// A message to a node.
+    /// Command to a node core.
     Node(NodeId, NodeCommand),
-    /// The user is impatient.
+    /// The user has interrupted the end of the launch: shorten the waits.
     Hurry,
-    /// Take a stream's output no more, or again. Over a link, credit does that.
+    /// Pause or resume reading of a stream's output. Over a link, credit does that.
     Pause { stream: Stream, paused: bool },
-    /// The job fails by something else: judge the ranks whose ends were held back for a possible explanation. Over a link, none
-    /// is held back.
+    /// Something else fails the job: judge the ends of ranks that were withheld for a possible explanation. Over a link, none
+    /// is withheld.
     Settle,
-    /// A child of the launcher's process has ended; to the step in it.
+    /// A child of the launcher has ended; for the step in the launcher's process.
     ReapOrphans,
-    /// The outcome of the launch, for the agents.
+    /// Result of the launch, for the agents.
     LaunchEnded(LaunchSummary),
 }
 
-/// From a step to the launcher; `R` identifies a rank. What lies ready travels together, in its order.
+/// Messages from a step to the launcher; `R` identifies a rank. Pending messages are sent together, in order.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) enum StepToLauncher<R = GlobalRank> {
     /// Numbers of the offered files that the step lacks. It continues when it has them.
     Lacks(Vec<u32>),
-    /// The step has taken this number of further bytes of what it lacks.
+    /// The step has received this number of further bytes of these files.
     Taken { bytes: u64 },
     /// The step cannot take part, and ends.
     Refused(NodeRefusal),
-    /// The ranks have the last piece of input, and `open` if some of them still read.
+    /// The ranks have the last piece of input. `open`: whether any of them still reads.
     InputTaken { open: bool },
-    /// A rank has read some of its input; once.
+    /// A rank has read some of its input; sent once.
     InputRead,
     /// A node's sidecar has loaded its libraries.
     SidecarLoaded {
         node: NodeId,
-        /// What libpmix calls itself.
+        /// Version text of libpmix.
         libpmix: String,
-        /// Its warning, if any.
+        /// Warnings about this libpmix.
         warnings: Vec<String>,
     },
-    /// The builds of what the ranks of a node load; before [`Ready`](Self::Ready).
+    /// Builds of the programs and libraries that the ranks of a node load; sent before [`Ready`](Self::Ready).
     Builds { node: NodeId, builds: Vec<Build> },
-    /// The addresses of a node of several; before [`Ready`](Self::Ready).
+    /// Network addresses of a node; sent before [`Ready`](Self::Ready), if the launch has several nodes.
     Network { node: NodeId, network: NodeNetwork },
-    /// Every sidecar here is ready: ranks may be started.
+    /// Every sidecar of the step is ready: ranks may be started.
     Ready,
     /// A rank's process was started.
     Started { rank: R, pid: i32 },
-    /// A rank's process was not started: for a reason, or because the job had failed before.
+    /// A rank's process was not started, for a reason or because the job had failed before.
     NotStarted {
         rank: R,
         cause: Option<FailureCause>,
     },
-    /// The start of every rank of a job here has been reported.
+    /// The start of every rank of a job on this host was reported.
     AllStarted { job: JobIndex },
-    /// Ranks here wait for a debugger: the answer to [`LauncherToStep::LetGo`].
+    /// Ranks on this host wait for a debugger; reply to [`LauncherToStep::LetGo`].
     Held,
-    /// A spawned job cannot run here.
+    /// A spawned job cannot run on this host.
     JobRefused {
         job: JobIndex,
         failure: SpawnFailure,
@@ -186,117 +184,117 @@ pub(crate) enum StepToLauncher<R = GlobalRank> {
     /// A rank made contact with a process-management interface.
     Connected {
         rank: R,
-        /// The form of PMI it speaks, if it was PMI.
+        /// Version of PMI that it uses; `None` for PMIx.
         dialect: Option<Dialect>,
     },
-    /// A rank has left its process-management interface in order.
+    /// A rank has finalized its process-management interface.
     Finalized { rank: R },
     /// A rank's process ended.
     Ended {
         rank: R,
-        /// How, unless the system lost that.
+        /// Exit status; `None` if it was lost.
         end: Option<RankEnd>,
-        /// What it has used, unless that is not known.
+        /// Resource usage, if known.
         usage: Option<ResourceUsage>,
     },
-    /// The ranks of a job are bound here, and this is recorded; before they are started.
+    /// Binding of a job's ranks on this host, for the record; sent before they are started.
     Bound {
-        /// What the host is made of.
+        /// Topology of the host.
         topology: String,
-        /// The CPUs of each rank, as parts of the host.
+        /// CPUs of each rank, as parts of the topology.
         ranks: Vec<(R, String)>,
     },
-    /// The end of a rank can be judged: nothing that explains it otherwise is to come.
+    /// The end of a rank can be judged: no other explanation of it will follow.
     Judged {
         rank: R,
         end: RankEnd,
-        /// Its protocol state.
+        /// Protocol state of the rank.
         state: PmiState,
     },
-    /// A rank that runs on cannot take part in anything any more.
+    /// A rank that still runs cannot take part in MPI communication any more.
     Left {
-        /// What shows that others wait for it.
+        /// Evidence that other ranks wait for it.
         waiting: WaitEvidence,
-        /// Why the job fails if they do.
+        /// Cause of the failure of the job if they do.
         cause: FailureCause,
     },
     /// The job has failed.
     Failed {
         cause: FailureCause,
-        /// What the rank that caused it had done, if one did.
+        /// Protocol state of the rank that caused the failure, if a rank did.
         state: Option<PmiState>,
     },
-    /// A sidecar was lost that no local rank needs any more.
+    /// A sidecar was lost that the local ranks do not need any more.
     SidecarLostLate { node: NodeId, error: String },
-    /// What several ranks of one host have in common.
+    /// Equal reports of several ranks of one host.
     Alike(RankReportBatch<R>),
-    /// What a rank printed; nothing when it has closed the stream.
+    /// Output of a rank; empty when it has closed the stream.
     Output {
         rank: R,
         stream: Stream,
-        /// As it was read.
+        /// Bytes as they were read.
         #[serde(with = "octets")]
         bytes: Vec<u8>,
     },
-    /// A message of a node.
-    Node { node: NodeId, said: NodeReport<R> },
+    /// Report of a node core.
+    Node { node: NodeId, report: NodeReport<R> },
     /// A line for the user.
     Tell {
-        /// Without a prefix.
+        /// Text without a prefix.
         text: String,
     },
-    /// The result of an inspection of processes.
+    /// MPI library that a searched process has loaded.
     LoadedMpi { app: u32, seen: MpiProcess },
-    /// Ranks wait for these of those in [`LauncherToStep::Ask`].
+    /// Ranks wait for these of the ranks in [`LauncherToStep::Ask`].
     Waits(WaitSet),
-    /// A node has been prepared for a job that will be spawned: it has the files that it lacked, and the job's container.
+    /// A node is prepared for a job that will be spawned: it has the files that it lacked, and the job's container.
     Prepared {
         node: NodeId,
-        /// The reason if it cannot be.
+        /// Reason why the node cannot be prepared; `None` if it is.
         refusal: Option<NodeRefusal>,
     },
-    /// Results of a host for some of its ranks, in answer to [`LauncherToStep::Inspect`].
+    /// Results of a host for some of its ranks; reply to [`LauncherToStep::Inspect`].
     Inspected {
-        /// The host's node; the first one where one machine is all nodes.
+        /// Node of the host; the first node if all are on one machine.
         node: NodeId,
-        /// Names the request.
+        /// Ticket that identifies the request.
         ticket: u32,
-        /// Results of ranks that run there, each once.
+        /// Results of ranks of the host, one for each rank.
         findings: Vec<RankInspection<R>>,
-        /// Whether all ranks there have been reported.
+        /// Whether all ranks of the host are reported.
         is_last: bool,
     },
-    /// How far a host has come that was asked to take part; only where that is [shown](wireup_core::job::spec::StatusSpec::live).
+    /// Progress of a host that was asked to take part; only if that is [shown](wireup_core::job::spec::StatusSpec::live).
     Reached { node: NodeId, stage: NodeStage },
-    /// The fences of the first job at a node: the answer to [`LauncherToStep::CountFences`].
+    /// Fences of the initial job at a node; reply to [`LauncherToStep::CountFences`].
     Fences {
         node: NodeId,
-        /// Some fence was released.
+        /// Whether a fence was released.
         passed: bool,
-        /// Ranks of the first job that wait in one.
+        /// Number of ranks of the initial job that wait in a fence.
         waiting: u32,
     },
-    /// Nothing of the job is left on this host.
+    /// The launch has ended on this host and has left nothing there.
     Over,
 }
 
-/// A report whose ranks the launch has, and which its step may send: [`ReportScope`] makes it of a received one.
+/// Validated report, whose ranks exist and which its step may send; made by [`ReportScope`] from a received one.
 ///
 /// [`ReportScope`]: crate::backend::report_validation::ReportScope
 pub(crate) type KnownReport = StepToLauncher<KnownRank>;
 
-/// How far a host has come on its way to be ready.
+/// Progress of a host until it is ready.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub(crate) enum NodeStage {
-    /// Its agent has joined and has the description of the launch, with all files that go along.
+    /// The host's agent has joined and has the description of the launch, with all staged files.
     Joined,
-    /// It has put these files where they belong.
+    /// The host's step has put these files in place.
     Staged,
 }
 
 impl StepToLauncher {
-    /// Whether the report may be delayed a moment and sent together with later ones: without a
-    /// failure, the launcher does not react to the events of single ranks.
+    /// Whether the report may be delayed and sent together with later ones: without a failure, the launcher does not react to
+    /// events of single ranks.
     pub(crate) fn can_wait(&self) -> bool {
         match self {
             Self::SidecarLoaded { .. }

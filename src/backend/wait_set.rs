@@ -1,4 +1,4 @@
-//! Compact sets of ranks that others may wait for, or do.
+//! Compact sets of ranks that other ranks may wait for, or that wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,17 +11,15 @@ use wireup_core::supervisor::WaitEvidence;
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct WaitSet {
     sessions: BTreeSet<JobIndex>,
-    /// Runs of ranks by their first: the one behind their last.
+    /// Runs of global ranks: first rank to the rank after the last.
     ranks: BTreeMap<u32, u32>,
 }
 
 impl WaitSet {
-    /// Whether it has none.
     pub(crate) fn is_empty(&self) -> bool {
         self.sessions.is_empty() && self.ranks.is_empty()
     }
 
-    /// Whether it has this one.
     pub(crate) fn contains(&self, waiting: WaitEvidence) -> bool {
         match waiting {
             WaitEvidence::Session(job) => self.sessions.contains(&job),
@@ -32,7 +30,6 @@ impl WaitSet {
         }
     }
 
-    /// Adds one.
     pub(crate) fn insert(&mut self, waiting: WaitEvidence) {
         match waiting {
             WaitEvidence::Session(job) => {
@@ -42,7 +39,7 @@ impl WaitSet {
         }
     }
 
-    /// Adds those of another.
+    /// Adds all elements of another set.
     pub(crate) fn extend(&mut self, other: Self) {
         self.sessions.extend(other.sessions);
         for (first, end) in other.ranks {
@@ -64,14 +61,13 @@ impl WaitSet {
         self.ranks.insert(first, end);
     }
 
-    /// All of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = WaitEvidence> {
         let sessions = self.sessions.iter().copied().map(WaitEvidence::Session);
         let ranks = self.ranks.iter().flat_map(|(first, end)| *first..*end);
         sessions.chain(ranks.map(GlobalRank).map(WaitEvidence::For))
     }
 
-    /// Each job, and the first and last rank of each run, without walking the runs.
+    /// Iterates over each job, and the first and last rank of each run, without walking the runs.
     pub(crate) fn ends(&self) -> impl Iterator<Item = WaitEvidence> {
         let sessions = self.sessions.iter().copied().map(WaitEvidence::Session);
         let ends = self

@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::inspect::agent_file;
 use wireup_core::failure::CommandError;
 
-/// Becomes another program of wireup with these arguments, its name included; returns only if that fails.
+/// Executes another program of wireup with these arguments, its name included; returns only if that fails.
 pub(super) fn become_it(program: &'static str, args: &[OsString]) -> CommandError {
     let program = match agent_file::find(program) {
         Ok(program) => program,

@@ -35,7 +35,7 @@ pub(super) struct AppArgs {
     surroundings: ProcessArgs,
 }
 
-/// A further program of the job.
+/// Options and words of a further program of the job.
 #[derive(Debug, Parser)]
 #[command(
     name = "wireup run … :",
@@ -47,7 +47,7 @@ pub(super) struct NextApp {
     app: AppArgs,
 }
 
-/// Splits the words behind `wireup run` at `:` words; there is always a first program.
+/// Splits the words after `wireup run` at `:` words; the result has at least one part.
 pub(super) fn split_apps(words: impl IntoIterator<Item = OsString>) -> Vec<Vec<OsString>> {
     let mut parts = vec![Vec::new()];
     for word in words {

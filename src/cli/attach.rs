@@ -25,7 +25,7 @@ How:
 Exit status:
   code  of the job, as `wireup run` exits
   0     this command was ended, and the job goes on
-  125   there is no such job, or another command has taken it over";
+  125   the job does not exist, or another command has taken it over";
 
 const WAIT: &str = "\
 Examples:
@@ -37,7 +37,7 @@ How:
 
 Exit status:
   code  of the job, as `wireup run` exits; of several, the first that is not 0
-  125   there is no such job";
+  125   the job does not exist";
 
 /// Arguments of `wireup attach`.
 #[derive(Debug, Args)]

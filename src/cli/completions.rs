@@ -44,7 +44,7 @@ pub(super) fn execute(args: &CompletionsArgs) -> Result<u8, CommandError> {
     print(&script)
 }
 
-/// What bash asks before the generated function: jobs and signals, and where the program begins.
+/// Returns the bash code in front of the generated function: it completes jobs and signals, and finds the program.
 fn in_front() -> String {
     let own = OptionTable::from_parser::<RunArgs>();
     let options = own.options().filter(|arg| takes_next(arg));

@@ -1,9 +1,9 @@
-//! Defaults files: the site's and the user's, in TOML. Their values become words in front of the
-//! command line's, so every option of `wireup run` works in them and the parser judges both alike.
+//! Defaults files of the site and of the user, in TOML. Their values become words in front of those of the command line, so
+//! every option of `wireup run` works in them and one parser checks both.
 //!
-//! Of one option the later word counts: built-in default, site's file, user's file, environment
-//! variable (where an option has one), command line. Lists grow in this order. Nothing here adds
-//! rights: a user that can name another file can also give the options.
+//! The last value of an option counts, in this order: built-in default, site's file, user's file, environment variable (if
+//! the option has one), command line. Lists grow in this order. Defaults files give no rights: a user who can name another
+//! file can also give the options.
 
 mod defaults_file;
 mod location;
@@ -41,23 +41,23 @@ const VARIABLES: &[(&str, &str)] = &[("libpmix", libpmix::VARIABLE), ("log", log
 /// A defaults file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConfigError {
-    /// The named file is not there.
-    #[error("{variable} names {}, which is not there; correct it, or set it to nothing", .path.display())]
+    /// The named file does not exist.
+    #[error("{variable} names {}, which does not exist; correct it, or set it to an empty value", .path.display())]
     Missing {
         variable: &'static str,
         path: PathBuf,
     },
-    /// It is there and cannot be read.
+    /// The file exists and cannot be read.
     #[error("cannot read the defaults in {}: {error}; make it readable, or use --no-config", .path.display())]
     Unreadable {
         path: PathBuf,
         error: std::io::Error,
     },
-    /// Something in it is wrong.
+    /// The file has an invalid line.
     #[error("{}:{line}: {error}", .path.display())]
     Wrong {
         path: PathBuf,
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
         error: EntryError,
     },
@@ -147,7 +147,7 @@ impl Defaults {
         words.map(|(_, value)| value).collect()
     }
 
-    /// Those of them that may be given for each program, and so hold for every one.
+    /// Returns those words that may be given for each program, and that apply to all programs.
     pub(super) fn words_of_every_program(&self) -> Vec<OsString> {
         if self.files.is_empty() {
             return Vec::new();

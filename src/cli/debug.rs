@@ -41,13 +41,13 @@ Exit status:
   1    there is no such job, or none of these ranks runs
   125  wireup itself failed or was called wrongly";
 
-/// Most ranks that fit on a screen.
+/// Maximum number of ranks on a screen.
 const PANES_MAX: usize = 16;
 
-/// How long a launch may take to have its ranks stopped.
+/// Time limit of a launch until its ranks are stopped.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Between two looks at it.
+/// Interval between checks of the launch.
 const LOOK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
@@ -86,7 +86,7 @@ pub(super) struct DebugCommandArgs {
 /// Opens the debuggers.
 ///
 /// # Errors
-/// When there is no such job, it does not answer, or tmux is needed and cannot be run.
+/// When the job does not exist or does not reply, or tmux is needed and cannot be run.
 pub(super) fn execute(args: DebugCommandArgs) -> Result<u8, CommandError> {
     if args.launch.is_empty() {
         if let Some(host) = LauncherHost::find(args.hosts, args.job.as_deref())? {
@@ -139,7 +139,7 @@ fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, CommandErr
     let start = Instant::now();
     let pid_text = pid.to_string();
     let panes = loop {
-        // It is no job before it has a plan, and never one if it is refused: its pane says why.
+        // The launch has no job before it is planned. If it is refused, its pane shows the reason.
         if let Ok(job) = found(Some(&pid_text))
             && let Ok(records) = query_records(&job, ranks.clone(), JobQueryKind::Table, &mut Quiet)
             && records.iter().all(|record| record.pid.is_some())
@@ -161,11 +161,11 @@ fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, CommandErr
     session.attach()
 }
 
-/// The debuggers of a job's ranks. The job may be another user's, whose launcher may name any process and host: gdb is run
-/// as that user, and here on processes of the job only.
+/// Debuggers of a job's ranks. The job may belong to another user, whose launcher may name any process and host. So gdb
+/// runs as that user, and on this machine only on processes of the job.
 struct Debuggers {
     job: LocalJobInfo,
-    /// The user of the job, if gdb is to be run as that user.
+    /// User of the job, if gdb must run as that user.
     user: Option<JobUser>,
     /// Name of this machine.
     hostname: String,
@@ -265,8 +265,8 @@ impl Debuggers {
         Ok(records.iter().map(pane).collect())
     }
 
-    /// The debugger on a rank's host, in a terminal there: this one is raw, so that Ctrl-C and the like are the other
-    /// one's affair, and the other one has its size.
+    /// Returns the command of the debugger on a rank's host, in a terminal there. This terminal is raw, so that the other one
+    /// handles Ctrl-C and the like, and the other one gets its size.
     fn remote_command(&self, record: &ProcessRecord) -> Vec<OsString> {
         let pid = record.pid.unwrap_or(0);
         let check = match (&self.user, &self.job.name) {
@@ -295,8 +295,8 @@ impl Debuggers {
         ]
     }
 
-    /// The debugger on this machine. One of another user gets a terminal of its own: what a user runs can type into the
-    /// terminal that it has.
+    /// Returns the command of the debugger on this machine. A debugger of another user gets a separate terminal, since programs
+    /// can type into their terminal.
     fn local_command(&self, record: &ProcessRecord) -> Vec<String> {
         let gdb = self.gdb(record);
         match self.user {
@@ -310,7 +310,7 @@ impl Debuggers {
     /// The debugger's words for a process, as the user of the job.
     fn gdb(&self, record: &ProcessRecord) -> Vec<String> {
         let pid = record.pid.unwrap_or(0).to_string();
-        // One that was stopped would stop again for the signal that stopped it.
+        // A stopped process would stop again from the signal that stopped it.
         let handle = "handle SIGSTOP nostop noprint nopass";
         let user = self.user.iter().flat_map(JobUser::words);
         let gdb = ["gdb", "-q", "-ex", handle, "-p", &pid].map(str::to_owned);
@@ -325,7 +325,7 @@ impl Debuggers {
             let command = line(&self.local_command(record));
             format!("{name} on {}: {command}", record.host)
         });
-        // As `wireup ps` does when nothing reads it.
+        // A reader that stops early is not a failure.
         let _ = write!(std::io::stdout(), "{}", printable::lines(lines));
         Ok(0)
     }
@@ -435,13 +435,13 @@ impl Session {
         let done = Command::new("tmux").args(order).args(words).output();
         let done = done.map_err(|error| CommandError::system("tmux cannot be run", error))?;
         if !done.status.success() {
-            let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
-            return Err(CommandError::system("tmux", said));
+            let message = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+            return Err(CommandError::system("tmux", message));
         }
         Ok(String::from_utf8_lossy(&done.stdout).into_owned())
     }
 
-    /// Shows it, in place of this process.
+    /// Shows the session, in place of this process.
     fn attach(&self) -> Result<u8, CommandError> {
         if self.inside {
             return Ok(0);

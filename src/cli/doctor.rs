@@ -1,4 +1,4 @@
-//! `wireup doctor`: what would make a launch fail, before there is one.
+//! `wireup doctor`: checks hosts for problems that would make a launch fail.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -77,7 +77,7 @@ pub(super) struct DoctorArgs {
     #[command(flatten)]
     image: ImageArgs,
 
-    /// Make a container with this number here, and say what its ranks would find
+    /// Make a container with this number here, and report what its ranks would find
     #[arg(long, hide = true, requires = "image", value_name = "NUMBER", value_parser = container_number)]
     container: Option<u64>,
 
@@ -98,10 +98,10 @@ fn container_number(text: &str) -> Result<u64, String> {
     u64::from_str_radix(text, 16).map_err(|_| "expected a hexadecimal number".to_owned())
 }
 
-/// Looks at the hosts and shows what is wrong; exit code 1 if there are problems.
+/// Checks the hosts and shows findings; exit code 1 if there are problems.
 ///
 /// # Errors
-/// [`CommandError`] when the hosts cannot be asked.
+/// [`CommandError`] when the hosts cannot be queried.
 pub(super) fn execute(args: DoctorArgs) -> Result<u8, CommandError> {
     if args.list {
         return list();
@@ -167,7 +167,7 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, CommandError> {
         true => json(&found, &groups),
         false => text(&found, &groups),
     };
-    // A reader that has seen enough is no failure.
+    // A reader that stops early is not a failure.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     let problem = |group: &FindingGroup| group.severity == Severity::Problem;
     Ok(u8::from(groups.iter().any(problem)))
@@ -215,7 +215,7 @@ fn text(hosts: &[DoctorHost], groups: &[FindingGroup]) -> String {
         text.push_str(&format!(
             "{severity}  {}: {} [{}]\n         {}\n",
             group.names(),
-            group.what,
+            group.observation,
             group.check,
             group.remedy
         ));

@@ -47,7 +47,7 @@ pub(super) struct EnvArgs {
     words: Vec<OsString>,
 }
 
-/// Why the variables cannot be given.
+/// Error: the variables cannot be computed.
 #[derive(Debug, thiserror::Error)]
 enum EnvError {
     #[error(
@@ -85,7 +85,7 @@ pub(super) fn execute(args: EnvArgs) -> Result<u8, CommandError> {
     }
     let argv = &spec.apps[0].argv;
     let mut command = Command::new(&argv[0]);
-    // What the user has said is right.
+    // Variables that the user has set keep their values.
     variables.retain(|(name, _)| env::var_os(name).is_none());
     let error = command.args(&argv[1..]).envs(variables).exec();
     Err(CommandError::system(
@@ -108,7 +108,7 @@ fn inherited(text: &str) -> io::Result<String> {
     Ok(format!("/proc/self/fd/{}", file.into_raw_fd()))
 }
 
-/// The path of a file of this text, which stays when this process has ended. The same text has the same file.
+/// Writes a text to a file that remains after this process, and returns its path. Equal texts share a file.
 fn store_text(text: &str) -> io::Result<PathBuf> {
     let given = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter();
     let given = given.filter_map(env::var_os).map(PathBuf::from);

@@ -1,6 +1,5 @@
-//! Options of other launchers (`mpiexec`, `mpirun`, `srun`): what means the same here is taken as
-//! such, everything else is refused with what to write instead. Nothing is ignored in silence that
-//! would have had an effect.
+//! Options of other launchers (`mpiexec`, `mpirun`, `srun`): options with the same meaning are accepted, all others are
+//! refused with their replacement. An option that would have had an effect is never silently ignored.
 
 pub(super) mod option_table;
 
@@ -16,14 +15,14 @@ use option_table::{
 use crate::cli::option_scan::{ArgumentKind, OptionTable};
 use wireup_agent_args::usage_errors::is_near;
 
-/// A program's part of the line in our own spelling.
+/// A program's part of the line in wireup's spelling.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct TranslatedLine {
     /// Options, program and arguments.
     pub(super) words: Vec<OsString>,
     /// Options that hold for every program of the job.
     pub(super) everywhere: Vec<OsString>,
-    /// Options that were taken without effect, each with the reason.
+    /// Options that were accepted without effect, each with the reason.
     pub(super) notes: Vec<String>,
     pub(super) pieces: Vec<TranslatedOption>,
     /// Files for the ranks' streams; no name for a stream that follows another.
@@ -32,14 +31,14 @@ pub(super) struct TranslatedLine {
     pub(super) tags: Vec<Tag>,
     /// A text that is asked for; the rest of the line does not matter then.
     pub(super) page: Option<Page>,
-    /// The word that looks like an option and is none.
+    /// Word that looks like an option and is not one.
     pub(super) unknown: Option<OsString>,
 }
 
 /// A translated option.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TranslatedOption {
-    /// Without the values that follow it.
+    /// Option without the values that follow it.
     pub(super) option: OsString,
     /// The option with its values.
     pub(super) written: OsString,
@@ -47,12 +46,12 @@ pub(super) struct TranslatedOption {
     pub(super) words: Vec<OsString>,
 }
 
-/// An option of another launcher that cannot be taken as it is.
+/// Error: an option of another launcher cannot be translated.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ForeignError {
     #[error("{} needs {}", option.display(), count(*number))]
     Values { option: OsString, number: usize },
-    /// The option means something else here, or nothing, or its value is wrong; the advice says what to write.
+    /// The option has another meaning or none in wireup, or its value is invalid; the advice names the replacement.
     #[error("{}: {advice}", option.display())]
     Instead { option: OsString, advice: String },
     #[error("unknown option {}{near}; {launcher} --help lists the options", option.display())]
@@ -64,7 +63,7 @@ pub(super) enum ForeignError {
 }
 
 impl ForeignError {
-    /// Names the value too, where that is what is wrong.
+    /// Adds the value to the error, if the value is the cause.
     fn with_value(self, meaning: OptionTranslation, written: &OsStr) -> Self {
         use OptionTranslation::{Computed, Only, Parameter, Parts};
         match (self, meaning) {
@@ -79,11 +78,11 @@ impl ForeignError {
     }
 }
 
-/// Puts the options in front of a program into our own spelling; the tables of `dialect` come before that and the common
-/// table. Words after the program, and after an unknown word, are unchanged.
+/// Translates the options in front of a program to wireup's spelling; the tables of `dialect` take precedence over the
+/// common table. Words after the program, and after an unknown word, are unchanged.
 ///
 /// # Errors
-/// [`ForeignError`] with what to write instead of an option of another launcher.
+/// [`ForeignError`] with the replacement of an option of another launcher.
 pub(super) fn translate(
     table: &OptionTable,
     dialect: &Dialect,
@@ -103,7 +102,7 @@ pub(super) fn translate(
                     .for_each(|word| words.push_front(word));
                 continue;
             }
-            // Our own spelling comes first, except that `-np` is not `-n p`.
+            // Wireup's spelling takes precedence, except that `-np` is not `-n p`.
             ArgumentKind::Option { .. } if is_plain(&word) => {
                 whole(&word).map(|habit| (habit, None))
             }
@@ -168,7 +167,7 @@ pub(super) fn translate(
     Ok(result)
 }
 
-/// The options that variables of the environment ask for, each of which must be valid by itself.
+/// Returns the options from variables of the environment, each of which must be valid by itself.
 pub(super) fn translate_environment<'v>(
     dialect: &Dialect,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -183,7 +182,7 @@ pub(super) fn translate_environment<'v>(
         let mut shown = OsString::from(name);
         shown.push("=");
         shown.push(&value);
-        // A variable may be meant for another launcher: it cannot refuse a launch.
+        // A variable may be for another launcher, so an invalid one does not fail the launch.
         let mut one = TranslatedLine::default();
         match apply_setting(dialect, setting, &shown, value, &mut one) {
             Err(ForeignError::Instead { advice, .. }) => result.ignore(&shown, &advice),
@@ -264,14 +263,14 @@ impl Dialect {
         Some(stdin.unwrap_or(first))
     }
 
-    /// The entry of an option without its dashes.
+    /// Finds the entry of an option without its dashes.
     fn named(&self, option: &str) -> Option<&'static ForeignOption> {
         let habits = self.options.iter().flat_map(|table| table.iter());
         let mut habits = habits.chain(HABITS);
         habits.find(|habit| habit.names.contains(&option))
     }
 
-    /// The words of letters that stand together, the last one with its value.
+    /// Splits joined letters into words, the last one with its value.
     fn letters(&self, own: &OptionTable, word: &OsStr) -> Option<Vec<OsString>> {
         let letters = word.to_str()?.strip_prefix('-')?;
         if !self.has_clusters || letters.starts_with('-') || letters.chars().count() < 2 {
@@ -323,7 +322,7 @@ impl Dialect {
             .collect()
     }
 
-    /// A line for each variable of a launcher that none of the settings is.
+    /// Returns a line for each variable of a launcher that is not one of the settings.
     pub(super) fn idle_variables(&self, names: impl IntoIterator<Item = OsString>) -> Vec<String> {
         let is_idle = |name: &str| {
             let mut idle = self.idle.iter().copied().flatten();
@@ -340,7 +339,7 @@ impl Dialect {
             .collect()
     }
 
-    /// The option of the launcher that a word may be meant as.
+    /// Returns the option of the launcher that a word resembles.
     pub(super) fn near(&self, word: &OsStr) -> Option<&'static str> {
         let word = word.to_string_lossy();
         let (word, _) = word.split_once('=').unwrap_or((&word, ""));
@@ -352,12 +351,12 @@ impl Dialect {
     }
 }
 
-/// Cannot be meant as the value of the option before it: an option, or the `--` in front of the program.
+/// Whether a word cannot be the value of the option before it: an option, or the `--` in front of the program.
 fn is_option(word: &OsString) -> bool {
     word.as_bytes().starts_with(b"-") && word != "-"
 }
 
-/// Two dashes, or one letter: cannot be a long name behind one dash.
+/// Whether a word has two dashes or one letter, so that it cannot be a long name after one dash.
 fn is_plain(word: &OsStr) -> bool {
     let bytes = word.as_bytes();
     bytes.starts_with(b"--") || bytes.len() <= 2
@@ -449,7 +448,7 @@ fn split_number(word: &OsStr) -> Option<(&OsStr, &OsStr)> {
     is_joined.then(|| (OsStr::from_bytes(name), OsStr::from_bytes(value)))
 }
 
-/// As [`habit`], among these.
+/// Finds an option as [`habit`] does, among these.
 fn among<'h>(
     habits: &'h [ForeignOption],
     word: &OsStr,
@@ -489,7 +488,7 @@ fn take_values(
         }
         values.extend(words.pop_front());
     }
-    // An option that is refused anyway is refused with its values.
+    // The refusal of an option includes its values.
     if values.len() < habit.values && !matches!(habit.meaning, OptionTranslation::Instead(_)) {
         return Err(ForeignError::Values {
             option: word.to_owned(),

@@ -9,16 +9,16 @@ use std::os::fd::AsFd;
 use clap::Command;
 use rustix::termios::tcgetwinsize;
 
-/// The widest help, as clap has it.
+/// Maximum width of the help, as in clap.
 const WIDTH_MAX: usize = 100;
 
-/// The command and those below it, with their texts filled. Clap fills what it writes to the same width.
+/// Returns the command and its subcommands with filled texts. Clap fills its own texts to the same width.
 pub(super) fn reflowed(command: Command) -> Command {
     let width = width();
     reflowed_to(command.term_width(width), width)
 }
 
-/// Columns of a help page: those of the terminal, also if a pager shows the page on it, or those of `COLUMNS`.
+/// Returns the width of a help page: that of the terminal, also behind a pager, or `COLUMNS`.
 pub(super) fn width() -> usize {
     let variable = || {
         let columns = std::env::var("COLUMNS").ok()?.parse().ok();
@@ -80,11 +80,11 @@ impl Block {
         }
     }
 
-    /// Whether the line goes on with this.
+    /// Whether this line continues the block.
     fn continues(&self, line: &str) -> bool {
         let text = line.trim_start();
         let indent = line.len() - text.len();
-        // A term of its own begins another one.
+        // A term begins a new block.
         indent == self.source_indent && (indent == 0 || !text.contains("  "))
     }
 
@@ -114,7 +114,7 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The text with lines of at most this many columns, except for its examples and longer words.
+/// Fills a text to lines of at most this width, except for its examples and longer words.
 pub(super) fn fill(source: &str, width: usize) -> String {
     let mut text = String::with_capacity(source.len() + 64);
     let mut block: Option<Block> = None;

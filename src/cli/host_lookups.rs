@@ -22,7 +22,7 @@ use wireup_core::job::ids::UserId;
 use wireup_core::job::spec::AgentLaunchCommand;
 use wireup_sys::own_host;
 
-/// How long a batch system may take to list its nodes.
+/// Time limit of a batch system's command that lists the nodes.
 const BATCH_LIMIT: Duration = Duration::from_secs(10);
 
 /// A look-up that has found no hosts.
@@ -49,7 +49,7 @@ impl HostsListArgs {
     /// The hosts, looked up or their file read; none if none are named.
     ///
     /// # Errors
-    /// As [`listed`].
+    /// The errors of [`listed`].
     pub(super) fn resolve(self) -> Result<Vec<HostSpec>, CommandError> {
         let progress = LookupProgress::on_terminal();
         let own = || own_node(self.agent.as_deref(), progress);

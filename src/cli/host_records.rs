@@ -17,7 +17,7 @@ use wireup_core::link::agent_protocol::NodeAddress;
 use wireup_core::printable;
 use wireup_core::wording::json_problem;
 
-/// The answer of a host that is not what the command prints.
+/// Error: a host's reply is not the expected output of the command.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "invalid answer of wireup {command} on {host}: {}",
@@ -71,11 +71,11 @@ impl HostRecords {
         if !reached.is_empty() {
             let output = launch(&reached, agent.as_deref(), words)
                 .map_err(|error| CommandError::system("cannot start wireup run", error))?;
-            let said = String::from_utf8_lossy(&output.stderr);
+            let message = String::from_utf8_lossy(&output.stderr);
             if !output.status.success() {
-                return Err(reason(&said, output.status, words));
+                return Err(reason(&message, output.status, words));
             }
-            eprint!("{said}");
+            eprint!("{message}");
             let output = String::from_utf8_lossy(&output.stdout);
             records = labelled_records(&reached, &output, words)
                 .map_err(|error| CommandError::system(format!("cannot show the {noun}"), error))?;
@@ -117,11 +117,11 @@ fn launch(
 }
 
 /// The reason why the launch failed, which is its last line; those before are printed.
-fn reason(said: &str, status: ExitStatus, words: &[OsString]) -> CommandError {
-    let said = said.trim_end();
-    let (before, last) = match said.rsplit_once('\n') {
+fn reason(message: &str, status: ExitStatus, words: &[OsString]) -> CommandError {
+    let message = message.trim_end();
+    let (before, last) = match message.rsplit_once('\n') {
         Some((before, last)) => (format!("{before}\n"), last),
-        None => (String::new(), said),
+        None => (String::new(), message),
     };
     eprint!("{before}");
     match last.strip_prefix("wireup: ") {

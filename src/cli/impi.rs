@@ -1,5 +1,5 @@
-//! Interoperable MPI: `wireup impi`, and `--impi` of `wireup run`. Another executable carries both out, which other
-//! launches start without.
+//! Interoperable MPI: `wireup impi`, and `--impi` of `wireup run`. A separate executable implements both, so that other
+//! launches start without it.
 
 mod host_agents;
 mod membership;
@@ -14,10 +14,10 @@ use wireup_agent_args::usage_errors::{answer, one_line};
 use wireup_core::executables::IMPI;
 use wireup_core::failure::CommandError;
 
-/// As which it is called.
+/// Name of the command.
 pub(super) const NAME: &str = "impi";
 
-/// What the other executable offers, for help, manual pages and completions.
+/// Description of the other executable's commands, for help, manual pages and completions.
 pub(super) fn described() -> clap::Command {
     wireup_impi_cli::Line::command().name(NAME)
 }

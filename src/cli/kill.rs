@@ -20,10 +20,10 @@ use wireup_core::printable;
 use wireup_core::wording::counted;
 use wireup_sys::signals;
 
-/// How long after the job's grace time a launcher gets the signal again.
+/// Time after the job's grace time at which a launcher gets the signal again.
 const AGAIN: Duration = Duration::from_secs(8);
 
-/// How long to wait after that.
+/// Time of the wait after the second signal.
 const LAST: Duration = Duration::from_secs(20);
 
 const AFTER_HELP: &str = "\
@@ -118,7 +118,7 @@ fn parse_signal(text: &str) -> Result<Signal, ValueError> {
 /// Signals the jobs and, if that ends them, waits for it.
 ///
 /// # Errors
-/// When there is no such job: nothing has been signalled then.
+/// When the job does not exist; then no signal is sent.
 pub(super) fn execute(args: KillArgs) -> Result<u8, CommandError> {
     if args.hosts.are_given() {
         return args.pass_on();
@@ -130,7 +130,7 @@ pub(super) fn execute(args: KillArgs) -> Result<u8, CommandError> {
         false => choose(&args.jobs, &all)?,
     };
     if chosen.is_empty() {
-        eprintln!("wireup: there are no jobs to signal");
+        eprintln!("wireup: no jobs to signal");
     }
     let short = name::short(&all);
     let called = |index: usize| {

@@ -1,5 +1,4 @@
-//! Commands about a job that are given on another host than its launcher's: a launch of the same user executes them there,
-//! through the agents.
+//! Executes commands about a job on the host of its launcher: a launch of the same user runs them there, through the agents.
 
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal as _;

@@ -175,7 +175,7 @@ impl LookupProgress {
     }
 }
 
-/// Ends a command and its children.
+/// Kills a command and its children.
 fn end(child: &Child) {
     // They may have ended at this moment; the command is collected in any case.
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);

@@ -95,7 +95,7 @@ fn is_shown_by(words: &[&str], text: &[u8]) -> bool {
         return false;
     };
     if let Some(mut stdin) = child.stdin.take() {
-        // A reader that has seen enough is no failure.
+        // A reader that stops early is not a failure.
         let _ = stdin.write_all(text);
     }
     child.wait().is_ok_and(|status| status.success())

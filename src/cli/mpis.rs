@@ -86,7 +86,7 @@ pub(super) fn execute(args: MpisArgs) -> Result<u8, CommandError> {
         }
         false => table(&records),
     };
-    // A reader that has seen enough is no failure.
+    // A reader that stops early is not a failure.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     Ok(u8::from(missed))
 }

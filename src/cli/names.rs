@@ -1,4 +1,4 @@
-//! `wireup names`: what the user's launches have published for each other, in whichever store.
+//! `wireup names`: names that the user's launches have published for each other, in any store.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -33,7 +33,7 @@ const WATCH: &str = "\
 Examples:
   wireup names watch --names file:/shared/names      a line for each name that comes (+) or goes (-)";
 
-/// How often the store is asked.
+/// Interval between queries of the store.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Arguments of `wireup names`.
@@ -84,7 +84,7 @@ enum NamesSubcommand {
     },
 }
 
-/// Why names are not shown or withdrawn.
+/// Error: names cannot be shown or withdrawn.
 #[derive(Debug, thiserror::Error)]
 enum NamesError {
     #[error("{variable}: {error}")]

@@ -17,15 +17,15 @@ use wireup_core::link::decode;
 use wireup_core::link::frame::{FrameAddress, FrameClass, FrameReader};
 use wireup_core::link::reassembly::{Envelope, Reassembly, write};
 
-/// How long the agent may take: it gives every other one a few seconds.
+/// Time limit of the agent's reply; the agent waits a few seconds for every other one.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What this machine's agent is called, and where it can be reached; without one, the machine's own name.
+/// Returns the name and address of this machine's agent; without an agent, the host name.
 pub(super) fn own_node(
     agent: Option<&Path>,
     progress: LookupProgress,
 ) -> Option<(String, Option<String>)> {
-    // An agent that is not there now is not waited for.
+    // Does not wait for an agent that is being restarted.
     let user = UserId(rustix::process::geteuid().as_raw());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR");
     let socket = local_agent::try_find(agent, user, runtime.as_deref());
@@ -42,10 +42,10 @@ pub(super) fn own_node(
     }
 }
 
-/// Asks the agent of this machine how these nodes are, or itself if there are none.
+/// Queries the state of these nodes through the agent of this machine; that of the agent itself if none are given.
 ///
 /// # Errors
-/// When it is not there, refuses or does not answer.
+/// When the agent does not run, refuses or does not reply.
 pub(super) fn query_nodes(
     agent: Option<&Path>,
     members: Vec<NodeAddress>,

@@ -68,12 +68,12 @@ pub(super) struct HookArgs {
     mpi_directory: Vec<PathBuf>,
 }
 
-/// A container that cannot be made ready.
+/// Error: a container cannot be prepared.
 #[derive(Debug, thiserror::Error)]
 enum OciHookError {
-    #[error("{0}")]
+    #[error(transparent)]
     Plan(HookError),
-    #[error("{0}")]
+    #[error(transparent)]
     HostMpi(#[from] host_mpi::HostMpiError),
     #[error("{}: {error}", path.display())]
     Io { path: PathBuf, error: io::Error },

@@ -1,5 +1,5 @@
-//! The options in front of a program, word by word: which words are options of ours and which of
-//! those take the next word. Derived from the parser's own description, so there is no second list.
+//! Scans the options in front of a program, word by word: which words are options of wireup, and which of these take the
+//! next word. Derived from the parser's description, so there is no second list.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -16,14 +16,14 @@ pub(super) enum ArgumentKind {
         /// Whether the next word belongs to it.
         takes_next: bool,
     },
-    /// `-name` for our `--name`, as other launchers spell it.
+    /// `-name` for wireup's `--name`, as other launchers spell it.
     SingleDash {
         /// The word with two dashes.
         respelled: OsString,
         /// Whether the next word belongs to it.
         takes_next: bool,
     },
-    /// Looks like an option and is none of ours.
+    /// Word that looks like an option and is not one of wireup.
     Unknown,
     /// The program, or `--` in front of it.
     Program,
@@ -42,7 +42,7 @@ impl From<Command> for OptionTable {
 }
 
 impl OptionTable {
-    /// Those of a parser.
+    /// Creates the table of a parser's options.
     pub(super) fn from_parser<P: CommandFactory>() -> Self {
         Self {
             command: P::command(),
@@ -54,13 +54,13 @@ impl OptionTable {
         self.command
     }
 
-    /// All of them, in the order of the help.
+    /// Returns all options, in the order of the help.
     pub(super) fn options(&self) -> impl Iterator<Item = &Arg> {
         let arguments = self.command.get_arguments();
         arguments.filter(|arg| !arg.is_positional())
     }
 
-    /// The option of this long name, its aliases included.
+    /// Returns the option with this long name or alias.
     pub(super) fn long(&self, name: &str) -> Option<&Arg> {
         let named = |arg: &&Arg| {
             arg.get_long() == Some(name)
@@ -69,7 +69,7 @@ impl OptionTable {
         self.command.get_arguments().find(named)
     }
 
-    /// Whether a word is an option of ours, in our own spelling.
+    /// Whether a word is an option of wireup, in wireup's spelling.
     pub(super) fn knows(&self, word: &OsStr) -> bool {
         matches!(self.read(word), ArgumentKind::Option { .. })
     }
@@ -102,7 +102,7 @@ impl OptionTable {
         self.read_cluster(name)
     }
 
-    /// Whether `name` or `name=value` takes the next word; nothing when it is not ours.
+    /// Whether `name` or `name=value` takes the next word; `None` if it is not an option of wireup.
     fn read_long(&self, text: &str) -> Option<bool> {
         let (name, joined) = match text.split_once('=') {
             Some((name, _)) => (name, true),
@@ -118,7 +118,7 @@ impl OptionTable {
         (self.takes_back(name) && !joined).then_some(false)
     }
 
-    /// The letter that takes a value in a word like `-x`, `-xA` or `-lxA`, with what is joined to it.
+    /// Returns the letter that takes a value in a word like `-x`, `-xA` or `-lxA`, with the joined value.
     pub(super) fn letter_with_value<'w>(&self, word: &'w OsStr) -> Option<(char, &'w str)> {
         let letters = word.to_str()?.strip_prefix('-')?;
         let mut rest = letters.chars();
@@ -132,7 +132,7 @@ impl OptionTable {
         None
     }
 
-    /// Whether a word is the negation of an option that has none of its own.
+    /// Whether a word is the negation of an option that does not define one.
     pub(super) fn negates(&self, word: &OsStr) -> bool {
         let name = word.to_str().and_then(|text| text.strip_prefix("--"));
         name.is_some_and(|name| self.long(name).is_none() && self.takes_back(name))
@@ -142,7 +142,7 @@ impl OptionTable {
         self.long(&negation::opposite(name)).is_some()
     }
 
-    /// Letters after one dash: the first that takes a value ends the cluster.
+    /// Reads the letters after one dash: the first that takes a value ends the cluster.
     fn read_cluster(&self, letters: &str) -> ArgumentKind {
         let mut rest = letters.chars();
         while let Some(letter) = rest.next() {

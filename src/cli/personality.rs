@@ -1,9 +1,10 @@
 //! `mpiexec`, `mpirun`, `mpiexec.hydra` and `srun`: wireup under their names takes their options, and becomes
 //! `wireup run`. `prte` is for [`prte`].
 //!
-//! Each has tables of options, and of the variables and parameters that it reads in place of options. Options that cannot
-//! be meant are refused with what to write; those that `wireup run` takes from all launchers ([`foreign_options`]) count
-//! too. The process executes `wireup run` with the translated line, so that `wireup ps` and others see an ordinary launch.
+//! Each has tables of options, and of the variables and parameters that it reads in place of options. Options without a
+//! translation are refused with their replacement; those that `wireup run` accepts of all launchers ([`foreign_options`])
+//! are accepted too. The process executes `wireup run` with the translated line, so that `wireup ps` and others see an
+//! ordinary launch.
 
 mod hydra;
 mod openmpi;
@@ -49,27 +50,27 @@ use wireup_core::job::spec::JobSpec;
 use wireup_core::printable::printable;
 use wireup_sys::access::is_program;
 
-/// Whether these words are options of `wireup run` with values that it takes.
+/// Whether these words are options of `wireup run` with valid values.
 fn are_options(words: &[OsString]) -> bool {
     let line = ["run".into()].into_iter().chain(words.iter().cloned());
     RunArgs::try_parse_from(line.chain(["program".into()])).is_ok()
 }
 
-/// A program whose place wireup takes.
+/// Launcher that wireup replaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Personality {
-    /// MPI's standard has it, Hydra and Open MPI install it.
+    /// `mpiexec` of the MPI standard, which Hydra and Open MPI install.
     Mpiexec,
-    /// Open MPI's, and Hydra's where that has other options.
+    /// `mpirun` of Open MPI, and of Hydra where that has other options.
     Mpirun,
-    /// That of MPICH and Intel MPI alone.
+    /// Hydra of MPICH and Intel MPI.
     Hydra,
     Srun,
-    /// What programs of Open MPI 5 execute that spawn and have no launcher.
+    /// `prte`, which programs of Open MPI 5 without a launcher execute to spawn.
     Prte,
 }
 
-/// The names of links, and the launchers that are meant.
+/// Names of links, and the launchers that they replace.
 const NAMES: [(&str, Personality, &str); 5] = [
     (
         "mpiexec",
@@ -98,7 +99,7 @@ const OWN_SOCKETS: &str = "wireup starts processes itself and listens on no port
 const LIST_ONLY: &str =
     "wireup runs on this machine only if it is in the list; leave it out, and name the hosts";
 
-/// A refusal of `wireup run` as it is for the launcher whose place it takes, if it takes one.
+/// Rewords an error of `wireup run` for the launcher that it replaces, if it replaces one.
 pub(super) fn reworded(text: String) -> String {
     let names = env::var_os(PERSONALITY).unwrap_or_default();
     reworded_for(&names.to_string_lossy(), text)
@@ -113,23 +114,23 @@ fn reworded_for(names: &str, mut text: String) -> String {
         text = text.replace(ours, written);
     }
     if launcher == Personality::Srun.name() {
-        // To Slurm the long name means that jobs share nodes.
+        // In Slurm the long name means that jobs share nodes.
         text = text.replace("use --oversubscribe", "use -O");
         text = text.replace("or --oversubscribe", "or -O");
-        // To Slurm -x names nodes.
+        // In Slurm -x names nodes.
         text = text.replace(" -x ", " --export=ALL,");
     }
     text.replace("wireup run ", &format!("{launcher} "))
 }
 
-/// Options that all of them have.
+/// Options that all launchers have.
 const PAGES: &[ForeignOption] = &[
     habit(&["h", "help"], 0, Show(Page::Help)),
     habit(&["usage"], 0, Show(Page::Usage)),
     habit(&["V", "version"], 0, Show(Page::Version)),
 ];
 
-/// A line of `wireup run`, and what is done in front of it.
+/// Translated line of `wireup run`, with its notes.
 #[derive(Debug, Default)]
 struct PersonalityLine {
     words: Vec<OsString>,
@@ -140,12 +141,12 @@ struct PersonalityLine {
     files: Vec<(RedirectedStream, OsString)>,
     /// The words without redirections of ranks, if the user gives a `--wrap` that runs behind these.
     unredirected: Option<Vec<OsString>>,
-    /// In place of a launch.
+    /// Page that is printed in place of a launch.
     page: Option<Page>,
 }
 
 impl Personality {
-    /// The one that a word names, which may be a path.
+    /// Returns the launcher that a word, which may be a path, names.
     pub(super) fn from_name(word: &OsStr) -> Option<Self> {
         let name = Path::new(word).file_name()?;
         let found = NAMES.iter().find(|(known, ..)| name == *known);
@@ -195,10 +196,10 @@ impl Personality {
         }
     }
 
-    /// The words of `wireup run` that mean the same as these, with these variables.
+    /// Translates words and variables of the launcher to words of `wireup run`.
     ///
     /// # Errors
-    /// [`ForeignError`] with what to write instead of an option.
+    /// [`ForeignError`] with the replacement of an option.
     fn translated(
         self,
         words: Vec<OsString>,
@@ -290,7 +291,7 @@ impl Personality {
         Ok(line)
     }
 
-    /// Options of the job cannot stand in front of a later program.
+    /// Refuses options of the job in front of a later program.
     fn check_next_programs(
         self,
         table: &OptionTable,
@@ -327,7 +328,7 @@ impl Personality {
         Ok(())
     }
 
-    /// Becomes `wireup run`; these are the words behind the program's name.
+    /// Executes `wireup run`; `words` are those after the program's name.
     pub(super) fn execute(self, words: Vec<OsString>) -> Result<u8, CommandError> {
         if self == Self::Prte {
             let first = words.first();
@@ -374,16 +375,16 @@ impl Personality {
 }
 
 impl PersonalityLine {
-    /// The value of [`PERSONALITY`].
+    /// Returns the value of [`PERSONALITY`].
     fn names(&self, launcher: &str) -> OsString {
-        // Variables have a maximal length, and no refusal names such values.
+        // Variables have a maximum length, and errors do not name such long values.
         const LENGTH_MAX: usize = 256;
         let mut names = OsString::from(launcher);
         for piece in &self.pieces {
             let ours = piece.words.join(OsStr::new(" "));
             let is_named = piece.words.len() == 2 && piece.words[0] != "-x";
             if is_named && ours != piece.written && piece.written.len() <= LENGTH_MAX {
-                // Some refusals name the option without its value.
+                // Some errors name the option without its value.
                 let option = &piece.words[0];
                 for (ours, end) in [(&ours, ""), (option, ":"), (option, ";")] {
                     for word in [ours, &piece.written] {
@@ -397,7 +398,7 @@ impl PersonalityLine {
         names
     }
 
-    /// An error about the file of a redirection, with the option as it was written.
+    /// Returns an error about the file of a redirection, with the option as it was written.
     fn with_option(&self, error: ForeignError) -> ForeignError {
         let ForeignError::Instead {
             option: file,
@@ -416,10 +417,10 @@ impl PersonalityLine {
         }
     }
 
-    /// The arguments that `wireup run` gets from `launcher`.
+    /// Parses the arguments that `wireup run` gets from `launcher`.
     ///
     /// # Errors
-    /// A line with the option that has a wrong value, as it was written.
+    /// Text with the option that has an invalid value, as it was written.
     fn checked(&self, launcher: &str) -> Result<RunArgs, String> {
         let first = split_apps(self.words.clone()).remove(0);
         let parsed = run_args::parse(OptionTable::from_parser::<RunArgs>(), first);
@@ -439,11 +440,11 @@ impl PersonalityLine {
         })
     }
 
-    /// Refuses what `wireup run` would refuse of the user's own `--wrap`, which it does not see behind a redirection.
-    /// Programs of other hosts and of images are not looked for.
+    /// Checks the user's own `--wrap`, which `wireup run` cannot check behind a redirection. Programs of other hosts and of
+    /// images are not searched.
     ///
     /// # Errors
-    /// [`CommandError`] as `wireup run` has it for the line without redirections.
+    /// The [`CommandError`] of `wireup run` for the line without redirections.
     fn check_wraps(&self) -> Result<(), CommandError> {
         let Some(words) = &self.unredirected else {
             return Ok(());
@@ -459,7 +460,7 @@ impl PersonalityLine {
                 _ => Ok(()),
             }
         };
-        // The launch looks its hosts up: here only if what this machine lacks may be on them.
+        // The launch looks up its hosts; here they are looked up only for a program that this machine lacks.
         match run::spec_without_lookups(words.clone()).map(check) {
             Ok(Ok(())) => Ok(()),
             _ => check(run::spec_of(words.clone())?),
@@ -467,7 +468,7 @@ impl PersonalityLine {
     }
 }
 
-/// Hosts of the environment do not count where the line names some.
+/// Ignores hosts of the environment if the line names hosts.
 fn forget_hosts(own: &OptionTable, set: &mut TranslatedLine, words: &[OsString]) {
     const NAMES: [&str; 3] = ["--hosts", "--hostfile", "--rankfile"];
     if NAMES.iter().any(|name| option(own, words, name).is_some()) {
@@ -480,13 +481,13 @@ fn forget_hosts(own: &OptionTable, set: &mut TranslatedLine, words: &[OsString])
     }
 }
 
-/// Words that the environment asks for: those of every program, and those of the job.
+/// Splits the words from the environment into those of every program and those of the job.
 fn split(set: &TranslatedLine) -> (Vec<OsString>, Vec<OsString>) {
     let next = OptionTable::from_parser::<NextApp>();
     let (mut everywhere, mut of_job) = (Vec::new(), Vec::new());
     for TranslatedOption { words, .. } in &set.pieces {
         match words.first() {
-            // A number of ranks is that of the first program.
+            // The number of ranks applies to the first program.
             Some(word) if next.knows(word) && word != "-n" => everywhere.extend_from_slice(words),
             _ => of_job.extend_from_slice(words),
         }
@@ -494,7 +495,7 @@ fn split(set: &TranslatedLine) -> (Vec<OsString>, Vec<OsString>) {
     (everywhere, of_job)
 }
 
-/// The label that has these parts, as Open MPI writes it: the time, then the last of the others.
+/// Returns the label with these parts, as Open MPI writes it: the time, then the last of the others.
 fn label(tags: &[Tag]) -> Vec<OsString> {
     if tags.is_empty() {
         return Vec::new();
@@ -506,13 +507,13 @@ fn label(tags: &[Tag]) -> Vec<OsString> {
     vec![format!("--label={parts}<std%s>: ").into()]
 }
 
-/// Gives the ranks of a program these redirections, and lets its own `--wrap` run behind them.
+/// Adds these redirections to the ranks of a program, in front of its own `--wrap`.
 fn redirect(own: &OptionTable, words: &mut Vec<OsString>, redirections: &OsStr) {
     let ranks: Option<RankSet> = match option(own, words, "--wrap-ranks") {
         None => None,
         Some(text) => match text.to_str().map(str::parse) {
             Some(Ok(ranks)) => Some(ranks),
-            // The parser names what is wrong with it.
+            // The parser reports the error.
             _ => return,
         },
     };
@@ -526,7 +527,7 @@ fn redirect(own: &OptionTable, words: &mut Vec<OsString>, redirections: &OsStr) 
     words.splice(0..0, ["--wrap".into(), command]);
 }
 
-/// GPUs of a host that ranks see are those of each rank where it gets some of its own.
+/// Lets the GPUs per rank replace the visible GPUs of a host, if both are given.
 fn see_gpus_of_ranks(words: &mut Vec<OsString>, pieces: &[TranslatedOption]) {
     for TranslatedOption { words: piece, .. } in pieces {
         let is_mask = piece
@@ -541,7 +542,7 @@ fn see_gpus_of_ranks(words: &mut Vec<OsString>, pieces: &[TranslatedOption]) {
     }
 }
 
-/// A program in the directory of its ranks is found without `./`, where none of `PATH` has its name.
+/// Finds a program in the directory of its ranks without `./`, if `PATH` has no program of this name.
 fn find_here(own: &OptionTable, everywhere: &[OsString], part: &mut TranslatedLine) {
     let dir = option(own, &part.words, "--wdir")
         .or_else(|| option(own, everywhere, "--wdir"))
@@ -558,7 +559,7 @@ fn find_here(own: &OptionTable, everywhere: &[OsString], part: &mut TranslatedLi
     }
 }
 
-/// The position of the program among words of ours.
+/// Returns the position of the program among words of wireup.
 fn program(own: &OptionTable, words: &[OsString]) -> Option<usize> {
     let mut at = 0;
     while let Some(word) = words.get(at) {
@@ -574,20 +575,20 @@ fn program(own: &OptionTable, words: &[OsString]) -> Option<usize> {
     None
 }
 
-/// The value of an option among words of ours, up to the program.
+/// Returns the value of an option among words of wireup, up to the program.
 fn option(own: &OptionTable, words: &[OsString], name: &str) -> Option<OsString> {
     let (_, value) = occurrences(own, words, name).pop()?;
     Some(value)
 }
 
-/// Takes an option out of the words.
+/// Removes an option from the words.
 fn take(own: &OptionTable, words: &mut Vec<OsString>, name: &str) {
     for (at, _) in occurrences(own, words, name).into_iter().rev() {
         words.drain(at);
     }
 }
 
-/// All values of an option among words of ours, up to the program, with the words that they take.
+/// Returns all values of an option among words of wireup, up to the program, with the ranges of their words.
 fn occurrences(own: &OptionTable, words: &[OsString], name: &str) -> Vec<(Range<usize>, OsString)> {
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(word) = words.get(at) {

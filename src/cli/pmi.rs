@@ -1,4 +1,4 @@
-//! `wireup pmi`: what the launcher of this process serves over PMI, whoever that is.
+//! `wireup pmi`: queries the PMI server of this process's launcher, which may be any launcher.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -63,13 +63,13 @@ enum PmiSubcommand {
         #[arg(default_value_t = 100, value_parser = clap::value_parser!(u32).range(16..=1023))]
         bytes: u32,
     },
-    /// Print what the server says of the job: rank, size, names and attributes
+    /// Print the server's information about the job: rank, size, names and attributes
     #[command(after_help = ATTR)]
     Attr {
         /// Further attributes
         keys: Vec<String>,
     },
-    /// Run a program, and write down what it and the server say, with times
+    /// Run a program, and record its messages and the server's, with times
     #[command(after_help = PROXY)]
     Proxy {
         /// File for it; `%r` is the rank [default: standard error]
@@ -138,18 +138,18 @@ fn run_subcommand(client: &mut PmiConnection, what: PmiSubcommand) -> Result<Str
     })
 }
 
-/// Why what was asked for does not hold.
+/// Error: a request fails, or its result is wrong.
 #[derive(Debug, thiserror::Error)]
 enum AskError {
     #[error(transparent)]
     Client(#[from] ClientError),
-    #[error("there is no key {0}")]
+    #[error("unknown key {0}")]
     NoKey(String),
     #[error("rank {rank} gets another value for rank {of} than that one has put")]
     Differs { rank: u32, of: u32 },
 }
 
-/// What a rank puts.
+/// Returns the value that a rank puts.
 fn card(rank: u32, bytes: usize) -> String {
     let mut card = format!("card-of-{rank}-");
     while card.len() < bytes {

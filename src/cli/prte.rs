@@ -1,8 +1,7 @@
-//! `prte --singleton NSPACE.RANK --report-uri FD --keepalive FD`, which programs of Open MPI 5 that were started without a launcher execute
-//! when they spawn: a launch of the namespace in which the program already is, whose rank 0 is that program.
+//! `prte --singleton NSPACE.RANK --report-uri FD --keepalive FD`, which programs of Open MPI 5 without a launcher execute
+//! when they spawn: starts a launch with the program's nspace, whose rank 0 is the program.
 //!
-//! This process stays between the two: descriptors of the program are none of the launch's, whose processes would keep
-//! them open.
+//! This process remains between the two, so that processes of the launch do not keep the program's descriptors open.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,22 +21,22 @@ use wireup_core::job::ids::Nspace;
 use wireup_sys::inherited_fd;
 use wireup_sys::spawn::{ExitStatus, wait};
 
-/// Command of the process that stands in; started by launches.
+/// Command of the rank proxy; started by launches.
 pub(super) const RANK_COMMAND: &str = "adopted-rank";
 
-/// What Open MPI says.
+/// Request of a program of Open MPI for a server.
 #[derive(Debug, PartialEq, Eq)]
 struct PrteRequest {
-    /// Of which the program is rank 0.
+    /// Nspace in which the program is rank 0.
     nspace: String,
-    /// Gets the server's address.
+    /// Descriptor to which the server's address is written.
     report: RawFd,
-    /// Ends with the program.
+    /// Descriptor that closes with the program.
     keepalive: RawFd,
 }
 
 impl PrteRequest {
-    /// Source: `start_dvm` in ompi/dpm/dpm.c of Open MPI 5.
+    /// Parses the arguments. Source: `start_dvm` in ompi/dpm/dpm.c of Open MPI 5.
     fn new(words: &[OsString]) -> Result<Self, String> {
         let (mut nspace, mut report, mut keepalive) = (None, None, None);
         let mut words = words.iter().map(|word| word.to_string_lossy());
@@ -53,7 +52,7 @@ impl PrteRequest {
                 "--no-ready-msg" => {}
                 "--prtemca" => drop((words.next(), words.next())),
                 "--host" | "--hostfile" => {
-                    let text = "hosts of a program without a launcher stand in a defaults file of `wireup run` (hosts = …)";
+                    let text = "write the hosts of a program without a launcher in a defaults file of `wireup run` (hosts = …)";
                     return Err(text.to_owned());
                 }
                 _ => break,
@@ -73,7 +72,7 @@ impl PrteRequest {
     }
 }
 
-/// Serves the program; these are the words behind `prte`.
+/// Serves the program; `words` are those after `prte`.
 pub(super) fn execute(words: &[OsString]) -> Result<u8, CommandError> {
     let asked = PrteRequest::new(words).map_err(CommandError::request)?;
     let nspace = Nspace::new(&asked.nspace);
@@ -110,7 +109,7 @@ fn serve(asked: &PrteRequest, nspace: &Nspace) -> io::Result<u8> {
     if let Some(uri) = uri(&reads, &launch.pidfd)? {
         File::from(report).write_all(&uri)?;
     } else {
-        // Its end tells the program that there is no server.
+        // The program recognizes the missing server by the end of the pipe.
         drop(report);
     }
     Ok(match wait(&launch.pidfd)? {
@@ -119,7 +118,7 @@ fn serve(asked: &PrteRequest, nspace: &Nspace) -> io::Result<u8> {
     })
 }
 
-/// What the process writes that stands in, up to the octet 0; none if the launch ends before.
+/// Reads the URI that the rank proxy writes, up to a NUL; `None` if the launch ends before.
 fn uri(reads: &OwnedFd, launch: &OwnedFd) -> io::Result<Option<Vec<u8>>> {
     let mut uri = Vec::new();
     while uri.last() != Some(&0) {
@@ -140,7 +139,7 @@ fn uri(reads: &OwnedFd, launch: &OwnedFd) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(uri))
 }
 
-/// The libpmix that the program has loaded: versions differ in what a client that comes late may be.
+/// Returns the libpmix that the program has loaded: the server must accept a client of its version.
 fn libpmix_of_parent() -> Option<PathBuf> {
     let parent = getppid()?.as_raw_nonzero();
     let maps = std::fs::read_to_string(format!("/proc/{parent}/maps")).ok()?;
@@ -154,7 +153,7 @@ fn libpmix_of_parent() -> Option<PathBuf> {
     })
 }
 
-/// Stands in for the program; these are the words behind the command.
+/// Runs the rank proxy of the program; `words` are those after the command.
 pub(super) fn rank(words: &[OsString]) -> Result<u8, CommandError> {
     let numbers: Option<Vec<u32>> = words
         .iter()

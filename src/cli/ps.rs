@@ -120,12 +120,12 @@ pub(super) fn execute(args: PsArgs) -> Result<u8, CommandError> {
         (false, true) => rank_table(chosen),
         (false, false) => job_table(chosen, args.all_users),
     };
-    // A reader that has seen enough is no failure.
+    // A reader that stops early is not a failure.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     Ok(0)
 }
 
-/// The users whose jobs are shown: root may name any.
+/// Returns the users whose jobs are shown: root may name any.
 ///
 /// # Errors
 /// If another user than root asks for all users' jobs.
@@ -141,10 +141,10 @@ pub(super) fn scope(all_users: bool, named: bool) -> Result<UserScope, CommandEr
     }
 }
 
-/// The jobs that are meant, each once; the only job if none is named.
+/// Returns the named jobs, each once; the only job if none is named.
 ///
 /// # Errors
-/// If a name matches no job or several, or none is named and there is not one job; the text lists the candidates.
+/// If a name matches no job or several, or none is named and the user has no or several jobs; the text lists them.
 pub(super) fn choose(words: &[String], all: &[LocalJobInfo]) -> Result<Vec<usize>, CommandError> {
     if words.is_empty() && all.len() != 1 {
         return Err(CommandError::job(format!("name a JOB; {}", overview(all))));
@@ -236,7 +236,8 @@ fn job_table<'a>(
     text_table::render(&head, &rows, width())
 }
 
-/// Running ranks of the ranks here, and those of spawned jobs; behind them all ranks, if some are on other hosts.
+/// Formats the number of running ranks on this machine, and of those of spawned jobs; then of all ranks, if some are on
+/// other hosts.
 fn ranks_of(job: &LocalJobInfo, size: &str) -> String {
     let first = job.first_ranks().count();
     let spawned = job.ranks.len() - first;
@@ -319,7 +320,7 @@ fn node_of(rank: &jobs::Rank) -> (Option<u32>, Option<&str>) {
     }
 }
 
-/// A rank's command; the kernel's name for the process if its arguments are gone.
+/// Returns a rank's command; the kernel's name of the process if it has no arguments any more.
 fn program(rank: &jobs::Rank) -> String {
     match rank.command.is_empty() {
         true => format!("[{}]", rank.process.name),
@@ -337,8 +338,8 @@ fn state_of(process: &Process) -> &'static str {
     }
 }
 
-/// The user's name as `id` knows it; the number where there is none. Asked of a program because
-/// this one is linked without glibc's modules, which know the users of a directory service.
+/// Returns the user's name from `id`; the number if it has none. This program is linked without glibc's modules for
+/// directory services, so it asks another one.
 fn user_name(uid: u32) -> String {
     let id = Command::new("id")
         .args(["-un", "--", &uid.to_string()])

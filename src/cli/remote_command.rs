@@ -1,5 +1,5 @@
 //! Plain commands on other hosts, through their agents: `wireup exec` on each of several, and `wireup rsh`, which launchers
-//! take for ssh. Both become a launch without a process-management interface.
+//! use in place of ssh. Both become a launch without a process-management interface.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -23,7 +23,7 @@ Examples:
   wireup rsh n2 'cd /tmp && ls'
   mpirun --mca plm_rsh_agent 'wireup rsh' -H n1,n2 ./app     or, for all launchers: wireup env";
 
-/// Options of ssh that have a value as a word of its own. Source: ssh(1).
+/// Options of ssh whose value is a separate word. Source: ssh(1).
 const WITH_VALUE: &[u8] = b"BbcDEeFIiJLlmOopQRSWw";
 
 /// Arguments of `wireup exec`.
@@ -61,18 +61,18 @@ pub(super) fn exec(args: ExecArgs) -> CommandError {
 
 /// Runs a command line of the shell on a host.
 ///
-/// It starts in the user's home directory, as with ssh: this one's need not exist there.
+/// Executes the command in the user's home directory, as ssh does: the current directory need not exist on the host.
 pub(super) fn rsh(args: RshArgs) -> CommandError {
     shell(args.words)
 }
 
-/// Whether a line of wireup that begins with this word is one of `wireup rsh`: launchers take one word for their agent, and
-/// call it with options of ssh.
+/// Whether a line of wireup that begins with this word is one of `wireup rsh`: launchers accept one word as their agent,
+/// and call it with options of ssh.
 pub(super) fn is_ssh_option(word: &OsStr) -> bool {
     word == "-x" || word == "-q"
 }
 
-/// [`rsh`] of these words.
+/// Executes [`rsh`] with these words.
 pub(super) fn shell(words: Vec<OsString>) -> CommandError {
     let Some((host, line)) = line(words) else {
         return CommandError::request("wireup rsh needs a host and a command".to_owned());
@@ -85,14 +85,14 @@ pub(super) fn shell(words: Vec<OsString>) -> CommandError {
     become_run(words.into_iter())
 }
 
-/// The same line in the home directory, if there is one.
+/// Returns the line, preceded by a change to the home directory if it exists.
 fn at_home(line: OsString) -> OsString {
     let mut all = OsString::from("cd 2>/dev/null\n");
     all.push(line);
     all
 }
 
-/// The host and the line of its shell.
+/// Returns the host and the line of its shell.
 fn line(words: Vec<OsString>) -> Option<(OsString, OsString)> {
     let mut words = words.into_iter();
     let host = loop {

@@ -1,4 +1,4 @@
-//! Lines of `wireup run` by which commands of wireup and of the user are executed on other hosts.
+//! Builds lines of `wireup run` that execute commands of wireup and of the user on other hosts.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -8,13 +8,13 @@ use std::process::Command;
 use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::HostSpec;
 
-/// The command that starts agents for a launch, for launches below it which name their hosts only.
+/// Variable with the command that starts agents, for launches within a launch that name only their hosts.
 pub(super) const AGENTS: &str = "WIREUP_LAUNCH_AGENTS";
 
-/// Hosts whose agents are not found by their names, as `--hosts` takes them.
+/// Variable with the hosts whose agents have other addresses than their names, in the form of `--hosts`.
 pub(super) const ADDRESSES: &str = "WIREUP_ADDRESSES";
 
-/// Executes wireup by the path of this one, or by PATH of that host.
+/// Script that executes wireup on a host, by the path of this one or by PATH.
 pub(super) const SCRIPT: &str = r#"export WIREUP_PASSED_ON=1
 for own in "$0" "$(command -v wireup)"; do
   [ -x "$own" ] && exec "$own" "$@"
@@ -30,7 +30,7 @@ pub(super) fn host_entry(host: &HostSpec) -> String {
     }
 }
 
-/// Options of `wireup run` for one host, by the addresses and the command for agents of an environment made by `wireup env`.
+/// Returns options of `wireup run` for one host, from the addresses and the agent command of `wireup env`.
 pub(super) fn host_options(host: &OsStr) -> Vec<OsString> {
     let addresses = env::var(ADDRESSES).unwrap_or_default();
     let entry = addresses.split(',').find(|entry| {
@@ -45,7 +45,7 @@ pub(super) fn host_options(host: &OsStr) -> Vec<OsString> {
     words
 }
 
-/// Becomes `wireup run` with these words; returns only if that fails.
+/// Executes `wireup run` with these words; returns only if that fails.
 pub(super) fn become_run(words: impl Iterator<Item = OsString>) -> CommandError {
     let mut command = Command::new("/proc/self/exe");
     let error = command.arg0("wireup").arg("run").args(words).exec();

@@ -1,4 +1,4 @@
-//! `wireup report`: what was recorded of a launch, as a page, a trace or a summary.
+//! `wireup report`: shows the record of a launch as a page, a trace or a summary.
 
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -42,10 +42,10 @@ pub(super) struct ReportArgs {
     trace: Option<PathBuf>,
 }
 
-/// Makes what was asked for.
+/// Writes the requested outputs.
 ///
 /// # Errors
-/// [`CommandError`] naming what cannot be read or written.
+/// [`CommandError`] naming the file that cannot be read or written.
 pub(super) fn execute(args: &ReportArgs) -> Result<u8, CommandError> {
     ignore_file_size_signal();
     let traces = || {
@@ -60,12 +60,12 @@ pub(super) fn execute(args: &ReportArgs) -> Result<u8, CommandError> {
         check_replaceable("-o", path, FileKind::Trace)?;
     }
     let stream = read(&args.stream).map_err(|error| {
-        CommandError::request(format!("{} cannot be read: {error}", args.stream.display()))
+        CommandError::request(format!("cannot read {}: {error}", args.stream.display()))
     })?;
     let timeline = Timeline::read(&stream)
         .map_err(|error| CommandError::request(format!("{}: {error}", args.stream.display())))?;
     if timeline.planned.is_none() {
-        // Of a launch that was refused there is only the result.
+        // The record of a refused launch has only the result.
         let why = timeline.outcome.and_then(|ending| ending.cause);
         let why = why.map_or_else(String::new, |cause| format!(": {}", cause.message));
         let stream = args.stream.display();
@@ -81,7 +81,7 @@ pub(super) fn execute(args: &ReportArgs) -> Result<u8, CommandError> {
     let is_summary_wanted = args.outputs.contains(&ReportTarget::Lines);
     if is_summary_wanted || args.outputs.is_empty() && args.trace.is_none() {
         show(&summary(&timeline))
-            .map_err(|error| CommandError::system("standard output cannot be written", error))?;
+            .map_err(|error| CommandError::system("cannot write to standard output", error))?;
     }
     Ok(0)
 }
@@ -95,7 +95,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(stream)
 }
 
-/// Writes lines on standard output. A reader that has gone, as `head` does, has had what it wanted.
+/// Writes lines on standard output. A closed reader, such as `head`, is not an error.
 fn show(lines: &[String]) -> io::Result<()> {
     let text = printable::lines(lines);
     match io::stdout().lock().write_all(text.as_bytes()) {

@@ -1,4 +1,4 @@
-//! Slurm is asked to run its job again (`--on-failure requeue`), where there is one.
+//! Requeues the job of Slurm in which the launch runs (`--on-failure requeue`).
 
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
@@ -7,23 +7,23 @@ use std::time::Duration;
 use crate::control::slurm_job::{self, End};
 use wireup_sys::pidfd::{wait_for, wait_for_parent};
 
-/// The job of Slurm's in which this process runs.
+/// Variable with the job of Slurm in which this process runs.
 const JOB: &str = "SLURM_JOB_ID";
 
-/// Ranks have it: a launch of theirs is part of another, which decides.
+/// Variable of ranks: a launch within a launch does not requeue, the outer one decides.
 const RANK: &str = "WIREUP_RANK";
 
-/// How long Slurm may take to answer.
+/// Time limit of Slurm's reply.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long Slurm may take to end the script, once it has agreed.
+/// Time limit of Slurm to end the script after its positive reply.
 const UNTIL_ENDED: Duration = Duration::from_secs(5);
 
-/// Says that the launch is to be run again, and asks Slurm for that where it is Slurm's. What Slurm has ended itself, at
-/// the user's request or at the time limit, is not run again: the steps of such a job are lost to the launch too.
+/// Reports that the launch must be run again, and requests that of Slurm if it runs in a job of Slurm. A job that Slurm has
+/// ended itself, at the user's request or at the time limit, is not requeued: the launch loses the steps of such a job too.
 ///
-/// Slurm ends the job's script, this process included, once it has agreed. That is waited for: the script shall not come to
-/// its next command, as it may be the one that handles the results.
+/// Slurm then ends the job's script, this process included. This function waits for that, so that the script does not
+/// execute its next command, which may process the results.
 pub(super) fn request_requeue() {
     let job = std::env::var_os(JOB).filter(|job| !job.is_empty());
     let Some(job) = job.filter(|_| std::env::var_os(RANK).is_none()) else {
@@ -31,7 +31,7 @@ pub(super) fn request_requeue() {
     };
     let shown = job.to_string_lossy().into_owned();
     match slurm_job::ended(&shown) {
-        // Slurm may have noticed the same as the launch.
+        // Slurm may have detected the same failure as the launch.
         None | Some(End::NodeFailed) => {}
         Some(how) => return eprintln!("wireup: Slurm's job {shown} is left to Slurm: {how}"),
     }
@@ -44,7 +44,7 @@ pub(super) fn request_requeue() {
     }
 }
 
-/// Why Slurm was not asked, or did not agree.
+/// Error: Slurm was not asked to requeue the job, or refused.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
     #[error("scontrol cannot be executed: {0}")]
@@ -60,7 +60,7 @@ fn scontrol(job: &OsStr) -> Result<(), Refused> {
     command.arg("requeue").arg(job).stdin(Stdio::null());
     let mut child = command.spawn().map_err(Refused::NoScontrol)?;
     if !wait_for(&child, PATIENCE) {
-        // It may have ended at this moment; either way it is collected.
+        // The command may have ended at this moment; it is reaped in any case.
         let _ = child.kill();
         let _ = child.wait();
         return Err(Refused::Late);

@@ -1,11 +1,11 @@
-//! `wireup run`: from its line to the launch.
+//! `wireup run`: turns its command line into a launch.
 //!
 //! ```text
 //! arguments       the line, parsed and checked: no I/O
 //! launch_lookups  files, environment and hosts, each looked up once
 //! arguments       both as a JobSpec: no I/O
 //! ```
-//! With `--detach` only the launcher that the keeper starts looks anything up, and reports when it has.
+//! With `--detach` only the launcher that the attach server starts looks anything up, and reports that.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
@@ -36,11 +36,11 @@ use wireup_core::job::outcome::EXIT_REQUEUE;
 use wireup_core::job::spec::{FailurePolicy, GRACE, JobSpec, StatusSpec, TerminationSpec};
 use wireup_core::printable::printable;
 
-/// What a command line asks for.
+/// Request of a command line.
 enum RunRequest {
-    /// A job, and the IMPI job that it is part of.
+    /// Run a job, and join its IMPI job.
     Run(Box<JobSpec>, Option<ImpiSpec>),
-    /// Something that has been answered, with this exit code.
+    /// The request was answered, with this exit code.
     Answered(u8),
 }
 
@@ -56,8 +56,7 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, CommandError> {
     let name = name.or_else(openmpi_singleton::nspace);
     let guarded = starts_ranks_here(&args);
     let prepare = || EarlyResources::new(guarded, name.clone());
-    // A launch joins an IMPI job before anything is prepared for it: its agent is then none of the processes that a job
-    // leaves behind.
+    // A launch joins an IMPI job before other preparations, so that its agent does not count as a leftover of the job.
     let prepared = (!has_option(&args, &[b"impi"])).then(prepare);
     let (mut spec, link) = match request(args)? {
         RunRequest::Run(spec, link) => (spec, link),
@@ -85,8 +84,7 @@ fn start(
     Ok(code)
 }
 
-/// Whether a line that has not been parsed looks like one that starts ranks on this machine. To be
-/// wrong costs time and nothing else.
+/// Whether an unparsed line looks like one that starts ranks on this machine. A wrong result only costs time.
 fn starts_ranks_here(args: &[OsString]) -> bool {
     const NO_RANKS: [&str; 3] = ["-h", "--help", "--dry-run"];
     let elsewhere = |word: &OsString| {
@@ -95,7 +93,7 @@ fn starts_ranks_here(args: &[OsString]) -> bool {
     !args.iter().any(elsewhere)
 }
 
-/// The job of a whole command line.
+/// Parses a whole command line.
 fn request(args: Vec<OsString>) -> Result<RunRequest, CommandError> {
     let own = OptionTable::from_parser::<RunArgs>();
     let line = CommandLine::new(&own, args.into_iter().skip(2)).map_err(CommandError::request)?;
@@ -119,7 +117,7 @@ fn request(args: Vec<OsString>) -> Result<RunRequest, CommandError> {
     let rankfile = launch_lookups::read_rankfile(&args.layout).inspect_err(report)?;
     let arguments = LaunchArguments::new(args, line, &defaults, rankfile).inspect_err(report)?;
     if !is_dry && detached::job_name_from_env().is_some() {
-        // What a defaults file adds.
+        // Defaults files may add options that exclude --detach.
         can_be_kept(&arguments.spec.stdio, &arguments.spec.status)?;
     }
     let found = launch_lookups::look_up(&arguments).inspect_err(report)?;
@@ -135,7 +133,7 @@ fn request(args: Vec<OsString>) -> Result<RunRequest, CommandError> {
     Ok(RunRequest::Run(Box::new(spec), impi))
 }
 
-/// Shows what a line asks for in place of a launch, or refuses it.
+/// Answers a line that requests no launch, or refuses it.
 fn answer(
     error: &clap::Error,
     defaults: &Defaults,
@@ -144,10 +142,10 @@ fn answer(
     wireup_agent_args::usage_errors::answer(error, || blame(error, defaults, line.first()))
 }
 
-/// The job that `wireup run` with these words would run.
+/// Returns the job that `wireup run` with these words would run.
 ///
 /// # Errors
-/// Those of [`line`].
+/// The errors of [`line`].
 pub(super) fn spec_of(words: Vec<OsString>) -> Result<JobSpec, CommandError> {
     let front = ["wireup", "run", "--dry-run"].map(OsString::from);
     match request(front.into_iter().chain(words).collect())? {
@@ -158,10 +156,10 @@ pub(super) fn spec_of(words: Vec<OsString>) -> Result<JobSpec, CommandError> {
     }
 }
 
-/// The job of these words behind `wireup run` as it is on this machine alone, without defaults files: nothing is looked up.
+/// Returns the job of these words after `wireup run` on this machine alone, without defaults files and lookups.
 ///
 /// # Errors
-/// [`CommandError`], also for what needs a file.
+/// [`CommandError`], also for options that need a file.
 pub(super) fn spec_without_lookups(words: Vec<OsString>) -> Result<JobSpec, CommandError> {
     let own = OptionTable::from_parser::<RunArgs>();
     let line = CommandLine::new(&own, words).map_err(CommandError::request)?;
@@ -173,7 +171,7 @@ pub(super) fn spec_without_lookups(words: Vec<OsString>) -> Result<JobSpec, Comm
     arguments.into_spec(LaunchLookups::default())
 }
 
-/// The line for a command line that was refused, which may be the fault of a defaults file.
+/// Returns the error of a refused command line; a defaults file may be the cause.
 fn blame(error: &clap::Error, defaults: &Defaults, first: &[OsString]) -> String {
     if let Some(line) = defaults.blame_entry() {
         return line;
@@ -192,8 +190,8 @@ fn blame(error: &clap::Error, defaults: &Defaults, first: &[OsString]) -> String
     line
 }
 
-/// The grace time of a job whose launcher had these arguments after `run`, with today's
-/// defaults files; the built-in one when this version does not understand the words.
+/// Returns the grace time of a job whose launcher had these arguments after `run`, with the current defaults files; the
+/// built-in one if this version cannot parse the words.
 pub(super) fn grace_of(command: &[OsString]) -> Duration {
     let own = OptionTable::from_parser::<RunArgs>();
     let Ok(line) = CommandLine::new(&own, command.iter().cloned()) else {

@@ -92,13 +92,13 @@ pub(super) struct RunArgs {
 }
 
 impl RunArgs {
-    /// How much is printed: 1 for decisions and their reasons, 2 and more for every step.
+    /// Returns the verbosity: 1 for decisions and their reasons, 2 and more for every step.
     pub(super) fn verbosity(&self) -> u8 {
         self.verbose.max(u8::from(self.explain))
     }
 }
 
-/// Whether words of `wireup run` go on behind its options.
+/// Whether words of `wireup run` have a program after the options.
 pub(super) fn names_program(words: &[OsString]) -> bool {
     let own = OptionTable::from_parser::<RunArgs>();
     let mut words = words.iter();

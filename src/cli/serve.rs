@@ -1,7 +1,7 @@
 //! `wireup serve`: serves the ranks of a job whose processes others start.
 //!
-//! It becomes `wireup run` of a process for each rank that stands in for the rank's own ([`gate`]), so the options of
-//! `wireup run` hold, and `wireup ps` and others see an ordinary launch.
+//! It becomes `wireup run` of a rank proxy for each rank ([`gate`]), so the options of `wireup run` apply, and `wireup ps`
+//! and others see an ordinary launch.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,10 +22,10 @@ use wireup_agent_args::usage_errors::one_line;
 use wireup_core::failure::CommandError;
 use wireup_core::job::spec::choice_name;
 
-/// Command of the process that stands in; started by launches.
+/// Command of a rank proxy; started by launches.
 pub(super) const RANK_COMMAND: &str = "serve-rank";
 
-/// Starts wireup where it is here, or as PATH finds it there.
+/// Script that executes wireup at this path, or from the host's PATH.
 pub(super) const SCRIPT: &str = r#"[ -x "$0" ] && exec "$0" "$@"; exec wireup "$@""#;
 
 const AFTER_HELP: &str = "\
@@ -38,7 +38,7 @@ Examples:
   podman run --network host --env-file env/rank-1.env image ./app
   wireup serve -n 4 --json --hosts n1,n2 --ppn 2        each host serves its own ranks";
 
-/// What stands in needs to know.
+/// Arguments of the rank proxies.
 #[derive(Debug, Args)]
 struct PortArgs {
     /// Write the variables of rank N to the file rank-N.env of this directory, on the rank's host [default: print them]
@@ -85,7 +85,7 @@ pub(super) struct ServeArgs {
 }
 
 impl PortArgs {
-    /// The same as words of a command line.
+    /// Returns the arguments as words of a command line.
     fn words(&self) -> Result<Vec<OsString>, CommandError> {
         let mut words = Vec::new();
         if let Some(dir) = &self.env_dir {
@@ -111,10 +111,10 @@ impl PortArgs {
     }
 }
 
-/// The words of a line with the options of this command first, and those of `wireup run` behind `--`.
+/// Sorts the words of a line: the options of this command first, and those of `wireup run` after `--`.
 ///
 /// # Errors
-/// [`CommandError`] for an option that neither has, and for one of another launcher that cannot be taken.
+/// [`CommandError`] for an option that neither has, and for one of another launcher without a translation.
 pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, CommandError> {
     let command = ServeArgs::augment_args(clap::Command::new("serve"));
     let serve = OptionTable::from(command.clone());
@@ -135,7 +135,7 @@ pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, CommandError>
     let (mut sorted, mut others) = (name.to_vec(), translated.everywhere);
     let mut words = translated.words.into_iter();
     while let Some(word) = words.next() {
-        // Behind it are options of `wireup run` anyway.
+        // Options of `wireup run` follow it.
         if word == "--" {
             others.extend(words.by_ref());
             break;
@@ -146,7 +146,7 @@ pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, CommandError>
             false => &mut others,
         };
         target.push(word);
-        // There is no program: options may follow a stray word.
+        // The line has no program, so options may follow any word.
         if let ArgumentKind::Option { takes_next: true } = meaning {
             target.extend(words.next());
         }
@@ -156,7 +156,7 @@ pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, CommandError>
     Ok(sorted)
 }
 
-/// Becomes `wireup run`; returns only if that fails.
+/// Executes `wireup run`; returns only if that fails.
 pub(super) fn execute(args: ServeArgs) -> CommandError {
     // The hosts of a line without a program may be its last words.
     let line: Vec<OsString> = args.words.iter().cloned().chain(["/".into()]).collect();
@@ -190,7 +190,7 @@ pub(super) fn execute(args: ServeArgs) -> CommandError {
     CommandError::system("cannot execute wireup run", error)
 }
 
-/// Stands in for one rank; these are the words behind the command.
+/// Runs the proxy of one rank; `words` are those after the command.
 pub(super) fn rank(words: &[OsString]) -> Result<u8, CommandError> {
     let command = PortArgs::augment_args(clap::Command::new(RANK_COMMAND).no_binary_name(true));
     let matches = command.try_get_matches_from(words);

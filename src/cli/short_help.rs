@@ -1,8 +1,8 @@
-//! `wireup run -h`: the options that people use, on one screen. `--help` and the manual page have all of them.
+//! `wireup run -h`: the most used options, on one screen. `--help` and the manual page have all options.
 
 use clap::Command;
 
-/// The options it shows, with fewer words than `--help` has for them.
+/// Options that it shows, with shorter texts than in `--help`.
 const SHOWN: &[(&str, &str)] = &[
     ("ranks", "Number of ranks [default: one per usable core]"),
     ("hosts", "Run on these hosts: n1:2,n2 or node[01-16]:8"),
@@ -37,7 +37,7 @@ const TEMPLATE: &str = "\
 Options:
 {options}{after-help}";
 
-/// The command of `wireup run` with the help of one screen.
+/// Returns the command of `wireup run` with the help of one screen.
 pub(super) fn brief(command: Command) -> Command {
     command
         .mut_args(|arg| {

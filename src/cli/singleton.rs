@@ -9,21 +9,21 @@ use super::serve::SCRIPT;
 use crate::rank_proxy::mpich_singleton;
 use wireup_core::failure::CommandError;
 
-/// Command of the process that stands in; started by launches.
+/// Command of the rank proxy; started by launches.
 pub(super) const RANK_COMMAND: &str = "singleton-rank";
 
-/// The option, by which the whole line is known.
+/// Option that identifies the line.
 const OPTION: &str = "-pmi_args";
 
-/// What stands behind the option, if a line of mpiexec has it: port, interface, key and pid.
+/// Returns the words after the option of mpiexec, if the line has it: port, interface, key and pid.
 pub(super) fn arguments(words: &[OsString]) -> Option<&[OsString]> {
     let at = words.iter().position(|word| word == OPTION)?;
-    // Only options of Hydra without a value stand before it.
+    // Only options of Hydra without a value precede it.
     let is_plain = |word: &OsString| word == "-v" || word == "-verbose";
     words[..at].iter().all(is_plain).then(|| &words[at + 1..])
 }
 
-/// Becomes the launch; returns only if that fails.
+/// Executes `wireup run`; returns only if that fails.
 pub(super) fn execute(arguments: &[OsString]) -> CommandError {
     let [port, _interface, key, _pid] = arguments else {
         let text = format!("{OPTION} needs PORT INTERFACE KEY PID; programs that spawn write it");
@@ -44,7 +44,7 @@ pub(super) fn execute(arguments: &[OsString]) -> CommandError {
     CommandError::system("cannot execute wireup run", error)
 }
 
-/// Stands in for the program; these are the words behind the command.
+/// Runs the rank proxy of the program; `words` are those after the command.
 pub(super) fn rank(words: &[OsString]) -> Result<u8, CommandError> {
     let text = |word: &OsStr| word.to_str().map(str::to_owned);
     let given = match words {

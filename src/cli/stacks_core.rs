@@ -1,4 +1,4 @@
-//! `wireup stacks` and `wireup core`: looks into the ranks of a running job, on all its hosts.
+//! `wireup stacks` and `wireup core`: inspect the ranks of a running job, on all its hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -58,7 +58,7 @@ Exit status:
   1    there is no such job, or some have none
   125  wireup itself failed or was called wrongly";
 
-/// Which ranks of which job.
+/// Selection of a job and of its ranks.
 #[derive(Debug, Args)]
 struct RankSelection {
     /// The job [default: the only one]
@@ -78,7 +78,7 @@ struct RankSelection {
 }
 
 impl RankSelection {
-    /// Executes the command on the launcher's host, if that is another one; returns only if it is this one.
+    /// Executes the command on the launcher's host, if that is another host; otherwise returns.
     fn pass_on(&mut self, command: &str, mut options: Vec<OsString>) -> Result<(), CommandError> {
         let hosts = std::mem::take(&mut self.hosts);
         let Some(host) = LauncherHost::find(hosts, self.job.as_deref())? else {
@@ -143,18 +143,18 @@ fn tree(records: &[ProcessRecord]) -> Vec<String> {
     stacks::tree(stacks)
 }
 
-/// Lines that show ranks to people.
+/// Function that formats ranks as lines of text.
 type RankLines = fn(&[ProcessRecord]) -> Vec<String>;
 
-/// Time without an answer after which the first interim result is shown.
+/// Time without a reply after which the first interim result is shown.
 const FIRST_INTERIM: Duration = Duration::from_secs(5);
 
-/// Results on standard error while ranks are inspected, after longer and longer times.
+/// Interim results on standard error while ranks are inspected, at increasing intervals.
 struct Interim {
     started: Instant,
-    /// Time from the start to the next one.
+    /// Time from the start to the next result.
     next: Duration,
-    /// Ranks in the last one.
+    /// Number of ranks in the last result.
     shown: usize,
     /// Lines for the ranks; none for JSON.
     lines: Option<RankLines>,
@@ -223,7 +223,7 @@ fn cores(records: &[ProcessRecord]) -> Vec<String> {
     records.iter().filter_map(line).collect()
 }
 
-/// Prints what was found, and says what was not.
+/// Prints the results, and the reasons for missing ones.
 fn shown(
     records: &[ProcessRecord],
     json: bool,

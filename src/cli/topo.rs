@@ -50,7 +50,7 @@ pub(super) fn execute(args: &TopoArgs) -> Result<u8, CommandError> {
     super::print(text.as_bytes())
 }
 
-/// As people read it.
+/// Formats a topology as text for people.
 fn text(topology: &Topology, usable: &CpuSet) -> String {
     let host = topology.host.as_deref().unwrap_or("this host");
     let mut lines = vec![format!("{host}: {}", topology.summary())];
@@ -112,7 +112,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// As scripts read it.
+/// Formats a topology as JSON for scripts.
 fn object(topology: &Topology, usable: &CpuSet) -> serde_json::Value {
     let parts = |level: ObjectType| {
         let parts = topology.parts(level).iter().map(|part| {

@@ -41,10 +41,10 @@ pub(super) fn advice(error: &clap::Error, words: &[OsString]) -> String {
     if tree.find_subcommand(&*word).is_some() {
         return one_line(error);
     }
-    // What other programs call it.
+    // Names of the command in other programs.
     let known = SYNONYMS.iter().find(|(others, _)| others.contains(&&*word));
     if let (ErrorKind::InvalidSubcommand, Some((_, ours))) = (error.kind(), known) {
-        return format!("{word:?} is no command of wireup; did you mean: wireup {ours}");
+        return format!("unknown command {word:?}; did you mean: wireup {ours}");
     }
     // Clap does not see that two letters changed places.
     let near = tree.get_subcommands().map(Command::get_name);
@@ -52,7 +52,7 @@ pub(super) fn advice(error: &clap::Error, words: &[OsString]) -> String {
         .filter(|name| strsim::osa_distance(name, &word) <= 1)
         .last();
     if let (ErrorKind::InvalidSubcommand, Some(near)) = (error.kind(), near) {
-        return format!("{word:?} is no command of wireup; did you mean: wireup {near}");
+        return format!("unknown command {word:?}; did you mean: wireup {near}");
     }
     let blamed = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(text)) => text.as_str(),
@@ -60,14 +60,14 @@ pub(super) fn advice(error: &clap::Error, words: &[OsString]) -> String {
     };
     match error.kind() {
         ErrorKind::InvalidSubcommand if is_assignment(first) => format!(
-            "{word:?} is no command of wireup; to run a program with this variable: {}",
+            "unknown command {word:?}; to run a program with this variable: {}",
             run_line(&without_run(words), None)
         ),
         ErrorKind::InvalidSubcommand if let Some(advice) = source_advice(first) => {
-            format!("{word:?} is no command of wireup; to run this source: {advice}")
+            format!("unknown command {word:?}; to run this source: {advice}")
         }
         ErrorKind::InvalidSubcommand if !suggested && first != "help" => format!(
-            "{word:?} is no command of wireup; to run a program: wireup run {}",
+            "unknown command {word:?}; to run a program: wireup run {}",
             quoted(first)
         ),
         // Clap names the first letter only of what it takes for a cluster.
@@ -75,7 +75,7 @@ pub(super) fn advice(error: &clap::Error, words: &[OsString]) -> String {
             let known = if OptionTable::from_parser::<RunArgs>().knows(first) {
                 "is an option of a command"
             } else {
-                "is no option of wireup"
+                "is not an option of wireup"
             };
             format!(
                 "{word} {known}; to run a program: wireup run {} ...",

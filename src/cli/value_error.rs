@@ -1,4 +1,4 @@
-//! What to write instead of a value that its option does not take.
+//! Advice for a value that its option does not accept.
 
 use wireup_core::duration::DurationError;
 use wireup_core::job::name_store_kind::InvalidNameStore;

@@ -345,7 +345,7 @@ impl Controller {
                 self.cx.streams.take(stream, rank.into(), &bytes, now)?;
                 self.cx.apply_backpressure();
             }
-            StepToLauncher::Node { node, said } => self.on_node_report(node, said),
+            StepToLauncher::Node { node, report } => self.on_node_report(node, report),
             StepToLauncher::Tell { text } => self.cx.print_line(&text),
             StepToLauncher::LoadedMpi { app, seen } => {
                 self.services.progress.add_mpi_app(app as usize);

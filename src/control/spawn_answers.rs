@@ -30,16 +30,16 @@ pub(super) fn requester_plan<'a>(
 }
 
 /// Names the requester for messages.
-pub(super) fn requester_name(by: &SpawnRequester<KnownRank>) -> String {
-    match by {
+pub(super) fn requester_name(requester: &SpawnRequester<KnownRank>) -> String {
+    match requester {
         SpawnRequester::Rank(process) => process.to_string(),
         SpawnRequester::Tool(name) => format!("the tool {}", name.nspace),
     }
 }
 
 /// Returns the job with which the spawned jobs end. Jobs that a tool spawned belong to the launch.
-pub(super) fn requester_job(by: &SpawnRequester<KnownRank>) -> JobIndex {
-    match by {
+pub(super) fn requester_job(requester: &SpawnRequester<KnownRank>) -> JobIndex {
+    match requester {
         SpawnRequester::Rank(process) => process.job(),
         SpawnRequester::Tool(_) => JobIndex::INITIAL,
     }

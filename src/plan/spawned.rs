@@ -296,14 +296,14 @@ impl HostPlan {
     fn binding_of(
         &self,
         job: &SpawnAttributes,
-        asked: &[AppPlacementRequest<'_>],
+        app_requests: &[AppPlacementRequest<'_>],
         cpus: Option<Vec<Vec<RankfileCpus>>>,
     ) -> Result<BindingSpec, SpawnFailure> {
         if job.is_debugger() {
             return Ok(BindingSpec::default());
         }
         let says = |wishes: &&SpawnAttributes| wishes.binding != BindingAttributes::default();
-        let all = || asked.iter().map(|(_, wishes, _)| wishes);
+        let all = || app_requests.iter().map(|(_, wishes, _)| wishes);
         let Some(wishes) = all().find(says).or_else(|| all().next()) else {
             return Ok(BindingSpec::default());
         };

@@ -49,14 +49,14 @@ pub enum WrapError {
     Program(#[from] ProgramError),
     /// A rank that runs something else, or none at all.
     #[error(
-        "--wrap-ranks {set}: rank {rank} does not run this program, whose {}", write_ranks(*first, *last)
+        "--wrap-ranks {set}: rank {rank} does not run this program, whose {}", write_ranks(*first_rank, *last_rank)
     )]
     Rank {
         /// The ranks asked for.
         set: RankSet,
         rank: Rank,
-        first: u32,
-        last: u32,
+        first_rank: u32,
+        last_rank: u32,
     },
 }
 
@@ -116,8 +116,8 @@ impl Wrapper {
             return Err(WrapError::Rank {
                 set: set.clone(),
                 rank,
-                first: ranks.start,
-                last: ranks.end - 1,
+                first_rank: ranks.start,
+                last_rank: ranks.end - 1,
             });
         }
         Ok(Self {

@@ -1,17 +1,15 @@
 //! Merges the output of many ranks into one stream, by lines; no I/O. Standard output and standard
 //! error of the ranks are merged too where both go to the same place.
 //!
-//! Every complete line reaches the stream in one piece, dressed as asked for: with time and label
-//! in front, or as an event of the status stream. Undressed, no byte is added or removed, so one
-//! rank's output arrives as it was written. A line that is not finished is held back until it is
-//! finished, the rank closes the stream, it has been idle for [`PARTIAL_DELAY`] (a prompt) while
-//! the rank's output was taken, or it exceeds [`LINE_MAX`].
+//! Every complete line reaches the stream in one piece, in the requested format: with time and label in front, or as an
+//! event of the status stream. The plain format adds and removes no bytes, so one rank's output arrives as it was
+//! written. An unfinished line is withheld until it is finished, the rank closes the stream, it has been idle for
+//! [`PARTIAL_DELAY`] (a prompt) while the rank's output was being read, or it exceeds [`LINE_MAX`].
 //!
-//! Rule: time and label stand only at the start of a line. If a held-back line had to be shown
-//! before its end and something else is shown next (another rank, the same rank on its other
-//! stream, an MPI library), a newline is put between them when these are on; the rest of the first
-//! line then continues on a separate line, with both again. So it does after a line of the
-//! launcher's own, which always starts one.
+//! Rule: time and label are only at the start of a line. If an unfinished line was shown and other output is shown next
+//! (of another rank, of the same rank on its other stream, or of an MPI library), a newline is inserted if time or label
+//! is on; the rest of the first line then continues on a separate line, with both again. The same happens after a line
+//! of the launcher, which always starts a new line.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,23 +22,23 @@ use wireup_core::record::{RankId, StatusRecord, Stream};
 /// Longest part of an unfinished line held per rank, in bytes.
 pub const LINE_MAX: usize = 64 * 1024;
 
-/// How long an unfinished line may wait for its end before it is shown.
+/// Time after which an unfinished line is shown.
 pub const PARTIAL_DELAY: Duration = Duration::from_millis(100);
 
-/// The changes to a line.
+/// Format of an output line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LineFormat {
-    /// Nothing.
+    /// Lines are unchanged.
     #[default]
     Plain,
-    /// The time it came, its label, or both, are put in front.
+    /// Lines get the time of arrival, the label, or both as a prefix.
     Prefix {
         label: bool,
         clock: Option<WallClock>,
     },
-    /// It becomes an event of the status stream.
+    /// Lines become events of the status stream.
     Event {
-        /// When it was written.
+        /// Clock of the events' times.
         clock: WallClock,
     },
 }
@@ -48,15 +46,15 @@ pub enum LineFormat {
 /// A rank's standard output, or its standard error.
 pub type OutputSource = (RankId, Stream);
 
-/// The last output.
+/// End of the most recent output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum LastOutput {
-    /// The end of a line, or nothing yet.
+    /// End of a line, or no output yet.
     #[default]
     Line,
-    /// A line that was not finished.
+    /// Unfinished line of a rank.
     Part(OutputSource),
-    /// Such a line that is no rank's.
+    /// Unfinished line of the launcher or an MPI library.
     Text,
 }
 
@@ -64,17 +62,17 @@ enum LastOutput {
 #[derive(Debug, Default)]
 pub struct Merger {
     dress: LineFormat,
-    /// Unfinished lines, and since when they wait.
+    /// Unfinished lines, and the time since which each is withheld.
     partial: BTreeMap<OutputSource, (Vec<u8>, Duration)>,
     last_output: LastOutput,
-    /// Labels of streams that are not closed, where it is not the rank in brackets.
+    /// Labels of open streams, if they differ from the rank in brackets.
     labels: BTreeMap<OutputSource, Arc<Label>>,
-    /// Until when ranks may have written more that was not taken from them.
+    /// Time until which ranks may have written output that was not read yet.
     held_until: Duration,
 }
 
 impl Merger {
-    /// A stream whose lines are dressed like this.
+    /// Creates a stream with this line format.
     pub fn new(dress: LineFormat) -> Self {
         Self {
             dress,
@@ -92,8 +90,8 @@ impl Merger {
         self.labels.insert(voice, label);
     }
 
-    /// Takes bytes that a rank wrote and appends to `out` what can be shown now. `now` is the time
-    /// since the start of the run.
+    /// Takes bytes of a rank and appends to `out` the output that can be shown now. `now` is the time since the start of the
+    /// launch.
     pub fn push(&mut self, voice: OutputSource, bytes: &[u8], now: Duration, out: &mut Vec<u8>) {
         let (lines, rest) = match memchr::memrchr(b'\n', bytes) {
             Some(end) => bytes.split_at(end + 1),
@@ -123,13 +121,13 @@ impl Merger {
         }
     }
 
-    /// The rank closed its stream: shows its unfinished line, and drops its label.
+    /// Handles the end of a rank's stream: shows its unfinished line, and drops its label.
     pub fn close(&mut self, voice: OutputSource, out: &mut Vec<u8>) {
         self.flush(voice, out);
         self.labels.remove(&voice);
     }
 
-    /// No more output will come: shows unfinished lines.
+    /// Handles the end of all output: shows unfinished lines.
     pub fn close_all(&mut self, out: &mut Vec<u8>) {
         let open: Vec<OutputSource> = self.partial.keys().copied().collect();
         for voice in open {
@@ -137,13 +135,12 @@ impl Merger {
         }
     }
 
-    /// What ranks have written was not taken until now: their unfinished lines may have an end.
+    /// Notes that output of ranks was not read until now, so that the ends of unfinished lines may already be written.
     pub fn hold(&mut self, now: Duration) {
         self.held_until = now;
     }
 
-    /// Shows unfinished lines that have waited long enough. What ranks had written at `now` has been
-    /// pushed.
+    /// Shows unfinished lines that are due. Everything that ranks had written at `now` must have been pushed.
     pub fn tick(&mut self, now: Duration, out: &mut Vec<u8>) {
         let due: Vec<OutputSource> = self
             .partial
@@ -156,7 +153,7 @@ impl Merger {
         }
     }
 
-    /// When [`Merger::tick`] has something to do next.
+    /// Returns the time at which [`Merger::tick`] must be called next.
     pub fn next_deadline(&self) -> Option<Duration> {
         self.partial
             .values()
@@ -174,7 +171,7 @@ impl Merger {
         }
     }
 
-    /// Shows a text that is no rank's as it is. Among dressed lines it starts one, as theirs do.
+    /// Shows a text of the launcher or an MPI library unchanged. If lines have a format, it starts a new line.
     pub fn insert(&mut self, text: &[u8], out: &mut Vec<u8>) {
         let Some(last) = text.last() else {
             return;
@@ -189,17 +186,17 @@ impl Merger {
         };
     }
 
-    /// Other output was shown on a separate line: an unfinished line continues on another.
+    /// Notes that other output was shown on a separate line: an unfinished line continues on a new one.
     pub fn break_line(&mut self) {
         self.last_output = LastOutput::Line;
     }
 
-    /// Whether the last thing shown is a line that was not finished.
+    /// Whether the last output was an unfinished line.
     pub fn is_mid_line(&self) -> bool {
         self.last_output != LastOutput::Line
     }
 
-    /// Appends bytes of one voice, which came at `at`, dressing every line that starts in them.
+    /// Appends bytes of a stream that arrived at `at`, and formats every line that starts in them.
     fn show(&mut self, voice: OutputSource, bytes: &[u8], at: Duration, out: &mut Vec<u8>) {
         let Some(last) = bytes.last() else {
             return;

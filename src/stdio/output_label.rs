@@ -24,7 +24,7 @@ pub struct LabelFields<'a> {
     pub job: JobIndex,
     /// `%p`: process id, 0 if the start is not reported yet.
     pub pid: i32,
-    /// Clock of `%c`.
+    /// Clock that formats `%c`.
     pub clock: WallClock,
 }
 
@@ -32,7 +32,7 @@ pub struct LabelFields<'a> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum LabelPart {
     Text(Vec<u8>),
-    /// `out` or `err`.
+    /// Name of the stream, `out` or `err`.
     Stream,
     /// Whole seconds since the start of the launch.
     Seconds,
@@ -48,7 +48,7 @@ impl Label {
     /// Fills a pattern in.
     ///
     /// # Errors
-    /// [`PatternError`] for a `%` that means nothing.
+    /// [`PatternError`] for an unknown `%` code.
     pub fn fill(pattern: &OsStr, process: &LabelFields<'_>) -> Result<Self, PatternError> {
         let (mut parts, mut text) = (Vec::new(), Vec::new());
         let mut bytes = pattern.as_bytes().iter();
@@ -99,7 +99,7 @@ impl Label {
         Self::fill(pattern, &any).map(drop)
     }
 
-    /// Appends the label of a line that came at `at`, since the start of the launch.
+    /// Appends the label of a line that arrived at `at`, since the start of the launch.
     pub fn write(&self, stream: Stream, at: Duration, out: &mut Vec<u8>) {
         for part in &self.0 {
             let text = match part {

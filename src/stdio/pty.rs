@@ -1,12 +1,11 @@
-//! A pseudo-terminal for one rank (`--pty`): its standard input, output and error, with the user's
-//! own terminal behind it.
+//! Pseudo-terminal of one rank (`--pty`): its standard input, output and error, connected to the user's terminal.
 //!
 //! The user's terminal is in raw mode while the rank runs, so that typed input reaches the rank's
 //! line discipline as it is: Ctrl-C interrupts the foreground of the rank's session, and not wireup.
-//! It is left as it was found in every end; when wireup is killed, by its guard.
+//! Its modes are always restored at the end; by the guard if wireup is killed.
 //!
-//! Rule: in the background the terminal belongs to others; it is neither read nor changed there.
-//! A shell brings a job to the foreground without a signal if it runs, so the reading thread looks.
+//! Rule: a launcher in the background neither reads nor changes the terminal. A shell brings a running job to the
+//! foreground without a signal, so the reading thread checks.
 //! Source: tty_ioctl(4), termios(3).
 
 mod modes;
@@ -29,12 +28,12 @@ use wireup_core::job::ids::GlobalRank;
 
 pub use modes::{Modes, SavedTerminal};
 
-/// What the loop and the reading thread both look at.
+/// State shared by the event loop and the reading thread.
 #[derive(Debug, Default)]
 struct PtyState {
-    /// The user's terminal is in raw mode.
+    /// Whether the user's terminal is in raw mode.
     raw: AtomicBool,
-    /// The rank has ended.
+    /// Whether the rank has ended.
     rank_ended: AtomicBool,
 }
 
@@ -45,18 +44,18 @@ pub struct Pty {
     master: OwnedFd,
     /// Standard input, if it is a terminal.
     terminal: Option<OwnedFd>,
-    /// How it was found.
+    /// Modes of the user's terminal before raw mode.
     saved: Option<Modes>,
     shared: Arc<PtyState>,
     started: bool,
 }
 
 impl Pty {
-    /// Opens a pseudo-terminal with the modes of the user's terminal, or without echo if standard
-    /// input is none, and with the size of his terminal.
+    /// Opens a pseudo-terminal with the modes and the size of the user's terminal; without echo if standard input is not a
+    /// terminal.
     ///
     /// # Errors
-    /// When the system has none left, or none at all.
+    /// When the system has no pseudo-terminal left.
     pub fn open(rank: GlobalRank) -> io::Result<(Self, OutputPlan)> {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let master = openpt(flags)?;
@@ -96,7 +95,7 @@ impl Pty {
         self.started && !over && !shared.raw.load(Ordering::Acquire)
     }
 
-    /// The rank that has it.
+    /// Returns the rank of the pseudo-terminal.
     pub fn rank(&self) -> GlobalRank {
         self.rank
     }
@@ -106,13 +105,12 @@ impl Pty {
         let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
         let standard = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
         if let Some(size) = standard.iter().find_map(|fd| tcgetwinsize(fd).ok()) {
-            // Fails only for a terminal that is gone.
+            // The call fails only for a closed terminal.
             let _ = tcsetwinsize(&self.master, size);
         }
     }
 
-    /// Starts to pass on what comes from standard input. `wake` is written when the user's terminal
-    /// should be looked at again (see [`Pty::enter_raw`]).
+    /// Starts to forward standard input. `wake` is written when [`Pty::enter_raw`] must be called again.
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -123,9 +121,8 @@ impl Pty {
         pty_input::start(stdin, self.master.try_clone()?, shared, wake)
     }
 
-    /// Puts the user's terminal into raw mode if this process is in its foreground; returns whether
-    /// it is in raw mode. Before that, `guard` is given what restores the terminal if this process
-    /// is killed.
+    /// Puts the user's terminal into raw mode if this process is in its foreground; returns whether it is in raw mode. Before,
+    /// calls `guard` with the modes to restore if this process is killed.
     pub fn enter_raw(&mut self, guard: impl FnOnce(&SavedTerminal)) -> bool {
         if !self.started || self.shared.rank_ended.load(Ordering::Acquire) {
             return false;
@@ -144,7 +141,7 @@ impl Pty {
         let found = Modes::from_termios(&termios);
         termios.make_raw();
         let raw = Modes::from_termios(&termios);
-        // Raw already: by us, before we were stopped in a way that could not be noticed.
+        // The terminal is raw already: this process set it before it was stopped unnoticeably.
         let saved = match self.saved {
             Some(saved) if found == raw => saved,
             _ => found,
@@ -162,7 +159,7 @@ impl Pty {
         set
     }
 
-    /// Leaves the user's terminal as it was found, if it is in raw mode and still ours.
+    /// Restores the modes of the user's terminal, if it is in raw mode and this process is in the foreground.
     pub fn leave_raw(&mut self) {
         if !self.shared.raw.swap(false, Ordering::AcqRel) {
             return;
@@ -172,12 +169,12 @@ impl Pty {
             && let Ok(mut termios) = tcgetattr(terminal)
         {
             saved.apply(&mut termios);
-            // Fails only for a terminal that is gone.
+            // The call fails only for a closed terminal.
             let _ = tcsetattr(terminal, OptionalActions::Now, &termios);
         }
     }
 
-    /// The rank has ended: nothing is read for it any more.
+    /// Stops reading input, since the rank has ended.
     pub fn end(&self) {
         self.shared.rank_ended.store(true, Ordering::Release);
     }
@@ -190,14 +187,14 @@ impl Drop for Pty {
     }
 }
 
-/// The rank's end of the pseudo-terminal, opened once more.
+/// Opens the rank's end of the pseudo-terminal once more.
 fn peer(master: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     ioctl_tiocgptpeer(master, flags)
 }
 
-/// Whether this process may use a terminal. One that does not control its session has no foreground
-/// to speak of.
+/// Whether this process may use a terminal. A terminal that does not control this session has no foreground for it, and may
+/// be used.
 fn in_foreground(terminal: BorrowedFd<'_>) -> bool {
     match tcgetpgrp(terminal) {
         Ok(group) => group == rustix::process::getpgrp(),

@@ -16,25 +16,25 @@ use wireup_core::failure::RequestError;
 use wireup_core::job::ids::Rank;
 use wireup_sys::access::{can_be_made, is_program};
 
-/// The files of one rank: for standard output, and for standard error if that is another one.
+/// Files of one rank: for standard output, and for standard error if that is a different file.
 type Files = (PathBuf, Option<PathBuf>);
 
-/// Whether the launcher opens the files of all ranks. Those of other hosts are opened there, unless the launcher writes them
-/// with the time in front of each line.
+/// Whether the launcher opens the files of all ranks. The files of other hosts are opened there, unless the launcher writes
+/// them with the time in front of each line.
 pub fn are_opened_by_launcher(plan: &HostPlan) -> bool {
     plan.scope.is_some() || plan.spec.stdio.timestamps
 }
 
-/// Where each rank's output goes, by rank; files are made, and emptied if they exist.
+/// Opens the output files of all ranks; existing files are emptied. Returns each rank's output, by rank.
 ///
 /// # Errors
-/// [`OutputError`] for a pattern that is wrong, gives two ranks the same file, or cannot be written.
+/// [`OutputError`] for a pattern that is invalid or gives two ranks the same file, or a file that cannot be written.
 pub fn open(plan: &HostPlan) -> Result<Vec<OutputPlan>, OutputError> {
     let Some(pattern) = &plan.spec.stdio.output else {
         let size = plan.job.process_map.size();
         return Ok((0..size).map(|_| OutputPlan::Pipes).collect());
     };
-    // All names are known to be right before the first file loses its old contents.
+    // All names are checked before the first file is emptied.
     files(pattern, names(plan, pattern)?)
 }
 
@@ -52,8 +52,8 @@ fn files(pattern: &OsStr, names: Vec<Files>) -> Result<Vec<OutputPlan>, OutputEr
         .collect()
 }
 
-/// The same for some ranks of a job on several hosts, in their order. Files that the launcher has to
-/// write are left to it.
+/// Opens the output files of some ranks of a job on several hosts, as [`open`] does, and returns them in the order of the
+/// ranks. Files that the launcher writes are not opened.
 ///
 /// # Errors
 /// As [`open`].
@@ -67,11 +67,11 @@ pub fn open_here(plan: &HostPlan, ranks: &[Rank]) -> Result<Vec<OutputPlan>, Out
     files(pattern, here.collect())
 }
 
-/// Refuses what [`open`] would refuse, as far as one can see without making a file. Whether files of
-/// other hosts can be written is seen there.
+/// Reports the errors of [`open`] that can be found without creating a file. Each host checks whether its files can be
+/// written.
 ///
 /// # Errors
-/// As `open`.
+/// The errors of `open`.
 pub fn check(plan: &HostPlan) -> Result<(), OutputError> {
     let Some(pattern) = &plan.spec.stdio.output else {
         return Ok(());
@@ -89,8 +89,8 @@ pub fn check(plan: &HostPlan) -> Result<(), OutputError> {
     Ok(())
 }
 
-/// The first file of these ranks on a file system without space. The ranks write it themselves, and few look whether all was
-/// written.
+/// Returns the first file of these ranks on a full file system. Ranks write their files themselves, and few programs check
+/// whether all was written.
 pub fn without_space(plan: &HostPlan, ranks: impl IntoIterator<Item = Rank>) -> Option<PathBuf> {
     let pattern = plan.spec.stdio.output.as_ref();
     let pattern = pattern.filter(|_| !plan.spec.stdio.timestamps)?;
@@ -108,12 +108,12 @@ fn is_full(path: &Path) -> bool {
             true => found.f_bfree,
             false => found.f_bavail,
         };
-        // One without a limit counts no blocks.
+        // A file system without a size limit reports 0 blocks.
         found.f_blocks > 0 && free == 0
     })
 }
 
-/// Why the output of ranks cannot go to files.
+/// Error: the output of ranks cannot be written to files.
 #[derive(Debug, thiserror::Error)]
 #[error("--output {pattern}: {problem}")]
 pub struct OutputError {
@@ -151,7 +151,7 @@ fn not_written(pattern: &OsStr, path: &Path, errno: Errno) -> OutputError {
     wrong(pattern, OutputProblem::Unwritable { path, errno })
 }
 
-/// The files of every rank.
+/// Returns the files of every rank.
 fn names(plan: &HostPlan, pattern: &OsStr) -> Result<Vec<Files>, OutputError> {
     let size = plan.job.process_map.size();
     let mut taken: BTreeMap<PathBuf, Rank> = BTreeMap::new();
@@ -199,14 +199,14 @@ fn refuse_programs(pattern: &OsStr, names: &[Files]) -> Result<(), OutputError> 
     }
 }
 
-/// Devices, such as `/dev/null`, hold nothing that a second writer could spoil.
+/// Whether the path is a device, such as `/dev/null`, which several ranks may write.
 fn is_device(path: &Path) -> bool {
     path.metadata()
         .is_ok_and(|meta| meta.file_type().is_char_device())
 }
 
-/// Appending, so that standard output and error in one file do not overwrite each other. A named
-/// pipe without a reader is an error; the open does not wait.
+/// Opens a file for appending, so that standard output and error in one file do not overwrite each other. A named pipe
+/// without a reader is an error; the open does not wait.
 fn create(path: &Path) -> rustix::io::Result<File> {
     match open_new(path) {
         Err(Errno::NOENT) => {

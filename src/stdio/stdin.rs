@@ -1,15 +1,15 @@
 //! Standard input for ranks that cannot inherit the launcher's own descriptor.
 //!
-//! One rank reading a file or a pipe simply inherits it. Two cases need copying: several ranks
-//! (`--stdin all`), and a terminal, because ranks run in their own sessions: the kernel would let
-//! them read the terminal even in the background and take input meant for the shell.
+//! A single rank that reads a file or a pipe inherits it. Two cases need copying: several ranks (`--stdin all`), and a
+//! terminal. Ranks run in their own sessions, so the kernel would let them read the terminal in the background, and they
+//! would take input that is meant for the shell.
 //!
-//! A separate thread reads and writes blocking, one buffer at a time: the slowest reader sets
-//! the pace, nothing is dropped, and a rank that has closed its input is left out.
+//! A separate thread reads and writes blocking, one buffer at a time: the slowest reader determines the speed, nothing is
+//! dropped, and ranks that have closed their input are skipped.
 //!
-//! Ranks on other hosts cannot inherit it either. Input that no rank reads stays for the next reader, such as a shell's
-//! `while read`: the first bytes are copied from a pipe, file or socket without taking them, and taken when a rank has read
-//! some. The thread finds that out for ranks here ([`start`]); for others it is reported ([`start_untaken`]).
+//! Ranks on other hosts cannot inherit it either. Input that no rank reads remains for the next reader, such as a shell's
+//! `while read`: the first bytes are copied from a pipe, file or socket without taking them, and taken when a rank has
+//! read some. The thread detects that for local ranks ([`start`]); for others it is reported ([`start_untaken`]).
 //!
 //! Rule: a read of the controlling terminal in the background raises SIGTTIN, and fails with EIO
 //! when that is blocked. Source: tty_ioctl(4), credentials(7).
@@ -34,14 +34,13 @@ use wireup_sys::signals;
 
 const CHUNK: usize = 64 * 1024;
 
-/// How often a launcher in the background looks whether it came to the foreground or a rank
-/// waits for input.
+/// Interval of a background launcher's checks whether it is in the foreground or a rank waits for input.
 const BACKGROUND_CHECK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 200_000_000,
 };
 
-/// Shortest and longest interval between looks for the first read. The kernel does not report that a pipe is read.
+/// Shortest and longest interval between checks for the first read. The kernel does not report reads of a pipe.
 const FIRST_READ_CHECK: (Duration, Duration) =
     (Duration::from_millis(1), Duration::from_millis(200));
 
@@ -53,8 +52,7 @@ pub fn needs_copy(stdin: BorrowedFd<'_>, readers: usize) -> bool {
     readers > 1 || readers == 1 && isatty(stdin)
 }
 
-/// Whether there is nothing to be read, because it is `/dev/null`: what batch systems and scripts
-/// give to a launcher.
+/// Whether standard input is `/dev/null`, as in batch systems and scripts.
 pub fn is_empty(stdin: BorrowedFd<'_>) -> bool {
     let null = rustix::fs::makedev(1, 3);
     let found = rustix::fs::fstat(stdin);
@@ -63,10 +61,11 @@ pub fn is_empty(stdin: BorrowedFd<'_>) -> bool {
     })
 }
 
-/// Starts copying `stdin` to the pipes of `readers` (rank's process and writing end). The first bytes stay in `stdin` until a
-/// rank has read some, and no further ones are copied before.
+/// Starts copying `stdin` to the pipes of `readers` (rank's process and writing end). The first bytes remain in `stdin`
+/// until a rank has read some, and no further ones are copied before.
 ///
-/// The thread ends with the input, with the last reader, or with the process; before that [`FirstInput::settle`] is due.
+/// The thread ends with the input, with the last reader, or with the process; [`FirstInput::settle`] must be called before
+/// the process ends.
 ///
 /// # Errors
 /// The thread cannot be started.
@@ -114,7 +113,7 @@ pub fn start_untaken(
     Ok(untaken)
 }
 
-/// The first input of the ranks here, while it is not taken.
+/// First input of the local ranks, until it is taken.
 #[derive(Clone, Debug, Default)]
 pub struct FirstInput(Arc<Mutex<Option<CopiedInput>>>);
 
@@ -140,7 +139,7 @@ impl CopiedInput {
 }
 
 impl FirstInput {
-    /// Takes the input if a rank has read some of it; whether it is taken, or there is none to take.
+    /// Takes the input if a rank has read some of it. Returns whether none is left to take.
     pub fn settle(&self) -> bool {
         let mut copied = self.lock();
         if copied.as_ref().is_some_and(|input| !input.is_read()) {
@@ -156,7 +155,7 @@ impl FirstInput {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives bytes to the readers, whose pipes are empty, and waits until they are taken; false if they never are.
+    /// Writes bytes to the readers, whose pipes are empty, and waits until they are taken. Returns false if they never are.
     fn write_first(
         &self,
         stdin: &Arc<OwnedFd>,
@@ -200,7 +199,7 @@ impl FirstInput {
         pipes
     }
 
-    /// Waits until the input is taken; false if no rank reads any more.
+    /// Waits until the input is taken. Returns false if no rank reads any more.
     fn wait(&self, readers: &mut Vec<StdinReader>) -> bool {
         let (mut interval, longest) = FIRST_READ_CHECK;
         while !self.settle() {
@@ -223,7 +222,7 @@ impl FirstInput {
     }
 }
 
-/// Input that was copied and not taken. To drop it leaves the bytes for the next reader.
+/// Input that was copied and not taken. Dropping this leaves the bytes for the next reader.
 #[derive(Debug)]
 pub struct UntakenInput {
     stdin: Arc<OwnedFd>,
@@ -246,7 +245,7 @@ impl UntakenInput {
 fn take(stdin: BorrowedFd<'_>, copied: &[u8]) {
     let mut buffer = vec![0; copied.len()];
     let there = peek(stdin, &mut buffer);
-    // Another process may have taken them: what is there now is not theirs.
+    // Another process may have taken them, and the next bytes may be different ones.
     let is_there = match there {
         Ok(count) => buffer[..count] == *copied,
         // Without a free descriptor this is unknown. Bytes that are not taken would reach the ranks twice.
@@ -270,7 +269,7 @@ fn take(stdin: BorrowedFd<'_>, copied: &[u8]) {
 
 /// First input, and its use by the thread that copies.
 enum FirstCopy {
-    /// Looks whether a rank has read some.
+    /// The thread checks whether a rank has read some.
     Watched(FirstInput),
     /// Thread's end of [`UntakenInput`].
     Reported {
@@ -280,7 +279,7 @@ enum FirstCopy {
 }
 
 impl FirstCopy {
-    /// Most bytes that the readers' pipes have room for.
+    /// Returns the maximum number of bytes for which the readers' pipes have room.
     fn room(&self, readers: &[StdinReader]) -> usize {
         match self {
             Self::Watched(_) => {
@@ -293,7 +292,7 @@ impl FirstCopy {
         }
     }
 
-    /// Gives the bytes to the readers and waits until they are taken; false if they never are.
+    /// Writes the bytes to the readers and waits until they are taken. Returns false if they never are.
     fn write_to_readers(
         self,
         stdin: &Arc<OwnedFd>,
@@ -313,10 +312,10 @@ impl FirstCopy {
     }
 }
 
-/// Copies what can be read at once, without taking it.
+/// Copies the available input without taking it.
 ///
 /// # Errors
-/// For a terminal or device, of which input cannot be copied so.
+/// For a terminal or device, whose input cannot be copied without taking it.
 fn peek(stdin: BorrowedFd<'_>, buffer: &mut [u8]) -> rustix::io::Result<usize> {
     match FileType::from_raw_mode(rustix::fs::fstat(stdin)?.st_mode) {
         FileType::Fifo => {
@@ -365,35 +364,35 @@ fn copy(stdin: &Arc<OwnedFd>, mut readers: Vec<StdinReader>, mut first: Option<F
             Ok(0) => return,
             Ok(count) => readers.retain(|(_, pipe)| write_all(pipe, &buffer[..count])),
             Err(Errno::INTR | Errno::AGAIN) => {}
-            // Put into the background between the look and the read.
+            // The launcher was put into the background between the check and the read.
             Err(Errno::IO) if turn == StdinReadiness::Foreground => {}
             Err(_) => return,
         }
     }
 }
 
-/// The next action.
+/// State of standard input, which determines the next action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum StdinReadiness {
-    /// There is something to read.
+    /// Input can be read.
     Ready,
-    /// There is something to read at the terminal, and it is ours.
+    /// Input of the terminal can be read, and this process is in the foreground.
     Foreground,
-    /// The terminal is not ours and a rank waits for input: reading it stops the launcher, as a
-    /// shell's user expects of a job. The ranks go on as far as they get without it.
+    /// This process is in the background and a rank waits for input: reading stops the launcher, as users of a shell expect
+    /// of a job. The ranks continue as far as they can.
     Background,
-    /// No rank reads any more, or the terminal is gone.
+    /// No rank reads any more, or the terminal is closed.
     Over,
 }
 
-/// Waits until there is something to do. Input is not touched once every reader has closed its
-/// end, so that it is available to the next reader.
+/// Waits for the next state. Input is not read once every reader has closed its end, so that it remains for the next
+/// reader.
 fn turn(stdin: BorrowedFd<'_>, terminal: bool, readers: &mut Vec<StdinReader>) -> StdinReadiness {
     loop {
         let in_foreground = match terminal.then(|| tcgetpgrp(stdin)) {
             None => None,
             Some(Ok(group)) => Some(group == rustix::process::getpgrp()),
-            // A terminal that does not control this session has no foreground to speak of.
+            // A terminal that does not control this session has no foreground for it.
             Some(Err(Errno::NOTTY)) => None,
             Some(Err(_)) => return StdinReadiness::Over,
         };
@@ -402,7 +401,7 @@ fn turn(stdin: BorrowedFd<'_>, terminal: bool, readers: &mut Vec<StdinReader>) -
             _ => PollFlags::IN,
         };
         let mut watched = vec![PollFd::new(&stdin, events)];
-        // The kernel reports a pipe without readers without registration.
+        // The kernel reports the loss of the readers even without registration for events.
         watched.extend(
             readers
                 .iter()
@@ -428,7 +427,7 @@ fn turn(stdin: BorrowedFd<'_>, terminal: bool, readers: &mut Vec<StdinReader>) -
     }
 }
 
-/// Reads the terminal in the background, which the system answers by stopping this process.
+/// Reads the terminal in the background, so that the system stops this process.
 fn read_background(stdin: BorrowedFd<'_>, buffer: &mut [u8]) -> rustix::io::Result<usize> {
     signals::allow_terminal_stop();
     let result = rustix::io::read(stdin, buffer);
@@ -436,7 +435,7 @@ fn read_background(stdin: BorrowedFd<'_>, buffer: &mut [u8]) -> rustix::io::Resu
     result
 }
 
-/// False when the reader is gone.
+/// Writes all bytes. Returns false when the reader has closed the pipe.
 fn write_all(pipe: &OwnedFd, mut bytes: &[u8]) -> bool {
     while !bytes.is_empty() {
         match rustix::io::write(pipe, bytes) {
@@ -448,9 +447,9 @@ fn write_all(pipe: &OwnedFd, mut bytes: &[u8]) -> bool {
     true
 }
 
-/// Number of bytes that could be written without waiting for the reader, and whether the reader is there.
+/// Writes without waiting for the reader. Returns the number of written bytes, and whether the pipe has a reader.
 fn write_available(pipe: &OwnedFd, bytes: &[u8]) -> (usize, bool) {
-    // The other end, which is the rank's, has flags of its own.
+    // The flags of the rank's end are separate.
     let Ok(flags) = fcntl_getfl(pipe) else {
         return (0, false);
     };
@@ -469,7 +468,7 @@ fn write_available(pipe: &OwnedFd, bytes: &[u8]) -> (usize, bool) {
             }
         }
     }
-    // It has succeeded with other flags.
+    // The call cannot fail, since it has succeeded with other flags.
     let _ = fcntl_setfl(pipe, flags);
     (written, is_open)
 }

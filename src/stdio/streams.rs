@@ -1,5 +1,4 @@
-//! What the ranks print: through a [`Merger`] into the launcher's own output, or into files of
-//! theirs.
+//! Output of the ranks: through a [`Merger`] into the launcher's own output, or into files of the ranks.
 
 mod outlets;
 
@@ -21,23 +20,23 @@ use wireup_sys::poll::PollSource;
 /// Streams of each process.
 const CHANNELS: [Channel; 2] = [Channel::Stdout, Channel::Stderr];
 
-/// How the ranks' output is shown.
+/// Format in which the ranks' output is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutputFormat {
-    /// With a label in front.
+    /// Whether lines have a label.
     pub label: bool,
-    /// With the time in front, as this clock writes it.
+    /// Clock that formats the time in front of lines; `None` without times.
     pub times: Option<WallClock>,
-    /// All of it as events on standard output, with times of this clock.
+    /// Clock of the events, if all output becomes events on standard output.
     pub events: Option<WallClock>,
 }
 
-/// A place to which ranks print.
+/// Destination of ranks' output.
 #[derive(Debug)]
 struct OutputTarget {
     merger: Merger,
     outlet: OutputDestination,
-    /// Its output was blocked at the last check or since then.
+    /// Whether the destination was blocked at the last check or since then.
     full: bool,
 }
 
@@ -45,8 +44,7 @@ struct OutputTarget {
 #[derive(Debug)]
 struct OutputTargets {
     out: OutputTarget,
-    /// The same as `out` when absent: one merger keeps a line of one stream out of the middle of the
-    /// other's.
+    /// Target of standard error; `None` if it is `out`, so that one merger keeps lines of both streams apart.
     err: Option<OutputTarget>,
 }
 
@@ -73,14 +71,14 @@ pub struct OutputStreams {
     launcher_targets: OutputTargets,
     outlets: LauncherOutputs,
     show: OutputFormat,
-    /// By rank, when the launcher writes them.
+    /// Files by rank, if the launcher writes them.
     files: Vec<OutputTargets>,
-    /// The rank with a terminal: its output goes to standard output unchanged.
+    /// Rank with a pseudo-terminal, whose output goes to standard output unchanged.
     unframed: Option<RankId>,
 }
 
 impl OutputStreams {
-    /// Streams into the launcher's standard output and error.
+    /// Creates the streams to the launcher's standard output and error.
     ///
     /// # Errors
     /// When these cannot be duplicated.
@@ -119,8 +117,8 @@ impl OutputStreams {
         })
     }
 
-    /// Writes files for the ranks when a rank cannot do that itself, because times are put in front
-    /// of its lines; returns what the ranks get then.
+    /// Takes over the files of ranks that cannot write them themselves, because their lines get times. Returns the ranks'
+    /// outputs.
     pub fn take_files(&mut self, outputs: Vec<OutputPlan>) -> Vec<OutputPlan> {
         let Some(clock) = self.show.times else {
             return outputs;
@@ -145,7 +143,7 @@ impl OutputStreams {
         outputs.into_iter().map(pipes).collect()
     }
 
-    /// What this rank writes is shown as it is.
+    /// Shows the output of this rank unchanged from now on.
     pub fn set_unframed(&mut self, speaker: RankId) {
         self.unframed = Some(speaker);
     }
@@ -168,12 +166,12 @@ impl OutputStreams {
         }
     }
 
-    /// The user's terminal is in raw mode from now on, or is so no more.
+    /// Sets whether the user's terminal is in raw mode.
     pub fn set_raw(&mut self, raw: bool) {
         self.outlets.set_raw(raw);
     }
 
-    /// Takes what a rank printed; nothing when it has closed the stream.
+    /// Takes output of a rank; empty when it has closed the stream.
     ///
     /// # Errors
     /// When the writing thread cannot be started.
@@ -206,7 +204,7 @@ impl OutputStreams {
         self.outlets.put(&place.outlet, out)
     }
 
-    /// Whether what a stream brings is not taken where it goes.
+    /// Whether the destination of a stream is blocked.
     pub fn is_full(&mut self, stream: Channel) -> bool {
         let place = match self.files.first_mut() {
             Some(files) => &mut files.out,
@@ -217,15 +215,15 @@ impl OutputStreams {
         full
     }
 
-    /// Puts text of the launcher's own on one of its outputs. Where no writing thread can be
-    /// started it is written at once: it may be the error message.
+    /// Prints text of the launcher on one of its outputs. If no writing thread can be started, the text is written directly:
+    /// it may be the error message.
     pub fn print_text(&mut self, source: PollSource, text: Vec<u8>) {
         let outlet = match source {
             PollSource::Stdout => OutputDestination::Out,
             _ => OutputDestination::Err,
         };
         if self.outlets.put(&outlet, text.clone()).is_err() {
-            // There is no output left for an error message.
+            // No output is left for an error message.
             let _ = match outlet {
                 OutputDestination::Out => io::stdout().write_all(&text),
                 _ => io::stderr().write_all(&text),
@@ -233,8 +231,7 @@ impl OutputStreams {
         }
     }
 
-    /// Puts a line of the launcher's own on standard error, where it starts a line: one that a rank
-    /// has not finished is broken there.
+    /// Prints a line of the launcher on standard error. It always starts a new line, after an unfinished line of a rank too.
     pub fn print_line(&mut self, line: &str) {
         let mut text = format!("{line}\n");
         if !self.outlets.at_start() {
@@ -259,17 +256,16 @@ impl OutputStreams {
             Some(clock) => StatusRecord::output(None, channel, &text).write(clock, now, &mut out),
             None => place.merger.insert(&text, &mut out),
         }
-        // A writing thread that cannot be started is reported with the ranks' output.
+        // Failure to start a writing thread is reported with the ranks' output.
         let _ = self.outlets.put(&place.outlet, out);
     }
 
-    /// Whether people look at standard error.
+    /// Whether standard error is a terminal.
     pub fn on_terminal(&self) -> bool {
         self.outlets.terminal()
     }
 
-    /// Whether [`OutputStreams::draw`] may be called: there is a terminal, and nothing on it would be
-    /// overwritten.
+    /// Whether [`OutputStreams::draw`] may be called: standard error is a terminal, and no output would be overwritten.
     pub fn can_draw(&self) -> bool {
         let mid_line = self
             .launcher_targets
@@ -278,14 +274,13 @@ impl OutputStreams {
         !mid_line && self.outlets.can_draw()
     }
 
-    /// Shows a line at the end of the terminal until something else is shown there, or takes it
-    /// away.
+    /// Shows a progress line at the end of the terminal until other output is shown; `None` removes it.
     pub fn draw(&mut self, text: Option<&str>) {
         self.outlets.draw(text);
     }
 
-    /// Shows unfinished lines that waited long enough. What ranks had written at `now` has been taken,
-    /// unless something was full.
+    /// Shows unfinished lines that are due. Everything that ranks had written at `now` must have been taken, unless a
+    /// destination was full.
     ///
     /// # Errors
     /// When the writing thread cannot be started.
@@ -302,40 +297,40 @@ impl OutputStreams {
         Ok(())
     }
 
-    /// When [`OutputStreams::tick`] has something to do next.
+    /// Returns the time at which [`OutputStreams::tick`] must be called next.
     pub fn next_deadline(&self) -> Option<Duration> {
         let places = self
             .launcher_targets
             .targets()
             .chain(self.files.iter().flat_map(OutputTargets::targets));
-        // When there is room again, the loop is woken.
+        // A full destination wakes the loop when it has room again.
         let places = places.filter(|place| !place.full);
         let deadlines = places.filter_map(|place| place.merger.next_deadline());
         deadlines.min()
     }
 
-    /// Why one of the launcher's outputs cannot be written, once that happened.
+    /// Returns the output that cannot be written any more, and the error.
     pub fn failure(&self) -> Option<(&'static str, Errno)> {
         self.outlets.failure()
     }
 
-    /// No rank will print anything more: shows the lines that are not finished.
+    /// Handles the end of all ranks' output: shows unfinished lines.
     pub fn end_lines(&mut self) {
         for place in all_targets(&mut self.launcher_targets, &mut self.files) {
             let mut out = Vec::new();
             place.merger.close_all(&mut out);
-            // A thread that cannot be started is reported by the stream's failure.
+            // Failure to start a thread is reported by the stream's failure.
             let _ = self.outlets.put(&place.outlet, out);
         }
     }
 
-    /// Nothing more will come at all: the writing threads end when everything is written.
+    /// Ends the output: the writing threads end when everything is written.
     pub fn close(&mut self) {
         self.outlets.draw(None);
         self.outlets.close();
     }
 
-    /// Bytes handed over that were not written yet, and can be.
+    /// Returns the number of bytes that are still to be written, without those of failed outputs.
     pub fn queued(&self) -> usize {
         self.outlets.queued()
     }

@@ -1,5 +1,4 @@
-//! Writes to the launcher's own standard output and error, and to files it writes for ranks, from
-//! threads of their own.
+//! Writes the launcher's standard output and error, and files for ranks, in separate threads.
 //!
 //! The descriptors are inherited and shared with a shell, so they must stay blocking; a slow
 //! reader blocks the thread and not the loop. The queue is bounded: above [`HIGH`] the loop stops
@@ -20,12 +19,12 @@ pub const LOW: usize = HIGH / 4;
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Bytes and where they go.
+    /// Queued bytes, each with its descriptor.
     chunks: VecDeque<(Arc<OwnedFd>, Vec<u8>)>,
     bytes: usize,
-    /// The loop waits for the notification that there is room again.
+    /// Whether the loop waits for the notification that the queue has room again.
     waiting: bool,
-    /// The loop waits for the notification that less is queued.
+    /// Whether the loop waits for the notification that less is queued.
     watched: bool,
     closed: bool,
     failed: Option<Errno>,
@@ -44,7 +43,7 @@ impl WriterState {
     }
 }
 
-/// One queue of the launcher's output.
+/// Queue of one output of the launcher, with its writing thread.
 #[derive(Debug)]
 pub struct OutputWriter {
     wake: Arc<OwnedFd>,
@@ -53,7 +52,7 @@ pub struct OutputWriter {
 }
 
 impl OutputWriter {
-    /// An empty queue; `wake` is an eventfd the loop listens to.
+    /// Creates an empty queue; `wake` is an eventfd of the loop.
     pub fn new(wake: Arc<OwnedFd>) -> Self {
         Self {
             wake,
@@ -72,7 +71,7 @@ impl OutputWriter {
         }
         if !self.running {
             let (shared, wake) = (Arc::clone(&self.shared), Arc::clone(&self.wake));
-            // Not joined: a reader that takes nothing must not keep the launcher from ending.
+            // The thread is not joined: a blocked reader must not prevent the launcher from ending.
             std::thread::Builder::new()
                 .name("output".into())
                 .stack_size(64 * 1024)
@@ -88,26 +87,26 @@ impl OutputWriter {
         Ok(())
     }
 
-    /// Whether the loop should stop feeding this sink; it is woken when that changes.
+    /// Whether the loop must stop queuing output; it is woken when that changes.
     pub fn is_full(&self) -> bool {
         let mut queue = self.shared.lock();
         queue.waiting = queue.bytes > if queue.waiting { LOW } else { HIGH };
         queue.waiting
     }
 
-    /// Why writing failed, once it did; data queued after that is discarded.
+    /// Returns the error, once writing has failed; data queued after that is discarded.
     pub fn failure(&self) -> Option<Errno> {
         self.shared.lock().failed
     }
 
-    /// Nothing more will be queued: the thread ends when all is written, and wakes the loop.
+    /// Ends the queue: the thread ends when all is written, and wakes the loop.
     pub fn close(&self) {
         self.shared.lock().closed = true;
         self.shared.changed.notify_all();
     }
 
-    /// Bytes that are queued or being written; none when writing has failed. The loop is woken once
-    /// when that has become less.
+    /// Returns the number of bytes that are queued or being written; 0 when writing has failed. The loop is woken once when
+    /// the number has become smaller.
     pub fn queued(&self) -> usize {
         let mut queue = self.shared.lock();
         queue.watched = queue.bytes > 0;

@@ -226,7 +226,7 @@ fn unmountable_image_is_reported_once_with_reason() {
     mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
     let nowhere = cluster.dir().join("nowhere");
     for (image, directory, reason) in [
-        (&lost, &directory, "there is no such file"),
+        (&lost, &directory, "file not found"),
         (&text, &directory, "this is not a squashfs image"),
         (&pipe, &directory, "this is not a squashfs image"),
         (&damaged, &directory, "cannot be mounted"),
@@ -237,9 +237,7 @@ fn unmountable_image_is_reported_once_with_reason() {
         let image = format!("--uenv {}: ", image.display());
         outcome.expect_one_line(&["on all 2 hosts: ", &image, reason]);
         let run = Run::new([uenv(&lost, directory)]).more(["true"]);
-        run.run()
-            .expect(125)
-            .expect_one_line(&["there is no such file"]);
+        run.run().expect(125).expect_one_line(&["file not found"]);
     }
     expect_released(&image);
     expect_released(&damaged);

@@ -334,7 +334,7 @@ fn unusable_image_is_reported_in_one_line() {
             .more(["-n", "4", "--oversubscribe", &image])
     };
     for (image, reason) in [
-        (&lost, "there is no such directory"),
+        (&lost, "directory not found"),
         (&file, "this is no directory"),
     ] {
         let outcome = run(image).more(["true"]).run().expect(125);
@@ -358,7 +358,7 @@ fn unusable_image_is_reported_in_one_line() {
     // Without the directories of programs.
     let absent = Run::new([&*format!("--image=crun:{}", root.display()), "/bin/true"]);
     let absent = absent.under(["env", "PATH=/nonexistent"]).run().expect(125);
-    absent.expect_one_line(&["--image crun:…: there is no crun in PATH; install it"]);
+    absent.expect_one_line(&["--image crun:…: crun not found in PATH; install it"]);
 }
 
 #[test]
@@ -545,7 +545,7 @@ fn doctor_names_hosts_that_cannot_run_image() {
     found.expect(
         "image",
         "node02",
-        "--image /var/lib/containers/image: there is no such directory",
+        "--image /var/lib/containers/image: directory not found",
     );
     // One has no runtime.
     if runtimes().contains(&Runtime::Charliecloud) {

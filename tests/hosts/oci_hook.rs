@@ -363,7 +363,7 @@ fn image_with_mpi_library_in_no_own_file_is_refused() {
         fs::remove_file(&library).unwrap();
         make();
         let outcome = hook().expect(125);
-        outcome.expect_one_line(&["the image has no MPI in whose place the host's could be"]);
+        outcome.expect_one_line(&["the image has no MPI that the host's could replace"]);
     }
 }
 
@@ -513,7 +513,7 @@ fn mismatched_host_mpi_is_refused() {
     assert!(line.contains(part), "{line}");
     // No MPI, or a file that is none.
     for (file, part) in [
-        ("/bin/true", "this is no MPI library"),
+        ("/bin/true", "not an MPI library"),
         ("/nonexistent", "No such file"),
     ] {
         let mut print = images.cluster.host(0).command(images.cluster.wireup());

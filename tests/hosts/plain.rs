@@ -409,7 +409,7 @@ fn all_hosts_without_agent_are_named_at_once() {
     let outcome = cluster.run(0, tree).more(hosts).more(["true"]).run();
     let err = outcome.err();
     assert!(err.contains("on node02: the agent of node02"), "{err}");
-    let behind = "on node04: its agent was not asked, since it is reached through node02";
+    let behind = "on node04: its agent was not reached, since the connection leads through node02";
     assert!(err.contains(behind), "{err}");
     let rest = ["--hosts", "node01:1,node03:1", "-n", "2", "true"];
     cluster.run(0, rest).run().expect_quiet_success();

@@ -218,7 +218,7 @@ fn host_without_disk_space_is_named_with_needed_size() {
     assert!(remounted.unwrap().success());
     let outcome = run(&cluster, 3, "", &["--stage"], &[]).run().expect(125);
     outcome.expect_one_line(&[
-        "on node02: --stage: 17 MiB are to be brought, and /tmp has ",
+        "on node02: --stage: 17 MiB must be copied, and /tmp has ",
         " MiB free",
     ]);
     expect_no_files(&cluster, &[0, 1, 2]);
@@ -247,7 +247,7 @@ fn disk_full_during_staging_is_reported_with_phase() {
         "! head -c 1G /dev/zero 2>/dev/null >/tmp/filling",
     );
     let outcome = running.finish().expect(125);
-    let line = "on node02: --stage: no room in /tmp for /tmp/only, which is being brought: \
+    let line = "on node02: --stage: no space left in /tmp for /tmp/only: \
                 No space left on device; make room there";
     assert!(outcome.out().contains(line), "{outcome:?}");
     expect_no_files(&cluster, &[0, 1, 2]);
@@ -312,7 +312,7 @@ fn spawn_without_room_for_its_program_fails_alone() {
     on(&cluster, 1, "mount -n -o remount,size=4m /tmp");
     let outcome = spawner(&cluster, &client, "stage=true").run().expect(0);
     assert!(!outcome.out().contains(" status=0 "), "{outcome:?}");
-    outcome.expect_one_line(&["on node02: --stage: 17 MiB are to be brought, and /tmp has "]);
+    outcome.expect_one_line(&["on node02: --stage: 17 MiB must be copied, and /tmp has "]);
     expect_no_files(&cluster, &[0, 1, 2]);
 }
 

@@ -121,7 +121,7 @@ fn job_cannot_be_signalled_by_other_users_on_any_host() {
         }
         let all = cluster.command(host, [wireup, "kill", "--all"]);
         let outcome = of(ALICE, all).run().expect(0);
-        outcome.expect_one_line(&["there are no jobs to signal"]);
+        outcome.expect_one_line(&["no jobs to signal"]);
     }
     // Bob's own signal comes through, and is the first.
     let kill = [wireup, "kill", "-s", "USR1", "--all"];

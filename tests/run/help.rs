@@ -462,11 +462,11 @@ fn source_in_place_of_command_gets_its_line() {
     for (word, needed) in [
         (
             "hello.c",
-            "\"hello.c\" is no command of wireup; to run this source: mpicc hello.c -o hello && wireup run ./hello",
+            "unknown command \"hello.c\"; to run this source: mpicc hello.c -o hello && wireup run ./hello",
         ),
         (
             "./p.py",
-            "\"./p.py\" is no command of wireup; to run this source: wireup run python3 ./p.py",
+            "unknown command \"./p.py\"; to run this source: wireup run python3 ./p.py",
         ),
     ] {
         let run = Run::command([WIREUP, word]);

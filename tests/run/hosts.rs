@@ -438,7 +438,9 @@ fn agent_of_other_user_receives_nothing() {
         let run = run.more(["a", "true"]).env("XDG_RUNTIME_DIR", &runtime);
         run.under(as_user.clone()).run().expect(125)
     };
-    refused().expect_one_line(&["may be anybody's: its directory is not yours or root's alone"]);
+    refused().expect_one_line(&[
+        "its directory must belong to you or root and must not be writable by others",
+    ]);
     // It was open when the stranger came.
     mode(0o755);
     refused().expect_one_line(&["belongs to user 54399, neither you nor root"]);

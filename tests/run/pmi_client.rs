@@ -71,9 +71,7 @@ fn missing_key_or_missing_launcher_is_error() {
     let (_, launcher) = launchers(1).swap_remove(0);
     let outcome = asked(launcher, &["get", "nothing"]).expect(1);
     assert!(
-        outcome
-            .err()
-            .starts_with("wireup: there is no key nothing\n"),
+        outcome.err().starts_with("wireup: unknown key nothing\n"),
         "{outcome:?}"
     );
     for words in [&["attr"][..], &["proxy", "true"]] {

@@ -701,8 +701,9 @@ fn stacks_skips_rank_that_gdb_cannot_read_within_30_s() {
     shows("elsewhere (hang.c:", "[rank 0]");
     shows("receive (hang.c:", "[ranks 2-3]");
     let err = outcome.err();
-    let is_late =
-        |line: &str| line.contains("rank 1 (") && line.ends_with("gdb did not read it within 30 s");
+    let is_late = |line: &str| {
+        line.contains("rank 1 (") && line.ends_with("gdb did not inspect the rank within 30 s")
+    };
     assert!(err.lines().any(is_late), "{outcome:?}");
     // The time for a host is 240 s.
     assert!(elapsed < Duration::from_secs(90), "{elapsed:?}");

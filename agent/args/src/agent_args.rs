@@ -110,7 +110,7 @@ pub struct AgentArgs {
     pub log_format: Option<LogFormat>,
 }
 
-/// What an agent that is stopped does with its launches.
+/// Treatment of the launches of an agent that is stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum AgentStopPolicy {
     /// Waits for the end of the last one.

@@ -97,15 +97,15 @@ Exit status:
 
         /// Command that executes a shell on a node, to which `sh` is added; {host} stands for the name of the node
         #[arg(
-            long,
+            long = "by",
             value_name = "COMMAND",
             default_value = "ssh -o BatchMode=yes {host}"
         )]
-        by: String,
+        remote_shell: String,
 
         /// Copy to this directory of this machine; {host} stands for the name of the node, and is added if it is not
         /// there
-        #[arg(long, value_name = "DIR", conflicts_with = "by", value_hint = ValueHint::DirPath)]
+        #[arg(long, value_name = "DIR", conflicts_with = "remote_shell", value_hint = ValueHint::DirPath)]
         to: Option<String>,
     },
     /// Make new certificates and keys for those that expire soon
@@ -156,7 +156,7 @@ Examples:
     },
 }
 
-/// What the holder of a certificate may do.
+/// Role of the holder of a certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Role {
     /// Run an agent: accept calls of other agents, and start processes of any user on their nodes

@@ -287,8 +287,9 @@ async fn deliver(head: &LauncherState, speaker: OptionalRankId, stream: Stream, 
                 rank: speaker.rank.map(|rank| rank.0),
                 stream: stream.into(),
                 data,
-                lost: 0,
                 spawned_job: speaker.spawned_job.map_or(0, |job| job.0),
+                // No bytes were lost before it.
+                ..StdioOutput::default()
             });
         });
     }

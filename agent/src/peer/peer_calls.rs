@@ -85,7 +85,7 @@ impl Peers {
         let mut status = NodeStatus {
             name: member.name.clone(),
             advertised: String::new(),
-            asked: member.address.clone(),
+            queried_address: member.address.clone(),
             version: String::new(),
             launches: 0,
             draining: false,

@@ -51,10 +51,14 @@ pub fn main(args: PkiArgs) -> Result<u8, CommandError> {
             }
             Ok(0)
         }
-        PkiSubcommand::Push { hosts, by, to } => {
+        PkiSubcommand::Push {
+            hosts,
+            remote_shell,
+            to,
+        } => {
             let destination = match &to {
                 Some(directory) => Destination::Directory(directory),
-                None => Destination::Nodes(&by),
+                None => Destination::Nodes(&remote_shell),
             };
             push_some(&dir, &hosts, destination)
         }

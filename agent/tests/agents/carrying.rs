@@ -235,7 +235,7 @@ fn status_of_nodes_is_queried() {
     let status = nodes(&cluster.agents[0], members.clone());
     for (status, member) in status.iter().zip(&members).take(2) {
         assert_eq!(
-            (&status.name, &status.advertised, &status.asked),
+            (&status.name, &status.advertised, &status.queried_address),
             (&member.name, &member.address, &member.address)
         );
         assert_eq!(status.version, env!("CARGO_PKG_VERSION"));

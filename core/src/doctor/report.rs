@@ -14,7 +14,8 @@ pub struct FindingGroup {
     /// The names of the hosts, in their order.
     pub hosts: Vec<String>,
     /// Observation, for the user.
-    pub what: String,
+    #[serde(rename = "what")]
+    pub observation: String,
     /// Recommended action of the user.
     pub remedy: &'static str,
 }
@@ -33,7 +34,7 @@ pub fn grouped(findings: &[Finding], hosts: &[DoctorHost]) -> Vec<FindingGroup> 
         let name = hosts[finding.host].name.clone();
         let same = |group: &&mut FindingGroup| {
             group.check == finding.check
-                && group.what == finding.seen.text
+                && group.observation == finding.seen.text
                 && group.severity == finding.seen.severity
         };
         match groups.iter_mut().find(same) {
@@ -42,7 +43,7 @@ pub fn grouped(findings: &[Finding], hosts: &[DoctorHost]) -> Vec<FindingGroup> 
                 check: finding.check,
                 severity: finding.seen.severity,
                 hosts: vec![name],
-                what: finding.seen.text.clone(),
+                observation: finding.seen.text.clone(),
                 remedy: finding.remedy,
             }),
         }
@@ -97,7 +98,7 @@ mod tests {
             finding(2, Severity::Problem, "small"),
         ];
         let groups = grouped(&findings, &hosts);
-        let shown = |group: &FindingGroup| (group.names(), group.what.clone());
+        let shown = |group: &FindingGroup| (group.names(), group.observation.clone());
         let shown: Vec<_> = groups.iter().map(shown).collect();
         assert_eq!(
             shown,

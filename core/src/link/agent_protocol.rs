@@ -173,7 +173,8 @@ pub struct NodeStatus {
     /// The address that its agent advertises; empty if it was not reached.
     pub advertised: String,
     /// Address of the query; empty for the agent that got the request.
-    pub asked: String,
+    #[serde(rename = "asked")]
+    pub queried_address: String,
     /// Version of its agent; empty when it was not reached.
     pub version: String,
     /// Launches it takes part in.

@@ -15,7 +15,7 @@ use crate::job::spec::FabricSpec;
 /// Most bytes of a message.
 const MESSAGE_MAX: u32 = 1024 * 1024;
 
-/// Message to a grant holder.
+/// Messages to the grant holder.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum GrantHolderRequest {
     /// Obtains a grant, and revokes it at the end of the process that sends this.
@@ -27,12 +27,12 @@ pub enum GrantHolderRequest {
     Finished,
 }
 
-/// Reply of a grant holder.
+/// Messages of the grant holder.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum GrantHolderReply {
     /// The grant, and the record of what is to be revoked.
     Provided(Box<FabricGrant>, GrantRecord),
-    /// The reason why there is no grant. [`Over`](Self::Over) follows when what may exist is revoked.
+    /// No grant was obtained, for this reason. [`Over`](Self::Over) follows when what may exist of it is revoked.
     Refused(String),
     /// The grant is revoked, or the text names what may be left of it.
     Over(Option<String>),
@@ -62,7 +62,7 @@ pub fn read_message<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Opt
     }
     let length = u32::from_le_bytes(length);
     if length > MESSAGE_MAX {
-        return Err(io::Error::other("a message that is too long"));
+        return Err(io::Error::other("message too long"));
     }
     let mut body = Zeroizing::new(vec![0; length as usize]);
     from.read_exact(&mut body)?;

@@ -35,7 +35,7 @@ impl NodeTracker {
     fn lose_late_nodes(
         &mut self,
         nodes: &[NodeId],
-        what: &'static str,
+        missed_step: &'static str,
         jobs: &JobTable<impl HasProcessMap>,
         out: &mut Vec<TrackerAction>,
     ) {
@@ -43,8 +43,12 @@ impl NodeTracker {
         let waited_for = |node: &&NodeId| self.has_property(**node, is_awaited);
         let nodes: Vec<NodeId> = nodes.iter().filter(waited_for).copied().collect();
         // That the job ends has a cause of its own.
-        out.extend(nodes.iter().map(|node| TrackerAction::Late(*node, what)));
-        let reason = format!("it did not {what} in time");
+        out.extend(
+            nodes
+                .iter()
+                .map(|node| TrackerAction::Late(*node, missed_step)),
+        );
+        let reason = format!("it did not {missed_step} in time");
         self.lose(&nodes, &reason, &reason, jobs, out);
     }
 

@@ -2,14 +2,14 @@
 
 use crate::job::ids::NodeId;
 
-/// Gives each rank to the node with the least load, the first of these in the order of `loads`, until none are `left` or
+/// Gives each of `rank_count` ranks to the node with the least load, the first of these in the order of `loads`, until no rank is left or
 /// no node has fewer than its `limit`. Returns the ranks without a node. `loads` are those before, with the index of the
 /// node in `shares`.
 ///
 /// The time does not depend on the number of ranks: processes request any number.
 pub(super) fn even_out(
     shares: &mut [u32],
-    left: u32,
+    rank_count: u32,
     loads: impl Iterator<Item = (u32, usize)>,
     limit: impl Fn(usize) -> u32,
 ) -> u32 {
@@ -23,7 +23,7 @@ pub(super) fn even_out(
         missing.min(*room)
     };
     let all_up_to = |level| -> u64 { nodes.iter().map(|node| up_to(level, node)).sum() };
-    let mut left = u64::from(left);
+    let mut left = u64::from(rank_count);
     // The highest load that all nodes can have, as far as they have room.
     let (mut level, mut above) = (0, 1 << 33);
     while level + 1 < above {

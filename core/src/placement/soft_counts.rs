@@ -7,11 +7,11 @@
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SoftCounts(Vec<Triplet>);
 
-/// Ascending numbers from `first` to at most `last`.
+/// Ascending numbers from `first` to at most `limit`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Triplet {
     first: i64,
-    last: i64,
+    limit: i64,
     /// Step between two numbers; at least 1.
     stride: i64,
 }
@@ -50,13 +50,13 @@ impl Triplet {
         Some(match stride > 0 {
             true => Self {
                 first,
-                last,
+                limit: last,
                 stride,
             },
             // A list that falls has the same numbers as one that rises from its end.
             false => Self {
                 first: first + steps * stride,
-                last: if steps < 0 {
+                limit: if steps < 0 {
                     first + steps * stride - 1
                 } else {
                     first
@@ -67,7 +67,7 @@ impl Triplet {
     }
 
     fn largest(&self, most: i64) -> Option<i64> {
-        let last = self.last.min(most);
+        let last = self.limit.min(most);
         (last >= self.first).then(|| self.first + (last - self.first) / self.stride * self.stride)
     }
 }

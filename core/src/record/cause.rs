@@ -26,7 +26,7 @@ pub struct CauseRecord<'a> {
     /// The signal that ended it, or the launcher's run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// Last activity of the rank at PMI or PMIx.
+    /// Last request to its process-management interface.
     #[serde(rename = "last", skip_serializing_if = "Option::is_none")]
     pub last_activity: Option<String>,
     /// The ranks that did not enter a fence in time.
@@ -54,7 +54,7 @@ pub struct MissingRank<'a> {
     pub place: RankLocation<'a>,
     /// Process id; absent if the rank was not started.
     pub pid: Option<i32>,
-    /// Last activity of the rank at PMI or PMIx.
+    /// Last request to its process-management interface.
     #[serde(rename = "last")]
     pub last_activity: String,
     /// Milliseconds since the last request.

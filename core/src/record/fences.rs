@@ -38,10 +38,11 @@ pub struct FenceRecord<'a> {
     /// Microseconds from the last entry to the release: the duration of the fence itself.
     pub own_us: u64,
     /// The nodes that entered last, the last one first.
-    pub last: Vec<LateNode<'a>>,
+    #[serde(rename = "last")]
+    pub last_nodes: Vec<LateNode<'a>>,
 }
 
-/// Entry of [`FenceRecord::last`] for one node.
+/// Entry of [`FenceRecord::last_nodes`] for one node.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LateNode<'a> {
     pub node: u32,
@@ -100,7 +101,7 @@ impl FenceObserver {
             nodes: any.nodes,
             spread_us: us(first.saturating_sub(own)),
             own_us: us(own),
-            last: last.collect(),
+            last_nodes: last.collect(),
         })
     }
 }
@@ -151,7 +152,7 @@ mod tests {
         let record = passed(1, passage(2000, 40, 2)).expect("both have reported");
         assert_eq!((record.spread_us, record.own_us), (2000, 40));
         let last: Vec<(&str, u64, u32)> = record
-            .last
+            .last_nodes
             .iter()
             .map(|late| (&*late.host, late.behind_us, late.rank.unwrap().rank.0))
             .collect();

@@ -156,7 +156,7 @@ pub struct RankResult<'a> {
     pub cause: Option<Cow<'a, str>>,
     /// Whether it was ever in contact with its process-management interface.
     pub connected: bool,
-    /// Last activity of the rank there.
+    /// Last request to its process-management interface.
     #[serde(rename = "last")]
     pub last_activity: String,
 }

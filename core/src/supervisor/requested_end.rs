@@ -99,14 +99,14 @@ impl Supervisor {
 
     fn aborted(
         &mut self,
-        by: GlobalRank,
+        requester: GlobalRank,
         code: i32,
         message: &str,
         ranks: Option<Vec<GlobalRank>>,
         cx: &mut SupervisorContext<'_>,
     ) {
         let cause = FailureCause::Aborted {
-            rank: by,
+            rank: requester,
             code,
             message: message.to_owned(),
         };
@@ -115,7 +115,7 @@ impl Supervisor {
                 self.tolerated.get_or_insert_with(|| cause.clone());
                 let told = ranks.clone();
                 cx.orders.push(SupervisorAction::NoteAbort {
-                    requester: by,
+                    requester,
                     code,
                     ranks: told,
                 });

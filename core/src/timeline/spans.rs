@@ -118,7 +118,7 @@ pub fn spans(timeline: &Timeline, context: &TraceContext) -> Vec<Span> {
             named("wireup.fence.spread_us", fence.spread_us),
             named("wireup.fence.own_us", fence.own_us),
         ];
-        if let Some(last) = fence.last.first() {
+        if let Some(last) = fence.last_nodes.first() {
             attributes.push(named("wireup.fence.last_host", &*last.host));
         }
         let from = passed.released.saturating_sub(took);
@@ -148,7 +148,7 @@ pub fn spans(timeline: &Timeline, context: &TraceContext) -> Vec<Span> {
             parent: Some(context.launch),
             name: format!("rank {}", rank.name),
             from,
-            to: rank.ended.unwrap_or(end).max(from),
+            to: rank.exited.unwrap_or(end).max(from),
             attributes,
             error: rank.cause.clone(),
         });

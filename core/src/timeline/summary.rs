@@ -158,7 +158,7 @@ fn path(timeline: &Timeline) -> Vec<PathSegment> {
         step(at, PartKind::Loads, text);
     }
     // Spawned jobs run until their last rank ends, which may be long after the initial job.
-    if let Some((at, rank)) = last(|_| true, |rank| rank.ended) {
+    if let Some((at, rank)) = last(|_| true, |rank| rank.exited) {
         step(
             at,
             PartKind::Runs,

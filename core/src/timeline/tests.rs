@@ -106,7 +106,7 @@ fn awaited_host_is_slowest() {
     let timeline = timeline();
     let slowest = timeline.slowest_host().unwrap();
     assert_eq!(
-        (&*slowest.name, slowest.last, slowest.held_up),
+        (&*slowest.name, slowest.last_arrivals, slowest.held_up),
         ("b", 1, 9000)
     );
 }

@@ -28,12 +28,12 @@ pub fn trace(timeline: &Timeline) -> Value {
         let states = [
             ("loads", rank.started, rank.loaded),
             ("runs", rank.loaded, rank.finalized),
-            ("ends", rank.finalized, rank.ended),
+            ("ends", rank.finalized, rank.exited),
         ];
         for (state, from, to) in states {
             let Some(from) = from else { continue };
             // A state that was skipped is a part of the one before.
-            let until = to.or(rank.finalized).or(rank.ended).unwrap_or(end);
+            let until = to.or(rank.finalized).or(rank.exited).unwrap_or(end);
             if until <= from {
                 continue;
             }
@@ -46,7 +46,7 @@ pub fn trace(timeline: &Timeline) -> Value {
     }
     for passed in &timeline.fences {
         let took = passed.fence.spread_us.saturating_add(passed.fence.own_us);
-        for late in &passed.fence.last {
+        for late in &passed.fence.last_nodes {
             // What this node has waited: the first one has waited longest.
             let waited = took.saturating_sub(late.behind_us);
             events.push(json!({

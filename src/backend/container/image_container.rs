@@ -1,5 +1,5 @@
-//! The container of a node: a runtime makes it and starts a process in it that does nothing, the holder, and ranks join
-//! its mounts. So they remain children of this process, with their descriptors, signals and exit codes.
+//! Container of a node. A runtime makes it and starts an idle process in it, the holder; ranks join the holder's mounts.
+//! So ranks remain children of this process, with their descriptors, signals and exit codes.
 
 use std::env;
 use std::ffi::{CString, OsStr};
@@ -36,19 +36,19 @@ use wireup_sys::spawn::{self, Child, ChildCommand, ProcessSpawner};
 /// The program of the holder; empty if wireup was built without a C compiler.
 const HOLDER_PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/holder"));
 
-/// How long a runtime may take to make a container, and to remove it.
+/// Time limit of a runtime to make a container.
 const MADE_WITHIN: Duration = Duration::from_secs(60);
 const REMOVED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Where second-version control groups are beside the first version's.
+/// File that exists where cgroup v2 is mounted in addition to v1.
 const HYBRID: &str = "/sys/fs/cgroup/unified/cgroup.controllers";
 
-/// A container that cannot be made on this host. The words are the same on every host.
+/// Error: the container cannot be made on this host. The text is the same on all hosts with this problem.
 #[derive(Debug, thiserror::Error)]
 enum ContainerError {
-    #[error("--image {}:…: there is no {} in PATH; install it, or choose another runtime", .0.as_str(), .0.program())]
+    #[error("--image {}:…: {} not found in PATH; install it, or choose another runtime", .0.as_str(), .0.program())]
     NoRuntime(Runtime),
-    #[error("--image {}: there is no such directory; copy it to the hosts, or put it where all see it", .0.display())]
+    #[error("--image {}: directory not found; copy it to the hosts, or put it on a shared file system", .0.display())]
     NoDirectory(PathBuf),
     #[error("--image {}: {error}", path.display())]
     Unreadable { path: PathBuf, error: io::Error },
@@ -57,7 +57,7 @@ enum ContainerError {
         .0.display()
     )]
     NameOfUser(PathBuf),
-    #[error("--image {}: this is no directory", .0.display())]
+    #[error("--image {}: not a directory", .0.display())]
     NotADirectory(PathBuf),
     #[error(
         "--image-mount {0}: {1}; name a directory or file that each host has and the user may read"
@@ -77,15 +77,16 @@ enum ContainerError {
 
 impl RequestError for ContainerError {}
 
-/// A container; it is removed when this is dropped.
+/// A container; dropping this removes it.
 #[derive(Debug)]
 pub(crate) struct Container {
     inside: Option<ContainerRoot>,
     runtime: Option<Child>,
-    /// The parent of the holder. That of podman does not descend from the runtime: it is a child of the process that inherits orphans.
+    /// Pid of the holder's parent, if that is not this process. podman's monitor does not descend from the runtime: it is a
+    /// child of the process that inherits orphans.
     monitor: Option<i32>,
     holder: Option<OwnedFd>,
-    /// What the holder reads, to the end of which it waits.
+    /// Writing end of the holder's stdin; the holder ends at its end of file.
     input: Option<OwnedFd>,
     directory: PathBuf,
 }
@@ -96,44 +97,44 @@ impl Drop for Container {
         if let Some(Child { pid, pidfd }) = self.runtime.take() {
             let mut ended = pidfd::ended_within(&pidfd, REMOVED_WITHIN);
             if let Some(holder) = self.holder.take() {
-                // One that has been stopped does not see that it is over; its runtime still removes the container.
+                // A stopped holder does not notice the end of file; its runtime still removes the container.
                 let _ = pidfd_send_signal(&holder, Signal::KILL);
                 ended = ended || pidfd::ended_within(&pidfd, REMOVED_WITHIN / 5);
             }
             if !ended {
-                // Its session is its own.
+                // The runtime leads a session of its own.
                 let _ = kill_process_group(pid, Signal::KILL);
             }
-            // Whoever collects orphans may have been first.
+            // Another part of this process that reaps orphans may have reaped it already.
             let _ = spawn::wait(&pidfd);
         }
         if !geteuid().is_root() {
-            // Helpers of a user's podman would make files there again.
+            // Helper processes of a user's podman would create files there again.
             let theirs = self.directory.join(PODMAN_CONFIGURATION);
             let theirs = theirs.as_os_str().as_bytes();
             leftovers::end_all_with("CONTAINERS_CONF", theirs, REMOVED_WITHIN);
         }
-        // What is mounted there is so in the container alone.
+        // Mounts below it exist only in the container.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
 impl Container {
-    /// What its ranks see.
+    /// Returns the ranks' view of the file system.
     pub(super) fn inside(&self) -> ContainerRoot {
         let inside = self.inside.clone();
         inside.expect("one that was made has been entered")
     }
 
-    /// Processes that keep it.
+    /// Returns the pids of the processes that keep the container alive.
     pub(super) fn processes(&self) -> impl Iterator<Item = i32> + '_ {
         let child = self.runtime.as_ref();
         let child = child.map(|child| child.pid.as_raw_nonzero().get());
         child.into_iter().chain(self.monitor)
     }
 
-    /// Makes the container of this [`name`] for a launch, with the directory that its ranks start in and others at the host's
-    /// paths.
+    /// Makes the container of this [`name`] for a launch. The ranks' working directory and the directories `shown` have the
+    /// host's paths in it.
     pub(super) fn make(
         image: &ImageSpec,
         launch: &Nspace,
@@ -160,9 +161,9 @@ impl Container {
         }
         let user = !geteuid().is_root();
         if user {
-            // Root joins the mounts of the container; others may do so from a user namespace around it.
+            // Root joins the mounts of the container directly; other users can join them only from a user namespace around it.
             mounts::separate()
-                .map_err(|error| CommandError::system("no mounts of one's own", error))?;
+                .map_err(|error| CommandError::system("cannot make a mount namespace", error))?;
         }
         let mut mounts = bind_mounts(image, cwd, shown)?;
         if let (Some(root), Runtime::Podman) = (&root, runtime) {
@@ -227,7 +228,7 @@ impl Container {
         Ok(made)
     }
 
-    /// Starts the runtime, and waits for the holder to say its process id.
+    /// Starts the runtime, and waits until the holder has printed its pid.
     fn start(&mut self, words: &[std::ffi::OsString], log: &Path) -> io::Result<i32> {
         let program = find(&words[0].to_string_lossy()).ok_or(io::ErrorKind::NotFound)?;
         let c_string = |text: &OsStr| CString::new(text.as_bytes()).map_err(io::Error::other);
@@ -262,7 +263,7 @@ impl Container {
         Ok(pid)
     }
 
-    /// How the runtime has ended that has closed its output; the error if it goes on.
+    /// Returns the exit status of the runtime, which has closed its output, as an error; `error` if it still runs.
     fn end_of_runtime(&mut self, error: io::Error) -> io::Error {
         let ended = |child: &mut Child| pidfd::ended_within(&child.pidfd, REMOVED_WITHIN);
         let Some(child) = self.runtime.take_if(ended) else {
@@ -275,12 +276,12 @@ impl Container {
     }
 }
 
-/// The name of a node's container.
+/// Returns the name of a node's container.
 pub(super) fn name(job: &str, node: NodeId) -> String {
     format!("{job}.n{node}.image")
 }
 
-/// Where the files of a container are.
+/// Returns the directory with the files of a container.
 pub(super) fn directory(name: &str) -> PathBuf {
     env::temp_dir().join(name)
 }
@@ -303,7 +304,7 @@ fn check_root(root: &Path, named: &Path) -> Result<(), ContainerError> {
     }
 }
 
-/// What is mounted in the container, each with whether it is a directory.
+/// Returns the bind mounts of the container, each with whether its source is a directory.
 fn bind_mounts(
     image: &ImageSpec,
     cwd: &Path,
@@ -321,12 +322,13 @@ fn bind_mounts(
     known.collect()
 }
 
-/// The host's files that podman mounts, where the image lacks one of the names that podman makes: it would make them in the
-/// user's directory, or fail if it may not. With a mount in `/etc`, the places there are not the image's.
+/// Returns the files of the host that are mounted for podman because the image lacks one of the names that podman
+/// creates. podman would create them in the image's directory, or fail if it may not write there. With a mount in
+/// `/etc`, the mount points there are not the image's.
 fn files_of_podman(root: &Path, mounts: &[(BindMount, bool)]) -> Vec<(BindMount, bool)> {
     const FILES: [&str; 3] = ["etc/hosts", "etc/hostname", "etc/resolv.conf"];
     let lacks = |name: &str| root.join(name).symlink_metadata().is_err();
-    // Nothing can be mounted behind a link.
+    // A symbolic link cannot be a mount point.
     let is_link = |name: &str| root.join(name).is_symlink();
     if is_link("etc") || !FILES.into_iter().chain(["etc/mtab"]).any(lacks) {
         return Vec::new();
@@ -346,7 +348,7 @@ fn files_of_podman(root: &Path, mounts: &[(BindMount, bool)]) -> Vec<(BindMount,
     mounted.map(|mount| (mount, false)).collect()
 }
 
-/// A directory's entries; none of one that does not exist.
+/// Returns a directory's entries; none if it does not exist.
 fn entries(path: &Path) -> io::Result<Vec<ImageEntry>> {
     let listed = match fs::read_dir(path) {
         Ok(listed) => listed,
@@ -369,7 +371,7 @@ fn entries(path: &Path) -> io::Result<Vec<ImageEntry>> {
     Ok(all)
 }
 
-/// Makes the places of mounts below the new root directory, and the holder in it.
+/// Creates the mount points below the new root directory, and the holder's file in it.
 fn make_places(root: &Path, layout: &Layout) -> io::Result<()> {
     DirBuilder::new().mode(0o755).create(root)?;
     for place in &layout.directories {
@@ -397,7 +399,7 @@ fn facts(user: bool) -> RuntimeHostFacts {
     }
 }
 
-/// The variables of a runtime: this process's. Charliecloud wants to know its user's name.
+/// Returns the environment of a runtime: that of this process, with `USER`, which Charliecloud requires.
 fn environment() -> io::Result<Vec<CString>> {
     let entry = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).map_err(io::Error::other)
@@ -410,7 +412,7 @@ fn environment() -> io::Result<Vec<CString>> {
     Ok(all)
 }
 
-/// The process that has told this number, which another pid namespace may have given to another one.
+/// Returns a pidfd of the holder with this pid. In another pid namespace the number could belong to a different process.
 fn holder(pid: i32) -> io::Result<OwnedFd> {
     let held = Pid::from_raw(pid).and_then(|pid| pidfd::open_pidfd(pid).ok());
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -418,7 +420,7 @@ fn holder(pid: i32) -> io::Result<OwnedFd> {
     held.ok_or_else(|| io::Error::other("the container has a pid namespace of its own"))
 }
 
-/// Waits for a line.
+/// Waits for the first line of the runtime's output.
 fn first_line(output: OwnedFd) -> io::Result<String> {
     let until = Instant::now() + MADE_WITHIN;
     let mut output = File::from(output);
@@ -430,7 +432,7 @@ fn first_line(output: OwnedFd) -> io::Result<String> {
             tv_nsec: i64::from(left.subsec_nanos()),
         };
         if poll(&mut [PollFd::new(&output, PollFlags::IN)], Some(&left))? == 0 {
-            let text = format!("nothing was heard of it for {} s", MADE_WITHIN.as_secs());
+            let text = format!("no output within {} s", MADE_WITHIN.as_secs());
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
         if output.read(&mut byte)? == 0 {
@@ -443,7 +445,7 @@ fn first_line(output: OwnedFd) -> io::Result<String> {
     }
 }
 
-/// What a runtime said last, or else the error.
+/// Returns the last line of the runtime's log, or the error if the log is empty.
 fn reason(log: &Path, error: &io::Error) -> String {
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -452,7 +454,7 @@ fn reason(log: &Path, error: &io::Error) -> String {
     last.map_or_else(|| error.to_string(), str::to_owned)
 }
 
-/// The variables of a process.
+/// Returns the environment of a process.
 fn variables(pid: i32) -> io::Result<Vec<Variable>> {
     let text = fs::read(format!("/proc/{pid}/environ"))?;
     let own = |bytes: &[u8]| std::ffi::OsString::from_vec(bytes.to_vec());

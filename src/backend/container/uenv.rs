@@ -1,6 +1,6 @@
-//! Software images: they are mounted in a mount namespace that the launcher, on its one machine, or the step of
-//! a node enters before it looks for programs. So a program in an image is found and inspected like any other, the
-//! PMIx server can load the libpmix of an image, and the mounts end with the processes of the launch.
+//! Mounts software images in a mount namespace. The launcher (on one machine) or the step of a node enters the namespace
+//! before it looks for programs. So a program in an image is found and inspected like any other, the PMIx server can
+//! load the libpmix of an image, and the mounts end with the processes of the launch.
 
 use std::env;
 use std::ffi::CString;
@@ -19,19 +19,19 @@ use wireup_core::job::spec::{ContainerSpec, Uenv};
 use wireup_sys::mounts::{self, MountRights};
 use wireup_sys::spawn::{ChildCommand, ProcessSpawner};
 
-/// The program that serves an image where the kernel's driver is not for the user.
+/// Program that serves an image where the user may not use the kernel's driver.
 const SQUASHFUSE: &str = "squashfuse_ll";
-/// The descriptor on which it finds its mount.
+/// Descriptor of the mount in that program.
 const FUSE_FD: i32 = 3;
 
-/// An image that cannot be mounted on this host. The words are the same on every host.
+/// Error: an image cannot be mounted on this host. The text is the same on all hosts with this problem.
 #[derive(Debug, thiserror::Error)]
 enum UenvProblem {
-    #[error("--uenv {}: there is no such file; copy it to the hosts, or put it where all see it", .0.display())]
+    #[error("--uenv {}: file not found; copy it to the hosts, or put it on a shared file system", .0.display())]
     NoFile(PathBuf),
     #[error("--uenv {}: {error}", file.display())]
     Unreadable { file: PathBuf, error: io::Error },
-    #[error("--uenv {}: this is not a squashfs image (mksquashfs makes one)", .0.display())]
+    #[error("--uenv {}: not a squashfs image (mksquashfs makes one)", .0.display())]
     NoImage(PathBuf),
     #[error("--uenv {}: the directory {} does not exist; make it, or name another (--uenv FILE:DIRECTORY)", file.display(), mount.display())]
     NoDirectory { file: PathBuf, mount: PathBuf },
@@ -47,11 +47,11 @@ enum UenvProblem {
     )]
     Unserved { file: PathBuf, error: io::Error },
     #[error(
-        "--uenv {}: an ordinary user needs squashfuse for it, and there is no {SQUASHFUSE} in PATH: install it",
+        "--uenv {}: {SQUASHFUSE} not found in PATH; install squashfuse, which mounts images for ordinary users",
         .0.display()
     )]
     NoSquashfuse(PathBuf),
-    #[error("--uenv: this system gives its users no mounts of their own: {0}")]
+    #[error("--uenv: users of this system may not make mount namespaces: {0}")]
     Namespace(io::Error),
 }
 
@@ -61,7 +61,7 @@ impl RequestError for UenvProblem {}
 /// that serve them, which end with the calling thread. Must be called while the process has a single thread.
 ///
 /// # Errors
-/// [`CommandError`] with the image and the remedy, in words that are the same on every host with this problem.
+/// [`CommandError`] with the image and the remedy; the text is the same on all hosts with this problem.
 pub(super) fn enter(spec: &ContainerSpec, cwd: &Path) -> Result<Vec<i32>, CommandError> {
     if spec.uenvs.is_empty() {
         return Ok(Vec::new());
@@ -85,7 +85,7 @@ pub(super) fn mount_all(
     Ok(servers)
 }
 
-/// The image, once it is known that it is one.
+/// Opens a file that must be a squashfs image.
 fn open(uenv: &Uenv, cwd: &Path) -> Result<File, UenvProblem> {
     let path = cwd.join(&uenv.file);
     let file = || uenv.file.clone();
@@ -96,7 +96,7 @@ fn open(uenv: &Uenv, cwd: &Path) -> Result<File, UenvProblem> {
             error,
         },
     };
-    // The open of a pipe would wait for whoever writes to it.
+    // To open a pipe would wait for a writer.
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let image = File::options().read(true).custom_flags(flags).open(path);
     let image = image.map_err(unreadable)?;
@@ -107,7 +107,7 @@ fn open(uenv: &Uenv, cwd: &Path) -> Result<File, UenvProblem> {
     Ok(image)
 }
 
-/// Mounts one image; with a server of it if the kernel does not do it by itself.
+/// Mounts one image. Returns the pid of its server if the kernel cannot mount it itself.
 fn mount(
     uenv: &Uenv,
     path: &Path,
@@ -115,7 +115,7 @@ fn mount(
     rights: MountRights,
 ) -> Result<Option<i32>, UenvProblem> {
     let Uenv { file, mount } = uenv;
-    // An image may have the directory for a further one.
+    // The directory may be in an image that was mounted before.
     if !mount.is_dir() {
         return Err(UenvProblem::NoDirectory {
             file: file.clone(),
@@ -130,7 +130,7 @@ fn mount(
     if rights == MountRights::System {
         match mounts::by_loop_device(image, mount) {
             Ok(()) => return Ok(None),
-            // A container of the whole launch may have no loop devices, and FUSE.
+            // A container around the launch may have FUSE without loop devices.
             Err(error) if squashfuse().is_none() => return Err(failed(error)),
             Err(error) => info!("{}: {error}; squashfuse is tried", file.display()),
         }
@@ -138,7 +138,7 @@ fn mount(
     let program = squashfuse().ok_or_else(|| UenvProblem::NoSquashfuse(file.clone()))?;
     let device = mounts::by_fuse(mount).map_err(failed)?;
     let server = serve(&program, path, device).map_err(failed)?;
-    // Answered when the server serves; fails when it has ended.
+    // This call returns when the server serves, and fails when the server has ended.
     std::fs::read_dir(mount).map_err(|error| UenvProblem::Unserved {
         file: file.clone(),
         error,

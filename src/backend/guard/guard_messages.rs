@@ -20,23 +20,23 @@ use crate::plan::packed_files::FileIdentity;
 use crate::stdio::pty::SavedTerminal;
 use wireup_sys::pidfd::open_pidfd;
 
-/// How long the guard listens to nothing but the launcher's death. Ranks of a short run are started
-/// and have ended by then: handling each message would take a processor from them.
+/// Time for which the guard waits only for the launcher's death and reads no messages. Ranks of a short launch have
+/// started and ended by then: handling each message would take processor time from them.
 const DEAF: Duration = Duration::from_millis(10);
 
-/// The state from the messages.
+/// Objects to clean up, as collected from the messages.
 #[derive(Debug, Default)]
 pub(super) struct CleanupState {
-    /// Sessions by number; their leaders, unless they were gone when we heard of them or there
-    /// was no descriptor left.
+    /// Sessions by number, each with a pidfd of its leader; `None` if the leader had ended when the message arrived, or no
+    /// descriptor was left.
     pub(super) sessions: BTreeMap<i32, Option<OwnedFd>>,
     pub(super) directories: Vec<PathBuf>,
     pub(super) groups: Vec<PathBuf>,
     pub(super) files: Vec<(PathBuf, FileIdentity)>,
     pub(super) terminal: Option<SavedTerminal>,
-    /// Leaders that have a descriptor.
+    /// Number of leaders with a pidfd.
     pidfd_count: usize,
-    /// How many may have one before the descriptors of ended ones are closed.
+    /// Number of pidfds at which those of ended leaders are closed.
     room: usize,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct CleanupState {
 const ROOM: usize = 64;
 
 impl CleanupState {
-    /// A job may start processes without end, and each leader takes a descriptor.
+    /// Adds a session. Closes the pidfds of ended leaders from time to time: a job may start any number of processes.
     fn add_session(&mut self, number: i32, leader: Option<OwnedFd>) {
         self.pidfd_count += usize::from(leader.is_some());
         self.sessions.insert(number, leader);
@@ -58,12 +58,11 @@ impl CleanupState {
         self.room = 2 * self.pidfd_count;
     }
 
-    /// Whether a session is the recorded one. `leader_exists` says whether there is a
-    /// process with its number now.
+    /// Whether a session is the recorded one. `leader_exists`: whether a process with its number exists now.
     pub(super) fn is_ours(&self, session: i32, leader_exists: bool) -> bool {
         match self.sessions.get(&session) {
             None => false,
-            // The number stays taken as long as the session has members.
+            // The number is not reused as long as the session has members.
             Some(_) if !leader_exists => true,
             Some(leader) => leader.as_ref().is_some_and(lives),
         }
@@ -79,21 +78,21 @@ fn lives(pidfd: &OwnedFd) -> bool {
 /// The guard's end of the socket: what the launcher writes, and the descriptors that come with it.
 pub(super) struct GuardSocket {
     pub(super) socket: OwnedFd,
-    /// Those that have come.
+    /// Received descriptors that no message has taken yet, oldest first.
     pub(super) descriptors: RefCell<Vec<OwnedFd>>,
-    /// Where the launcher is a step.
+    /// Watch of the step and its agent; `None` if the guarded process is a launcher.
     pub(super) orphan: Option<OrphanWatch>,
 }
 
 impl GuardSocket {
-    /// Returns after [`DEAF`], or when the launcher has died.
+    /// Waits for [`DEAF`], or until the launcher has died.
     pub(super) fn rest(&self) {
         let mut death = [PollFd::new(&self.socket, PollFlags::empty())];
         let time = Timespec {
             tv_sec: 0,
             tv_nsec: DEAF.subsec_nanos().into(),
         };
-        // Reading too early only costs more.
+        // A failure only makes the guard read earlier.
         let _ = poll(&mut death, Some(&time));
     }
 }
@@ -117,8 +116,8 @@ impl Read for &GuardSocket {
     }
 }
 
-/// Reads records until the socket ends. What the launch makes is noted before anything else is
-/// read. A record cut short by the launcher's death is dropped.
+/// Reads records until the socket ends. Each recorded object is noted before the next record is read. A record that is
+/// incomplete because of the launcher's death is dropped.
 pub(super) fn read_charge(
     pipe: impl Read,
     start_rendezvous: impl Fn(),

@@ -1,4 +1,4 @@
-//! A step whose agent has died and that does not end of it, because it is stopped or hangs: its guard kills it.
+//! Kills a step that does not end after its agent has died, because it is stopped or hangs. Runs in the step's guard.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -9,14 +9,14 @@ use rustix::process::{Pid, Signal, pidfd_send_signal};
 
 use wireup_sys::pidfd::open_pidfd;
 
-/// How long a step may take to end once its agent has died. It kills its ranks after 2 s, and what it does
-/// then its guard can do as well.
+/// Time that a step has to end after its agent has died. The step kills its ranks after 2 s; its guard can do all that
+/// follows.
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Led,
-    /// The agent has died: when the step is killed.
+    /// The agent has died; the step is killed at this time.
     Orphaned(Instant),
     Killed,
 }
@@ -29,7 +29,7 @@ pub(super) struct OrphanWatch {
 }
 
 impl OrphanWatch {
-    /// `None` where one of them is gone.
+    /// Opens pidfds of both; `None` if one of them has ended.
     pub(super) fn new(step: Pid, agent: Pid) -> Option<Self> {
         Some(Self {
             step: open_pidfd(step).ok()?,
@@ -38,7 +38,7 @@ impl OrphanWatch {
         })
     }
 
-    /// Returns when the socket has something to read, which its end is too.
+    /// Waits until the socket is readable or at its end, and kills the step when it is due.
     pub(super) fn await_reading(&self, socket: &OwnedFd) {
         loop {
             let mut fds = vec![PollFd::new(socket, PollFlags::IN)];

@@ -1,5 +1,5 @@
-//! Passes orders, descriptors that are ready and the orders of the nodes' cores to the services of a step, and what follows
-//! from one to the others.
+//! Dispatches the launcher's orders, ready descriptors and the actions of the node cores to the services of a step, and
+//! the results of a service to the other services.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -57,7 +57,7 @@ impl StepDispatcher<'_> {
     /// Executes an order of the launcher.
     pub(super) fn order(&mut self, order: LauncherToStep) {
         match order {
-            // The daemon of a step on another host handles what only its link brings, and the agents what is for them.
+            // The step daemon of another host handles orders that only its link brings; the agents handle theirs.
             LauncherToStep::Start
             | LauncherToStep::Joined { .. }
             | LauncherToStep::Credit { .. }
@@ -83,7 +83,7 @@ impl StepDispatcher<'_> {
                     self.services.output.set_error(error);
                 }
             }
-            // The ranks whose ends had to wait are judged: the job fails by something else.
+            // Something else fails the job, so the pending ends of ranks are judged now.
             LauncherToStep::Settle => self.on_failure_event(FailureEvent::Settle),
             LauncherToStep::ReapOrphans => self.cx.reap_orphans(),
             LauncherToStep::Skip => self.skip_ranks(),
@@ -128,7 +128,7 @@ impl StepDispatcher<'_> {
         }
     }
 
-    /// Deals with a descriptor that is ready, if it is one of the step's.
+    /// Handles a ready descriptor, if it is one of the step's.
     ///
     /// # Errors
     /// When a descriptor cannot be watched any more.
@@ -190,7 +190,7 @@ impl StepDispatcher<'_> {
         Ok(())
     }
 
-    /// Time has passed.
+    /// Handles everything that is due.
     ///
     /// # Errors
     /// When a descriptor cannot be watched any more.
@@ -216,9 +216,9 @@ impl StepDispatcher<'_> {
     }
 }
 
-/// The nodes' cores: what happens is passed to them, and their orders are carried out.
+/// Node cores: passes events to them and executes their actions.
 impl StepDispatcher<'_> {
-    /// Passes an event to a node's core, and everything that follows from it to the others.
+    /// Passes an event to a node core, then delivers the peer messages it causes.
     pub(super) fn handle_event(&mut self, node: NodeId, event: NodeEvent<'_>) {
         self.handle_in_span(node, event);
         while let Some(message) = self.services.peers.next_local() {
@@ -237,7 +237,7 @@ impl StepDispatcher<'_> {
         self.answer_core(node, event);
     }
 
-    /// Passes the answer to one of its own orders to a node's core.
+    /// Passes to a node core the reply to one of its own actions.
     fn answer_core(&mut self, node: NodeId, event: NodeEvent<'_>) {
         let (now, mut actions) = (Moment(self.cx.now()), Vec::new());
         let core = &mut self.cx.node_mut(node).core;
@@ -245,7 +245,7 @@ impl StepDispatcher<'_> {
         self.execute_actions(node, actions);
     }
 
-    /// Does something with the core of the node at this index, and carries out the orders that follow from it.
+    /// Calls a function with the core of the node at this index, and executes the resulting actions.
     pub(super) fn with_core<T>(
         &mut self,
         index: usize,
@@ -258,7 +258,7 @@ impl StepDispatcher<'_> {
         result
     }
 
-    /// Carries out the orders of a node's core.
+    /// Executes the actions of a node core.
     fn execute_actions(&mut self, node: NodeId, actions: Vec<NodeAction>) {
         for action in actions {
             match action {
@@ -368,7 +368,7 @@ impl StepDispatcher<'_> {
         }
     }
 
-    /// Passes a message of a node on to the launcher; some are handled here.
+    /// Forwards a report of a node core to the launcher; some are handled here.
     fn on_node_report(&mut self, node: NodeId, report: NodeReport) {
         match report {
             NodeReport::JobControl(JobControlRequest {
@@ -386,11 +386,11 @@ impl StepDispatcher<'_> {
             NodeReport::Syslog(text) if text.place == SyslogTarget::Node => {
                 self.services.warnings.log(self.cx, node, &text);
             }
-            said => self.cx.report(StepToLauncher::Node { node, said }),
+            report => self.cx.report(StepToLauncher::Node { node, report }),
         }
     }
 
-    /// Passes on that input of processes has reached a rank, or will not.
+    /// Passes to the node core the results of pushed input of a rank.
     fn report_stdin_written(&mut self, rank: GlobalRank, results: PushResults) {
         let (node, rank) = self.cx.place(rank);
         for (number, result) in results {
@@ -403,7 +403,7 @@ impl StepDispatcher<'_> {
         }
     }
 
-    /// All processes of a job have ended: its children read the queued input, and then the end.
+    /// Handles the end of all processes of a job: its child jobs read the queued input, and then the end of file.
     pub(super) fn end_pushed_input(&mut self, job: JobIndex) {
         for rank in pushed_input::readers_of(self.cx, job) {
             let results = pushed_input::push_end(self.cx, rank);
@@ -411,13 +411,13 @@ impl StepDispatcher<'_> {
         }
     }
 
-    /// Other hosts have joined the launch: the first job's plan as it is here now.
+    /// Handles the joining of other hosts; `plan` is the new plan of the initial job on this host.
     pub(super) fn grow(&mut self, plan: &Arc<HostPlan>) {
         self.cx.replace_plan(plan);
         let absent: Vec<_> = plan.absent.difference(&self.cx.absent).copied().collect();
         self.cx.absent.clone_from(&plan.absent);
         for index in 0..self.cx.nodes.len() {
-            // The orders follow when the core knows the nodes' names.
+            // The actions are executed when the core knows the nodes' names.
             let (now, mut actions) = (Moment(self.cx.now()), Vec::new());
             let core = &mut self.cx.nodes[index].core;
             core.with_actions(now, &mut actions, |core| {
@@ -430,9 +430,9 @@ impl StepDispatcher<'_> {
     }
 }
 
-/// Failures: the first one is decided, and reported with the end of its rank.
+/// Failures: decides which was the first, and reports it with the end of its rank.
 impl StepDispatcher<'_> {
-    /// Something happened that may be a failure, or may decide about one.
+    /// Handles an event that may be a failure, or that may decide which failure was the first.
     pub(super) fn on_failure_event(&mut self, event: FailureEvent) {
         let (now, mut decisions) = (self.cx.now(), Vec::new());
         let failures = &mut self.services.failures;
@@ -450,7 +450,7 @@ impl StepDispatcher<'_> {
                     let state = cause.rank().filter(here);
                     let state = state.map(|rank| self.cx.pmi_state(rank));
                     self.cx.report(StepToLauncher::Failed { cause, state });
-                    // What else is on its way follows from it.
+                    // Later failures follow from it.
                     self.stop_starting();
                 }
                 FailureDecision::Left { waiting, cause } => {
@@ -469,16 +469,16 @@ impl StepDispatcher<'_> {
         }
     }
 
-    /// No rank is started any more: the job is being ended.
+    /// Stops the start of ranks, since the launch is being terminated.
     fn stop_starting(&mut self) {
         self.services.waits = WaitDetector::default();
         self.cx.stop_starting();
     }
 }
 
-/// The ranks' processes, from the report of a starting thread to the judgement of their end.
+/// Processes of the ranks, from the report of a starting thread to the judgement of their end.
 impl StepDispatcher<'_> {
-    /// Starts the ranks of the job the user asked for.
+    /// Starts the local ranks of the initial job.
     ///
     /// # Errors
     /// [`CommandError`] if a resource for them cannot be created.
@@ -505,7 +505,7 @@ impl StepDispatcher<'_> {
         let starts = &mut self.services.starts;
         if !starts.start_job(self.cx, number, io, surroundings)? {
             let reported = self.all_started(number);
-            reported.map_err(|error| CommandError::system("the run broke", error))?;
+            reported.map_err(|error| CommandError::system("the launch failed", error))?;
         }
         Ok(())
     }
@@ -563,7 +563,7 @@ impl StepDispatcher<'_> {
         Ok(())
     }
 
-    /// The start of every rank of a job here has been reported, or there is none.
+    /// Handles the report of the start of a job's last local rank, or a job without local ranks.
     fn all_started(&mut self, job: JobIndex) -> io::Result<()> {
         if job.is_initial() && self.cx.scope == HostScope::Whole {
             let readers = self.cx.take_stdin().into_iter();
@@ -638,7 +638,7 @@ impl StepDispatcher<'_> {
         Ok(())
     }
 
-    /// All ranks are skipped: the job failed before they could be started.
+    /// Skips all ranks: the job failed before they could be started.
     fn skip_ranks(&mut self) {
         for rank in self.cx.local_ranks() {
             self.cx.slot_mut(rank).skip();
@@ -648,7 +648,7 @@ impl StepDispatcher<'_> {
         self.cx.jobs.first_mut().unreported = 0;
     }
 
-    /// Ranks here that wait for a debugger go on, or it is reported that there are some.
+    /// Releases local ranks that wait for a debugger, or reports that some wait.
     fn release_stopped(&mut self, report: bool) {
         let stopped = process_signals::stopped_ranks(self.cx);
         if report {
@@ -664,7 +664,7 @@ impl StepDispatcher<'_> {
         }
     }
 
-    /// Reads a rank's PMI socket once; false when nothing more is to come now.
+    /// Reads a rank's PMI socket once. Returns false if no more data is available now.
     fn read_pmi(&mut self, rank: GlobalRank) -> bool {
         let (node, local) = self.cx.place(rank);
         if let Some(client) = self.services.pmi_clients.identify(self.cx, rank) {
@@ -681,8 +681,8 @@ impl StepDispatcher<'_> {
         match received {
             ReadResult::End => {
                 if let Some(channel) = pmi {
-                    // The rank closed its end or died; its process shows which, after a moment.
-                    // Nothing is closed here: MPICH 5 crashes when it loses its server.
+                    // The rank closed its end or died; the end of its process will show which. The socket stays open: MPICH 5
+                    // crashes when it loses its server.
                     let _ = self.cx.poll.remove(channel.as_fd());
                 }
                 self.judge_finalized(rank);
@@ -700,14 +700,14 @@ impl StepDispatcher<'_> {
         matches!(received, ReadResult::Bytes(_))
     }
 
-    /// Treats a rank as finalized that has left `MPI_Finalize` without a finalize of PMI.
+    /// Treats a rank as finalized if it has left `MPI_Finalize` without a PMI finalize.
     fn judge_finalized(&mut self, rank: GlobalRank) {
         if let Some(finalized) = self.services.pmi_clients.finalized(self.cx, rank) {
             self.handle_event(self.cx.place(rank).0, finalized);
         }
     }
 
-    /// A rank's process ended: first everything it sent is read, then its end is judged.
+    /// Handles the end of a rank's process: reads everything it has sent, then judges its end.
     fn rank_exit(&mut self, rank: GlobalRank) {
         while self.read_pmi(rank) {}
         let (node, _) = self.cx.place(rank);
@@ -715,7 +715,7 @@ impl StepDispatcher<'_> {
         let Some(RunningProcess { child, pmi, span }) = self.cx.slot_mut(rank).end() else {
             return;
         };
-        // Both fail for a descriptor that is not watched any more, such as a closed socket.
+        // Both calls fail for a descriptor that is no longer watched, such as a closed socket.
         let _ = self.cx.poll.remove(&child.pidfd);
         let _ = pmi.map(|channel| self.cx.poll.remove(&channel));
         let waited = spawn::wait_with_usage(&child.pidfd);
@@ -736,35 +736,35 @@ impl StepDispatcher<'_> {
         self.report_stdin_written(rank, unread);
         self.cx.report(StepToLauncher::Ended { rank, end, usage });
         let end = status.unwrap_or_else(|errno| {
-            // No other code reaps ranks; if it did, the status is lost and not guessed.
-            let error = format!("its exit status was lost: {errno}");
+            // No other code reaps ranks. If the status is lost nevertheless, it is not guessed.
+            let error = format!("exit status lost: {errno}");
             let cause = FailureCause::Misbehaved { rank, error };
             self.on_failure_event(FailureEvent::Failed(cause));
             RankEnd::Code(0)
         });
         self.cx.processes.remove_owned(child.pid);
         drop(child);
-        // A signal is an independent cause, and makes others abort; an exit code may follow from an
-        // abort.
+        // A signal is an independent cause and makes other ranks abort; an exit code may be the consequence of an abort.
         if matches!(end, RankEnd::Code(code) if code != 0) && !self.cx.ending {
-            // A rank may exit because another one aborted, and be seen first. MPICH 5 continues after its abort until it
-            // is killed. With PMIx the rank that aborts waits for our answer, so its abort is always read before what
-            // follows from it.
+            // A rank may exit because another one aborted, and its exit may be seen first. MPICH 5 continues after its
+            // abort until it is killed. With PMIx the aborting rank waits for our reply, so its abort is always read
+            // before its consequences.
             for rank in self.cx.local_ranks() {
-                // Once: a rank that is alive may write for ever, and its abort is a single request.
+                // Read once: a living rank may write without end, and its abort is a single request.
                 self.read_pmi(rank);
             }
         }
-        // A process that it has left behind may hold the connection.
+        // A process that the rank has left behind may hold the connection open.
         self.judge_finalized(rank);
         self.on_failure_event(FailureEvent::RankEnded { rank, end });
         self.cx.reap_orphans();
     }
 }
 
-/// The ranks' output.
+/// Output of the ranks.
 impl StepDispatcher<'_> {
-    /// Gives a rank's output to its node, which passes it on to subscribers, and reports it unless it is for them alone.
+    /// Passes a rank's output to its node core, which forwards it to subscribers, and reports it unless it is for
+    /// subscribers only.
     fn pass_output(&mut self, output: ReadOutput) {
         let rank = output.rank;
         let (node, at) = self.cx.place(rank);
@@ -786,9 +786,8 @@ impl StepDispatcher<'_> {
         }
     }
 
-    /// Reads what the pipes that are not paused hold, one chunk of each, without waiting for more;
-    /// whether there was anything. It stops after an amount for which the launcher must first give
-    /// new credit, and continues there the next time.
+    /// Reads one chunk of each pipe that is not paused, without waiting for more. Returns whether any had data. Stops after
+    /// an amount for which the launcher must first grant new credit, and continues there in the next call.
     ///
     /// # Errors
     /// When a pipe cannot be unwatched.
@@ -828,9 +827,9 @@ impl StepDispatcher<'_> {
     }
 }
 
-/// The sidecars, and the end of the launch.
+/// Sidecars, and the end of the launch.
 impl StepDispatcher<'_> {
-    /// Starts a sidecar per node and has it register the job, without waiting for it.
+    /// Starts a sidecar for each node and has it register the job, without waiting for it.
     ///
     /// # Errors
     /// [`CommandError`] when one cannot be started.
@@ -860,7 +859,7 @@ impl StepDispatcher<'_> {
         Ok(())
     }
 
-    /// The tool that directs the launch has said how: the first job is made known to the sidecars.
+    /// Handles the directives of the tool of an indirect launch: the sidecars register the initial job.
     fn direct(&mut self, debugged: DebugDirectives) {
         let plan = Arc::new(self.cx.plan.directed(debugged));
         self.cx.replace_plan(&plan);
@@ -880,7 +879,7 @@ impl StepDispatcher<'_> {
         }
     }
 
-    /// Tools are here or on another node: every node here gets a sidecar.
+    /// Starts a sidecar for each local node, since tools have attached here or on another node.
     fn serve_tools(&mut self) {
         let Some(arrival) = self.services.tools.take_arrival(self.cx) else {
             return;
@@ -907,7 +906,7 @@ impl StepDispatcher<'_> {
         Ok(())
     }
 
-    /// Reads one of a sidecar's sockets once; false when nothing more is to come now.
+    /// Reads one of a sidecar's sockets once. Returns false if no more data is available now.
     fn read_sidecar(&mut self, node: NodeId, source: PollSource) -> bool {
         let mut buffer = std::mem::take(&mut self.cx.buffer);
         let received = sidecars::receive(self.cx, node, source, &mut buffer);
@@ -939,7 +938,7 @@ impl StepDispatcher<'_> {
         Ok(())
     }
 
-    /// All ranks have ended, or are treated as if they had.
+    /// Starts the shutdown: all ranks have ended, or are treated as ended.
     fn finish(&mut self, abnormal: bool, ends: Vec<JobEnd>) {
         self.services.inspections.end_all(self.cx);
         self.services.tools.close();
@@ -958,7 +957,7 @@ impl StepDispatcher<'_> {
         }
     }
 
-    /// Does what the end of the launch can do now.
+    /// Runs the shutdown as far as it can continue now.
     ///
     /// # Errors
     /// When a pipe cannot be unwatched.

@@ -1,7 +1,6 @@
-//! Looking into the ranks here with gdb: one for all of them, which attaches to one after another.
+//! Inspects local ranks with gdb: one process for all of them, which attaches to one after another.
 //!
-//! It is a child like any other of this process: its output and its end are waited for by the loop, and it is
-//! ended when it takes too long or when the job ends.
+//! The loop waits for its output and its end. It is ended when it takes too long or when the job ends.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, OsStr, OsString};
@@ -27,10 +26,10 @@ use wireup_sys::poll::{PollSource, PollToken};
 use wireup_sys::procfs;
 use wireup_sys::spawn::{Child, ChildCommand, ProcessSpawner, wait};
 
-/// What gdb runs.
+/// Python script that gdb runs.
 const SCRIPT: &str = include_str!("look_at_ranks.py");
 
-/// The descriptor on which it prints what it finds.
+/// Descriptor on which the script prints its results.
 const LINES_FD: i32 = 3;
 
 /// Time for the start of gdb and the first rank, on a busy machine.
@@ -39,13 +38,13 @@ const LIMIT_OF_FIRST: Duration = Duration::from_secs(60);
 /// Time for each further rank.
 const LIMIT_OF_RANK: Duration = Duration::from_secs(30);
 
-/// Time for all ranks of a host: less than the launcher waits for it.
+/// Time for all ranks of a host; shorter than the time for which the launcher waits.
 const LIMIT_OF_HOST: Duration = Duration::from_secs(240);
 
-/// After that it is asked to let go, and then killed.
+/// Time between SIGTERM, on which gdb detaches, and SIGKILL.
 const FAREWELL: Duration = Duration::from_secs(3);
 
-/// Most bytes that it may print.
+/// Maximum size of the output in bytes.
 const OUTPUT_MAX: usize = 32 * 1024 * 1024;
 
 /// A gdb that runs.
@@ -53,26 +52,26 @@ const OUTPUT_MAX: usize = 32 * 1024 * 1024;
 struct GdbSession {
     child: Child,
     lines: OwnedFd,
-    /// A line that has not ended.
+    /// Incomplete last line of the output.
     printed: Vec<u8>,
-    /// Bytes that it has printed.
+    /// Size of the output so far in bytes.
     size: usize,
-    /// The ranks that it inspects and has not reported, in its order, and whether each was stopped before.
+    /// Ranks without a result yet, in the order of inspection, each with its pid and whether it was stopped before.
     ranks: VecDeque<(GlobalRank, i32, bool)>,
     purpose: Purpose,
-    /// When it is asked to end, and then killed.
+    /// Time at which it is terminated, and then killed.
     deadline: Duration,
-    /// The limit that `deadline` follows from.
+    /// Timeout from which `deadline` is computed.
     limit: Duration,
     end_requested: bool,
-    /// Rank that it was at when it was asked to end.
+    /// Rank that it inspected when it was terminated.
     late: Option<GlobalRank>,
-    /// Time after which no other gdb takes over the ranks behind a late one.
+    /// Time after which the remaining ranks are not inspected by another gdb.
     give_up: Duration,
 }
 
 impl GdbSession {
-    /// Results of the lines that have ended. Each gives it time for the next rank.
+    /// Returns the results of the complete lines. Each result extends the deadline for the next rank.
     fn take_findings(&mut self, now: Duration) -> Vec<RankInspection> {
         let Some(end) = self.printed.iter().rposition(|byte| *byte == b'\n') else {
             return Vec::new();
@@ -107,25 +106,25 @@ impl GdbSession {
     }
 }
 
-/// What a gdb is started for.
+/// Purpose of a gdb process.
 #[derive(Debug)]
 enum Purpose {
     Stacks {
         python: bool,
         path: Option<String>,
     },
-    /// Cores are written into this directory.
+    /// Core files are written into this directory.
     Cores(PathBuf),
     Dump {
         file: PathBuf,
         program: PathBuf,
-        /// What is known without gdb.
+        /// Description of the dump that needs no gdb.
         text: String,
     },
 }
 
 impl Purpose {
-    /// As the script names it.
+    /// Returns the name of the purpose in the script.
     fn word(&self) -> &'static str {
         match self {
             Self::Stacks { python: false, .. } => "stacks",
@@ -135,7 +134,7 @@ impl Purpose {
         }
     }
 
-    /// Where cores go, or the file of the dump.
+    /// Returns the directory of the core files, or the file of the dump.
     fn place(&self) -> Option<&Path> {
         match self {
             Self::Stacks { .. } => None,
@@ -151,7 +150,7 @@ impl Purpose {
         }
     }
 
-    /// `PATH` of the caller.
+    /// Returns `PATH` of the caller.
     fn path(&self) -> Option<&OsStr> {
         match self {
             Self::Stacks { path, .. } => path.as_deref().map(OsStr::new),
@@ -159,7 +158,7 @@ impl Purpose {
         }
     }
 
-    /// What was found in a rank by a line of the script.
+    /// Returns the result for a rank from a line of the script.
     fn found(
         &self,
         line: Result<Stack, InspectionError>,
@@ -177,7 +176,7 @@ impl Purpose {
     }
 }
 
-/// By ticket.
+/// Running gdb processes, by the ticket of the inspection.
 #[derive(Debug, Default)]
 pub(super) struct GdbSessions(BTreeMap<u32, GdbSession>);
 
@@ -187,7 +186,7 @@ impl GdbSessions {
     }
 }
 
-/// A line that the script prints.
+/// Line of the script's output.
 #[derive(Deserialize)]
 struct GdbOutput {
     rank: u32,
@@ -197,14 +196,14 @@ struct GdbOutput {
     note: Option<String>,
 }
 
-/// Directories in which debuggers are searched: the `PATH` of this process, then in that of the caller, then where systems have
-/// them.
+/// Returns the directories in which debuggers are searched: `PATH` of this process, then that of the caller, then the
+/// usual directories.
 fn search_path(caller: Option<&OsStr>) -> OsString {
     let own = std::env::var_os("PATH");
     let named = own.as_deref().into_iter().chain(caller);
     let mut directories: Vec<PathBuf> = Vec::new();
     let usual = ["/usr/local/bin", "/usr/bin"].map(PathBuf::from);
-    // A directory that depends on where a process is would be another one here.
+    // A relative directory of the caller would be a different one in this process.
     let named = named.flat_map(std::env::split_paths);
     for directory in named.filter(|dir| dir.is_absolute()).chain(usual) {
         if !directories.contains(&directory) {
@@ -214,14 +213,14 @@ fn search_path(caller: Option<&OsStr>) -> OsString {
     std::env::join_paths(directories).unwrap_or_default()
 }
 
-/// Path of gdb.
+/// Returns the path of gdb.
 fn find_gdb(path: &OsStr) -> Option<PathBuf> {
     let mut files = std::env::split_paths(path).map(|dir| dir.join("gdb"));
     files.find(|file| rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok())
 }
 
 impl GdbSessions {
-    /// Looks into ranks. [`StepToLauncher::InspectionResult`] follows, until one is the last.
+    /// Inspects ranks. Reports [`StepToLauncher::InspectionResult`]; one of them is marked as the last.
     pub(super) fn inspect(&mut self, cx: &mut StepContext, inspection: Inspection) {
         let ticket = inspection.ticket;
         let purpose = match inspection.look {
@@ -239,7 +238,7 @@ impl GdbSessions {
         self.inspect_running(cx, ticket, &running, purpose, give_up);
     }
 
-    /// Looks into these processes, and reports all of them if gdb cannot be started.
+    /// Inspects these processes, and reports all of them if gdb cannot be started.
     fn inspect_running(
         &mut self,
         cx: &mut StepContext,
@@ -270,7 +269,7 @@ impl GdbSessions {
         report_findings(cx, ticket, findings, true);
     }
 
-    /// Looks into the dump of a rank, if there is one here.
+    /// Inspects the dump of a rank, if this host has one.
     fn inspect_dump(&mut self, cx: &mut StepContext, ticket: u32, ranks: &[GlobalRank]) {
         let mut ranks = ranks.iter();
         let found = ranks.find_map(|rank| Some((*rank, process_traces::dump_of(cx, *rank)?)));
@@ -390,7 +389,7 @@ impl GdbSessions {
         Ok(())
     }
 
-    /// Reads what a gdb has found. Its end is that of the pipe.
+    /// Reads the output of a gdb. The end of the pipe is its end.
     pub(super) fn read(&mut self, cx: &mut StepContext, ticket: u32) {
         let now = cx.now();
         let Some(gdb) = self.0.get_mut(&ticket) else {
@@ -416,8 +415,8 @@ impl GdbSessions {
         }
     }
 
-    /// Ends a gdb, and reports the ranks that it has not. If it took too long for one of them, another gdb inspects those
-    /// behind that.
+    /// Ends a gdb, and reports the ranks without a result. If it took too long for one of them, another gdb inspects the
+    /// following ones.
     fn finish_gdb(&mut self, cx: &mut StepContext, ticket: u32) {
         let Some(mut gdb) = self.end_gdb(cx, ticket) else {
             return;
@@ -428,7 +427,7 @@ impl GdbSessions {
         };
         if gdb.end_requested && cx.now() < gdb.give_up {
             let mut found = Vec::new();
-            // It may have read the rank after all before it ended.
+            // It may still have inspected that rank before it ended.
             let is_late = gdb
                 .ranks
                 .front()
@@ -451,7 +450,7 @@ impl GdbSessions {
         report_findings(cx, ticket, rest, true);
     }
 
-    /// Ends those that take too long.
+    /// Ends gdb processes that take too long.
     pub(super) fn tick(&mut self, cx: &mut StepContext, now: Duration) {
         let late = self.0.iter_mut();
         let late: Vec<u32> = late
@@ -460,7 +459,7 @@ impl GdbSessions {
                 if std::mem::replace(&mut gdb.end_requested, true) {
                     return Some(*ticket);
                 }
-                // It lets go of the rank that it is at.
+                // gdb detaches from its current rank.
                 gdb.late = gdb.ranks.front().map(|(rank, _, _)| *rank);
                 let _ = kill_process(gdb.child.pid, Signal::TERM);
                 gdb.deadline = now + FAREWELL;
@@ -472,21 +471,21 @@ impl GdbSessions {
         }
     }
 
-    /// The job ends: no result is needed any more.
+    /// Ends all gdb processes: the job ends, and results are not needed any more.
     pub(super) fn end_all(&mut self, cx: &mut StepContext) {
         for ticket in self.0.keys().copied().collect::<Vec<_>>() {
             self.end_gdb(cx, ticket);
         }
     }
 
-    /// Ends a gdb, whatever it does, and collects it.
+    /// Kills a gdb and reaps it.
     fn end_gdb(&mut self, cx: &mut StepContext, ticket: u32) -> Option<GdbSession> {
         let gdb = self.0.remove(&ticket)?;
         let _ = cx.poll.remove(&gdb.lines);
         let _ = kill_process_group(gdb.child.pid, Signal::KILL);
         let _ = wait(&gdb.child.pidfd);
         cx.processes.remove_owned(gdb.child.pid);
-        // One that was killed while it attached has left its rank stopped.
+        // A gdb that was killed while attached has left its rank stopped.
         for (rank, pid, was_stopped) in &gdb.ranks {
             let process = procfs::process(*pid);
             if !was_stopped && process.is_some_and(|process| process.is_stopped()) {
@@ -498,7 +497,7 @@ impl GdbSessions {
     }
 }
 
-/// Reports findings to the launcher, and whether they are the last of this inspection.
+/// Reports results to the launcher, and whether they are the last of this inspection.
 fn report_findings(
     cx: &mut StepContext,
     ticket: u32,

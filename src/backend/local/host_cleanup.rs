@@ -1,4 +1,4 @@
-//! What the launch makes on this host and removes at its end: its directory, its control group, the containers of its ranks.
+//! Objects that the launch creates on this host and removes at its end: directory, control group, containers of its ranks.
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::plan::directory::{self, DirectoryError, JobDirectory};
 use crate::plan::host_scope::HostScope;
 use wireup_sys::cgroup::{self, Cgroup};
 
-/// Makes the directory of the launch here; the guard knows of it before.
+/// Creates the launch's directory on this host. The guard is made responsible for it before.
 pub(super) fn job_directory(
     plan: &HostPlan,
     part: HostScope,
@@ -24,19 +24,19 @@ pub(super) fn job_directory(
     JobDirectory::create(path)
 }
 
-/// Makes the control group of the launch here, where there can be one.
+/// Creates the launch's control group on this host, if the system allows it.
 pub(super) fn group(plan: &HostPlan, part: HostScope, guard: &GuardLine) -> Option<Cgroup> {
     let name = match part {
         HostScope::Whole => plan.job.nspace.to_string(),
         HostScope::Node(node) => format!("{}.n{node}", plan.job.nspace),
     };
     let place = cgroup::place(&name)?;
-    // Before there is one, as with the directory.
+    // The guard is made responsible before the group exists, as with the directory.
     let _ = guard.add_group(&place);
     Cgroup::make(place)
 }
 
-/// The things of the launch on this host that its end removes.
+/// Objects of the launch on this host that its end removes.
 pub(super) struct HostCleanup {
     directory: Option<JobDirectory>,
     cgroup: Option<Arc<Cgroup>>,
@@ -45,7 +45,7 @@ pub(super) struct HostCleanup {
 }
 
 impl HostCleanup {
-    /// A launch with this directory and control group, as far as it has them.
+    /// Creates the set for a launch with this directory and control group.
     pub(super) fn new(
         directory: Option<JobDirectory>,
         cgroup: Option<Cgroup>,
@@ -58,15 +58,15 @@ impl HostCleanup {
         }
     }
 
-    /// The directory of the launch, if it has one.
+    /// Returns the directory of the launch, if it has one.
     pub(super) fn directory(&self) -> Option<&JobDirectory> {
         self.directory.as_ref()
     }
 
-    /// The directory of the launch, which is made if there is none.
+    /// Returns the directory of the launch, and creates it if necessary.
     ///
     /// # Errors
-    /// [`DirectoryError`] when it cannot be made.
+    /// [`DirectoryError`] when it cannot be created.
     pub(super) fn make_directory(
         &mut self,
         plan: &HostPlan,
@@ -80,18 +80,18 @@ impl HostCleanup {
         Ok(self.directory.insert(directory))
     }
 
-    /// The control group of the launch, if it has one.
+    /// Returns the control group of the launch, if it has one.
     pub(super) fn cgroup(&self) -> Option<&Arc<Cgroup>> {
         self.cgroup.as_ref()
     }
 
-    /// Removes the containers: no rank runs any more.
+    /// Removes the containers, in which no rank runs any more.
     pub(super) fn remove_containers(&mut self) {
         self.containers.clear();
         self.containers.of_launch = None;
     }
 
-    /// Removes the directory.
+    /// Removes the directory of the launch.
     ///
     /// # Errors
     /// When something in it cannot be removed.
@@ -99,14 +99,14 @@ impl HostCleanup {
         self.directory.take().map_or(Ok(()), JobDirectory::remove)
     }
 
-    /// Removes the control group: it is empty, or its remaining processes are not waited for.
+    /// Removes the control group, which is empty or whose remaining processes are not waited for.
     pub(super) fn end_group(&mut self) {
         if let Some(group) = self.cgroup.take() {
             cgroup::end(group.path());
         }
     }
 
-    /// Removes everything: nothing was started.
+    /// Removes everything of a launch that has started nothing.
     pub(super) fn abandon(mut self) {
         self.remove_containers();
         let _ = self.remove_directory();

@@ -1,4 +1,4 @@
-//! What a backend needs and may not get: descriptors, directories, the nodes' state.
+//! Resources of a local backend: descriptors, directories, the nodes' state. Their creation may fail.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use wireup_core::pmi::pmi_store::{MEMORY_KINDS, TOPOLOGY_FILE};
 use wireup_sys::cgroup::Cgroup;
 use wireup_sys::descriptors;
 
-/// What a backend needs and may not get: descriptors, directories, the nodes' state.
+/// Resources of a local backend: descriptors, directories, the nodes' state.
 pub(super) struct HostResources {
     pub(super) nodes: Vec<LocalNode>,
     pub(super) directories: Vec<NodeDirectories>,
@@ -26,7 +26,7 @@ pub(super) struct HostResources {
 }
 
 impl HostResources {
-    /// `directory` is set as soon as there is one.
+    /// Creates the resources. `directory` is set as soon as the directory exists, also in the case of an error.
     pub(super) fn new(
         parts: &LocalParts<'_>,
         directory: &mut Option<JobDirectory>,
@@ -38,7 +38,7 @@ impl HostResources {
             rank_count::descriptors(ranks) + u64::from(kept_from.unsigned_abs()),
         );
         become_subreaper().map_err(|error| CommandError::system("cannot adopt orphans", error))?;
-        // MPICH's ranks read what is known of the host, and would look at it themselves otherwise.
+        // MPICH's ranks read the topology from this file; without it each would discover the topology itself.
         let known = plan.binding.as_ref().filter(|_| plan.offer.pmi);
         let of_ranks = plan.spec.apps.iter().any(|app| app.rank_tmpdir);
         if plan.offer.pmix || known.is_some() || of_ranks {
@@ -50,7 +50,7 @@ impl HostResources {
             .map(|(binding, directory)| directory.describe_host(&binding.topology.description));
         let topology = topology.transpose();
         let topology = topology.map_err(|error| {
-            CommandError::system("cannot write what this host is made of", error)
+            CommandError::system("cannot write the topology of this host", error)
         })?;
         let directories = directory
             .iter()
@@ -95,7 +95,7 @@ impl HostResources {
         Ok(Self {
             nodes,
             directories,
-            // Last: nothing can go wrong any more that would leave it.
+            // The group is created last, since no later failure can leave it behind.
             group: host_cleanup::group(plan, part, &parts.guard),
         })
     }

@@ -14,10 +14,10 @@ use wireup_core::pmix::release::PmixRelease;
 use wireup_core::pmix::sidecar_protocol::Hello;
 use wireup_sys::syslog::Syslog;
 
-/// Warns of what is wrong with this host, and writes what ranks log there.
+/// Warns of problems of this host, and writes the ranks' log messages to its syslog.
 #[derive(Default)]
 pub(super) struct HostWarnings {
-    /// The log of this host's system.
+    /// Connection to the syslog of this host.
     syslog: Syslog,
     /// Whether the warning about a directory that a rank does not see was printed.
     hidden_directory: bool,
@@ -32,7 +32,7 @@ impl HostWarnings {
         }
     }
 
-    /// Warns, once, if a rank does not see the directory of its PMIx server: it is in a mount namespace of its own.
+    /// Warns once if a rank cannot see the directory of its PMIx server because it has a mount namespace of its own.
     pub(super) fn check_directory(&mut self, cx: &mut StepContext, node: NodeId, rank: GlobalRank) {
         let index = cx.scope.index(node);
         let directories = cx.jobs.first().directories.get(index);
@@ -48,7 +48,7 @@ impl HostWarnings {
         let seen = identity(&root.join(server.strip_prefix("/").unwrap_or(server)));
         let is_hidden = match (identity(server), seen) {
             (Ok(own), Ok(seen)) => own != seen,
-            // A process that has ended meanwhile has no root.
+            // A process that has ended meanwhile has no root directory.
             (Ok(_), Err(error)) => error.kind() == ErrorKind::NotFound && identity(&root).is_ok(),
             _ => false,
         };
@@ -66,7 +66,7 @@ impl HostWarnings {
     }
 }
 
-/// The warning about a sidecar's libpmix, if that has a known vulnerability.
+/// Returns the warning about a sidecar's libpmix, if that has a known vulnerability.
 pub(super) fn vulnerable_libpmix(cx: &StepContext, hello: &Hello) -> Option<String> {
     let files = cx.plan.sidecar_files.as_ref()?;
     let release = PmixRelease::from_library_name(hello.libpmix.as_bytes())?;

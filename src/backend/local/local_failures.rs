@@ -1,4 +1,4 @@
-//! The facts here on which it is decided which failure was the first.
+//! Facts about local ranks and sidecars for the decision which failure was the first.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ impl HostView for StepContext {
         self.nodes.iter().any(|node| node.core.sidecar_in_doubt())
     }
 
-    /// One that was never ready was waited for, also where there is no rank.
+    /// Sidecars that are still starting count as not done, also on a node without ranks.
     fn sidecars_are_done(&self) -> bool {
         self.ready_reported && self.nodes.iter().all(|node| node.core.ranks_are_done())
     }

@@ -1,4 +1,4 @@
-//! One job of a launch, as the backend of a host sees it.
+//! State of one job of a launch in the backend of a host.
 
 use std::sync::Arc;
 
@@ -14,34 +14,34 @@ use wireup_core::job::process_map::ProcessMap;
 use wireup_core::node::JobContext;
 use wireup_core::pmix::sidecar_protocol::ForkEnv;
 
-/// See the module.
+/// State of one job of a launch in the backend of a host.
 pub(super) struct LocalJob {
-    /// The common data about it.
+    /// Data of the job that is the same on all nodes.
     context: Arc<JobContext>,
-    /// Nothing for a job that cannot run here, of which no rank is started.
+    /// Plan for this host; `None` for a job that cannot run here and whose ranks are not started.
     plan: Option<Arc<HostPlan>>,
-    /// By node here, when there is a sidecar.
+    /// Directories of the job, by local node; empty without sidecars.
     pub(super) directories: Vec<NodeDirectories>,
-    /// By node here: what the ranks get from the sidecar, once it knows the job.
+    /// Environment of the ranks from the sidecar, by local node; `None` until the sidecar has registered the job.
     pub(super) envs: Vec<Option<ForkEnv>>,
-    /// What starts its ranks, until all have been reported.
+    /// Threads that start its ranks; `None` after all starts were reported.
     pub(super) starter: Option<RankStarter>,
-    /// Ranks here whose start has not been reported yet.
+    /// Number of local ranks whose start is not reported yet.
     pub(super) unreported: u32,
-    /// Input and output of its ranks, while they wait for the sidecar.
+    /// Input and output of its ranks, until the sidecar has registered the job.
     pub(super) io: Option<RankIo>,
-    /// The start of all its local ranks was reported.
+    /// Whether the start of all its local ranks was reported.
     pub(super) start_reported: bool,
-    /// It has failed: ranks that still start must be killed.
+    /// Whether the job has failed and ranks that are still being started must be killed.
     pub(super) dropped: bool,
     /// Staged files of its local ranks.
     pub(super) staged_files: UnpackedFiles,
-    /// The name of the container that was made for its ranks here.
+    /// Name of the container that was made for its local ranks.
     pub(super) container: Option<Nspace>,
 }
 
 impl LocalJob {
-    /// A job with this number of local ranks and nodes, none of which is started.
+    /// Creates a job with this number of local ranks and nodes, none of which is started.
     pub(super) fn new(
         plan: Arc<HostPlan>,
         ranks: u32,
@@ -63,7 +63,7 @@ impl LocalJob {
         }
     }
 
-    /// A job that cannot run here.
+    /// Creates a job that cannot run on this host.
     pub(super) fn refused(context: Arc<JobContext>) -> Self {
         Self {
             context,
@@ -82,7 +82,7 @@ impl LocalJob {
 }
 
 impl LocalJob {
-    /// The first job, where others have joined the launch.
+    /// Replaces the plan of the initial job, after hosts have joined the launch.
     pub(super) fn grow(&mut self, plan: &Arc<HostPlan>) {
         self.context = Arc::clone(&plan.job);
         self.plan = Some(Arc::clone(plan));
@@ -90,7 +90,7 @@ impl LocalJob {
 }
 
 impl LocalJob {
-    /// The plan of a job that can run here.
+    /// Returns the plan, if the job can run on this host.
     pub(super) fn runnable_plan(&self) -> Option<&Arc<HostPlan>> {
         self.plan.as_ref()
     }
@@ -100,7 +100,7 @@ impl LocalJob {
         self.runnable_plan().is_some_and(|plan| plan.offer.pmix)
     }
 
-    /// What a rank gets from the sidecar of a node here.
+    /// Returns the environment of the ranks from the sidecar of a local node.
     pub(super) fn env(&self, node: usize) -> Option<&ForkEnv> {
         self.envs[node].as_ref().filter(|_| self.uses_pmix())
     }
@@ -109,7 +109,7 @@ impl LocalJob {
         &self.context.nspace
     }
 
-    /// The name of the parent's job.
+    /// Returns the nspace of the parent job.
     pub(super) fn parent(&self) -> Option<&Nspace> {
         self.context.requester.parent().map(|parent| &parent.nspace)
     }

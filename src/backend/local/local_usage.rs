@@ -1,4 +1,4 @@
-//! What the ranks here use of the host, for people who look at the launch.
+//! Measures the resource usage of local ranks, for `wireup top` and others.
 
 use std::collections::HashMap;
 
@@ -10,16 +10,16 @@ use wireup_core::job::ids::GlobalRank;
 use wireup_core::node::FenceWait;
 use wireup_sys::procfs::{self, Process};
 
-/// Of one process and all that descend from it.
+/// Usage of one process and all its descendants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct UsageSum {
-    /// In ticks.
+    /// Processor time in ticks.
     cpu: u64,
-    /// In pages.
+    /// Resident memory in pages.
     resident: u64,
 }
 
-/// What those of these ranks that run here use now.
+/// Measures the usage of those of these ranks that run on this host.
 pub(super) fn usage_of(cx: &StepContext, ranks: &[(GlobalRank, i32)]) -> Vec<RankInspection> {
     let processes = procfs::processes();
     let sums = sums(&processes, ranks.iter().map(|(_, pid)| *pid));
@@ -56,7 +56,7 @@ pub(super) fn usage_of(cx: &StepContext, ranks: &[(GlobalRank, i32)]) -> Vec<Ran
     ranks.iter().map(usage).collect()
 }
 
-/// Those of these ranks that run here, with their processes.
+/// Returns those of these ranks that run on this host, with their pids.
 pub(super) fn running(cx: &StepContext, ranks: &[GlobalRank]) -> Vec<(GlobalRank, i32)> {
     let running = ranks.iter().filter_map(|rank| {
         let node = cx.jobs.node_of(*rank)?;
@@ -68,7 +68,7 @@ pub(super) fn running(cx: &StepContext, ranks: &[GlobalRank]) -> Vec<(GlobalRank
     running.collect()
 }
 
-/// What each of these processes uses with all that descend from it.
+/// Returns the usage of each of these processes with its descendants, by pid.
 fn sums(processes: &[Process], roots: impl Iterator<Item = i32>) -> HashMap<i32, UsageSum> {
     let parents: HashMap<i32, i32> = processes
         .iter()
@@ -77,7 +77,7 @@ fn sums(processes: &[Process], roots: impl Iterator<Item = i32>) -> HashMap<i32,
     let mut sums: HashMap<i32, UsageSum> = roots.map(|pid| (pid, UsageSum::default())).collect();
     for process in processes {
         let mut at = process.pid;
-        // Numbers are given out again while they are read, so that the way up might go round in a circle.
+        // Pids are reused while they are read, so the chain of parents may contain a cycle.
         for _ in 0..processes.len() {
             if let Some(sum) = sums.get_mut(&at) {
                 sum.cpu += process.cpu;

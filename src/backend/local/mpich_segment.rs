@@ -20,13 +20,13 @@ use rustix::io;
 
 const DIRECTORY: &str = "/dev/shm";
 
-/// Beginning of the files' names.
+/// Prefix of the files' names.
 const PREFIX: &str = "mpich_shm_";
 
 /// Value of the third number of an initialized segment.
 const READY: u32 = 0x1234_5678;
 
-/// Initializations of one process that are looked for.
+/// Number of initializations of one process whose segments are searched.
 const INITIALIZATIONS: u32 = 16;
 
 /// Segments that were created since the start of the watch.
@@ -38,7 +38,7 @@ pub(crate) struct SegmentWatch {
 }
 
 impl SegmentWatch {
-    /// Starts to watch.
+    /// Starts to watch the directory of the segments.
     ///
     /// # Errors
     /// The errors of `inotify_init1` and `inotify_add_watch`.
@@ -88,7 +88,7 @@ impl SegmentWatch {
     }
 }
 
-/// Name of the segment of a world on a node.
+/// Returns the name of the segment of a world on a node.
 fn segment_name(world: &str, node: u32) -> OsString {
     let hash = world.bytes().fold(2_166_136_261_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(16_777_619)

@@ -1,4 +1,4 @@
-//! The nodes here: each with its core and its sidecar.
+//! Nodes of this host, each with its core and its sidecar.
 
 use tracing::Span;
 
@@ -6,21 +6,21 @@ use crate::backend::sidecar_process::Sidecar;
 use wireup_core::node::NodeCore;
 use wireup_core::pmix::sidecar_protocol::Hello;
 
-/// One node of the job.
+/// Node of the launch on this host.
 pub(super) struct LocalNode {
     pub(super) core: NodeCore,
-    /// Its sidecar, if the job needs one.
+    /// Sidecar of the node, if the launch needs one.
     pub(super) sidecar: Option<Sidecar>,
-    /// What the sidecar said about itself.
+    /// Greeting of the sidecar, with its versions; `None` before it.
     pub(super) hello: Option<Hello>,
-    /// The last it printed.
+    /// End of the sidecar's output.
     pub(super) printed: Vec<u8>,
-    /// The node's part of the launch.
+    /// Tracing span of the node's part of the launch.
     pub(super) span: Span,
 }
 
 impl LocalNode {
-    /// A node without a sidecar yet.
+    /// Creates a node without a sidecar.
     pub(super) fn new(core: NodeCore, span: Span) -> Self {
         Self {
             core,

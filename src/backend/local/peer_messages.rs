@@ -1,4 +1,4 @@
-//! Messages between the nodes of a launch, on their way: to nodes here, and to those of other hosts.
+//! Queues of messages between the nodes of a launch: to nodes of this host, and to those of other hosts.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use wireup_core::job::ids::NodeId;
 use wireup_core::link::frame::FrameAddress;
 use wireup_core::node::event::PeerMessage;
 
-/// A message of one node here to another.
+/// Message between two nodes of this host.
 pub(super) struct LocalMessage {
     pub(super) to: NodeId,
     pub(super) from: NodeId,
@@ -50,7 +50,7 @@ impl PeerMessages {
         }
     }
 
-    /// The next message to a node here.
+    /// Takes the next message to a node of this host.
     pub(super) fn next_local(&mut self) -> Option<LocalMessage> {
         self.local.pop_front()
     }

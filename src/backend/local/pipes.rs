@@ -1,4 +1,4 @@
-//! The pipes into which the ranks print.
+//! Output pipes of the ranks.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,19 +18,19 @@ use wireup_sys::poll::{Poll, PollSource, PollToken};
 struct OutputPipe {
     rank: GlobalRank,
     fd: OwnedFd,
-    /// Not read for now, whatever is done with the others.
+    /// Whether this pipe alone is not read for now.
     is_held: bool,
-    /// The loop is notified when there is data. For a paused pipe it is notified
-    /// nothing at all: an end, which the system reports unasked, would have it read all the same.
+    /// Whether the pipe is in the poll set. A paused pipe is removed from it: the system always reports the end of a pipe,
+    /// and the pipe would be read then.
     watched: bool,
 }
 
 /// A stream of one rank, as far as it is a pipe.
 #[derive(Debug, Default)]
 struct StreamPipe {
-    /// Until its writers have closed it.
+    /// Pipe, until its writers have closed it.
     pipe: Option<OutputPipe>,
-    /// Number of bytes read; `None` where there never was a pipe.
+    /// Number of bytes read; `None` if the stream never was a pipe.
     bytes_read: Option<u64>,
 }
 
@@ -39,7 +39,7 @@ struct StreamPipe {
 pub(super) struct OutputPipes([StreamPipe; 2]);
 
 impl OutputPipes {
-    /// Number of bytes that the rank has printed, as far as they came through a pipe; `None` if it has none.
+    /// Returns the number of bytes that the rank has printed through its pipes; `None` if it has none.
     pub(super) fn bytes_read(&self) -> Option<u64> {
         let read = self.0.iter().filter_map(|stream| stream.bytes_read);
         read.reduce(|sum, stream| sum + stream)
@@ -53,8 +53,8 @@ struct StreamReader {
     /// Number of pipes that still have writers.
     open: usize,
     paused: bool,
-    /// Local index behind the rank that was read last. After a pause it is the first, so that those in
-    /// front do not use up what can be taken each time.
+    /// Local index after that of the rank that was read last. Reading resumes there after a pause, so that the first ranks
+    /// do not use all the credit each time.
     next: usize,
 }
 
@@ -63,7 +63,7 @@ struct StreamReader {
 pub(super) struct RankOutputReader {
     streams: [StreamReader; 2],
     buffer: Vec<u8>,
-    /// Error of a stream that could not be paused, with which the loop fails.
+    /// Error of a stream that could not be paused; the loop fails with it.
     error: Option<io::Error>,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct RankOutputReader {
 pub(super) struct ReadOutput {
     pub(super) rank: GlobalRank,
     pub(super) source: PollSource,
-    /// Empty at the end.
+    /// Bytes that were read; empty at the end of the stream.
     pub(super) bytes: Vec<u8>,
 }
 
@@ -83,7 +83,7 @@ impl ReadOutput {
         }
     }
 
-    /// The stream, as PMIx names it.
+    /// Returns the stream as a PMIx IOF channel.
     pub(super) fn channel(&self) -> Channels {
         match self.stream() {
             Stream::Stdout => Channels::STDOUT,
@@ -121,7 +121,7 @@ impl StreamReader {
         Ok(())
     }
 
-    /// The local indices of all of this number of ranks, beginning with the next in turn.
+    /// Returns the local indices of all ranks, beginning with the next in turn.
     fn turns(&self, ranks: usize) -> impl Iterator<Item = usize> + use<> {
         let next = self.next.min(ranks);
         (next..ranks).chain(0..next)
@@ -138,7 +138,7 @@ impl Default for RankOutputReader {
         };
         Self {
             streams: [stream(PollSource::Stdout), stream(PollSource::Stderr)],
-            // Reserved and not filled: unused parts take no memory.
+            // The buffer is reserved and not filled: unused parts take no memory.
             buffer: Vec::with_capacity(CHUNK),
             error: None,
         }
@@ -146,7 +146,7 @@ impl Default for RankOutputReader {
 }
 
 impl RankOutputReader {
-    /// Takes over the pipe of a rank; `source` selects one of the two.
+    /// Takes over an output pipe of a rank; `source` selects the stream.
     pub(super) fn add(
         &mut self,
         poll: &Poll,
@@ -168,7 +168,7 @@ impl RankOutputReader {
         stream.watch(at, poll)
     }
 
-    /// Number of pipes that still have writers.
+    /// Returns the number of pipes that still have writers.
     pub(super) fn open(&self) -> usize {
         self.streams.iter().map(|stream| stream.open).sum()
     }
@@ -183,7 +183,7 @@ impl RankOutputReader {
         self.streams[index_of(source_of(stream))].paused
     }
 
-    /// Reads one chunk of a rank's pipe, unless the previous data has paused it.
+    /// Reads one chunk of a rank's pipe, unless earlier output has paused it.
     ///
     /// # Errors
     /// When the pipe cannot be unwatched.
@@ -201,7 +201,7 @@ impl RankOutputReader {
         }
     }
 
-    /// Reads one chunk of the pipe of the rank with this local index; nothing if it holds nothing, not even its end.
+    /// Reads one chunk of the pipe of the rank with this local index; `None` if it has neither data nor its end.
     ///
     /// # Errors
     /// When the pipe cannot be unwatched.
@@ -222,7 +222,7 @@ impl RankOutputReader {
         let count = match rustix::io::read(&pipe.fd, spare_capacity(&mut self.buffer)) {
             Ok(count) => count,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-            // A pipe has no other errors; treat one like its end.
+            // Other errors are impossible for a pipe and are treated as its end.
             Err(_) => 0,
         };
         stream.next = index + 1;
@@ -245,7 +245,7 @@ impl RankOutputReader {
         }))
     }
 
-    /// The streams that are not paused, each with the local indices of this number of ranks in turn.
+    /// Returns the streams that are not paused, each with the local indices of its ranks in turn.
     pub(super) fn rounds(
         &self,
         ranks: usize,
@@ -295,16 +295,16 @@ impl RankOutputReader {
         if let Some(pipe) = &mut at.pipe {
             pipe.is_held = is_held;
         }
-        // A pipe that cannot be watched is not one that is read: its rank waits.
+        // A pipe that cannot be watched is not read, and its rank waits.
         let _ = self.streams[index_of(source)].watch(at, poll);
     }
 
-    /// A stream could not be paused: the loop fails.
+    /// Stores the error of a stream that could not be paused; the loop fails with it.
     pub(super) fn set_error(&mut self, error: io::Error) {
         self.error = Some(error);
     }
 
-    /// The error with which the loop fails.
+    /// Takes the error with which the loop fails.
     pub(super) fn take_error(&mut self) -> Option<io::Error> {
         self.error.take()
     }

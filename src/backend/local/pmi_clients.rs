@@ -1,4 +1,4 @@
-//! The PMI clients of ranks, as far as their processes and their shared memory say more than their requests.
+//! Properties of the ranks' PMI clients that are found in their processes and shared memory, and not in their requests.
 
 use super::mpich_segment::SegmentWatch;
 use super::step_context::StepContext;
@@ -8,17 +8,17 @@ use wireup_core::job::ids::GlobalRank;
 use wireup_core::node::event::NodeEvent;
 use wireup_sys::channel::Channel;
 
-/// Finds out about PMI clients what they do not send.
+/// Detects properties of PMI clients that they do not send.
 #[derive(Debug, Default)]
 pub(super) struct PmiClients {
-    /// Clients that take PMI 1.2.
+    /// Detection of clients that accept PMI 1.2.
     group_clients: GroupClients,
-    /// Shared memory of an MPICH that sends its finalize when processes exit, once one has been seen.
+    /// Watch of MPICH's shared memory; created for the first client that sends its PMI finalize at process exit.
     segments: Option<SegmentWatch>,
 }
 
 impl PmiClients {
-    /// Finds out what kind of client sends the start of PMI, before that is read.
+    /// Detects the kind of a client before its first PMI request is handled.
     pub(super) fn identify(
         &mut self,
         cx: &StepContext,
@@ -35,7 +35,7 @@ impl PmiClients {
         Some(NodeEvent::PmiClient { rank, has_groups })
     }
 
-    /// A rank has made a request: its library makes its segment after that by which it is recognised.
+    /// Starts the watch at a rank's request: a library of this kind creates its segment after the request that identifies it.
     pub(super) fn watch_segments(&mut self, cx: &StepContext, rank: GlobalRank) {
         let (node, local) = cx.place(rank);
         if self.segments.is_none() && cx.node(node).core.sessions_beside(local).is_some() {
@@ -43,8 +43,8 @@ impl PmiClients {
         }
     }
 
-    /// Finds out whether a rank has left `MPI_Finalize` without a finalize of PMI: MPICH sends that from
-    /// an atexit handler, which `_exit(2)`, `quick_exit(3)` and `execve(2)` pass over.
+    /// Returns whether a rank has left `MPI_Finalize` without a PMI finalize. MPICH sends it from an atexit handler, which
+    /// `_exit(2)`, `quick_exit(3)` and `execve(2)` skip.
     pub(super) fn finalized(
         &mut self,
         cx: &StepContext,

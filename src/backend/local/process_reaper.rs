@@ -1,4 +1,4 @@
-//! The children of this process: those whose end has an owner, and processes that lost their parent inside the job.
+//! Reaps the children of this process that no other part waits for: processes of the job that have lost their parent.
 
 use std::collections::BTreeSet;
 
@@ -9,23 +9,23 @@ use wireup_sys::leftovers;
 use wireup_sys::procfs::Process;
 use wireup_sys::zombie;
 
-/// Orphans that are remembered, because of possible leftovers.
+/// Maximum number of orphans that are remembered for the removal of their files.
 const ORPHANS: usize = 1024;
 
 /// Collects the children of this process that have no other owner.
 #[derive(Debug)]
 pub(super) struct ProcessReaper {
-    /// Processes whose exit has an owner.
+    /// Pids of processes that another part reaps.
     owned: BTreeSet<i32>,
-    /// Processes of the job that lost their parent and were collected here; the first ones.
+    /// Pids of the first orphans of the job that were reaped here.
     orphans: BTreeSet<i32>,
-    /// Children this process had before it started any, and those that serve mounts of containers.
+    /// Pids of children that this process had before it started any, and of those that serve mounts of containers.
     preexisting: BTreeSet<i32>,
     guard: Pid,
 }
 
 impl ProcessReaper {
-    /// A reaper of a process that had these children before it started any, beside its guard.
+    /// Creates the reaper of a process that had these children, and its guard, before it started any.
     pub(super) fn new(preexisting: BTreeSet<i32>, guard: Pid) -> Self {
         Self {
             owned: BTreeSet::new(),
@@ -40,20 +40,20 @@ impl ProcessReaper {
         self.preexisting.extend(processes);
     }
 
-    /// A process was started whose end its owner collects.
+    /// Adds a started process that its owner reaps.
     pub(super) fn add_owned(&mut self, pid: Pid) {
         self.owned.insert(raw(pid));
     }
 
-    /// The owner of a process has collected its end.
+    /// Removes a process that its owner has reaped.
     pub(super) fn remove_owned(&mut self, pid: Pid) {
         self.owned.remove(&raw(pid));
     }
 
-    /// Collects processes that lost their parent inside the job and came to us.
+    /// Reaps processes of the job that have lost their parent and became children of this process.
     ///
-    /// Only one zombie can be inspected without reaping it. If that one has an owner, its owner
-    /// will come here again after collecting it.
+    /// Only one zombie can be inspected without reaping it. If that one has an owner, the owner calls this again after it
+    /// has reaped it.
     pub(super) fn reap_orphans(&mut self) {
         while let Some(pid) = zombie::first() {
             if self.owned.contains(&raw(pid)) || !zombie::collect(pid) {
@@ -65,23 +65,23 @@ impl ProcessReaper {
         }
     }
 
-    /// The orphans that were collected; the first ones.
+    /// Returns the first orphans that were reaped.
     pub(super) fn orphans(&self) -> &BTreeSet<i32> {
         &self.orphans
     }
 
-    /// The running processes of the job, after its ranks and sidecars were reaped: orphans
-    /// come to us, so everything descends from this process.
+    /// Returns the running processes of the job, after its ranks and sidecars were reaped. They all descend from this process,
+    /// which adopts orphans.
     pub(super) fn leftovers(&self) -> Vec<Process> {
         let mut others = self.preexisting.clone();
         others.insert(raw(self.guard));
         leftovers::find_descendants(raw(rustix::process::getpid()), &others)
     }
 
-    /// Whether processes of the job are left. The guard does not count as a child here.
+    /// Whether processes of the job are left. The guard does not count.
     pub(super) fn any_leftovers(&self) -> bool {
         if self.preexisting.is_empty() {
-            // An orphan from a launch inside the job may not be one of its processes.
+            // An orphan of a launch within the job may not belong to the job.
             leftovers::has_children()
                 && !(leftovers::has_rendezvous() && self.leftovers().is_empty())
         } else {

@@ -10,9 +10,9 @@ use wireup_core::job::ids::GlobalRank;
 use wireup_sys::leftovers;
 use wireup_sys::procfs;
 
-/// Sends a signal to the process groups of these ranks, as far as they have not ended here. To one
-/// that is being started it goes when the thread that starts it has reported: until then it may
-/// have come far, and others may know it. (What starts while everything ends is ended then.)
+/// Sends a signal to the process groups of those of these ranks that run on this host. A rank that is being started gets
+/// it when its starting thread has reported: before that its process may already run, and others may already know it.
+/// (Ranks that start during the termination of the launch are killed then.)
 pub(super) fn signal_ranks(cx: &mut StepContext, ranks: &[GlobalRank], signal: Signal) {
     for &rank in ranks {
         let node = cx.jobs.node_of(rank);
@@ -38,7 +38,7 @@ pub(super) fn signal_all(cx: &mut StepContext, signal: i32) {
     }
 }
 
-/// The ranks here that are stopped as they were to be before they began.
+/// Returns the local ranks that are stopped at exec, as requested.
 pub(super) fn stopped_ranks(cx: &StepContext) -> Vec<GlobalRank> {
     let mut ranks = cx.local_ranks();
     ranks.retain(|rank| is_stopped(cx, *rank));
@@ -55,13 +55,13 @@ fn is_stopped(cx: &StepContext, rank: GlobalRank) -> bool {
         && procfs::process(raw(pid)).is_some_and(|process| process.is_stopped())
 }
 
-/// Ends processes that were stopped between clone and exec, whose starting threads wait for them, when everything
-/// else has been killed. Until then it is the user's choice whether they go on.
+/// Kills processes that were stopped between clone and exec and for which starting threads wait. Called when everything
+/// else has been killed; until then the user may continue them.
 pub(super) fn kill_stopped_starts() {
     let own = raw(rustix::process::getpid());
     let mut stopped = procfs::processes();
     stopped.retain(|process| {
-        // Until it executes its program, it has the name of the thread that made it.
+        // Before it executes its program, a process has the name of its starting thread.
         let starts = THREAD.to_str() == Ok(&process.name);
         process.parent == own && starts && process.is_stopped()
     });

@@ -1,4 +1,4 @@
-//! Traces that ranks' processes leave: dumps of their memory, and the MPI that they have loaded.
+//! Core dumps of ranks, and the MPI library that their processes have loaded.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::report::singleton_detection::MpiProcess;
 use wireup_core::job::ids::GlobalRank;
 use wireup_sys::core_dump::{self, CoreDump, DumpedProcess};
 
-/// The dump that the kernel made of a rank that was killed here, and the rank's program.
+/// Returns the core dump that the kernel made of a killed local rank, and the rank's program.
 pub(super) fn dump_of(cx: &StepContext, rank: GlobalRank) -> Option<(CoreDump, PathBuf)> {
     if !cx.scope.holds(cx.jobs.node_of(rank)?) {
         return None;
@@ -34,7 +34,7 @@ pub(super) fn dump_of(cx: &StepContext, rank: GlobalRank) -> Option<(CoreDump, P
     Some((found, program))
 }
 
-/// Looks at the processes of these ranks until one is found that has loaded an MPI.
+/// Searches the processes of these ranks for one that has loaded an MPI library.
 pub(super) fn find_mpi(cx: &StepContext, ranks: &[GlobalRank]) -> Option<MpiProcess> {
     let pids = ranks.iter().filter_map(|rank| cx.slot(*rank).running_pid());
     pids.map(raw).find_map(running_ranks::find_mpi)

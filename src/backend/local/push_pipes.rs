@@ -1,7 +1,7 @@
-//! Input that processes have for ranks here (`PMIx_IOF_push`), on its way into their pipes.
+//! Queues of input that processes push to local ranks (`PMIx_IOF_push`), and the stdin pipes that they fill.
 //!
-//! A reader sets the pace of senders that wait until their input is read. Input of others is
-//! bounded: what would make it more than `WAITING_MAX` is refused.
+//! Senders that wait until their input is read are limited by the reader. Input of other senders is bounded: more than
+//! `WAITING_MAX` queued bytes are refused.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -13,25 +13,25 @@ use wireup_core::job::ids::GlobalRank;
 use wireup_core::node::event::StdinWriteResult;
 use wireup_sys::poll::{Interest, Poll, PollSource, PollToken};
 
-/// Bytes that may wait for a rank to read them.
+/// Maximum number of bytes that are queued for a rank.
 const WAITING_MAX: usize = 16 << 20;
 
-/// Marks a piece without a waiting sender.
+/// Number of a piece without a waiting sender.
 const NOBODY: u64 = 0;
 
-/// Input on its way into a pipe.
+/// Queued piece of input.
 #[derive(Debug)]
 struct PushedChunk {
     number: u64,
     bytes: Vec<u8>,
-    /// Bytes that are there.
+    /// Number of bytes that are in the pipe.
     done: usize,
 }
 
-/// The results for pieces of input, by their numbers.
+/// Results of pieces of input, with their numbers.
 pub(super) type PushResults = Vec<(u64, StdinWriteResult)>;
 
-/// The pipe to the standard input of a rank, which processes fill.
+/// Pipe to the standard input of a rank that other processes fill.
 #[derive(Debug)]
 pub(super) struct PushPipe {
     pipe: OwnedFd,
@@ -45,7 +45,7 @@ impl PushPipe {
         let token = PollToken::new(PollSource::Pushed, rank.0);
         fcntl_setfl(&pipe, OFlags::NONBLOCK)?;
         poll.add(&pipe, token)?;
-        // The kernel reports a pipe without readers without registration.
+        // The kernel reports the loss of the readers even without registration for events.
         poll.set(&pipe, token, Interest::Paused)?;
         Ok(Self {
             pipe,
@@ -54,18 +54,18 @@ impl PushPipe {
         })
     }
 
-    /// Whether no input waits for room in the pipe.
+    /// Whether no input is queued.
     pub(super) fn is_idle(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Number of bytes that are not in the pipe yet.
+    /// Returns the number of queued bytes that are not in the pipe yet.
     fn waiting(&self) -> usize {
         let left = |piece: &PushedChunk| piece.bytes.len() - piece.done;
         self.pieces.iter().map(left).sum()
     }
 
-    /// Queues input of a process; false if too much waits.
+    /// Queues input of a process. Returns false if too much is queued.
     pub(super) fn queue(&mut self, number: u64, bytes: &[u8]) -> bool {
         if self.waiting() + bytes.len() > WAITING_MAX {
             return false;
@@ -78,7 +78,7 @@ impl PushPipe {
         true
     }
 
-    /// Queues the end of all input.
+    /// Queues the end of file.
     pub(super) fn queue_end(&mut self) {
         self.pieces.push_back(PushedChunk {
             number: NOBODY,
@@ -87,7 +87,7 @@ impl PushPipe {
         });
     }
 
-    /// Closes the pipe; the pieces that the rank never got are gone.
+    /// Closes the pipe. Returns the results of the pieces that the rank did not get.
     pub(super) fn close(self, poll: &Poll) -> PushResults {
         let _ = poll.remove(&self.pipe);
         let lost = self.pieces.iter();
@@ -95,7 +95,7 @@ impl PushPipe {
             .collect()
     }
 
-    /// Writes as much as fits; returns the results for pieces, and whether more can be written later.
+    /// Writes as much as fits. Returns the results of pieces, and whether more can be written later.
     pub(super) fn write(&mut self, poll: &Poll) -> (PushResults, bool) {
         let mut results = Vec::new();
         let mut gone = false;

@@ -1,4 +1,4 @@
-//! The way of pushed input to the ranks here: which rank it is for, and when a rank gets its end.
+//! Passes pushed input to local ranks, and ends their input.
 
 use super::local_job::LocalJob;
 use super::push_pipes::{PushPipe, PushResults};
@@ -7,7 +7,7 @@ use crate::plan::planned_jobs::Plans as _;
 use wireup_core::job::ids::{GlobalRank, JobIndex};
 use wireup_core::node::event::StdinWriteResult;
 
-/// Writes as much as fits into a rank's pipe, and closes one that takes no more.
+/// Writes as much as fits into a rank's pipe, and closes a pipe that accepts no more.
 fn write(cx: &mut StepContext, rank: GlobalRank) -> PushResults {
     let index = cx.scope.local_index(&cx.jobs, rank);
     let Some(pipe) = &mut cx.ranks.at_mut(index).pushed else {
@@ -20,7 +20,7 @@ fn write(cx: &mut StepContext, rank: GlobalRank) -> PushResults {
     results
 }
 
-/// A process has input for a rank here.
+/// Handles input of a process for a local rank.
 pub(super) fn push(
     cx: &mut StepContext,
     rank: GlobalRank,
@@ -36,7 +36,7 @@ pub(super) fn push(
     }
 }
 
-/// The ranks here that processes of a job could have had input for: those of its children.
+/// Returns the local ranks to which processes of a job could push input: those of its child jobs.
 pub(super) fn readers_of(cx: &StepContext, job: JobIndex) -> Vec<GlobalRank> {
     let Some(feeder) = cx.jobs.get(job).map(LocalJob::nspace) else {
         return Vec::new();
@@ -48,7 +48,7 @@ pub(super) fn readers_of(cx: &StepContext, job: JobIndex) -> Vec<GlobalRank> {
     readers.collect()
 }
 
-/// No process has input for a rank any more: it reads the queued input, and then the end.
+/// Ends the input of a rank: it reads the queued input, and then the end of file.
 pub(super) fn push_end(cx: &mut StepContext, rank: GlobalRank) -> PushResults {
     if let Some(pipe) = &mut cx.slot_mut(rank).pushed {
         pipe.queue_end();
@@ -56,17 +56,17 @@ pub(super) fn push_end(cx: &mut StepContext, rank: GlobalRank) -> PushResults {
     write(cx, rank)
 }
 
-/// The reason for which a rank cannot be given input.
+/// Returns the reason for which input for a rank is refused.
 fn error_of(cx: &StepContext, rank: GlobalRank) -> StdinWriteResult {
     let (job, rank) = cx.jobs.plan_of(cx.look_up(rank));
-    // What a rank of the first job reads comes from the launcher.
+    // Ranks of the initial job read the launcher's input.
     match job.spec.stdio.stdin.reads(rank) && job.origin.is_some() {
         true => StdinWriteResult::Gone,
         false => StdinWriteResult::NoPipe,
     }
 }
 
-/// A rank's pipe has room, or no reader any more.
+/// Handles a rank's pipe that is writable, or has lost its readers.
 pub(super) fn ready(cx: &mut StepContext, rank: GlobalRank) -> PushResults {
     let pipe = cx.slot(rank).pushed.as_ref();
     match pipe.is_some_and(PushPipe::is_idle) {
@@ -75,7 +75,7 @@ pub(super) fn ready(cx: &mut StepContext, rank: GlobalRank) -> PushResults {
     }
 }
 
-/// Closes the pipe of a rank that reads nothing any more; the pieces that it never got are gone.
+/// Closes the pipe of a rank that reads no more. Returns the results of the pieces that it did not get.
 pub(super) fn close(cx: &mut StepContext, rank: GlobalRank) -> PushResults {
     let pipe = cx.slot_mut(rank).pushed.take();
     pipe.map_or_else(Vec::new, |pipe| pipe.close(&cx.poll))

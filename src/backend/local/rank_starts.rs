@@ -29,36 +29,37 @@ use wireup_sys::descriptors;
 use wireup_sys::inherited_state::InheritedState;
 use wireup_sys::out_of_memory;
 
-/// Ranks that may have a starting thread for each processor, whatever share of these is ours.
+/// Number of ranks up to which a starting thread for each processor is used, without a measurement of the available
+/// processor time.
 const FEW: usize = 16;
 
-/// What the ranks here read and write.
+/// Standard input and output of local ranks.
 pub(crate) struct RankIo {
     pub(crate) outputs: Vec<OutputPlan>,
     pub(crate) stdin: Vec<StdinPlan>,
 }
 
 impl RankIo {
-    /// For ranks that print into pipes; those that read standard input do it as given.
+    /// Creates the streams of ranks from their plans.
     pub(crate) fn new(outputs: Vec<OutputPlan>, stdin: Vec<StdinPlan>) -> Self {
         Self { outputs, stdin }
     }
 }
 
-/// A core that waits until the starts of some jobs' ranks are known.
+/// Query of a node core that waits until the starts of some jobs' ranks are known.
 struct StartQuery {
     node: NodeId,
     query: QueryId,
     jobs: Vec<JobIndex>,
 }
 
-/// Has the ranks of jobs started by threads, and gets these threads' reports.
+/// Starts the ranks of jobs in threads, and receives the threads' reports.
 pub(super) struct RankStarts {
     threads: StarterThreads,
-    /// Reports of the starting threads go here.
+    /// Sender for the reports of the starting threads.
     results_tx: Sender<StartResult>,
     results: Receiver<StartResult>,
-    /// An eventfd by which other threads wake the loop.
+    /// Eventfd by which other threads wake the loop.
     wake: Arc<OwnedFd>,
     /// Time of the next check, while threads start ranks.
     next_check: Option<Duration>,
@@ -66,7 +67,7 @@ pub(super) struct RankStarts {
 }
 
 impl RankStarts {
-    /// No rank is started yet; threads wake the loop by an eventfd.
+    /// Creates the state without ranks. Threads wake the loop by the eventfd.
     pub(super) fn new(wake: Arc<OwnedFd>) -> Self {
         let (results_tx, results) = channel();
         Self {
@@ -79,7 +80,7 @@ impl RankStarts {
         }
     }
 
-    /// Starts the ranks of a job from several threads; whether it has any here.
+    /// Starts the ranks of a job from several threads. Returns whether it has local ranks.
     ///
     /// # Errors
     /// [`CommandError`] if a resource for them cannot be created.
@@ -101,7 +102,7 @@ impl RankStarts {
         if plans.is_empty() {
             return Ok(false);
         }
-        // For a few ranks it is not worth asking how much of its processors the machine gives.
+        // For a few ranks it is not worth measuring the available processor time.
         let threads = match plans.len() {
             0..=FEW => plan.slots.affinity,
             _ => plan.slots.count(),
@@ -122,13 +123,13 @@ impl RankStarts {
         Ok(true)
     }
 
-    /// Takes the wake-up of the loop: the reports that were there are read next.
+    /// Resets the eventfd; the caller reads the reports next.
     pub(super) fn clear_wake(&self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.wake, &mut count);
     }
 
-    /// The next report of a starting thread.
+    /// Takes the next report of a starting thread.
     pub(super) fn next_result(&self) -> Option<StartResult> {
         self.results.try_recv().ok()
     }
@@ -143,17 +144,17 @@ impl RankStarts {
         self.next_check.is_some_and(|at| at <= now)
     }
 
-    /// The reports were read: they are checked again while threads start ranks.
+    /// Schedules the next check for reports while threads start ranks.
     pub(super) fn schedule_check(&mut self, cx: &StepContext, starting: bool) {
         self.next_check = starting.then(|| cx.now() + PACE);
     }
 
-    /// A node's core waits until the starts of these jobs' ranks are known.
+    /// Adds a query of a node core that waits until the starts of these jobs' ranks are known.
     pub(super) fn add_query(&mut self, node: NodeId, query: QueryId, jobs: Vec<JobIndex>) {
         self.queries.push(StartQuery { node, query, jobs });
     }
 
-    /// Events for cores that have waited until the starts of some jobs' ranks are known.
+    /// Removes the queries whose jobs' starts are known, and returns the events for their node cores.
     pub(super) fn answered_queries(
         &mut self,
         cx: &StepContext,
@@ -171,7 +172,7 @@ impl RankStarts {
     }
 }
 
-/// Makes the directories of ranks that are to have one, and names them in their environments.
+/// Creates the private directories of ranks that have one, and sets the variables that name them.
 fn make_rank_directories(
     cx: &StepContext,
     number: JobIndex,
@@ -191,7 +192,7 @@ fn make_rank_directories(
     Ok(())
 }
 
-/// Shows the user where the ranks of a job are bound here, if that is wanted.
+/// Prints the binding of a job's local ranks, if the user asked for it.
 fn report_bindings(cx: &mut StepContext, plan: &HostPlan) {
     if !plan.spec.binding.report {
         return;
@@ -206,7 +207,7 @@ fn report_bindings(cx: &mut StepContext, plan: &HostPlan) {
     }
 }
 
-/// Reports where the ranks of a job are bound here, if the launch is recorded.
+/// Reports the binding of a job's local ranks, if the launch is recorded.
 fn record_bindings(cx: &mut StepContext, number: JobIndex, plan: &HostPlan) {
     let recorded = plan.spec.status.is_recorded();
     if let Some(binding) = plan.binding.as_ref().filter(|_| recorded) {
@@ -246,7 +247,7 @@ fn shared(
         .collect();
     let mut env = rank_env::job_variables(plan);
     env.extend(rank_env::spawned_variable(number));
-    // Every rank has the same names.
+    // The variables have the same names for every rank.
     let first = here().next().unwrap_or_default();
     let rank_env = rank_env::rank_variables(plan, number, Rank(0), host_env(first));
     let tmpdir = rank_env::tmpdir(Path::new("/"));
@@ -256,7 +257,7 @@ fn shared(
         .container_root
         .as_ref()
         .map(|inside| Arc::clone(&inside.view));
-    // A directory that was only inherited may be closed to this user: it cannot be entered again.
+    // An inherited working directory may be inaccessible to this user, so that it cannot be entered again.
     let can_enter = || access::check(&plan.inheritance.cwd, rustix::fs::Access::EXEC_OK).is_ok();
     let hosts = || cx.namespaces.as_ref()?.hosts().ok().map(Arc::clone);
     let hosts = || hosts().filter(|_| can_enter());
@@ -267,7 +268,7 @@ fn shared(
         .map(|app| app_exec(plan, app, &own, surroundings.nofile))
         .collect::<Result<Vec<_>, _>>()?;
     if view.is_some() {
-        // Who joins other mounts is at their root.
+        // A process that joins other mounts is in their root directory.
         let here = CString::new(plan.inheritance.cwd.as_os_str().as_bytes());
         let here = here.map_err(|error| CommandError::system("the current directory", error))?;
         for app in &mut apps {
@@ -289,8 +290,8 @@ fn shared(
     }))
 }
 
-/// What ranks reset. Where they outlive each other they go on ignoring SIGPIPE, which would kill those
-/// that write to one that has died: Open MPI's sockets raise it.
+/// Returns the signals that ranks reset to their defaults. If ranks survive failures of others, SIGPIPE stays ignored:
+/// Open MPI's sockets raise it, and it would kill ranks that write to a dead one.
 fn signals_to_reset(cx: &StepContext, surroundings: &InheritedState) -> Vec<i32> {
     let mut signals = surroundings.signals_to_reset();
     if cx.plan.spec.ending.on_failure == FailurePolicy::Continue {

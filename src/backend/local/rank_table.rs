@@ -1,4 +1,4 @@
-//! The table of the ranks here: each with its process, and what belongs to it.
+//! Table of the local ranks, each with its process, pipes and PMI socket.
 
 use std::os::fd::OwnedFd;
 
@@ -11,43 +11,43 @@ use crate::backend::step_messages::StepToLauncher;
 use wireup_sys::channel::Channel;
 use wireup_sys::spawn::Child;
 
-/// A process from its start until its end is collected.
+/// Process of a rank, from its start until it is reaped.
 #[derive(Debug)]
 pub(super) struct RunningProcess {
     pub(super) child: Child,
-    /// The rank's PMI socket.
+    /// PMI socket of the rank.
     pub(super) pmi: Option<Channel>,
-    /// From its start to its end.
+    /// Tracing span from its start to its end.
     pub(super) span: Span,
 }
 
-/// How far a rank's process has come.
+/// State of a rank's process.
 #[derive(Debug, Default)]
 enum RankProcessState {
     #[default]
     Planned,
     Running(RunningProcess),
-    /// The process ended, or it was never started.
+    /// The process has ended, or was never started.
     Over,
 }
 
-/// One rank here, with its process.
+/// Local rank with its process.
 #[derive(Debug, Default)]
 pub(super) struct RankProcess {
     state: RankProcessState,
-    /// The number that the process has or had.
+    /// Pid of the process, also after its end.
     pid: Option<Pid>,
-    /// Signals that are due when the process is known to run.
+    /// Signals that are sent when the start of the process is reported.
     deferred_signals: Vec<Signal>,
     /// Reports of the rank that wait until its start is reported.
     early_reports: Vec<StepToLauncher>,
-    /// Writing end of the pipe to its standard input, until that is fed.
+    /// Writing end of the pipe to its standard input, until its feeder takes it.
     stdin: Option<OwnedFd>,
-    /// The pipe to its standard input that other processes fill.
+    /// Pipe to its standard input that other processes fill.
     pub(super) pushed: Option<PushPipe>,
-    /// The pipes into which it prints.
+    /// Output pipes of the rank.
     pub(super) output: OutputPipes,
-    /// The signal that killed the process while the kernel dumped its memory.
+    /// Signal that killed the process, if the kernel dumped its memory.
     dump_signal: Option<i32>,
 }
 
@@ -62,7 +62,7 @@ impl RankProcess {
         matches!(self.state, RankProcessState::Over)
     }
 
-    /// The process, while it runs.
+    /// Returns the process, while it runs.
     pub(super) fn running(&self) -> Option<&RunningProcess> {
         match &self.state {
             RankProcessState::Running(running) => Some(running),
@@ -70,12 +70,12 @@ impl RankProcess {
         }
     }
 
-    /// Number of the process, while it runs.
+    /// Returns the pid, while the process runs.
     pub(super) fn running_pid(&self) -> Option<Pid> {
         self.running().map(|running| running.child.pid)
     }
 
-    /// The PMI socket, while the process runs.
+    /// Returns the PMI socket, while the process runs.
     pub(super) fn pmi_mut(&mut self) -> Option<&mut Channel> {
         match &mut self.state {
             RankProcessState::Running(running) => running.pmi.as_mut(),
@@ -86,17 +86,17 @@ impl RankProcess {
     /// Sends a signal to the process group, if the process runs.
     pub(super) fn signal(&self, signal: Signal) {
         if let Some(pid) = self.running_pid() {
-            // A group that is gone needs no signal.
+            // The signal fails only for a group that has ended.
             let _ = kill_process_group(pid, signal);
         }
     }
 
-    /// Sends a signal when the process is known to run.
+    /// Sends a signal when the start of the process is reported.
     pub(super) fn defer_signal(&mut self, signal: Signal) {
         self.deferred_signals.push(signal);
     }
 
-    /// Returns a report that can be sent now; one of a rank whose start is not reported yet waits for that.
+    /// Returns the report if it can be sent now; stores it if the rank's start is not reported yet.
     pub(super) fn report(&mut self, report: StepToLauncher) -> Option<StepToLauncher> {
         if self.is_planned() {
             self.early_reports.push(report);
@@ -105,12 +105,12 @@ impl RankProcess {
         Some(report)
     }
 
-    /// The reports that waited until the start is reported.
+    /// Takes the reports that waited for the report of the start.
     pub(super) fn take_early_reports(&mut self) -> Vec<StepToLauncher> {
         std::mem::take(&mut self.early_reports)
     }
 
-    /// The process was started: it is sent what signals were deferred.
+    /// Sets the started process and sends it the deferred signals.
     pub(super) fn run(&mut self, process: RunningProcess) {
         self.pid = Some(process.child.pid);
         self.state = RankProcessState::Running(process);
@@ -119,13 +119,13 @@ impl RankProcess {
         }
     }
 
-    /// The process will not be started.
+    /// Marks the process as never started.
     pub(super) fn skip(&mut self) {
         self.state = RankProcessState::Over;
         self.deferred_signals.clear();
     }
 
-    /// The process has ended: returns it, unless it did not run.
+    /// Marks the process as ended, and returns it if it ran.
     pub(super) fn end(&mut self) -> Option<RunningProcess> {
         match std::mem::replace(&mut self.state, RankProcessState::Over) {
             RankProcessState::Running(running) => Some(running),
@@ -133,71 +133,71 @@ impl RankProcess {
         }
     }
 
-    /// The pipe to the rank's standard input, which its feeder will take.
+    /// Sets the pipe to the rank's standard input, which its feeder takes later.
     pub(super) fn set_stdin(&mut self, pipe: OwnedFd) {
         self.stdin = Some(pipe);
     }
 
-    /// Takes that pipe, with the number of the process that reads it.
+    /// Takes the pipe to the rank's standard input, with the pid of its reader.
     pub(super) fn take_stdin(&mut self) -> Option<(Pid, OwnedFd)> {
         self.pid.zip(self.stdin.take())
     }
 
-    /// The kernel dumped the memory of the process when this signal killed it.
+    /// Records that the kernel dumped the memory of the process when this signal killed it.
     pub(super) fn set_dumped(&mut self, signal: i32) {
         self.dump_signal = Some(signal);
     }
 
-    /// Pid of a process whose memory the kernel dumped, and the signal that killed it.
+    /// Returns the pid and the signal, if the kernel dumped the memory of the process.
     pub(super) fn dump(&self) -> Option<(Pid, i32)> {
         self.pid.zip(self.dump_signal)
     }
 }
 
-/// The ranks here, by their local index.
+/// Local ranks, by local index.
 #[derive(Debug, Default)]
 pub(super) struct ProcessTable(Vec<RankProcess>);
 
 impl ProcessTable {
-    /// A table of this number of ranks, none of which is started.
+    /// Creates a table of this number of ranks, none of which is started.
     pub(super) fn new(size: u32) -> Self {
         let mut table = Self::default();
         table.grow(size);
         table
     }
 
-    /// Makes room for this number of additional ranks.
+    /// Appends this number of ranks.
     pub(super) fn grow(&mut self, ranks: u32) {
         let size = self.0.len() + ranks as usize;
         self.0.resize_with(size, RankProcess::default);
     }
 
-    /// The rank with this local index.
+    /// Returns the rank with this local index.
     pub(super) fn at(&self, index: usize) -> &RankProcess {
         &self.0[index]
     }
 
-    /// The rank with this local index, to be changed.
+    /// Returns the rank with this local index, mutably.
     pub(super) fn at_mut(&mut self, index: usize) -> &mut RankProcess {
         &mut self.0[index]
     }
 
-    /// Number of ranks here.
+    /// Returns the number of local ranks.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The pipes into which the ranks print.
+    /// Iterates over the output pipes of the ranks.
     pub(super) fn outputs_mut(&mut self) -> impl Iterator<Item = &mut OutputPipes> {
         self.0.iter_mut().map(|rank| &mut rank.output)
     }
 
-    /// Whether every process has ended, or was never started.
+    /// Whether every process has ended or was never started.
     pub(super) fn are_over(&self) -> bool {
         self.0.iter().all(RankProcess::is_over)
     }
 
-    /// The numbers that the ranks' processes have or had.
+    /// Iterates over the pids of the ranks' processes, ended ones included.
     pub(super) fn pids(&self) -> impl Iterator<Item = Pid> {
         self.0.iter().filter_map(|rank| rank.pid)
     }

@@ -1,5 +1,5 @@
-//! The end of a job on this host: sidecars are stopped, what still runs is ended, the pipes are
-//! drained, and the job's files are removed. A state machine, since the loop continues meanwhile.
+//! State machine of the end of a launch on this host: stops the sidecars, ends remaining processes, drains the pipes and
+//! removes the launch's files, while the event loop continues.
 
 use std::time::Duration;
 
@@ -17,72 +17,71 @@ use wireup_core::queries::JobEnd;
 use wireup_sys::procfs::Process;
 use wireup_sys::{leftovers, sysv};
 
-/// How long killed processes may take to go, before the run ends without them: one that the system
-/// cannot end, or that became another user's, must not hold the launcher for ever.
+/// Time that killed processes have to end before the launch ends without them: a process that the system cannot end, or
+/// that now belongs to another user, must not block the launcher forever.
 const KILL_GRACE: Duration = Duration::from_secs(5);
 
 /// Interval between checks of remaining processes during their time to end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long the end of the launch waits for tools to get output and to be told how jobs have ended.
+/// Time for which the end of the launch waits until tools have the output and the results of jobs.
 const TELL_LIMIT: Duration = Duration::from_secs(1);
 
-/// The current phase.
+/// Current phase of the shutdown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ShutdownPhase {
-    /// The output for tools is read from the pipes, and tools are notified of the ends of jobs.
+    /// Reads the output for tools from the pipes, and notifies tools of the ends of jobs.
     Telling,
-    /// The sidecars were asked to stop; their nodes' cores give up one that does not.
+    /// The sidecars were asked to stop; node cores give up a sidecar that does not.
     Stopping,
     Killed,
-    /// What the pipes hold is read.
+    /// Reads the rest of the output from the pipes.
     Draining,
-    /// What still runs is ended: first by itself, then by SIGTERM, then by SIGKILL.
+    /// Waits for remaining processes, then sends them SIGTERM, then SIGKILL.
     Leftovers,
-    /// All writers of the pipes have ended; their output is still in them.
+    /// Reads output that is still in the pipes after all writers have ended.
     LastDraining,
-    /// Nothing is left.
+    /// The shutdown is complete.
     Over,
 }
 
-/// What the dispatcher has to do for the end of the launch.
+/// Next action of the dispatcher for the end of the launch.
 pub(super) enum ShutdownOrder {
-    /// Nothing until something happens, or it is time.
+    /// Wait for the next event or deadline.
     Wait,
-    /// Go on at once: a phase has ended.
+    /// Call [`Shutdown::run`] again at once: a phase has ended.
     NextPhase,
     /// Read the pipes that are not paused.
     ReadPipes,
-    /// Tell the nodes' cores how jobs have ended.
+    /// Pass the results of jobs to the node cores.
     ReportEnds(Vec<JobEnd>),
-    /// Ask the sidecars to stop, and go on.
+    /// Ask the sidecars to stop, and continue.
     StopSidecars,
 }
 
-/// See the module.
+/// State of the end of a launch on this host.
 #[derive(Debug)]
 pub(super) struct Shutdown {
     phase: ShutdownPhase,
-    /// When it began.
+    /// Start of the current phase.
     started_at: Duration,
-    /// Time of the next check, if nothing happens before.
+    /// Time of the next check, if no event comes before.
     next: Option<Duration>,
-    /// How often the user was impatient in this phase.
+    /// Number of the user's interrupts in this phase.
     hurried: u32,
-    /// The user interrupted a phase: readers that do not read output are not waited for.
+    /// Whether the user interrupted any phase: then the launch does not wait for readers of its output.
     impatient: bool,
-    /// Number of the user's interrupts in this phase when leftovers were first asked to end by
-    /// SIGTERM: a later interrupt kills them.
+    /// Number of the user's interrupts in this phase when leftovers got SIGTERM; a later interrupt kills them.
     terminated: Option<u32>,
-    /// The job did not end well.
+    /// Whether the launch has failed.
     abnormal: bool,
-    /// What tools are not told yet.
+    /// Results of jobs that were not passed to tools yet.
     ends: Vec<JobEnd>,
 }
 
 impl Shutdown {
-    /// All ranks have ended, or are treated as if they had. Tools are told, if any is concerned; else the sidecars have been
-    /// asked to stop.
+    /// Creates the state when all ranks have ended, or are treated as ended. `concerns_tools`: whether tools must be notified;
+    /// otherwise the sidecars have been asked to stop.
     pub(super) fn new(
         now: Duration,
         concerns_tools: bool,
@@ -110,13 +109,13 @@ impl Shutdown {
         self.next
     }
 
-    /// The user interrupts the current wait.
+    /// Handles an interrupt of the user, which shortens the current wait.
     pub(super) fn hurry(&mut self) {
         self.hurried += 1;
         self.impatient = true;
     }
 
-    /// Something the end may have waited for has happened.
+    /// Schedules the next check for now, after an event that the shutdown may have waited for.
     pub(super) fn advance(&mut self) {
         self.next = Some(Duration::ZERO);
     }
@@ -129,13 +128,13 @@ impl Shutdown {
         ShutdownOrder::NextPhase
     }
 
-    /// The pipes held output: they are read again at once.
+    /// Schedules the next reading of the pipes, which had output, for now.
     pub(super) fn read_again(&mut self, now: Duration) {
         self.next = Some(now);
     }
 
-    /// Does what can be done now, and returns what the dispatcher has to do. `is_drained`: the pipes that are not paused
-    /// have been read since the last answer, and held nothing.
+    /// Continues the shutdown, and returns the next action of the dispatcher. `is_drained`: whether the pipes that are not
+    /// paused were read since the last action and were empty.
     pub(super) fn run(
         &mut self,
         cx: &mut StepContext,
@@ -157,7 +156,7 @@ impl Shutdown {
                     (self.started_at, self.next) = (now, Some(now));
                     return ShutdownOrder::ReportEnds(std::mem::take(&mut self.ends));
                 } else {
-                    // An interrupt was meant for what follows too.
+                    // The interrupt also applies to the following phases.
                     self.phase = ShutdownPhase::Stopping;
                     (self.started_at, self.next) = (now, None);
                     return ShutdownOrder::StopSidecars;
@@ -182,8 +181,7 @@ impl Shutdown {
                 let given_up = self.hurried > 0 || self.impatient && paused;
                 let open = output.open() > 0 && !given_up;
                 if open && paused {
-                    // While our own output is not taken, the pipes are not empty and not read
-                    // either.
+                    // While readers do not take our own output, the pipes are neither empty nor read.
                     self.next = None;
                 } else if open && !is_drained {
                     return ShutdownOrder::ReadPipes;
@@ -204,8 +202,8 @@ impl Shutdown {
         ShutdownOrder::Wait
     }
 
-    /// Ends processes that still run; false if that is given up. A process that does not descend
-    /// from this process is none of its business, even if he holds one of its pipes.
+    /// Ends processes that still run. Returns false if some do not end in time. Processes that do not descend from this process
+    /// are left alone, even if they hold one of its pipes.
     fn end_leftovers(&mut self, cx: &mut StepContext, now: Duration) -> bool {
         if self.next.is_some_and(|next| now < next) && self.hurried == 0 {
             return true;
@@ -214,8 +212,7 @@ impl Shutdown {
         cx.reap_orphans();
         let left = cx.processes.leftovers();
         let grace = cx.plan.spec.ending.grace;
-        // A job that is being ended has had its grace; one that ended well may have children that
-        // still write their last lines.
+        // A terminated job has had its grace time; after a normal end, children may still write their last lines.
         let patience = match cx.ending || self.hurried > 0 {
             true => Duration::ZERO,
             false => GRACE,
@@ -245,7 +242,7 @@ impl Shutdown {
     }
 }
 
-/// Removes what the job made. What descends from it has ended.
+/// Removes the files of the launch, whose processes have ended.
 fn clean_up(cx: &mut StepContext, abnormal: bool) {
     if cx.plan.spec.verbose > 0 {
         sidecars::report_upcall_counts(cx);
@@ -272,7 +269,7 @@ fn clean_up(cx: &mut StepContext, abnormal: bool) {
     }
     cx.jobs.first_mut().staged_files = UnpackedFiles::default();
     cx.cleanup.end_group();
-    // Processes that others have replaced may have been killed in a job that went well.
+    // Even in a successful launch, processes that were replaced by restarted ones may have been killed.
     if abnormal || cx.plan.spec.ending.restartable {
         let uid = rustix::process::getuid().as_raw();
         leftovers::remove_shared_memory(uid, cx.started_at);
@@ -285,7 +282,7 @@ fn clean_up(cx: &mut StepContext, abnormal: bool) {
     cx.report(StepToLauncher::Over);
 }
 
-/// The processes left by the ranks, in words.
+/// Formats the processes that ranks have left.
 fn names_of(left: &[Process]) -> String {
     let names: Vec<String> = left
         .iter()

@@ -1,6 +1,6 @@
-//! The sidecars of the nodes here: their start, their sockets and output, and the end of their processes. What a death
-//! means for the job is decided in `core`'s `supervisor::first_failure`; the timeouts are in `core`'s `node::sidecar`.
-//! See docs/decisions/0004-probing-the-sidecar.md.
+//! Sidecars of local nodes: start, sockets, output, and the end of their processes. `core`'s `supervisor::first_failure`
+//! decides the consequence of a sidecar's death; the timeouts are in `core`'s `node::sidecar`. See
+//! docs/decisions/0004-probing-the-sidecar.md.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -26,11 +26,10 @@ use wireup_sys::poll::PollSource;
 use wireup_sys::procfs;
 use wireup_sys::spawn;
 
-/// Bytes of a sidecar's output kept for a failure report.
+/// Number of bytes of a sidecar's output that are kept for a failure report.
 const SIDECAR_OUTPUT_MAX: usize = 8 * 1024;
 
-/// Starts the sidecar of a node, with its environment and the signals that it resets. It takes over the
-/// `listener` at which its tools have connected, if there is one.
+/// Starts the sidecar of a node. It takes over `listener`, the socket at which its tools have connected.
 ///
 /// # Errors
 /// [`CommandError`] when it cannot be started.
@@ -66,7 +65,7 @@ pub(super) fn start(
     Ok(())
 }
 
-/// Reports once that every sidecar is ready to have its ranks started.
+/// Reports, once, that every sidecar is ready and ranks can be started.
 pub(super) fn check_ready(cx: &mut StepContext) {
     let known = |env: &Option<_>| env.is_some();
     let any_sidecar = cx.nodes.iter().any(|node| node.sidecar.is_some());
@@ -76,7 +75,7 @@ pub(super) fn check_ready(cx: &mut StepContext) {
     }
 }
 
-/// Nodes whose PMIx server is not ready.
+/// Returns the nodes whose PMIx server is not ready.
 pub(super) fn late_nodes(cx: &StepContext) -> Vec<NodeId> {
     let late = |index: &usize| {
         let node = &cx.nodes[*index];
@@ -101,7 +100,7 @@ pub(super) fn send(cx: &mut StepContext, node: NodeId, source: PollSource, bytes
     }
 }
 
-/// Writes what waits for room in one of the sidecar's sockets.
+/// Writes queued bytes to one of the sidecar's sockets.
 pub(super) fn write(cx: &mut StepContext, node: NodeId, source: PollSource) {
     let index = cx.scope.index(node);
     if let Some(sidecar) = &mut cx.nodes[index].sidecar {
@@ -109,7 +108,7 @@ pub(super) fn write(cx: &mut StepContext, node: NodeId, source: PollSource) {
     }
 }
 
-/// Reads one of the sidecar's sockets once. One that has ended is not watched any more.
+/// Reads one of the sidecar's sockets once. A socket at its end is removed from the poll set.
 pub(super) fn receive(
     cx: &mut StepContext,
     node: NodeId,
@@ -128,7 +127,7 @@ pub(super) fn receive(
     received
 }
 
-/// Reads what a sidecar prints.
+/// Reads the output of a sidecar, and reports its lines.
 ///
 /// # Errors
 /// When a closed pipe cannot be unwatched.
@@ -167,10 +166,10 @@ pub(super) fn read_output(cx: &mut StepContext, node: NodeId) -> std::io::Result
     Ok(())
 }
 
-/// Collects the end of a node's sidecar; nothing if it was collected before.
+/// Reaps a node's sidecar; `None` if it was reaped before.
 ///
 /// # Errors
-/// When another process has collected it.
+/// When the exit status was lost.
 pub(super) fn collect_exit(
     cx: &mut StepContext,
     node: NodeId,
@@ -201,7 +200,7 @@ pub(super) fn collect_exit(
     Ok(Some(NodeEvent::SidecarEnded { how, end }))
 }
 
-/// The activity of a sidecar's process that is silent.
+/// Measures the activity of the process of a silent sidecar.
 pub(super) fn activity(cx: &StepContext, node: NodeId) -> SidecarActivity {
     let sidecar = cx.node(node).sidecar.as_ref();
     let pid = sidecar.map(|sidecar| raw(sidecar.child.pid));
@@ -214,7 +213,7 @@ pub(super) fn activity(cx: &StepContext, node: NodeId) -> SidecarActivity {
     }
 }
 
-/// Ends a sidecar, with whatever it may have started, without asking it.
+/// Kills a sidecar and the processes that it may have started.
 pub(super) fn kill(cx: &StepContext, node: NodeId) {
     let sidecar = &cx.node(node).sidecar;
     if let Some(sidecar) = sidecar.as_ref().filter(|sidecar| !sidecar.exit_collected) {
@@ -222,13 +221,13 @@ pub(super) fn kill(cx: &StepContext, node: NodeId) {
     }
 }
 
-/// Whether the process of a sidecar here has not ended.
+/// Whether the process of any local sidecar has not ended.
 pub(super) fn any_running(cx: &StepContext) -> bool {
     let mut sidecars = cx.nodes.iter().filter_map(|node| node.sidecar.as_ref());
     sidecars.any(|sidecar| !sidecar.exit_collected)
 }
 
-/// Finds out for a node's core how much memory its processes use.
+/// Measures the memory of a node's processes for its core.
 pub(super) fn measure_memory(
     cx: &StepContext,
     node: NodeId,
@@ -245,7 +244,7 @@ pub(super) fn measure_memory(
     }
 }
 
-/// Reports how often libpmix asked for something on each node.
+/// Reports the number of upcalls of libpmix on each node.
 pub(super) fn report_upcall_counts(cx: &mut StepContext) {
     for index in 0..cx.nodes.len() {
         let node = &cx.nodes[index];

@@ -1,8 +1,7 @@
 //! Spawned jobs on this host.
 //!
-//! Every backend is notified of every job, in the same order, even if it starts none of its ranks:
-//! their numbers are the same on all. It always finally reports that the job is started, after it
-//! has reported before which ranks are not.
+//! Every backend is notified of every job, in the same order, even if it has none of its ranks, so job indexes are equal
+//! on all hosts. It finally always reports that the job is started, after it has reported the ranks that are not.
 
 use std::sync::Arc;
 
@@ -34,7 +33,7 @@ fn failed(text: String) -> SpawnFailure {
     }
 }
 
-/// What a job needs before its ranks are started.
+/// Prepares a job on this host, before its ranks are started.
 fn prepare_job(
     cx: &StepContext,
     plan: Arc<HostPlan>,
@@ -76,8 +75,7 @@ fn prepare_job(
 }
 
 impl StepDispatcher<'_> {
-    /// Adds a spawned job with a plan for this host: its ranks are started as soon as the
-    /// sidecars know it.
+    /// Adds a spawned job with a plan for this host. Its ranks are started when the sidecars have registered it.
     pub(super) fn add_job(
         &mut self,
         spawned: &SpawnedJobPlan,
@@ -104,7 +102,7 @@ impl StepDispatcher<'_> {
         if let Some(name) = &spawned.prepared_as
             && job.container.is_none()
         {
-            // None of its ranks is here, or can be.
+            // The job has no ranks on this host, or cannot run here.
             self.cx.cleanup.containers.remove(name);
         }
         let number = self.cx.jobs.add(job);
@@ -140,10 +138,10 @@ impl StepDispatcher<'_> {
         let added = self.with_core(index, |core| {
             core.add_job(Arc::clone(context), offered, requests)
         });
-        added.expect("what PMI says of a job was said of the first one");
+        added.expect("the PMI parameters of the initial job were valid");
     }
 
-    /// A sidecar knows a job.
+    /// Handles the registration of a job by a sidecar.
     pub(super) fn job_ready(&mut self, node: NodeId, number: JobIndex, env: ForkEnv) {
         let index = self.cx.scope.index(node);
         if number.is_initial() && index == 0 && self.cx.plan.offer.pmix {
@@ -158,15 +156,15 @@ impl StepDispatcher<'_> {
         }
     }
 
-    /// A sidecar cannot serve a spawned job.
+    /// Handles a sidecar's refusal of a spawned job.
     pub(super) fn job_refused(&mut self, node: NodeId, job: JobIndex, error: &str) {
         let name = self.cx.plan.node_name(node);
         let text = format!("the PMIx server of {name} cannot serve it: {error}");
         self.refuse_job(job, failed(text));
     }
 
-    /// A sidecar that was started for tools and is lost will not serve the jobs that wait for it. The loss
-    /// of any other is the failure of the launch.
+    /// Refuses the jobs that wait for a lost sidecar, if it was started for tools. The loss of any other sidecar fails the
+    /// launch.
     pub(super) fn refuse_unserved(&mut self, node: NodeId, error: &str) {
         if self.cx.plan.offer.pmix {
             return;
@@ -181,7 +179,7 @@ impl StepDispatcher<'_> {
         }
     }
 
-    /// Starts the ranks of a spawned job once every sidecar here knows it.
+    /// Starts the ranks of a spawned job once every local sidecar has registered it.
     fn start_spawned(&mut self, number: JobIndex) {
         let served = self.cx.nodes.iter().any(|node| node.sidecar.is_some());
         let ending = self.cx.ending;
@@ -204,7 +202,7 @@ impl StepDispatcher<'_> {
         }
     }
 
-    /// None of a job's ranks is started here.
+    /// Refuses a job: none of its local ranks is started.
     fn refuse_job(&mut self, number: JobIndex, failure: SpawnFailure) {
         self.cx.report(StepToLauncher::JobRefused {
             job: number,
@@ -213,7 +211,7 @@ impl StepDispatcher<'_> {
         self.drop_job(number);
     }
 
-    /// A spawned job has failed. Ranks that are about to be started are reported as usual.
+    /// Handles the failure of a spawned job. Ranks that are being started are still reported.
     pub(super) fn drop_job(&mut self, number: JobIndex) {
         let Some(job) = self.cx.jobs.get_mut(number) else {
             return;
@@ -242,7 +240,7 @@ impl StepDispatcher<'_> {
         signal_ranks(self.cx, &processes, Signal::KILL);
     }
 
-    /// All ranks of a spawned job have ended, everywhere.
+    /// Releases the resources of a spawned job, whose ranks have ended on all hosts.
     pub(super) fn job_over(&mut self, number: JobIndex) {
         self.end_pushed_input(number);
         for index in 0..self.cx.nodes.len() {
@@ -256,7 +254,7 @@ impl StepDispatcher<'_> {
         let Some(job) = spawned else {
             return;
         };
-        // Thousands of jobs may come and go.
+        // A launch may have thousands of jobs, one after another.
         for env in job.envs.iter_mut().flatten() {
             *env = ForkEnv::default();
         }

@@ -1,4 +1,4 @@
-//! The context of a step's services: the launch here with its nodes, ranks and reports, which all of them use.
+//! Context of a step's services: the launch on this host with its nodes, ranks and reports, which all services use.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -28,37 +28,37 @@ use wireup_sys::poll::Poll;
 
 /// The launch on this host, as all services of its step see it.
 pub(super) struct StepContext {
-    /// The plan of the first job, which has what holds for the whole launch.
+    /// Plan of the initial job. Its launch-wide settings also apply to spawned jobs.
     pub(super) plan: Arc<HostPlan>,
     pub(super) jobs: JobTable<LocalJob>,
     pub(super) scope: HostScope,
     pub(super) started: Instant,
     pub(super) started_at: SystemTime,
     pub(super) poll: Poll,
-    /// The nodes here, in order.
+    /// Nodes of this host, ascending.
     pub(super) nodes: Vec<LocalNode>,
     pub(super) ranks: ProcessTable,
     pub(super) guard: GuardLine,
     pub(super) namespaces: Option<Arc<NodeNamespaces>>,
     pub(super) cleanup: HostCleanup,
     pub(super) processes: ProcessReaper,
-    /// Reports that the launcher has not got yet.
+    /// Reports that the launcher has not fetched yet, oldest first.
     pub(super) reports: VecDeque<StepToLauncher>,
-    /// Room for what is read from a socket.
+    /// Buffer for reading from sockets.
     pub(super) buffer: Vec<u8>,
-    /// The job is being ended.
+    /// Whether the launch is being terminated.
     pub(super) ending: bool,
-    /// The last signal to all ranks was SIGKILL.
+    /// Whether the last signal to all ranks was SIGKILL.
     pub(super) killed: bool,
-    /// Where this process runs; for jobs that come later.
+    /// Inherited state of this process, for jobs that are spawned later.
     pub(super) inherited_state: InheritedState,
     pub(super) ready_reported: bool,
-    /// Nodes that the cores know could not join.
+    /// Nodes that could not join, as reported to the node cores.
     pub(super) absent: BTreeSet<NodeId>,
 }
 
 impl StepContext {
-    /// Time since the start of the run.
+    /// Returns the time since the start of the launch.
     pub(super) fn now(&self) -> Duration {
         self.started.elapsed()
     }
@@ -73,14 +73,14 @@ impl StepContext {
         self.report(StepToLauncher::Tell { text });
     }
 
-    /// Reports what a rank did, not before its start: it may connect before the thread that started it
-    /// has come to report that.
+    /// Sends a report about a rank, but not before that of its start: a rank may connect before its starting thread has
+    /// reported.
     pub(super) fn report_rank(&mut self, rank: GlobalRank, report: StepToLauncher) {
         let report = self.slot_mut(rank).report(report);
         self.reports.extend(report);
     }
 
-    /// Reports how many ranks of the first job wait in fences.
+    /// Reports the number of ranks of the initial job that wait in fences.
     pub(super) fn count_fences(&mut self) {
         let now = Moment(self.now());
         for index in 0..self.nodes.len() {
@@ -98,9 +98,9 @@ impl StepContext {
         }
     }
 
-    /// The guard is to end these sessions if this process is killed.
+    /// Makes the guard responsible for these sessions.
     pub(super) fn guard_sessions(&mut self, sessions: impl IntoIterator<Item = Pid>) {
-        // A guard that was killed cannot take over; the run itself is not affected.
+        // Without a guard the launch still works.
         let _ = self.guard.add_sessions(sessions);
     }
 
@@ -118,35 +118,35 @@ impl StepContext {
         self.node(node).core.pmi_state(local)
     }
 
-    /// A rank with its job and node.
+    /// Returns a rank with its job and node.
     pub(super) fn look_up(&self, rank: GlobalRank) -> KnownRank {
         let known = self.jobs.look_up(rank);
         known.expect("the loop only knows processes of the launch")
     }
 
-    /// The node of a rank, and its number there.
+    /// Returns the node and the node rank of a rank.
     pub(super) fn place(&self, rank: GlobalRank) -> (NodeId, NodeRank) {
         let place = self.jobs.node_of(rank).zip(self.jobs.node_rank(rank));
         place.expect("the loop only knows processes of the launch")
     }
 
-    /// The process with this number on a node.
+    /// Returns the rank with this node rank on a node.
     pub(super) fn rank_at(&self, node: NodeId, at: NodeRank) -> Option<GlobalRank> {
         self.jobs.process_at(node, at)
     }
 
-    /// The row of a rank of this host in the table.
+    /// Returns the table entry of a local rank.
     pub(super) fn slot(&self, rank: GlobalRank) -> &RankProcess {
         self.ranks.at(self.scope.local_index(&self.jobs, rank))
     }
 
-    /// The row of a rank of this host in the table, to be changed.
+    /// Returns the table entry of a local rank, mutably.
     pub(super) fn slot_mut(&mut self, rank: GlobalRank) -> &mut RankProcess {
         let index = self.scope.local_index(&self.jobs, rank);
         self.ranks.at_mut(index)
     }
 
-    /// The ranks here of all jobs, ascending: by their local index.
+    /// Returns the local ranks of all jobs, ascending, which is the order of their local indexes.
     pub(super) fn local_ranks(&self) -> Vec<GlobalRank> {
         self.scope.processes(&self.jobs)
     }
@@ -161,7 +161,7 @@ impl StepContext {
         pipes.collect()
     }
 
-    /// The node here, if it is one of several hosts; else the first.
+    /// Returns the node of this host; on one machine, the first node.
     pub(super) fn first_node(&self) -> NodeId {
         self.scope.node_at(0)
     }
@@ -175,21 +175,21 @@ impl StepContext {
         &mut self.nodes[index]
     }
 
-    /// The first job's plan has changed.
+    /// Replaces the plan of the initial job.
     pub(super) fn replace_plan(&mut self, plan: &Arc<HostPlan>) {
         self.plan = Arc::clone(plan);
         self.jobs.first_mut().grow(plan);
     }
 
-    /// Collects processes that lost their parent inside the job and came to us.
+    /// Reaps processes of the job that have lost their parent and became children of this process.
     pub(super) fn reap_orphans(&mut self) {
-        // A rank may have ended before its starting thread reported it.
+        // A rank may have ended before its starting thread has reported it.
         if self.jobs.jobs().all(|(_, job)| job.unreported == 0) {
             self.processes.reap_orphans();
         }
     }
 
-    /// No rank is started any more: the job is being ended.
+    /// Stops the start of ranks, since the launch is being terminated.
     pub(super) fn stop_starting(&mut self) {
         self.ending = true;
         for (_, job) in self.jobs.jobs() {

@@ -1,15 +1,14 @@
-//! The files by which PMIx tools find the server here (`PMIx_tool_init`).
+//! Files by which PMIx tools find the server of this host (`PMIx_tool_init`).
 //!
-//! libpmix's tools search everything below the place for temporary files for names that begin with
-//! `pmix.HOST.tool`; one that asks for a certain server, for `.PID` or `.NSPACE` behind. libpmix's server
-//! would write such files too, but knows only its own pid and name: users know those of the launcher
-//! and of the job. Where several virtual nodes share a host the first one's server is shown: each of
-//! them answers for the whole launch.
+//! libpmix's tools search the whole directory for temporary files for names that begin with `pmix.HOST.tool`; for a
+//! certain server the name has the suffix `.PID` or `.NSPACE`. libpmix's server would write such files too, but has only
+//! its own pid and name: users know those of the launcher and of the job. If several virtual nodes share a host, the
+//! files name the first one's server: each of them answers for the whole launch.
 //!
 //! Rule: five lines: URI, version, pid, `uid:gid`, time. Source: `write_rndz_file` in
 //! `ptl_base_listener.c` of 4.2.2 and 5.0.11.
-//! Rule: with a directory that only the job's user may enter, and files that only that user may read. They
-//! are removed with the directory, also by the guard.
+//! Rule: only the job's user may enter the directory and read the files. They are removed with the directory, also by
+//! the guard.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -25,10 +24,10 @@ use wireup_core::job::ids::Nspace;
 use wireup_core::pmix::sidecar_protocol::ForkEnv;
 use wireup_core::pmix::value::Text;
 
-/// The variables in which libpmix's clients find the server, one for each protocol; all say the same.
+/// Prefix of the variables by which libpmix's clients find the server, one for each protocol, all with the same value.
 const URI: &[u8] = b"PMIX_SERVER_URI";
 
-/// The first server here is ready: tools can find it from now on.
+/// Writes the files when the first local server is ready: tools can find it from now on.
 pub(super) fn show_to_tools(cx: &mut StepContext, env: &ForkEnv) {
     let node = &cx.nodes[0];
     let Some(uri) = uri(env) else {
@@ -47,27 +46,27 @@ pub(super) fn show_to_tools(cx: &mut StepContext, env: &ForkEnv) {
     if let Err(error) = write(&directories.server, &names, &text) {
         let place = directories.server.display();
         let text = format!(
-            "warning: PMIx tools do not find this job: no file can be written in {place}: {error}"
+            "warning: PMIx tools cannot find this job: cannot write a file in {place}: {error}"
         );
         cx.report_text(text);
     }
 }
 
-/// Where the server listens, by what it tells its clients.
+/// Returns the URI of the server from the variables of its clients.
 fn uri(env: &ForkEnv) -> Option<&Text> {
     let own = env.clients.iter().flat_map(|(_, variables)| variables);
     let mut all = env.common.iter().chain(own);
     all.find_map(|(name, value)| name.as_bytes().starts_with(URI).then_some(value))
 }
 
-/// `5.0.11` of `OpenPMIx 5.0.11 (…)`.
+/// Returns the version number in libpmix's version text: `5.0.11` in `OpenPMIx 5.0.11 (…)`.
 fn version(libpmix: &str) -> &str {
     let mut words = libpmix.split([' ', ',']);
     let version = words.find(|word| word.starts_with(|first: char| first.is_ascii_digit()));
     version.unwrap_or_default()
 }
 
-/// `process` serves, or has a process serve that connects.
+/// Returns the text of the files. `process` is the pid of the server, or of the process that starts it for a tool.
 pub(super) fn text(uri: &str, version: &str, process: i32) -> String {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     let (user, group) = (user.as_raw(), group.as_raw());
@@ -76,28 +75,29 @@ pub(super) fn text(uri: &str, version: &str, process: i32) -> String {
     format!("{uri}\n{version}\n{process}\n{user}:{group}\n{since}\n")
 }
 
-/// How the files are called. libpmix 4.2 looks for the first part of a host's name alone.
+/// Returns the names of the files. libpmix 4.2 searches for the first label of the host name only.
 pub(super) fn names(plan: &HostPlan, server: Option<i32>) -> Vec<String> {
     names_of(&plan.launcher, server, &own_host(), &plan.job.nspace)
 }
 
-/// Returns the names of the files on a host of this name, each once. An agent in a container may see the pid of the launcher as that of its server.
+/// Returns the names of the files on a host of this name, each once. In the pid namespace of a container, the launcher and
+/// the server may have the same pid.
 fn names_of(
     launcher: &LauncherProcess,
     server: Option<i32>,
-    own: &str,
+    host_name: &str,
     nspace: &Nspace,
 ) -> Vec<String> {
     let LauncherProcess { host, pid } = launcher;
-    let short = own.split('.').next().unwrap_or(own);
-    let mut hosts = vec![own];
-    if short != own {
+    let short = host_name.split('.').next().unwrap_or(host_name);
+    let mut hosts = vec![host_name];
+    if short != host_name {
         hosts.push(short);
     }
     let mut names = Vec::new();
     for name in hosts {
         let any = format!("pmix.{name}.tool");
-        if *host == own {
+        if *host == host_name {
             names.push(format!("{any}.{pid}"));
         }
         names.extend(server.map(|server| format!("{any}.{server}")));
@@ -108,7 +108,7 @@ fn names_of(
     names
 }
 
-/// Makes a file of each name; libpmix reads again where it comes before the text.
+/// Writes a file of each name. libpmix retries if it opens a file before the text is written.
 pub(super) fn write(directory: &Path, names: &[String], text: &str) -> io::Result<()> {
     for name in names {
         let mut file = OpenOptions::new();
@@ -119,7 +119,7 @@ pub(super) fn write(directory: &Path, names: &[String], text: &str) -> io::Resul
     Ok(())
 }
 
-/// Removes them: no process uses them any more.
+/// Removes the files with these names.
 pub(super) fn remove(directory: &Path, names: &[String]) {
     for name in names {
         let _ = std::fs::remove_file(directory.join(name));

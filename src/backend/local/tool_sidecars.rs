@@ -1,13 +1,13 @@
-//! PMIx tools of a launch whose ranks are not offered PMIx: the sidecars start when the first one connects.
+//! Starts sidecars on demand for PMIx tools of a launch without PMIx, when the first tool connects.
 //!
 //! ```text
 //! ranks run ──`PATIENCE`──▶ a listener, and files that name it ──a tool connects──▶ sidecar, which takes it over
 //!                                             a tool is attached to another host ──▶ sidecar
 //! ```
-//! A sidecar that is lost later costs the launch nothing, and what is above begins again for its node.
+//! The later loss of a sidecar does not affect the launch; the sequence above starts again for its node.
 //!
-//! The files are those by which tools find a sidecar that is there from the beginning (`attachment`), so tools
-//! see no difference but the time that the sidecar takes to start.
+//! The files are the same as for a sidecar that runs from the start (`tool_files`), so the start time of the sidecar is the
+//! only difference for tools.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -30,44 +30,44 @@ use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::pmix::sidecar_protocol::SidecarCommand;
 use wireup_sys::poll::{PollSource, PollToken};
 
-/// Connections that wait for the sidecar.
+/// Backlog of the listening socket: connections that wait for the sidecar.
 const BACKLOG: i32 = 64;
 
-/// How long ranks run before tools can find them: about the time that it takes until a sidecar could be found
-/// which is there from the beginning. A launch that ends before pays nothing for tools.
+/// Time from the start of the ranks until tools can find them, about that of a sidecar which runs from the start. A
+/// shorter launch has no cost for tools.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Why tools cannot find a launch.
+/// Error: tools cannot find the launch.
 #[derive(Debug, thiserror::Error)]
 enum ToolFilesError {
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    #[error("no file can be written in {}: {error}", place.display())]
+    #[error("cannot write a file in {}: {error}", place.display())]
     Files { place: PathBuf, error: io::Error },
-    #[error("no socket: {0}")]
+    #[error("cannot create a socket: {0}")]
     Socket(#[from] io::Error),
 }
 
-/// Lets tools find a launch without sidecars, until they need these.
+/// Listener by which tools find a launch without sidecars, until sidecars are started for them.
 #[derive(Debug, Default)]
 pub(super) struct ToolListener {
-    /// The socket to which tools connect while there is no sidecar.
+    /// Socket to which tools connect while no sidecar runs.
     listener: Option<OwnedFd>,
-    /// When there will be that.
+    /// Time at which the socket is opened, since the start of the launch.
     listen_at: Option<Duration>,
-    /// Nodes here that get a sidecar with the next tool.
+    /// Local nodes that get a sidecar when the next tool connects.
     nodes: BTreeSet<NodeId>,
 }
 
-/// Nodes here that are to get a sidecar, since tools are here or on another node.
+/// Local nodes that need a sidecar, since a tool has connected here or on another node.
 pub(super) struct ToolArrival {
     pub(super) nodes: BTreeSet<NodeId>,
-    /// The socket at which the tools have connected.
+    /// Socket at which the tools have connected.
     pub(super) listener: Option<OwnedFd>,
 }
 
 impl ToolListener {
-    /// The ranks are being started: tools will find the launch, if it has no sidecar.
+    /// Schedules the listener when ranks are being started, if the launch has no sidecars.
     pub(super) fn await_tools(&mut self, cx: &StepContext) {
         let offer = &cx.plan.offer;
         if !offer.pmix && offer.without_pmix.is_none() {
@@ -77,7 +77,7 @@ impl ToolListener {
         }
     }
 
-    /// The sidecar of a node is gone: tools that come later get another one, if it was started for tools.
+    /// Handles the loss of a sidecar: if it was started for tools, later tools get another one.
     pub(super) fn await_later_tools(&mut self, cx: &mut StepContext, node: NodeId) {
         let index = cx.scope.index(node);
         let LocalNode {
@@ -101,7 +101,7 @@ impl ToolListener {
         }
     }
 
-    /// No tool is served any more that has not come.
+    /// Closes the listener: later tools are not served.
     pub(super) fn close(&mut self) {
         self.listener = None;
         self.listen_at = None;
@@ -112,33 +112,33 @@ impl ToolListener {
         self.listen_at
     }
 
-    /// Lets tools find the launch when it has run long enough.
+    /// Opens the listener when it is due.
     pub(super) fn tick(&mut self, cx: &mut StepContext) {
         if self.listen_at.is_some_and(|at| at <= cx.now()) {
             self.listen(cx);
         }
     }
 
-    /// Lets tools find the launch. One that they cannot find runs all the same.
+    /// Opens the listener and writes the files. A failure is reported and does not affect the launch.
     fn listen(&mut self, cx: &mut StepContext) {
         self.listen_at = None;
         match listen_for_tools(cx) {
             Ok(listener) => self.listener = Some(listener),
             Err(error) if cx.plan.spec.verbose > 0 => {
-                cx.report_text(format!("PMIx tools do not find this job: {error}"));
+                cx.report_text(format!("PMIx tools cannot find this job: {error}"));
             }
             Err(_) => {}
         }
     }
 
-    /// Tools are here or on another node: every node here that has none gets a sidecar.
+    /// Takes the nodes that need a sidecar after a tool has connected here or on another node.
     pub(super) fn take_arrival(&mut self, cx: &mut StepContext) -> Option<ToolArrival> {
         if self.listen_at.is_some() {
             self.listen(cx);
         }
         let listener = self.listener.take();
         if let Some(listener) = &listener {
-            // Fails for what is not watched any more.
+            // The call fails for a socket that is no longer watched.
             let _ = cx.poll.remove(listener);
         }
         let nodes = std::mem::take(&mut self.nodes);
@@ -166,7 +166,7 @@ fn listen_for_tools(cx: &mut StepContext) -> Result<OwnedFd, ToolFilesError> {
     let (nspace, rank) = server_name(&plan, node);
     let uri = format!("{nspace}.{rank};tcp4://{own}");
     let process = rustix::process::getpid().as_raw_nonzero().get();
-    // Which libpmix will serve is not known yet; tools learn that from it.
+    // The version of libpmix is not known yet; tools get it from the server.
     let text = tool_files::text(&uri, "", process);
     let names = tool_files::names(&plan, None);
     let written = tool_files::write(&place, &names, &text);
@@ -176,7 +176,7 @@ fn listen_for_tools(cx: &mut StepContext) -> Result<OwnedFd, ToolFilesError> {
     Ok(socket)
 }
 
-/// What the sidecar of a node is to know: the first job and those that have not ended.
+/// Returns the registration commands for the sidecar of a node: the initial job, and the jobs that have not ended.
 pub(super) fn requests_for_tools(
     cx: &mut StepContext,
     plan: &HostPlan,

@@ -1,4 +1,4 @@
-//! Checks for local ranks that wait for certain others, reported to the launcher.
+//! Detects local ranks that wait for certain other ranks, and reports them to the launcher.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::backend::step_messages::StepToLauncher;
 use crate::backend::wait_set::WaitSet;
 use wireup_core::supervisor::JOIN_GRACE;
 
-/// See the module.
+/// Detector of local ranks that wait for certain other ranks.
 #[derive(Debug, Default)]
 pub(super) struct WaitDetector {
     awaited_ranks: WaitSet,
@@ -16,7 +16,7 @@ pub(super) struct WaitDetector {
 }
 
 impl WaitDetector {
-    /// From now on, reports when a rank waits for one of these.
+    /// Adds ranks; from now on a local rank that waits for one of them is reported.
     pub(super) fn add(&mut self, awaited: WaitSet, cx: &mut StepContext) {
         if !cx.ending {
             self.awaited_ranks.extend(awaited);

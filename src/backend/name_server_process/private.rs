@@ -1,7 +1,7 @@
-//! The socket of a user's rendezvous in a directory that is the user's alone.
+//! Socket of a user's name server in a private directory of the user.
 //!
-//! A process that looks for the name server, creates one, or ends as one, holds the directory's
-//! lock meanwhile. So no two make one at the same time, and none is found that is about to end.
+//! A process holds the directory's lock while it searches for the name server, creates one, or ends as one. So two are
+//! never created at the same time, and one that is about to end is not found.
 
 use std::fs::{DirBuilder, File, Metadata};
 use std::io;
@@ -18,10 +18,10 @@ use rustix::net::{SocketAddrUnix, bind, listen};
 use super::{BACKLOG, NameServerEndpoint, RACES, socket};
 use wireup_sys::unix_socket::connect_within;
 
-/// Below the directory in which the user's agent would listen.
+/// Name of the directory, below that in which the user's agent would listen.
 const DIRECTORY: &str = "meet";
 
-/// How long others may hold the lock, and a name server may accept no connection.
+/// Time limit for the lock, and for a name server to accept a connection.
 const LIMIT: Duration = Duration::from_secs(1);
 
 const NAP: Timespec = Timespec {
@@ -29,7 +29,7 @@ const NAP: Timespec = Timespec {
     tv_nsec: 5_000_000,
 };
 
-/// Why there is none in such a directory.
+/// Error: no name server can be used in such a directory.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SocketDirectoryError {
     #[error("{} is not this user's alone", .0.display())]
@@ -40,7 +40,7 @@ pub(super) enum SocketDirectoryError {
     Locked(PathBuf),
 }
 
-/// Finds the rendezvous of that name below `base`, or makes its socket.
+/// Finds the name server of a name scope below `base`, or makes its socket.
 pub(super) fn find(meet: &str, base: &Path) -> Result<NameServerEndpoint, SocketDirectoryError> {
     let directory = base.join(DIRECTORY);
     let path = directory.join(file_name(meet));
@@ -57,7 +57,7 @@ pub(super) fn find(meet: &str, base: &Path) -> Result<NameServerEndpoint, Socket
         )?;
         let made = make(&directory, 0o700).and_then(|()| lock(&directory));
         let _lock = match made {
-            // The last one has just taken it along.
+            // An ending name server has just removed the directory.
             Err(SocketDirectoryError::Io(_, error)) if error.kind() == io::ErrorKind::NotFound => {
                 continue;
             }
@@ -66,14 +66,14 @@ pub(super) fn find(meet: &str, base: &Path) -> Result<NameServerEndpoint, Socket
         match connect_within(&address, LIMIT) {
             Ok(connection) => return Ok(NameServerEndpoint::There(connection)),
             Err(Errno::NOENT) => {}
-            // It was killed.
+            // The name server was killed.
             Err(Errno::CONNREFUSED) => clear(&path)?,
             Err(errno) => return Err(failed(errno)),
         }
         let listener = socket().map_err(failed)?;
         match bind(&listener, &address) {
             Ok(()) => {}
-            // The last one has taken the directory along.
+            // An ending name server has removed the directory.
             Err(Errno::NOENT) => continue,
             Err(errno) => return Err(failed(errno)),
         }
@@ -87,13 +87,13 @@ pub(super) fn find(meet: &str, base: &Path) -> Result<NameServerEndpoint, Socket
     Err(SocketDirectoryError::Locked(directory))
 }
 
-/// For a name server that listens there and is about to end: no process finds it until this is
-/// dropped. `None` where it has another kind of name.
+/// Hides a name server that is about to end: no process finds it until the returned value is dropped. `None` if its
+/// socket has an abstract name.
 pub(super) fn hide(listener: impl AsFd) -> Option<UnlinkedSocket> {
     let address = rustix::net::getsockname(listener).ok()?;
     let address = SocketAddrUnix::try_from(address).ok()?;
     let path = PathBuf::from(std::ffi::OsStr::new(address.path()?.to_str().ok()?));
-    // Without the lock a launch may find an ended one, and must look again.
+    // Without the lock a launch may find an ended name server, and searches again.
     let lock = lock(path.parent()?).ok();
     Some(UnlinkedSocket { path, _lock: lock })
 }
@@ -105,13 +105,13 @@ pub(super) struct UnlinkedSocket {
 }
 
 impl UnlinkedSocket {
-    /// Removes it. What cannot be removed is cleared by the next launch.
+    /// Removes the socket. The next launch clears what cannot be removed now.
     pub(super) fn remove(&self) {
         let _ = std::fs::remove_file(&self.path);
         if let Some(directory) = self.path.parent() {
-            // Others may be there.
+            // Fails if the directory has other sockets.
             let _ = std::fs::remove_dir(directory);
-            // In /tmp it would stay until the machine is started again; elsewhere it belongs to others.
+            // A directory in /tmp would remain until the next boot; elsewhere it belongs to other programs.
             let base = directory.parent();
             if let Some(base) = base.filter(|base| base.parent() == Some(Path::new("/tmp"))) {
                 let _ = std::fs::remove_dir(base);
@@ -135,7 +135,7 @@ fn make(path: &Path, mode: u32) -> Result<(), SocketDirectoryError> {
     }
 }
 
-/// Takes the lock of a directory; given back when it is dropped.
+/// Takes the lock of a directory; dropping the file releases it.
 fn lock(directory: &Path) -> Result<File, SocketDirectoryError> {
     let failed = |error| SocketDirectoryError::Io(directory.to_owned(), error);
     let start = Instant::now();
@@ -153,7 +153,7 @@ fn lock(directory: &Path) -> Result<File, SocketDirectoryError> {
     }
 }
 
-/// Removes the socket of a rendezvous that is no more.
+/// Removes the socket of a name server that has ended.
 fn clear(path: &Path) -> Result<(), SocketDirectoryError> {
     let failed = |error| SocketDirectoryError::Io(path.to_owned(), error);
     let found = std::fs::symlink_metadata(path).map_err(failed)?;
@@ -163,7 +163,7 @@ fn clear(path: &Path) -> Result<(), SocketDirectoryError> {
     }
 }
 
-/// The name by which launches meet, as that of a file.
+/// Returns the file name of a name scope.
 fn file_name(meet: &str) -> String {
     let mut name = String::from("at-");
     for byte in meet.bytes() {

@@ -1,4 +1,4 @@
-//! The launcher sends the offered files to the steps that lack them.
+//! Sends the launcher's offered files to the steps that lack them.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -12,17 +12,17 @@ use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::link::frame::FrameAddress;
 use wireup_core::staging::{FileChunk, StagingScheduler};
 
-/// The offered files of a job, and how far they have been sent.
+/// Offered files of a job, and the progress of their transfer.
 #[derive(Debug)]
 pub(super) struct FileTransfer {
     distribution: StagingScheduler,
     paths: Vec<PathBuf>,
-    /// The one that is being sent.
+    /// File that is being sent, with its number.
     open: Option<(u32, File)>,
 }
 
 impl FileTransfer {
-    /// Of what is offered, if something is.
+    /// Creates the transfer of the offered files; `None` if none are offered.
     pub(super) fn new(
         files: &[StagedFiles],
         nodes: impl IntoIterator<Item = NodeId>,
@@ -37,7 +37,7 @@ impl FileTransfer {
         })
     }
 
-    /// The contents of a piece; nothing if it cannot be read any more, which its readers take for a changed file.
+    /// Reads a piece of a file; empty if it cannot be read, which the receivers treat as a changed file.
     fn read(&mut self, piece: FileChunk) -> Vec<u8> {
         if self
             .open
@@ -60,12 +60,12 @@ impl FileTransfer {
 }
 
 impl RemoteBackend {
-    /// A step has said what it lacks.
+    /// Handles the list of files that a step lacks.
     pub(super) fn lacks(&mut self, node: NodeId, files: &[u32]) {
         self.distribute(|distribution| distribution.lacks(node, files));
     }
 
-    /// Has these nodes prepared for a job that will be spawned.
+    /// Prepares these nodes for a job that will be spawned.
     pub(crate) fn prepare(&mut self, mut job: Box<SpawnedJobPlan>, nodes: &[NodeId]) {
         self.file_transfer = FileTransfer::new(&job.staged_files, nodes.iter().copied());
         self.preparing = nodes.iter().copied().collect();
@@ -76,7 +76,7 @@ impl RemoteBackend {
         }
     }
 
-    /// A node has been prepared, or cannot be.
+    /// Handles the result of the preparation of a node.
     pub(super) fn prepared(&mut self, node: NodeId, refusal: Option<NodeRefusal>) {
         if self.preparing.remove(&node) {
             self.queue_report(StepToLauncher::Prepared { node, refusal });
@@ -96,17 +96,17 @@ impl RemoteBackend {
         }
     }
 
-    /// A step has taken some bytes.
+    /// Handles a step's acknowledgement of received bytes.
     pub(super) fn on_chunk_taken(&mut self, node: NodeId, bytes: u64) {
         self.distribute(|distribution| distribution.on_bytes_taken(node, bytes));
     }
 
-    /// These nodes get nothing any more.
+    /// Stops the transfer to these nodes.
     pub(super) fn stop_staging(&mut self, nodes: &[NodeId]) {
         self.distribute(|distribution| nodes.iter().for_each(|node| distribution.gone(*node)));
     }
 
-    /// Sends what can be sent now.
+    /// Passes an event to the scheduler, and sends the pieces that can be sent now.
     fn distribute(&mut self, event: impl FnOnce(&mut StagingScheduler)) {
         let Some(mut sending) = self.file_transfer.take() else {
             return;

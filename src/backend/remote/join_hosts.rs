@@ -3,12 +3,12 @@
 //! ```text
 //!  launcher                    root's agent              step that joins
 //!     │ ── Grow ──────────────────▶ │ ── starts it ────────▶ │
-//!     │ ── AddJob, PastJob … ─────────────────────────────▶ │  as many jobs as the others know
+//!     │ ── AddJob, PastJob … ─────────────────────────────▶ │  all jobs of the launch
 //!     │ ◀───────────────────────────────────────── Ready ── │
-//!     │ ── Start ─────────────────────────────────────────▶ │  of the first job it has no rank
-//!     │ ── Joined ─── to all steps                            from now on they know it
+//!     │ ── Start ─────────────────────────────────────────▶ │  it has no ranks of the initial job
+//!     │ ── Joined ─── to all steps                            they accept the node from now on
 //! ```
-//! The node cannot be met before: nothing of the launch is there, and no step has heard of it.
+//! No messages are exchanged with the node before: it has no processes of the launch, and the steps do not know it.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use wireup_core::node_tracker::KnownNode;
 use wireup_core::output_credit::window;
 
 impl RemoteBackend {
-    /// The first job's plan, with hosts at the end that are to join.
+    /// Asks hosts to join: those at the end of the new plan of the initial job.
     pub(crate) fn invite(&mut self, plan: &Arc<HostPlan>) {
         let first = self.fleet.len();
         self.adopt(plan);
@@ -33,7 +33,7 @@ impl RemoteBackend {
         self.fleet.add_nodes(hosts.len());
         let grow = AgentRequest::Grow {
             members: members(&hosts[first..]),
-            // The first job has no ranks there.
+            // The initial job has no ranks on these hosts.
             description: self.description(Vec::new()),
         };
         if self.link_error.is_none() {
@@ -66,15 +66,15 @@ impl RemoteBackend {
         self.fleet.set_window(window(plan.job.process_map.nodes()));
     }
 
-    /// A node is ready to have ranks.
+    /// Handles the readiness of a node for ranks.
     pub(super) fn joined(&mut self, node: NodeId) {
         self.send(FrameAddress::Node(node), &LauncherToStep::Start);
         let refusal = None;
         self.queue_report(LinkReport::NodeJoined { node, refusal });
     }
 
-    /// Whether a report of a node that has not joined yet is accepted. A report that would fail the
-    /// launch fails its joining, and ends what there is of it.
+    /// Whether a report of a node that has not joined yet is accepted. A report that would fail the launch only fails the
+    /// joining of the node, and its step is ended.
     pub(super) fn take_joining_report(&mut self, node: KnownNode, report: &KnownReport) -> bool {
         let refused = self.fleet.is_refused(node);
         match report {
@@ -86,10 +86,10 @@ impl RemoteBackend {
             StepToLauncher::Failed { cause, .. } if !refused => {
                 let message = match cause {
                     FailureCause::SidecarFailed { error, .. } => {
-                        format!("its PMIx server: {error}")
+                        format!("PMIx server: {error}")
                     }
                     FailureCause::NodeFailed { error, .. } => error.clone(),
-                    _ => "it failed before it had joined".to_owned(),
+                    _ => "failed before it joined".to_owned(),
                 };
                 let code = EXIT_WIREUP;
                 let refusal = NodeRefusal { code, message };
@@ -110,7 +110,7 @@ impl RemoteBackend {
         }
     }
 
-    /// All that were to join have or have not.
+    /// Ends the joining: each of the hosts has joined or failed.
     pub(crate) fn finish_join(&mut self, plan: &Arc<HostPlan>) {
         self.adopt(plan);
         self.label.renew(&plan.job_plan, None);

@@ -1,4 +1,4 @@
-//! The way to the local agent, and the request with which a launch begins.
+//! Connects to the local agent and requests the launch.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl RemoteBackend {
         })
     }
 
-    /// Asks the agent for the launch.
+    /// Sends the launch request to the agent.
     pub(crate) fn open(&mut self) {
         let staged_files = std::mem::take(&mut self.staged_files);
         let plan = &self.plan;
@@ -98,7 +98,7 @@ impl RemoteBackend {
         self.link.watch(SILENCE, true, now);
     }
 
-    /// The current description of the launch for steps.
+    /// Encodes the current description of the launch for steps.
     pub(super) fn description(&self, staged_files: Vec<StagedFiles>) -> Vec<u8> {
         let plan = &self.plan;
         encode(&LaunchDescription {
@@ -110,7 +110,7 @@ impl RemoteBackend {
     }
 }
 
-/// Hosts as agents know them.
+/// Converts hosts to the node addresses that agents use.
 pub(super) fn members(hosts: &[HostSpec]) -> Vec<NodeAddress> {
     let member = |host: &HostSpec| NodeAddress {
         name: host.name.clone(),

@@ -1,4 +1,4 @@
-//! Nodes of which nothing more will be heard, and the loss of the link to all of them.
+//! Loss of nodes, and of the link to the local agent, by which all are reached.
 
 use super::RemoteBackend;
 use crate::backend::step_messages::StepToLauncher;
@@ -11,7 +11,7 @@ use wireup_core::link::agent_protocol::NodeReturned;
 use wireup_core::supervisor::first_failure::LossOrigin;
 
 impl RemoteBackend {
-    /// The local agent does not serve the launch any more.
+    /// Handles the loss of the local agent.
     pub(super) fn lose_link(&mut self, reason: &str) {
         if self.link_error.is_some() {
             return;
@@ -21,17 +21,18 @@ impl RemoteBackend {
         self.lose_nodes(&all, reason);
     }
 
-    /// Nothing more will be heard of a node, nor of those that are reached through it. These are not
-    /// to blame.
+    /// Handles the loss of a node, the first of `nodes`, and of those that are reached through it, which did not fail
+    /// themselves.
     pub(super) fn lose_branch(&mut self, nodes: &[NodeId], reason: &str) {
         self.stop_preparing(nodes, reason);
         let name = |node: &NodeId| self.plan.node_names.get(node.index()).cloned();
         let first = nodes.first().and_then(name).unwrap_or_default();
-        let behind = format!("its agent was not asked, since it is reached through {first}");
+        let behind =
+            format!("its agent was not reached, since the connection leads through {first}");
         self.conclude(|fleet, jobs, out| fleet.lose_branch(nodes, reason, &behind, jobs, out));
     }
 
-    /// A lost host answers again. It takes no part; what happened to it is worth a line.
+    /// Handles a lost host that answers again: prints the cause of the loss. The host does not take part again.
     pub(super) fn returned(&mut self, NodeReturned { node, rebooted }: NodeReturned) {
         let Some(name) = self.plan.node_names.get(node.index()) else {
             return;
@@ -45,8 +46,8 @@ impl RemoteBackend {
         self.queue_report(StepToLauncher::Tell { text });
     }
 
-    /// A better explanation of why the job failed, now that it is known which links were lost: the launcher's own host is the cause
-    /// if all were lost but one at most.
+    /// Returns a better cause of the failure, now that all lost links are known: the launcher's own host, if all other hosts
+    /// but one at most were lost.
     pub(crate) fn explain(&self, cause: &FailureCause) -> Option<FailureCause> {
         let FailureCause::NodeFailed { node, error } = cause else {
             return None;
@@ -72,7 +73,7 @@ impl RemoteBackend {
         }
     }
 
-    /// Records the loss of some nodes, and stops what needs them.
+    /// Records the loss of some nodes, and stops operations that need them.
     pub(super) fn lose_nodes(&mut self, nodes: &[NodeId], reason: &str) {
         self.stop_preparing(nodes, reason);
         self.conclude(|fleet, jobs, out| fleet.lose(nodes, reason, reason, jobs, out));

@@ -1,5 +1,4 @@
-//! Standard input on its way to other hosts: one piece at a time, the next when every reader has
-//! the last.
+//! Sends standard input to other hosts: one piece at a time, the next when every reader has the previous one.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -16,18 +15,18 @@ use wireup_core::link::frame::FrameAddress;
 use wireup_core::node_tracker::KnownNode;
 use wireup_sys::poll::{PollSource, PollToken};
 
-/// Bytes of a piece.
+/// Size of a piece in bytes.
 const PIECE: usize = 64 * 1024;
 
 /// Input that was read here and not delivered yet.
 #[derive(Debug)]
 pub(super) struct PendingStdin {
-    /// Filled by a separate thread, which can read a terminal.
+    /// Pipe that a separate thread fills, which can read a terminal.
     pipe: OwnedFd,
-    /// While a piece is on its way the pipe is not watched: even one that is not asked about would
-    /// report its end.
+    /// Whether the pipe is in the poll set. It is removed while a piece is being delivered: the system always reports the end
+    /// of a pipe.
     watched: bool,
-    /// The first input, until a rank has read of it.
+    /// First input, until a rank has read some of it.
     untaken: Option<UntakenInput>,
 }
 
@@ -37,7 +36,7 @@ const TOKEN: PollToken = PollToken {
 };
 
 impl RemoteBackend {
-    /// The nodes whose ranks read standard input.
+    /// Returns the nodes whose ranks read standard input.
     fn readers(&self) -> Vec<NodeId> {
         let ranks = &self.plan.job.process_map;
         let wanted = |node: &NodeId| match self.plan.spec.stdio.stdin {
@@ -51,12 +50,12 @@ impl RemoteBackend {
             .collect()
     }
 
-    /// All ranks run: begins to read, if there are readers.
+    /// Starts to read when all ranks run, if any rank reads standard input.
     pub(super) fn start_input(&mut self) {
         if self.readers().is_empty() {
             return;
         }
-        // The system is out of descriptors or threads: the readers get no input.
+        // The system has no descriptor or thread left: the readers get no input.
         if !stdin::is_empty(std::io::stdin().as_fd()) {
             self.input = self.make_input().ok();
         }
@@ -81,7 +80,7 @@ impl RemoteBackend {
         })
     }
 
-    /// A rank has read some of the input.
+    /// Handles a rank's first read of the input.
     pub(super) fn input_read(&mut self) {
         if let Some(untaken) = self.input.as_mut().and_then(|input| input.untaken.take()) {
             untaken.take();
@@ -101,7 +100,7 @@ impl RemoteBackend {
         if count == 0 {
             self.end_input();
         } else if let Some(input) = &mut self.input {
-            // It was watched until now.
+            // Not watched until the piece is delivered.
             let _ = self.poll.remove(&input.pipe);
             input.watched = false;
         }
@@ -124,13 +123,13 @@ impl RemoteBackend {
         }
     }
 
-    /// A node's ranks have the last piece, or none of them reads any more.
+    /// Handles a node's acknowledgement: its ranks have the last piece, or none of them reads any more.
     pub(super) fn input_taken(&mut self, node: KnownNode, open: bool) {
         self.fleet.input_taken(node, open);
         self.resume_stdin();
     }
 
-    /// Continues with the input once no node has to be waited for.
+    /// Continues to read once all nodes have acknowledged the last piece.
     pub(super) fn resume_stdin(&mut self) {
         let readers = self.readers();
         if readers.is_empty() {
@@ -140,7 +139,7 @@ impl RemoteBackend {
         if !readers.iter().any(has_input)
             && let Some(input) = self.input.as_mut().filter(|input| !input.watched)
         {
-            // What cannot be watched any more is not read either.
+            // A pipe that cannot be watched is not read.
             input.watched = self.poll.add(&input.pipe, TOKEN).is_ok();
         }
     }

@@ -1,4 +1,4 @@
-//! What the fleet concludes, and what is done then.
+//! Passes events to the node tracker and executes its actions.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use wireup_core::node::JobContext;
 use wireup_core::node_tracker::{NodeTracker, TrackerAction};
 
 impl RemoteBackend {
-    /// Hands something to the fleet, and does what it concludes.
+    /// Passes an event to the node tracker, and executes the resulting actions.
     pub(super) fn conclude(
         &mut self,
         event: impl FnOnce(&mut NodeTracker, &JobTable<Arc<JobContext>>, &mut Vec<TrackerAction>),

@@ -1,15 +1,13 @@
-//! `wireup steps`: the agent's helper, from which its steps are forked and its launchers started.
+//! `wireup steps`: privileged helper, which forks steps and starts launchers for the agent.
 //!
-//! A program that is forked from one that waits, ready to go, needs neither exec nor a dynamic
-//! linker and copies little memory: it starts in a fraction of the time, and the agent, which is
-//! large, has threads and knows secrets, need not be copied at all. Where the agent has given up
-//! root's rights, this process alone has them, and [`rules`] limit their use.
+//! A fork of a waiting process needs neither exec nor a dynamic linker and copies little memory, so a step starts in a
+//! fraction of the time. The agent, which is large, has threads and holds secrets, is not copied. If the agent has given
+//! up root's rights, only this process has them, and [`rules`] limit their use.
 //!
-//! Rules: this process has one thread and holds no secret, and of users only data that every
-//! process may look up (numbers, names, home directories), so that a copy of it may be anybody's. A
-//! copy becomes its user's before it reads a byte that the user could have written. It is a child
-//! of the agent (`CLONE_PARENT`, clone(2)), which waits for it as if it had started it. Nothing
-//! here waits for a user or for a look-up: the copies do.
+//! Rules: this process has one thread and no secrets, and only public data of users (ids, names, home directories), so that
+//! a copy of it may belong to any user. A copy changes to its user before it reads a byte that the user could have
+//! written. It is a child of the agent (`CLONE_PARENT`, clone(2)), which reaps it. This process never waits for a user or
+//! for an account lookup: the copies do.
 
 #[allow(unsafe_code, reason = "descriptors by number, in a copy of the helper")]
 mod copy;
@@ -48,9 +46,9 @@ use wireup_sys::spawn::{ExitStatus, wait};
 /// `CLONE_INTO_CGROUP` of the kernel's `linux/sched.h`.
 const INTO_GROUP: u64 = 0x2_0000_0000;
 
-/// Which side of a fork this is.
+/// Side of a fork.
 enum ForkSide {
-    /// The original process, with the copy's pid and pidfd.
+    /// Original process, with the copy's pid and pidfd.
     Server(i32, OwnedFd),
     Copy,
 }
@@ -65,28 +63,28 @@ enum ForkRole {
     Launcher(ProgramImage, Vec<OwnedFd>),
 }
 
-/// What comes of an order.
+/// Outcome of a request.
 enum RequestOutcome {
     Answer(HelperReply),
-    /// It is done, and these are handed over.
+    /// The request is done, and these descriptors are its reply.
     Files(Vec<Option<File>>),
-    /// A process must be started.
+    /// A process must be started for this user.
     Make(TargetUser, ForkRole),
 }
 
-/// The original process.
+/// State of the helper, which its copies drop.
 struct HelperServer {
     socket: OwnedFd,
-    /// The executable of launchers: its own.
+    /// Executable of launchers, which is this one.
     program: CString,
-    /// Whether the kernel spares the agent's service when memory is short, which is not for users' processes.
+    /// Whether the OOM killer spares the agent's service; this must not apply to users' processes.
     spared: bool,
-    /// The rules after the agent has given up its rights, and the account process.
+    /// Rules for an agent that has given up its rights, and the socket of the account process.
     separated: Option<(HelperPolicy, OwnedFd)>,
-    /// Started processes that have not ended.
+    /// Pidfds of started processes that have not ended, by id.
     child_pidfds: BTreeMap<u64, OwnedFd>,
     last_id: u64,
-    /// Cookies of the connections that have brought a step of root.
+    /// Socket cookies of the connections that were used for a step of root.
     used: BTreeSet<u64>,
 }
 
@@ -94,8 +92,8 @@ fn broken(error: impl Into<io::Error>) -> CommandError {
     CommandError::system("the agent's socket", error.into())
 }
 
-/// Carries out orders until the agent closes its socket. Returns in each step, with its link and its
-/// environment, and at the end with nothing.
+/// Executes requests until the agent closes its socket, and returns `None` then. In each forked step it returns the link
+/// and the environment.
 ///
 /// # Errors
 /// If no socket was passed, or it fails; in a step or launcher, if it cannot change to its user.
@@ -104,8 +102,8 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, CommandError> 
     signals::block_for_ranks();
     descriptors::reserve_low()
         .map_err(|error| CommandError::system("cannot reserve descriptors", error))?;
-    // Every step asks for these, and what does not change is known then: where the system's limits
-    // are, and what the processor can do, which is slow in a virtual machine.
+    // Every step needs these. Reading them here caches what does not change: the locations of the system's limits, and the
+    // features of the processor, whose detection is slow in a virtual machine.
     SlotLimits::detect().quota();
     std::hint::black_box(memchr::memchr(0, &[]));
     let program = std::env::current_exe()
@@ -119,7 +117,7 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, CommandError> 
         last_id: 0,
         used: BTreeSet::new(),
     };
-    // What others left when the machine's agent was not there to end it.
+    // Launches that ended without supervision while this machine had no agent.
     cleanup_record::collect_of_all_users(None);
     let agent = getppid().map(|pid| pid.as_raw_nonzero().get());
     let mut groups = StepCgroups::new();
@@ -128,15 +126,15 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, CommandError> 
         server.wait(&mut groups)?;
         let Some((body, descriptors)) = receive(&server.socket).map_err(broken)? else {
             server.leave();
-            // Of the last step, if it has ended by now; the rest is for the next that starts.
+            // Groups of ended steps; the next helper handles the rest.
             groups.sweep();
-            // What the agent's launches were sent is theirs together.
+            // The launches of the agent share the content store, which is removed here.
             cleanup_record::collect_of_all_users(agent);
             return Ok(None);
         };
         let outcome = match decode(&body) {
             Ok(order) => server.carry_out(order, descriptors),
-            Err(error) => RequestOutcome::refused(format!("an order that cannot be read: {error}")),
+            Err(error) => RequestOutcome::refused(format!("invalid request: {error}")),
         };
         let (becomes, part) = match outcome {
             RequestOutcome::Answer(answer) => {
@@ -161,7 +159,7 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, CommandError> 
             Err(error) => server.answer(&failed(&error), &[])?,
             Ok(ForkSide::Copy) => {
                 let (program, spared) = (server.program.clone(), server.spared);
-                // Nothing of the other processes and of the agent stays.
+                // A copy keeps no state of other processes and of the agent.
                 drop((server, groups));
                 return match part {
                     ForkRole::Step {
@@ -203,7 +201,7 @@ fn failed(error: &io::Error) -> HelperReply {
 }
 
 impl HelperServer {
-    /// Waits for an order; removes processes that end meanwhile, and what earlier helpers that do have left.
+    /// Waits for a request. Meanwhile removes ended processes, and the groups of earlier helpers that end.
     fn wait(&mut self, groups: &mut StepCgroups) -> Result<(), CommandError> {
         loop {
             let accounts = self.separated.iter().map(|(_, accounts)| accounts);
@@ -224,7 +222,7 @@ impl HelperServer {
             let mut ended = made.iter();
             self.child_pidfds
                 .retain(|_, _| !ended.next().is_some_and(|ended| *ended));
-            // It never writes to this socket.
+            // The account process never writes to this socket: readiness means its end.
             if known > 1 && ready[1] {
                 let error = io::Error::from(io::ErrorKind::UnexpectedEof);
                 return Err(CommandError::system(
@@ -261,12 +259,12 @@ impl HelperServer {
                     self.separated = Some((rules, accounts));
                     RequestOutcome::Answer(HelperReply::Done)
                 }
-                _ => RequestOutcome::refused("the agent's rules are given once"),
+                _ => RequestOutcome::refused("the agent has set its rules already"),
             },
             HelperRequest::Step { owner, environment } => {
                 let mut descriptors = descriptors.into_iter();
                 let (Some(link), Some(says)) = (descriptors.next(), descriptors.next()) else {
-                    return RequestOutcome::refused("a step without its link");
+                    return RequestOutcome::refused("step request without a link");
                 };
                 let part = ForkRole::Step {
                     link,
@@ -287,13 +285,13 @@ impl HelperServer {
                     let part = ForkRole::Launcher(program, descriptors);
                     self.make(owner, &rules::ProcessKind::Launcher, part)
                 }
-                _ => RequestOutcome::refused("a launcher that cannot be executed"),
+                _ => RequestOutcome::refused("launcher request with an argument that contains NUL"),
             },
             HelperRequest::Signal { id, signal } => {
                 let Some(signal) = Signal::from_named_raw(signal) else {
-                    return RequestOutcome::refused(format!("there is no signal {signal}"));
+                    return RequestOutcome::refused(format!("unknown signal {signal}"));
                 };
-                // One that has ended needs none.
+                // A process that has ended needs no signal.
                 if let Some(pidfd) = self.child_pidfds.get(&id) {
                     let _ = pidfd_send_signal(pidfd, signal);
                 }
@@ -301,7 +299,7 @@ impl HelperServer {
             }
             HelperRequest::Credentials => {
                 let open = |path: &Vec<u8>| {
-                    // A FIFO in its place is not waited for.
+                    // Does not wait if the path is a FIFO.
                     let mut options = OpenOptions::new();
                     options.read(true).custom_flags(libc::O_NONBLOCK);
                     match options.open(OsStr::from_bytes(path)) {
@@ -319,7 +317,7 @@ impl HelperServer {
         }
     }
 
-    /// The process to start, if that is permitted.
+    /// Returns the process to start, if that is permitted.
     fn make(
         &mut self,
         owner: ProcessOwner,
@@ -344,18 +342,16 @@ impl HelperServer {
                 }
             }
             (None, ProcessOwner::User { .. }) => {
-                return RequestOutcome::refused("the agent's rules are not given");
+                return RequestOutcome::refused("the agent has not set its rules");
             }
             (Some(_), ProcessOwner::Own | ProcessOwner::Numbers(_)) => {
-                return RequestOutcome::refused(
-                    "the agent has given up its rights and names users only",
-                );
+                return RequestOutcome::refused("an agent without rights must name a user");
             }
         };
         RequestOutcome::Make(becomes, part)
     }
 
-    /// The agent has gone and may no longer remove what root has made.
+    /// Removes the files that root has created for the agent, which has ended.
     fn leave(&self) {
         let Some((rules, _)) = &self.separated else {
             return;
@@ -369,16 +365,16 @@ impl HelperServer {
     }
 }
 
-/// Makes copies of this process in groups.
+/// Forks this process into control groups.
 #[derive(Default)]
 struct GroupMaker {
-    /// The group of this process, and whether a copy can be made in one below it: the kernel may kill such a copy before it
-    /// begins (see `sys::spawn::into_group`), and a copy that is the agent's child cannot be waited for here.
+    /// Parent group of the last trial, and whether a copy can be created in a group below it. The kernel may kill such a copy at
+    /// once (see `sys::spawn::into_group`), and this process cannot wait for a copy that is the agent's child.
     tried: Option<(PathBuf, bool)>,
 }
 
 impl GroupMaker {
-    /// Goes on in a copy as well, in the group if there is one and it can be entered.
+    /// Forks this process, into the group if it can be entered.
     fn fork(&mut self, group: Option<&Cgroup>) -> io::Result<ForkSide> {
         let direct = group.filter(|group| self.can_make_in(group));
         let side = fork(direct)?;
@@ -401,7 +397,7 @@ impl GroupMaker {
     }
 }
 
-/// Whether a copy that is made in a group lives.
+/// Whether a copy that is created in a group survives.
 fn try_in(group: &Cgroup) -> bool {
     let mut pidfd: libc::c_int = -1;
     // SAFETY: the copy calls one function, which ends it.
@@ -417,7 +413,7 @@ fn try_in(group: &Cgroup) -> bool {
     }
 }
 
-/// Makes a copy of this process in a group; the result is that of the system call.
+/// Creates a copy of this process in a group, and returns the result of the system call.
 ///
 /// # Safety
 /// The process has one thread, or its copy calls only what may be called there.
@@ -441,7 +437,7 @@ unsafe fn clone_into(
     }
 }
 
-/// Goes on in a copy as well, which is a child of this process's parent, in the group if there is one and it can be entered.
+/// Forks this process into a child of its parent, in the group if it can be entered.
 fn fork(group: Option<&Cgroup>) -> io::Result<ForkSide> {
     let mut pidfd: libc::c_int = -1;
     let flags = libc::CLONE_PARENT | libc::CLONE_PIDFD;

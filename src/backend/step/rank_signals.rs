@@ -1,4 +1,4 @@
-//! Signals for the ranks of a step, each of which may come in several ways at once.
+//! Filters signals for the ranks of a step, each of which may arrive in several ways at once.
 //!
 //! A batch system signals a job's launcher, its agents, or every process of the job, ranks and step included: `scancel --full`
 //! does all of that. Slurm's `proctrack/cgroup` signals the agents alone, `proctrack/linuxproc` every process.
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use wireup_sys::signals::FOR_RANKS;
 
-/// Time after a signal in which the same one, arriving another way, counts as the first.
+/// Time after a signal in which the same signal, arriving another way, is a duplicate.
 const SAME: Duration = Duration::from_secs(1);
 
 /// Way by which a signal arrives.
@@ -27,14 +27,14 @@ pub(super) enum SignalPath {
 pub(super) struct RankSignals(BTreeMap<i32, (Duration, SignalPath)>);
 
 impl RankSignals {
-    /// Whether a signal that comes now is to be sent to the ranks.
+    /// Whether a signal that arrives now must be sent to the ranks.
     pub(super) fn must_pass(&mut self, signal: i32, path: SignalPath, now: Duration) -> bool {
         if !FOR_RANKS.iter().any(|known| known.as_raw() == signal) {
             return true;
         }
         let same =
             |(at, by): &(Duration, SignalPath)| *by != path && now.saturating_sub(*at) < SAME;
-        // A second SIGCONT does no harm, and one that is not sent may.
+        // A duplicate SIGCONT is harmless; a suppressed one may not be.
         if signal != libc::SIGCONT && self.0.get(&signal).is_some_and(same) {
             return false;
         }

@@ -1,5 +1,4 @@
-//! A step receives what it lacks of the files that its launcher offers, before it makes its plan, and before a spawned job is
-//! added.
+//! Receives the offered files that a step lacks, before it computes its plan, and before a spawned job is added.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,19 +27,19 @@ use wireup_core::staging::REPORT;
 use wireup_sys::local_link::LocalLink;
 use wireup_sys::poll::Poll;
 
-/// The store has no launch: its record has this in the place of one's name.
+/// Name in the cleanup record of the content store, which belongs to no launch.
 const STORE: &str = "staged-files";
 
-/// Why a host does not get a file.
+/// Error: a host does not get a file.
 #[derive(Debug, thiserror::Error)]
 enum BringError {
-    #[error("--stage: no place for files in {}: {error}", directory.display())]
+    #[error("--stage: cannot store files in {}: {error}", directory.display())]
     Place {
         directory: PathBuf,
         error: io::Error,
     },
     #[error(
-        "--stage: {needed} MiB are to be brought, and {} has {free} MiB free; make room there",
+        "--stage: {needed} MiB must be copied, and {} has {free} MiB free; make room there",
         directory.display()
     )]
     Full {
@@ -48,9 +47,9 @@ enum BringError {
         free: u64,
         directory: PathBuf,
     },
-    /// As [`Full`](Self::Full), by others meanwhile or by the user's quota.
+    /// Space ran out during the transfer, because of other files or the user's quota.
     #[error(
-        "--stage: no room in {} for {}, which is being brought: {error}; make room there",
+        "--stage: no space left in {} for {}: {error}; make room there",
         directory.display(), file.display()
     )]
     Filled {
@@ -58,17 +57,17 @@ enum BringError {
         file: PathBuf,
         error: io::Error,
     },
-    #[error("--stage: {} was not brought: {error}", file.display())]
+    #[error("--stage: cannot copy {}: {error}", file.display())]
     File { file: PathBuf, error: io::Error },
 }
 
 impl RequestError for BringError {}
 
-/// Gets what the ranks of this node need of the offered files into the store of this host's agent. Messages that are for
-/// later are added to `backlog`.
+/// Receives the offered files that the ranks of this node need into the store of this host's agent. Appends other
+/// messages to `backlog`.
 ///
 /// # Errors
-/// [`CommandError`] if a file does not come or cannot be stored.
+/// [`CommandError`] if a file does not arrive or cannot be stored.
 pub(super) fn bring(
     poll: &mut Poll,
     link: &mut LocalLink,
@@ -98,7 +97,9 @@ pub(super) fn bring(
             if envelope.class == FrameClass::Control {
                 return Err(match decode(&body) {
                     Ok(StepCommand::Orphaned { reason }) => broken(reason.into()),
-                    Ok(StepCommand::Begin { .. }) => broken("a second beginning".into()),
+                    Ok(StepCommand::Begin { .. }) => {
+                        broken("unexpected second Begin message".into())
+                    }
                     Err(error) => broken(error.into()),
                 });
             }
@@ -129,12 +130,12 @@ pub(super) fn bring(
 }
 
 impl StepDaemon {
-    /// Prepares this host for a job that will be spawned: first it gets what its ranks need of the offered files.
+    /// Prepares this host for a job that will be spawned. First it receives the offered files that its ranks need.
     pub(super) fn prepare(&mut self, mut job: Box<SpawnedJobPlan>) {
         let node = self.local.first_node();
         let decided = job.decided(&self.plan.job_plan);
         if !decided.nodes_with_offers(&job.staged_files).contains(&node) {
-            // No file is sent before all nodes have reported what they lack.
+            // Files are sent after all nodes have reported which ones they lack.
             self.report_to_launcher(&[StepToLauncher::Lacks(Vec::new())]);
             return self.local.order(LauncherToStep::Prepare(job));
         }
@@ -147,7 +148,7 @@ impl StepDaemon {
         self.follow_files(lacks);
     }
 
-    /// Takes the next piece of a file, if this host lacks the file.
+    /// Stores the next piece of a file, if this host lacks the file.
     pub(super) fn take_piece(&mut self, file: u32, bytes: &[u8]) {
         if let Some((coming, _)) = &mut self.incoming {
             let taken = coming.take(file, bytes);
@@ -155,7 +156,7 @@ impl StepDaemon {
         }
     }
 
-    /// Reports what has been taken, and goes on when that is all.
+    /// Reports the received bytes, and continues the preparation after the last one.
     fn follow_files(&mut self, done: Result<(), BringError>) {
         if let Err(error) = done {
             self.incoming = None;
@@ -180,11 +181,10 @@ impl StepDaemon {
     }
 }
 
-/// Finds where the ranks of a spawned job on a node get the offered files, which have been brought. `first` is the plan of
-/// the first job there.
+/// Finds the received files for the ranks of a spawned job on a node. `first` is the node's plan of the initial job.
 ///
 /// # Errors
-/// [`SpawnFailure`] if one of them is not there any more.
+/// [`SpawnFailure`] if a file no longer exists.
 pub(super) fn find_brought(
     job: &mut SpawnedJobPlan,
     first: &HostPlan,
@@ -200,7 +200,7 @@ pub(super) fn find_brought(
         Ok((coming, _)) => {
             let lost = coming.lacking.values().next().map(|file| &file.path);
             let lost = lost.map_or(String::new(), |path| path.display().to_string());
-            format!("--stage: {lost} was changed or removed while it was brought; spawn again")
+            format!("--stage: {lost} was changed or removed during the copy; spawn again")
         }
         Err(error) => error.to_string(),
     };
@@ -210,7 +210,7 @@ pub(super) fn find_brought(
     })
 }
 
-/// The user's store of the agent of this step. Its record has it removed when the agent has ended.
+/// Returns the user's content store of this step's agent. A cleanup record removes it after the end of the agent.
 fn store(place: &Path) -> io::Result<ContentStore> {
     let agent = getppid().and_then(|pid| OwnerProcess::from_pid(pid.as_raw_nonzero().get()));
     let agent = agent.ok_or_else(|| io::Error::other("this host's agent has ended"))?;
@@ -219,7 +219,7 @@ fn store(place: &Path) -> io::Result<ContentStore> {
     if let Some(known) = find_store(place, &name)? {
         return Ok(known);
     }
-    // Another user could take a name that can be known before.
+    // Another user could take a predictable name.
     let number = cleanup_record::number()?;
     let directory = place.join(format!("{name}{number:016x}"));
     let mut record = CleanupRecordFile::make(number, vec![agent], STORE, SystemTime::now())?;
@@ -227,7 +227,7 @@ fn store(place: &Path) -> io::Result<ContentStore> {
     ContentStore::open(directory)
 }
 
-/// The store with a name that begins so. Others may have made files and directories of such names.
+/// Returns the store whose name has this prefix. Other users may have created files and directories with such names.
 fn find_store(place: &Path, name: &str) -> io::Result<Option<ContentStore>> {
     let entries = fs::read_dir(place)?.flatten();
     let mut named =
@@ -235,7 +235,7 @@ fn find_store(place: &Path, name: &str) -> io::Result<Option<ContentStore>> {
     Ok(named.find_map(|entry| ContentStore::open(entry.path()).ok()))
 }
 
-/// Refuses what cannot be stored before it is sent.
+/// Refuses files for which the file system has no space, before they are sent.
 fn check_room(lacking: &BTreeMap<u32, OfferedFile>, place: &Path) -> Result<(), BringError> {
     const MIB: u64 = 1024 * 1024;
     let needed: u64 = lacking.values().map(|file| file.size).sum();
@@ -245,25 +245,24 @@ fn check_room(lacking: &BTreeMap<u32, OfferedFile>, place: &Path) -> Result<(), 
             free: found.f_bavail * found.f_frsize / MIB,
             directory: place.to_owned(),
         }),
-        // Where it is not known, the writer will see.
+        // If the free space is unknown, the write fails later.
         _ => Ok(()),
     }
 }
 
-/// The files that are still to come.
+/// Files that are still to be received.
 pub(super) struct IncomingFiles {
-    /// Where the store is.
+    /// Directory of the store.
     place: PathBuf,
     store: ContentStore,
     lacking: BTreeMap<u32, OfferedFile>,
     partial_files: BTreeMap<u32, IncomingFile>,
-    /// Bytes that the launcher has not been told of.
+    /// Number of received bytes that are not reported to the launcher yet.
     unreported_bytes: u64,
 }
 
 impl IncomingFiles {
-    /// Expects the files that this host lacks by a survey of its store, which must have room for them. Returns their numbers
-    /// too.
+    /// Creates the list of files that this host's store lacks; the store must have space for them. Returns also their numbers.
     fn expect(
         survey: impl FnOnce(&ContentStore) -> BTreeMap<u32, OfferedFile>,
     ) -> Result<(Self, Vec<u32>), BringError> {
@@ -286,7 +285,7 @@ impl IncomingFiles {
         Ok((coming, files))
     }
 
-    /// Returns a report of the bytes that were taken, if one is due.
+    /// Returns a report of the received bytes, if one is due.
     fn report(&mut self) -> Option<StepToLauncher> {
         let is_due = self.unreported_bytes >= REPORT || self.lacking.is_empty();
         (is_due && self.unreported_bytes > 0).then(|| StepToLauncher::Taken {
@@ -294,7 +293,7 @@ impl IncomingFiles {
         })
     }
 
-    /// Files without contents come in no piece.
+    /// Stores empty files, for which no piece arrives.
     fn empty_ones(&mut self) -> Result<(), BringError> {
         let empty = self.lacking.iter().filter(|(_, file)| file.size == 0);
         let empty: Vec<u32> = empty.map(|(number, _)| *number).collect();

@@ -1,4 +1,4 @@
-//! Standard input of the local ranks: a piece at a time, to all that still read.
+//! Writes standard input to local ranks: one piece at a time, to all that still read.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use rustix::io::{Errno, ioctl_fionread};
 use wireup_core::job::ids::GlobalRank;
 use wireup_sys::poll::{Interest, Poll, PollSource, PollToken};
 
-/// The pipe of one rank.
+/// Stdin pipe of one rank.
 #[derive(Debug)]
 struct RankStdin {
     rank: GlobalRank,
     pipe: OwnedFd,
-    /// Bytes of the piece that it has.
+    /// Number of bytes of the current piece that are in the pipe.
     done: usize,
-    /// Bytes of all pieces that were written into it.
+    /// Number of bytes of all pieces that were written to the pipe.
     written: u64,
 }
 
@@ -27,31 +27,31 @@ impl RankStdin {
     }
 }
 
-/// Shortest and longest interval between looks for the first read. The kernel does not report that a pipe is read.
+/// Shortest and longest interval between checks for the first read. The kernel does not report reads of a pipe.
 const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
 
 /// Search for the first read of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum FirstRead {
-    /// There was no input yet.
+    /// No input was written yet.
     #[default]
     NoInput,
-    /// Looks again at this time, and then after this interval.
+    /// The next check is at this time, and the one after it after this interval.
     Awaited {
         at: Duration,
         interval: Duration,
     },
-    /// Found, and not reported.
+    /// A rank has read, and that is not reported yet.
     Found,
     Reported,
 }
 
-/// See the module.
+/// Writer of standard input to the local ranks.
 #[derive(Debug, Default)]
 pub(super) struct StdinFeeder {
     feeds: Vec<RankStdin>,
     piece: Option<Vec<u8>>,
-    /// The due report to the launcher: whether a rank still reads.
+    /// Due report to the launcher: whether a rank still reads.
     report: Option<bool>,
     first_read: FirstRead,
 }
@@ -60,7 +60,7 @@ impl StdinFeeder {
     /// Takes over the writing ends of the pipes of the ranks that read.
     pub(super) fn add(&mut self, pipes: Vec<(GlobalRank, OwnedFd)>, poll: &Poll) {
         for (rank, pipe) in pipes {
-            // The kernel reports a pipe without readers without registration.
+            // The kernel reports the loss of the readers even without registration for events.
             let token = PollToken::new(PollSource::Feed, rank.0);
             let watched = fcntl_setfl(&pipe, OFlags::NONBLOCK)
                 .and_then(|()| poll.add(&pipe, token))
@@ -76,7 +76,7 @@ impl StdinFeeder {
         }
     }
 
-    /// The next piece; nothing at the end of the input.
+    /// Takes the next piece; empty at the end of the input.
     pub(super) fn input(&mut self, piece: Vec<u8>, now: Duration, poll: &Poll) {
         if piece.is_empty() {
             for feed in self.feeds.drain(..) {
@@ -101,13 +101,13 @@ impl StdinFeeder {
         self.update_report();
     }
 
-    /// A pipe has room, or no reader any more.
+    /// Handles a pipe that is writable, or has lost its readers.
     pub(super) fn ready(&mut self, rank: GlobalRank, poll: &Poll) {
         self.write(rank, poll);
         self.update_report();
     }
 
-    /// Time at which [`Self::find_first_read`] has something to do.
+    /// Returns the time at which [`Self::find_first_read`] must be called next.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         match self.first_read {
             FirstRead::Awaited { at, .. } if !self.feeds.is_empty() => Some(at),
@@ -115,7 +115,7 @@ impl StdinFeeder {
         }
     }
 
-    /// Whether a rank has read some of the input; true once.
+    /// Returns true once, when a rank has read some of the input.
     pub(super) fn find_first_read(&mut self, now: Duration) -> bool {
         match self.first_read {
             FirstRead::Found => {}
@@ -134,13 +134,12 @@ impl StdinFeeder {
         true
     }
 
-    /// The due report to the launcher, if any: whether a rank still reads.
+    /// Takes the due report to the launcher, if any: whether a rank still reads.
     pub(super) fn take_report(&mut self) -> Option<bool> {
         self.report.take()
     }
 
-    /// Writes what a rank has not got of the piece yet. Without a piece, its pipe is only ready
-    /// if it has no reader any more.
+    /// Writes the rest of the current piece to a rank. Without a piece, its pipe is ready only if it has lost its readers.
     fn write(&mut self, rank: GlobalRank, poll: &Poll) {
         let Some(at) = self.feeds.iter().position(|feed| feed.rank == rank) else {
             return;
@@ -178,7 +177,7 @@ impl StdinFeeder {
         }
     }
 
-    /// Reports once all ranks have the piece, or none reads any more.
+    /// Makes the report due once all ranks have the piece, or none reads any more.
     fn update_report(&mut self) {
         let waiting = match &self.piece {
             Some(piece) => self.feeds.iter().any(|feed| feed.done < piece.len()),

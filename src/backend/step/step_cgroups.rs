@@ -1,10 +1,9 @@
-//! The control groups of the steps that this process forks, one for each. Where this process is
-//! root's, a step's user cannot leave it, and nothing that the step has started can.
+//! Control groups of the steps that this process forks, one for each. If this process is root's, neither the step nor its
+//! descendants can leave the group.
 //!
-//! A control group is removed when it is empty. Processes that outlive both step and guard are
-//! killed. This is checked at each request for a step, and when this process starts, for groups of
-//! an earlier helper. One that has not ended by then, because its agent was killed a moment ago, is
-//! waited for.
+//! An empty group is removed. Processes that outlive both step and guard are killed. This is checked at each request for a
+//! step, and at the start of this process for groups of an earlier helper. An earlier helper that is still ending, because
+//! its agent was just killed, is waited for.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -20,26 +19,25 @@ use wireup_sys::cgroup::{self, Cgroup};
 use wireup_sys::pidfd::ProcessHandle;
 use wireup_sys::procfs;
 
-/// What the names of these groups begin with. The namespace of processes follows, number and start
-/// of the process that made it, and how many it had made.
+/// Prefix of the groups' names. The pid namespace, pid and start of the helper, and the number of the group follow.
 const PREFIX: &str = "wireup-step-";
 
-/// Pid and start of a helper, which together name one process.
+/// Pid and start time of a helper, which together identify it.
 type HelperId = (i32, u64);
 
-/// See the module.
+/// Control groups of the steps of this process, and of earlier helpers.
 #[derive(Debug)]
 pub(super) struct StepCgroups {
-    /// What the names of those begin with that are made here.
+    /// Prefix of the names of the groups of this process.
     name_prefix: Option<String>,
     cgroup_paths: BTreeSet<PathBuf>,
-    /// Those of helpers that were here before and have not ended.
+    /// Groups of earlier helpers that have not ended, with the process of each.
     of_others: HashMap<HelperId, (ProcessHandle, Vec<PathBuf>)>,
     group_count: u64,
 }
 
 impl StepCgroups {
-    /// Takes over what those have left that were here before and are dead.
+    /// Takes over the groups of earlier helpers that have ended.
     pub(super) fn new() -> Self {
         let namespace = fs::metadata("/proc/self/ns/pid").map(|meta| meta.ino());
         let own = procfs::process(rustix::process::getpid().as_raw_nonzero().get());
@@ -66,7 +64,7 @@ impl StepCgroups {
                 None => match living(maker) {
                     Ok(Some(held)) => drop(groups.of_others.insert(maker, (held, vec![path]))),
                     Ok(None) => drop(groups.cgroup_paths.insert(path)),
-                    // Without a descriptor its end would not be seen.
+                    // Without a pidfd the end of the helper would not be noticed.
                     Err(_) => {}
                 },
             }
@@ -75,12 +73,12 @@ impl StepCgroups {
         groups
     }
 
-    /// Earlier helpers that have not ended: when one has, [`StepCgroups::sweep`] ends what it left.
+    /// Returns pidfds of earlier helpers that have not ended. When one ends, [`StepCgroups::sweep`] must be called.
     pub(super) fn makers(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.of_others.values().map(|(held, _)| held.as_fd())
     }
 
-    /// A group for the next step, where there can be one.
+    /// Creates a group for the next step, if the system allows it.
     pub(super) fn make(&mut self) -> Option<Cgroup> {
         self.group_count += 1;
         let name = format!("{}{}", self.name_prefix.as_ref()?, self.group_count);
@@ -89,7 +87,7 @@ impl StepCgroups {
         Some(group)
     }
 
-    /// Kills processes in groups without a step and guard.
+    /// Kills processes in groups without step and guard, and removes empty groups.
     pub(super) fn sweep(&mut self) {
         let ended = |_: &HelperId, (held, _): &mut (ProcessHandle, _)| held.wait(Duration::ZERO);
         let left = self.of_others.extract_if(ended);
@@ -104,7 +102,7 @@ impl StepCgroups {
     }
 }
 
-/// Takes hold of a helper, unless it has ended.
+/// Opens a helper's process, unless it has ended.
 fn living((pid, started): HelperId) -> Result<Option<ProcessHandle>, Errno> {
     let seen = procfs::process(pid);
     match seen.filter(|seen| seen.started == started && !seen.has_ended()) {
@@ -113,7 +111,7 @@ fn living((pid, started): HelperId) -> Result<Option<ProcessHandle>, Errno> {
     }
 }
 
-/// Whether a step, or a guard of one, is in a group: copies of this process.
+/// Whether a group contains a step or its guard, which are copies of this process.
 fn is_led(group: &Path) -> bool {
     let own = procfs::executable(rustix::process::getpid().as_raw_nonzero().get());
     let mut members = cgroup::members(group).into_iter();

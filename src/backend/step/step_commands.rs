@@ -31,7 +31,7 @@ impl StepDaemon {
             let read = match envelope.from {
                 FrameAddress::Launcher => decode(&body).map(|message| self.execute(message)),
                 FrameAddress::Node(from) => decode(&body).map(|message| {
-                    // Nothing comes from a node before the launcher has reported that it joined.
+                    // A node sends messages only after the launcher has reported that it joined.
                     if from.0 < self.plan.job.process_map.nodes() {
                         self.local.on_peer_message(from, message);
                     }
@@ -40,10 +40,8 @@ impl StepDaemon {
             };
             if let Err(error) = read {
                 let from = envelope.from;
-                self.fail(format!(
-                    "it was sent a message that it cannot read ({error})"
-                ));
-                log_line(&format!("a message of {from:?} cannot be read: {error}"));
+                self.fail(format!("its step received an invalid message ({error})"));
+                log_line(&format!("invalid message from {from:?}: {error}"));
             }
         }
     }
@@ -65,7 +63,7 @@ impl StepDaemon {
                 if let Some((_, job)) = &mut self.incoming
                     && job.prepared_as.as_ref() == Some(&name)
                 {
-                    // Its files still come: others wait for their end.
+                    // Files of the job still arrive, and other hosts wait until they are complete.
                     job.container = None;
                 }
                 self.local.order(LauncherToStep::Forget(name));
@@ -102,7 +100,7 @@ impl StepDaemon {
             }
             LauncherToStep::Credit { stream, bytes } => {
                 if self.state.grant(stream, bytes) {
-                    // Fails for what is not watched any more.
+                    // The call fails for a stream that is no longer watched.
                     let _ = self.local.pause(stream, false);
                 }
             }

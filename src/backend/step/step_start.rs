@@ -1,4 +1,4 @@
-//! The beginning of a step: its link, its first messages, and a backend that has started nothing.
+//! Start of a step: its link, its first messages, and a backend that has started nothing.
 
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -33,12 +33,12 @@ use wireup_sys::signals::Signals;
 #[error("`wireup step` is started by an agent, with a socket as descriptor {LINK_FD}: {0}")]
 struct NotByAgent(rustix::io::Errno);
 
-/// The link version of the agent is not this program's.
+/// Error: the agent has another link version than this program.
 #[derive(Debug, thiserror::Error)]
 #[error("this step is a wireup with link version {VERSION}, and its agent has version {0}")]
 struct OtherVersion(u32);
 
-/// The agent's socket, away from the numbers that ranks get.
+/// Takes the agent's socket, and moves it to a number that ranks do not use.
 pub(super) fn take_link() -> Result<OwnedFd, CommandError> {
     let not_ours = |errno| CommandError::request(NotByAgent(errno));
     // SAFETY: the process that starts a step passes this descriptor, and nothing here has opened or
@@ -51,18 +51,18 @@ pub(super) fn take_link() -> Result<OwnedFd, CommandError> {
     Ok(link)
 }
 
-/// The contents of the agent's first message.
+/// Contents of the agent's first message.
 pub(super) struct StepStart {
     pub(super) node: NodeId,
     pub(super) tree: RoutingTree,
     pub(super) description: LaunchDescription,
-    /// How long a process of the launch may be silent here.
+    /// Time for which a process of the launch may be silent.
     pub(super) silence: Duration,
 }
 
-/// Why a step does not begin.
+/// Error: a step does not start.
 pub(super) enum StepStartError {
-    /// The agent has this link version.
+    /// The agent has this other link version.
     OtherVersion(u32),
     Failed(CommandError),
 }
@@ -109,7 +109,7 @@ pub(super) fn begin(
                 return Err(match (version, read) {
                     (Some(version), _) => StepStartError::OtherVersion(version),
                     (None, Err(error)) => broken(error.into()),
-                    (None, Ok(_)) => broken("a first message of no version".into()),
+                    (None, Ok(_)) => broken("first message without a link version".into()),
                 });
             }
         }
@@ -117,7 +117,7 @@ pub(super) fn begin(
 }
 
 impl StepStartError {
-    /// Tells the agent, which reports it to the launch, if the versions differ.
+    /// Reports different versions to the agent, which reports them to the launch. Returns the error.
     pub(super) fn report_to_agent(self, link: LocalLink) -> CommandError {
         match self {
             Self::OtherVersion(version) => {
@@ -135,18 +135,18 @@ impl StepStartError {
     }
 }
 
-/// What a step leads.
+/// Backend of a step with its guard and grant holder.
 pub(super) struct StepBackend {
     pub(super) local: LocalStep,
     pub(super) guard: Guard,
     pub(super) signals: Signals,
     pub(super) plan: Arc<HostPlan>,
     pub(super) started: Instant,
-    /// Of the launch's credential.
+    /// Grant holder that watches the launch's fabric grant.
     pub(super) watch: Option<GrantWatcher>,
 }
 
-/// Makes the node's plan and a backend that has started nothing.
+/// Computes the node's plan and creates a backend that has started nothing.
 pub(super) fn make_backend(
     poll: Poll,
     node: NodeId,
@@ -166,8 +166,7 @@ pub(super) fn make_backend(
     decided.take_fabric_of_node(&spec, &variables);
     let guard = Guard::start(&decided.job.nspace, getppid())
         .map_err(|error| CommandError::system("cannot start the guard process", error))?;
-    // Patterns of output files are relative to it. If it is missing, the plan reports it if that
-    // matters.
+    // Patterns of output files are relative to the working directory. If it is missing, the plan reports that if it matters.
     let _ = rustix::process::chdir(&inheritance.cwd);
     let inheritance = inheritance.on_node(variables);
     let limit = surroundings.nofile.rlim_max;

@@ -51,7 +51,7 @@ Exit status:
 /// The refresh on a terminal.
 const REFRESH: Duration = Duration::from_secs(2);
 
-/// What a single table looks at.
+/// Time between the two samples of a single table.
 const GLANCE: Duration = Duration::from_millis(500);
 
 /// Arguments of `wireup top`.
@@ -98,7 +98,7 @@ impl TopArgs {
         self.interval.unwrap_or(REFRESH)
     }
 
-    /// How the first table is sorted.
+    /// Returns the order of the first table.
     pub fn order(&self) -> SortOrder {
         SortOrder::by(self.sort)
     }
@@ -152,7 +152,7 @@ impl TopSession {
         })
     }
 
-    /// What its ranks do now; `None` when it has ended.
+    /// Takes a sample of the job's ranks; `None` when the job has ended.
     ///
     /// # Errors
     /// If its launcher does not answer.

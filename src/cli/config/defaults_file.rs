@@ -21,28 +21,28 @@ const TABLE: &str = "run";
 pub(super) struct ConfigEntry {
     /// Long name of the option.
     pub(super) key: String,
-    /// Counted from 1.
+    /// Line number, from 1.
     pub(super) line: usize,
-    /// Its equivalent on a command line.
+    /// Equivalent words of a command line.
     pub(super) words: Vec<OsString>,
-    /// Its values in TOML.
+    /// Values as in TOML.
     pub(super) shown: Vec<String>,
 }
 
-/// What is wrong with a line of a file, and the remedy.
+/// Error in a line of a defaults file, with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::cli) enum EntryError {
-    /// It is no TOML; in the words of the TOML parser.
-    #[error("{0}")]
+    /// The line is not TOML, with the text of the TOML parser.
+    #[error("invalid TOML: {0}")]
     Syntax(String),
-    /// The option does not take this value; in the words of the parser of the command line.
-    #[error("{0}")]
+    /// The option does not accept this value, with the text of the parser of the command line.
+    #[error("invalid value: {0}")]
     Refused(String),
     #[error("write [{TABLE}] and its keys below")]
     NoTable,
-    #[error("unknown table [{0}]; the options stand in [{TABLE}]")]
+    #[error("unknown table [{0}]; write the options in [{TABLE}]")]
     OtherTable(String),
-    #[error("'{0}' stands in no table; write [{TABLE}] above it")]
+    #[error("'{0}' is outside of a table; write [{TABLE}] above it")]
     Outside(String),
     #[error("'{0}' belongs to one job; give --{0} on the command line")]
     PerJob(String),
@@ -74,7 +74,7 @@ pub(in crate::cli) enum EntryError {
 /// # Errors
 /// [`ConfigError::Wrong`] naming the line, the key and the remedy.
 pub(super) fn entries(
-    own: &OptionTable,
+    options: &OptionTable,
     path: &Path,
     text: &str,
 ) -> Result<Vec<ConfigEntry>, ConfigError> {
@@ -99,7 +99,7 @@ pub(super) fn entries(
         };
         for (key, value) in table {
             let line = key.span().start;
-            let entry = entry(own, key.get_ref(), value).map_err(|error| wrong(line, error))?;
+            let entry = entry(options, key.get_ref(), value).map_err(|error| wrong(line, error))?;
             entries.push(ConfigEntry {
                 line: line_of(text, line),
                 ..entry
@@ -191,7 +191,7 @@ fn switch(key: &str, on: bool) -> OsString {
     format!("--{name}").into()
 }
 
-/// How often a counted switch is given.
+/// Returns the number of times that a counted switch is given.
 fn times(value: &DeValue<'_>) -> Option<u8> {
     match value {
         DeValue::Boolean(on) => Some(u8::from(*on)),

@@ -1,4 +1,4 @@
-//! Where the defaults files are.
+//! Locations of the defaults files.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
@@ -9,16 +9,16 @@ use wireup_sys::access::read_settings;
 
 /// The site's file, unless [`SITE_VARIABLE`] names another.
 const SITE: &str = "/etc/wireup.toml";
-/// Names the site's file; empty: there is none.
+/// Variable that names the site's file; empty: no site's file.
 const SITE_VARIABLE: &str = "WIREUP_SITE_CONFIG";
 /// The user's file, in the user's directory of configurations.
 const USER: &str = "wireup.toml";
 
-/// Where a defaults file may be.
+/// Possible location of a defaults file.
 #[derive(Debug)]
 pub(super) struct FileLocation {
     pub(super) path: PathBuf,
-    /// The variable that named it: it must be there.
+    /// Variable that names the file, which must exist then.
     named_by: Option<&'static str>,
 }
 
@@ -50,10 +50,10 @@ impl FileLocation {
         })
     }
 
-    /// Its text; nothing when there is no such file.
+    /// Reads the file; `None` if it does not exist.
     ///
     /// # Errors
-    /// [`ConfigError`] when it is there and cannot be read, or should be there and is not.
+    /// [`ConfigError`] when it exists and cannot be read, or must exist and does not.
     pub(super) fn read(&self) -> Result<Option<String>, ConfigError> {
         let unreadable = |error| ConfigError::Unreadable {
             path: self.path.clone(),
@@ -73,8 +73,8 @@ impl FileLocation {
     }
 }
 
-/// Whether a file that cannot be opened is not there as far as this user can know. A home that
-/// belongs to another user, as `HOME` does after `setpriv` or `sudo`, has no file of this user.
+/// Whether a file that cannot be opened counts as missing. A home directory of another user, such as `HOME` after
+/// `setpriv` or `sudo`, has no file of this user.
 fn is_absent(path: &Path, error: &io::Error) -> bool {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => true,

@@ -37,7 +37,7 @@ Files:
   ~/.config/wireup.toml  the user's defaults, or $XDG_CONFIG_HOME/wireup.toml
   /etc/wireup.toml       the site's defaults, or the file that $WIREUP_SITE_CONFIG names";
 
-/// Where a default comes from that no file and no variable gives.
+/// Source of a default that neither a file nor a variable gives.
 const BUILT_IN: &str = "built in";
 
 /// Arguments of `wireup config`.

@@ -95,7 +95,7 @@ fn config_error_names_file_line_and_remedy() {
         ),
         (
             "label = true",
-            "f0:1: 'label' stands in no table; write [run] above it",
+            "f0:1: 'label' is outside of a table; write [run] above it",
         ),
         (
             "[runs]\nlabel = true",

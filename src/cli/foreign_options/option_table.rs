@@ -1,13 +1,13 @@
-//! The table: options of Hydra, Open MPI and Slurm, and their translations.
+//! Table of the options of Hydra, Open MPI and Slurm, and their translations.
 
 use std::ffi::{OsStr, OsString};
 
-/// Options of one meaning.
+/// Option of another launcher: its names, number of values and translation.
 #[derive(Debug)]
 pub(in crate::cli) struct ForeignOption {
-    /// Names without `=VALUE`, found behind one dash and behind two; one that is written with its dash, behind that only.
+    /// Names without `=VALUE`, valid after one dash and after two; a name written with its dash is valid only so.
     pub(in crate::cli) names: &'static [&'static str],
-    /// How many of the following words belong to it.
+    /// Number of following words that are its values.
     pub(in crate::cli) values: usize,
     pub(in crate::cli) meaning: OptionTranslation,
 }
@@ -22,7 +22,7 @@ pub(in crate::cli) fn with_dashes(name: &str) -> String {
     format!("{dashes}{name}")
 }
 
-/// Words of ours for a value of another launcher, if there are any.
+/// Function that translates a value of another launcher to words of wireup; `None` if it has no translation.
 pub(in crate::cli) type TranslatedWords = std::option::Option<Vec<OsString>>;
 
 /// A stream of the ranks that can be redirected.
@@ -31,19 +31,19 @@ pub(in crate::cli) enum RedirectedStream {
     Input,
     Output,
     Error,
-    /// Standard error goes where standard output goes; without a file.
+    /// Standard error is merged into standard output; without a file.
     Merged,
 }
 
 /// Translation of a value that names several things.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::cli) struct ValueParts {
-    /// Words of ours.
+    /// Words of wireup.
     pub(in crate::cli) words: Vec<OsString>,
     pub(in crate::cli) tags: Vec<Tag>,
-    /// Whether standard error goes where standard output goes.
+    /// Whether standard error is merged into standard output.
     pub(in crate::cli) is_merged: bool,
-    /// What becomes of the value otherwise than to the launcher.
+    /// Notes about differences from the other launcher's treatment of the value.
     pub(in crate::cli) notes: Vec<String>,
 }
 
@@ -88,9 +88,9 @@ pub(in crate::cli) enum OptionTranslation {
     Nothing(&'static str),
     /// No effect with this value, refused with any other.
     Only(&'static str, &'static str),
-    /// It is one of ours under another name, with the same values.
+    /// Option of wireup with another name and the same values.
     Option(&'static str),
-    /// It is these words of ours, in which `{1}` and `{2}` are its values.
+    /// Words of wireup's command line, in which `{1}` and `{2}` are the values.
     Words(&'static [&'static str]),
     /// Words of `wireup run` that hold for every program of the job.
     Everywhere(&'static [&'static str]),
@@ -117,7 +117,7 @@ pub(in crate::cli) enum OptionTranslation {
     Redirect(RedirectedStream),
     /// A text is printed, and nothing is run.
     Show(Page),
-    /// What to write instead; `{0}` is the option as written, `{1}` and `{2}` its values.
+    /// Advice on the replacement; `{0}` is the option as written, `{1}` and `{2}` its values.
     Instead(&'static str),
 }
 
@@ -177,11 +177,12 @@ const NO_GPUS: &str = "write --gpus-per-rank N for N GPUs of each rank; or --wra
     CUDA_VISIBLE_DEVICES=%l', which gives each rank the GPU with the number of its local rank";
 const NO_MEMORY: &str = "wireup reserves no memory, the batch system does; leave it out, or write \
     --rlimit as={1} for a limit of each rank's process";
-const NO_BATCH: &str = "wireup is no batch system; leave it out, and give it to sbatch or salloc";
+const NO_BATCH: &str =
+    "wireup is not a batch system; leave it out, and give it to sbatch or salloc";
 const NAMES_JOBS: &str = "wireup names jobs itself, wireup ps shows them; leave it out";
 const QUIET: &str = "wireup prints nothing of its own when all goes well; leave it out";
-const INPUT: &str = "write < {1} at the end of the line; --stdin none, all or RANK says which ranks \
-    read it";
+const INPUT: &str = "write < {1} at the end of the line; --stdin none, all or RANK selects the ranks \
+    that read it";
 const NO_MAPPING: &str = "ranks are numbered as they are laid out, see --map-by slot and node; \
     leave it out";
 const OWN_SOCKETS: &str = "wireup starts processes itself and listens on no port; leave it out";
@@ -194,7 +195,7 @@ const ROOT: &str = "root may start launches";
 
 /// Every option of another launcher that is known here.
 pub(super) const HABITS: &[ForeignOption] = &[
-    // How many.
+    // Number of ranks.
     habit(&["np", "n"], 1, Option("-n")),
     habit(
         &["c"],
@@ -220,7 +221,7 @@ pub(super) const HABITS: &[ForeignOption] = &[
             "every CPU this process may use is a slot, hardware threads included; leave it out",
         ),
     ),
-    // Where.
+    // Hosts and placement.
     habit(
         &["f", "machinefile", "default-hostfile"],
         1,
@@ -266,7 +267,7 @@ pub(super) const HABITS: &[ForeignOption] = &[
     habit(
         &["prtemca"],
         2,
-        Instead("there is no PRRTE under wireup; leave it out"),
+        Instead("wireup does not use PRRTE; leave it out"),
     ),
     habit(
         &["am", "tune"],
@@ -328,7 +329,7 @@ pub(super) const HABITS: &[ForeignOption] = &[
         1,
         Instead("write the programs of {1} into the line: wireup run -n 1 ./a : -n 3 ./b"),
     ),
-    // What there is nothing of.
+    // Options without a counterpart.
     habit(&["allow-run-as-root"], 0, Nothing(ROOT)),
     habit(
         &[
@@ -359,7 +360,7 @@ pub(super) const HABITS: &[ForeignOption] = &[
         1,
         Instead("write --map-by slot for block, --map-by node for cyclic"),
     ),
-    // What batch systems decide.
+    // Options that batch systems decide.
     habit(&["J", "job-name"], 1, Instead(NAMES_JOBS)),
     habit(
         &["p", "partition", "A", "account", "qos", "constraint", "C"],
@@ -390,7 +391,7 @@ pub(super) const HABITS: &[ForeignOption] = &[
              --timeout SECONDS for the whole job",
         ),
     ),
-    // As srun writes it.
+    // In the spelling of srun.
     habit(&["kill-on-bad-exit=1"], 0, Option("--kill-on-bad-exit")),
     habit(&["kill-on-bad-exit=0"], 0, Option("--no-kill-on-bad-exit")),
     habit(

@@ -1,5 +1,5 @@
-//! The IMPI hosts of a launch on several nodes: `wireup impi host` on each, as the ranks of a launch of their own, which is a
-//! child of the launcher. The launcher carries what they and the agent of the client say to each other.
+//! IMPI hosts of a launch on several nodes: `wireup impi host` on each node, as ranks of a separate launch, which is a
+//! child of the launcher. The launcher relays messages between them and the client's agent.
 
 use std::ffi::{CString, OsString};
 use std::fs::File;
@@ -31,10 +31,10 @@ use wireup_sys::descriptors::FIRST_FREE;
 use wireup_sys::spawn::{Child, ChildCommand, ExitStatus, ProcessSpawner, wait};
 use wireup_sys::zombie;
 
-/// Variables by which the server is joined; ranks find them empty.
+/// Variables with the secrets for joining the server; they are empty in ranks.
 pub(super) const SECRETS: [&str; 2] = ["IMPI_AUTH_KEY", "WIREUP_IMPI_TOKEN"];
 
-/// What the hosts are not to have: it would make their launch another kind of launch, or is secret.
+/// Variables that the hosts do not get: they would change the kind of their launch, or are secret.
 const NOT_PASSED: [&str; 5] = [
     detached::NAME,
     launch_directives::URI,
@@ -43,23 +43,23 @@ const NOT_PASSED: [&str; 5] = [
     SECRETS[1],
 ];
 
-/// Why the hosts of a launch did not join.
+/// Error: the hosts of a launch did not join.
 #[derive(Debug, Error)]
 #[error("the IMPI hosts of the launch: {0}")]
 struct HostsError(String);
 
 impl RequestError for HostsError {}
 
-/// Where a host listens.
+/// Addresses at which a host listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct HostPlace {
-    /// For other hosts.
+    /// Address for other hosts.
     pub(super) listens: SocketAddr,
-    /// For its processes.
+    /// Address for its processes.
     pub(super) door: SocketAddr,
 }
 
-/// What a host says.
+/// Report of a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum HostReport {
     Listens(usize, HostPlace),
@@ -85,23 +85,23 @@ fn parse_report(line: &str) -> Option<HostReport> {
     }
 }
 
-/// The launch of the hosts.
+/// Launch of the hosts.
 #[derive(Debug)]
 pub(super) struct HostAgents {
     launcher: Child,
-    /// What all hosts read; closed at the end.
+    /// Pipe to the standard input of all hosts; closed at the end.
     input: Option<PipeWriter>,
     output: BufReader<PipeReader>,
-    /// What their launcher says itself.
+    /// Standard error of their launcher.
     complaints: File,
     count: usize,
     waited: bool,
-    /// How their launcher has ended, if that is known.
+    /// Exit status of their launcher, if known.
     end: Option<RankEnd>,
 }
 
 impl HostAgents {
-    /// Starts one for each of these runs of ranks, on its node.
+    /// Starts a host for each of these runs of ranks, on its node.
     pub(super) fn start(
         spec: &JobSpec,
         runs: &[(NodeId, u32)],
@@ -143,14 +143,14 @@ impl HostAgents {
             (said.as_fd(), 2),
             (file.as_fd(), JOB),
         ];
-        // In a session of its own: interrupts are the launcher's affair. When that dies, so does the other one.
+        // It runs in a session of its own, since this launcher handles interrupts. It ends with this launcher.
         let command = ChildCommand {
             env: &[&env?],
             descriptors: &descriptors,
             ..ChildCommand::new(&own, &argv)
         };
         let launcher = ProcessSpawner::new().spawn(&command)?;
-        // The backend collects children that it does not know.
+        // The backend reaps unknown children.
         zombie::remember(launcher.pid);
         Ok(Self {
             launcher,
@@ -163,7 +163,7 @@ impl HostAgents {
         })
     }
 
-    /// Waits until all listen.
+    /// Waits until all hosts listen.
     pub(super) fn places(&mut self) -> Result<Vec<HostPlace>, CommandError> {
         let mut places = vec![None; self.count];
         while places.iter().any(Option::is_none) {
@@ -176,7 +176,7 @@ impl HostAgents {
         Ok(places.into_iter().flatten().collect())
     }
 
-    /// Waits until the agent of the client says something. Before they are invited, hosts say only that they cannot go on.
+    /// Waits for output of the client's agent. Before their invitation, hosts report only failures.
     pub(super) fn watch_until_readable(
         &mut self,
         agent: BorrowedFd<'_>,
@@ -203,7 +203,7 @@ impl HostAgents {
         }
     }
 
-    /// Tells all how to join, and waits until all are connected with all other hosts.
+    /// Sends all hosts the invitation, and waits until all are connected with all other hosts.
     pub(super) fn invite(&mut self, invitation: &str) -> Result<(), CommandError> {
         self.send_line(invitation);
         let mut waiting = self.count;
@@ -215,7 +215,7 @@ impl HostAgents {
         Ok(())
     }
 
-    /// Lets them end, and says what was wrong; whether they have ended in order.
+    /// Ends the hosts, and prints their problems. Returns whether they have ended normally.
     pub(super) fn end(mut self, failed: bool) -> bool {
         self.send_line(if failed { "failed" } else { "over" });
         drop(self.input.take());
@@ -240,11 +240,11 @@ impl HostAgents {
     }
 
     fn send_line(&mut self, line: &str) {
-        // Hosts that have ended have said why, or their launcher has.
+        // Hosts that have ended have reported the reason, or their launcher has.
         let _ = self.input.as_mut().map(|input| writeln!(input, "{line}"));
     }
 
-    /// The next thing that a host says.
+    /// Reads the next report of a host.
     fn read_report(&mut self) -> Result<HostReport, HostsError> {
         let mut line = String::new();
         let read = self.output.read_line(&mut line);
@@ -262,7 +262,7 @@ impl HostAgents {
         }
     }
 
-    /// What their launcher said in vain.
+    /// Returns the error message of their launcher.
     fn complaint(&mut self) -> String {
         let mut text = Vec::new();
         let read = self.complaints.rewind();
@@ -275,7 +275,7 @@ impl HostAgents {
         }
     }
 
-    /// Waits for the end of their launcher; whether all have ended in order.
+    /// Waits for the end of their launcher. Returns whether all hosts have ended normally.
     fn wait(&mut self) -> bool {
         self.waited = true;
         self.end = match wait(&self.launcher.pidfd) {
@@ -297,7 +297,7 @@ impl Drop for HostAgents {
     }
 }
 
-/// The launch of the hosts of a job.
+/// Describes the launch of the hosts of a job.
 fn launch(spec: &JobSpec, runs: &[(NodeId, u32)], argv: Vec<OsString>) -> JobSpec {
     let mut job = JobSpec::from_apps(vec![AppRequest {
         inherited: EnvInheritance::None,
@@ -313,7 +313,7 @@ fn launch(spec: &JobSpec, runs: &[(NodeId, u32)], argv: Vec<OsString>) -> JobSpe
     job.layout = spec.layout.clone();
     job.layout.ppn = None;
     job.layout.runs = runs.iter().map(|(node, _)| (*node, 1)).collect();
-    // They wait most of the time, and take no slot.
+    // Hosts wait most of the time, and use no slots.
     job.layout.oversubscribe = true;
     job.layout.spread.same_build = BuildMismatchPolicy::Off;
     job.interface.pmi = InterfaceChoice::None;

@@ -1,5 +1,5 @@
-//! A launch that is a client of an IMPI job: its agent is a child of the launcher. On several nodes there is an agent of
-//! each host beside it ([`HostAgents`]).
+//! Membership of a launch in an IMPI job, as a client: its agent is a child of the launcher. On several nodes each host has
+//! an agent of its own too ([`HostAgents`]).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -25,7 +25,7 @@ use wireup_core::job::process_map::ProcessMap;
 use wireup_core::job::spec::JobSpec;
 use wireup_sys::zombie;
 
-/// Why the value of `--impi` is none.
+/// Error: invalid value of `--impi`.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub(crate) enum ImpiSpecError {
     #[error("write HOST:PORT,client=K, as `wireup impi server` prints it")]
@@ -36,13 +36,13 @@ pub(crate) enum ImpiSpecError {
     Word(String),
 }
 
-/// The value of `--impi`.
+/// Value of `--impi`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ImpiSpec {
     server: String,
     client: u32,
     address: Option<IpAddr>,
-    /// Authorities whose certificates the server may have: it speaks TLS then.
+    /// File of the authorities that may have issued the server's certificate; the connection uses TLS if it is set.
     tls_ca: Option<String>,
     lam: bool,
 }
@@ -76,29 +76,29 @@ impl FromStr for ImpiSpec {
     }
 }
 
-/// Where ranks find the agent of their host.
+/// Variable with the address of the agent of a rank's host.
 const AGENT: &str = "WIREUP_IMPI_AGENT";
-/// What the agent prints for hosts, and not for ranks.
+/// Variable that the agent prints for hosts, and not for ranks.
 const INVITATION: &str = "WIREUP_IMPI_INVITATION";
 
-/// What the agent reads, whatever it is, before the end of its input if the launch failed.
+/// Line that the agent of a client or host reads before the end of its input, if the launch failed.
 const FAILED: &[u8] = b"failed\n";
 
-/// Why a launch does not join; what the agents say is in front of it.
+/// Error: a launch does not join. The agents have printed their messages before.
 #[derive(Debug, Error)]
 enum JoinError {
     #[error("the launch did not join the IMPI job")]
     Agent,
     #[error("the launch did not join the IMPI job: its agent was {0}")]
     AgentKilled(RankEnd),
-    #[error("the IMPI agent said no {0}")]
+    #[error("the IMPI agent did not report {0}")]
     Says(&'static str),
     #[error(
-        "{server} is reached from a loopback address, {place}, at which other hosts do not reach this launch's: let the server listen at an address of the network (--address)"
+        "the route to {server} has the loopback address {place}, which other hosts cannot reach: let the server listen at an address of the network (--address)"
     )]
     Loopback { server: String, place: SocketAddr },
     #[error(
-        "address= is for a launch on this machine alone: hosts have the address that leads to the server"
+        "address= requires a launch on this machine alone: other hosts use the address of their route to the server"
     )]
     Address,
 }
@@ -109,12 +109,12 @@ impl RequestError for JoinError {}
 #[derive(Debug)]
 pub(crate) struct ImpiMembership {
     agent: ImpiAgentProcess,
-    /// Those of a launch on several hosts.
+    /// Agents of the hosts, for a launch on several hosts.
     hosts: Option<HostAgents>,
 }
 
 impl ImpiSpec {
-    /// Joins: waits for all clients, and gives the ranks what they need.
+    /// Joins the IMPI job: waits for all clients, and adds the ranks' variables to the job.
     pub(crate) fn join(self, spec: &mut JobSpec) -> Result<ImpiMembership, CommandError> {
         let runs = runs(&placed(spec)?);
         let sizes: Vec<u32> = runs.iter().map(|(_, ranks)| *ranks).collect();
@@ -165,7 +165,7 @@ impl ImpiSpec {
                 .iter()
                 .map(|(name, value)| format!("{name}={value}").into()),
         );
-        // What lets into the job is not the ranks' affair.
+        // Ranks do not get the secrets of the IMPI job.
         env.extend(SECRETS.map(|name| format!("{name}=").into()));
         for app in &mut spec.apps {
             app.env.splice(0..0, env.iter().cloned());
@@ -174,8 +174,7 @@ impl ImpiSpec {
     }
 }
 
-/// The nodes of consecutive ranks, and how many these are: the hosts of the launch as IMPI has them, where the ranks of
-/// a host follow each other.
+/// Returns the nodes of consecutive ranks, with the number of ranks: IMPI's hosts, whose ranks are consecutive.
 fn runs(ranks: &ProcessMap) -> Vec<(NodeId, u32)> {
     let mut runs: Vec<(NodeId, u32)> = Vec::new();
     for node in (0..ranks.size()).filter_map(|rank| ranks.node_of(Rank(rank))) {
@@ -187,7 +186,7 @@ fn runs(ranks: &ProcessMap) -> Vec<(NodeId, u32)> {
     runs
 }
 
-/// What ranks learn of the world, without what [`ImpiWorld::of_rank`] says of each.
+/// Returns the description of the IMPI world for ranks, without the variables of [`ImpiWorld::of_rank`].
 fn world(
     variables: &mut BTreeMap<String, String>,
     hosts: Vec<u32>,
@@ -210,7 +209,7 @@ fn world(
     })
 }
 
-/// The agent of the client: of the hosts too, if the launch is on this machine.
+/// Agent of the client, and of the host if the launch is on this machine.
 #[derive(Debug)]
 struct ImpiAgentProcess {
     child: Child,
@@ -221,7 +220,7 @@ impl ImpiAgentProcess {
     fn start(server: &str, client: u32, words: &[String]) -> Result<Self, CommandError> {
         let mut command = Command::new(find(IMPI).map_err(CommandError::request)?);
         command.args(["agent", server, "--client", &client.to_string()]);
-        // Interrupts are the launcher's affair; when that dies, so does the agent.
+        // The launcher handles interrupts; the agent ends with the launcher.
         command
             .args(words)
             .process_group(0)
@@ -229,7 +228,7 @@ impl ImpiAgentProcess {
             .stdout(Stdio::piped());
         let failed = |error| CommandError::system("cannot start the IMPI agent", error);
         let child = command.spawn().map_err(failed)?;
-        // The backend collects children that it does not know.
+        // The backend reaps unknown children.
         zombie::remember(Pid::from_child(&child));
         Ok(Self {
             child,
@@ -237,7 +236,7 @@ impl ImpiAgentProcess {
         })
     }
 
-    /// What it says when it has joined.
+    /// Reads the variables that the agent prints when it has joined.
     fn variables(&mut self) -> Result<BTreeMap<String, String>, JoinError> {
         let mut variables = BTreeMap::new();
         let output = self.child.stdout.take().into_iter();
@@ -251,23 +250,23 @@ impl ImpiAgentProcess {
         }
         Err(match self.wait() {
             Some(end @ RankEnd::Signal(_)) => JoinError::AgentKilled(end),
-            // It has said why.
+            // The agent has printed the reason.
             _ => JoinError::Agent,
         })
     }
 
-    /// Lets it end; whether it has done so in order.
+    /// Ends the agent. Returns whether it has ended normally.
     fn end(&mut self, failed: bool) -> bool {
         self.close(failed);
         let end = self.wait();
-        // One that ends by itself has said why.
+        // An agent that exits by itself has printed the reason.
         if let Some(end @ RankEnd::Signal(_)) = end {
             eprintln!("wireup impi: the agent of this launch was {end}");
         }
         end == Some(RankEnd::Code(0))
     }
 
-    /// How it ends, if that is known.
+    /// Waits for the end of the agent; `None` if its status is unknown.
     fn wait(&mut self) -> Option<RankEnd> {
         let Ok(status) = self.child.wait() else {
             return zombie::end_of(Pid::from_child(&self.child));
@@ -280,7 +279,7 @@ impl ImpiAgentProcess {
         if let Some(mut input) = self.child.stdin.take()
             && failed
         {
-            // An agent that has ended has said why.
+            // An agent that has ended has printed the reason.
             let _ = input.write_all(FAILED);
         }
     }
@@ -288,7 +287,7 @@ impl ImpiAgentProcess {
 
 impl Drop for ImpiAgentProcess {
     fn drop(&mut self) {
-        // One that has not joined waits for other clients. Later its number may be another process's.
+        // An agent that has not joined waits for other clients, and is killed. Afterwards its pid may be reused.
         if !self.joined {
             // It may have ended.
             let _ = self.child.kill();
@@ -299,11 +298,11 @@ impl Drop for ImpiAgentProcess {
 }
 
 impl ImpiMembership {
-    /// The ranks have ended with this code: waits until the other clients have ended as well.
+    /// Waits for the end of the other clients, after the ranks have ended with this exit code. Returns the code of the launch.
     pub(crate) fn leave(mut self, code: u8) -> u8 {
         let hosts = self.hosts.map(|hosts| hosts.end(code != 0));
         let broken = hosts.is_some_and(|in_order| !in_order);
-        // The agents have said why; the ranks' own failure counts more.
+        // The agents have printed the reason; the exit code of the ranks takes precedence.
         match self.agent.end(code != 0 || broken) && !broken {
             true => code,
             false => code.max(1),

@@ -28,7 +28,7 @@ use wireup_core::container::host_mpi::{
     self, HostMpiMismatch, LibrarySource, LibrarySymbols, MissingSymbol,
 };
 
-/// Why the host's MPI cannot be put into a container.
+/// Error: the host's MPI cannot be put into a container.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HostMpiError {
     #[error(
@@ -37,13 +37,11 @@ pub(super) enum HostMpiError {
     NoneConfigured,
     #[error("{}: {error}", path.display())]
     Unreadable { path: PathBuf, error: ElfError },
-    #[error("--mpi {}: this is no MPI library, such as libmpi.so.12 or libmpi.so.40", .0.display())]
+    #[error("--mpi {}: not an MPI library, such as libmpi.so.12 or libmpi.so.40", .0.display())]
     NotAnMpi(PathBuf),
     #[error("--mpi {}: it needs {name}, which this host does not have", path.display())]
     Incomplete { path: PathBuf, name: String },
-    #[error(
-        "the image has no MPI in whose place the host's could be: there is no {0} where its loader looks"
-    )]
+    #[error("the image has no MPI that the host's could replace: its loader does not find {0}")]
     NoMpi(String),
     #[error(
         "the image's MPI is {} ({}), and the host's {host}: programs of one do not run with the other",
@@ -66,7 +64,7 @@ pub(super) enum HostMpiError {
         mpi: String,
         host: PathBuf,
     },
-    #[error("the image's program needs {name}, which is not beside the host's MPI ({})", host.display())]
+    #[error("the image's program needs {name}, which the directory of the host's MPI ({}) does not have", host.display())]
     NoCompanion { name: String, host: PathBuf },
     #[error(transparent)]
     Unfit(#[from] HostMpiMismatch),
@@ -99,7 +97,7 @@ pub(super) fn check(files: &[PathBuf]) -> Result<(), HostMpiError> {
 struct Image {
     loader: Loader,
     program: Option<(PathBuf, Elf)>,
-    /// What the program loads: names and places, in the loader's order.
+    /// Libraries that the program loads: names and paths, in the loader's order.
     loads: Vec<(String, PathBuf)>,
     host: OwnedFd,
 }
@@ -188,7 +186,7 @@ impl Image {
         Ok(vec![chosen])
     }
 
-    /// Where the image's programs find an MPI of this interface, without links.
+    /// Returns the paths at which the image's programs find an MPI of this interface, without links.
     fn places(&self, interface: &str) -> Vec<PathBuf> {
         let names = host_mpi::names(interface);
         let mut places = Vec::new();
@@ -345,7 +343,7 @@ impl Image {
         wrong
     }
 
-    /// Where the host's library has to be mounted; nowhere if what the image has is right.
+    /// Returns the path at which the host's library must be mounted; `None` if the image's library is suitable.
     fn place(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! Which CPUs ranks are bound to.
+//! Options for the binding of ranks to CPUs.
 
 use clap::Args;
 
@@ -61,7 +61,7 @@ impl BindingArgs {
             }
             (Some(BindTo::List(_)), true) => {
                 return Err(CommandError::request(
-                    "--bind-to cpu-list says which rank gets which CPUs; leave --map-by out",
+                    "--bind-to cpu-list defines the CPUs of each rank; leave --map-by out",
                 ));
             }
             (Some(to), _) => to,

@@ -1,4 +1,4 @@
-//! What ranks run in.
+//! Options for images and containers of the ranks.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -83,7 +83,7 @@ impl ImageArg {
 }
 
 impl ContainerArgs {
-    /// As it is asked for.
+    /// Returns the images as the options request them.
     ///
     /// # Errors
     /// [`CommandError`] for an image that the runtime cannot take.
@@ -96,10 +96,10 @@ impl ContainerArgs {
 }
 
 impl ImageArgs {
-    /// As it is asked for.
+    /// Returns the image as the options request it.
     ///
     /// # Errors
-    /// As [`ContainerArgs::resolve`].
+    /// The errors of [`ContainerArgs::resolve`].
     pub(crate) fn resolve(self) -> Result<Option<ImageSpec>, CommandError> {
         let image = self.image.map(|ImageArg { runtime, image }| {
             ImageSpec::new(image, runtime.or(self.runtime), self.mounts)

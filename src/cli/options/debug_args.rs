@@ -1,4 +1,4 @@
-//! What is done for debuggers.
+//! Options for debuggers and PMIx tools.
 
 use clap::Args;
 
@@ -8,7 +8,7 @@ use wireup_core::job::debug::ToolLossPolicy;
 use wireup_core::job::rank_set::{RankChoice, RankSetError};
 use wireup_core::job::spec::DebugSpec;
 
-/// What is done for debuggers.
+/// Options for debuggers and PMIx tools.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Debuggers")]
 pub(crate) struct DebugArgs {
@@ -39,7 +39,7 @@ pub(crate) struct DebugArgs {
     on_tool_loss: ToolLossPolicy,
 }
 
-/// Where ranks can be stopped for a debugger.
+/// Stop points of ranks for a debugger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum DebugStop {
     Exec,

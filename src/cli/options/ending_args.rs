@@ -1,4 +1,4 @@
-//! When and how the job ends.
+//! Options for failures and the end of a job.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use wireup_core::failure::CommandError;
 use wireup_core::job::exit_policy::ExitPolicy;
 use wireup_core::job::spec::{ChildJobPolicy, FailurePolicy, FenceTimeoutSpec, TerminationSpec};
 
-/// When and how the job ends.
+/// Options for failures and the end of a job.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "End of the job")]
 pub(crate) struct TerminationArgs {
@@ -90,7 +90,7 @@ pub(crate) struct TerminationArgs {
     on_terminal_loss: TerminalLossPolicy,
 }
 
-/// When a job goes on without its terminal.
+/// Behaviour of a job that has lost its terminal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum DetachPolicy {
     AtStart,

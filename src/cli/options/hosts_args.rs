@@ -143,29 +143,29 @@ pub(in crate::cli) enum BatchSystemArg {
 }
 
 impl BatchSystemArg {
-    /// The batch system that is named, and the refusal if this is no job of it.
+    /// Returns the named batch system, and the error if this process is not in one of its jobs.
     pub(in crate::cli) fn named(self) -> Option<(BatchSystemKind, &'static str)> {
         Some(match self {
             Self::Auto | Self::None => return None,
             Self::Slurm => (
                 BatchSystemKind::Slurm,
-                "--engine slurm: this is no allocation of Slurm, or a step with several tasks; use salloc, sbatch or srun -n 1",
+                "--engine slurm: not in an allocation of Slurm, or in a step with several tasks; use salloc, sbatch or srun -n 1",
             ),
             Self::Gridengine => (
                 BatchSystemKind::GridEngine,
-                "--engine gridengine: this is no job in a parallel environment of Grid Engine; use qsub -pe",
+                "--engine gridengine: not in a job in a parallel environment of Grid Engine; use qsub -pe",
             ),
             Self::Lsf => (
                 BatchSystemKind::Lsf,
-                "--engine lsf: this is no job of LSF; use bsub -n",
+                "--engine lsf: not in a job of LSF; use bsub -n",
             ),
             Self::Pbs => (
                 BatchSystemKind::Pbs,
-                "--engine pbs: this is no job of PBS; use qsub -l select",
+                "--engine pbs: not in a job of PBS; use qsub -l select",
             ),
             Self::Flux => (
                 BatchSystemKind::Flux,
-                "--engine flux: this is no script of an instance of Flux; use flux alloc or flux batch",
+                "--engine flux: not in an instance of Flux; use flux alloc or flux batch",
             ),
         })
     }
@@ -177,7 +177,7 @@ impl HostsArgs {
         !self.hosts.is_empty() || self.hostfile.is_some()
     }
 
-    /// How hosts reach each other, without what starts their agents.
+    /// Returns the routing tree of the hosts, without the command that starts agents.
     pub(crate) fn agent_tree(&self) -> AgentTreeSpec {
         // A width holds for few hosts too.
         let star_limit = self.star_limit.or_else(|| self.tree_width.and(Some(1)));

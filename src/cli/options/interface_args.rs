@@ -29,7 +29,7 @@ pub(crate) struct InterfaceArgs {
     #[arg(long, value_name = "FILE")]
     libpmix: Option<PathBuf>,
 
-    /// PMIx server process [default: wireup-pmix-host beside wireup or in ../lib/wireup]
+    /// PMIx server process [default: wireup-pmix-host in the directory of wireup or in ../lib/wireup]
     #[arg(long, value_name = "FILE")]
     pmix_host: Option<PathBuf>,
 

@@ -55,7 +55,7 @@ pub(crate) struct LayoutArgs {
 }
 
 impl LayoutArgs {
-    /// Where ranks are mapped within a host, and how many CPUs each gets.
+    /// Returns the mapping of ranks within a host, and the number of CPUs of each.
     pub(in crate::cli) fn within(&self) -> (MapWithinHost, u32) {
         (self.map_by.within, self.cpus_per_rank.unwrap_or(1))
     }

@@ -1,4 +1,4 @@
-//! What the ranks of a program find around them.
+//! Options for the environment of a program's ranks: variables, files and limits.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -77,7 +77,7 @@ pub(crate) struct ProcessArgs {
     pub(crate) limits: Vec<ResourceLimit>,
 }
 
-/// What hosts are brought.
+/// Staging of the program: what is copied to the hosts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum StagedItem {
     /// The program and the libraries that it loads.
@@ -107,7 +107,7 @@ fn parse_mpi(value: OsString) -> Result<OsString, ValueError> {
 }
 
 impl ProcessArgs {
-    /// What hosts are brought for the program.
+    /// Returns what is copied to the hosts for the program.
     pub(crate) fn staging(&self) -> StagingSpec {
         let mut spec = StagingSpec {
             program: self.preload_binary,

@@ -122,7 +122,9 @@ pub(super) const HABITS: &[ForeignOption] = &[
     habit(
         &["usize"],
         1,
-        Instead("wireup tells programs the slots of the launch; name them: -hosts n1:SLOTS"),
+        Instead(
+            "the universe size is the number of slots of the launch; name them: -hosts n1:SLOTS",
+        ),
     ),
     habit(
         &["configfile"],
@@ -273,7 +275,7 @@ fn label(text: &str) -> Option<Vec<OsString>> {
 /// Translates the name of a file.
 ///
 /// # Errors
-/// What to write instead.
+/// Advice on the replacement, if the name has no equivalent.
 pub(super) fn file(name: &[u8]) -> Result<Vec<u8>, String> {
     let pattern = pattern(name, |code| {
         Some(match code {

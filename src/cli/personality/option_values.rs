@@ -176,7 +176,7 @@ pub(super) fn visible(count: usize, variable: impl Fn(&str) -> Option<String>) -
     NAMES.into_iter().flat_map(assignment).collect()
 }
 
-/// Where Hydra has memory from.
+/// Translates Hydra's source of memory.
 pub(super) fn memory(text: &str) -> Option<Vec<OsString>> {
     match text.split(':').next()? {
         "none" | "default" => words(&["--mem-bind", "none"]),
@@ -187,7 +187,7 @@ pub(super) fn memory(text: &str) -> Option<Vec<OsString>> {
     }
 }
 
-/// Where srun has memory from. Source: srun(1), --mem-bind.
+/// Translates srun's source of memory. Source: srun(1), --mem-bind.
 pub(super) fn mem_bind(text: &str) -> Option<Vec<OsString>> {
     let (_, policy) = verbosity(text);
     match policy {
@@ -208,7 +208,7 @@ pub(super) fn hint(text: &str) -> Option<Vec<OsString>> {
     }
 }
 
-/// How tasks are distributed over nodes.
+/// Translates the distribution of tasks over nodes.
 pub(super) fn distribution(text: &str) -> Option<Vec<OsString>> {
     match text {
         "block" | "block:block" | "block:cyclic" => words(&["--map-by", "slot"]),
@@ -234,7 +234,7 @@ fn unit(text: &str) -> Option<&'static str> {
     })
 }
 
-/// Where Open MPI and Hydra place ranks: `UNIT[:MODIFIER]…` and `ppr:N:UNIT[:MODIFIER]…`.
+/// Translates the mapping of Open MPI and Hydra: `UNIT[:MODIFIER]…` and `ppr:N:UNIT[:MODIFIER]…`.
 pub(super) fn mapping(text: &str) -> Option<Vec<OsString>> {
     let file = text.strip_prefix("rankfile:file=");
     if let Some(file) = file.or_else(|| text.strip_prefix("seq:file=")) {
@@ -288,7 +288,7 @@ pub(super) fn ranking(text: &str) -> Option<Vec<OsString>> {
     matches!(text, "slot" | "fill").then(Vec::new)
 }
 
-/// What Open MPI 5 shows before the launch.
+/// Translates the information that Open MPI 5 shows before the launch.
 pub(super) fn display(text: &str) -> Option<Vec<OsString>> {
     let mut result = Vec::new();
     for part in text.split(',') {
@@ -325,7 +325,7 @@ pub(super) fn runtime(text: &str) -> Option<Vec<OsString>> {
     Some(result)
 }
 
-/// What Open MPI and Hydra bind ranks to.
+/// Translates the binding of Open MPI and Hydra.
 pub(super) fn binding(text: &str) -> Option<Vec<OsString>> {
     let lower = text.to_ascii_lowercase();
     let (what, modifier) = lower.split_once(':').unwrap_or((&lower, ""));
@@ -352,7 +352,8 @@ fn mask_of(text: &str) -> Option<CpuSet> {
     Some(cpus)
 }
 
-/// Whether srun shows a binding, and the rest of a value behind the words that say so. Source: srun(1), --cpu-bind.
+/// Returns whether srun shows a binding, and the rest of the value after `verbose` and `quiet`. Source: srun(1),
+/// --cpu-bind.
 fn verbosity(text: &str) -> (bool, &str) {
     let (mut is_shown, mut rest) = (false, text);
     while let Some((word, next)) = ["verbose", "quiet", "v", "q"]
@@ -366,7 +367,7 @@ fn verbosity(text: &str) -> (bool, &str) {
     (is_shown, rest)
 }
 
-/// Translates the value of `srun --cpu-bind`, which says to which CPUs tasks are bound. Source: srun(1).
+/// Translates the value of `srun --cpu-bind`, the binding of tasks to CPUs. Source: srun(1).
 pub(super) fn cpu_bind(text: &str) -> Option<Vec<OsString>> {
     let (is_shown, rest) = verbosity(text);
     let mut result: Vec<OsString> = Vec::new();

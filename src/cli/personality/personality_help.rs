@@ -37,7 +37,7 @@ impl Personality {
         )
     }
 
-    /// Its options by what becomes of them.
+    /// Lists the options by their treatment.
     fn options(self) -> String {
         let (mut taken, mut idle, mut refused) = (String::new(), String::new(), String::new());
         let mut seen: Vec<&str> = Vec::new();

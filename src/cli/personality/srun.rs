@@ -420,7 +420,7 @@ pub(super) const IDLE: &[&str] = &[
     "SLURM_UMASK",
 ];
 
-/// Variables that the allocation has too, which says the same more exactly.
+/// Variables that batch jobs also have, where the allocation itself gives the same more exactly.
 const OF_JOBS: [&str; 7] = [
     "SLURM_JOB_NAME",
     "SLURM_NTASKS",
@@ -441,7 +441,7 @@ pub(super) fn is_read(name: &str, variable: impl Fn(&str) -> Option<OsString>) -
     !(in_task || is_overridden || is_set("SLURM_JOB_ID") && OF_JOBS.contains(&name))
 }
 
-/// What srun takes where nothing is said: one task for each node, and tasks spread evenly over nodes.
+/// Returns srun's defaults: one task for each node, and tasks spread evenly over nodes.
 pub(super) fn defaults(option: impl Fn(&str) -> Option<OsString>) -> Vec<OsString> {
     let number = |name: &str| option(name).and_then(|text| text.to_str()?.parse::<u32>().ok());
     let (tasks, nodes, each) = (number("-n"), number("--nodes"), number("--ppn"));
@@ -468,7 +468,7 @@ pub(super) fn defaults(option: impl Fn(&str) -> Option<OsString>) -> Vec<OsStrin
 /// Translates the name of a file of srun's to a pattern of wireup's.
 ///
 /// # Errors
-/// What to write instead.
+/// Advice on the replacement, if the name has no equivalent.
 pub(super) fn file(name: &[u8]) -> Result<Vec<u8>, String> {
     if let Ok(name) = std::str::from_utf8(name)
         && name.parse::<u32>().is_ok()

@@ -375,8 +375,8 @@ fn refusals_name_written_option() {
         ),
         (
             "mpirun --host n01 n02 a",
-            "there is no program \"n02\"; did you mean: --hosts n01,n02",
-            "there is no program \"n02\"; did you mean: --host n01,n02",
+            "program \"n02\" not found; did you mean: --hosts n01,n02",
+            "program \"n02\" not found; did you mean: --host n01,n02",
         ),
         ("srun -N2 a", "--nodes 2 is more", "-N2 is more"),
         (

@@ -26,7 +26,7 @@ struct JobRecord<'a> {
     node_count: Option<u32>,
     /// The nodes with running ranks on this machine.
     nodes: Vec<String>,
-    /// What this machine has of a job on several hosts; null for others, which it has whole.
+    /// Part of a job on several hosts that is on this machine; null for a job on this machine alone.
     part: Option<PartRecord<'a>>,
     elapsed: f64,
     command: Vec<String>,
@@ -40,14 +40,14 @@ struct PartRecord<'a> {
     launcher: bool,
     /// All nodes of the job, in order.
     hosts: Vec<&'a str>,
-    /// Those that are here.
+    /// Nodes of the job on this machine.
     nodes: Vec<NodeRecord<'a>>,
 }
 
 /// A node of a job on several hosts.
 #[derive(Serialize)]
 struct NodeRecord<'a> {
-    /// Its number, from 0.
+    /// Number of the node, from 0.
     node: Option<u32>,
     /// Number of nodes.
     of: Option<u32>,
@@ -80,7 +80,7 @@ fn part(job: &LocalJobInfo) -> Option<PartRecord<'_>> {
 /// A rank as scripts see it.
 #[derive(Serialize)]
 struct RankRecord<'a> {
-    /// As in the status stream: only there if its job was spawned.
+    /// Job index as in the status stream; only present if the job was spawned.
     #[serde(skip_serializing_if = "is_first")]
     spawned_job: u32,
     rank: u32,

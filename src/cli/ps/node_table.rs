@@ -59,7 +59,7 @@ fn node_table(nodes: &[NodeStatus]) -> String {
             };
             vec![
                 node.name.clone(),
-                or(&node.asked),
+                or(&node.queried_address),
                 or(&node.advertised),
                 or(&node.version),
                 launches,
@@ -79,7 +79,7 @@ mod tests {
         let ready = NodeStatus {
             name: "n1".into(),
             advertised: "10.0.0.1:7437".into(),
-            asked: String::new(),
+            queried_address: String::new(),
             version: "0.1.0".into(),
             launches: 2,
             draining: false,
@@ -88,7 +88,7 @@ mod tests {
         let lost = NodeStatus {
             name: "n2".into(),
             advertised: String::new(),
-            asked: "n2:7437".into(),
+            queried_address: "n2:7437".into(),
             version: String::new(),
             launches: 0,
             draining: false,

@@ -23,7 +23,7 @@ pub(in crate::cli) fn found(word: Option<&str>) -> Result<LocalJobInfo, CommandE
     Ok(all.swap_remove(chosen[0]))
 }
 
-/// What the launcher of a job answers.
+/// Returns the reply of a job's launcher.
 ///
 /// # Errors
 /// When it does not answer.
@@ -40,7 +40,7 @@ pub(in crate::cli) fn query_records(
 /// Prints the processes of the named job, or of the only one.
 ///
 /// # Errors
-/// When there is no such job, or its launcher does not answer.
+/// When the job does not exist, or its launcher does not reply.
 pub(in crate::cli) fn execute(jobs: &[String], json: bool) -> Result<u8, CommandError> {
     if jobs.len() > 1 {
         let text = "--proctable shows one job; name one";

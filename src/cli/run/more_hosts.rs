@@ -7,9 +7,7 @@ use crate::inspect::program::Program;
 
 /// A program that looks like a host.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "there is no program {program:?}; hosts have commas between them, did you mean: --hosts {list}"
-)]
+#[error("program {program:?} not found; separate hosts by commas, did you mean: --hosts {list}")]
 pub(in crate::cli) struct MoreHosts {
     program: OsString,
     /// The hosts with commas between them.

@@ -1,5 +1,5 @@
-//! However the ranks' writes are cut into pieces, and however the pieces of several ranks follow
-//! each other with whatever pauses: each rank's bytes come out as they went in.
+//! Properties of the merger: each rank's bytes are shown as written, for all divisions into pieces, orders of pieces and
+//! pauses.
 
 use super::tests::voice;
 use super::*;
@@ -38,7 +38,7 @@ fn pieces(pauses: bool) -> impl Strategy<Value = Vec<OutputRead>> {
     vec(piece, 0..40)
 }
 
-/// What comes out.
+/// Returns the output of a merger for these pieces.
 fn merged(dress: LineFormat, pieces: &[OutputRead]) -> Vec<u8> {
     let mut merger = Merger::new(dress);
     let (mut out, mut now) = (Vec::new(), Duration::ZERO);
@@ -56,7 +56,7 @@ fn merged(dress: LineFormat, pieces: &[OutputRead]) -> Vec<u8> {
     out
 }
 
-/// What a rank wrote.
+/// Returns all bytes that a rank wrote.
 fn written(rank: u32, pieces: &[OutputRead]) -> Vec<u8> {
     let own = pieces.iter().filter(|piece| piece.rank == rank);
     own.flat_map(|piece| piece.bytes.iter().copied()).collect()
@@ -66,7 +66,7 @@ fn is_of(rank: u32, byte: u8) -> bool {
     byte != b'\n' && u32::from(byte - b'a') / 2 == rank
 }
 
-/// Whether `found` is `expected` with newlines put in, and how many.
+/// Returns the number of newlines inserted into `expected` to get `found`; `None` if they differ otherwise.
 fn newlines_added(expected: &[u8], found: &[u8]) -> Option<usize> {
     let mut rest = expected;
     for byte in found {

@@ -1,18 +1,18 @@
-//! The modes of a terminal that raw mode changes, in a form that fits into a record for the guard.
+//! Terminal modes that raw mode changes, in a form for a message to the guard.
 
 use rustix::termios::{
     ControlModes, InputModes, LocalModes, OptionalActions, OutputModes, SpecialCodeIndex, Termios,
     tcgetattr, tcsetattr,
 };
 
-/// What raw mode changes of a terminal. Source: cfmakeraw(3).
+/// Terminal modes that raw mode changes. Source: cfmakeraw(3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Modes {
     input: InputModes,
     output: OutputModes,
     control: ControlModes,
     local: LocalModes,
-    /// Bytes that a read waits for, and for how long.
+    /// Minimum number of bytes of a read, and its timeout.
     min_time: [u8; 2],
 }
 
@@ -20,7 +20,7 @@ pub struct Modes {
 const MODES: usize = 4 * 4 + 2;
 
 impl Modes {
-    /// Those of a terminal.
+    /// Returns the modes of a terminal.
     pub fn from_termios(termios: &Termios) -> Self {
         let codes = &termios.special_codes;
         Self {
@@ -35,7 +35,7 @@ impl Modes {
         }
     }
 
-    /// Puts them in place of others; the rest stays.
+    /// Sets these modes in `termios`, and leaves its other settings.
     pub fn apply(self, termios: &mut Termios) {
         termios.input_modes = self.input;
         termios.output_modes = self.output;
@@ -76,23 +76,23 @@ impl Modes {
     }
 }
 
-/// A terminal that the launcher has put into raw mode, and how to leave it.
+/// Terminal that the launcher has put into raw mode, with the modes to restore.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SavedTerminal {
     pub path: Vec<u8>,
-    /// How it was found.
+    /// Modes before raw mode.
     pub saved: Modes,
-    /// How it is now.
+    /// Modes in raw mode.
     pub raw: Modes,
 }
 
 impl SavedTerminal {
-    /// As bytes.
+    /// Encodes the terminal and its modes.
     pub fn to_bytes(&self) -> Vec<u8> {
         [&self.saved.to_bytes(), &self.raw.to_bytes(), &self.path[..]].concat()
     }
 
-    /// From bytes; `None` if there are too few.
+    /// Decodes them; `None` if bytes are missing.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (saved, rest) = bytes.split_first_chunk::<MODES>()?;
         let (raw, path) = rest.split_first_chunk::<MODES>()?;
@@ -103,7 +103,7 @@ impl SavedTerminal {
         })
     }
 
-    /// Leaves raw mode, unless another process did or the terminal is gone.
+    /// Restores the modes, unless another process has changed them or the terminal is closed.
     pub fn restore(&self) {
         use rustix::fs::{Mode, OFlags, open};
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;

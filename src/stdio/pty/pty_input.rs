@@ -21,13 +21,13 @@ use wireup_sys::signals;
 
 const CHUNK: usize = 16 * 1024;
 
-/// How often a launcher in the background looks whether it came to the foreground.
+/// Interval of a background launcher's checks whether it is in the foreground.
 const BACKGROUND_CHECK: Duration = Duration::from_millis(200);
 
-/// How often it is looked whether the end of the input was seen, at first and at most.
+/// Shortest and longest interval between checks whether the rank has read the end of the input.
 const END_CHECK: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(200)];
 
-/// How long room for more input is waited for before it is looked whether the rank has ended.
+/// Time of a wait for room for input, after which the thread checks whether the rank has ended.
 const ROOM_CHECK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 200_000_000,
@@ -60,10 +60,10 @@ pub(super) fn start(
     Ok(())
 }
 
-/// What ended a wait.
+/// Reason for the end of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Woken {
-    /// There is something to read, the end included.
+    /// Input, or its end, can be read.
     Input,
     /// The time is over.
     Time,
@@ -79,10 +79,10 @@ struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// Copies what comes; true when the end of something that is no terminal was reached.
+    /// Copies input. Returns true at the end of a file or pipe.
     fn copy(&self) -> bool {
         let terminal = isatty(self.stdin);
-        // A read that comes too late, in the background, then fails and does not stop the job.
+        // A read after a change to the background then fails and does not stop the job.
         signals::block_terminal_stop();
         let mut buffer = vec![0; CHUNK];
         loop {
@@ -100,15 +100,15 @@ impl Input<'_> {
                 Ok(count) if self.write_all(&buffer[..count]) => {}
                 Ok(_) => return false,
                 Err(Errno::INTR | Errno::AGAIN) => {}
-                // Put into the background between the look and the read.
+                // The launcher was put into the background between the check and the read.
                 Err(Errno::IO) if terminal && !in_foreground(self.stdin) => {}
                 Err(_) => return !terminal,
             }
         }
     }
 
-    /// Whether the user's terminal is in raw mode for us. If only that is missing, the loop is
-    /// notified.
+    /// Whether the user's terminal is in raw mode and this process in its foreground. Wakes the loop if only raw mode is
+    /// missing.
     fn terminal_is_ours(&self) -> bool {
         if !in_foreground(self.stdin) {
             return false;
@@ -121,7 +121,7 @@ impl Input<'_> {
         raw
     }
 
-    /// Types the end of the input whenever nothing is left to be read.
+    /// Types the end-of-file character whenever the rank has read everything.
     fn end(&self) {
         let mut pause = END_CHECK[0];
         while self.wait(false, Some(pause)) == Woken::Time {
@@ -132,7 +132,7 @@ impl Input<'_> {
         }
     }
 
-    /// Whether the rank would have to wait for input. An end that was not seen yet counts as input.
+    /// Whether the rank has read all input, a typed end of file included.
     fn all_is_read(&self) -> bool {
         let Ok(slave) = peer(self.master) else {
             return false;
@@ -142,7 +142,7 @@ impl Input<'_> {
     }
 
     fn end_of_file(&self) -> u8 {
-        // For this end, the kernel returns the modes of the other.
+        // On this end, the kernel returns the modes of the rank's end.
         let code = tcgetattr(self.master).map(|modes| modes.special_codes[SpecialCodeIndex::VEOF]);
         code.ok().filter(|code| *code != 0).unwrap_or(CTRL_D)
     }

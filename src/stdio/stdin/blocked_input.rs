@@ -1,11 +1,9 @@
-//! Whether a program waits for its standard input, as far as the kernel shows it.
+//! Detects whether a program waits for its standard input, from the kernel's `/proc`.
 //!
-//! A thread counts when nothing but input lets it go on: it sleeps in a read (or a transfer) of the
-//! pipe that we fill, or in `poll` or `select` without a time limit on that pipe alone. One that
-//! also waits for other descriptors continues without input, as it would with the terminal itself:
-//! the kernel stops a process only for reading, not for waiting. Not detected are processes that
-//! have left the rank's session, those that the system lets us not look into, `epoll` and
-//! `io_uring`.
+//! A thread counts if only input lets it continue: it sleeps in a read (or a transfer) of the pipe that the launcher fills,
+//! or in `poll` or `select` without a timeout on that pipe alone. A thread that also waits for other descriptors does not
+//! count, as with the terminal itself: the kernel stops a process for reading, not for waiting. Processes that have left
+//! the rank's session, processes without read access, `epoll` and `io_uring` are not detected.
 //!
 //! Source: proc_pid_syscall(5): the call's number and its arguments, or `running`.
 
@@ -16,11 +14,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use super::StdinReader;
 use wireup_sys::procfs;
 
-/// Maximum descriptors of a `poll` or `select` that are inspected: a thread that waits for more
-/// waits for other things too.
+/// Maximum number of descriptors of a `poll` or `select` that are inspected: a thread that waits for more also waits for
+/// other events.
 const SET_MAX: u64 = 64;
 
-/// Calls that newer architectures do not have; there, a number that no call has.
+/// System calls that newer architectures lack; on these, an unused number.
 #[cfg(target_arch = "x86_64")]
 const OLDER: (i64, i64) = (libc::SYS_poll, libc::SYS_select);
 #[cfg(not(target_arch = "x86_64"))]
@@ -28,8 +26,7 @@ const OLDER: (i64, i64) = (-2, -3);
 const POLL: i64 = OLDER.0;
 const SELECT: i64 = OLDER.1;
 
-/// Whether a process in the session of one of the readers waits for what we write to it. A reader
-/// leads its session.
+/// Whether a process in the session of one of the readers waits for the launcher's input. A reader leads its session.
 pub(super) fn any_waits(readers: &[StdinReader]) -> bool {
     procfs::processes().iter().any(|process| {
         let reader = readers
@@ -100,7 +97,7 @@ impl Call {
             libc::SYS_read | libc::SYS_readv | libc::SYS_splice | libc::SYS_tee => {
                 pipe.is(pid, first)
             }
-            // A poll that was stopped is started again under another name, with its arguments.
+            // A stopped poll restarts as another system call with the same arguments.
             POLL | libc::SYS_restart_syscall => {
                 // An int: the upper half of the register does not count.
                 (third as i32) < 0 && polls_only(pid, first, second, pipe)
@@ -128,7 +125,7 @@ fn polls_only(pid: i32, at: u64, count: u64, pipe: Identity) -> bool {
         let fd: [u8; 4] = entry[..4].try_into().expect("four of eight bytes");
         i32::from_ne_bytes(fd)
     });
-    // Those below zero are passed over. Source: poll(2).
+    // Negative descriptors are ignored. Source: poll(2).
     let fds: Vec<i32> = fds.filter(|fd| *fd >= 0).collect();
     !fds.is_empty() && fds.iter().all(|fd| pipe.is(pid, *fd as u64))
 }

@@ -1,5 +1,5 @@
-//! The launcher's own outputs: standard output and error, files it writes for ranks, and the line
-//! at the end of the terminal (the progress line).
+//! Outputs of the launcher: standard output and error, files that it writes for ranks, and the progress line at the end of
+//! the terminal.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,12 +10,12 @@ use rustix::io::Errno;
 use crate::stdio::terminal_line::{self, ERASE};
 use crate::stdio::writer::OutputWriter;
 
-/// Where something goes.
+/// Destination of output.
 #[derive(Clone, Debug)]
 pub(super) enum OutputDestination {
-    /// Standard output.
+    /// Standard output of the launcher.
     Out,
-    /// Standard error.
+    /// Standard error of the launcher.
     Err,
     File(Arc<OwnedFd>),
 }
@@ -25,7 +25,7 @@ pub(super) enum OutputDestination {
 struct Standard {
     fd: Arc<OwnedFd>,
     sink: OutputWriter,
-    /// A line ends with a carriage return too, as a terminal in raw mode needs.
+    /// Whether lines end with a carriage return too, as a terminal in raw mode requires.
     returns: bool,
     /// Whether the last output was the end of a line, or there was none.
     at_start: bool,
@@ -46,7 +46,7 @@ impl Standard {
         self.sink.write(&self.fd, bytes)
     }
 
-    /// The same, in the form for the terminal.
+    /// Writes lines, with carriage returns if the terminal is in raw mode.
     fn write_lines(&mut self, bytes: Vec<u8>) -> io::Result<()> {
         match self.returns {
             true => self.write(with_returns(&bytes)),
@@ -55,19 +55,19 @@ impl Standard {
     }
 }
 
-/// See the module.
+/// Outputs of the launcher.
 #[derive(Debug)]
 pub(super) struct LauncherOutputs {
     out: Standard,
-    /// Absent when both are the same pipe, terminal, or other file: one thread writes there then,
-    /// since two would tear each other's lines.
+    /// Standard error; `None` if it is the same pipe, terminal or file as standard output. One thread writes to both then,
+    /// since two would break each other's lines.
     err: Option<Standard>,
     files: OutputWriter,
-    /// Standard error is a terminal.
+    /// Whether standard error is a terminal.
     terminal: bool,
-    /// The user's terminal is in raw mode.
+    /// Whether the user's terminal is in raw mode.
     raw: bool,
-    /// The last line on the terminal is the progress line.
+    /// Whether the last line on the terminal is the progress line.
     drawn: bool,
 }
 
@@ -89,7 +89,7 @@ impl LauncherOutputs {
         })
     }
 
-    /// Queues bytes. The progress line makes room for them.
+    /// Queues bytes, and erases the progress line before them.
     ///
     /// # Errors
     /// When the writing thread cannot be started.
@@ -110,7 +110,7 @@ impl LauncherOutputs {
         standard.write_lines(bytes)
     }
 
-    /// Queues bytes for standard output that are to arrive there as they are.
+    /// Queues bytes for standard output, unchanged.
     ///
     /// # Errors
     /// When the writing thread cannot be started.
@@ -118,7 +118,7 @@ impl LauncherOutputs {
         self.out.write(bytes)
     }
 
-    /// The user's terminal is in raw mode from now on, or is so no more.
+    /// Sets whether the user's terminal is in raw mode.
     pub(super) fn set_raw(&mut self, raw: bool) {
         self.raw = raw;
         for standard in std::iter::once(&mut self.out).chain(&mut self.err) {
@@ -136,13 +136,12 @@ impl LauncherOutputs {
         self.err.is_none()
     }
 
-    /// Whether what comes next on standard error starts a line there.
+    /// Whether the next output on standard error starts a line.
     pub(super) fn at_start(&self) -> bool {
         self.err.as_ref().unwrap_or(&self.out).at_start
     }
 
-    /// Whether there is a terminal for the progress line, which only the
-    /// foreground may use.
+    /// Whether the progress line can be shown: on a terminal, with this process in its foreground.
     pub(super) fn can_draw(&self) -> bool {
         let standard = self.err.as_ref().unwrap_or(&self.out);
         self.terminal
@@ -153,7 +152,7 @@ impl LauncherOutputs {
                 .is_ok_and(|group| group == rustix::process::getpgrp())
     }
 
-    /// Shows that line, cut to the terminal's width, in place of the last one; or takes it away.
+    /// Replaces the progress line, cut to the terminal's width; `None` removes it.
     pub(super) fn draw(&mut self, text: Option<&str>) {
         let standard = self.err.as_mut().unwrap_or(&mut self.out);
         let bytes = match text {
@@ -162,7 +161,7 @@ impl LauncherOutputs {
             None => return,
         };
         self.drawn = text.is_some();
-        // A thread that cannot be started is reported by the ranks' output.
+        // Failure to start a thread is reported with the ranks' output.
         let _ = standard.sink.write(&standard.fd, bytes);
     }
 
@@ -186,26 +185,26 @@ impl LauncherOutputs {
             .chain([files])
     }
 
-    /// What cannot be written any more, and why.
+    /// Returns the output that cannot be written any more, and the error.
     pub(super) fn failure(&self) -> Option<(&'static str, Errno)> {
         self.sinks()
             .find_map(|(name, sink)| Some((name, sink.failure()?)))
     }
 
-    /// Nothing more will be put anywhere.
+    /// Ends all outputs: no more bytes are queued.
     pub(super) fn close(&self) {
         for (_, sink) in self.sinks() {
             sink.close();
         }
     }
 
-    /// Bytes that were not written yet, and can be.
+    /// Returns the number of bytes that are still to be written, without those of failed outputs.
     pub(super) fn queued(&self) -> usize {
         self.sinks().map(|(_, sink)| sink.queued()).sum()
     }
 }
 
-/// Lines for a terminal in raw mode.
+/// Adds carriage returns to lines for a terminal in raw mode.
 fn with_returns(bytes: &[u8]) -> Vec<u8> {
     let lines = bytes.split_inclusive(|byte| *byte == b'\n');
     let with_return = |line: &[u8]| match line.strip_suffix(b"\n") {

@@ -65,7 +65,7 @@ impl PendingSpawns {
         apps: Vec<SpawnedAppInfo>,
         cx: &mut NodeContext,
     ) {
-        let Some(by) = self.spawner(proc, cx) else {
+        let Some(requester) = self.spawner(proc, cx) else {
             return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         };
         let apps: Option<Vec<_>> = apps.into_iter().map(app).collect();
@@ -77,7 +77,7 @@ impl PendingSpawns {
             infos: infos.iter().map(to_spawn_info).collect(),
             preputs: Vec::new(),
         };
-        self.request_spawn(SpawnReplyTarget::Pmix(id), by, request, cx);
+        self.request_spawn(SpawnReplyTarget::Pmix(id), requester, request, cx);
     }
 
     /// Returns the process of the launch or the tool with this name.
@@ -95,14 +95,14 @@ impl PendingSpawns {
         request: SpawnRequest,
         cx: &mut NodeContext,
     ) {
-        let by = SpawnRequester::Rank(cx.process(at));
-        self.request_spawn(SpawnReplyTarget::Pmi(at), by, request, cx);
+        let requester = SpawnRequester::Rank(cx.process(at));
+        self.request_spawn(SpawnReplyTarget::Pmi(at), requester, request, cx);
     }
 
     fn request_spawn(
         &mut self,
         reply_to: SpawnReplyTarget,
-        by: SpawnRequester,
+        requester: SpawnRequester,
         request: SpawnRequest,
         cx: &mut NodeContext,
     ) {
@@ -110,18 +110,18 @@ impl PendingSpawns {
         let part = match beside.is_empty() {
             true => SpawnPart::Whole,
             false => SpawnPart::Cospawned {
-                requester: by.clone(),
+                requester: requester.clone(),
                 started: Vec::new(),
                 beside,
             },
         };
-        self.request_spawn_part((reply_to, part), by, request, cx);
+        self.request_spawn_part((reply_to, part), requester, request, cx);
     }
 
     fn request_spawn_part(
         &mut self,
         part: (SpawnReplyTarget, SpawnPart),
-        by: SpawnRequester,
+        requester: SpawnRequester,
         request: SpawnRequest,
         cx: &mut NodeContext,
     ) {
@@ -129,7 +129,7 @@ impl PendingSpawns {
         let request = Box::new(request);
         cx.order(NodeAction::ReportToLauncher(NodeReport::Spawn {
             ticket,
-            requester: by,
+            requester,
             request,
         }));
     }
@@ -147,7 +147,7 @@ impl PendingSpawns {
         match (part, result) {
             (
                 SpawnPart::Cospawned {
-                    requester: by,
+                    requester,
                     mut started,
                     mut beside,
                 },
@@ -159,24 +159,22 @@ impl PendingSpawns {
                     Some(request) => {
                         let request = cospawn::targeting(request, &ranks);
                         let part = SpawnPart::Cospawned {
-                            requester: by.clone(),
+                            requester: requester.clone(),
                             started,
                             beside,
                         };
-                        self.request_spawn_part((asker, part), by, request, cx);
+                        self.request_spawn_part((asker, part), requester, request, cx);
                     }
                     None => self.answer_spawn(asker, &Ok(ranks), cx),
                 }
             }
             (part, result) => {
                 if let SpawnPart::Cospawned {
-                    requester: by,
-                    started,
-                    ..
+                    requester, started, ..
                 } = part
                 {
                     for job in &started {
-                        self.end_cospawned(&by, job, cx);
+                        self.end_cospawned(&requester, job, cx);
                     }
                 }
                 self.answer_spawn(asker, result, cx);

@@ -49,10 +49,10 @@ impl RemoteKeyReads {
         &mut self,
         reply_to: KeyRequester,
         job: Nspace,
-        wanted: RemoteKeyRead,
+        request: RemoteKeyRead,
         cx: &mut NodeContext,
     ) {
-        let answer = match self.find_key(&job, &wanted, cx) {
+        let answer = match self.find_key(&job, &request, cx) {
             KeyLookup::Elsewhere(to) => {
                 self.next += 1;
                 let number = self.next;
@@ -60,7 +60,7 @@ impl RemoteKeyReads {
                 let message = PeerMessage::Key(KeyMessage::Ask {
                     number,
                     job,
-                    request: wanted,
+                    request,
                 });
                 return cx.order(NodeAction::SendPeer { to, message });
             }
@@ -74,7 +74,7 @@ impl RemoteKeyReads {
         self.send_key_reply(reply_to, answer, cx);
     }
 
-    fn find_key(&self, job: &Nspace, wanted: &RemoteKeyRead, cx: &NodeContext) -> KeyLookup {
+    fn find_key(&self, job: &Nspace, request: &RemoteKeyRead, cx: &NodeContext) -> KeyLookup {
         let Some((_, member)) = cx.find_job(job.as_str()) else {
             return KeyLookup::NoJob;
         };
@@ -84,8 +84,8 @@ impl RemoteKeyReads {
         let hosting = member.context.nodes_with_ranks();
         let is_here = hosting.contains(&cx.node);
         // What its spawner put is everywhere, the rest is not.
-        let found =
-            (is_here || *wanted != RemoteKeyRead::Pairs).then(|| server.serve_remote_read(wanted));
+        let found = (is_here || *request != RemoteKeyRead::Pairs)
+            .then(|| server.serve_remote_read(request));
         if let Some(value) = found.flatten() {
             return KeyLookup::Value(value);
         }
@@ -121,9 +121,9 @@ impl RemoteKeyReads {
             KeyMessage::Ask {
                 number,
                 job,
-                request: wanted,
+                request,
             } => {
-                let value = match self.find_key(&job, &wanted, cx) {
+                let value = match self.find_key(&job, &request, cx) {
                     KeyLookup::Value(value) => Some(value),
                     KeyLookup::NoKey | KeyLookup::NoJob | KeyLookup::Elsewhere(_) => None,
                 };

@@ -40,8 +40,8 @@ impl PmiServer {
     ///
     /// For a job without local ranks only its spawner's keys are here: its own keys are known on the nodes of its
     /// ranks.
-    pub fn serve_remote_read(&self, wanted: &RemoteKeyRead) -> Option<Vec<u8>> {
-        match wanted {
+    pub fn serve_remote_read(&self, request: &RemoteKeyRead) -> Option<Vec<u8>> {
+        match request {
             RemoteKeyRead::Key(key) => self.store.find(key).map(<[u8]>::to_vec),
             RemoteKeyRead::Pairs => self.store.encode_pairs(CONTINUED_MAX),
             RemoteKeyRead::Job => Some(Vec::new()),
@@ -166,13 +166,13 @@ impl PmiServer {
         Ok(None)
     }
 
-    /// Hands on a question to another job.
+    /// Forwards a read of another job's keys.
     fn request_remote_key(
         &mut self,
         rank: LocalRank,
         call: &RequestContext<'_>,
         job: Nspace,
-        wanted: RemoteKeyRead,
+        request: RemoteKeyRead,
         effects: &mut Vec<PmiAction>,
     ) {
         self.last_number += 1;
@@ -186,7 +186,7 @@ impl PmiServer {
             rank,
             number,
             job,
-            request: wanted,
+            request,
         });
     }
 }

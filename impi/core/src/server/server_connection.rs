@@ -128,14 +128,14 @@ impl Connection {
         peer: String,
         source: IpAddr,
         challenge: [u8; CHALLENGE],
-        until: Duration,
+        deadline: Duration,
     ) -> Self {
         Self {
             peer,
             source,
             inbox: Inbox::default(),
             member: None,
-            deadline: Some(until),
+            deadline: Some(deadline),
             phase: Phase::Greeting,
             challenge,
             greeted: false,

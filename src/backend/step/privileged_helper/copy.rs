@@ -1,4 +1,4 @@
-//! A copy of the helper, on its way to being a user's process.
+//! Turns a copy of the helper into a step or launcher of a user.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char};
 use std::io::{self, Read as _};
@@ -21,19 +21,19 @@ use wireup_sys::fd_passing::DESCRIPTORS_MAX;
 use wireup_sys::privileges::drop_root;
 use wireup_sys::{close_range, out_of_memory, signals};
 
-/// How long the account database may take.
+/// Time limit of a lookup in the account database.
 const LOOK_UP: Duration = Duration::from_secs(60);
 
-/// Descriptors that a launcher has: the standard ones, where it takes orders, and its job.
+/// Number of descriptors of a launcher: the standard ones, its order pipe, and its job.
 pub(super) const DESCRIPTORS: usize = JOB as usize + 1;
 
 /// The user of a copy.
 pub(super) enum TargetUser {
-    /// It stays what it is.
+    /// The helper's own user: the ids do not change.
     Nobody,
-    /// A user with known ids.
+    /// User with known ids.
     Known(UserIds),
-    /// A user that is being looked up, with one of the user's groups if it is not the first.
+    /// User that is being looked up, and the group to use if that is not the user's primary one.
     Asked {
         uid: u32,
         gid: Option<u32>,
@@ -41,14 +41,14 @@ pub(super) enum TargetUser {
     },
 }
 
-/// The program and arguments, in the kernel's layout.
+/// Program and arguments as C strings.
 pub(super) struct ProgramImage {
     words: Vec<CString>,
     variables: Vec<CString>,
 }
 
 impl ProgramImage {
-    /// The program with these arguments; `None` if one cannot be passed on.
+    /// Creates the image; `None` if an argument contains NUL.
     pub(super) fn new(
         program: &CStr,
         arguments: Vec<Vec<u8>>,
@@ -64,7 +64,7 @@ impl ProgramImage {
     }
 }
 
-/// Whether the kernel spares this process, and so its copies.
+/// Whether the OOM killer spares this process, and so its copies.
 pub(super) fn is_spared() -> bool {
     out_of_memory::own_score().is_some_and(|score| score < 0)
 }
@@ -79,7 +79,7 @@ pub(super) fn become_step(
     says: &OwnedFd,
     spared: bool,
 ) -> Result<(), CommandError> {
-    // First the descriptor for error messages.
+    // The descriptor for error messages is first.
     dup2_stdout(says).map_err(failed("standard output"))?;
     dup2_stderr(says).map_err(failed("standard error"))?;
     let account = account(becomes)?;
@@ -95,9 +95,9 @@ pub(super) fn become_launcher(
     spared: bool,
 ) -> CommandError {
     let become_it = || {
-        // First the descriptor for error messages.
+        // The descriptor for error messages is first.
         dup2_stderr(&descriptors[2]).map_err(failed("standard error"))?;
-        // Before anything is closed.
+        // The lookup needs a descriptor that is closed below.
         let account = account(becomes)?;
         place(descriptors)?;
         become_user_s(account, spared)
@@ -111,8 +111,8 @@ pub(super) fn become_launcher(
     };
     let (argv, envp) = (pointers(&launcher.words), pointers(&launcher.variables));
     signals::unblock_for_ranks();
-    // SAFETY: texts that end, in lists that end, all of which live longer than the call. What this program
-    // ignores is not to be ignored by another.
+    // SAFETY: the strings are NUL-terminated, the lists end with a null pointer, and all outlive the call. Signals that
+    // this program ignores are reset for the other one.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         libc::execve(program.as_ptr(), argv.as_ptr(), envp.as_ptr());
@@ -121,9 +121,9 @@ pub(super) fn become_launcher(
     CommandError::system(what, io::Error::last_os_error())
 }
 
-/// Gives descriptors the numbers from 0 on; no other stays open.
+/// Moves descriptors to the numbers from 0 on, and closes all others.
 fn place(descriptors: Vec<OwnedFd>) -> Result<(), CommandError> {
-    // Out of the way of all the numbers.
+    // The descriptors are first moved above all target numbers.
     let above = DESCRIPTORS_MAX as RawFd + 1;
     let moved = descriptors
         .into_iter()
@@ -133,22 +133,21 @@ fn place(descriptors: Vec<OwnedFd>) -> Result<(), CommandError> {
         .map_err(failed("descriptors"))?;
     let wrong = || CommandError::system("descriptors", io::Error::last_os_error());
     for (to, from) in (0..).zip(&moved) {
-        // SAFETY: the source is open, and nothing owns the numbers: what this program has below is never
-        // closed.
+        // SAFETY: the source is open, and no Rust value that is dropped later owns the target numbers.
         if unsafe { libc::dup2(from.as_raw_fd(), to) } < 0 {
             return Err(wrong());
         }
     }
     let first = moved.len() as libc::c_uint;
     drop(moved);
-    // SAFETY: closes what nothing refers to any more.
+    // SAFETY: nothing refers to these descriptors any more.
     match unsafe { close_range::close(first, libc::c_uint::MAX) } {
         0 => Ok(()),
         _ => Err(wrong()),
     }
 }
 
-/// The ids to which the process changes, if it does.
+/// Returns the ids to which the process changes, if it does.
 fn account(becomes: TargetUser) -> Result<Option<UserIds>, CommandError> {
     match becomes {
         TargetUser::Nobody => Ok(None),
@@ -157,9 +156,9 @@ fn account(becomes: TargetUser) -> Result<Option<UserIds>, CommandError> {
     }
 }
 
-/// Changes the process to its user, in its own session. All work that needs root comes before.
+/// Changes the process to its user, in its own session. All work that needs root must be done before.
 fn become_user_s(account: Option<UserIds>, spared: bool) -> Result<(), CommandError> {
-    setsid().map_err(failed("a session of its own"))?;
+    setsid().map_err(failed("cannot create a session"))?;
     let Some(account) = account else {
         return Ok(());
     };
@@ -169,20 +168,21 @@ fn become_user_s(account: Option<UserIds>, spared: bool) -> Result<(), CommandEr
         let what = format!("cannot become user id {}: {}", account.uid, part.words());
         CommandError::system(what, error)
     })?;
-    // Its memory contains no more than after an exec: the user may inspect it.
-    set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(failed("its visibility"))
+    // Its memory contains no secrets, so the user may inspect it as after an exec.
+    set_dumpable_behavior(DumpableBehavior::Dumpable)
+        .map_err(failed("cannot make the process dumpable"))
 }
 
-/// What root does for a process that becomes a user's. It runs with all of root's rights, and has read nothing
-/// that the user could have written.
+/// Prepares a process with root's rights before it changes to its user. It has read nothing that the user could have
+/// written.
 fn prepare(spared: bool) {
     if spared {
-        // The service is spared for the users' sake, not their programs.
+        // The OOM killer spares the service, but not users' programs.
         let _ = fs::write(OsStr::from_bytes(out_of_memory::SCORE.to_bytes()), "0");
     }
 }
 
-/// The ids of a user that is being looked up.
+/// Receives the ids of a user that is being looked up.
 fn found(uid: u32, gid: Option<u32>, reply: OwnedFd) -> Result<UserIds, CommandError> {
     let wrong = |error: io::Error| CommandError::system(format!("user id {uid}"), error);
     let text = read(reply).map_err(wrong)?;
@@ -195,7 +195,7 @@ fn found(uid: u32, gid: Option<u32>, reply: OwnedFd) -> Result<UserIds, CommandE
     }
     match gid {
         Some(gid) if gid != account.gid && !account.groups.contains(&gid) => Err(wrong(
-            io::Error::other(format!("group {gid} is none of its groups")),
+            io::Error::other(format!("not a member of group {gid}")),
         )),
         _ => {
             account.gid = gid.unwrap_or(account.gid);
@@ -204,7 +204,7 @@ fn found(uid: u32, gid: Option<u32>, reply: OwnedFd) -> Result<UserIds, CommandE
     }
 }
 
-/// Everything that comes over a pipe in the time that a look-up may take.
+/// Reads a pipe to its end, within the time limit of a lookup.
 fn read(pipe: OwnedFd) -> io::Result<Vec<u8>> {
     let until = Instant::now() + LOOK_UP;
     let mut pipe = fs::File::from(pipe);
@@ -214,7 +214,9 @@ fn read(pipe: OwnedFd) -> io::Result<Vec<u8>> {
         let left = Timespec::try_from(left).expect("a minute");
         let mut ready = [PollFd::new(&pipe, PollFlags::IN)];
         if retry_on_intr(|| poll(&mut ready, Some(&left)))? == 0 {
-            return Err(io::Error::other("the account database does not answer"));
+            return Err(io::Error::other(
+                "the account database did not answer in time",
+            ));
         }
         let mut piece = [0; 4096];
         match pipe.read(&mut piece)? {
@@ -224,7 +226,7 @@ fn read(pipe: OwnedFd) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The variables of an environment.
+/// Splits the entries of an environment.
 pub(super) fn variables(entries: Vec<Vec<u8>>) -> Vec<Variable> {
     let variable = |entry: Vec<u8>| {
         let at = entry.iter().position(|byte| *byte == b'=')?;

@@ -34,12 +34,12 @@ pub(super) fn identity(socket: &SocketFile) -> (u64, u64) {
     (socket.dev, socket.ino)
 }
 
-/// Why no process of a user is started. The agent's host is administered so.
+/// Error: the configuration of the agent's host does not allow processes of a user.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PolicyViolation {
-    #[error("it is not shown that root asks for a launch here: {0}; {REMEDY}")]
+    #[error("cannot verify that root requests a launch here: {0}; {REMEDY}")]
     NotShown(io::Error),
-    #[error("root's launches are taken from this machine only; {REMEDY}")]
+    #[error("launches of root are accepted from this machine only; {REMEDY}")]
     RootFromElsewhere,
     #[error("user id {0} is the agent's own")]
     Agent(u32),
@@ -49,7 +49,7 @@ pub(super) enum PolicyViolation {
     System { uid: u32, lowest: u32 },
 }
 
-/// Refuses users for whom no processes are started. `used` are the connections that have brought a step of root.
+/// Refuses users for whom no processes are started. `used` are the connections that were used for a step of root.
 ///
 /// # Errors
 /// [`PolicyViolation`].
@@ -82,7 +82,7 @@ const REMEDY: &str = concat!(
     "--root-launches (root-launches = true in agent.toml) on every node"
 );
 
-/// Whether the caller is an open connection of a root launcher to the agent that has brought no step before.
+/// Whether the caller is an open connection of a launcher of root to the agent that was not used for a step before.
 fn is_from_root_launcher(
     rules: &HelperPolicy,
     caller: &OwnedFd,
@@ -91,29 +91,29 @@ fn is_from_root_launcher(
     let other = |what: &str| Err(io::Error::other(what));
     let file = bound_to(caller)?;
     if (file.dev(), file.ino()) != identity(&rules.socket) {
-        return other("this is no connection to the agent");
+        return other("not a connection to the agent");
     }
     if !socket_peercred(caller)?.uid.is_root() {
-        return other("another user has connected");
+        return other("connection of another user");
     }
     let mut ready = [PollFd::new(caller, PollFlags::RDHUP)];
     poll(&mut ready, Some(&Timespec::default()))?;
     let ended = PollFlags::HUP | PollFlags::RDHUP;
     if ready[0].revents().intersects(ended) {
-        return other("the launcher has gone");
+        return other("the launcher has closed the connection");
     }
     let end = getpeername(caller)?.and_then(|end| SocketAddrUnix::try_from(end).ok());
     let name = end.as_ref().and_then(SocketAddrUnix::abstract_name);
     if !name.is_some_and(|name| name.starts_with(LAUNCHER_END)) {
-        return other("root has connected, but not for a launch");
+        return other("connection of root, but not for a launch");
     }
     match used.insert(socket_cookie(caller)?) {
         true => Ok(()),
-        false => other("this connection has brought a launch before"),
+        false => other("the connection was used for a launch before"),
     }
 }
 
-/// The file to which a socket is bound; an accepted one is to that of its listener.
+/// Returns the file to which a socket is bound; for an accepted socket, that of its listener.
 fn bound_to(socket: &OwnedFd) -> io::Result<std::fs::Metadata> {
     // SAFETY: a request without an argument on an open descriptor; this code owns the new
     // descriptor.
@@ -212,7 +212,7 @@ mod tests {
         }
         assert_eq!(refused(accepted.try_clone().unwrap()), None);
         let why = refused(accepted.try_clone().unwrap()).unwrap();
-        assert!(why.contains("has brought a launch before"), "{why}");
+        assert!(why.contains("was used for a launch before"), "{why}");
         let _query = UnixStream::connect(&path).unwrap();
         let why = refused(listener.accept().unwrap().0).unwrap();
         assert!(why.contains("not for a launch"), "{why}");
@@ -220,10 +220,10 @@ mod tests {
         assert!(refused(client.try_clone().unwrap().into()).is_some());
         drop(client);
         let why = refused(accepted).unwrap();
-        assert!(why.contains("has gone"), "{why}");
+        assert!(why.contains("has closed the connection"), "{why}");
         let _client = UnixStream::connect(&others_path).unwrap();
         let why = refused(others.accept().unwrap().0).unwrap();
-        assert!(why.contains("no connection to the agent"), "{why}");
+        assert!(why.contains("not a connection to the agent"), "{why}");
         assert!(refused(UnixStream::pair().unwrap().0).is_some());
     }
 }

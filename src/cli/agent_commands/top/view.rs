@@ -9,15 +9,15 @@ use clap::ValueEnum;
 use wireup_core::printable::printable;
 use wireup_core::text_table::{bytes, time};
 
-/// What the ranks of a job did and used at a time.
+/// Sample of the activity and resource usage of a job's ranks.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Sample {
     pub job: String,
     /// Number of ranks of the first job, living or not, if it is known.
     pub size: Option<u32>,
-    /// When it was taken; of differences only.
+    /// Time of the sample; only differences are meaningful.
     pub at: Duration,
-    /// Those that run.
+    /// Running ranks.
     pub ranks: Vec<RankRow>,
 }
 
@@ -39,11 +39,11 @@ pub struct RankRow {
     pub output: Option<u64>,
     /// The fence that it waits in, and for how long the first rank there has.
     pub fence: Option<(String, Duration)>,
-    /// What it did last with PMI; why nothing is known of it.
+    /// Last PMI request of the rank, or the reason why its state is unknown.
     pub did: String,
 }
 
-/// What tables can be sorted by.
+/// Sort keys of tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum SortKey {
     Rank,
@@ -54,7 +54,7 @@ pub enum SortKey {
     Fence,
 }
 
-/// How a table is sorted.
+/// Sort order of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SortOrder {
     pub key: SortKey,
@@ -71,7 +71,7 @@ impl SortOrder {
         }
     }
 
-    /// What follows when a user asks for a key.
+    /// Returns the new order when the user selects a key.
     #[must_use]
     pub fn chosen(self, key: SortKey) -> Self {
         Self {
@@ -235,9 +235,9 @@ pub fn hosts(
     (&HOSTS, sorted(rows.collect(), order))
 }
 
-/// What changed since another sample.
+/// Differences between two samples.
 struct SampleDifference<'a> {
-    /// Of each process: what it had used and printed. Numbers of processes may be given out again.
+    /// Earlier rows, by job, rank and pid. Pids may be reused.
     before: BTreeMap<(u32, u32, Option<i32>), &'a RankRow>,
     /// Zero if there is no other.
     seconds: f64,

@@ -1,4 +1,4 @@
-//! An MPI of the host: its libraries, what they need, and what they offer.
+//! MPI of the host: its libraries, and the libraries and symbols that they need and define.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -14,7 +14,7 @@ use wireup_core::container::host_mpi::{self, LibrarySymbols};
 
 /// A library of the host.
 pub(super) struct Library {
-    /// Without links.
+    /// Path without links.
     pub(super) path: PathBuf,
     pub(super) needed: Vec<String>,
     pub(super) symbols: LibrarySymbols,
@@ -37,11 +37,11 @@ impl Library {
 
 /// An MPI of the host.
 pub(super) struct Mpi {
-    /// As the hook is told.
+    /// Path as the option of the hook names it.
     pub(super) named: PathBuf,
     pub(super) interface: String,
     pub(super) library: Library,
-    /// Libraries for Fortran and C++ beside it, by name.
+    /// Libraries for Fortran and C++ in the same directory, by name.
     pub(super) companions: BTreeMap<String, Library>,
     /// All that these need, by name.
     pub(super) needs: BTreeMap<String, Library>,

@@ -24,7 +24,7 @@ pub(in crate::plan::spawned) struct BindingAttributes {
 }
 
 impl BindingAttributes {
-    /// The binding of the job, where the first job's is `first` and nodes are given ranks so. `slots` are the CPUs of a
+    /// The binding of the job, where the first job's is `first` and ranks are placed in the order `map_by`. `slots` are the CPUs of a
     /// rankfile.
     ///
     /// # Errors
@@ -32,11 +32,11 @@ impl BindingAttributes {
     pub(in crate::plan::spawned) fn spec(
         &self,
         first: &BindingSpec,
-        by: MapBy,
+        map_by: MapBy,
         slots: Option<Vec<Vec<RankfileCpus>>>,
     ) -> Result<BindingSpec, SpawnFailure> {
-        if let Some((order, info)) = self.order.as_ref().filter(|(order, _)| *order != by) {
-            let placed = match by {
+        if let Some((order, info)) = self.order.as_ref().filter(|(order, _)| *order != map_by) {
+            let placed = match map_by {
                 MapBy::Slot => "slot",
                 MapBy::Node => "node",
             };

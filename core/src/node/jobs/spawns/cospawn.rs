@@ -152,7 +152,7 @@ impl PendingSpawns {
     /// Ends the started jobs of a co-spawn, one of whose jobs cannot be started.
     pub(super) fn end_cospawned(
         &mut self,
-        by: &SpawnRequester,
+        requester: &SpawnRequester,
         nspace: &Nspace,
         cx: &mut NodeContext,
     ) {
@@ -161,7 +161,7 @@ impl PendingSpawns {
         };
         cx.order(NodeAction::ReportToLauncher(NodeReport::JobControl(
             JobControlRequest {
-                requester: match by {
+                requester: match requester {
                     SpawnRequester::Rank(process) => Some(*process),
                     SpawnRequester::Tool(_) => None,
                 },
