@@ -1,15 +1,15 @@
-//! The process that looks hosts up, `wireup-agent find-hosts`: the agent has a runtime for that.
+//! Command line of the process that looks up hosts, `wireup-agent find-hosts`.
 
 use std::time::Duration;
 
-/// The command of that process: then the lookup, the number of hosts, and milliseconds.
+/// Command of the process. Its arguments are the lookup, the minimum number of hosts, and a timeout in milliseconds.
 pub const COMMAND: &str = "find-hosts";
 
-/// How long to wait for hosts.
+/// Number of hosts that a lookup waits for, and the timeout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostWait {
-    /// The number that is needed at least.
+    /// Minimum number of hosts.
     pub count: u32,
-    /// The longest wait for them.
+    /// Timeout of the lookup.
     pub limit: Duration,
 }
