@@ -1,9 +1,8 @@
-//! The jobs on this machine, found from outside: `wireup ps` and `wireup kill`.
+//! Finds and signals the jobs on this machine through `/proc`, for `wireup ps` and `wireup kill`.
 //!
-//! Nothing here needs a job to register, so a start pays nothing for it and nothing can be left
-//! behind or be out of date. A job is what `/proc` shows of it: its launcher (an executable called
-//! `wireup` that runs something), and the processes whose environment names the job. Of
-//! a job on several hosts it is the part that is here: its launcher, the steps of this machine's
+//! Jobs do not register: this costs nothing at start, and no record can be out of date. A job consists of its launcher (a
+//! process of the executable `wireup` with the command `run`) and of the processes whose environment names the job. A
+//! job on several hosts is found in part: its launcher, the step daemons of this machine's
 //! nodes with their ranks, or both. [`snapshot`] reads `/proc`, [`discover`] derives the jobs, [`name`]
 //! resolves their names, and [`termination`] signals them.
 //!
@@ -26,23 +25,23 @@ use wireup_core::job::ids::NodeId;
 use wireup_core::job::process_map::ProcessMap;
 use wireup_sys::procfs::{self, Process};
 
-/// Where a job is in its life.
+/// State of a job between start and end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum JobLifeState {
-    /// Some of its ranks have not been started.
+    /// Ranks exist that have not been started.
     Starting,
     Running,
-    /// Its launcher, or every rank, was stopped by a signal.
+    /// The launcher, or every rank, was stopped by a signal.
     Stopped,
-    /// No rank is left, or its launcher was killed and its guard cleans up.
+    /// No rank is left, or the launcher was killed and the guard cleans up.
     Ending,
-    /// Its launcher and its guard were killed, or the agent of a part: no process will end it,
-    /// unless a step does by itself.
+    /// The launcher and the guard were killed, or the agent of a step daemon: no process will terminate the job,
+    /// unless a step daemon does so by itself.
     Orphaned,
 }
 
 impl JobLifeState {
-    /// As it is shown.
+    /// Word for the state in the output of `wireup ps`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -54,45 +53,44 @@ impl JobLifeState {
     }
 }
 
-/// One running rank.
+/// Running rank with its process and resource usage.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rank {
-    /// Number of its job if that was spawned; 0 for the job the user asked for.
+    /// Index of the rank's job: 0 for the initial job.
     pub spawned_job: u32,
     pub rank: u32,
-    /// Its process, the leader of a session.
+    /// Process of the rank; leads a session.
     pub process: Process,
-    /// Number and name of its node.
+    /// Number and name of the rank's node.
     pub node: Option<(u32, String)>,
-    /// Processor time of its process and all below it.
+    /// Processor time of the process and all its descendants.
     pub cpu: Duration,
-    /// Resident memory of its process and all below it, in bytes. What they share counts once for
-    /// each.
+    /// Resident memory of the process and all its descendants, in bytes. Shared pages count once for
+    /// each process.
     pub resident: u64,
     pub command: Vec<OsString>,
 }
 
-/// The process that has a node's part of a job on several hosts.
+/// Step daemon that serves one node of a job on several hosts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobStep {
     pub process: Process,
-    /// The node, once the step has heard which.
+    /// The node; `None` until the step daemon has the plan of the job.
     pub node: Option<NodeId>,
 }
 
-/// Where the ranks of a job on several hosts are.
+/// Nodes and ranks of a job on several hosts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobPlacement {
-    /// The names of all nodes.
+    /// Host name of each node.
     pub hosts: Vec<String>,
-    /// Which ranks they have.
     pub ranks: ProcessMap,
-    /// The launcher, if that is shown.
+    /// The launcher, if the label contains it.
     pub launcher: Option<LauncherProcess>,
 }
 
 impl JobPlacement {
-    /// The name of a node.
+    /// Host name of a node.
     pub fn host(&self, node: NodeId) -> Option<&str> {
         self.hosts.get(node.index()).map(String::as_str)
     }
@@ -101,37 +99,35 @@ impl JobPlacement {
 /// One job, or the part of one on several hosts that is on this machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LocalJobInfo {
-    /// Its name; `None` while no process of it shows it.
+    /// Name of the job; `None` while no process of the job shows it.
     pub name: Option<String>,
-    /// Its launcher, if that runs on this machine.
+    /// The launcher, if it runs on this machine.
     pub launcher: Option<Process>,
-    /// On several hosts: the steps of the nodes that are here, by node.
+    /// On several hosts: step daemons on this machine, by node.
     pub steps: Vec<JobStep>,
-    /// On several hosts: which ranks are where, once that is shown.
+    /// On several hosts: nodes and ranks; `None` while no process of the job shows them.
     pub placement: Option<JobPlacement>,
     pub uid: u32,
-    /// Where it is in its life.
     pub state: JobLifeState,
-    /// The job of which its launcher is a process.
+    /// Name of the job to which the launcher process belongs, if it belongs to one.
     pub within: Option<String>,
-    /// Its running ranks on this machine, in rank order, followed by those of spawned jobs.
+    /// Running ranks of the initial job on this machine, in rank order, then those of spawned jobs.
     pub ranks: Vec<Rank>,
-    /// Number of ranks, living or not; `None` while no process of it shows it.
+    /// Number of ranks, exited ones included; `None` while no process of the job shows it.
     pub size: Option<u32>,
-    /// Number of nodes; `None` while no process of it shows it.
+    /// Number of nodes; `None` while no process of the job shows it.
     pub node_count: Option<u32>,
-    /// Time since it started.
+    /// Time since the job started.
     pub elapsed: Duration,
-    /// The arguments of its launcher, options included; a rank's argument vector when the
-    /// launcher is gone.
+    /// Arguments of the launcher, options included; without a launcher here, the argument vector of a rank.
     pub command: Vec<OsString>,
-    /// All its running processes but launcher, steps and guards: ranks, what they started, and PMIx
+    /// Running processes of the job without launcher, step daemons and guards: ranks, their descendants, and PMIx
     /// servers.
     pub members: Vec<Process>,
 }
 
 impl LocalJobInfo {
-    /// The process a person would take for the job: its launcher, or a step, or its first rank.
+    /// Process that represents the job for a user: the launcher, else a step daemon, else the first rank.
     pub fn pid(&self) -> Option<i32> {
         let rank = self.ranks.first().map(|rank| &rank.process);
         let process = self.leaders().next().or(rank);
@@ -140,12 +136,12 @@ impl LocalJobInfo {
             .map(|process| process.pid)
     }
 
-    /// Its running ranks on this machine, without those of spawned jobs.
+    /// Running ranks of the initial job on this machine.
     pub fn first_ranks(&self) -> impl Iterator<Item = &Rank> {
         self.ranks.iter().filter(|rank| rank.spawned_job == 0)
     }
 
-    /// Its launcher and its steps.
+    /// The launcher and the step daemons on this machine.
     pub fn leaders(&self) -> impl Iterator<Item = &Process> {
         let steps = self.steps.iter().map(|step| &step.process);
         self.launcher.iter().chain(steps)
@@ -158,12 +154,12 @@ impl LocalJobInfo {
         (self.launcher.is_none() && launcher.host != own_host()).then_some(launcher)
     }
 
-    /// Whether it may have ranks elsewhere.
+    /// Whether the job may have ranks on other machines.
     pub fn is_on_several_hosts(&self) -> bool {
         self.placement.is_some() || !self.steps.is_empty()
     }
 
-    /// Its ranks on other machines, by the names of these, as far as it is known.
+    /// Ranks of the job on other machines, by host name, as far as a process of the job shows them.
     pub fn remote_ranks(&self) -> Vec<(String, Vec<u32>)> {
         let Some(placement) = &self.placement else {
             return Vec::new();
@@ -179,7 +175,7 @@ impl LocalJobInfo {
             .collect()
     }
 
-    /// The steps here, with the names of their nodes.
+    /// Step daemons on this machine, with the names of their nodes.
     pub fn nodes_here(&self) -> impl Iterator<Item = (&JobStep, Option<&str>)> {
         self.steps.iter().map(|step| {
             let placement = self.placement.as_ref();
@@ -188,15 +184,15 @@ impl LocalJobInfo {
         })
     }
 
-    /// The ranks a step here was given, ascending, as far as it is known.
+    /// Ranks of a step daemon's node, ascending; empty while the node is unknown.
     pub fn ranks_of(&self, step: &JobStep) -> impl Iterator<Item = u32> {
         let placement = self.placement.as_ref().zip(step.node);
         let ranks = placement.map(|(placement, node)| placement.ranks.ranks_on(node));
         ranks.into_iter().flatten().map(|rank| rank.0)
     }
 
-    /// Whether a pid is that of a process of the job on this machine: one of its user that has the job's mark, or descends
-    /// from its launcher or from a step.
+    /// Whether a pid is that of a process of the job on this machine: a process of the job's user that has the job's name
+    /// in its environment, or descends from the launcher or from a step daemon.
     pub fn has_process(&self, pid: i32) -> bool {
         if procfs::owner(pid).is_none_or(|(uid, _)| uid != self.uid) {
             return false;
@@ -211,12 +207,12 @@ impl LocalJobInfo {
                 .any(leads)
     }
 
-    /// Whether a node of a job on several hosts is this machine.
+    /// Whether a step daemon on this machine serves a node.
     fn has(&self, node: NodeId) -> bool {
         self.steps.iter().any(|step| step.node == Some(node))
     }
 
-    /// The numbers and names of the nodes with running ranks, each once.
+    /// Numbers and names of the nodes with running ranks, ascending, each once.
     pub fn nodes(&self) -> Vec<(u32, String)> {
         let nodes = self.ranks.iter().filter_map(|rank| rank.node.clone());
         let mut nodes: Vec<_> = nodes.collect();
@@ -226,7 +222,7 @@ impl LocalJobInfo {
     }
 }
 
-/// The jobs of this machine, by time of start.
+/// Finds the jobs on this machine; oldest first.
 pub fn list(scope: UserScope) -> Vec<LocalJobInfo> {
     let mut jobs = discover::jobs(&snapshot::Snapshot::take(), scope);
     for job in &mut jobs {

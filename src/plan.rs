@@ -1,19 +1,19 @@
-//! From what the user asked for to what will be done: programs found, slots counted, ranks
-//! placed, interfaces chosen. Nothing has been started yet when a plan is refused.
+//! Makes the plan of a job from the user's request: finds programs, counts slots, places ranks, chooses interfaces. No
+//! process has been started when a plan is refused.
 //!
 //! ```text
 //!                  one machine                 several hosts
 //!  launcher        HostPlan::new               HostPlan::new ── JobPlan, JobSpec, InheritedContext ──┐
 //!  each node       (the same process)          HostPlan::resolve ◀───────────────────────────────────┘
 //! ```
-//! Both are [`JobPlan::complete`] in the end, for the nodes that the process serves ([`HostScope`]).
+//! Both end in [`JobPlan::complete`], for the nodes that the process serves ([`HostScope`]).
 //!
-//! An application is an [`AppRequest`](wireup_core::job::spec::AppRequest) as it was asked for, an [`AppPlan`] as the launcher
-//! decided it for all nodes, and an [`AppStart`] as a node found it.
+//! An [`AppRequest`](wireup_core::job::spec::AppRequest) is an application as the user requested it, an [`AppPlan`] as the
+//! launcher decided it for all nodes, and an [`AppStart`] as a node resolved it.
 //!
-//! The launcher makes the decisions that are the same on all nodes once: those for all jobs in a [`LaunchPlan`], to which
-//! each [`JobPlan`] leads. Each node searches for
-//! programs, libraries and limits itself; what the launcher of several hosts finds of these is only shown.
+//! The launcher makes the decisions that are the same on all nodes once; those for all jobs are in the [`LaunchPlan`], which
+//! each [`JobPlan`] refers to. Each node searches for programs, libraries and limits itself. A launcher of several hosts
+//! searches its own machine too, but only displays the findings.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -88,69 +88,68 @@ pub use launch_names::{ALLOCATION, LAUNCH, LaunchNames, LauncherProcess};
 pub use spawned::{LaunchSnapshot, RequesterPlan, SpawnedJobPlan};
 pub(crate) use staged_files::StagedFiles;
 
-/// One application context, ready to be started.
+/// Application context, resolved and ready to be started.
 #[derive(Clone, Debug)]
 pub struct AppStart {
     pub program: Program,
-    /// The wrapper of its ranks.
     pub wrapper: Option<Wrapper>,
-    /// Its arguments, program name not included.
+    /// Arguments of the program, without its name.
     pub args: Vec<OsString>,
     pub size: u32,
-    /// Where that number comes from.
+    /// Reason for the number of ranks.
     pub count: CountReason,
-    /// Environment of its ranks, before wireup's own variables.
+    /// Environment of the ranks, before wireup's own variables.
     pub env: Vec<Variable>,
-    /// Environment without what was added or changed for this program.
+    /// Environment without additions and changes for this program.
     pub base_env: Vec<Variable>,
-    /// The MPI that was chosen for it.
+    /// The MPI that `--mpi` chose.
     pub mpi: Option<ChosenMpi>,
-    /// Variables of ranks that these set, and that keep these values.
+    /// Variables in `env` that wireup would otherwise set for each rank; the user's values are kept.
     pub preset_rank_vars: Vec<&'static str>,
-    /// Where it starts, if not where this process is.
+    /// Working directory; that of this process if absent.
     pub cwd: Option<PathBuf>,
-    /// What looking at the program said.
+    /// Interface and MPI that the inspection of the program found.
     pub detected: DetectionResult,
-    /// Settings of its ranks that the kernel keeps.
+    /// Limits and other settings that the kernel keeps for each rank.
     pub settings: ProcessSettings,
 }
 
-/// The part of a plan that is the same for all jobs of a launch and on every node.
+/// Part of a plan that is the same for all jobs of a launch and on every node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LaunchPlan {
-    /// The job that the user asked for, whose name identifies the processes of all jobs to each machine.
+    /// Name of the initial job, by which each machine identifies the processes of all jobs.
     pub nspace: Nspace,
     /// Host name of each node.
     pub node_names: Vec<String>,
-    /// The name of the machine that is all nodes, where one is; nodes that are hosts have machines of their own.
+    /// Host name of the machine if it is all nodes; `None` if nodes are hosts.
     pub single_host: Option<String>,
-    /// Nodes that could not join. They have no step, and their names are meaningless.
+    /// Nodes that could not join. They have no step daemon, and their names are meaningless.
     pub absent: BTreeSet<NodeId>,
-    /// The names under which others know the launch.
+    /// Names of the launch for schedulers and other programs.
     pub names: LaunchNames,
-    /// Who leads the launch.
+    /// Host and process of the launcher.
     pub launcher: LauncherProcess,
-    /// The secret that signs credentials of its processes, if PMIx is offered.
+    /// Secret that signs PMIx credentials of the launch's processes, if PMIx is offered.
     pub launch_key: Option<LaunchKey>,
-    /// Credentials of the network, if ranks get any.
+    /// Fabric grant of the launch, if its ranks use one.
     pub fabric_grant: Option<Arc<FabricGrant>>,
-    /// Record by which the credentials are revoked after the loss of the launcher.
+    /// Record by which the fabric grant is revoked after the loss of the launcher.
     pub grant_record: Option<GrantRecord>,
 }
 
-/// Decisions about a job that hold on every node.
+/// Plan of a job that is the same on all nodes. The launcher sends it to every step daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobPlan {
     pub launch: Arc<LaunchPlan>,
     /// Description of the job for the nodes' state machines.
     pub job: Arc<JobContext>,
-    /// The application contexts, in the order of [`JobSpec::apps`]. Empty once a node has resolved them.
+    /// Application contexts, in the order of [`JobSpec::apps`]. Empty after a node has resolved them.
     pub app_plans: Vec<AppPlan>,
-    /// The offered interfaces, and the reason.
+    /// Offered interfaces, and the reason.
     pub offer: InterfaceOffer,
-    /// Some node has more ranks than slots. A node that resolves it knows this of itself.
+    /// Whether any node has more ranks than slots; on a node that has resolved the plan, whether this node does.
     pub oversubscribed: bool,
-    /// Where a spawned job comes from; nothing for the job the user asked for.
+    /// Parent's settings and earlier processes of a spawned job; `None` for the initial job.
     pub origin: Option<SpawnOrigin>,
 }
 
@@ -162,52 +161,51 @@ impl Deref for JobPlan {
     }
 }
 
-/// One application context, as the launcher decided it for all nodes.
+/// Application context, as the launcher decided it for all nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AppPlan {
-    /// The reason for its number of ranks.
+    /// Reason for the number of ranks.
     count: CountReason,
-    /// Variables of its ranks, before those of a node and wireup's own. Those of the program that a spawned job takes its
-    /// settings from ([`SpawnOrigin::template_app`]) if absent.
+    /// Variables of the ranks, before those of a node and wireup's own. `None` in a spawned job that uses the variables of
+    /// its [`template_app`](SpawnOrigin::template_app).
     #[serde(with = "octets")]
     variables: Option<Vec<Variable>>,
 }
 
-/// Where a spawned job comes from.
+/// Template of a spawned job's settings, and the processes that existed before it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SpawnOrigin {
-    /// The application context of that job whose settings apply to its ranks.
+    /// Application context of the initial job whose settings apply to the spawned ranks.
     pub template_app: AppNum,
-    /// By node: processes of the jobs before it, living or not.
+    /// Number of processes of earlier jobs on each node, exited ones included.
     pub earlier_processes: Vec<u32>,
-    /// By node: those of them that live.
+    /// Number of living processes of earlier jobs on each node.
     pub living_processes: Vec<u32>,
 }
 
-/// A job, decided, and what this machine has for it.
+/// Plan of a job on this host: the launcher's decisions, and the files and resources that this host has for the job.
 #[derive(Clone, Debug)]
 pub struct HostPlan {
     pub job_plan: JobPlan,
-    /// The nodes whose ranks this process starts; nothing in a launcher of other hosts.
+    /// Nodes whose ranks this process starts; `None` in a launcher of other hosts.
     pub(crate) scope: Option<HostScope>,
-    /// The requested interfaces.
+    /// Request of the user.
     pub spec: JobSpec,
     pub inheritance: Arc<InheritedContext>,
-    /// Application contexts.
     pub apps: Vec<AppStart>,
-    /// What the ranks here see, if they run in an image.
+    /// Root directory and environment of the image in which the ranks here run, if they do.
     pub container_root: Option<ContainerRoot>,
-    /// What the sidecars need, when PMIx is offered and this process is to start them.
+    /// Files of the sidecars, when PMIx is offered and this process starts sidecars.
     pub sidecar_files: Option<SidecarFiles>,
-    /// Why there is none, on a node whose ranks do not need it.
+    /// Reason why `sidecar_files` is `None`, on a node whose ranks do not need PMIx.
     pub sidecar_unavailable: Option<String>,
-    /// The CPUs of the ranks here, if they are bound.
+    /// CPUs of the ranks here, if they are bound.
     pub binding: Option<Arc<HostBinding>>,
-    /// What limits the number of ranks here.
+    /// Limits of the number of ranks on this machine.
     pub slots: SlotLimits,
     /// Remarks about the origin of the job's settings, for `-v`.
     pub notes: Vec<String>,
-    /// What the user should know in any case.
+    /// Warnings that are printed without `-v` too.
     pub warnings: Vec<String>,
 }
 
@@ -220,13 +218,13 @@ impl Deref for HostPlan {
 }
 
 impl HostPlan {
-    /// The name of a node. One that there is not has none; no report names one.
+    /// Host name of a node; empty for a node that does not exist.
     pub fn node_name(&self, node: NodeId) -> &str {
         let name = self.node_names.get(node.index());
         name.map_or("", String::as_str)
     }
 
-    /// What `%` patterns stand for in texts of a rank.
+    /// Values of the `%` patterns in texts of a rank.
     pub fn fields(&self, rank: Rank) -> PatternFields<'_> {
         let node = self.job.process_map.node_of(rank).unwrap_or_default();
         PatternFields {
@@ -243,7 +241,7 @@ impl HostPlan {
         }
     }
 
-    /// Whether ranks of a program have directories of their own.
+    /// Whether the ranks of an application have temporary directories of their own.
     pub fn has_rank_directories(&self, app: usize) -> bool {
         self.spec.apps.get(app).is_some_and(|app| app.rank_tmpdir)
     }
@@ -255,24 +253,24 @@ impl HostPlan {
 }
 
 impl LaunchPlan {
-    /// The node whose step serves a node: one machine has one step for all the nodes that it is.
+    /// Node whose step daemon serves a node: a machine that is several nodes has one step daemon.
     pub fn serving_node(&self, node: NodeId) -> NodeId {
         self.single_host.as_ref().map_or(node, |_| HEAD)
     }
 
-    /// Whether hosts can join the launch, which a launch on a machine alone does not provide for.
+    /// Whether hosts can join the launch; they cannot if one machine is all nodes.
     pub fn can_grow(&self) -> bool {
         self.single_host.is_none()
     }
 }
 
 impl JobPlan {
-    /// Mutable access to the plan of the launch; plans of other jobs keep theirs.
+    /// Mutable access to the plan of the launch; the plans of other jobs are unchanged.
     pub(crate) fn launch_mut(&mut self) -> &mut LaunchPlan {
         Arc::make_mut(&mut self.launch)
     }
 
-    /// Processes of earlier jobs on a node, or on all nodes, living or not.
+    /// Number of processes of earlier jobs on a node, or on all nodes; exited ones included.
     pub fn earlier_processes(&self, node: Option<NodeId>) -> u32 {
         let earlier = self.origin.as_ref().map(|origin| &origin.earlier_processes);
         let earlier = earlier.map_or(&[][..], Vec::as_slice);
@@ -282,7 +280,7 @@ impl JobPlan {
         }
     }
 
-    /// Living processes of a node once the ranks of this job have been started.
+    /// Number of living processes of a node after the ranks of this job have been started.
     fn processes_on(&self, node: NodeId) -> u32 {
         let living = self.origin.as_ref().map(|origin| &origin.living_processes);
         let living = living.and_then(|living| living.get(node.index()).copied());
@@ -290,8 +288,7 @@ impl JobPlan {
         living.saturating_add(self.job.process_map.local_size(node))
     }
 
-    /// The application context of the first job whose settings apply to a rank, and to the jobs
-    /// that it spawns.
+    /// Application context of the initial job whose settings apply to a rank, and to the jobs that the rank spawns.
     pub fn base_of(&self, rank: Rank) -> AppNum {
         match &self.origin {
             Some(origin) => origin.template_app,
@@ -300,7 +297,7 @@ impl JobPlan {
     }
 }
 
-/// The sidecar's OpenPMIx library.
+/// Path of the sidecar's OpenPMIx library.
 fn libpmix(host: Option<&SidecarFiles>) -> Option<&Path> {
     host.map(|host| host.libpmix.path.as_path())
 }

@@ -1,4 +1,4 @@
-//! A client of PMI-1, for people who look at what a launcher serves (`wireup pmi`): under any launcher.
+//! Client of PMI-1 under any launcher, for tests of its PMI server (`wireup pmi`).
 
 pub mod proxy;
 
@@ -11,19 +11,19 @@ use std::time::{Duration, Instant};
 
 use wireup_sys::inherited_fd;
 
-/// How long a server may take to answer: the others may be slow to enter a barrier.
-const PATIENCE: Duration = Duration::from_secs(600);
-/// Most bytes of an answer.
-const ANSWER_MAX: u64 = 1024 * 1024;
+/// Timeout of a reply; long, because other ranks may be slow to enter a barrier.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(600);
+/// Maximum length of a reply in bytes.
+const REPLY_MAX: u64 = 1024 * 1024;
 
-/// Why the server cannot be asked.
+/// Failure of a request to the PMI server.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("no launcher serves PMI here: neither PMI_FD nor PMI_PORT is set")]
     NoServer,
-    #[error("{0} is not set, or is no number")]
+    #[error("{0} must be set to a number")]
     Variable(&'static str),
-    #[error("PMI-1 has no place for {kind} like {text:?}: no {forbidden}")]
+    #[error("cannot send {kind} {text:?} over PMI-1: it must not contain {forbidden}")]
     Unsendable {
         kind: &'static str,
         text: String,
@@ -37,11 +37,11 @@ pub enum ClientError {
         #[source]
         error: std::io::Error,
     },
-    #[error("`{request}` is answered `{answer}`")]
+    #[error("the server refused `{request}`: `{answer}`")]
     Refused { request: String, answer: String },
 }
 
-/// A connection after its init.
+/// Connection to a PMI server after the `init` request.
 #[derive(Debug)]
 pub struct PmiConnection {
     stream: BufReader<UnixStream>,
@@ -50,12 +50,12 @@ pub struct PmiConnection {
     kvsname: String,
 }
 
-/// One answer.
+/// Line with which the server replies to one request.
 #[derive(Debug)]
 pub struct ServerReply(String);
 
 impl ServerReply {
-    /// The value of a field without blanks; that of `value` goes to the end of the line.
+    /// Value of a field; it ends at the next blank, but `value` extends to the end of the line.
     pub fn field(&self, name: &str) -> Option<&str> {
         let (_, rest) = self.0.split_once(&format!(" {name}="))?;
         match name {
@@ -65,20 +65,20 @@ impl ServerReply {
     }
 }
 
-/// Fails for a key, or the name of a store, that would be more than one field.
+/// Refuses a key, or a kvsname, that would be sent as more than one field.
 fn check_key(key: &str) -> Result<(), ClientError> {
     let is_field = !key.contains(|c: char| c.is_whitespace() || c == '=' || c == '\0');
     is_field
         .then_some(())
         .ok_or_else(|| ClientError::Unsendable {
-            kind: "a name",
+            kind: "name",
             text: key.to_owned(),
-            forbidden: "blanks, `=` and line breaks",
+            forbidden: "blanks, `=` or line breaks",
         })
 }
 
 impl PmiConnection {
-    /// Connects to the server that the environment names, and starts the protocol.
+    /// Connects to the server that `PMI_FD` or `PMI_PORT` names, and initializes PMI.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -100,7 +100,7 @@ impl PmiConnection {
         let stream = UnixStream::from(stream);
         let prepared = stream
             .set_nonblocking(false)
-            .and_then(|()| stream.set_read_timeout(Some(PATIENCE)));
+            .and_then(|()| stream.set_read_timeout(Some(REPLY_TIMEOUT)));
         prepared.map_err(ClientError::Connect)?;
         let mut client = Self {
             stream: BufReader::new(stream),
@@ -112,7 +112,7 @@ impl PmiConnection {
             let id = needed("PMI_ID")?;
             client.send_request(&format!("cmd=initack pmiid={id}"))?;
             client.rank = id;
-            // Three values follow; the one of them that is not known yet comes first.
+            // The server sends size, rank and debug flag in three lines.
             for _ in 0..3 {
                 let answer = client.read_reply("cmd=initack")?;
                 if let Some(size) = answer.field("size") {
@@ -142,7 +142,7 @@ impl PmiConnection {
             error,
         };
         let mut line = String::new();
-        let read = self.stream.by_ref().take(ANSWER_MAX).read_line(&mut line);
+        let read = self.stream.by_ref().take(REPLY_MAX).read_line(&mut line);
         match read {
             Ok(_) if line.ends_with('\n') => Ok(ServerReply(line.trim_end().to_owned())),
             Ok(_) => Err(lost(std::io::ErrorKind::UnexpectedEof.into())),
@@ -150,11 +150,8 @@ impl PmiConnection {
         }
     }
 
-    /// The answer to a request, whatever its `rc`.
-    ///
-    /// # Errors
-    /// [`ClientError::Lost`].
-    pub fn try_ask(&mut self, request: &str) -> Result<ServerReply, ClientError> {
+    /// Sends a request and returns the reply, whatever its `rc`.
+    fn exchange(&mut self, request: &str) -> Result<ServerReply, ClientError> {
         let sent = self
             .stream
             .get_mut()
@@ -166,12 +163,12 @@ impl PmiConnection {
         self.read_reply(request)
     }
 
-    /// The answer to a request that must not fail.
+    /// Sends a request and returns the reply if it reports success.
     ///
     /// # Errors
-    /// [`ClientError`], also for an `rc` other than 0. Some servers leave it out on success.
+    /// [`ClientError`], also for an `rc` other than 0. Some servers omit `rc` on success.
     pub fn send_request(&mut self, request: &str) -> Result<ServerReply, ClientError> {
-        let answer = self.try_ask(request)?;
+        let answer = self.exchange(request)?;
         match answer.field("rc") {
             None | Some("0") => Ok(answer),
             Some(_) => Err(ClientError::Refused {
@@ -181,7 +178,7 @@ impl PmiConnection {
         }
     }
 
-    /// Enters a barrier; how long it took.
+    /// Enters a barrier. Returns the time until the server released it.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -191,14 +188,16 @@ impl PmiConnection {
         Ok(start.elapsed())
     }
 
+    /// Puts a pair into the job's KVS.
+    ///
     /// # Errors
     /// [`ClientError`].
     pub fn put(&mut self, key: &str, value: &str) -> Result<(), ClientError> {
         check_key(key)?;
-        // It goes to the end of the line.
+        // The value extends to the end of the line.
         if value.contains(['\n', '\0']) {
             return Err(ClientError::Unsendable {
-                kind: "a value",
+                kind: "value",
                 text: value.to_owned(),
                 forbidden: "line breaks",
             });
@@ -210,7 +209,7 @@ impl PmiConnection {
         Ok(())
     }
 
-    /// The value of a key, if it has one.
+    /// Gets the value of a key from a KVS, by default the job's; `None` if the key does not exist.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -218,12 +217,12 @@ impl PmiConnection {
         check_key(key)?;
         kvsname.map_or(Ok(()), check_key)?;
         let kvsname = kvsname.unwrap_or(&self.kvsname);
-        let answer = self.try_ask(&format!("cmd=get kvsname={kvsname} key={key}"))?;
+        let answer = self.exchange(&format!("cmd=get kvsname={kvsname} key={key}"))?;
         let found = matches!(answer.field("rc"), None | Some("0"));
         Ok(answer.field("value").filter(|_| found).map(str::to_owned))
     }
 
-    /// Ends the protocol.
+    /// Finalizes PMI and closes the connection.
     ///
     /// # Errors
     /// [`ClientError`].

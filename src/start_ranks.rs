@@ -1,8 +1,8 @@
 //! Starts the ranks of a job from several threads at once.
 //!
-//! Each thread makes a rank's descriptors, starts its process and passes both to the loop through
-//! a channel. Between clone and exec a thread sleeps, so one per core keeps the cores busy: the loop
-//! is woken, by an eventfd, when the last rank is started, and looks by itself every [`PACE`] before.
+//! Each thread creates a rank's descriptors, starts its process and passes both to the caller's event loop through
+//! a channel. Between clone and exec a thread sleeps, so one thread per core keeps the cores busy. An eventfd wakes
+//! the event loop when the last rank is started; before that it reads the channel every [`PACE`].
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -36,120 +36,115 @@ pub const PMI_FD: i32 = 3;
 /// Interval at which a caller that waits for the starting threads checks their results.
 pub const PACE: Duration = Duration::from_millis(5);
 
-/// Ranks for each thread up to which the caller's is one of them.
+/// Number of ranks per thread up to which the caller's thread starts ranks too.
 const FEW: usize = 4;
 
 /// Name of a starting thread.
 pub const THREAD: &CStr = c"start";
 
-/// What all ranks of one application context share.
+/// Arguments of execve and settings that all ranks of one application context share.
 #[derive(Debug)]
 pub struct AppExec {
-    /// The program of its ranks.
+    /// Program of the ranks.
     pub executed: ExecSpec,
     /// Environment common to the app's ranks.
     pub env: Vec<CString>,
-    /// Directory to start in.
+    /// Working directory; the launcher's or step daemon's if absent.
     pub cwd: Option<CString>,
-    /// Settings of its ranks that the kernel keeps.
+    /// Limits and other settings that the kernel keeps for each rank.
     pub settings: ProcessSettings,
 }
 
-/// What one process executes.
+/// Program and arguments of one process, as execve takes them.
 #[derive(Debug)]
 pub struct ExecSpec {
-    /// Executable, as execve takes it.
     pub program: CString,
     pub argv: Vec<CString>,
 }
 
-/// Where a rank's standard input comes from.
+/// Source of a rank's standard input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StdinPlan {
-    /// Nothing to read.
+    /// The rank reads `/dev/null`.
     Empty,
-    /// The launcher's own descriptor.
+    /// The rank gets the launcher's own descriptor.
     Inherit,
-    /// A pipe the launcher feeds.
+    /// The rank reads a pipe that the launcher writes.
     Pipe,
 }
 
-/// Where a rank's output goes.
+/// Destination of a rank's standard output and standard error.
 #[derive(Debug)]
 pub enum OutputPlan {
-    /// Pipes the launcher reads.
+    /// Two pipes that the launcher reads.
     Pipes,
-    /// Its own terminal, for standard input too.
+    /// A terminal of the rank, which is also its standard input.
     Terminal {
-        /// The launcher's end, which does not block.
+        /// The launcher's end, non-blocking.
         master: OwnedFd,
         slave: OwnedFd,
     },
-    /// A file each for standard output and error, or one for both.
+    /// A file each for standard output and standard error, or one for both.
     Files {
-        /// Standard output.
         out: File,
-        /// Standard error; the same file as `out` when absent.
+        /// File of standard error; `out` if absent.
         err: Option<File>,
     },
 }
 
-/// The order to start one rank.
+/// Command to start one rank.
 #[derive(Debug)]
 pub struct RankPlan {
     pub process: GlobalRank,
-    /// Index of its node into [`StartShared::node_env`] and the namespaces.
+    /// Index of the rank's node in [`StartShared::node_env`] and [`StartShared::namespaces`].
     pub node: usize,
-    /// Index into [`StartShared::apps`].
+    /// Index of the rank's application context in [`StartShared::apps`].
     pub app: usize,
-    /// The command that is executed in place of the app's program.
+    /// Command that is executed in place of the app's program.
     pub wrapper: Option<ExecSpec>,
     /// Variables of this rank alone.
     pub env: Vec<CString>,
-    /// The CPUs that it is bound to, 64 in each word; empty if it is not.
+    /// CPUs to which the rank is bound, 64 in each word; empty if it is not bound.
     pub cpus: Vec<u64>,
-    /// Policy of its memory and the NUMA nodes of that, 64 in each word.
+    /// Memory policy of the rank and the NUMA nodes of the policy, 64 in each word.
     pub memory: Option<(i32, Vec<u64>)>,
-    /// Standard input.
     pub stdin: StdinPlan,
-    /// Standard output and error.
     pub output: OutputPlan,
-    /// Whether it gets a PMI socket.
+    /// Whether the rank gets a PMI socket.
     pub pmi: bool,
-    /// Whether it is stopped before it begins its program.
+    /// Whether the rank is stopped before it executes its program.
     pub stopped: bool,
 }
 
-/// What all starting threads share.
+/// Settings of a job's ranks that all starting threads share.
 #[derive(Debug)]
 pub struct StartShared {
-    /// Application contexts.
     pub apps: Vec<AppExec>,
-    /// Environment of all ranks, after the app's own.
+    /// Environment of all ranks; follows that of the app.
     pub env: Vec<CString>,
-    /// Environment of the ranks of each node, after that.
+    /// Environment of the ranks of each node; follows `env`.
     pub node_env: Vec<Vec<CString>>,
-    /// What the ranks see, if they run in an image.
+    /// Mounts of the image in which the ranks run, if they do.
     pub view: Option<Arc<MountView>>,
     /// Namespaces of the virtual nodes.
     pub namespaces: Option<Arc<NodeNamespaces>>,
-    /// The launch's control group here, if it has one.
+    /// Control group of the launch on this host, if it has one.
     pub group: Option<Arc<Cgroup>>,
-    /// What their score for the out-of-memory killer is set to, if it is.
+    /// Value for the `oom_score_adj` of the ranks; `None` leaves it unchanged.
     pub oom_score: Option<CString>,
-    /// Signals to put back to their default.
+    /// Signals whose default action is restored.
     pub reset_signals: Vec<i32>,
-    /// `/dev/null`.
+    /// Descriptor of `/dev/null`, for standard input without a source.
     pub null: OwnedFd,
     /// Standard input of the launcher.
     pub stdin: OwnedFd,
-    /// Lowest number for a rank's descriptor, if there are many ranks: the copies of them would take the ranks that
-    /// are started last longer than their programs do.
+    /// Lowest number for the launcher's ends of a rank's descriptors, if there are many ranks. Child processes get no copies
+    /// of descriptors from this number on: to close them would take the last ranks longer than their programs run.
     pub kept_from: Option<RawFd>,
 }
 
 impl Drop for StartShared {
-    /// Among the variables of a node are keys.
+    /// Overwrites the variables of the nodes, which contain keys.
     fn drop(&mut self) {
         for entry in self.node_env.iter_mut().flatten() {
             std::mem::take(entry).into_bytes_with_nul().zeroize();
@@ -161,58 +156,58 @@ impl Drop for StartShared {
 #[derive(Debug)]
 pub struct StartedProcess {
     pub child: Child,
-    /// Its PMI socket, non-blocking.
+    /// Launcher's end of the PMI socket, non-blocking.
     pub pmi: Option<OwnedFd>,
-    /// Where its standard output arrives, non-blocking.
+    /// Read end of standard output, or master of the terminal; non-blocking.
     pub stdout: Option<OwnedFd>,
-    /// Where its standard error arrives, non-blocking.
+    /// Read end of standard error, non-blocking.
     pub stderr: Option<OwnedFd>,
-    /// Where its standard input is written.
+    /// Write end of standard input.
     pub stdin: Option<OwnedFd>,
 }
 
-/// Why a rank was not started.
+/// Failure to start a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RankStartError {
-    /// The job failed before its turn came.
+    /// The job failed before a thread took the rank's plan.
     Skipped,
-    /// Descriptors could not be made.
+    /// The descriptors of the rank could not be created.
     Descriptors(Errno),
     /// The process could not be started.
     Spawn(SpawnStage, Errno),
 }
 
-/// Attempts to execute a program that is open for writing, and the time in between. One that has
-/// just come with its job is busy for as long as a process that was cloned meanwhile, with a copy
-/// of every descriptor, takes until it executes its own.
+/// Attempts to execute a program that is open for writing. A program that was just staged is busy while a process that was
+/// cloned in the meantime, with a copy of every descriptor, has not yet executed its own program.
 const BUSY_TRIES: u32 = 20;
+/// Pause between two of these attempts.
 const BUSY_PAUSE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 5_000_000,
 };
 
-/// What a starting thread reports: one per planned rank.
+/// Report of a starting thread; one for each planned rank.
 pub type StartResult = (GlobalRank, Result<StartedProcess, RankStartError>);
 
-/// What the starting threads have to do together.
+/// Plans that the starting threads of one call execute together.
 #[derive(Debug)]
 struct StartQueue {
     shared: Arc<StartShared>,
     plans: Vec<Mutex<Option<RankPlan>>>,
-    /// The next plan.
+    /// Index of the plan that is taken next.
     next: AtomicUsize,
-    /// Plans that were not reported.
+    /// Number of plans without a report.
     pending_count: AtomicUsize,
     stop: AtomicBool,
     wake: Arc<OwnedFd>,
 }
 
 impl StartQueue {
-    /// Takes plans as long as there are any, or until it is late.
-    fn carry_out(&self, results: &Sender<StartResult>, until: Option<Instant>) {
+    /// Starts the ranks of plans until none is left, or until the deadline.
+    fn carry_out(&self, results: &Sender<StartResult>, deadline: Option<Instant>) {
         let mut spawner = ProcessSpawner::new();
-        while until.is_none_or(|until| Instant::now() < until) {
-            // Only assigns indices; the plans themselves are behind their locks.
+        while deadline.is_none_or(|deadline| Instant::now() < deadline) {
+            // Relaxed suffices to assign indices; locks protect the plans.
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(slot) = self.plans.get(index) else {
                 return;
@@ -225,7 +220,7 @@ impl StartQueue {
             } else {
                 start_one(&mut spawner, &self.shared, plan)
             };
-            // The loop outlives the threads; if it is gone the result is not needed.
+            // The receiver outlives the threads; without it the result is not needed.
             let _ = results.send((rank, result));
             if self.pending_count.fetch_sub(1, Ordering::AcqRel) == 1 {
                 let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
@@ -234,19 +229,18 @@ impl StartQueue {
     }
 }
 
-/// What the starting threads do.
+/// Running start of ranks; [`stop`](Self::stop) cancels those that are not started yet.
 #[derive(Debug)]
 pub struct RankStarter {
     work: Arc<StartQueue>,
 }
 
 impl RankStarter {
-    /// Starts all `plans` with this number of threads, one of which is the caller's if there are
-    /// few ranks. For every plan exactly one [`StartResult`] is sent, and after the last the eventfd
-    /// `wake` is written.
+    /// Starts the ranks of all `plans` with this number of threads; the caller's is one of them if there are
+    /// few ranks. The threads send exactly one [`StartResult`] for each plan, and write the eventfd `wake` after the last.
     ///
     /// # Errors
-    /// When not a single thread can be started.
+    /// When no thread can be started.
     pub fn start(
         shared: Arc<StartShared>,
         plans: Vec<RankPlan>,
@@ -256,8 +250,8 @@ impl RankStarter {
         wake: &Arc<OwnedFd>,
     ) -> std::io::Result<Self> {
         let count = threads.clamp(1, plans.len().max(1));
-        // A thread costs as much as half a rank, which is too much for a few. With many the caller has
-        // to be free for what those do that run already.
+        // A thread costs as much as the start of half a rank, too much for a few ranks. With many ranks the caller must be
+        // free to serve those that run already.
         let helps = plans.len() == 1 || count > 1 && plans.len() <= FEW * count;
         let work = StartQueue {
             shared,
@@ -275,28 +269,27 @@ impl RankStarter {
         let task = move || shared.0.carry_out(&shared.1, None);
         pool.share(count - usize::from(helps), task)?;
         if helps {
-            // Without another thread to continue it stays to the end.
-            let until = (count > 1).then(|| Instant::now() + PACE);
-            work.carry_out(results, until);
+            // With no other thread, the caller's starts all ranks.
+            let deadline = (count > 1).then(|| Instant::now() + PACE);
+            work.carry_out(results, deadline);
         }
         Ok(Self { work })
     }
 
-    /// Ranks whose turn has not come are reported as skipped instead of being started.
+    /// Makes the threads report the remaining ranks as skipped instead of starting them.
     pub fn stop(&self) {
         self.work.stop.store(true, Ordering::Release);
     }
 }
 
-/// Both ends of a pipe the launcher reads (first) and the rank writes.
+/// Creates a pipe; returns the launcher's read end, non-blocking, then the rank's write end.
 fn output_pipe(kept_from: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     fcntl_setfl(&read, OFlags::NONBLOCK)?;
     Ok((move_descriptor(read, kept_from), write))
 }
 
-/// A descriptor out of the way of those that children get. At the limit of descriptors it stays where it
-/// is, which costs time and nothing else.
+/// Moves a descriptor to a number from `from` on. At the limit of descriptors it keeps its number, which only costs time.
 fn move_descriptor(fd: OwnedFd, from: Option<RawFd>) -> OwnedFd {
     let moved = from.and_then(|from| fcntl_dupfd_cloexec(&fd, from).ok());
     moved.unwrap_or(fd)
@@ -379,7 +372,7 @@ fn start_one(
         match spawner.spawn(&command) {
             Err(error) if error.errno == Errno::TXTBSY && tries < BUSY_TRIES => {
                 tries += 1;
-                // There is no event for it.
+                // No event reports the end of this state.
                 let _ = poll(&mut [], Some(&BUSY_PAUSE));
             }
             other => break other,
@@ -401,7 +394,7 @@ fn start_one(
     })
 }
 
-/// Our end (non-blocking, it names the process that sends) and the rank's of a PMI connection.
+/// Creates a PMI connection; returns wireup's end, which is non-blocking and receives the pid of each sender, then the rank's.
 fn pmi_socket(kept_from: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
     let (ours, theirs) = socketpair(
         AddressFamily::UNIX,

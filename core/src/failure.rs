@@ -1,23 +1,23 @@
-//! Errors with which wireup refuses a run or gives it up.
+//! Errors because of which a command of wireup fails, and their exit codes.
 
 use std::borrow::Cow;
 use std::error::Error;
-use std::fmt::Display;
+use std::fmt::{self, Display, Formatter};
 use std::io;
 
 use crate::job::outcome::{EXIT_FAILURE, EXIT_WIREUP};
 use crate::job::shortage;
 use crate::wording::without_error_codes;
 
-/// An error of any module.
+/// Error of any module, boxed.
 pub type AnyError = Box<dyn Error + Send + Sync>;
 
-/// The system's error, with what it is about.
+/// Puts a subject, such as a path, in front of the text of a system error.
 pub fn about(what: &dyn Display, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-/// An error that is the user's fault wherever it occurs: a [`CommandError::Request`].
+/// Error of a module that the user can correct wherever it occurs: it becomes a [`CommandError::Request`].
 pub trait RequestError: Error + Send + Sync + 'static {}
 
 impl<E: RequestError> From<E> for CommandError {
@@ -26,52 +26,54 @@ impl<E: RequestError> From<E> for CommandError {
     }
 }
 
-/// Why a command of wireup fails. The variant says whose fault it is and decides the exit code; the text is that of
-/// the error in it: the problem and the remedy, without a prefix.
-#[derive(Debug, thiserror::Error)]
+/// Failure of a command of wireup. The variant is the origin of the failure and decides the exit code; the text is that of
+/// the contained error: the problem and the remedy, without a prefix.
+#[derive(Debug)]
 pub enum CommandError {
-    /// The user's: a command line, a file or a host that cannot be used.
-    #[error("{}", without_error_codes(&.0.to_string()))]
+    /// Command line, file or host of the user that cannot be used.
     Request(AnyError),
-    /// The user's: a program that does not exist or cannot be executed, with the exit code that shells give for it.
-    #[error("{}", without_error_codes(&error.to_string()))]
-    Program {
-        /// What is wrong with it.
-        error: AnyError,
-        /// `EXIT_NOT_FOUND` or `EXIT_NOT_EXECUTABLE`.
-        code: u8,
-    },
-    /// A job that a command asks for does not exist, or does not do what the command wants.
-    #[error("{}", without_error_codes(&.0.to_string()))]
+    /// Program of the user that does not exist or cannot be executed. `code` is `EXIT_NOT_FOUND` or
+    /// `EXIT_NOT_EXECUTABLE`.
+    Program { error: AnyError, code: u8 },
+    /// A job named by the user does not exist, or did not execute the command.
     Job(AnyError),
-    /// The system refuses something, or another process of wireup is lost or broken.
-    #[error("{doing}: {}{}", without_error_codes(&error.to_string()), shortage::remedy(&error.to_string()))]
+    /// A system call failed, or another process of wireup is lost or broken.
     System {
-        /// What failed.
+        /// The failed operation; the text starts with it.
         doing: Cow<'static, str>,
         error: AnyError,
     },
-    /// The failure of another process of wireup, with the text and the code that it sent.
-    #[error("{}", without_error_codes(message))]
-    Reported {
-        /// The code it gave.
-        code: u8,
-        message: String,
-    },
+    /// Failure of another process of wireup, with the text and the exit code that it sent.
+    Reported { code: u8, message: String },
+}
+
+impl Error for CommandError {}
+
+impl Display for CommandError {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Request(error) | Self::Program { error, .. } | Self::Job(error) => {
+                f.write_str(&without_error_codes(&error.to_string()))
+            }
+            Self::System { doing, error } => {
+                let text = error.to_string();
+                let remedy = shortage::remedy(&text);
+                write!(f, "{doing}: {}{remedy}", without_error_codes(&text))
+            }
+            Self::Reported { message, .. } => f.write_str(&without_error_codes(message)),
+        }
+    }
 }
 
 impl CommandError {
-    /// A [`Request`](Self::Request).
     pub fn request(error: impl Into<AnyError>) -> Self {
         Self::Request(error.into())
     }
 
-    /// A [`Job`](Self::Job).
     pub fn job(error: impl Into<AnyError>) -> Self {
         Self::Job(error.into())
     }
 
-    /// A [`System`](Self::System).
     pub fn system(doing: impl Into<Cow<'static, str>>, error: impl Into<AnyError>) -> Self {
         Self::System {
             doing: doing.into(),
@@ -79,7 +81,7 @@ impl CommandError {
         }
     }
 
-    /// The exit code of a command that fails so.
+    /// Exit code of the command.
     pub fn code(&self) -> u8 {
         match self {
             Self::Request(_) | Self::System { .. } => EXIT_WIREUP,

@@ -1,16 +1,15 @@
-//! Derives jobs from a snapshot; no I/O.
+//! Derives jobs from a snapshot. No I/O.
 //!
-//! - A launcher's ranks are its children that lead a session and carry the name of one job, which
-//!   is not that of a job the launcher itself belongs to. A launcher adopts orphans of its ranks,
+//! - A launcher's ranks are its children that lead a session and have the name of one job in their environment, not
+//!   that of a job to which the launcher itself belongs. A launcher adopts orphaned descendants of its ranks,
 //!   so the earliest such child gives the job, and the earliest of several with one rank is the
 //!   rank.
-//! - On several hosts ranks are the children of steps, children of the hosts' agents, and the job is
-//!   what launcher and steps show. All of these that are here and one user's are one job: several
+//! - On several hosts, ranks are children of step daemons, which are children of the hosts' agents. The labels of
+//!   launcher and step daemons name the job. All of them on this machine with one user and one name form one job: several
 //!   agents may serve one machine.
-//! - Between fork and exec a child looks like the launcher it comes from: same arguments, same
-//!   environment.
-//! - Processes of a job without a launcher are a separate job, if it is certain that the
-//!   launcher is gone: not if it is another user's, or outside this PID namespace.
+//! - Between fork and exec a child looks like its launcher: same arguments, same environment.
+//! - Processes without a launcher form a job of their own if the launcher has certainly exited: not if it may belong to
+//!   another user, or be outside this PID namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -21,18 +20,18 @@ use super::{JobLifeState, JobPlacement, JobStep, LocalJobInfo, Rank};
 use crate::backend::job_label::{self, JobStage};
 use wireup_sys::procfs::{self, Process};
 
-/// An agent's name among the processes.
+/// Process name of an agent.
 const AGENT: &str = "wireup-agent";
 
-/// The users whose jobs are requested.
+/// Users whose jobs are requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UserScope {
     User(u32),
-    /// All whose environment can be read.
+    /// All users; the environment of others' processes is readable for root alone.
     All,
 }
 
-/// The jobs, by time of start. The argument vectors of ranks are not filled in.
+/// Derives the jobs, oldest first. [`Rank::command`] stays empty.
 pub fn jobs(snapshot: &Snapshot, scope: UserScope) -> Vec<LocalJobInfo> {
     let look = ProcessTree::new(snapshot);
     let mut jobs: Vec<LocalJobInfo> = look.led().iter().map(|led| look.job(led)).collect();
@@ -47,7 +46,7 @@ pub fn jobs(snapshot: &Snapshot, scope: UserScope) -> Vec<LocalJobInfo> {
     jobs
 }
 
-/// A snapshot with its relations.
+/// Snapshot with the relations of its processes.
 struct ProcessTree<'a> {
     snapshot: &'a Snapshot,
     by_pid: BTreeMap<i32, &'a ProcessSnapshot>,
@@ -56,10 +55,10 @@ struct ProcessTree<'a> {
     steps: Vec<&'a ProcessSnapshot>,
 }
 
-/// What leads a job on this machine.
+/// Launcher and step daemons of a job on this machine; at least one of them.
 struct JobLeader<'a> {
     name: Option<String>,
-    /// The launcher, or else a step.
+    /// The launcher, else a step daemon.
     first: &'a ProcessSnapshot,
     launcher: Option<&'a ProcessSnapshot>,
     steps: Vec<&'a ProcessSnapshot>,
@@ -101,7 +100,7 @@ impl<'a> ProcessTree<'a> {
         self.children.get(&pid).map_or(&[], Vec::as_slice)
     }
 
-    /// What leads each job that is led.
+    /// Launcher and step daemons of each job that has any.
     fn led(&self) -> Vec<JobLeader<'a>> {
         let launchers = self.launchers.iter().map(|seen| JobLeader {
             name: self.name(seen),
@@ -128,7 +127,7 @@ impl<'a> ProcessTree<'a> {
         all
     }
 
-    /// The job of a launcher or step: from its label, or from its ranks.
+    /// Name of the job of a launcher or step daemon: from its label, else from its ranks.
     fn name(&self, leader: &ProcessSnapshot) -> Option<String> {
         if let Some(label) = label(leader) {
             return Some(label.job.clone());
@@ -143,7 +142,7 @@ impl<'a> ProcessTree<'a> {
         first.and_then(|child| child.mark.as_ref().map(|mark| mark.job.clone()))
     }
 
-    /// The job that is led so.
+    /// Description of the job with this launcher and these step daemons.
     fn job(&self, led: &JobLeader<'a>) -> LocalJobInfo {
         let name = led.name.as_ref();
         let leaders = led.launcher.iter().chain(&led.steps);
@@ -191,7 +190,7 @@ impl<'a> ProcessTree<'a> {
         }
     }
 
-    /// Where a job that is led so is in its life.
+    /// State of the job with this launcher and these step daemons.
     fn state(
         &self,
         leader: &JobLeader<'_>,
@@ -209,7 +208,7 @@ impl<'a> ProcessTree<'a> {
             Some(ProcessRole::Guard { charge }) => Some(charge),
             _ => None,
         });
-        // Before the first rank its guard knows of none that has ended.
+        // A pidfd of an exited process in the guard shows that the job had ranks.
         let had_ranks = charge.is_some_and(|charge| charge.contains(&-1));
         let orphaned = || {
             leader
@@ -226,7 +225,7 @@ impl<'a> ProcessTree<'a> {
             _ if stopped(&leader.first.process) => JobLifeState::Stopped,
             Some((JobStage::Starting, _)) => JobLifeState::Starting,
             Some((JobStage::Ending, _)) => JobLifeState::Ending,
-            // Of ranks elsewhere the launcher's machine does not know.
+            // The snapshot does not contain ranks on other machines.
             Some((JobStage::Running, size)) => {
                 let all = leader.launcher.is_none() || first == size as usize;
                 match ranks_stopped && all {
@@ -241,7 +240,7 @@ impl<'a> ProcessTree<'a> {
         }
     }
 
-    /// Whether the agent of a step has ended, rather than being out of sight.
+    /// Whether the agent of a step daemon has exited; false if it may be outside this PID namespace.
     fn has_lost_its_agent(&self, step: &ProcessSnapshot) -> bool {
         let parent = step.process.parent;
         match self.by_pid.get(&parent) {
@@ -251,7 +250,7 @@ impl<'a> ProcessTree<'a> {
         }
     }
 
-    /// Jobs without a launcher.
+    /// Finds the jobs without a launcher.
     fn orphans(&self, known: &BTreeSet<&String>) -> Vec<LocalJobInfo> {
         let mut names: BTreeSet<&String> = BTreeSet::new();
         for seen in self.by_pid.values() {
@@ -301,20 +300,20 @@ impl<'a> ProcessTree<'a> {
         found
     }
 
-    /// Whether the launcher of a process has ended, rather than being out of sight.
+    /// Whether the launcher of a process has exited; false if it may be outside this PID namespace.
     fn has_lost_its_launcher(&self, seen: &ProcessSnapshot) -> bool {
         let parent = seen.process.parent;
         let Some(parent) = self.by_pid.get(&parent) else {
             // Only init is identified by its pid alone.
             return parent == 1;
         };
-        // Another user's launcher cannot be inspected. One that can be is another job's, which
-        // adopted this one's processes.
+        // Another user's launcher has no known role. A launcher with a role belongs to another job and has
+        // adopted processes of this one.
         let looks_like_one = parent.process.name == "wireup" && parent.role.is_none();
         !looks_like_one
     }
 
-    /// The ranks of a job among these processes.
+    /// Finds the ranks of a job among these processes.
     fn ranks<'s>(&self, among: impl Iterator<Item = &'s ProcessSnapshot>, job: &str) -> Vec<Rank> {
         let mut leaders: BTreeMap<(u32, u32), (&ProcessSnapshot, &JobTag)> = BTreeMap::new();
         for seen in among.filter(|seen| leads(&seen.process)) {
@@ -346,7 +345,7 @@ impl<'a> ProcessTree<'a> {
             .collect()
     }
 
-    /// A process and all that descend from it.
+    /// Process and all its descendants.
     fn process_subtree(&self, process: &Process) -> Vec<&'a Process> {
         let mut all: Vec<&Process> = Vec::new();
         all.extend(self.by_pid.get(&process.pid).map(|seen| &seen.process));
@@ -358,7 +357,7 @@ impl<'a> ProcessTree<'a> {
         all
     }
 
-    /// The processes that carry a job's name.
+    /// Processes with a job's name in their environment.
     fn members(&self, job: &str) -> Vec<(Process, &'a JobTag)> {
         let marked = self.by_pid.values().filter_map(|seen| {
             let mark = seen.mark.as_ref().filter(|mark| mark.job == job)?;
@@ -373,7 +372,7 @@ impl<'a> ProcessTree<'a> {
     }
 }
 
-/// The arguments of a launcher.
+/// Arguments of a process, if it is a launcher.
 fn command(seen: &ProcessSnapshot) -> Option<&[OsString]> {
     match &seen.role {
         Some(ProcessRole::Launcher { command, .. }) => Some(command),
@@ -392,7 +391,7 @@ fn step(seen: &ProcessSnapshot) -> JobStep {
     }
 }
 
-/// What a launcher or a step shows of a job on several hosts.
+/// Label with which a launcher or step daemon shows its job on several hosts.
 fn label(seen: &ProcessSnapshot) -> Option<&job_label::LabelContents> {
     match &seen.role {
         Some(ProcessRole::Launcher { label, .. } | ProcessRole::Step { label }) => label.as_deref(),
@@ -400,7 +399,7 @@ fn label(seen: &ProcessSnapshot) -> Option<&job_label::LabelContents> {
     }
 }
 
-/// Ranks and PMIx servers lead sessions of their own.
+/// Whether a process leads a session, as ranks and PMIx servers do.
 fn leads(process: &Process) -> bool {
     process.pid == process.session
 }

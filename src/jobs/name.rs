@@ -1,18 +1,18 @@
-//! Names of jobs as people write them; no I/O.
+//! Names of jobs as users write them. No I/O.
 //!
-//! A job is called `wireup-` and 16 digits. Its first digits are shown, as many as distinguish it
-//! from the others; taken is any beginning of the digits or of the whole name, or the pid of the
-//! launcher or of a step.
+//! The name of a job is `wireup-` and 16 hexadecimal digits. Output shows as many of the first digits as distinguish the job
+//! from the others. Input is any prefix of the digits or of the whole name, or the pid of the
+//! launcher or of a step daemon.
 
 use super::LocalJobInfo;
 
-/// What every name starts with.
+/// Prefix of every job name.
 pub const PREFIX: &str = "wireup-";
 
-/// Hexadecimal digits after it.
+/// Number of hexadecimal digits after [`PREFIX`].
 pub const DIGITS: usize = 16;
 
-/// Digits that are shown at least: enough that a name noted down is not another job's tomorrow.
+/// Minimum number of digits that are shown, so that later jobs are unlikely to have the same short name.
 const SHOWN: usize = 6;
 
 /// Whether a text is the name of a job.
@@ -25,23 +25,20 @@ fn is_digit(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }
 
-/// Why a text names no job.
+/// Text that does not name exactly one job.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum NameError {
-    /// Nothing is called so.
     #[error("no job {0:?}")]
     Unknown(String),
-    /// More than one is.
     #[error("{text:?} means more than one job: {}", candidates.join(", "))]
     Ambiguous {
         text: String,
-        /// What it may mean.
+        /// Names and pids of the matching jobs.
         candidates: Vec<String>,
     },
 }
 
-/// The short name of each job: the beginning of its digits that no other has; `None` while it shows
-/// no name.
+/// Short name of each job: the shortest prefix of its digits that no other job has; `None` for a job without a known name.
 pub fn short(jobs: &[LocalJobInfo]) -> Vec<Option<String>> {
     let digits = |job: &LocalJobInfo| Some(job.name.as_ref()?.strip_prefix(PREFIX)?.to_owned());
     let all: Vec<Option<String>> = jobs.iter().map(digits).collect();
@@ -64,17 +61,17 @@ pub fn short(jobs: &[LocalJobInfo]) -> Vec<Option<String>> {
         .collect()
 }
 
-/// Whether the name of a job begins with `text`, of which [`PREFIX`] may be missing.
+/// Whether `text`, with or without [`PREFIX`], is a prefix of the name of a job.
 pub fn begins(name: &str, text: &str) -> bool {
     let digits = text.strip_prefix(PREFIX).unwrap_or(text);
     let own = name.strip_prefix(PREFIX);
     !digits.is_empty() && own.is_some_and(|own| own.starts_with(digits))
 }
 
-/// The index of the job that `text` means.
+/// Finds the index of the job that `text` means.
 ///
 /// # Errors
-/// [`NameError`] when there is none, or more than one.
+/// [`NameError`] when no job matches, or more than one.
 pub fn resolve(text: &str, jobs: &[LocalJobInfo]) -> Result<usize, NameError> {
     let means = |job: &LocalJobInfo| {
         let mut pids = job.leaders().map(|leader| leader.pid);
@@ -99,7 +96,7 @@ pub fn resolve(text: &str, jobs: &[LocalJobInfo]) -> Result<usize, NameError> {
     }
 }
 
-/// A job in words.
+/// Name and pid of a job for messages.
 pub fn called(job: &LocalJobInfo) -> String {
     let pid = job.pid().map_or_else(String::new, |pid| pid.to_string());
     match &job.name {

@@ -1,6 +1,6 @@
-//! Requests to the launcher of a job, which knows all its hosts.
+//! Requests to the launcher of a job about its processes on all hosts.
 //!
-//! Rule: the launcher may be another user's, stopped or hostile: every wait has a limit, as has the answer's size.
+//! Rule: the launcher may be another user's, stopped or hostile: every wait and the size of the reply are limited.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -19,86 +19,76 @@ use wireup_core::wording::json_problem;
 use wireup_sys::procfs;
 use wireup_sys::unix_socket::connect_within;
 
-/// Time in which the launcher has to take a request.
-const TAKE: Duration = Duration::from_secs(10);
+/// Time in which the launcher must accept a request.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time for all of an answer, where a debugger inspects ranks: longer than the launcher waits for its hosts.
+/// Time for a whole reply if a debugger inspects ranks; longer than the launcher waits for its hosts.
 const WITH_DEBUGGER: Duration = Duration::from_secs(330);
 
-/// Time for all of an answer, where none does.
+/// Time for a whole reply if no debugger inspects ranks.
 const WITHOUT_DEBUGGER: Duration = Duration::from_secs(20);
 
-/// Most bytes of an answer.
-const ANSWER_MAX: usize = 16 * 1024 * 1024;
+/// Maximum size of a reply in bytes.
+const REPLY_MAX: usize = 16 * 1024 * 1024;
 
-/// Bytes that are read at a time.
+/// Size of a read in bytes.
 const CHUNK: usize = 64 * 1024;
 
-/// Why there is no answer.
+/// Failure of a request to the launcher of a job.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LauncherQueryError {
     #[error(
-        "its launcher is not on this machine; run this command on its host, which `wireup ps --hosts LIST` shows"
+        "the launcher is not on this machine; run this command on its host, which `wireup ps --hosts LIST` shows"
     )]
     NoLauncher,
     #[error(
-        "its launcher is on {0:?}; run this command there, by `wireup rsh` if an agent serves that host, or by ssh"
+        "the launcher is on {0:?}; run this command there, by `wireup rsh` if an agent serves that host, or by ssh"
     )]
     LauncherElsewhere(String),
-    /// It does not listen.
-    #[error("its launcher (pid {pid}) cannot be asked: {errno}")]
-    Unreachable {
-        pid: i32,
-        /// The system's reason.
-        errno: Errno,
-    },
-    /// Another process listens in its place.
-    #[error("another process than its launcher (pid {0}) listens at its address")]
+    #[error("cannot connect to the launcher (pid {pid}): {errno}")]
+    Unreachable { pid: i32, errno: Errno },
+    #[error("the job's socket belongs to another process than its launcher (pid {0})")]
     Stranger(i32),
     #[error(
-        "its launcher (pid {0}) is stopped and cannot answer; continue it with kill -CONT {0}, or read its ranks by \
+        "the launcher (pid {0}) is stopped and cannot reply; continue it with kill -CONT {0}, or inspect the ranks by \
          gdb -p PID with the pids of `wireup ps -l`"
     )]
     Stopped(i32),
-    #[error("its launcher (pid {pid}) did not take the request within {} s; it is busy, or of an earlier release of wireup", .limit.as_secs_f64())]
+    #[error("the launcher (pid {pid}) did not take the request within {} s; it is busy, or of an earlier release of wireup", .limit.as_secs_f64())]
     NotTaken { pid: i32, limit: Duration },
-    #[error("its launcher (pid {pid}) did not answer within {} s", .limit.as_secs_f64())]
+    #[error("the launcher (pid {pid}) did not reply within {} s", .limit.as_secs_f64())]
     Late { pid: i32, limit: Duration },
     #[error(
-        "the answer of its launcher (pid {0}) exceeds {max} MiB; name fewer ranks with --ranks",
-        max = ANSWER_MAX >> 20
+        "the reply of the launcher (pid {0}) exceeds {max} MiB; select fewer ranks with --ranks",
+        max = REPLY_MAX >> 20
     )]
     TooLarge(i32),
-    /// The connection broke.
-    #[error("its launcher has not answered: {0}")]
+    #[error("the connection to the launcher failed: {0}")]
     Broken(#[from] Errno),
-    /// The job ended.
     #[error("the job has ended")]
     Ended,
-    /// It sent something else.
-    #[error("its launcher is of another version: {}", json_problem(.0))]
+    #[error("invalid reply of the launcher, of another version of wireup: {}", json_problem(.0))]
     Unintelligible(#[from] serde_json::Error),
-    /// It says why not.
-    #[error("{0}")]
+    #[error("the launcher refused the request: {0}")]
     Refused(String),
 }
 
-/// Part of an answer, while its launcher waits for the rest.
+/// Incomplete reply, while the launcher waits for the remaining ranks.
 pub(crate) struct Progress<'a> {
-    /// Ranks that are inspected.
+    /// Number of ranks that are inspected.
     pub(crate) total: usize,
     /// Results so far, unordered.
     pub(crate) found: &'a [ProcessRecord],
 }
 
-/// Shows [`Progress`] at its times.
+/// Display of the [`Progress`] of a request.
 pub(crate) trait Watcher {
-    /// Time of the next; `None` for never.
+    /// Time of the next display; `None` for never.
     fn due(&self) -> Option<Instant>;
     fn show(&mut self, progress: &Progress<'_>);
 }
 
-/// Shows nothing.
+/// [`Watcher`] that never shows progress.
 pub(crate) struct Quiet;
 
 impl Watcher for Quiet {
@@ -109,7 +99,7 @@ impl Watcher for Quiet {
     fn show(&mut self, _: &Progress<'_>) {}
 }
 
-/// Asks the launcher of a job about its processes; their records by rank.
+/// Requests the records of a job's processes from its launcher. Returns them by job and rank.
 ///
 /// # Errors
 /// [`LauncherQueryError`] with the reason.
@@ -146,7 +136,7 @@ pub(crate) fn query_launcher(
     let started = Instant::now();
     let unreachable = |errno| LauncherQueryError::Unreachable { pid, errno };
     let address = SocketAddrUnix::new_abstract_name(&address(name)).map_err(unreachable)?;
-    let socket = connect_within(&address, TAKE).map_err(unreachable)?;
+    let socket = connect_within(&address, ACCEPT_TIMEOUT).map_err(unreachable)?;
     let peer = socket_peercred(&socket).map_err(unreachable)?;
     if peer.pid.as_raw_nonzero().get() != pid {
         return Err(LauncherQueryError::Stranger(pid));
@@ -155,7 +145,7 @@ pub(crate) fn query_launcher(
         socket,
         pid,
         started,
-        take: TAKE,
+        take: ACCEPT_TIMEOUT,
         limit,
         is_taken: false,
         bytes: Vec::new(),
@@ -165,22 +155,22 @@ pub(crate) fn query_launcher(
     answer.records(watcher)
 }
 
-/// The answer to one request, as it comes.
+/// Reads the lines of the reply to one request.
 struct ReplyReader {
     /// Connection to the launcher; non-blocking.
     socket: OwnedFd,
-    /// The launcher.
+    /// Pid of the launcher.
     pid: i32,
     started: Instant,
-    /// Time for the first line, since the start.
+    /// Timeout of the first line, from the start.
     take: Duration,
-    /// Time for all lines, since the start.
+    /// Timeout of the last line, from the start.
     limit: Duration,
-    /// Whether the first line has come.
+    /// Whether the first line was read.
     is_taken: bool,
-    /// Bytes of a line that has not ended.
+    /// Bytes of an incomplete line.
     bytes: Vec<u8>,
-    /// Bytes of all lines.
+    /// Number of bytes of all lines.
     size: usize,
 }
 
@@ -207,7 +197,7 @@ impl ReplyReader {
         }
     }
 
-    /// Waits for the socket, until a time if that comes before the deadline; whether it is ready.
+    /// Waits for the socket, at most until `until` or the deadline. Returns whether it is ready.
     fn wait(&self, flags: PollFlags, until: Option<Instant>) -> Result<bool, LauncherQueryError> {
         let deadline = self.deadline();
         let now = Instant::now();
@@ -215,7 +205,7 @@ impl ReplyReader {
             return Err(self.late());
         }
         let until = until.map_or(deadline, |until| until.min(deadline));
-        // A millisecond more than rounded down, so that the time has come afterwards.
+        // One millisecond more, because the rounded wait must not end before `until`.
         let rest = until.saturating_duration_since(now) + Duration::from_millis(1);
         let rest = Timespec::try_from(rest).unwrap_or_default();
         match poll(&mut [PollFd::new(&self.socket, flags)], Some(&rest)) {
@@ -239,7 +229,7 @@ impl ReplyReader {
         Ok(())
     }
 
-    /// The next line; `None` when a time has come before that.
+    /// Reads the next line; `None` if `until` comes first.
     fn line(&mut self, until: Option<Instant>) -> Result<Option<Vec<u8>>, LauncherQueryError> {
         let mut searched = 0;
         loop {
@@ -263,7 +253,7 @@ impl ReplyReader {
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(errno) => return Err(errno.into()),
             }
-            if self.size > ANSWER_MAX {
+            if self.size > REPLY_MAX {
                 return Err(LauncherQueryError::TooLarge(self.pid));
             }
         }
@@ -276,7 +266,7 @@ impl ReplyReader {
         let mut total = 0;
         let mut found = Vec::new();
         loop {
-            // A request that is not taken has no progress.
+            // Progress is shown only after the launcher has accepted the request.
             let due = watcher.due().filter(|_| self.is_taken);
             let line = self.line(due)?;
             if due.is_some_and(|due| Instant::now() >= due) {
@@ -310,7 +300,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(300);
 
-    /// An answer with short limits, and the end of the launcher.
+    /// Reader with short timeouts, and the launcher's end of its connection.
     fn answer() -> (ReplyReader, UnixStream) {
         let (socket, launcher) = UnixStream::pair().unwrap();
         socket.set_nonblocking(true).unwrap();
@@ -385,6 +375,6 @@ mod tests {
         });
         let error = answer.records(&mut Quiet).unwrap_err();
         assert!(matches!(error, LauncherQueryError::TooLarge(7)), "{error}");
-        assert!(flood.join().unwrap() < 2 * ANSWER_MAX);
+        assert!(flood.join().unwrap() < 2 * REPLY_MAX);
     }
 }

@@ -1,4 +1,4 @@
-//! One look at the processes of the machine.
+//! Reads the processes of the machine from `/proc`, with their jobs and their roles in wireup.
 
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
@@ -13,30 +13,30 @@ use wireup_core::link::scheduled_launcher;
 use wireup_sys::leftovers::JOB;
 use wireup_sys::procfs::{self, Process, ProcessEnvironment};
 
-/// A process's job, from its environment.
+/// Job of a process, from its environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobTag {
     /// Name of the job.
     pub job: String,
-    /// Number of the rank it is or descends from; PMIx servers have none.
+    /// Rank of the process, or the rank from which it descends; PMIx servers have none.
     pub rank: Option<u32>,
-    /// Number of the spawned job it belongs to; 0 for the job the user asked for.
+    /// Index of the job in its launch; 0 for the initial job.
     pub spawned_job: u32,
-    /// Ranks of the job.
+    /// Number of ranks of the job.
     pub size: Option<u32>,
-    /// Nodes of the job.
+    /// Number of nodes of the job.
     pub nodes: Option<u32>,
     /// Number and name of the node.
     pub node: Option<(u32, String)>,
 }
 
 impl JobTag {
-    /// Reads it; `None` for a process of no job, or with a name that no job has.
+    /// Reads the variables that wireup sets; `None` for a process without a job, or with an invalid job name.
     fn from_environment(env: &ProcessEnvironment) -> Option<Self> {
         let text = |name: &str| std::str::from_utf8(env.get(name)?).ok();
         let number = |name: &str| text(name)?.parse().ok();
         let job = text(JOB).filter(|job| name::is_job(job))?.to_owned();
-        // It is shown on terminals, and may be anything.
+        // The variable may contain any bytes, and is printed to terminals.
         let host = text("WIREUP_HOST").filter(|host| !host.contains(char::is_control));
         let host = host.map(str::to_owned);
         Some(Self {
@@ -50,52 +50,51 @@ impl JobTag {
     }
 }
 
-/// What a process of wireup's own is.
+/// Role of a process of wireup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ProcessRole {
-    /// It runs a job.
+    /// Process that runs a job.
     Launcher {
-        /// Its arguments after `run`; of one that an agent has started, the programs of its job.
+        /// Arguments after `run`; of a launcher that an agent started, the programs of the job.
         command: Vec<OsString>,
-        /// Whether some of its ranks have not been started.
+        /// Whether some ranks have not been started.
         starting: bool,
-        /// Its label, for a job on several hosts.
+        /// Label of a job on several hosts.
         label: Option<Box<job_label::LabelContents>>,
     },
-    /// A step: serves a node of a job whose launcher is elsewhere.
+    /// Step daemon: serves one node of a job on several hosts.
     Step {
-        /// Its label; `None` before it knows the job.
+        /// Label of the job; `None` before the step daemon has the plan of the job.
         label: Option<Box<job_label::LabelContents>>,
     },
-    /// It watches a launcher or a step.
+    /// Process that cleans up after a launcher or a step daemon.
     Guard {
-        /// Processes it knows; −1 for those that have ended.
+        /// Pids of the processes of which the guard has pidfds; −1 for those that have exited.
         charge: Vec<i32>,
     },
 }
 
-/// One process as it was seen.
+/// One process of a [`Snapshot`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProcessSnapshot {
     pub process: Process,
     pub uid: u32,
-    /// Its job, if it belongs to one and that can be known.
+    /// Job of the process, if it belongs to one and its environment is readable.
     pub mark: Option<JobTag>,
-    /// Its role in wireup.
     pub role: Option<ProcessRole>,
 }
 
-/// Everything that was seen.
+/// Processes of the machine at one time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Snapshot {
-    /// The processes, in no order.
+    /// Processes in the order in which `/proc` lists them.
     pub processes: Vec<ProcessSnapshot>,
     /// Time since the system started.
     pub now: Duration,
 }
 
 impl Snapshot {
-    /// Looks. Processes that end meanwhile are left out or seen in part.
+    /// Reads `/proc`. Processes that exit in the meantime are missing, or lack some facts.
     pub fn take() -> Self {
         let own_file = file_id(Path::new("/proc/self/exe"));
         let see = |process: Process| {
@@ -123,15 +122,15 @@ fn file_id(path: &Path) -> Option<(u64, u64)> {
     Some((meta.dev(), meta.ino()))
 }
 
-/// Launchers and steps are known by their executable: this one's own file, or one called `wireup`,
-/// which may have been replaced since.
+/// Role of a process. The executable of launchers and step daemons is this process's own, or a file named `wireup`,
+/// possibly replaced since.
 fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<ProcessRole> {
     let words = procfs::command_line(process.pid);
     let launches = words
         .get(1)
         .is_some_and(|word| word == "run" || word == scheduled_launcher::COMMAND);
     let is_guard = process.name.as_bytes() == guard::NAME.to_bytes();
-    // The helper's copies have its command line.
+    // Step daemons that the privileged helper forks have the helper's command line.
     let is_step = match words.get(1) {
         Some(word) if word == "step" => words.len() == 2,
         Some(word) if word == STEP_SERVER => {

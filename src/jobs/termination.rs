@@ -1,10 +1,10 @@
-//! Signals to jobs, and their end.
+//! Sends signals to jobs and terminates them.
 //!
-//! The launcher is asked where it passes a signal on, so that it knows why its ranks end; every
+//! A signal that the launcher passes on goes to the launcher, which then has the reason why its ranks exit; every
 //! other signal goes to the ranks' process groups, as the launcher would send it. A job on several
-//! hosts whose launcher is elsewhere is ended by the end of its step here, which the launcher
-//! notices; other signals reach the ranks of this machine alone. A job that has neither is ended
-//! and cleaned up here, the way its guard would have done it.
+//! hosts whose launcher is on another host is terminated through its step daemon here, whose end the launcher
+//! detects; other signals reach the ranks of this machine alone. A job without launcher and step daemon is terminated
+//! and cleaned up here, as its guard would do.
 
 mod signal_error;
 
@@ -34,45 +34,45 @@ use wireup_sys::procfs;
 use wireup_sys::procfs::Process;
 use wireup_sys::signals;
 
-/// Interval between checks of a job without a launcher while it ends.
-const LOOK: Duration = Duration::from_millis(20);
+/// Interval between checks of a job that is ending.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long a launcher or step may take to begin ending its job.
+/// Time in which a launcher or step daemon must begin to end its job.
 const BEGIN: Duration = Duration::from_secs(2);
 
-/// Files may be older than the oldest process that is left: ranks that have ended made them.
+/// Age by which files of the job may exceed its oldest remaining process: ranks that have exited created them.
 const OLDER: Duration = Duration::from_secs(60);
 
 /// The recipient of a signal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SignalRecipient {
-    /// The launcher, which passes it on.
+    /// The launcher, which passes the signal on.
     Launcher,
     /// The launcher, which got SIGTERM instead: no rank runs that could be killed.
     LauncherInstead,
-    /// The launcher, with an order to kill the ranks of all hosts.
+    /// The launcher, which was made to kill the ranks of all hosts.
     LauncherKills,
-    /// The steps of a job whose launcher is on another host, which got SIGTERM.
+    /// The step daemons of a job whose launcher is on another host; they got SIGTERM.
     Steps,
-    /// These ranks' process groups.
+    /// The process groups of these ranks.
     Ranks(Vec<u32>),
-    /// Every process left of a job without a launcher; they have ended, and their files are gone.
+    /// The remaining processes of a job without a launcher, counted; all have exited, and their files were removed.
     Leftovers(usize),
-    /// None: the job's guard is ending it already.
+    /// No process: the guard is ending the job already.
     Nobody,
 }
 
-/// A signal that was sent.
+/// Recipients of a signal that was sent, and the processes that should exit.
 #[derive(Debug)]
 pub struct SentSignal {
     pub receiver: SignalRecipient,
-    /// Ranks that were meant and did not get it, being on these other hosts.
+    /// Selected ranks that did not get the signal, by the other host on which they run.
     pub elsewhere: Vec<(String, Vec<u32>)>,
-    /// The processes to wait for; empty if all have ended.
+    /// Processes to wait for; empty if all have exited.
     pub waited_for: Vec<ProcessHandle>,
 }
 
-/// Whether a signal is meant to end a job, and does so unless ranks handle it.
+/// Whether a signal is used to terminate jobs; ranks that do not handle it exit.
 pub fn ends(signal: Signal) -> bool {
     [Signal::TERM, Signal::HUP, Signal::QUIT, Signal::KILL].contains(&signal)
 }
@@ -90,7 +90,7 @@ impl SentSignal {
 /// Sends a signal to a job, or to some of its ranks.
 ///
 /// # Errors
-/// [`EndError`]; some processes may have got the signal before it.
+/// [`EndError`]; some processes may have got the signal before the error.
 pub fn signal(
     job: &LocalJobInfo,
     ranks: Option<&[u32]>,
@@ -110,10 +110,10 @@ pub fn signal(
         };
     };
     let Some(held) = hold(launcher)? else {
-        // It has ended since it was seen; the wait for it notices that.
+        // The launcher has exited since it was found; the wait that follows detects that.
         return Ok(SentSignal::to(SignalRecipient::Launcher, Vec::new()));
     };
-    // Ranks that do not run yet cannot be killed, their launcher can be asked not to start them.
+    // Ranks that do not run yet cannot be killed; SIGTERM makes the launcher not start them.
     let early = signal == Signal::KILL && job.ranks.is_empty();
     let mut elsewhere = Vec::new();
     let receiver = if signal == Signal::KILL && job.is_on_several_hosts() {
@@ -140,8 +140,8 @@ pub fn signal(
     })
 }
 
-/// Makes a launcher kill the ranks of all hosts: it does so when it is interrupted while it ends
-/// its job. One that was started to ignore that lets them have their grace time.
+/// Makes a launcher kill the ranks of all hosts, by SIGINT while it ends its job. A launcher that was started with SIGINT
+/// ignored gets only SIGTERM, and its ranks their grace time.
 fn make_launcher_kill(
     job: &LocalJobInfo,
     launcher: &Process,
@@ -158,7 +158,7 @@ fn make_launcher_kill(
     Ok(())
 }
 
-/// Waits a while until a launcher or step has begun to end the job.
+/// Waits until a launcher or step daemon has begun to end the job, at most [`BEGIN`].
 fn await_ending(job: &LocalJobInfo, leader: &Process) {
     let start = Instant::now();
     let ending = || {
@@ -170,7 +170,7 @@ fn await_ending(job: &LocalJobInfo, leader: &Process) {
     }
 }
 
-/// Ends a job whose launcher is on another host, by ending its steps here.
+/// Terminates a job whose launcher is on another host, through its step daemons here.
 fn end_steps(job: &LocalJobInfo, signal: Signal) -> Result<SentSignal, EndError> {
     let mut waited_for = Vec::new();
     for step in &job.steps {
@@ -184,8 +184,7 @@ fn end_steps(job: &LocalJobInfo, signal: Signal) -> Result<SentSignal, EndError>
         waited_for.push(held);
     }
     if signal == Signal::KILL && !job.ranks.is_empty() {
-        // Otherwise the launcher might first get a report of a rank that was killed by an unknown
-        // sender.
+        // If the ranks were killed first, the launcher might report a rank killed by an unknown sender.
         for step in &job.steps {
             await_ending(job, &step.process);
         }
@@ -213,7 +212,7 @@ fn to_all_ranks(job: &LocalJobInfo, signal: Signal) -> Result<SentSignal, EndErr
     to_groups(&living, elsewhere, signal)
 }
 
-/// Signals some ranks, none of which was spawned.
+/// Signals some ranks of the initial job.
 fn to_ranks(job: &LocalJobInfo, ranks: &[u32], signal: Signal) -> Result<SentSignal, EndError> {
     let living: Vec<u32> = job.first_ranks().map(|rank| rank.rank).collect();
     if ranks.is_empty() {
@@ -286,8 +285,8 @@ fn send(held: &ProcessHandle, process: &Process, signal: Signal) -> Result<(), E
     }
 }
 
-/// Ends an unsupervised job, and removes its leftovers. Its user may have prepared paths that
-/// leads elsewhere, so root does it with that user's rights.
+/// Terminates an unsupervised job, and removes its leftovers. Root acts with the rights of the job's user, who may have
+/// made the paths lead elsewhere.
 fn clean(job: &LocalJobInfo, signal: Signal) -> Result<SentSignal, EndError> {
     let Some(name) = job.name.as_deref().filter(|name| name::is_job(name)) else {
         return Err(EndError::NoRanks);
@@ -299,7 +298,7 @@ fn clean(job: &LocalJobInfo, signal: Signal) -> Result<SentSignal, EndError> {
                 let owner = procfs::owner(member.pid)?;
                 (owner.0 == job.uid).then_some(owner)
             });
-            // None of its processes runs: then its group is not needed for access to processes.
+            // Without a running process of the user, no group is needed for access to processes.
             let (uid, gid) = member.unwrap_or((job.uid, NOBODY));
             as_user(uid, gid, || u8::from(!work())).map(|code| code == 0)
         }
@@ -321,7 +320,7 @@ fn clean(job: &LocalJobInfo, signal: Signal) -> Result<SentSignal, EndError> {
     }
 }
 
-/// Ends a job of this process's user; whether all of it has ended.
+/// Terminates a job of this process's user. Returns whether all its processes have exited.
 fn clean_up(name: &str, job: &LocalJobInfo, signal: Signal) -> bool {
     let remains = cleanup_record::abandoned_records(name);
     let mut tmpdirs: BTreeSet<PathBuf> = remains.iter().map(CleanupRecord::tmpdir).collect();
@@ -357,8 +356,8 @@ fn clean_up(name: &str, job: &LocalJobInfo, signal: Signal) -> bool {
     left.is_empty()
 }
 
-/// Waits until nothing of a job is left, at most so long; whether that came. If its launcher and
-/// its guard are killed meanwhile, ends it.
+/// Waits until no process of a job is left, at most for `most`; returns whether that is so. Terminates the job if its
+/// launcher and its guard are killed in the meantime.
 ///
 /// # Errors
 /// As [`signal`].
@@ -385,8 +384,8 @@ pub fn wait(job: &LocalJobInfo, sent: &SentSignal, most: Duration) -> Result<boo
     }
 }
 
-/// Signals a slow launcher again: the reader of its output may have stopped. A step is killed: its
-/// guard ends the rest.
+/// Signals a slow launcher again: the reader of its output may have stopped. Kills a slow step daemon, whose
+/// guard then terminates the ranks.
 ///
 /// # Errors
 /// As [`signal`].
@@ -402,7 +401,7 @@ pub fn hurry(job: &LocalJobInfo, sent: &SentSignal) -> Result<(), EndError> {
     held.try_for_each(|held| send(held, leader, signal))
 }
 
-/// Waits until ranks have ended, at most so long; whether that came.
+/// Waits until ranks have exited, at most for `most`; returns whether they have.
 pub fn wait_for_ranks(sent: &SentSignal, most: Duration) -> bool {
     let start = Instant::now();
     let left = || most.saturating_sub(start.elapsed());
@@ -412,7 +411,7 @@ pub fn wait_for_ranks(sent: &SentSignal, most: Duration) -> bool {
 fn nap() {
     let nap = rustix::event::Timespec {
         tv_sec: 0,
-        tv_nsec: i64::from(LOOK.subsec_nanos()),
+        tv_nsec: i64::from(POLL_INTERVAL.subsec_nanos()),
     };
     let _ = rustix::event::poll(&mut [], Some(&nap));
 }

@@ -1,10 +1,10 @@
 //! Allocations within a launch: reserved slots on its nodes. No I/O.
 //!
 //! Rule: an allocation is a name for slots of the launch's nodes. Only jobs that are spawned into
-//! it run there, for others these slots are in use; it ends when it is released or when the
-//! requesting process's job ends; processes that run there continue. A launch may also release
-//! slots of its own, which are not used until it takes them again. Nodes outside the launch are
-//! known to the allocator alone (`outside`).
+//! it use them; for other jobs these slots are in use. An allocation ends when it is released or when the
+//! job of the requesting process ends; processes that run there continue. A launch may also release
+//! slots of its own, which stay unused until it reacquires them. Only the allocator (`--allocator`) provides nodes outside
+//! the launch.
 
 mod choice;
 mod wanted;
@@ -19,22 +19,21 @@ use wireup_core::job::allocation::{
 use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
-/// Slots of some nodes; of a node without a known number of slots, all of it.
+/// Slots by node; `None` is a whole node, whose number of slots is unknown.
 pub type NodeShares = BTreeMap<NodeId, Option<u32>>;
 
-/// Reserved slots, and the processes on them.
+/// Reserved slots of an allocation, and the processes on them.
 #[derive(Clone, Debug)]
 pub struct AllocationUsage<'a> {
-    /// The allocation's name; what the launch has given back has none.
+    /// Name of the allocation; empty for slots that the launch has released.
     pub id: &'a str,
-    /// The reserved slots.
     pub shares: &'a NodeShares,
-    /// By node: living processes of jobs that were spawned into it.
+    /// Number of living processes of jobs that were spawned into the allocation, by node.
     pub live: Vec<u32>,
 }
 
 impl AllocationUsage<'_> {
-    /// Number of slots of a node that are reserved for others; `None` if the whole node is.
+    /// Number of slots of a node that are in use for jobs outside the allocation; `None` for the whole node.
     fn reserved_slots(&self, node: NodeId) -> Option<u32> {
         let live = self.live.get(node.index()).copied().unwrap_or(0);
         match self.shares.get(&node) {
@@ -45,20 +44,20 @@ impl AllocationUsage<'_> {
     }
 }
 
-/// What there is on the nodes of a launch.
+/// Living processes and reserved slots on the nodes of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotUsage<'a> {
-    /// By node: living processes.
+    /// Number of living processes by node.
     pub live: &'a [u32],
-    /// The reserved slots.
+    /// Reserved slots of each allocation.
     pub reserved: &'a [AllocationUsage<'a>],
 }
 
 impl<'a> SlotUsage<'a> {
-    /// An allocation.
+    /// Finds an allocation by its name.
     ///
     /// # Errors
-    /// [`SpawnFailure`] when there is none of that name, with those there are.
+    /// [`SpawnFailure`] if no allocation has the name; the text has the names of all allocations.
     pub fn find(&self, id: &str) -> Result<&'a AllocationUsage<'a>, SpawnFailure> {
         let mut found = self.reserved.iter();
         found
@@ -69,7 +68,7 @@ impl<'a> SlotUsage<'a> {
             })
     }
 
-    /// Slots of a node that are in use or set aside; `None` if the whole node is set aside.
+    /// Number of slots of a node that are in use or reserved; `None` if the whole node is reserved.
     pub fn used_slots(&self, node: NodeId) -> Option<u32> {
         let live = |live: &[u32]| live.get(node.index()).copied().unwrap_or(0);
         let inside: u32 = self.reserved.iter().map(|one| live(&one.live)).sum();
@@ -79,24 +78,24 @@ impl<'a> SlotUsage<'a> {
     }
 }
 
-/// One node as a choice finds it.
+/// Slots of one node, as a request for an allocation finds them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NodeSlots {
-    /// All of its slots, if that is known.
+    /// Number of all slots, if it is known.
     pub(crate) slots: Option<u32>,
-    /// See [`SlotUsage::used_slots`].
+    /// Number of slots in use or reserved, as returned by [`SlotUsage::used_slots`].
     pub(crate) used_slots: Option<u32>,
 }
 
-/// An allocation.
+/// Allocation within the launch, with its owner.
 #[derive(Debug)]
 struct LaunchAllocation {
     id: String,
     owner: JobIndex,
     shares: NodeShares,
-    /// What the allocator gave beside the nodes of the launch.
+    /// Shares that the allocator gave on hosts that are not in the launch.
     elsewhere: Vec<NodeShare>,
-    /// Nodes that joined the launch for it, and are used only by it.
+    /// Nodes that joined the launch for this allocation; only its jobs use them.
     joined: BTreeSet<NodeId>,
 }
 
@@ -105,7 +104,7 @@ struct LaunchAllocation {
 pub(crate) struct AllocationTable {
     last_id: u32,
     allocations: Vec<LaunchAllocation>,
-    /// What the launch has given back.
+    /// Slots that the launch has released.
     released_shares: NodeShares,
 }
 
@@ -117,7 +116,7 @@ fn refuse(kind: Kind, text: impl ToString) -> AllocationFailure {
 }
 
 impl AllocationTable {
-    /// The reserved slots, for [`SlotUsage`]; `live` gives an allocation's number of processes by
+    /// Reserved slots for a [`SlotUsage`]; `live` returns the number of an allocation's processes by
     /// node.
     pub(crate) fn reserved(&self, live: impl Fn(&str) -> Vec<u32>) -> Vec<AllocationUsage<'_>> {
         let held = self
@@ -133,13 +132,12 @@ impl AllocationTable {
         held.chain(lent).map(one).collect()
     }
 
-    /// Whether there is such an allocation.
+    /// Whether an allocation has this name.
     pub(crate) fn knows(&self, id: &str) -> bool {
         self.allocations.iter().any(|held| held.id == id)
     }
 
-    /// Decides about a request as the launch itself does, which has its nodes and no others, and
-    /// does the request. For a release, returns the released slots.
+    /// Executes a request without an allocator, on the nodes of the launch alone. For a release, returns the released slots.
     ///
     /// # Errors
     /// [`AllocationFailure`] with the reason and the remedy.
@@ -152,8 +150,8 @@ impl AllocationTable {
     ) -> Result<Allocation, AllocationFailure> {
         let id = attributes.id.as_deref();
         if attributes.seconds.is_some() && attributes.seconds_required {
-            let problem = "an allocation of the launch's nodes lasts as long as it is needed; a limit \
-                           takes an allocator (--allocator)";
+            let problem = "allocations on the launch's nodes have no time limit; a limit requires an \
+                           allocator (--allocator)";
             return Err(refuse(Kind::NotSupported, problem));
         }
         let (id, shares) = match (directive, id) {
@@ -170,15 +168,15 @@ impl AllocationTable {
                 (Some(id.to_owned()), self.allocations[at].shares.clone())
             }
             (Directive::Extend, None) => {
-                let problem = "the launch has the nodes it was given; name an allocation to be \
-                               extended (PMIX_ALLOC_ID), or use an allocator (--allocator)";
+                let problem = "cannot extend the launch itself; name an allocation \
+                               (PMIX_ALLOC_ID), or use an allocator (--allocator)";
                 return Err(refuse(Kind::NoResources, problem));
             }
             (Directive::Release, id) => return self.release(id, attributes, field),
             (Directive::Reacquire, None) => {
                 let back = attributes.part_of(&self.released_shares, field)?;
                 if back.is_empty() {
-                    let problem = "nothing of the launch has been released";
+                    let problem = "cannot reacquire slots: the launch has not released any";
                     return Err(refuse(Kind::NotFound, problem));
                 }
                 take(&mut self.released_shares, &back);
@@ -186,20 +184,20 @@ impl AllocationTable {
             }
             (Directive::Reacquire, Some(id)) => {
                 let problem = format!(
-                    "allocation {id} is gone when it is released; only what the launch itself has \
-                     released can be reacquired"
+                    "cannot reacquire allocation {id}: it ended with its release; only slots that the \
+                     launch itself released can be reacquired"
                 );
                 return Err(refuse(Kind::NotFound, problem));
             }
             (Directive::Cancel, _) => {
-                let problem = "there is no such request that waits for an answer";
+                let problem = "cannot cancel the request: no such request is pending";
                 return Err(refuse(Kind::NotFound, problem));
             }
         };
         Ok(described(id, attributes, &shares, field.names))
     }
 
-    /// Ends an allocation or a part of it, or gives back slots of the launch.
+    /// Releases an allocation or a part of it, or slots of the launch itself.
     fn release(
         &mut self,
         id: Option<&str>,
@@ -228,7 +226,7 @@ impl AllocationTable {
         ))
     }
 
-    /// Sets slots aside: for a new allocation, or for one that there is.
+    /// Reserves slots for an existing allocation, or for a new one.
     pub(crate) fn grant_slots(&mut self, id: &str, owner: JobIndex, shares: NodeShares) {
         match self.allocations.iter_mut().find(|held| held.id == id) {
             Some(held) => add(&mut held.shares, shares),
@@ -242,21 +240,21 @@ impl AllocationTable {
         }
     }
 
-    /// Notes what of an allocation are no nodes of the launch.
+    /// Adds shares of an allocation on hosts that are not in the launch.
     pub(crate) fn add_external_shares(&mut self, id: &str, more: impl Iterator<Item = NodeShare>) {
         if let Some(held) = self.allocations.iter_mut().find(|held| held.id == id) {
             held.elsewhere.extend(more);
         }
     }
 
-    /// What of an allocation are no nodes of the launch.
+    /// Shares of an allocation on hosts that are not in the launch.
     pub(crate) fn external_shares(&self, id: &str) -> &[NodeShare] {
         let held = self.allocations.iter().find(|held| held.id == id);
         held.map_or(&[], |held| &held.elsewhere)
     }
 
-    /// Hosts have joined the launch: reserves the allocations' slots on them. `share` says which
-    /// node a host is, and its slots.
+    /// Reserves the allocations' slots on hosts that have joined the launch. `share` returns the node of a
+    /// host and its slots.
     pub(crate) fn settle(&mut self, share: impl Fn(&NodeShare) -> Option<(NodeId, Option<u32>)>) {
         for held in &mut self.allocations {
             let all = std::mem::take(&mut held.elsewhere);
@@ -272,13 +270,13 @@ impl AllocationTable {
         }
     }
 
-    /// The allocator has taken nodes back: nothing more is started there.
+    /// Marks nodes that the allocator has taken back as released, so that no further job uses them.
     fn return_nodes(&mut self, joined: &BTreeSet<NodeId>, gone: &NodeShares) {
         let back = gone.keys().filter(|node| joined.contains(node));
         self.released_shares.extend(back.map(|node| (*node, None)));
     }
 
-    /// Ends the allocations that processes of a job have asked for, and names them.
+    /// Ends the allocations that processes of a job requested, and returns their names.
     pub(crate) fn owner_gone(&mut self, owner: JobIndex) -> Vec<String> {
         let all = std::mem::take(&mut self.allocations);
         let (gone, left) = all.into_iter().partition(|held| held.owner == owner);
@@ -290,7 +288,7 @@ impl AllocationTable {
         gone.into_iter().map(|held| held.id).collect()
     }
 
-    /// A name that no allocation has had.
+    /// Makes a name that no allocation has had.
     pub(crate) fn new_id(&mut self) -> String {
         loop {
             self.last_id += 1;
@@ -310,15 +308,12 @@ impl AllocationTable {
     }
 }
 
-/// That there is no such allocation, and which there are.
+/// Text about an allocation that does not exist, with the names of all allocations.
 fn unknown<'a>(id: &str, known: impl Iterator<Item = &'a str>) -> String {
     let known: Vec<_> = known.filter(|known| !known.is_empty()).collect();
     match known.is_empty() {
-        true => format!("there is no allocation {id:?}, nor any other"),
-        false => format!(
-            "there is no allocation {id:?}; there are {}",
-            known.join(", ")
-        ),
+        true => format!("no allocation {id:?}; the launch has none"),
+        false => format!("no allocation {id:?}; the launch has {}", known.join(", ")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! One application context: its program, environment and working directory.
+//! Resolves an application context on a host: its program, environment and working directory.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Display};
@@ -24,35 +24,36 @@ use wireup_core::job::spec::AppRequest;
 use wireup_sys::resource_limits::{self, Forbidden};
 use wireup_sys::spawn::ProcessSettings;
 
-/// The purpose of the inspection of an application.
+/// Machine on which an application is inspected; decides which files must exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum InspectionSite {
-    /// The one machine of the job.
+    /// The only machine of the job.
     Alone,
-    /// The launcher of a job on several hosts: files that are missing here may exist there.
+    /// Machine of the launcher of a job on several hosts: files that are missing here may exist on the hosts.
     Launcher,
-    /// A host with ranks of it.
+    /// Host with ranks of the application.
     Node,
+    /// Machine without ranks of the application: no file must exist.
     Bystander,
-    /// A machine with ranks of a job that was spawned.
+    /// Machine with ranks of the application, in a spawned job.
     Child,
 }
 
 impl InspectionSite {
-    /// Its ranks are started here.
+    /// Whether ranks of the application are started on the machine.
     fn starts(self) -> bool {
         matches!(self, Self::Alone | Self::Node | Self::Child)
     }
 }
 
-/// What to do about a file that a host does not have.
+/// Advice in messages about a file that a host does not have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Remedy {
-    /// The error says it.
+    /// The text of the error is sufficient.
     None,
     Copy,
     CopyOrPreload,
-    /// It has to be in the image.
+    /// The file must be in the image.
     Image,
 }
 
@@ -60,16 +61,16 @@ impl Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::None => "",
-            Self::Image => "; ranks find what is in their image (--image), and what is mounted there (--image-mount)",
-            Self::Copy => "; copy it there, or put it where every host sees it",
+            Self::Image => "; put it into the image (--image), or mount its directory there (--image-mount)",
+            Self::Copy => "; copy it to the host, or to a file system of all hosts",
             Self::CopyOrPreload => {
-                "; copy it there, or put it where every host sees it, or bring it along (--stage)"
+                "; copy it to the host, or to a file system of all hosts, or let wireup copy it (--stage)"
             }
         })
     }
 }
 
-/// A part of an application context that cannot be used.
+/// Part of an application context that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AppError {
     #[error("{0}{1}")]
@@ -78,26 +79,26 @@ pub(super) enum AppError {
     Wrapper(WrapError, Remedy),
     #[error("--rlimit: {0}")]
     Limits(Forbidden),
-    /// The directory that the user names on this machine.
-    #[error("--wdir {}{problem}", dir.display())]
+    /// Working directory of an initial job on this machine.
+    #[error("--wdir {}: {problem}", dir.display())]
     Wdir {
         dir: PathBuf,
         problem: DirectoryProblem,
     },
-    /// The directory of a spawned job.
-    #[error("the working directory {}{problem}; make it, or ask for another (wdir)", dir.display())]
+    /// Working directory of a spawned job.
+    #[error("working directory {}: {problem}; create it, or choose another (wdir)", dir.display())]
     SpawnedWdir {
         dir: PathBuf,
         problem: DirectoryProblem,
     },
-    /// The directory on another host.
-    #[error("the working directory {}{problem}; make it there, or choose another with --wdir", dir.display())]
+    /// Working directory of an initial job on another host.
+    #[error("working directory {}: {problem}; create it on the host, or choose another with --wdir", dir.display())]
     WdirThere {
         dir: PathBuf,
         problem: DirectoryProblem,
     },
     #[error(
-        "the file {} exists neither there nor where wireup runs; put it there", .0.display()
+        "{} exists neither on the host nor on the launcher's; copy it to the host", .0.display()
     )]
     NeededFile(PathBuf),
     #[error("--env-file {}: {error}", path.display())]
@@ -126,7 +127,7 @@ impl From<AppError> for CommandError {
 }
 
 impl AppError {
-    /// The exit code for a program that cannot be executed; nothing for other problems.
+    /// Exit code for a program that cannot be executed; `None` for other errors.
     pub(super) fn program_code(&self) -> Option<u8> {
         match self {
             Self::Program(error, _) => Some(error.exit_code()),
@@ -136,25 +137,25 @@ impl AppError {
     }
 }
 
-/// What is wrong with a directory.
+/// Reason why a working directory cannot be used.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(super) enum DirectoryProblem {
-    #[error(": {0}")]
+    #[error(transparent)]
     Denied(Errno),
-    #[error(" is not a directory")]
+    #[error("not a directory")]
     NoDirectory,
 }
 
-/// The ranks of an application, and why there are as many.
+/// Ranks of an application, and the reason for their number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct AppRanks {
     pub(super) ranks: Range<u32>,
     pub(super) count: CountReason,
 }
 
-/// The application, and the dynamic loader as its program will meet it. `env` are its
-/// [`variables`]. The program of a [child](InspectionSite::Child) is searched in the directories of the request before
-/// those of PATH, and in its working directory after all. Its ranks may run in an image.
+/// Resolves an application; returns the dynamic loader with its environment too. `env` are the application's
+/// [`variables`]. The program of a [child](InspectionSite::Child) is searched in the directories of the request, in
+/// those of PATH, and last in its working directory. `in_image` is whether the ranks run in an image.
 pub(super) fn resolve_app(
     app: &AppRequest,
     ranks: AppRanks,
@@ -166,7 +167,7 @@ pub(super) fn resolve_app(
     let AppRanks { ranks, count } = ranks;
     let mut cwd = working_directory(app, inheritance, stand)?;
     if in_image {
-        // Which is not where its process is when it has entered the image.
+        // A process that has entered the image is in another directory.
         cwd.get_or_insert_with(|| inheritance.cwd.clone());
     }
     let start = cwd.as_deref().unwrap_or(&inheritance.cwd);
@@ -175,7 +176,7 @@ pub(super) fn resolve_app(
     {
         return Err(AppError::NeededFile(path));
     }
-    // A program is found also for ranks that are to have no PATH.
+    // The launcher's PATH is used for ranks without one.
     let path = env
         .iter()
         .chain(&inheritance.vars)
@@ -261,15 +262,15 @@ pub(super) fn resolve_app(
     Ok((app, loader))
 }
 
-/// The first file that is to be where an application's ranks start, and is not.
+/// First file that must exist where an application's ranks start, and does not.
 fn missing_file(app: &AppRequest, cwd: &Path) -> Option<PathBuf> {
-    // One that was brought along is there under its last name.
+    // A staged file has the last component of the path as its name in the working directory.
     let is_brought = |path: &Path| path.file_name().is_some_and(|name| cwd.join(name).exists());
     let mut paths = app.needed_files.iter().map(|path| cwd.join(path));
     paths.find(|path| !path.exists() && !is_brought(path))
 }
 
-/// The directory its ranks are to start in, unless it is that of this process.
+/// Working directory of an application's ranks; `None` if it is that of this process.
 pub(super) fn working_directory(
     app: &AppRequest,
     inheritance: &InheritedContext,
@@ -295,9 +296,8 @@ pub(super) fn working_directory(
     })
 }
 
-/// The variables of an app's ranks before wireup's own; if they are for other hosts, those that mean
-/// nothing there only if the user asks for them, and the same of those that name files of the host if the
-/// ranks run in an image.
+/// Variables of an app's ranks before wireup's own. Variables that are meaningful on this machine alone are removed for other
+/// hosts, and variables with files of the host for ranks in an image, unless the user names them.
 pub(super) fn variables(
     app: &AppRequest,
     inheritance: &InheritedContext,
@@ -345,14 +345,14 @@ pub(super) fn variables(
     Ok(base.variables)
 }
 
-/// More than any environment can hold.
+/// Maximum size of an environment file in bytes.
 const ENV_FILE_MAX: u64 = 8 * 1024 * 1024;
 
 fn read_env_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let file = std::fs::File::open(path)?;
     if file.take(ENV_FILE_MAX + 1).read_to_end(&mut text)? as u64 > ENV_FILE_MAX {
-        let why = "it is larger than any environment";
+        let why = format!("the file is larger than {} MiB", ENV_FILE_MAX >> 20);
         return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }
     Ok(text)

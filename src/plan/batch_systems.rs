@@ -1,4 +1,4 @@
-//! Batch systems: the nodes of an allocation, and the command that starts agents on them.
+//! Finds the nodes of a batch allocation, and the command that starts agents on them.
 
 mod batch_table;
 mod slurm;
@@ -10,7 +10,7 @@ use std::io;
 use wireup_core::job::hosts::{HostList, HostSpec, HostsProblem, compress};
 use wireup_core::job::spec::AgentLaunchCommand;
 
-/// Why an allocation cannot be used.
+/// Batch allocation that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BatchAllocationError {
     #[error("{engine}'s {list}: {problem}; name the hosts (--hosts)")]
@@ -34,7 +34,7 @@ pub(crate) enum BatchAllocationError {
         error: io::Error,
     },
     #[error(
-        "{host} is no node of the allocation of {engine} ({nodes}); where agents run, add --engine none"
+        "host {host} is not in the {engine} allocation ({nodes}); if agents run there, add --engine none"
     )]
     Outside {
         host: String,
@@ -43,29 +43,29 @@ pub(crate) enum BatchAllocationError {
     },
 }
 
-/// What allocations are found in.
+/// Access to the variables, files and commands that describe batch allocations.
 pub(crate) struct BatchEnvironment<'a> {
-    /// A variable of the environment.
+    /// Returns the value of an environment variable.
     pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,
-    /// The text of a file.
+    /// Reads the text of a file.
     pub(crate) file: &'a dyn Fn(&str) -> io::Result<String>,
-    /// What a command prints.
+    /// Executes a command and returns its standard output.
     pub(crate) output: &'a dyn Fn(&[&str]) -> io::Result<String>,
-    /// The name of this machine.
+    /// Host name of this machine.
     pub(crate) hostname: String,
 }
 
-/// An allocation in which this process runs.
+/// Batch allocation in which this process runs.
 #[derive(Debug)]
 pub(crate) struct BatchAllocation {
     engine: &'static str,
-    /// Their names, and slots where these are known.
+    /// Names of the nodes, and their slots if these are known.
     nodes: Vec<(String, Option<u32>)>,
-    /// None where the allocation is this machine alone.
+    /// Command that starts agents; `None` if the allocation is this machine alone.
     starter: Option<AgentLaunchCommand>,
 }
 
-/// A batch system that `--engine` names.
+/// Batch system that `--engine` names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BatchSystemKind {
     Slurm,
@@ -75,7 +75,7 @@ pub(crate) enum BatchSystemKind {
     Flux,
 }
 
-/// Variables of jobs with the name of their allocation, each with a second one that such a job has too.
+/// Variables with the name of a batch allocation, each with a second variable that jobs of the batch system have too.
 ///
 /// Source: sbatch(1); sge_pe(5) and qsub(1); IBM Spectrum LSF, environment variables; qsub(1) of OpenPBS.
 const ALLOCATION_VARIABLES: [(&str, &str); 4] = [
@@ -85,7 +85,7 @@ const ALLOCATION_VARIABLES: [(&str, &str); 4] = [
     ("JOB_ID", "QUEUE"),
 ];
 
-/// The name that a batch system gives the allocation in which this process runs.
+/// Name of the batch allocation in which this process runs.
 pub(crate) fn allocation_name<'a>(
     variable: impl Fn(&str) -> Option<&'a OsStr>,
 ) -> Option<&'a OsStr> {
@@ -94,10 +94,10 @@ pub(crate) fn allocation_name<'a>(
     known.find_map(|(name, second)| has(second).and_then(|_| has(name)))
 }
 
-/// The allocation in which this process runs: of that batch system, or of the first that there is.
+/// Finds the allocation in which this process runs: of the named batch system, or of the first with one.
 ///
 /// # Errors
-/// [`BatchAllocationError`] if its description is not as documented.
+/// [`BatchAllocationError`] if the batch system's description of the allocation is not as documented.
 pub(crate) fn find(
     named: Option<BatchSystemKind>,
     around: &BatchEnvironment<'_>,
@@ -128,10 +128,10 @@ pub(crate) fn find(
 }
 
 impl BatchAllocation {
-    /// All its nodes; this machine under its own name where it is the only one.
+    /// All nodes of the allocation; `localhost` if this machine is the only one.
     ///
     /// # Errors
-    /// [`BatchAllocationError`] for a name that none can be.
+    /// [`BatchAllocationError`] for an invalid host name.
     pub(crate) fn hosts(&self) -> Result<HostList, BatchAllocationError> {
         let written = |(name, slots): &(String, Option<u32>)| {
             let name = match self.starter {
@@ -153,10 +153,10 @@ impl BatchAllocation {
             })
     }
 
-    /// Gives the hosts of a list, which are nodes of the allocation, the slots that the list does not give.
+    /// Fills in missing numbers of slots in a list of hosts of the allocation.
     ///
     /// # Errors
-    /// [`BatchAllocationError::Outside`] for a host that is none of them.
+    /// [`BatchAllocationError::Outside`] for a host that is not in the allocation.
     pub(crate) fn within(&self, hosts: &mut [HostSpec]) -> Result<(), BatchAllocationError> {
         for host in hosts {
             let node = self.nodes.iter().find(|(name, _)| *name == host.name);
@@ -172,14 +172,14 @@ impl BatchAllocation {
         Ok(())
     }
 
-    /// The same hosts under the name that this machine has for itself, where it is the whole allocation.
+    /// List with `localhost` in place of the hosts, if the allocation is this machine alone.
     pub(crate) fn local_host_list(&self, hosts: &[HostSpec]) -> Option<HostList> {
         let [host] = hosts else { return None };
         let slots = host.slots.filter(|_| self.starter.is_none())?;
         format!("localhost:{slots}").parse().ok()
     }
 
-    /// What starts agents on these of its nodes; none where it is this machine alone.
+    /// Command that starts agents on these nodes of the allocation; `None` if the allocation is this machine alone.
     pub(crate) fn starter(self, hosts: &[HostSpec]) -> Option<AgentLaunchCommand> {
         let mut starter = self.starter?;
         let wanted: BTreeSet<&str> = hosts.iter().map(|host| &*host.name).collect();

@@ -1,4 +1,4 @@
-//! What ranks see that run in an image: programs, their libraries and directories are looked for there.
+//! Searches for programs, libraries and directories in the image in which ranks run.
 
 use std::sync::Arc;
 
@@ -6,18 +6,18 @@ use super::Variable;
 use wireup_core::failure::CommandError;
 use wireup_sys::mounts::MountView;
 
-/// The container of this node, or of all nodes of this machine.
+/// Container of this node, or of all nodes that this machine is.
 #[derive(Clone, Debug)]
 pub struct ContainerRoot {
     pub view: Arc<MountView>,
-    /// The variables of the image.
+    /// Variables of the image.
     pub env: Vec<Variable>,
 }
 
-/// Looks for something where the ranks will see it.
+/// Executes `work` in the container of the ranks, if they have one.
 ///
 /// # Errors
-/// [`CommandError`] of the work, or when the container cannot be entered.
+/// [`CommandError`] of `work`, or when the container cannot be entered.
 pub(super) fn run_in_root<T: Send>(
     inside: Option<&ContainerRoot>,
     work: impl FnOnce() -> Result<T, CommandError> + Send,

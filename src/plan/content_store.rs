@@ -1,7 +1,7 @@
-//! Files by their content: what hosts were sent, for as long as their agents run.
+//! Stores staged files on a host by their content, as long as its agent runs.
 //!
-//! Rule: a file has the name of its SHA-256 digest, and counts only if that is its digest. A launch executes a link of
-//! its own to it: the store may be removed meanwhile.
+//! Rule: the name of a file is its SHA-256 digest; a file with another digest is ignored. A launch executes its own link
+//! to a file, because the store may be removed at any time.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -24,7 +24,7 @@ impl fmt::Debug for Digest {
 }
 
 impl Digest {
-    /// Of all that can be read.
+    /// Computes the digest of all bytes of a reader.
     pub(super) fn from_reader(mut file: impl io::Read) -> io::Result<Self> {
         let mut hash = Sha256::new();
         let mut buffer = vec![0; 256 * 1024];
@@ -39,15 +39,15 @@ impl Digest {
     }
 }
 
-/// A directory of files that are named by their content.
+/// Directory of files that are named by their content.
 #[derive(Debug)]
 pub(crate) struct ContentStore(PathBuf);
 
 impl ContentStore {
-    /// Takes a directory, which is made unless it is there and the user's alone.
+    /// Opens a directory; creates it if it does not exist.
     ///
     /// # Errors
-    /// When it cannot be made, or is another's.
+    /// When the directory cannot be created, or other users have access to it.
     pub(crate) fn open(directory: PathBuf) -> io::Result<Self> {
         match DirBuilder::new().mode(0o700).create(&directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -57,16 +57,18 @@ impl ContentStore {
         let uid = rustix::process::geteuid().as_raw();
         match meta.is_dir() && meta.uid() == uid && meta.mode() & 0o077 == 0 {
             true => Ok(Self(directory)),
-            false => Err(io::Error::other("it is not this user's alone")),
+            false => Err(io::Error::other(
+                "the directory must belong to this user, without access for others",
+            )),
         }
     }
 
-    /// Where a file of this content is, or would be.
+    /// Path of the file with this content, whether the file exists or not.
     pub(super) fn path(&self, digest: Digest) -> PathBuf {
         self.0.join(HEXLOWER.encode(&digest.0))
     }
 
-    /// Whether it has a file of this content, which is read for that.
+    /// Whether the store has a file with this content; reads the file.
     pub(super) fn has(&self, digest: Digest, size: u64) -> bool {
         let file = File::open(self.path(digest));
         file.is_ok_and(|file| {
@@ -76,10 +78,10 @@ impl ContentStore {
         })
     }
 
-    /// A file that is to come.
+    /// Creates a file whose content is about to be received.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When the file cannot be created.
     pub(crate) fn expect(&self, digest: Digest, size: u64) -> io::Result<IncomingFile> {
         let path = self.path(digest);
         let partial = path.with_extension(std::process::id().to_string());
@@ -97,7 +99,7 @@ impl ContentStore {
     }
 }
 
-/// A file of a store that is being written; removed when it is dropped before its end.
+/// File of a store that is being received; removed when dropped before it is complete.
 #[derive(Debug)]
 pub(crate) struct IncomingFile {
     file: Option<File>,
@@ -109,12 +111,12 @@ pub(crate) struct IncomingFile {
 }
 
 impl IncomingFile {
-    /// Takes the next bytes; true when there are all, and they are those that were expected.
+    /// Writes the next bytes. Returns whether the file is complete, with the expected digest.
     ///
     /// # Errors
-    /// When they cannot be written, or are others.
+    /// When the bytes cannot be written, or are not those of the expected file.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> io::Result<bool> {
-        let other = || io::Error::other("it was changed while it was copied");
+        let other = || io::Error::other("the file changed while it was copied");
         let left = self.remaining_bytes.checked_sub(bytes.len() as u64);
         self.remaining_bytes = left.ok_or_else(other)?;
         if let Some(file) = &mut self.file {
@@ -131,7 +133,7 @@ impl IncomingFile {
         if self.hash.clone().finalize()[..] != self.digest.0 {
             return Err(other());
         }
-        // It can be executed only when nobody has it open for writing.
+        // A file that is open for writing cannot be executed.
         self.file = None;
         fs::rename(&self.partial, &self.path)?;
         Ok(true)
@@ -189,7 +191,8 @@ mod tests {
         assert!(open().is_ok());
         assert!(open().is_ok(), "it is there and the user's alone");
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(open().unwrap_err().to_string().contains("alone"));
+        let error = open().unwrap_err().to_string();
+        assert!(error.contains("without access for others"), "{error}");
         let link = place.path().join("link");
         std::os::unix::fs::symlink("/root", &link).unwrap();
         assert!(ContentStore::open(link).is_err());

@@ -1,4 +1,4 @@
-//! The job's directory: rendezvous files, shared-memory stores and session directories.
+//! Private directory of a launch: rendezvous files, shared-memory stores and session directories.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
@@ -13,37 +13,37 @@ use wireup_core::job::ids::{JobIndex, NodeId, Nspace, Rank};
 use wireup_sys::access;
 use wireup_sys::remove_dir::remove_all;
 
-/// A directory that only the job's user can enter; removed with all it holds.
+/// Directory that only the job's user can enter.
 #[derive(Debug)]
 pub struct JobDirectory {
     path: PathBuf,
 }
 
-/// The directories of one node.
+/// Directories of one node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeDirectories {
-    /// Of the PMIx server.
+    /// Directory of the PMIx server.
     pub server: PathBuf,
-    /// Top of MPI's session directories.
+    /// Parent of the session directories of all jobs.
     pub session: PathBuf,
-    /// The job's part below it.
+    /// Session directory of the job.
     pub nspace: PathBuf,
-    /// For node-local shared memory, if a virtual node has no own name.
+    /// Directory for node-local shared memory, if virtual nodes have no host names of their own.
     pub shared: PathBuf,
 }
 
-/// Where the directory of a job is made: below `TMPDIR` or in the system's place for temporary
-/// files, named after the job.
+/// Path of the directory of a job on one machine: the job's name below `TMPDIR`, or below the system's directory for
+/// temporary files.
 pub fn job_directory(nspace: &Nspace) -> PathBuf {
     std::env::temp_dir().join(nspace.as_str())
 }
 
-/// The same for the part of a job that one of several hosts has: these may share the place.
+/// Path of the directory of a job on one of several hosts. It contains the node, because hosts may share the parent.
 pub fn step_directory(nspace: &Nspace, node: NodeId) -> PathBuf {
     std::env::temp_dir().join(format!("{nspace}.n{node}"))
 }
 
-/// The directories of a node below that of its job.
+/// Paths of the directories of a node below that of its job.
 pub fn node_directories(job: &Path, node: NodeId, nspace: &Nspace) -> NodeDirectories {
     let base = job.join(format!("n{node}"));
     let session = base.join("session");
@@ -55,9 +55,9 @@ pub fn node_directories(job: &Path, node: NodeId, nspace: &Nspace) -> NodeDirect
     }
 }
 
-/// A job's directory that cannot be made.
+/// Error: the directory of a job cannot be created.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot make the directory {}: {error}; set TMPDIR to a directory you may write to", path.display())]
+#[error("cannot create the directory {}: {error}; set TMPDIR to a writable directory", path.display())]
 pub struct DirectoryError {
     path: PathBuf,
     error: io::Error,
@@ -75,9 +75,9 @@ impl DirectoryError {
 }
 
 impl NodeDirectories {
-    /// Removes files that belong only to the job, when no process of it is left: its session
-    /// directories, and the lock that libpmix 4.2 leaves of each job it forgets. The directory of
-    /// the launch, and what cannot be removed, stays until that goes.
+    /// Removes the files of a job that has ended: its session
+    /// directories, and the lock file that libpmix 4.2 does not remove. Errors are ignored: remaining files are removed with
+    /// the directory of the launch.
     pub fn forget(&self) {
         let _ = remove_all(&self.nspace);
         let name = self.nspace.file_name().unwrap_or_default();
@@ -90,16 +90,16 @@ impl NodeDirectories {
     }
 }
 
-/// Makes a directory that only the job's user can enter, and those above it.
+/// Creates a directory that only the job's user can enter, and missing parents.
 fn make(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).recursive(true).create(path)
 }
 
 impl JobDirectory {
-    /// Makes the directory of a job.
+    /// Creates the directory of a job.
     ///
     /// # Errors
-    /// [`DirectoryError`] when it cannot be made; the text names the path and the remedy.
+    /// [`DirectoryError`] with the path and the remedy.
     pub fn create(path: PathBuf) -> Result<Self, DirectoryError> {
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => Ok(Self { path }),
@@ -107,7 +107,7 @@ impl JobDirectory {
         }
     }
 
-    /// Refuses what [`create`](Self::create) would refuse, as far as one can see without trying.
+    /// Checks the permissions that [`create`](Self::create) needs, without creating the directory.
     ///
     /// # Errors
     /// As `create`.
@@ -117,30 +117,30 @@ impl JobDirectory {
             .map_err(|errno| DirectoryError::new(path, errno))
     }
 
-    /// Makes the directory of a node's server alone.
+    /// Creates the directory of a node's PMIx server, without the other directories of the node.
     ///
     /// # Errors
-    /// When the file system is full or went away.
+    /// When the file system is full or unavailable.
     pub fn make_server_directory(&self, node: NodeId, nspace: &Nspace) -> io::Result<PathBuf> {
         let server = node_directories(&self.path, node, nspace).server;
         make(&server)?;
         Ok(server)
     }
 
-    /// Writes hwloc's description of this host into it.
+    /// Writes hwloc's description of this host to a file in the directory. Returns the path.
     ///
     /// # Errors
-    /// When the file system is full or went away.
+    /// When the file system is full or unavailable.
     pub fn describe_host(&self, description: &str) -> io::Result<PathBuf> {
         let path = self.path.join("hwloc.xml");
         fs::write(&path, description)?;
         Ok(path)
     }
 
-    /// Makes the directories of a node.
+    /// Creates the directories of a node.
     ///
     /// # Errors
-    /// When the file system is full or went away.
+    /// When the file system is full or unavailable.
     pub fn node(&self, node: NodeId, nspace: &Nspace) -> io::Result<NodeDirectories> {
         let directories = node_directories(&self.path, node, nspace);
         let NodeDirectories {
@@ -155,30 +155,31 @@ impl JobDirectory {
         Ok(directories)
     }
 
-    /// Makes the directory of a rank.
+    /// Creates the temporary directory of a rank.
     ///
     /// # Errors
-    /// When the file system is full or went away.
+    /// When the file system is full or unavailable.
     pub fn make_rank_directory(&self, job: JobIndex, rank: Rank) -> io::Result<PathBuf> {
         let path = self.ranks_directory(job).join(rank.to_string());
         make(&path)?;
         Ok(path)
     }
 
-    /// Where those of a job are.
+    /// Parent of the temporary directories of a job's ranks.
     fn ranks_directory(&self, job: JobIndex) -> PathBuf {
         self.path.join("ranks").join(job.to_string())
     }
 
-    /// Removes those of a job. What cannot be removed stays until the launch ends.
+    /// Removes the temporary directories of a job's ranks. Errors are ignored: remaining files are removed when the launch
+    /// ends.
     pub fn forget_ranks(&self, job: JobIndex) {
         let _ = remove_all(&self.ranks_directory(job));
     }
 
-    /// Removes it.
+    /// Removes the directory with all its contents.
     ///
     /// # Errors
-    /// When something in it cannot be removed.
+    /// When any file in the directory cannot be removed.
     pub fn remove(self) -> io::Result<()> {
         remove_all(&self.path)
     }

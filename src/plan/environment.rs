@@ -1,13 +1,12 @@
-//! The environment that ranks inherit: the launcher's own, without what an outer launcher left in
-//! it. No I/O.
+//! Environment that ranks inherit: the launcher's own, without the variables of an outer launcher. No I/O.
 //!
-//! A rank that finds another job's identity in its environment joins that job, fails, or takes
-//! itself for a single process. So the state of every launcher that MPI libraries look for is
-//! removed, unless the user asks for a variable; the settings of users stay.
+//! A rank that finds another job's identity in its environment joins that job, fails, or runs as an MPI singleton.
+//! The variables of all launchers that MPI libraries read are therefore
+//! removed, unless the user names a variable; settings of users stay.
 //!
-//! Rule: MPICH 5 aborts on `PMIX_NAMESPACE` beside `PMI_SIZE`; Slurm's PMI library changes its
-//! dialect on `PMI_ID`; Open MPI 4.1 takes the marks of jsrun, Flux or Slurm for a launch by
-//! them. Source: docs/pmi-operations.md#spawn.
+//! Rule: MPICH 5 aborts if both `PMIX_NAMESPACE` and `PMI_SIZE` are set; Slurm's PMI library uses another protocol if
+//! `PMI_ID` is set; Open MPI 4.1 assumes a launch by jsrun, Flux or Slurm if their variables are
+//! set. Source: docs/pmi-operations.md#spawn.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -15,7 +14,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use wireup_core::job::spec::EnvInheritance;
 
-/// A variable of an environment.
+/// Name and value of an environment variable.
 pub type Variable = (OsString, OsString);
 
 pub mod env_file;
@@ -25,10 +24,9 @@ pub use local_variables::{
     is_given_by_node, is_hidden, is_local, is_secret, leave_files, leave_local, secret_value,
 };
 
-/// Names that start so are launcher state, unless [`KEPT`] has them.
+/// Prefixes of the names of launcher state, except those in [`KEPT`].
 ///
-/// Batch systems of which no MPI library reads anything in a rank (PBS, LSF, Grid Engine, Cobalt)
-/// are left alone: scripts use their variables.
+/// The variables of PBS, LSF, Grid Engine and Cobalt stay: no MPI library reads them in a rank, and scripts use them.
 const REMOVED_PREFIXES: &[&str] = &[
     "PMI_",
     "PMI2_",
@@ -51,13 +49,13 @@ const REMOVED_PREFIXES: &[&str] = &[
     "ALPS_",
 ];
 
-/// Has the name of the launcher whose place `wireup run` takes, and behind it pairs of lines: words of ours, and what was
-/// written for them.
+/// Variable with the name of the launcher that `wireup run` replaces, then pairs of lines: words of wireup's command line, and
+/// the words of the other launcher that were translated to them.
 pub const PERSONALITY: &str = "WIREUP_PERSONALITY";
 
-/// Names that are launcher state.
+/// Names of launcher state.
 const REMOVED: &[&str] = &[
-    // Our own; the others that start so are settings.
+    // Set by wireup; other variables with this prefix are settings of users.
     "WIREUP_ALLOC_ID",
     "WIREUP_APPNUM",
     "WIREUP_HOST",
@@ -101,8 +99,8 @@ const REMOVED: &[&str] = &[
     "I_MPI_INTERNAL_MEM_POLICY",
 ];
 
-/// Users' settings among the removed prefixes: debugging, MCA parameters, where a relocated library finds its
-/// parts, and what identifies a batch job.
+/// Prefixes of users' settings among the removed prefixes: debugging, MCA parameters, directories of a relocated
+/// library, and the identity of a batch job.
 const KEPT: &[&str] = &[
     "PMI_DEBUG",
     "PMI2_DEBUG",
@@ -119,8 +117,8 @@ const KEPT: &[&str] = &[
     "PRTE_PREFIX",
     "PRTE_ALLOW_RUN_AS_ROOT",
     "OMPI_MCA_orte_base_help_aggregate",
-    // What a job of Slurm's is, for scripts and for the names of their files: none says where a rank is, and no MPI takes
-    // them for a launch. Open MPI looks at SLURM_JOBID, SLURM_NODELIST and those of tasks.
+    // Identity of a Slurm job, for scripts and the names of their files. None of these contains the place of a rank, and no
+    // MPI detects a launch by them: Open MPI reads SLURM_JOBID, SLURM_NODELIST and the variables of tasks.
     "SLURM_ARRAY_",
     "SLURM_CLUSTER_NAME",
     "SLURM_CONF",
@@ -135,30 +133,30 @@ const KEPT: &[&str] = &[
     "SLURM_SUBMIT_",
 ];
 
-/// Hydra 4 sets this for its ranks; it is a user's setting anywhere else.
+/// Variable that Hydra 4 sets for its ranks; a user's setting elsewhere.
 const HYDRA_HOST: &str = "MPIR_CVAR_CH3_INTERFACE_HOSTNAME";
-/// Present in every rank of a Hydra.
+/// Variable that every rank of Hydra has.
 const HYDRA_MARK: &str = "HYDI_CONTROL_FD";
 
-/// One request to give ranks a variable (`-x`).
+/// Request to set a variable of the ranks (`-x`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EnvForward {
-    /// The inherited value of a name, also when it would be removed.
+    /// Inherit this variable, even if it is launcher state.
     Inherit(OsString),
-    /// The inherited values of all names that start so.
+    /// Inherit all variables with this prefix, even those of launcher state.
     InheritAll(OsString),
-    /// A value of the user's.
+    /// Set this variable to a value of the user.
     Set(OsString, OsString),
 }
 
-/// A text that is no [`EnvForward`].
+/// Text that is not an [`EnvForward`].
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ForwardError {
     /// The name is empty.
     #[error("{0:?} has no variable name; use NAME, NAME=VALUE or 'PREFIX*'")]
     NoName(OsString),
-    /// An environment cannot hold NUL bytes. The value may be a secret, and is not shown.
-    #[error("the variable {0:?} contains a NUL byte")]
+    /// The text contains a NUL byte. The message omits the value, which may be a secret.
+    #[error("the variable {0:?} contains a NUL byte, which an environment cannot hold; remove it")]
     Nul(OsString),
 }
 
@@ -166,7 +164,7 @@ impl EnvForward {
     /// Reads `NAME`, `NAME=VALUE` or `PREFIX*`.
     ///
     /// # Errors
-    /// [`ForwardError`] when there is no name or a NUL byte.
+    /// [`ForwardError`] for an empty name or a NUL byte.
     pub fn parse(text: &OsStr) -> Result<Self, ForwardError> {
         let bytes = text.as_bytes();
         let owned = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
@@ -187,26 +185,26 @@ impl EnvForward {
     }
 }
 
-/// What ranks inherit.
+/// Environment that ranks inherit, and the requested variables that do not exist.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct InheritedEnv {
-    /// Names, each once, and values: in the launcher's order, then the user's.
+    /// Variables, each name once: in the launcher's order, then the user's.
     pub variables: Vec<(OsString, OsString)>,
-    /// Names and prefixes asked for that the launcher does not have: worth a warning.
+    /// Names and prefixes of [`EnvForward`]s that the launcher's environment lacks; the user is warned.
     pub unset: Vec<OsString>,
-    /// The same of those selected.
+    /// Names and prefixes of [`EnvInheritance`] that the launcher's environment lacks; the user is warned.
     pub not_there: Vec<OsString>,
 }
 
 /// Makes the ranks' base environment from selected variables of the launcher and those that the
-/// user sets. Of several requests for one name the last one wins.
+/// user sets. The last of several requests for one name counts.
 pub fn base(
     inherited: &[(OsString, OsString)],
     selected: &EnvInheritance,
     forwards: &[EnvForward],
 ) -> InheritedEnv {
     let mut seen = HashSet::with_capacity(inherited.len());
-    // Programs see the first of two equal names.
+    // Programs read the first of two variables with one name.
     let inherited: Vec<_> = inherited
         .iter()
         .filter(|(name, _)| seen.insert(name.as_os_str()))
@@ -259,7 +257,7 @@ pub fn base(
     result
 }
 
-/// Whether `wanted`, a name or `PREFIX*`, means this name.
+/// Whether `wanted`, a name or `PREFIX*`, matches this name.
 fn is_meant(wanted: &OsStr, name: &OsStr) -> bool {
     match wanted.as_bytes() {
         [prefix @ .., b'*'] => starts_with(name, prefix),
@@ -267,7 +265,7 @@ fn is_meant(wanted: &OsStr, name: &OsStr) -> bool {
     }
 }
 
-/// True for a variable by which a launcher gives a rank its identity or the launcher's address.
+/// Whether a variable contains the identity of a rank, or the address of its launcher.
 pub fn is_launcher_state(name: &OsStr) -> bool {
     let listed = |list: &[&str]| list.iter().any(|start| starts_with(name, start.as_bytes()));
     REMOVED.iter().any(|removed| name == *removed) || listed(REMOVED_PREFIXES) && !listed(KEPT)

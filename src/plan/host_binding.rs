@@ -1,4 +1,4 @@
-//! The binding of the ranks of this host: its topology, the CPUs that it may use, and what core decides of these.
+//! Binds the ranks of this host: reads its topology and usable CPUs, from which [`HostBinding`] computes the binding.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use wireup_sys::device_files::DeviceDirectories;
 use wireup_sys::devices::{self, SYS};
 use wireup_sys::hwloc::{self, HwlocError};
 
-/// Why the ranks of a host cannot be bound.
+/// Ranks of a host that cannot be bound, with the option that requests the binding.
 #[derive(Debug, thiserror::Error)]
 #[error("{option}: {error}")]
 pub(crate) struct HostBindingError {
@@ -33,63 +33,65 @@ enum HostBindingCause {
     #[error(transparent)]
     Binding(#[from] BindingError),
     #[error(
-        "how many {} each host has is known only there; write the number of ranks too (-n)", .0.noun(2)
+        "the number of {} is known only on each host; give the number of ranks too (-n)", .0.noun(2)
     )]
     Unnumbered(ObjectType),
     #[error("this host has no {}", .0.noun(1))]
     Without(ObjectType),
-    #[error("{error}; {hidden} more have no device file here, or one that the control group bars")]
+    #[error(
+        "{error}; {hidden} more have no device file here, or the control group denies access to it"
+    )]
     Hidden { error: BindingError, hidden: usize },
     #[error(
-        "the device files of GPUs cannot be opened: permission denied for {0}; add the user to the groups video and render, \
-         or in a container pass the devices on"
+        "cannot open the device files of GPUs: permission denied for {0}; add the user to the groups video and render, \
+         or pass the devices to the container"
     )]
     Refused(String),
     #[error(
-        "a variable of hwloc's names another host's topology (HWLOC_XMLFILE, HWLOC_SYNTHETIC); --dry-run shows the binding there"
+        "HWLOC_XMLFILE or HWLOC_SYNTHETIC names the topology of another host; unset it, or use --dry-run to show the binding there"
     )]
     OtherHost,
 }
 
 impl RequestError for HostBindingError {}
 
-/// Why the topology of this host is not known.
+/// Error: the topology of this host is unknown.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TopologyUnavailable {
     #[error(transparent)]
     Hwloc(#[from] HwlocError),
-    #[error("{0}")]
+    #[error(transparent)]
     Description(#[from] TopologyError),
 }
 
 impl RequestError for TopologyUnavailable {}
 
-/// A host, as far as it concerns binding.
+/// Topology of a host, and the CPUs that its ranks may use.
 #[derive(Debug)]
 pub(crate) struct BindingHost {
     pub(crate) topology: Topology,
-    /// CPUs in the affinity mask; nothing if it is another host.
+    /// CPUs in the affinity mask; `None` for the topology of another host.
     pub(crate) limit: Option<CpuSet>,
 }
 
 impl BindingHost {
-    /// This host, with its `devices` if these are wanted, or the one that a variable of hwloc's names. `beside` is a
-    /// directory that may have hwloc's library.
+    /// Reads the topology of this host, or of the host that a variable of hwloc names; with devices if `devices` is set.
+    /// `library_directory` is a directory that may contain hwloc's library.
     ///
     /// # Errors
     /// [`TopologyUnavailable`] without a usable hwloc.
     pub(crate) fn from_hwloc(
-        beside: Option<&Path>,
+        library_directory: Option<&Path>,
         devices: bool,
     ) -> Result<Self, TopologyUnavailable> {
-        let described = hwloc::describe(beside, devices)?;
+        let described = hwloc::describe(library_directory, devices)?;
         let topology = xml::parse(&described.xml)?;
         let limit = described.this_host.then(affinity).flatten();
         Ok(Self { topology, limit })
     }
 }
 
-/// Takes those GPUs out of a host's devices that are none of ours, and says how many they are.
+/// Removes GPUs from a topology to which this process has no access. Returns their number.
 fn hide_gpus(topology: &mut Topology) -> usize {
     let places = DeviceDirectories::from_system();
     let before = topology.devices.len();
@@ -99,7 +101,7 @@ fn hide_gpus(topology: &mut Topology) -> usize {
     before - topology.devices.len()
 }
 
-/// Refuses GPUs of ranks whose device files are refused to us.
+/// Refuses GPUs of ranks whose device files this user may not open.
 fn check_gpus(bound: &HostBinding, ranks: &[Rank]) -> Result<(), HostBindingCause> {
     let gpus = ranks.iter().filter_map(|rank| bound.gpus_of(*rank));
     let devices: BTreeSet<usize> = gpus.flatten().map(|gpu| gpu.device).collect();
@@ -114,7 +116,7 @@ fn check_gpus(bound: &HostBinding, ranks: &[Rank]) -> Result<(), HostBindingCaus
     }
 }
 
-/// The affinity mask of this thread. From a text, which has no limit of size.
+/// Affinity mask of this thread, from `/proc`, whose text is not limited to a number of CPUs.
 fn affinity() -> Option<CpuSet> {
     let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     let mut lines = status.lines();
@@ -122,17 +124,17 @@ fn affinity() -> Option<CpuSet> {
     list.trim().parse().ok()
 }
 
-/// The ranks of a host in the order in which they are bound: node after node.
+/// Ranks of a host in the order in which they are bound: node after node.
 fn ranks_here(ranks: &ProcessMap, scope: HostScope) -> Vec<Rank> {
     let nodes = scope.nodes(ranks.nodes());
     nodes.flat_map(|node| ranks.ranks_on(node)).collect()
 }
 
-/// The ranks of an only program without a number of ranks that `--map-by ppr:N:UNIT` puts on this machine; nothing if
-/// something else decides their number.
+/// Number of ranks that `--map-by ppr:N:UNIT` gives a single program without `-n` on this machine; `None` if
+/// another option decides their number.
 ///
 /// # Errors
-/// [`HostBindingError`] where the parts of the hosts cannot be counted.
+/// [`HostBindingError`] if the units of the host cannot be counted.
 pub(super) fn ranks_by_parts(
     spec: &JobSpec,
 ) -> Result<Option<(u32, CountReason)>, HostBindingError> {
@@ -169,8 +171,8 @@ pub(super) fn ranks_by_parts(
     Ok(Some((ranks, CountReason::Parts { each, parts, level })))
 }
 
-/// Binds the ranks of a job on the nodes of this host. For a spawned job `first` is the first job's plan. Nothing if nothing
-/// is to be bound here.
+/// Binds the ranks of a job on the nodes of this host; `None` if no rank here is to be bound. For a spawned job `first` is the
+/// plan of the initial job.
 ///
 /// # Errors
 /// [`HostBindingError`] with the reason and the remedy.
@@ -183,13 +185,13 @@ pub(super) fn bind(
 ) -> Result<Option<Arc<HostBinding>>, HostBindingError> {
     let ranks = ranks_here(&decided.job.process_map, scope);
     let several = scope == HostScope::Whole && decided.job.process_map.nodes() > 1;
-    // A virtual node brings the slots of the whole machine.
+    // Each virtual node has the slots of the whole machine.
     let share = spec.layout.oversubscribe || several;
     if !spec.binding.asks() || ranks.is_empty() {
         return Ok(None);
     }
     let before = decided.earlier_processes(scope.node());
-    // The topology of a job without GPUs has no devices.
+    // The topology of an initial job without GPUs has no devices, so a spawned job with GPUs reads its own.
     let with_gpus = |spec: &JobSpec| spec.binding.gpus_per_rank.is_some();
     let known = first.filter(|first| with_gpus(&first.spec) || !with_gpus(spec));
     let known = known.and_then(|first| first.binding.as_ref());
@@ -198,7 +200,7 @@ pub(super) fn bind(
         let (topology, usable) = match known {
             Some(known) => (Arc::clone(&known.topology), Some(known.usable.clone())),
             None => {
-                // Looking for devices takes time: only where they are given out or shown, or where ranks read of them.
+                // The search for devices takes time: it is done only to bind GPUs, to show devices, or if ranks read them.
                 let shown = spec.dry_run || spec.verbose > 0 || spec.binding.report;
                 let read = decided.offer.pmi && !devices::without_near_and_far(Path::new(SYS));
                 let wanted = spec.binding.gpus_per_rank.is_some() || shown || read;

@@ -1,4 +1,4 @@
-//! A launch that hosts join. No I/O.
+//! Adds hosts to the plan of a launch. No I/O.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::LayoutSpec;
 
 impl HostPlan {
-    /// The plan of the first job where the launch has these hosts: those it had, and others behind
-    /// them, which have none of its ranks.
+    /// Plan of the initial job for a launch with these hosts: the earlier ones, then those that joined, which have no
+    /// ranks of the initial job. `absent` are nodes that could not join.
     pub fn with_hosts(&self, hosts: &[HostSpec], absent: &BTreeSet<NodeId>) -> Self {
         let mut plan = self.clone();
         plan.job_plan.launch_mut().absent.clone_from(absent);
         plan.spec.layout.hosts = hosts.to_vec();
         for node in absent {
             if let Some(host) = plan.spec.layout.hosts.get_mut(node.index()) {
-                // Another node may come to have its name.
+                // The host may join later as another node, under its real name.
                 host.name = format!("absent-{node}");
                 (host.slots, host.most) = (Some(0), Some(0));
             }
@@ -31,7 +31,7 @@ impl HostPlan {
 }
 
 impl JobPlan {
-    /// The nodes of the launch that are there.
+    /// Nodes of the launch without those that could not join.
     pub fn present(&self) -> impl Iterator<Item = NodeId> + '_ {
         let nodes = self.job.process_map.node_ids();
         nodes.filter(|node| !self.absent.contains(node))

@@ -1,4 +1,4 @@
-//! The plan of one node, made from what the launcher has decided: the node searches for the files that its ranks need.
+//! Makes the plan of one host from the launcher's decisions: searches for the files that its ranks need.
 //!
 //! ```text
 //!  the user's job    HostPlan::new ─────────────────────────────────────┐
@@ -30,16 +30,14 @@ use wireup_core::job::spec::{AppRequest, JobSpec};
 use wireup_core::node::JobContext;
 use wireup_sys::machine_slots::SlotLimits;
 
-/// An inconsistent description of a job.
+/// Error: the plan of a job that the launcher sent is inconsistent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "the launcher's description of the job contradicts itself; use one version of wireup everywhere"
-)]
+#[error("inconsistent plan of the job from the launcher; use one version of wireup on all hosts")]
 pub(crate) struct PlanMismatch;
 
 impl RequestError for PlanMismatch {}
 
-/// A problem because of which a job cannot run on a host.
+/// Error because of which a job cannot run on a host.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HostPlanError {
     #[error(transparent)]
@@ -50,10 +48,10 @@ pub(super) enum HostPlanError {
     App(#[from] AppError),
     #[error(transparent)]
     Container(CommandError),
-    /// The files of a PMIx server are not found.
+    /// The files of a PMIx server were not found.
     #[error(transparent)]
     ServerFiles(CommandError),
-    /// The ranks need a PMIx server where there is none.
+    /// Ranks of a spawned job need a PMIx server on a host without one.
     #[error(transparent)]
     WithoutServer(CommandError),
     #[error(transparent)]
@@ -74,25 +72,25 @@ impl From<HostPlanError> for CommandError {
     }
 }
 
-/// A host on which jobs are resolved.
+/// Host on which jobs are resolved.
 pub(super) struct HostSite {
-    /// The nodes that it is; nothing for a launcher of other hosts, whose findings are only shown.
+    /// Nodes that the host is; `None` in a launcher of other hosts, whose findings are only displayed.
     pub(super) scope: Option<HostScope>,
     pub(super) inheritance: Arc<InheritedContext>,
-    /// The root directory of the ranks here, if they run in an image.
+    /// Root directory of the ranks here, if they run in an image.
     pub(super) container_root: Option<ContainerRoot>,
     pub(super) slots: SlotLimits,
-    /// Hard limit of open descriptors.
+    /// Hard limit of the number of open descriptors.
     pub(super) descriptors: u64,
 }
 
 impl HostSite {
-    /// The node, if it is one of several hosts.
+    /// Node of the host, if it is one of several hosts.
     fn node(&self) -> Option<NodeId> {
         self.scope.and_then(HostScope::node)
     }
 
-    /// The reason for which an application is looked at whose ranks these are.
+    /// Purpose for which an application with these ranks is inspected.
     fn purpose(
         &self,
         job: &JobContext,
@@ -101,7 +99,7 @@ impl HostSite {
         is_spawned: bool,
     ) -> InspectionSite {
         match self.scope {
-            // What this machine has under the name of a program is not what ranks in an image find.
+            // Ranks in an image do not execute this machine's program of that name.
             None if in_image => InspectionSite::Bystander,
             None => InspectionSite::Launcher,
             Some(scope) if !scope.has(&job.process_map, ranks) => InspectionSite::Bystander,
@@ -116,13 +114,13 @@ impl HostPlan {
     /// Makes the plan of one node of a job on several hosts: searches for the files that its ranks
     /// need.
     ///
-    /// `inheritance` is the launcher's, with what the node itself adds ([`InheritedContext::on_node`]);
-    /// `staged_files` are those that were sent and stored; `descriptors` is the hard limit of open
-    /// descriptors here, `container_root` what ranks here see if they run in an image.
+    /// `inheritance` is the launcher's, with the additions of the node ([`InheritedContext::on_node`]);
+    /// `staged_files` were sent and stored; `descriptors` is the hard limit of the number of open
+    /// descriptors here, `container_root` the root directory of ranks that run in an image.
     ///
     /// # Errors
-    /// [`CommandError`] with the reason and the remedy, in words that are the same on every node with
-    /// this problem: see [`by_node`](crate::report::failures::by_node).
+    /// [`CommandError`] with the reason and the remedy. The text is the same on every node with
+    /// this problem, for [`by_node`](crate::report::failures::by_node).
     pub(crate) fn resolve(
         decided: JobPlan,
         spec: JobSpec,
@@ -146,8 +144,8 @@ impl HostPlan {
 }
 
 impl JobPlan {
-    /// Makes the plan of a host of what the launcher has decided: searches for what its ranks of the job need. For a spawned
-    /// job `initial` is the host's plan of the initial job, whose PMIx server serves all jobs.
+    /// Makes the plan of a host from the launcher's decisions: searches for the files that its ranks of the job need. For a
+    /// spawned job `initial` is the host's plan of the initial job, whose PMIx server serves all jobs.
     ///
     /// # Errors
     /// [`HostPlanError`] with the reason and the remedy.
@@ -169,10 +167,10 @@ impl JobPlan {
         self.complete(site, spec, found, initial)
     }
 
-    /// Makes the plan of a host of what was found there for the applications: looks for the files of the PMIx server, and
+    /// Makes the plan of a host from the resolved applications: searches for the files of the PMIx server, and
     /// binds the ranks. For a spawned job `initial` is the host's plan of the initial job.
     ///
-    /// PMIx is not offered without a server on a machine that is all nodes, if no program is known to need it.
+    /// If one machine is all nodes, has no PMIx server, and no program is known to need PMIx, PMIx is not offered.
     ///
     /// # Errors
     /// [`HostPlanError`] with the reason and the remedy.
@@ -193,7 +191,7 @@ impl JobPlan {
             (None, Some(scope)) if self.offer.pmix => {
                 match host_parts(&spec, &apps, &loaders, &site.inheritance) {
                     Ok(files) => (Some(files), None),
-                    // Processes spawned here may notice.
+                    // Refused later, if ranks that are spawned here need PMIx.
                     Err(failure) if scope.node().is_some_and(|node| self.is_idle(node)) => {
                         (None, Some(failure.to_string()))
                     }
@@ -213,7 +211,7 @@ impl JobPlan {
         let bind = |scope| host_binding::bind(&spec, &self, scope, initial, libpmix);
         let binding = site.scope.map(bind).transpose()?.flatten();
         if site.scope.is_some() {
-            // A launcher of other hosts sends them.
+            // Only a launcher of other hosts still needs them: it sends them.
             self.app_plans = Vec::new();
         }
         Ok(HostPlan {
@@ -232,20 +230,20 @@ impl JobPlan {
         })
     }
 
-    /// Whether no program is known to need PMIx: they may work without it.
+    /// Whether no program is known to need PMIx.
     fn may_do_without_pmix(&self, apps: &[AppStart]) -> bool {
         let mut wants = apps.iter().map(|app| app.detected.wants);
         matches!(self.offer.why, OfferReason::Unknown(_))
             && !wants.any(|wants| wants == DetectedInterface::Pmix)
     }
 
-    /// The program of the initial job that a spawned job takes its settings from.
+    /// Application of the initial job whose settings apply to this spawned job.
     pub(super) fn template_app<'a>(&self, initial: &'a HostPlan) -> Option<&'a AppStart> {
         let origin = self.origin.as_ref()?;
         initial.apps.get(origin.template_app.index())
     }
 
-    /// Checks that a plan from a link is consistent.
+    /// Checks that a plan that was received is consistent.
     ///
     /// # Errors
     /// [`PlanMismatch`] otherwise.
@@ -262,7 +260,7 @@ impl JobPlan {
         if fits { Ok(()) } else { Err(PlanMismatch) }
     }
 
-    /// Refuses what the cores and descriptors of a host do not allow.
+    /// Refuses more ranks than the slots and descriptors of a host allow.
     fn check_room(&self, spec: &JobSpec, site: &HostSite) -> Result<(), SizeError> {
         match site.scope {
             None => Ok(()),
@@ -279,7 +277,7 @@ impl JobPlan {
         }
     }
 
-    /// Refuses ranks of a spawned job that need a PMIx server on a node that has none.
+    /// Refuses ranks of a spawned job that need PMIx on a node without a PMIx server.
     fn check_server(
         &self,
         initial: &HostPlan,
@@ -303,20 +301,21 @@ impl JobPlan {
         HostScope::Node(node).has(&self.job.process_map, &ranks)
     }
 
-    /// Whether no rank is on a node.
+    /// Whether a node has no ranks of the job.
     fn is_idle(&self, node: NodeId) -> bool {
         self.job.process_map.local_size(node) == 0
     }
 }
 
-/// The applications of a job as a host found them.
+/// Applications of a job that a host has resolved.
 pub(super) struct FoundApps {
     pub(super) apps: Vec<AppStart>,
-    /// The dynamic loader of each, as its program will meet it.
+    /// Dynamic loader of each application, with the environment of its ranks.
     loaders: Vec<Loader>,
 }
 
-/// Searches for what the ranks of each application of a job need. A spawned job has a `template`, whose variables it may have.
+/// Searches for the files that the ranks of each application of a job need. A spawned job without variables of its own gets
+/// those of the `template`.
 pub(super) fn resolve_apps(
     job: &JobContext,
     spec: &JobSpec,

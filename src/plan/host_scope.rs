@@ -1,4 +1,4 @@
-//! The nodes of a launch whose ranks one process starts.
+//! Nodes of a launch whose ranks one process starts.
 
 use std::ops::Range;
 
@@ -7,17 +7,17 @@ use wireup_core::job::job_table::{HasProcessMap, JobTable};
 use wireup_core::job::process_map::ProcessMap;
 use wireup_core::job::spec::LayoutSpec;
 
-/// The nodes of a launch whose ranks one process starts.
+/// Nodes of a launch whose ranks one process starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HostScope {
-    /// All nodes: they are this machine.
+    /// All nodes: this machine is all of them.
     Whole,
     /// One node of several hosts.
     Node(NodeId),
 }
 
 impl HostScope {
-    /// The scope of a launch's launcher: all nodes, or none if these are hosts.
+    /// Scope of a launcher: all nodes, or `None` if the nodes are hosts.
     pub(crate) fn for_launcher(layout: &LayoutSpec) -> Option<Self> {
         match layout.across_hosts() {
             true => None,
@@ -25,7 +25,7 @@ impl HostScope {
         }
     }
 
-    /// The node, if it is one of several hosts.
+    /// The node, if the scope is one of several hosts.
     pub(crate) fn node(self) -> Option<NodeId> {
         match self {
             Self::Whole => None,
@@ -33,7 +33,7 @@ impl HostScope {
         }
     }
 
-    /// Whether it has one of these ranks of a job.
+    /// Whether the scope has any of these ranks of a job.
     pub(crate) fn has(self, map: &ProcessMap, ranks: &Range<u32>) -> bool {
         match self {
             Self::Whole => true,
@@ -41,7 +41,7 @@ impl HostScope {
         }
     }
 
-    /// Its nodes, in order.
+    /// Nodes of the scope, ascending.
     pub(crate) fn nodes(self, nodes: u32) -> impl Iterator<Item = NodeId> + use<> {
         let (first, end) = match self {
             Self::Whole => (0, nodes),
@@ -50,7 +50,7 @@ impl HostScope {
         (first..end).map(NodeId)
     }
 
-    /// Number of the ranks it has of a job.
+    /// Number of ranks of a job in the scope.
     pub(crate) fn size(self, ranks: &ProcessMap) -> u32 {
         match self {
             Self::Whole => ranks.size(),
@@ -58,7 +58,7 @@ impl HostScope {
         }
     }
 
-    /// Its processes, ascending.
+    /// Processes of the scope, ascending.
     pub(crate) fn processes<T: HasProcessMap>(self, jobs: &JobTable<T>) -> Vec<GlobalRank> {
         match self {
             Self::Whole => (0..jobs.size()).map(GlobalRank).collect(),
@@ -66,7 +66,7 @@ impl HostScope {
         }
     }
 
-    /// Those of a job, ascending.
+    /// Processes of one job in the scope, ascending.
     pub(crate) fn processes_of<T: HasProcessMap>(
         self,
         jobs: &JobTable<T>,
@@ -79,7 +79,7 @@ impl HostScope {
         }
     }
 
-    /// Whether a node is part of it.
+    /// Whether the scope contains a node.
     pub(crate) fn holds(self, node: NodeId) -> bool {
         match self {
             Self::Whole => true,
@@ -87,7 +87,7 @@ impl HostScope {
         }
     }
 
-    /// Position of one of its nodes.
+    /// Position of a node in the scope.
     pub(crate) fn index(self, node: NodeId) -> usize {
         match self {
             Self::Whole => node.index(),
@@ -95,7 +95,7 @@ impl HostScope {
         }
     }
 
-    /// The node at a position.
+    /// Node at a position in the scope.
     pub(crate) fn node_at(self, index: usize) -> NodeId {
         match self {
             Self::Whole => NodeId(index as u32),
@@ -103,10 +103,10 @@ impl HostScope {
         }
     }
 
-    /// Position of one of its processes.
+    /// Local index of a process of the scope.
     ///
     /// # Panics
-    /// If the launch has no such process.
+    /// If the launch does not have the process.
     pub(crate) fn local_index<T: HasProcessMap>(
         self,
         jobs: &JobTable<T>,
@@ -116,7 +116,7 @@ impl HostScope {
             Self::Whole => process.index(),
             Self::Node(_) => jobs
                 .node_rank(process)
-                .expect("only processes of the launch are asked for")
+                .expect("the process is one of the launch")
                 .index(),
         }
     }

@@ -1,9 +1,9 @@
 //! Attributes of the launcher's process that ranks inherit, also on other machines.
 //!
-//! On one machine ranks are children of the launcher and get its directory and mask for nothing. To
-//! other hosts travel the directory, the mask and the variables, without those that only mean
-//! something on the launcher's machine ([`environment::is_local`]), unless the user asks for one;
-//! a node adds its own of a few of these. Limits do not travel: a node has its own.
+//! On one machine ranks are children of the launcher and inherit its working directory and umask. The launcher
+//! sends the directory, the umask and the variables to other hosts, without variables that are meaningless there
+//! ([`environment::is_local`]) unless the user names them; a node adds its own values of a few of these. Resource
+//! limits are not sent: each node has its own.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -16,27 +16,26 @@ use wireup_core::job::octets;
 use wireup_core::job::spec::{AppRequest, EnvInheritance};
 use wireup_sys::accounts;
 
-/// See the module.
+/// Variables, working directory and umask that ranks inherit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct InheritedContext {
-    /// Variables, as the process has them; of two equal names the first counts.
+    /// Variables of the process; the first of two with one name counts.
     #[serde(with = "octets")]
     pub vars: Vec<Variable>,
-    /// The working directory, absolute.
+    /// Working directory as an absolute path.
     #[serde(with = "octets")]
     pub cwd: PathBuf,
-    /// The file mode creation mask, where it is not inherited from process to process.
+    /// File mode creation mask; `None` if ranks inherit it as child processes.
     pub umask: Option<u32>,
 }
 
 impl InheritedContext {
-    /// The context of this process; for ranks of other machines if it is `for_hosts`.
+    /// Reads the context of this process; `for_hosts` is whether ranks run on other machines.
     ///
-    /// A current directory that was removed is not needed if all `apps` name theirs: that of the first is then the
-    /// launch's.
+    /// If the current directory was removed and all `apps` name an absolute one, that of the first is used.
     ///
     /// # Errors
-    /// [`CommandError`] if there is no working directory, or no `/proc` with the mask.
+    /// [`CommandError`] if there is no working directory, or `/proc` does not contain the umask.
     pub fn from_process(for_hosts: bool, apps: &[AppRequest]) -> Result<Self, CommandError> {
         let named = || {
             let mut all = apps.iter().map(|app| app.wdir.as_ref());
@@ -47,7 +46,7 @@ impl InheritedContext {
         let cwd = std::env::current_dir().or_else(|error| named().ok_or(error));
         let cwd = cwd.map_err(|error| {
             CommandError::system(
-                "the current directory cannot be used (name another with --wdir)",
+                "cannot use the current directory (name another with --wdir)",
                 error,
             )
         })?;
@@ -62,19 +61,18 @@ impl InheritedContext {
         Ok(Self { vars, cwd, umask })
     }
 
-    /// Whether it is for ranks of other machines.
+    /// Whether the context is for ranks on other machines.
     pub(super) fn is_for_hosts(&self) -> bool {
         self.umask.is_some()
     }
 
-    /// The value of a variable.
     pub fn variable(&self, name: &str) -> Option<&OsStr> {
         let mut vars = self.vars.iter();
         let (_, value) = vars.find(|(known, _)| known == name)?;
         Some(value)
     }
 
-    /// The part for other machines.
+    /// Context without local variables and launcher state, for other machines.
     pub fn travelling(&self) -> Self {
         let stays = |(name, _): &&Variable| {
             environment::is_local(name) || environment::is_launcher_state(name)
@@ -87,7 +85,7 @@ impl InheritedContext {
         }
     }
 
-    /// The names of variables that mean nothing elsewhere, sorted.
+    /// Names of variables that are not sent to other machines, sorted.
     pub fn left_behind(&self) -> Vec<&OsStr> {
         let names = self.vars.iter().map(|(name, _)| name.as_os_str());
         let mut names: Vec<_> = names.filter(|name| environment::is_local(name)).collect();
@@ -96,7 +94,7 @@ impl InheritedContext {
         names
     }
 
-    /// As it is on a node that has these variables itself.
+    /// Adds the variables that a node with the environment `own` gives its ranks.
     pub fn on_node(mut self, own: impl IntoIterator<Item = Variable>) -> Self {
         let own = own
             .into_iter()
@@ -109,7 +107,8 @@ impl InheritedContext {
         self
     }
 
-    /// Adds what a node gives to the variables of its ranks, unless the user has, or has selected others.
+    /// Adds the variables of the node to those of its ranks, except those that the ranks have already. Does nothing if the user
+    /// selected the inherited variables.
     pub(crate) fn add_local(&self, app: &AppRequest, env: &mut Vec<Variable>) {
         if app.inherited != EnvInheritance::All {
             return;
@@ -122,8 +121,8 @@ impl InheritedContext {
     }
 }
 
-/// A home directory for a user without one: libpmix and Open MPI crash if there is neither `HOME` nor an entry for the
-/// user in the account database, as in a container with any user number. The root directory, as containers have it.
+/// `HOME=/`, as in containers, for a user without `HOME` and without an entry in the account database: libpmix and Open MPI
+/// crash without both.
 fn home_without_account(vars: &[Variable]) -> Option<Variable> {
     let is_given = vars.iter().any(|(name, _)| name == "HOME");
     let uid = rustix::process::getuid().as_raw();
@@ -131,12 +130,12 @@ fn home_without_account(vars: &[Variable]) -> Option<Variable> {
     is_missing.then(|| ("HOME".into(), "/".into()))
 }
 
-/// The mask of this process, which no system call returns without setting another. Source: proc(5).
+/// Umask of this process. No system call returns it without changing it. Source: proc(5).
 fn umask() -> std::io::Result<u32> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     let mask = mask.and_then(|text| u32::from_str_radix(text.trim(), 8).ok());
-    mask.ok_or_else(|| std::io::Error::other("it does not contain the file mode creation mask"))
+    mask.ok_or_else(|| std::io::Error::other("no valid line Umask, which Linux 4.7 and later have"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Which interfaces are offered, and what the PMIx server is made of.
+//! Chooses the interfaces that ranks are offered, and the files of the PMIx server.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::plan::reasons::{InterfaceOffer, OfferReason};
 use wireup_core::failure::{CommandError, RequestError};
 use wireup_core::job::spec::{AppRequest, InterfaceChoice, JobSpec};
 
-/// The interfaces for the ranks of a job, before it is known whether PMIx can be served.
+/// Chooses the interfaces for the ranks of a job, before it is known whether PMIx can be served.
 ///
 /// # Errors
 /// [`RestartError`] for ranks that may restart and need PMIx.
@@ -58,10 +58,10 @@ fn interfaces(choice: InterfaceChoice, apps: &[AppStart]) -> InterfaceOffer {
     }
 }
 
-/// The same where another process may come to speak for a rank: libpmix takes no second process for one.
+/// Chooses the interfaces for ranks that may restart. PMIx is not among them: libpmix accepts no second process for a rank.
 ///
 /// # Errors
-/// What needs PMIx.
+/// [`RestartError`] if the user requests PMIx, or a program needs it.
 fn for_restarts(spec: &JobSpec, apps: &[AppStart]) -> Result<InterfaceOffer, RestartError> {
     let choice = spec.interface.pmi;
     if matches!(choice, InterfaceChoice::Pmix | InterfaceChoice::All) {
@@ -84,15 +84,15 @@ fn for_restarts(spec: &JobSpec, apps: &[AppStart]) -> Result<InterfaceOffer, Res
     })
 }
 
-/// Why ranks cannot restart.
+/// Request for ranks that may restart and need PMIx.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RestartError {
     #[error(
-        "--restartable: libpmix takes no second process for a rank; --pmi {0} cannot be had, pmi1 and pmi2 can"
+        "--restartable does not support --pmi {0}: libpmix accepts no second process for a rank; use pmi1 or pmi2"
     )]
     Asked(InterfaceChoice),
     #[error(
-        "--restartable: {} uses PMIx, and libpmix takes no second process for a rank; programs that use PMI-1 or PMI-2 can restart",
+        "--restartable: {} uses PMIx, and libpmix accepts no second process for a rank; use programs with PMI-1 or PMI-2",
         .0.display()
     )]
     Program(PathBuf),
@@ -100,8 +100,8 @@ pub(super) enum RestartError {
 
 impl RequestError for RestartError {}
 
-/// The warning for a job with programs of both Open MPI and MPICH's family: neither finds the
-/// other, and each waits in MPI_Init for all ranks.
+/// Warning about a job with programs of both Open MPI and MPICH's family, which do not
+/// connect to each other and wait in `MPI_Init` for all ranks.
 pub(super) fn two_mpis(apps: &[AppStart]) -> Option<String> {
     let first = |families: [LibraryFamily; 2]| {
         let of = |app: &&AppStart| match app.detected.why {
@@ -117,17 +117,17 @@ pub(super) fn two_mpis(apps: &[AppStart]) -> Option<String> {
     Some(format!(
         "{open_mpi} is a program of Open MPI and {mpich} one of MPICH or a relative: ranks of two MPIs \
          cannot make one MPI_COMM_WORLD and may wait for each other for ever; use programs of one MPI, \
-         or a run for each"
+         or a launch for each"
     ))
 }
 
-/// The warning for a job whose programs load different libraries of one MPI, such as MPICH 4 and 5: what their ranks
-/// exchange at the start has another form in each.
+/// Warning about a job whose programs load different libraries of one MPI, such as MPICH 4 and 5, which exchange connection
+/// data in different forms.
 pub(super) fn two_mpi_libraries(apps: &[AppStart]) -> Option<String> {
     let mut loaded = apps.iter().filter_map(|app| match &app.detected.why {
         DetectionReason::Library(_, LibraryFamily::Mpich | LibraryFamily::OpenMpi) => {
             let (name, library) = mpi_library(&app.detected)?;
-            // Not a library of its Fortran or C++ interface alone.
+            // Other libraries are for the Fortran or C++ interface alone.
             let is_whole = matches!(name.split('.').next(), Some("libmpi" | "libmpich"));
             is_whole.then(|| (app.detected.program.display(), library))
         }
@@ -137,13 +137,13 @@ pub(super) fn two_mpi_libraries(apps: &[AppStart]) -> Option<String> {
     let (other, other_library) = loaded.find(|(_, other)| is_other_build(&library, other))?;
     Some(format!(
         "{first} loads {} and {other} loads {}: ranks of two MPI libraries may not understand each other and wait \
-         for ever; use one library for all programs, or a run for each",
+         for ever; use one library for all programs, or a launch for each",
         library.display(),
         other_library.display()
     ))
 }
 
-/// Whether two files are different builds; those without a build id are if their paths differ.
+/// Whether two files are different builds. Files without a build id are different builds if their paths differ.
 fn is_other_build(one: &Path, other: &Path) -> bool {
     let [one, other] = [one, other].map(|path| path.canonicalize().unwrap_or_else(|_| path.into()));
     let ids = || build_id::read_build_id(&one).zip(build_id::read_build_id(&other));
@@ -151,11 +151,11 @@ fn is_other_build(one: &Path, other: &Path) -> bool {
 }
 
 impl HostPlan {
-    /// The files of a PMIx server for the tools of a job whose ranks are not offered PMIx. They are searched
-    /// when the first tool is there.
+    /// Searches for the files of a PMIx server for the tools of a job whose ranks are not offered PMIx. Called when the first
+    /// tool connects.
     ///
     /// # Errors
-    /// [`CommandError`] with the missing file and how to get it.
+    /// [`CommandError`] with the missing file and the remedy.
     pub fn server_for_tools(&self) -> Result<SidecarFiles, CommandError> {
         if self.container_root.is_some() {
             return host_parts(&self.spec, &self.apps, &[], &self.inheritance);
@@ -176,7 +176,7 @@ impl HostPlan {
     }
 }
 
-/// The files of the PMIx server, from the first program that determines them.
+/// Searches for the files of the PMIx server, with the libpmix of the first program that loads one.
 pub(super) fn host_parts(
     spec: &JobSpec,
     apps: &[AppStart],
@@ -206,7 +206,7 @@ pub(super) fn host_parts(
             *wants == DetectedInterface::Pmix || openmpi.is_some() || libpmix.is_some()
         })
         .unwrap_or(0);
-    // What a script finds is a guess, and counts if no program is known to load a libpmix.
+    // The libraries of scripts are a guess, used if no program is known to load a libpmix.
     let close_by = |app: &AppStart| loaded_openmpi::close_by(&app.detected, &app.env);
     let scripts: Vec<PathBuf> = apps.iter().flat_map(close_by).collect();
     let libpmix = libpmix::choose(

@@ -1,9 +1,9 @@
-//! Names of jobs.
+//! Makes names of jobs.
 //!
-//! Rule: Open MPI 5 knows a job by 16 bits of a hash of its name, and takes two jobs with the same bits
-//! for one: what spawns the second fails or waits for ever. By chance that would happen to every
-//! thirteenth launch that spawns a hundred times, so a job gets a name whose bits no other job of its
-//! launch has had. Source: `opal_pmix_convert_nspace` and `OPAL_HASH_STR` of Open MPI 5.0.
+//! Rule: Open MPI 5 identifies a job by 16 bits of a hash of its name, and confuses two jobs with the same bits:
+//! the process that spawns the second fails or waits for ever. With random names this would happen in one of
+//! thirteen launches with a hundred spawns, so a job gets a name whose bits no earlier job of its
+//! launch had. Source: `opal_pmix_convert_nspace` and `OPAL_HASH_STR` of Open MPI 5.0.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -11,28 +11,28 @@ use std::collections::HashSet;
 use wireup_core::failure::CommandError;
 use wireup_core::job::ids::Nspace;
 
-/// Attempts before a name with used bits is taken: after many jobs of one launch hardly any others are left.
+/// Number of attempts before a name with used bits is accepted: after many jobs of one launch hardly any bits are unused.
 const TRIES: u32 = 100;
 
-/// What jobs of a launch have been called, as far as it matters for further ones.
+/// Hash bits of the names of a launch's jobs, which names of further jobs must not have.
 #[derive(Clone, Debug, Default)]
 pub struct JobNames {
     families: RefCell<HashSet<u16>>,
 }
 
 impl JobNames {
-    /// Those of a launch whose first job has this one.
+    /// Starts with the name of the initial job.
     pub(crate) fn new(first: &Nspace) -> Self {
         Self {
             families: HashSet::from([openmpi_family(first)]).into(),
         }
     }
 
-    /// A name that no other job has had on this machine, and that cannot be guessed: PMIx lets
-    /// every local process that knows it pose as a rank.
+    /// Makes a name that no other job on this machine had and that cannot be guessed: with the name, every local
+    /// process can connect to the PMIx server as a rank.
     ///
     /// # Errors
-    /// [`CommandError`] when the system has no random numbers.
+    /// [`CommandError`] when the system returns no random numbers.
     pub(crate) fn fresh(&self) -> Result<Nspace, CommandError> {
         let mut families = self.families.borrow_mut();
         let mut name = random()?;
@@ -55,7 +55,7 @@ fn random() -> Result<Nspace, CommandError> {
     Ok(Nspace::new(&name).expect("letters, digits and a dash"))
 }
 
-/// What Open MPI 5 knows a job by.
+/// Hash bits by which Open MPI 5 identifies a job.
 pub(crate) fn openmpi_family(name: &Nspace) -> u16 {
     let mixed = name.as_str().bytes().fold(0u32, |hash, byte| {
         let hash = hash.wrapping_add(u32::from(byte));
@@ -92,7 +92,7 @@ mod tests {
             names.fresh().unwrap();
             assert_eq!(names.families.borrow().len(), jobs);
         }
-        // None is left: a name all the same.
+        // All bits are used: one more name is made.
         names.families.borrow_mut().extend(0..=u16::MAX);
         names.fresh().unwrap();
     }

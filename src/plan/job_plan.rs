@@ -1,5 +1,5 @@
-//! A job is decided: by the launcher, once for all its nodes. What the job's programs and this machine allow is
-//! checked before anything starts.
+//! Makes the launcher's plan of the initial job, once for all its nodes. Options that the job's programs or this machine do
+//! not allow are refused before any process starts.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -40,7 +40,7 @@ enum OptionError {
         "--stop-at init: the ranks are not offered PMIx; --stop-at exec stops ranks of every kind"
     )]
     StopInInit,
-    #[error("--allocator {} {problem}; start the allocator first", path.display())]
+    #[error("--allocator {}: {problem}; start the allocator first", path.display())]
     Allocator {
         path: PathBuf,
         problem: SocketProblem,
@@ -51,15 +51,14 @@ impl RequestError for OptionError {}
 
 #[derive(Debug, thiserror::Error)]
 enum SocketProblem {
-    #[error("is no socket")]
+    #[error("not a Unix socket")]
     NoSocket,
-    #[error("does not exist")]
+    #[error("no such socket")]
     Absent,
-    #[error("cannot be looked at: {0}")]
+    #[error("cannot check the socket: {0}")]
     Unreadable(std::io::Error),
 }
 
-/// A random secret.
 fn secret() -> Result<LaunchKey, CommandError> {
     let mut random = [0; 32];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
@@ -68,11 +67,11 @@ fn secret() -> Result<LaunchKey, CommandError> {
 }
 
 impl HostPlan {
-    /// Decides everything about the job named `nspace`. `descriptors` is the hard limit of open descriptors, `container_root`
-    /// what ranks here see if they run in an image.
+    /// Makes the plan of the initial job, with the name `nspace`. `descriptors` is the hard limit of the number of open
+    /// descriptors, `container_root` the root directory of ranks here that run in an image.
     ///
-    /// A job on several hosts is decided for all; what a program is, is then known as far as this
-    /// machine has a copy. How it is resolved here does not differ from other jobs ([`JobPlan::complete`]).
+    /// The plan of a job on several hosts is for all of them; the launcher can then inspect a program only if its own
+    /// machine has a copy. The job is resolved on this machine as every job is ([`JobPlan::complete`]).
     ///
     /// # Errors
     /// [`CommandError`] with the reason and the remedy.
@@ -102,7 +101,7 @@ impl HostPlan {
             .map_err(CommandError::request)?;
         let in_image = spec.container.image.is_some();
         if in_image && spec.apps.iter().any(|app| app.preload.stage) {
-            let text = "--stage: ranks find their programs in the image (--image), into which nothing is brought; put the program into it, or mount its directory (--image-mount)";
+            let text = "--stage: ranks find their programs in the image (--image), into which wireup copies no files; put the program into it, or mount its directory (--image-mount)";
             return Err(CommandError::request(text));
         }
         let mut app_plans = Vec::with_capacity(spec.apps.len());
@@ -177,7 +176,7 @@ impl HostPlan {
     }
 }
 
-/// Leaves out what would be brought to other hosts, and returns the warning about it.
+/// Removes the request to copy files to other hosts, and returns the warning about it.
 fn leave_out_staging(apps: &mut [AppRequest]) -> Option<String> {
     let has_files = apps.iter().any(|app| !app.preload.files.is_empty());
     for app in apps {
@@ -187,7 +186,7 @@ fn leave_out_staging(apps: &mut [AppRequest]) -> Option<String> {
     has_files.then(|| text.to_owned())
 }
 
-/// The pairs that ranks find in their job's key-value space.
+/// Pairs that the KVS of the job contains at its start.
 fn preputs(spec: &JobSpec) -> Vec<(Vec<u8>, Vec<u8>)> {
     let pairs = spec.impi.iter().flat_map(|world| world.pairs(VALLEN_2_MAX));
     pairs
@@ -195,7 +194,7 @@ fn preputs(spec: &JobSpec) -> Vec<(Vec<u8>, Vec<u8>)> {
         .collect()
 }
 
-/// Places the ranks of the job that the user starts. Returns the reasons for the numbers of ranks too, by application.
+/// Places the ranks of the initial job. Returns the reasons for the numbers of ranks too, by application.
 fn place_initial(
     spec: &JobSpec,
     limits: &SlotLimits,
@@ -220,16 +219,16 @@ fn place_initial(
     Ok((placed, reasons))
 }
 
-/// The nodes of the ranks of the job that the user starts.
+/// Places the ranks of the initial job.
 ///
 /// # Errors
-/// [`CommandError`] when they cannot be placed.
+/// [`CommandError`] when the ranks cannot be placed.
 pub(crate) fn placed(spec: &JobSpec) -> Result<ProcessMap, CommandError> {
     let (placed, _) = place_initial(spec, &SlotLimits::detect(), &node_names(&spec.layout))?;
     Ok(placed.process_map)
 }
 
-/// Whether an allocator may listen there.
+/// Refuses a path that is not a socket.
 fn check_allocator(path: &Path) -> Result<(), OptionError> {
     let problem = match std::fs::metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => return Ok(()),

@@ -1,4 +1,4 @@
-//! Launches that a PMIx tool directs, which has started the launcher. No I/O.
+//! Directives of the PMIx tool that started the launcher, in an indirect launch. No I/O.
 
 use std::ffi::{CString, OsStr};
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::job::spawn::{SpawnFailure, SpawnInfo};
 use wireup_core::node::JobContext;
 
-/// Where the tool listens that has started the launcher. libpmix's server connects to it.
+/// Variable with the address of the tool that started the launcher. libpmix's server connects to it.
 pub const URI: &str = "PMIX_LAUNCHER_RNDZ_URI";
 
-/// The launcher has to wait for a tool, or for the one that has started it.
+/// Variable that makes the launcher wait until a tool, or the one that started it, releases the ranks.
 pub const PAUSE: &str = "PMIX_LAUNCHER_PAUSE_FOR_TOOL";
 
-/// The file in which the launcher's server says how it is reached.
+/// Variable with the path of the file to which the launcher's PMIx server writes its address.
 pub const RENDEZVOUS: &str = "PMIX_LAUNCHER_RENDEZVOUS_FILE";
 
-/// The tool that directs the launch, by the launcher's variables.
+/// Finds the tool of an indirect launch by the launcher's variables.
 pub fn director(variables: &[Variable]) -> Option<IndirectLaunchTool> {
     let value = |wanted: &str| {
         let mut found = variables.iter().filter(|(name, _)| name == wanted);
@@ -36,11 +36,10 @@ pub fn director(variables: &[Variable]) -> Option<IndirectLaunchTool> {
     })
 }
 
-/// The environment of the first node's sidecar, by that of all: the tool that has started the launcher is
-/// reached from there.
+/// Environment of the head node's sidecar, from that of all sidecars: it connects to the tool that started the launcher.
 pub fn environment_of_sidecar(plan: &HostPlan, env: &[CString]) -> Vec<CString> {
     let debug = &plan.spec.debug;
-    let uri = debug.director.as_ref().and_then(|by| by.uri.as_ref());
+    let uri = debug.director.as_ref().and_then(|tool| tool.uri.as_ref());
     let file = debug.rendezvous.as_ref();
     let mut env = env.to_vec();
     env.extend(uri.and_then(|uri| entry(URI, uri)));
@@ -49,10 +48,10 @@ pub fn environment_of_sidecar(plan: &HostPlan, env: &[CString]) -> Vec<CString> 
 }
 
 impl HostPlan {
-    /// What the tool that directs the launch wants of the first job.
+    /// Directives of the indirect launch's tool for the initial job.
     ///
     /// # Errors
-    /// [`SpawnFailure`] for ranks that it does not have, and for what cannot be honoured and has to be.
+    /// [`SpawnFailure`] for ranks that the job does not have, and for required infos that are not supported.
     pub fn tool_directives(&self, infos: &[SpawnInfo]) -> Result<DebugDirectives, SpawnFailure> {
         let own = &self.job.debug;
         let wanted = spawned::directed(infos, self.job.process_map.size())?;
@@ -64,7 +63,7 @@ impl HostPlan {
         })
     }
 
-    /// The first job as a tool wants it.
+    /// Plan of the initial job with the directives of a tool.
     pub fn directed(&self, debug: DebugDirectives) -> Self {
         let mut plan = self.clone();
         plan.spec.debug.stop_on_exec.clone_from(&debug.on_exec);

@@ -1,4 +1,4 @@
-//! The names under which others know a launch.
+//! Names of a launch for schedulers and other programs.
 
 use std::ffi::OsString;
 
@@ -10,33 +10,31 @@ use wireup_core::job::ids::Nspace;
 use wireup_core::job::octets;
 use wireup_sys::leftovers;
 
-/// Name of the launch, for its ranks and from a scheduler.
+/// Variable with the name of the launch; schedulers may set it, and wireup sets it for the ranks.
 pub const LAUNCH: &str = "WIREUP_LAUNCH_ID";
-/// Name of the scheduler's allocation, for the ranks and from the scheduler.
+/// Variable with the name of the scheduler's allocation; schedulers may set it, and wireup sets it for the ranks.
 pub const ALLOCATION: &str = "WIREUP_ALLOC_ID";
 
-/// The names under which others know a launch.
+/// Names of a launch and its allocation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LaunchNames {
-    /// That of the launch: a scheduler's, or the job's.
+    /// Name of the launch: the scheduler's, else the name of the initial job.
     #[serde(with = "octets")]
     pub launch: OsString,
-    /// That of the scheduler's allocation, if there is one.
+    /// Name of the scheduler's allocation, if the launch is in one.
     #[serde(with = "octets")]
     pub allocation: Option<OsString>,
 }
 
-/// The process that leads a launch.
+/// Host and pid of a launcher.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LauncherProcess {
-    /// By which name its host knows itself.
+    /// Host name of the launcher's host, from `uname`.
     pub host: String,
-    /// Its number there.
     pub pid: u32,
 }
 
 impl LauncherProcess {
-    /// This process.
     pub(super) fn this() -> Self {
         Self {
             host: own_host(),
@@ -45,14 +43,15 @@ impl LauncherProcess {
     }
 }
 
-/// By which name this host knows itself.
+/// Host name of this machine, from `uname`.
 pub(crate) fn own_host() -> String {
     let names = rustix::system::uname();
     names.nodename().to_string_lossy().into_owned()
 }
 
 impl LaunchNames {
-    /// A scheduler gives names by variables. In a rank of ours that of the launch is its own job's.
+    /// Reads the names from a scheduler's variables. In a rank of another launch the variable has the name of that launch, and
+    /// is ignored.
     pub(super) fn new(inheritance: &InheritedContext, nspace: &Nspace) -> Self {
         let find = |name: &str| inheritance.variable(name).filter(|value| !value.is_empty());
         let given = find(LAUNCH).filter(|_| find(leftovers::JOB).is_none());
@@ -64,7 +63,8 @@ impl LaunchNames {
         }
     }
 
-    /// The name that a scheduler gave the launch; empty if none did, or it is none of a scheduler's.
+    /// Name that a scheduler gave the launch; empty without one, and for a name of more than 255 bytes or with blanks or other
+    /// unprintable bytes.
     pub(crate) fn scheduled(&self, nspace: &Nspace) -> String {
         let name = self.launch.to_str().filter(|name| *name != nspace.as_str());
         let plain = |name: &&str| name.len() <= 255 && name.bytes().all(|b| b.is_ascii_graphic());

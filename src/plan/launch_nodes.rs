@@ -1,11 +1,11 @@
-//! The nodes of a launch as placement sees them.
+//! Nodes of a launch with their slots, as input of the placement.
 
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::LayoutSpec;
 use wireup_core::placement::{AppPlacement, LaunchNodes, NodeCapacity, SharedMachine};
 use wireup_sys::machine_slots::SlotLimits;
 
-/// Slots of a node of a launch: those that the user named for a host, or the machine's for each node of this machine.
+/// Slots of a node of a launch: those that the user gives a host, or those of this machine for each node that it is.
 /// `limits` are those of this machine.
 pub(super) fn node_capacity(
     layout: &LayoutSpec,
@@ -23,7 +23,7 @@ pub(super) fn node_capacity(
     }
 }
 
-/// The nodes of a launch without processes. `names` are those of the nodes.
+/// Nodes of a launch that has no processes yet. `names` are the host names of the nodes.
 pub(super) fn launch_nodes<'a>(
     layout: &'a LayoutSpec,
     limits: &'a SlotLimits,
@@ -49,7 +49,7 @@ pub(super) fn launch_nodes<'a>(
     }
 }
 
-/// The `size` ranks of all programs of the job that the user starts, on any nodes.
+/// Request to place the `size` ranks of all programs of the initial job on any nodes.
 pub(super) fn all_apps(layout: &LayoutSpec, size: u32, launch: &LaunchNodes<'_>) -> AppPlacement {
     let nodes = (0..).map(NodeId).take(launch.nodes.len());
     AppPlacement {
@@ -63,7 +63,7 @@ pub(super) fn all_apps(layout: &LayoutSpec, size: u32, launch: &LaunchNodes<'_>)
     }
 }
 
-/// The names of a layout's nodes.
+/// Host names of a layout's nodes.
 pub(super) fn node_names(layout: &LayoutSpec) -> Vec<String> {
     match layout.hosts.is_empty() {
         true => names_here(layout.virtual_nodes),
@@ -71,8 +71,8 @@ pub(super) fn node_names(layout: &LayoutSpec) -> Vec<String> {
     }
 }
 
-/// The names of this machine as so many nodes. One node has the machine's name; virtual ones add a number to its first
-/// part.
+/// Node names for this machine as `nodes` nodes. A single node has the machine's host name; virtual nodes add a number to its
+/// first part.
 pub(crate) fn names_here(nodes: u32) -> Vec<String> {
     let own = rustix::system::uname()
         .nodename()

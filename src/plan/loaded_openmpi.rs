@@ -1,7 +1,7 @@
-//! Which Open MPI a program loads, as far as that can be known.
+//! Finds the Open MPI that a program loads, or may load.
 //!
-//! What a script loads cannot be seen: mpi4py takes the library that a variable names, else one beside
-//! its interpreter, where wheels are installed, else what the dynamic loader finds.
+//! The library that a script loads is a guess: mpi4py loads the library that a variable names, else one in the `lib`
+//! directory of its interpreter, where wheels are installed, else that of the dynamic loader.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use crate::inspect::ldso::Loader;
 use crate::inspect::{DetectedInterface, DetectionResult};
 use crate::plan::Variable;
 
-/// The library that identifies the Open MPI of a program.
+/// Name of the library that identifies the Open MPI of a program.
 const LIBMPI: &str = "libmpi.so.40";
 
-/// The variable that names it to mpi4py.
+/// Variable with the path of the library that mpi4py loads.
 pub(super) const MPI4PY: &str = "MPI4PY_LIBMPI";
 
-/// The Open MPI that a program loads, or those that it may find, the likeliest first.
+/// Library of the Open MPI that a program loads, or libraries that it may load, the most probable first.
 pub(crate) fn libraries(
     detected: &DetectionResult,
     loader: &Loader,
@@ -34,15 +34,15 @@ pub(crate) fn libraries(
     libraries
 }
 
-/// Those of them that a script finds although it is not the system's: named to it, or beside its
-/// interpreter.
+/// Libraries that a script may load although the dynamic loader does not find them: that of a variable, and that in the `lib`
+/// directory of its interpreter.
 pub(crate) fn close_by(detected: &DetectionResult, env: &[Variable]) -> Vec<PathBuf> {
     if detected.wants != DetectedInterface::Unknown {
         return Vec::new();
     }
     let named = env.iter().find(|(name, _)| name == MPI4PY);
     let named = named.map(|(_, path)| PathBuf::from(path));
-    // Beside the interpreter of a virtual environment, whose links lead out of it.
+    // The directory of the interpreter's link, because the interpreter of a virtual environment is a link out of it.
     let prefix = detected.program.parent().and_then(Path::parent);
     let beside = prefix.map(|prefix| prefix.join("lib").join(LIBMPI));
     let named = named.filter(|path| path.is_absolute());

@@ -1,5 +1,5 @@
-//! The MPI that the ranks of a program load instead of the program's own (`--mpi`): which installation a name means on this
-//! host, and the variables by which the dynamic loader finds it.
+//! Chooses the MPI that the ranks of a program load instead of the program's own (`--mpi`): finds the installation that a name
+//! means on this host, and the variables by which the dynamic loader finds its library.
 //!
 //! ```text
 //!  name or path ─▶ installations ─▶ library of the program's ABI ─▶ the first by which the program loads it:
@@ -28,16 +28,16 @@ use wireup_core::job::spec::AppRequest;
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// Directories below the prefix of Intel MPI that have its libfabric.
+/// Directories below the prefix of Intel MPI that may contain its libfabric.
 const INTEL_LIBFABRIC: [&str; 2] = ["opt/mpi/libfabric/lib", "libfabric/lib"];
 
-/// Beginnings of the names of functions of MPI for C.
+/// Prefixes of the names of MPI's C functions.
 const FUNCTIONS: [&str; 2] = ["MPI_", "PMPI_"];
 
-/// Most installations that a refusal names.
+/// Maximum number of installations in an error text.
 const NAMED_MAX: usize = 4;
 
-/// An MPI that was chosen for a program, and how the program loads it.
+/// MPI that was chosen for a program, and the mechanism by which the program loads it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChosenMpi {
     /// The text of `--mpi`.
@@ -45,18 +45,18 @@ pub struct ChosenMpi {
     pub installation: MpiInstallation,
     pub library: PathBuf,
     pub mechanism: LoadMechanism,
-    /// Variables that differ for it.
+    /// Variables that were set or changed for this MPI.
     pub variables: Vec<Variable>,
 }
 
-/// Way in which the dynamic loader is led to a library.
+/// Mechanism by which the dynamic loader finds the chosen library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LoadMechanism {
-    /// The program loads it in any case.
+    /// The program loads the library without any change.
     Unchanged,
     LibraryPath,
     Preload,
-    /// The program names no library of an MPI: variables name it to scripts and to what the program opens itself.
+    /// The program itself needs no MPI library: variables name the library for scripts, and for code that opens it at run time.
     Named,
 }
 
@@ -73,7 +73,7 @@ impl fmt::Display for ChosenMpi {
             LoadMechanism::Unchanged => "the program loads it without a change",
             LoadMechanism::LibraryPath => "by LD_LIBRARY_PATH",
             LoadMechanism::Preload => {
-                "by LD_PRELOAD, because the program would not find it by LD_LIBRARY_PATH"
+                "by LD_PRELOAD, because LD_LIBRARY_PATH has no effect on the program"
             }
             LoadMechanism::Named => {
                 "by LD_LIBRARY_PATH and MPI4PY_LIBMPI, because the program names no MPI library"
@@ -88,11 +88,11 @@ impl fmt::Display for ChosenMpi {
     }
 }
 
-/// Reason for which a program cannot run with the chosen MPI.
+/// Choice of an MPI with which a program cannot run.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum MpiChoiceError {
     #[error(
-        "--mpi {0}: unknown name; give mpich, impi, mvapich or openmpi, with a version if need be (mpich5), a name of --define-mpi, or a path"
+        "--mpi {0}: unknown name; use mpich, impi, mvapich or openmpi, optionally with a version (mpich5), a name of --define-mpi, or a path"
     )]
     UnknownName(String),
     #[error("--mpi {choice}: no such MPI on this host; {}", present(.found))]
@@ -153,7 +153,7 @@ pub(super) enum MpiChoiceError {
 }
 
 impl MpiChoiceError {
-    /// Whether another host may have what is missing on this one.
+    /// Whether the choice may be valid on another host.
     pub(super) fn is_of_this_host(&self) -> bool {
         matches!(self, Self::NotInstalled { .. } | Self::NoLibrary { .. })
     }
@@ -161,14 +161,17 @@ impl MpiChoiceError {
 
 fn present(found: &[MpiInstallation]) -> String {
     match found.is_empty() {
-        true => "none was found; give its directory".to_owned(),
-        false => format!("it has {}; or give a directory", list(found)),
+        true => "no MPI was found; give the directory of the installation".to_owned(),
+        false => format!(
+            "use {}, or give the directory of the installation",
+            list(found)
+        ),
     }
 }
 
 fn fitting(alternatives: &[MpiInstallation]) -> String {
     match alternatives.is_empty() {
-        true => "none on this host has it; omit --mpi, or install one that has".to_owned(),
+        true => "no MPI on this host has it; omit --mpi, or install one with it".to_owned(),
         false => format!("choose {}, or omit --mpi", list(alternatives)),
     }
 }
@@ -179,21 +182,21 @@ fn list(installations: &[MpiInstallation]) -> String {
     all.join(", ")
 }
 
-/// A program whose MPI is chosen, and what surrounds it.
+/// Chooses the MPI of one program.
 pub(super) struct MpiChooser<'a> {
     pub(super) app: &'a AppRequest,
     pub(super) program: &'a Program,
-    /// Variables of the launcher, for what the program's lack.
+    /// Variables of the launcher, read if those of the program lack one.
     pub(super) inherited: &'a [Variable],
     pub(super) cwd: &'a Path,
 }
 
 impl MpiChooser<'_> {
-    /// Chooses the MPI of a program with these variables, which are changed for it, and inspects the program again. Nothing if
-    /// none is asked for, or the program is not on this host.
+    /// Chooses the MPI of the program, changes its variables accordingly, and inspects the program again. `None` without
+    /// `--mpi`, or if the program is not on this host.
     ///
     /// # Errors
-    /// [`MpiChoiceError`]; then the variables are unchanged.
+    /// [`MpiChoiceError`]; the variables are unchanged then.
     pub(super) fn choose(
         &self,
         env: &mut Vec<Variable>,
@@ -233,7 +236,7 @@ impl MpiChooser<'_> {
                 (library, mechanism)
             }
             None => {
-                // mpi4py's modules are built for the families' own interfaces, which are the first ones.
+                // mpi4py's modules are built for the ABIs of the MPI families, which precede the standard ABI in the map.
                 let library = installation.libraries.values().next();
                 let library = library.expect("an installation has a library");
                 search_first(&mut changed, library);
@@ -258,7 +261,7 @@ impl MpiChooser<'_> {
         Ok(Some(chosen))
     }
 
-    /// The installations that the choice may mean, the most probable first; at least one.
+    /// Finds the installations that the choice may mean, the most probable first; at least one.
     fn candidates(
         &self,
         choice: &str,
@@ -313,7 +316,7 @@ impl MpiChooser<'_> {
         search.installations()
     }
 
-    /// Leads the dynamic loader to a library, by the first mechanism that suffices.
+    /// Makes the dynamic loader find the library by the first mechanism that suffices.
     fn load(
         &self,
         choice: &str,
@@ -383,7 +386,7 @@ impl MpiChooser<'_> {
         inspect(self.program, &self.app.argv, env, self.cwd, &system)
     }
 
-    /// Adds the variables that an installation needs. Those that the user has set for the program stay.
+    /// Adds the variables that an installation needs. Variables that the user sets for the program stay.
     fn add_variables(&self, installation: &MpiInstallation, env: &mut Vec<Variable>) {
         let is_given = |name: &OsStr| {
             self.app.env.iter().any(|text| {
@@ -405,7 +408,7 @@ impl MpiChooser<'_> {
                     }
                 }
             }
-            // That of another installation; the right one is added where it is needed.
+            // Removes the prefix of another installation; a relocated installation gets its own later.
             (MpiFamily::OpenMpi, Some(prefix)) if !is_given(relocated::OPEN_MPI.as_ref()) => {
                 env.retain(|(name, value)| {
                     name != relocated::OPEN_MPI || Path::new(value) == prefix
@@ -421,14 +424,14 @@ impl MpiChooser<'_> {
     }
 }
 
-/// The library that a program shall load.
+/// Library that a program must load.
 struct LoadTarget<'a> {
     abi: MpiAbi,
     library: &'a Path,
 }
 
 impl LoadTarget<'_> {
-    /// Whether these libraries of a program are it, and those for other languages of the same installation.
+    /// Whether a program with these libraries loads the target, and libraries for other languages from the same directory.
     fn is_loaded(&self, libraries: &[FoundLibrary]) -> bool {
         let real = |path: Option<&Path>| path?.canonicalize().ok();
         let own = real(Some(self.library));
@@ -438,7 +441,7 @@ impl LoadTarget<'_> {
         let mut names: Vec<&str> = Vec::new();
         main.is_some_and(|main| real(main.path.as_deref()) == own)
             && libraries.iter().all(|it| {
-                // A library that is loaded is not searched again under its name.
+                // The loader searches only for the first library of a name.
                 let is_first = !names.contains(&it.name.as_str());
                 names.push(&it.name);
                 let is_companion = MpiAbi::from_companion(&it.name) == Some(self.abi);
@@ -457,7 +460,7 @@ fn needed_libraries(inspection: &ProgramInspection) -> Vec<FoundLibrary> {
     }
 }
 
-/// The binary interface that a program was built for, by the libraries that it needs.
+/// ABI that a program was built for, by the libraries that it needs.
 fn program_abi(needed: &[FoundLibrary]) -> Option<MpiAbi> {
     let mut mains = needed.iter().filter_map(|it| MpiAbi::from_soname(&it.name));
     let mut companions = needed
@@ -466,7 +469,7 @@ fn program_abi(needed: &[FoundLibrary]) -> Option<MpiAbi> {
     mains.next().or_else(|| companions.next())
 }
 
-/// A function of MPI that a program uses and a library does not have.
+/// First MPI function that a program uses and a library does not have.
 fn missing_function(program: &Path, library: &Path) -> Option<String> {
     let (user, library) = (symbols::read(program).ok()?, symbols::read(library).ok()?);
     let mut functions = user.undefined.into_iter();
@@ -475,8 +478,8 @@ fn missing_function(program: &Path, library: &Path) -> Option<String> {
     })
 }
 
-/// Has the directory of a library searched first, unless that is a directory of the system: all its libraries would precede those
-/// of the program too.
+/// Puts the directory of a library first in `LD_LIBRARY_PATH`, except a system directory, whose other libraries would
+/// precede those of the program too.
 fn search_first(env: &mut Vec<Variable>, library: &Path) {
     let directory = library.parent().unwrap_or_else(|| Path::new("/"));
     let system = LoaderFiles::default().directories;
@@ -485,7 +488,7 @@ fn search_first(env: &mut Vec<Variable>, library: &Path) {
     }
 }
 
-/// Puts a path in front of a list, unless it is there.
+/// Puts a path in front of a list in a variable, unless it is the first already.
 fn put_first(env: &mut Vec<Variable>, name: &str, path: &Path) {
     let known = env.iter().find(|(known, _)| known == name);
     let old = known.map(|(_, value)| value.as_bytes()).unwrap_or_default();
@@ -535,7 +538,7 @@ mod tests {
             sample.write(self.path(name));
         }
 
-        /// Has a program choose an MPI; the choice and the variables then.
+        /// Chooses an MPI for a program. Returns the choice and the variables of the program.
         fn choose(
             &self,
             choice: &str,

@@ -1,4 +1,4 @@
-//! The credential of a launch on one node: its devices, and what its ranks get.
+//! Fabric grant of a launch on one node: checks its devices, and makes the variables of its ranks.
 
 use std::path::Path;
 
@@ -13,15 +13,15 @@ use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::{FabricSource, JobSpec};
 use wireup_sys::device_files::openable;
 
-/// Where the device files are.
+/// Directory of the device files.
 const DEV: &str = "/dev";
 
-/// Why a host cannot use Slingshot.
+/// Host that cannot use Slingshot.
 #[derive(Debug, thiserror::Error)]
 enum HostFabricError {
     #[error("--fabric cxi: {0}")]
     Device(#[from] FabricDeviceError),
-    /// Neither the launcher nor this host has one.
+    /// Neither the launcher nor this host has a fabric grant.
     #[error("--fabric cxi: {0}")]
     None(FabricGrantError),
     #[error("--fabric cxi: cannot open /dev/{name}: {errno}")]
@@ -33,7 +33,7 @@ enum HostFabricError {
 
 impl RequestError for HostFabricError {}
 
-/// The devices of this host, by number.
+/// Names of this host's fabric devices, ordered by number.
 fn devices(dev: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dev).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -45,15 +45,15 @@ fn devices(dev: &Path) -> Vec<String> {
 }
 
 impl HostPlan {
-    /// The credential that this process finds in its environment.
+    /// Reads the fabric grant in the environment of this process.
     pub(crate) fn grant_from_environment(&self) -> Result<FabricGrant, FabricGrantError> {
         grant_from_variables(&self.inheritance.vars)
     }
 
-    /// Whether there are devices on this host, and they may be used.
+    /// Checks that this host has fabric devices and this user may open them.
     ///
     /// # Errors
-    /// [`CommandError`]
+    /// [`CommandError`] otherwise.
     pub(crate) fn check_fabric_devices(&self) -> Result<(), CommandError> {
         let names = devices(Path::new(DEV));
         if names.is_empty() {
@@ -67,10 +67,10 @@ impl HostPlan {
         Ok(())
     }
 
-    /// Whether the ranks of this host, if it has some, can use the credential.
+    /// Checks that the ranks of this host, if it has any, can use the fabric grant.
     ///
     /// # Errors
-    /// [`CommandError`], in words that are the same on every host with this problem.
+    /// [`CommandError`]; its text is the same on every host with this problem.
     pub(crate) fn check_fabric(&self) -> Result<(), CommandError> {
         let Some(scope) = self.scope else {
             return Ok(());
@@ -81,30 +81,30 @@ impl HostPlan {
         if lenient || self.job.process_map.local_size(node) == 0 {
             return Ok(());
         }
-        let Some(credential) = &self.fabric_grant else {
+        let Some(grant) = &self.fabric_grant else {
             return Err(HostFabricError::None(FabricGrantError::None).into());
         };
         self.check_fabric_devices()?;
         let host = &self.node_names[node.index()];
-        let variables = credential.variables(host, &devices(Path::new(DEV)));
+        let variables = grant.variables(host, &devices(Path::new(DEV)));
         variables.map_err(HostFabricError::from)?;
         Ok(())
     }
 
-    /// What the ranks of a node get.
+    /// Variables of the fabric grant for the ranks of a node.
     pub(crate) fn fabric_variables(&self, node: NodeId) -> Variables {
-        let Some(credential) = &self.fabric_grant else {
+        let Some(grant) = &self.fabric_grant else {
             return Vec::new();
         };
         let host = &self.node_names[node.index()];
-        let variables = credential.variables(host, &devices(Path::new(DEV)));
-        // A node without ranks was not checked; processes may be spawned there.
-        variables.unwrap_or_else(|_| credential.common())
+        let variables = grant.variables(host, &devices(Path::new(DEV)));
+        // A node that had no ranks was not checked, but processes may be spawned there.
+        variables.unwrap_or_else(|_| grant.common())
     }
 }
 
 impl JobPlan {
-    /// Takes the credential of a node that has its own in its environment: services are made by the host.
+    /// Uses the fabric grant in the environment of a node, if it has one: CXI services belong to a host.
     pub(crate) fn take_fabric_of_node(&mut self, spec: &JobSpec, own: &[Variable]) {
         let source = spec.fabric.as_ref().map(|fabric| &fabric.source);
         let local = matches!(source, Some(FabricSource::Environment));
@@ -124,7 +124,7 @@ fn grant_from_variables(variables: &[Variable]) -> Result<FabricGrant, FabricGra
     )
 }
 
-/// `NAME=value` for execve, made without copies that would stay behind.
+/// Makes `NAME=value` for execve, without other copies of the value in memory.
 pub(super) fn entry((name, value): &(&'static str, Zeroizing<String>)) -> Vec<u8> {
     let mut entry = Vec::with_capacity(name.len() + value.len() + 2);
     entry.extend_from_slice(name.as_bytes());

@@ -1,8 +1,8 @@
-//! Programs and the libraries that they load, for the hosts that lack them (`--stage`).
+//! Programs and their libraries that the launcher offers to hosts that lack them (`--stage`).
 //!
-//! The launcher describes the files. A host has one already if it finds the same at the same place; of a library that
-//! the launcher's machine has in the directories of its system, it is enough that the host's system has one of the
-//! name, since that fits the host. What it lacks it takes out of its [`ContentStore`], and what is not there is sent.
+//! The launcher describes the files. A host uses its own file if it has the same content at the same path. In place of a
+//! library in a system directory of the launcher's machine, a host uses any library of that name in its own system
+//! directories. Other files are taken from the host's [`ContentStore`], or sent if the store lacks them.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -20,29 +20,29 @@ use crate::plan::content_store::{ContentStore, Digest};
 use crate::plan::packed_files::{PlacedFile, StagingError};
 use wireup_core::job::octets;
 
-/// A file that the launcher can send.
+/// File that the launcher can send.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct OfferedFile {
-    /// Where it is on the launcher's machine.
+    /// Path on the launcher's machine.
     #[serde(with = "octets")]
     pub(crate) path: PathBuf,
-    /// The name by which it is loaded.
+    /// Name by which the loader searches for the file.
     #[serde(with = "octets")]
     name: OsString,
     pub(crate) size: u64,
     pub(crate) digest: Digest,
-    /// Number and time of change, by which a file system that hosts share knows it.
+    /// Inode number and time of change, which identify the file in a file system that hosts share.
     identity: [i64; 3],
     role: FileRole,
 }
 
-/// What a file is to its program.
+/// Role of a file for its program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum FileRole {
     Program,
-    /// A library in a directory of the system.
+    /// Library in a system directory.
     System,
-    /// A library in a directory that the program or the user names.
+    /// Library in a directory that the program or the user names.
     Library,
 }
 
@@ -50,7 +50,7 @@ fn identity(meta: &std::fs::Metadata) -> [i64; 3] {
     [meta.ino() as i64, meta.mtime(), meta.mtime_nsec()]
 }
 
-/// Loads libraries from the directories of this machine's system.
+/// Dynamic loader that searches only the system directories of this machine.
 fn system_loader() -> Loader {
     Loader::new(&[], Path::new("/"), LoaderFiles::default())
 }
@@ -78,7 +78,7 @@ impl OfferedFile {
         })
     }
 
-    /// Whether this host has the same file at the same place.
+    /// Whether this host has a file with the same content at the same path.
     fn is_here(&self) -> bool {
         let Ok(file) = File::open(&self.path) else {
             return false;
@@ -93,7 +93,7 @@ impl OfferedFile {
     }
 }
 
-/// A program of an application and the libraries that it loads, the program first. `cwd` is the launcher's.
+/// Describes a program of an application and the libraries that it loads, the program first. `cwd` is the launcher's.
 pub(super) fn offer(
     program: &Program,
     app: &AppStart,
@@ -131,8 +131,8 @@ pub(super) fn offer(
     Ok(all)
 }
 
-/// What the ranks of a host get from elsewhere of the files of a program. The files that have to be sent for it are
-/// added to `lacking` by their numbers, which count from `first`.
+/// Finds the files of a program that the ranks of a host must load from another path. Adds the files that the launcher must send
+/// to `lacking`, by their numbers, which start at `first`.
 pub(super) fn survey(
     offered: &[OfferedFile],
     first: u32,
@@ -151,7 +151,7 @@ pub(super) fn survey(
                 let here = !system.locate(&file.name).is_empty();
                 (here, !here)
             }
-            // A program that is elsewhere may not find those beside it.
+            // A program at another path may not find libraries relative to its own.
             FileRole::Library => {
                 let here = file.is_here();
                 (here, moved || !here)

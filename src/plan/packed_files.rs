@@ -1,8 +1,8 @@
-//! Files that go with a job to hosts that do not have them.
+//! Files that are copied to hosts with the plan of a job.
 //!
-//! The launcher reads them, and they travel in the job's description. A host puts a program into a
-//! directory of the job's own, and other files where its ranks start, unless there is something of
-//! that name: the user's files are never overwritten. Staged files are removed with the job.
+//! The launcher reads the files and sends them with the job's plan. A host stores a program in
+//! the job's own directory, and other files in the working directory of the ranks, unless a file of
+//! that name exists: the user's files are never overwritten. Staged files are removed with the job.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -18,21 +18,21 @@ use wireup_core::job::ids::{AppNum, NodeId, Nspace};
 use wireup_core::job::octets;
 use wireup_sys::remove_dir::remove_all;
 
-/// Most bytes of all files of a job: they pass every agent on the way, in memory.
+/// Maximum size of all files of a job in bytes: every agent on the way holds them in memory.
 const TOTAL_MAX: u64 = 64 * 1024 * 1024;
 
-/// Why a file cannot be taken along, or put somewhere.
+/// File that cannot be copied to hosts, or stored on one.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StagingError {
-    /// There is no such file where wireup runs.
+    /// The file does not exist on the launcher's machine.
     #[error("{} must be copied to other hosts and does not exist", .0.display())]
     Missing(PathBuf),
-    /// It is a directory, a device or the like.
+    /// The path is that of a directory, a device or another special file.
     #[error("{} must be copied to other hosts and is not a regular file", .0.display())]
     NotAFile(PathBuf),
-    /// All of them are more than a launch carries.
+    /// All files together exceed the maximum size.
     #[error(
-        "with {} the files to be copied are larger than {} MiB; put them on the hosts, or where all hosts see them",
+        "with {} the files to be copied are larger than {} MiB; put them on the hosts, or on a file system of all hosts",
         .0.display(), TOTAL_MAX >> 20
     )]
     TooLarge(PathBuf),
@@ -57,21 +57,21 @@ impl StagingError {
     }
 }
 
-/// A file that the ranks of a host get from elsewhere than its own place.
+/// Offered file that the ranks of a host load from the job's own directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct PlacedFile {
-    /// In the directory of the program's files.
+    /// Name in the directory of the application's files.
     pub(super) name: OsString,
     pub(super) library: bool,
-    /// Path in the store, or of the host's own file where the loader would not look for it.
+    /// Path in the content store, or of a file of the host that the loader would not find.
     pub(super) from: PathBuf,
     pub(super) is_host_file: bool,
 }
 
-/// A file on its way.
+/// File with its content, as it is sent to hosts.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StagedFile {
-    /// Its name, or its path from where the ranks start.
+    /// Name, or path relative to the working directory of the ranks.
     #[serde(with = "octets")]
     name: PathBuf,
     mode: u32,
@@ -85,7 +85,7 @@ impl fmt::Debug for StagedFile {
     }
 }
 
-/// What may still be packed.
+/// Number of bytes by which the files of a job may still grow.
 #[derive(Debug)]
 pub(crate) struct StagingBudget(u64);
 
@@ -96,7 +96,7 @@ impl Default for StagingBudget {
 }
 
 impl StagedFile {
-    /// Reads a file. One that is named by an absolute path goes by its last name.
+    /// Reads a file. A file with an absolute path is stored on hosts under the last component of the path.
     ///
     /// # Errors
     /// [`StagingError`]
@@ -126,7 +126,7 @@ impl StagedFile {
             return Err(StagingError::NotAFile(path));
         }
         let mut bytes = Vec::new();
-        // It may grow meanwhile.
+        // The file may grow while it is read.
         file.take(room.0 + 1)
             .read_to_end(&mut bytes)
             .map_err(read)?;
@@ -143,34 +143,34 @@ impl StagedFile {
 }
 
 impl StagedFile {
-    /// Keeps its name.
+    /// Frees the content of the file; its name stays.
     pub(crate) fn unload(&mut self) {
         self.bytes = Vec::new();
     }
 }
 
-/// Where a program that a job brings along is on a node.
+/// Path of a staged program on a node.
 pub(crate) fn program(job: &Nspace, node: NodeId, app: AppNum, packed: &StagedFile) -> PathBuf {
     let name = packed.name.file_name().unwrap_or_default();
     app_directory(job, node, app).join(name)
 }
 
-/// The files of an application on a node.
+/// Directory of an application's staged files on a node.
 pub(super) fn app_directory(job: &Nspace, node: NodeId, app: AppNum) -> PathBuf {
     directory(job, node).join(app.0.to_string())
 }
 
-/// The libraries among them.
+/// Directory of an application's staged libraries on a node.
 pub(super) fn libraries(job: &Nspace, node: NodeId, app: AppNum) -> PathBuf {
     app_directory(job, node, app).join("lib")
 }
 
-/// The directory of a job's own on a node: hosts of the tests, and others, share theirs.
+/// Directory of a job's staged files on a node. The name contains the node because hosts may share the parent.
 fn directory(job: &Nspace, node: NodeId) -> PathBuf {
     std::env::temp_dir().join(format!("{job}.n{node}.files"))
 }
 
-/// Which file one is: what takes its place, or is made of it by writing, is another.
+/// Identity of a file; a file that replaces it, and the file itself after a change, has another identity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct FileIdentity([i64; 4]);
 
@@ -190,12 +190,12 @@ impl FileIdentity {
         }
     }
 
-    /// For [`FileIdentity::parse`].
+    /// Serializes the identity for [`FileIdentity::parse`].
     pub(crate) fn to_bytes(self) -> Vec<u8> {
         self.0.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// An identity and what follows it.
+    /// Parses an identity; returns it with the bytes after it.
     pub(crate) fn parse(mut bytes: Vec<u8>) -> Option<(Self, Vec<u8>)> {
         let rest = (bytes.len() >= Self::BYTES).then(|| bytes.split_off(Self::BYTES))?;
         let words = bytes.chunks_exact(size_of::<i64>());
@@ -208,14 +208,14 @@ impl FileIdentity {
 /// Receives paths that must be removed later: a directory, or a file with its identity.
 pub(crate) type CleanupSink<'a> = &'a mut dyn FnMut(&Path, Option<FileIdentity>);
 
-/// A staged file; removed when this is dropped.
+/// Staged files of a host; removed when this is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct UnpackedFiles {
     directory: Option<PathBuf>,
     files: Vec<(PathBuf, FileIdentity)>,
 }
 
-/// The owner of staged files: an application of a job on one of its nodes.
+/// Owner of staged files: an application of a job on one of its nodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owner<'a> {
     pub(super) job: &'a Nspace,
@@ -224,7 +224,7 @@ pub(crate) struct Owner<'a> {
 }
 
 impl UnpackedFiles {
-    /// Stores a program in the job's own directory. `tell` gets the path before it exists.
+    /// Stores a program in the job's own directory. `cleanup` gets the path before it exists.
     ///
     /// # Errors
     /// [`StagingError`]
@@ -232,16 +232,16 @@ impl UnpackedFiles {
         &mut self,
         owner: Owner<'_>,
         packed: &StagedFile,
-        tell: CleanupSink<'_>,
+        cleanup: CleanupSink<'_>,
     ) -> Result<(), StagingError> {
         let Owner { job, node, app } = owner;
-        self.enter(job, node, tell)?;
+        self.enter(job, node, cleanup)?;
         let path = program(job, node, app, packed);
         make(path.parent().unwrap_or(&path))?;
         write(&path, packed)
     }
 
-    /// Puts a file of the host's store in the job's own directory, or a name of one of the host's own files. `tell` is
+    /// Links a file of the content store, or of the host, into the job's own directory. `cleanup` is
     /// as for [`put_program`](Self::put_program).
     ///
     /// # Errors
@@ -250,10 +250,10 @@ impl UnpackedFiles {
         &mut self,
         owner: Owner<'_>,
         placed: &PlacedFile,
-        tell: CleanupSink<'_>,
+        cleanup: CleanupSink<'_>,
     ) -> Result<(), StagingError> {
         let Owner { job, node, app } = owner;
-        self.enter(job, node, tell)?;
+        self.enter(job, node, cleanup)?;
         let mut directory = app_directory(job, node, app);
         make(&directory)?;
         if placed.library {
@@ -268,16 +268,16 @@ impl UnpackedFiles {
         put.map_err(StagingError::io("cannot make", &path))
     }
 
-    /// Makes the job's own directory.
+    /// Creates the job's own directory, if it does not exist.
     fn enter(
         &mut self,
         job: &Nspace,
         node: NodeId,
-        tell: CleanupSink<'_>,
+        cleanup: CleanupSink<'_>,
     ) -> Result<(), StagingError> {
         if self.directory.is_none() {
             let directory = directory(job, node);
-            tell(&directory, None);
+            cleanup(&directory, None);
             DirBuilder::new()
                 .mode(0o700)
                 .create(&directory)
@@ -287,7 +287,7 @@ impl UnpackedFiles {
         Ok(())
     }
 
-    /// Stores a file in the ranks' working directory, unless one exists. `tell` gets the path
+    /// Stores a file in the ranks' working directory, unless one exists. `cleanup` gets the path
     /// before it exists.
     ///
     /// # Errors
@@ -297,13 +297,13 @@ impl UnpackedFiles {
         job: &Nspace,
         cwd: &Path,
         packed: &StagedFile,
-        tell: CleanupSink<'_>,
+        cleanup: CleanupSink<'_>,
     ) -> Result<(), StagingError> {
         let path = cwd.join(&packed.name);
         if path.symlink_metadata().is_ok() {
             return Ok(());
         }
-        // Whole or not at all: others may look, and hosts may share the directory.
+        // Written under another name first: other processes must not read an incomplete file, and hosts may share the directory.
         let mut name = OsString::from(".");
         name.push(path.file_name().unwrap_or_default());
         name.push(format!(".{job}.{}", std::process::id()));
@@ -311,9 +311,9 @@ impl UnpackedFiles {
         let put = write(&partial, packed).and_then(|()| {
             let identity = FileIdentity::from_path(&partial);
             let identity = identity.map_err(StagingError::io("cannot find", &partial))?;
-            // Both names are those of one file.
-            tell(&partial, Some(identity));
-            tell(&path, Some(identity));
+            // Both names are links to one file.
+            cleanup(&partial, Some(identity));
+            cleanup(&path, Some(identity));
             match fs::hard_link(&partial, &path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
                 Err(error) => Err(StagingError::io("cannot make", &path)(error)),
@@ -328,7 +328,7 @@ impl UnpackedFiles {
     }
 }
 
-/// Makes a directory below one of the job's own, if there is none.
+/// Creates a directory below the job's own, if it does not exist.
 fn make(path: &Path) -> Result<(), StagingError> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {

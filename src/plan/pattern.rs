@@ -1,4 +1,4 @@
-//! `%` patterns in texts that differ from rank to rank: file names of `--output`, words of
+//! Fills in `%` patterns in texts of ranks: file names of `--output`, words of
 //! `--wrap`. No I/O.
 
 use std::ffi::{OsStr, OsString};
@@ -6,44 +6,43 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use wireup_core::job::ids::Rank;
 
-/// What the patterns of one rank stand for.
+/// Values of the patterns for one rank.
 #[derive(Clone, Copy, Debug)]
 pub struct PatternFields<'a> {
-    /// `%r`
+    /// Value of `%r`: the rank in its job.
     pub rank: Rank,
-    /// `%h`: the name of its node.
+    /// Value of `%h`: the name of the rank's node.
     pub host: &'a str,
-    /// `%j`: the name of the job.
+    /// Value of `%j`: the name of the job.
     pub job: &'a str,
-    /// `%n`: the number of its node.
+    /// Value of `%n`: the number of the rank's node.
     pub node: u32,
-    /// `%l`: its number among the ranks of its node.
+    /// Value of `%l`: the local rank.
     pub local: u32,
-    /// `%s`: the name of a stream; unknown where there is none.
+    /// Value of `%s`: the name of a stream; `None` if the pattern must not contain it.
     pub stream: Option<&'a str>,
 }
 
-/// A text that is no pattern.
+/// Pattern that cannot be filled in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    /// `%` before something that means nothing.
-    #[error("%{found} is unknown; known are {known_codes} and %%")]
+    /// The character after a `%` has no meaning.
+    #[error("unknown pattern %{found}; use {known_codes} or %%")]
     Unknown {
-        /// Character after it.
         found: char,
-        /// Codes that the pattern may have, besides `%%`.
+        /// Valid patterns except `%%`.
         known_codes: &'static str,
     },
-    /// `%` at the end.
+    /// The last character is a single `%`.
     #[error("a single % at the end; write %% for a percent sign")]
     Unfinished,
 }
 
 impl PatternFields<'_> {
-    /// Fills a pattern in.
+    /// Replaces the patterns of a text by their values.
     ///
     /// # Errors
-    /// [`PatternError`] for a `%` that means nothing.
+    /// [`PatternError`] for an unknown pattern.
     pub fn fill(&self, pattern: &OsStr) -> Result<OsString, PatternError> {
         let mut out = Vec::with_capacity(pattern.len());
         let mut bytes = pattern.as_bytes().iter();
@@ -76,8 +75,7 @@ impl PatternFields<'_> {
     }
 }
 
-/// The pattern with the job's name at its end, unless it is in it already: for jobs that have the
-/// ranks of another.
+/// Adds `%j` at the end of a pattern without one, so that ranks with the same number in several jobs have different texts.
 pub fn with_job(mut pattern: OsString) -> OsString {
     let mut bytes = pattern.as_bytes().iter();
     while let Some(byte) = bytes.next() {
@@ -107,7 +105,7 @@ mod tests {
         let fill = |text: &str| FIELDS.fill(OsStr::new(text));
         assert_eq!(fill("a/%r-%h-%j-%n-%l.%s%%"), Ok("a/7-h-j-2-3.out%".into()));
         let error = fill("%x").unwrap_err().to_string();
-        assert_eq!(error, "%x is unknown; known are %r %l %h %j %n %s and %%");
+        assert_eq!(error, "unknown pattern %x; use %r %l %h %j %n %s or %%");
         assert_eq!(fill("a%"), Err(PatternError::Unfinished));
     }
 
@@ -126,6 +124,6 @@ mod tests {
             ..FIELDS
         };
         let error = fields.fill(OsStr::new("%r.%s")).unwrap_err().to_string();
-        assert_eq!(error, "%s is unknown; known are %r %l %h %j %n and %%");
+        assert_eq!(error, "unknown pattern %s; use %r %l %h %j %n or %%");
     }
 }

@@ -1,4 +1,4 @@
-//! The nodes of a job's ranks, as the launcher decides them for every requester.
+//! Places the ranks of a job on nodes; the launcher does so for every requester.
 //!
 //! ```text
 //!  command line, scheduler    HostPlan::new ──────┐
@@ -10,23 +10,23 @@ use wireup_core::job::process_map::ProcessMap;
 use wireup_core::job::spec::LayoutSpec;
 use wireup_core::placement::{LaunchNodes, PlacementError, PlacementRequest, place, universe};
 
-/// A job whose ranks have nodes.
+/// Job whose ranks have been placed.
 pub(super) struct PlacedJob {
-    /// Ranks of each application.
+    /// Number of ranks of each application.
     pub(super) sizes: Vec<u32>,
     pub(super) process_map: ProcessMap,
-    /// Whether a node has more processes than slots.
+    /// Whether any node has more processes than slots.
     pub(super) oversubscribed: bool,
-    /// The number of slots for it, and whether that is unlimited ([`universe`]).
+    /// Universe size of the job, and whether it is unlimited ([`universe`]).
     pub(super) universe: (u32, bool),
 }
 
 impl PlacedJob {
-    /// Places applications for which these `counts` of ranks are requested, on nodes that the launch has by its `layout`. The
-    /// universe of a spawned job is that of the initial one, whose map is `initial`.
+    /// Places applications with `counts` requested ranks on the nodes of a launch with this `layout`. The
+    /// universe of a spawned job is that of the initial job, whose map is `initial`.
     ///
     /// # Errors
-    /// [`PlacementError`] when they do not fit.
+    /// [`PlacementError`] when the ranks do not fit.
     pub(super) fn new(
         request: &PlacementRequest<'_>,
         counts: Vec<u32>,
@@ -37,7 +37,7 @@ impl PlacedJob {
         let placement = place(request, launch)?;
         let sizes = match placement.sizes.len() == counts.len() {
             true => placement.sizes.clone(),
-            // The request is about the ranks of all applications together.
+            // The request was for the ranks of all applications together.
             false => counts,
         };
         let oversubscribed = placement.oversubscribed;

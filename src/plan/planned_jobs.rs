@@ -1,4 +1,4 @@
-//! The jobs of a launch with their plans.
+//! Job tables of a launch whose jobs have plans.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use wireup_core::job::ids::Rank;
 use wireup_core::job::job_table::{HasProcessMap, JobTable, KnownRank};
 use wireup_core::job::process_map::ProcessMap;
 
-/// See the module.
+/// Jobs of a launch with their plans on this host.
 pub type Jobs = JobTable<Arc<HostPlan>>;
 
 impl HasProcessMap for HostPlan {
@@ -16,9 +16,8 @@ impl HasProcessMap for HostPlan {
     }
 }
 
-/// Something that belongs to a job of a launch.
+/// Entry of a job table that contains the job's plan.
 pub trait HasPlan: HasProcessMap {
-    /// The job's plan.
     fn plan(&self) -> &Arc<HostPlan>;
 }
 
@@ -28,18 +27,20 @@ impl HasPlan for Arc<HostPlan> {
     }
 }
 
-/// What a roster of jobs with plans knows of a process.
+/// Lookups by process in a job table with plans.
 pub trait Plans {
-    /// The plan of its job, and its rank there.
+    /// Plan of a process's job, and the rank of the process in that job.
     fn plan_of(&self, process: KnownRank) -> (&Arc<HostPlan>, Rank);
 
-    /// Name of its host.
+    /// Host name of a process.
     fn host_of(&self, process: KnownRank) -> &str;
 }
 
 impl<T: HasPlan> Plans for JobTable<T> {
     fn plan_of(&self, process: KnownRank) -> (&Arc<HostPlan>, Rank) {
-        let job = self.get(process.job()).expect("found in the roster");
+        let job = self
+            .get(process.job())
+            .expect("a known rank is from this table");
         (job.plan(), process.rank())
     }
 

@@ -1,4 +1,4 @@
-//! The builds of programs and MPI libraries that ranks load.
+//! Reads the build ids of programs and MPI libraries that ranks load.
 
 use crate::inspect::build_id;
 use crate::inspect::program::Kind;
@@ -8,8 +8,8 @@ use wireup_core::job::builds::{Build, BuildMismatchPolicy};
 use wireup_core::job::ids::{AppNum, NodeId};
 
 impl HostPlan {
-    /// Builds of the programs with ranks on a node of several hosts, or of all; none where they are not compared: in an image, or
-    /// if the user does not want it.
+    /// Builds of the programs with ranks on a node of several hosts, or of all programs. Empty if builds are not compared: in an
+    /// image, or with `--same-build off`.
     pub(crate) fn builds(&self, node: Option<NodeId>) -> Vec<Build> {
         if self.spec.layout.spread.same_build == BuildMismatchPolicy::Off
             || self.spec.container.image.is_some()
@@ -42,7 +42,7 @@ impl HostPlan {
     }
 }
 
-/// The MPI library that a program would load, by its name.
+/// Name and path of the MPI library that a program loads.
 pub(super) fn mpi_library(detected: &DetectionResult) -> Option<(String, std::path::PathBuf)> {
     let found = match &detected.why {
         DetectionReason::Library(found, _) => found.path.as_ref(),

@@ -1,4 +1,4 @@
-//! Numbers of ranks, and whether descriptors and options allow them.
+//! Decides the numbers of ranks, and checks that descriptors and options allow them.
 
 mod size_error;
 
@@ -12,15 +12,15 @@ use wireup_core::job::spec::{AppRequest, JobSpec, LayoutSpec, StatusTarget, Stdi
 use wireup_core::placement::{LaunchNodes, PlacementError};
 use wireup_sys::machine_slots::SlotLimits;
 
-/// Descriptors the launcher holds per rank: PMI socket, two pipes, pidfd.
+/// Number of descriptors that the launcher holds per rank: PMI socket, two pipes, pidfd.
 const DESCRIPTORS_PER_RANK: u64 = 4;
-/// Files of a rank's output that the launcher writes when it puts times into them.
+/// Number of output files per rank that the launcher itself writes, to add timestamps.
 const FILES_PER_RANK: u64 = 2;
-/// Descriptors the launcher needs besides.
+/// Number of descriptors that the launcher needs independently of ranks.
 const DESCRIPTORS_BASE: u64 = 100;
 
-/// Ranks of each app: as given; else for a single program those `by_parts`, what `--ppn` allows, or one per slot, and
-/// one for each of several.
+/// Number of ranks of each app: the given one; else for a single program `by_parts`, `--ppn` ranks on each node, or one per slot;
+/// else one for each of several programs.
 pub(super) fn sizes(
     apps: &[AppRequest],
     layout: &LayoutSpec,
@@ -53,7 +53,7 @@ pub(super) fn sizes(
         .collect()
 }
 
-/// The slots of all nodes: those of one machine share its slots, and a host with unknown slots counts as one.
+/// Number of slots of all nodes: virtual nodes share those of their machine, and a host with unknown slots counts as one.
 fn all_slots(launch: &LaunchNodes<'_>) -> (u32, CountReason) {
     let slots = launch.nodes.iter().map(|node| node.slots.unwrap_or(1));
     if launch.machine.is_some() {
@@ -67,7 +67,7 @@ fn all_slots(launch: &LaunchNodes<'_>) -> (u32, CountReason) {
     )
 }
 
-/// The ranks of all apps.
+/// Number of ranks of all apps.
 ///
 /// # Errors
 /// [`PlacementError::TooMany`]
@@ -77,8 +77,8 @@ pub(super) fn total(sizes: &[(u32, CountReason)]) -> Result<u32, PlacementError>
     total.map_err(|_| PlacementError::TooMany { processes })
 }
 
-/// Refuses a number of ranks that the cores and descriptors of one of several hosts do not allow.
-/// Where the user has said how many slots it has, that has been decided.
+/// Refuses more ranks than the slots and descriptors of one of several hosts allow. Slots are not checked
+/// if the user gave their number for the host: the placement has used it.
 pub(super) fn check_node(
     spec: &JobSpec,
     node: NodeId,
@@ -95,12 +95,12 @@ pub(super) fn check_node(
     check_descriptors(ranks, DESCRIPTORS_PER_RANK, descriptors)
 }
 
-/// Refuses a number of processes that the descriptors of a machine that is all nodes do not allow.
+/// Refuses more processes than the descriptors allow on a machine that is all nodes.
 pub(super) fn check_all_here(processes: u32, descriptors: u64) -> Result<(), SizeError> {
     check_descriptors(processes, DESCRIPTORS_PER_RANK, descriptors)
 }
 
-/// Descriptors of a process that starts this number of ranks.
+/// Number of descriptors of a process that starts this number of ranks.
 pub(crate) fn descriptors(ranks: u32) -> u64 {
     u64::from(ranks) * DESCRIPTORS_PER_RANK + DESCRIPTORS_BASE
 }
@@ -130,7 +130,7 @@ pub(super) fn check(
         (true, Some(_)) => FILES_PER_RANK,
         _ => 0,
     };
-    // Those of ranks on other hosts are there.
+    // The launcher holds no descriptors of ranks on other hosts.
     let own = scope.map_or(0, |_| DESCRIPTORS_PER_RANK);
     check_descriptors(size, own + files, descriptors)?;
     let no_such_rank = |option: String| SizeError::NoSuchRank { option, size };

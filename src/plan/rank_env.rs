@@ -1,4 +1,4 @@
-//! The variables wireup itself adds to the ranks' environments.
+//! Variables that wireup itself adds to the ranks' environments.
 
 use std::collections::HashSet;
 use std::ffi::{CString, OsStr, OsString};
@@ -22,13 +22,13 @@ mod slurm_variables;
 
 pub use sidecar_variables::sidecar_variables;
 
-/// `NAME=value` for execve; `None` for bytes that no variable can have.
+/// Makes `NAME=value` for execve; `None` if the name or the value contains a NUL byte.
 pub(super) fn entry(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Option<CString> {
     let (name, value) = (name.as_ref().as_bytes(), value.as_ref().as_bytes());
     CString::new([name, b"=", value].concat()).ok()
 }
 
-/// The names in parts of an environment, those of users' choice left out.
+/// Names in parts of an environment, without those that users may set.
 pub fn names<'a>(env: impl IntoIterator<Item = &'a CString>) -> HashSet<&'a OsStr> {
     env.into_iter()
         .filter_map(|entry| entry.to_bytes().split(|byte| *byte == b'=').next())
@@ -37,8 +37,8 @@ pub fn names<'a>(env: impl IntoIterator<Item = &'a CString>) -> HashSet<&'a OsSt
         .collect()
 }
 
-/// Variables that differ from rank to rank and that users may set otherwise: what other launchers
-/// call the place of a rank, for scripts that know their names.
+/// Variables of each rank that users may set themselves: ranks under the names of other launchers, for scripts that use
+/// these.
 const PLACE: [&str; 6] = [
     "MPI_LOCALRANKID",
     "MPI_LOCALNRANKS",
@@ -57,7 +57,7 @@ pub fn places_given(variables: &[(OsString, OsString)]) -> Vec<&'static str> {
     PLACE.into_iter().chain([PROVIDER]).filter(given).collect()
 }
 
-/// Variables that all ranks of the job always get.
+/// Variables of all ranks of a job.
 pub fn job_variables(plan: &HostPlan) -> Vec<CString> {
     let job = plan.job.nspace.as_str();
     let size = plan.job.process_map.size().to_string();
@@ -82,8 +82,8 @@ pub fn job_variables(plan: &HostPlan) -> Vec<CString> {
         add("PMI_SPAWNED", &is_spawned.to_string());
     }
     if plan.offer.pmix {
-        // Open MPI 4.1 takes itself for a singleton unless some launcher's mark is there; this one
-        // means "started directly, do not bind", which holds. Source: docs/pmix-server.md#open-mpi-4.
+        // Without a variable of a known launcher, Open MPI 4.1 starts as an MPI singleton. This one
+        // means "started directly, do not bind", which is true. Source: docs/pmix-server.md#open-mpi-4.
         add("JSM_JSRUN_PORT", &"wireup");
     }
     if plan.spec.interface.slurm_env {
@@ -92,32 +92,32 @@ pub fn job_variables(plan: &HostPlan) -> Vec<CString> {
     env
 }
 
-/// Where a rank may put its files: a directory that ends with the launch.
+/// Variable with a directory for the files of a rank, which is removed with the launch.
 pub fn tmpdir(path: &Path) -> Option<CString> {
     entry("WIREUP_TMPDIR", path)
 }
 
-/// Variables that distinguish ranks of a spawned job from those of the first one, whose name they
+/// Variable that distinguishes ranks of a spawned job from those of the initial job, whose name they
 /// have too.
 pub const SPAWNED_JOB: &str = "WIREUP_SPAWNED_JOB";
 
-/// What all ranks of a spawned job get besides.
+/// Variable with the index of a spawned job; `None` for the initial job.
 pub fn spawned_variable(job: JobIndex) -> Option<CString> {
     let number = (!job.is_initial()).then(|| job.to_string());
     number.and_then(|number| entry(SPAWNED_JOB, number))
 }
 
-/// `NAME=value` of variables that can be written so.
+/// Makes `NAME=value` of variables, without those that contain a NUL byte.
 fn entries(set: Vec<(&str, String)>) -> impl Iterator<Item = CString> {
     set.into_iter()
         .filter_map(|(name, value)| entry(name, value))
 }
 
-/// Bytes of a list of names beyond which it is compressed: with the name in front it must stay well
-/// below what a variable can hold. Source: `MAX_ARG_STRLEN`, execve(2).
+/// Length in bytes beyond which a list of names is compressed, well below the maximum length of a variable.
+/// Source: `MAX_ARG_STRLEN`, execve(2).
 const NODE_LIST_MAX: usize = 64 * 1024;
 
-/// All names with commas between them, in the short form only if they are too many.
+/// List of names separated by commas; compressed if it is too long.
 fn node_list(names: &[&str]) -> String {
     let length: usize = names.iter().map(|name| name.len() + 1).sum();
     match length > NODE_LIST_MAX {
@@ -126,12 +126,12 @@ fn node_list(names: &[&str]) -> String {
     }
 }
 
-/// Variables that wireup, not the user, sets in an app's environment.
+/// Variable of an app that wireup sets even if the user has.
 const APPNUM: &str = "WIREUP_APPNUM";
 
-/// What all ranks of an application context get: the user's variables without those in `own`,
-/// which wireup sets itself (most programs see the first of two equal names, some the last), and
-/// what the user has not decided.
+/// Variables of all ranks of an application context: the user's without those in `own`,
+/// which wireup sets itself (of two variables with one name most programs read the first, some the last), and
+/// settings that the user has not made.
 pub fn app_variables(plan: &HostPlan, app: AppNum, own: &HashSet<&OsStr>) -> Vec<CString> {
     let variables = &plan.apps[app.index()].env;
     let mut env: Vec<CString> = variables
@@ -170,7 +170,7 @@ pub fn app_variables(plan: &HostPlan, app: AppNum, own: &HashSet<&OsStr>) -> Vec
     env
 }
 
-/// Settings of MPI libraries that wireup chooses for some program, since its user has not.
+/// Settings of MPI libraries that wireup chooses for at least one program, because the user has not.
 pub fn choices(plan: &HostPlan) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
     mpi_settings::job_settings(plan)
         .into_iter()
@@ -183,14 +183,14 @@ pub fn choices(plan: &HostPlan) -> impl Iterator<Item = (&'static str, &'static 
         })
 }
 
-/// Numbers with blanks between them.
+/// List of numbers separated by blanks.
 fn words(numbers: impl Iterator<Item = u32>) -> String {
     let words: Vec<String> = numbers.map(|number| number.to_string()).collect();
     words.join(" ")
 }
 
-/// What the ranks of one node get: the sidecar's common variables, and where shared memory goes
-/// when nodes have no names of their own.
+/// Variables of the ranks of one node. With PMIx they include the sidecar's, and directories for shared memory if virtual nodes
+/// have no host names of their own (`own_name`).
 pub fn node_variables(
     plan: &HostPlan,
     node: NodeId,
@@ -210,7 +210,7 @@ pub fn node_variables(
     if let Some(machine) = &plan.single_host
         && plan.job.process_map.nodes() > 1
     {
-        // Nothing outside resolves the names of virtual nodes.
+        // The names of virtual nodes are not resolvable outside the launch.
         env.extend(entry("WIREUP_MACHINE", machine));
     }
     let local = plan.job.process_map.local_size(node).to_string();
@@ -228,7 +228,7 @@ pub fn node_variables(
         && plan.job.process_map.nodes() > 1
         && !own_name
     {
-        // Open MPI names its files after the host; two virtual nodes would share them.
+        // The host name in the names of Open MPI's files is the same for two virtual nodes, which would share them.
         for transport in ["vader", "sm"] {
             let variable = format!("OMPI_MCA_btl_{transport}_backing_directory");
             env.extend(entry(variable, &directories.shared));
@@ -237,7 +237,7 @@ pub fn node_variables(
     env
 }
 
-/// What one rank gets alone.
+/// Variables of one rank alone.
 pub fn rank_variables(
     plan: &HostPlan,
     job: JobIndex,

@@ -1,4 +1,4 @@
-//! Converts the plan into orders for the starting threads and the sidecars.
+//! Converts the plan into commands for the starting threads and the sidecars.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{CString, OsStr};
@@ -19,7 +19,7 @@ use wireup_core::pmix::sidecar_protocol::{ClientRegistration, Init, SidecarComma
 use wireup_core::pmix::value::{Array, Info, PmixProc, PmixRank, Text, Value};
 use wireup_core::topology::{CpuSet, ObjectType};
 
-/// What all ranks of an application context share. `nofile` is the limit of descriptors to restore.
+/// Arguments of execve and settings of all ranks of an application context. `nofile` is the limit of descriptors to restore.
 pub(crate) fn app_exec(
     plan: &HostPlan,
     number: AppNum,
@@ -28,7 +28,13 @@ pub(crate) fn app_exec(
 ) -> Result<AppExec, CommandError> {
     let app = &plan.apps[number.index()];
     let argv = app.program.argv(app.args.iter().cloned());
-    let argv = argv.ok_or_else(|| CommandError::system("arguments", "one contains a NUL byte"))?;
+    let invalid = || {
+        CommandError::system(
+            "cannot execute the program",
+            "an argument contains a NUL byte",
+        )
+    };
+    let argv = argv.ok_or_else(invalid)?;
     let cwd = app
         .cwd
         .as_ref()
@@ -51,7 +57,7 @@ pub(crate) fn app_exec(
     })
 }
 
-/// What a rank executes in place of its program, if it is to run under a wrapper.
+/// Command that a rank executes in place of its program, if it runs under a wrapper.
 pub(crate) fn wrapper(plan: &HostPlan, rank: Rank) -> Option<ExecSpec> {
     let app = &plan.apps[plan.app_of(rank)];
     let wrapper = app.wrapper.as_ref().filter(|wrapper| wrapper.wraps(rank))?;
@@ -62,7 +68,7 @@ pub(crate) fn wrapper(plan: &HostPlan, rank: Rank) -> Option<ExecSpec> {
     })
 }
 
-/// The CPUs that a rank is bound to, 64 in each word; none if it is not.
+/// CPUs to which a rank is bound, 64 in each word; empty if it is not bound.
 pub(crate) fn cpus(plan: &HostPlan, rank: Rank) -> Vec<u64> {
     let bound = plan
         .binding
@@ -71,8 +77,8 @@ pub(crate) fn cpus(plan: &HostPlan, rank: Rank) -> Vec<u64> {
     bound.map_or_else(Vec::new, |cpus| cpus.words().to_vec())
 }
 
-/// The CPUs of the bound ranks of a node, as PMIx has them. Rule: without `hwloc:` in front, since Open MPI gives them to
-/// hwloc as they are.
+/// CPUs of the bound ranks of a node in the form of PMIx. Rule: without the prefix `hwloc:`, because Open MPI passes the text
+/// to hwloc unchanged.
 fn cpusets(plan: &HostPlan, node: NodeId) -> BTreeMap<Rank, Text> {
     let Some(binding) = &plan.binding else {
         return BTreeMap::new();
@@ -84,7 +90,7 @@ fn cpusets(plan: &HostPlan, node: NodeId) -> BTreeMap<Rank, Text> {
         .collect()
 }
 
-/// The policy of a rank's memory and its NUMA nodes, 64 in each word; nothing if it has none.
+/// Memory policy of a rank and the NUMA nodes of the policy, 64 in each word; `None` without a policy.
 pub(crate) fn memory(plan: &HostPlan, rank: Rank) -> Option<(i32, Vec<u64>)> {
     let binding = plan.binding.as_ref()?;
     let (how, nodes) = binding.memory_of(rank)?;
@@ -100,22 +106,22 @@ pub(crate) fn memory(plan: &HostPlan, rank: Rank) -> Option<(i32, Vec<u64>)> {
     Some((policy, nodes.words().to_vec()))
 }
 
-/// The name of a node's PMIx server.
+/// Nspace and rank of a node's PMIx server.
 pub(crate) fn server_name(plan: &HostPlan, node: NodeId) -> (Nspace, Rank) {
     let name = format!("{}-host", plan.job.nspace);
     let own = Nspace::new(&name).expect("an nspace with a short ASCII suffix");
     (own, Rank(node.0))
 }
 
-/// The first requests of a node's sidecar.
+/// First commands for a node's sidecar.
 pub(crate) fn host_requests(
     plan: &HostPlan,
     node: NodeId,
     directories: &NodeDirectories,
 ) -> Result<[SidecarCommand; 2], CommandError> {
-    // The tool that has started the launcher knows the server by the name that it has given that.
+    // The tool of an indirect launch has given the head node's server its name.
     let director = plan.spec.debug.director.as_ref();
-    let given = director.and_then(|by| by.server.clone());
+    let given = director.and_then(|tool| tool.server.clone());
     let (nspace, rank) = given
         .filter(|_| node == HEAD)
         .unwrap_or_else(|| server_name(plan, node));
@@ -129,12 +135,12 @@ pub(crate) fn host_requests(
     Ok([SidecarCommand::Init(init), register])
 }
 
-/// What the processes of a job get for debuggers.
+/// Infos of a job's registration about debuggers: stop points and debugged processes.
 fn for_debuggers(plan: &HostPlan) -> Vec<Info> {
     let debug = &plan.job.debug;
     let mut infos = Vec::new();
     if debug.in_init.is_some() {
-        // The nodes release the ranks that are not to wait: clients up to 5.0 do not look which.
+        // Clients up to 5.0 ignore which ranks are named, so all wait, and the nodes release those that need not.
         let all = Value::Rank(PmixRank::WILDCARD);
         infos.push(Info::new(keys::DEBUG_STOP_IN_INIT, all));
     }
@@ -167,7 +173,7 @@ fn text(path: &Path) -> Text {
     Text::new(path.as_os_str().as_bytes())
 }
 
-/// Makes a job known to a node's sidecar. `other_job_procs` are the processes of other jobs that run there.
+/// Makes the command that registers a job with a node's sidecar. `other_procs` are the processes of other jobs on the node.
 ///
 /// # Errors
 /// [`CommandError`] for a job that PMIx cannot describe.
@@ -216,7 +222,7 @@ pub(crate) fn register_request(
     };
     let mut infos = info
         .infos()
-        .map_err(|error| CommandError::system("PMIx cannot describe the job", error))?;
+        .map_err(|error| CommandError::system("cannot describe the job to PMIx", error))?;
     infos.extend(for_debuggers(plan));
     let world = plan.spec.impi.iter();
     let pairs = world.flat_map(|world| world.pairs(usize::MAX));

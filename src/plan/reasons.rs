@@ -1,4 +1,4 @@
-//! Why the plan is as it is: the values, and the one place with words for them. No I/O.
+//! Reasons for the choices in a plan, with their texts. No I/O.
 
 use std::fmt;
 use std::path::Path;
@@ -10,56 +10,56 @@ use crate::inspect::{DetectionReason, DetectionResult, FoundLibrary, LibraryFami
 use wireup_core::job::spec::InterfaceChoice;
 use wireup_core::topology::ObjectType;
 
-/// Where an application's number of ranks comes from.
+/// Reason for an application's number of ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum CountReason {
     Given,
-    /// A number of ranks was asked for on every node.
+    /// The user requested a number of ranks on every node.
     PerNode {
-        /// Ranks on each node.
+        /// Number of ranks on each node.
         ppn: u32,
         nodes: u32,
     },
-    /// A number of ranks was asked for on every part of this machine, which has so many that may be used.
+    /// The user requested `each` ranks on every usable object of a level of this machine, of which it has `parts`.
     Parts {
         each: u32,
         parts: u32,
         level: ObjectType,
     },
-    /// It is the only program, and gets all slots.
+    /// The only program gets all slots of this machine.
     Slots,
-    /// The same on several hosts.
+    /// The only program gets all slots of the hosts.
     HostSlots {
-        /// Hosts with an unknown number of slots, which count as one each.
+        /// Number of hosts with an unknown number of slots, which count as one each.
         unknown: u32,
     },
-    /// It is one of several programs.
+    /// Each of several programs gets one rank.
     OneOfSeveral,
 }
 
-/// The interfaces that are offered to the ranks.
+/// Interfaces that are offered to the ranks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct InterfaceOffer {
-    /// PMI-1 and PMI-2, on one socket.
+    /// Whether PMI-1 and PMI-2 are offered, on one socket.
     pub pmi: bool,
     pub pmix: bool,
     pub why: OfferReason,
-    /// Why PMIx is not offered though it would have been right.
+    /// Error because of which PMIx is not offered although it was chosen.
     pub without_pmix: Option<String>,
 }
 
-/// Why something is offered. Programs are numbered from 0 in command-line order.
+/// Reason for an offer of interfaces. Programs are numbered from 0 in command-line order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum OfferReason {
-    /// It was asked for.
+    /// The user chose the interfaces.
     Asked(InterfaceChoice),
-    /// A program needs PMIx, and no program anything else.
+    /// A program needs PMIx, and no program needs another interface.
     Pmix(usize),
-    /// A program needs PMI, and no program anything else.
+    /// A program needs PMI, and no program needs another interface.
     Pmi(usize),
-    /// One program needs PMIx and another PMI.
+    /// One program needs PMIx and another one PMI.
     Both(usize, usize),
-    /// It cannot be seen what a program needs.
+    /// The interface that a program needs cannot be determined.
     Unknown(usize),
     /// No program loads an MPI.
     Plain,
@@ -68,7 +68,7 @@ pub enum OfferReason {
 }
 
 impl InterfaceOffer {
-    /// The interfaces by name.
+    /// Names of the interfaces, for texts.
     pub fn names(&self) -> &'static str {
         match (self.pmi, self.pmix) {
             (true, true) => "PMI and PMIx",
@@ -126,7 +126,7 @@ impl fmt::Display for OfferReason {
             ),
             Self::Unknown(app) => write!(
                 f,
-                "it cannot be seen what program {} needs, so it gets everything",
+                "the interface of program {} cannot be determined, so all are offered",
                 app + 1
             ),
             Self::Plain => f.write_str("no program loads an MPI, and PMI costs nothing"),
@@ -188,13 +188,13 @@ impl OpaqueReason {
             ),
             Self::Option(name, option) => write!(
                 f,
-                "{name} with {} is not understood",
+                "{name} has the unknown option {}",
                 option.to_string_lossy()
             ),
             Self::Script(name) => {
                 write!(f, "{name} takes its commands from a text or from its user")
             }
-            Self::TooDeep => f.write_str("there are too many wrappers to look behind"),
+            Self::TooDeep => f.write_str("too many wrappers are nested"),
         }
     }
 }
@@ -216,8 +216,8 @@ impl fmt::Display for LibraryFamily {
             Self::Pmix => "PMIx",
             Self::Mpich => "MPICH or a relative",
             Self::Pmi => "PMI",
-            Self::BesideOpenMpi => "an MPI beside Open MPI's libraries",
-            Self::BesideMpich => "an MPI beside MPICH's libraries",
+            Self::BesideOpenMpi => "an unknown MPI in the directory of Open MPI's libraries",
+            Self::BesideMpich => "an unknown MPI in the directory of MPICH's libraries",
             Self::UnknownMpi => "an MPI of unknown kind",
         })
     }
@@ -250,14 +250,14 @@ impl fmt::Display for RejectedLibpmix {
         write!(f, "{}, {}: ", self.path.display(), self.source)?;
         match &self.why {
             LibpmixRejection::TooOld(version) => write!(f, "OpenPMIx {version} is too old"),
-            LibpmixRejection::NoVersion => f.write_str("it has no version"),
+            LibpmixRejection::NoVersion => f.write_str("no version in the library"),
             LibpmixRejection::Unusable(why) => f.write_str(why),
             LibpmixRejection::OtherMachine(machine) => write!(f, "it is for {machine}"),
         }
     }
 }
 
-/// The ending of a noun.
+/// Ending of a noun after a number.
 pub(crate) fn plural(count: u32) -> &'static str {
     if count == 1 { "" } else { "s" }
 }

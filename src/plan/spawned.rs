@@ -1,12 +1,12 @@
-//! Plans of spawned jobs, on one machine and on several hosts alike.
+//! Plans of spawned jobs, on one machine and on several hosts.
 //!
 //! ```text
 //!  launcher        HostPlan::spawned ── SpawnedJobPlan ──┐
 //!  each node       SpawnedJobPlan::resolve ◀─────────────┘
 //! ```
-//! A spawned job has the nodes, the interfaces and the settings of the job the user asked for; what
-//! does not differ from that is not sent. A node makes a [`JobPlan`](super::JobPlan) and a
-//! [`JobSpec`](wireup_core::job::spec::JobSpec) of it, and resolves these as those of every job.
+//! A spawned job has the nodes, the interfaces and the settings of the initial job; the launcher sends only the
+//! differences. A node makes a [`JobPlan`](super::JobPlan) and a
+//! [`JobSpec`](wireup_core::job::spec::JobSpec) from them, and resolves these as those of the initial job.
 
 mod debugger;
 mod joining_hosts;
@@ -51,49 +51,47 @@ use wireup_core::placement::{
     AppPlacement, LaunchNodes, NodeCapacity, PlacementError, PlacementRequest,
 };
 
-/// What there is in a launch when a job is added.
+/// Processes, slots and jobs of a launch when a job is spawned.
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchSnapshot<'a> {
-    /// The number of its processes, living or not.
+    /// First global rank of the new job: the number of processes so far, exited ones included.
     pub offset: GlobalRank,
-    /// The same by node.
+    /// Number of processes on each node so far, exited ones included.
     pub before: &'a [u32],
     /// By node: processes that run or are starting, and reserved slots.
     pub ground: SlotUsage<'a>,
-    /// The names of its jobs.
+    /// Names of the launch's jobs.
     pub names: &'a JobNames,
-    /// These themselves.
     pub jobs: &'a Jobs,
 }
 
-/// A spawned job as the launcher decided it: with the first job's plan, a node makes its own of it.
+/// Launcher's plan of a spawned job, from which a node makes its own with the plan of the initial job.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SpawnedJobPlan {
     /// Description of the job for the nodes' state machines.
     pub job: Arc<JobContext>,
-    /// Whether it may outlive its parent, if the spawner set it.
+    /// Whether the job may outlive its parent, if the requester set it.
     pub independent: Option<bool>,
-    /// How long its start may take, if the spawner said.
+    /// Timeout of the job's start, if the requester set it.
     pub limit: Option<Duration>,
     /// Ignored keys of infos, for `-v`.
     pub ignored: Vec<String>,
-    /// The allocation in which it runs.
+    /// Allocation in which the job runs.
     pub allocation: Option<String>,
-    /// Which of its ranks read what processes push to them.
+    /// Ranks that read the standard input that other processes push to the job.
     input: StdinTarget,
     origin: SpawnOrigin,
-    /// The binding of its ranks.
     binding: BindingSpec,
-    /// The application contexts as they were asked for.
+    /// Application contexts as the requester asked for them.
     requests: Vec<AppRequest>,
     app_plans: Vec<AppPlan>,
-    /// The staged files of each application, once they are packed; nothing if there are none.
+    /// Staged files of each application after they were packed; empty if no application has any.
     pub(crate) staged_files: Vec<StagedFiles>,
-    /// The container that is made for its ranks; nothing if they run where those of the launch do.
+    /// Container that is made for the job's ranks; `None` if they run where those of the launch do.
     pub(crate) container: Option<ContainerSpec>,
-    /// The name under which nodes have been prepared for it, if they have.
+    /// Name under which nodes have been prepared for the job, if they have.
     pub(crate) prepared_as: Option<Nspace>,
-    /// Some node has more processes than slots.
+    /// Whether any node has more processes than slots.
     oversubscribed: bool,
     oversubscribe: bool,
 }
@@ -105,7 +103,7 @@ fn refuse(kind: SpawnFailureKind, text: impl Display) -> SpawnFailure {
     }
 }
 
-/// A placement that is not possible.
+/// Refusal of a spawn whose ranks cannot be placed.
 fn not_placed(error: PlacementError) -> SpawnFailure {
     let kind = match error {
         PlacementError::NoSoftCount => SpawnFailureKind::BadRequest,
@@ -114,7 +112,7 @@ fn not_placed(error: PlacementError) -> SpawnFailure {
     refuse(kind, error)
 }
 
-/// An info that makes no sense.
+/// Refusal of a spawn because of an info.
 fn text(key: &str, problem: impl Display) -> SpawnFailure {
     refuse(
         SpawnFailureKind::BadRequest,
@@ -123,7 +121,7 @@ fn text(key: &str, problem: impl Display) -> SpawnFailure {
 }
 
 impl HostPlan {
-    /// Plans a spawned job. `self` is the plan of the first job, as the launcher has it.
+    /// Plans a spawned job. `self` is the launcher's plan of the initial job.
     ///
     /// # Errors
     /// [`SpawnFailure`] with the reason and the remedy.
@@ -136,7 +134,7 @@ impl HostPlan {
         let job = SpawnAttributes::from_infos(&request.infos)?;
         let base = requester.base();
         let names = self.names(requester.node());
-        let mut asked = Vec::with_capacity(request.apps.len());
+        let mut app_requests = Vec::with_capacity(request.apps.len());
         let mut ignored = job.ignored.clone();
         if matches!(requester, RequesterPlan::Rank(..)) {
             job.forwards_to_no_rank(&mut ignored)?;
@@ -147,23 +145,23 @@ impl HostPlan {
             ignored.extend_from_slice(&wishes.ignored);
             let cwd = self.directory(base, app);
             let wanted = self.placement_request(app, &wishes, names, &cwd)?;
-            asked.push((app, wishes, wanted));
+            app_requests.push((app, wishes, wanted));
         }
-        let allocation = allocation(&asked)?;
-        let layout = self.job_layout(base, &asked)?;
-        let binding = self.binding_of(&job, &asked, layout.cpus)?;
-        let container = self.container_of(&asked)?;
-        let launch = self.nodes_for_spawn(&standing, allocation.as_deref(), &mut asked)?;
+        let allocation = allocation(&app_requests)?;
+        let layout = self.job_layout(base, &app_requests)?;
+        let binding = self.binding_of(&job, &app_requests, layout.cpus)?;
+        let container = self.container_of(&app_requests)?;
+        let launch = self.nodes_for_spawn(&standing, allocation.as_deref(), &mut app_requests)?;
         let daemons = match job.is_debugger() {
-            true => debugger::daemon_placement(&job, standing.jobs, &mut asked)?,
+            true => debugger::daemon_placement(&job, standing.jobs, &mut app_requests)?,
             false => None,
         };
         let empty = |app: &SpawnApp| app.count == 0 && daemons.is_none();
         if request.apps.is_empty() || request.apps.iter().any(empty) {
-            let problem = "every job has a program, and every program a process";
+            let problem = "a spawn must request at least one program, and at least one process of each program";
             return Err(refuse(SpawnFailureKind::BadRequest, problem));
         }
-        let counts = || asked.iter().map(|(app, ..)| app.count);
+        let counts = || app_requests.iter().map(|(app, ..)| app.count);
         let placement_request = match (&daemons, layout.runs) {
             (Some(daemons), _) => PlacementRequest::Daemons(daemons),
             (None, Some(runs)) => {
@@ -171,12 +169,12 @@ impl HostPlan {
                 PlacementRequest::Runs {
                     size: counts().map(u64::from).sum(),
                     runs,
-                    oversubscribe: asked.iter().any(|(.., wanted)| wanted.oversubscribe),
+                    oversubscribe: app_requests.iter().any(|(.., wanted)| wanted.oversubscribe),
                     even: false,
                 }
             }
             (None, None) => {
-                PlacementRequest::Apps(asked.iter().map(|(.., wanted)| wanted).collect())
+                PlacementRequest::Apps(app_requests.iter().map(|(.., wanted)| wanted).collect())
             }
         };
         let (layout, map) = (&self.spec.layout, &self.job.process_map);
@@ -193,25 +191,24 @@ impl HostPlan {
             oversubscribed,
             universe: (universe_size, unlimited),
         } = placed.map_err(not_placed)?;
-        let debug = debugger::debugged(&job, &asked, &sizes)?;
-        // Daemons of a debugger mostly sleep.
+        let debug = debugger::debugged(&job, &app_requests, &sizes)?;
+        // Daemons of a debugger mostly sleep, so they do not oversubscribe a node.
         let oversubscribed = !debug.daemons && oversubscribed;
         let size: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
         let input = job.input();
         if let StdinTarget::Rank(Rank(reader)) = input
             && u64::from(reader) >= size
         {
-            let problem = format!(
-                "rank {reader} shall read, and the ranks are 0 to {}",
-                size - 1
-            );
+            let problem = format!("no rank {reader}; the job has ranks 0 to {}", size - 1);
             return Err(text("pmix.stdin", problem));
         }
         let failed = |failure: CommandError| refuse(SpawnFailureKind::Failed, failure.to_string());
-        let programs = asked.iter().map(|(_, wishes, _)| wishes.set.as_deref());
+        let programs = app_requests
+            .iter()
+            .map(|(_, wishes, _)| wishes.set.as_deref());
         let psets = ProcessSet::from_programs(programs.zip(sizes.iter().copied()))
             .map_err(|error| text("pmix.pset.nm", error.to_string()))?;
-        let psets = with_rank_sets(psets, &asked, size)?;
+        let psets = with_rank_sets(psets, &app_requests, size)?;
         let context = JobContext {
             nspace: standing.names.fresh().map_err(failed)?,
             process_map,
@@ -225,9 +222,9 @@ impl HostPlan {
             first_global_rank: standing.offset,
             initial_kvs: request.preputs.clone(),
         };
-        let mut requests = Vec::with_capacity(asked.len());
-        let mut app_plans = Vec::with_capacity(asked.len());
-        for ((app, wishes, _), size) in asked.iter().zip(sizes) {
+        let mut requests = Vec::with_capacity(app_requests.len());
+        let mut app_plans = Vec::with_capacity(app_requests.len());
+        for ((app, wishes, _), size) in app_requests.iter().zip(sizes) {
             let request = self.app_request(app, wishes, size, container.as_ref())?;
             app_plans.push(AppPlan {
                 count: CountReason::Given,
@@ -254,15 +251,15 @@ impl HostPlan {
             container,
             prepared_as: None,
             oversubscribed,
-            oversubscribe: asked.iter().any(|(.., wanted)| wanted.oversubscribe),
+            oversubscribe: app_requests.iter().any(|(.., wanted)| wanted.oversubscribe),
         })
     }
 
-    /// The nodes of hosts that a process on the node `here` names, and how many processes or slots it
-    /// names with each.
+    /// Finds the nodes of the hosts that a process on the node `local_node` names, with the number of processes or slots
+    /// that it names with each.
     ///
     /// # Errors
-    /// [`SpawnFailure`] for a host that is no node of the launch.
+    /// [`SpawnFailure`] for a host that is not in the launch.
     pub fn nodes_named(
         &self,
         local_node: NodeId,
@@ -280,7 +277,7 @@ impl HostPlan {
         }
     }
 
-    /// The base directory for relative paths of an application.
+    /// Base directory for relative paths of an application.
     fn directory(&self, base: AppNum, app: &SpawnApp) -> PathBuf {
         let first = self.spec.apps.get(base.index());
         let first = first.and_then(|first| first.wdir.as_deref());
@@ -292,7 +289,7 @@ impl HostPlan {
         self.inheritance.cwd.join(own)
     }
 
-    /// The binding of a job's ranks, which is the same for all its programs: what the first says that says anything.
+    /// Binding of a job's ranks, which is the same for all its programs: that of the first program with infos about binding.
     fn binding_of(
         &self,
         job: &SpawnAttributes,
@@ -302,16 +299,17 @@ impl HostPlan {
         if job.is_debugger() {
             return Ok(BindingSpec::default());
         }
-        let says = |wishes: &&SpawnAttributes| wishes.binding != BindingAttributes::default();
+        let has_binding =
+            |wishes: &&SpawnAttributes| wishes.binding != BindingAttributes::default();
         let all = || app_requests.iter().map(|(_, wishes, _)| wishes);
-        let Some(wishes) = all().find(says).or_else(|| all().next()) else {
+        let Some(wishes) = all().find(has_binding).or_else(|| all().next()) else {
             return Ok(BindingSpec::default());
         };
-        let by = wishes.map_by.unwrap_or_default();
-        wishes.binding.spec(&self.spec.binding, by, cpus)
+        let map_by = wishes.map_by.unwrap_or_default();
+        wishes.binding.spec(&self.spec.binding, map_by, cpus)
     }
 
-    /// The container of a job's ranks: what the first program asks for that asks for images.
+    /// Container of a job's ranks: that of the first program with infos about images.
     fn container_of(
         &self,
         app_requests: &[AppPlacementRequest<'_>],
@@ -322,7 +320,7 @@ impl HostPlan {
         spec.transpose()
     }
 
-    /// The layout of a job: what the first program asks for that asks for one.
+    /// Layout of a job: that of the first program with infos about one.
     fn job_layout(
         &self,
         base: AppNum,
@@ -344,7 +342,7 @@ impl HostPlan {
             Some((next()?, next()?))
         });
         if let Some((key, other)) = keys {
-            let problem = format!("it contradicts {other}; leave one of them out");
+            let problem = format!("contradicts {other}; omit one of them");
             return Err(text(key, problem));
         }
         let Some(path) = &wishes.rankfile else {
@@ -386,13 +384,15 @@ impl HostPlan {
         {
             None => Ok(()),
             Some(node) => {
-                let problem = format!("node {node} takes no ranks of this job; leave it out");
+                let problem = format!(
+                    "the layout has node {node}, which is lost or reserved by an allocation; omit it"
+                );
                 Err(refuse(SpawnFailureKind::NoSlots, problem))
             }
         }
     }
 
-    /// The nodes on which an application's ranks may run.
+    /// Request to place an application's ranks, with the nodes on which they may run.
     fn placement_request(
         &self,
         app: &SpawnApp,
@@ -410,7 +410,7 @@ impl HostPlan {
             on.retain(|(node, _)| *node != NodeId(0));
         }
         if on.is_empty() {
-            let problem = "no node is left beside the head node; start the launch with more hosts";
+            let problem = "no node except the head node; start the launch with more hosts";
             return Err(refuse(SpawnFailureKind::NoSlots, problem));
         }
         let oversubscribe = self.spec.layout.oversubscribe;
@@ -425,14 +425,14 @@ impl HostPlan {
         })
     }
 
-    /// The settings of an application without infos: those of the initial job's program.
+    /// Settings of an application without infos: those of the initial job's program.
     fn template_app(&self, base: AppNum, app: &SpawnApp) -> AppRequest {
         let first = self.spec.apps.get(base.index());
         let first = first.cloned().unwrap_or_default();
         let program = std::iter::once(app.program.clone());
         AppRequest {
             wdir: app.cwd.clone().or(first.wdir),
-            // A wrapper for some ranks is for those of that job.
+            // A wrapper for some ranks is for ranks of the initial job alone.
             wrap: first.wrap.filter(|wrap| wrap.ranks.is_none()),
             argv: program.chain(app.args.iter().cloned()).collect(),
             preload: StagingSpec::default(),
@@ -440,7 +440,7 @@ impl HostPlan {
         }
     }
 
-    /// An application with its own settings and this number of ranks.
+    /// Request for an application with its own settings and this number of ranks.
     fn app_request(
         &self,
         app: &SpawnApp,
@@ -450,13 +450,13 @@ impl HostPlan {
     ) -> Result<AppRequest, SpawnFailure> {
         let mut request = wishes.app.clone();
         if request.preload.stage && request.preload.program {
-            let problem = "it contradicts preload_binary; leave one of them out";
+            let problem = "contradicts preload_binary; omit one of them";
             return Err(text("stage", problem));
         }
         let image = &container.unwrap_or(&self.spec.container).image;
         if request.preload.stage && image.is_some() {
-            let problem = "ranks find their programs in the image, into which nothing is brought; put the program into \
-                           it, or mount its directory (image_mount)";
+            let problem = "ranks find their programs in the image, into which wireup copies no files; put the program \
+                           into it, or mount its directory (image_mount)";
             return Err(text("stage", problem));
         }
         request.count = Some(size);
@@ -464,7 +464,7 @@ impl HostPlan {
             request.wdir = Some(request.wdir.unwrap_or_default().join(dir));
         }
         for variable in &app.env {
-            let problem = "a variable of the request is none; it is written NAME=VALUE";
+            let problem = "invalid environment variable in the request: write NAME=VALUE";
             let change = EnvChange::parse(EnvChangeKind::Set, variable);
             let change = change.ok_or_else(|| refuse(SpawnFailureKind::BadRequest, problem))?;
             request.env_changes.push(change);
@@ -472,8 +472,8 @@ impl HostPlan {
         Ok(request)
     }
 
-    /// The variables of an application that inherits others than the initial job's program, or that runs in a container of its
-    /// own.
+    /// Variables of an application that inherits others than the initial job's program, or that runs in a container of its
+    /// own; `None` for other applications.
     fn selected_variables(
         &self,
         base: AppNum,
@@ -505,14 +505,14 @@ impl HostPlan {
     }
 }
 
-/// The nodes of a job's ranks, and their CPUs, as far as the request has them.
+/// Nodes and CPUs of a job's ranks, as far as the request names them.
 #[derive(Default)]
 struct JobLayout {
     runs: Option<Vec<(NodeId, u32)>>,
     cpus: Option<Vec<Vec<RankfileCpus>>>,
 }
 
-/// Adds the process sets that a job of this size has by the request.
+/// Adds the process sets that the request names for a job of this size.
 fn with_rank_sets(
     mut psets: Vec<ProcessSet>,
     app_requests: &[AppPlacementRequest<'_>],
@@ -524,20 +524,20 @@ fn with_rank_sets(
     {
         let (name, highest) = (set.name(), set.highest());
         if psets.contains(set) {
-            // Infos of the whole job are those of each program.
+            // Infos of the whole job are repeated for each program.
             continue;
         }
         if psets.iter().any(|other| other.name() == name) {
             return Err(text(
                 "pset",
-                format!("there is another set {name:?}; give it another name"),
+                format!("two sets have the name {name:?}; rename one"),
             ));
         }
         if u64::from(highest.0) >= size {
             let last = size - 1;
             return Err(text(
                 "pset",
-                format!("{name} has rank {highest}, and the ranks are 0 to {last}"),
+                format!("{name} contains rank {highest}; the job has ranks 0 to {last}"),
             ));
         }
         psets.push(set.clone());
@@ -545,20 +545,23 @@ fn with_rank_sets(
     Ok(psets)
 }
 
-/// An application with its request and its nodes.
+/// Application with its attributes and its placement request.
 type AppPlacementRequest<'a> = (&'a SpawnApp, SpawnAttributes, AppPlacement);
 
-/// The allocation in which all applications must run, if there is one.
-fn allocation(asked: &[AppPlacementRequest<'_>]) -> Result<Option<String>, SpawnFailure> {
-    let mut named = asked.iter().map(|(_, wishes, _)| &wishes.allocation);
+/// Allocation in which all applications must run, if they name one.
+fn allocation(app_requests: &[AppPlacementRequest<'_>]) -> Result<Option<String>, SpawnFailure> {
+    let mut named = app_requests.iter().map(|(_, wishes, _)| &wishes.allocation);
     let first = named.next().and_then(Option::as_deref);
     match named.all(|other| other.as_deref() == first) {
         true => Ok(first.map(str::to_owned)),
-        false => Err(text("pmix.alloc.id", "a job is in one allocation")),
+        false => Err(text(
+            "pmix.alloc.id",
+            "all programs of a job must name the same allocation",
+        )),
     }
 }
 
-/// The hosts of files.
+/// Reads the hosts of hostfiles.
 fn hostfiles(paths: &[PathBuf], cwd: &Path) -> Result<Vec<HostEntry>, SpawnFailure> {
     let mut entries = Vec::new();
     for path in paths {

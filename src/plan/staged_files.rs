@@ -1,4 +1,4 @@
-//! What the applications of a job take along to hosts that do not have it.
+//! Files of applications that are copied to hosts that lack them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,21 +19,21 @@ use wireup_core::failure::{CommandError, RequestError};
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spec::{AppRequest, StagingSpec};
 
-/// What one application takes along.
+/// Files of one application that are copied to hosts.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct StagedFiles {
     program: Option<StagedFile>,
     files: Vec<StagedFile>,
-    /// What is sent to hosts that lack it; its contents are not here.
+    /// Files whose contents are sent separately, to hosts that lack them.
     offered: Vec<OfferedFile>,
-    /// What of that the ranks of this host get from elsewhere than its own place.
+    /// Offered files that the ranks of this host load from another path than the launcher's.
     #[serde(skip)]
     placed: Vec<PlacedFile>,
 }
 
 impl StagedFiles {
-    /// Reads this program of an application, and files by their paths from `cwd`, the launcher's. With `may_lack`, missing
-    /// files may exist on the hosts.
+    /// Reads the program and the files of an application; relative paths start at `cwd`, the launcher's working directory. With
+    /// `may_lack`, missing files are skipped: they may exist on the hosts.
     pub(super) fn pack(
         staging: &StagingSpec,
         program: &Program,
@@ -66,7 +66,7 @@ impl StagedFiles {
         })
     }
 
-    /// Forgets the contents of files, but not what is offered.
+    /// Frees the contents of the files; offered files stay.
     pub(super) fn unload(&mut self) {
         self.files = Vec::new();
         self.program.iter_mut().for_each(StagedFile::unload);
@@ -76,33 +76,33 @@ impl StagedFiles {
         self.program.is_none() && self.files.is_empty() && self.offered.is_empty()
     }
 
-    /// What hosts may lack, and is not in the job's description.
+    /// Files whose contents are not part of the job's plan, and are sent to hosts that lack them.
     pub(crate) fn offered(&self) -> &[OfferedFile] {
         &self.offered
     }
 
-    /// Puts it where ranks that start in `cwd` look for it.
+    /// Stores the files for ranks with the working directory `cwd`.
     pub(super) fn put(
         &self,
         owner: Owner<'_>,
         cwd: Option<&Path>,
         unpacked: &mut UnpackedFiles,
-        tell: CleanupSink<'_>,
+        cleanup: CleanupSink<'_>,
     ) -> Result<(), StagingError> {
         if let Some(program) = &self.program {
-            unpacked.put_program(owner, program, tell)?;
+            unpacked.put_program(owner, program, cleanup)?;
         }
         for placed in &self.placed {
-            unpacked.put_placed(owner, placed, tell)?;
+            unpacked.put_placed(owner, placed, cleanup)?;
         }
         let files = self.files.iter();
         for (file, cwd) in files.filter_map(|file| Some((file, cwd?))) {
-            unpacked.put_file(owner.job, cwd, file, tell)?;
+            unpacked.put_file(owner.job, cwd, file, cleanup)?;
         }
         Ok(())
     }
 
-    /// Lets an application start what came along.
+    /// Changes an application so that it uses its staged program and libraries.
     pub(super) fn apply(
         &self,
         owner: Owner<'_>,
@@ -117,7 +117,7 @@ impl StagedFiles {
         }
     }
 
-    /// Where the program is then, if it comes along.
+    /// Path of the stored program, if it is staged.
     fn program(&self, owner: Owner<'_>) -> Option<PathBuf> {
         let Owner { job, node, app } = owner;
         if let Some(packed) = &self.program {
@@ -127,7 +127,7 @@ impl StagedFiles {
         Some(packed_files::app_directory(job, node, app).join(&placed.name))
     }
 
-    /// Where its libraries are then, if some come along.
+    /// Directory of the stored libraries, if any are staged.
     fn libraries(&self, owner: Owner<'_>) -> Option<PathBuf> {
         let Owner { job, node, app } = owner;
         let some = self.placed.iter().any(|placed| placed.library);
@@ -135,7 +135,7 @@ impl StagedFiles {
     }
 }
 
-/// Lets libraries be found in a directory before others.
+/// Puts a directory first in `LD_LIBRARY_PATH`.
 fn search_first(env: &mut Vec<Variable>, directory: PathBuf) {
     const NAME: &str = "LD_LIBRARY_PATH";
     let mut value = directory.into_os_string();
@@ -150,9 +150,9 @@ fn search_first(env: &mut Vec<Variable>, directory: PathBuf) {
     env.push((NAME.into(), value));
 }
 
-/// A program to take along that this machine does not have.
+/// Error: a program that must be copied is not on this machine.
 #[derive(Debug, thiserror::Error)]
-#[error("{option}: {} is not on this machine, or cannot be executed", program.display())]
+#[error("{option}: cannot copy {}: it is not on this machine, or cannot be executed", program.display())]
 struct MissingProgram {
     option: &'static str,
     program: PathBuf,
@@ -161,8 +161,8 @@ struct MissingProgram {
 impl RequestError for MissingProgram {}
 
 impl HostPlan {
-    /// Reads what the programs of a job on several hosts take along, by application context; nothing if
-    /// none does.
+    /// Reads the files to copy for a job on several hosts, by application context; empty if no application has
+    /// any.
     ///
     /// # Errors
     /// [`CommandError`] with the file and the reason.
@@ -192,7 +192,7 @@ impl HostPlan {
         }
     }
 
-    /// Whether files go along to hosts.
+    /// Whether files are copied to hosts.
     pub(crate) fn stages_files(&self) -> bool {
         let mut apps = self.spec.apps.iter();
         apps.any(|app| {
@@ -207,7 +207,7 @@ impl HostPlan {
 }
 
 impl JobPlan {
-    /// The nodes with ranks of programs that offer files.
+    /// Nodes with ranks of applications that have offered files.
     pub(crate) fn nodes_with_offers(&self, staged_files: &[StagedFiles]) -> Vec<NodeId> {
         let offers = |node: &NodeId| {
             let mut numbered = (0..).map(AppNum).zip(staged_files);
@@ -216,8 +216,8 @@ impl JobPlan {
         self.job.process_map.node_ids().filter(offers).collect()
     }
 
-    /// Looks which of the offered files the ranks on a node get from elsewhere than their own place. Returns those that have
-    /// to be sent for that, by their numbers among all.
+    /// Finds the offered files that the ranks on a node must load from another path than the launcher's. Returns the files
+    /// that the launcher must send, by their numbers among all offered files.
     pub(crate) fn survey(
         &self,
         staged_files: &mut [StagedFiles],
@@ -235,7 +235,7 @@ impl JobPlan {
         lacking
     }
 
-    /// Stores the staged files of a node's ranks, whose applications are `apps`. `tell` gets every path that must be removed
+    /// Stores the staged files of a node's ranks, whose applications are `apps`. `cleanup` gets every path that must be removed
     /// later.
     ///
     /// # Errors
@@ -246,7 +246,7 @@ impl JobPlan {
         staged_files: &[StagedFiles],
         inheritance: &InheritedContext,
         node: NodeId,
-        tell: CleanupSink<'_>,
+        cleanup: CleanupSink<'_>,
     ) -> Result<UnpackedFiles, StagingError> {
         let mut unpacked = UnpackedFiles::default();
         let apps = apps.into_iter().zip(staged_files);
@@ -262,7 +262,7 @@ impl JobPlan {
                 node,
                 app: number,
             };
-            staged_files.put(owner, cwd.as_deref(), &mut unpacked, tell)?;
+            staged_files.put(owner, cwd.as_deref(), &mut unpacked, cleanup)?;
         }
         Ok(unpacked)
     }

@@ -101,15 +101,15 @@ fn missing_file_on_host_is_reported_with_remedy() {
     assert_eq!(
         refused(&|spec| spec.apps[0].argv[0] = "./gone".into()),
         format!(
-            "program \"./gone\" not found: there is no {dir}/gone; copy it there, or put it where \
-             every host sees it, or bring it along (--stage)"
+            "program \"./gone\" not found: there is no {dir}/gone; copy it to the host, or to a \
+             file system of all hosts, or let wireup copy it (--stage)"
         )
     );
     assert_eq!(
         refused(&|spec| spec.apps[0].wdir = Some("none".into())),
         format!(
-            "the working directory {dir}/none: No such file or directory; make it \
-             there, or choose another with --wdir"
+            "working directory {dir}/none: No such file or directory; create it \
+             on the host, or choose another with --wdir"
         )
     );
     let wrapped = refused(&|spec| {
@@ -132,10 +132,7 @@ fn missing_file_on_host_is_reported_with_remedy() {
         full.starts_with(&format!("{ranks} ranks do not fit in")),
         "{full}"
     );
-    assert!(
-        full.ends_with("or write NAME:SLOTS where the host is named"),
-        "{full}"
-    );
+    assert!(full.ends_with("or name the host as NAME:SLOTS"), "{full}");
 }
 
 #[test]
@@ -199,7 +196,10 @@ fn inconsistent_description_is_refused() {
         with(&|_, spec| spec.apps.push(app(Path::new("b"))), 0),
         with(&|_, _| {}, 2),
     ] {
-        assert!(message.contains("contradicts itself"), "{message}");
+        assert!(
+            message.contains("inconsistent plan of the job"),
+            "{message}"
+        );
     }
 }
 

@@ -1,16 +1,16 @@
-//! Open MPI's transports for networks that a host does not have.
+//! Excludes Open MPI's transports for networks that a host does not have.
 //!
-//! Open MPI opens its components for fast networks before it knows whether there is one, and closes
-//! them again where there is none. That takes longer than the rest of `MPI_Init`: closing BTL `ofi`
+//! Open MPI opens its components for fast networks before it searches for one, and closes
+//! them if the host has none. This takes longer than the rest of `MPI_Init`: closing BTL `ofi`
 //! sleeps for a second (5.0.11, `mca_btl_ofi_component_close`), the library below MTL `psm`
-//! compares clocks for 0.2 s (4.1, `libpsm_infinipath`), and libfabric looks at every interface.
+//! compares clocks for 0.2 s (4.1, `libpsm_infinipath`), and libfabric searches every interface.
 //! Measured: docs/mpi-settings.md#absent-networks.
 //!
-//! Where the kernel knows no such network, they are left out from the start. What the user or the
-//! administrator has set takes precedence: then nothing is changed, or added to their list.
+//! If the kernel has no such network, wireup excludes these components. Settings of the user or the
+//! administrator take precedence: they are kept, and their lists of exclusions are extended.
 //!
-//! Of a program that cannot be seen, a Python script for one, it is not known whether it loads an
-//! Open MPI and which. Then the settings must be right for each that it may find.
+//! For a program whose libraries cannot be determined, such as a Python script, the settings must be right for each
+//! Open MPI that it may load.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -21,19 +21,19 @@ use crate::inspect::ldso::Loader;
 use crate::plan::{Variable, loaded_openmpi};
 use wireup_sys::devices;
 
-/// Frameworks, and their components that work on a fast network only.
+/// Frameworks, and their components that only work on a fast network.
 const LEFT_OUT: [(&str, &[&str]); 2] = [("btl", &["ofi"]), ("mtl", &["ofi", "psm", "psm2"])];
 
-/// The beginning of names of variables that set parameters of Open MPI.
+/// Prefix of variables that set parameters of Open MPI.
 const PARAMETER: &str = "OMPI_MCA_";
 
-/// The file with parameters for all users, in the directory of configuration.
+/// File with parameters for all users, in the configuration directory.
 const FOR_ALL: &str = "openmpi-mca-params.conf";
 
-/// The file with a user's parameters, in his home directory.
+/// File with the parameters of a user, in the home directory.
 const FOR_USER: &str = ".openmpi/mca-params.conf";
 
-/// Where distributions have the configuration of an Open MPI below `/usr`.
+/// Directories in which distributions have the configuration of an Open MPI below `/usr`.
 const OF_SYSTEM: [&str; 4] = [
     "/etc/openmpi",
     "/etc",
@@ -41,11 +41,11 @@ const OF_SYSTEM: [&str; 4] = [
     "/etc/openmpi-aarch64",
 ];
 
-/// Parameters by name.
+/// Parameters of Open MPI, by name.
 type Parameters = BTreeMap<String, String>;
 
-/// Variables for the ranks of a program on this host, if it has no fast network; `env` is what they
-/// have already, and `loader` the dynamic loader as they meet it.
+/// Variables for the ranks of a program on this host, if it has no fast network. `env` are the variables that the ranks
+/// have already, and `loader` is their dynamic loader.
 pub fn left_out(
     detected: &DetectionResult,
     loader: &Loader,
@@ -55,7 +55,7 @@ pub fn left_out(
     if libraries.is_empty() || !devices::without_fast_network(Path::new(devices::SYS)) {
         return Vec::new();
     }
-    // Without the administrator's choice there is nothing to add to.
+    // If the administrator's file is not found, its lists cannot be extended, and no variable is set.
     let in_files = libraries.iter().map(|libmpi| in_files(libmpi, env));
     match in_files.collect::<Option<Vec<Parameters>>>() {
         Some(in_files) => choose(&in_files, env),
@@ -63,14 +63,14 @@ pub fn left_out(
     }
 }
 
-/// The parameter files of the Open MPI that this library belongs to; `None` if it is
-/// not known where they are.
+/// Parameters in the files of the Open MPI to which a library belongs; `None` if the
+/// administrator's file is not found.
 fn in_files(libmpi: &Path, env: &[Variable]) -> Option<Parameters> {
     let for_all = configuration(libmpi)?;
     let home = env.iter().find(|(name, _)| name == "HOME");
     let for_user = home.map(|(_, home)| Path::new(home).join(FOR_USER));
     let mut in_files = Parameters::new();
-    // The user's own replace those for all.
+    // Parameters of the user replace those for all users.
     for file in [Some(for_all), for_user].into_iter().flatten() {
         let Ok(text) = std::fs::read(&file) else {
             continue;
@@ -80,7 +80,7 @@ fn in_files(libmpi: &Path, env: &[Variable]) -> Option<Parameters> {
     Some(in_files)
 }
 
-/// The administrator's file for the Open MPI that this library belongs to.
+/// Finds the administrator's file of the Open MPI to which a library belongs.
 fn configuration(libmpi: &Path) -> Option<PathBuf> {
     let real = libmpi.canonicalize().ok()?;
     let above = real
@@ -95,7 +95,7 @@ fn configuration(libmpi: &Path) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// The parameters that a file sets: a line for each, `name = value`.
+/// Parses the parameters of a file: a line for each, `name = value`.
 fn parameters(text: &str) -> impl Iterator<Item = (String, String)> + '_ {
     let lines = text.lines().map(|line| match line.find('#') {
         Some(comment) => &line[..comment],
@@ -108,7 +108,7 @@ fn parameters(text: &str) -> impl Iterator<Item = (String, String)> + '_ {
     })
 }
 
-/// The variables, from the variables that are set and the files of one or several Open MPIs.
+/// Chooses the variables by those that are set already, and by the parameters in the files of one or several Open MPIs.
 fn choose(in_files: &[Parameters], env: &[Variable]) -> Vec<(String, String)> {
     let text = |text: &OsStr| text.to_string_lossy().into_owned();
     let in_env: Parameters = env
@@ -119,7 +119,7 @@ fn choose(in_files: &[Parameters], env: &[Variable]) -> Vec<(String, String)> {
         })
         .collect();
     let given = || in_files.iter().flatten().chain(&in_env);
-    // Files elsewhere; a choice among what libfabric has.
+    // The user names other parameter files, or chooses among the providers of libfabric.
     let elsewhere = in_env.keys().any(|name| name.starts_with("mca_base_"))
         || given().any(|(name, _)| name.starts_with("opal_common_ofi_"))
         || env.iter().any(|(name, _)| name == "FI_PROVIDER");
@@ -133,7 +133,7 @@ fn choose(in_files: &[Parameters], env: &[Variable]) -> Vec<(String, String)> {
                 .and_then(|rest| rest.strip_prefix('_'));
             let settles =
                 |component: &str| components.iter().any(|known| component.starts_with(known));
-            // PML cm is what uses an MTL.
+            // PML cm uses an MTL.
             component.is_some_and(settles)
                 || (*framework == "mtl" && name == "pml" && !value.starts_with('^'))
         });
@@ -147,8 +147,8 @@ fn choose(in_files: &[Parameters], env: &[Variable]) -> Vec<(String, String)> {
     left_out.collect()
 }
 
-/// The list of all that is left out by one of these and by us; `None` if one of them is a list of what
-/// to use, or each leaves out all that we do.
+/// List of exclusions that contains all of these lists and `components`; `None` if one of the lists names components
+/// to use, or if each contains `components` already.
 fn leave_out<'a>(
     lists: impl Iterator<Item = Option<&'a String>>,
     components: &[&'a str],

@@ -1,4 +1,4 @@
-//! A command under which ranks run their program (`--wrap`): a debugger, a profiler, a script.
+//! Finds the command under which ranks run their program (`--wrap`): a debugger, a profiler, a script.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
@@ -12,13 +12,14 @@ use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::job::rank_set::RankSet;
 use wireup_core::job::spec::WrapSpec;
 
-/// A command that was found, and the ranks it is for.
+/// Command under which ranks run their program.
 #[derive(Clone, Debug)]
 pub struct Wrapper {
-    /// The command that is executed in place of the program.
+    /// Program that is executed in place of the ranks' own.
     pub program: Program,
-    /// Its arguments in front of the program, as patterns.
+    /// Arguments that precede the ranks' program, as patterns.
     words: Vec<OsString>,
+    /// Ranks that run under the wrapper; all if absent.
     ranks: Option<RankSet>,
 }
 
@@ -32,27 +33,26 @@ impl fmt::Display for Wrapper {
     }
 }
 
-/// A command under which nothing can be run.
+/// Command that cannot be used as a wrapper.
 #[derive(Debug, thiserror::Error)]
 pub enum WrapError {
-    /// No words.
     #[error("--wrap is empty; give the command to run the ranks under")]
     Empty,
-    /// A quote or an escape that does not end.
+    /// The command has a quote or an escape that does not end.
     #[error("--wrap {0:?}: a quote is not closed, or a backslash is the last character")]
     Quote(OsString),
-    /// A `%` that means nothing.
+    /// A word of the command is an invalid pattern.
     #[error("--wrap {0:?}: {1}")]
     Pattern(OsString, PatternError),
-    /// Its first word is not a program.
+    /// The first word of the command is not a program.
     #[error("--wrap: {0}")]
     Program(#[from] ProgramError),
-    /// A rank that runs something else, or none at all.
+    /// A selected rank does not exist, or runs another program.
     #[error(
         "--wrap-ranks {set}: rank {rank} does not run this program, whose {}", write_ranks(*first_rank, *last_rank)
     )]
     Rank {
-        /// The ranks asked for.
+        /// Ranks that the user selected.
         set: RankSet,
         rank: Rank,
         first_rank: u32,
@@ -68,7 +68,7 @@ fn write_ranks(first: u32, last: u32) -> String {
 }
 
 impl WrapError {
-    /// The exit code: that of a program that cannot be run, or wireup's own.
+    /// Exit code for the error: that of a program that cannot be executed, else wireup's own.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Program(error) => error.exit_code(),
@@ -78,11 +78,11 @@ impl WrapError {
 }
 
 impl Wrapper {
-    /// Splits a command into words as a shell does, without any other of a shell's services, and
-    /// has its program found by name. `ranks` are those of the program to be run under it.
+    /// Splits a command into words as a shell does, without expansions, and
+    /// finds its program by name with `find`. `ranks` are those of the program that runs under the wrapper.
     ///
     /// # Errors
-    /// [`WrapError`] when it cannot be split or found, has a wrong pattern, or is for ranks that the
+    /// [`WrapError`] if the command cannot be split or found, has an invalid pattern, or is for ranks that the
     /// program does not have.
     pub fn find(
         spec: &WrapSpec,
@@ -127,12 +127,12 @@ impl Wrapper {
         })
     }
 
-    /// Whether a rank of the program runs under it.
+    /// Whether a rank of the program runs under the wrapper.
     pub fn wraps(&self, rank: Rank) -> bool {
         self.ranks.as_ref().is_none_or(|set| set.contains(rank))
     }
 
-    /// The argument vector for one rank. `None` if an argument contains a NUL byte.
+    /// Argument vector for one rank. `None` if an argument contains a NUL byte.
     pub fn argv(
         &self,
         fields: &PatternFields<'_>,

@@ -1,4 +1,4 @@
-//! Stands between a program and the PMI server of its launcher, and writes down what they say.
+//! Relays PMI messages between a program and its launcher's server, and records them.
 
 use std::env;
 use std::ffi::OsString;
@@ -17,20 +17,20 @@ use wireup_core::failure::about;
 use wireup_core::pmi::transcript::TranscriptSide;
 use wireup_sys::inherited_fd;
 
-/// Writes messages with their times.
+/// Writes each PMI message with its time, sender and response time.
 struct TranscriptWriter<W> {
     to: W,
     start: Instant,
     client: TranscriptSide,
     server: TranscriptSide,
-    /// When the client's last message came.
+    /// Time of the client's last message, until the server replies.
     requested_at: Option<Instant>,
-    /// Why messages are missing.
+    /// First error of `to`, because of which messages are missing.
     failed: Option<io::Error>,
 }
 
 impl<W: Write> TranscriptWriter<W> {
-    /// What cannot be written does not disturb the program.
+    /// Writes the complete messages in the bytes. An error is kept for the end: the program continues.
     fn note(&mut self, sender: Sender, bytes: &[u8]) {
         let now = Instant::now();
         let since = now.duration_since(self.start).as_secs_f64();
@@ -56,16 +56,18 @@ impl<W: Write> TranscriptWriter<W> {
     }
 }
 
-/// Runs a program with a PMI socket that leads to the launcher's; its exit code, or 128 and its signal.
+/// Runs a program whose PMI socket is relayed to the launcher's. Returns its exit code, or 128 plus its signal.
 ///
 /// # Errors
-/// When there is no such socket, or the program cannot be started.
+/// When the launcher serves no PMI socket, or the program cannot be started.
 pub fn run(program: &[OsString], to: impl Write) -> io::Result<u8> {
     let number = env::var("PMI_FD")
         .ok()
         .and_then(|number| number.parse().ok());
     let number = number.ok_or_else(|| {
-        io::Error::other("PMI_FD is not set: no launcher serves PMI here by a socket")
+        io::Error::other(
+            "no launcher serves PMI here over a socket: PMI_FD must be set to a number",
+        )
     })?;
     let server = inherited_fd::socket(number)?;
     let (ours, theirs) = UnixStream::pair()?;
@@ -73,7 +75,9 @@ pub fn run(program: &[OsString], to: impl Write) -> io::Result<u8> {
     let theirs = OwnedFd::from(theirs);
     fcntl_setfd(&theirs, FdFlags::empty())?;
     let [first, rest @ ..] = program else {
-        return Err(io::Error::other("no program is given"));
+        return Err(io::Error::other(
+            "no program; write: wireup pmi proxy PROGRAM",
+        ));
     };
     let mut child = Command::new(first)
         .args(rest)
@@ -100,9 +104,7 @@ pub fn run(program: &[OsString], to: impl Write) -> io::Result<u8> {
         }
     }
     if let Some(error) = record.failed.or_else(|| record.to.flush().err()) {
-        eprintln!(
-            "wireup: warning: wireup pmi proxy: what was said is not written down completely: {error}"
-        );
+        eprintln!("wireup: warning: wireup pmi proxy: cannot write all messages: {error}");
     }
     let status = child.wait()?;
     let signal = status.signal().map(|signal| 128 + signal);

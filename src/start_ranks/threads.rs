@@ -1,5 +1,5 @@
-//! The threads that start ranks. They stay as long as there may be a process that one of them has started: its
-//! end is that of its parent to the system, which then sends what [`spawn`](wireup_sys::spawn) asks for.
+//! Threads that start ranks. A thread must not end before the processes that it started: for the kernel it is their parent,
+//! at whose end they get the signal that [`spawn`](wireup_sys::spawn) requests.
 
 use std::ffi::CStr;
 use std::io;
@@ -11,12 +11,12 @@ use rustix::thread::set_name;
 
 use super::THREAD;
 
-/// Name of a thread that has nothing to do.
+/// Name of a thread without a task.
 const IDLE: &CStr = c"idle";
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// See the module. To drop it lets the threads end.
+/// Pool of threads that start ranks; the threads end when it is dropped.
 #[derive(Debug)]
 pub struct StarterThreads {
     tasks_to: Sender<Task>,
@@ -36,10 +36,10 @@ impl Default for StarterThreads {
 }
 
 impl StarterThreads {
-    /// Has a task done `count` times, at once if as many threads can be had.
+    /// Queues a task `count` times; the executions are concurrent if that many threads can be created.
     ///
     /// # Errors
-    /// When there is not a single thread.
+    /// When no thread exists and none can be created.
     pub(super) fn share(
         &mut self,
         count: usize,
@@ -53,7 +53,7 @@ impl StarterThreads {
             }
         }
         for _ in 0..count {
-            // The receiver is here.
+            // Cannot fail: `self` holds the receiver.
             let _ = self.tasks_to.send(Box::new(task.clone()));
         }
         Ok(())

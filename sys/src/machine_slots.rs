@@ -1,7 +1,7 @@
-//! How many ranks this machine should take: one per CPU that we may use.
+//! Computes the number of slots of this machine: one per CPU that wireup may use.
 //!
-//! A CPU counts if it is in the affinity mask (which cgroup cpusets shape); a CPU quota of the
-//! cgroup, or of one above it, lowers the count further, rounded up.
+//! A CPU counts if it is in the affinity mask (which cgroup cpusets restrict); a CPU quota of the
+//! cgroup, or of a parent, lowers the count further, rounded up.
 
 use std::fmt;
 use std::fs::File;
@@ -16,20 +16,20 @@ mod cpu_quota;
 pub use cpu_quota::Quota;
 use cpu_quota::{CpuController, Hierarchy, Mount, mounts_in, quota_in, usual_mount};
 
-/// The hierarchies that can limit CPU time: they are not moved during a run, and listing mounts is
+/// Cgroup hierarchies that can limit CPU time. Cached: they do not move during a launch, and listing mounts is
 /// slow.
 static MOUNTS: OnceLock<Vec<Mount>> = OnceLock::new();
 
-/// What limits the number of ranks here.
+/// Limits of the number of ranks on this machine.
 #[derive(Clone, Debug)]
 pub struct SlotLimits {
-    /// CPUs in the affinity mask.
+    /// Number of CPUs in the affinity mask.
     pub affinity: u32,
-    /// Read from several files, and so only where the mask does not decide.
+    /// CPU quota; read from several files, so only if the affinity mask is not sufficient.
     quota: OnceLock<Option<Quota>>,
 }
 
-/// The number of slots as text, with its calculation.
+/// Number of slots with the limits from which it was computed, for texts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotCalculation {
     count: u32,
@@ -39,9 +39,7 @@ pub struct SlotCalculation {
 }
 
 impl SlotLimits {
-    /// Asks the system.
-    ///
-    /// Unknown values do not limit; a machine without any known value has one slot.
+    /// Reads the affinity mask, else the number of online CPUs. A machine without either has one slot.
     pub fn detect() -> Self {
         Self {
             affinity: affinity().or_else(online).unwrap_or(1),
@@ -49,7 +47,7 @@ impl SlotLimits {
         }
     }
 
-    /// The strictest CPU quota of our cgroups.
+    /// Strictest CPU quota of this process's cgroups.
     pub fn quota(&self) -> Option<Quota> {
         *self.quota.get_or_init(|| {
             let cgroup = read_text(Path::new("/proc/self/cgroup")).unwrap_or_default();
@@ -64,7 +62,7 @@ impl SlotLimits {
         })
     }
 
-    /// Warnings about them.
+    /// Number of slots with its limits, for texts.
     pub fn arithmetic(&self) -> SlotCalculation {
         SlotCalculation {
             count: self.count(),
@@ -74,7 +72,7 @@ impl SlotLimits {
         }
     }
 
-    /// The number of slots, at least 1.
+    /// Number of slots, at least 1.
     pub fn count(&self) -> u32 {
         let quota = self.quota().map_or(u32::MAX, Quota::cpus);
         self.affinity.min(quota).max(1)
@@ -87,7 +85,7 @@ impl SlotLimits {
 }
 
 impl SlotCalculation {
-    /// The limits of the number: `affinity mask: 2 of 64 CPUs, no cgroup limit`.
+    /// Text with the limits of the number, such as `affinity mask: 2 of 64 CPUs, no cgroup limit`.
     pub fn limits(&self) -> String {
         let online = self.online.map(|online| format!(" of {online} CPUs"));
         let quota = match self.quota {
@@ -105,7 +103,7 @@ impl fmt::Display for SlotCalculation {
     }
 }
 
-/// Online CPUs of the machine; `None` if unknown.
+/// Number of online CPUs of the machine; `None` if unknown.
 pub fn online() -> Option<u32> {
     count_list(&read_text(Path::new("/sys/devices/system/cpu/online"))?)
 }
@@ -113,7 +111,7 @@ pub fn online() -> Option<u32> {
 fn affinity() -> Option<u32> {
     match rustix::thread::sched_getaffinity(None) {
         Ok(set) => Some(set.count()),
-        // The fixed-size mask is too small for the largest machines; the text has no such limit.
+        // The mask of the system call is too small for the largest machines; the text is not limited.
         Err(_) => count_list(
             read_text(Path::new("/proc/thread-self/status"))?
                 .lines()
@@ -122,7 +120,7 @@ fn affinity() -> Option<u32> {
     }
 }
 
-/// Number of CPUs in a list such as `0-3,8,10-11`; `None` if it is empty or not such a list.
+/// Number of CPUs in a list such as `0-3,8,10-11`; `None` for an empty or invalid list.
 fn count_list(list: &str) -> Option<u32> {
     let mut count = 0_u32;
     for part in list.trim().split(',') {
@@ -133,22 +131,22 @@ fn count_list(list: &str) -> Option<u32> {
     Some(count)
 }
 
-/// The hierarchy of cgroups that is mounted at a directory, if one is.
+/// Cgroup hierarchy that is mounted at a directory, if any.
 fn hierarchy_at(point: &Path) -> Option<Hierarchy> {
-    // The system gives the root of every hierarchy this number (the kernel's kernfs).
+    // Inode number of the root of every hierarchy (the kernel's kernfs).
     const ROOT: u64 = 1;
     let version = CpuController::from_fs_type(rustix::fs::statfs(point).ok()?.f_type)?;
     let whole = rustix::fs::stat(point).is_ok_and(|stat| stat.st_ino == ROOT);
     Some(Hierarchy { version, whole })
 }
 
-/// A small text of the system's, or `None` if it cannot be read.
+/// Text of a file of the kernel; `None` if it cannot be read.
 fn read_text(path: &Path) -> Option<String> {
-    // The kernel's files have no size; most fit at once.
+    // The kernel reports no size of its files; most fit into this buffer.
     let mut bytes = Vec::with_capacity(4096);
     let file = File::open(path).ok()?;
     file.take(4 * 1024 * 1024).read_to_end(&mut bytes).ok()?;
-    // Mount points of others may hold any bytes.
+    // Names of mount points may contain any bytes.
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 

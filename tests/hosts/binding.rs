@@ -212,7 +212,7 @@ fn hosts_with_refused_device_files_are_listed_in_one_message() {
     for named in ["node[02-03]", "node03"] {
         let refused = of(ALICE, run(1)).run().expect(125);
         refused.expect_one_line(&[&format!(
-            "on {named}: --gpus-per-rank: the device files of GPUs cannot be opened: permission denied for \
+            "on {named}: --gpus-per-rank: cannot open the device files of GPUs: permission denied for \
              /dev/dri/renderD128; add the user to the groups video and render"
         )]);
         // No rank was started, also where its GPU can be opened.

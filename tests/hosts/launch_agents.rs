@@ -227,7 +227,7 @@ fn jobs_of_other_batch_systems_are_used_without_options() {
             }
             let outcome = run(&["--hosts", "node01", "hostname"]).run();
             assert_ne!(outcome.code, 0, "{outcome:?}");
-            outcome.expect_one_line(&["node01 is no node", engine, "node[02-04]"]);
+            outcome.expect_one_line(&["host node01 is not in the", engine, "node[02-04]"]);
             for host in 1..4 {
                 let log = cluster.log(host);
                 assert!(

@@ -359,13 +359,19 @@ fn missing_files_on_some_hosts_are_reported_once_with_remedy() {
             program,
             &["/tmp/here"][..],
             127,
-            ["program \"/tmp/here\" not found", "; copy it there, or "],
+            [
+                "program \"/tmp/here\" not found",
+                "; copy it to the host, or ",
+            ],
         ),
         (
             "mkdir /tmp/here",
             &["--wdir", "/tmp/here", "true"],
             125,
-            ["the working directory /tmp/here: ", "; make it there, or "],
+            [
+                "working directory /tmp/here: ",
+                "; create it on the host, or ",
+            ],
         ),
     ] {
         let here = format!("{make}; \"$@\"; r=$?; rm -r /tmp/here; exit $r");

@@ -92,7 +92,7 @@ fn slurm_allocation_is_used_without_options() {
     let outside = slurm.salloc("-w node01,node02 -N 2 -n 2");
     let outcome = outside.more(["--hosts", "node01,node03"]).more(names).run();
     assert_ne!(outcome.code, 0, "{outcome:?}");
-    outcome.expect_one_line(&["node03 is no node", "Slurm (node[01-02])"]);
+    outcome.expect_one_line(&["host node03 is not in the Slurm allocation (node[01-02])"]);
     // A step of one task.
     let step = slurm.command(["srun", "-N", "1", "-n", "1", "-c", "3"]);
     let step = step.more([slurm.wireup().as_os_str(), OsStr::new("run")]);

@@ -513,7 +513,7 @@ fn programs_and_files_are_staged_to_hosts_without_them() {
         let lost = ["preload_binary=true", "'!preload_files=/tmp/lost'"];
         let outcome = along(&cluster, &client, child, &lost).run().expect(0);
         assert!(!outcome.out().contains(" status=0 "), "{outcome:?}");
-        outcome.expect_one_line(&["on node02", "/tmp/lost exists neither there"]);
+        outcome.expect_one_line(&["on node02", "/tmp/lost exists neither on"]);
         let directory = ["preload_files=/tmp"];
         let outcome = along(&cluster, &client, child, &directory).run().expect(0);
         assert!(!outcome.out().contains(" status=0 "), "{outcome:?}");

@@ -152,6 +152,6 @@ fn missing_allocator_is_named_before_start() {
             .expect(125)
             .expect_one_line(&["--allocator", path, words]);
     };
-    refused("/nowhere/allocator", "does not exist");
-    refused("/etc/hostname", "is no socket");
+    refused("/nowhere/allocator", "no such socket");
+    refused("/etc/hostname", "not a Unix socket");
 }

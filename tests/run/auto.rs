@@ -384,7 +384,7 @@ fn dry_run_refuses_same_errors_as_run() {
     };
     for outcome in [run(&[]), run(&["--dry-run"])] {
         outcome.expect_one_line(&[
-            "cannot make the directory /nonexistent/dir/wireup-",
+            "cannot create the directory /nonexistent/dir/wireup-",
             "set TMPDIR",
         ]);
     }
@@ -445,7 +445,7 @@ fn explain_names_skipped_candidates() {
     let directory = run.dir().to_owned();
     let err = run.env("LD_LIBRARY_PATH", directory).run().expect(0).err();
     let line = format!(
-        "libpmix: passed over {}, found by the dynamic loader: it has no version\n",
+        "libpmix: passed over {}, found by the dynamic loader: no version in the library\n",
         library.display()
     );
     assert!(err.contains(&line), "{err}");

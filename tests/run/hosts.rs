@@ -46,7 +46,7 @@ fn dry_run_prints_hosts_with_ranks_and_connections() {
             "program 1  /not/here x (6 ranks)\n",
             " on each host (this directory)\n",
             "/not/here is not on this machine\n",
-            "interface  PMI and PMIx: it cannot be seen what program 1 needs",
+            "interface  PMI and PMIx: the interface of program 1 cannot be determined",
             "server     every host finds its own, and libpmix\n",
             "  WIREUP_NODELIST=n1,n2,n3\n",
             "  WIREUP_HOST=n1\n",
@@ -197,7 +197,7 @@ fn unusable_hosts_are_refused_in_one_line() {
         ),
         (
             &["--hosts", "a", "--pty", "0", "true"],
-            "--pty 0 gives a terminal to a rank of this machine; leave it out",
+            "--pty 0 is supported only for ranks of this machine; omit it",
         ),
         (
             &["--hosts", "a", "--tree-width", "1", "true"],

@@ -132,7 +132,7 @@ fn proxy_reports_incomplete_record_and_failed_start() {
     let own = wireup().to_str().unwrap().to_owned();
     let words = ["proxy", "-o", "/dev/full", &own, "pmi", "barrier"];
     let outcome = asked(launcher.clone(), &words).expect(0);
-    outcome.expect_one_line(&["not written down completely: No space left on device"]);
+    outcome.expect_one_line(&["cannot write all messages: No space left on device"]);
     let outcome = asked(launcher, &["proxy", "/no/program"]).expect(125);
     assert!(
         outcome
@@ -146,16 +146,13 @@ fn proxy_reports_incomplete_record_and_failed_start() {
 fn invalid_key_or_value_is_not_sent() {
     for (_, launcher) in launchers(1) {
         for (words, told) in [
-            (["put", "a b", "c"], "no place for a name like \"a b\""),
-            (["put", "a=b", "c"], "no place for a name like \"a=b\""),
+            (["put", "a b", "c"], "cannot send name \"a b\""),
+            (["put", "a=b", "c"], "cannot send name \"a=b\""),
             (
                 ["put", "a", "c\ncmd=abort"],
-                "no place for a value like \"c\\ncmd=abort\"",
+                "cannot send value \"c\\ncmd=abort\"",
             ),
-            (
-                ["get", "--kvs=a b", "c"],
-                "no place for a name like \"a b\"",
-            ),
+            (["get", "--kvs=a b", "c"], "cannot send name \"a b\""),
         ] {
             let outcome = asked(launcher.clone(), &words);
             assert!(outcome.err().contains(told), "{outcome:?}");

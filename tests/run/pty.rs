@@ -424,6 +424,6 @@ fn mistakes_are_refused() {
     refused(&["--pty", "0", "--stdin", "1"], "cannot be used with");
     refused(
         &["--pty", "0", "--json", "-"],
-        "--pty 0 needs standard output, where --json writes",
+        "--pty 0 uses standard output, to which --json writes",
     );
 }

@@ -145,7 +145,7 @@ fn failure_to_create_directory_leaves_no_guard() {
     let run = Run::new(["--pmi", "pmix", "-n", "1", "true"]);
     let outcome = run.under(["env", "TMPDIR=/nonexistent/dir"]).run();
     let words = [
-        "cannot make the directory /nonexistent/dir/wireup-",
+        "cannot create the directory /nonexistent/dir/wireup-",
         "set TMPDIR",
     ];
     expect_refusal(outcome, &words);

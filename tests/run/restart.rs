@@ -151,7 +151,7 @@ fn restart_needs_its_option_and_is_refused_with_pmix() {
     let outcome = run.run().expect_quiet_success();
     assert_eq!(seen(&outcome.out()), all_saw(2, &["a,a", "a,a"]));
     for (options, words) in [
-        (["--pmi", "pmix"], "--pmi pmix cannot be had"),
+        (["--pmi", "pmix"], "does not support --pmi pmix"),
         (["--on-failure", "continue"], "contradict each other"),
     ] {
         let outcome = Run::ranks(2, ["--restartable"])

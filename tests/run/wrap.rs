@@ -126,7 +126,7 @@ fn invalid_wrap_command_is_refused_with_reason() {
     refused(
         &["--wrap", "date +%Y"],
         125,
-        &["%Y is unknown; known are %r %l %h %j %n and %%"],
+        &["unknown pattern %Y; use %r %l %h %j %n or %%"],
     );
     let ranks = ["--wrap", "env", "--wrap-ranks", "0,2"];
     refused(

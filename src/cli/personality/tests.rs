@@ -546,7 +546,7 @@ fn wrap_of_user_is_checked_despite_redirection() {
             "--wrap-ranks 9: rank 9 does not run this program, whose only rank is 0",
         ),
         ("--wrap \"nice 'a\"", 125, "a quote is not closed"),
-        ("--wrap \"date +%Y\"", 125, "%Y is unknown"),
+        ("--wrap \"date +%Y\"", 125, "unknown pattern %Y"),
     ] {
         let text = format!("srun --no-config -e e.%t {options} -n 1 true");
         let (_, line) = line(&text).unwrap();

@@ -1,49 +1,48 @@
-//! Why a signal did not come to whom it was meant for; no I/O.
+//! Errors of signals to jobs. No I/O.
 
 use rustix::io::Errno;
 
 use wireup_core::job::hosts::compress;
 
-/// Why a signal could not be sent.
+/// Failure to signal or terminate a job.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EndError {
-    /// A process belongs to another user now.
+    /// The process belongs to another user now.
     #[error("not permitted to signal process {pid} ({name})")]
     NotPermitted { pid: i32, name: String },
-    /// The system refused for another reason.
+    /// The system refused the signal for another reason.
     #[error("cannot signal process {pid}: {errno}")]
     Refused { pid: i32, errno: Errno },
-    /// A rank does not run.
-    #[error("no rank {rank} runs; {}", running(.living))]
+    /// The rank does not run.
+    #[error("no rank {rank} runs; running ranks: {}", running(.living))]
     NoRank { rank: u32, living: Vec<u32> },
-    /// Nothing could take the signal.
-    #[error("none of its ranks runs")]
+    /// The job has no process that could take the signal.
+    #[error("no rank of the job runs")]
     NoRanks,
-    /// The signal can only be sent where they are.
-    #[error("{}", remote_ranks_text(.0))]
+    /// All selected ranks run on other hosts.
+    #[error("cannot signal ranks on other hosts: {}", remote_ranks_text(.0))]
     Elsewhere(Vec<(String, Vec<u32>)>),
     /// Root could not become the job's user to clean up.
     #[error("cannot clean up as user id {uid}: {reason}")]
     NotAsUser { uid: u32, reason: String },
-    /// Processes survived SIGKILL.
-    #[error("cannot end {}", pids(.0))]
+    #[error("SIGKILL did not end {}", pids(.0))]
     Survived(Vec<i32>),
 }
 
 fn running(living: &[u32]) -> String {
     match living {
-        [] => "none does".to_owned(),
+        [] => "none".to_owned(),
         [first, .., last] if last - first >= 16 => {
-            format!("{} of the ranks {first} to {last} do", living.len())
+            format!("{} of {first} to {last}", living.len())
         }
         _ => {
             let numbers: Vec<String> = living.iter().map(u32::to_string).collect();
-            format!("{} do", numbers.join(", "))
+            numbers.join(", ")
         }
     }
 }
 
-/// In words: where ranks are.
+/// Text with the hosts of ranks, and the instruction to signal them there.
 pub fn remote_ranks_text(ranks: &[(String, Vec<u32>)]) -> String {
     const MOST: usize = 4;
     let few = ranks.len() <= MOST && ranks.iter().all(|(_, ranks)| ranks.len() <= MOST);
@@ -65,5 +64,8 @@ pub fn remote_ranks_text(ranks: &[(String, Vec<u32>)]) -> String {
 
 fn pids(pids: &[i32]) -> String {
     let numbers: Vec<String> = pids.iter().map(i32::to_string).collect();
-    format!("process {}", numbers.join(", "))
+    match pids {
+        [_] => format!("process {}", numbers.join(", ")),
+        _ => format!("processes {}", numbers.join(", ")),
+    }
 }

@@ -1,33 +1,33 @@
-//! Which slots become an allocation, and which are given back first. No I/O.
+//! Chooses the slots of an allocation, and those that a release returns. No I/O.
 
 use super::{AllocationAttributes, NodeShares, NodeSlots, refuse};
 use wireup_core::job::allocation::{AllocationFailure, AllocationFailureKind as Kind};
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::NodeId;
 
-/// The nodes of a launch as a request finds them.
+/// Nodes of a launch, as a request finds them.
 #[derive(Clone, Debug)]
 pub(crate) struct AllocationCandidates<'a> {
     pub(crate) rooms: Vec<NodeSlots>,
     pub(crate) names: &'a [String],
-    /// The nodes that the request names, and how many slots of each; empty if it names none.
+    /// Nodes that the request names, with the number of slots on each; empty if it names none.
     pub(crate) named: Vec<(NodeId, Option<u32>)>,
 }
 
-/// A node that may become a part of an allocation.
+/// Node that may become a part of an allocation.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     node: NodeId,
-    /// Its free slots; unknown where only all of it can be had.
+    /// Number of free slots; `None` if the node's number of slots is unknown, so that only the whole node can be used.
     free: Option<u32>,
-    /// All of it, if it is free: its slots, if they are known.
+    /// `Some` if the whole node is free, with the number of its slots if that is known.
     whole: Option<Option<u32>>,
-    /// The number of slots that was asked for with its name.
+    /// Number of slots that the request names with the node.
     limit: Option<u32>,
 }
 
 impl Candidate {
-    /// Whether it has this number of free slots.
+    /// Whether the node has this number of free slots.
     fn has(&self, slots: u32) -> bool {
         self.free.is_some_and(|free| free >= slots)
     }
@@ -55,7 +55,7 @@ impl AllocationCandidates<'_> {
         self.named.iter().copied().map(candidate).collect()
     }
 
-    /// `2 on n1, 0 on n[2-3]`.
+    /// Text with the free slots of the nodes, such as `2 on n1, 0 on n[2-3]`.
     fn candidates_text(&self, candidates: &[Candidate]) -> String {
         let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
         for candidate in candidates {
@@ -76,10 +76,10 @@ impl AllocationCandidates<'_> {
 }
 
 impl AllocationAttributes {
-    /// Free slots, as many as are asked for.
+    /// Chooses the requested number of free slots.
     ///
     /// # Errors
-    /// [`AllocationFailure`] when there are not, with what there is, or when nothing is asked for.
+    /// [`AllocationFailure`] if too few slots are free, with their number, or if the request has no number.
     pub(crate) fn choose(
         &self,
         field: &AllocationCandidates<'_>,
@@ -114,8 +114,8 @@ impl AllocationAttributes {
         } else {
             let named = (!field.named.is_empty()).then_some(field.named.len());
             let Some(nodes) = self.nodes.map(|nodes| nodes as usize).or(named) else {
-                let problem = "it is not said how much: a number of nodes (PMIX_ALLOC_NUM_NODES), of \
-                               slots (PMIX_ALLOC_NUM_CPUS), or certain nodes (PMIX_ALLOC_NODE_LIST)";
+                let problem = "no size given: use a number of nodes (PMIX_ALLOC_NUM_NODES), of slots \
+                               (PMIX_ALLOC_NUM_CPUS), or a list of nodes (PMIX_ALLOC_NODE_LIST)";
                 return Err(refuse(Kind::BadRequest, problem));
             };
             let what = || match nodes {
@@ -127,11 +127,11 @@ impl AllocationAttributes {
         Ok(chosen)
     }
 
-    /// The selected part of these slots: those of certain nodes, or a number from the end; all if
-    /// nothing is said.
+    /// Selects a part of these slots: those of named nodes, or a number from the end; all if
+    /// the request has neither.
     ///
     /// # Errors
-    /// [`AllocationFailure`] when it is not a part of them.
+    /// [`AllocationFailure`] if the request is for more than these slots.
     pub(super) fn part_of(
         &self,
         shares: &NodeShares,
@@ -143,15 +143,17 @@ impl AllocationAttributes {
             self.slots.is_some(),
             !self.hosts.is_empty(),
         ];
-        if counts.into_iter().filter(|said| *said).count() > 1 || !self.slots_of.is_empty() {
-            return wrong("a part is a number of nodes, a number of slots, or certain nodes");
+        if counts.into_iter().filter(|given| *given).count() > 1 || !self.slots_of.is_empty() {
+            return wrong(
+                "contradicting sizes: use only one of a number of nodes, a number of slots, or a list of nodes",
+            );
         }
         if !field.named.is_empty() {
             let mut part = NodeShares::new();
             for (node, limit) in &field.named {
                 let Some(own) = shares.get(node) else {
                     let name = &field.names[node.index()];
-                    return wrong(&format!("node {name} is not in it"));
+                    return wrong(&format!("no slots on node {name} to release or reacquire"));
                 };
                 part.insert(*node, limit.or(*own));
             }
@@ -160,7 +162,10 @@ impl AllocationAttributes {
         let backwards = || shares.iter().rev().map(|(node, slots)| (*node, *slots));
         if let Some(nodes) = self.nodes {
             return match nodes as usize > shares.len() {
-                true => wrong(&format!("it has {} nodes, and not {nodes}", shares.len())),
+                true => wrong(&format!(
+                    "{nodes} nodes requested, but only {} have slots to release or reacquire",
+                    shares.len()
+                )),
                 false => Ok(backwards().take(nodes as usize).collect()),
             };
         }
@@ -177,12 +182,14 @@ impl AllocationAttributes {
         }
         match left {
             0 => Ok(part),
-            _ => wrong("it does not have that many slots"),
+            _ => wrong(&format!(
+                "too few slots to release or reacquire: {left} of the requested slots are missing"
+            )),
         }
     }
 }
 
-/// For each number the first remaining node with that many free slots.
+/// Chooses, for each number, the first remaining node with that many free slots.
 fn one_each(candidates: &[Candidate], each: impl Iterator<Item = u32>) -> Option<NodeShares> {
     let mut left = candidates.to_vec();
     let mut chosen = NodeShares::new();
@@ -193,7 +200,7 @@ fn one_each(candidates: &[Candidate], each: impl Iterator<Item = u32>) -> Option
     Some(chosen)
 }
 
-/// Free slots in the order of nodes.
+/// Chooses free slots in the order of nodes.
 fn filled(candidates: &[Candidate], slots: u32) -> Option<NodeShares> {
     let mut left = slots;
     let mut chosen = NodeShares::new();
@@ -207,7 +214,7 @@ fn filled(candidates: &[Candidate], slots: u32) -> Option<NodeShares> {
     (left == 0).then_some(chosen)
 }
 
-/// Unused nodes, or the requested slots of named nodes.
+/// Chooses unused nodes, or the requested slots of named nodes.
 fn whole(candidates: &[Candidate], nodes: usize) -> Option<NodeShares> {
     let one = |candidate: &Candidate| match candidate.limit {
         Some(limit) => candidate

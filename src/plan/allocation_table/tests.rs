@@ -132,10 +132,7 @@ fn free_slots_become_allocations_and_are_taken_for_others() {
     );
     assert_eq!(launch.taken(), [Some(1), Some(2), Some(4)]);
     let gone = launch.ask(Directive::Release, &[a1]).unwrap_err();
-    assert_eq!(
-        gone,
-        "NotFound: there is no allocation \"a1\"; there are a2"
-    );
+    assert_eq!(gone, "NotFound: no allocation \"a1\"; the launch has a2");
 }
 
 #[test]
@@ -175,7 +172,7 @@ fn nodes_are_given_whole_or_so_many_slots_of_each() {
         launch
             .ask(Directive::New, &[])
             .unwrap_err()
-            .starts_with("BadRequest: it is not said")
+            .starts_with("BadRequest: no size given")
     );
 }
 
@@ -200,7 +197,10 @@ fn allocations_grow_shrink_and_end_with_their_owner() {
     );
     let other = [a1, (keys::ALLOC_NODE_LIST, "n2")];
     let refused = launch.ask(Directive::Release, &other).unwrap_err();
-    assert_eq!(refused, "BadRequest: node n2 is not in it");
+    assert_eq!(
+        refused,
+        "BadRequest: no slots on node n2 to release or reacquire"
+    );
     let less = [a1, (keys::ALLOC_NODE_LIST, "n0")];
     assert_eq!(
         launch.ask(Directive::Release, &less),
@@ -245,7 +245,7 @@ fn launch_releases_free_slots_and_allocates_them_again() {
     assert!(refused.starts_with("NotFound"), "{refused}");
     let extended = launch.ask(Directive::Extend, &one).unwrap_err();
     assert!(
-        extended.starts_with("NoResources: the launch has the nodes"),
+        extended.starts_with("NoResources: cannot extend the launch"),
         "{extended}"
     );
 }

@@ -1,8 +1,7 @@
-//! What a request for an allocation asks for. No I/O.
+//! Attributes of a request for an allocation. No I/O.
 //!
-//! Rule: the keys are those of PMIx; a list of nodes is written as `--hosts` has it, which is also
-//! how Slurm writes one. Unknown keys are for the allocator, and refused if there is none and it is
-//! required.
+//! Rule: the keys are those of PMIx; a list of nodes has the form of `--hosts`, which is also
+//! that of Slurm. Unknown keys are passed to the allocator; without an allocator, a required one is refused.
 
 use super::refuse;
 use wireup_core::job::allocation::{AllocationFailure, AllocationFailureKind as Kind};
@@ -10,23 +9,23 @@ use wireup_core::job::hosts::{HostEntry, HostList};
 use wireup_core::job::spawn::SpawnInfo;
 use wireup_core::pmix::keys;
 
-/// See the module.
+/// Attributes of a request for an allocation.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct AllocationAttributes {
-    /// Which allocation it is about.
+    /// Name of the allocation that the request changes.
     pub(crate) id: Option<String>,
-    /// What the process calls its request.
+    /// Name of the request (`PMIX_ALLOC_REQ_ID`).
     pub(crate) req_id: Option<String>,
     pub(crate) nodes: Option<u32>,
-    /// How many slots, all together.
+    /// Number of slots on all nodes together.
     pub(crate) slots: Option<u32>,
-    /// How many slots of each node.
+    /// Number of slots on each node.
     pub(crate) slots_of: Vec<u32>,
     pub(crate) hosts: Vec<HostEntry>,
     pub(crate) seconds: Option<u64>,
-    /// A limit of time is no hint.
+    /// Whether the time limit is required.
     pub(crate) seconds_required: bool,
-    /// Unknown keys.
+    /// Infos with keys that wireup does not know.
     pub(crate) unknown_infos: Vec<SpawnInfo>,
 }
 
@@ -37,7 +36,7 @@ impl AllocationAttributes {
     /// Reads the infos of a request.
     ///
     /// # Errors
-    /// [`AllocationFailure`] when one makes no sense.
+    /// [`AllocationFailure`] for an invalid value, and for infos that contradict each other.
     pub(crate) fn from_infos(infos: &[SpawnInfo]) -> Result<Self, AllocationFailure> {
         let mut wanted = Self::default();
         for info in infos {
@@ -46,7 +45,7 @@ impl AllocationAttributes {
         let (nodes, each) = (wanted.nodes, wanted.slots_of.len());
         if each > 0 && nodes.is_some_and(|nodes| nodes as usize != each) {
             let problem = format!(
-                "{}: it has {each} numbers for {} nodes",
+                "{}: {each} numbers for {} nodes",
                 keys::ALLOC_NUM_CPU_LIST,
                 nodes.unwrap_or_default()
             );
@@ -60,7 +59,7 @@ impl AllocationAttributes {
         let wrong = |what: &str| refuse(Kind::BadRequest, format!("{key}: {value:?} {what}"));
         let number = |value: &str| match value.trim().parse() {
             Ok(number @ 1..) => Ok(number),
-            _ => Err(wrong("is no number from 1 on")),
+            _ => Err(wrong("is not a number from 1 on")),
         };
         match key.as_str() {
             keys::ALLOC_ID => self.id = Some(value.clone()),
@@ -77,7 +76,8 @@ impl AllocationAttributes {
             }
             keys::ALLOC_TIME => {
                 let seconds = seconds(value);
-                self.seconds = Some(seconds.ok_or_else(|| wrong("is no time, as in 1:30:00"))?);
+                let invalid = || wrong("is not a time such as 1:30:00");
+                self.seconds = Some(seconds.ok_or_else(invalid)?);
                 self.seconds_required = info.required;
             }
             key if ABOUT_THE_REQUEST.contains(&key) => {}
@@ -86,16 +86,16 @@ impl AllocationAttributes {
         Ok(())
     }
 
-    /// Something that must be honoured and cannot be without an allocator.
+    /// Refuses required infos that only an allocator supports.
     ///
     /// # Errors
-    /// [`AllocationFailure`] naming it.
+    /// [`AllocationFailure`] with the key.
     pub(crate) fn is_known(&self) -> Result<(), AllocationFailure> {
         match self.unknown_infos.iter().find(|info| info.required) {
             None => Ok(()),
             Some(info) => {
                 let problem = format!(
-                    "{} is required, and only an allocator could honour it (--allocator)",
+                    "{} is required, but only an allocator supports it (--allocator)",
                     info.key
                 );
                 Err(refuse(Kind::NotSupported, problem))
@@ -104,8 +104,7 @@ impl AllocationAttributes {
     }
 }
 
-/// Seconds, or `months:days:hours:minutes:seconds`, of which the front may be left out. A month has 30
-/// days.
+/// Reads seconds, or `months:days:hours:minutes:seconds` without any number of the first parts. A month has 30 days.
 fn seconds(text: &str) -> Option<u64> {
     const UNITS: [u64; 5] = [1, 60, 3_600, 86_400, 30 * 86_400];
     let mut units = UNITS.iter();
@@ -154,11 +153,11 @@ mod tests {
         let problem = |key, value| wanted(&[(key, value)]).unwrap_err();
         assert_eq!(
             problem(keys::ALLOC_NUM_NODES, "0"),
-            "pmix.alloc.nnodes: \"0\" is no number from 1 on"
+            "pmix.alloc.nnodes: \"0\" is not a number from 1 on"
         );
         assert_eq!(
             problem(keys::ALLOC_TIME, "soon"),
-            "pmix.alloc.time: \"soon\" is no time, as in 1:30:00"
+            "pmix.alloc.time: \"soon\" is not a time such as 1:30:00"
         );
         let both = [
             (keys::ALLOC_NUM_NODES, "3"),
@@ -166,7 +165,7 @@ mod tests {
         ];
         assert_eq!(
             wanted(&both).unwrap_err(),
-            "pmix.alloc.ncpulist: it has 2 numbers for 3 nodes"
+            "pmix.alloc.ncpulist: 2 numbers for 3 nodes"
         );
         let other = wanted(&[("pmix.alloc.queue", "debug")]).unwrap();
         let refused = other.is_known().unwrap_err();

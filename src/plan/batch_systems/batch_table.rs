@@ -1,10 +1,10 @@
-//! Allocations of batch systems that list their nodes in a file or by a command, and whose own command starts a process
-//! on a node and passes its standard input on.
+//! Finds allocations of batch systems that list their nodes in a file or by a command, and have a command that starts a
+//! process on a node and passes its standard input on.
 //!
 //! Rule: Grid Engine lists a node per line, `NAME SLOTS QUEUE PROCESSORS`. Source: sge_pe(5).
 //! Rule: LSF lists a node once for each slot; blaunch takes the place of rsh. Source: IBM Spectrum LSF, command reference.
-//! Rule: in Flux, ranks of brokers are positions in the list of hosts. A job's process, as against an instance's script,
-//! has `FLUX_JOB_ID`. Source: flux-exec(1), flux-hostlist(1), flux-environment(7).
+//! Rule: in Flux, ranks of brokers are positions in the list of hosts. Processes of a job have `FLUX_JOB_ID`; the script of
+//! an instance does not. Source: flux-exec(1), flux-hostlist(1), flux-environment(7).
 //! Rule: PBS lists a node once for each slot. Its command, `pbs_tmrsh`, passes no standard input and no output back: the
 //! agent's executable makes the connection. Source: OpenPBS, src/cmds/pbs_tmrsh.c.
 
@@ -13,24 +13,24 @@ use wireup_core::executables::{AGENT, TASK_CALLER};
 use wireup_core::job::hosts;
 use wireup_core::job::spec::AgentLaunchCommand;
 
-/// A batch system.
+/// Batch system with its variables and commands.
 struct BatchSystem {
     named: BatchSystemKind,
     name: &'static str,
-    /// A job has all of these variables.
+    /// Variables that every job has.
     has: &'static [&'static str],
-    /// And not this one.
+    /// Variable that only processes have from which no launch is started.
     lacks: Option<&'static str>,
     nodes: NodeListSource,
-    /// The command that starts a process on one node, as in [`AgentLaunchCommand`].
+    /// Command that starts a process on one node, as in [`AgentLaunchCommand`].
     command: &'static [&'static str],
 }
 
-/// What lists the nodes.
+/// Source of the list of nodes.
 enum NodeListSource {
-    /// A file that this variable names.
+    /// File that this variable names.
     File(&'static str),
-    /// The output of this command.
+    /// Output of this command.
     Output(&'static [&'static str]),
 }
 
@@ -69,10 +69,10 @@ const ENGINES: [BatchSystem; 4] = [
     },
 ];
 
-/// The allocation of this batch system.
+/// Finds the allocation of a batch system.
 ///
 /// # Errors
-/// [`BatchAllocationError`] if the list of its nodes is none.
+/// [`BatchAllocationError`] if the list of nodes is unreadable or invalid.
 pub(super) fn find(
     named: BatchSystemKind,
     around: &BatchEnvironment<'_>,
@@ -135,12 +135,12 @@ pub(super) fn find(
     }))
 }
 
-/// A name without its domain.
+/// Host name without its domain.
 fn short(name: &str) -> &str {
     name.split('.').next().unwrap_or_default()
 }
 
-/// The nodes of a file, in the order in which they first occur. A line without a number is one slot.
+/// Nodes of a file, in the order in which they first occur. A line without a number is one slot.
 fn lines(text: &str) -> Vec<(String, Option<u32>)> {
     let mut nodes: Vec<(String, Option<u32>)> = Vec::new();
     for line in text.lines() {
@@ -270,7 +270,7 @@ mod tests {
         let parts = all().starter(&some).unwrap().parts;
         assert_eq!(parts, [vec!["n1"], vec![], vec!["n3"]]);
         let error = all().within(&mut hosts("n1,n9")).unwrap_err().to_string();
-        assert!(error.starts_with("n9 is no node"), "{error}");
-        assert!(error.contains("Grid Engine (n[1-3])"), "{error}");
+        let expected = "host n9 is not in the Grid Engine allocation (n[1-3])";
+        assert!(error.starts_with(expected), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Allocations of Slurm.
+//! Finds allocations of Slurm.
 //!
 //! Rule: Slurm describes an allocation in `SLURM_JOB_NODELIST` and `SLURM_TASKS_PER_NODE`, where `2(x3),1` is a number
 //! for each node. Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
@@ -7,11 +7,10 @@ use super::{BatchAllocation, BatchAllocationError};
 use wireup_core::job::hosts;
 use wireup_core::job::spec::AgentLaunchCommand;
 
-/// Its name in messages.
 const NAME: &str = "Slurm";
 
-/// Slurm, whose `srun` reaches all nodes of a job at once.
-/// Rule: the components of a heterogeneous job need one each, because it gives its standard input to one component
+/// Command that starts agents on all nodes of a job at once.
+/// Rule: each component of a heterogeneous job needs its own `srun`, which passes its standard input to one component
 /// only. Seen with Slurm 22.05.
 const SRUN: [&str; 13] = [
     "srun",
@@ -29,10 +28,10 @@ const SRUN: [&str; 13] = [
     "--quiet",
 ];
 
-/// Shows nodes with their addresses: a node's name need not be one that a resolver knows (`NodeAddr` in slurm.conf).
+/// Command that prints the addresses of nodes, whose names need not be resolvable (`NodeAddr` in slurm.conf).
 const ADDRESSES: [&str; 4] = ["scontrol", "--oneliner", "show", "node"];
 
-/// Variables with which a job's script was started that `srun` takes for options of the step.
+/// Variables of a job's script that `srun` would use as options of its step.
 const WITHOUT: [&str; 9] = [
     "SLURM_CPUS_PER_TASK",
     "SLURM_TRES_PER_TASK",
@@ -45,10 +44,10 @@ const WITHOUT: [&str; 9] = [
     "SLURM_OVERCOMMIT",
 ];
 
-/// The allocation that these variables describe. A step of several tasks is none: each task would start the launch.
+/// Finds the allocation that these variables describe; `None` in a step of several tasks, each of which would start the launch.
 ///
 /// # Errors
-/// [`BatchAllocationError`] if they are not as documented.
+/// [`BatchAllocationError`] if the variables are not as documented.
 pub(super) fn find(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<BatchAllocation>, BatchAllocationError> {
@@ -87,7 +86,7 @@ pub(super) fn find(
     let mut command: Vec<String> = SRUN.map(str::to_owned).to_vec();
     match (components, variable("SLURM_JOB_ID")) {
         (Some(_), _) => command.push("--het-group={part}".to_owned()),
-        // For launches below ranks, which do not have the variable.
+        // Launches that ranks start do not have the variable, so the option names the job.
         (None, Some(job)) => command.push(format!("--jobid={job}")),
         (None, None) => {}
     }
@@ -108,8 +107,7 @@ pub(super) fn find(
     }))
 }
 
-/// Whether Slurm has started this process on that node, the only one of the job, with all its CPUs: a step may have
-/// fewer.
+/// Whether this process runs on `node`, the only one of the job, with all CPUs of the job there: a step may have fewer.
 fn is_here(variable: impl Fn(&str) -> Option<String>, node: &str) -> bool {
     let whole = match variable("SLURM_STEP_ID") {
         Some(_) => variable("SLURM_CPUS_ON_NODE") == variable("SLURM_JOB_CPUS_PER_NODE"),
@@ -118,8 +116,8 @@ fn is_here(variable: impl Fn(&str) -> Option<String>, node: &str) -> bool {
     whole && variable("SLURMD_NODENAME").is_some_and(|name| name == node)
 }
 
-/// The number of ranks for each node. In a step, the variable of tasks is the step's, whose nodes may be others: there
-/// the CPUs of the job count.
+/// Number of ranks for each node. In a step, the variable of tasks is that of the step, which may have other nodes; the number
+/// is then computed from the CPUs of the job.
 fn slots(
     variable: impl Fn(&str) -> Option<String>,
     in_step: bool,
@@ -142,7 +140,7 @@ fn slots(
     }
 }
 
-/// `2(x3),1` as 2, 2, 2, 1.
+/// Expands `2(x3),1` to 2, 2, 2, 1.
 fn numbers(text: &str) -> Option<Vec<u32>> {
     let mut all = Vec::new();
     for part in text.split(',') {

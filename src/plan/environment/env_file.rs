@@ -1,44 +1,43 @@
-//! Files of variables for ranks (`--env-file`), as Docker reads them; no I/O.
+//! Parses files of variables for ranks (`--env-file`) as Docker does. No I/O.
 //!
-//! Rule: a line is `NAME=VALUE`, with everything behind the `=` being the value, quotes and blanks
-//! included; or `NAME`, which passes on the value that wireup has; or blank; or a comment that
-//! starts with `#`. Blanks before the name do not count. Source: docs/environment.md#files.
+//! Rule: a line is `NAME=VALUE`, whose value is all text after the `=`, with quotes and blanks;
+//! or `NAME`, which passes on the value that wireup has; or blank; or a comment that
+//! starts with `#`. Blanks before the name are ignored. Source: docs/environment.md#files.
 //!
-//! Beyond that, `export ` before a name and a carriage return at the end of a line are passed over,
-//! so that most files made for a shell can be read.
+//! In addition, `export ` before a name and a carriage return at the end of a line are ignored,
+//! so that most files for a shell can be read.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::{EnvForward, ForwardError};
 
-/// A line that cannot be read.
+/// Invalid line of a file of variables.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {error}")]
 pub struct FileError {
-    /// Its number, from 1.
+    /// Number of the line, from 1.
     pub line: usize,
-    /// What is wrong with it.
     pub error: LineError,
 }
 
-/// The error in a line.
+/// Error in a line of a file of variables.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
-    /// No name, or a NUL byte.
+    /// The line has no name, or a NUL byte.
     #[error(transparent)]
     Forward(#[from] ForwardError),
-    /// A name with a blank in it.
+    /// The name contains a blank.
     #[error("the name {0:?} contains a blank; write NAME=VALUE without blanks around the =")]
     Blank(String),
 }
 
-/// Reads the text of a file.
+/// Parses the text of a file.
 ///
 /// # Errors
-/// [`FileError`] for the first line that cannot be read.
+/// [`FileError`] for the first invalid line.
 pub fn parse(text: &[u8]) -> Result<Vec<EnvForward>, FileError> {
-    // Some editors put a mark at the beginning.
+    // Some editors write a byte order mark.
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let mut asked = Vec::new();
     for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {

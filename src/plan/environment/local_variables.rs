@@ -1,4 +1,4 @@
-//! Variables that are meaningful on one machine only, and those with secret values. No I/O.
+//! Classifies variables that are meaningful on one machine only, and those with secret values. No I/O.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -7,10 +7,10 @@ use super::{EnvForward, is_meant, starts_with};
 use wireup_core::container;
 use wireup_core::job::spec::EnvInheritance;
 
-/// Names that start so belong to a login or to a session on this machine.
+/// Prefixes of variables of a login or session on this machine.
 const LOCAL_PREFIXES: &[&str] = &["SSH_", "XDG_SESSION_", "SYSTEMD_", "LISTEN_", "WATCHDOG_"];
 
-/// Names of files, sockets and displays of this machine, or of this machine itself.
+/// Variables with files, sockets and displays of this machine, or with its name.
 const LOCAL: &[&str] = &[
     "DBUS_SESSION_BUS_ADDRESS",
     "DISPLAY",
@@ -31,7 +31,7 @@ const LOCAL: &[&str] = &[
     "XDG_VTNR",
 ];
 
-/// Those of them that every node has, or not, for itself.
+/// Variables of which each node may have its own value.
 const GIVEN_BY_NODE: &[&str] = &[
     "HOST",
     "HOSTNAME",
@@ -42,27 +42,27 @@ const GIVEN_BY_NODE: &[&str] = &[
     "XDG_RUNTIME_DIR",
 ];
 
-/// Credentials for a network card. Rule: only the ranks get their values.
+/// Prefixes of variables with a fabric grant. Rule: only the ranks get the values.
 const HIDDEN_PREFIXES: &[&str] = &["FI_CXI_", "SLINGSHOT_"];
 
-/// True for a variable that means nothing to a rank on another machine.
+/// Whether a variable is meaningless to a rank on another machine.
 pub fn is_local(name: &OsStr) -> bool {
     LOCAL.iter().any(|local| name == *local)
         || is_given_by_node(name)
         || begins(name, LOCAL_PREFIXES)
 }
 
-/// True for a variable of which each node has its own value.
+/// Whether each node may have its own value of a variable.
 pub fn is_given_by_node(name: &OsStr) -> bool {
     GIVEN_BY_NODE.iter().any(|given| name == *given)
 }
 
-/// True for a variable with a value that must not be shown.
+/// Whether the value of a variable must not be shown.
 pub fn is_hidden(name: &OsStr) -> bool {
     begins(name, HIDDEN_PREFIXES)
 }
 
-/// Names that end so belong to secrets of the user's.
+/// Suffixes of variables with secrets of the user.
 const SECRET_SUFFIXES: &[&str] = &[
     "ACCESS_KEY",
     "API_KEY",
@@ -75,13 +75,13 @@ const SECRET_SUFFIXES: &[&str] = &[
     "TOKEN",
 ];
 
-/// True for a variable whose value is not to be in a file that others may read.
+/// Whether the value of a variable must not be in a file that others may read.
 pub fn is_secret(name: &OsStr) -> bool {
     let mut suffixes = SECRET_SUFFIXES.iter();
     is_hidden(name) || suffixes.any(|suffix| name.as_bytes().ends_with(suffix.as_bytes()))
 }
 
-/// Where the value of such a variable begins in a word of a command line that sets it: `NAME=VALUE`, alone or behind an
+/// Position of the value in a word of a command line that sets a secret variable: `NAME=VALUE`, alone or after an
 /// option or other variables.
 pub fn secret_value(word: &OsStr) -> Option<usize> {
     let bytes = word.as_bytes();
@@ -94,7 +94,7 @@ pub fn secret_value(word: &OsStr) -> Option<usize> {
             .take_while(|byte| part_of_name(byte))
             .count();
         let name = &before[at - length..];
-        // The letter of an option may stand in front of it.
+        // The letter of an option may precede the name, as in -xNAME=VALUE.
         let mut names = [name, name.get(1..).unwrap_or_default()].into_iter();
         names.any(|name| is_secret(OsStr::from_bytes(name)))
     };
@@ -107,7 +107,7 @@ fn begins(name: &OsStr, prefixes: &[&str]) -> bool {
     prefixes.any(|prefix| starts_with(name, prefix.as_bytes()))
 }
 
-/// Removes what means nothing elsewhere, unless it was selected by name or asked for.
+/// Removes variables that are meaningless on other machines, except those that the user selected by name or set.
 pub fn leave_local(
     variables: &mut Vec<(OsString, OsString)>,
     selected: &EnvInheritance,
@@ -116,8 +116,8 @@ pub fn leave_local(
     leave(variables, selected, forwards, is_local);
 }
 
-/// Removes what names files of this machine's system, which an image has others of, unless it was selected by name or
-/// asked for.
+/// Removes variables with system files of this machine, in whose place an image has its own, except those that the user
+/// selected by name or set.
 pub fn leave_files(
     variables: &mut Vec<(OsString, OsString)>,
     selected: &EnvInheritance,

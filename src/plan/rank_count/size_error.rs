@@ -1,19 +1,19 @@
-//! Why a number of ranks, or an option that names ranks, is refused.
+//! Errors of numbers of ranks, and of options that name ranks.
 
 use super::DESCRIPTORS_BASE;
 use wireup_core::failure::RequestError;
 use wireup_core::job::ids::Rank;
 use wireup_sys::machine_slots::SlotCalculation;
 
-/// A request that the ranks of the job do not fit. `size` is the number of ranks of the job.
+/// Request that contradicts the number of ranks, `size` being that of the job.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::plan) enum SizeError {
     #[error(
-        "{ranks} ranks do not fit in {slots}; use --oversubscribe, or write NAME:SLOTS where the host is named"
+        "{ranks} ranks do not fit in {slots}; use --oversubscribe, or name the host as NAME:SLOTS"
     )]
     Host { ranks: u32, slots: SlotCalculation },
     #[error(
-        "{ranks} ranks need {needed} descriptors ({per_rank} each and {DESCRIPTORS_BASE} more), allowed are {allowed}; \
+        "{ranks} ranks need {needed} descriptors ({per_rank} each and {DESCRIPTORS_BASE} more), but the limit is {allowed}; \
          raise the hard limit (ulimit -Hn) or start fewer ranks"
     )]
     Descriptors {
@@ -24,15 +24,15 @@ pub(in crate::plan) enum SizeError {
     },
     #[error("{option}: the job has the ranks 0 to {}", .size - 1)]
     NoSuchRank {
-        /// The option with its value.
+        /// Option with its value.
         option: String,
         size: u32,
     },
     #[error(
-        "--pty {0} gives a terminal to a rank of this machine; leave it out with --hosts and --hostfile"
+        "--pty {0} is supported only for ranks of this machine; omit it with --hosts and --hostfile"
     )]
     TerminalElsewhere(Rank),
-    #[error("--pty {0} needs standard output, where --json writes; name a file for that")]
+    #[error("--pty {0} uses standard output, to which --json writes too; give --json a file")]
     TerminalAndRecords(Rank),
 }
 

@@ -1,11 +1,11 @@
-//! Variables that follow from the CPUs and GPUs of a rank.
+//! Variables with the bound CPUs and GPUs of a rank.
 
 use crate::plan::HostPlan;
 use wireup_core::binding::GpuVendor;
 use wireup_core::job::ids::Rank;
 use wireup_core::topology::CpuSet;
 
-/// Names of these that users may set otherwise.
+/// Names of these variables, which users may set themselves.
 pub(super) const NAMES: [&str; 9] = [
     "OMP_NUM_THREADS",
     "OMP_PLACES",
@@ -18,7 +18,7 @@ pub(super) const NAMES: [&str; 9] = [
     "ZE_ENABLE_PCI_ID_DEVICE_ORDER",
 ];
 
-/// The variables of a rank. What its user has set of one kind is left alone.
+/// Variables of a rank. If the user has set one for CPUs, or one for GPUs, the others of that kind are not set.
 pub(super) fn binding_variables(plan: &HostPlan, rank: Rank) -> Vec<(&'static str, String)> {
     let Some(binding) = &plan.binding else {
         return Vec::new();

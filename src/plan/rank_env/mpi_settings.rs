@@ -1,5 +1,4 @@
-//! Settings of MPI libraries that wireup chooses for a job, unless the user has: they are hints,
-//! and no part of any protocol.
+//! Chooses settings of MPI libraries for a job, unless the user has set them. They are hints, not part of a protocol.
 
 use std::ffi::OsStr;
 use std::net::IpAddr;
@@ -7,25 +6,25 @@ use std::net::IpAddr;
 use crate::plan::HostPlan;
 use wireup_sys::interfaces;
 
-/// For more ranks than cores: a rank that waits gives its core to one that has something to do.
-/// What each of them brings: docs/mpi-settings.md#oversubscription.
+/// Settings for more ranks than cores: a waiting rank yields its core to one with work.
+/// Measured: docs/mpi-settings.md#oversubscription.
 ///
-/// Intel MPI sleeps a little between its looks; MPICH from 5.0 on in the loops of its shared-memory
+/// Intel MPI sleeps briefly between polls; MPICH from 5.0 on does so in the loops of its shared-memory
 /// collectives.
 const YIELD_PMI: [(&str, &str); 2] = [
     ("I_MPI_THREAD_YIELD", "3"),
     ("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1"),
 ];
-/// MPICH from 5.0 on sleeps after this many looks that found nothing. Between nodes that makes some of
-/// its spawns hang, under every launcher: only a job that stays on one node gets it.
+/// Settings with which MPICH from 5.0 on sleeps after this number of polls without progress. Between nodes some of
+/// its spawns hang with them under every launcher, so only jobs that stay on one node get them.
 const THROTTLE: [(&str, &str); 2] = [
     ("MPIR_CVAR_CH4_PROGRESS_THROTTLE", "1"),
     ("MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT", "32"),
 ];
-/// Open MPI lets others go first between its looks.
+/// Setting with which Open MPI yields the CPU between polls.
 const YIELD_OPEN_MPI: (&str, &str) = ("OMPI_MCA_mpi_yield_when_idle", "1");
 
-/// The settings for a job.
+/// Chooses the settings for a job.
 pub(super) fn job_settings(plan: &HostPlan) -> Vec<(&'static str, &'static str)> {
     let mut settings = Vec::new();
     if plan.oversubscribed && (plan.offer.pmi || plan.offer.pmix) {
@@ -38,25 +37,25 @@ pub(super) fn job_settings(plan: &HostPlan) -> Vec<(&'static str, &'static str)>
         settings.push(YIELD_OPEN_MPI);
     }
     if plan.offer.pmix && plan.job.process_map.nodes() > 1 && only_loopback() {
-        // Open MPI's TCP transport leaves the loopback out, and then nothing connects the nodes.
+        // Open MPI's TCP transport does not use the loopback by default, and no other interface connects the nodes.
         settings.push(("OMPI_MCA_btl_tcp_if_include", "lo"));
     }
     if plan.offer.pmi && plan.offer.pmix {
-        // MPICH 5 refuses to choose when both are there.
+        // MPICH 5 fails if both interfaces are offered and this is not set.
         settings.push(("MPIR_CVAR_PMI_VERSION", "1"));
     }
     settings
 }
 
-/// Whether a variable of the user's decides what the setting `name` is about.
+/// Whether a variable of the user makes the setting `name` unnecessary.
 pub(super) fn is_decided_by(name: &str, variable: &OsStr) -> bool {
     if variable == name {
         return true;
     }
     match (name, name.strip_prefix("MPIR_CVAR_")) {
-        // It refuses to have both lists.
+        // Open MPI refuses both lists together.
         ("OMPI_MCA_btl_tcp_if_include", _) => variable == "OMPI_MCA_btl_tcp_if_exclude",
-        // Other names of the same, which it looks at too.
+        // MPICH reads a setting under these names too.
         (_, Some(rest)) => ["MPIR_PARAM_", "MPICH_"].iter().any(|prefix| {
             let given = variable.to_str().and_then(|v| v.strip_prefix(prefix));
             given == Some(rest)
@@ -67,10 +66,10 @@ pub(super) fn is_decided_by(name: &str, variable: &OsStr) -> bool {
 
 /// Whether no network interface but the loopback is up and has an address that others could reach.
 ///
-/// Asked of the kernel: `/sys/class/net` shows the interfaces of the network namespace in which
-/// sysfs was mounted, which need not be ours.
+/// Reads the kernel's list, because `/sys/class/net` shows the interfaces of the network namespace in which
+/// sysfs was mounted, possibly another one.
 fn only_loopback() -> bool {
-    // Without an answer there is no reason to believe in a special case.
+    // After an error the common case is assumed.
     interfaces::addresses().is_ok_and(|addresses| {
         !addresses
             .iter()
@@ -78,7 +77,7 @@ fn only_loopback() -> bool {
     })
 }
 
-/// An address every interface has that is up, also one that leads nowhere.
+/// Whether an address is link-local: every interface that is up has one, even without a connection.
 fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }

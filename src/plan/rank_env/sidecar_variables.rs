@@ -1,4 +1,4 @@
-//! The environment of the sidecars.
+//! Environment of the sidecars.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -13,14 +13,14 @@ use wireup_sys::devices;
 use wireup_sys::leftovers::JOB;
 use wireup_sys::log;
 
-/// Components of hwloc that are left out.
+/// Variable with the components that hwloc must not use.
 const COMPONENTS: &str = "HWLOC_COMPONENTS";
 
-/// Descriptions of a machine in place of this one: hwloc ignores them where [`COMPONENTS`] is set.
+/// Variables that replace the topology of this machine by another; hwloc ignores them if [`COMPONENTS`] is set.
 const DESCRIPTIONS: [&str; 3] = ["HWLOC_XMLFILE", "HWLOC_SYNTHETIC", "HWLOC_FSROOT"];
 
-/// The disabled components: PCI too, if there is no device that should be near a core. In a virtual
-/// machine each word of a device's configuration is a question to the host, some 4 ms in all for
+/// Disabled components: PCI is one of them if no device should be near a core. In a virtual
+/// machine the hypervisor handles each read of a device's configuration, which takes about 4 ms for
 /// six devices.
 fn components() -> &'static str {
     match devices::without_near_and_far(Path::new(devices::SYS)) {
@@ -29,7 +29,7 @@ fn components() -> &'static str {
     }
 }
 
-/// The largest job for which requests are faster than shared memory, with this release of libpmix.
+/// Maximum size of jobs for which requests are faster than shared memory, with this release of libpmix.
 fn small(version: Option<PmixRelease>) -> u32 {
     match version {
         Some(version) if version.major >= 5 => 128,
@@ -38,8 +38,8 @@ fn small(version: Option<PmixRelease>) -> u32 {
     }
 }
 
-/// The launcher's own environment without what would make libpmix take itself for a rank of an outer
-/// job, and with settings for the server. `libpmix` is the library it will load.
+/// Variables of a sidecar: the launcher's own without those of an outer job, with which libpmix would start as a rank of that
+/// job, and settings of the PMIx server. `libpmix` is the library that the sidecar loads.
 pub fn sidecar_variables(plan: &HostPlan, libpmix: &libpmix::LibpmixChoice) -> Vec<CString> {
     let base = environment::base(&plan.inheritance.vars, &EnvInheritance::All, &[]);
     let given = |name: &str| base.variables.iter().any(|(given, _)| given == name);

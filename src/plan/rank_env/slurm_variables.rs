@@ -1,5 +1,5 @@
-//! The place of a rank under the names that srun gives it (`--slurm-env`), for scripts and programs
-//! that know these. MPI libraries look at them too: docs/environment.md#slurm-names.
+//! Variables that `srun` sets for ranks (`--slurm-env`), for scripts and programs
+//! that use these. MPI libraries read them too: docs/environment.md#slurm-names.
 //!
 //! Source: srun(1), "OUTPUT ENVIRONMENT VARIABLES".
 
@@ -7,10 +7,10 @@ use crate::plan::HostPlan;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::{NodeId, Rank};
 
-/// A variable that is set.
+/// Name and value of a variable.
 type Set = (&'static str, String);
 
-/// What all ranks get.
+/// Variables of all ranks of a job.
 pub(super) fn job_variables(plan: &HostPlan) -> Vec<Set> {
     let ranks = &plan.job.process_map;
     let (size, nodes) = (ranks.size().to_string(), ranks.nodes().to_string());
@@ -27,7 +27,7 @@ pub(super) fn job_variables(plan: &HostPlan) -> Vec<Set> {
             tasks_per_node(ranks.node_ids().map(|node| ranks.local_size(node))),
         ),
     ];
-    // Slurm's are numbers, and programs read them as such.
+    // Programs expect a number.
     let allocation = plan.names.allocation.as_ref().and_then(|id| id.to_str());
     if let Some(id) = allocation.filter(|id| id.parse::<u64>().is_ok()) {
         set.push(("SLURM_JOB_ID", id.to_owned()));
@@ -36,7 +36,7 @@ pub(super) fn job_variables(plan: &HostPlan) -> Vec<Set> {
     set
 }
 
-/// What the ranks of a node get.
+/// Variables of the ranks of a node.
 pub(super) fn node_variables(plan: &HostPlan, node: NodeId) -> Vec<Set> {
     vec![
         ("SLURM_NODEID", node.to_string()),
@@ -44,7 +44,7 @@ pub(super) fn node_variables(plan: &HostPlan, node: NodeId) -> Vec<Set> {
     ]
 }
 
-/// What a rank gets.
+/// Variables of one rank.
 pub(super) fn rank_variables(plan: &HostPlan, rank: Rank) -> Vec<Set> {
     let local = plan.job.process_map.local_rank(rank).unwrap_or_default();
     vec![
@@ -53,7 +53,7 @@ pub(super) fn rank_variables(plan: &HostPlan, rank: Rank) -> Vec<Set> {
     ]
 }
 
-/// `2(x3),1` for three nodes with two ranks and one with one.
+/// List of the numbers of ranks: `2(x3),1` for three nodes with two ranks and one with one.
 fn tasks_per_node(numbers: impl Iterator<Item = u32>) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for number in numbers {

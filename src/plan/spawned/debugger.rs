@@ -1,5 +1,5 @@
-//! What debuggers want of a spawned job: ranks that stop, and daemons of theirs beside the processes of
-//! another job. No I/O.
+//! Directives of debuggers for a spawned job: stop points of ranks, and debugger daemons on the nodes of
+//! another job's processes. No I/O.
 
 use std::collections::BTreeMap;
 
@@ -13,18 +13,18 @@ use wireup_core::job::rank_set::{RankChoice, RankSet};
 use wireup_core::job::spawn::{SpawnFailure, SpawnInfo};
 use wireup_core::placement::{DaemonCount, DaemonPlacement};
 
-/// What a tool wants of the first job of a launch that it directs, which has `size` ranks.
+/// Directives of the tool of an indirect launch for the initial job, which has `size` ranks.
 ///
 /// # Errors
-/// [`SpawnFailure`] for ranks that it does not have, and for what cannot be honoured and has to be.
+/// [`SpawnFailure`] for ranks that the job does not have, and for required infos that are not supported.
 pub(crate) fn directed(infos: &[SpawnInfo], size: u32) -> Result<DebugDirectives, SpawnFailure> {
     debugged(&SpawnAttributes::from_infos(infos)?, &[], &[size])
 }
 
-/// The wishes about a job of applications of these sizes.
+/// Directives for a job of applications of these sizes.
 ///
 /// # Errors
-/// [`SpawnFailure`] for ranks that it does not have.
+/// [`SpawnFailure`] for ranks that the job does not have.
 pub(super) fn debugged(
     job: &SpawnAttributes,
     app_requests: &[AppPlacementRequest<'_>],
@@ -36,7 +36,8 @@ pub(super) fn debugged(
             && let Some(rank) = ranks.beyond(&(0..size))
         {
             let last = size.saturating_sub(1);
-            return Err(text(key, format!("rank {rank} is none of 0 to {last}")));
+            let problem = format!("no rank {rank}; the job has ranks 0 to {last}");
+            return Err(text(key, problem));
         }
         Ok(field(job)
             .clone()
@@ -51,7 +52,7 @@ pub(super) fn debugged(
     })
 }
 
-/// The ranks that the wishes about single programs name.
+/// Ranks that the infos of single programs name.
 fn app_rank_choice(
     app_requests: &[AppPlacementRequest<'_>],
     sizes: &[u32],
@@ -72,11 +73,11 @@ fn app_rank_choice(
     }
 }
 
-/// The placement of daemons of a debugger, where the processes that they debug decide that; the others are only kept to
-/// the nodes of these.
+/// Placement of a debugger's daemons if their number depends on the debugged processes. Other daemons are only restricted
+/// to the nodes of the debugged processes.
 ///
 /// # Errors
-/// [`SpawnFailure`] for processes that there are not, and for contradictions.
+/// [`SpawnFailure`] for processes that do not exist, and for contradictions.
 pub(super) fn daemon_placement(
     job: &SpawnAttributes,
     jobs: &Jobs,
@@ -87,12 +88,12 @@ pub(super) fn daemon_placement(
     }
     let (count, key) = match (job.daemons_per_node, job.daemons_per_proc) {
         (Some(_), Some(_)) => {
-            let problem = "daemons are counted by node or by process";
+            let problem = "contradicts pmix.dbg.dpproc; omit one of them";
             return Err(text("pmix.dbg.dpnd", problem));
         }
         (Some(number), None) => (Some(DaemonCount::PerNode(number)), "pmix.dbg.dpnd"),
         (None, Some(number)) => (Some(DaemonCount::PerProcess(number)), "pmix.dbg.dpproc"),
-        // As many as fit, with that on each node. One for each process is the standard's default.
+        // A request for 0 processes gets the number per node, by default one for each debugged process (PMIx standard).
         (None, None) => match app_requests {
             [(app, wishes, _)] if app.count == 0 => {
                 let by_target = job.target.is_some().then_some(DaemonCount::PerProcess(1));
@@ -104,7 +105,7 @@ pub(super) fn daemon_placement(
     };
     let Some(target) = &job.target else {
         return match count {
-            Some(_) => Err(text(key, "needs PMIX_DEBUG_TARGET")),
+            Some(_) => Err(text(key, "requires PMIX_DEBUG_TARGET")),
             None => Ok(None),
         };
     };
@@ -119,11 +120,11 @@ pub(super) fn daemon_placement(
     };
     match app_requests.len() {
         1 => Ok(Some(DaemonPlacement { debugged, count })),
-        _ => Err(text(key, "is for one program")),
+        _ => Err(text(key, "the job must have only one program")),
     }
 }
 
-/// Numbers of the processes that daemons debug, of the nodes that have some.
+/// Number of debugged processes on each node that has any.
 fn debugged_by_node(
     target: &(Nspace, RankOrWildcard),
     jobs: &Jobs,
@@ -133,7 +134,7 @@ fn debugged_by_node(
     let Some(found) = jobs.find(|job| job.nspace == *nspace) else {
         return Err(text(
             "pmix.dbg.tgt",
-            format!("{nspace} is no job of this launch"),
+            format!("no job {nspace} in this launch"),
         ));
     };
     let ranks = &found.process_map;
@@ -149,7 +150,7 @@ fn debugged_by_node(
     match by_node.is_empty() {
         true => Err(text(
             "pmix.dbg.tgt",
-            format!("{nspace} has no such process"),
+            format!("no such process in job {nspace}"),
         )),
         false => Ok(by_node),
     }

@@ -1,4 +1,4 @@
-//! Hosts that join the launch for a spawn.
+//! Finds the hosts that join the launch for a spawn.
 
 use std::time::Duration;
 
@@ -9,21 +9,20 @@ use wireup_core::job::hosts::{HostEntry, HostSpec, merge};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest};
 
 impl HostPlan {
-    /// Timeout of the spawn.
+    /// Timeout of a spawn: the shorter of the request's and the launch's.
     pub fn spawn_limit(&self, request: &SpawnRequest) -> Option<Duration> {
-        // What cannot be read is refused for that.
+        // Invalid infos are ignored here: the plan of the spawn is refused because of them.
         let own = SpawnAttributes::from_infos(&request.infos)
             .ok()
             .and_then(|job| job.limit);
         own.into_iter().chain(self.spec.ending.spawn).min()
     }
 
-    /// The hosts that are named to be added, or in which allocation to spawn, and that the launch
-    /// does not have, for a request of this process or tool. `allocated` gives the hosts of
-    /// an allocation that are none of the launch.
+    /// Finds the hosts that the launch lacks for a request: those that the request adds, and those of the allocation in
+    /// which it spawns. `allocated` returns the hosts of an allocation that are not in the launch.
     ///
     /// # Errors
-    /// [`SpawnFailure`] for what names no hosts, and where no host can join.
+    /// [`SpawnFailure`] for an invalid list of hosts, and if hosts cannot join the launch.
     pub fn added_hosts(
         &self,
         requester: RequesterPlan<'_>,
@@ -43,7 +42,7 @@ impl HostPlan {
             for named in [&wishes, &job] {
                 let files = hostfiles(&named.added_files, &cwd)?;
                 let list = named.added.iter().cloned().chain(files).collect();
-                // The same host for several programs joins once.
+                // Equal lists of several programs are one: their hosts join once.
                 if !lists.contains(&list) {
                     lists.push(list);
                 }

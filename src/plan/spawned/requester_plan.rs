@@ -1,4 +1,4 @@
-//! Who requests a spawn.
+//! Requester of a spawn, with the settings that its jobs inherit.
 
 use super::spawn_infos::SpawnAttributes;
 use crate::plan::JobPlan;
@@ -6,17 +6,18 @@ use wireup_core::job::ids::{AppNum, NodeId, Rank};
 use wireup_core::job::proc::Proc;
 use wireup_core::job::spawn::{JobRequester, ToolRequester};
 
-/// The requester of a spawn.
+/// Requester of a spawn.
 #[derive(Clone, Copy, Debug)]
 pub enum RequesterPlan<'a> {
-    /// A rank of the job that was decided so.
+    /// Rank of the job with this plan.
     Rank(&'a JobPlan, Rank),
-    /// A tool at the server of this node. Its jobs have the settings of the launch's first program.
+    /// Tool that is attached to the PMIx server of this node. Jobs that it spawns have the settings of the initial job's first
+    /// program.
     Tool(NodeId, &'a Proc),
 }
 
 impl RequesterPlan<'_> {
-    /// The program of the launch whose settings its job has.
+    /// Program of the initial job whose settings apply to the spawned job.
     pub(super) fn base(self) -> AppNum {
         match self {
             Self::Rank(parent, rank) => parent.base_of(rank),
@@ -31,7 +32,7 @@ impl RequesterPlan<'_> {
         }
     }
 
-    /// The requester of a job with these attributes.
+    /// Requester for the context of a job with these attributes.
     pub(super) fn job_requester(self, job: &SpawnAttributes) -> JobRequester {
         match self {
             Self::Rank(parent, rank) => {

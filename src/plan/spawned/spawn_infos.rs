@@ -1,9 +1,8 @@
-//! The values of a spawn request's infos. The table of their names is `wireup_core::job::directive`. No I/O.
+//! Reads the values of a spawn request's infos. The table of the keys is `wireup_core::job::directive`. No I/O.
 //!
-//! Rule: an info is a PMIx attribute (`pmix.wdir`), or comes from an `MPI_Info`: the keys of the MPI
-//! standard (section 11.8.4), those that other launchers know, and the names of PMIx attributes,
-//! which Open MPI's users write there. Those that are not known here are ignored, unless they are
-//! required.
+//! Rule: an info is a PMIx attribute (`pmix.wdir`), or comes from an `MPI_Info`: keys of the MPI
+//! standard (section 11.8.4), keys of other launchers, and names of PMIx attributes,
+//! which Open MPI's users write there. Unknown infos are ignored, unless they are required.
 
 mod binding_infos;
 mod image_infos;
@@ -35,88 +34,88 @@ use wireup_core::job::spec::{
 use wireup_core::placement::SoftCounts;
 use wireup_core::topology::ObjectType;
 
-/// See the module.
+/// Values of the infos of a job, or of one application.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub(super) struct SpawnAttributes {
-    /// The hosts on which its ranks may run; any if empty.
+    /// Hosts on which the ranks may run; any if empty.
     pub(super) hosts: Vec<HostEntry>,
-    /// Files of such hosts.
+    /// Files with more such hosts.
     pub(super) hostfiles: Vec<PathBuf>,
-    /// Hosts that shall be nodes of the launch.
+    /// Hosts that must join the launch.
     pub(super) added: Vec<HostEntry>,
-    /// Files of such hosts.
+    /// Files with more hosts that must join.
     pub(super) added_files: Vec<PathBuf>,
-    /// Relative to the directory that it would start in otherwise.
+    /// Working directory, relative to the one without this info.
     pub(super) wdir: Option<PathBuf>,
-    /// Its other settings, which begin as those of the program that requests it.
+    /// Other settings of the application; infos change those of the requester's program.
     pub(super) app: AppRequest,
-    /// The ranks that run under a wrapper.
+    /// Ranks that run under a wrapper.
     wrap_ranks: Option<RankSet>,
-    /// The order of placement.
+    /// Order in which nodes get ranks.
     pub(super) map_by: Option<MapBy>,
-    /// The CPUs of its ranks.
     pub(super) binding: BindingAttributes,
-    /// The images in which they run.
     pub(super) images: ImageAttributes,
-    /// Most ranks on a node.
+    /// Maximum number of ranks on a node.
     pub(super) per_node: Option<u32>,
-    /// Whether more ranks than slots are fine; as for the launch when absent.
+    /// Whether nodes may have more ranks than slots; as for the launch if absent.
     pub(super) oversubscribe: Option<bool>,
-    /// The nodes of all ranks of the job.
+    /// Nodes of all ranks of the job.
     pub(super) layout: Option<LayoutRuns>,
-    /// A file with these.
+    /// File with the nodes and CPUs of all ranks of the job.
     pub(super) rankfile: Option<PathBuf>,
-    /// Named ranks of the job.
+    /// Process sets of ranks of the job.
     pub(super) rank_sets: Vec<ProcessSet>,
-    /// Not on the head node.
+    /// Whether the head node gets no ranks.
     pub(super) no_head: bool,
-    /// Other numbers of ranks that will do.
+    /// Numbers of ranks that are acceptable too.
     pub(super) soft: Option<SoftCounts>,
-    /// Whether it may outlive its parent; as for the launch if absent.
+    /// Whether the job may outlive its parent; as for the launch if absent.
     pub(super) independent: Option<bool>,
-    /// How long its start may take.
+    /// Timeout of the job's start.
     pub(super) limit: Option<Duration>,
-    /// Whether a process gives it input.
+    /// Whether a process pushes standard input to the job.
     pub(super) has_input: bool,
-    /// Which of its ranks reads that; the first when absent.
+    /// Ranks that read this input; rank 0 if absent.
     pub(super) reader: Option<StdinTarget>,
-    /// The tool that requests it gets what it prints.
+    /// Whether standard output is forwarded to the requesting tool.
     pub(super) stdout: bool,
-    /// The same for standard error.
+    /// Whether standard error is forwarded to the requesting tool.
     pub(super) stderr: bool,
-    /// One of both has to be honoured.
+    /// Whether an info that forwards output is required.
     forwarding_required: bool,
-    /// Ranks that are stopped or wait for a debugger.
+    /// Ranks that are stopped when they execute their program.
     pub(super) on_exec: Option<RankChoice>,
+    /// Ranks that wait for a debugger in `PMIx_Init`.
     pub(super) in_init: Option<RankChoice>,
+    /// Ranks that wait for a debugger at a point of the program's own.
     pub(super) in_app: Option<RankChoice>,
-    /// They are daemons of a debugger.
+    /// Whether an info marks the job as debugger daemons.
     pub(super) daemons: bool,
-    /// What these debug.
+    /// Processes that the debugger daemons debug.
     pub(super) target: Option<(Nspace, RankOrWildcard)>,
-    /// How many of these there are on each node of that.
+    /// Number of debugger daemons on each node of the target.
     pub(super) daemons_per_node: Option<u32>,
-    /// How many of these there are for each process of that, on its node.
+    /// Number of debugger daemons for each process of the target, on its node.
     pub(super) daemons_per_proc: Option<u32>,
-    /// The allocation with its slots.
+    /// Allocation whose slots the job uses.
     pub(super) allocation: Option<String>,
-    /// The process set that its ranks are in.
+    /// Name of the process set of the application's ranks.
     pub(super) set: Option<String>,
-    /// Keys that mean nothing here.
+    /// Unknown keys, which are ignored.
     pub(super) ignored: Vec<String>,
 }
 
 impl SpawnAttributes {
-    /// Reads infos.
+    /// Reads the infos of a job.
     ///
     /// # Errors
-    /// [`SpawnFailure`] when one makes no sense, or cannot be honoured and has to be.
+    /// [`SpawnFailure`] for an invalid value, and for a required info that is not supported.
     pub(super) fn from_infos(infos: &[SpawnInfo]) -> Result<Self, SpawnFailure> {
         Self::default().with_infos(infos)
     }
 
-    /// Reads the infos of an application, for which those of the whole job are defaults. `app` has the settings that
-    /// it has without infos. Fails as [`from_infos`](Self::from_infos) does.
+    /// Reads the infos of an application; those of the whole job are defaults. `app` has the settings of
+    /// the application without infos. Fails as [`from_infos`](Self::from_infos) does.
     pub(super) fn from_app_infos(
         job: &[SpawnInfo],
         app_infos: &[SpawnInfo],
@@ -150,7 +149,7 @@ impl SpawnAttributes {
             let Some(wrap) = &mut self.app.wrap else {
                 return Err(text(
                     "wrap_ranks",
-                    "the request has no command for them; give one with wrap",
+                    "the request has no wrapper; give one with wrap",
                 ));
             };
             wrap.ranks = Some(ranks);
@@ -158,7 +157,7 @@ impl SpawnAttributes {
         Ok(self)
     }
 
-    /// The keys that decide where ranks are, but for a layout of all of them, each with whether it is given.
+    /// Keys about placement except those of layouts, each with whether the request has it.
     pub(super) fn placement_keys(&self) -> [(bool, &'static str); 5] {
         let is_mapped = self.map_by.is_some() || self.binding.map.is_some();
         let names_hosts = !self.hosts.is_empty() || !self.hostfiles.is_empty();
@@ -171,12 +170,12 @@ impl SpawnAttributes {
         ]
     }
 
-    /// Whether its processes are daemons of a debugger.
+    /// Whether the job's processes are daemons of a debugger.
     pub(super) fn is_debugger(&self) -> bool {
         self.daemons || self.daemons_per_node.is_some() || self.daemons_per_proc.is_some()
     }
 
-    /// Which ranks of the job read what processes push to them.
+    /// Ranks of the job that read the standard input that processes push to it.
     pub(super) fn input(&self) -> StdinTarget {
         match self.has_input {
             true => self.reader.unwrap_or(StdinTarget::Rank(Rank(0))),
@@ -184,10 +183,10 @@ impl SpawnAttributes {
         }
     }
 
-    /// Output is forwarded to tools: a rank's wish for it is refused or ignored, and noted then.
+    /// Notes as ignored that a rank requests the forwarding of output, which is for tools alone.
     ///
     /// # Errors
-    /// [`SpawnFailure`] when it has to be honoured.
+    /// [`SpawnFailure`] if the info is required.
     pub(super) fn forwards_to_no_rank(
         &self,
         ignored: &mut Vec<String>,
@@ -244,7 +243,9 @@ impl SpawnAttributes {
             }
             RequestDirective::Soft => match SoftCounts::parse(value) {
                 Some(soft) => self.soft = Some(soft),
-                None => return wrong("is no list of numbers and FIRST:LAST:STRIDE"),
+                None => {
+                    return wrong("is not a list; use numbers and FIRST:LAST:STRIDE with commas");
+                }
             },
             RequestDirective::Architecture => architecture(value)?,
             RequestDirective::Allocation => {
@@ -284,7 +285,7 @@ impl SpawnAttributes {
                 };
                 match EnvChange::extend(how, OsStr::new(value)) {
                     Some(change) => self.app.env_changes.push(change),
-                    None => return wrong("is no separator with NAME=VALUE behind it"),
+                    None => return wrong("is invalid; write a separator, then NAME=VALUE"),
                 }
             }
             RequestDirective::Umask => {
@@ -323,7 +324,7 @@ impl SpawnAttributes {
             RequestDirective::PreloadBinary => self.app.preload.program = truth(info)?,
             RequestDirective::PreloadFiles => {
                 let files: Vec<PathBuf> = value.split(',').filter_map(path).collect();
-                // Optional attributes are ignored.
+                // A missing file is an error only if the attribute is required.
                 if info.required {
                     self.app.needed_files.extend_from_slice(&files);
                 }
@@ -337,12 +338,12 @@ impl SpawnAttributes {
             RequestDirective::SpawnTimeout => match value.parse() {
                 Ok(0_u32) => {}
                 Ok(seconds) => self.limit = Some(Duration::from_secs(seconds.into())),
-                Err(_) => return wrong("is no number of seconds"),
+                Err(_) => return wrong("is not a number of seconds"),
             },
             RequestDirective::ForwardStdin => self.has_input = truth(info)?,
             RequestDirective::StdinTarget => match reader(value) {
                 Some(target) => self.reader = Some(target),
-                None => return wrong("is no rank, and neither all nor none"),
+                None => return wrong("is not a rank; use a rank, all or none"),
             },
             RequestDirective::ForwardStdout => {
                 self.stdout = truth(info)?;
@@ -358,11 +359,11 @@ impl SpawnAttributes {
             RequestDirective::DebuggerDaemons => self.daemons = truth(info)?,
             RequestDirective::DebugTarget => match target(value) {
                 Some(target) => self.target = Some(target),
-                None => return wrong("names neither a job nor a process"),
+                None => return wrong("is not a process; write NSPACE:RANK"),
             },
             RequestDirective::DebugJob => match Nspace::new(value) {
                 Ok(job) => self.target = Some((job, RankOrWildcard::Wildcard)),
-                Err(_) => return wrong("names no job"),
+                Err(_) => return wrong("is not the name of a job"),
             },
             RequestDirective::DaemonsPerNode => self.daemons_per_node = Some(number(info)?),
             RequestDirective::DaemonsPerProc => self.daemons_per_proc = Some(number(info)?),
@@ -371,7 +372,7 @@ impl SpawnAttributes {
         Ok(())
     }
 
-    /// One value of `--env` on each line.
+    /// Reads lines, each with a value as for `--env`.
     fn env(&mut self, info: &SpawnInfo) -> Result<(), SpawnFailure> {
         for line in info.value.lines().filter(|line| !line.is_empty()) {
             match EnvOption::parse(line.into()).map_err(|error| value_error(info, error))? {
@@ -387,7 +388,7 @@ impl SpawnAttributes {
         Ok(())
     }
 
-    /// `POLICY[:N:OBJECT][:MODIFIER[,MODIFIER]...]`, as Open MPI's users write it.
+    /// Reads `POLICY[:N:OBJECT][:MODIFIER[,MODIFIER]...]`, as Open MPI's users write it.
     fn map_by(&mut self, info: &SpawnInfo) -> Result<(), SpawnFailure> {
         let value = info.value.to_ascii_lowercase();
         let (policy, mut rest) = value.split_once(':').unwrap_or((&value, ""));
@@ -415,20 +416,20 @@ impl SpawnAttributes {
             match modifier {
                 pe if pe.starts_with("pe=") => {
                     let count = pe[3..].parse().ok().filter(|count| *count > 0);
-                    let problem = || text(&info.key, format!("{pe:?} has no number of CPUs"));
+                    let problem = || text(&info.key, format!("{pe:?}: write pe=N, from 1 CPU on"));
                     self.binding.cpus_per_rank = Some(count.ok_or_else(problem)?);
                 }
                 "oversubscribe" => self.oversubscribe = Some(true),
                 "nooversubscribe" => self.oversubscribe = Some(false),
                 "nolocal" => self.no_head = true,
-                // The rest is about reporting.
+                // Other modifiers are about reporting.
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// `N`, or `N:UNIT`.
+    /// Reads `N` or `N:UNIT`.
     fn per_resource(&mut self, info: &SpawnInfo, value: &str) -> Result<(), SpawnFailure> {
         let (number, object) = value.split_once(':').unwrap_or((value, "node"));
         let object = object.to_ascii_lowercase();
@@ -440,7 +441,7 @@ impl SpawnAttributes {
             }
             (Ok(1..), None) => {
                 let problem = format!(
-                    "{:?} is not offered; N:node, N:package, N:numa, N:l3cache and N:core are",
+                    "unsupported {:?}; use N:node, N:package, N:numa, N:l3cache or N:core",
                     info.value
                 );
                 return Err(text(&info.key, problem));
@@ -448,7 +449,7 @@ impl SpawnAttributes {
             _ => {
                 return Err(text(
                     &info.key,
-                    format!("{:?} has no number of processes", info.value),
+                    format!("{:?}: write N or N:UNIT, from 1 process on", info.value),
                 ));
             }
         }
@@ -458,7 +459,7 @@ impl SpawnAttributes {
     fn not_offered(&mut self, info: &SpawnInfo) -> Result<(), SpawnFailure> {
         if info.required {
             let problem = format!(
-                "info key {} ({:?}) is required and is not known here",
+                "unknown info key {} ({:?}), which is required",
                 info.key, info.value
             );
             return Err(refuse(SpawnFailureKind::NotSupported, problem));

@@ -1,4 +1,4 @@
-//! Nodes of the launch, by the names that a spawner has for them. No I/O.
+//! Finds nodes of the launch by the names in a spawn request. No I/O.
 
 use std::collections::BTreeSet;
 
@@ -7,23 +7,23 @@ use wireup_core::job::hosts::{HostEntry, compress, merge};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
-/// What the nodes are called.
+/// Names of the launch's nodes, for lookups by one requester.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeNames<'a> {
     pub(super) nodes: &'a [String],
-    /// Nodes with meaningless names.
+    /// Nodes that could not join; their names are meaningless.
     pub(super) absent: &'a BTreeSet<NodeId>,
-    /// What this machine calls itself, where it is all nodes.
+    /// Host name of the machine if it is all nodes.
     pub(super) hostname: Option<&'a str>,
-    /// The node of the spawner.
+    /// Node of the requester.
     pub(super) requester_node: NodeId,
 }
 
 impl NodeNames<'_> {
-    /// The nodes of these entries, each once, and how many processes each should take.
+    /// Finds the nodes of these entries, each once, with the number of processes that each should take.
     ///
     /// # Errors
-    /// [`SpawnFailure`] for a host that is no node of the launch.
+    /// [`SpawnFailure`] for a host that is not in the launch.
     pub(super) fn find(
         &self,
         key: &str,
@@ -36,7 +36,7 @@ impl NodeNames<'_> {
                 let known = self.present().map(|(_, name)| name.as_str());
                 let known = compress(known.collect::<Vec<_>>());
                 let problem = format!(
-                    "host {} is none of this launch, which has {known}; name it with --hosts when \
+                    "host {} is not in the launch ({known}); name it with --hosts when \
                      the launch starts, or with add-host",
                     host.name
                 );
@@ -54,8 +54,8 @@ impl NodeNames<'_> {
         Ok(nodes)
     }
 
-    /// By its full name, by its local name, or by the first part of a name that no other
-    /// node shares.
+    /// Finds a node by its full name, by a name of the local machine, or by the first part of its name if no other
+    /// node has the same.
     pub(super) fn node(&self, name: &str) -> Option<NodeId> {
         let same = |(_, node): &(NodeId, &String)| node.eq_ignore_ascii_case(name);
         if let Some((node, _)) = self.present().find(same) {
@@ -142,7 +142,7 @@ mod tests {
     fn unknown_node_is_named_with_remedy() {
         assert_eq!(
             find(&["n1", "n2"], None, "n1,n9").unwrap_err(),
-            "host n9 is none of this launch, which has n[1-2]; name it with --hosts when the launch \
+            "host n9 is not in the launch (n[1-2]); name it with --hosts when the launch \
              starts, or with add-host"
         );
     }

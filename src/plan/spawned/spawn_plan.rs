@@ -1,4 +1,4 @@
-//! What a node makes of a spawned job, with its own plan of the first one.
+//! Makes a node's plan of a spawned job, from the launcher's and the node's own plan of the initial job.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,22 +39,24 @@ impl From<HostPlanError> for SpawnFailure {
     }
 }
 
-/// A spawned job whose container does not exist.
+/// Error: the container of a spawned job does not exist.
 #[derive(Debug, thiserror::Error)]
-#[error("the container of its ranks was not made, or is removed; spawn again")]
+#[error(
+    "the container of the job does not exist: it was not created or has been removed; spawn again"
+)]
 struct NoContainer;
 
 impl RequestError for NoContainer {}
 
 impl SpawnedJobPlan {
-    /// The decisions for all nodes of the launch, whose first job is that of `first`.
+    /// Plan of the job for all nodes; `first` is the plan of the initial job.
     pub fn decided(&self, first: &JobPlan) -> JobPlan {
         JobPlan {
             launch: Arc::clone(&first.launch),
             job: self.context(first),
             app_plans: self.app_plans.clone(),
             offer: InterfaceOffer {
-                // A tool has a PMIx server, whatever the interface of the first job is.
+                // The node of a tool has a PMIx server, even if PMIx is not offered to the initial job.
                 pmix: first.offer.pmix || self.job.requester.tool().is_some(),
                 ..first.offer.clone()
             },
@@ -63,7 +65,7 @@ impl SpawnedJobPlan {
         }
     }
 
-    /// The job on all nodes of the launch: others may have joined since it was decided.
+    /// Context of the job with all present nodes of the launch: nodes may have joined since it was planned.
     fn context(&self, first: &JobPlan) -> Arc<JobContext> {
         let nodes = first.job.process_map.nodes();
         match self.job.process_map.nodes() == nodes {
@@ -72,8 +74,8 @@ impl SpawnedJobPlan {
         }
     }
 
-    /// The request, as the user would have given it for a first job. Input of the
-    /// launcher stays with that; this job's comes from processes, if from anywhere.
+    /// Request in the form of a user's for an initial job; `first` is that of the initial job. The launcher's standard input is
+    /// for the initial job alone; a spawned job gets input only from processes that push it.
     pub fn spec(&self, first: &JobSpec) -> JobSpec {
         let mut spec = first.clone();
         spec.apps.clone_from(&self.requests);
@@ -98,8 +100,8 @@ impl SpawnedJobPlan {
         spec
     }
 
-    /// The nodes whose steps have to prepare it: those of its ranks that may lack files, or on which a container is made for
-    /// it. `first` is the plan of the first job.
+    /// Nodes whose step daemons must prepare the job: those that may lack files of its ranks, or on which a container is made
+    /// for it. `first` is the plan of the initial job.
     pub(crate) fn nodes_to_prepare(&self, first: &JobPlan) -> BTreeSet<NodeId> {
         let plan = self.decided(first);
         let nodes = match &self.container {
@@ -114,11 +116,12 @@ impl SpawnedJobPlan {
         serving.collect()
     }
 
-    /// Makes the plan of this host for it: searches for the files that its ranks need. `first` is the first job's plan here,
-    /// `inside` what the job's ranks see if they run in an image. In a launcher of other hosts findings are only for messages.
+    /// Makes this host's plan of the job: searches for the files that its ranks need. `first` is the host's plan of the initial
+    /// job, `inside` the root directory of ranks that run in an image. A launcher of other hosts uses the result only for
+    /// messages.
     ///
     /// # Errors
-    /// [`SpawnFailure`] with the reason and the remedy; on one of several hosts it names the host.
+    /// [`SpawnFailure`] with the reason and the remedy; on one of several hosts the text has the name of the host.
     pub fn resolve(
         &self,
         first: &HostPlan,
@@ -158,7 +161,7 @@ impl SpawnedJobPlan {
         decided.resolve_on(site, spec, &self.staged_files, Some(first))
     }
 
-    /// Refuses a plan from a link that does not fit the first job's.
+    /// Refuses a plan that was received and does not fit that of the initial job.
     fn check(&self, first: &HostPlan) -> Result<(), PlanMismatch> {
         let fits = self.job.process_map.nodes() <= first.job.process_map.nodes()
             && self.origin.template_app.index() < first.apps.len();

@@ -1,4 +1,4 @@
-//! The slots that a spawned job may have.
+//! Slots of the launch's nodes that a spawned job may use.
 
 use super::{AppPlacementRequest, LaunchSnapshot};
 use crate::plan::HostPlan;
@@ -9,8 +9,8 @@ use wireup_core::job::spawn::SpawnFailure;
 use wireup_core::placement::{LaunchNodes, NodeCapacity};
 
 impl HostPlan {
-    /// The nodes of the launch for a job in an `allocation`, or outside of every one. Applications that name no hosts get
-    /// those of the allocation.
+    /// Nodes of the launch for a job in an `allocation`, or outside of all allocations. Applications without hosts are
+    /// restricted to the nodes of the allocation.
     ///
     /// # Errors
     /// [`SpawnFailure`] for an allocation that does not exist.
@@ -43,13 +43,13 @@ impl HostPlan {
         Ok(launch)
     }
 
-    /// Slots of a node, as far as that is known.
+    /// Slots of a node; `None` if their number is unknown.
     pub fn slots_of(&self, node: NodeId) -> Option<u32> {
         node_capacity(&self.spec.layout, &self.slots, node).slots
     }
 }
 
-/// Slots of the nodes for jobs outside of every allocation.
+/// Slots of the nodes for jobs outside of all allocations.
 fn outside_allocations(nodes: &[NodeCapacity], ground: SlotUsage<'_>) -> Vec<NodeCapacity> {
     let offered = |(node, capacity): (NodeId, &NodeCapacity)| match ground.used_slots(node) {
         Some(used) => NodeCapacity { used, ..*capacity },

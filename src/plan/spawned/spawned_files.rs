@@ -1,4 +1,4 @@
-//! What the applications of a spawned job take along to hosts that do not have it.
+//! Files that are copied for the applications of a spawned job to hosts that lack them.
 
 use crate::inspect::program::Program;
 use crate::plan::HostPlan;
@@ -19,9 +19,9 @@ fn failed(error: StagingError) -> SpawnFailure {
 }
 
 impl SpawnedJobPlan {
-    /// Reads the files to copy, where wireup runs: relative paths start at its working directory. Ranks on the launcher's
-    /// own machine need none.
-    /// A file that is not there may be on the hosts. `first` is the launcher's plan of the first job.
+    /// Reads the files to copy, on the launcher's machine: relative paths start at the launcher's working directory. No file is
+    /// copied if that machine is all nodes. A file that is missing here may exist on the hosts. `first` is the
+    /// launcher's plan of the initial job.
     ///
     /// # Errors
     /// [`SpawnFailure`] with the file and the reason.
@@ -40,7 +40,7 @@ impl SpawnedJobPlan {
             let found = (staging.program || staging.stage).then(|| {
                 let found = Program::find_spawned(&request.argv[0], &request.search, path, cwd);
                 found.map_err(|error| {
-                    let text = format!("{error}; it must be copied from where wireup runs");
+                    let text = format!("{error}; the program must exist on the launcher's machine, to be copied from there");
                     refuse(SpawnFailureKind::NotFound, text)
                 })
             });
@@ -55,13 +55,13 @@ impl SpawnedJobPlan {
         Ok(())
     }
 
-    /// Forgets what all hosts have been sent.
+    /// Frees the contents of the files after all hosts have received them.
     pub fn unload(&mut self) {
         self.staged_files.iter_mut().for_each(StagedFiles::unload);
     }
 
-    /// Stores the staged files of its ranks on a node. `first` is the first job's plan there;
-    /// `tell` gets every path that must be removed later.
+    /// Stores the staged files of the job's ranks on a node. `first` is the node's plan of the initial job;
+    /// `cleanup` gets every path that must be removed later.
     ///
     /// # Errors
     /// [`SpawnFailure`] with the host, the file and the reason.
@@ -69,11 +69,11 @@ impl SpawnedJobPlan {
         &self,
         first: &HostPlan,
         node: NodeId,
-        tell: CleanupSink<'_>,
+        cleanup: CleanupSink<'_>,
     ) -> Result<UnpackedFiles, SpawnFailure> {
         let decided = self.decided(&first.job_plan);
         let (apps, inheritance) = (&self.requests, &first.inheritance);
-        let unpacked = decided.unpack(apps, &self.staged_files, inheritance, node, tell);
+        let unpacked = decided.unpack(apps, &self.staged_files, inheritance, node, cleanup);
         unpacked.map_err(|error| {
             let failure = failed(error);
             let name = first.node_name(node);

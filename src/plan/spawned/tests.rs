@@ -235,15 +235,15 @@ fn layout_or_rankfile_decides_node_of_each_rank() {
         (&[("layout", "2*2")], "2 ranks"),
         (
             &[("layout", "2*1,1*2"), ("map_by", "core")],
-            "layout: it contradicts map_by",
+            "layout: contradicts map_by",
         ),
         (
             &[("layout", "2*1,1*2"), ("host", "n2")],
-            "layout: it contradicts host",
+            "layout: contradicts host",
         ),
         (
             &[rankfile, ("layout", "2*1,1*2")],
-            "rankfile: it contradicts layout",
+            "rankfile: contradicts layout",
         ),
         (
             &[rankfile, ("bind_to", "numa")],
@@ -252,11 +252,11 @@ fn layout_or_rankfile_decides_node_of_each_rank() {
         (&[("rankfile", "/no/such/file")], "/no/such/file"),
         (
             &[("pset", "some=3")],
-            "pset: some has rank 3, and the ranks are 0 to 2",
+            "pset: some contains rank 3; the job has ranks 0 to 2",
         ),
         (
             &[("pset", "some=0\nsome=1")],
-            "pset: there is another set \"some\"",
+            "pset: two sets have the name \"some\"",
         ),
     ] {
         let refused = spawned(infos).unwrap_err();
@@ -313,7 +313,7 @@ fn images_come_from_launch_unless_request_names_one() {
         ),
         (
             &[("image", "/"), ("runtime", "docker")],
-            "give one of apptainer, bwrap",
+            "use one of apptainer, bwrap",
         ),
         (&[("runtime", "crun")], "give image too"),
         (&[("image_mount", "/data")], "give image too"),
@@ -452,7 +452,7 @@ fn unknown_host_is_refused() {
     let refused = spawn(&plan, &asked, &[0, 0]).unwrap_err();
     assert_eq!(refused.kind, SpawnFailureKind::NotSupported);
     assert!(
-        refused.text.contains("n7 is none of this launch"),
+        refused.text.contains("n7 is not in the launch"),
         "{}",
         refused.text
     );
@@ -510,9 +510,7 @@ fn joined_hosts_have_declared_slots_and_earlier_ones_stay() {
     let to = request(vec![app("a", 1)], &[("host", "n7")]);
     let refused = spawn(&grown, &to, &[1, 0, 0]).unwrap_err();
     assert!(
-        refused
-            .text
-            .contains("n7 is none of this launch, which has n[1,8]"),
+        refused.text.contains("n7 is not in the launch (n[1,8])"),
         "{}",
         refused.text
     );
@@ -666,7 +664,7 @@ fn programs_are_found_beside_parent_and_in_requested_path() {
     let lost = refused("beside", &files);
     assert_eq!(lost.kind, SpawnFailureKind::NotSupported);
     assert!(
-        lost.text.contains("/lost exists neither there"),
+        lost.text.contains("/lost exists neither on"),
         "{}",
         lost.text
     );
@@ -775,7 +773,7 @@ fn inconsistent_description_is_refused() {
         with(&|job| job.job = plan_of_two().job.clone()),
     ] {
         assert!(
-            failure.text.contains("contradicts itself"),
+            failure.text.contains("inconsistent plan of the job"),
             "{}",
             failure.text
         );

@@ -1,6 +1,6 @@
-//! The CPU quota of the cgroups that we are in, in both versions of the interface.
+//! Reads the CPU quota of this process's cgroups, in both versions of the interface.
 //!
-//! Rule: the quota of every level up to the root applies, so the strictest counts. Version 2 has
+//! Rule: the quotas of all levels up to the root apply, so the strictest counts. Version 2 has
 //! `cpu.max` (`QUOTA PERIOD` in µs, QUOTA may be `max`), version 1 `cpu.cfs_quota_us` (−1 for
 //! none) and `cpu.cfs_period_us`. Source: cgroups(7) and the kernel's cgroup-v2 guide.
 
@@ -9,56 +9,56 @@ use std::fmt;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-/// A share of CPU time, in thousandths of one CPU.
+/// Share of CPU time, in thousandths of one CPU.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Quota(u64);
 
 impl Quota {
-    /// A quota of `time` in every `period` (the same unit); `None` for a period of zero.
+    /// Makes a quota of `time` in every `period`, both in one unit; `None` for a period of zero.
     pub fn new(time: u64, period: u64) -> Option<Self> {
         (period > 0).then(|| Self(time.saturating_mul(1000).div_ceil(period)))
     }
 
-    /// Whole CPUs, rounded up.
+    /// Number of whole CPUs, rounded up.
     pub fn cpus(self) -> u32 {
         u32::try_from(self.0.div_ceil(1000)).unwrap_or(u32::MAX)
     }
 }
 
 impl fmt::Display for Quota {
-    /// CPUs with one decimal, rounded up so that a tiny quota does not read as none.
+    /// Writes the number of CPUs with one decimal, rounded up so that a small quota is not written as 0.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tenths = self.0.div_ceil(100);
         write!(f, "{}.{}", tenths / 10, tenths % 10)
     }
 }
 
-/// One of the two interfaces.
+/// Version of the cgroup interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CpuController {
     V1,
     V2,
 }
 
-/// A mounted hierarchy that can limit CPU time.
+/// Mounted cgroup hierarchy that can limit CPU time.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Mount {
     pub(super) version: CpuController,
-    /// The directory of the hierarchy that is visible at the mount point.
+    /// Directory of the hierarchy that is visible at the mount point.
     root: String,
     pub(super) point: PathBuf,
 }
 
-/// What is mounted somewhere.
+/// Cgroup hierarchy at a mount point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Hierarchy {
     pub(super) version: CpuController,
-    /// All of it, and not a part.
+    /// Whether the whole hierarchy is visible, not only a part.
     pub(super) whole: bool,
 }
 
 impl CpuController {
-    /// By the type of the file system. Source: statfs(2).
+    /// Version for a type of file system. Source: statfs(2).
     pub(super) fn from_fs_type(kind: rustix::fs::FsWord) -> Option<Self> {
         match kind {
             libc::CGROUP2_SUPER_MAGIC => Some(Self::V2),
@@ -68,8 +68,8 @@ impl CpuController {
     }
 }
 
-/// The hierarchy that can limit CPU time where nearly every system has it, which is found without the
-/// list of everything that is mounted; `None` if it is not there, or if only a part of it may be.
+/// Finds the hierarchy that can limit CPU time at its usual mount point, without the list of all mounts; `None`
+/// if it is not there, or if only a part of it may be visible.
 ///
 /// Rule: a controller belongs to one hierarchy. Source: cgroups(7), and systemd's directories.
 pub(super) fn usual_mount(cgroup: &str, at: impl Fn(&Path) -> Option<Hierarchy>) -> Option<Mount> {
@@ -95,13 +95,13 @@ pub(super) fn usual_mount(cgroup: &str, at: impl Fn(&Path) -> Option<Hierarchy>)
     })
 }
 
-/// The hierarchies that can limit CPU time, given the text of `/proc/self/mountinfo`.
+/// Finds the hierarchies that can limit CPU time in the text of `/proc/self/mountinfo`.
 pub(super) fn mounts_in(mountinfo: &str) -> Vec<Mount> {
     mountinfo.lines().filter_map(mount).collect()
 }
 
-/// The strictest quota that applies to us, given the text of `/proc/self/cgroup`, the hierarchies
-/// and a way to read files; `None` if there is none.
+/// Strictest quota that applies to this process, by the text of `/proc/self/cgroup` and the hierarchies; `read` reads a file.
+/// `None` without a quota.
 pub(super) fn quota_in(
     cgroup: &str,
     mounts: &[Mount],
@@ -126,7 +126,7 @@ pub(super) fn quota_in(
         .min()
 }
 
-/// Our path in a hierarchy. Lines are `id:controllers:path`; version 2 has id 0 and no controllers.
+/// Path of this process in a hierarchy. Lines are `id:controllers:path`; version 2 has id 0 and no controllers.
 fn own_path(cgroup: &str, version: CpuController) -> Option<&str> {
     cgroup.lines().find_map(|line| {
         let (id, rest) = line.split_once(':')?;
@@ -157,8 +157,8 @@ fn mount(line: &str) -> Option<Mount> {
     })
 }
 
-/// Directories from this process's group up to the mount point. A path outside the mount (a
-/// container that sees only its own part) leaves the mount point alone.
+/// Directories from the mount point down to this process's group. For a path outside the mount (in a
+/// container with only a part of the hierarchy) only the mount point.
 fn levels(mount: &Mount, own: &str) -> Vec<PathBuf> {
     let rest = match own.strip_prefix(mount.root.trim_end_matches('/')) {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,

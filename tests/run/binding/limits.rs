@@ -230,6 +230,6 @@ fn gpus_of_others_are_not_given_out() {
     assert_eq!(run("1", &show).expect(0).out(), "0\n");
     run("2", &["true"]).expect_one_line(&[
         "2 GPUs are needed, 1 for each rank, and this host has 1",
-        "1 more have no device file here, or one that the control group bars",
+        "1 more have no device file here, or the control group denies access to it",
     ]);
 }

@@ -34,7 +34,7 @@ fn low_descriptor_limit_is_reported_before_start() {
         .after_shell("ulimit -n 64;")
         .run()
         .expect(125);
-    few.expect_one_line(&["30 ranks need ", "allowed are 64", "ulimit -Hn"]);
+    few.expect_one_line(&["30 ranks need ", "the limit is 64", "ulimit -Hn"]);
     assert_eq!(few.out(), "");
     // The soft limit is no limit: it is raised, and given back to the ranks.
     let script = "echo $(ulimit -Sn):$(ulimit -Hn)";

@@ -163,7 +163,7 @@ fn unusable_working_directory_is_refused() {
         125,
         &["--wdir ", "no/such: No such file or directory"],
     );
-    refused(wdir("file"), 125, &["--wdir ", "file is not a directory"]);
+    refused(wdir("file"), 125, &["--wdir ", "file: not a directory"]);
     refused(wdir(""), 125, &["--wdir"]);
 }
 
@@ -176,7 +176,7 @@ fn deleted_current_directory_is_reported() {
     for words in [&["true"][..], &["--wdir", "sub", "true"]] {
         run(words)
             .expect(125)
-            .expect_one_line(&["the current directory cannot be used", "--wdir"]);
+            .expect_one_line(&["cannot use the current directory", "--wdir"]);
     }
     let outcome = run(&["--wdir", "/tmp", "pwd"]).expect_quiet_success();
     assert_eq!(outcome.out(), "/tmp\n");

@@ -98,7 +98,7 @@ fn single_ranks_are_signalled_alone() {
     let answer = wireup(["kill", "--rank", "4", &pid]);
     assert_eq!(answer.status.code(), Some(1), "{answer:?}");
     assert!(
-        err(&answer).contains("no rank 4 runs; 0, 1, 2, 3 do"),
+        err(&answer).contains("no rank 4 runs; running ranks: 0, 1, 2, 3"),
         "{answer:?}"
     );
     // One that is killed fails the job, which ends the others.

@@ -166,13 +166,13 @@ fn failed_daemon_is_not_failure_of_launch() {
         for (wrong, why) in [
             (
                 "pmix.debugger pmix.dbg.dpnd=#1 -- 0 sh: exit 0",
-                "needs PMIX_DEBUG_TARGET",
+                "requires PMIX_DEBUG_TARGET",
             ),
             (
                 "pmix.debugger pmix.dbg.tgt=nobody:-2 -- 1 sh: exit 0",
-                "nobody is no job",
+                "no job nobody",
             ),
-            ("-- 0 sh: exit 0", "every program a process"),
+            ("-- 0 sh: exit 0", "one process of each program"),
         ] {
             let before = tool.printed().matches("refused").count();
             tool.order(&format!("spawn {wrong}"));

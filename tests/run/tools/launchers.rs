@@ -93,7 +93,7 @@ fn invalid_directives_are_named_and_ignored() {
     tool.hears("pmix_debugger lost");
     let (out, err) = tool.leave();
     assert_eq!(out.matches(" begun\n").count(), 4, "{out}");
-    assert!(err.contains("rank 9 is none of 0 to 3"), "{err}");
+    assert!(err.contains("no rank 9; the job has ranks 0 to 3"), "{err}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! What infos ask for of the CPUs of a spawned job's ranks. No I/O.
+//! Reads infos about the binding of a spawned job's ranks. No I/O.
 //!
-//! Rule: values are those of Open MPI's and PRRTE's options; ranks are numbered as they are placed, so an order of ranks
-//! is honoured if it is that, and refused otherwise.
+//! Rule: values are those of Open MPI's and PRRTE's options. Ranks are numbered in the order of placement; an info with
+//! another order is refused.
 
 use super::info_values::value_error;
 use crate::plan::spawned::text;
@@ -9,13 +9,13 @@ use wireup_core::job::rankfile::RankfileCpus;
 use wireup_core::job::spawn::{SpawnFailure, SpawnInfo};
 use wireup_core::job::spec::{BindTo, BindingSpec, MapBy, MapWithinHost, MemBind};
 
-/// See the module. What is absent is as for the first job.
+/// Binding that a request names; absent values are those of the initial job.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub(in crate::plan::spawned) struct BindingAttributes {
     pub(super) map: Option<MapWithinHost>,
     to: Option<BindTo>,
     pub(super) cpus_per_rank: Option<u32>,
-    /// The order in which ranks shall be numbered, and the info that says so.
+    /// Requested order of the rank numbers, with the info that requests it.
     order: Option<(MapBy, SpawnInfo)>,
     pub(super) memory: Option<MemBind>,
     pub(super) openmp: Option<bool>,
@@ -24,11 +24,11 @@ pub(in crate::plan::spawned) struct BindingAttributes {
 }
 
 impl BindingAttributes {
-    /// The binding of the job, where the first job's is `first` and ranks are placed in the order `map_by`. `slots` are the CPUs of a
+    /// Binding of the job; `first` is that of the initial job, `map_by` the order of placement, `slots` the CPUs of a
     /// rankfile.
     ///
     /// # Errors
-    /// [`SpawnFailure`] for an order of ranks that is not that of their places.
+    /// [`SpawnFailure`] for an order of rank numbers that differs from the order of placement.
     pub(in crate::plan::spawned) fn spec(
         &self,
         first: &BindingSpec,
@@ -45,13 +45,13 @@ impl BindingAttributes {
                 MapBy::Node => "node",
             };
             let problem = format!(
-                "ranks are numbered as they are placed, by {placed}; leave it out, or map by {other}"
+                "ranks are numbered in the order of placement, by {placed}; omit the key, or map by {other}"
             );
             return Err(text(&info.key, problem));
         }
         let mut spec = first.clone();
         if let BindTo::Slots(..) = spec.to {
-            // A rankfile has lines for the first job alone.
+            // The rankfile of the launch has lines for the initial job alone.
             spec.to = BindTo::None;
         }
         spec.cpus_per_rank = self.cpus_per_rank.unwrap_or(spec.cpus_per_rank);
@@ -73,13 +73,10 @@ impl BindingAttributes {
                 (self.openmp == Some(true), "openmp"),
             ];
             if let Some((_, key)) = needing.iter().find(|(given, _)| *given) {
-                return Err(text(
-                    key,
-                    "it follows the CPUs of each rank; give bind_to too",
-                ));
+                return Err(text(key, "requires bound ranks; give bind_to too"));
             }
         }
-        // Both follow the CPUs of bound ranks.
+        // Memory policy and OpenMP variables depend on the CPUs of bound ranks.
         let bound = spec.to != BindTo::None;
         spec.memory = self.memory.unwrap_or(spec.memory);
         spec.openmp = self.openmp.unwrap_or(spec.openmp) && bound;
@@ -102,10 +99,8 @@ impl BindingAttributes {
                 "" | "if-supported" | "overload-allowed" | "no-overload" => {}
                 "report" => self.report = self.report.or(Some(true)),
                 _ => {
-                    let problem = format!(
-                        "{:?} has the modifier {word:?}, which is not offered; leave it out",
-                        info.value
-                    );
+                    let problem =
+                        format!("unsupported modifier {word:?} of {:?}; omit it", info.value);
                     return Err(text(&info.key, problem));
                 }
             }
@@ -116,7 +111,7 @@ impl BindingAttributes {
         Ok(())
     }
 
-    /// `slot`, `fill` or `node`.
+    /// Reads `slot`, `fill` or `node`.
     pub(super) fn rank_by(&mut self, info: &SpawnInfo) -> Result<(), SpawnFailure> {
         let value = info.value.to_ascii_lowercase();
         self.order = match value.as_str() {
@@ -124,7 +119,7 @@ impl BindingAttributes {
             "slot" | "fill" => Some((MapBy::Slot, info.clone())),
             "node" => Some((MapBy::Node, info.clone())),
             _ => {
-                let problem = format!("{:?} is not offered; slot, fill and node are", info.value);
+                let problem = format!("unsupported {:?}; use slot, fill or node", info.value);
                 return Err(text(&info.key, problem));
             }
         };

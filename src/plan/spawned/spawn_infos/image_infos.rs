@@ -1,4 +1,4 @@
-//! Images in which a spawned job's ranks run, as infos ask for them. No I/O.
+//! Reads infos about the images in which a spawned job's ranks run. No I/O.
 
 use std::ffi::{OsStr, OsString};
 
@@ -6,7 +6,7 @@ use crate::plan::spawned::text;
 use wireup_core::job::spawn::{SpawnFailure, SpawnInfo};
 use wireup_core::job::spec::{BindMount, ContainerSpec, ImageSpec, Runtime, Uenv};
 
-/// Images that a request names. What is absent is as for the launch.
+/// Images that a request names; absent values are those of the launch.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub(in crate::plan::spawned) struct ImageAttributes {
     uenvs: Vec<Uenv>,
@@ -15,7 +15,7 @@ pub(in crate::plan::spawned) struct ImageAttributes {
     mounts: Vec<BindMount>,
 }
 
-/// The values of `parse` for the lines of an info.
+/// Parses each line of an info.
 fn lines<T, E: std::fmt::Display>(
     info: &SpawnInfo,
     parse: impl Fn(&OsStr) -> Result<T, E>,
@@ -43,7 +43,7 @@ impl ImageAttributes {
             let names = Runtime::ALL.map(Runtime::as_str).join(", ");
             text(
                 &info.key,
-                format!("{:?} is not known; give one of {names}", info.value),
+                format!("unknown runtime {:?}; use one of {names}", info.value),
             )
         };
         self.runtime = Some(Runtime::from_name(&info.value).ok_or_else(unknown)?);
@@ -55,16 +55,15 @@ impl ImageAttributes {
         Ok(())
     }
 
-    /// Whether a container is made for the job.
+    /// Whether any info is given, so that a container is made for the job.
     pub(in crate::plan::spawned) fn is_given(&self) -> bool {
         *self != Self::default()
     }
 
-    /// The container that is made for the job, where the ranks of the launch run in `launch`, whose software images are there
-    /// anyway.
+    /// Container that is made for the job. `launch` is that of the launch's ranks, whose uenvs are mounted already.
     ///
     /// # Errors
-    /// [`SpawnFailure`] for an image that the runtime cannot take, and for parts of one without it.
+    /// [`SpawnFailure`] for an image that the runtime does not support, and for a runtime or mount without an image.
     pub(in crate::plan::spawned) fn spec(
         &self,
         launch: &ContainerSpec,
@@ -75,16 +74,10 @@ impl ImageAttributes {
                 Some(spec.map_err(|error| text("image", error))?)
             }
             None if self.runtime.is_some() => {
-                return Err(text(
-                    "runtime",
-                    "it makes the container of an image; give image too",
-                ));
+                return Err(text("runtime", "requires an image; give image too"));
             }
             None if !self.mounts.is_empty() => {
-                return Err(text(
-                    "image_mount",
-                    "it is mounted in an image; give image too",
-                ));
+                return Err(text("image_mount", "requires an image; give image too"));
             }
             None => launch.image.clone(),
         };

@@ -1,4 +1,4 @@
-//! The values of infos.
+//! Parsers for the values of infos.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use wireup_core::job::rank_set::{RankChoice, RankSetError};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
 use wireup_core::job::spec::{OptionValueError, StdinTarget};
 
-/// Ranks as PMIx names them: a truth value for all or none, a rank, the wildcard, or several ranks.
+/// Reads ranks as PMIx names them: a truth value for all or none, a rank, the wildcard, or several ranks.
 pub(super) fn choice(info: &SpawnInfo) -> Result<Option<RankChoice>, SpawnFailure> {
     let wildcard = PMIX_RANK_WILDCARD.to_string();
     match (info.value.as_str(), info.value.parse()) {
@@ -34,12 +34,12 @@ pub(super) fn number(info: &SpawnInfo) -> Result<u32, SpawnFailure> {
         Ok(number @ 1..) => Ok(number),
         _ => Err(text(
             &info.key,
-            format!("{:?} is no number of them, which is at least 1", info.value),
+            format!("{:?} is not a number from 1 on", info.value),
         )),
     }
 }
 
-/// The ranks that read input. Open MPI uses PMIx's numbers for all and none.
+/// Reads the ranks that get standard input. Open MPI uses PMIx's numbers for all and none.
 pub(super) fn reader(value: &str) -> Option<StdinTarget> {
     const ALL: u32 = u32::MAX - 1;
     match (value, value.parse::<u32>()) {
@@ -67,15 +67,15 @@ pub(super) fn entries(info: &SpawnInfo) -> Result<Vec<HostEntry>, SpawnFailure> 
 pub(super) fn change(key: &str, line: &str, how: EnvChangeKind) -> Result<EnvChange, SpawnFailure> {
     // The value may be a secret.
     EnvChange::parse(how, OsStr::new(line))
-        .ok_or_else(|| text(key, "a variable is written NAME=VALUE"))
+        .ok_or_else(|| text(key, "invalid variable: write NAME=VALUE"))
 }
 
-/// Refuses a value that the option of the same directive would not take either.
+/// Refusal of a value that the command-line option of the same directive refuses too.
 pub(super) fn value_error(info: &SpawnInfo, error: OptionValueError) -> SpawnFailure {
     text(&info.key, format!("{:?}: {error}", info.value))
 }
 
-/// Reads a value as the option of the same directive does.
+/// Reads a value as the command-line option of the same directive does.
 pub(super) fn parsed<T: FromStr<Err = OptionValueError>>(
     info: &SpawnInfo,
 ) -> Result<T, SpawnFailure> {
@@ -83,19 +83,19 @@ pub(super) fn parsed<T: FromStr<Err = OptionValueError>>(
     value.parse().map_err(|error| value_error(info, error))
 }
 
-/// A truth value as Open MPI reads one in an `MPI_Info`; one without a value is true.
+/// Reads a truth value as Open MPI does in an `MPI_Info`; an empty value is true.
 pub(super) fn truth(info: &SpawnInfo) -> Result<bool, SpawnFailure> {
     match info.value.to_ascii_lowercase().as_str() {
         "" | "true" | "t" | "yes" | "y" | "1" => Ok(true),
         "false" | "f" | "no" | "n" | "0" => Ok(false),
         _ => Err(text(
             &info.key,
-            format!("{:?} is neither true nor false", info.value),
+            format!("{:?} is not a truth value; use true or false", info.value),
         )),
     }
 }
 
-/// Nodes of a launch are of one kind: they run the same programs.
+/// Refuses an architecture other than this machine's, which all nodes of a launch have.
 pub(super) fn architecture(value: &str) -> Result<(), SpawnFailure> {
     let own = std::env::consts::ARCH;
     let plain = value.to_ascii_lowercase().replace('-', "_");
@@ -110,7 +110,7 @@ pub(super) fn architecture(value: &str) -> Result<(), SpawnFailure> {
         true => Ok(()),
         false => Err(refuse(
             SpawnFailureKind::NotSupported,
-            format!("info key arch: {value:?} is asked for, and the launch has {own}"),
+            format!("info key arch: no nodes with {value:?}; the launch has {own}"),
         )),
     }
 }
