@@ -64,7 +64,7 @@ fn words_behind() -> Vec<String> {
     std::env::args().skip(2).collect()
 }
 
-/// Commands for users.
+/// Commands that users call, as against those of other processes of wireup.
 #[derive(Subcommand)]
 #[allow(
     clippy::large_enum_variant,

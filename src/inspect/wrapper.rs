@@ -22,7 +22,7 @@ use wrapper_options::{ParsedOptions, WrapperOptionError};
 pub(super) struct ExecContext {
     /// Environment, each name once.
     pub(super) env: Vec<(OsString, OsString)>,
-    /// Working directory, absolute.
+    /// Absolute path of the working directory.
     pub(super) cwd: PathBuf,
 }
 

@@ -175,7 +175,7 @@ fn program_of_other_abi_is_refused_with_fitting_mpis() {
     }
 }
 
-/// Its wheel has modules for each binary interface.
+/// The wheel of mpi4py has modules for each binary interface.
 #[test]
 fn mpi4py_loads_named_mpi() {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/allreduce.py");

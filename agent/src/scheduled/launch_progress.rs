@@ -254,8 +254,8 @@ impl Progress {
         self.log.push_back(change);
     }
 
-    /// Returns the events that a watcher has not got yet, at most about `most` except for the current state. The return
-    /// value does not show whether further events are available. After the end, nothing follows.
+    /// Returns the next events of a watcher: the current state if the cursor is new or too old, then at most about `most`
+    /// changes. More may be available. No event follows the end of the launch.
     pub fn news(&self, cursor: &mut Cursor, most: usize) -> Vec<WatchEvent> {
         let next = self.base + self.log.len() as u64;
         let Some(at) = cursor.0.filter(|at| *at >= self.base) else {

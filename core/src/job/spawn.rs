@@ -88,7 +88,7 @@ pub struct SpawnRequest {
 /// Variable or key with which MPICH and Intel MPI pass the parent's port to spawned processes.
 const MPICH_PARENT_PORT: &str = "PARENT_ROOT_PORT_NAME";
 
-/// Variable with which Open MPI does; empty with the info key `ompi_non_mpi`.
+/// Variable with which Open MPI passes the parent's port; empty with the info key `ompi_non_mpi`.
 const OPENMPI_PARENT_PORT: &str = "OMPI_PARENT_PORT";
 
 impl SpawnRequest {

@@ -38,7 +38,7 @@ pub enum GrantHolderReply {
     Over(Option<String>),
 }
 
-/// Writes a message.
+/// Writes a message with its length in front.
 ///
 /// # Errors
 /// Those of the stream.

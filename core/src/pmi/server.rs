@@ -121,7 +121,7 @@ impl PmiServer {
         })
     }
 
-    /// Clients can read an attribute; one that none can be sent is left out.
+    /// Adds an attribute that clients can read. An attribute whose value does not fit into a reply is ignored.
     pub fn describe(&mut self, key: &str, value: &[u8]) {
         self.store.describe(key, value);
     }

@@ -12,7 +12,7 @@ use wireup_core::job::name_store_kind::NameStoreKind;
 use wireup_core::job::spec::{InterfaceChoice, InterfaceSpec};
 use wireup_core::name_server::MEET_MAX;
 
-/// Longest list of kinds of memory: what every client of PMI takes.
+/// Longest list of kinds of memory, in bytes: every PMI client accepts a value of this length.
 const KINDS_MAX: usize = 512;
 
 /// Process-management interfaces.

@@ -32,7 +32,7 @@ impl Mpi {
         prefix.expect("PREFIX/bin/LAUNCHER").to_owned()
     }
 
-    /// It as a value of `--define-mpi`, with the variables that its programs need.
+    /// Returns this MPI as a value of `--define-mpi`, with the variables that its programs need.
     pub fn definition(&self) -> String {
         let mut text = format!("{}={}", self.name, self.prefix().display());
         for (name, value) in &self.env {

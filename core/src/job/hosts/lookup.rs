@@ -204,7 +204,7 @@ fn by_numbers(one: &str, other: &str) -> Ordering {
     split(one).cmp(&split(other)).then_with(|| one.cmp(other))
 }
 
-/// How long to wait for hosts.
+/// Number of hosts to wait for, and the time limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostWait {
     /// Least number of hosts.
