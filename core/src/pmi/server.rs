@@ -121,7 +121,7 @@ impl PmiServer {
         })
     }
 
-    /// Adds an attribute that clients can read. An attribute whose value does not fit into a reply is ignored.
+    /// Adds an attribute that clients can read. An attribute with a value that PMI-1 cannot carry is ignored.
     pub fn describe(&mut self, key: &str, value: &[u8]) {
         self.store.describe(key, value);
     }
