@@ -132,7 +132,7 @@ mod tests {
             job("wireup-9999990000000001", 999_999),
         ];
         let short = short(&jobs);
-        // The second differs in its seventh digit; the third's first six are a pid.
+        // The second name differs in its seventh digit; the first six digits of the third are a pid.
         let expected = ["0000000", "0000001", "9999990"].map(|text| Some(text.to_owned()));
         assert_eq!(short, expected);
         for (index, text) in short.iter().enumerate() {
@@ -154,7 +154,7 @@ mod tests {
         ] {
             assert_eq!(resolve(text, &jobs), Ok(index), "{text}");
         }
-        // The pid of one, and how the other begins.
+        // Pid of one job, and prefix of the other's name.
         for text in ["123", "12"] {
             let error = resolve(text, &jobs);
             assert!(

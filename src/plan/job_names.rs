@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn family_equals_hash_of_open_mpi() {
-        // The upper half of the "process" that its MPI_ERRORS_ARE_FATAL reports (5.0.11).
+        // Number of the "process" in texts of MPI_ERRORS_ARE_FATAL (Open MPI 5.0.11); the bits are its upper half.
         for (name, process) in [
             ("wireup-c8881f7f14013a39", 3_016_491_008_u32),
             ("wireup-742e807be6704806", 211_615_744),

@@ -72,9 +72,7 @@ impl fmt::Display for ChosenMpi {
         let how = match mechanism {
             LoadMechanism::Unchanged => "the program loads it without a change",
             LoadMechanism::LibraryPath => "by LD_LIBRARY_PATH",
-            LoadMechanism::Preload => {
-                "by LD_PRELOAD, because LD_LIBRARY_PATH has no effect on the program"
-            }
+            LoadMechanism::Preload => "by LD_PRELOAD, because LD_LIBRARY_PATH does not suffice",
             LoadMechanism::Named => {
                 "by LD_LIBRARY_PATH and MPI4PY_LIBMPI, because the program names no MPI library"
             }
@@ -515,7 +513,7 @@ mod tests {
     use crate::inspect::elf::sample::Sample;
     use wireup_core::job::mpi::{MpiDefinition, MpiSpec};
 
-    /// Two MPIs of one family, `a` and `b`, and programs.
+    /// Directory with two MPIs of one family, `a` and `b`, and programs.
     struct Site(tempfile::TempDir);
 
     impl Site {

@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(look(), (vec![], vec![]));
         std::fs::write(path("libgone.so"), "LIBGONE.SO").unwrap();
         assert_eq!(look(), (vec!["libgone.so".into()], vec![7]));
-        // One that moves takes its libraries with it, those of the host by a link.
+        // A program at another path needs its libraries there too; those of the host are linked.
         std::fs::remove_file(path("program")).unwrap();
         let all = ["program", "libown.so", "libgone.so"].map(String::from);
         assert_eq!(look(), (all.to_vec(), vec![5, 7]));

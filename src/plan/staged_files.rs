@@ -152,7 +152,7 @@ fn search_first(env: &mut Vec<Variable>, directory: PathBuf) {
 
 /// Error: a program that must be copied is not on this machine.
 #[derive(Debug, thiserror::Error)]
-#[error("{option}: cannot copy {}: it is not on this machine, or cannot be executed", program.display())]
+#[error("{option}: {} is not on this machine, or cannot be executed", program.display())]
 struct MissingProgram {
     option: &'static str,
     program: PathBuf,

@@ -1,4 +1,4 @@
-//! Plans of jobs on several hosts: decided in one place, resolved in others.
+//! Plans of jobs on several hosts: made by the launcher, resolved by the nodes.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::inspect::program::Kind;
 use wireup_core::job::hosts::{HostList, merge};
 use wireup_core::job::spec::{AppRequest, InterfaceChoice, LayoutSpec};
 
-/// One program on hosts.
+/// Request for one program on these hosts.
 pub(crate) fn spec(hosts: &str, program: &Path) -> JobSpec {
     let HostList(entries) = hosts.parse().unwrap();
     JobSpec {
@@ -32,7 +32,7 @@ pub(crate) fn plan(spec: JobSpec) -> HostPlan {
     HostPlan::new(spec, Nspace::new("job").unwrap(), 1 << 20, None).unwrap()
 }
 
-/// A node's plan of what the launcher sends it, in a directory of that name there.
+/// Plan that a node makes from the launcher's, with `cwd` as the working directory.
 fn there(plan: &HostPlan, node: u32, cwd: &Path, own: &[(&str, &str)]) -> Result<HostPlan, String> {
     let message = (&plan.job_plan, &plan.spec, plan.inheritance.travelling());
     let body = wireup_core::link::encode(&message);
@@ -45,7 +45,7 @@ fn there(plan: &HostPlan, node: u32, cwd: &Path, own: &[(&str, &str)]) -> Result
     plan.map_err(|failure| failure.to_string())
 }
 
-/// A directory with a program.
+/// Directory with a program.
 fn site() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("app");

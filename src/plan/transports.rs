@@ -178,7 +178,7 @@ mod tests {
         env.iter().map(owned).collect()
     }
 
-    /// The chosen settings, as `btl` and `mtl` with their values.
+    /// Chosen settings as `btl` and `mtl` with their values.
     fn chosen(file: &str, env: &[(&str, &str)]) -> Vec<String> {
         let chosen = choose(&[parameters(file).collect()], &variables(env));
         let short =

@@ -50,8 +50,8 @@ fn plans(count: u32) -> Vec<RankPlan> {
     (0..count).map(plan).collect()
 }
 
-/// Starts these ranks with these threads and waits until the loop would be woken; returns what was reported by then. The
-/// system ends the ranks with the threads of `pool`.
+/// Starts these ranks with these threads and waits for the eventfd; returns the results so far. The ranks get a signal when
+/// the threads of `pool` end.
 fn reported(
     pool: &mut StarterThreads,
     program: &str,

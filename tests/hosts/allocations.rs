@@ -97,7 +97,7 @@ fn allocated_slots_are_reserved_for_spawns_into_allocation() {
                 "cannot spawn: 2 ranks do not fit in 1 free slot",
                 "cannot spawn: no allocation \"a1\"",
                 "gets no allocation: no size given",
-                "gets no allocation: pmix.alloc.queue is required, and only an allocator",
+                "gets no allocation: pmix.alloc.queue is required, but only an allocator",
             ] {
                 assert_eq!(err.matches(words).count(), 1, "{words}: {err}");
             }

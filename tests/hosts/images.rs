@@ -345,7 +345,7 @@ fn unusable_image_is_reported_in_one_line() {
     outcome.expect_one_line(&[
         "on all 2 hosts: ",
         "\"/opt/app/none\"",
-        "what is in their image",
+        "put it into the image",
     ]);
     let outcome = run(root).more(["no-such-program"]).run().expect(127);
     outcome.expect_one_line(&["\"no-such-program\"", "searched PATH=/usr/local/sbin:"]);

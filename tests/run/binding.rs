@@ -148,7 +148,7 @@ fn hosts_that_cannot_bind_refuse_in_one_line() {
     .run()
     .expect_one_line(&[
         "--map-by ppr:2:package",
-        "write the number of ranks too (-n)",
+        "give the number of ranks too (-n)",
     ]);
     let library = "/nonexistent/libhwloc.so";
     // A launch that binds nothing does not look for it.

@@ -157,10 +157,7 @@ fn program_of_other_abi_is_refused_with_fitting_mpis() {
         &["hello is built for Open MPI's ABI (libmpi.so.40), which MPICH 5.0.2 in "],
     );
     for (choice, words) in [
-        (
-            "mpich17",
-            "--mpi mpich17: no such MPI on this host; it has ",
-        ),
+        ("mpich17", "--mpi mpich17: no such MPI on this host; use "),
         ("lam", "--mpi lam: unknown name; "),
         (
             "pmix",

@@ -759,7 +759,7 @@ fn spawned_ranks_get_layout_like_initial_job() {
     for (info, needed) in [
         ("layout=2*2", "node 2"),
         ("layout=0*3", "has 3 ranks"),
-        ("pset=some=2", "the ranks are 0 to 1"),
+        ("pset=some=2", "the job has ranks 0 to 1"),
     ] {
         let outcome = client
             .run(2, &options, "pmix_spawn", &["with", info])

@@ -66,7 +66,7 @@ fn guard(pid: i32, parent: i32, charge: &[i32]) -> ProcessSnapshot {
     seen
 }
 
-/// What is shown of a job of four ranks on two hosts.
+/// Label of a job of four ranks on two hosts.
 fn shows(job: &str, node: Option<u32>, stage: JobStage) -> Option<Box<job_label::LabelContents>> {
     let runs = [(NodeId(0), 2), (NodeId(1), 2)];
     Some(Box::new(job_label::LabelContents {
@@ -116,7 +116,7 @@ fn of(processes: impl IntoIterator<Item = ProcessSnapshot>) -> Vec<LocalJobInfo>
     jobs(&snapshot, UserScope::All)
 }
 
-/// A running job of two ranks whose launcher has this pid.
+/// Running job of two ranks whose launcher has this pid.
 pub(crate) fn job(name: &str, pid: i32) -> LocalJobInfo {
     let mut found = of([
         launcher(pid, 1),
@@ -126,7 +126,7 @@ pub(crate) fn job(name: &str, pid: i32) -> LocalJobInfo {
     found.pop().unwrap()
 }
 
-/// Name, state, and the ranks with their pids.
+/// Name and state of a job, and its ranks with their pids.
 type Shown<'a> = (Option<&'a str>, JobLifeState, Vec<(u32, i32)>);
 
 fn shown(jobs: &[LocalJobInfo]) -> Vec<Shown<'_>> {
@@ -179,7 +179,7 @@ fn job_is_launcher_and_processes_with_its_name() {
     );
     assert_eq!((jobs[0].pid(), jobs[0].size), (Some(10), Some(2)));
     assert_eq!(jobs[0].node_count, Some(1));
-    // What a rank started counts for it, with an environment of the job's or without.
+    // Descendants of a rank count for it, with and without the job's name in their environment.
     assert_eq!(
         jobs[0].ranks[0].resident,
         2 * rustix::param::page_size() as u64
@@ -190,7 +190,7 @@ fn job_is_launcher_and_processes_with_its_name() {
 
 #[test]
 fn launcher_inside_rank_has_own_job() {
-    // The launcher itself is a rank, or a rank's child.
+    // The launcher itself is a rank, or a child of a rank.
     for parent in [None, Some(plain(21, 20))] {
         let mut inner = launcher(22, if parent.is_some() { 21 } else { 10 });
         inner.mark = mark(OUTER, Some(0));
@@ -223,7 +223,7 @@ fn launcher_inside_rank_has_own_job() {
 
 #[test]
 fn adopted_orphans_are_neither_ranks_nor_job_of_launcher() {
-    // A daemon of rank 0, and a rank of a job inside whose launcher was killed.
+    // Daemon of rank 0, and a rank of an inner job whose launcher was killed.
     let jobs = of([
         launcher(10, 5),
         rank(30, 10, OUTER, 0),
@@ -302,7 +302,7 @@ fn job_without_launcher_is_ended_by_its_guard_or_orphaned() {
 
 #[test]
 fn processes_with_invisible_launcher_are_not_orphans() {
-    // Another user's launcher; a container's first process; a parent that was not seen.
+    // Launcher of another user; first process of a container; parent that is missing in the snapshot.
     let mut foreign = plain(10, 5);
     foreign.process.name = "wireup".into();
     assert_eq!(of([foreign, rank(12, 10, OUTER, 0)]), []);
@@ -342,7 +342,7 @@ fn jobs_are_listed_in_order_of_start_with_owner() {
     assert!(pids(UserScope::User(9)).is_empty());
 }
 
-/// The nodes whose steps are here, with the pids of these.
+/// Nodes of the step daemons on this machine, with their pids.
 fn steps(job: &LocalJobInfo) -> Vec<(Option<u32>, i32)> {
     let step = |step: &JobStep| (step.node.map(|node| node.0), step.process.pid);
     job.steps.iter().map(step).collect()
@@ -366,7 +366,7 @@ fn launcher_on_several_hosts_shows_job_without_local_process() {
 
 #[test]
 fn launcher_and_local_steps_are_one_job() {
-    // Two agents, as one machine may have; the second step is seen before the first.
+    // One machine may have two agents; the second step daemon precedes the first in the snapshot.
     let with = |nodes: &[(i32, u32)]| {
         let parts = nodes.iter().flat_map(|(pid, node)| {
             let ranks = [2 * node, 2 * node + 1];
@@ -409,17 +409,17 @@ fn lone_step_is_shown_as_job() {
     assert_eq!((jobs[0].launcher.as_ref(), jobs[0].size), (None, Some(4)));
     let here: Vec<_> = jobs[0].nodes_here().map(|(_, name)| name).collect();
     assert_eq!((jobs[0].pid(), here), (Some(21), vec![Some("beta")]));
-    // The agent was killed: the step, a child of init, ends by itself if it can.
+    // The agent was killed: the step daemon is a child of init, and ends by itself if it can.
     let mut orphaned = part.clone();
     orphaned[1].process.parent = 1;
     let jobs = of(orphaned[1..].to_vec());
     assert_eq!(shown(&jobs), [(Some(OUTER), JobLifeState::Orphaned, ranks)]);
     assert_eq!(steps(&jobs[0]), [(Some(1), 21)]);
-    // An agent that is out of sight.
+    // Agent outside this PID namespace.
     let mut hidden = part.clone();
     hidden[1].process.parent = 0;
     assert_eq!(of(hidden[1..].to_vec())[0].state, JobLifeState::Running);
-    // Stopped by one who stopped all ranks, or the step.
+    // All ranks were stopped, or the step daemon was.
     let stopped = |which: &[usize]| {
         let mut part = part.clone();
         which.iter().for_each(|at| part[*at].process.state = 'T');
@@ -434,7 +434,7 @@ fn lone_step_is_shown_as_job() {
 fn step_without_job_has_no_name() {
     let mut early = step(21, 20, OUTER, 1);
     early.role = Some(ProcessRole::Step { label: None });
-    // What it forks looks like it.
+    // A process that it forks has the same arguments.
     let child = ProcessSnapshot {
         process: process(22, 21),
         ..early.clone()
@@ -475,7 +475,7 @@ fn rank_of_step_may_launch_own_job() {
         rank(22, 21, OUTER, 2),
         inner,
         rank(24, 23, INNER, 0),
-        // Left by a job inside whose launcher was killed; the step has adopted it.
+        // Left by an inner job whose launcher was killed; the step daemon has adopted it.
         rank(25, 21, "wireup-00000000000000cc", 0),
     ]);
     assert_eq!(

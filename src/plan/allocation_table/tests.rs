@@ -1,4 +1,4 @@
-//! Allocations as processes ask for them and give them back.
+//! Allocations that processes request and release.
 
 use super::*;
 use wireup_core::job::spawn::SpawnInfo;
@@ -10,13 +10,13 @@ fn names() -> Vec<String> {
     ["n0", "n1", "n2"].map(str::to_owned).to_vec()
 }
 
-/// A launch with these slots and processes.
+/// Launch with slots and processes.
 struct Launch {
     slots: Vec<Option<u32>>,
     live: Vec<u32>,
     holdings: AllocationTable,
     names: Vec<String>,
-    /// Processes that live in allocations.
+    /// Number of living processes in allocations.
     inside: BTreeMap<String, Vec<u32>>,
 }
 
@@ -55,7 +55,7 @@ impl Launch {
         self.ask_for(FIRST, directive, infos)
     }
 
-    /// `a1: 2 on n0, all on n1`, or the reason.
+    /// Text of a granted request, such as `a1: 2 on n0, all on n1`, or of the failure.
     fn ask_for(
         &mut self,
         owner: JobIndex,
@@ -257,7 +257,7 @@ fn ranks_of_allocation_use_its_slots_first() {
         .ask(Directive::New, &[(keys::ALLOC_NUM_CPUS, "3")])
         .unwrap();
     assert_eq!(launch.taken(), [Some(4), Some(2), Some(0)]);
-    // Three of its own, one of them more than it has slots there.
+    // The allocation has three processes, two of them on n0, where it has one slot.
     launch.live = vec![5, 1, 0];
     launch.inside.insert("a1".to_owned(), vec![2, 1, 0]);
     assert_eq!(launch.taken(), [Some(5), Some(2), Some(0)]);

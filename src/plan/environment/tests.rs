@@ -19,7 +19,7 @@ fn asked(list: &[&str]) -> Vec<EnvForward> {
         .collect()
 }
 
-/// The names among `list` that ranks keep when nothing is asked for.
+/// Names of `list` that ranks inherit without options.
 fn kept<'a>(list: &[&'a str]) -> Vec<&'a str> {
     let inherited: Vec<_> = list.iter().map(|name| (*name, "1")).collect();
     let base = base(&pairs(&inherited), &EnvInheritance::All, &[]);
@@ -31,7 +31,7 @@ fn kept<'a>(list: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn variables_of_other_launchers_are_removed() {
-    // What a rank has and the launcher's own environment has not, as seen with each launcher.
+    // Variables that ranks of each launcher have and the launcher's own environment lacks, as observed.
     let open_mpi_4 = "OMPI_APP_CTX_NUM_PROCS OMPI_COMMAND OMPI_COMM_WORLD_LOCAL_RANK \
         OMPI_COMM_WORLD_LOCAL_SIZE OMPI_COMM_WORLD_NODE_RANK OMPI_COMM_WORLD_RANK \
         OMPI_COMM_WORLD_SIZE OMPI_FILE_LOCATION OMPI_FIRST_RANKS OMPI_MCA_ess OMPI_MCA_ess_base_jobid \
@@ -208,7 +208,7 @@ mod properties {
     use super::*;
     use proptest::prelude::*;
 
-    /// Names of every kind: a user's, launcher's state, settings among it, and beginnings of others.
+    /// Names of every kind: a user's, launcher state, settings with its prefixes, and prefixes of other names.
     fn name() -> impl Strategy<Value = &'static str> {
         prop::sample::select(vec![
             "A",
@@ -242,7 +242,7 @@ mod properties {
         ]
     }
 
-    /// What a rank sees of one name, told without regard to the others.
+    /// Value of one variable in a rank, computed independently of other variables.
     fn expected(
         name: &OsStr,
         inherited: &[(OsString, OsString)],
@@ -277,7 +277,7 @@ mod properties {
                 .map(|(name, value)| (name.into(), value.into()))
                 .collect();
             let base = base(&inherited, &EnvInheritance::All, &asked);
-            // No name twice: programs differ in which of two they see.
+            // Each name occurs once: of two variables with one name, programs read the first or the last.
             let mut seen = HashSet::new();
             for (name, value) in &base.variables {
                 prop_assert!(seen.insert(name), "{name:?} twice");
@@ -291,7 +291,7 @@ mod properties {
                 let given = expected(name, &inherited, &asked).is_some();
                 prop_assert_eq!(seen.contains(name), given, "{:?}", name);
             }
-            // Missing variables are reported, and nothing else.
+            // Exactly the missing variables are reported.
             let missing = asked.iter().filter(|forward| match forward {
                 EnvForward::Inherit(wanted) => !inherited.iter().any(|(name, _)| name == wanted),
                 EnvForward::InheritAll(start) => {

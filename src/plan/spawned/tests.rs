@@ -18,7 +18,7 @@ use wireup_core::job::spec::{
 };
 use wireup_core::topology::ObjectType;
 
-/// `/bin/true` on these hosts, or twice on this machine.
+/// Plan for `/bin/true` on these hosts, or with two ranks on this machine.
 fn first(hosts: &str) -> HostPlan {
     changed(hosts, &|_| {})
 }
@@ -92,14 +92,14 @@ fn spawn(
     )
 }
 
-/// As it comes to another host.
+/// Plan after serialization, as another host receives it.
 fn travelled(job: &SpawnedJobPlan) -> SpawnedJobPlan {
     let there = wireup_core::link::decode(&wireup_core::link::encode(job)).unwrap();
     assert_eq!(&there, job);
     there
 }
 
-/// The first job's plan on a host of that number.
+/// Plan of the initial job on the host of a node.
 fn there(plan: &HostPlan, node: u32) -> HostPlan {
     let (decided, spec) = (plan.job_plan.clone(), plan.spec.clone());
     let inheritance = plan.inheritance.travelling().on_node([]);
@@ -139,7 +139,7 @@ fn spawned_job_knows_its_parent_and_fills_free_slots() {
         (GlobalRank(4), 7)
     );
     assert_eq!(context.initial_kvs.len(), 1);
-    // What it spawns in turn has the same settings.
+    // Jobs that the spawned job spawns have the same settings.
     let decided = job.decided(&plan.job_plan);
     let standing = LaunchSnapshot {
         offset: GlobalRank(7),
@@ -168,7 +168,7 @@ fn job_names_of_launch_differ_in_hash_of_open_mpi() {
     let names = JobNames::new(&plan.job.nspace);
     let jobs = Jobs::new(Arc::new(first("")));
     let mut seen = BTreeSet::from([openmpi_family(&plan.job.nspace)]);
-    // Far more than it takes for two of them to meet by chance.
+    // With random names, two of so many jobs would have equal bits almost certainly.
     for _ in 0..2000 {
         let standing = LaunchSnapshot {
             offset: GlobalRank(1),
@@ -296,7 +296,7 @@ fn images_come_from_launch_unless_request_names_one() {
     assert_eq!(files, ["launch.squashfs", "a.squashfs", "b.squashfs"]);
     let image = made.image.unwrap();
     assert_eq!((image.runtime, image.mounts.len()), (Runtime::Crun, 2));
-    // One rank is on each node.
+    // Each node has one rank.
     let nodes = job.nodes_to_prepare(&plan.job_plan);
     assert_eq!(nodes, BTreeSet::from([NodeId(0), NodeId(1)]));
     let there = there(&plan, 1);
@@ -402,7 +402,7 @@ fn spawn_beyond_launch_maximum_is_refused_before_placement() {
     assert_eq!(two, format!("{limit} 8589934592; request fewer"));
     let soft = refused(vec![app("a", huge)], &[("soft", "2000000000")]);
     assert_eq!(soft, one);
-    // A choice of numbers gets what the launch can still have.
+    // A soft request gets the largest number that fits.
     let most = request(vec![app("a", huge)], &[("soft", "1:2000000000")]);
     let job = spawn(&plan, &most, &[1, 1]).unwrap();
     assert_eq!(job.job.process_map.size(), RANKS_MAX - 2);
@@ -458,7 +458,7 @@ fn unknown_host_is_refused() {
     );
 }
 
-/// The hosts that a request adds.
+/// Names of the hosts that a request adds.
 fn added(plan: &HostPlan, request: &SpawnRequest) -> Result<Vec<(String, Option<u32>)>, String> {
     let by = RequesterPlan::Rank(&plan.job_plan, Rank(0));
     let hosts = plan.added_hosts(by, request, |_| Vec::new());
@@ -504,7 +504,7 @@ fn joined_hosts_have_declared_slots_and_earlier_ones_stay() {
         "{}",
         full.text
     );
-    // The name of a host that could not join is free again.
+    // The host of a node that could not join may be added again.
     let again = request(vec![app("a", 1)], &[("add-host", "n7:4,n8")]);
     assert_eq!(added(&grown, &again), Ok(vec![("n7".to_owned(), Some(4))]));
     let to = request(vec![app("a", 1)], &[("host", "n7")]);
@@ -516,7 +516,7 @@ fn joined_hosts_have_declared_slots_and_earlier_ones_stay() {
     );
     let twice = grown.with_hosts(&grown.spec.layout.hosts, &absent);
     assert_eq!(twice.job_plan, grown.job_plan);
-    // A job that was there before has no ranks on the new ones.
+    // Earlier jobs have no ranks on the added nodes.
     let decided = early.decided(&grown);
     assert_eq!(decided.node_names.len(), 3);
     assert_eq!(decided.job.process_map.nodes(), 3);

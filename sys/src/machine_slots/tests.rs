@@ -165,7 +165,7 @@ fn usual_hierarchy_is_used_unless_it_may_be_partial() {
         found(job, &unified),
         at(CpuController::V2, "/sys/fs/cgroup")
     );
-    // A container that sees its own part, with names of its own and without.
+    // Container in which only its own part of the hierarchy is visible, with and without a cgroup namespace.
     let part = [("/sys/fs/cgroup", Hierarchy { whole: false, ..v2 })];
     assert_eq!(found(job, &part), None);
     assert_eq!(
@@ -225,7 +225,7 @@ fn mask_of_this_machine_has_as_many_cpus_as_nproc() {
     let output = String::from_utf8(output.unwrap().stdout).unwrap();
     let here = SlotLimits::detect();
     assert!(here.count() >= 1 && here.count() <= here.affinity);
-    // nproc of newer coreutils counts the quota too.
+    // nproc of newer coreutils applies the quota too.
     let count: u32 = output.trim().parse().unwrap();
     assert!(
         count == here.affinity || count == here.count(),

@@ -41,7 +41,7 @@ fn unsupported_bindings_refuse_spawn() {
         for (info, needed) in [
             ("job.pmix.bindto=board", "none, hwthread, core"),
             ("job.pmix.mapby=seq", "slot, node, hwthread"),
-            ("job.pmix.rankby=span", "slot, fill and node"),
+            ("job.pmix.rankby=span", "slot, fill or node"),
         ] {
             let options = ["--oversubscribe", "--libpmix", client.path()];
             let run = client.run(1, &options, "pmix_spawn", &["with", info]);

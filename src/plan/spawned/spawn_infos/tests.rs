@@ -74,7 +74,7 @@ fn readers_of_input_are_named_by_rank_or_as_all_and_none() {
     }
     let first = StdinTarget::Rank(Rank(0));
     assert_eq!(wishes(&[("PMIX_FWD_STDIN", "")]).input(), first);
-    // No process of theirs reads input: they get an empty one.
+    // Without `pmix.fwd.stdin` no rank reads input.
     assert_eq!(
         wishes(&[("ompi_stdin_target", "all")]).input(),
         StdinTarget::None
