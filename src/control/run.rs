@@ -72,7 +72,7 @@ pub fn run(
     spec.debug.director = launch_directives::director(&variables);
     spec.debug.rendezvous = std::env::var(launch_directives::RENDEZVOUS).ok();
     if spec.debug.director.is_some() && spec.interface.pmi == InterfaceChoice::Auto {
-        // The tool uses a PMIx server, whatever the ranks use.
+        // The tool uses a PMIx server even if the ranks do not.
         spec.interface.pmi = InterfaceChoice::All;
     }
     let DebugSpec {

@@ -38,7 +38,7 @@ const ASKED: Duration = Duration::from_secs(10 * 60);
 /// Time for which the exit status is kept once a client has it and has shown everything: others may be about to request it.
 const KNOWN: Duration = Duration::from_secs(1);
 
-/// Bytes of input for the launcher that may wait to be written; no more are read then.
+/// Bytes of input for the launcher that may wait to be written; beyond that no more are read.
 const INPUT: usize = 64 << 10;
 
 /// Maximum number of clients that wait, or have not sent their request.

@@ -16,7 +16,7 @@ pub(super) const PIECE: usize = 32 << 10;
 /// pieces.
 const OVERHEAD: usize = 64;
 
-/// Output that was not shown yet, as far as there is room.
+/// Output that was not shown yet. The oldest is dropped if there is no room.
 #[derive(Debug)]
 pub(super) struct OutputBuffer {
     max: usize,

@@ -35,7 +35,7 @@ pub(crate) struct GroupClients {
 }
 
 impl GroupClients {
-    /// Whether a process is a client that accepts PMI 1.2. A process that cannot be read, such as a server, counts as one.
+    /// Whether a process is a client that accepts PMI 1.2. A process that cannot be read counts as one, since it may be such a client.
     pub(crate) fn contain(&mut self, pid: Pid) -> bool {
         self.find(pid).unwrap_or(true)
     }

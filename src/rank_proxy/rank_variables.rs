@@ -18,7 +18,8 @@ const KEPT: [&str; 7] = [
     "WIREUP_RANK",
 ];
 
-/// Prefixes of such variables: those of OpenPMIx, and the places that Open MPI names.
+/// Prefixes of further variables that also hold for a process started by others: those of OpenPMIx, and those of
+/// Open MPI about the place of a rank.
 const KEPT_PREFIXES: [&str; 3] = ["PMIX_", "OMPI_COMM_WORLD_", "WIREUP_LAUNCH"];
 
 /// Endpoint to which a rank's client connects.
@@ -89,7 +90,7 @@ fn is_address(name: &str) -> bool {
     name.starts_with("PMIX_SERVER_URI")
 }
 
-/// Parses the address of the PMIx server in such a variable: `NSPACE.RANK;tcp4://ADDRESS:PORT`.
+/// Parses the address of the PMIx server in a `PMIX_SERVER_URI` variable: `NSPACE.RANK;tcp4://ADDRESS:PORT`.
 pub fn server_address(name: &str, value: &str) -> Option<SocketAddrV4> {
     let (_, address) = value.split_once("tcp4://").filter(|_| is_address(name))?;
     let end = address.find(|c: char| !(c.is_ascii_digit() || ".:".contains(c)));

@@ -82,7 +82,7 @@ impl InspectionRequests {
 }
 
 impl QueryServer {
-    /// Requests an inspection of those of these ranks that run, on every host.
+    /// Requests an inspection of the running ones among these ranks, on all hosts.
     pub(super) fn inspect_ranks(
         &mut self,
         cx: &mut LaunchContext,

@@ -27,7 +27,7 @@ pub(super) fn prepare(
 ) -> Result<Controller, CommandError> {
     let plan = Arc::new(plan);
     let show = show(&plan, started_at, status.as_ref());
-    // Nothing has to be cleaned up yet: a signal ends the process, whatever it waits for.
+    // Nothing has to be cleaned up yet: a signal ends the process, also during a wait.
     let events = EventSources::new()?;
     let (poll, wake) = (events.poll.clone(), Arc::clone(&events.wake));
     let hosts = RemoteBackend::connect(&plan, started, poll, wake)?;
