@@ -289,7 +289,7 @@ impl LocalStep {
         self.dispatcher().start_ranks(io, surroundings)
     }
 
-    /// Takes the writing ends of stdin pipes that the launcher feeds.
+    /// Takes the writing ends of the stdin pipes that a feeder fills.
     pub(crate) fn take_stdin(&mut self) -> Vec<(GlobalRank, OwnedFd)> {
         let pipes = self.cx.take_stdin().into_iter();
         pipes.map(|(rank, _, pipe)| (rank, pipe)).collect()

@@ -169,7 +169,7 @@ impl NameStoreClient {
         let who = NameRequester {
             proc: Proc::new(nspace, Rank(0)),
             node: NodeId(0),
-            // The receiver checks it with the kernel.
+            // The receiver knows the user from the connection.
             user: UserId(rustix::process::geteuid().as_raw()),
             app: AppNum(0),
             app_size: 1,

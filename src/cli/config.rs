@@ -175,7 +175,9 @@ impl Defaults {
             let wrong = ConfigError::Wrong {
                 path: file.path.clone(),
                 line: entry.line,
-                error: EntryError::Refused(one_line(&error)),
+                error: EntryError::Refused {
+                    problem: one_line(&error),
+                },
             };
             Some(wrong.to_string())
         })

@@ -28,7 +28,7 @@ pub const PARTIAL_DELAY: Duration = Duration::from_millis(100);
 /// Format of an output line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LineFormat {
-    /// Prints each line without a label.
+    /// Lines remain as the rank wrote them.
     #[default]
     Plain,
     /// Lines get the time of arrival, the label, or both as a prefix.

@@ -386,7 +386,7 @@ fn untrusted_agent_may_name_people_only_without_groups() {
         assert!(reason.contains(words), "{reason}");
     };
     // Before there are rules no user may be named.
-    refused(&user(1000), "rules are not given");
+    refused(&user(1000), "has not set its rules");
     assert_eq!(
         helper.asked(&separate, &[theirs.as_fd()]),
         HelperReply::Done

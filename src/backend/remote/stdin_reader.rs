@@ -100,7 +100,7 @@ impl RemoteBackend {
         if count == 0 {
             self.end_input();
         } else if let Some(input) = &mut self.input {
-            // Not watched until the piece is delivered.
+            // The pipe was in the poll set until now, so the call cannot fail.
             let _ = self.poll.remove(&input.pipe);
             input.watched = false;
         }

@@ -285,7 +285,9 @@ impl HelperServer {
                     let part = ForkRole::Launcher(program, descriptors);
                     self.make(owner, &rules::ProcessKind::Launcher, part)
                 }
-                _ => RequestOutcome::refused("launcher request with an argument that contains NUL"),
+                _ => RequestOutcome::refused(
+                    "invalid launcher request: an argument contains NUL, or descriptors are missing",
+                ),
             },
             HelperRequest::Signal { id, signal } => {
                 let Some(signal) = Signal::from_named_raw(signal) else {

@@ -36,8 +36,8 @@ pub(in crate::cli) enum EntryError {
     #[error("invalid TOML: {0}")]
     Syntax(String),
     /// The option does not accept this value, with the text of the parser of the command line.
-    #[error("invalid value: {0}")]
-    Refused(String),
+    #[error("{problem}")]
+    Refused { problem: String },
     #[error("write [{TABLE}] and its keys below")]
     NoTable,
     #[error("unknown table [{0}]; write the options in [{TABLE}]")]

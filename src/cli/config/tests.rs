@@ -99,7 +99,7 @@ fn config_error_names_file_line_and_remedy() {
         ),
         (
             "[runs]\nlabel = true",
-            "f0:1: unknown table [runs]; the options stand in [run]",
+            "f0:1: unknown table [runs]; write the options in [run]",
         ),
         ("run = 1", "f0:1: write [run]"),
         (
@@ -117,7 +117,10 @@ fn config_error_names_file_line_and_remedy() {
         ("[run]\nwdir = '/'", "'wdir' belongs to one job"),
         ("[run]\nargv = 'x'", "unknown key 'argv'"),
         ("[run]\nhelp = true", "unknown key 'help'"),
-        ("[run]\nlabel = true\nlabel = false", "f0:3: duplicate key"),
+        (
+            "[run]\nlabel = true\nlabel = false",
+            "f0:3: invalid TOML: duplicate key",
+        ),
         ("[run]\nlabel = maybe", "f0:2: "),
         (
             "[run]\nlibpmix = \"a\\u0000b\"",

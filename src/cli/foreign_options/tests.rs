@@ -96,7 +96,7 @@ fn options_without_counterpart_are_refused_with_remedy() {
         ("--mem=4G a", "--rlimit as=4G"),
         ("-m cyclic a", "--map-by node for cyclic"),
         ("-o out.%t a", "write --output out.%t"),
-        ("--exclusive=user a", "no batch system"),
+        ("--exclusive=user a", "not a batch system"),
         ("-outfile-pattern out.%r a", "write --output 'out.%r',"),
         ("-N 2 a", "write --nodes 2 or --ppn 2"),
         ("--nolocal a", "only if it is in the list"),

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::stdio::terminal_line::{self, ERASE};
 use crate::stdio::writer::OutputWriter;
 
-/// Destination of the output of ranks.
+/// Destination of the launcher's output.
 #[derive(Clone, Debug)]
 pub(super) enum OutputDestination {
     /// Standard output of the launcher.

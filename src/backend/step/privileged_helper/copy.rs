@@ -24,7 +24,7 @@ use wireup_sys::{close_range, out_of_memory, signals};
 /// Time limit of a lookup in the account database.
 const LOOK_UP: Duration = Duration::from_secs(60);
 
-/// Number of descriptors of a launcher: the standard ones, its order pipe, and its job.
+/// Number of descriptors of a launcher: the standard ones, that of its orders, and that of its job.
 pub(super) const DESCRIPTORS: usize = JOB as usize + 1;
 
 /// The user of a copy.
@@ -133,7 +133,8 @@ fn place(descriptors: Vec<OwnedFd>) -> Result<(), CommandError> {
         .map_err(failed("descriptors"))?;
     let wrong = || CommandError::system("descriptors", io::Error::last_os_error());
     for (to, from) in (0..).zip(&moved) {
-        // SAFETY: the source is open, and no Rust value that is dropped later owns the target numbers.
+        // SAFETY: the source is open, and nothing owns the target numbers: descriptors of this program with these numbers
+        // are never closed.
         if unsafe { libc::dup2(from.as_raw_fd(), to) } < 0 {
             return Err(wrong());
         }
