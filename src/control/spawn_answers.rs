@@ -23,7 +23,7 @@ pub(super) fn requester_plan<'a>(
     match by {
         SpawnRequester::Rank(process) => {
             let (parent, rank) = cx.jobs.plan_of(*process);
-            RequesterPlan::Rank(&parent.job_plan, rank)
+            RequesterPlan::Rank(parent, rank)
         }
         SpawnRequester::Tool(name) => RequesterPlan::Tool(node, name),
     }

@@ -1,26 +1,35 @@
 //! Who requests a spawn.
 
 use super::spawn_infos::SpawnAttributes;
-use crate::plan::JobPlan;
+use crate::plan::HostPlan;
 use wireup_core::job::ids::{AppNum, NodeId, Rank};
+use wireup_core::job::mpi::MpiSpec;
 use wireup_core::job::proc::Proc;
 use wireup_core::job::spawn::{JobRequester, ToolRequester};
 
 /// The requester of a spawn.
 #[derive(Clone, Copy, Debug)]
 pub enum RequesterPlan<'a> {
-    /// A rank of the job that was decided so.
-    Rank(&'a JobPlan, Rank),
+    /// A rank of the job with this plan.
+    Rank(&'a HostPlan, Rank),
     /// A tool at the server of this node. Its jobs have the settings of the launch's first program.
     Tool(NodeId, &'a Proc),
 }
 
-impl RequesterPlan<'_> {
+impl<'a> RequesterPlan<'a> {
     /// The program of the launch whose settings its job has.
     pub(super) fn base(self) -> AppNum {
         match self {
             Self::Rank(parent, rank) => parent.base_of(rank),
             Self::Tool(..) => AppNum(0),
+        }
+    }
+
+    /// The choice of an MPI for the program that requests the job; nothing if no rank does.
+    pub(super) fn mpi(self) -> Option<&'a MpiSpec> {
+        match self {
+            Self::Rank(parent, rank) => Some(&parent.spec.apps.get(parent.app_of(rank))?.mpi),
+            Self::Tool(..) => None,
         }
     }
 
