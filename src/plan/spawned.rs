@@ -138,7 +138,7 @@ impl HostPlan {
         let names = self.names(requester.node());
         let mut asked = Vec::with_capacity(request.apps.len());
         let mut ignored = job.ignored.clone();
-        if matches!(requester, RequesterPlan::Rank(..)) {
+        if !matches!(requester, RequesterPlan::Tool(..)) {
             job.forwards_to_no_rank(&mut ignored)?;
         }
         for app in &request.apps {

@@ -6,6 +6,7 @@ use wireup_core::job::ids::{AppNum, NodeId, Rank};
 use wireup_core::job::mpi::MpiSpec;
 use wireup_core::job::proc::Proc;
 use wireup_core::job::spawn::{JobRequester, ToolRequester};
+use wireup_core::node::HEAD;
 
 /// The requester of a spawn.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +15,8 @@ pub enum RequesterPlan<'a> {
     Rank(&'a HostPlan, Rank),
     /// A tool at the server of this node. Its jobs have the settings of the launch's first program.
     Tool(NodeId, &'a Proc),
+    /// The process that controls the launch. Its jobs have the same settings, and no parent.
+    Controller,
 }
 
 impl<'a> RequesterPlan<'a> {
@@ -21,7 +24,7 @@ impl<'a> RequesterPlan<'a> {
     pub(super) fn base(self) -> AppNum {
         match self {
             Self::Rank(parent, rank) => parent.base_of(rank),
-            Self::Tool(..) => AppNum(0),
+            Self::Tool(..) | Self::Controller => AppNum(0),
         }
     }
 
@@ -29,7 +32,7 @@ impl<'a> RequesterPlan<'a> {
     pub(super) fn mpi(self) -> Option<&'a MpiSpec> {
         match self {
             Self::Rank(parent, rank) => Some(&parent.spec.apps.get(parent.app_of(rank))?.mpi),
-            Self::Tool(..) => None,
+            Self::Tool(..) | Self::Controller => None,
         }
     }
 
@@ -37,6 +40,7 @@ impl<'a> RequesterPlan<'a> {
         match self {
             Self::Rank(parent, rank) => parent.job.process_map.node_of(rank).unwrap_or_default(),
             Self::Tool(node, _) => node,
+            Self::Controller => HEAD,
         }
     }
 
@@ -46,6 +50,7 @@ impl<'a> RequesterPlan<'a> {
             Self::Rank(parent, rank) => {
                 JobRequester::Rank(Proc::new(parent.job.nspace.clone(), rank))
             }
+            Self::Controller => JobRequester::User,
             Self::Tool(node, name) => JobRequester::Tool(ToolRequester {
                 name: name.clone(),
                 node,
