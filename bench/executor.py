@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Measures wireup.MPIExecutor beside mpi4py's MPIPoolExecutor: start, a task's round trip, an array's.
+"""Measures wireup.MPIExecutor beside mpi4py's MPIPoolExecutor and Dask-MPI: start, a task's round trip, an array's.
 
     PYTHONPATH=python bench/executor.py [RANKS [ROUNDS]]
 
-Run it with a Python that has mpi4py, numpy and an MPI. MPIPoolExecutor gets its workers from `wireup run` (python -m mpi4py.futures),
-as it does without MPI_Comm_spawn. The medians of each column are in milliseconds; the measurements alternate.
+Run it with a Python that has mpi4py, numpy, dask-mpi and an MPI. MPIPoolExecutor gets its workers from `wireup run` (python -m
+mpi4py.futures), as it does without MPI_Comm_spawn. Dask-MPI has a rank for its scheduler, one for the script and RANKS workers. The
+medians of each column are in milliseconds; the measurements alternate.
 """
 
+import functools
 import os
 import statistics
 import subprocess
@@ -14,11 +16,10 @@ import sys
 import time
 
 
-def measure(executor):
+def measure(submit):
     """Print how long the first task, a later one and one with an array of 8 MB take."""
     import numpy
 
-    submit = getattr(executor, "submit_one", executor.submit)
     start = float(os.environ["BENCH_STARTED"])
     submit(abs, -1).result()
     first = time.time() - start
@@ -42,16 +43,31 @@ def main():
         import wireup
 
         with wireup.MPIExecutor(n=ranks, oversubscribe=True) as executor:
-            measure(executor)
+            measure(executor.submit_one)
     elif kind == "mpi4py":
         from mpi4py.futures import MPIPoolExecutor
 
         with MPIPoolExecutor() as executor:
-            measure(executor)
+            measure(executor.submit)
+    elif kind == "dask-mpi":
+        import warnings
+
+        from dask_mpi import initialize
+        from distributed import Client
+
+        warnings.filterwarnings("ignore", message="Sending large graph")
+        initialize(nthreads=1, dashboard=False, nanny=False)
+        with Client() as client:
+            # Without a key of its own a repeated call has the result of the first one.
+            measure(functools.partial(client.submit, pure=False))
     else:
         launcher = os.environ.get("WIREUP_LAUNCHER", "wireup")
-        pool = [launcher, "run", "--oversubscribe", "-n", str(ranks + 1), sys.executable, "-m", "mpi4py.futures"]
-        commands = {"wireup": [sys.executable], "mpi4py": pool}
+        run = [launcher, "run", "--oversubscribe", "-n"]
+        commands = {
+            "wireup": [sys.executable],
+            "mpi4py": [*run, str(ranks + 1), sys.executable, "-m", "mpi4py.futures"],
+            "dask-mpi": [*run, str(ranks + 2), sys.executable],
+        }
         found = {kind: [] for kind in commands}
         for _ in range(rounds):
             for kind, command in commands.items():

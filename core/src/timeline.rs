@@ -209,7 +209,10 @@ impl Timeline {
                 }
             }
             StatusRecord::Result(outcome) => self.result(at, *outcome),
-            StatusRecord::Output(_) | StatusRecord::Log(_) | StatusRecord::Other => {}
+            StatusRecord::SpawnReply(_)
+            | StatusRecord::Output(_)
+            | StatusRecord::Log(_)
+            | StatusRecord::Other => {}
         }
     }
 

@@ -1,4 +1,4 @@
-"""Adapters with the real packages: parsl, distributed, libensemble."""
+"""Adapters with the real packages: parsl, distributed, dask-mpi, libensemble, executorlib."""
 
 import logging
 import os
@@ -32,6 +32,12 @@ def rank_and_pid(_):
 
     time.sleep(0.05)
     return os.environ.get("WIREUP_RANK"), os.getpid()
+
+
+def place(factor):
+    from mpi4py import MPI
+
+    return factor * MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, os.getpid()
 
 
 class Parsl(unittest.TestCase):
@@ -101,6 +107,23 @@ class Dask(unittest.TestCase):
             WireupCluster(2, no_such_option=True)
 
 
+    def test_dask_mpi_runs_on_ranks(self):
+        script = """
+from dask_mpi import initialize
+from distributed import Client
+if __name__ == "__main__":
+    initialize(nthreads=1, dashboard=False, nanny=False)
+    with Client() as client:
+        client.wait_for_workers(2)
+        print(sum(client.gather(client.map(abs, range(-20, 0)))))
+"""
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory, "script.py")
+            path.write_text(script)
+            result = wireup.run([sys.executable, path], n=4, cwd=directory, oversubscribe=True, timeout=100)
+        self.assertEqual(result.stdout, {0: "", 1: "210\n", 2: "", 3: ""})
+
+
 class LibEnsemble(unittest.TestCase):
     def test_tasks_are_launches(self):
         from wireup.libensemble import WireupExecutor
@@ -127,6 +150,31 @@ class LibEnsemble(unittest.TestCase):
                 wait_until(lambda: not any(map(running, pids)))
             finally:
                 os.chdir(here)
+
+
+class Executorlib(unittest.TestCase):
+    def test_functions_run_on_ranks_of_launches(self):
+        from wireup.executorlib import WireupExecutor
+
+        options = {"oversubscribe": True}
+        with WireupExecutor(max_cores=4, hostname_localhost=True, options=options) as executor:
+            one = executor.submit(rank_and_pid, None)
+            two = executor.submit(place, 5, resource_dict={"cores": 2})
+            (rank, first), places = one.result(timeout=60), two.result(timeout=60)
+        self.assertEqual(rank, "0")
+        self.assertEqual([place[:2] for place in places], [(0, 2), (5, 2)])
+        wait_until(lambda: not any(map(running, [first, *(pid for *_, pid in places)])))
+
+    def test_processes_of_block_remain(self):
+        from wireup.executorlib import WireupExecutor
+
+        options, resources = {"oversubscribe": True}, {"cores": 2}
+        with WireupExecutor(
+            max_workers=1, resource_dict=resources, block_allocation=True, hostname_localhost=True, options=options
+        ) as executor:
+            results = [executor.submit(place, number).result(timeout=60) for number in (1, 2)]
+        self.assertEqual([result[1][0] for result in results], [1, 2])
+        self.assertEqual(*([pid for *_, pid in result] for result in results))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ OUTPUT = {
     "pi": "3.141593\n",
     "map": "2147483647 46340\n2147483648 46340\n2147483659 46340\n",
     "restart": re.compile(r"lost: rank \d \(.*\) exited with code 3.*\nsizes: \[2, 2\]\n"),
+    "spawn": "{0: 0, 1: 0, 2: 0}\nready\nsum 6\n",
     "state": "[499500, 499500]\n",
 }
 

@@ -236,12 +236,17 @@ class Executor(CleanCase):
             self.assertEqual(executor.submit(kept).result(), [3, 4])
 
     @unittest.skipUnless(HAS_NUMPY, "numpy is not installed")
-    def test_arrays_arrive_writable(self):
+    def test_arrays_arrive_writable_without_copy(self):
         import numpy
 
         with self.executor() as executor:
             array = executor.submit_one(numpy.arange, 1_000_000).result()
             self.assertTrue(array.flags.writeable)
+            # Its memory is that into which the message was received.
+            owner = array
+            while isinstance(owner, numpy.ndarray):
+                owner = owner.base
+            self.assertIsInstance(memoryview(owner).obj, bytearray)
             total = executor.submit_one(numpy.sum, array).result()
             self.assertEqual(total, 499_999_500_000)
 

@@ -202,6 +202,85 @@ class Live(CleanCase):
         self.assertEqual(copy.result.exit_codes, {0: 1})
 
 
+class Spawn(CleanCase):
+    def launch(self, **options):
+        return wireup.launch(["cat"], n=1, stdin=0, oversubscribe=True, **options)
+
+    def test_job_runs_beside_initial_one(self):
+        with self.launch(env={"WORD": "launch"}) as launch:
+            job = launch.spawn(sh(f"echo {RANK} $WIREUP_SPAWNED_JOB $WORD $OTHER $PWD"), n=2, env={"OTHER": "a b\nc"}, wdir="/usr")
+            self.assertEqual((job.number, len(job.ranks)), (1, 2))
+            self.assertEqual(job.wait(30), {0: 0, 1: 0})
+            self.assertIsNone(launch.result)
+            launch.close_stdin()
+            launch.wait()
+        self.assertEqual(job.stdout, {rank: f"{rank} 1 launch a b c /usr\n" for rank in range(2)})
+
+    def test_apps_have_infos_of_their_own(self):
+        with self.launch() as launch:
+            apps = [wireup.App(sh("echo one")), wireup.App(["pwd"], n=2, options={"wdir": "/usr"})]
+            job = launch.spawn(apps)
+            job.wait(30)
+            launch.close_stdin()
+            launch.wait()
+        self.assertEqual(job.stdout, {0: "one\n", 1: "/usr\n", 2: "/usr\n"})
+
+    def test_refused_job_leaves_launch_running(self):
+        with self.launch() as launch:
+            for command, infos, text in [
+                (["./no-such-program"], {}, "no-such-program"),
+                (["true"], {"no_such_key": 1}, "no_such_key"),
+                (["true"], {"hosts": ["nowhere"]}, "nowhere"),
+            ]:
+                with self.assertRaisesRegex(wireup.SpawnFailed, text):
+                    launch.spawn(command, **infos)
+            self.assertIsNone(launch.result)
+            launch.close_stdin()
+            self.assertEqual(launch.wait().exit_code, 0)
+            with self.assertRaisesRegex(wireup.SpawnFailed, "has ended"):
+                launch.spawn(["true"])
+
+    def test_wrong_arguments_are_refused_before_request(self):
+        with self.launch() as launch:
+            for command, options in [("true", {}), ([], {}), (["a\udcff"], {}), (["x" * (1 << 20)], {}), (["true"], {"env": {"A,B": "1"}})]:
+                with self.assertRaises((TypeError, ValueError)):
+                    launch.spawn(command, **options)
+            launch.close_stdin()
+            self.assertEqual(launch.wait().spawned, {})
+
+    def test_failed_rank_of_job_fails_launch(self):
+        with self.launch() as launch:
+            job = launch.spawn(sh("exit 3"))
+            self.assertEqual(job.wait(30), {0: 3})
+            with self.assertRaisesRegex(wireup.LaunchFailed, "exited with code 3"):
+                launch.wait(30)
+
+    def test_signal_reaches_rank_of_job(self):
+        script = "trap 'echo got; exit 0' USR1; echo ready; while :; do sleep 0.01; done"
+        with self.launch() as launch:
+            first, second = launch.spawn(sh(script), n=2), launch.spawn(sh(script), n=2)
+            wait_until(lambda: launch.next_events() and all(list(job.stdout.values()) == ["ready\n"] * 2 for job in (first, second)))
+            second.send_signal(signal.SIGUSR1, [1])
+            with self.assertRaises(TimeoutError):
+                second.wait(0.2)
+            for job in (first, second):
+                job.send_signal(signal.SIGUSR1)
+                self.assertEqual(job.wait(30), {0: 0, 1: 0})
+            launch.close_stdin()
+            launch.wait()
+        self.assertEqual(second.stdout, {0: "ready\ngot\n", 1: "ready\ngot\n"})
+
+    def test_independent_job_outlives_initial_one(self):
+        script = "while kill -0 $0 2>/dev/null; do sleep 0.01; done; sleep 0.6; echo last"
+        for independent in (True, False):
+            with self.launch(grace=0.2) as launch:
+                next(event for event in launch if event.state == "running")
+                job = launch.spawn([*sh(script), str(launch.ranks[0].pid)], independent=independent)
+                launch.close_stdin()
+                launch.wait(check=False)
+            self.assertEqual(job.stdout, {0: "last\n" if independent else ""})
+
+
 class Interrupt(CleanCase):
     def interrupted(self, script):
         """Run a script, send it SIGINT when it has printed pids of ranks, and return its end."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ._events import Event
     from ._launch import App, Launch, launch, run
     from ._result import LaunchFailed, Rank, Result, Timeline
+    from ._spawned import SpawnedJob, SpawnFailed
     from ._worker import rank_data
     from .executor import MPIExecutor, RanksLost, RankTraceback
 
@@ -27,6 +28,8 @@ _MODULES = {
     "RankTraceback": "executor",
     "RanksLost": "executor",
     "Result": "_result",
+    "SpawnFailed": "_spawned",
+    "SpawnedJob": "_spawned",
     "Timeline": "_result",
     "launch": "_launch",
     "rank_data": "_worker",
@@ -43,6 +46,8 @@ __all__ = [
     "RankTraceback",
     "RanksLost",
     "Result",
+    "SpawnFailed",
+    "SpawnedJob",
     "Timeline",
     "launch",
     "rank_data",

@@ -13,16 +13,19 @@ import warnings
 from collections import deque
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, AsyncIterator, Deque, Iterable, Iterator, Mapping, Optional, Sequence, Type, Union
+from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Deque, Iterable, Iterator, Mapping, Optional, Sequence, Type, Union
 
 from ._events import Event, LineSplitter, parse
-from ._program import Option, Word, command_words, environment, find_program, option_words
+from ._program import Option, Word, checked_variables, command_words, environment, find_program, info_texts, option_words
 from ._result import Rank, RankTable, Result, Timeline
+from ._spawned import SpawnedJob, SpawnFailed
 
 if TYPE_CHECKING:
     import asyncio
 
 _CHUNK = 1 << 16
+#: Longest line that the launcher reads as a command.
+_COMMAND_MAX = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,12 @@ class App:
 
     def words(self) -> "list[str]":
         return ["-n", str(self.n), *option_words(self.options), *command_words(self.command)]
+
+    def spawn_fields(self, env: "Mapping[str, str]") -> "dict[str, object]":
+        command = command_words(self.command)
+        if not command:
+            raise ValueError("command is empty; name a program")
+        return {"command": command, "n": self.n, "env": env, "infos": info_texts(self.options)}
 
 
 Command = Union[Sequence[Word], Sequence[App]]
@@ -77,6 +86,11 @@ class Launch:
         self._unsent: Deque[memoryview] = deque()
         self._must_close_input = False
         self._at_end = False
+        self._is_running = False
+        self._spawn_count = 0
+        self._spawn_replies: "dict[int, Event]" = {}
+        self._waiters: "list[asyncio.Future[None]]" = []
+        self._is_input_watched = False
         variables, env_words = environment(env)
         job_words = [*option_words(options or {}), *env_words, *_job_words(command, n)]
         program = find_program()
@@ -151,13 +165,20 @@ class Launch:
         Without ``ranks``, SIGHUP, SIGINT, SIGQUIT and SIGTERM end the launch, as if ``wireup run`` had received them. After
         the end this does nothing.
         """
-        order: "dict[str, Any]" = {"signal": int(signum)}
+        command: "dict[str, Any]" = {"signal": int(signum)}
         if ranks is not None:
-            order["ranks"] = list(ranks)
+            command["ranks"] = list(ranks)
+        self._command(command)
+
+    def _command(self, command: "Mapping[str, object]") -> None:
+        line = json.dumps(command).encode() + b"\n"
+        if len(line) > _COMMAND_MAX:
+            raise ValueError(f"command to the launcher has {len(line)} bytes; at most {_COMMAND_MAX} are read")
         if self._control >= 0:
             # The launcher may be at its end.
             with contextlib.suppress(BrokenPipeError):
-                os.write(self._control, json.dumps(order).encode() + b"\n")
+                while line:
+                    line = line[os.write(self._control, line) :]
 
     def terminate(self) -> None:
         """End all ranks: SIGTERM, and SIGKILL after the time of ``grace``."""
@@ -178,6 +199,8 @@ class Launch:
             raise ValueError("standard input of the launch is closed")
         self._unsent.append(memoryview(data.encode() if isinstance(data, str) else data))
         self._send_input()
+        if self._waiters:
+            self._watch()
 
     def close_stdin(self) -> None:
         """End the input."""
@@ -197,13 +220,61 @@ class Launch:
         except BlockingIOError:
             return
         except BrokenPipeError:
-            # Whoever read it has ended.
+            # Its reader has ended.
             self._unsent.clear()
+        self._unwatch_input()
         if self._must_close_input:
             stdin.close()
 
     def _waits_to_send(self) -> bool:
         return bool(self._unsent)
+
+    # Further jobs.
+
+    def spawn(
+        self, command: "Command", *, n: Optional[int] = None, env: Optional[Mapping[str, str]] = None, **infos: Option
+    ) -> SpawnedJob:
+        """Start a job in the launch, on its hosts, and return it when its ranks run.
+
+        The ranks are those of a job of their own, without a parent: they reach others by names that these publish. Raises
+        :class:`SpawnFailed` if the job cannot be started; the launch continues then.
+
+        :param command: the program and its arguments, or a list of :class:`App`
+        :param n: number of ranks, 1 by default
+        :param env: variables to set for the ranks
+        :param infos: info keys of docs/spawn.md: ``host="n1"`` (or a list), ``bind_to="core"``, ``wdir="/tmp"``, ``mpi="impi"``, …;
+            ``independent=True`` for a job that may outlive the initial job
+        """
+        fields = _spawn_fields(command, n, env, infos)
+        self._advance(lambda: self._is_running)
+        number = self._request_spawn(fields)
+        self._advance(lambda: number in self._spawn_replies)
+        return self._spawned_job(number)
+
+    async def spawn_async(
+        self, command: "Command", *, n: Optional[int] = None, env: Optional[Mapping[str, str]] = None, **infos: Option
+    ) -> SpawnedJob:
+        """Do the same as :meth:`spawn` in an event loop, also while another task iterates over the events."""
+        fields = _spawn_fields(command, n, env, infos)
+        await self._advance_async(lambda: self._is_running)
+        number = self._request_spawn(fields)
+        await self._advance_async(lambda: number in self._spawn_replies)
+        return self._spawned_job(number)
+
+    def _request_spawn(self, fields: "Mapping[str, object]") -> int:
+        self._spawn_count += 1
+        self._command({"spawn": {"request": self._spawn_count, **fields}})
+        return self._spawn_count
+
+    def _spawned_job(self, number: int) -> SpawnedJob:
+        reply = self._spawn_replies.pop(number, None)
+        if reply is None:
+            assert self._result is not None
+            self._result.check()
+            raise SpawnFailed(f"launch {self._job} has ended")
+        if "spawned_job" not in reply.fields:
+            raise SpawnFailed(reply.fields["message"])
+        return SpawnedJob(self, reply.fields["spawned_job"])
 
     # Reading the status stream.
 
@@ -220,6 +291,10 @@ class Launch:
                 self._result_event = event
             if event.kind == "job" and event.state == "planned":
                 self._job = event.fields["job"]
+            if event.kind == "job" and event.state == "running":
+                self._is_running = True
+            if event.kind == "spawn_reply":
+                self._spawn_replies[event.fields["request"]] = event
             self._ranks.on_event(event, self._keep_output)
             self._events.append(event)
 
@@ -268,6 +343,17 @@ class Launch:
             os.close(self._stderr)
             self._control = -1
 
+    def _advance(self, is_done: "Callable[[], bool]", deadline: Optional[float] = None) -> bool:
+        """Read events, which remain for the iteration, until something is done, the launch ends or the time has passed."""
+        while not self._at_end and not is_done():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            self._poll(left)
+        if self._at_end:
+            self._finish()
+        return True
+
     def next_events(self, timeout: Optional[float] = None) -> "list[Event]":
         """Wait for events and return those that have arrived; an empty list at the end, or when ``timeout`` has passed."""
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -312,22 +398,51 @@ class Launch:
 
         loop = asyncio.get_running_loop()
         ready: "asyncio.Future[None]" = loop.create_future()
-
-        def wake() -> None:
-            if not ready.done():
-                ready.set_result(None)
-
-        loop.add_reader(self._stdout, wake)
-        writable = self._process.stdin.fileno() if self._process.stdin is not None and self._waits_to_send() else None
-        if writable is not None:
-            loop.add_writer(writable, wake)
+        self._waiters.append(ready)
+        self._watch()
         try:
             await ready
         finally:
-            loop.remove_reader(self._stdout)
-            if writable is not None:
-                loop.remove_writer(writable)
-        self._poll(0)
+            self._waiters.remove(ready)
+            if not self._waiters:
+                self._unwatch()
+        if not self._at_end:
+            self._poll(0)
+
+    def _watch(self) -> None:
+        """Have the event loop wake all tasks that wait for the stream."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._stdout, self._wake)
+        if self._process.stdin is not None and self._waits_to_send():
+            loop.add_writer(self._process.stdin.fileno(), self._wake)
+            self._is_input_watched = True
+
+    def _unwatch(self) -> None:
+        import asyncio
+
+        asyncio.get_running_loop().remove_reader(self._stdout)
+        self._unwatch_input()
+
+    def _unwatch_input(self) -> None:
+        if self._is_input_watched and self._process.stdin is not None:
+            import asyncio
+
+            asyncio.get_running_loop().remove_writer(self._process.stdin.fileno())
+            self._is_input_watched = False
+
+    def _wake(self) -> None:
+        self._unwatch()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _advance_async(self, is_done: "Callable[[], bool]") -> None:
+        while not self._at_end and not is_done():
+            await self._poll_async()
+        if self._at_end:
+            await self._finish_async()
 
     async def _finish_async(self) -> Result:
         import asyncio
@@ -403,16 +518,36 @@ class Launch:
         return f"<Launch {self._job or self.pid}: {state}>"
 
 
+def _spawn_fields(
+    command: Command, n: Optional[int], env: Optional[Mapping[str, str]], infos: Mapping[str, Option]
+) -> "dict[str, object]":
+    """Return the fields of a command that adds a job."""
+    variables = checked_variables(env)
+    apps = _apps(command, n) or [App(command_words(command), 1 if n is None else n)]  # type: ignore[arg-type]
+    fields: "dict[str, object]" = {"apps": [app.spawn_fields(variables) for app in apps], "infos": info_texts(infos)}
+    try:
+        json.dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"spawn has a word that is not UTF-8: {error.object[error.start : error.end]!r}") from None
+    return fields
+
+
+def _apps(command: Command, n: Optional[int]) -> "list[App]":
+    """Return the programs of a command, or none if it is the words of one."""
+    apps = [app for app in command if isinstance(app, App)]
+    if apps and (len(apps) != len(command) or n is not None):
+        raise TypeError("command has programs and words, or n was given: with App, each program has its own n and words")
+    return apps
+
+
 def _job_words(command: Command, n: Optional[int]) -> "list[str]":
     """Return the words that describe the programs."""
-    apps = [app for app in command if isinstance(app, App)]
+    apps = _apps(command, n)
     if not apps:
         words = command_words(command)  # type: ignore[arg-type] # without an App, all are words
         if not words:
             raise ValueError("command is empty; name a program")
         return words if n is None else ["-n", str(n), *words]
-    if len(apps) != len(command) or n is not None:
-        raise TypeError("command has programs and words, or n was given: with App, each program has its own n and words")
     words = apps[0].words()
     for app in apps[1:]:
         words += [":", *app.words()]

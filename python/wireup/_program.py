@@ -21,6 +21,10 @@ _RESERVED = {
     "stdin": "use the argument `stdin`",
 }
 
+#: Attributes of spawned jobs whose names are PMIx's alone.
+_INFO_KEYS = {"independent": "pmix.spchildsep", "spawn_timeout": "pmix.sp.time"}
+_HOST_KEYS = ("host", "hosts", "add_host")
+
 
 def find_program() -> str:
     """Return the path of the ``wireup`` executable.
@@ -65,6 +69,22 @@ def option_words(options: Mapping[str, Option]) -> "list[str]":
     return words
 
 
+def info_texts(infos: Mapping[str, Option]) -> "dict[str, str]":
+    """Return info keys of a spawn with their values as texts: ``bind_to="core"``, ``hosts=["n1", "n2"]``, ``independent=True``."""
+    texts = {}
+    for name, value in infos.items():
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            text = str(value).lower()
+        elif isinstance(value, (str, int, float, os.PathLike)):
+            text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+        else:
+            text = ("," if name in _HOST_KEYS else "\n").join(command_words(value))
+        texts[_INFO_KEYS.get(name, name)] = text
+    return texts
+
+
 def command_words(command: Iterable[Word]) -> "list[str]":
     """Return the words of a command."""
     if isinstance(command, (str, os.PathLike)):
@@ -77,8 +97,14 @@ def environment(variables: Optional[Mapping[str, str]]) -> "tuple[dict[str, str]
 
     The values stay out of the command line, which others can read.
     """
-    variables = dict(variables or {})
-    for name in variables:
+    checked = checked_variables(variables)
+    return {**os.environ, **checked}, [word for name in checked for word in ("-x", name)]
+
+
+def checked_variables(variables: Optional[Mapping[str, str]]) -> "dict[str, str]":
+    """Return variables whose names are possible."""
+    checked = dict(variables or {})
+    for name in checked:
         if not name or "=" in name or "," in name or name.endswith("*"):
             raise ValueError(f"invalid variable name {name!r} in env")
-    return {**os.environ, **variables}, [word for name in variables for word in ("-x", name)]
+    return checked

@@ -4,9 +4,15 @@ use std::os::fd::AsFd as _;
 
 use super::control_stream::{ControlInput, ControlStream};
 use super::launch_context::LaunchContext;
+use super::launch_effect::LaunchEffect;
+use super::launch_stage::LaunchStage;
+use super::queued_spawn::{QueuedSpawn, SpawnSource};
+use super::spawn_answers::refuse_spawn;
 use super::supervision;
 use crate::backend::step_messages::LauncherToStep;
-use wireup_core::record::ControlCommand;
+use wireup_core::job::job_table::KnownRank;
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
+use wireup_core::record::{ControlCommand, JobCommand, SignalCommand};
 use wireup_sys::poll::{PollSource, PollToken};
 
 /// Commands of a controlling process.
@@ -52,12 +58,49 @@ impl ControlOrders {
     }
 }
 
-fn execute(cx: &mut LaunchContext, ControlCommand { signal, ranks }: ControlCommand) {
-    match ranks {
-        Some(ranks) => cx.steps.send(LauncherToStep::SignalRanks { signal, ranks }),
-        None if [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT].contains(&signal) => {
+fn execute(cx: &mut LaunchContext, command: ControlCommand) {
+    match command {
+        ControlCommand::Signal(command) => send_signal(cx, command),
+        ControlCommand::Spawn(command) => request_spawn(cx, command),
+    }
+}
+
+fn send_signal(cx: &mut LaunchContext, command: SignalCommand) {
+    let SignalCommand {
+        signal,
+        ranks,
+        spawned_job: job,
+    } = command;
+    if ranks.is_some() || !job.is_initial() {
+        let all = cx.jobs.ranks_of_job(job);
+        let named = all.filter(|rank| {
+            let ranks = ranks.as_ref();
+            ranks.is_none_or(|ranks| ranks.contains(&rank.rank()))
+        });
+        let ranks = named.map(KnownRank::global).collect();
+        cx.steps.send(LauncherToStep::SignalRanks { signal, ranks });
+        return;
+    }
+    match signal {
+        libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT => {
             supervision::end_by_signal(cx, signal);
         }
-        None => cx.steps.send(LauncherToStep::Signal(signal)),
+        signal => cx.steps.send(LauncherToStep::Signal(signal)),
     }
+}
+
+fn request_spawn(cx: &mut LaunchContext, command: JobCommand) {
+    let (number, request) = command.into_request();
+    let limit = cx.plan.spawn_limit(&request);
+    let source = SpawnSource::Controller(number);
+    let spawn = QueuedSpawn::new(source, Box::new(request), limit, cx.now());
+    if cx.stage < LaunchStage::Running {
+        let failure = SpawnFailure {
+            kind: SpawnFailureKind::BadRequest,
+            text: "the ranks of the initial job are being started; wait for state running"
+                .to_owned(),
+        };
+        return refuse_spawn(cx, spawn, failure);
+    }
+    cx.effects.push(LaunchEffect::RequestSpawn(spawn));
 }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::report::status_stream::{DescriptorError, readable};
 use wireup_core::failure::RequestError;
-use wireup_core::record::ControlCommand;
+use wireup_core::record::{ControlCommand, SignalCommand};
 use wireup_core::wording::json_problem;
 
 /// Maximum bytes of a line, enough for a command with many ranks.
@@ -94,11 +94,13 @@ impl AsFd for ControlStream {
 
 /// Parses a line of the stream.
 pub(crate) fn parse(line: &[u8]) -> ControlInput {
-    match serde_json::from_slice::<ControlCommand>(line) {
-        Ok(order) if rustix::process::Signal::from_named_raw(order.signal).is_some() => {
-            ControlInput::Order(order)
+    match ControlCommand::parse(line) {
+        Ok(ControlCommand::Signal(SignalCommand { signal, .. }))
+            if rustix::process::Signal::from_named_raw(signal).is_none() =>
+        {
+            ControlInput::Wrong(format!("unknown signal {signal}"))
         }
-        Ok(order) => ControlInput::Wrong(format!("unknown signal {}", order.signal)),
+        Ok(order) => ControlInput::Order(order),
         Err(error) => ControlInput::Wrong(json_problem(&error)),
     }
 }
@@ -109,7 +111,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use wireup_core::job::ids::GlobalRank;
+    use wireup_core::job::ids::Rank;
 
     #[test]
     fn commands_are_lines_in_any_chunks_and_end_with_descriptor() {
@@ -120,21 +122,40 @@ mod tests {
             .write_all(b"{\"signal\":10}\n{\"signal\":9,")
             .unwrap();
         let order = |signal, ranks: Option<&[u32]>| {
-            let ranks = ranks.map(|ranks| ranks.iter().copied().map(GlobalRank).collect());
-            ControlInput::Order(ControlCommand { signal, ranks })
+            let ranks = ranks.map(|ranks| ranks.iter().copied().map(Rank).collect());
+            let signal = SignalCommand::new(signal, ranks);
+            ControlInput::Order(ControlCommand::Signal(signal))
         };
         assert_eq!(orders.next(), order(10, None));
         assert_eq!(orders.next(), ControlInput::Nothing);
         theirs.write_all(b"\"ranks\":[1,7]}\n").unwrap();
         assert_eq!(orders.next(), order(9, Some(&[1, 7])));
         theirs
-            .write_all(b"{\"signal\":0}\nstop\n{\"x\":1}\n{\"signal\":15}")
+            .write_all(b"{\"signal\":0}\nstop\n{\"x\":1}\n{}\n{\"spawn\":{\"request\":1}}\n{\"signal\":15}")
             .unwrap();
         drop(theirs);
-        for _ in 0..3 {
+        for _ in 0..5 {
             assert!(matches!(orders.next(), ControlInput::Wrong(_)));
         }
         assert_eq!(orders.next(), ControlInput::Ended);
+    }
+
+    #[test]
+    fn spawn_command_has_apps_with_required_infos() {
+        let line = br#"{"spawn":{"request":7,"apps":[{"command":["./a","x"],"n":2,"env":{"A":"1"},"infos":{"wdir":"/"}}]}}"#;
+        let ControlInput::Order(ControlCommand::Spawn(spawn)) = parse(line) else {
+            panic!("{:?}", parse(line));
+        };
+        let (number, request) = spawn.into_request();
+        let [app] = &request.apps[..] else {
+            panic!("{request:?}");
+        };
+        assert_eq!((number, app.count), (7, 2));
+        assert_eq!(
+            (&*app.program, &*app.args[0], &*app.env[0]),
+            ("./a".as_ref(), "x".as_ref(), "A=1".as_ref())
+        );
+        assert!(app.infos[0].required && app.infos[0].key == "wdir");
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl HostJoins {
             true => Ok(Vec::new()),
             false => {
                 let allocated = |id: &str| hosts_to_join(cx, id);
-                let by = requester_plan(cx, spawn.reply_to, &spawn.requester);
+                let by = requester_plan(cx, &spawn.source);
                 cx.plan.added_hosts(by, &spawn.request, allocated)
             }
         };

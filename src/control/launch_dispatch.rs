@@ -1,6 +1,5 @@
 //! Event loop of the launcher: waits for events and deadlines, and passes them to the services.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use super::host_reports::SidecarInfo;
 use super::launch_effect::LaunchEffect;
 use super::launch_services::SERVICES;
 use super::launch_stage::LaunchStage;
-use super::queued_spawn::QueuedSpawn;
+use super::queued_spawn::{QueuedSpawn, SpawnSource};
 use super::rank_labels::set_label;
 use super::rank_status::RankStatus;
 use super::{Controller, debugger_table, launch_tools, status_records, supervision};
@@ -462,15 +461,9 @@ impl Controller {
                 requester,
                 request,
             } => {
+                let source = SpawnSource::Node((node, ticket), requester);
                 let limit = self.cx.plan.spawn_limit(&request);
-                let spawn = QueuedSpawn {
-                    reply_to: (node, ticket),
-                    requester,
-                    request,
-                    limit: limit.map(|limit| (limit, self.cx.now() + limit)),
-                    prepared_nodes: BTreeSet::new(),
-                    prepared_as: None,
-                };
+                let spawn = QueuedSpawn::new(source, request, limit, self.cx.now());
                 self.cx.effects.push(LaunchEffect::RequestSpawn(spawn));
             }
             NodeReport::Tools { attached } => {

@@ -12,7 +12,7 @@ use super::job_tree::JobTreeNode;
 use super::launch_context::LaunchContext;
 use super::launch_effect::LaunchEffect;
 use super::launch_service::LaunchService;
-use super::queued_spawn::{QueuedSpawn, SpawnReplyTarget};
+use super::queued_spawn::{QueuedSpawn, SpawnSource};
 use super::rank_status::RankStatus;
 use super::spawn_answers::{
     answer_spawn, refuse_spawn, requester_job, requester_name, requester_plan, too_late,
@@ -43,8 +43,7 @@ pub(super) enum SpawnDecision {
 /// Job that is being started.
 #[derive(Debug)]
 struct PendingSpawn {
-    reply_to: SpawnReplyTarget,
-    requester: SpawnRequester<KnownRank>,
+    source: SpawnSource,
     /// Timeout of the spawn, and the time at which it is given up.
     limit: Option<(Duration, Duration)>,
     /// Whether the start of every process has been reported.
@@ -142,16 +141,13 @@ impl LaunchSpawns {
         spawn: &QueuedSpawn,
     ) -> Result<SpawnDecision, SpawnFailure> {
         let QueuedSpawn {
-            reply_to,
-            requester,
-            request,
-            ..
+            source, request, ..
         } = spawn;
         if cx.supervisor.is_ending() {
             return Err(ending());
         }
-        if let SpawnRequester::Rank(process) = requester
-            && cx.ranks.get(*process).end.is_some()
+        if let Some(process) = source.rank()
+            && cx.ranks.get(process).end.is_some()
         {
             return Err(SpawnFailure {
                 kind: SpawnFailureKind::Ending,
@@ -171,7 +167,7 @@ impl LaunchSpawns {
             jobs: &cx.jobs,
         };
         let first = &cx.plan;
-        let mut job = first.spawned(requester_plan(cx, *reply_to, requester), request, standing)?;
+        let mut job = first.spawned(requester_plan(cx, source), request, standing)?;
         job.prepared_as = spawn.prepared_as.clone();
         job.pack(first)?;
         let nodes = job.nodes_to_prepare(first);
@@ -193,8 +189,7 @@ impl LaunchSpawns {
         plan: Arc<HostPlan>,
     ) {
         let QueuedSpawn {
-            reply_to: asker,
-            requester: by,
+            source,
             limit,
             request,
             ..
@@ -203,12 +198,12 @@ impl LaunchSpawns {
         if cx.wants_details() {
             let text = format!(
                 "{} spawns {}",
-                requester_name(&by),
+                requester_name(&source),
                 counted(size, "process")
             );
             cx.detail(&text);
         }
-        let parent = requester_job(&by);
+        let parent = requester_job(&source);
         let number = cx.jobs.add(Arc::clone(&plan));
         cx.ranks.grow(cx.jobs.size());
         cx.supervisor.grow(size);
@@ -223,16 +218,15 @@ impl LaunchSpawns {
             end_told: false,
             span: info_span!("job", number = number.0, size, parent = parent.0),
         });
-        status_records::record_spawn(cx, number, &by);
+        status_records::record_spawn(cx, number, &source);
         let birth = PendingSpawn {
-            reply_to: asker,
-            requester: by,
+            source,
             limit,
             is_started: false,
             expects_mpi: request.expects_mpi(),
             failure: None,
         };
-        if matches!(birth.requester, SpawnRequester::Tool(_)) {
+        if matches!(birth.source, SpawnSource::Node(_, SpawnRequester::Tool(_))) {
             // Hosts may have joined since the tool attached.
             launch_tools::serve_tools(cx);
         }
@@ -252,12 +246,8 @@ impl LaunchSpawns {
             return;
         }
         birth.failure = Some(failure);
-        let by = match birth.requester {
-            SpawnRequester::Rank(process) => Some(process.global()),
-            SpawnRequester::Tool(_) => None,
-        };
         let demand = JobControlRequest {
-            requester: by,
+            requester: birth.source.rank().map(KnownRank::global),
             action: JobControlAction::Kill,
             ranks: Some(cx.jobs.processes_of(job).collect()),
         };
@@ -315,9 +305,7 @@ impl LaunchSpawns {
             return;
         }
         if let Some(birth) = self.pending.remove(&job) {
-            let plan = cx.jobs.get(job).expect("it was added when it was begun");
-            let name = plan.job.nspace.clone();
-            answer_spawn(cx, birth.reply_to, &birth.requester, Ok(name));
+            answer_spawn(cx, &birth.source, Ok(job));
         }
     }
 
@@ -340,7 +328,7 @@ impl LaunchSpawns {
         member.span = Span::none();
         if let Some(birth) = self.pending.remove(&job) {
             let failure = birth.failure.unwrap_or_else(|| never_joined(cx, job));
-            answer_spawn(cx, birth.reply_to, &birth.requester, Err(failure));
+            answer_spawn(cx, &birth.source, Err(failure));
         }
         if cx.supervisor.is_over() || cx.supervisor.is_ending() {
             return;

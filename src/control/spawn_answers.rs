@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::launch_context::LaunchContext;
-use super::queued_spawn::{QueuedSpawn, SpawnReplyTarget};
+use super::queued_spawn::{QueuedSpawn, SpawnSource};
+use super::status_records;
 use crate::backend::step_messages::{LauncherToStep, NodeRefusal};
 use crate::plan::RequesterPlan;
 use crate::plan::planned_jobs::Plans;
@@ -11,38 +12,38 @@ use crate::report::failures::by_node;
 use wireup_core::failure::CommandError;
 use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::job_table::KnownRank;
-use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequester, SpawnResult};
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequester};
 use wireup_core::node::event::NodeCommand;
 
 /// Returns the requester in the form that planning needs.
 pub(super) fn requester_plan<'a>(
     cx: &'a LaunchContext,
-    (node, _): SpawnReplyTarget,
-    requester: &'a SpawnRequester<KnownRank>,
+    source: &'a SpawnSource,
 ) -> RequesterPlan<'a> {
-    match requester {
-        SpawnRequester::Rank(process) => {
+    match source {
+        SpawnSource::Node(_, SpawnRequester::Rank(process)) => {
             let (parent, rank) = cx.jobs.plan_of(*process);
-            RequesterPlan::Rank(&parent.job_plan, rank)
+            RequesterPlan::Rank(parent, rank)
         }
-        SpawnRequester::Tool(name) => RequesterPlan::Tool(node, name),
+        SpawnSource::Node((node, _), SpawnRequester::Tool(name)) => {
+            RequesterPlan::Tool(*node, name)
+        }
+        SpawnSource::Controller(_) => RequesterPlan::Controller,
     }
 }
 
 /// Names the requester for messages.
-pub(super) fn requester_name(requester: &SpawnRequester<KnownRank>) -> String {
-    match requester {
-        SpawnRequester::Rank(process) => process.to_string(),
-        SpawnRequester::Tool(name) => format!("the tool {}", name.nspace),
+pub(super) fn requester_name(source: &SpawnSource) -> String {
+    match source {
+        SpawnSource::Node(_, SpawnRequester::Rank(process)) => process.to_string(),
+        SpawnSource::Node(_, SpawnRequester::Tool(name)) => format!("the tool {}", name.nspace),
+        SpawnSource::Controller(_) => "the controlling process".to_owned(),
     }
 }
 
-/// Returns the job with which the spawned jobs end. Jobs that a tool spawned belong to the launch.
-pub(super) fn requester_job(requester: &SpawnRequester<KnownRank>) -> JobIndex {
-    match requester {
-        SpawnRequester::Rank(process) => process.job(),
-        SpawnRequester::Tool(_) => JobIndex::INITIAL,
-    }
+/// Returns the job with which the spawned jobs end. Jobs of a tool or a controlling process belong to the launch.
+pub(super) fn requester_job(source: &SpawnSource) -> JobIndex {
+    source.rank().map_or(JobIndex::INITIAL, KnownRank::job)
 }
 
 /// Refuses a spawn that was not started.
@@ -50,25 +51,31 @@ pub(super) fn refuse_spawn(cx: &mut LaunchContext, spawn: QueuedSpawn, failure: 
     if let Some(name) = spawn.prepared_as {
         cx.steps.send(LauncherToStep::Forget(name));
     }
-    answer_spawn(cx, spawn.reply_to, &spawn.requester, Err(failure));
+    answer_spawn(cx, &spawn.source, Err(failure));
 }
 
+/// Replies with the job, or with the reason why there is none.
 pub(super) fn answer_spawn(
     cx: &mut LaunchContext,
-    (node, ticket): SpawnReplyTarget,
-    requester: &SpawnRequester<KnownRank>,
-    result: SpawnResult,
+    source: &SpawnSource,
+    result: Result<JobIndex, SpawnFailure>,
 ) {
     if let Err(failure) = &result
         && failure.kind != SpawnFailureKind::Ending
     {
-        let text = format!(
-            "{} cannot spawn: {}",
-            requester_name(requester),
-            failure.text
-        );
+        let text = format!("{} cannot spawn: {}", requester_name(source), failure.text);
         cx.warn(&text);
     }
+    let (node, ticket) = match source {
+        SpawnSource::Node(reply_to, _) => *reply_to,
+        SpawnSource::Controller(request) => {
+            return status_records::record_spawn_reply(cx, *request, result);
+        }
+    };
+    let result = result.map(|job| {
+        let plan = cx.jobs.get(job).expect("the job was added");
+        plan.job.nspace.clone()
+    });
     let said = NodeCommand::Spawned { ticket, result };
     cx.steps.send(LauncherToStep::Node(node, said));
 }

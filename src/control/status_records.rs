@@ -8,6 +8,7 @@ use tracing::{Level, Span, debug, enabled, info};
 use super::failure_line::failure_line;
 use super::launch_context::LaunchContext;
 use super::launch_stage::LaunchStage;
+use super::queued_spawn::SpawnSource;
 use crate::plan::HostPlan;
 use crate::plan::planned_jobs::{Jobs, Plans};
 use crate::report::plan_record::{apps, planned, program};
@@ -17,11 +18,11 @@ use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::missing_ranks::MissingRanks;
 use wireup_core::job::outcome::{FailureCause, RankEnd};
-use wireup_core::job::spawn::SpawnRequester;
+use wireup_core::job::spawn::SpawnFailure;
 use wireup_core::record::{
     CauseRecord, EndRecord, HostBindings, JoinedNode, Missing, MissingRank, PlannedJob,
     RankBinding, RankChange, RankId, RankLocation, RankResult, RankState, ResultRecord,
-    SpawnRecord, StatusRecord, VERSION, ms,
+    SpawnRecord, SpawnReplyRecord, StatusRecord, VERSION, ms,
 };
 use wireup_core::wording::without_error_codes;
 
@@ -121,27 +122,37 @@ pub(super) fn record_node(cx: &mut LaunchContext, plan: &HostPlan, node: NodeId)
     cx.record(&StatusRecord::Node(JoinedNode { node: node.0, host }));
 }
 
-/// Records a job that is about to be started for a rank or tool of the launch.
-pub(super) fn record_spawn(
-    cx: &mut LaunchContext,
-    number: JobIndex,
-    requester: &SpawnRequester<KnownRank>,
-) {
+/// Records a job that is about to be started.
+pub(super) fn record_spawn(cx: &mut LaunchContext, number: JobIndex, source: &SpawnSource) {
     if !cx.status.is_recorded() {
         return;
     }
     let jobs = cx.jobs.clone();
     let plan = jobs.get(number).expect("it was added just now");
-    let parent = match requester {
-        SpawnRequester::Rank(rank) => Some((*rank).into()),
-        SpawnRequester::Tool(_) => None,
-    };
+    let parent = source.rank().map(RankId::from);
     cx.record(&StatusRecord::Spawned(SpawnRecord {
         spawned_job: number,
         job: plan.job.nspace.as_str().into(),
         size: plan.job.process_map.size(),
         apps: apps(plan),
         parent,
+    }));
+}
+
+/// Replies to a spawn that the controlling process has requested.
+pub(super) fn record_spawn_reply(
+    cx: &mut LaunchContext,
+    request: u64,
+    result: Result<JobIndex, SpawnFailure>,
+) {
+    let (spawned_job, message) = match result {
+        Ok(job) => (Some(job), None),
+        Err(failure) => (None, Some(failure.text.into())),
+    };
+    cx.record(&StatusRecord::SpawnReply(SpawnReplyRecord {
+        request,
+        spawned_job,
+        message,
     }));
 }
 

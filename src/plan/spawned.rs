@@ -136,11 +136,11 @@ impl HostPlan {
         let names = self.names(requester.node());
         let mut app_requests = Vec::with_capacity(request.apps.len());
         let mut ignored = job.ignored.clone();
-        if matches!(requester, RequesterPlan::Rank(..)) {
+        if !matches!(requester, RequesterPlan::Tool(..)) {
             job.forwards_to_no_rank(&mut ignored)?;
         }
         for app in &request.apps {
-            let template = self.template_app(base, app);
+            let template = self.template_app(requester, app);
             let wishes = SpawnAttributes::from_app_infos(&request.infos, &app.infos, template)?;
             ignored.extend_from_slice(&wishes.ignored);
             let cwd = self.directory(base, app);
@@ -425,9 +425,9 @@ impl HostPlan {
         })
     }
 
-    /// Settings of an application without infos: those of the initial job's program.
-    fn template_app(&self, base: AppNum, app: &SpawnApp) -> AppRequest {
-        let first = self.spec.apps.get(base.index());
+    /// Settings of an application without infos: those of the initial job's program, and the MPI of the requester.
+    fn template_app(&self, requester: RequesterPlan<'_>, app: &SpawnApp) -> AppRequest {
+        let first = self.spec.apps.get(requester.base().index());
         let first = first.cloned().unwrap_or_default();
         let program = std::iter::once(app.program.clone());
         AppRequest {
@@ -436,6 +436,7 @@ impl HostPlan {
             wrap: first.wrap.filter(|wrap| wrap.ranks.is_none()),
             argv: program.chain(app.args.iter().cloned()).collect(),
             preload: StagingSpec::default(),
+            mpi: requester.mpi().cloned().unwrap_or(first.mpi),
             ..first
         }
     }

@@ -47,6 +47,7 @@ mod plain;
 mod pmi;
 mod pmix;
 mod preload;
+mod python;
 mod random_faults;
 mod rank_restarts;
 mod rebooted;

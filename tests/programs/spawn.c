@@ -13,6 +13,7 @@
  *   program=PATH    what the children are (this program, by the name it was started with)
  *   bad=PATH        first asks for this program, as the last one of each spawn, which must fail
  *   info.KEY=VALUE  for the MPI_Info of each spawn; the first 16. A `%` in the value is the next level
+ *   top.KEY=VALUE   the same for spawns of the initial job alone
  *   fewer=1         fewer children than asked for will do, of one program
  *   quiet=1         nothing from the children
  *   linger=1        parents say that they linger when they are done, and wait for the end
@@ -51,6 +52,7 @@ static int rank, size;
 static int children = 2, apps = 1, levels = 1, times = 1, fewer, quiet, linger, code = 3, level, app;
 static const char *from = "world", *program, *bad, *child = "merge", *until;
 static const char *infos[INFOS_MAX];
+static bool top_infos[INFOS_MAX];
 static int info_count;
 static bool text_seen;
 static char refused[256] = "-";
@@ -109,6 +111,8 @@ static void understand(const char *word)
     }
     if (strncmp(word, "info.", 5) == 0 && info_count < INFOS_MAX)
         infos[info_count++] = word + 5;
+    else if (strncmp(word, "top.", 4) == 0 && info_count < INFOS_MAX)
+        top_infos[info_count] = true, infos[info_count++] = word + 4;
     else if (strcmp(word, awkward) == 0)
         text_seen = true;
     else
@@ -123,6 +127,8 @@ static MPI_Info make_info(void)
     for (int i = 0; i < info_count; i++) {
         char key[MPI_MAX_INFO_KEY];
         const char *equals = strchr(infos[i], '=');
+        if (top_infos[i] && level > 0)
+            continue;
         if (equals == NULL || (size_t)(equals - infos[i]) >= sizeof key)
             fail(2, "spawn: info.KEY=VALUE, not info.%s", infos[i]);
         snprintf(key, sizeof key, "%.*s", (int)(equals - infos[i]), infos[i]);

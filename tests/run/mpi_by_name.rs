@@ -43,6 +43,7 @@ fn expect_hello(mpi: &Mpi, program: &Path) {
 for_each_mpi!(mpich5 impi: {
     standard_abi_program_runs_with_named_mpi => |mpi| standard(&mpi),
     spawned_job_has_mpi_of_parent => |mpi| spawned(&mpi.able_to_spawn()),
+    spawned_job_passes_on_mpi_of_info_key => |mpi| passed_on(&mpi.able_to_spawn()),
 });
 
 fn standard(mpi: &Mpi) {
@@ -59,16 +60,41 @@ fn standard(mpi: &Mpi) {
 /// Children would find no library by themselves, or another MPI's: libmpi_abi of Intel MPI 2021.19 does not know MPI_APPNUM,
 /// which children check.
 fn spawned(mpi: &Mpi) {
-    let program = match mpi.name.as_str() {
-        "impi" => crate::common::mpi("mpich5").map(|mpich| mpich.program("spawn")),
-        _ => standard_abi().map(|dir| dir.join("spawn")),
+    let Some(program) = spawn_program(mpi) else {
+        return;
     };
-    let Some(program) = program else { return };
     for nodes in NODES {
         let run = run(mpi, nodes, &[&program]).more(["levels=2"]);
         let outcome = run.run().expect_success();
         for line in outcome.by_rank("spawn", 2) {
             assert_eq!(number(&line, "merged"), 4, "{line}");
+        }
+    }
+}
+
+fn spawn_program(mpi: &Mpi) -> Option<PathBuf> {
+    match mpi.name.as_str() {
+        "impi" => crate::common::mpi("mpich5").map(|mpich| mpich.program("spawn")),
+        _ => standard_abi().map(|dir| dir.join("spawn")),
+    }
+}
+
+/// The info key of the first spawn names a definition, whose variable shows which jobs use it.
+fn passed_on(mpi: &Mpi) {
+    let Some(program) = spawn_program(mpi) else {
+        return;
+    };
+    let definition = mpi.definition().replacen(&mpi.name, "marked", 1) + " SPAWN_WORD=marked";
+    let definition = format!("top.define_mpi={definition}");
+    for nodes in NODES {
+        let run = run(mpi, nodes, &[&program]).more(["levels=2", "children=1"]);
+        let run = run.more(["top.mpi=marked", &definition]);
+        let text = run.run().expect_success().out();
+        let children = text.lines().filter(|line| line.starts_with("spawned "));
+        let children: Vec<&str> = children.collect();
+        assert_eq!(children.len(), 2, "{text}");
+        for line in children {
+            assert_eq!(field(line, "word"), Some("marked"), "{text}");
         }
     }
 }

@@ -68,7 +68,7 @@ fn jupyterlab_shows_cells_of_ranks() {
 }
 
 #[test]
-fn parsl_dask_and_libensemble_use_launches() {
+fn adapters_use_launches() {
     run_tests_in("python-packages", &["test_adapters"]);
 }
 
@@ -81,5 +81,9 @@ for_each_mpi!(mpich5 openmpi5 impi: {
     python_executor_runs_functions_on_ranks => |mpi| {
         let Some(with) = mpi4py(&mpi) else { return };
         run_tests(&with.python, &["test_executor"], &with.env);
+    },
+    python_spawns_job_into_running_launch => |mpi| {
+        let Some(with) = mpi4py(&mpi) else { return };
+        run_tests(&with.python, &["test_spawn"], &with.env);
     },
 });

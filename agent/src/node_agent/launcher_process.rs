@@ -21,7 +21,7 @@ use crate::proto::v1::{StdioOutput, StdioStream};
 use crate::scheduled::scheduled_launch::{
     LauncherCommand, LauncherState, ScheduledLaunch, Stdin, now,
 };
-use wireup_core::record::{ControlCommand, OptionalRankId, StatusRecord, Stream};
+use wireup_core::record::{OptionalRankId, SignalCommand, StatusRecord, Stream};
 use wireup_core::wording::json_problem;
 use wireup_sys::spawn::ExitStatus;
 
@@ -171,10 +171,7 @@ async fn run(
                 // Remaining output must not delay it.
                 head.output(crate::scheduled::unread_output::BufferedOutput::release);
                 deadline.get_or_insert_with(|| Instant::now() + patience);
-                ControlCommand {
-                    signal: Signal::TERM.as_raw(),
-                    ranks: None,
-                }
+                SignalCommand::new(Signal::TERM.as_raw(), None)
             }
         };
         match told.len() {

@@ -4,8 +4,8 @@ use rustix::process::Signal;
 use tonic::Status;
 
 use crate::scheduled::scheduled_launch::{LauncherCommand, LauncherState, ScheduledLaunch};
-use wireup_core::job::ids::GlobalRank;
-use wireup_core::record::ControlCommand;
+use wireup_core::job::ids::Rank;
+use wireup_core::record::SignalCommand;
 
 /// Most ranks named in one call; more are meant by naming none.
 const RANKS_MAX: usize = 65_536;
@@ -35,9 +35,9 @@ pub(super) fn send(
             size - 1
         ));
     }
-    let ranks: Vec<_> = ranks.into_iter().map(GlobalRank).collect();
+    let ranks: Vec<_> = ranks.into_iter().map(Rank).collect();
     let ranks = (!ranks.is_empty()).then_some(ranks);
-    match head.order(LauncherCommand::Signal(ControlCommand { signal, ranks })) {
+    match head.order(LauncherCommand::Signal(SignalCommand::new(signal, ranks))) {
         true => Ok(()),
         false => Err(Status::failed_precondition(format!(
             "launch {:?} has ended: no rank to signal",

@@ -151,6 +151,7 @@ impl Progress {
             }
             StatusRecord::Node(_)
             | StatusRecord::Spawned(_)
+            | StatusRecord::SpawnReply(_)
             | StatusRecord::Fence(_)
             | StatusRecord::Output(_)
             | StatusRecord::Log(_)

@@ -13,7 +13,7 @@ use super::launch_request::{LaunchRequest, NodeLayout};
 use super::unread_output::BufferedOutput;
 use crate::budget::ByteReservation;
 use crate::proto::v1::{LaunchInfo, LaunchState, RankInfo, StdioOutput};
-use wireup_core::record::ControlCommand;
+use wireup_core::record::SignalCommand;
 
 /// Ranks in one answer to a query.
 const QUERY_RANKS: usize = 16_384;
@@ -87,7 +87,7 @@ pub enum Stdin {
 /// Orders to the task that owns a launcher.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LauncherCommand {
-    Signal(ControlCommand),
+    Signal(SignalCommand),
     /// End it, by force if it takes longer than it should.
     End,
 }

@@ -188,7 +188,7 @@ pub const DIRECTIVES: &[DirectiveNames] = &[
     row(RequestDirective::WrapRanks, Some("wrap-ranks"), &["wrap_ranks"], &[],
         "the ranks that run under it"),
     row(RequestDirective::Mpi, Some("mpi"), &["mpi"], &[],
-        "the [MPI](mpi-by-name.md) that the ranks load, by name or path, instead of that of the initial job"),
+        "the [MPI](mpi-by-name.md) that the ranks load, by name or path, instead of that of their parent"),
     row(RequestDirective::DefineMpi, Some("define-mpi"), &["define_mpi"], &[],
         "`NAME=PATH` and variables: an MPI that can be named, one on each line"),
     row(RequestDirective::RankTmpdir, Some("rank-tmpdir"), &["rank_tmpdir"], &[],

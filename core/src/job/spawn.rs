@@ -28,7 +28,7 @@ impl<R> SpawnRequester<R> {
 /// The requester of a job, as all nodes of the launch know it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum JobRequester {
-    /// The user, directly or through a scheduler: of the initial job.
+    /// The user, directly, through a scheduler or a controlling process.
     #[default]
     User,
     /// A process of the launch.

@@ -1,7 +1,6 @@
 //! Lines as their readers see them.
 
 use super::*;
-use crate::job::ids::GlobalRank;
 use crate::job::ids::{AppNum, NodeId, Rank};
 use crate::job::outcome::RankEnd;
 use crate::job::usage::ResourceUsage;
@@ -216,10 +215,10 @@ fn record_survives_reading_and_writing() {
 fn control_command_names_ranks_unless_for_all() {
     let written = |ranks| {
         let mut out = Vec::new();
-        ControlCommand { signal: 9, ranks }.write(&mut out);
+        SignalCommand::new(9, ranks).write(&mut out);
         String::from_utf8(out).unwrap()
     };
     assert_eq!(written(None), "{\"signal\":9}\n");
-    let ranks = Some(vec![GlobalRank(3), GlobalRank(17)]);
+    let ranks = Some(vec![Rank(3), Rank(17)]);
     assert_eq!(written(ranks), "{\"signal\":9,\"ranks\":[3,17]}\n");
 }

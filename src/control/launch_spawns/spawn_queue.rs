@@ -125,7 +125,7 @@ impl LaunchSpawns {
         if failure.kind != SpawnFailureKind::NoSlots {
             return false;
         }
-        let own = requester_job(&wanting.requester);
+        let own = requester_job(&wanting.source);
         let line: Vec<JobIndex> = cx.job_tree.line_of(own).collect();
         let stays = |process: KnownRank| line.contains(&process.job());
         let (live, before) = allocation_requests::census(cx, stays);
@@ -140,7 +140,7 @@ impl LaunchSpawns {
             names: &self.names,
             jobs: &cx.jobs,
         };
-        let by = requester_plan(cx, wanting.reply_to, &wanting.requester);
+        let by = requester_plan(cx, &wanting.source);
         let alone = cx.plan.spawned(by, &wanting.request, standing);
         alone.is_ok()
     }

@@ -85,11 +85,7 @@ fn spawn(
         names: &JobNames::default(),
         jobs: &Jobs::new(Arc::new(first(""))),
     };
-    plan.spawned(
-        RequesterPlan::Rank(&plan.job_plan, Rank(0)),
-        request,
-        standing,
-    )
+    plan.spawned(RequesterPlan::Rank(plan, Rank(0)), request, standing)
 }
 
 /// Plan after serialization, as another host receives it.
@@ -140,7 +136,7 @@ fn spawned_job_knows_its_parent_and_fills_free_slots() {
     );
     assert_eq!(context.initial_kvs.len(), 1);
     // Jobs that the spawned job spawns have the same settings.
-    let decided = job.decided(&plan.job_plan);
+    let decided = job.resolve(&plan, None).unwrap();
     let standing = LaunchSnapshot {
         offset: GlobalRank(7),
         before: &[2, 4, 1],
@@ -180,7 +176,7 @@ fn job_names_of_launch_differ_in_hash_of_open_mpi() {
             names: &names,
             jobs: &jobs,
         };
-        let by = RequesterPlan::Rank(&plan.job_plan, Rank(0));
+        let by = RequesterPlan::Rank(&plan, Rank(0));
         let job = plan.spawned(by, &request, standing);
         let name = job.unwrap().job.nspace.clone();
         assert!(seen.insert(openmpi_family(&name)), "{name}");
@@ -460,7 +456,7 @@ fn unknown_host_is_refused() {
 
 /// Names of the hosts that a request adds.
 fn added(plan: &HostPlan, request: &SpawnRequest) -> Result<Vec<(String, Option<u32>)>, String> {
-    let by = RequesterPlan::Rank(&plan.job_plan, Rank(0));
+    let by = RequesterPlan::Rank(plan, Rank(0));
     let hosts = plan.added_hosts(by, request, |_| Vec::new());
     let hosts = hosts.map_err(|failure| failure.text)?;
     let known = |host: wireup_core::job::hosts::HostSpec| (host.name, host.slots);
