@@ -184,7 +184,7 @@ mod tests {
         let refusal = |pattern: &str| Label::check(pattern.as_ref()).unwrap_err().to_string();
         assert_eq!(
             refusal("%x"),
-            format!("%x is unknown; known are {CODES} and %%")
+            format!("unknown pattern %x; use {CODES} or %%")
         );
         assert!(refusal("a%").contains("%%"));
         assert_eq!(Label::check("%R %c".as_ref()), Ok(()));

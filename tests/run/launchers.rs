@@ -407,7 +407,7 @@ fn pattern_of_label_is_checked() {
     let outcome = Run::new(["-n", "1", "--label=%x", "true"]).run();
     outcome
         .expect(125)
-        .expect_one_line(&["--label", "%x is unknown; known are %r %R"]);
+        .expect_one_line(&["--label", "unknown pattern %x; use %r %R"]);
 }
 
 #[test]

@@ -331,7 +331,9 @@ fn layout_on_lost_node_is_refused() {
     let refused = spawn(&absent, &request(vec![app("a", 1)], &infos), &[1, 0]).unwrap_err();
     assert_eq!(refused.kind, SpawnFailureKind::NoSlots);
     assert!(
-        refused.text.contains("node 1 takes no ranks"),
+        refused
+            .text
+            .contains("the layout has node 1, which is lost"),
         "{}",
         refused.text
     );
@@ -543,7 +545,7 @@ fn stdin_rank_must_be_one_of_ranks() {
     let refused = input("2").unwrap_err();
     assert_eq!(refused.kind, SpawnFailureKind::BadRequest);
     assert!(
-        refused.text.contains("the ranks are 0 to 1"),
+        refused.text.contains("the job has ranks 0 to 1"),
         "{}",
         refused.text
     );

@@ -82,7 +82,7 @@ fn readers_of_input_are_named_by_rank_or_as_all_and_none() {
     assert!(
         refused("pmix.stdin", "some")
             .text
-            .contains("neither all nor none")
+            .contains("use a rank, all or none")
     );
 }
 
@@ -321,7 +321,7 @@ fn settings_of_ranks_parse_like_options() {
         ("env", ",", "names with commas"),
         ("mem_bind", "far", "none, local, prefer or interleave"),
         ("bind_to", "cpu-list:3-1", "the CPUs of each rank"),
-        ("gpus_per_rank", "0", "at least 1"),
+        ("gpus_per_rank", "0", "from 1 on"),
     ] {
         let failure = refused(key, value);
         assert!(
