@@ -101,7 +101,7 @@ fn missing_file_on_host_is_reported_with_remedy() {
     assert_eq!(
         refused(&|spec| spec.apps[0].argv[0] = "./gone".into()),
         format!(
-            "program \"./gone\" not found: there is no {dir}/gone; copy it to the host, or to a \
+            "program \"./gone\" not found: {dir}/gone does not exist; copy it to the host, or to a \
              file system of all hosts, or let wireup copy it (--stage)"
         )
     );
