@@ -248,6 +248,13 @@ class Spawn(CleanCase):
             launch.close_stdin()
             self.assertEqual(launch.wait().spawned, {})
 
+    def test_request_before_ranks_run_is_refused(self):
+        with self.launch() as launch:
+            launch._command({"spawn": {"request": 9, "apps": [{"command": ["true"], "n": 1}]}})
+            reply = next(event for event in launch if event.kind == "spawn_reply")
+            self.assertEqual(reply.fields["request"], 9)
+            self.assertIn("wait for state running", reply.fields["message"])
+
     def test_failed_rank_of_job_fails_launch(self):
         with self.launch() as launch:
             job = launch.spawn(sh("exit 3"))
