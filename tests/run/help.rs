@@ -316,12 +316,12 @@ fn no_file_and_no_answer_is_refused_in_words_of_rust() {
         ("report file", "import os\n", 125, "not valid JSON"),
         ("report file", "{\"a\": \n", 125, "the JSON has no end"),
         ("report file", "{}\n", 125, "time is missing"),
-        ("oci-hook", "", 125, "cannot be read: the JSON has no end"),
+        ("oci-hook", "", 125, "of the container: the JSON has no end"),
         (
             "oci-hook",
             "3",
             125,
-            "cannot be read: integer 3 is not valid here",
+            "of the container: integer 3 is not valid here",
         ),
         (
             agent,
