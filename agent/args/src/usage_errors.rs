@@ -57,7 +57,7 @@ pub fn one_line(error: &clap::Error) -> String {
 pub fn reason(error: &clap::Error) -> String {
     match error.source().map(ToString::to_string) {
         Some(reason) => number_advice(&reason).unwrap_or(reason),
-        None if error.kind() == ErrorKind::InvalidUtf8 => "this is not UTF-8".to_owned(),
+        None if error.kind() == ErrorKind::InvalidUtf8 => "not UTF-8".to_owned(),
         None => one_line(error),
     }
 }
@@ -73,7 +73,7 @@ fn non_utf8_error(words: &[OsString]) -> String {
     });
     let named: Vec<String> = named.collect();
     format!(
-        "{} is not UTF-8; only files, variables, programs and their arguments may have other bytes",
+        "{} is not UTF-8; only files, variables, programs and their arguments may contain other bytes",
         named.join(" or ")
     )
 }
