@@ -236,11 +236,15 @@ fn agent_refuses_configuration_writable_by_others() {
     let file = cluster.dir().join("agent.toml");
     fs::write(&file, "log = \"info\"\n").unwrap();
     for (owner, mode, reason) in [
-        (0, 0o666, "every user may write it; use chmod o-w"),
+        (
+            0,
+            0o666,
+            "every user may write to it; check its contents, then use chmod o-w",
+        ),
         (
             4711,
             0o644,
-            "it belongs to user id 4711, and neither to root nor to user id 0",
+            "it belongs to user id 4711, not to root or user id 0",
         ),
     ] {
         chown(&file, Some(owner), None).unwrap();

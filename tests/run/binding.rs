@@ -159,7 +159,7 @@ fn hosts_that_cannot_bind_refuse_in_one_line() {
     Run::new(["-n", "1", "--bind-to", "core", "true"])
         .env("WIREUP_LIBHWLOC", library)
         .run()
-        .expect_one_line(&["hwloc cannot be loaded", library, "install it"]);
+        .expect_one_line(&["cannot load hwloc", library, "install it"]);
     Run::new(["-n", "1", "--bind-to", "core", "true"])
         .env("HWLOC_XMLFILE", machine("numa4"))
         .run()
@@ -182,7 +182,7 @@ fn hosts_that_cannot_bind_refuse_in_one_line() {
     described("HWLOC_SYNTHETIC", "garbage")
         .expect(125)
         .expect_one_line(&[
-            "HWLOC_SYNTHETIC garbage describes no host",
+            "invalid HWLOC_SYNTHETIC garbage: write",
             "pack:2 core:4 pu:2",
         ]);
     let other = described("HWLOC_SYNTHETIC", "pack:2 core:3 pu:1").expect(0);
