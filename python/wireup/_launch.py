@@ -412,7 +412,7 @@ def _job_words(command: Command, n: Optional[int]) -> "list[str]":
             raise ValueError("command is empty; name a program")
         return words if n is None else ["-n", str(n), *words]
     if len(apps) != len(command) or n is not None:
-        raise TypeError("command has programs and words, or n was given: with App, each program has its own n and words")
+        raise TypeError("invalid command: with App, give only App objects, each with its own n")
     words = apps[0].words()
     for app in apps[1:]:
         words += [":", *app.words()]
