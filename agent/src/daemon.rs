@@ -232,7 +232,7 @@ async fn serve(
             // Nothing is sent: they are dropped.
             let _ = tokio::join!(network_closed, local_closed);
             let count = agent.registry.count();
-            info!("the next agent takes over; {count} launches continue here");
+            info!("the next agent takes over; {count} launches continue in this process");
             // Now the process in front ends.
             drop(front);
         }

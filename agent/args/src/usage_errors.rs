@@ -89,7 +89,7 @@ fn switch_value_error(error: &clap::Error) -> Option<String> {
         text(ContextKind::InvalidValue)?,
     );
     let is_switch = error.kind() == ErrorKind::TooManyValues && option.starts_with('-');
-    is_switch.then(|| format!("{option} takes no value; leave out ={value}"))
+    is_switch.then(|| format!("{option} takes no value; omit ={value}"))
 }
 
 /// Returns the error of missing arguments, with the line that has them.
@@ -197,7 +197,7 @@ pub fn answer(error: &clap::Error, line: impl FnOnce() -> String) -> Result<u8, 
             print(error.render().to_string().as_bytes())
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            eprintln!("wireup: no command is given\n\n{error}");
+            eprintln!("wireup: no command given\n\n{error}");
             Ok(EXIT_WIREUP)
         }
         _ => Err(CommandError::request(line())),

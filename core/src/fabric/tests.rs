@@ -607,7 +607,7 @@ fn unreadable_records_give_reason() {
         why(r#"{"version":2,"lease":7}"#),
         "record of version 2; this wireup reads version 1"
     );
-    assert_eq!(why("{"), "invalid record: the JSON has no end");
+    assert_eq!(why("{"), "invalid record: the JSON is incomplete");
     let lacking = why(r#"{"version":1}"#);
     assert!(lacking.contains(" is missing"), "{lacking}");
 }
