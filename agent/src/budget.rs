@@ -50,16 +50,15 @@ pub struct BudgetAccount {
 pub enum BudgetExceeded {
     /// The user holds more than [`BYTES`].
     #[error(
-        "user id {0} holds {most} MiB of this agent, the most for one user, with launch requests, messages for \
-         processes that do not read, names and registrations: let some of the user's launches end, or go on if \
-         they are stopped",
+        "user id {0} uses {most} MiB of this agent, the limit for one user (launch requests, messages for processes \
+         that do not read, names, registrations): end some of the user's launches, or continue them if they are \
+         stopped",
         most = BYTES >> 20
     )]
     Bytes(u32),
     /// The user has [`PLACES`] launches.
     #[error(
-        "user id {0} takes part in {PLACES} launches at this agent, the most for one user: try again when one has \
-         ended"
+        "user id {0} has {PLACES} launches at this agent, the limit for one user: try again when one has ended"
     )]
     Places(u32),
 }

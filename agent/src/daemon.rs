@@ -107,7 +107,7 @@ fn runtime() -> Result<Runtime, CommandError> {
         .enable_all()
         .max_blocking_threads(8)
         .build()
-        .map_err(|error| CommandError::system("cannot make a runtime", error))
+        .map_err(|error| CommandError::system("cannot create the asynchronous runtime", error))
 }
 
 /// An agent that has its sockets, its helper and no right that it does not need.
@@ -153,9 +153,9 @@ async fn start(settings: AgentSettings, front: Option<UnixStream>) -> Result<(),
     }
     // Not before: a thread would keep root's rights.
     let network = worker_threads::network()
-        .map_err(|error| CommandError::system("cannot make a thread for the network", error))?;
+        .map_err(|error| CommandError::system("cannot create the network thread", error))?;
     let requests = worker_threads::requests()
-        .map_err(|error| CommandError::system("cannot make a thread for requests", error))?;
+        .map_err(|error| CommandError::system("cannot create the request thread", error))?;
     let ready = PreparedAgent {
         settings,
         signals,
@@ -232,7 +232,7 @@ async fn serve(
             // Nothing is sent: they are dropped.
             let _ = tokio::join!(network_closed, local_closed);
             let count = agent.registry.count();
-            info!("the next agent takes over; {count} launches continue here");
+            info!("the next agent takes over; {count} launches continue in this process");
             // Now the process in front ends.
             drop(front);
         }
@@ -347,7 +347,7 @@ async fn serve_metrics(
             () = metrics::serve(agent, listener, tls) => {}
             () = wait_for_leave(leaving) => {}
         },
-        Err(error) => warn!("metrics are not served: {error}"),
+        Err(error) => warn!("cannot serve metrics: {error}"),
     }
 }
 
@@ -373,7 +373,7 @@ impl DaemonSignals {
 /// Reads the certificate again on every SIGHUP; returns only if that cannot be awaited.
 async fn reload(mut hangup: Signal, tls: &tls::TlsConfigs) {
     while hangup.recv().await.is_some() {
-        info!("looks at its certificate");
+        info!("the agent rereads its certificate");
         tls.reload();
     }
 }
@@ -390,7 +390,7 @@ async fn stop([terminate, interrupt]: &mut [Signal; 2], registry: &LaunchRegistr
     registry.drain();
     match registry.count() {
         0 => {}
-        launches => info!("takes no new launch and ends with the last of {launches}"),
+        launches => info!("the agent accepts no new launch and ends with the last of {launches}"),
     }
     tokio::select! {
         () = registry.drained() => {
@@ -400,6 +400,6 @@ async fn stop([terminate, interrupt]: &mut [Signal; 2], registry: &LaunchRegistr
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    warn!("ends at once, with {} launches", registry.count());
+    warn!("the agent ends at once, with {} launches", registry.count());
     false
 }

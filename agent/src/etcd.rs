@@ -44,7 +44,7 @@ pub enum EtcdError {
     #[error("etcd has no quorum ({0}); it needs more than half of its members")]
     NoQuorum(String),
     /// etcd has refused the call.
-    #[error("etcd refuses this ({endpoint}: {reason})")]
+    #[error("etcd refused the request ({endpoint}: {reason})")]
     Refused {
         endpoint: String,
         code: Code,
@@ -214,7 +214,7 @@ impl Etcd {
                 let mut client = LeaseClient::new(channel);
                 let mut answers = client.lease_keep_alive(request).await?.into_inner();
                 let answer: Option<LeaseKeepAliveResponse> = answers.message().await?;
-                let none = || Status::unavailable("the stream ended without an answer");
+                let none = || Status::unavailable("the stream ended without a reply");
                 answer.map(Response::new).ok_or_else(none)
             }
         };
@@ -333,8 +333,8 @@ impl Etcd {
                     reason
                 }
                 Ok(Err(MemberError::Unreachable(reason))) => reason,
-                Ok(Err(MemberError::Token)) => "it does not know its own token".to_owned(),
-                Err(_) => format!("no answer within {} s", ANSWER.as_secs()),
+                Ok(Err(MemberError::Token)) => "it rejects its own token".to_owned(),
+                Err(_) => format!("no reply within {} s", ANSWER.as_secs()),
             };
             troubles.push(format!("{endpoint}: {reason}"));
         }
@@ -383,8 +383,7 @@ impl Etcd {
             *token = match AuthClient::new(channel.clone()).authenticate(request).await {
                 Ok(answer) => {
                     let text = answer.into_inner().token;
-                    let unusable =
-                        |_| MemberError::Unreachable("its token cannot be used".to_owned());
+                    let unusable = |_| MemberError::Unreachable("invalid token from it".to_owned());
                     AuthToken::Known(MetadataValue::try_from(text).map_err(unusable)?)
                 }
                 // Without users, all may do everything: as etcd's own client has it.

@@ -55,7 +55,7 @@ enum FabricManager {
 enum ManagerError {
     #[error(transparent)]
     Service(#[from] ServiceError),
-    #[error("the command cannot be split into words")]
+    #[error("cannot split the command into words; check its quotes")]
     Words,
     #[error("the grant comes from the environment, not from a fabric manager")]
     None,
@@ -132,11 +132,9 @@ pub async fn sweep() {
         let Some(record) = kept.read() else { continue };
         let name = record.name.clone();
         match finish(record, &mut kept, Duration::ZERO).await {
-            None => eprintln!("wireup: the credential that launch {name} has left is revoked"),
+            None => eprintln!("wireup: revoked the fabric grant of launch {name}"),
             Some(leak) => {
-                eprintln!(
-                    "wireup: the credential that launch {name} has left is not revoked: {leak}"
-                );
+                eprintln!("wireup: cannot revoke the fabric grant of launch {name}: {leak}");
             }
         }
     }
@@ -157,7 +155,7 @@ async fn finish(
     let (mut life, order) = GrantLifecycle::resume(record, Duration::ZERO);
     match drive(&manager, (&mut life, order), record_file, since).await {
         Ok(GrantAction::Over { leak }) => leak,
-        Ok(_) => Some("it does not end".to_owned()),
-        Err(error) => Some(format!("its record cannot be written: {error}")),
+        Ok(_) => Some("the revocation did not end".to_owned()),
+        Err(error) => Some(format!("cannot write its record: {error}")),
     }
 }

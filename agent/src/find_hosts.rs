@@ -38,14 +38,14 @@ enum FindError {
     /// Waiting does not help.
     #[error(transparent)]
     Never(HostSearchFailure),
-    #[error("no host within {} s: {reason}", .limit.as_secs_f32())]
+    #[error("no host found within {} s: {reason}", .limit.as_secs_f32())]
     NoneFound {
         limit: Duration,
         reason: HostSearchFailure,
     },
     /// Fewer hosts than needed were found in time.
     #[error(
-        "{} of {count} hosts within {} s ({names}); start more, wait longer (--wait-hosts) or need fewer (--nodes)",
+        "only {} of {count} hosts found within {} s ({names}); start more, wait longer (--wait-hosts) or use fewer (--nodes)",
         .found, .limit.as_secs_f32()
     )]
     TooFew {
@@ -66,13 +66,13 @@ pub fn main(words: impl Iterator<Item = OsString>) -> Result<u8, CommandError> {
         .collect();
     let (lookup, awaited) = parse(&words).ok_or_else(|| {
         CommandError::request(
-            "this command is for `wireup run` to use: it looks hosts up".to_owned(),
+            "this command is internal: `wireup run` uses it to look up hosts".to_owned(),
         )
     })?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| CommandError::system("cannot make a runtime", error))?;
+        .map_err(|error| CommandError::system("cannot create the asynchronous runtime", error))?;
     let found = runtime.block_on(find(&lookup, awaited));
     // Nothing ends a look-up in the C library but itself.
     runtime.shutdown_background();
@@ -184,7 +184,7 @@ async fn find(lookup: &HostLookup, awaited: HostWait) -> Result<Vec<FoundHost>, 
         let found = match timeout(SILENCE, &mut search).await {
             Ok(found) => found,
             Err(_) => {
-                eprintln!("wireup: {lookup}: no answer yet");
+                eprintln!("wireup: {lookup}: no reply yet");
                 search.await
             }
         };
@@ -204,7 +204,7 @@ async fn find(lookup: &HostLookup, awaited: HostWait) -> Result<Vec<FoundHost>, 
         };
         if told.as_ref() != Some(&text) {
             let rest = (end - now).as_secs_f32().ceil();
-            eprintln!("wireup: {lookup}: {text}; waits up to {rest} s for more");
+            eprintln!("wireup: {lookup}: {text}; waiting up to {rest} s for more");
             told = Some(text);
         }
         source.changed(end - now).await;

@@ -133,7 +133,7 @@ impl RegistrationSession {
             }
         }
         Ok(LoggedState::Failed(
-            "others write its key at the same time".to_owned(),
+            "other agents write its key at the same time".to_owned(),
         ))
     }
 
@@ -151,13 +151,13 @@ impl RegistrationSession {
             LoggedState::Nothing => {}
             LoggedState::Registered => {
                 info!(
-                    "is registered in etcd as {name} at {address}: {slots} slots, labels \"{labels}\""
+                    "registered in etcd as {name} at {address}: {slots} slots, labels \"{labels}\""
                 );
             }
             LoggedState::Taken(other) => warn!(
-                "is not registered in etcd: the agent at {other} is registered as {name}; waits until that has ended"
+                "not registered in etcd: the agent at {other} is registered as {name}; waiting until it has ended"
             ),
-            LoggedState::Failed(reason) => warn!("cannot register in etcd: {reason}; tries again"),
+            LoggedState::Failed(reason) => warn!("cannot register in etcd: {reason}; retrying"),
         }
         now
     }
@@ -166,13 +166,13 @@ impl RegistrationSession {
     async fn end(self) {
         let Some(lease) = self.lease else { return };
         match timeout(LAST_WORDS, self.etcd.revoke(lease)).await {
-            Ok(Ok(())) => info!("is not registered in etcd any more"),
+            Ok(Ok(())) => info!("removed the registration from etcd"),
             Ok(Err(error)) => warn!(
-                "its registration in etcd ends within {} s: {error}",
+                "cannot remove the registration from etcd, which ends within {} s: {error}",
                 self.ttl.as_secs()
             ),
             Err(_) => warn!(
-                "its registration in etcd ends within {} s: no answer",
+                "cannot remove the registration from etcd, which ends within {} s: no reply",
                 self.ttl.as_secs()
             ),
         }

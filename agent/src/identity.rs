@@ -53,14 +53,14 @@ pub struct Certificate {
 pub enum IdentityError {
     /// The name can be no host's.
     #[error(
-        "{0:?} cannot be a name: use a host name (letters, digits, '-', '_', '.') or an IP address"
+        "invalid name {0:?}: use a host name (letters, digits, '-', '_', '.') or an IP address"
     )]
     Name(String),
     /// The bytes are no certificate.
     #[error("not an X.509 certificate: {0}")]
     Certificate(String),
     /// Several identities in one certificate.
-    #[error("a certificate of more than one identity: {0} and {1}")]
+    #[error("the certificate has several identities: {0} and {1}")]
     Several(String, String),
     /// A URI with the scheme that cannot be read.
     #[error(
@@ -68,7 +68,7 @@ pub enum IdentityError {
     )]
     Uri(String),
     /// The certificate has no identity.
-    #[error("a certificate without an identity (URI wireup://node/NAME); use `wireup pki issue`")]
+    #[error("the certificate has no identity (URI wireup://node/NAME); use `wireup pki issue`")]
     Nobody,
 }
 
@@ -152,7 +152,7 @@ impl Certificate {
         let malformed = |error: &dyn fmt::Display| IdentityError::Certificate(error.to_string());
         let (rest, parsed) = X509Certificate::from_der(der).map_err(|error| malformed(&error))?;
         if !rest.is_empty() {
-            return Err(malformed(&"something follows it"));
+            return Err(malformed(&"unexpected bytes after it"));
         }
         let mut found = Self {
             identity: None,

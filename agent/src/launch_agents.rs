@@ -57,7 +57,7 @@ fn run<F: Future<Output = Result<(), CommandError>>>(
         .map_err(|error| CommandError::system("cannot reserve descriptors", error))?;
     // A small limit is enough for small launches.
     let _ = files::raise();
-    let runtime = |error| CommandError::system("cannot make a runtime", error);
+    let runtime = |error| CommandError::system("cannot create the asynchronous runtime", error);
     let main = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(8)

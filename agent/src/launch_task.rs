@@ -137,7 +137,7 @@ pub async fn run_launch(
             info!(%launch, uid, "begins as node {} of {nodes}, brought by {who}", node.0);
         }
         None => {
-            info!(%launch, uid, "begins; its launcher is here, its {nodes} nodes are elsewhere")
+            info!(%launch, uid, "begins; its launcher is on this host, its {nodes} nodes are on others")
         }
     }
     agent.counters.parts.add(1);
@@ -246,7 +246,7 @@ impl LaunchTask {
         };
         let mut step = None;
         let absent = found.missing.len();
-        let not_asked = || format!("not asked: {absent} of the hosts cannot be found");
+        let not_asked = || format!("not contacted: {absent} of the hosts cannot be found");
         if absent > 0 {
             let reason = not_asked();
             events.push(stream::iter([RouterEvent::StepGone { reason }]).boxed());
@@ -367,7 +367,7 @@ impl LaunchTask {
         if let Some((writer, process)) = &mut self.step {
             let _ = writer.poll_flush(cx);
             if self.orphaned && self.step_kill_timer.as_mut().poll(cx).is_ready() {
-                warn!(launch = %self.launch, "its step did not end in time and is killed");
+                warn!(launch = %self.launch, "killed its step, which did not end in time");
                 process.kill();
                 self.orphaned = false;
             }
@@ -395,7 +395,7 @@ impl LaunchTask {
                 LivenessAction::Silent => {
                     let _ = writer;
                     process.kill_for_silence(self.watch.limit());
-                    warn!(launch = %self.launch, "its step is silent and is killed");
+                    warn!(launch = %self.launch, "killed its step, which is silent");
                     return Poll::Pending;
                 }
             }

@@ -41,7 +41,7 @@ const NOT_SO: u32 = 122;
 pub(crate) enum DirectoryError {
     #[error("cannot reach the directory {server} ({reason})")]
     Unreachable { server: String, reason: String },
-    #[error("the directory {server} refuses this ({reason}){}", hint(*.code))]
+    #[error("the directory {server} refused the request ({reason}){}", hint(*.code))]
     Refused {
         server: String,
         code: u32,
@@ -52,13 +52,13 @@ pub(crate) enum DirectoryError {
 /// Returns the remedy for a result code, for the administrator.
 fn hint(code: u32) -> &'static str {
     match code {
-        3 | 4 | 11 => ": its limits are lower than what is asked for",
-        8 | 13 => ": it requires TLS, or a user (bind-dn)",
-        12 => ": it has to support the assertion control (RFC 4528)",
-        17 | 21 | 65 => ": has it wireup's schema?",
-        NO_ENTRY => ": is the base of names there?",
-        49 => ": the name or the password is wrong",
-        50 => ": this user may not",
+        3 | 4 | 11 => ": its limits are too low for the request",
+        8 | 13 => ": use TLS, or name a user (bind-dn)",
+        12 => ": the directory must support the assertion control (RFC 4528)",
+        17 | 21 | 65 => ": check whether it has wireup's schema",
+        NO_ENTRY => ": check whether the base of names exists",
+        49 => ": correct the name or the password",
+        50 => ": this user lacks the permission",
         _ => "",
     }
 }
@@ -271,8 +271,8 @@ impl LdapClient {
             Ok(Ok(Ok(answer))) => return Ok(answer),
             Ok(Ok(Err(LdapError::LdapResult { result }))) => return Err(self.refused(&result)),
             Ok(Ok(Err(error))) => self.words(&error),
-            Ok(Err(_)) => "the answer violates the protocol".to_owned(),
-            Err(_) => format!("no answer within {} s", limit.as_secs()),
+            Ok(Err(_)) => "the reply violates the protocol".to_owned(),
+            Err(_) => format!("no reply within {} s", limit.as_secs()),
         };
         // The next call has another connection.
         self.link.lock().await.ldap = None;

@@ -232,11 +232,10 @@ async fn speaks_http(connection: &UnixStream) -> bool {
 enum LocalRefusal {
     #[error("no request within {} s", PATIENCE.as_secs())]
     Late,
-    #[error("user id {0} has {PER_USER} connections to this agent already")]
+    #[error("user id {0} already has {PER_USER} connections to this agent")]
     Connections(u32),
     #[error(
-        "the request cannot be read, or names more than {NODES_MAX} nodes; this is an agent of wireup \
-         {PROGRAM_VERSION}"
+        "invalid request, or more than {NODES_MAX} nodes; this is an agent of wireup {PROGRAM_VERSION}"
     )]
     Unreadable,
     #[error(
@@ -244,11 +243,11 @@ enum LocalRefusal {
          same wireup for both, and restart the agent after an update"
     )]
     Version(u32),
-    #[error("a name by which launches meet has at most {MEET_MAX} bytes")]
+    #[error("the name scope (--meet) has more than {MEET_MAX} bytes")]
     MeetName,
-    #[error("a request for more nodes without an open launch")]
+    #[error("request for more nodes without an open launch")]
     GrowsNothing,
-    #[error("the connection was closed within the request")]
+    #[error("the connection closed within the request")]
     Ended,
     #[error("not the launcher protocol: {0}")]
     Link(LinkError),

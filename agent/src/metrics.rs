@@ -135,7 +135,7 @@ fn text(agent: &Agent) -> String {
     single(
         "wireup_agent_draining",
         Kind::Gauge,
-        "Whether the agent takes no new launch (1) or does (0).",
+        "Whether the agent accepts no new launch (1) or does (0).",
         agent.registry.draining().into(),
     );
     single(
@@ -178,7 +178,7 @@ fn text(agent: &Agent) -> String {
     single(
         "wireup_agent_users",
         Kind::Gauge,
-        "Users who have something at this agent.",
+        "Users with launches, names or requests at this agent.",
         held.users as u64,
     );
     single(
@@ -198,7 +198,7 @@ fn text(agent: &Agent) -> String {
             .map_or(0, |time| time.as_secs()),
     );
     let launches = "wireup_agent_launches_total";
-    let help = "Launches that were started on this node and have ended: ok, failed, or lost without a word.";
+    let help = "Launches that were started on this node and have ended: ok, failed, or lost without a result.";
     out.family(launches, Kind::Counter, help);
     for (result, count) in counters.results() {
         out.sample(launches, &[("result", result)], count);

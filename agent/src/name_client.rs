@@ -47,7 +47,7 @@ pub async fn serve_launch(
         return serve_locally(&agent, scope, reader, writer).await;
     }
     let reason = failures.join("; ");
-    warn!(uid, "no rendezvous for a launch: {reason}");
+    warn!(uid, "no name server for a launch: {reason}");
     // The agent does not wait for a launcher that does not read.
     if writer.control(&refused(reason)).is_ok() {
         writer.flush().await;
@@ -123,7 +123,7 @@ async fn relay_to_agent(
             },
             () = writer.flush(), if writer.waits() => continue,
         };
-        warn!("a launch loses its rendezvous: {reason}");
+        warn!("a launch lost its name server: {reason}");
         if writer.control(&refused(reason)).is_ok() {
             writer.flush().await;
         }

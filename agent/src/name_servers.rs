@@ -70,7 +70,7 @@ struct UserNameServer {
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
     /// The message is longer than a name server accepts.
-    #[error("a message of more than {MESSAGE_MAX} bytes")]
+    #[error("a message with more than {MESSAGE_MAX} bytes")]
     Long,
     /// The message cannot be decoded.
     #[error("an invalid message: {0}")]
@@ -197,7 +197,7 @@ impl NameServerState {
             }
             if full.is_err() {
                 // The end of its queue is the end of its connection.
-                warn!("a launch takes nothing from the rendezvous and is given up");
+                warn!("gave up a launch that does not read from its name server");
                 self.launches.remove(&id);
             }
         }

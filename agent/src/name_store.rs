@@ -51,7 +51,7 @@ enum StoreError {
         path: PathBuf,
         problem: &'static str,
     },
-    #[error("{} does not answer within {} s", .path.display(), .limit.as_secs())]
+    #[error("{} did not answer within {} s", .path.display(), .limit.as_secs())]
     Slow { path: PathBuf, limit: Duration },
     #[cfg(any(feature = "etcd", feature = "ldap"))]
     #[error("invalid name {0:?} in the store: not written by wireup")]

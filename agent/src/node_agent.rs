@@ -114,7 +114,7 @@ impl NodeAgent for NodeAgentService {
         };
         std::mem::forget(waiting);
         let answer: ExchangeAnswer =
-            answer.map_err(|_| Status::internal("an exchange was not answered"))?;
+            answer.map_err(|_| Status::internal("an exchange had no reply"))?;
         match answer {
             Ok(merged) => Ok(Response::new(v1::PmiFenceResponse {
                 success: true,
@@ -143,7 +143,7 @@ impl NodeAgent for NodeAgentService {
         let v1::AbortProcessesRequest { launch_id, reason } = request.into_inner();
         if reason.len() > REASON_MAX {
             return Err(Status::invalid_argument(format!(
-                "reason of {} bytes: at most {REASON_MAX} are possible",
+                "reason of {} bytes: at most {REASON_MAX} are allowed",
                 reason.len()
             )));
         }
@@ -187,7 +187,7 @@ impl NodeAgent for NodeAgentService {
         let caller = Caller::from_extensions(request.extensions())?;
         let mut input = request.into_inner();
         let first = input.message().await?.ok_or_else(|| {
-            Status::invalid_argument("no message: the first one names the launch")
+            Status::invalid_argument("no message: the first one must name the launch")
         })?;
         let launch = self.agent.scheduled.steer(&first.launch_id, &caller)?;
         head(&launch)?;
@@ -226,7 +226,7 @@ impl NodeAgent for NodeAgentService {
         let caller = Caller::from_extensions(request.extensions())?;
         if !caller.may_drain(self.agent.agent_uid()) {
             return Err(Status::permission_denied(format!(
-                "{caller} may not drain this agent: root, its own user and schedulers may"
+                "{caller} may not drain this agent: only root, its own user and schedulers may"
             )));
         }
         tracing::info!(%caller, "drain");
@@ -294,8 +294,7 @@ async fn user(agent: &Agent, run_as: v1::RunAs) -> Result<User, Status> {
         // Only root can change it, whatever the user's groups are.
         if agent.agent_uid() != 0 || !user.groups.contains(&gid) {
             return Err(Status::permission_denied(format!(
-                "user id {} cannot run in group {gid}: leave run_as.gid out, or name a group of \
-                 his to an agent of root",
+                "user id {} cannot run in group {gid}: omit run_as.gid, or use an agent of root and a group of the user",
                 run_as.uid
             )));
         }
@@ -332,8 +331,8 @@ impl ExchangeEnd {
         match self {
             Self::LaunchEnded => Status::aborted(format!("launch {:?} has ended", launch.id)),
             Self::Missing(_) if launch.head.is_none() => Status::deadline_exceeded(format!(
-                "PmiFenceComplete was not called here for launch {:?} within {} s; only on the head \
-                 node an exchange ends by itself",
+                "PmiFenceComplete was not called on this node for launch {:?} within {} s; call it on all nodes but the \
+                 head node",
                 launch.id,
                 EXCHANGE.as_secs(),
             )),

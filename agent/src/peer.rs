@@ -93,7 +93,7 @@ pub(crate) fn cause(status: &Status) -> String {
     while let Some(error) = cause {
         let broken = error.downcast_ref().and_then(h2::Error::get_io);
         let text = match broken.map(std::io::Error::kind) {
-            Some(ErrorKind::UnexpectedEof) => "it was killed, or broke".to_owned(),
+            Some(ErrorKind::UnexpectedEof) => "it was killed or crashed".to_owned(),
             // This side's errors for a connection that it has given up.
             Some(ErrorKind::TimedOut | ErrorKind::BrokenPipe) => NO_SIGN.to_owned(),
             _ => match error.to_string() {

@@ -80,19 +80,19 @@ impl PeerService {
     ) -> Result<Response<<Self as Service>::MeetStream>, Status> {
         if caller.identity.role != Role::Node {
             return Err(Status::permission_denied(
-                "only agents of nodes bring launches here",
+                "only agents of nodes may call this",
             ));
         }
         let message = stream.message().await?.and_then(|request| request.message);
         let Some(v1::meet_request::Message::Hello(hello)) = message else {
             return Err(Status::invalid_argument(
-                "a stream that does not begin with a MeetHello",
+                "the stream does not start with a MeetHello",
             ));
         };
         same_version(hello.version, Some(&hello.agent))?;
         if hello.name.len() > MEET_MAX {
             return Err(Status::invalid_argument(format!(
-                "a name by which launches meet has at most {MEET_MAX} bytes"
+                "the name scope (--meet) has more than {MEET_MAX} bytes"
             )));
         }
         // Nothing can run here for an unknown user.
@@ -119,7 +119,7 @@ impl PeerService {
     ) -> Result<Response<<Self as Service>::JoinStream>, Status> {
         if caller.identity.role != Role::Node {
             return Err(Status::permission_denied(
-                "only agents of nodes bring launches here",
+                "only agents of nodes may call this",
             ));
         }
         let agent = &self.0;
@@ -127,7 +127,7 @@ impl PeerService {
         let member = opening.member(node);
         if member.name != agent.name {
             return Err(Status::invalid_argument(format!(
-                "this is node {}, and not {} as the caller believes; correct the address {} in the host list",
+                "this is node {}, not {}; correct the address {} in the host list",
                 agent.name, member.name, member.address
             )));
         }
@@ -182,7 +182,7 @@ impl PeerService {
 /// Never: every connection has a caller.
 pub fn caller<T>(request: &Request<T>) -> Result<RemoteCaller, Status> {
     let caller = request.extensions().get::<RemoteCaller>().cloned();
-    caller.ok_or_else(|| Status::unauthenticated("a connection without a certificate"))
+    caller.ok_or_else(|| Status::unauthenticated("the connection has no certificate"))
 }
 
 fn refused(refusal: &LaunchRefusal) -> Status {
@@ -202,8 +202,8 @@ fn same_version(version: u32, program: Option<&str>) -> Result<(), Status> {
     }
     let program = program.map(|program| format!(" wireup {program}"));
     Err(Status::failed_precondition(format!(
-        "it is wireup {PROGRAM_VERSION} with link version {VERSION}, the caller{} with link version \
-         {version}; install the same wireup on all nodes",
+        "it is wireup {PROGRAM_VERSION} with link version {VERSION}, but the caller{} has link version {version}; \
+         install the same wireup on all nodes",
         program.unwrap_or_default()
     )))
 }
@@ -220,7 +220,7 @@ async fn opening(
         let message = stream.message().await?.and_then(|down| down.message);
         let Some(v1::peer_down::Message::Hello(hello)) = message else {
             return Err(Status::invalid_argument(
-                "a stream that does not begin with a Hello",
+                "the stream does not start with a Hello",
             ));
         };
         if first.is_none() {
@@ -288,7 +288,7 @@ fn events(
         std::future::ready(event)
     });
     let ended = RouterEvent::UpGone {
-        reason: "the launch has ended above".to_owned(),
+        reason: "the parent ended the launch".to_owned(),
     };
     events.chain(futures_util::stream::iter([ended]))
 }

@@ -195,7 +195,7 @@ pub fn read(path: &Path) -> Result<Certificate, PkiError> {
     };
     let bytes = certificate_files::read_public(path)?;
     let der = CertificateDer::from_pem_slice(&bytes)
-        .map_err(|_| unreadable(&"no certificate in it (PEM)"))?;
+        .map_err(|_| unreadable(&"no certificate in this file (PEM)"))?;
     Certificate::from_der(&der).map_err(|error| unreadable(&error))
 }
 

@@ -71,7 +71,7 @@ impl Refusals {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         for (who, count) in recent.remove_expired(now) {
-            warn!("refused {who} {count} more times, which were not logged");
+            warn!("refused {who} {count} more times; these were not logged");
         }
         let who = recent.counted_name(who);
         let admitted = recent.admit(who, now);

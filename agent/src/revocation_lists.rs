@@ -35,14 +35,13 @@ struct RevocationList {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RevocationListError {
     /// Nothing in the file.
-    #[error("no list of revoked certificates in it (PEM)")]
+    #[error("no list of revoked certificates in this file (PEM)")]
     Empty,
     /// The bytes are no list.
     #[error("not a list of revoked certificates: {0}")]
     Malformed(String),
     #[error(
-        "its list of {0} was signed by no authority of this node (ca.pem); remove it, or put there the list of \
-         an authority that is"
+        "no authority of this node (ca.pem) signed its list of {0}; remove the list, or use one of such an authority"
     )]
     Foreign(String),
 }
@@ -64,7 +63,7 @@ impl RevocationLists {
             let (rest, list) =
                 CertificateRevocationList::from_der(&der).map_err(|error| malformed(&error))?;
             if !rest.is_empty() {
-                return Err(malformed(&"something follows it"));
+                return Err(malformed(&"unexpected bytes after it"));
             }
             let signed = |authority: &&CertificateDer<'_>| {
                 let parsed = parse_x509_certificate(authority);

@@ -55,7 +55,7 @@ pub(crate) fn tls_client(authorities: &Path) -> Result<ClientConfig, FileError> 
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(certificates.filter_map(Result::ok));
     if roots.is_empty() {
-        return Err(wrong("it has no certificate".to_owned()));
+        return Err(wrong("no certificate in this file".to_owned()));
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     Ok(ClientConfig::builder_with_provider(provider)

@@ -56,11 +56,11 @@ enum ExporterError {
     #[error("unsupported OTLP protocol {0}; use http/protobuf or grpc")]
     UnknownProtocol(String),
     #[error(
-        "{0}: wireup speaks TLS over gRPC only; set OTEL_EXPORTER_OTLP_PROTOCOL=grpc and name the collector's port for that (4317), \
-         or name a collector on this machine with http://"
+        "unsupported OTLP endpoint {0}: wireup supports TLS with gRPC only; set OTEL_EXPORTER_OTLP_PROTOCOL=grpc and \
+         name the collector's port for that (4317), or name a collector on this machine with http://"
     )]
     HttpOverTls(String),
-    #[error("{path} cannot be read: {error}")]
+    #[error("cannot read {path}: {error}")]
     File { path: String, error: std::io::Error },
     #[error(
         "this system has no list of certificate authorities; name one with OTEL_EXPORTER_OTLP_CERTIFICATE"
@@ -79,7 +79,7 @@ fn first_of(names: &[&str]) -> Option<String> {
 /// # Errors
 /// [`CommandError`] with the reason.
 pub fn main() -> Result<u8, CommandError> {
-    let failed = |error: AnyError| CommandError::system("spans cannot be sent", error);
+    let failed = |error: AnyError| CommandError::system("cannot send spans", error);
     let mut text = Vec::new();
     std::io::stdin()
         .read_to_end(&mut text)

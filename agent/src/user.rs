@@ -32,8 +32,8 @@ pub struct User {
 pub enum UserError {
     /// The agent is not root, and serves another user.
     #[error(
-        "the agent of this node runs as user id {agent_uid} and starts processes only as that user (user id {uid} asked); \
-         an agent of root serves all users"
+        "the agent of this node runs as user id {agent_uid} and cannot start processes as user id {uid}; use an agent \
+         of root, which serves all users"
     )]
     NotServed {
         uid: u32,
@@ -42,7 +42,7 @@ pub enum UserError {
     },
     /// The account does not exist.
     #[error(
-        "user id {0} is unknown on this node; accounts need the same numbers on all nodes of a launch"
+        "unknown user id {0} on this node; give the account the same number on all nodes of a launch"
     )]
     Unknown(u32),
     /// The account database does not answer.

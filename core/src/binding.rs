@@ -212,7 +212,7 @@ fn cpus(
         BindTo::List(list) => return Ok((listed(topology, usable, list, demand)?, reasons)),
         BindTo::Slots(unit, slots) => {
             reasons.push(format!(
-                "each rank gets what its line has, where {} are numbered from 0 in the order of the host (--rankfile)",
+                "each rank gets the CPUs of its line; {} are numbered from 0 in the order of the host (--rankfile)",
                 unit.noun(2)
             ));
             let sets = slots::cpus(topology, usable, *unit, slots, ranks, demand.share)?;

@@ -160,7 +160,7 @@ pub enum ModexFailure {
     #[error("the PMIx server answered with status {0}")]
     Host(i32),
     /// The rank published more than allowed.
-    #[error("the rank published {0} bytes, allowed are {MODEX_DATA_MAX}")]
+    #[error("the rank published {0} bytes; at most {MODEX_DATA_MAX} are allowed")]
     TooLarge(usize),
     /// The node ends the job.
     #[error("node {node} ends the job")]

@@ -40,10 +40,10 @@ pub enum KvsError {
     #[error("empty key")]
     EmptyKey,
     /// The key exceeds [`KvsLimits::key`].
-    #[error("key of {length} bytes, allowed are {limit}")]
+    #[error("key of {length} bytes; at most {limit} are allowed")]
     KeyTooLong { length: usize, limit: usize },
     /// The value exceeds [`KvsLimits::value`].
-    #[error("value of {length} bytes, allowed are {limit}")]
+    #[error("value of {length} bytes; at most {limit} are allowed")]
     ValueTooLong { length: usize, limit: usize },
     /// The store would exceed [`KvsLimits::total`].
     #[error("key-value store full ({limit} bytes)")]

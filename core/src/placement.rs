@@ -297,7 +297,7 @@ impl LaunchNodes<'_> {
         let shares = shares.map(|(node, share)| (node, share as u32));
         match oversubscribe {
             true => Ok(()),
-            false => self.check_nodes(shares, |_| "fewer ranks on that node".to_owned()),
+            false => self.check_nodes(shares, |_| "give that node fewer ranks".to_owned()),
         }
     }
 

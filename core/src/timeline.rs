@@ -146,7 +146,7 @@ pub struct TimelineEnd {
 
 /// A line that belongs to no status stream.
 #[derive(Debug, thiserror::Error)]
-#[error("line {number} is not a line of a status stream (`wireup run --json`): {}", json_problem(.error))]
+#[error("line {number} is not a record of a status stream (`wireup run --json`): {}", json_problem(.error))]
 pub struct InvalidLine {
     /// Line number, counted from 1.
     pub number: usize,

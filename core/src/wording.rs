@@ -52,7 +52,7 @@ pub fn json_problem(error: &serde_json::Error) -> String {
     match error.classify() {
         Category::Io => error.to_string(),
         Category::Syntax => "not valid JSON".to_owned(),
-        Category::Eof => "the JSON has no end".to_owned(),
+        Category::Eof => "the JSON is incomplete".to_owned(),
         Category::Data => {
             let text = error.to_string();
             let place = text.rfind(" at line ").unwrap_or(text.len());
@@ -176,7 +176,7 @@ mod tests {
     fn text_that_is_not_json_is_reported_as_such() {
         for (json, text) in [
             ("import os", "not valid JSON"),
-            ("", "the JSON has no end"),
+            ("", "the JSON is incomplete"),
             (
                 "\"a\"",
                 "string \"a\" is not valid here; write a whole number",

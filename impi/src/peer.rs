@@ -330,14 +330,18 @@ impl Peer {
     }
 
     fn check_peer(&self, rank: usize) -> Result<(), PeerError> {
-        let wrong =
-            || PeerError::Argument(format!("no process {rank}: the world has {}", self.size()));
+        let wrong = || {
+            PeerError::Argument(format!(
+                "invalid process {rank}: the world has {}",
+                self.size()
+            ))
+        };
         (rank < self.size()).then_some(()).ok_or_else(wrong)
     }
 
     fn check_tag(&self, tag: i32) -> Result<(), PeerError> {
         let limit = self.world.limits.tag_upper_bound;
-        let wrong = || PeerError::Argument(format!("tag {tag} is not in 0 to {limit}"));
+        let wrong = || PeerError::Argument(format!("invalid tag {tag}: use 0 to {limit}"));
         (0..=limit).contains(&tag).then_some(()).ok_or_else(wrong)
     }
 }

@@ -63,7 +63,7 @@ pub(crate) unsafe extern "C" fn on_done(status: pmix_status_t, data: *mut c_void
     } = *unsafe { Box::from_raw(data.cast::<CallbackData>()) };
     answer(&replies, id, || {
         drop(kept);
-        let outcome = check(status, "libpmix did not do it");
+        let outcome = check(status, "libpmix did not complete the request");
         replies.finish(id, outcome.as_ref().map(|()| Body::Done));
     });
 }
@@ -91,7 +91,7 @@ impl CInfos {
         // SAFETY: the bytes are valid for the call, and so is the place for the result.
         let status =
             unsafe { shim.wireup_infos_decode(bytes.as_ptr(), bytes.len(), &raw mut list) };
-        check(status, "the list of infos cannot be decoded")?;
+        check(status, "cannot decode the list of infos")?;
         Ok(Self(shim, list))
     }
 

@@ -79,8 +79,8 @@ pub(crate) fn guard(shim: &'static Shim) -> Result<(), Fatal> {
         true => Ok(()),
         false => Err(Fatal::new(
             StartupStage::Link,
-            "this wireup-pmix-host was linked so that libpmix may remove what links lead to; build \
-             it with its build script, which exports opendir and unlink",
+            "this wireup-pmix-host does not export opendir and unlink to libpmix, which could remove the targets of \
+             links; build it with its build script",
         )),
     }
 }

@@ -72,7 +72,7 @@ impl PmixServer {
         let verdict = backlog.judge(bytes.len(), Instant::now(), backlog::connections);
         for connection in backlog.stuck() {
             backlog::cut_off(connection);
-            self.warn("a PMIx tool does not read the output that it asked for, and is cut off");
+            self.warn("a PMIx tool does not read its forwarded output and was disconnected");
         }
         let passed = match verdict {
             OutputDecision::Wait => return false,
@@ -80,8 +80,8 @@ impl PmixServer {
             OutputDecision::Drop => Err(dropped()),
             OutputDecision::DropAndTell => {
                 self.warn(
-                    "a PMIx client does not read the output that it asked for: output is dropped for \
-                     all tools and clients of this node until it does",
+                    "a PMIx client does not read its forwarded output: until it does, output is dropped for all tools \
+                     and clients of this node",
                 );
                 Err(dropped())
             }

@@ -24,12 +24,13 @@ const URI: &[u8] = b"PMIX_SERVER_URI";
 /// When libpmix does not state its address, or there can be no thread.
 pub(crate) fn serve(listener: OwnedFd, env: &ForkEnv) -> Result<(), Fatal> {
     let fatal = |text: String| Fatal::new(StartupStage::Link, text);
-    let own = address(env).ok_or_else(|| fatal("libpmix listens at no known address".into()))?;
+    let own =
+        address(env).ok_or_else(|| fatal("libpmix does not listen at a known address".into()))?;
     let thread = thread::Builder::new().name("tools".to_owned());
     let started = thread.spawn(move || accept_all(&listener, own));
     started
         .map(drop)
-        .map_err(|error| fatal(format!("no thread for tools: {error}")))
+        .map_err(|error| fatal(format!("cannot create the thread for tools: {error}")))
 }
 
 fn accept_all(listener: &OwnedFd, own: SocketAddr) {

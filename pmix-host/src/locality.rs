@@ -74,7 +74,7 @@ impl<'a> Cpus<'a> {
         };
         // SAFETY: the server runs; the set is empty and is filled.
         let read = unsafe { pmix.PMIx_Parse_cpuset_string(named.as_ptr(), &raw mut set) };
-        check(read, "the CPUs of a process cannot be read")?;
+        check(read, "cannot read the CPUs of a process")?;
         Ok(Self { pmix, set })
     }
 
@@ -86,7 +86,7 @@ impl<'a> Cpus<'a> {
             let made = self
                 .pmix
                 .PMIx_server_generate_locality_string(&raw const self.set, &raw mut text);
-            check(made, "the locality of a process cannot be described")?;
+            check(made, "cannot describe the locality of a process")?;
             Ok(take_text(text))
         }
     }

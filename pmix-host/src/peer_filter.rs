@@ -123,9 +123,8 @@ pub(crate) fn guard(replies: Arc<ReplyWriter>) -> Result<(), Fatal> {
             return Err(Fatal::new(
                 StartupStage::Link,
                 format!(
-                    "this wireup-pmix-host was linked so that libpmix does not find its {0}: no client \
-                     would check who connects to the PMIx server; build it with its build script, \
-                     which exports {0}",
+                    "this wireup-pmix-host does not export {0} to libpmix, so that connections to the PMIx server are \
+                     not checked; build it with its build script",
                     name.to_string_lossy()
                 ),
             ));

@@ -54,7 +54,10 @@ impl PmixServer {
 
     pub(crate) fn init(&mut self, infos: &[u8]) -> Result<(), ControlRefusal> {
         if self.running {
-            return Err(refusal(Status::ERR_INIT, "the PMIx server runs already"));
+            return Err(refusal(
+                Status::ERR_INIT,
+                "the PMIx server is already running",
+            ));
         }
         self.topology = topology(infos);
         let infos = CInfos::decode(self.libraries.shim, infos)?;
@@ -81,7 +84,7 @@ impl PmixServer {
         let status = unsafe { self.libraries.shim.wireup_follow_tool() };
         check(
             status,
-            "the directives of the tool that has started the launcher cannot be had",
+            "cannot get the directives of the tool that started the launcher",
         )
     }
 
@@ -95,7 +98,7 @@ impl PmixServer {
         let infos = locality::completed(self.libraries.pmix, infos)?;
         let infos = CInfos::decode(self.libraries.shim, &infos)?;
         if !self.names.insert(nspace.clone()) {
-            let text = format!("the name {nspace} was given to a job before, choose another");
+            let text = format!("the job name {nspace} was used before, choose another");
             return Err(refusal(Status::ERR_BAD_PARAM, text));
         }
         let registered = self.register(nspace, clients, infos);
@@ -321,7 +324,7 @@ impl PmixServer {
             && let Err(error) = std::fs::remove_file(&path)
             && error.kind() != io::ErrorKind::NotFound
         {
-            let text = format!("{} cannot be removed: {error}", path.display());
+            let text = format!("cannot remove {}: {error}", path.display());
             return Err(refusal(Status::ERROR, text));
         }
         deregistered?;
@@ -331,7 +334,7 @@ impl PmixServer {
     pub(crate) fn check_running(&self) -> Result<(), ControlRefusal> {
         match self.running {
             true => Ok(()),
-            false => Err(refusal(Status::ERR_INIT, "the PMIx server does not run")),
+            false => Err(refusal(Status::ERR_INIT, "the PMIx server is not running")),
         }
     }
 }
@@ -370,7 +373,7 @@ fn explained(mut failed: ControlRefusal) -> ControlRefusal {
     set.sort();
     if !set.is_empty() {
         let text = format!(
-            ": {} in the environment may be the cause; unset it, or see what the server prints with -vv",
+            ": {} in the environment may be the cause; unset it, or see the server's output with -vv",
             set.join(" ")
         );
         failed.text.push_str(&text);

@@ -214,7 +214,7 @@ impl SidecarLoop {
             SidecarRequest::Finalize => {
                 self.replies.refuse_all_but(
                     id,
-                    &refusal(Status::ERR_LOST_CONNECTION, "the PMIx server stops"),
+                    &refusal(Status::ERR_LOST_CONNECTION, "the PMIx server is stopping"),
                 );
                 let outcome = self.server.finalize();
                 self.replies

@@ -289,7 +289,7 @@ class Scripts(CleanCase):
             with wireup.MPIExecutor(n=2) as executor:
                 print(executor.submit_one(double, 4).result())
         """)
-        self.assertIn("must not start an executor: put that part", done.stderr)
+        self.assertIn("cannot start an executor in a rank", done.stderr)
         self.assertNotEqual(done.returncode, 0)
 
     def test_script_without_shutdown_completes_functions_and_ends(self):

@@ -111,7 +111,7 @@ class Cells(unittest.TestCase):
             outputs = notebook.run("%%mpi -n 2\nimport os\nx = 1\nif rank == 1:\n    os._exit(3)\ncomm.barrier()")
             text = "\n".join(outputs[-1]["traceback"])
             self.assertRegex(text, r"RanksLost: rank 1 \(.*exited with code 3")
-            self.assertIn("variables are gone", text)
+            self.assertIn("variables are lost", text)
             self.assertEqual(notebook.text("%%mpi\n'x' in globals()"), "False")
 
     def test_figures_of_rank_0_are_shown(self):
@@ -123,7 +123,7 @@ class Cells(unittest.TestCase):
 
     def test_commands_show_restart_and_stop(self):
         with Notebook() as notebook:
-            self.assertIn("no ranks run", notebook.run("%wireup report")[-1]["evalue"])
+            self.assertIn("no ranks are running", notebook.run("%wireup report")[-1]["evalue"])
             notebook.run("%%mpi -n 2\nx = 1")
             report = notebook.run("%wireup report")[-1]["data"]
             self.assertIn("<iframe", report["text/html"])

@@ -115,18 +115,18 @@ class Channel:
         header = self._receive_exactly(4)
         (count,) = struct.unpack("!I", header)
         if count > _MOST_PARTS or limit is not None and 8 * count > limit:
-            raise ValueError(f"message of {count} parts")
+            raise ValueError(f"invalid message: it has {count} parts")
         lengths = self._receive_exactly(8 * count)
         sizes = struct.unpack(f"!{count}Q", lengths)
         if limit is not None and sum(sizes) > limit:
-            raise ValueError(f"message of {sum(sizes)} bytes")
+            raise ValueError(f"invalid message of {sum(sizes)} bytes: at most {limit} are allowed")
         parts = [self._receive_exactly(size) for size in sizes]
         if self._key is not None:
             import hmac
 
             expected = self._mac(1, [header + lengths, *parts])
             if not hmac.compare_digest(expected, self._receive_exactly(_MAC_SIZE)):
-                raise ValueError("message with a wrong MAC")
+                raise ValueError("invalid message: wrong MAC")
         return parts
 
     def _receive_exactly(self, size: int) -> bytearray:

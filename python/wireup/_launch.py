@@ -536,7 +536,7 @@ def _apps(command: Command, n: Optional[int]) -> "list[App]":
     """Return the programs of a command, or none if it is the words of one."""
     apps = [app for app in command if isinstance(app, App)]
     if apps and (len(apps) != len(command) or n is not None):
-        raise TypeError("command has programs and words, or n was given: with App, each program has its own n and words")
+        raise TypeError("invalid command: with App, give only App objects, each with its own n")
     return apps
 
 

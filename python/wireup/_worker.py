@@ -134,7 +134,7 @@ def main() -> None:
     try:
         from mpi4py import MPI
     except BaseException as error:  # the executor raises it
-        message = f"rank {rank} cannot load MPI with mpi4py: {error}; install both for {sys.executable}, for instance mpi4py and mpich with pip"
+        message = f"rank {rank} cannot load MPI with mpi4py: {error}; install both for {sys.executable}, such as mpi4py and mpich with pip"
         channel.send([pickle.dumps(("refused", message))])
         return
     comm = MPI.COMM_WORLD

@@ -58,7 +58,7 @@ class WireupWorkers(ProcessInterface):
         if not running.done():
             try:
                 result.check()
-                raise RuntimeError("the workers have ended before all of them ran")
+                raise RuntimeError("the workers ended before all of them were running")
             except Exception as error:  # for those who wait for the start
                 running.set_exception(error)
         self.status = Status.closed

@@ -374,7 +374,7 @@ class _Pool:
             if task.running:
                 # They may wait for it in MPI.
                 self._interrupt_at = time.monotonic() + self._grace
-                self._reason = f"rank {rank} failed in a function, and {{ranks}} did not leave it within {{seconds:g}} s"
+                self._reason = f"rank {rank} failed in a function, which {{ranks}} did not leave within {{seconds:g}} s"
         if not task.running:
             del self._tasks[task.number]
             if not task.has_failed:
@@ -390,7 +390,7 @@ class _Pool:
             self._idle.discard(rank)
             if self._kill_at is None and not self._is_killed:
                 self._kill_at = time.monotonic() + self._grace
-                self._reason = f"rank {rank} closed its connection with the executor"
+                self._reason = f"rank {rank} closed its connection to the executor"
 
     def _on_time(self, launch: Launch) -> None:
         """Do what a deadline, another thread or the end of the last task asks for."""
@@ -559,7 +559,7 @@ class MPIExecutor(Executor):
             raise ValueError(f"invalid on_failure {on_failure!r}: use 'abort' or 'restart'")
         if _worker.is_importing:
             raise RuntimeError(
-                "ranks import this script to find its functions, and must not start an executor: put that part of it below "
+                "cannot start an executor in a rank, which imports this script to find its functions: put the start below "
                 "`if __name__ == \"__main__\":`, or install cloudpickle"
             )
         package = os.fspath(Path(__file__).resolve().parent.parent)
@@ -578,7 +578,7 @@ class MPIExecutor(Executor):
     def wait_ready(self, timeout: Optional[float] = None) -> None:
         """Wait until all ranks are ready; raise :class:`RanksLost` if they cannot start."""
         if not self._pool.ready.wait(timeout):
-            raise TimeoutError(f"ranks are not ready after {timeout} s")
+            raise TimeoutError(f"the ranks were not ready within {timeout} s")
         self.submit(_do_nothing).result()
 
     def submit(self, fn: "Callable[..., T]", /, *args: Any, **kwargs: Any) -> "Future[List[T]]":  # type: ignore[override]

@@ -30,7 +30,7 @@ _HELP = """\
 %%mpi [-n N] [--OPTION[=VALUE]...]   run the cell on N ranks, which stay; options are those of `wireup run`
 %wireup status                       the ranks with their hosts and pids
 %wireup report [FILE]                the timeline of their launch, here or in a file
-%wireup restart                      end them and start new ones; variables are gone
+%wireup restart                      end them and start new ones; variables are lost
 %wireup stop                         end them"""
 
 
@@ -150,7 +150,7 @@ class Session:
     def executor(self, options: "Optional[Dict[str, Any]]" = None) -> MPIExecutor:
         """Return the executor, which is started if there is none with these options."""
         if self._executor is not None and options and options != self._options:
-            print("wireup: new ranks are started, as the options are others; variables of the former ones are gone")
+            print("wireup: new ranks are started with the changed options; variables of the former ranks are lost")
             self.stop()
         if self._executor is None:
             self._options = options or self._options
@@ -171,7 +171,7 @@ class Session:
     def launch(self) -> Launch:
         """Return the launch of the ranks."""
         if self._executor is None:
-            raise RuntimeError("no ranks run; start them with a cell that begins with %%mpi -n 4")
+            raise RuntimeError("no ranks are running; start them with a cell that begins with %%mpi -n 4")
         return self._executor._pool.launch()
 
     def restart(self) -> None:
@@ -291,7 +291,7 @@ def _set_traceback(error: BaseException) -> None:
     if isinstance(cause, RankTraceback):
         lines = cause.text.rstrip("\n").split("\n")
     elif isinstance(error, RanksLost):
-        lines = [f"RanksLost: {error}", "New ranks are started by the next cell; variables are gone."]
+        lines = [f"RanksLost: {error}", "The next cell starts new ranks; variables are lost."]
     else:
         return
     error._render_traceback_ = lambda: lines  # type: ignore[attr-defined] # IPython looks for it
@@ -348,7 +348,7 @@ def _run_line(line: str) -> None:
     elif command == "help":
         print(_HELP)
     else:
-        raise ValueError(f"unknown command {command!r} of %wireup; there are:\n{_HELP}")
+        raise ValueError(f"unknown command {command!r} of %wireup; use one of:\n{_HELP}")
 
 
 def register(shell: Any) -> None:

@@ -30,8 +30,7 @@ pub fn read_own_settings(path: &Path) -> io::Result<String> {
     match [0, own].contains(&owner) || owner == UNMAPPED && !has_all_users() {
         true => read_unless_writable(file),
         false => Err(io::Error::other(format!(
-            "it belongs to user id {owner}, and neither to root nor to user id {own}; use chown after a look at its \
-             contents"
+            "it belongs to user id {owner}, not to root or user id {own}; check its contents, then use chown"
         ))),
     }
 }
@@ -40,7 +39,7 @@ fn read_unless_writable(mut file: File) -> io::Result<String> {
     let found = file.metadata()?;
     if found.is_file() && found.mode() & 0o002 != 0 {
         return Err(io::Error::other(
-            "every user may write it; use chmod o-w after a look at its contents",
+            "every user may write to it; check its contents, then use chmod o-w",
         ));
     }
     let mut text = String::new();
@@ -138,7 +137,10 @@ mod tests {
         assert_eq!(read_own_settings(&file).unwrap(), "x");
         mode(0o646);
         let refused = read_settings(&file).unwrap_err().to_string();
-        assert!(refused.starts_with("every user may write it"), "{refused}");
+        assert!(
+            refused.starts_with("every user may write to it"),
+            "{refused}"
+        );
         assert!(read_own_settings(&file).is_err());
         assert_eq!(read_settings(Path::new("/dev/null")).unwrap(), "");
         if rustix::process::geteuid().is_root() && has_all_users() {

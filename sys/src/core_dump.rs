@@ -45,7 +45,7 @@ pub fn find(
             let other = program_of(&path).filter(|program| own.as_ref() != Some(program));
             let program = other.unwrap_or_else(|| dumped.program.to_owned());
             let (shown, name) = (path.display(), program.display());
-            let text = format!("core dump in {shown}, to look at it: gdb {name} {shown}");
+            let text = format!("core dump in {shown}, inspect it with gdb {name} {shown}");
             CoreDump {
                 text,
                 file: Some(path),
@@ -53,11 +53,11 @@ pub fn find(
             }
         }
         DumpLocation::Systemd => nowhere(format!(
-            "core dumped, to look at it: coredumpctl gdb {}",
+            "core dumped, inspect it with coredumpctl gdb {}",
             dumped.pid
         )),
         DumpLocation::File(_) | DumpLocation::Unknown => nowhere(format!(
-            "core dumped, /proc/sys/kernel/core_pattern has the location ({})",
+            "core dumped, see /proc/sys/kernel/core_pattern for the location ({})",
             pattern.trim_end()
         )),
     }

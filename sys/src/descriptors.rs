@@ -25,10 +25,10 @@ const ROOM_AT_LEAST: u64 = 1024;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReserveError {
     /// The process has no descriptor left.
-    #[error("no more descriptors ({0}); raise the hard limit (ulimit -Hn)")]
+    #[error("no free descriptors ({0}); raise the hard limit (ulimit -Hn)")]
     Descriptors(Errno),
     /// The device file is missing or of another kind, as in a bare container or chroot.
-    #[error("cannot open /dev/null: {0}; make it (mknod -m 666 /dev/null c 1 3), or mount /dev")]
+    #[error("cannot open /dev/null: {0}; create it (mknod -m 666 /dev/null c 1 3), or mount /dev")]
     Null(Errno),
 }
 

@@ -44,10 +44,10 @@ const SYNTHETIC: &str = "HWLOC_SYNTHETIC";
 #[derive(Debug, thiserror::Error)]
 pub enum HwlocError {
     #[error(
-        "hwloc cannot be loaded ({0}); install it (libhwloc15, hwloc-libs), or name its library in {VARIABLE}"
+        "cannot load hwloc ({0}); install it (libhwloc15, hwloc-libs), or name its library in {VARIABLE}"
     )]
     Library(String),
-    #[error("{path} is of the hwloc API {found:#x}; it must be 2.1 or later, and not 3")]
+    #[error("{path} has the hwloc API {found:#x}; use hwloc 2.1 or a later version 2")]
     Version { path: String, found: c_uint },
     #[error(
         "cannot read {DESCRIPTION} {path}: {error}; name an existing file, or unset the variable"
@@ -58,7 +58,7 @@ pub enum HwlocError {
     )]
     NoRoot { path: String, error: std::io::Error },
     #[error(
-        "{SYNTHETIC} {0} describes no host; write it as in 'pack:2 core:4 pu:2', or unset the variable"
+        "invalid {SYNTHETIC} {0}: write for example 'pack:2 core:4 pu:2', or unset the variable"
     )]
     Synthetic(String),
     #[error("hwloc cannot describe this host ({0})")]
@@ -120,7 +120,7 @@ pub fn describe(extra: Option<&Path>, devices: bool) -> Result<Description, Hwlo
     // which is destroyed once, after its last use.
     unsafe {
         if (hwloc.init)(&mut topology) < 0 {
-            return Err(HwlocError::Discovery("it has no memory"));
+            return Err(HwlocError::Discovery("out of memory"));
         }
         let described = hwloc.read(topology, devices);
         (hwloc.destroy)(topology);
@@ -203,7 +203,7 @@ impl Hwloc {
         // SAFETY: `topology` as the caller promises; the strings end with NUL, and the buffer is copied before it is freed.
         unsafe {
             if (self.set_flags)(topology, INCLUDE_DISALLOWED) < 0 {
-                return Err(HwlocError::Discovery("it refuses its flags"));
+                return Err(HwlocError::Discovery("it rejects the flags"));
             }
             for component in UNWANTED {
                 // One that it has not need not be left out.
@@ -222,11 +222,11 @@ impl Hwloc {
                 }
             }
             if (self.load)(topology) < 0 {
-                return Err(HwlocError::Discovery("its discovery fails"));
+                return Err(HwlocError::Discovery("its discovery failed"));
             }
             let (mut text, mut length) = (ptr::null_mut(), 0);
             if (self.export)(topology, &mut text, &mut length, 0) < 0 || text.is_null() {
-                return Err(HwlocError::Discovery("its export fails"));
+                return Err(HwlocError::Discovery("its export failed"));
             }
             let xml = CStr::from_ptr(text).to_string_lossy().into_owned();
             (self.free)(topology, text);

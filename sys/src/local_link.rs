@@ -27,13 +27,13 @@ const KEPT: usize = 256 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The other side has closed it.
-    #[error("the connection to this machine's agent was closed, or it broke")]
+    #[error("the connection to this machine's agent was closed or lost")]
     Closed,
     /// The other side does not read.
-    #[error("this machine's agent takes nothing")]
+    #[error("this machine's agent does not read")]
     Stuck,
     /// The link received bytes that cannot be decoded.
-    #[error("the agent sent {0}")]
+    #[error("invalid message from the agent: {0}")]
     Garbled(String),
 }
 

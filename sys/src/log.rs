@@ -30,7 +30,7 @@ pub enum FilterError {
     )]
     Level(String),
     /// No name in front of the level.
-    #[error("{0:?} names no module; write MODULE=LEVEL")]
+    #[error("invalid log filter {0:?}: it has no module; write MODULE=LEVEL")]
     Module(String),
 }
 

@@ -115,7 +115,7 @@ fn make(names: &[String], to: BorrowedFd<'_>) -> io::Result<()> {
     let hosts = match is_permitted {
         true => add_to_hosts(names),
         false => Err(io::Error::other(
-            "an ordinary user's debuggers could not read programs of ranks with other mounts",
+            "without root's rights debuggers cannot read programs of ranks with other mounts",
         )),
     };
     match hosts {

@@ -101,10 +101,10 @@ impl OomCounter {
         let limit = limit.filter(|limit| *limit < u64::MAX / 4).min();
         Some(match limit {
             Some(limit) => format!(
-                "the kernel's out-of-memory killer ended it, the memory limit of the cgroup is {} MiB",
+                "the kernel's out-of-memory killer ended it: the memory limit of the cgroup is {} MiB",
                 limit >> 20
             ),
-            None => "the kernel's out-of-memory killer ended it, the machine's memory was used up"
+            None => "the kernel's out-of-memory killer ended it: the machine's memory was used up"
                 .to_owned(),
         })
     }

@@ -36,8 +36,8 @@ pub type RawLimit = (i32, libc::rlimit);
 /// A limit that may not be set.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the hard limit of {name} is {hard} here and may not be raised; ask for at most that, or start \
-     wireup with a higher one (ulimit -H{letter})",
+    "the hard limit of {name} is {hard} and cannot be raised; use at most that, or start wireup with a higher one \
+     (ulimit -H{letter})",
     name = resource.name(), letter = resource.letter()
 )]
 pub struct Forbidden {

@@ -43,8 +43,7 @@ impl Syslog {
         }
         let who = &text.source;
         Some(format!(
-            "{who} has a text for the system's log, and {SOCKET} cannot be written here: {error}; \
-             PMIX_LOG_STDERR reaches the user"
+            "cannot write a text of {who} to the system's log ({SOCKET}): {error}; PMIX_LOG_STDERR reaches the user"
         ))
     }
 

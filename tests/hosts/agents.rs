@@ -110,7 +110,10 @@ fn stopping_agent_finishes_its_launch_and_refuses_others() {
     running.wait_for_many(Output::Stdout, "up", 2);
     cluster.agent(1).signal(Signal::TERM);
     eventually("it knows", || {
-        cluster.log(1).contains("takes no new launch").then_some(())
+        cluster
+            .log(1)
+            .contains("accepts no new launch")
+            .then_some(())
     });
     let outcome = cluster.run(0, both).more(["true"]).run();
     assert_ne!(outcome.code, 0, "{outcome:?}");
@@ -149,11 +152,7 @@ fn steps_come_from_replaceable_helper() {
         running.finish().expect_quiet_success();
         let replaced = helper().expect("it is replaced");
         assert_ne!(replaced.pid, lost.pid);
-        assert!(
-            cluster
-                .log(1)
-                .contains("the helper that starts steps is replaced")
-        );
+        assert!(cluster.log(1).contains("replacing the privileged helper"));
     }
 }
 
@@ -237,11 +236,15 @@ fn agent_refuses_configuration_writable_by_others() {
     let file = cluster.dir().join("agent.toml");
     fs::write(&file, "log = \"info\"\n").unwrap();
     for (owner, mode, reason) in [
-        (0, 0o666, "every user may write it; use chmod o-w"),
+        (
+            0,
+            0o666,
+            "every user may write to it; check its contents, then use chmod o-w",
+        ),
         (
             4711,
             0o644,
-            "it belongs to user id 4711, and neither to root nor to user id 0",
+            "it belongs to user id 4711, not to root or user id 0",
         ),
     ] {
         chown(&file, Some(owner), None).unwrap();

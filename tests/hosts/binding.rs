@@ -90,7 +90,7 @@ fn hosts_that_cannot_bind_are_named_once() {
     ];
     let outcome = cluster.run(0, list).more(["true"]).run().expect(125);
     let told = outcome.err();
-    let line = "on all 2 hosts: --bind-to cpu-list: CPU 60000 does not run on this host";
+    let line = "on all 2 hosts: --bind-to cpu-list: CPU 60000 is offline on this host";
     assert!(told.contains(line), "{told}");
 }
 

@@ -68,7 +68,10 @@ fn missing_hosts_are_awaited() {
     let run = cluster.run(0, hosts).more(["--wait-hosts", "90"]);
     let running = run.more(["uname", "-n"]).start();
     // One of the two records has a name without an address.
-    running.wait_for(Output::Stderr, "dns:mpi.test:1: 1 of 3 hosts; waits up to");
+    running.wait_for(
+        Output::Stderr,
+        "dns:mpi.test:1: 1 of 3 hosts; waiting up to",
+    );
     end(few);
     let server = serve(&cluster, &SERVICE);
     let outcome = running.finish().expect(0);
@@ -77,12 +80,15 @@ fn missing_hosts_are_awaited() {
     let run = cluster.run(0, ["--hosts", "dns:mpi.test", "--nodes", "4"]);
     let outcome = run.more(["--wait-hosts", "1", "true"]).run().expect(125);
     let told = outcome.err();
-    let last = "--hosts dns:mpi.test: 3 of 4 hosts within 1 s (node[01-03]); start more";
+    let last = "--hosts dns:mpi.test: only 3 of 4 hosts found within 1 s (node[01-03]); start more";
     assert!(told.contains(last), "{told}");
 
     let run = cluster.run(0, ["--hosts", "dns:other.test", "-n", "1"]);
     let outcome = run.more(["--wait-hosts", "0", "true"]).run().expect(125);
-    outcome.expect_one_line(&["--hosts dns:other.test: no host within 0 s: ", "not known"]);
+    outcome.expect_one_line(&[
+        "--hosts dns:other.test: no host found within 0 s: ",
+        "not known",
+    ]);
     end(server);
     // A server that is not there.
     let run = cluster.run(0, ["--hosts", "dns:mpi.test", "-n", "1"]);
@@ -90,7 +96,7 @@ fn missing_hosts_are_awaited() {
     // A line in front of it may report that no answer has come.
     let told = outcome.err();
     let last = told.lines().last().unwrap_or_default();
-    let refusal = "--hosts dns:mpi.test: no host within 0 s: ";
+    let refusal = "--hosts dns:mpi.test: no host found within 0 s: ";
     assert!(
         last.contains(refusal) && last.contains("emporary failure"),
         "{told}"
@@ -108,7 +114,7 @@ fn detach_shows_wait_for_hosts() {
     let run = run.more([cluster.wireup()]).more(["run", "--detach"]);
     let run = run.more(["--hosts", "dns:mpi.test:1", "-n", "3", "--wait-hosts", "90"]);
     let running = run.more(["uname", "-n"]).start();
-    let message = "dns:mpi.test:1: 1 of 3 hosts; waits up to";
+    let message = "dns:mpi.test:1: 1 of 3 hosts; waiting up to";
     running.wait_for(Output::Stderr, message);
     end(few);
     let server = serve(&cluster, &SERVICE);

@@ -344,11 +344,11 @@ fn agent_not_restarted_after_upgrade_is_found_on_its_host() {
     on(&cluster, 1, &format!("mount -n --bind {older} {agent}"));
     cluster.start_agent(1);
     let own = env!("CARGO_PKG_VERSION");
-    let words = format!("its agent is {OLDER_VERSION}, those of the others {own}");
+    let words = format!("the agent is {OLDER_VERSION}, on the others {own}");
     let (code, found) = check();
     assert_eq!(code, 1);
     found.expect("agent-version", "node02", &words);
-    let words_of_part = format!("{agent} is {OLDER_VERSION}, and wireup {own}");
+    let words_of_part = format!("{agent} is {OLDER_VERSION}, but wireup is {own}");
     found.expect("parts", "node02", &words_of_part);
 
     on(&cluster, 1, &format!("umount -n -l {agent}"));
@@ -380,7 +380,7 @@ fn doctor_ranks_exchange_messages_unless_firewall_blocks_them() {
     let look = || doctor(&cluster, "node[01-04]", &words).1;
     // On a busy machine some pair may be slow, which is no failure.
     let failed = |(check, _, what): &&(String, String, String)| {
-        check == "ping-pong" && what.starts_with("no messages between it and")
+        check == "ping-pong" && what.starts_with("no messages with")
     };
     let well = look();
     assert_eq!(well.0.iter().find(failed), None);

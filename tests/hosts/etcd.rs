@@ -187,7 +187,7 @@ fn eight_hosts_are_picked_by_their_labels() {
         &["etcd:gpu,rack=2", "--wait-hosts", "0", "true"],
     );
     none.run().expect(125).expect_one_line(&[
-        "--hosts etcd:gpu,rack=2: no host within 0 s: none of 8 registered agents has gpu,rack=2",
+        "--hosts etcd:gpu,rack=2: no host found within 0 s: none of 8 registered agents has gpu,rack=2",
     ]);
     let unset = cluster.run(0, ["--hosts", "etcd:", "true"]).run();
     unset.expect(125).expect_one_line(&[
@@ -246,7 +246,7 @@ fn later_registrations_are_awaited() {
             .then_some(())
     });
     let members = serve(&cluster, false);
-    launch.wait_for(Output::Stderr, "etcd:: 1 of 3 hosts; waits up to");
+    launch.wait_for(Output::Stderr, "etcd:: 1 of 3 hosts; waiting up to");
     for host in 1..3 {
         start_agent(&cluster, host, "etcd::1", &endpoints(false));
     }
@@ -259,7 +259,7 @@ fn later_registrations_are_awaited() {
         &["etcd:", "--nodes", "4", "--wait-hosts", "1", "true"],
     );
     let told = few.run().expect(125).err();
-    let last = "--hosts etcd:: 3 of 4 hosts within 1 s (node[01-03]); start more";
+    let last = "--hosts etcd:: only 3 of 4 hosts found within 1 s (node[01-03]); start more";
     assert!(told.contains(last), "{told}");
 
     // Another agent does not take the name of one that lives.
@@ -271,7 +271,7 @@ fn later_registrations_are_awaited() {
     eventually("the second agent waits", || {
         let log = fs::read_to_string(&log).unwrap();
         let told =
-            "the agent at 10.99.0.2:7437 is registered as node02; waits until that has ended";
+            "the agent at 10.99.0.2:7437 is registered as node02; waiting until it has ended";
         log.contains(told).then_some(())
     });
     let pid = rustix::process::Pid::from_child(&second);
@@ -310,8 +310,9 @@ fn etcd_works_without_one_member_and_reports_lost_quorum() {
     let told = launch(&["--wait-hosts", "8"]).run().expect(125).err();
     let last = told.lines().last().unwrap();
     assert!(
-        last.starts_with("wireup: --hosts etcd:stays: no host within 8 s: etcd has no quorum (")
-            && last.contains("it needs more than half of its members"),
+        last.starts_with(
+            "wireup: --hosts etcd:stays: no host found within 8 s: etcd has no quorum ("
+        ) && last.contains("it needs more than half of its members"),
         "{told}"
     );
     eventually("the agent notices", || {
@@ -458,14 +459,14 @@ fn etcd_settings_file_configures_tls_and_users() {
         run.run().expect(125).expect_one_line(words);
     };
     let password = [
-        "etcd refuses this (node01:2379: ",
+        "etcd refused the request (node01:2379: ",
         "authentication failed, invalid user ID or password",
     ];
     refused("ETCDCTL_PASSWORD", "wrong", &password);
     refused(
         "ETCDCTL_USER",
         "other:secret",
-        &["etcd refuses this (node01:2379: permission denied)"],
+        &["etcd refused the request (node01:2379: permission denied)"],
     );
     refused(
         "ETCDCTL_CACERT",

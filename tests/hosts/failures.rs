@@ -207,7 +207,7 @@ fn stopped_step_does_not_block_end_of_killed_job() {
     step(&cluster, 1).unwrap().signal(Signal::STOP);
     running.signal(Signal::TERM);
     running.finish().expect(143);
-    let killed = "its step is silent and is killed";
+    let killed = "killed its step, which is silent";
     assert!(cluster.log(1).contains(killed), "{}", cluster.log(1));
 }
 

@@ -87,7 +87,7 @@ fn held(cluster: &Cluster, mpi: &Mpi, address: &str) -> [Running; 2] {
 fn expect_broken(run: Running) {
     let outcome = run.finish().expect(1);
     let err = outcome.err();
-    assert!(err.contains("the job is broken: "), "{err}");
+    assert!(err.contains("the job has failed: "), "{err}");
     assert!(
         err.contains("wireup impi: host 0 of this launch: "),
         "{err}"
@@ -159,7 +159,7 @@ fn killed_impi_server_is_only_warning_after_all_joined() {
     std::fs::write(cluster.dir().join("go"), "").unwrap();
     for run in runs {
         let outcome = run.finish().expect(0);
-        let line = format!("wireup impi: warning: server {address}: it has ended before the job");
+        let line = format!("wireup impi: warning: server {address}: it ended before the job");
         assert!(outcome.err().contains(&line), "{outcome:?}");
     }
 }

@@ -73,7 +73,7 @@ fn queries_about_too_many_nodes_delay_no_other_launch() {
         return;
     };
     assert_eq!(outcome.out().matches("True").count(), 2, "{outcome:?}");
-    assert!(lines(&cluster, "names more than 16384 nodes") <= 2);
+    assert!(lines(&cluster, "or more than 16384 nodes") <= 2);
 }
 
 #[test]

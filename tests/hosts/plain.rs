@@ -408,7 +408,7 @@ fn all_hosts_without_agent_are_named_at_once() {
             .any(|line| words.iter().all(|w| line.contains(w)))
     };
     assert!(said(&["on node05: "]), "{err}");
-    assert!(said(&["on node[01-04]: ", "not asked"]), "{err}");
+    assert!(said(&["on node[01-04]: ", "not contacted"]), "{err}");
     // In a tree, where node04 is below node02.
     let tree = ["--tree-width", "2"];
     let hosts = ["--hosts", "node01:1,node02:1,node03:1,node04:1", "-n", "4"];

@@ -93,7 +93,7 @@ fn users_set_up_own_agents_in_shared_home() {
     let other = "wireup agent --tls ~/.config/wireup/tls/node02";
     let (agent, log) = serve(0, other, " serves node node02");
     let said = "this host is called node01, but the certificate in ";
-    let remedy = "(wireup pki issue --name node01), or say that it is meant (--name node02)";
+    let remedy = "(wireup pki issue --name node01), or confirm this name (--name node02)";
     assert!(log.contains(said) && log.contains(remedy), "{log}");
     end(agent);
     let (agent, log) = serve(0, &format!("{other} --name node02"), " serves node node02");

@@ -55,7 +55,7 @@ fn launch_starts_with_20_percent_packet_loss() {
         run.run()
     };
     let mut outcome = run();
-    if outcome.err().contains("no answer within 10 s") {
+    if outcome.err().contains("no reply within 10 s") {
         outcome = run();
     }
     assert_eq!(outcome.expect_quiet_success().out().lines().count(), 6);

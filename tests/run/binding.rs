@@ -95,7 +95,7 @@ fn affinity_mask_limits_binding() {
     let outcome = limited(&words).expect_quiet_success();
     assert_eq!(outcome.out(), format!("0 {last}\n"));
     let words = ["-n", "1", "--bind-to", "cpu-list:60000", "true"];
-    limited(&words).expect_one_line(&["CPU 60000 does not run on this host", &last]);
+    limited(&words).expect_one_line(&["CPU 60000 is offline on this host", &last]);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn hosts_that_cannot_bind_refuse_in_one_line() {
     Run::new(["-n", "1", "--bind-to", "core", "true"])
         .env("WIREUP_LIBHWLOC", library)
         .run()
-        .expect_one_line(&["hwloc cannot be loaded", library, "install it"]);
+        .expect_one_line(&["cannot load hwloc", library, "install it"]);
     Run::new(["-n", "1", "--bind-to", "core", "true"])
         .env("HWLOC_XMLFILE", machine("numa4"))
         .run()
@@ -182,7 +182,7 @@ fn hosts_that_cannot_bind_refuse_in_one_line() {
     described("HWLOC_SYNTHETIC", "garbage")
         .expect(125)
         .expect_one_line(&[
-            "HWLOC_SYNTHETIC garbage describes no host",
+            "invalid HWLOC_SYNTHETIC garbage: write",
             "pack:2 core:4 pu:2",
         ]);
     let other = described("HWLOC_SYNTHETIC", "pack:2 core:3 pu:1").expect(0);
@@ -392,5 +392,5 @@ fn gpus_near_ranks_are_assigned() {
     assert!(out.contains("CUDA_VISIBLE_DEVICES=MIG-1\n"), "{out}");
     assert!(!out.contains("CUDA_DEVICE_ORDER"), "{out}");
     let refused = plan("numa4", "2", &["--gpus-per-rank", "1"]);
-    refused.expect_one_line(&["2 GPUs are needed", "this host has 0"]);
+    refused.expect_one_line(&["2 GPUs are needed", "this host has only 0"]);
 }

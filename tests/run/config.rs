@@ -193,5 +193,5 @@ fn defaults_writable_by_every_user_are_refused() {
     let mode = fs::Permissions::from_mode(0o666);
     fs::set_permissions(run.dir().join("site.toml"), mode).unwrap();
     let outcome = run.run().expect(125);
-    outcome.expect_one_line(&["site.toml", "every user may write it"]);
+    outcome.expect_one_line(&["site.toml", "every user may write to it"]);
 }

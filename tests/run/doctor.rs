@@ -118,19 +118,19 @@ const FAULTS: &[Fault] = &[
     ),
     (
         "tmp",
-        "more files fit into",
+        "more files in",
         "mkdir t; mount -t tmpfs -o nr_inodes=20 t t; export TMPDIR=$PWD/t",
         &[],
     ),
     (
         "tmp-path",
-        "paths become too long",
+        "sockets in it are too long",
         "export TMPDIR=$PWD/a-directory-with-a-long-name/and-more-of-it; mkdir -p $TMPDIR",
         &[],
     ),
     (
         "no-exec",
-        "no program can be executed",
+        "programs cannot be executed",
         "mkdir t; mount -t tmpfs -o noexec t t; export TMPDIR=$PWD/t",
         &[],
     ),
@@ -166,7 +166,7 @@ const FAULTS: &[Fault] = &[
     ),
     (
         "overcommit",
-        "refuses memory",
+        "refuses reservations",
         setting!("vm", "overcommit_memory", "2"),
         &[],
     ),
@@ -310,7 +310,7 @@ const FAULTS: &[Fault] = &[
     ),
     (
         "own-name",
-        "its own name nowhere.invalid has no address",
+        "the host name nowhere.invalid has no address",
         "hostname nowhere.invalid",
         &[],
     ),
@@ -518,7 +518,7 @@ fn component_of_other_version_is_found() {
     let expect = |part: &Path, version: &str| {
         let outcome = doctor().expect(1);
         let own = env!("CARGO_PKG_VERSION");
-        let words = format!("{} is {version}, and wireup {own}", part.display());
+        let words = format!("{} is {version}, but wireup is {own}", part.display());
         let found = findings(&report(&outcome));
         assert!(has(&found, "parts", &words), "{words}: {found:?}");
     };
@@ -595,7 +595,7 @@ fn doctor_reports_silent_ranks_with_their_output() {
     );
     let failed = own("echo no such network >&2; exit 3").expect(1);
     for part in [
-        "no messages between it and another rank here",
+        "no messages with another rank here",
         "exited with code 3",
         "no such network",
     ] {

@@ -197,7 +197,7 @@ fn selected_variable_that_is_unset_is_warning() {
         .run()
         .expect(125);
     assert!(
-        outcome.err().contains("give names with commas"),
+        outcome.err().contains("give names separated by commas"),
         "{outcome:?}"
     );
 }

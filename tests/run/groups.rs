@@ -359,9 +359,9 @@ fn psets_have_named_ranks_in_order() {
 fn pset_of_missing_ranks_is_refused() {
     for (set, told) in [
         ("io=0-4", "no rank 4; the job has ranks 0 to 3"),
-        ("app0=1", "there is another set of that name"),
+        ("app0=1", "another process set has this name"),
         ("io", "give NAME=RANKS, as in io=0,2-4"),
-        ("mpi://io=0", "belong to MPI"),
+        ("mpi://io=0", "are reserved for MPI"),
     ] {
         let outcome = crate::common::Run::ranks(4, ["--pset", set, "true"]).run();
         assert_ne!(outcome.code, 0, "{outcome:?}");

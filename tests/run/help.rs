@@ -305,7 +305,7 @@ fn non_text_or_unwanted_values_are_named() {
     let host = Run::command(std::iter::once(WIREUP.as_ref()).chain(words)).run();
     expect_refusal(host, &[r"--hosts $'h\xe9' is not UTF-8"]);
     let switch = wireup(["run", "--dry-run=x", "./a"]);
-    expect_refusal(switch, &["--dry-run takes no value; leave out =x"]);
+    expect_refusal(switch, &["--dry-run takes no value; omit =x"]);
 }
 
 #[test]
@@ -314,14 +314,14 @@ fn no_file_and_no_answer_is_refused_in_words_of_rust() {
     let check = "impi check-server nohost.invalid:1";
     for (line, file, code, needed) in [
         ("report file", "import os\n", 125, "not valid JSON"),
-        ("report file", "{\"a\": \n", 125, "the JSON has no end"),
+        ("report file", "{\"a\": \n", 125, "the JSON is incomplete"),
         ("report file", "{}\n", 125, "time is missing"),
-        ("oci-hook", "", 125, "cannot be read: the JSON has no end"),
+        ("oci-hook", "", 125, "of the container: the JSON is incomplete"),
         (
             "oci-hook",
             "3",
             125,
-            "cannot be read: integer 3 is not valid here",
+            "of the container: integer 3 is not valid here",
         ),
         (
             agent,

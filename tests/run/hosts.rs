@@ -152,8 +152,8 @@ fn host_files_are_read_on_host_of_launcher() {
     let run = Run::new(["--hostfile", "hosts", "true"]);
     std::fs::write(run.dir().join("hosts"), "n1\nn2 slot=4\n").unwrap();
     run.run().expect(125).expect_one_line(&[
-        "--hostfile hosts:2: \"slot=4\" is not known here",
-        "slots=N, max_slots=N and address=HOST:PORT",
+        "--hostfile hosts:2: unknown word \"slot=4\" after a host",
+        "slots=N, max_slots=N or address=HOST:PORT",
     ]);
 }
 
@@ -189,11 +189,11 @@ fn unusable_hosts_are_refused_in_one_line() {
         ),
         (
             &["--hosts", "a,b", "--ppn", "2", "-n", "5", "true"],
-            "5 ranks with at most 2 per node (--ppn, ppr) need 3 nodes, there are 2; allow more per node, or use more nodes",
+            "5 ranks with at most 2 per node (--ppn, ppr) need 3 nodes, but there are 2; allow more per node, or use more nodes",
         ),
         (
             &["--hosts", "a:0", "true"],
-            "the hosts have no slots; give some of them more than 0",
+            "the hosts have no slots; give at least one of them more than 0",
         ),
         (
             &["--hosts", "a", "--pty", "0", "true"],

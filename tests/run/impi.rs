@@ -90,7 +90,7 @@ fn launch_uses_tls_with_impi_server_of_known_certificate() {
     let (server, address) = server_with(1, &["--tls-cert", certificate, "--tls-key", key]);
     let plain = client(&address, 0, 1, "true").run().expect(125);
     assert!(
-        plain.err().contains("the server speaks TLS"),
+        plain.err().contains("; check the authentication key"),
         "{}",
         plain.err()
     );

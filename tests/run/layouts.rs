@@ -92,12 +92,12 @@ fn mismatched_layouts_are_refused() {
         (
             4,
             &["--ppn", "2"][..],
-            "4 ranks with at most 2 per node (--ppn, ppr) need 2 nodes, there is 1; allow more per node, or use more nodes",
+            "4 ranks with at most 2 per node (--ppn, ppr) need 2 nodes, but there is 1; allow more per node, or use more nodes",
         ),
         (
             5,
             &["--virtual-nodes", "2", "--ppn", "2"],
-            "5 ranks with at most 2 per node (--ppn, ppr) need 3 nodes, there are 2; allow more per node, or use more nodes",
+            "5 ranks with at most 2 per node (--ppn, ppr) need 3 nodes, but there are 2; allow more per node, or use more nodes",
         ),
         (
             4,

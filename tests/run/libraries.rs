@@ -42,7 +42,8 @@ fn refused(option: &str, path: &Path, words: &[&str]) {
     assert_eq!(outcome.out(), "", "{option} {path}: {outcome:?}");
     let line = outcome.expect_one_line(words);
     assert_eq!(outcome.err(), format!("{line}\n"), "nothing else");
-    let remedy = line.contains(option) || line.contains("; use wireup together with ");
+    let remedy =
+        line.contains(option) || line.contains("; use the wireup-pmix-host of this wireup");
     assert!(remedy, "no remedy; {outcome:?}");
 }
 
@@ -83,7 +84,7 @@ fn libpmix_that_refuses_crashes_or_exits_is_distinguished() {
         (
             "refuses",
             "return -1;",
-            "PMIx_server_init failed (PMIx status -1); see what it prints with -vv",
+            "PMIx_server_init failed (PMIx status -1); see its output with -vv",
         ),
         (
             "dies",
@@ -153,5 +154,5 @@ fn program_that_is_not_sidecar_is_given_up() {
     host("complains", complains, &words);
     // Talks, and listens, but in another language.
     let foreign = "#!/bin/sh\nhead -c 100 /bin/sh >&3\nexec cat <&3\n";
-    host("foreign", foreign, &["what it sends cannot be understood"]);
+    host("foreign", foreign, &["invalid message from it"]);
 }

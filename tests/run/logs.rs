@@ -213,7 +213,8 @@ fn missing_system_log_is_warned_once_and_job_continues() {
     with_a_log(true, "local", |outcome, _| {
         outcome.expect_one_line(&[
             "warning: ",
-            "has a text for the system's log, and /dev/log cannot be written here: No such file",
+            "cannot write a text of ",
+            "to the system's log (/dev/log): No such file",
         ]);
     });
 }

@@ -107,7 +107,7 @@ fn rank_killed_by_oom_killer_is_reported_as_such() {
     let outcome = Run::command(words).more([&program]).run().expect(137);
     outcome.expect_one_line(&[
         "was killed by signal 9",
-        "the kernel's out-of-memory killer ended it, the memory limit of the cgroup is 96 MiB",
+        "the kernel's out-of-memory killer ended it: the memory limit of the cgroup is 96 MiB",
     ]);
 }
 

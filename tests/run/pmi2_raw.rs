@@ -414,7 +414,7 @@ fn abort_in_each_form_ends_job_with_whole_message() {
 
 #[test]
 fn broken_frames_are_violation() {
-    let length = "bad length of a PMI-2 message: ";
+    let length = "invalid length of a PMI-2 message: ";
     for (bytes, words) in [
         ("      ", length),
         ("     0", length),
@@ -423,10 +423,7 @@ fn broken_frames_are_violation() {
         ("1 4   cmd=job-getid;", length),
         (r"\0\0\0\0\0\0", length),
         ("999999cmd=kvs-put;key=", "PMI-2 message of 999999 bytes, "),
-        (
-            "6     hello;",
-            "PMI-2 message does not start with cmd=NAME;",
-        ),
+        ("6     hello;", "PMI-2 message does not start with cmd=NAME"),
         (r"6     cmd=x\0", "PMI-2 message does not start with cmd="),
         ("10    cmd=a b;x;", "broke its protocol: "),
     ] {

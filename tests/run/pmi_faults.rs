@@ -136,7 +136,7 @@ fn lines_that_are_not_requests_are_violation() {
         ("get_maxes", "request does not start with cmd="),
         ("foo=bar", "request does not start with cmd="),
         ("", "request does not start with cmd="),
-        ("cmd=", "bad command name"),
+        ("cmd=", "invalid command name"),
         ("cmd=abort", "abort without a valid exit code"),
         ("cmd=abort exitcode=x", "abort without a valid exit code"),
     ] {

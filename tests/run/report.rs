@@ -345,12 +345,15 @@ fn invalid_stream_is_refused_and_truncated_one_is_used() {
         (vec![], "records no launch"),
         (whole[..first_line / 2].to_vec(), "records no launch"),
         (vec![0; 1 << 20], "records no launch"),
-        (b"\n".to_vec(), "line 1 is not a line of a status stream"),
-        (b"{}\n".to_vec(), "line 1 is not a line of a status stream"),
-        (garbage, "line 1 is not a line of a status stream"),
+        (b"\n".to_vec(), "line 1 is not a record of a status stream"),
+        (
+            b"{}\n".to_vec(),
+            "line 1 is not a record of a status stream",
+        ),
+        (garbage, "line 1 is not a record of a status stream"),
         (
             [&whole[..], b"{\"event\":\"rank\"}\n"].concat(),
-            "is not a line of a status stream",
+            "is not a record of a status stream",
         ),
     ] {
         let outcome = report(stream).expect(125);

@@ -271,7 +271,7 @@ fn foreign_client_is_refused_with_reason_and_rank_still_waits() {
     served.told("refused: request does not start with cmd= or mcmd=");
     let long = "x".repeat(6000);
     served.says(&long, 1000, &[]);
-    served.told("without a start of PMI");
+    served.told("no start of PMI");
     let other = served.says(&format!("{INIT_2}    23cmd=fullinit;pmirank=0;"), 1000, &[]);
     assert!(
         other.contains("cmd=fullinit-response;rc=14;errmsg="),

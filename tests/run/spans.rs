@@ -278,7 +278,7 @@ fn tls_over_http_is_refused_with_remedy() {
     let Some(run) = launch() else { return };
     let outcome = run.env(ENDPOINT, "https://localhost:4318").run().expect(0);
     let err = outcome.err();
-    let words = "https://localhost:4318: wireup speaks TLS over gRPC only; set OTEL_EXPORTER_OTLP_PROTOCOL=grpc";
+    let words = "https://localhost:4318: wireup supports TLS with gRPC only; set OTEL_EXPORTER_OTLP_PROTOCOL=grpc";
     assert!(err.contains(words), "{err}");
 }
 

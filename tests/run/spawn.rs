@@ -523,7 +523,7 @@ fn spawned_programs_are_in_requested_psets() {
             }
             let refused = run("app0", &["with", "pmix.pset.nm=a,b"]);
             pmix_children(&refused, 0);
-            assert!(refused.err().contains("no comma"), "{refused:?}");
+            assert!(refused.err().contains("without commas"), "{refused:?}");
         }
     }
 }

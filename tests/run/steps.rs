@@ -344,13 +344,10 @@ fn launcher_runs_described_job_with_its_descriptors() {
 #[test]
 fn launcher_refuses_job_of_agent_of_other_version() {
     let text = launched(&encode(&(VERSION + 1, "what that version says")));
-    let why = format!(
-        "link version {}, and this is wireup with link version {VERSION}",
-        VERSION + 1
-    );
+    let why = format!("link version {}, this wireup has {VERSION}", VERSION + 1);
     assert_eq!(text.matches(&why).count(), 2, "{text}");
     assert!(text.contains(r#""event":"result""#), "{text}");
-    assert!(launched(b"").contains("cannot be read"));
+    assert!(launched(b"").contains("invalid job from the agent"));
 }
 
 /// The rules for an agent that has given up its rights, whose socket is nowhere.

@@ -313,7 +313,7 @@ fn more_nodes_than_ranks_are_refused() {
         .run()
         .expect(125);
     outcome.expect_one_line(&[
-        "--virtual-nodes 3 needs at least one rank per node, there are 2 ranks",
+        "--virtual-nodes 3 needs at least one rank per node, but there are 2 ranks",
     ]);
 }
 

@@ -57,7 +57,7 @@ pub fn one_line(error: &clap::Error) -> String {
 pub fn reason(error: &clap::Error) -> String {
     match error.source().map(ToString::to_string) {
         Some(reason) => number_advice(&reason).unwrap_or(reason),
-        None if error.kind() == ErrorKind::InvalidUtf8 => "this is not UTF-8".to_owned(),
+        None if error.kind() == ErrorKind::InvalidUtf8 => "not UTF-8".to_owned(),
         None => one_line(error),
     }
 }
@@ -73,7 +73,7 @@ fn non_utf8_error(words: &[OsString]) -> String {
     });
     let named: Vec<String> = named.collect();
     format!(
-        "{} is not UTF-8; only files, variables, programs and their arguments may have other bytes",
+        "{} is not UTF-8; only files, variables, programs and their arguments may contain other bytes",
         named.join(" or ")
     )
 }
@@ -89,7 +89,7 @@ fn switch_value_error(error: &clap::Error) -> Option<String> {
         text(ContextKind::InvalidValue)?,
     );
     let is_switch = error.kind() == ErrorKind::TooManyValues && option.starts_with('-');
-    is_switch.then(|| format!("{option} takes no value; leave out ={value}"))
+    is_switch.then(|| format!("{option} takes no value; omit ={value}"))
 }
 
 /// Returns the error of missing arguments, with the line that has them.
@@ -197,7 +197,7 @@ pub fn answer(error: &clap::Error, line: impl FnOnce() -> String) -> Result<u8, 
             print(error.render().to_string().as_bytes())
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            eprintln!("wireup: no command is given\n\n{error}");
+            eprintln!("wireup: no command given\n\n{error}");
             Ok(EXIT_WIREUP)
         }
         _ => Err(CommandError::request(line())),

@@ -70,7 +70,7 @@ pub(super) fn main() -> Result<u8, CommandError> {
                 FrontExit::Ended { code, served } if code == 0 || !served => return Ok(code),
                 FrontExit::Ended { code, .. } => code,
             };
-            error!("the agent behind this process ended with code {code}; starts the next one");
+            error!("the agent behind this process exited with code {code}; starting the next one");
             let [terminate, interrupt] = &mut signals.end;
             tokio::select! {
                 () = sleep_until(started + BETWEEN_STARTS) => {}
@@ -185,7 +185,9 @@ impl Front {
             agent.registry.refuse_launchers();
             let state = format!("STATUS=waits for the end of {count} launches of schedulers\n");
             if !self.report(&state).await {
-                info!("leaves {count} launches of schedulers: no one can ask about them any more");
+                info!(
+                    "the agent ends with {count} launches of schedulers, whose state is no longer available"
+                );
                 return;
             }
             tokio::time::sleep(INTERVAL).await;

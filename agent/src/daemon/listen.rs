@@ -12,14 +12,14 @@ use wireup_core::failure::CommandError;
 #[derive(Debug, thiserror::Error)]
 enum ListenError {
     #[error(
-        "cannot listen on {address}: another process, perhaps another agent, already does; end it, or name another port \
-         ({option})"
+        "cannot listen on {address}: another process, perhaps another agent, uses this port; end it, or choose another \
+         port ({option})"
     )]
     InUse {
         address: SocketAddr,
         option: &'static str,
     },
-    #[error("cannot listen on {address}: {error}; name an address of this node ({option})")]
+    #[error("cannot listen on {address}: {error}; use an address of this node ({option})")]
     Address {
         address: SocketAddr,
         error: io::Error,

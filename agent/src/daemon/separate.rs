@@ -47,7 +47,9 @@ pub(super) fn drop_privileges(
         .count()
         != 1
     {
-        return Err(failed(io::Error::other("there are threads already")));
+        return Err(failed(io::Error::other(
+            "the process already has several threads",
+        )));
     }
     steps.separate(rules).map_err(failed)?;
     settings.tls.opened_by(Arc::clone(steps));
@@ -89,10 +91,8 @@ pub(super) async fn lost(steps: &StepSpawner) -> CommandError {
         () = steps.lost() => {}
     }
     CommandError::system(
-        "the agent ends, and its launches with it",
-        io::Error::other(
-            "its helper (wireup steps), which alone has root's rights, has ended or does not answer",
-        ),
+        "the agent and its launches end",
+        io::Error::other("its privileged helper (wireup steps) has ended or does not answer"),
     )
 }
 

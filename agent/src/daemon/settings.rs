@@ -86,8 +86,8 @@ pub enum SettingsError {
     #[error(transparent)]
     Credentials(#[from] CertificateFilesError),
     #[error(
-        "--name {name} does not match the certificate, which is for {certified}; leave out --name, or \
-         issue a certificate for {name} (wireup pki issue --name {name})"
+        "--name {name} does not match the certificate, which is for {certified}; omit --name, or issue a certificate \
+         for {name} (wireup pki issue --name {name})"
     )]
     Name {
         /// Name from the settings.
@@ -97,12 +97,12 @@ pub enum SettingsError {
     },
     /// The certificate is not a node's.
     #[error(
-        "the certificate is that of {0}, and an agent needs a node's; issue one with `wireup pki issue`"
+        "the certificate is that of {0}, but an agent needs a node's; issue one with `wireup pki issue`"
     )]
     Role(String),
-    #[error("--heartbeat {} is not between 0.5 and 600 seconds", .0.as_secs_f64())]
+    #[error("invalid --heartbeat {}: use 0.5 to 600 seconds", .0.as_secs_f64())]
     Heartbeat(Duration),
-    #[error("--advertise {0:?} is not HOST:PORT, or [ADDRESS]:PORT for IPv6")]
+    #[error("invalid --advertise {0:?}: use HOST:PORT, or [ADDRESS]:PORT for IPv6")]
     Advertise(String),
     /// The agents where launches meet are wrong.
     #[error("--names: {0}")]
@@ -118,7 +118,7 @@ pub enum SettingsError {
     #[error("step executable not found: {}; install it", .0.display())]
     Step(PathBuf),
     /// The user to which the agent would change.
-    #[error("--user {0} is for an agent that root starts, and for an ordinary account")]
+    #[error("--user {0} needs an agent started by root, and an account other than root's")]
     User(String),
     /// The account of the agent.
     #[error(
@@ -126,7 +126,7 @@ pub enum SettingsError {
     )]
     Account(String),
     /// The path of this executable is unknown.
-    #[error("cannot find my own executable: {0}")]
+    #[error("cannot find the path of this executable: {0}")]
     Own(io::Error),
 }
 
@@ -172,13 +172,17 @@ pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
     let format = config.log_format.as_deref().map(|word| match word {
         "text" => Ok(LogFormat::Text),
         "json" => Ok(LogFormat::Json),
-        other => Err(wrong(format!("log-format is text or json, not {other:?}"))),
+        other => Err(wrong(format!(
+            "invalid log-format {other:?}: use text or json"
+        ))),
     });
     let format = format.transpose()?;
     let on_stop = config.on_stop.as_deref().map(|word| match word {
         "wait" => Ok(AgentStopPolicy::Wait),
         "leave" => Ok(AgentStopPolicy::Leave),
-        other => Err(wrong(format!("on-stop is wait or leave, not {other:?}"))),
+        other => Err(wrong(format!(
+            "invalid on-stop {other:?}: use wait or leave"
+        ))),
     });
     let on_stop = on_stop.transpose()?;
     let names = config.names.map(|names| names.join(",").parse());
@@ -245,8 +249,8 @@ impl AgentSettings {
         }
         if !named && !certified(&tls.names(), &host) {
             warn!(
-                "this host is called {host}, but the certificate in {} is for {}: calls to it by the name {host} are refused; \
-                 make one (wireup pki issue --name {host}), or say that it is meant (--name {name})",
+                "this host is called {host}, but the certificate in {} is for {}: calls to it by the name {host} are \
+                 refused; issue one for it (wireup pki issue --name {host}), or confirm this name (--name {name})",
                 directory.display(),
                 tls.names().join(" ")
             );

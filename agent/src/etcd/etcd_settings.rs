@@ -42,16 +42,18 @@ pub enum EtcdSettingsError {
     #[error("invalid etcd endpoint {0:?}: use http://HOST:PORT or https://HOST:PORT")]
     Endpoint(String),
     #[error(
-        "etcd's certificate and key go together: name both (cert and key, or ETCDCTL_CERT and ETCDCTL_KEY)"
+        "etcd needs both a certificate and its key: name both (cert and key, or ETCDCTL_CERT and ETCDCTL_KEY)"
     )]
     HalfIdentity,
-    #[error("no password of etcd's user {0}: name a file (password-file), or set ETCDCTL_PASSWORD")]
+    #[error(
+        "no password for etcd's user {0}: name a file (password-file), or set ETCDCTL_PASSWORD"
+    )]
     NoPassword(String),
-    #[error("ttl = {} is not between 2 and 3600 seconds", .0.as_secs_f64())]
+    #[error("invalid ttl = {}: use 2 to 3600 seconds", .0.as_secs_f64())]
     Ttl(Duration),
     #[error(transparent)]
     Store(#[from] PkiFileError),
-    #[error("the certificates for etcd cannot be used: {0}")]
+    #[error("cannot use the certificates for etcd: {0}")]
     Tls(tonic::transport::Error),
 }
 
@@ -280,14 +282,17 @@ mod tests {
                 "endpoints = ['ftp://a:1']",
                 "invalid etcd endpoint \"ftp://a:1\"",
             ),
-            ("endpoints = ['a:1']\ncert = '/c'", "go together"),
+            (
+                "endpoints = ['a:1']\ncert = '/c'",
+                "etcd needs both a certificate and its key",
+            ),
             (
                 "endpoints = ['a:1']\nuser = 'me'",
-                "no password of etcd's user me",
+                "no password for etcd's user me",
             ),
             (
                 "endpoints = ['a:1']\nttl = 1",
-                "ttl = 1 is not between 2 and 3600",
+                "invalid ttl = 1: use 2 to 3600",
             ),
             ("endpoints = ['a:1']\ncacert = '/nowhere/ca'", "/nowhere/ca"),
         ] {

@@ -38,7 +38,7 @@ enum ParentEvent {
 /// # Errors
 /// [`CommandError`] if the process cannot start its work.
 pub fn main() -> Result<u8, CommandError> {
-    let failed = |error: AnyError| CommandError::system("cannot keep a credential", error);
+    let failed = |error: AnyError| CommandError::system("cannot hold a fabric grant", error);
     // This process holds a key: its memory is in no core dump, and no other process of the user looks into it.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|errno| failed(errno.into()))?;
     let _ = setsid();
@@ -133,7 +133,7 @@ async fn obtain(
     let name = grant_request.name.clone();
     let mut kept = match LockedGrantRecord::new(&name) {
         Ok(kept) => kept,
-        Err(error) => return refuse(format!("no record of it can be kept: {error}")),
+        Err(error) => return refuse(format!("cannot write a record of the grant: {error}")),
     };
     let since = Instant::now();
     let (mut life, order) = GrantLifecycle::begin(grant_request, spec, Duration::ZERO);
@@ -161,7 +161,7 @@ async fn obtain(
     };
     let heard = send_reply(&GrantHolderReply::Over(leak.clone()));
     if let Some(leak) = leak.filter(|_| !heard) {
-        eprintln!("wireup: --fabric: the credential of {name} may not be revoked: {leak}");
+        eprintln!("wireup: --fabric: the fabric grant of {name} may remain: {leak}");
     }
     Ok(())
 }
@@ -177,7 +177,7 @@ async fn watch(
     let name = record.name.clone();
     let delay = LATER * (node + 1);
     if let Some(leak) = finish(record, &mut LockedGrantRecord::without_file(), delay).await {
-        eprintln!("wireup: --fabric: the credential of {name} may not be revoked: {leak}");
+        eprintln!("wireup: --fabric: the fabric grant of {name} may remain: {leak}");
     }
     Ok(())
 }

@@ -115,8 +115,8 @@ impl LockedGrantRecord {
         };
         let unread = |error: &AnyError| {
             eprintln!(
-                "wireup: cannot read the record of a fabric credential, which may not be revoked: {}: {error}; \
-                 revoke the credential at the fabric manager, then remove the file",
+                "wireup: cannot read the record of a fabric grant, which may remain: {}: {error}; revoke the grant at \
+                 the fabric manager, then remove the file",
                 path.display()
             );
         };

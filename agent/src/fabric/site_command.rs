@@ -29,7 +29,7 @@ impl SiteCommand {
         match timeout(LIMIT, self.execute(request)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => ManagerReply::Lost(format!("{}: {error}", self.0[0])),
-            Err(_) => ManagerReply::Lost(format!("no answer within {} s", LIMIT.as_secs())),
+            Err(_) => ManagerReply::Lost(format!("no reply within {} s", LIMIT.as_secs())),
         }
     }
 
@@ -59,7 +59,7 @@ impl SiteCommand {
         let output = child.wait_with_output().await?;
         let body = Zeroizing::new(output.stdout);
         if body.len() > ANSWER_MAX {
-            return Ok(ManagerReply::Lost("an answer that is too long".to_owned()));
+            return Ok(ManagerReply::Lost("the reply is too long".to_owned()));
         }
         Ok(match output.status.code() {
             Some(0) => ManagerReply::Status(200, body),

@@ -100,7 +100,7 @@ impl ServiceUrl {
 
     pub(super) async fn send_request(&self, request: &HttpRequest) -> ManagerReply {
         let deadline = Instant::now() + LIMIT;
-        let late = || format!("no answer within {} s", LIMIT.as_secs());
+        let late = || format!("no reply within {} s", LIMIT.as_secs());
         let token = match self.token.as_deref().map(token).transpose() {
             Ok(token) => token,
             Err(error) => return ManagerReply::Impossible(error.to_string()),
@@ -177,7 +177,7 @@ fn token(path: &Path) -> Result<HeaderValue, AnyError> {
     }
     let line = Zeroizing::new(format!("Bearer {}", text.trim()));
     let mut value = HeaderValue::from_str(&line)
-        .map_err(|_| named("a token has printable characters only".into()))?;
+        .map_err(|_| named("the token must have printable characters only".into()))?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -190,11 +190,11 @@ fn without_tls(error: &io::Error, authorities: &Path) -> ManagerReply {
     ManagerReply::Impossible(match cause {
         // Another authority of the same name looks like a forged signature.
         Some(InvalidCertificate(UnknownIssuer | BadSignature)) => format!(
-            "its certificate was signed by no authority in {}; name the file with its authority: cacert = \"FILE\" in fabric.toml",
+            "no authority in {} signed its certificate; name the file with its authority: cacert = \"FILE\" in fabric.toml",
             authorities.display()
         ),
         Some(InvalidCertificate(InvalidPurpose | InvalidPurposeContext { .. })) => {
-            "its certificate is not one of a server".to_owned()
+            "its certificate is not a server certificate".to_owned()
         }
         Some(other @ (InvalidCertificate(_) | InvalidMessage(_) | PeerIncompatible(_))) => {
             verify::theirs(other)

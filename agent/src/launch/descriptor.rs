@@ -59,16 +59,14 @@ pub struct LaunchDescriptor {
 /// Error: the description of a launch is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LaunchDescriptorError {
-    #[error(
-        "the launch is named {0:?}, where 1 to {LAUNCH_MAX} printable ASCII characters are needed"
-    )]
+    #[error("invalid launch name {0:?}: use 1 to {LAUNCH_MAX} printable ASCII characters")]
     Launch(String),
     /// Too many or no nodes.
-    #[error("a launch over {0} nodes, where 1 to {NODES_MAX} are possible")]
+    #[error("invalid launch of {0} nodes: use 1 to {NODES_MAX}")]
     Nodes(usize),
     /// Too many for one agent.
     #[error(
-        "each agent of the launch would contact up to {0} others, where {CHILDREN_MAX} are possible: name a smaller \
+        "each agent of the launch would contact up to {0} others, at most {CHILDREN_MAX} are supported: use a smaller \
          --tree-width"
     )]
     Children(u32),
@@ -76,31 +74,33 @@ pub enum LaunchDescriptorError {
     #[error(transparent)]
     Spent(#[from] BudgetExceeded),
     /// The name of a node.
-    #[error("a node named {0:?}, where 1 to {NAME_MAX} printable ASCII characters are needed")]
+    #[error("invalid node name {0:?}: use 1 to {NAME_MAX} printable ASCII characters")]
     Name(String),
     /// The address of a node.
-    #[error("node {name} has the address {address:?}; use HOST:PORT, or [ADDRESS]:PORT for IPv6")]
+    #[error(
+        "invalid address {address:?} of node {name}: use HOST:PORT, or [ADDRESS]:PORT for IPv6"
+    )]
     Address { name: String, address: String },
     /// A name that two nodes have; agents know each other by their names.
-    #[error("node {0} is given twice")]
+    #[error("node {0} occurs twice; name it once")]
     Twice(String),
     /// Too much for agents to hold.
     #[error(
-        "nodes and description of the launch have {0} bytes, of which {OPENING_MAX} are possible"
+        "the nodes and description of the launch have {0} bytes; at most {OPENING_MAX} are allowed"
     )]
     Size(usize),
     /// A node that is none of the launch.
-    #[error("node {node} of a launch over {nodes}")]
+    #[error("invalid node {node}: the launch has {nodes} nodes")]
     Node {
         node: u32,
         /// Number of the launch's nodes.
         nodes: usize,
     },
     /// The token has another length than every token.
-    #[error("a token of {0} bytes, where 32 are needed")]
+    #[error("invalid token of {0} bytes: it must have 32")]
     Token(usize),
     /// The bytes cannot be decoded.
-    #[error("an opening that cannot be read: {0}")]
+    #[error("invalid launch request: {0}")]
     Encoding(String),
 }
 

@@ -17,20 +17,20 @@ use wireup_core::link::{DecodeError, decode};
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum GrowthError {
     /// Longer than [`OPENING_MAX`] bytes.
-    #[error("more than {} MiB about nodes that are to join a launch", OPENING_MAX >> 20)]
+    #[error("a request with more than {} MiB for nodes to join", OPENING_MAX >> 20)]
     Long,
     /// The user's budget is used up.
-    #[error("nodes that are to join, but {0}")]
+    #[error("a request for nodes to join, but {0}")]
     Spent(#[from] BudgetExceeded),
     /// The launch is open already.
-    #[error("a second request")]
+    #[error("a second request for nodes to join")]
     Second,
-    #[error("a request that cannot be read: {0}")]
+    #[error("an invalid request for nodes to join: {0}")]
     Request(DecodeError),
     /// The launch would have too many nodes.
-    #[error("{0} nodes that are to join")]
+    #[error("a request for too many nodes to join ({0})")]
     Count(usize),
-    #[error("nodes to join that cannot be read: {0}")]
+    #[error("an invalid list of nodes to join: {0}")]
     Message(#[from] prost::DecodeError),
 }
 

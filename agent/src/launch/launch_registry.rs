@@ -14,7 +14,7 @@ use crate::budget::{BudgetAccount, BudgetExceeded, Budgets, LaunchPermit};
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LaunchRefusal {
     /// The agent ends with its last launch.
-    #[error("the agent is draining and takes no new launch")]
+    #[error("the agent is draining and accepts no new launch")]
     Draining,
     /// The place is taken.
     #[error("launch {0} already exists at this agent")]

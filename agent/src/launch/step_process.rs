@@ -234,14 +234,14 @@ impl StepEvents {
             let pid = self.process.pid().unwrap_or_default();
             let seconds = silence.as_secs_f64();
             let reason = format!(
-                "its step (pid {pid}) did not answer within {seconds} s and was killed; was it stopped?"
+                "its step (pid {pid}) did not answer within {seconds} s and was killed; check whether it was stopped"
             );
             return RouterEvent::StepGone { reason };
         }
         if let Some(version) = self.other_version {
             let reason = format!(
-                "its step is a wireup with link version {version}, and its agent (wireup {}) has version \
-                 {VERSION}; restart the agent with the wireup that is installed",
+                "its step is a wireup with link version {version}, and its agent (wireup {}) has version {VERSION}; \
+                 restart the agent with the installed wireup",
                 env!("CARGO_PKG_VERSION")
             );
             return RouterEvent::StepGone { reason };

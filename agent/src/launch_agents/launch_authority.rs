@@ -22,7 +22,7 @@ pub(super) struct LaunchCertificates {
 }
 
 fn failed(error: impl Into<AnyError>) -> CommandError {
-    CommandError::system("cannot make a certificate", error)
+    CommandError::system("cannot create a certificate", error)
 }
 
 fn validity() -> Validity {

@@ -65,9 +65,9 @@ enum TaskStartError {
     NoHost,
     #[error("{TASK} needs an address, a fingerprint and a command")]
     NoAddress,
-    #[error("the task on {host} has not connected: {STARTER} has ended, {status}")]
+    #[error("the task on {host} did not connect: {STARTER} ended with {status}")]
     Ended { host: String, status: ExitStatus },
-    #[error("{ATTEMPTS} connections for the task on {0}, none of which is a task of this job")]
+    #[error("the task on {0} did not connect: {ATTEMPTS} other connections arrived in its place")]
     Strangers(String),
 }
 

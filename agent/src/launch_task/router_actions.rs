@@ -51,7 +51,7 @@ impl LaunchTask {
             RouterAction::Refuse(what) => {
                 self.refused_frames += 1;
                 if self.refused_frames <= LINES {
-                    warn!(launch = %self.launch, "dropped: {what}");
+                    warn!(launch = %self.launch, "dropped a message: {what}");
                 }
                 None
             }
@@ -120,7 +120,7 @@ impl LaunchTask {
                 self.losses += 1;
                 if self.losses <= LINES {
                     let reason = &loss.reason;
-                    warn!(launch = %self.launch, "lost node {first} and {behind} behind it: {reason}");
+                    warn!(launch = %self.launch, "lost node {first} and {behind} nodes reached through it: {reason}");
                 }
                 if self.losses == LINES {
                     warn!(launch = %self.launch, "further losses of it are not logged");
@@ -169,7 +169,7 @@ impl LaunchTask {
     /// Gives up a link that takes nothing.
     pub(super) fn stuck(&mut self, neighbour: Neighbour, full: QueueFull) -> Option<RouterEvent> {
         let reason = full.to_string();
-        warn!(launch = %self.launch, "{neighbour:?} is given up: {reason}");
+        warn!(launch = %self.launch, "gave up the link to {neighbour:?}: {reason}");
         match neighbour {
             Neighbour::Up => {
                 self.upstream = UpstreamLink::Gone;

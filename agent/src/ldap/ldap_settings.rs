@@ -27,7 +27,7 @@ pub(crate) enum LdapSettingsError {
     #[error("invalid directory URL {0:?}: {1}")]
     Url(String, String),
     #[error(
-        "where in the directory are the names? Write ldap://HOST/BASE, or base = \"ou=names,dc=example,dc=org\" into {}",
+        "no base of names in the directory: write ldap://HOST/BASE, or base = \"ou=names,dc=example,dc=org\" into {}",
         .0.display()
     )]
     NoBase(PathBuf),
@@ -35,13 +35,11 @@ pub(crate) enum LdapSettingsError {
     File(#[from] FileError),
     #[error(transparent)]
     Password(#[from] PasswordError),
-    #[error("no password of {0}: name a file (password-file), or set WIREUP_LDAP_PASSWORD")]
+    #[error("no password for {0}: name a file (password-file), or set WIREUP_LDAP_PASSWORD")]
     NoPassword(String),
-    #[error(
-        "the password of {0} would go over the network as it is: use ldaps://, or leave starttls on"
-    )]
+    #[error("the password of {0} would be sent unencrypted: use ldaps://, or leave starttls on")]
     Plain(String),
-    #[error("ttl = {} is not between 3 and 3600 seconds", .0.as_secs_f64())]
+    #[error("invalid ttl = {}: use 3 to 3600 seconds", .0.as_secs_f64())]
     Ttl(Duration),
 }
 
@@ -202,16 +200,16 @@ mod tests {
                 "ldap://h",
                 "starttls = false",
                 &[],
-                "Write ldap://HOST/BASE",
+                "write ldap://HOST/BASE",
             ),
             (
                 "ldap://h/dc=a",
                 plain,
                 &[secret],
-                "would go over the network",
+                "would be sent unencrypted",
             ),
-            ("ldap://[::1]/dc=a", plain, &[], "no password of cn=me"),
-            ("ldap://h/dc=a", no_ttl, &[], "ttl = 2 is not between 3"),
+            ("ldap://[::1]/dc=a", plain, &[], "no password for cn=me"),
+            ("ldap://h/dc=a", no_ttl, &[], "invalid ttl = 2: use 3"),
             ("ldap://h/dc=a", no_authority, &[], "/nowhere/ca: "),
             ("ldaps://h/dc=a", no_authority, &[], "/nowhere/ca: "),
         ] {

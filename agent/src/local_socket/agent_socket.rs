@@ -26,13 +26,13 @@ pub struct Socket {
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Another agent has it.
-    #[error("an agent listens on {} already; end it, or name another socket (--socket)", .0.display())]
+    #[error("another agent listens on {}; end it, or choose another socket (--socket)", .0.display())]
     Taken(PathBuf),
     /// Another file is in place of the socket.
     #[error("{} is not a socket; remove it, or choose another with --socket", .0.display())]
     InTheWay(PathBuf),
     /// Others could put their own socket there.
-    #[error("the directory {} is not this user's alone (it must belong to the user, and no other user may write to it)", .0.display())]
+    #[error("the directory {} is not private: it must belong to this user and must not be writable by others", .0.display())]
     Directory(PathBuf),
     #[error("cannot listen on {}: {}", .0.display(), .1)]
     Io(PathBuf, io::Error),

@@ -47,7 +47,9 @@ const MESSAGE_MAX: usize = BYTES_MAX + 64 * 1024 * 1024;
 /// If no launcher gives such words or such a standard input.
 pub fn main(words: &[String]) -> Result<u8, CommandError> {
     let refused = || {
-        CommandError::request("this command is for `wireup run` to use: it keeps names".to_owned())
+        CommandError::request(
+            "this command is internal: `wireup run` uses it to store names".to_owned(),
+        )
     };
     let (backend, meet) = match words {
         [backend] => (backend, ""),
@@ -55,7 +57,7 @@ pub fn main(words: &[String]) -> Result<u8, CommandError> {
         _ => return Err(refused()),
     };
     let backend: NameStoreKind = backend.parse().map_err(|_| refused())?;
-    let failed = |error| CommandError::system("cannot keep names", error);
+    let failed = |error| CommandError::system("cannot store names", error);
     // It withdraws the names of a launcher that is killed.
     let _ = rustix::process::set_parent_process_death_signal(None);
     // A process without its name is one all the same.

@@ -108,7 +108,7 @@ pub(super) fn stdio(
     let head = launch.head.as_ref().expect("the caller has looked");
     if !head.output(BufferedOutput::attach) {
         return Err(Status::already_exists(format!(
-            "another client has the standard output of launch {:?}: it has to close its stream first",
+            "another client reads the standard output of launch {:?}: close its stream first",
             launch.id
         )));
     }
@@ -182,7 +182,7 @@ async fn write(launch: &ScheduledLaunch, message: &StdioInput) -> Result<(), Sta
     match &mut *stdin {
         Stdin::Nobody if !message.data.is_empty() => {
             return Err(Status::failed_precondition(format!(
-                "no rank reads standard input of launch {:?}: set job.stdin when you start it",
+                "no rank reads the standard input of launch {:?}: set job.stdin when you start it",
                 launch.id
             )));
         }

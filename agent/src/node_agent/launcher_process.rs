@@ -51,9 +51,9 @@ const GRACE: Duration = Duration::from_secs(2);
 /// Error: a line is not a record of the status stream.
 #[derive(Debug, thiserror::Error)]
 enum LineError {
-    #[error("the launcher wrote a line that cannot be read: {}", json_problem(.0))]
+    #[error("invalid line from the launcher: {}", json_problem(.0))]
     Json(serde_json::Error),
-    #[error("the launcher wrote a line that has no end")]
+    #[error("incomplete line from the launcher")]
     Cut,
 }
 
@@ -107,7 +107,7 @@ pub async fn supervise(launch: Arc<ScheduledLaunch>, launcher: ScheduledLauncher
     let lost = match (unreadable, status) {
         (Some(error), _) => error.to_string(),
         (None, Ok(status)) => lost(status, &last),
-        (None, Err(error)) => format!("the end of the launcher is not known: {error}"),
+        (None, Err(error)) => format!("unknown exit status of the launcher: {error}"),
     };
     // A client that writes has found the pipe broken by now.
     *head.stdin.lock().await = Stdin::Ended;
@@ -176,7 +176,7 @@ async fn run(
         };
         match told.len() {
             ..=TOLD => signal.write(&mut told),
-            _ => tracing::warn!("a launcher takes no orders: one is lost"),
+            _ => tracing::warn!("a launcher does not read its commands: one is lost"),
         }
     }
 }

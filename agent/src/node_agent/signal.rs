@@ -19,18 +19,18 @@ pub(super) fn send(
 ) -> Result<(), Status> {
     let invalid = |text: String| Err(Status::invalid_argument(text));
     if Signal::from_named_raw(signal).is_none() {
-        return invalid(format!("signal {signal}: give the number of one, 1 to 31"));
+        return invalid(format!("invalid signal {signal}: use 1 to 31"));
     }
     if ranks.len() > RANKS_MAX {
         return invalid(format!(
-            "{} ranks: name at most {RANKS_MAX}, or none for all",
+            "too many ranks ({}): use at most {RANKS_MAX}, or none for all",
             ranks.len()
         ));
     }
     let size = launch.place.size;
     if let Some(rank) = ranks.iter().find(|rank| **rank >= size) {
         return invalid(format!(
-            "rank {rank}: the last rank of launch {:?} is {}",
+            "invalid rank {rank}: the last rank of launch {:?} is {}",
             launch.id,
             size - 1
         ));

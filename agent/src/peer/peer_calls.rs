@@ -99,7 +99,7 @@ impl Peers {
             }
         };
         let asked = self.call(member, account, Duration::ZERO, ask);
-        let late = |limit: Duration| Some(format!("no answer within {} s", limit.as_secs()));
+        let late = |limit: Duration| Some(format!("no reply within {} s", limit.as_secs()));
         match timeout(STATUS_LIMIT, asked).await {
             Ok(Ok((Some(answer), _))) => {
                 status.advertised = answer.address;

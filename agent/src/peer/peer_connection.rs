@@ -273,7 +273,7 @@ impl Peers {
             Ok(Err(error)) => Err(io::Error::other(error)),
             Err(_) => {
                 let limit = LOOKUP.as_secs();
-                Err(io::Error::other(format!("no answer within {limit} s")))
+                Err(io::Error::other(format!("no reply within {limit} s")))
             }
         };
         found.map_err(|error| unreachable(member, ConnectError::unknown(&member.address, error)))

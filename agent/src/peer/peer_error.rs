@@ -12,7 +12,7 @@ use wireup_core::link::frame::BODY_MAX;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PeerError {
     /// No connection was made.
-    #[error("the agent of {name} at {address} cannot be reached: {error}")]
+    #[error("cannot reach the agent of {name} at {address}: {error}")]
     Unreachable {
         name: String,
         /// Address of the connection attempt.
@@ -20,10 +20,10 @@ pub enum PeerError {
         error: Arc<ConnectError>,
     },
     /// Connections are made and lost.
-    #[error("the agent of {name} at {address} ends every connection at once")]
+    #[error("the agent of {name} at {address} closes every connection at once")]
     Unsteady { name: String, address: String },
     /// The agent refused the call with an error.
-    #[error("the agent of {name} refuses: {message}")]
+    #[error("the agent of {name} refused the request: {message}")]
     Refused { name: String, message: String },
     #[error("the connection to the agent of {name} at {address} is lost: {cause}")]
     Lost {
@@ -39,7 +39,7 @@ pub enum PeerError {
     #[error("the agent of {0} has left the launch")]
     Left(String),
     /// The agent ended a stream.
-    #[error("the agent of {0} has ended it")]
+    #[error("the agent of {0} ended the stream")]
     Ended(String),
     /// The agent sent an invalid message.
     #[error("invalid message from the agent of {name}: {error}")]
@@ -64,7 +64,7 @@ impl PeerError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageError {
     /// The frame is longer than [`BODY_MAX`].
-    #[error("a frame of {0} bytes, where {BODY_MAX} are allowed")]
+    #[error("a frame of {0} bytes (at most {BODY_MAX} are allowed)")]
     FrameLength(usize),
     /// The kind of the message is not defined.
     #[error("an unknown kind of message")]
@@ -74,8 +74,8 @@ pub enum MessageError {
     Growth(#[from] GrowthError),
     /// A wireup of another link version.
     #[error(
-        "wireup {program} has link version {version}, and this wireup {PROGRAM_VERSION} link version \
-         {VERSION}; install the same wireup on all nodes"
+        "wireup {program} has link version {version}, but this wireup {PROGRAM_VERSION} has {VERSION}; install the same \
+         wireup on all nodes"
     )]
     Version {
         /// Version of the program, for the user.

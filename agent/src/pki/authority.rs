@@ -22,24 +22,26 @@ const SKEW: Duration = Duration::from_secs(60 * 60);
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     /// The text is no certificate of an authority.
-    #[error("no certificate of an authority: {0}")]
+    #[error("invalid certificate of the authority: {0}")]
     Certificate(String),
     /// The text is no key.
-    #[error("no private key: {0}")]
+    #[error("invalid private key: {0}")]
     Key(rcgen::Error),
     /// The certificate and the key do not match.
-    #[error("the key is not that of the certificate")]
+    #[error("the key does not match the certificate")]
     Mismatch,
     /// The authority's own validity has ended.
-    #[error("the authority expired; make another one in a new directory (wireup pki init --dir)")]
+    #[error(
+        "the authority has expired; create another one in a new directory (wireup pki init --dir)"
+    )]
     Expired,
     /// A name cannot be written into a certificate.
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// A list of revoked certificates cannot be made.
-    #[error("cannot make a list of revoked certificates: {0}")]
+    #[error("cannot create the list of revoked certificates: {0}")]
     List(rcgen::Error),
-    #[error("cannot make a certificate: {0}")]
+    #[error("cannot create the certificate: {0}")]
     Making(rcgen::Error),
 }
 
@@ -104,7 +106,7 @@ impl Authority {
             .map_err(|error| malformed(&error))?;
         let found = Certificate::from_der(&der).map_err(|error| malformed(&error))?;
         if !found.authority {
-            return Err(malformed(&"it may not sign others"));
+            return Err(malformed(&"it may not sign certificates"));
         }
         let key = KeyPair::from_pem(key).map_err(AuthorityError::Key)?;
         let (_, parsed) =

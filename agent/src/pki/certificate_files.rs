@@ -32,7 +32,7 @@ pub enum PkiFileError {
         expected_kind: &'static str,
     },
     /// Other users have permissions that only the owner may have.
-    #[error("{} may be {how} by others (mode {mode:04o}); write: chmod {remedy:o} {}", .path.display(), .path.display())]
+    #[error("{} may be {how} by others (mode {mode:04o}); run: chmod {remedy:o} {}", .path.display(), .path.display())]
     Open {
         path: PathBuf,
         /// Forbidden access: "read" or "changed".
@@ -41,7 +41,7 @@ pub enum PkiFileError {
         /// The mode it should have.
         remedy: u32,
     },
-    #[error("{} belongs to user {owner}, not to this one ({me}) or root", .path.display())]
+    #[error("{} belongs to user id {owner}; it must belong to user id {me} or root", .path.display())]
     Owner { path: PathBuf, owner: u32, me: u32 },
     /// The file is larger than [`FILE_MAX`].
     #[error("{} is larger than {FILE_MAX} bytes", .0.display())]
@@ -98,11 +98,11 @@ pub(crate) fn make_private(path: &Path) -> Result<(), PkiFileError> {
         .filter(|parent| !parent.as_os_str().is_empty())
     {
         let made = DirBuilder::new().recursive(true).mode(0o755).create(parent);
-        made.map_err(failed("make the directory", parent))?;
+        made.map_err(failed("create the directory", parent))?;
     }
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => check_private(path),
-        made => made.map_err(failed("make the directory", path)),
+        made => made.map_err(failed("create the directory", path)),
     }
 }
 
@@ -285,7 +285,7 @@ impl StagedDirectory {
         let path = target.with_file_name(name);
         let _ = fs::remove_dir_all(&path);
         let made = DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(failed("make the directory", &path))?;
+        made.map_err(failed("create the directory", &path))?;
         Ok(Self {
             path,
             target: target.to_owned(),

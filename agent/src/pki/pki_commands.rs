@@ -70,14 +70,17 @@ pub fn main(args: PkiArgs) -> Result<u8, CommandError> {
             let names = expand(&name).map_err(refused)?;
             let count = revocation::revoke(&dir, &names, &serial, now).map_err(refused)?;
             eprintln!(
-                "wireup: revoked {}; copy {} to every node, into the directory of ca.pem (wireup pki{} push --hosts LIST): its agent refuses \
-                 them from the next connection on, and ends those of theirs then or at once on SIGHUP",
+                "wireup: revoked {}; copy {} to every node, into the directory of ca.pem (wireup pki{} push --hosts \
+                 LIST): its agent then refuses them at the next connection, and closes their open connections then, or \
+                 at once on SIGHUP",
                 counted(count, "certificate"),
                 dir.join(REVOKED).display(),
                 dir_option(own.as_deref())
             );
             for name in names {
-                eprintln!("wireup: a new certificate of {name}: wireup pki renew --name {name}");
+                eprintln!(
+                    "wireup: for a new certificate of {name} run: wireup pki renew --name {name}"
+                );
             }
             Ok(0)
         }
@@ -168,14 +171,14 @@ fn renew_some(
         return Err(CommandError::request(NotAllRenewed { failed, done }));
     }
     if done == 0 {
-        eprintln!("wireup: nothing expires within {within} days");
+        eprintln!("wireup: no certificate expires within {within} days");
     }
     Ok(0)
 }
 
 /// Certificates that could not be renewed; the reasons are printed.
 #[derive(Debug, thiserror::Error)]
-#[error("{failed} not renewed, {done} renewed")]
+#[error("renewed {done} certificates, {failed} failed (see above)")]
 struct NotAllRenewed {
     failed: usize,
     done: usize,
@@ -218,14 +221,14 @@ fn dir_option(own: Option<&Path>) -> String {
 /// Returns the next steps for the certificates of these nodes. `own` is the directory of the authority, if the user names it.
 pub(super) fn next_step(own: Option<&Path>, names: &[String], root: bool) -> String {
     let push = format!(
-        "next, wireup pki{} push --hosts '{}'",
+        "next run wireup pki{} push --hosts '{}'",
         dir_option(own),
         hosts::compress(names)
     );
     match root {
-        true => format!("{push}, and there systemctl enable --now wireup-agent"),
+        true => format!("{push}, and on these hosts systemctl enable --now wireup-agent"),
         false => format!(
-            "{push} (with --to ~/.config/wireup/tls where all share this home directory), and there wireup agent"
+            "{push} (with --to ~/.config/wireup/tls if all hosts share this home directory), and on these hosts wireup agent"
         ),
     }
 }

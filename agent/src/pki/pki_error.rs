@@ -14,37 +14,37 @@ pub enum PkiError {
     /// A command that is the same for every node.
     #[error("invalid --by {0:?}: write {{host}} for the name of the node, as in 'ssh {{host}}'")]
     NoHost(String),
-    #[error("{} is there already: an authority is made once; issue certificates with `wireup pki issue`", .0.display())]
+    #[error("{} already exists; issue certificates with `wireup pki issue`", .0.display())]
     Made(PathBuf),
     #[error("no authority in {}; create one (wireup pki init) or name its directory (--dir)", .0.display())]
     NoAuthority(PathBuf),
-    #[error("{name} has a certificate already, in {}; to replace it: wireup pki renew --name {name}", .path.display())]
+    #[error("{name} already has a certificate in {}; replace it with wireup pki renew --name {name}", .path.display())]
     Issued { name: String, path: PathBuf },
-    #[error("{name} has no certificate in {}; to make one: wireup pki issue --name {name}", .path.display())]
+    #[error("{name} has no certificate in {}; create one with wireup pki issue --name {name}", .path.display())]
     NotIssued {
         name: String,
         /// Path of the missing certificate.
         path: PathBuf,
     },
-    #[error("no node has a certificate in {}; make one (wireup pki issue --name NAME)", .0.display())]
+    #[error("no node has a certificate in {}; create one (wireup pki issue --name NAME)", .0.display())]
     NoNodes(PathBuf),
     /// Further names of several certificates.
-    #[error("--address belongs to one certificate: name one node at a time")]
+    #[error("--address needs a single node: name one node at a time")]
     Addresses,
     /// A name that is that of a file of the authority.
-    #[error("{0} cannot be a name: a file of the authority is called so")]
+    #[error("invalid name {0}: reserved for a file of the authority")]
     Reserved(String),
     /// A list of names.
-    #[error("--name {0}")]
+    #[error("--name: {0}")]
     Names(HostsProblem),
     /// A name without any certificate.
-    #[error("no certificate of {name} is known in {}; name its number (--serial)", .dir.display())]
+    #[error("no certificate of {name} in {}; give its serial number (--serial)", .dir.display())]
     Unknown {
         name: String,
         /// Directory of the authority.
         dir: PathBuf,
     },
-    #[error("--serial {0:?} is not a hexadecimal number")]
+    #[error("invalid --serial {0:?}: use a hexadecimal number")]
     Serial(String),
     /// A list of revoked certificates.
     #[error("{}: {error}", path.display())]

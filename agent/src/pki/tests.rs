@@ -119,10 +119,7 @@ fn key_readable_by_others_is_refused_with_remedy() {
         let error = issue_one(&dir, "n2", &[], Role::Node)
             .unwrap_err()
             .to_string();
-        let expected = format!(
-            "(mode {wrong:04o}); write: chmod {remedy} {}",
-            path.display()
-        );
+        let expected = format!("(mode {wrong:04o}); run: chmod {remedy} {}", path.display());
         assert!(error.ends_with(&expected), "{error}");
         chmod(path, before);
     };
@@ -182,12 +179,15 @@ fn missing_or_foreign_file_is_named() {
     fs::copy(other.join(CA), dir.join(CA)).unwrap();
     let error = load(&dir).err().unwrap().to_string();
     assert!(
-        error.contains("the key is not that of the certificate"),
+        error.contains("the key does not match the certificate"),
         "{error}"
     );
     fs::write(dir.join(CA), "nonsense").unwrap();
     let error = load(&dir).err().unwrap().to_string();
-    assert!(error.contains("no certificate of an authority"), "{error}");
+    assert!(
+        error.contains("invalid certificate of the authority"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -249,12 +249,16 @@ fn revocation_list_of_other_authority_is_refused() {
     // Of the same name, as authorities have by default.
     let error = revocation::is_revoked(&other.join("n1").join(CERTIFICATE)).unwrap_err();
     assert!(
-        error.to_string().contains("signed by no authority"),
+        error
+            .to_string()
+            .contains("no authority of this node (ca.pem) signed"),
         "{error}"
     );
     let error = revocation::revoke(&other, &["n1".into()], &[], now()).unwrap_err();
     assert!(
-        error.to_string().contains("signed by no authority"),
+        error
+            .to_string()
+            .contains("no authority of this node (ca.pem) signed"),
         "{error}"
     );
 }
@@ -287,12 +291,12 @@ fn next_step_copies_certificates_and_starts_agents() {
     };
     assert_eq!(
         step(&["n1"], true),
-        "next, wireup pki push --hosts 'n1', and there systemctl enable --now wireup-agent"
+        "next run wireup pki push --hosts 'n1', and on these hosts systemctl enable --now wireup-agent"
     );
     assert_eq!(
         step(&["n1", "n2"], false),
-        "next, wireup pki push --hosts 'n[1-2]' (with --to ~/.config/wireup/tls where all share this home directory), \
-         and there wireup agent"
+        "next run wireup pki push --hosts 'n[1-2]' (with --to ~/.config/wireup/tls if all hosts share this home directory), \
+         and on these hosts wireup agent"
     );
     let named = next_step(Some(Path::new("/p")), &["n1".to_owned()], true);
     assert!(named.contains("wireup pki --dir /p push"), "{named}");

@@ -106,12 +106,15 @@ impl Caller {
             (Self::Local { uid }, Some(asked)) if *uid == 0 || *uid == asked.uid => asked,
             (Self::Local { uid }, Some(asked)) => {
                 return denied(format!(
-                    "user {uid} may not start a launch as user {}: leave run_as out",
+                    "user {uid} may not start a launch as user {}: omit run_as",
                     asked.uid
                 ));
             }
             (Self::Scheduler { .. }, Some(asked)) if asked.uid == 0 => {
-                return denied("run_as.uid 0 is not for schedulers: name another user".to_owned());
+                return denied(
+                    "schedulers may not start launches as root (run_as.uid 0): use another user"
+                        .to_owned(),
+                );
             }
             (Self::Scheduler { .. }, Some(asked)) => asked,
             (Self::Scheduler { .. }, None) if own == 0 => {
@@ -121,7 +124,9 @@ impl Caller {
             }
             (Self::Scheduler { .. }, None) => plain(own),
             (Self::Observer { name }, _) => {
-                return denied(format!("the certificate of {name:?} is not a scheduler's"));
+                return denied(format!(
+                    "the certificate of {name:?} does not have the role scheduler"
+                ));
             }
         })
     }

@@ -28,7 +28,7 @@ pub struct KeyExchange<W> {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ExchangeError {
     /// The node index is too large.
-    #[error("node_index is {node}, the launch has {nodes} nodes, counted from 0")]
+    #[error("invalid node_index {node}: the launch has {nodes} nodes, counted from 0")]
     NoNode {
         /// Index from the request.
         node: u32,
@@ -36,10 +36,10 @@ pub enum ExchangeError {
         nodes: u32,
     },
     /// The node takes part already.
-    #[error("node {0} takes part in this exchange already: wait for its answer before the next")]
+    #[error("node {0} already takes part in this exchange: wait for its reply before the next")]
     Twice(u32),
     /// The part has too much data.
-    #[error("kvs_entries of {0} bytes: a node may give {PART_MAX}")]
+    #[error("kvs_entries has {0} bytes: at most {PART_MAX} are allowed for a node")]
     Part(usize),
     /// Too much data of all.
     #[error("the entries of all nodes exceed {ALL_MAX} bytes: use several exchanges")]

@@ -114,11 +114,11 @@ impl ScheduledLaunches {
         };
         if let Some((_, known)) = named(&names, id).find(same) {
             let how = match known.lives() {
-                false => "has ended a short while ago",
-                true => "is going on",
+                false => "has recently ended",
+                true => "is running",
             };
             return Err(Status::already_exists(format!(
-                "a launch {id:?} {how}: give every launch a name of its own"
+                "launch {id:?} {how}: use a different name for every launch"
             )));
         }
         let live = names
@@ -127,12 +127,12 @@ impl ScheduledLaunches {
         let own = live.clone().filter(|((_, whose), _)| *whose == owner);
         if !for_others && own.count() >= PER_USER {
             return Err(Status::resource_exhausted(format!(
-                "{PER_USER} launches of user id {owner} are going on here: try again when one has ended"
+                "{PER_USER} launches of user id {owner} are running on this node: try again when one has ended"
             )));
         }
         if live.count() >= LIVE {
             return Err(Status::resource_exhausted(format!(
-                "{LIVE} launches are going on here: try again when one has ended"
+                "{LIVE} launches are running on this node: try again when one has ended"
             )));
         }
         let known = LaunchNameEntry {
@@ -182,7 +182,7 @@ impl ScheduledLaunches {
         match caller.may_steer(found.owner, &starter) {
             true => Ok(found),
             false => Err(Status::permission_denied(format!(
-                "{caller} may only look at launch {id:?}, which {starter} has started"
+                "{caller} may only read launch {id:?}, which {starter} started"
             ))),
         }
     }
@@ -198,7 +198,7 @@ impl ScheduledLaunches {
         if first.is_none() && others {
             let owners: Vec<String> = seen.take(16).map(|(owner, _)| owner.to_string()).collect();
             return Err(Status::failed_precondition(format!(
-                "users have launches {id:?} of their own ({}): ask as one of them",
+                "several users have a launch {id:?} (user ids {}): call as one of them",
                 owners.join(", ")
             )));
         }
@@ -209,8 +209,8 @@ impl ScheduledLaunches {
         });
         found.ok_or_else(|| {
             Status::not_found(format!(
-                "no launch {id:?} of yours is known here: it was started elsewhere, or ended more than \
-                 {} minutes ago",
+                "unknown launch {id:?}: it was started on another node or by another user, or ended more than {} \
+                 minutes ago",
                 REMEMBERED.as_secs() / 60
             ))
         })

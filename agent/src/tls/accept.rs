@@ -129,13 +129,13 @@ async fn accept_all(
 #[derive(Debug, thiserror::Error)]
 enum HandshakeRefusal {
     /// The address has too many connections in the handshake.
-    #[error("{PER_SOURCE} connections from there have not shown a certificate yet")]
+    #[error("too many connections from this address without a certificate ({PER_SOURCE})")]
     Places,
-    #[error("no certificate shown in time")]
+    #[error("no certificate sent in time")]
     Late,
     #[error("{}", words(.0))]
     Handshake(#[from] io::Error),
-    #[error("no certificate shown")]
+    #[error("no certificate sent")]
     NoCertificate,
     #[error(transparent)]
     Identity(#[from] IdentityError),
@@ -223,7 +223,7 @@ pub(crate) fn words(error: &io::Error) -> String {
     match tls_error(error) {
         Some(tls) => verify::theirs(tls),
         None if error.kind() == io::ErrorKind::UnexpectedEof => {
-            "it disconnected before it showed a certificate".to_owned()
+            "it disconnected before it sent a certificate".to_owned()
         }
         None => error.to_string(),
     }

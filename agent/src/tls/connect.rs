@@ -42,7 +42,7 @@ const ROUTE_ANSWER: Duration = Duration::from_millis(100);
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The name cannot be in any certificate.
-    #[error("{0:?} can be no node's name")]
+    #[error("invalid node name {0:?}: use a host name or an IP address")]
     Name(String),
     /// The address cannot be found out.
     #[error(
@@ -68,10 +68,10 @@ pub enum ConnectError {
     #[error("{}", words(.0))]
     Ended(io::Error),
     /// The other side did not answer in time.
-    #[error("no answer within {} s", .0.as_secs_f64())]
+    #[error("no reply within {} s", .0.as_secs_f64())]
     Silent(Duration),
     /// The HTTP/2 connection was not made.
-    #[error("cannot begin HTTP/2: {0}")]
+    #[error("cannot start HTTP/2: {0}")]
     Http(tonic::transport::Error),
 }
 
@@ -212,9 +212,8 @@ async fn shake(
         }
         let node = tls_error(&error).and_then(|error| name_of_host(error, address));
         // As in ssh's syntax.
-        let hint = node.map(|node| {
-            format!(" (in NAME@ADDRESS the name is the node's, and no user is named: write {node})")
-        });
+        let hint = node
+            .map(|node| format!(" (in NAME@ADDRESS, NAME is the node, not a user: write {node})"));
         ConnectError::Tls(words(&error) + &hint.unwrap_or_default())
     })?;
     let mut accepted = PeerStream {
@@ -324,7 +323,7 @@ impl PeerStream {
             }
         }
         Poll::Ready(Err(io::Error::other(
-            "it talks before it has accepted this node's certificate",
+            "it sent data before it accepted this node's certificate",
         )))
     }
 }

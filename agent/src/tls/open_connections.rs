@@ -41,7 +41,7 @@ impl ConnectionLife {
             Some(Ok(identity)) => identity.to_string(),
             _ => "a client".to_owned(),
         };
-        warn!("ended a connection with {whose}: its certificate was revoked");
+        warn!("closed a connection with {whose}: its certificate was revoked");
         self.reader.wake();
     }
 }

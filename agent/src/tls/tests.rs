@@ -215,7 +215,7 @@ async fn certificate_of_other_authority_is_refused_by_either_side() {
     let (log, guard) = Log::start();
     let (from, result) = call(&cluster.dir, Some(&stranger), address).await;
     result.unwrap_err();
-    let reason = "its certificate was signed by no authority of this node";
+    let reason = "no authority of this node (ca.pem) signed its certificate";
     log.one(&[&format!("refused a connection from {from}: "), reason])
         .await;
     drop(guard);
@@ -234,7 +234,7 @@ async fn missing_or_expired_certificate_is_refused() {
     let address = serve(cluster.node("n1")).await;
     let late = cluster.issue("late", Role::Node, expired());
     for (shown, reason) in [
-        (None, "no certificate shown"),
+        (None, "no certificate sent"),
         (Some(&*late), "its certificate expired"),
     ] {
         let (log, _guard) = Log::start();
@@ -262,7 +262,7 @@ async fn connection_without_tls_is_refused() {
     }
     let (log, _guard) = Log::start();
     drop(TcpStream::connect(address).await.unwrap());
-    log.one(&["it disconnected before it showed a certificate"])
+    log.one(&["it disconnected before it sent a certificate"])
         .await;
 }
 
@@ -273,7 +273,7 @@ async fn silent_connection_is_given_up() {
     let (log, _guard) = Log::start();
     let stream = TcpStream::connect(address).await.unwrap();
     let from = stream.local_addr().unwrap();
-    let line = format!("refused a connection from {from}: no certificate shown in time");
+    let line = format!("refused a connection from {from}: no certificate sent in time");
     log.one(&[&line]).await;
 }
 
@@ -292,8 +292,8 @@ async fn refused_caller_gets_reason() {
     let error = because("root", &format!("localhost:{}", local.port())).await;
     assert_eq!(
         error,
-        "its certificate is not for root, but for localhost (in NAME@ADDRESS the name is the node's, and \
-         no user is named: write localhost)"
+        "its certificate is not for root, but for localhost (in NAME@ADDRESS, NAME is the node, not \
+         a user: write localhost)"
     );
     let error = because("n1", "127.0.0.1:1").await;
     assert!(
@@ -318,7 +318,7 @@ async fn refused_caller_gets_reason() {
         ..Heartbeat::default()
     };
     let error = connect(&caller, "n1", &address, heartbeat).await;
-    assert_eq!(error.unwrap_err().to_string(), "no answer within 1 s");
+    assert_eq!(error.unwrap_err().to_string(), "no reply within 1 s");
 }
 
 #[tokio::test]
@@ -333,7 +333,7 @@ async fn only_node_certificate_can_be_called_as_node() {
             .await
             .unwrap_err()
             .to_string();
-        assert!(error.contains("only nodes may be called"), "{error}");
+        assert!(error.contains("only a node's does"), "{error}");
     }
 }
 
@@ -371,8 +371,8 @@ async fn certificate_that_does_not_match_its_key_is_not_used() {
     tls.reload();
     tls.reload();
     log.one(&[
-        "the changed certificate is not used: ",
-        "it is not the key of",
+        "cannot use the changed certificate: ",
+        "the key does not match",
     ])
     .await;
     check(
@@ -395,7 +395,7 @@ async fn certificate_that_peers_would_refuse_is_not_loaded() {
     );
     let error = refusal(&cluster.dir.join("none"));
     assert!(
-        error.starts_with("this node has no certificate in "),
+        error.starts_with("no certificate of this node in "),
         "{error}"
     );
     let dir = cluster.issue("n0", Role::Node, valid(1));
@@ -512,7 +512,7 @@ async fn revoked_certificate_is_refused_and_its_connections_end() {
         let ended = tokio::time::timeout(DEADLINE, stream.message()).await;
         ended.expect("within the deadline").unwrap_err();
     }
-    let words = "ended a connection with node n2: its certificate was revoked";
+    let words = "closed a connection with node n2: its certificate was revoked";
     let lines = log.lines();
     let ended = lines.iter().filter(|line| line.contains(words)).count();
     assert_eq!(ended, 2, "{lines:?}");
@@ -555,9 +555,9 @@ async fn unusable_revocation_list_is_reported_and_previous_stays() {
     fs::copy(other.dir.join(pki::REVOKED), &list).unwrap();
     one.reload();
     log.one(&[
-        "is not used: ",
-        "crl.pem: its list of CN=wireup",
-        "no authority",
+        "cannot use the changed certificate: ",
+        "crl.pem: no authority",
+        "its list of CN=wireup",
     ])
     .await;
     let error = connect(&two, "n1", &address, Heartbeat::default()).await;
@@ -582,7 +582,7 @@ fn directory_writable_by_others_is_refused() {
         chmod(&dir, mode);
         let error = refusal(&dir);
         let expected = format!(
-            "may be changed by others (mode {mode:04o}); write: chmod 700 {}",
+            "may be changed by others (mode {mode:04o}); run: chmod 700 {}",
             dir.display()
         );
         assert!(error.ends_with(&expected), "{error}");

@@ -37,11 +37,11 @@ const WATCH: Duration = Duration::from_secs(60 * 60);
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateFilesError {
     /// No certificate has been installed.
-    #[error("this node has no certificate in {}; make one with `wireup pki issue` and copy its directory there, \
-             or name another directory (--tls)", .0.display())]
+    #[error("no certificate of this node in {}; create one with `wireup pki issue` and copy its directory there, or \
+     name another directory (--tls)", .0.display())]
     None(PathBuf),
     /// Only some of the files are installed.
-    #[error("{file} is missing in {}; copy the whole directory that `wireup pki issue` made there", dir.display())]
+    #[error("{file} is missing in {}; copy the whole directory that `wireup pki issue` created", dir.display())]
     Incomplete {
         /// The first that is not there.
         file: &'static str,
@@ -52,7 +52,7 @@ pub enum CertificateFilesError {
     #[error(transparent)]
     Store(#[from] PkiFileError),
     /// The helper does not open them.
-    #[error("the helper does not open them: {0}")]
+    #[error("the privileged helper cannot open the certificate files: {0}")]
     Helper(io::Error),
     /// A file has wrong contents.
     #[error("{}: {reason}", path.display())]
@@ -236,7 +236,7 @@ impl TlsConfigs {
         let files = match self.open() {
             Ok(files) => files,
             Err(error) => {
-                warn!("the certificate cannot be looked at: {error}");
+                warn!("cannot check the certificate: {error}");
                 return state.loaded.clone();
             }
         };
@@ -261,7 +261,7 @@ impl TlsConfigs {
                 }
                 state.loaded = Arc::new(loaded);
             }
-            Err(error) => warn!("the changed certificate is not used: {error}"),
+            Err(error) => warn!("cannot use the changed certificate: {error}"),
         }
         state.loaded.clone()
     }
@@ -304,7 +304,7 @@ fn warn_of_expiry(loaded: &LoadedCertificates, dir: &Path) {
     let dir = dir.display();
     match left {
         Err(_) => warn!(
-            "the certificate in {dir} expired on {date}: other agents refuse this one; renew it (wireup pki renew)"
+            "the certificate in {dir} expired on {date}: other agents refuse this agent; renew it (wireup pki renew)"
         ),
         Ok(left) if left < soon => {
             let days = left.as_secs() / (24 * 60 * 60);
@@ -361,7 +361,10 @@ fn loaded(
         reason,
     };
     let Some(own) = chain.first() else {
-        return Err(wrong(&certificate, "no certificate in it (PEM)".into()));
+        return Err(wrong(
+            &certificate,
+            "no certificate in this file (PEM)".into(),
+        ));
     };
     let parsed = Certificate::from_der(own).map_err(|e| wrong(&certificate, e.to_string()))?;
     let identity = parsed.identity.clone().ok_or(IdentityError::Nobody);
@@ -372,10 +375,10 @@ fn loaded(
         added.map_err(|error| wrong(&ca, error.to_string()))?;
     }
     if roots.is_empty() {
-        return Err(wrong(&ca, "no certificate in it (PEM)".into()));
+        return Err(wrong(&ca, "no certificate in this file (PEM)".into()));
     }
     let private = PrivateKeyDer::from_pem_slice(&key_pem)
-        .map_err(|_| wrong(&key, "no private key in it (PEM)".into()))?;
+        .map_err(|_| wrong(&key, "no private key in this file (PEM)".into()))?;
     let verifiers = verify::Verifiers::new(roots, revoked.clone());
     let verifiers = verifiers.map_err(|e| wrong(&ca, e.to_string()))?;
     // Other agents would refuse the certificate. An error at the start has the remedy.
@@ -386,7 +389,7 @@ fn loaded(
     let (server, client) = configs.map_err(|error| match error {
         rustls::Error::InconsistentKeys(_) => wrong(
             &key,
-            format!("it is not the key of {}", certificate.display()),
+            format!("the key does not match {}", certificate.display()),
         ),
         error => wrong(&key, error.to_string()),
     })?;

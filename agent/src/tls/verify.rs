@@ -24,7 +24,7 @@ const ALPN: &[u8] = b"h2";
 enum UnexpectedPeer {
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    #[error("the certificate is that of {0}, not of a node")]
+    #[error("the certificate belongs to {0}, not to a node")]
     Role(Identity),
 }
 
@@ -239,7 +239,7 @@ pub(super) fn own_error_text(error: &Error) -> String {
             CertificateError::Expired | CertificateError::ExpiredContext { .. },
         ) => "it expired; renew it (wireup pki renew)".to_owned(),
         Error::InvalidCertificate(CertificateError::Revoked) => {
-            "it was revoked (crl.pem); make another one (wireup pki renew --name NAME)".to_owned()
+            "it was revoked (crl.pem); create another one (wireup pki renew --name NAME)".to_owned()
         }
         _ => theirs(error),
     }
@@ -249,19 +249,19 @@ pub(super) fn own_error_text(error: &Error) -> String {
 pub(crate) fn theirs(error: &Error) -> String {
     use CertificateError as Bad;
     match error {
-        Error::NoCertificatesPresented => "no certificate shown".to_owned(),
+        Error::NoCertificatesPresented => "no certificate sent".to_owned(),
         Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => {
             "it does not speak TLS".to_owned()
         }
         Error::NoApplicationProtocol => "it does not offer HTTP/2".to_owned(),
-        Error::PeerIncompatible(_) => format!("it cannot speak TLS 1.3 as needed ({error})"),
+        Error::PeerIncompatible(_) => format!("it does not support TLS 1.3 as required ({error})"),
         Error::AlertReceived(alert) => {
             format!("it refuses this node's certificate: {}", refusal(*alert))
         }
         Error::InvalidCertificate(bad) => match bad {
             // Another authority of the same name looks like a forged signature.
             Bad::UnknownIssuer | Bad::BadSignature => {
-                "its certificate was signed by no authority of this node (ca.pem)".to_owned()
+                "no authority of this node (ca.pem) signed its certificate".to_owned()
             }
             Bad::Expired | Bad::ExpiredContext { .. } => "its certificate expired".to_owned(),
             Bad::NotValidYet | Bad::NotValidYetContext { .. } => {
@@ -278,7 +278,7 @@ pub(crate) fn theirs(error: &Error) -> String {
                 names(presented)
             ),
             Bad::InvalidPurpose | Bad::InvalidPurposeContext { .. } => {
-                "its certificate is not for this purpose; only nodes may be called".to_owned()
+                "its certificate does not allow this use; only a node's does".to_owned()
             }
             Bad::Other(OtherError(reason)) => format!("its certificate is not accepted: {reason}"),
             bad => format!("its certificate is not valid: {bad}"),
@@ -297,7 +297,7 @@ fn names(presented: &[String]) -> String {
         })
         .collect();
     match names[..] {
-        [] => "no name at all".to_owned(),
+        [] => "no name".to_owned(),
         _ => names.join(", "),
     }
 }

@@ -172,7 +172,7 @@ fn stopping_agent_refuses_launches_and_exits_with_last() {
     let mut running = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
     let pids = running.begun(2);
     cluster.agents[1].signal(Signal::TERM);
-    cluster.agents[1].logged(&["takes no new launch and ends with the last of 1"]);
+    cluster.agents[1].logged(&["accepts no new launch and ends with the last of 1"]);
     let members = cluster.spread(3, 2).nodes;
     let status = nodes(&cluster.agents[0], members);
     let draining: Vec<_> = status
@@ -192,7 +192,7 @@ fn stopping_agent_refuses_launches_and_exits_with_last() {
     assert!(begun(&heard[0]), "{heard:?}");
     let loss = format!("{:?}", heard[1]);
     assert!(
-        loss.contains("the agent of n1 refuses: the agent is draining"),
+        loss.contains("the agent of n1 refused the request: the agent is draining"),
         "{loss}"
     );
 
@@ -211,7 +211,7 @@ fn second_stop_ends_agent_and_its_steps_at_once() {
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
     let pids = launcher.begun(2);
     cluster.agents[1].signal(Signal::TERM);
-    cluster.agents[1].logged(&["takes no new launch"]);
+    cluster.agents[1].logged(&["accepts no new launch"]);
     cluster.agents[1].signal(Signal::TERM);
     assert_eq!(cluster.agents[1].ended(), Some(0));
     gone(&pids[1..]);

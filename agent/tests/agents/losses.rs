@@ -93,7 +93,7 @@ fn unreachable_agents_are_reported_once_with_subtree() {
             }) => match nodes[0].0 {
                 1 => {
                     assert!(
-                        reason.contains("n1 at 127.0.0.1:1 cannot be reached"),
+                        reason.contains("cannot reach the agent of n1 at 127.0.0.1:1"),
                         "{reason}"
                     );
                     assert!(reason.contains("Connection refused"), "{reason}");

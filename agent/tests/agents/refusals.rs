@@ -155,7 +155,7 @@ fn agent_of_other_version_gets_both_versions() {
         let mut newer = hello("l", cluster.spread(2, 2), 1, uid());
         newer.version = VERSION + 1;
         let words = format!(
-            "it is wireup {} with link version {VERSION}, the caller wireup 9.9.9 with link version {}",
+            "it is wireup {} with link version {VERSION}, but the caller wireup 9.9.9 has link version {}",
             env!("CARGO_PKG_VERSION"),
             VERSION + 1
         );
@@ -219,7 +219,7 @@ fn misdirected_or_unauthorized_call_is_refused() {
         let callee = &cluster.agents[1];
         let mut caller = Caller::new(&cluster.certificate("n0"), callee).await;
         let spread = cluster.spread(3, 2);
-        let words = "this is node n1, and not n2 as the caller believes";
+        let words = "this is node n1, not n2";
         let elsewhere = caller.join(hello("l", spread.clone(), 2, uid())).await;
         check(elsewhere, callee, Code::InvalidArgument, words);
         if geteuid().is_root() {
@@ -229,7 +229,7 @@ fn misdirected_or_unauthorized_call_is_refused() {
         }
         let mut node = hello("l", spread.clone(), 1, uid());
         node.node = 3;
-        let words = "node 3 of a launch over 3";
+        let words = "invalid node 3: the launch has 3 nodes";
         check(
             caller.join(node).await,
             callee,
@@ -238,7 +238,7 @@ fn misdirected_or_unauthorized_call_is_refused() {
         );
         let mut long = hello("l", spread.clone(), 1, uid());
         long.launch = "l".repeat(256);
-        let words = "the launch is named";
+        let words = "invalid launch name";
         check(
             caller.join(long).await,
             callee,
@@ -247,7 +247,7 @@ fn misdirected_or_unauthorized_call_is_refused() {
         );
         let mut garbled = hello("l", spread.clone(), 1, uid());
         garbled.opening = vec![0xff; 100].into();
-        let words = "an opening that cannot be read";
+        let words = "invalid launch request";
         check(
             caller.join(garbled).await,
             callee,
@@ -257,7 +257,7 @@ fn misdirected_or_unauthorized_call_is_refused() {
 
         let scheduler = cluster.issue("head", Role::Scheduler);
         let mut scheduler = Caller::new(&scheduler, callee).await;
-        let words = "only agents of nodes bring launches here";
+        let words = "only agents of nodes may call this";
         let refused = scheduler.join(hello("l", spread, 1, uid())).await;
         check(refused, callee, Code::PermissionDenied, words);
         callee.idle();
@@ -288,7 +288,7 @@ fn oversized_descriptor_or_message_is_refused() {
         assert!(
             status
                 .message()
-                .contains(&format!("of which {OPENING_MAX} are possible")),
+                .contains(&format!("at most {OPENING_MAX} are allowed")),
             "{status:?}"
         );
 
@@ -321,7 +321,7 @@ fn oversized_descriptor_or_message_is_refused() {
         }
         callee.logged(&[
             "ended after",
-            "a frame of 262145 bytes, where 262144 are allowed",
+            "a frame of 262145 bytes (at most 262144 are allowed)",
         ]);
         callee.logged(&["ended after", "message length too large"]);
     });
@@ -386,12 +386,12 @@ fn invalid_request_of_launcher_gets_one_line() {
         ),
         (
             open(VERSION, "a b", spread.clone()),
-            "the launch is named \"a b\"",
+            "invalid launch name \"a b\"",
         ),
-        (open(VERSION, "l", twice), "node n0 is given twice"),
+        (open(VERSION, "l", twice), "node n0 occurs twice"),
         (
             open(VERSION, "l", portless),
-            "node n1 has the address \"n1\"; use HOST:PORT",
+            "invalid address \"n1\" of node n1: use HOST:PORT",
         ),
     ] {
         let mut launcher = Launcher::connect(agent);
@@ -418,7 +418,7 @@ fn invalid_request_of_launcher_gets_one_line() {
     garbage.encode(&mut bytes);
     let mut launcher = Launcher::connect(agent);
     launcher.raw(&bytes).unwrap();
-    assert!(launcher.refused().contains("the request cannot be read"));
+    assert!(launcher.refused().contains("invalid request, or more than"));
 
     // The rest of a message of another version cannot be parsed.
     let mut launcher = Launcher::connect(agent);
@@ -452,7 +452,7 @@ fn connections_of_user_are_limited() {
     let mut one_more = Launcher::connect(agent);
     let reason = one_more.refused();
     assert!(
-        reason.contains("has 256 connections to this agent already"),
+        reason.contains("already has 256 connections to this agent"),
         "{reason}"
     );
     held.pop();
@@ -500,8 +500,7 @@ fn agent_of_ordinary_user_serves_only_that_user() {
         };
         // Root may connect to every socket, but is not its user.
         let mut launcher = Launcher::open(&mine, spread.clone());
-        let words =
-            "runs as user id 65534 and starts processes only as that user (user id 0 asked)";
+        let words = "runs as user id 65534 and cannot start processes as user id 0";
         let reason = launcher.refused();
         assert!(reason.contains(words), "{reason}");
         let mut caller = Caller::new(&cluster.certificate("n0"), &mine).await;

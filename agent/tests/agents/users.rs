@@ -89,7 +89,7 @@ fn user_without_account_on_node_is_refused_with_remedy() {
         .opens(cluster.spread(1, 2))
         .refused();
     assert!(
-        reason.contains("user id 54321 is unknown on this node"),
+        reason.contains("unknown user id 54321 on this node"),
         "{reason}"
     );
     agent.logged(&["refused a launcher", "user id 54321 is unknown"]);

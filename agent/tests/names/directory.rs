@@ -78,13 +78,13 @@ fn tls_and_password_are_used_and_invalid_ones_refused() {
             "ldap",
             "localhost",
             format!("cacert = '{}'", authority.display()),
-            "it requires TLS, or a user",
+            "use TLS, or name a user",
         ),
         (
             "ldap",
             "localhost",
             settings(dir.path(), "another", &authority),
-            "the name or the password is wrong",
+            "correct the name or the password",
         ),
     ] {
         place.at(scheme, host);

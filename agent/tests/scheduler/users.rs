@@ -28,7 +28,7 @@ async fn refusals_on_socket_are_logged_with_user_and_limited() {
     let refused = client.signal(signal()).await.unwrap_err();
     assert_eq!(refused.code(), Code::NotFound);
     logged(format!(
-        "refused /wireup.v1.NodeAgent/Signal of local user {uid}: no launch \"nowhere\" of yours"
+        "refused /wireup.v1.NodeAgent/Signal of local user {uid}: unknown launch \"nowhere\""
     ));
     client
         .launch_processes(script("a b", 1, ""))
@@ -61,7 +61,7 @@ async fn refusals_on_socket_are_logged_with_user_and_limited() {
     let mut other = agents.local_as(NOBODY).await;
     other.signal(signal()).await.unwrap_err();
     logged(format!(
-        "refused /wireup.v1.NodeAgent/Signal of local user {NOBODY}: no launch"
+        "refused /wireup.v1.NodeAgent/Signal of local user {NOBODY}: unknown launch"
     ));
 }
 
@@ -213,7 +213,10 @@ async fn scheduler_cannot_write_to_shell_of_other_caller() {
         for refused in steering(&mut scheduler, id).await {
             let refused = refused.expect("it is not the scheduler's");
             assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
-            assert!(refused.message().contains("may only look"), "{refused}");
+            assert!(
+                refused.message().contains("may only read launch"),
+                "{refused}"
+            );
         }
     }
     // The launches are unaffected: each still does what its own user orders.

@@ -9,10 +9,10 @@ use crate::wording::{counted, verb_ending};
 pub enum BindingError {
     #[error("no CPU for ranks: the affinity mask and the control group have no CPU in common")]
     NoCpus,
-    #[error("this host shows no {}; bind and map to another part (wireup topo shows them)", .0.noun(1))]
+    #[error("no {} found on this host; choose another part for --bind-to and --map-by (wireup topo shows them)", .0.noun(1))]
     NoSuchPart(ObjectType),
     #[error(
-        "{} with {each} {} each need{} {needed}, and {have} may be used{}; {}use fewer ranks, or --oversubscribe to let them share",
+        "{} with {each} {} each need{} {needed}, but only {have} may be used{}; {}use fewer ranks, or --oversubscribe to let them share",
         counted(*ranks, "rank"), unit.noun(*each), verb_ending(*ranks == 1), room_in(*mapping_level, *unit, *room), advice(*unit, *threads, *needed)
     )]
     TooFew {
@@ -29,7 +29,7 @@ pub enum BindingError {
         threads: u64,
     },
     #[error(
-        "--map-by ppr: {} with {each} {} each on a {} need{} {needed}, and {have} of it may be used; {}use a smaller number, or --oversubscribe to let them share",
+        "--map-by ppr: {} with {each} {} each on a {} need{} {needed}, but only {have} of it may be used; {}use a smaller number, or --oversubscribe to let them share",
         counted(*ranks, "rank"), unit.noun(*each), level.noun(1), verb_ending(*ranks == 1), advice(*unit, *threads, *needed)
     )]
     PartTooSmall {
@@ -44,7 +44,7 @@ pub enum BindingError {
         threads: u64,
     },
     #[error(
-        "{ranks} ranks are more than {each} on each {} (--map-by ppr:{each}:{level}): {parts} may be used; use fewer ranks, or a larger number",
+        "{ranks} ranks do not fit with {each} on each {} (--map-by ppr:{each}:{level}): only {parts} may be used; use fewer ranks, or more on each",
         level.noun(1)
     )]
     PartsFull {
@@ -54,18 +54,16 @@ pub enum BindingError {
         parts: u32,
     },
     #[error(
-        "{} {} needed, {each} for each rank, and this host has {have} of a kind that ranks can be given (wireup topo shows them); use fewer ranks, or --oversubscribe to let them share",
+        "{} {} needed ({each} for each rank), but this host has only {have} that ranks can use (wireup topo shows them); use fewer ranks, or --oversubscribe to let them share",
         counted(*needed, "GPU"), if *needed == 1 { "is" } else { "are" }
     )]
     TooFewGpus { needed: u64, each: u32, have: u64 },
-    #[error(
-        "CPU {cpu} does not run on this host or does not exist; ranks may use the CPUs {usable}"
-    )]
+    #[error("CPU {cpu} is offline on this host or does not exist; ranks may use the CPUs {usable}")]
     NoSuchCpu { cpu: u32, usable: CpuSet },
-    #[error("CPU {cpu} is switched off on this host; ranks may use the CPUs {usable}")]
+    #[error("CPU {cpu} is offline on this host; ranks may use the CPUs {usable}")]
     Offline { cpu: u32, usable: CpuSet },
     #[error(
-        "CPU {cpu} is not in the affinity mask or the control group here; ranks may use the CPUs {usable}"
+        "CPU {cpu} is not in the affinity mask or the control group of wireup on this host; ranks may use the CPUs {usable}"
     )]
     NotAllowed { cpu: u32, usable: CpuSet },
     #[error(
@@ -79,10 +77,10 @@ pub enum BindingError {
         /// The package of which it should be.
         package: Option<u32>,
     },
-    #[error("rank {0} has no CPUs that ranks may use; correct its line")]
+    #[error("rank {0} has no CPU that may be used; correct its line")]
     NotListed(Rank),
     #[error(
-        "ranks {other} and {rank} are given a CPU in common; correct their lines, or --oversubscribe to let them share"
+        "ranks {other} and {rank} have a CPU in common; correct their lines, or use --oversubscribe to let them share"
     )]
     Overlap { other: Rank, rank: Rank },
 }

@@ -75,7 +75,7 @@ fn ranks_of_each_object_need_room_only_in_it() {
     };
     assert!(bind(9, 8).is_ok());
     assert!(bind(9, 9 + 8).unwrap_err().to_string().starts_with(
-        "--map-by ppr: 9 ranks with 1 core each on a NUMA node need 9, and 8 of it may be used; use --bind-to hwthread, use a smaller number"
+        "--map-by ppr: 9 ranks with 1 core each on a NUMA node need 9, but only 8 of it may be used; use --bind-to hwthread, use a smaller number"
     ));
 }
 
@@ -181,7 +181,7 @@ fn binding_errors_name_available_cpus_and_remedy() {
     let text = |result: Result<HostBinding, BindingError>| result.unwrap_err().to_string();
     let many = text(bound("numa4", &spec(ObjectType::Core, ORDER), 65));
     assert!(
-        many.contains("65 ranks with 1 core each need 65, and 64 may be used"),
+        many.contains("65 ranks with 1 core each need 65, but only 64 may be used"),
         "{many}"
     );
     assert!(many.contains("--bind-to hwthread"), "{many}");
@@ -321,7 +321,7 @@ fn ranks_get_nearest_free_gpus() {
     assert_eq!(all, [[0, 1], [2, 3], [4, 5]]);
     let refused = bound("gpu8", &two, 5).unwrap_err().to_string();
     assert!(
-        refused.contains("10 GPUs are needed, 2 for each rank, and this host has 8"),
+        refused.contains("10 GPUs are needed (2 for each rank), but this host has only 8"),
         "{refused}"
     );
     two.gpus_per_rank = Some(1);
@@ -400,7 +400,7 @@ fn rankfile_gives_each_rank_its_cores() {
     let told = |result: Result<HostBinding, BindingError>| result.unwrap_err().to_string();
     let common = told(bind(ObjectType::Core, None, &[1, 3], false));
     assert!(
-        common.contains("ranks 1 and 3 are given a CPU in common"),
+        common.contains("ranks 1 and 3 have a CPU in common"),
         "{common}"
     );
     assert!(bind(ObjectType::Core, None, &[1, 3], true).is_ok());
@@ -414,7 +414,10 @@ fn rankfile_gives_each_rank_its_cores() {
     let binding = bind(ObjectType::Core, Some(&limit), &[3], false).unwrap();
     assert_eq!(binding.cpus_of(Rank(3)).unwrap().to_string(), "96");
     let unlisted = told(bind(ObjectType::Core, None, &[4], false));
-    assert!(unlisted.contains("rank 4 has no CPUs"), "{unlisted}");
+    assert!(
+        unlisted.contains("rank 4 has no CPU that may be used"),
+        "{unlisted}"
+    );
     for (list, needed) in [
         ("64", "no core 64: the host has 64"),
         ("1:32", "no core 32 in package 1: the host has 32"),

@@ -47,7 +47,7 @@ pub struct HookProgram {
 /// Error: a rank cannot run in the container.
 #[derive(Debug, thiserror::Error)]
 pub enum HookError {
-    #[error("the {document} of the container cannot be read: {}", json_problem(.error))]
+    #[error("cannot read the {document} of the container: {}", json_problem(.error))]
     Unreadable {
         document: &'static str,
         error: serde_json::Error,
@@ -56,7 +56,7 @@ pub enum HookError {
         "the container has a {0} namespace of its own, in which MPIs fail; start it with that of the host ({1})"
     )]
     Namespace(&'static str, &'static str),
-    #[error("the annotation org.wireup.mpi has the value {0:?}; it may be \"host\"")]
+    #[error("invalid annotation org.wireup.mpi {0:?}: use \"host\"")]
     Mpi(String),
     #[error("{SERVER}{}: not a directory of a job", .0.display())]
     NoJob(PathBuf),
@@ -275,10 +275,7 @@ mod tests {
         };
         assert_eq!(planned("host").unwrap().unwrap().host_mpi, Some(program));
         let error = planned("mine").unwrap_err().to_string();
-        assert!(
-            error.contains("org.wireup.mpi has the value \"mine\""),
-            "{error}"
-        );
+        assert!(error.contains("org.wireup.mpi \"mine\""), "{error}");
     }
 
     #[test]

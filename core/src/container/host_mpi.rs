@@ -170,7 +170,7 @@ pub enum LibrarySource {
 /// Reason for which the host's MPI does not run in the image.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HostMpiMismatch {
-    #[error("the image has no {0}, which the host's MPI needs of the image's C library")]
+    #[error("the image has no {0}: the host's MPI needs this part of the C library from the image")]
     NoCLibrary(String),
     #[error(
         "the host's {dependent} needs {lack} of {name}, which the image's {name} does not have; use an image with a newer C library, \

@@ -36,9 +36,9 @@ pub struct Layout {
 /// Reason for which a layout cannot be made.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError<E> {
-    #[error("{} is a link in the image; mount on the directory that it means", .0.display())]
+    #[error("cannot mount on {}: it is a symbolic link in the image; use the directory that it points to", .0.display())]
     ThroughLink(PathBuf),
-    #[error("{} is a file in the image, and something would have to be mounted in it", .0.display())]
+    #[error("cannot mount in {}: it is a file in the image, not a directory", .0.display())]
     ThroughFile(PathBuf),
     #[error(transparent)]
     Unreadable(E),

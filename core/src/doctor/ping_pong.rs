@@ -48,7 +48,7 @@ impl PingPong {
         let parts = [latency, bandwidth, self.mpi.clone()];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         match parts.is_empty() {
-            true => "the program has succeeded".to_owned(),
+            true => "the program succeeded".to_owned(),
             false => parts.join(", "),
         }
     }
@@ -66,6 +66,6 @@ mod tests {
         assert_eq!(found.text(), "12.5 us, 980 MB/s, Open MPI v5.0.8, x");
         let none = PingPong::find("latency_us=fast bandwidth_mb_s=inf");
         assert_eq!(none, PingPong::default());
-        assert_eq!(none.text(), "the program has succeeded");
+        assert_eq!(none.text(), "the program succeeded");
     }
 }

@@ -60,14 +60,12 @@ pub struct FabricGrant {
 /// Reason for which no grant was created.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FabricGrantError {
-    #[error(
-        "no {VNIS} in the environment; ask for an allocation with Slingshot, or name a fabric manager"
-    )]
+    #[error("{VNIS} is not set; request an allocation with Slingshot, or name a fabric manager")]
     None,
     /// The value is not shown.
-    #[error("{0} is not what it should be: numbers with commas between them, at most {LIST_MAX}")]
+    #[error("invalid {0}: use at most {LIST_MAX} numbers separated by commas")]
     Malformed(&'static str),
-    #[error("the key is longer than {KEY_MAX} bytes, or not hexadecimal")]
+    #[error("invalid {KEY}: use at most {KEY_MAX} bytes as hexadecimal digits")]
     Key,
 }
 
@@ -76,9 +74,9 @@ pub enum FabricGrantError {
 pub enum FabricDeviceError {
     #[error("no Slingshot device (/dev/cxi*)")]
     NoDevice,
-    #[error("the credential is for {missing}, which is not there (/dev/cxi*)")]
+    #[error("the fabric grant needs {missing}, which this host does not have (/dev/cxi*)")]
     NotThere { missing: String },
-    #[error("the credential has {services} services for {devices} devices")]
+    #[error("the fabric grant has {services} services for {devices} devices")]
     Services { services: usize, devices: usize },
 }
 

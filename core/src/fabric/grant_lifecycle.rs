@@ -211,9 +211,9 @@ impl GrantLifecycle {
                     self.services.push(id);
                     self.enter_state(GrantState::Authorizing)
                 }
-                Err(invalid) => self.fail(format!(
-                    "its answer about the new service is not understood: {invalid}"
-                )),
+                Err(invalid) => {
+                    self.fail(format!("invalid reply about the new service: {invalid}"))
+                }
             },
             ManagerReply::Status(code, body) if is_final(*code) => {
                 self.uncertain = self.unanswered;
@@ -267,9 +267,7 @@ impl GrantLifecycle {
                     self.state = GrantState::Ready;
                     self.waited()
                 }
-                Err(invalid) => self.fail(format!(
-                    "its answer about the key is not understood: {invalid}"
-                )),
+                Err(invalid) => self.fail(format!("invalid reply about the key: {invalid}")),
             },
             ManagerReply::Status(code, body) if is_final(*code) => self.fail(refusal(*code, body)),
             other => self.again(GrantState::Authorizing, other, now),
@@ -306,7 +304,7 @@ impl GrantLifecycle {
                 self.list_problem = Some(problem);
                 self.enter_state(GrantState::Revoking)
             }
-            true => self.finish(Some(format!("an answer was lost, and {problem}"))),
+            true => self.finish(Some(format!("a reply was lost: {problem}"))),
         }
     }
 
@@ -360,7 +358,7 @@ impl GrantLifecycle {
             ManagerReply::Impossible(reason) => reason.clone(),
         };
         if now.saturating_sub(self.started_at) >= limit {
-            let text = format!("not within {} s: {text}", limit.as_secs());
+            let text = format!("timed out after {} s: {text}", limit.as_secs());
             return match beginning {
                 true => self.fail(text),
                 false => self.finish(Some(text)),
@@ -410,11 +408,11 @@ impl GrantLifecycle {
 
 /// Returns the text about a manager without a list.
 fn no_list() -> String {
-    "it does not list services".to_owned()
+    "the fabric manager does not list services".to_owned()
 }
 
 fn not_understood(invalid: InvalidField) -> String {
-    format!("its list of services is not understood: {invalid}")
+    format!("invalid list of services: {invalid}")
 }
 
 /// Whether it makes no sense to repeat a request that was answered so.

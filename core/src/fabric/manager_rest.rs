@@ -79,7 +79,7 @@ pub struct ServiceId(String);
 
 /// A text that is no name of a service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("not the id of a service")]
+#[error("invalid service id")]
 pub struct InvalidServiceId;
 
 impl TryFrom<String> for ServiceId {
@@ -133,8 +133,8 @@ impl ManagerRequest {
     pub fn title(&self) -> &'static str {
         match self {
             Self::Create(_) => "create a service",
-            Self::Auth(_) => "get its key",
-            Self::Revoke(_) => "revoke it",
+            Self::Auth(_) => "get the key of the service",
+            Self::Revoke(_) => "revoke the service",
             Self::List(_) => "list services",
         }
     }
@@ -169,7 +169,7 @@ impl ServiceReply {
     fn parse(body: &[u8]) -> Result<Self, InvalidField> {
         serde_json::from_slice(body)
             .map(Self)
-            .map_err(|_| invalid("the answer", "a JSON object"))
+            .map_err(|_| invalid("the reply", "a JSON object"))
     }
 
     /// Takes a field out; `null` is none.
@@ -277,7 +277,7 @@ pub fn created(body: &[u8], credential: &mut FabricGrant) -> Result<ServiceId, I
 pub fn authorized(body: &[u8], credential: &mut FabricGrant) -> Result<(), InvalidField> {
     ServiceReply::parse(body)?.add_to(credential)?;
     match credential.vnis.is_empty() {
-        true => Err(invalid("vni or vnis", "in this answer or the one before")),
+        true => Err(invalid("vni or vnis", "in this reply or an earlier one")),
         false => Ok(()),
     }
 }

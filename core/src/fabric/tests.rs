@@ -248,7 +248,7 @@ fn refusal_is_reported_and_nothing_revoked() {
 fn silent_manager_is_given_up() {
     let (mut life, _) = GrantLifecycle::begin(wanted(), spec(), Duration::ZERO);
     let lost = ManagerReply::Lost("connection reset".into());
-    let refused = GrantAction::Refuse("not within 60 s: connection reset".into());
+    let refused = GrantAction::Refuse("timed out after 60 s: connection reset".into());
     assert_eq!(life.answered(&lost, CREATE_LIMIT), refused);
     let search = GrantAction::Send(ManagerRequest::List("wireup-7".into()));
     assert_eq!(life.end(CREATE_LIMIT), search);
@@ -278,7 +278,7 @@ fn request_that_was_never_sent_is_not_looked_for() {
         life.waited(),
         GrantAction::Send(ManagerRequest::Create(wanted()))
     );
-    let refused = GrantAction::Refuse("not within 60 s: connection refused".into());
+    let refused = GrantAction::Refuse("timed out after 60 s: connection refused".into());
     assert_eq!(life.answered(&unsent, CREATE_LIMIT), refused);
     assert_eq!(life.end(CREATE_LIMIT), GrantAction::Over { leak: None });
     // No time makes this better.
@@ -446,7 +446,7 @@ proptest! {
 #[test]
 fn refused_answer_names_field_without_value() {
     for (body, field) in [
-        ("[]", "the answer must be a JSON object"),
+        ("[]", "the reply must be a JSON object"),
         (r#"{"id": -7}"#, "id must be a string of 1 to 128 "),
         (
             r#"{"id": 1, "vni": "7001"}"#,
@@ -477,7 +477,7 @@ fn refused_answer_names_field_without_value() {
     let refused = authorized(b"{}", &mut FabricGrant::default()).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "vni or vnis must be in this answer or the one before"
+        "vni or vnis must be in this reply or an earlier one"
     );
 }
 
@@ -519,7 +519,7 @@ fn refused_list_names_field_without_value() {
             let GrantAction::Over { leak: Some(leak) } = order else {
                 panic!("{order:?}");
             };
-            let start = "an answer was lost, and its list of services is not understood: ";
+            let start = "a reply was lost: invalid list of services: ";
             assert!(leak.starts_with(&format!("{start}{field}")), "{leak}");
             assert!(!leak.contains("7001"), "{leak}");
         }
@@ -607,7 +607,7 @@ fn unreadable_records_give_reason() {
         why(r#"{"version":2,"lease":7}"#),
         "record of version 2; this wireup reads version 1"
     );
-    assert_eq!(why("{"), "invalid record: the JSON has no end");
+    assert_eq!(why("{"), "invalid record: the JSON is incomplete");
     let lacking = why(r#"{"version":1}"#);
     assert!(lacking.contains(" is missing"), "{lacking}");
 }

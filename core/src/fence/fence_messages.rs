@@ -305,10 +305,10 @@ pub enum FenceFailure {
         second: NodeId,
     },
     /// The node arrived at a fence in which, by its own list, it takes no part. A fault of ours.
-    #[error("node {node} takes no part in the fence it entered")]
+    #[error("node {node} entered a fence in which it has no participants")]
     NotParticipant { node: NodeId },
     /// A node brought more data than allowed. The fault is that node's processes'.
-    #[error("fence failed: node {node} brought {bytes} bytes, allowed are {limit}")]
+    #[error("fence failed: node {node} contributed {bytes} bytes; at most {limit} are allowed")]
     ContributionTooLarge {
         node: NodeId,
         /// Size of its contribution.
@@ -317,7 +317,9 @@ pub enum FenceFailure {
         limit: usize,
     },
     /// The contributions together are more data than allowed.
-    #[error("fence failed: the nodes together brought {bytes} bytes, allowed are {limit}")]
+    #[error(
+        "fence failed: the nodes contributed {bytes} bytes together; at most {limit} are allowed"
+    )]
     ResultTooLarge {
         /// Size of all contributions.
         bytes: usize,

@@ -139,7 +139,7 @@ impl<T> FenceEngine<T> {
             return lost_nodes.is_empty();
         }
         for node in lost_nodes.iter().filter(|node| nodes.contains(**node)) {
-            self.peer_lost(*node, Arc::from("others have lost it"), cx);
+            self.peer_lost(*node, Arc::from("other nodes lost it"), cx);
         }
         lost_of(&self.lost_nodes, nodes) == lost_nodes
     }

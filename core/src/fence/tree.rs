@@ -39,7 +39,7 @@ impl NodeRun {
 
 /// Error: a message has an invalid set of nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("no ascending list of at most {NODES_MAX} nodes")]
+#[error("invalid list of nodes: use at most {NODES_MAX} nodes in ascending order")]
 pub struct InvalidNodeSet;
 
 impl NodeSet {

@@ -136,7 +136,7 @@ pub enum GroupAction<T> {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum GroupFailure {
     /// The operation timed out before every member called.
-    #[error("members on {} of {nodes} nodes did not call in time", missing.len())]
+    #[error("group operation timed out: members on {} of {nodes} nodes did not call it", missing.len())]
     Timeout {
         /// Nodes that had not arrived, ascending.
         missing: Vec<NodeId>,
@@ -153,13 +153,13 @@ pub enum GroupFailure {
     #[error("node {node} is lost")]
     NodeLost { node: NodeId },
     /// The node arrived at the same operation twice. A fault of its server.
-    #[error("the same operation is under way")]
+    #[error("the same group operation is still open")]
     Busy,
     /// The node has no members, or is not the hub. A fault of ours.
-    #[error("node {node} has no part in it")]
+    #[error("node {node} has no members of the group")]
     NotMember { node: NodeId },
     /// The hub has no room for one more operation.
-    #[error("node {node} has too many group operations under way")]
+    #[error("node {node} has too many open group operations")]
     TooMany { node: NodeId },
     #[error("node {node} ends the job")]
     TornDown { node: NodeId },

@@ -19,7 +19,7 @@ pub struct GroupMembers(Arc<[MemberRun]>);
 
 /// A list with ranks that there cannot be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("ranks that cannot be members")]
+#[error("invalid group members: ranks out of range")]
 pub struct InvalidMembers;
 
 impl TryFrom<Vec<MemberRun>> for GroupMembers {

@@ -17,7 +17,7 @@ pub struct Appnums(
 
 /// Numbers that do not describe application contexts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the application contexts of a job do not follow each other")]
+#[error("invalid application contexts: their ranks must be consecutive")]
 pub struct AppnumsError;
 
 impl Appnums {

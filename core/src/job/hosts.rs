@@ -148,10 +148,13 @@ pub struct HostsError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HostsProblem {
     /// No host at all.
-    #[error("no host is named; write NAME or NAME:SLOTS, with commas between them")]
+    #[error("no host given: write NAME or NAME:SLOTS, separated by commas")]
     Empty,
     /// A name that no host has.
-    #[error("invalid host {word:?}: name {name:?}; use letters, digits, dots and hyphens")]
+    #[error(
+        "invalid host name {name:?}{}: use letters, digits, dots and hyphens, and commas between hosts",
+        in_word(word, name)
+    )]
     Name {
         /// Word of the list.
         word: String,
@@ -160,11 +163,11 @@ pub enum HostsProblem {
     },
     /// A bracket that does not end, or begins nowhere, or has something else in it.
     #[error(
-        "{0:?}: ranges are written as [01-16,20], upwards and of at most {HOSTS_MAX} hosts, and an IPv6 address as [fd00::1]"
+        "invalid brackets in host {0:?}: write a range as [01-16,20], ascending and with at most {HOSTS_MAX} hosts, and an IPv6 address as [fd00::1]"
     )]
     Range(String),
     /// An IPv6 address without an unambiguous end.
-    #[error("{0:?}: put an IPv6 address in brackets: [fd00::1] or [fd00::1]:SLOTS")]
+    #[error("invalid host {0:?}: put the IPv6 address in brackets: [fd00::1] or [fd00::1]:SLOTS")]
     Bare6(String),
     /// Something else where a number of slots should be.
     #[error(
@@ -177,7 +180,7 @@ pub enum HostsProblem {
     },
     /// The port of agents where slots are written.
     #[error(
-        "{0:?}: what follows the colon is a number of slots; write NAME@HOST:{PORT} for a port"
+        "invalid host {0:?}: the number after the colon is the number of slots; write NAME@HOST:{PORT} for a port"
     )]
     Port(String),
     /// An address that none can be.
@@ -188,21 +191,21 @@ pub enum HostsProblem {
         address: String,
     },
     /// Ranges of different length.
-    #[error("{word:?} are {names} names and {addresses} addresses; give each name its own")]
+    #[error(
+        "invalid host {word:?}: it has {names} names and {addresses} addresses; give each name one address"
+    )]
     Count {
         word: String,
         names: usize,
         addresses: usize,
     },
     /// A file has an unknown word.
-    #[error(
-        "{0:?} is not known here; behind the host may stand slots=N, max_slots=N and address=HOST:PORT"
-    )]
+    #[error("unknown word {0:?} after a host: use slots=N, max_slots=N or address=HOST:PORT")]
     Word(String),
     /// A label that none can be.
     #[error(
-        "invalid host {word:?}: label {label:?}; write KEY or KEY=VALUE with commas between them, each key once, of letters, digits and \
-         the characters -._/"
+        "invalid host {word:?}: label {label:?}; write KEY or KEY=VALUE, separated by commas, each key once, of \
+         letters, digits and the characters -._/"
     )]
     Label {
         word: String,
@@ -247,8 +250,8 @@ pub enum HostsProblem {
     Number(String),
     /// A user in front of a host, as other launchers have it.
     #[error(
-        "invalid host {word:?}: a user cannot be given, ranks run as you on every host; write {host}, or NAME address={host} \
-         for a node with another name"
+        "invalid host {word:?}: a user is not supported, since ranks run as you on every host; write {host}, or NAME \
+         address={host} for a node with another name"
     )]
     User {
         word: String,
@@ -256,11 +259,19 @@ pub enum HostsProblem {
         host: String,
     },
     /// The list has more hosts than a launch can have.
-    #[error("these are more than {HOSTS_MAX} hosts; name fewer")]
+    #[error("the list has more than {HOSTS_MAX} hosts; name fewer")]
     TooMany,
     /// A file that is no text.
-    #[error("not valid UTF-8; name a file with one host in a line")]
+    #[error("not valid UTF-8; name a file with one host on each line")]
     NoText,
+}
+
+/// Returns the text about the word that has `part`, unless it is the whole word.
+fn in_word(word: &str, part: &str) -> String {
+    match word == part {
+        true => String::new(),
+        false => format!(" in {word:?}"),
+    }
 }
 
 impl fmt::Display for HostsError {

@@ -20,10 +20,10 @@ pub struct Nspace(Arc<str>);
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum NspaceError {
     /// Empty, or longer than [`NSPACE_MAX`] bytes.
-    #[error("nspace has {0} bytes, allowed are 1 to {NSPACE_MAX}")]
+    #[error("invalid nspace of {0} bytes: 1 to {NSPACE_MAX} are allowed")]
     Length(usize),
     /// Contains a byte some protocol would misread.
-    #[error("nspace contains the byte {0:#04x}")]
+    #[error("invalid nspace: it contains the byte {0:#04x}")]
     Byte(u8),
 }
 

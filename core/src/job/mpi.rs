@@ -219,9 +219,7 @@ pub struct MpiDefinition {
 
 /// A text that defines no MPI.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "give NAME=PATH, and behind it VARIABLE=VALUE with blanks between them; the path is absolute"
-)]
+#[error("give NAME=PATH with an absolute path, then VARIABLE=VALUE, separated by blanks")]
 pub struct InvalidMpiDefinition;
 
 impl MpiDefinition {

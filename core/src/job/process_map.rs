@@ -74,7 +74,7 @@ impl From<ProcessMap> for ProcessMapWire {
 
 /// Numbers that are no placement of ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("no placement of at most {RANKS_MAX} ranks on {NODES_MAX} nodes")]
+#[error("invalid process map: use at most {RANKS_MAX} ranks on {NODES_MAX} nodes")]
 pub struct ProcessMapError;
 
 impl TryFrom<ProcessMapWire> for ProcessMap {

@@ -18,26 +18,26 @@ pub enum PsetError {
     #[error("give NAME=RANKS, as in io=0,2-4")]
     Form,
     /// A name that is empty or too long.
-    #[error("a name has 1 to {NAME_MAX} bytes")]
+    #[error("use a name of 1 to {NAME_MAX} bytes")]
     NameLength,
     /// A name that lists could not hold.
-    #[error("a name has no comma and no control character")]
+    #[error("use a name without commas and control characters")]
     NameCharacters,
     /// A name that MPI defines.
-    #[error("names that start with mpi:// or mpix:// belong to MPI")]
+    #[error("names that start with mpi:// or mpix:// are reserved for MPI; use another")]
     NameOfMpi,
     /// A word that is not a rank or a range.
     #[error("'{0}' is not a rank or a range such as 2-4")]
     Ranks(String),
     /// A word with ranks that the set has already.
-    #[error("'{0}' repeats a rank of the set")]
+    #[error("'{0}' repeats a rank of the set; list each rank once")]
     Repeated(String),
     /// Ranges of a received set that overlap, or none.
-    #[error("process set {0:?} repeats ranks")]
+    #[error("process set {0:?} repeats ranks; list each rank once")]
     Overlap(String),
     /// Two sets of one name.
     #[error(
-        "--pset {0}: there is another set of that name; app0, app1 and so on are the ranks of each program"
+        "--pset {0}: another process set has this name; choose another (app0, app1 and so on are the sets of the programs)"
     )]
     SameName(String),
     /// A rank that the job does not have.

@@ -54,7 +54,7 @@ pub struct RankfileError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RankfileProblem {
     #[error(
-        "no rank in the file; write rank 0=HOST slot=CORES, or the host of each rank in a line"
+        "no rank in the file; write rank 0=HOST slot=CORES, or one line with a host for each rank"
     )]
     Empty,
     #[error("not valid UTF-8")]
@@ -64,18 +64,18 @@ pub enum RankfileProblem {
     #[error("rank {0} has no cores; add slot=CORES, such as slot=0-3 or slot=1:0,2")]
     NoSlot(u32),
     #[error(
-        "slot={0} lists no cores; write numbers and ranges (0-3,8), those of a package (1:0-3), or whole packages (P0)"
+        "invalid slot={0}: use numbers and ranges (0-3,8), those of a package (1:0-3), or whole packages (P0)"
     )]
     Slot(String),
-    #[error("rank {0} has a line before")]
+    #[error("rank {0} has two lines; remove one")]
     Twice(u32),
     #[error("no line for rank {0}; ranks count from 0 without gaps")]
     Missing(u32),
     #[error(transparent)]
     Host(#[from] hosts::HostsProblem),
-    #[error("more than {RANKS_MAX} ranks in the file")]
+    #[error("more than {RANKS_MAX} ranks in the file; use fewer")]
     TooMany,
-    #[error("{} in the file, and the programs have {needed}; add lines, or lower -n", counted(*have, "rank"))]
+    #[error("{} in the file, but the programs have {needed}; add lines, or lower -n", counted(*have, "rank"))]
     TooFew { have: usize, needed: u32 },
     #[error("rank {rank}: host {host} is not in the launch ({hosts})")]
     Elsewhere {

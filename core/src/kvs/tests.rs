@@ -136,7 +136,7 @@ fn exceeded_limit_is_named_and_leaves_kvs_unchanged() {
     assert_eq!(kvs.put(b"", b"x"), Err(KvsError::EmptyKey));
     assert_eq!(
         kvs.put(b"abc", b"x").unwrap_err().to_string(),
-        "key of 3 bytes, allowed are 2"
+        "key of 3 bytes; at most 2 are allowed"
     );
     assert_eq!(
         kvs.put(b"a", b"1234"),

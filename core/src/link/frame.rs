@@ -94,7 +94,7 @@ pub struct Frame {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FrameError {
     /// The length is smaller than a header or larger than the largest frame.
-    #[error("a frame of {0} bytes, where {HEADER} to {max} are allowed", max = HEADER + BODY_MAX)]
+    #[error("a frame of {0} bytes ({HEADER} to {max} are allowed)", max = HEADER + BODY_MAX)]
     Length(u32),
     #[error("a frame of unknown class {0}")]
     Class(u8),

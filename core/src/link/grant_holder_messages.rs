@@ -62,7 +62,7 @@ pub fn read_message<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Opt
     }
     let length = u32::from_le_bytes(length);
     if length > MESSAGE_MAX {
-        return Err(io::Error::other("message too long"));
+        return Err(io::Error::other("the message is too long"));
     }
     let mut body = Zeroizing::new(vec![0; length as usize]);
     from.read_exact(&mut body)?;

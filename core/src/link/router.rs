@@ -207,7 +207,7 @@ impl Router {
             }
             RouterEvent::ReportedBack(child, NodeReturned { node, .. }) => {
                 out.push(RouterAction::Refuse(format!(
-                    "{child:?} reported the return of {node:?}, which is not behind it"
+                    "{child:?} reported the return of {node:?}, which is not reached through it"
                 )));
             }
             RouterEvent::StepGone { reason } => {
@@ -410,7 +410,7 @@ impl Router {
             .partition(|node| self.is_behind(child, *node));
         if !foreign.is_empty() {
             out.push(RouterAction::Refuse(format!(
-                "{child:?} reported the loss of {foreign:?}, which are not behind it"
+                "{child:?} reported the loss of {foreign:?}, which are not reached through it"
             )));
         }
         let new = nodes

@@ -24,12 +24,12 @@ pub const JOB_MAX: u64 = 256 * 1024 * 1024;
 pub enum DescriptionError {
     /// Description in another version's format.
     #[error(
-        "the agent that starts this launcher speaks link version {0}, and this is wireup with link version \
-         {VERSION}; restart the agent with the wireup that is installed"
+        "the agent that started this launcher has link version {0}, this wireup has {VERSION}; restart the agent with \
+         the installed wireup"
     )]
     Version(u32),
     /// Bytes that are not a job description.
-    #[error("the job that the agent describes cannot be read: {0}")]
+    #[error("invalid job from the agent: {0}")]
     Garbage(#[from] DecodeError),
 }
 

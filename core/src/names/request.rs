@@ -310,7 +310,7 @@ impl NameReply {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum NameRefusal {
     /// The key is taken within that range.
-    #[error("{} is published already", .0.escape_ascii())]
+    #[error("{} is already published", .0.escape_ascii())]
     Duplicate(#[serde(with = "octets")] Vec<u8>),
     /// None of the values exists.
     #[error("not found")]
@@ -324,7 +324,7 @@ pub enum NameRefusal {
     )]
     Full,
     /// The lookup timed out.
-    #[error("not published in time")]
+    #[error("lookup timed out")]
     Timeout,
     /// The requester has ended.
     #[error("the requester has ended")]
@@ -333,7 +333,7 @@ pub enum NameRefusal {
     #[error("the head node is lost")]
     HeadLost,
     /// The name server of all launches cannot be reached, or was lost.
-    #[error("the rendezvous of this user's launches is lost")]
+    #[error("the name server of this user's launches is lost")]
     SharedLost,
     /// The node that keeps the store, or this one, ends the job.
     #[error("the job ends")]

@@ -781,7 +781,7 @@ impl Dispatcher<'_> {
                 // A text with a known cause contains its own remedy.
                 let remedy = match refusal.text.contains("; ") {
                     true => "",
-                    false => "; see what it prints with -vv, or try another libpmix (--libpmix)",
+                    false => "; see its output with -vv, or try another libpmix (--libpmix)",
                 };
                 let text = format!("{refusal}{remedy}");
                 self.cx.sidecar_broken(text);

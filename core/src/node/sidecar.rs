@@ -32,7 +32,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(5);
 const CLOSED_LIMIT: Duration = Duration::from_secs(3);
 
 /// Remedy in the message about an invalid frame of the sidecar.
-const UNINTELLIGIBLE: &str = "; use wireup together with the wireup-pmix-host it was built with";
+const UNINTELLIGIBLE: &str = "; use the wireup-pmix-host of this wireup";
 
 impl NodeContext {
     /// Makes the sidecar's first requests, which need what only the driver knows (directories,
@@ -194,7 +194,7 @@ impl NodeContext {
     /// Breaks the sidecar if the bytes of one of its sockets cannot be parsed.
     pub(super) fn check_sidecar_link(&mut self) {
         if let Some(error) = self.sidecar_link.error() {
-            let text = format!("what it sends cannot be understood: {error}{UNINTELLIGIBLE}");
+            let text = format!("invalid message from it: {error}{UNINTELLIGIBLE}");
             self.sidecar_broken(text);
         }
     }

@@ -9,22 +9,22 @@ use crate::wording::{counted, verb_ending};
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PlacementError {
     #[error(
-        "a launch has at most {RANKS_MAX} processes, and this one would have {processes}; request fewer"
+        "a launch has at most {RANKS_MAX} processes, but this one would have {processes}; request fewer"
     )]
     TooMany { processes: u64 },
-    #[error("--virtual-nodes {nodes} needs at least one rank per node, there {} {}", to_be(*.ranks == 1), counted(*.ranks, "rank"))]
+    #[error("--virtual-nodes {nodes} needs at least one rank per node, but there {} {}", to_be(*.ranks == 1), counted(*.ranks, "rank"))]
     FewerThanNodes { nodes: usize, ranks: u32 },
     #[error("{} with --ppn {per_node} leave{} nodes empty; {} {} enough", counted(*.ranks, "rank"),
         verb_ending(*.ranks == 1), counted(.ranks.div_ceil(*per_node), "virtual node"), to_be(ranks <= per_node))]
     EmptyNodes { ranks: u32, per_node: u32 },
-    #[error("{ranks} ranks with at most {per_node} per node (--ppn, ppr) need {} nodes, there {} {nodes}; allow more per node, or use more nodes",
+    #[error("{ranks} ranks with at most {per_node} per node (--ppn, ppr) need {} nodes, but there {} {nodes}; allow more per node, or use more nodes",
         .ranks.div_ceil(*per_node), to_be(*.nodes == 1))]
     PerNode {
         ranks: u32,
         per_node: u32,
         nodes: usize,
     },
-    #[error("the hosts have no slots; give some of them more than 0")]
+    #[error("the hosts have no slots; give at least one of them more than 0")]
     NoSlots,
     /// The nodes have fewer free slots than ranks.
     #[error("{} in {} ({nodes}); use --oversubscribe, or {}", do_not_fit(*.ranks), free_slots(*.free, *.in_use),
@@ -49,8 +49,8 @@ pub enum PlacementError {
         remedy: String,
     },
     #[error(
-        "{} {} more than the nodes take even when oversubscribed ({most}: {nodes}); raise max_slots or the ranks per node \
-         (--ppn, ppr), or use at most {most}", counted(*.ranks, "rank"), to_be(*.ranks == 1)
+        "{} {} more than the nodes can have even when oversubscribed ({most}: {nodes}); raise max_slots or the ranks \
+         per node (--ppn, ppr), or use at most {most}", counted(*.ranks, "rank"), to_be(*.ranks == 1)
     )]
     Most {
         ranks: u32,
@@ -58,11 +58,11 @@ pub enum PlacementError {
         /// The number of ranks that each node takes.
         nodes: String,
     },
-    #[error("none of the numbers of `soft` is from 1 to that of processes")]
+    #[error("`soft` has no number from 1 to the number of processes; add one")]
     NoSoftCount,
-    #[error("--layout gives ranks to node {node}, and there {} {}, counted from 0", to_be(*.nodes == 1), counted(*.nodes, "node"))]
+    #[error("--layout gives ranks to node {node}, but there {} only {}; nodes are counted from 0", to_be(*.nodes == 1), counted(*.nodes, "node"))]
     NoSuchNode { node: NodeId, nodes: u32 },
-    #[error("--layout has {} and the programs have {size}; make them equal", counted(*.ranks, "rank"))]
+    #[error("--layout has {}, but the programs have {size}; make them equal", counted(*.ranks, "rank"))]
     OtherSize { ranks: u64, size: u64 },
     #[error(
         "--layout or --rankfile gives no rank to virtual node {0}; give it one, or lower --virtual-nodes"

@@ -126,7 +126,7 @@ fn excess_ranks_are_placed_on_hosts_cyclically() {
     assert_eq!((many[0], many[4095]), (245, 244));
     let error = of(5, "a:0,b:2", Some(4)).unwrap_err();
     assert!(
-        error.starts_with("5 ranks are more than the nodes take"),
+        error.starts_with("5 ranks are more than the nodes can have"),
         "{error}"
     );
     assert!(error.contains("(4: 0 on a; 4 on b)"), "{error}");
@@ -165,14 +165,14 @@ fn ranks_without_slots_are_refused_with_arithmetic() {
     );
     assert_eq!(
         refused(9, "a,b,c,d", Some(2)),
-        "9 ranks with at most 2 per node (--ppn, ppr) need 5 nodes, there are 4; allow more per node, or use more nodes"
+        "9 ranks with at most 2 per node (--ppn, ppr) need 5 nodes, but there are 4; allow more per node, or use more nodes"
     );
     assert!(refused(1, "a:0,b:0", None).starts_with("the hosts have no slots"));
     let most = u64::from(u32::MAX);
     assert_eq!(
         refused(u32::MAX, "a:4", None),
         format!(
-            "a launch has at most 10000000 processes, and this one would have {most}; request fewer"
+            "a launch has at most 10000000 processes, but this one would have {most}; request fewer"
         )
     );
 }
@@ -242,7 +242,7 @@ fn ranks_beyond_free_slots_are_refused_with_arithmetic() {
     each.oversubscribe = true;
     assert_eq!(
         placed(&each, 3, &mut nodes).unwrap_err(),
-        "3 ranks with at most 1 per node (--ppn, ppr) need 3 nodes, there are 2; allow more per node, or use more nodes"
+        "3 ranks with at most 1 per node (--ppn, ppr) need 3 nodes, but there are 2; allow more per node, or use more nodes"
     );
 }
 
@@ -257,7 +257,7 @@ fn excess_ranks_stop_at_max_slots() {
     first.nodes.truncate(1);
     let refused = placed(&first, 1, &mut nodes).unwrap_err();
     assert!(
-        refused.starts_with("1 rank is more than the nodes take even when oversubscribed (0: 0 on n0); raise max_slots"),
+        refused.starts_with("1 rank is more than the nodes can have even when oversubscribed (0: 0 on n0); raise max_slots"),
         "{refused}"
     );
 }
@@ -405,7 +405,7 @@ fn virtual_node_has_slots_of_machine() {
     );
     assert_eq!(
         of(1, 2, None).unwrap_err(),
-        "--virtual-nodes 2 needs at least one rank per node, there is 1 rank"
+        "--virtual-nodes 2 needs at least one rank per node, but there is 1 rank"
     );
 }
 
@@ -434,9 +434,9 @@ fn layout_places_ranks_as_written() {
     let refused = |list: &[(u32, u32)], size| place(list, size, false, true).unwrap_err();
     assert_eq!(
         place(&[(0, 2)], 2, false, false).unwrap_err(),
-        "on n0, 2 ranks do not fit in 1 slot; use --oversubscribe, or fewer ranks on that node"
+        "on n0, 2 ranks do not fit in 1 slot; use --oversubscribe, or give that node fewer ranks"
     );
-    assert!(refused(&list, 4).starts_with("--layout has 5 ranks and the programs have 4"));
+    assert!(refused(&list, 4).starts_with("--layout has 5 ranks, but the programs have 4"));
     assert!(refused(&[(3, 1)], 1).starts_with("--layout gives ranks to node 3, and there are 3"));
     assert!(refused(&[(0, 1), (2, 1)], 2).contains("no rank to virtual node 1"));
 }

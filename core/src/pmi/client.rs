@@ -128,7 +128,7 @@ impl ClientState {
     fn absence(&self) -> &'static str {
         match self.restarted {
             false => "never contacted PMI",
-            true => "has gone and not come back",
+            true => "disconnected and did not reconnect",
         }
     }
 

@@ -59,7 +59,7 @@ impl FragmentedRequests {
         };
         let open = self.concatenated.len() + self.followed.len();
         match open > OPEN_REQUESTS_MAX || self.unfinished() > CONTINUED_MAX {
-            true => Err(ProtocolError::Parts("too much that has not ended")),
+            true => Err(ProtocolError::Parts("too many unfinished requests")),
             false => Ok(part),
         }
     }
@@ -92,7 +92,9 @@ impl FragmentedRequests {
             return Ok(FragmentKind::Last(text.unframed().to_vec()));
         };
         match self.concatenated.insert(id.to_vec(), text) {
-            Some(_) => Err(ProtocolError::Parts("one of this id has not ended")),
+            Some(_) => Err(ProtocolError::Parts(
+                "an earlier one with this id is unfinished",
+            )),
             None => Ok(FragmentKind::More),
         }
     }
@@ -108,7 +110,7 @@ impl FragmentedRequests {
         }
         let mut open = self.followed.swap_remove(at);
         if frame.name != open.next || open.thrid.as_deref() != thrid {
-            return Err(ProtocolError::Parts("another request comes between"));
+            return Err(ProtocolError::Parts("another request came in between"));
         }
         if open.is_exclusive {
             open.text = open.text.maybe_empty(&open.next, b"");

@@ -65,10 +65,10 @@ pub enum SetupError {
         node: NodeId,
     },
     /// An attribute no client could read: empty, too long, or with NUL or newline.
-    #[error("attribute {0} cannot be served by PMI")]
+    #[error("PMI does not support attribute {0}")]
     Attribute(String),
     /// Pairs of the spawner's that do not fit in the store.
-    #[error("pairs of the spawner: {0}")]
+    #[error("invalid keys from the parent job: {0}")]
     Preputs(KvsError),
 }
 

@@ -59,7 +59,7 @@ pub enum ReleaseError {
         source: KvsError,
     },
     /// The values of the ring are incomplete. The waiting ranks got a failure.
-    #[error("data of a ring are not those of all ranks")]
+    #[error("the data of a ring does not have all ranks")]
     Ring,
 }
 

@@ -44,7 +44,7 @@ pub struct ClientAuth {
 pub enum TcpHandshakeError {
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
-    #[error("more than {START_MAX} bytes without a start of PMI")]
+    #[error("no start of PMI within {START_MAX} bytes")]
     TooLong,
     #[error(
         "the client starts with `{0}`: a client of PMI-1 starts with initack, which needs PMI_ID"

@@ -34,7 +34,7 @@ pub enum ProtocolError {
     #[error("request does not start with cmd= or mcmd=: `{0}`")]
     NotACommand(String),
     /// The command's name is empty, too long, or not printable.
-    #[error("bad command name in `{0}`")]
+    #[error("invalid command name in `{0}`")]
     CommandName(String),
     /// A field is not `key=value`.
     #[error("field without `=` in `{0}`")]
@@ -52,16 +52,16 @@ pub enum ProtocolError {
     #[error("abort without a valid exit code")]
     AbortCode,
     /// The text in front of a frame is not a length.
-    #[error("bad length of a PMI-2 message: `{0}`")]
+    #[error("invalid length of a PMI-2 message: `{0}`")]
     FrameLength(String),
     /// A frame longer than any request but a spawn.
-    #[error("PMI-2 message of {0} bytes, allowed are {FRAME_MAX}")]
+    #[error("PMI-2 message of {0} bytes; at most {FRAME_MAX} are allowed")]
     FrameTooLong(usize),
     /// The frame is not `cmd=NAME;` and pairs.
-    #[error("PMI-2 message does not start with cmd=NAME; : `{0}`")]
+    #[error("PMI-2 message does not start with cmd=NAME: `{0}`")]
     NotAFrame(String),
     /// One thread of a client has one request at a time.
-    #[error("request {request} while {open} is not answered yet")]
+    #[error("request {request} arrived while {open} is still open")]
     Busy {
         /// Request that arrived too early.
         request: String,
@@ -69,7 +69,7 @@ pub enum ProtocolError {
         open: String,
     },
     /// The client has more threads with open requests than allowed.
-    #[error("more than {OPEN_REQUESTS_MAX} requests that are not answered yet")]
+    #[error("more than {OPEN_REQUESTS_MAX} open requests")]
     TooManyOpen,
     /// The client closed its end inside a message.
     #[error("connection closed in the middle of a message ({0} bytes)")]

@@ -83,7 +83,7 @@ pub enum JobInfoError {
     )]
     NodeName(String),
     /// Two nodes have the same name.
-    #[error("node name {0:?} is given to two nodes")]
+    #[error("two nodes have the name {0:?}")]
     SameName(String),
     /// The contexts do not add up to the job.
     #[error("application contexts of {apps} ranks in a job of {size}")]
@@ -93,7 +93,7 @@ pub enum JobInfoError {
         size: u32,
     },
     /// PMIx counts the processes of a node in 16 bits.
-    #[error("{0} processes on one node, PMIx allows 65535")]
+    #[error("{0} processes on one node; PMIx allows at most 65535")]
     LocalSize(u32),
 }
 

@@ -376,7 +376,7 @@ impl SidecarNotice {
         let notice = match u32::from(op) {
             c::WIREUP_OP_HELLO => {
                 if from.u32()? != c::WIREUP_SHIM_ABI {
-                    return Err(WireError::Bad("protocol version of the PMIx host"));
+                    return Err(WireError::Bad("protocol version of the sidecar"));
                 }
                 Self::Hello(Hello {
                     libpmix: Text::decode(&mut from)?,

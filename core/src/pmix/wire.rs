@@ -56,7 +56,7 @@ pub enum WireError {
     #[error("{0} bytes after the last field")]
     Trailing(usize),
     /// A field with a value outside its range.
-    #[error("bad {0}")]
+    #[error("invalid {0}")]
     Bad(&'static str),
     /// A value tag that is unknown or not allowed at its position.
     #[error("unexpected value tag {0}")]

@@ -22,7 +22,7 @@ pub(super) fn connectivity_advice(timeline: &Timeline) -> Option<String> {
     let hosts = compress(timeline.hosts.values().map(|host| &host.name));
     let program = &timeline.apps.first()?.program;
     Some(format!(
-        "If the ranks could not reach each other: wireup doctor --hosts '{hosts}' {program} names hosts that cannot connect; with --run \
-         it sends messages between each two."
+        "If the ranks could not reach each other: wireup doctor --hosts '{hosts}' {program} names hosts that cannot \
+         connect; with --run it sends messages between each pair."
     ))
 }

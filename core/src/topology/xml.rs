@@ -18,9 +18,9 @@ pub enum TopologyError {
     Xml(String),
     #[error("the topology is not in the format of hwloc 2")]
     Version,
-    #[error("the description of the host has no {0}")]
+    #[error("the hwloc topology has no {0}")]
     Missing(&'static str),
-    #[error("the description of the host: {0}")]
+    #[error("invalid hwloc topology: {0}")]
     Set(#[from] CpuSetError),
 }
 

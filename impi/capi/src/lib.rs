@@ -41,7 +41,7 @@ fn guarded<T>(failed: T, body: impl FnOnce() -> Result<T, PeerError>) -> T {
             failed
         }
         Err(_) => {
-            fail("a fault of libwireup_impi");
+            fail("internal error of libwireup_impi");
             failed
         }
     }
@@ -53,7 +53,7 @@ fn argument(text: impl Into<String>) -> PeerError {
 
 fn peer<'a>(world: *const Peer) -> Result<&'a Peer, PeerError> {
     // SAFETY: the caller has it from wireup_impi_open and has not closed it.
-    unsafe { world.as_ref() }.ok_or_else(|| argument("no world"))
+    unsafe { world.as_ref() }.ok_or_else(|| argument("the world is NULL"))
 }
 
 /// Returns the entry of a list that a number of the header denotes.
@@ -73,7 +73,7 @@ fn operator(op: c_int) -> Result<Operator, PeerError> {
 }
 
 fn rank(rank: c_int) -> Result<usize, PeerError> {
-    usize::try_from(rank).map_err(|_| argument(format!("no rank {rank}")))
+    usize::try_from(rank).map_err(|_| argument(format!("invalid rank {rank}")))
 }
 
 fn bytes(count: usize, kind: ElementType, times: usize) -> Result<usize, PeerError> {
@@ -83,14 +83,14 @@ fn bytes(count: usize, kind: ElementType, times: usize) -> Result<usize, PeerErr
     // What a slice can have.
     bytes
         .filter(|bytes| isize::try_from(*bytes).is_ok())
-        .ok_or_else(|| argument("more bytes than memory"))
+        .ok_or_else(|| argument("the number of bytes is too large"))
 }
 
 /// Returns the caller's memory; of length 0 where there is none.
 fn input<'a>(data: *const c_void, length: usize) -> Result<&'a [u8], PeerError> {
     match (data.is_null(), length) {
         (_, 0) => Ok(&[]),
-        (true, _) => Err(argument("a null pointer")),
+        (true, _) => Err(argument("null pointer")),
         // SAFETY: the caller gives this number of bytes, and does not change them during the call.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) }),
     }
@@ -99,7 +99,7 @@ fn input<'a>(data: *const c_void, length: usize) -> Result<&'a [u8], PeerError> 
 fn output<'a>(data: *mut c_void, length: usize) -> Result<&'a mut [u8], PeerError> {
     match (data.is_null(), length) {
         (_, 0) => Ok(&mut []),
-        (true, _) => Err(argument("a null pointer")),
+        (true, _) => Err(argument("null pointer")),
         // SAFETY: the caller gives this number of bytes, and does not use them during the call.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts_mut(data.cast(), length) }),
     }
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn wireup_impi_irecv(
 calls! {
     wireup_impi_close(world: *mut Peer) {
         if world.is_null() {
-            return Err(argument("no world"));
+            return Err(argument("the world is NULL"));
         }
         // SAFETY: the caller has it from wireup_impi_open, and gives it back once.
         unsafe { Box::from_raw(world) }.close().map(|()| 0)
@@ -261,7 +261,7 @@ calls! {
     wireup_impi_client_of(world: *const Peer, of: c_int) {
         let (peer, of) = (peer(world)?, rank(of)?);
         if of >= peer.size() {
-            return Err(argument(format!("no rank {of}")));
+            return Err(argument(format!("invalid rank {of}")));
         }
         Ok(c_int::try_from(peer.world().client_of(of)).unwrap_or(-1))
     }

@@ -67,7 +67,7 @@ impl std::fmt::Debug for Secrets {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum AuthError {
     /// The value itself is not shown.
-    #[error("IMPI_AUTH_KEY is not a decimal number of 64 bits")]
+    #[error("invalid IMPI_AUTH_KEY: use a decimal number of at most 64 bits")]
     Key,
     /// The token is too short, and could be guessed.
     #[error("WIREUP_IMPI_TOKEN must have at least 16 characters")]
@@ -78,7 +78,7 @@ pub enum AuthError {
     )]
     NoMethod,
     /// A list of preference that is none.
-    #[error("{0:?} is not a list of methods such as `3,1-0`")]
+    #[error("invalid list of methods {0:?}: use numbers and ranges such as `3,1-0`")]
     List(String),
 }
 

@@ -83,7 +83,7 @@ pub enum EndpointError {
     #[error("part of a message for request {0}, which does not wait for one")]
     Part(u64),
     /// Lengths that do not fit.
-    #[error("packet of {length} bytes in a message of {message} where {expected_length} are due")]
+    #[error("packet of {length} bytes in a message of {message} instead of {expected_length}")]
     Length {
         /// Length in the packet, `pk_len`.
         length: u32,

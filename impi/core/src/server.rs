@@ -129,7 +129,7 @@ impl fmt::Display for ServerNotice {
             Self::TimedOut { session, missing } => {
                 write!(
                     f,
-                    "session {}: start-up timed out; not there or not done: clients {missing:?}",
+                    "session {}: start-up timed out; clients not joined or not finished: {missing:?}",
                     session.0
                 )
             }

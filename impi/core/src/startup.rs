@@ -16,7 +16,7 @@ pub enum StartupError {
     #[error("the server chose authentication method {0}, which was not offered")]
     Method(u32),
     /// A command where another is due.
-    #[error("the server sent {got:?} where {expected_command:?} was due")]
+    #[error("the server sent {got:?} instead of {expected_command:?}")]
     Unexpected {
         /// Command that was received.
         got: Command,
@@ -24,10 +24,10 @@ pub enum StartupError {
         expected_command: Command,
     },
     /// A reply of a length that it cannot have.
-    #[error("the server sent {0:?} with {1} bytes")]
+    #[error("invalid {0:?} with {1} bytes from the server")]
     Length(Command, i32),
     /// Fewer clients than ranks.
-    #[error("the job has {size} clients, and this is client {rank}")]
+    #[error("invalid client {rank}: the job has {size} clients")]
     Size {
         /// Number of clients, from the server.
         size: i32,
@@ -45,7 +45,7 @@ pub enum StartupError {
 fn hint(state: &str) -> &'static str {
     match state {
         "authentication" | "IMPI" => {
-            " (wrong authentication key, the rank is taken, the server speaks TLS, or it has too many connections?)"
+            "; check the authentication key, the client's rank, TLS, and the number of connections of the server"
         }
         _ => "",
     }

@@ -45,7 +45,7 @@ impl HostInvitation {
     /// Returns the world of all clients.
     pub(super) fn world(&self) -> Result<ImpiJob, AgentError> {
         let wrong = |why: &dyn std::fmt::Display| {
-            AgentError::Broken(format!("the values of the clients make no world: {why}"))
+            AgentError::Broken(format!("invalid values of the clients: {why}"))
         };
         let (clients, collected) = decode(&self.values).ok_or_else(|| wrong(&"not readable"))?;
         ImpiJob::new(clients, &collected).map_err(|error| wrong(&error))

@@ -158,7 +158,7 @@ fn is_there(stream: &TcpStream) -> io::Result<()> {
     let seen = stream.peek(&mut [0]);
     stream.set_nonblocking(false)?;
     match seen {
-        Ok(0) => Err(io::Error::other("it has ended before the job")),
+        Ok(0) => Err(io::Error::other("it ended before the job")),
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
         _ => Ok(()),
     }

@@ -127,7 +127,9 @@ pub fn greet(
 ) -> io::Result<ProcessWelcome> {
     let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
     let ticket = unhex(ticket).and_then(|bytes| ProcessTicket::try_from(bytes).ok());
-    let ticket = ticket.ok_or_else(|| wrong("WIREUP_IMPI_TICKET is not a ticket"))?;
+    let ticket = ticket.ok_or_else(|| {
+        wrong("invalid WIREUP_IMPI_TICKET; start processes with `wireup run --impi`")
+    })?;
     let mut hello = MAGIC.to_vec();
     hello.extend(ticket);
     hello.extend(index.to_be_bytes());

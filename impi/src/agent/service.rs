@@ -164,7 +164,7 @@ pub(super) fn serve(
                 match events.receiver.recv_timeout(left) {
                     Ok(event) => Some(event),
                     Err(RecvTimeoutError::Timeout) => {
-                        let why = "the launch is over, and other clients did not end in time";
+                        let why = "the launch has ended, but other clients did not end in time";
                         return Err(AgentError::Broken(why.into()));
                     }
                     Err(RecvTimeoutError::Disconnected) => None,
@@ -211,7 +211,7 @@ fn admit_all(shared: &Arc<ServiceState>, door: &TcpListener, welcome: &Welcome, 
             }
         };
         if let Err(error) = admit(shared, stream, &hello, welcome, size) {
-            eprintln!("wireup impi: a process was not let in: {error}");
+            eprintln!("wireup impi: refused a process: {error}");
         }
     }
 }
@@ -225,7 +225,7 @@ fn admit(
 ) -> io::Result<()> {
     let index = welcome.admit(hello, size)?;
     if std::mem::replace(&mut shared.lock().connected[index], true) {
-        return Err(io::Error::other(format!("rank {index} is there already")));
+        return Err(io::Error::other(format!("rank {index} has already joined")));
     }
     let end = ChannelPeer::Proc(shared.first + index);
     let attached = stream.set_nodelay(true);

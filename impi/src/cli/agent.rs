@@ -18,9 +18,11 @@ use crate::{secrets, tls};
 pub(super) fn execute(args: AgentArgs) -> anyhow::Result<u8> {
     anyhow::ensure!(
         args.ackmark >= 1 && args.hiwater >= args.ackmark,
-        "1 <= ackmark <= hiwater must hold"
+        "invalid --ackmark {} or --hiwater {}: use 1 <= ackmark <= hiwater",
+        args.ackmark,
+        args.hiwater
     );
-    anyhow::ensure!(args.procs != Some(0), "a client has at least one process");
+    anyhow::ensure!(args.procs != Some(0), "invalid --procs 0: use at least 1");
     let address = args.address.map_or_else(
         || match args.hosts.first() {
             Some((address, _)) => Ok(address.ip()),
@@ -106,7 +108,7 @@ fn serve_until_end_of_input(joined: JoinedClient, patience: Duration) -> anyhow:
 }
 
 fn run(joined: JoinedClient, command: &[OsString], patience: Duration) -> anyhow::Result<u8> {
-    let (program, arguments) = command.split_first().context("no command")?;
+    let (program, arguments) = command.split_first().context("no command given")?;
     let mut child = Command::new(program)
         .args(arguments)
         .envs(joined.environment())

@@ -21,7 +21,7 @@ pub(super) fn execute(args: CheckClientArgs) -> anyhow::Result<u8> {
     }
     ensure!(
         args.client < args.clients,
-        "client {} of {} clients",
+        "invalid client {}: the job has {} clients, counted from 0",
         args.client,
         args.clients
     );

@@ -19,10 +19,10 @@ pub(super) fn execute(args: CheckServerArgs) -> anyhow::Result<u8> {
     };
     ensure!(
         access.none || access.key.is_some(),
-        "the clients of this test use IMPI_AUTH_KEY or IMPI_AUTH_NONE"
+        "the clients of this test need IMPI_AUTH_KEY or IMPI_AUTH_NONE: set one of them"
     );
     let target = if args.command.is_empty() {
-        Target::Address(args.server.context("no server")?)
+        Target::Address(args.server.context("no server given")?)
     } else {
         Target::Command(args.command)
     };

@@ -15,7 +15,7 @@ pub(super) const INVITATION: &str = "WIREUP_IMPI_INVITATION";
 pub(super) fn execute(args: &HostArgs) -> anyhow::Result<u8> {
     let number = std::env::var("WIREUP_RANK").ok();
     let number = number.and_then(|number| number.parse().ok());
-    let number = number.context("WIREUP_RANK is not a number: `wireup run` starts hosts")?;
+    let number = number.context("WIREUP_RANK is not a number; start hosts with `wireup run`")?;
     match serve(args, number) {
         Ok(()) => Ok(0),
         Err(error) => {

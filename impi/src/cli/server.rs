@@ -19,7 +19,7 @@ pub(super) fn execute(args: &ServerArgs) -> anyhow::Result<u8> {
     let secrets = secrets::from_environment()?;
     if !preference.iter().any(|method| secrets.has(*method)) {
         bail!(
-            "no authentication methods available for negotiation: -auth leaves none of those that are enabled"
+            "no authentication methods available for negotiation: -auth excludes all methods that are enabled"
         );
     }
     let tls = match (&args.tls_cert, &args.tls_key) {
@@ -58,13 +58,13 @@ pub(super) fn execute(args: &ServerArgs) -> anyhow::Result<u8> {
 fn ports(text: &str) -> anyhow::Result<(u16, u16)> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let port = |text: &str| {
-        text.trim()
-            .parse()
-            .with_context(|| format!("{text:?} is not a port"))
+        text.trim().parse().with_context(|| {
+            format!("invalid port {text:?}: use 0 to 65535, or a range FIRST-LAST")
+        })
     };
     let (first, last) = (port(first)?, port(last)?);
     if first > last {
-        bail!("{text}: the range is empty");
+        bail!("empty port range {text}: use FIRST-LAST");
     }
     Ok((first, last))
 }

@@ -19,7 +19,7 @@ pub enum ProgramError {
     #[error(transparent)]
     Peer(#[from] PeerError),
     /// A call gave something else than it must.
-    #[error("process {rank}: {operation} gave another result")]
+    #[error("process {rank}: wrong result of {operation}")]
     Wrong {
         /// Rank in the world.
         rank: usize,

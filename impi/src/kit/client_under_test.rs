@@ -127,7 +127,7 @@ fn judge(observer: &Observer, party: Party) -> Vec<(Rule, CheckOutcome)> {
                 .collect();
             let outcome = match rule.level() {
                 _ if !seen.contains(&rule) => {
-                    CheckOutcome::Skipped("the client did nothing of the kind".into())
+                    CheckOutcome::Skipped("the client did not do this".into())
                 }
                 _ if words.is_empty() => CheckOutcome::Passed,
                 Level::Must => CheckOutcome::Failed(words.join("\n")),
@@ -146,15 +146,15 @@ fn run(
 ) -> CheckOutcome {
     let mut child = match start(settings, server) {
         Ok(child) => child,
-        Err(error) => return CheckOutcome::Failed(format!("the command does not start: {error}")),
+        Err(error) => return CheckOutcome::Failed(format!("cannot start the command: {error}")),
     };
     let until = Instant::now() + settings.timeout;
     let mut words = Vec::new();
     match wait(&mut child, until) {
         Ok(Some(status)) if status.success() => {}
-        Ok(Some(status)) => words.push(format!("the command ends with {status}")),
+        Ok(Some(status)) => words.push(format!("the command ended with {status}")),
         Ok(None) => words.push(format!(
-            "the command does not end within {:?}",
+            "the command did not end within {:?}",
             settings.timeout
         )),
         Err(error) => words.push(format!("the command: {error}")),
@@ -166,13 +166,13 @@ fn run(
             std::thread::park_timeout(Duration::from_millis(20));
         }
         if !other.is_finished() {
-            words.push("a client that the kit plays does not end".into());
+            words.push("a client of the kit did not end".into());
             continue;
         }
         match other.join() {
             Ok(Ok(())) => {}
-            Ok(Err(what)) => words.push(format!("a client that the kit plays: {what}")),
-            Err(_) => words.push("a client that the kit plays has failed".into()),
+            Ok(Err(what)) => words.push(format!("a client of the kit: {what}")),
+            Err(_) => words.push("a client of the kit failed".into()),
         }
     }
     if words.is_empty() {

@@ -51,7 +51,7 @@ pub fn check(
     for check in checks(settings.clients, settings.access) {
         let outcome = match (&settings.target, check.rule) {
             (Target::Address(_), Rule::ServerExits | Rule::LostReported) => {
-                CheckOutcome::Skipped("only the command that starts the server shows it".into())
+                CheckOutcome::Skipped("this check needs the command that starts the server".into())
             }
             (Target::Address(address), rule) => outcome(rule, play(settings, &check, address)),
             (Target::Command(words), rule) => outcome(rule, launch(settings, &check, words)),
@@ -61,7 +61,7 @@ pub fn check(
     for rule in STARTS {
         let outcome = match &settings.target {
             Target::Address(_) => {
-                CheckOutcome::Skipped("only the command that starts the server shows it".into())
+                CheckOutcome::Skipped("this check needs the command that starts the server".into())
             }
             Target::Command(_) if rule == Rule::AuthNoneWarning && !settings.access.none => {
                 CheckOutcome::Skipped("IMPI_AUTH_NONE is not set".into())
@@ -181,7 +181,7 @@ impl Running {
         settings: &ServerTestSettings,
         enabled: bool,
     ) -> Result<Self, String> {
-        let (program, arguments) = words.split_first().ok_or("no command")?;
+        let (program, arguments) = words.split_first().ok_or("no command given")?;
         let mut command = Command::new(program);
         command
             .args(arguments)
@@ -232,7 +232,7 @@ impl Running {
                 });
             }
             if Instant::now() >= until {
-                return Err(format!("the server does not end within {timeout:?}"));
+                return Err(format!("the server did not end within {timeout:?}"));
             }
             std::thread::park_timeout(Duration::from_millis(10));
         }
@@ -288,7 +288,7 @@ fn take(stream: &mut TcpStream, step: &Step, timeout: Duration) -> Result<(), St
             stream.write_all(first).map_err(text)?;
             stream.set_read_timeout(Some(ALONE)).map_err(text)?;
             if let Ok(count @ 1..) = stream.peek(&mut [0]) {
-                return Err(format!("{count} byte came before the unit was complete"));
+                return Err(format!("{count} byte arrived before the unit was complete"));
             }
             others
                 .chunks(1)
@@ -313,12 +313,14 @@ fn take(stream: &mut TcpStream, step: &Step, timeout: Duration) -> Result<(), St
             }
             (got == *wanted)
                 .then_some(())
-                .ok_or_else(|| format!("{got:02x?} came, where {wanted:02x?} was due"))
+                .ok_or_else(|| format!("{got:02x?} arrived instead of {wanted:02x?}"))
         }
         Step::Quiet(_) => {
             stream.set_read_timeout(Some(QUIET)).map_err(text)?;
             match stream.peek(&mut [0]) {
-                Ok(count @ 1..) => Err(format!("{count} byte came too early, or without need")),
+                Ok(count @ 1..) => Err(format!(
+                    "{count} byte arrived too early, or was not expected"
+                )),
                 _ => Ok(()),
             }
         }
@@ -326,9 +328,9 @@ fn take(stream: &mut TcpStream, step: &Step, timeout: Duration) -> Result<(), St
             stream.set_read_timeout(Some(timeout)).map_err(text)?;
             match stream.read(&mut [0]) {
                 Ok(0) => Ok(()),
-                Ok(_) => Err("the server answers".into()),
+                Ok(_) => Err("the server answered".into()),
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(()),
-                Err(_) => Err("the server does not close the connection".into()),
+                Err(_) => Err("the server did not close the connection".into()),
             }
         }
         Step::Open(_) | Step::Leave(_) => Ok(()),

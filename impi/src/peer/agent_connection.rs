@@ -52,7 +52,7 @@ pub(super) fn check_request(state: &ConnectionState, request: RequestId) -> Resu
     let known = state.endpoint.is_known(request);
     known
         .then_some(())
-        .ok_or_else(|| PeerError::Argument(format!("no request {}", request.0)))
+        .ok_or_else(|| PeerError::Argument(format!("unknown request {}", request.0)))
 }
 
 pub(super) fn read_all(shared: &LinkState, mut stream: TcpStream, limit: u32) {

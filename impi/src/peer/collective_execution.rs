@@ -204,7 +204,7 @@ impl Peer {
     ) -> Result<Shape, PeerError> {
         if !block.is_multiple_of(element.size()) {
             return Err(PeerError::Argument(format!(
-                "{block} bytes are not whole elements"
+                "{block} bytes are not a whole number of elements"
             )));
         }
         if let Some(operator) = operator
@@ -314,7 +314,7 @@ impl Peer {
 fn copy_in(all: &[u8], block: usize, blocks: &mut [Vec<u8>]) -> Result<(), PeerError> {
     if all.len() != block * blocks.len() {
         return Err(PeerError::Argument(format!(
-            "{} bytes are not {} parts of {block}",
+            "{} bytes are not {} parts of {block} bytes",
             all.len(),
             blocks.len()
         )));
@@ -329,7 +329,7 @@ fn copy_out(blocks: &[Vec<u8>], all: &mut [u8]) -> Result<(), PeerError> {
     let data = blocks.concat();
     if data.len() != all.len() {
         return Err(PeerError::Argument(format!(
-            "room for {} bytes, and {} came",
+            "the buffer has {} bytes, but {} arrived",
             all.len(),
             data.len()
         )));

@@ -13,21 +13,21 @@ pub enum PeerError {
     #[error("not in an IMPI job: {0} is not set (`wireup run --impi`, `wireup impi agent`)")]
     NoAgent(&'static str),
     #[error(
-        "no rank: none of WIREUP_RANK, PMI_RANK, PMIX_RANK, OMPI_COMM_WORLD_RANK, SLURM_PROCID is a number"
+        "unknown rank of this process: set WIREUP_RANK, PMI_RANK, PMIX_RANK, OMPI_COMM_WORLD_RANK or SLURM_PROCID to a number"
     )]
     NoRank,
     #[error("{AGENT} has no host for rank {0}")]
     NoHost(u32),
     #[error("agent: {0}")]
     Agent(#[from] io::Error),
-    #[error("the agent's values make no world: {0}")]
+    #[error("invalid values from the agent: {0}")]
     World(#[from] WorldError),
-    #[error("the agent's values cannot be read")]
+    #[error("cannot decode the values from the agent")]
     Values,
-    #[error("the job is broken: {0}")]
+    #[error("the job has failed: {0}")]
     Broken(String),
     #[error("{0}")]
     Argument(String),
-    #[error("the message has {length} bytes, and the receiver takes {limit}")]
+    #[error("the message has {length} bytes, but the receiver accepts {limit}")]
     Truncated { length: u64, limit: usize },
 }

@@ -89,31 +89,31 @@ static void without_a_world(void)
 {
     int value = 0;
 
-    REFUSED(wireup_impi_rank(NULL), "no world");
-    REFUSED(wireup_impi_size(NULL), "no world");
-    REFUSED(wireup_impi_clients(NULL), "no world");
-    REFUSED(wireup_impi_client_of(NULL, 0), "no world");
-    REFUSED(wireup_impi_send(NULL, &value, 1, WIREUP_IMPI_INT32, 0, 0), "no world");
-    REFUSED(wireup_impi_ssend(NULL, &value, 1, WIREUP_IMPI_INT32, 0, 0), "no world");
-    REFUSED(wireup_impi_recv(NULL, &value, 1, WIREUP_IMPI_INT32, 0, 0, NULL), "no world");
-    NOT_STARTED(wireup_impi_isend(NULL, &value, 1, WIREUP_IMPI_INT32, 0, 0), "no world");
-    NOT_STARTED(wireup_impi_issend(NULL, &value, 1, WIREUP_IMPI_INT32, 0, 0), "no world");
-    NOT_STARTED(wireup_impi_irecv(NULL, 1, WIREUP_IMPI_INT32, 0, 0), "no world");
-    REFUSED(wireup_impi_wait(NULL, 1, NULL, 0, NULL), "no world");
-    REFUSED(wireup_impi_test(NULL, 1), "no world");
-    REFUSED(wireup_impi_cancel(NULL, 1), "no world");
-    REFUSED(wireup_impi_probe(NULL, 0, 0, NULL), "no world");
-    REFUSED(wireup_impi_iprobe(NULL, 0, 0, NULL), "no world");
-    REFUSED(wireup_impi_barrier(NULL), "no world");
-    REFUSED(wireup_impi_bcast(NULL, &value, 1, WIREUP_IMPI_INT32, 0), "no world");
-    REFUSED(wireup_impi_reduce(NULL, &value, 1, WIREUP_IMPI_INT32, WIREUP_IMPI_SUM, 0), "no world");
-    REFUSED(wireup_impi_allreduce(NULL, &value, 1, WIREUP_IMPI_INT32, WIREUP_IMPI_SUM), "no world");
-    REFUSED(wireup_impi_scan(NULL, &value, 1, WIREUP_IMPI_INT32, WIREUP_IMPI_SUM), "no world");
-    REFUSED(wireup_impi_gather(NULL, &value, 1, WIREUP_IMPI_INT32, &value, 0), "no world");
-    REFUSED(wireup_impi_scatter(NULL, &value, 1, WIREUP_IMPI_INT32, &value, 0), "no world");
-    REFUSED(wireup_impi_allgather(NULL, &value, 1, WIREUP_IMPI_INT32, &value), "no world");
-    REFUSED(wireup_impi_alltoall(NULL, &value, 1, WIREUP_IMPI_INT32, &value), "no world");
-    REFUSED(wireup_impi_close(NULL), "no world");
+    REFUSED(wireup_impi_rank(NULL), "the world is NULL");
+    REFUSED(wireup_impi_size(NULL), "the world is NULL");
+    REFUSED(wireup_impi_clients(NULL), "the world is NULL");
+    REFUSED(wireup_impi_client_of(NULL, 0), "the world is NULL");
+    REFUSED(wireup_impi_send(NULL, &value, 1, WIREUP_IMPI_INT32, 0, 0), "the world is NULL");
+    REFUSED(wireup_impi_ssend(NULL, &value, 1, WIREUP_IMPI_INT32, 0, 0), "the world is NULL");
+    REFUSED(wireup_impi_recv(NULL, &value, 1, WIREUP_IMPI_INT32, 0, 0, NULL), "the world is NULL");
+    NOT_STARTED(wireup_impi_isend(NULL, &value, 1, WIREUP_IMPI_INT32, 0, 0), "the world is NULL");
+    NOT_STARTED(wireup_impi_issend(NULL, &value, 1, WIREUP_IMPI_INT32, 0, 0), "the world is NULL");
+    NOT_STARTED(wireup_impi_irecv(NULL, 1, WIREUP_IMPI_INT32, 0, 0), "the world is NULL");
+    REFUSED(wireup_impi_wait(NULL, 1, NULL, 0, NULL), "the world is NULL");
+    REFUSED(wireup_impi_test(NULL, 1), "the world is NULL");
+    REFUSED(wireup_impi_cancel(NULL, 1), "the world is NULL");
+    REFUSED(wireup_impi_probe(NULL, 0, 0, NULL), "the world is NULL");
+    REFUSED(wireup_impi_iprobe(NULL, 0, 0, NULL), "the world is NULL");
+    REFUSED(wireup_impi_barrier(NULL), "the world is NULL");
+    REFUSED(wireup_impi_bcast(NULL, &value, 1, WIREUP_IMPI_INT32, 0), "the world is NULL");
+    REFUSED(wireup_impi_reduce(NULL, &value, 1, WIREUP_IMPI_INT32, WIREUP_IMPI_SUM, 0), "the world is NULL");
+    REFUSED(wireup_impi_allreduce(NULL, &value, 1, WIREUP_IMPI_INT32, WIREUP_IMPI_SUM), "the world is NULL");
+    REFUSED(wireup_impi_scan(NULL, &value, 1, WIREUP_IMPI_INT32, WIREUP_IMPI_SUM), "the world is NULL");
+    REFUSED(wireup_impi_gather(NULL, &value, 1, WIREUP_IMPI_INT32, &value, 0), "the world is NULL");
+    REFUSED(wireup_impi_scatter(NULL, &value, 1, WIREUP_IMPI_INT32, &value, 0), "the world is NULL");
+    REFUSED(wireup_impi_allgather(NULL, &value, 1, WIREUP_IMPI_INT32, &value), "the world is NULL");
+    REFUSED(wireup_impi_alltoall(NULL, &value, 1, WIREUP_IMPI_INT32, &value), "the world is NULL");
+    REFUSED(wireup_impi_close(NULL), "the world is NULL");
 }
 
 /* None of these sends anything, so they need no other process. */
@@ -142,9 +142,9 @@ static void wrong_arguments(void)
     REFUSED(wireup_impi_gather(world, NULL, 1, WIREUP_IMPI_INT32, &value, rank ? 0 : 1), "null pointer");
     REFUSED(wireup_impi_gather(world, &value, 1, WIREUP_IMPI_INT32, NULL, rank), "null pointer");
     REFUSED(wireup_impi_alltoall(world, NULL, 1, WIREUP_IMPI_INT32, NULL), "null pointer");
-    REFUSED(wireup_impi_send(world, &value, SIZE_MAX, WIREUP_IMPI_INT32, to, 0), "more bytes than memory");
-    REFUSED(wireup_impi_send(world, &value, SIZE_MAX, WIREUP_IMPI_BYTE, to, 0), "more bytes than memory");
-    REFUSED(wireup_impi_allgather(world, &value, SIZE_MAX / 4, WIREUP_IMPI_INT32, &value), "more bytes than memory");
+    REFUSED(wireup_impi_send(world, &value, SIZE_MAX, WIREUP_IMPI_INT32, to, 0), "the number of bytes is too large");
+    REFUSED(wireup_impi_send(world, &value, SIZE_MAX, WIREUP_IMPI_BYTE, to, 0), "the number of bytes is too large");
+    REFUSED(wireup_impi_allgather(world, &value, SIZE_MAX / 4, WIREUP_IMPI_INT32, &value), "the number of bytes is too large");
     REFUSED(wireup_impi_wait(world, 999999, NULL, 0, NULL), "no request 999999");
     REFUSED(wireup_impi_test(world, 999999), "no request 999999");
     REFUSED(wireup_impi_cancel(world, 999999), "no request 999999");
@@ -220,11 +220,11 @@ static void messages(void)
 
     /* Longer than the receiver takes: by its call, and by its buffer. Both are gone then. */
     request = isend("message", 8, WIREUP_IMPI_BYTE, 34);
-    REFUSED(wireup_impi_recv(world, small, 1, WIREUP_IMPI_INT32, from, 34, &status), "has 8 bytes, and the receiver takes 4");
+    REFUSED(wireup_impi_recv(world, small, 1, WIREUP_IMPI_INT32, from, 34, &status), "has 8 bytes, but the receiver accepts 4");
     finish(request);
     request = isend("message", 8, WIREUP_IMPI_BYTE, 34);
     receive = wireup_impi_irecv(world, 8, WIREUP_IMPI_BYTE, from, 34);
-    REFUSED(wireup_impi_wait(world, receive, small, 7, NULL), "has 8 bytes, and the receiver takes 7");
+    REFUSED(wireup_impi_wait(world, receive, small, 7, NULL), "has 8 bytes, but the receiver accepts 7");
     finish(request);
     ENSURE(wireup_impi_iprobe(world, from, 34, NULL) == 0);
 
@@ -376,10 +376,10 @@ static void lost(void)
         kill(getpid(), SIGKILL);
     }
     ENSURE(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, 1, 50) == 0);
-    REFUSED(wireup_impi_recv(world, &value, 1, WIREUP_IMPI_INT32, 1, 50, NULL), "the job is broken");
-    REFUSED(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, to, 50), "the job is broken");
-    REFUSED(wireup_impi_barrier(world), "the job is broken");
-    REFUSED(wireup_impi_close(world), "the job is broken");
+    REFUSED(wireup_impi_recv(world, &value, 1, WIREUP_IMPI_INT32, 1, 50, NULL), "the job has failed");
+    REFUSED(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, to, 50), "the job has failed");
+    REFUSED(wireup_impi_barrier(world), "the job has failed");
+    REFUSED(wireup_impi_close(world), "the job has failed");
 }
 
 int main(int argc, char **argv)

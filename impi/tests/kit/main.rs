@@ -123,7 +123,7 @@ fn invalid_record_is_named() {
     for (content, why) in [
         (&b"\xff\xfe\n"[..], "valid UTF-8"),
         (b"", "its first line must be"),
-        (cut.as_bytes(), "not a line of a record"),
+        (cut.as_bytes(), "invalid line of a record"),
     ] {
         fs::write(&file, content).unwrap();
         let output = impi(&["decode", name]);

@@ -275,7 +275,7 @@ fn silent_client_is_given_up() {
     assert!(!status.success());
     assert!(said.contains("did not join in time"), "{said}");
     assert!(
-        said.contains("start-up timed out; not there or not done: clients [0, 1]"),
+        said.contains("start-up timed out; clients not joined or not finished: [0, 1]"),
         "{said}"
     );
 }
@@ -313,7 +313,7 @@ fn lost_client_is_named_in_each_phase() {
         let (status, said) = server.end();
         assert_eq!(status.code(), Some(1), "phase {phase}: {said}");
         let words = if phase < 2 {
-            "not there or not done: clients [1]"
+            "clients not joined or not finished: [1]"
         } else {
             "client 1 (127.0.0.1:"
         };
@@ -337,7 +337,7 @@ fn server_without_auth_method_does_not_start() {
         (
             &["-server", "2"],
             "0x5",
-            "IMPI_AUTH_KEY is not a decimal number",
+            "invalid IMPI_AUTH_KEY: use a decimal number",
         ),
         (&["-server", "33"], "5", "33 is not in 1..=32"),
     ] {

@@ -124,7 +124,7 @@ fn requests_out_of_order_are_refused_and_do_no_harm() {
     match node.reply(early) {
         ControlReply::RegisterJob(Err(refusal)) => {
             assert_eq!(refusal.status, Status::ERR_INIT);
-            assert_eq!(refusal.text, "the PMIx server does not run");
+            assert_eq!(refusal.text, "the PMIx server is not running");
         }
         other => panic!("{other:?}"),
     }

@@ -161,10 +161,7 @@ fn job_that_cannot_be_registered_does_no_harm() {
             ControlReply::RegisterJob(Err(refusal)) => {
                 assert_eq!(refusal.status, Status::ERR_BAD_PARAM);
                 let text = refusal.text;
-                assert!(
-                    text.ends_with(" was given to a job before, choose another"),
-                    "{text}"
-                );
+                assert!(text.ends_with(" was used before, choose another"), "{text}");
             }
             other => panic!("{other:?}"),
         }

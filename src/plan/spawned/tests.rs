@@ -301,11 +301,11 @@ fn images_come_from_launch_unless_request_names_one() {
     for (infos, problem) in [
         (
             &[("uenv", "a:b")][..],
-            "info key uenv: \"a:b\": give the file",
+            "info key uenv: \"a:b\": give FILE:DIRECTORY",
         ),
         (
             &[("image", "debian:12"), ("runtime", "crun")],
-            "crun takes a root directory",
+            "crun needs a root directory",
         ),
         (
             &[("image", "/"), ("runtime", "docker")],
@@ -390,7 +390,7 @@ fn spawn_beyond_launch_maximum_is_refused_before_placement() {
         assert_eq!(refused.kind, SpawnFailureKind::NoSlots);
         refused.text
     };
-    let limit = "a launch has at most 10000000 processes, and this one would have";
+    let limit = "a launch has at most 10000000 processes, but this one would have";
     let huge = 2_000_000_000;
     let one = refused(vec![app("a", huge)], &[]);
     assert_eq!(one, format!("{limit} 2000000002; request fewer"));

@@ -190,7 +190,8 @@ impl Scenario {
     /// The words that a cause should have and has not, as far as a launcher can know.
     pub(super) fn lacks(&self, cause: &str) -> Vec<String> {
         // Without a connection yet it cannot tell on which side the cable is out.
-        if self.fault == Fault::Cable && cause.contains(" cannot be reached: no answer within ") {
+        let unreachable = cause.contains("cannot reach the agent of ");
+        if self.fault == Fault::Cable && unreachable && cause.contains(": no reply within ") {
             return Vec::new();
         }
         let words = self.cause().into_iter();

@@ -141,7 +141,7 @@ fn ranks_are_bound_within_the_binding_of_their_step(slurm: &Slurm) {
         let refused = srun(&format!("map_cpu:{cpu}"), &more);
         refused
             .expect(125)
-            .expect_one_line(&["needs 2, and 1 may be used"]);
+            .expect_one_line(&["needs 2, but only 1 may be used"]);
     }
     let more = ["-n", "1", "--bind-to", "hwthread", "--cpus-per-rank", "2"];
     srun("none", &more).expect(0);

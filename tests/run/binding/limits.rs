@@ -83,7 +83,7 @@ fn ranks_are_not_bound_outside_their_control_group() {
         "core",
         "true",
     ])
-    .expect_one_line(&["2 ranks with 1 core each need 2, and 1 may be used"]);
+    .expect_one_line(&["2 ranks with 1 core each need 2, but only 1 may be used"]);
 }
 
 /// Lines of a shell after which the kernel seems to have switched a CPU off, as far as `/sys` goes. `dir` is for the files.
@@ -155,7 +155,7 @@ fn offline_cpus_are_excluded() {
     );
     let list = format!("cpu-list:{first},{last}");
     run(&["-n", "1", "--bind-to", &list, "true"]).expect_one_line(&[&format!(
-        "CPU {last} is switched off on this host; ranks may use the CPUs "
+        "CPU {last} is offline on this host; ranks may use the CPUs "
     )]);
     let left = threads.len() - 1;
     let bound = |words: &[&str]| {
@@ -170,7 +170,7 @@ fn offline_cpus_are_excluded() {
     let ranks = left.to_string();
     assert_eq!(bound(&["-n", &ranks]).expect(0).sorted_lines(), expected);
     let more = threads.len().to_string();
-    let needed = format!("each need {more}, and {left} may be used");
+    let needed = format!("each need {more}, but only {left} may be used");
     bound(&["-n", &more]).expect_one_line(&[&needed]);
 }
 
@@ -229,7 +229,7 @@ fn gpus_of_others_are_not_given_out() {
     let show = ["sh", "-c", "echo $ROCR_VISIBLE_DEVICES"];
     assert_eq!(run("1", &show).expect(0).out(), "0\n");
     run("2", &["true"]).expect_one_line(&[
-        "2 GPUs are needed, 1 for each rank, and this host has 1",
+        "2 GPUs are needed (1 for each rank), but this host has only 1",
         "1 more have no device file here, or the control group denies access to it",
     ]);
 }

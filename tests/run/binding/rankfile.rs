@@ -90,7 +90,7 @@ fn mismatched_rankfiles_are_refused() {
     refused(
         one,
         &["-n", "2"],
-        &["1 rank in the file, and the programs have 2"],
+        &["1 rank in the file, but the programs have 2"],
     );
     refused(
         "rank 0=localhost slot=4000\n",
@@ -100,10 +100,10 @@ fn mismatched_rankfiles_are_refused() {
     refused(
         one,
         &["--bind-to", "package"],
-        &["--bind-to: ", "leave the binding out"],
+        &["--bind-to: ", "omit the binding"],
     );
     let both = "rank 0=localhost slot=0\nrank 1=localhost slot=0\n";
-    refused(both, &[], &["ranks 0 and 1 are given a CPU in common"]);
+    refused(both, &[], &["ranks 0 and 1 have a CPU in common"]);
     let other = "rank 0=+n3 slot=0\n";
     refused(other, &[], &["rank 0: host +n3 is not in the launch"]);
     refused("n1 slots=4\n", &[], &["line 1: "]);

@@ -20,7 +20,7 @@ fn no_ranks_and_absurd_numbers_are_refused() {
     }
     let outcome = Run::ranks(4_294_967_295, ["true"]).run().expect(125);
     outcome.expect_one_line(&[
-        "a launch has at most 10000000 processes, and this one would have 4294967295",
+        "a launch has at most 10000000 processes, but this one would have 4294967295",
     ]);
     let outcome = Run::ranks(9_000_000, ["true"]).run().expect(125);
     outcome.expect_one_line(&["9000000 ranks need 36000100 descriptors", "ulimit -Hn"]);

@@ -43,7 +43,7 @@ fn exit_and_crash_of_sidecar_are_distinguished() {
 
 #[test]
 fn sidecar_that_breaks_protocol_is_given_up_at_once() {
-    let words = ["what it sends cannot be understood: "];
+    let words = ["invalid message from it: "];
     let rows = [
         ("hello 1 before", End::Lost),
         ("register_job reply 1 before", End::Lost),
@@ -92,7 +92,7 @@ fn hanging_sidecar_is_given_up_at_limit_of_its_activity() {
     let one = Job::Client("exchange");
     let two = Job::Clients("exchange");
     let waits = Job::Client("linger");
-    let closed = "it closed its connection and does not end";
+    let closed = "it closed its connection but did not end";
     let silent = "it did not answer within 10 s";
     // Half as long again where it was seen to be busy.
     let busy = "it did not answer within 15 s";

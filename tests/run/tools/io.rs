@@ -127,7 +127,7 @@ fn tool_that_stops_reading_blocks_no_ranks_and_no_tools() {
             input.write_all(b"go\n").unwrap();
             job.running.wait_for(Output::Stderr, "done\n");
             job.running
-                .wait_for(Output::Stderr, "does not read the output");
+                .wait_for(Output::Stderr, "does not read its forwarded output");
             other.hears(&format!("counted rank=1 bytes={BYTES}"));
             other.leave();
             for process in job.running.processes() {

@@ -47,7 +47,7 @@ fn invalid_settings_file_is_named_with_error() {
         ),
         (
             "log-format = 'xml'",
-            "log-format is text or json, not \"xml\"",
+            "invalid log-format \"xml\": use text or json",
         ),
         ("heartbeat = -1.0", "line 1: give a number of seconds"),
     ] {

@@ -101,7 +101,7 @@ fn invalid_launch_is_refused_by_name() {
     assert!(open("", spread(&["n0"])).contains("is named \"\""));
     assert!(open("a b", spread(&["n0"])).contains("\"a b\""));
     assert!(open("l", spread(&[])).contains("over 0 nodes"));
-    assert!(open("l", spread(&["n0", "n1", "n0"])).contains("node n0 is given twice"));
+    assert!(open("l", spread(&["n0", "n1", "n0"])).contains("node n0 occurs twice"));
     let many: Vec<String> = (0..=CHILDREN_MAX).map(|n| format!("n{n}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     let mut star = spread(&many);
@@ -109,5 +109,5 @@ fn invalid_launch_is_refused_by_name() {
     assert!(open("l", star).contains("contact up to 4097 others"));
     let mut bad = spread(&["n0"]);
     bad.nodes[0].address = "n0".into();
-    assert!(open("l", bad).contains("node n0 has the address \"n0\""));
+    assert!(open("l", bad).contains("invalid address \"n0\" of node n0"));
 }

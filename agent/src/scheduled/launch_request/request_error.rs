@@ -10,7 +10,7 @@ use wireup_core::link::agent_protocol::NODES_MAX;
 pub enum RequestError {
     /// No name for a launch.
     #[error(
-        "launch_id {0:?}: use 1 to 64 of A-Z a-z 0-9 . _ -, beginning with a letter or a digit"
+        "invalid launch_id {0:?}: use 1 to 64 of A-Z a-z 0-9 . _ -, beginning with a letter or a digit"
     )]
     LaunchId(String),
     /// Too long a name, or a zero byte in it.
@@ -33,28 +33,30 @@ pub enum RequestError {
     #[error("both entrypoint or args and job.apps are set: use one of them")]
     TwoPrograms,
     /// The programs' ranks are not the job's.
-    #[error("the ranks of job.apps add up to {ranks}, world_size is {size}; each needs at least 1")]
+    #[error(
+        "the ranks of job.apps add up to {ranks}, but world_size is {size}: make them equal, with at least 1 rank for each program"
+    )]
     AppRanks { ranks: u64, size: u32 },
-    #[error("{0} has a zero byte in it")]
+    #[error("{0} contains a zero byte; remove it")]
     Nul(&'static str),
     #[error("directory {0:?} must be an absolute path")]
     Directory(PathBuf),
     /// No name for a variable.
-    #[error("variable {0:?}: a name is not empty and has neither = nor a zero byte in it")]
+    #[error("invalid variable name {0:?}: it must not be empty or contain = or a zero byte")]
     VariableName(OsString),
     /// No value for a variable.
-    #[error("variable {0:?}: its value has a zero byte in it")]
+    #[error("invalid value of variable {0:?}: it must not contain a zero byte")]
     VariableValue(OsString),
     /// Too long a key.
-    #[error("cxi_credentials.auth_key of {0} bytes: at most 256 are possible")]
+    #[error("cxi_credentials.auth_key has {0} bytes: at most 256 are allowed")]
     Key(usize),
-    #[error("pmi_mode {0} is not known to this agent: use PMI2, PMIX, AUTO, PMI1, ALL or NONE")]
+    #[error("unknown pmi_mode {0}: use PMI2, PMIX, AUTO, PMI1, ALL or NONE")]
     PmiMode(i32),
     /// The target of standard input is unknown.
-    #[error("job.stdin has neither a rank nor all: leave it out if no rank reads")]
+    #[error("job.stdin has neither a rank nor all: omit it if no rank reads")]
     Stdin,
     /// The job has no such rank.
-    #[error("job.stdin is for rank {rank}, the last rank is {last}", last = size - 1)]
+    #[error("invalid rank {rank} in job.stdin: the last rank is {last}", last = size - 1)]
     StdinRank {
         rank: u32,
         /// The number of ranks.
@@ -68,17 +70,17 @@ pub enum RequestError {
         remedy: &'static str,
     },
     /// The job has no such rank.
-    #[error("job.exit_policy names rank {rank}, the last rank is {last}", last = size - 1)]
+    #[error("invalid rank {rank} in job.exit_policy: the last rank is {last}", last = size - 1)]
     ExitRank {
         rank: u32,
         /// The number of ranks.
         size: u32,
     },
     /// The umask is invalid.
-    #[error("job.umask 0o{0:o}: at most 0o777 is possible")]
+    #[error("invalid job.umask 0o{0:o}: use at most 0o777")]
     Umask(u32),
     /// No rank anywhere, or too many.
-    #[error("world_size is {0}: a launch has 1 to 1048576 ranks")]
+    #[error("invalid world_size {0}: use 1 to 1048576")]
     Size(u32),
     /// Fields that need others.
     #[error(
@@ -87,19 +89,19 @@ pub enum RequestError {
     )]
     Alone { first: u32, tasks: u32, size: u32 },
     /// The launch has too many nodes.
-    #[error("peers has {0} nodes: a launch has at most {NODES_MAX}")]
+    #[error("peers has {0} nodes: use at most {NODES_MAX}")]
     Nodes(usize),
     /// A node without a name, or whose name cannot be one.
-    #[error("peers[{0}].node_id {1:?} cannot be a node's name: give the one its agent has")]
+    #[error("invalid peers[{0}].node_id {1:?}: use the name of the node's agent")]
     NodeId(usize, String),
     /// A name that occurs twice.
-    #[error("peers has node {0:?} twice: each node is in it once, with all its ranks")]
+    #[error("peers has node {0:?} twice: list each node once, with all its ranks")]
     TwiceNode(String),
     /// An address that occurs twice.
-    #[error("peers has the address {0:?} twice: each node has an agent of its own")]
+    #[error("peers has the address {0:?} twice: each node needs its own agent")]
     TwiceAddress(String),
     /// An address that cannot be one.
-    #[error("peers[{index}].grpc_address {address:?}: give HOST:PORT or [ADDRESS]:PORT")]
+    #[error("invalid peers[{index}].grpc_address {address:?}: use HOST:PORT or [ADDRESS]:PORT")]
     Address {
         index: usize,
         /// Address from the request.
@@ -112,7 +114,7 @@ pub enum RequestError {
     )]
     NotHere { node_name: String },
     /// The launch has no such node.
-    #[error("{field} is {index}, peers has {nodes} nodes, counted from 0")]
+    #[error("invalid {field} {index}: peers has {nodes} nodes, counted from 0")]
     NoNode {
         field: &'static str,
         index: u32,
@@ -121,8 +123,8 @@ pub enum RequestError {
     },
     /// The fields about this node contradict the list.
     #[error(
-        "tasks_per_node {tasks} and first_rank {first} are not those of peers[{node}]: {ranks} ranks \
-         from {peer_first} on"
+        "tasks_per_node {tasks} and first_rank {first} do not match peers[{node}], which has {ranks} ranks from \
+         {peer_first} on"
     )]
     OtherRanks {
         tasks: u32,
@@ -134,12 +136,12 @@ pub enum RequestError {
         peer_first: u32,
     },
     /// The nodes' ranks are not the job's.
-    #[error("the num_ranks of peers add up to {ranks}, world_size is {size}")]
+    #[error("the num_ranks of peers add up to {ranks}, but world_size is {size}: make them equal")]
     Sum { ranks: u64, size: u32 },
     /// The nodes' ranks leave a gap or overlap.
     #[error(
-        "peers[{node}].first_rank is {first}, the nodes before it end at {expected}: make them \
-         consecutive, or give job.layout"
+        "peers[{node}].first_rank is {first}, but the nodes before it end at {expected}: make them consecutive, or set \
+         job.layout"
     )]
     Gap {
         node: usize,
@@ -147,7 +149,9 @@ pub enum RequestError {
         expected: u32,
     },
     /// Blocks that contradict the list.
-    #[error("job.layout gives node {node} {ranks} ranks, peers has {expected} for it")]
+    #[error(
+        "job.layout gives node {node} {ranks} ranks, but peers gives it {expected}: make them equal"
+    )]
     Layout {
         node: usize,
         ranks: u64,
@@ -158,7 +162,7 @@ pub enum RequestError {
     Block(usize),
     /// Blocks whose first rank of a node is not the list's.
     #[error(
-        "job.layout's lowest rank on node {node} is {lowest}, peers[{node}].first_rank is {first}"
+        "the lowest rank of node {node} in job.layout is {lowest}, but peers[{node}].first_rank is {first}: make them equal"
     )]
     LayoutFirst {
         node: usize,

@@ -126,7 +126,7 @@ fn nodes_hold_consecutive_ranks_or_those_of_layout() {
     assert_eq!(found(&asked), [(1, 3), (0, 2)]);
 
     asked.peers[0].first_rank = 4;
-    let gap = "peers[0].first_rank is 4, the nodes before it end at 3: make them consecutive, or give \
+    let gap = "peers[0].first_rank is 4, but the nodes before it end at 3: make them consecutive, or set \
                job.layout";
     assert_eq!(refused(asked.clone()), gap);
 
@@ -148,11 +148,11 @@ fn nodes_hold_consecutive_ranks_or_those_of_layout() {
     for (wrong, text) in [
         (
             &[(0, 1), (1, 3), (0, 1)][..],
-            "job.layout's lowest rank on node 0 is 0, peers[0].first_rank is 1",
+            "the lowest rank of node 0 in job.layout is 0, but peers[0].first_rank is 1",
         ),
         (
             &[(1, 3), (0, 3)],
-            "job.layout gives node 0 3 ranks, peers has 2 for it",
+            "job.layout gives node 0 3 ranks, but peers gives it 2",
         ),
         (
             &[(1, 3), (0, 0)],
@@ -176,25 +176,28 @@ fn invalid_nodes_are_named() {
         refused(asked)
     };
     for (text, found) in [
-        ("world_size is 0", change(&|asked| asked.world_size = 0)),
         (
-            "add up to 5, world_size is 6",
+            "invalid world_size 0",
+            change(&|asked| asked.world_size = 0),
+        ),
+        (
+            "add up to 5, but world_size is 6",
             change(&|asked| asked.world_size = 6),
         ),
         (
-            "not those of peers[1]: 3 ranks from 2 on",
+            "do not match peers[1], which has 3 ranks from 2 on",
             change(&|asked| asked.first_rank = 0),
         ),
         (
-            "not those of peers[1]: 3 ranks from 2 on",
+            "do not match peers[1], which has 3 ranks from 2 on",
             change(&|asked| asked.tasks_per_node = 2),
         ),
         (
-            "head_node_index is 3, peers has 3 nodes",
+            "invalid head_node_index 3: peers has 3 nodes",
             change(&|asked| asked.head_node_index = 3),
         ),
         (
-            "node_index is 9, peers has 3 nodes",
+            "invalid node_index 9: peers has 3 nodes",
             change(&|asked| asked.node_index = Some(9)),
         ),
         (

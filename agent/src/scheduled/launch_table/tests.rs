@@ -150,7 +150,7 @@ fn scheduler_controls_its_launches_and_reads_others() {
     };
     for (id, starter) in [("roots", 0), ("for", 0), ("users", 7)] {
         let denied = format!(
-            "scheduler \"s\" may only look at launch {id:?}, which local user {starter} has started"
+            "scheduler \"s\" may only read launch {id:?}, which local user {starter} started"
         );
         let denied = Some((Code::PermissionDenied, denied));
         assert_eq!(steers(id, &scheduler()), denied);

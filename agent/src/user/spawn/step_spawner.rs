@@ -158,7 +158,7 @@ impl StepSpawner {
         match self.make(&order, &descriptors) {
             Ok(started) => return Ok((started, log)),
             Err(error) if self.is_separated() => return Err(failed("its helper", error)),
-            Err(error) => debug!("no helper starts a step: {error}"),
+            Err(error) => debug!("the privileged helper cannot start a step: {error}"),
         }
         drop(descriptors);
         let program = wireup(&self.program, "step", link, messages);
@@ -271,7 +271,7 @@ impl StepSpawner {
         if !proven {
             return Err(error);
         }
-        warn!("the helper that starts steps is replaced: {error}");
+        warn!("replacing the privileged helper: {error}");
         *helper = PrivilegedHelper::start(&self.program);
         let asked = helper.as_mut().ok_or(error)?;
         asked.send_request(order, descriptors)
@@ -290,7 +290,7 @@ impl SignalHandle {
             signal: signal.as_raw(),
         };
         if let Err(error) = steps.call_helper(&order, &[]) {
-            warn!("a process cannot be signalled: {error}");
+            warn!("cannot signal a process: {error}");
         }
     }
 }
@@ -343,7 +343,7 @@ impl PrivilegedHelper {
             })
         };
         let started: io::Result<Self> = start();
-        let problem = |error: &io::Error| warn!("no helper starts steps: {error}");
+        let problem = |error: &io::Error| warn!("no privileged helper for steps: {error}");
         started.inspect_err(problem).ok()
     }
 
@@ -410,7 +410,7 @@ pub(super) fn await_answer(
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         if let Ok(Some(_)) = waitid(WaitId::PidFd(helper.pidfd.as_fd()), options) {
             let pid = helper.pid.as_raw_nonzero();
-            let message = format!("the helper (pid {pid}) is stopped");
+            let message = format!("the privileged helper (pid {pid}) is stopped");
             return Err(io::Error::new(io::ErrorKind::TimedOut, message));
         }
     }

@@ -29,7 +29,7 @@ pub(super) fn ping_pong(hosts: &[DoctorHost], own: usize) -> Option<CheckResult>
         Some(format!("{}: {why}", name(pair.host)))
     });
     if let Some(failed) = failed {
-        return CheckResult::problem(format!("no messages between it and {failed}"));
+        return CheckResult::problem(format!("no messages with {failed}"));
     }
     let latency = |pair: &Pair| pair.result.as_ref().ok()?.latency_us;
     let mut all: Vec<f64> = hosts
@@ -44,21 +44,21 @@ pub(super) fn ping_pong(hosts: &[DoctorHost], own: usize) -> Option<CheckResult>
     });
     let (other, latency) = slow?;
     CheckResult::warning(format!(
-        "a message to {other} takes {latency:.0} us, between most pairs {median:.0} us"
+        "a message to {other} takes {latency:.0} us, {median:.0} us between most pairs"
     ))
 }
 
 pub(super) fn agent_version(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     let version = |host: &DoctorHost| host.agent.clone()?.ok();
     if let Some((this, most)) = odd(hosts, own, version) {
-        return CheckResult::problem(format!("its agent is {this}, those of the others {most}"));
+        return CheckResult::problem(format!("the agent is {this}, on the others {most}"));
     }
     let running = version(&hosts[own])?;
     let installed = &hosts[own].reported_facts()?.wireup;
     // A host whose launcher is the odd one has been reported.
     (running != *installed && wireup_version(hosts, own).is_none()).then_some(())?;
     CheckResult::problem(format!(
-        "its agent is {running}, and the wireup there {installed}"
+        "the agent is {running}, but the installed wireup is {installed}"
     ))
 }
 
@@ -117,7 +117,7 @@ pub(super) fn clock(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
         seconds if seconds < 120.0 => format!("{seconds:.0} s"),
         seconds => format!("{:.0} minutes", seconds / 60.0),
     };
-    CheckResult::problem(format!("its clock is {size} {which} that of this host"))
+    CheckResult::problem(format!("the clock is {size} {which} that of this host"))
 }
 
 /// Returns the addresses by which others can reach a host.
@@ -162,7 +162,7 @@ pub(super) fn names_back(hosts: &[DoctorHost], own: usize) -> Option<CheckResult
             .flatten()
             .any(|name| short(name) == short(back));
         (!is_known && other.name.parse::<IpAddr>().is_err()).then_some(())?;
-        CheckResult::warning(format!("{address} of {} is called {back}", other.name))
+        CheckResult::warning(format!("{address} of {} has the name {back}", other.name))
     })
 }
 
@@ -229,7 +229,7 @@ pub(super) fn same_address(hosts: &[DoctorHost], own: usize) -> Option<CheckResu
     let (at, name) = usable(here)
         .into_iter()
         .find(|(at, _)| others.contains(at))?;
-    CheckResult::problem(format!("{at} of {name} is an address of other hosts too"))
+    CheckResult::problem(format!("other hosts also have the address {at} of {name}"))
 }
 
 pub(super) fn program_build(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {

@@ -23,7 +23,7 @@ pub(super) fn memlock(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> 
         .any(|it| it.kind == DeviceNodeKind::Fabric);
     (fabric && limit < LOCKED).then_some(())?;
     CheckResult::problem(format!(
-        "{} may be locked in memory; the fast network needs no limit",
+        "only {} may be locked in memory; the fast network needs an unlimited size",
         size(limit)
     ))
 }
@@ -66,7 +66,7 @@ pub(super) fn address_space(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckRe
         _ => "data",
     };
     CheckResult::warning(format!(
-        "{} of {what} for each process; MPIs map much that they do not use",
+        "{} of {what} for each process; MPIs map much memory that they do not use",
         size(limit)
     ))
 }
@@ -80,7 +80,7 @@ pub(super) fn stack(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
 pub(super) fn file_size(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let limit = *host.limits.get("fsize")?;
     CheckResult::problem(format!(
-        "files of at most {}; shared memory is files too",
+        "files of at most {}; shared memory uses files too",
         size(limit)
     ))
 }
@@ -88,6 +88,6 @@ pub(super) fn file_size(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult
 pub(super) fn cpu_time(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let limit = *host.limits.get("cpu")?;
     CheckResult::warning(format!(
-        "ranks are killed after {limit} s of processor time; they use it while they wait"
+        "ranks are killed after {limit} s of processor time, which they also use while they wait"
     ))
 }

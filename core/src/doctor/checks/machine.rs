@@ -116,7 +116,7 @@ pub(super) fn huge_pages(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResul
 pub(super) fn overcommit(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     (setting(host, "vm/overcommit_memory")? == "2").then_some(())?;
     CheckResult::warning(
-        "the kernel refuses memory that is reserved and not used; MPIs reserve much",
+        "the kernel refuses reservations of unused memory, of which MPIs make many (vm.overcommit_memory=2)",
     )
 }
 
@@ -125,7 +125,7 @@ pub(super) fn cpus(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult>
     let (usable, ranks) = (u64::from(cpus.usable()), needs.ranks_on(host));
     if ranks > usable {
         return CheckResult::warning(format!(
-            "{ranks} ranks on {}: those that wait for a message hold up the others",
+            "{ranks} ranks on {}: ranks that wait for a message delay the others",
             counted(usable, "processor")
         ));
     }
@@ -153,7 +153,7 @@ pub(super) fn load(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
 pub(super) fn governor(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let governor = host.cpus.governor.as_deref()?;
     (governor == "powersave").then_some(())?;
-    CheckResult::warning("the frequency of the processors is governed by powersave")
+    CheckResult::warning("the frequency governor of the processors is powersave")
 }
 
 pub(super) fn numa_balancing(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
@@ -224,7 +224,7 @@ pub(super) fn container(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckRe
 pub(super) fn synchronized(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     (needs.hosts > 1 && host.kernel.synchronized == Some(false)).then_some(())?;
     CheckResult::warning(
-        "the clock is not synchronized: certificates and times of files go wrong with it",
+        "the clock is not synchronized: certificates and times of files can be wrong",
     )
 }
 
@@ -249,21 +249,24 @@ pub(super) fn tmp(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     }
     let free = tmp.free_files?;
     (free < TMP_FILES).then_some(())?;
-    CheckResult::problem(format!("{free} more files fit into {}", tmp.path))
+    CheckResult::problem(format!("room for only {free} more files in {}", tmp.path))
 }
 
 pub(super) fn tmp_path(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let length = host.tmp.path.len();
     (length > TMP_PATH).then_some(())?;
     CheckResult::warning(format!(
-        "{} has {length} bytes; Open MPI puts sockets into it, whose paths become too long above {TMP_PATH}",
+        "the path {} has {length} bytes; with more than {TMP_PATH} the paths of Open MPI's sockets in it are too long",
         host.tmp.path
     ))
 }
 
 pub(super) fn no_exec(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     host.tmp.no_exec.then_some(())?;
-    CheckResult::warning(format!("no program can be executed from {}", host.tmp.path))
+    CheckResult::warning(format!(
+        "programs cannot be executed from {}",
+        host.tmp.path
+    ))
 }
 
 /// Checks the home directory. Some MPIs and most programs keep files there; none needs it to start.
@@ -281,6 +284,6 @@ pub(super) fn left_processes(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckR
     (count > 0).then_some(())?;
     let s = if count == 1 { "" } else { "es" };
     CheckResult::warning(format!(
-        "{count} process{s} of a job whose launcher is gone"
+        "{count} process{s} of a job whose launcher has ended"
     ))
 }

@@ -37,7 +37,7 @@ pub(super) fn interfaces(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckR
     let names: Vec<&str> = bridges.map(|it| it.name.as_str()).collect();
     (!names.is_empty()).then_some(())?;
     CheckResult::warning(format!(
-        "MPIs may choose {}, which leads to no other host",
+        "MPIs may choose {}, which does not reach other hosts",
         names.join(", ")
     ))
 }
@@ -61,7 +61,7 @@ pub(super) fn interface_variables(host: &HostFacts, _: &LaunchNeeds) -> Option<C
 
 pub(super) fn own_name(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     if let Some(problem) = &host.network.own_problem {
-        let seen = format!("its own name {} has no address: {problem}", host.name);
+        let seen = format!("the host name {} has no address: {problem}", host.name);
         return match needs.hosts > 1 {
             true => CheckResult::problem(seen),
             false => CheckResult::warning(seen),
@@ -71,7 +71,7 @@ pub(super) fn own_name(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckRes
     let loopback = !addresses.is_empty() && addresses.iter().all(IpAddr::is_loopback);
     (needs.hosts > 1 && loopback).then_some(())?;
     CheckResult::warning(format!(
-        "its own name {} resolves to the loopback; other hosts cannot reach an MPI that publishes it",
+        "the host name {} resolves to the loopback; other hosts cannot reach an MPI that publishes it",
         host.name
     ))
 }

@@ -20,7 +20,7 @@ pub(super) fn parts(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let part = host.parts.iter().find(differs)?;
     let version = part.version.as_deref().unwrap_or("of an unknown version");
     CheckResult::problem(format!(
-        "{} is {version}, and wireup {}",
+        "{} is {version}, but wireup is {}",
         part.path, host.wireup
     ))
 }
@@ -40,7 +40,7 @@ pub(super) fn libraries(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult
     let program = host.program.as_ref()?;
     (!program.missing.is_empty()).then_some(())?;
     CheckResult::problem(format!(
-        "{} needs {}, which no directory has",
+        "{} needs {}, which is in no searched directory",
         program.name,
         program.missing.join(", ")
     ))
@@ -114,7 +114,7 @@ pub(super) fn providers(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult
     let fast = library.providers.iter().any(|it| !slow(&it.name));
     (!fast).then_some(())?;
     CheckResult::warning(format!(
-        "there is {}, and libfabric ({}) has no provider for it",
+        "this host has {}, but libfabric ({}) has no provider for it",
         device.path, library.path
     ))
 }

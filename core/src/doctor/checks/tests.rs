@@ -219,7 +219,7 @@ const OF_ONE: &[Case] = &[
     (
         "parts",
         Problem,
-        "/l/wireup-agent is 0.9.0, and wireup 1.0.0",
+        "/l/wireup-agent is 0.9.0, but wireup is 1.0.0",
         |it| {
             it.parts = vec![
                 part("/l/wireup-impi", "1.0.0"),
@@ -230,7 +230,7 @@ const OF_ONE: &[Case] = &[
     (
         "parts",
         Problem,
-        "/l/shim.so is of an unknown version, and wireup 1.0.0",
+        "/l/shim.so is of an unknown version, but wireup is 1.0.0",
         |it| {
             it.parts = vec![InstalledPart {
                 path: "/l/shim.so".into(),
@@ -266,7 +266,7 @@ const OF_ONE: &[Case] = &[
     (
         "providers",
         Warning,
-        "there is /dev/x, and libfabric (/l) has no provider for it",
+        "this host has /dev/x, but libfabric (/l) has no provider for it",
         |it| device(it, DeviceNodeKind::Fabric, None),
     ),
     ("fabric", Problem, "/dev/x: Permission denied", |it| {
@@ -318,7 +318,7 @@ const OF_ONE: &[Case] = &[
     ("huge-pages", Warning, "no hugetlbfs is mounted", |it| {
         (it.memory.huge_pages, it.memory.huge_pages_free) = (8, 8);
     }),
-    ("overcommit", Warning, "refuses memory", |it| {
+    ("overcommit", Warning, "refuses reservations", |it| {
         set(it, "vm/overcommit_memory", "2")
     }),
     ("cpus", Warning, "4 ranks on 2 processors", |it| {
@@ -449,13 +449,13 @@ const OF_ALL: &[CaseOfAll] = &[
     (
         "agent-version",
         Problem,
-        "its agent is 0.9.0, those of the others 1.0.0",
+        "the agent is 0.9.0, on the others 1.0.0",
         |it| it.agent = Some(Ok("0.9.0".into())),
     ),
     ("answer", Problem, "not found", |it| {
         it.facts = Err("wireup was not found".into())
     }),
-    ("clock", Problem, "its clock is 5 s behind that", |it| {
+    ("clock", Problem, "the clock is 5 s behind that", |it| {
         it.clock = Some(Clock {
             ahead: -5.0,
             error: 0.1,
@@ -464,7 +464,7 @@ const OF_ALL: &[CaseOfAll] = &[
     (
         "clock",
         Problem,
-        "its clock is 60 minutes ahead of that",
+        "the clock is 60 minutes ahead of that",
         |it| {
             it.clock = Some(Clock {
                 ahead: 3600.0,
@@ -497,16 +497,13 @@ const OF_ALL: &[CaseOfAll] = &[
             }
         },
     ),
-    (
-        "ping-pong",
-        Problem,
-        "no messages between it and n2: rank 1",
-        |it| it.pairs = vec![pair(2, Err("rank 1 (n2) died".into()))],
-    ),
+    ("ping-pong", Problem, "no messages with n2: rank 1", |it| {
+        it.pairs = vec![pair(2, Err("rank 1 (n2) died".into()))]
+    }),
     (
         "ping-pong",
         Warning,
-        "a message to n2 takes 90 us, between most pairs 10 us",
+        "a message to n2 takes 90 us, 10 us between most pairs",
         |it| {
             let measured = |latency_us| {
                 Ok(PingPong {
@@ -649,7 +646,7 @@ fn agent_version_is_compared_with_launcher_on_every_host() {
         assert_eq!(finding.check, "agent-version");
         assert_eq!(
             finding.seen.text,
-            "its agent is 0.9.0, and the wireup there 1.0.0"
+            "the agent is 0.9.0, but the installed wireup is 1.0.0"
         );
     }
 }

@@ -162,7 +162,7 @@ fn ranges_expand_to_names_and_addresses() {
     );
     assert_eq!(
         list("n[1-3]@10.0.0.1").unwrap_err(),
-        "\"n[1-3]@10.0.0.1\" are 3 names and 1 addresses; give each name its own"
+        "invalid host \"n[1-3]@10.0.0.1\": it has 3 names and 1 addresses; give each name one address"
     );
     for bad in [
         "n[1-",
@@ -176,7 +176,7 @@ fn ranges_expand_to_names_and_addresses() {
     ] {
         let error = list(bad).unwrap_err();
         assert!(
-            error.contains("ranges are written as [01-16,20], upwards and of at most 16384 hosts"),
+            error.contains("write a range as [01-16,20], ascending and with at most 16384 hosts"),
             "{bad}: {error}"
         );
     }
@@ -185,14 +185,14 @@ fn ranges_expand_to_names_and_addresses() {
 #[test]
 fn invalid_host_is_named_with_remedy() {
     for (text, words) in [
-        ("", "no host is named"),
+        ("", "no host given"),
         ("n1:x", "slots \"x\" is not a number"),
         ("n1:", "slots \"\" is not a number"),
         ("n1:4:5", "slots \"4:5\" is not a number"),
         ("n1:7437", "write NAME@HOST:7437 for a port"),
         ("n1:-1", "slots \"-1\" is not a number"),
-        ("-n1", "name \"-n1\"; use"),
-        ("a b", "name \"a b\"; use"),
+        ("-n1", "invalid host name \"-n1\": use"),
+        ("a b", "invalid host name \"a b\": use"),
         ("n1@", "address \"\"; write"),
         ("n1@h:0", "address \"h:0\"; write"),
         ("n1@h:70000", "address \"h:70000\"; write"),
@@ -247,14 +247,14 @@ fn files_of_other_launchers_are_read() {
 
 #[test]
 fn invalid_line_of_hostfile_is_named() {
-    let known = "behind the host may stand slots=N, max_slots=N and address=HOST:PORT";
+    let known = "after a host: use slots=N, max_slots=N or address=HOST:PORT";
     for (text, words) in [
         (
             "n1\n\nn2 slot=4",
-            &format!("hosts:3: \"slot=4\" is not known here; {known}")[..],
+            &format!("hosts:3: unknown word \"slot=4\" {known}")[..],
         ),
-        ("n1 4", "hosts:1: \"4\" is not known here"),
-        ("n1,n2", "hosts:1: \",n2\" is not known here"),
+        ("n1 4", "hosts:1: unknown word \"4\" after a host"),
+        ("n1,n2", "hosts:1: unknown word \",n2\" after a host"),
         (
             "n1\nn2:x",
             "hosts:2: invalid host \"n2:x\": slots \"x\" is not a number",
@@ -265,13 +265,13 @@ fn invalid_line_of_hostfile_is_named() {
         ),
         (
             "n[1-2] address=x",
-            "hosts:1: \"n[1-2]\" are 2 names and 1 addresses",
+            "hosts:1: invalid host \"n[1-2]\": it has 2 names and 1 addresses",
         ),
         (
             "n1 slots=4 max_slots=2",
             "max_slots=2 of n1 is less than its 4 slots",
         ),
-        ("# nothing\n", "no host is named"),
+        ("# nothing\n", "no host given"),
     ] {
         let error = file(text).unwrap_err();
         assert!(error.starts_with(words), "{text}: {error}");

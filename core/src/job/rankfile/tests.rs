@@ -74,14 +74,14 @@ fn rankfile_error_names_line() {
     wrong("# nothing\n\n", "no rank in the file");
     wrong(
         "rank 0=a slot=0\nrank 0=b slot=1\n",
-        "line 2: rank 0 has a line before",
+        "line 2: rank 0 has two lines",
     );
     wrong("rank 0=a slot=0\nrank 2=b slot=1\n", "no line for rank 1");
     wrong("rank 0=a\n", "line 1: rank 0 has no cores");
     wrong("rank 0=a slot=\n", "invalid line");
     wrong("rank 0 a slot=1\n", "invalid line");
     for list in ["x", "3-1", "0:", "1:x", "0-", "*", ":1", "99999", "0,,1"] {
-        wrong(&format!("rank 0=a slot={list}\n"), "lists no cores");
+        wrong(&format!("rank 0=a slot={list}\n"), "use numbers and ranges");
     }
     wrong("n1\nn2*0\n", "line 2: ");
     wrong("n_\u{e9}\n", "use letters, digits");
@@ -89,7 +89,7 @@ fn rankfile_error_names_line() {
     let file = read("n1\nn2\n").unwrap();
     let few = file.runs(3, &["n1", "n2"], &[]).unwrap_err().to_string();
     assert!(
-        few.contains("2 ranks in the file, and the programs have 3"),
+        few.contains("2 ranks in the file, but the programs have 3"),
         "{few}"
     );
     let other = file.runs(2, &["n1", "m"], &[]).unwrap_err().to_string();

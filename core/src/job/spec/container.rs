@@ -98,7 +98,7 @@ pub struct ImageSpec {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ImageError {
     #[error(
-        "--image {0}:…: {0} takes a root directory, and {image:?} is the name of an image (a directory begins with / or ./)",
+        "--image {0}:…: {0} needs a root directory, but {image:?} is the name of an image (a directory starts with / or ./)",
         runtime.as_str()
     )]
     NoDirectory { image: OsString, runtime: Runtime },
@@ -159,7 +159,7 @@ pub struct BindMount {
 /// A text that is no mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "give the absolute path of a directory or file of the hosts, its path in the image if that is another, and :ro if ranks may not write to it"
+    "give PATH, PATH:TARGET or either with :ro (read-only): absolute paths of a directory or file on the hosts and in the image"
 )]
 pub struct MountError;
 
@@ -232,7 +232,7 @@ pub struct Uenv {
 /// A text that names no image, or a directory that does not begin with a slash.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "give the file of an image, and behind a colon the absolute path of the directory where it is mounted"
+    "give FILE:DIRECTORY: the file of an image, and the absolute path of the directory on which it is mounted"
 )]
 pub struct UenvError;
 

@@ -40,10 +40,10 @@ pub enum FabricError {
     #[error("use cxi, cxi=http://HOST:PORT, cxi=https://HOST or cxi=exec:COMMAND")]
     Unknown,
     #[error(
-        "an address with a user name or password would be shown; name a file with a token (token-file in fabric.toml)"
+        "the address must not have a user name or password; name a file with a token (token-file in fabric.toml)"
     )]
     Password,
-    #[error("exec: names no command")]
+    #[error("no command after exec: (use cxi=exec:COMMAND)")]
     NoCommand,
 }
 

@@ -14,7 +14,7 @@ use crate::topology::{CPUS_MAX, CpuSet, ObjectType};
 pub enum OptionValueError {
     #[error("give an octal number from 0 to 777")]
     Umask,
-    #[error("give names with commas between them")]
+    #[error("give names separated by commas")]
     NoNames,
     #[error(
         "give slot, node, hwthread, core, l2, l3, numa, package, or ppr:N: and one of these for N ranks on each"
@@ -22,16 +22,14 @@ pub enum OptionValueError {
     Mapping,
     #[error("give none, hwthread, core, l2, l3, numa, package, or cpu-list: and a list of CPUs")]
     BindTo,
-    #[error(
-        "give the CPUs of each rank with commas between them, such as 0,1 or 0-3,4-7 or 0+2,1+3"
-    )]
+    #[error("give the CPUs of each rank, separated by commas, such as 0,1 or 0-3,4-7 or 0+2,1+3")]
     CpuList,
     #[error("give none, local, prefer or interleave")]
     MemBind,
-    #[error("give NODE*RANKS with commas between them, nodes counted from 0")]
+    #[error("give NODE*RANKS separated by commas; nodes are counted from 0")]
     Layout,
     #[error(
-        "the rankfile sets the CPUs of ranks; leave the binding out, or give core or hwthread, which its numbers count, or none"
+        "the rankfile sets the CPUs of ranks; omit the binding, or use core or hwthread (the unit of its numbers), or none"
     )]
     BindToOfRankfile,
 }

@@ -242,8 +242,8 @@ impl GroupState {
     fn refuse_sessions(&mut self, id: UpcallId, cx: &mut NodeContext) {
         if !std::mem::replace(&mut self.warned, true) {
             let text = format!(
-                "the program uses MPI sessions, which libpmix {} cannot serve; give wireup one of \
-                 version {SESSIONS_SINCE} or later (--libpmix)",
+                "the program uses MPI sessions, which libpmix {} does not support; use version {SESSIONS_SINCE} or \
+                 later (--libpmix)",
                 version(&self.libpmix).unwrap_or("of an old version"),
             );
             cx.order(NodeAction::Notify(NodeNotice::SidecarWarning { text }));

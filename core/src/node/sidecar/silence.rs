@@ -79,7 +79,7 @@ impl NodeContext {
     /// Describes the wait that timed out, with the reaction.
     pub(super) fn impatient(&self, seconds: u64) -> String {
         if self.sidecar.closed {
-            return "it closed its connection and does not end; try another libpmix (--libpmix)"
+            return "it closed its connection but did not end; try another libpmix (--libpmix)"
                 .to_owned();
         }
         let pending = self.sidecar_link.outstanding_controls().next();
@@ -90,8 +90,8 @@ impl NodeContext {
             _ => "load its libraries",
         };
         format!(
-            "it did not {what} within {seconds} s; look what keeps it (stopped? a slow file \
-             system?), or try another libpmix (--libpmix)"
+            "it did not {what} within {seconds} s; check whether it is stopped or waits for a file system, or try \
+             another libpmix (--libpmix)"
         )
     }
 }

@@ -71,7 +71,7 @@ impl PmiServer {
             }
             KeyAnswer::Value(pairs) if call.command == PmiCommand::GetAll => PmiReply::Pairs(pairs),
             KeyAnswer::NoKey if call.command == PmiCommand::GetAll => {
-                PmiReply::Refused(PmiRefusal::Other("its pairs cannot be read"))
+                PmiReply::Refused(PmiRefusal::Other("cannot read the keys of the other job"))
             }
             KeyAnswer::Value(value) if sendable(call.dialect, value) => PmiReply::Value(value),
             KeyAnswer::Value(_) | KeyAnswer::NoKey => PmiReply::Refused(PmiRefusal::KeyNotFound),

@@ -175,7 +175,7 @@ fn threads_may_send_requests_in_barrier_except_finalize() {
     assert_eq!(job.reply(0, "cmd=get_appnum"), "cmd=appnum rc=0 appnum=0");
     assert_eq!(
         job.ask(0, "cmd=finalize"),
-        ["E> misbehaved 0: request finalize while a barrier is not answered yet"]
+        ["E> misbehaved 0: request finalize arrived while a barrier is still open"]
     );
     // Its arrival still counts, but it gets no more answers.
     assert_eq!(job.ask(1, BARRIER), ["E> barrier"]);

@@ -109,23 +109,23 @@ fn invalid_fragment_ends_connection_but_abort_is_accepted() {
     let table: [(&[&str], &str); 5] = [
         (
             &["cmd=spawn;ncmds=1;", "cmd=job-getid;thrid=2;"],
-            "another request comes between",
+            "another request came in between",
         ),
         (
             &["cmd=spawn;thrid=1;ncmds=1;", "cmd=spawn-cmd;maxprocs=1;"],
-            "another request comes between",
+            "another request came in between",
         ),
         (
             &["cmd=kvs-putall;jobid=j;npair=1;", "cmd=job-getid;"],
-            "another request comes between",
+            "another request came in between",
         ),
         (
             &["cmd=kvs-put;concat=1;", "cmd=kvs-get;concat=1;"],
-            "one of this id has not ended",
+            "an earlier one with this id is unfinished",
         ),
         (
             &["cmd=spawn;ncmds=1;", "cmd=spawn;ncmds=1;"],
-            "another request comes between",
+            "another request came in between",
         ),
     ];
     for (parts, reason) in table {
@@ -156,7 +156,7 @@ fn endless_request_is_stopped() {
     assert!(rounds.is_some());
     assert_eq!(
         job.state(0),
-        "broke the protocol: request in several messages: too much that has not ended"
+        "broke the protocol: request in several messages: too many unfinished requests"
     );
 }
 
@@ -201,7 +201,10 @@ fn keys_of_jobs_in_launch_are_fetched_without_copy() {
           41cmd=kvs-getall-pair-response;key=k;val=v;    29cmd=kvs-getall-response;rc=0;"]
     );
     for (told, reason) in [
-        (KeyAnswer::NoKey, "rc=1;errmsg=its pairs cannot be read;"),
+        (
+            KeyAnswer::NoKey,
+            "rc=1;errmsg=cannot read the keys of the other job;",
+        ),
         (KeyAnswer::NoJob, "rc=3;errmsg=unknown kvsname;"),
     ] {
         job.frame(0, &all);

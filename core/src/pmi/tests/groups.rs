@@ -127,7 +127,7 @@ fn barriers_with_different_ranks_or_tag_are_concurrent() {
     assert_eq!(job.reply(0, "cmd=get_appnum"), "cmd=appnum rc=0 appnum=0");
     assert_eq!(
         job.ask(0, "cmd=finalize"),
-        ["E> misbehaved 0: request finalize while a barrier is not answered yet"]
+        ["E> misbehaved 0: request finalize arrived while a barrier is still open"]
     );
     // It is counted where it was, and not answered.
     assert_eq!(job.ask(2, &enter("0,4:1")), [out(2, 1)]);

@@ -230,27 +230,30 @@ fn malformed_spawn_names_its_key() {
 #[test]
 fn unparsable_input_ends_connection_with_reason() {
     let table = [
-        ("hello!", "bad length of a PMI-2 message: `hello!`"),
-        ("      ", "bad length of a PMI-2 message: `      `"),
-        ("000000", "bad length of a PMI-2 message: `000000`"),
-        ("1 4   ", "bad length of a PMI-2 message: `1 4   `"),
-        ("+14   ", "bad length of a PMI-2 message: `+14   `"),
-        ("-14   ", "bad length of a PMI-2 message: `-14   `"),
-        ("14\t   ", "bad length of a PMI-2 message: `14\\t   `"),
+        ("hello!", "invalid length of a PMI-2 message: `hello!`"),
+        ("      ", "invalid length of a PMI-2 message: `      `"),
+        ("000000", "invalid length of a PMI-2 message: `000000`"),
+        ("1 4   ", "invalid length of a PMI-2 message: `1 4   `"),
+        ("+14   ", "invalid length of a PMI-2 message: `+14   `"),
+        ("-14   ", "invalid length of a PMI-2 message: `-14   `"),
+        ("14\t   ", "invalid length of a PMI-2 message: `14\\t   `"),
         (
             "65537 cmd=kvs-put;",
-            "PMI-2 message of 65537 bytes, allowed are 65536",
+            "PMI-2 message of 65537 bytes; at most 65536 are allowed",
         ),
         (
             "5     hello",
-            "PMI-2 message does not start with cmd=NAME; : `hello`",
+            "PMI-2 message does not start with cmd=NAME: `hello`",
         ),
         (
             "13    cmd=job-getid",
-            "PMI-2 message does not start with cmd=NAME; : `cmd=job-getid`",
+            "PMI-2 message does not start with cmd=NAME: `cmd=job-getid`",
         ),
-        ("5     cmd=;", "bad command name in `cmd=;`"),
-        ("9     cmd=a\u{1}bc;", "bad command name in `cmd=a\\x01bc;`"),
+        ("5     cmd=;", "invalid command name in `cmd=;`"),
+        (
+            "9     cmd=a\u{1}bc;",
+            "invalid command name in `cmd=a\\x01bc;`",
+        ),
     ];
     for (input, reason) in table {
         let mut job = pmi2(2);
@@ -282,7 +285,7 @@ fn frame_of_exactly_limit_is_accepted_and_spawn_may_be_longer() {
     );
     assert_eq!(
         job.frame(0, &pad("cmd=unknown;x=", FRAME_MAX + 1)),
-        ["E> misbehaved 0: PMI-2 message of 65537 bytes, allowed are 65536"]
+        ["E> misbehaved 0: PMI-2 message of 65537 bytes; at most 65536 are allowed"]
     );
     assert_eq!(job.server.unfinished(), 0);
 }

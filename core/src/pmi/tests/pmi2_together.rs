@@ -71,7 +71,7 @@ fn threads_send_requests_concurrently_and_get_own_replies() {
     job.frame(0, "cmd=kvs-fence;thrid=1;");
     assert_eq!(
         job.frame(0, "cmd=job-getid;thrid=1;"),
-        ["E> misbehaved 0: request job-getid while a barrier is not answered yet"]
+        ["E> misbehaved 0: request job-getid arrived while a barrier is still open"]
     );
 }
 
@@ -82,7 +82,7 @@ fn client_without_threads_has_one_pending_request() {
     assert_eq!(job.state(0), "waits for the node attribute n");
     assert_eq!(
         job.frame(0, "cmd=kvs-fence;"),
-        ["E> misbehaved 0: request kvs-fence while a node attribute is not answered yet"]
+        ["E> misbehaved 0: request kvs-fence arrived while a node attribute is still open"]
     );
     // No rank is woken any more.
     assert_eq!(
@@ -318,6 +318,6 @@ fn ring_without_all_ranks_fails_for_present_and_later_ranks() {
     let outcome = job.server.released(&collective, Ok(b""), &mut effects);
     assert_eq!(outcome, Err(crate::pmi::server::ReleaseError::Ring));
     assert_eq!(effects.len(), 2);
-    let failed = "cmd=ring-response;rc=1;errmsg=data of a ring are not those of all ranks;";
+    let failed = "cmd=ring-response;rc=1;errmsg=the data of a ring does not have all ranks;";
     assert_eq!(job.framed_reply(0, ring), failed);
 }

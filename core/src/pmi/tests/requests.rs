@@ -124,9 +124,9 @@ fn unparsable_input_ends_connection_with_reason() {
             "44    cmd=fullinit;\n",
             "request does not start with cmd= or mcmd=: `44    cmd=fullinit;`",
         ),
-        ("cmd=\n", "bad command name in `cmd=`"),
-        ("cmd= get\n", "bad command name in `cmd= get`"),
-        ("cmd=g\u{7}t\n", "bad command name in `cmd=g\\x07t`"),
+        ("cmd=\n", "invalid command name in `cmd=`"),
+        ("cmd= get\n", "invalid command name in `cmd= get`"),
+        ("cmd=g\u{7}t\n", "invalid command name in `cmd=g\\x07t`"),
         ("cmd=get kvsname\n", "field without `=` in `kvsname`"),
         ("cmd=get_maxes =x\n", "field without `=` in `=x`"),
         ("cmd=get key=a b\n", "field without `=` in `b`"),
@@ -336,7 +336,7 @@ fn name_request_is_answered_once_and_holds_rank() {
     job.ask(0, "cmd=unpublish_name service=x");
     assert_eq!(
         job.ask(0, "cmd=finalize"),
-        ["E> misbehaved 0: request finalize while a name request is not answered yet"]
+        ["E> misbehaved 0: request finalize arrived while a name request is still open"]
     );
     assert_eq!(job.answer(0, NameAnswer::Done), [""; 0]);
 }

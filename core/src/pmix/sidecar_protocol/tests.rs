@@ -259,7 +259,7 @@ fn notices_come_back_as_given() {
     let other = SidecarNotice::decode(frame.op, &frame.payload);
     assert_eq!(
         other,
-        Err(WireError::Bad("protocol version of the PMIx host"))
+        Err(WireError::Bad("protocol version of the sidecar"))
     );
 }
 

@@ -59,7 +59,7 @@ pub struct RecordedEvent {
 
 /// A line that is none.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("not a line of a record: {0:?}")]
+#[error("invalid line of a record: {0:?}")]
 pub struct RecordError(String);
 
 impl fmt::Display for ConversationSide {

@@ -31,7 +31,7 @@ pub enum ProtocolViolation {
     #[error("a second IMPI command")]
     SecondImpi,
     /// A payload of a length that the command does not have.
-    #[error("{command} with a payload of {length} bytes")]
+    #[error("invalid payload of {length} bytes for {command}")]
     Length {
         /// Name of the command.
         command: &'static str,
@@ -50,7 +50,7 @@ pub enum ProtocolViolation {
         count: u32,
     },
     /// Two clients with one rank.
-    #[error("rank {rank} is taken by {holder}")]
+    #[error("rank {rank} is already taken by {holder}")]
     Taken {
         rank: u32,
         /// Address of the first.

@@ -238,7 +238,7 @@ fn second_client_of_rank_is_refused_and_first_keeps_it() {
     };
     assert_eq!(
         (peer.as_str(), why.to_string().as_str()),
-        ("client:1", "rank 0 is taken by client:0")
+        ("client:1", "rank 0 is already taken by client:0")
     );
     world.write(2, &join(1));
     assert!(world.got(0).ends_with(&hex("494d5049 00000004 00000002")));
@@ -295,8 +295,14 @@ fn protocol_violation_is_named() {
     for (bytes, text) in [
         (hex("00"), "the first command is not AUTH"),
         (Command::Impi.unit(&[0; 4]), "the first command is not AUTH"),
-        (hex("41555448 00000000"), "AUTH with a payload of 0 bytes"),
-        (hex("41555448 ffffffff"), "AUTH with a payload of -1 bytes"),
+        (
+            hex("41555448 00000000"),
+            "invalid payload of 0 bytes for AUTH",
+        ),
+        (
+            hex("41555448 ffffffff"),
+            "invalid payload of -1 bytes for AUTH",
+        ),
         (
             hex("41555448 00000004 00000000"),
             "no authentication method in common",
@@ -317,11 +323,11 @@ fn protocol_violation_is_named() {
         ),
         (
             [join(0), hex("434f4c4c 00000003")].concat(),
-            "COLL with a payload of 3 bytes",
+            "invalid payload of 3 bytes for COLL",
         ),
         (
             [join(0), hex("434f4c4c 7fffffff")].concat(),
-            "COLL with a payload of 2147483647 bytes",
+            "invalid payload of 2147483647 bytes for COLL",
         ),
         (
             [join(0), coll(2, b""), coll(2, b"")].concat(),

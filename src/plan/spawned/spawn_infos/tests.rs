@@ -318,7 +318,7 @@ fn settings_of_ranks_parse_like_options() {
         ("umask", "9", "an octal number"),
         ("rlimit", "files=1", "unknown resource limit"),
         ("wrap_ranks", "1", "give one with wrap"),
-        ("env", ",", "names with commas"),
+        ("env", ",", "names separated by commas"),
         ("mem_bind", "far", "none, local, prefer or interleave"),
         ("bind_to", "cpu-list:3-1", "the CPUs of each rank"),
         ("gpus_per_rank", "0", "from 1 on"),
