@@ -56,6 +56,7 @@ mod host_growth;
 mod host_plan;
 pub(crate) mod host_scope;
 pub mod hostfile;
+mod impi_preload;
 pub mod inherited_context;
 mod interface_offer;
 pub(crate) mod job_facts;

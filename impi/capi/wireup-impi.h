@@ -84,6 +84,25 @@ int wireup_impi_probe(wireup_impi *world, int source, int tag, struct wireup_imp
 /* Returns 1 if there is a message, 0 if not. */
 int wireup_impi_iprobe(wireup_impi *world, int source, int tag, struct wireup_impi_status *status);
 
+/*
+ * Messages of a library that has communicators and data types: bytes as they are on the wire, in any context. Context 0 is
+ * that of the functions above, and context 1 that of the collectives below.
+ */
+wireup_impi_request wireup_impi_isend_bytes(wireup_impi *world, const void *data, size_t bytes, int to, int tag,
+                                            uint64_t context, int synchronous);
+wireup_impi_request wireup_impi_irecv_bytes(wireup_impi *world, size_t bytes, int source, int tag, uint64_t context);
+/* Returns 1 if there is a message, 0 if not. */
+int wireup_impi_iprobe_bytes(wireup_impi *world, int source, int tag, uint64_t context,
+                             struct wireup_impi_status *status);
+/* Ends a request that has completed: returns 1, or 0 if the request goes on. `data` has room for `bytes`; the status has the
+ * length of the message, of which a longer one loses its end. */
+int wireup_impi_take(wireup_impi *world, wireup_impi_request request, void *data, size_t bytes,
+                     struct wireup_impi_status *status);
+/* Converts elements of `size` bytes each from the machine's byte order to that of messages, or back. */
+int wireup_impi_convert(wireup_impi *world, void *data, size_t bytes, size_t size);
+/* Waits until a packet arrives or a send progresses, at most so long. */
+int wireup_impi_pause(wireup_impi *world, unsigned microseconds);
+
 /* Executes a collective of all processes; `data` is replaced by the result. */
 int wireup_impi_barrier(wireup_impi *world);
 int wireup_impi_bcast(wireup_impi *world, void *data, size_t count, int type, int root);

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use wireup_impi_core::collective::{CollectiveChannel, Topology};
 use wireup_impi_core::endpoint::{Completion, Endpoint, Envelope, MatchSpec, RequestId, Status};
@@ -258,6 +259,70 @@ impl Peer {
             check(&state)?;
             state = self.shared.wait(state);
         }
+    }
+
+    /// Starts a send of bytes as they are on the wire, in any context.
+    ///
+    /// # Errors
+    /// When destination or tag are none, or the job has broken.
+    pub fn start_send_bytes(
+        &self,
+        envelope: Envelope,
+        data: &[u8],
+    ) -> Result<RequestId, PeerError> {
+        self.check_peer(envelope.destination)?;
+        self.check_tag(envelope.tag)?;
+        self.send_in(envelope, data, ElementType::Byte)
+    }
+
+    /// Starts a receive of at most `limit` bytes as they are on the wire, in any context.
+    ///
+    /// # Errors
+    /// When source or tag are none.
+    pub fn start_receive_bytes(
+        &self,
+        match_spec: MatchSpec,
+        limit: usize,
+    ) -> Result<RequestId, PeerError> {
+        let MatchSpec { source, tag, .. } = match_spec;
+        source.map_or(Ok(()), |source| self.check_peer(source))?;
+        tag.map_or(Ok(()), |tag| self.check_tag(tag))?;
+        self.receive_in(match_spec, limit, ElementType::Byte)
+    }
+
+    /// Returns the status of the first message that a receive in any context would take, if there is one.
+    ///
+    /// # Errors
+    /// When the job has broken.
+    pub fn find_message(&self, match_spec: MatchSpec) -> Result<Option<Status>, PeerError> {
+        let state = self.shared.lock();
+        let found = state.endpoint.probe(match_spec);
+        found.map_or_else(|| check(&state).map(|()| None), |found| Ok(Some(found)))
+    }
+
+    /// Returns the completion of a request, with bytes as they were on the wire; `None` while the request goes on.
+    ///
+    /// # Errors
+    /// When the job has broken, or there is no such request.
+    pub fn take_completion(&self, request: RequestId) -> Result<Option<Completion>, PeerError> {
+        let mut state = self.shared.lock();
+        if let Some(completion) = state.endpoint.take_completion(request) {
+            state.elements.remove(&request);
+            return Ok(Some(completion));
+        }
+        check_request(&state, request)?;
+        check(&state).map(|()| None)
+    }
+
+    /// Converts elements of `size` bytes from the machine's order into that of messages, or back.
+    pub fn convert(&self, data: &mut [u8], size: usize) {
+        self.representation.convert(data, size);
+    }
+
+    /// Waits until a packet arrives or a send progresses, at most for `timeout`.
+    pub fn pause(&self, timeout: Duration) {
+        let state = self.shared.lock();
+        drop(self.shared.changed.wait_timeout(state, timeout));
     }
 
     /// Leaves in order: a barrier of the world, then FINI. Source: IMPI 2.4.

@@ -14,6 +14,7 @@ use crate::inspect::ldso::{Loader, LoaderFiles};
 use crate::inspect::program::{Program, ProgramError};
 use crate::inspect::{ProgramInspection, inspect, relocated};
 use crate::plan::environment::{self, EnvForward};
+use crate::plan::impi_preload::{self, ImpiPreloadError};
 use crate::plan::inherited_context::InheritedContext;
 use crate::plan::mpi_choice::{MpiChoiceError, MpiChooser};
 use crate::plan::reasons::CountReason;
@@ -110,6 +111,8 @@ pub(super) enum AppError {
     },
     #[error(transparent)]
     Mpi(MpiChoiceError),
+    #[error(transparent)]
+    Impi(ImpiPreloadError),
     #[error("-x: {0}")]
     Forward(environment::ForwardError),
 }
@@ -223,6 +226,10 @@ pub(super) fn resolve_app(
         Err(error) if stand == InspectionSite::Launcher && error.is_of_this_host() => None,
         chosen => chosen.map_err(AppError::Mpi)?,
     };
+    // Spawned jobs have worlds of their own, and images have no libraries of wireup.
+    if matches!(stand, InspectionSite::Alone | InspectionSite::Node) && !in_image {
+        impi_preload::add_library(&inspection, mpi.as_ref(), &mut env).map_err(AppError::Impi)?;
+    }
     let ProgramInspection { detected, loader } = inspection;
     if stand.starts()
         && !env.iter().any(|(name, _)| name == relocated::OPEN_MPI)

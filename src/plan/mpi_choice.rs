@@ -26,7 +26,8 @@ use wireup_core::job::mpi::{MpiAbi, MpiFamily, MpiInstallation, MpiSelector};
 use wireup_core::job::spec::AppRequest;
 
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
-const PRELOAD: &str = "LD_PRELOAD";
+/// Variable with the libraries that the dynamic loader loads first.
+pub(super) const PRELOAD: &str = "LD_PRELOAD";
 
 /// Directories below the prefix of Intel MPI that may contain its libfabric.
 const INTEL_LIBFABRIC: [&str; 2] = ["opt/mpi/libfabric/lib", "libfabric/lib"];
@@ -459,7 +460,7 @@ fn needed_libraries(inspection: &ProgramInspection) -> Vec<FoundLibrary> {
 }
 
 /// ABI that a program was built for, by the libraries that it needs.
-fn program_abi(needed: &[FoundLibrary]) -> Option<MpiAbi> {
+pub(super) fn program_abi(needed: &[FoundLibrary]) -> Option<MpiAbi> {
     let mut mains = needed.iter().filter_map(|it| MpiAbi::from_soname(&it.name));
     let mut companions = needed
         .iter()
@@ -487,7 +488,7 @@ fn search_first(env: &mut Vec<Variable>, library: &Path) {
 }
 
 /// Puts a path in front of a list in a variable, unless it is the first already.
-fn put_first(env: &mut Vec<Variable>, name: &str, path: &Path) {
+pub(super) fn put_first(env: &mut Vec<Variable>, name: &str, path: &Path) {
     let known = env.iter().find(|(known, _)| known == name);
     let old = known.map(|(_, value)| value.as_bytes()).unwrap_or_default();
     if old.split(|byte| *byte == b':').next() == Some(path.as_os_str().as_bytes()) {

@@ -7,10 +7,11 @@
 )]
 
 use std::cell::RefCell;
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
-use wireup_impi_core::endpoint::{RequestId, Status};
+use wireup_impi_core::endpoint::{Completion, Envelope, MatchSpec, RequestId, Status};
 use wireup_impi_io::peer::{ElementType, Operator, Peer, PeerError, RequestResult};
 
 thread_local! {
@@ -154,6 +155,35 @@ fn finish(
     Ok(())
 }
 
+/// Ends a request that has completed; its message is copied as far as there is room.
+fn take(
+    peer: &Peer,
+    request: RequestId,
+    data: *mut c_void,
+    room: usize,
+    status: *mut CStatus,
+) -> Result<c_int, PeerError> {
+    match peer.take_completion(request)? {
+        None => return Ok(0),
+        Some(Completion::Sent) => write_status(status, None, false),
+        Some(Completion::Cancelled) => write_status(status, None, true),
+        Some(Completion::Received(got, message) | Completion::Truncated(got, message)) => {
+            let length = message.len().min(room);
+            output(data, length)?.copy_from_slice(&message[..length]);
+            write_status(status, Some(&got), false);
+        }
+    }
+    Ok(1)
+}
+
+fn match_spec(source: c_int, tag: c_int, context: u64) -> Result<MatchSpec, PeerError> {
+    Ok(MatchSpec {
+        source: any(source)?,
+        tag: any_tag(tag),
+        context,
+    })
+}
+
 fn start(
     world: *const Peer,
     data: *const c_void,
@@ -241,7 +271,68 @@ pub unsafe extern "C" fn wireup_impi_irecv(
     })
 }
 
+#[unsafe(no_mangle)]
+#[allow(missing_docs, reason = "see wireup-impi.h")]
+pub unsafe extern "C" fn wireup_impi_isend_bytes(
+    world: *const Peer,
+    data: *const c_void,
+    length: usize,
+    to: c_int,
+    tag: c_int,
+    context: u64,
+    synchronous: c_int,
+) -> u64 {
+    guarded(0, || {
+        let envelope = Envelope {
+            destination: rank(to)?,
+            tag,
+            context,
+            synchronous: synchronous != 0,
+        };
+        let data = input(data, bytes(length, ElementType::Byte, 1)?)?;
+        peer(world)?
+            .start_send_bytes(envelope, data)
+            .map(|request| request.0)
+    })
+}
+
+#[unsafe(no_mangle)]
+#[allow(missing_docs, reason = "see wireup-impi.h")]
+pub unsafe extern "C" fn wireup_impi_irecv_bytes(
+    world: *const Peer,
+    length: usize,
+    source: c_int,
+    tag: c_int,
+    context: u64,
+) -> u64 {
+    guarded(0, || {
+        let limit = bytes(length, ElementType::Byte, 1)?;
+        peer(world)?
+            .start_receive_bytes(match_spec(source, tag, context)?, limit)
+            .map(|request| request.0)
+    })
+}
+
 calls! {
+    wireup_impi_iprobe_bytes(
+        world: *const Peer, source: c_int, tag: c_int, context: u64, status: *mut CStatus
+    ) {
+        let found = peer(world)?.find_message(match_spec(source, tag, context)?)?;
+        write_status(status, found.as_ref(), false);
+        Ok(c_int::from(found.is_some()))
+    }
+    wireup_impi_take(world: *const Peer, request: u64, data: *mut c_void, room: usize, status: *mut CStatus) {
+        take(peer(world)?, RequestId(request), data, room, status)
+    }
+    wireup_impi_convert(world: *const Peer, data: *mut c_void, length: usize, size: usize) {
+        let data = output(data, bytes(length, ElementType::Byte, 1)?)?;
+        peer(world)?.convert(data, size);
+        Ok(0)
+    }
+    wireup_impi_pause(world: *const Peer, microseconds: c_uint) {
+        peer(world)?.pause(Duration::from_micros(microseconds.into()));
+        Ok(0)
+    }
     wireup_impi_close(world: *mut Peer) {
         if world.is_null() {
             return Err(argument("the world is NULL"));

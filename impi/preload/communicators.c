@@ -1,0 +1,490 @@
+/*
+ * Communicators with members in several clients: their members, and the functions that make, compare and describe them.
+ *
+ * Rule: the context of a communicator is even, above all that its makers have used, and the next one is that of its collectives.
+ * Source: IMPI 4.2.
+ */
+#include <stdlib.h>
+
+#include "preload.h"
+
+enum { BUCKETS = 64 };
+
+static struct joined *buckets[BUCKETS];
+static int joined_count;
+static uint64_t last_context = 1; /* the greatest that this process has used */
+
+static struct joined **bucket_of(MPI_Comm comm)
+{
+    return &buckets[((uintptr_t)comm / 8 ^ (uintptr_t)comm) % BUCKETS];
+}
+
+struct joined *find_joined(MPI_Comm comm)
+{
+    if (joined_count == 0) {
+        return NULL;
+    }
+    lock();
+    struct joined *joined = *bucket_of(comm);
+    while (joined != NULL && joined->local != comm) {
+        joined = joined->next;
+    }
+    unlock();
+    return joined;
+}
+
+/* Numbers the clients by their lowest ranks, and the members of this client. */
+static void number_members(struct joined *joined)
+{
+    int *numbers = allocate(sizeof(int) * (size_t)wireup_impi_clients(impi_world));
+    const int own_rank = wireup_impi_rank(impi_world);
+    const int own = wireup_impi_client_of(impi_world, own_rank);
+
+    for (int rank = 0; rank < joined->size; rank++) {
+        const int client = wireup_impi_client_of(impi_world, joined->world_ranks[rank]);
+        if (numbers[client] == 0) {
+            joined->masters[joined->master_count++] = rank;
+            numbers[client] = joined->master_count;
+        }
+        joined->clients[rank] = numbers[client] - 1;
+        joined->local_ranks[rank] = client == own ? joined->local_size : -1;
+        if (client == own) {
+            joined->ranks[joined->local_size++] = rank;
+        }
+        if (joined->world_ranks[rank] == own_rank) {
+            joined->rank = rank;
+        }
+    }
+    free(numbers);
+}
+
+static void free_joined(struct joined *joined)
+{
+    if (joined->cartesian != NULL) {
+        free(joined->cartesian->sizes);
+        free(joined->cartesian->periods);
+    }
+    free(joined->cartesian);
+    free(joined->world_ranks);
+    free(joined->local_ranks);
+    free(joined->ranks);
+    free(joined->clients);
+    free(joined->masters);
+    free(joined);
+}
+
+struct joined *add_joined(MPI_Comm local, int size, int *world_ranks, uint64_t context)
+{
+    const size_t bytes = sizeof(int) * (size_t)size;
+    struct joined *joined = allocate(sizeof(*joined));
+
+    *joined = (struct joined){.local = local, .context = context, .size = size, .world_ranks = world_ranks, .references = 1};
+    joined->local_ranks = allocate(bytes);
+    joined->ranks = allocate(bytes);
+    joined->clients = allocate(bytes);
+    joined->masters = allocate(bytes);
+    number_members(joined);
+    if (joined->master_count < 2) {
+        free_joined(joined);
+        return NULL;
+    }
+    /* Unlike MPI_Comm_dup, this copies no attributes. */
+    PMPI(Comm_split)(local, 0, joined->rank, &joined->collective);
+    PMPI(Comm_set_errhandler)(joined->collective, MPI_ERRORS_RETURN);
+    lock();
+    struct joined **bucket = bucket_of(local);
+    joined->next = *bucket;
+    *bucket = joined;
+    joined_count++;
+    unlock();
+    return joined;
+}
+
+void release_joined(struct joined *joined)
+{
+    joined->references--;
+    if (joined->references == 0) {
+        PMPI(Comm_free)(&joined->collective);
+        free_joined(joined);
+    }
+}
+
+static int *copy_numbers(const int *numbers, int count)
+{
+    int *copy = allocate(sizeof(int) * (size_t)count);
+
+    if (count > 0) {
+        memcpy(copy, numbers, sizeof(int) * (size_t)count);
+    }
+    return copy;
+}
+
+/* Returns an unused context, on which all members agree. */
+static int agree_on_context(struct joined *joined, uint64_t *context)
+{
+    const int own[2] = {(int)(last_context >> 32), (int)(uint32_t)last_context};
+    int *all = allocate(sizeof(own) * (size_t)joined->size);
+    const int error = exchange_numbers(joined, own, 2, all);
+    uint64_t last = last_context;
+
+    for (int rank = 0; rank < joined->size; rank++) {
+        const uint64_t other = (uint64_t)(uint32_t)all[2 * rank] << 32 | (uint32_t)all[2 * rank + 1];
+        last = other > last ? other : last;
+    }
+    free(all);
+    *context = (last + 2) / 2 * 2;
+    last_context = *context + 1;
+    return error;
+}
+
+/* Exchanges a context with a process of the world. */
+static int exchange_context(struct joined *joined, int world_rank, int tag, uint64_t *context, bool is_send)
+{
+    struct operation *operation;
+    struct transfer transfer = {.joined = joined, .buffer = context, .count = 1, .type = MPI_UINT64_T, .is_send = is_send};
+
+    transfer.tag = TAG_GROUP + tag % GROUP_TAGS;
+    while (joined->world_ranks[transfer.peer] != world_rank) {
+        transfer.peer++;
+    }
+    const int error = start_operation(&transfer, COLLECTIVE, NULL, &operation);
+    return error == MPI_SUCCESS ? finish_operation(operation, MPI_STATUS_IGNORE) : error;
+}
+
+/* ---- Size, rank, comparison ---- */
+
+int MPI_Comm_size(MPI_Comm comm, int *size)
+{
+    const struct joined *joined = find_joined(comm);
+
+    if (joined == NULL) {
+        return PMPI(Comm_size)(comm, size);
+    }
+    *size = joined->size;
+    return MPI_SUCCESS;
+}
+
+int MPI_Comm_rank(MPI_Comm comm, int *rank)
+{
+    const struct joined *joined = find_joined(comm);
+
+    if (joined == NULL) {
+        return PMPI(Comm_rank)(comm, rank);
+    }
+    *rank = joined->rank;
+    return MPI_SUCCESS;
+}
+
+int MPI_Comm_compare(MPI_Comm first, MPI_Comm second, int *result)
+{
+    const struct joined *one = find_joined(first);
+    const struct joined *other = find_joined(second);
+
+    if (one == NULL && other == NULL) {
+        return PMPI(Comm_compare)(first, second, result);
+    }
+    if (one == other) {
+        *result = MPI_IDENT;
+    } else if (one == NULL || other == NULL) {
+        *result = MPI_UNEQUAL;
+    } else {
+        *result = compare_members(one->size, one->world_ranks, other->size, other->world_ranks);
+        *result = *result == MPI_IDENT ? MPI_CONGRUENT : *result;
+    }
+    return MPI_SUCCESS;
+}
+
+int MPI_Comm_group(MPI_Comm comm, MPI_Group *group)
+{
+    const struct joined *joined = find_joined(comm);
+
+    if (joined == NULL) {
+        return PMPI(Comm_group)(comm, group);
+    }
+    *group = make_group(joined->size, copy_numbers(joined->world_ranks, joined->size));
+    return MPI_SUCCESS;
+}
+
+/* ---- New communicators ---- */
+
+/* Adds the duplicate of a communicator; `code` is the result of making it in this client. */
+static int add_duplicate(struct joined *joined, int code, MPI_Comm duplicate)
+{
+    uint64_t context;
+    const int error = code == MPI_SUCCESS ? agree_on_context(joined, &context) : code;
+
+    if (error != MPI_SUCCESS) {
+        return raise_error(joined->local, error);
+    }
+    struct joined *added = add_joined(duplicate, joined->size, copy_numbers(joined->world_ranks, joined->size), context);
+    if (joined->cartesian != NULL) {
+        const struct cartesian *old = joined->cartesian;
+        added->cartesian = make_cartesian(old->dimensions, old->sizes, old->periods);
+    }
+    return MPI_SUCCESS;
+}
+
+int MPI_Comm_dup(MPI_Comm comm, MPI_Comm *duplicate)
+{
+    struct joined *joined = find_joined(comm);
+    const int code = PMPI(Comm_dup)(comm, duplicate);
+
+    return joined == NULL ? code : add_duplicate(joined, code, *duplicate);
+}
+
+int MPI_Comm_dup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *duplicate)
+{
+    struct joined *joined = find_joined(comm);
+    const int code = PMPI(Comm_dup_with_info)(comm, info, duplicate);
+
+    return joined == NULL ? code : add_duplicate(joined, code, *duplicate);
+}
+
+int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm *part)
+{
+    struct joined *joined = find_joined(comm);
+    int error = PMPI(Comm_split)(comm, color, key, part);
+    uint64_t context;
+
+    if (joined == NULL || error != MPI_SUCCESS) {
+        return error;
+    }
+    const int own[2] = {color == MPI_UNDEFINED ? -1 : color, key};
+    int *all = allocate(sizeof(own) * (size_t)joined->size);
+    error = exchange_numbers(joined, own, 2, all);
+    error = error == MPI_SUCCESS ? agree_on_context(joined, &context) : error;
+    if (error == MPI_SUCCESS && own[0] >= 0) {
+        int *members = allocate(sizeof(int) * (size_t)joined->size);
+        int count = 0;
+        /* Sorted by key, then by rank. */
+        for (int rank = 0; rank < joined->size; rank++) {
+            int at = count;
+            if (all[2 * rank] != own[0]) {
+                continue;
+            }
+            for (; at > 0 && all[2 * members[at - 1] + 1] > all[2 * rank + 1]; at--) {
+                members[at] = members[at - 1];
+            }
+            members[at] = rank;
+            count++;
+        }
+        for (int i = 0; i < count; i++) {
+            members[i] = joined->world_ranks[members[i]];
+        }
+        add_joined(*part, count, members, context);
+    }
+    free(all);
+    return error == MPI_SUCCESS ? error : raise_error(comm, error);
+}
+
+int MPI_Comm_create(MPI_Comm comm, MPI_Group group, MPI_Comm *part)
+{
+    struct joined *joined = find_joined(comm);
+
+    if (joined == NULL) {
+        MPI_Group local = MPI_GROUP_NULL;
+        int error = copy_to_local_group(group, &local);
+        if (error == MPI_SUCCESS) {
+            error = PMPI(Comm_create)(comm, local, part);
+            PMPI(Group_free)(&local);
+        }
+        return error == MPI_SUCCESS ? error : raise_error(comm, error);
+    }
+    int size;
+    int *members;
+    uint64_t context;
+    int error = copy_members(group, &size, &members);
+    int position = 0;
+    while (position < size && members[position] != joined->world_ranks[joined->rank]) {
+        position++;
+    }
+    const bool is_member = error == MPI_SUCCESS && position < size;
+    if (error == MPI_SUCCESS) {
+        error = PMPI(Comm_split)(comm, is_member ? members[0] : MPI_UNDEFINED, position, part);
+        error = error == MPI_SUCCESS ? agree_on_context(joined, &context) : error;
+    }
+    if (error == MPI_SUCCESS && is_member) {
+        add_joined(*part, size, members, context);
+    } else {
+        free(members);
+    }
+    return error == MPI_SUCCESS ? error : raise_error(comm, error);
+}
+
+/* Returns an unused context, on which the members of a group agree: the first one collects. */
+static int agree_in_group(struct joined *joined, int size, const int *members, int tag, uint64_t *context)
+{
+    int error = MPI_SUCCESS;
+
+    *context = (last_context + 2) / 2 * 2;
+    for (int i = 1; error == MPI_SUCCESS && i < size; i++) {
+        uint64_t other;
+        if (members[0] == joined->world_ranks[joined->rank]) {
+            error = exchange_context(joined, members[i], tag, &other, false);
+            *context = other > *context ? other : *context;
+        } else if (members[i] == joined->world_ranks[joined->rank]) {
+            error = exchange_context(joined, members[0], tag, context, true);
+            error = error == MPI_SUCCESS ? exchange_context(joined, members[0], tag, context, false) : error;
+        }
+    }
+    for (int i = 1; error == MPI_SUCCESS && i < size && members[0] == joined->world_ranks[joined->rank]; i++) {
+        error = exchange_context(joined, members[i], tag, context, true);
+    }
+    last_context = *context + 1;
+    return error;
+}
+
+/* The part of `MPI_Comm_create_group` for a group with members in several clients. */
+static int create_in_group(struct joined *joined, MPI_Group group, int tag, MPI_Comm *part)
+{
+    int size;
+    int *members;
+    MPI_Group local = MPI_GROUP_EMPTY;
+    uint64_t context;
+    int error = copy_members(group, &size, &members);
+
+    if (error == MPI_SUCCESS) {
+        error = copy_local_members(size, members, &local);
+    }
+    if (error == MPI_SUCCESS) {
+        error = PMPI(Comm_create_group)(joined->local, local, tag, part);
+        PMPI(Group_free)(&local);
+    }
+    if (error != MPI_SUCCESS || *part == MPI_COMM_NULL) {
+        free(members);
+        return error;
+    }
+    error = agree_in_group(joined, size, members, tag, &context);
+    if (error == MPI_SUCCESS) {
+        add_joined(*part, size, members, context);
+    }
+    return error;
+}
+
+int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *part)
+{
+    struct joined *joined = find_joined(comm);
+    MPI_Group local;
+    int error;
+
+    if (joined != NULL) {
+        error = create_in_group(joined, group, tag, part);
+        return error == MPI_SUCCESS ? error : raise_error(comm, error);
+    }
+    error = copy_to_local_group(group, &local);
+    if (error == MPI_SUCCESS) {
+        error = PMPI(Comm_create_group)(comm, local, tag, part);
+        PMPI(Group_free)(&local);
+    }
+    return error == MPI_SUCCESS ? error : raise_error(comm, error);
+}
+
+__attribute__((visibility("default"))) int MPI_Comm_create_from_group(MPI_Group group, const char *tag, MPI_Info info,
+                                                                      MPI_Errhandler handler, MPI_Comm *comm);
+int PMPI_Comm_create_from_group(MPI_Group group, const char *tag, MPI_Info info, MPI_Errhandler handler, MPI_Comm *comm);
+
+int MPI_Comm_create_from_group(MPI_Group group, const char *tag, MPI_Info info, MPI_Errhandler handler, MPI_Comm *comm)
+{
+    MPI_Group local;
+
+    if (!is_joined_group(group)) {
+        return PMPI(Comm_create_from_group)(group, tag, info, handler, comm);
+    }
+    if (copy_to_local_group(group, &local) != MPI_SUCCESS) {
+        return refuse(MPI_COMM_WORLD, "MPI_Comm_create_from_group");
+    }
+    const int error = PMPI(Comm_create_from_group)(local, tag, info, handler, comm);
+    PMPI(Group_free)(&local);
+    return error;
+}
+
+/* Waits for all members, unlike the launch's MPI: the request is complete. */
+static int idup_joined(MPI_Comm comm, MPI_Info info, MPI_Comm *duplicate, MPI_Request *request)
+{
+    const int error = MPI_Comm_dup_with_info(comm, info, duplicate);
+
+    return error == MPI_SUCCESS ? PMPI(Isend)(NULL, 0, MPI_BYTE, MPI_PROC_NULL, 0, self_comm, request) : error;
+}
+
+int MPI_Comm_idup(MPI_Comm comm, MPI_Comm *duplicate, MPI_Request *request)
+{
+    return find_joined(comm) == NULL ? PMPI(Comm_idup)(comm, duplicate, request)
+                                     : idup_joined(comm, MPI_INFO_NULL, duplicate, request);
+}
+
+__attribute__((visibility("default"))) int MPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *duplicate,
+                                                                   MPI_Request *request);
+int PMPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *duplicate, MPI_Request *request);
+
+int MPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *duplicate, MPI_Request *request)
+{
+    return find_joined(comm) == NULL ? PMPI(Comm_idup_with_info)(comm, info, duplicate, request)
+                                     : idup_joined(comm, info, duplicate, request);
+}
+
+int MPI_Comm_free(MPI_Comm *comm)
+{
+    struct joined *joined = find_joined(*comm);
+
+    if (joined != NULL && *comm != MPI_COMM_WORLD) {
+        /* Receives that look for messages of this client need the handle. */
+        for (unsigned round = 0; joined->first_pending != NULL; round++) {
+            pause_progress(round);
+            lock();
+            advance_operations();
+            unlock();
+        }
+        lock();
+        struct joined **link = bucket_of(*comm);
+        while (*link != joined) {
+            link = &(*link)->next;
+        }
+        *link = joined->next;
+        joined_count--;
+        release_joined(joined);
+        unlock();
+    }
+    return PMPI(Comm_free)(comm);
+}
+
+/* ---- Attributes ---- */
+
+/* Whether the attribute is the greatest tag between clients, which `limit` gets. Keys of the specification, IMPI_CLIENT_SIZE and
+ * others, are not defined, or numbers that Open MPI also gives to keys of programs. */
+static bool is_tag_limit(MPI_Comm comm, int key, int **limit)
+{
+    static int tag_limit;
+    const char *text = getenv("IMPI_TAG_UB");
+    int *local = NULL;
+    int is_set = 0;
+
+    if (key != MPI_TAG_UB || text == NULL || find_joined(comm) == NULL) {
+        return false;
+    }
+    PMPI(Comm_get_attr)(comm, key, &local, &is_set);
+    tag_limit = atoi(text);
+    if (is_set && *local < tag_limit) {
+        tag_limit = *local;
+    }
+    *limit = &tag_limit;
+    return true;
+}
+
+int MPI_Comm_get_attr(MPI_Comm comm, int key, void *value, int *flag)
+{
+    int *limit;
+
+    if (!is_tag_limit(comm, key, &limit)) {
+        return PMPI(Comm_get_attr)(comm, key, value, flag);
+    }
+    memcpy(value, &limit, sizeof(limit));
+    *flag = 1;
+    return MPI_SUCCESS;
+}
+
+#ifndef WIREUP_STANDARD_ABI
+int MPI_Attr_get(MPI_Comm comm, int key, void *value, int *flag)
+{
+    return MPI_Comm_get_attr(comm, key, value, flag);
+}
+#endif

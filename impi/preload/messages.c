@@ -1,0 +1,240 @@
+/* Point-to-point functions of MPI. */
+#include <limits.h>
+#include <stdlib.h>
+
+#include "preload.h"
+
+/* Whether a message between clients may have as many elements. */
+static bool is_countable(int64_t count)
+{
+    return count <= INT_MAX;
+}
+
+static bool is_local_peer(const struct joined *joined, int peer)
+{
+    return peer >= 0 && peer < joined->size && joined->local_ranks[peer] >= 0;
+}
+
+static int send_local(const struct transfer *transfer)
+{
+    const int peer = transfer->joined->local_ranks[transfer->peer];
+    const MPI_Comm local = transfer->joined->local;
+
+    switch (transfer->mode) {
+    case SEND_BUFFERED:
+        return PMPI(Bsend)(transfer->buffer, transfer->count, transfer->type, peer, transfer->tag, local);
+    case SEND_SYNCHRONOUS:
+        return PMPI(Ssend)(transfer->buffer, transfer->count, transfer->type, peer, transfer->tag, local);
+    case SEND_READY:
+        return PMPI(Rsend)(transfer->buffer, transfer->count, transfer->type, peer, transfer->tag, local);
+    case SEND_STANDARD: break;
+    }
+    return PMPI(Send)(transfer->buffer, transfer->count, transfer->type, peer, transfer->tag, local);
+}
+
+/* Starts a buffered send to another client, whose data was copied: it completes by itself. */
+static int send_copied(const struct transfer *transfer)
+{
+    struct operation *operation;
+    const int error = start_operation(transfer, POINT_TO_POINT, NULL, &operation);
+
+    if (error == MPI_SUCCESS) {
+        lock();
+        detach_operation(operation);
+        unlock();
+    }
+    return error;
+}
+
+static int send_joined(struct joined *joined, const void *buffer, int count, MPI_Datatype type, int to, int tag,
+                       enum send_mode mode)
+{
+    const struct transfer transfer = {joined, (void *)(uintptr_t)buffer, count, type, to, tag, true, mode};
+    const bool is_local = is_local_peer(joined, to);
+    struct operation *operation;
+
+    if (to == MPI_PROC_NULL) {
+        return MPI_SUCCESS;
+    }
+    if (is_local && polled_count == 0) {
+        return send_local(&transfer);
+    }
+    if (!is_local && mode == SEND_BUFFERED) {
+        return send_copied(&transfer);
+    }
+    const int error = start_operation(&transfer, POINT_TO_POINT, NULL, &operation);
+    return error == MPI_SUCCESS ? finish_operation(operation, MPI_STATUS_IGNORE) : error;
+}
+
+static int isend_joined(struct joined *joined, const void *buffer, int count, MPI_Datatype type, int to, int tag,
+                        enum send_mode mode, MPI_Request *request)
+{
+    const struct transfer transfer = {joined, (void *)(uintptr_t)buffer, count, type, to, tag, true, mode};
+
+    if (mode == SEND_BUFFERED && to != MPI_PROC_NULL && !is_local_peer(joined, to)) {
+        const int error = send_copied(&transfer);
+        const struct transfer nothing = {.joined = joined, .peer = MPI_PROC_NULL, .is_send = true};
+        return error == MPI_SUCCESS ? start_request(&nothing, request) : error;
+    }
+    return start_request(&transfer, request);
+}
+
+static int receive_joined(struct joined *joined, void *buffer, int count, MPI_Datatype type, int from, int tag,
+                          MPI_Status *status)
+{
+    const struct transfer transfer = {joined, buffer, count, type, from, tag, false, SEND_STANDARD};
+    struct operation *operation;
+
+    if (from == MPI_PROC_NULL) {
+        return PMPI(Recv)(buffer, count, type, from, tag, joined->local, status);
+    }
+    if (is_local_peer(joined, from) && polled_count == 0) {
+        const int error = PMPI(Recv)(buffer, count, type, joined->local_ranks[from], tag, joined->local, status);
+        if (status != MPI_STATUS_IGNORE) {
+            status->MPI_SOURCE = from;
+        }
+        return error;
+    }
+    const int error = start_operation(&transfer, POINT_TO_POINT, NULL, &operation);
+    return error == MPI_SUCCESS ? finish_operation(operation, status) : error;
+}
+
+static int exchange_joined(const struct transfer *send, const struct transfer *receive, MPI_Status *status)
+{
+    MPI_Request in, out;
+    int error = start_request(receive, &in);
+
+    if (error != MPI_SUCCESS) {
+        return raise_error(receive->joined->local, error);
+    }
+    error = start_request(send, &out);
+    if (error != MPI_SUCCESS) {
+        MPI_Cancel(&in);
+        MPI_Request_free(&in);
+        return raise_error(send->joined->local, error);
+    }
+    error = MPI_Wait(&out, MPI_STATUS_IGNORE);
+    const int received = MPI_Wait(&in, status);
+    return error == MPI_SUCCESS ? received : error;
+}
+
+/* Copies elements with their gaps; the caller frees `memory`. */
+static void *copy_elements(const void *buffer, int count, MPI_Datatype type, void **memory)
+{
+    MPI_Aint lower, extent, true_lower, true_extent;
+
+    PMPI(Type_get_extent)(type, &lower, &extent);
+    PMPI(Type_get_true_extent)(type, &true_lower, &true_extent);
+    const MPI_Aint span = count == 0 ? 0 : (count - 1) * extent + true_extent;
+    *memory = allocate((size_t)span);
+    if (span > 0) {
+        memcpy(*memory, (const char *)buffer + true_lower, (size_t)span);
+    }
+    return (char *)*memory - true_lower;
+}
+
+/* Returns a message of a joined communicator, whose handle becomes MPI_MESSAGE_NULL; NULL for others. */
+static struct found_message *take_found(MPI_Message *message)
+{
+    lock();
+    struct found_message *found = handle_object((intptr_t)*message);
+    if (found != NULL) {
+        remove_handle((intptr_t)*message);
+        *message = MPI_MESSAGE_NULL;
+    }
+    unlock();
+    return found;
+}
+
+#define COUNT int
+#define NAME(name) MPI_##name
+#define CALL(name) PMPI(name)
+#include "messages.inc"
+
+#if MPI_VERSION >= 4
+#undef COUNT
+#undef NAME
+#undef CALL
+#define COUNT MPI_Count
+#define NAME(name) MPI_##name##_c
+#define CALL(name) PMPI(name##_c)
+#include "messages.inc"
+#endif
+
+/* ---- Probe ---- */
+
+static bool is_source(const struct joined *joined, int source)
+{
+    return source == MPI_ANY_SOURCE || (source >= 0 && source < joined->size);
+}
+
+int MPI_Probe(int source, int tag, MPI_Comm comm, MPI_Status *status)
+{
+    struct joined *joined = find_joined(comm);
+
+    if (joined == NULL || source == MPI_PROC_NULL) {
+        return PMPI(Probe)(source, tag, comm, status);
+    }
+    if (!is_source(joined, source)) {
+        return raise_error(comm, MPI_ERR_RANK);
+    }
+    find_message(joined, source, tag, true, NULL, status);
+    return MPI_SUCCESS;
+}
+
+int MPI_Iprobe(int source, int tag, MPI_Comm comm, int *flag, MPI_Status *status)
+{
+    struct joined *joined = find_joined(comm);
+
+    if (joined == NULL || source == MPI_PROC_NULL) {
+        return PMPI(Iprobe)(source, tag, comm, flag, status);
+    }
+    if (!is_source(joined, source)) {
+        return raise_error(comm, MPI_ERR_RANK);
+    }
+    *flag = find_message(joined, source, tag, false, NULL, status);
+    return MPI_SUCCESS;
+}
+
+static void give_message(struct found_message *found, MPI_Message *message)
+{
+    lock();
+    *message = (MPI_Message)add_handle(found);
+    unlock();
+}
+
+int MPI_Mprobe(int source, int tag, MPI_Comm comm, MPI_Message *message, MPI_Status *status)
+{
+    struct joined *joined = find_joined(comm);
+    struct found_message *found;
+
+    if (joined == NULL || source == MPI_PROC_NULL) {
+        return PMPI(Mprobe)(source, tag, comm, message, status);
+    }
+    if (!is_source(joined, source)) {
+        return raise_error(comm, MPI_ERR_RANK);
+    }
+    find_message(joined, source, tag, true, &found, status);
+    give_message(found, message);
+    return MPI_SUCCESS;
+}
+
+int MPI_Improbe(int source, int tag, MPI_Comm comm, int *flag, MPI_Message *message, MPI_Status *status)
+{
+    struct joined *joined = find_joined(comm);
+    struct found_message *found;
+
+    if (joined == NULL || source == MPI_PROC_NULL) {
+        return PMPI(Improbe)(source, tag, comm, flag, message, status);
+    }
+    if (!is_source(joined, source)) {
+        return raise_error(comm, MPI_ERR_RANK);
+    }
+    *flag = find_message(joined, source, tag, false, &found, status);
+    if (*flag) {
+        give_message(found, message);
+    } else {
+        *message = MPI_MESSAGE_NULL;
+    }
+    return MPI_SUCCESS;
+}

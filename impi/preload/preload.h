@@ -1,0 +1,230 @@
+/*
+ * libwireup_impi_mpich, libwireup_impi_openmpi and libwireup_impi_abi: an MPI program that was not changed runs in an IMPI
+ * job. Each is this source with the mpi.h of one binary interface.
+ *
+ * The library is loaded in front of the launch's MPI. It defines the functions MPI_*, which the program calls, and calls
+ * PMPI_* of the launch's MPI. MPI_COMM_WORLD is the world of all clients. What stays in a client goes to its MPI; what
+ * crosses clients goes through libwireup_impi.
+ *
+ *   joined communicator   has members in several clients. Its handle is a communicator of the launch's MPI with the members of
+ *                         this client, so attributes, names and error handlers are those of the handle.
+ *   operation             a send or receive of a joined communicator. Its request is a generalized request of the launch's MPI,
+ *                         so the functions of that MPI complete requests of both kinds together.
+ *   pending receive       a receive whose source may be in this client or in another. It is posted on neither side; the
+ *                         library looks for messages on both.
+ *
+ * Ownership:
+ * - A joined communicator is freed with its last reference: one is the program's handle, the others are operations.
+ * - An operation belongs to the function that waits for it, or to its request, or (if the program has freed that) to itself.
+ * - Buffers are the program's. Sends copy at once; receives write when they complete.
+ *
+ * Locking: one mutex guards all tables and operations. It is held while messages are looked for and completed, and never while
+ * a function waits or the launch's MPI may call the program.
+ */
+#ifndef WIREUP_IMPI_PRELOAD_H
+#define WIREUP_IMPI_PRELOAD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "mpi_functions.h"
+#include "wireup-impi.h"
+
+/* Tags of the collectives between clients. Source: LAM/MPI 7.1.4. */
+enum collective_tag {
+    TAG_BARRIER = 110, TAG_BCAST = 120, TAG_GATHER = 130, TAG_SCATTER = 150, TAG_ALLTOALL = 170, TAG_REDUCE = 190,
+    TAG_SCAN = 200, TAG_GROUP = 1024, GROUP_TAGS = 16384
+};
+
+/* Messages of the program and those of collectives have contexts of their own. */
+enum channel { POINT_TO_POINT, COLLECTIVE };
+
+/* Cartesian topology. */
+struct cartesian {
+    int dimensions;
+    int *sizes;
+    int *periods;
+};
+
+struct operation;
+
+struct joined {
+    MPI_Comm local;      /* the program's handle: the members of this client */
+    MPI_Comm collective; /* the same members, for messages of collectives */
+    uint64_t context;    /* of POINT_TO_POINT; COLLECTIVE has the next one */
+    int size;
+    int rank;
+    int local_size;
+    int *world_ranks;    /* by rank */
+    int *local_ranks;    /* by rank: rank in `local`, -1 for a member of another client */
+    int *ranks;          /* by rank in `local` */
+    int *clients;        /* by rank: index into `masters` */
+    int *masters;        /* lowest rank of each client, ascending */
+    int master_count;
+    struct operation *first_pending; /* in the order of posting */
+    struct operation *last_pending;
+    struct cartesian *cartesian;     /* NULL without topology */
+    int references;
+    struct joined *next;
+};
+
+enum operation_state {
+    OPERATION_REMOTE,  /* request of libwireup_impi */
+    OPERATION_PENDING, /* receive without a message, of any source */
+    OPERATION_LOCAL,   /* request of the launch's MPI */
+    OPERATION_DONE
+};
+
+enum request_kind {
+    REQUEST_OPERATION,  /* generalized request */
+    REQUEST_LOCAL,      /* request of the launch's MPI for a receive whose status is translated */
+    REQUEST_PERSISTENT
+};
+
+enum send_mode { SEND_STANDARD, SEND_BUFFERED, SEND_SYNCHRONOUS, SEND_READY };
+
+/* Arguments of a send or receive. */
+struct transfer {
+    struct joined *joined;
+    void *buffer; /* of a send: not written */
+    int count;
+    MPI_Datatype type;
+    int peer; /* rank; MPI_ANY_SOURCE or MPI_PROC_NULL too */
+    int tag;
+    bool is_send;
+    enum send_mode mode;
+};
+
+struct operation {
+    enum operation_state state;
+    enum request_kind kind;
+    struct transfer transfer;
+    MPI_Request request;        /* of the program; MPI_REQUEST_NULL for a blocking call */
+    MPI_Request local;          /* request of OPERATION_LOCAL */
+    wireup_impi_request remote; /* request of OPERATION_REMOTE */
+    MPI_Request started;        /* REQUEST_PERSISTENT: the active request */
+    size_t limit;               /* bytes of a receive */
+    void *packed;               /* message of a receive into a buffer with gaps; owned */
+    bool owns_type;             /* the type is a duplicate */
+    bool is_detached;           /* the program has freed the request */
+    bool is_cancelled;
+    int source;
+    int tag;
+    int bytes;
+    int error;
+    struct operation *next_active;
+    struct operation *next_pending;
+    struct operation *next_request;
+};
+
+/* Message that MPI_Mprobe or MPI_Improbe has found. */
+struct found_message {
+    MPI_Message local;          /* MPI_MESSAGE_NULL for one of another client */
+    wireup_impi_request remote;
+    struct joined *joined;
+    int source;
+    int tag;
+    int bytes;
+};
+
+/* ---- world.c ---- */
+extern wireup_impi *impi_world; /* NULL outside an IMPI job, and after MPI_Finalize */
+extern MPI_Comm self_comm; /* this process alone, for messages of the library */
+void lock(void);
+void unlock(void);
+_Noreturn void fail_job(const char *function); /* reports the error of libwireup_impi, and aborts the launch */
+void *allocate(size_t bytes);                  /* zeroed; aborts the launch without memory */
+int raise_error(MPI_Comm local, int code);     /* calls the error handler of a communicator; returns the code */
+int refuse(MPI_Comm local, const char *function);
+
+/* ---- handles.c: handles that the launch's MPI does not have ---- */
+intptr_t add_handle(void *object);
+void *handle_object(intptr_t handle); /* NULL for a handle of the launch's MPI */
+void remove_handle(intptr_t handle);
+
+/* ---- communicators.c ---- */
+struct joined *find_joined(MPI_Comm comm); /* NULL for a communicator of one client */
+/* Adds a communicator with these members, whose ranks in the world it takes over. Returns NULL if they are of one client. */
+struct joined *add_joined(MPI_Comm local, int size, int *world_ranks, uint64_t context);
+void release_joined(struct joined *joined); /* with the lock */
+
+/* ---- topologies.c ---- */
+struct cartesian *make_cartesian(int dimensions, const int sizes[], const int periods[]);
+
+/* ---- groups.c ---- */
+/* Makes a group of these members, ranks in the world, which it takes over. */
+MPI_Group make_group(int size, int *members);
+/* Copies the members of a group of either kind; the caller frees them, also after an error. */
+int copy_members(MPI_Group group, int *size, int **members);
+/* Copies a group of either kind whose members are of this client. */
+int copy_to_local_group(MPI_Group group, MPI_Group *local);
+/* Makes a group of those members that are in this client. */
+int copy_local_members(int size, const int *members, MPI_Group *local);
+bool is_joined_group(MPI_Group group);
+int compare_members(int first_size, const int *first, int second_size, const int *second);
+
+/* ---- layouts.c ---- */
+/* Returns the bytes of elements on the wire, or -1 if a message cannot have as many. */
+int wire_bytes(int count, MPI_Datatype type);
+/* Returns a message, which the caller frees. */
+void *pack_message(const void *buffer, int count, MPI_Datatype type, int bytes);
+void unpack_message(void *packed, int bytes, void *buffer, int count, MPI_Datatype type);
+void convert_elements(MPI_Datatype type, void *data, size_t bytes);
+bool has_gaps(MPI_Datatype type);
+bool is_named(MPI_Datatype type);
+
+/* ---- operations.c ---- */
+/* Operations that progress only in `advance_operations`: while there are any, no function may wait in the launch's MPI. */
+extern int polled_count;
+extern int active_count; /* operations that are not complete */
+void advance_operations(void); /* with the lock */
+/* Starts a send or receive on a channel. With `request` the operation belongs to that, otherwise to the caller. */
+int start_operation(const struct transfer *transfer, enum channel channel, MPI_Request *request,
+                    struct operation **operation);
+void wait_operation(struct operation *operation);
+/* Waits, writes the status and frees the operation; returns its error. */
+int finish_operation(struct operation *operation, MPI_Status *status);
+void free_operation(struct operation *operation); /* with the lock */
+void cancel_operation(struct operation *operation); /* with the lock */
+void detach_operation(struct operation *operation); /* with the lock */
+/* Looks for a message, once or until there is one. With `message` the message is taken, and received by `receive_found`. */
+bool find_message(struct joined *joined, int source, int tag, bool waits, struct found_message **message,
+                  MPI_Status *status);
+/* Starts to receive a message that was found, which is freed. */
+int receive_found(struct found_message *message, const struct transfer *transfer, MPI_Request *request,
+                  struct operation **operation);
+void write_status(MPI_Status *status, int source, int tag, int bytes, bool is_cancelled);
+/* Waits a moment while nothing progresses; `round` counts the calls. */
+void pause_progress(unsigned round);
+
+/* ---- requests.c ---- */
+struct operation *find_request(MPI_Request request); /* with the lock */
+void add_request(struct operation *operation);       /* with the lock */
+void remove_request(struct operation *operation);    /* with the lock */
+/* Waits for a request of the launch's MPI while operations progress. */
+int wait_local(MPI_Request *request, MPI_Status *status);
+/* Starts a send or receive of the program; peers in this client are left to the launch's MPI. */
+int start_request(const struct transfer *transfer, MPI_Request *request);
+int create_persistent(const struct transfer *transfer, MPI_Request *request);
+
+/* ---- collectives.c ---- */
+int joined_barrier(struct joined *joined);
+int joined_bcast(struct joined *joined, void *buffer, int count, MPI_Datatype type, int root);
+/* Gives numbers of each member to all, in the order of ranks. */
+int exchange_numbers(struct joined *joined, const int *own, int count, int *all);
+
+/* Elements of one process in a buffer. */
+struct block {
+    int count;
+    MPI_Aint displacement; /* in extents of the type */
+};
+
+/* Elements of all processes in a buffer. */
+struct layout {
+    void *buffer;
+    struct block *blocks; /* by rank; NULL where a process does not use them */
+    MPI_Datatype type;
+};
+
+#endif

@@ -1,0 +1,232 @@
+/* Cartesian topologies of communicators with members in several clients. Processes keep their order. */
+#include <stdlib.h>
+
+#include "preload.h"
+
+struct cartesian *make_cartesian(int dimensions, const int sizes[], const int periods[])
+{
+    struct cartesian *cartesian = allocate(sizeof(*cartesian));
+
+    cartesian->dimensions = dimensions;
+    cartesian->sizes = allocate(sizeof(int) * (size_t)dimensions);
+    cartesian->periods = allocate(sizeof(int) * (size_t)dimensions);
+    for (int i = 0; i < dimensions; i++) {
+        cartesian->sizes[i] = sizes[i];
+        cartesian->periods[i] = periods[i] != 0;
+    }
+    return cartesian;
+}
+
+/* Gives a communicator that was split off its topology. */
+static int add_topology(MPI_Comm *comm, int dimensions, const int sizes[], const int periods[])
+{
+    struct joined *joined = *comm == MPI_COMM_NULL ? NULL : find_joined(*comm);
+    MPI_Comm plain = *comm;
+
+    if (joined != NULL) {
+        joined->cartesian = make_cartesian(dimensions, sizes, periods);
+    } else if (plain != MPI_COMM_NULL) {
+        const int error = PMPI(Cart_create)(plain, dimensions, sizes, periods, 0, comm);
+        PMPI(Comm_free)(&plain);
+        return error;
+    }
+    return MPI_SUCCESS;
+}
+
+/* Returns the topology of a communicator of several clients. `error` is the result for one without. */
+static const struct cartesian *find_topology(MPI_Comm comm, bool *is_joined, int *error)
+{
+    const struct joined *joined = find_joined(comm);
+
+    *is_joined = joined != NULL;
+    *error = joined != NULL && joined->cartesian == NULL ? raise_error(comm, MPI_ERR_TOPOLOGY) : MPI_SUCCESS;
+    return joined == NULL ? NULL : joined->cartesian;
+}
+
+static void coordinates_of(const struct cartesian *cartesian, int rank, int coordinates[])
+{
+    for (int i = cartesian->dimensions - 1; i >= 0; i--) {
+        coordinates[i] = rank % cartesian->sizes[i];
+        rank /= cartesian->sizes[i];
+    }
+}
+
+/* Returns the rank at coordinates, or MPI_PROC_NULL outside. */
+static int rank_at(const struct cartesian *cartesian, const int coordinates[])
+{
+    int rank = 0;
+
+    for (int i = 0; i < cartesian->dimensions; i++) {
+        const int size = cartesian->sizes[i];
+        int at = coordinates[i];
+        if (cartesian->periods[i]) {
+            at = (at % size + size) % size;
+        }
+        if (at < 0 || at >= size) {
+            return MPI_PROC_NULL;
+        }
+        rank = rank * size + at;
+    }
+    return rank;
+}
+
+int MPI_Cart_create(MPI_Comm comm, int dimensions, const int sizes[], const int periods[], int reorder, MPI_Comm *created)
+{
+    const struct joined *joined = find_joined(comm);
+    int64_t count = 1;
+
+    if (joined == NULL) {
+        return PMPI(Cart_create)(comm, dimensions, sizes, periods, reorder, created);
+    }
+    for (int i = 0; i < dimensions; i++) {
+        count = sizes[i] <= 0 || count > joined->size ? -1 : count * sizes[i];
+    }
+    if (dimensions < 0 || count < 0 || count > joined->size) {
+        return raise_error(comm, MPI_ERR_DIMS);
+    }
+    const int error = MPI_Comm_split(comm, joined->rank < count ? 0 : MPI_UNDEFINED, joined->rank, created);
+    return error == MPI_SUCCESS ? add_topology(created, dimensions, sizes, periods) : error;
+}
+
+int MPI_Cart_sub(MPI_Comm comm, const int remains[], MPI_Comm *created)
+{
+    bool is_joined;
+    int error;
+    const struct cartesian *cartesian = find_topology(comm, &is_joined, &error);
+
+    if (!is_joined || error != MPI_SUCCESS) {
+        return is_joined ? error : PMPI(Cart_sub)(comm, remains, created);
+    }
+    const size_t bytes = sizeof(int) * (size_t)cartesian->dimensions;
+    int *coordinates = allocate(bytes);
+    int *sizes = allocate(bytes);
+    int *periods = allocate(bytes);
+    const int rank = find_joined(comm)->rank;
+    int dimensions = 0;
+    int color = 0;
+    coordinates_of(cartesian, rank, coordinates);
+    for (int i = 0; i < cartesian->dimensions; i++) {
+        if (remains[i]) {
+            sizes[dimensions] = cartesian->sizes[i];
+            periods[dimensions++] = cartesian->periods[i];
+        } else {
+            color = color * cartesian->sizes[i] + coordinates[i];
+        }
+    }
+    error = MPI_Comm_split(comm, color, rank, created);
+    error = error == MPI_SUCCESS ? add_topology(created, dimensions, sizes, periods) : error;
+    free(coordinates);
+    free(sizes);
+    free(periods);
+    return error;
+}
+
+int MPI_Topo_test(MPI_Comm comm, int *kind)
+{
+    const struct joined *joined = find_joined(comm);
+
+    if (joined == NULL) {
+        return PMPI(Topo_test)(comm, kind);
+    }
+    *kind = joined->cartesian == NULL ? MPI_UNDEFINED : MPI_CART;
+    return MPI_SUCCESS;
+}
+
+int MPI_Cartdim_get(MPI_Comm comm, int *dimensions)
+{
+    bool is_joined;
+    int error;
+    const struct cartesian *cartesian = find_topology(comm, &is_joined, &error);
+
+    if (cartesian == NULL) {
+        return is_joined ? error : PMPI(Cartdim_get)(comm, dimensions);
+    }
+    *dimensions = cartesian->dimensions;
+    return MPI_SUCCESS;
+}
+
+int MPI_Cart_get(MPI_Comm comm, int room, int sizes[], int periods[], int coordinates[])
+{
+    bool is_joined;
+    int error;
+    const struct cartesian *cartesian = find_topology(comm, &is_joined, &error);
+
+    if (cartesian == NULL) {
+        return is_joined ? error : PMPI(Cart_get)(comm, room, sizes, periods, coordinates);
+    }
+    int *own = allocate(sizeof(int) * (size_t)cartesian->dimensions);
+    coordinates_of(cartesian, find_joined(comm)->rank, own);
+    for (int i = 0; i < cartesian->dimensions && i < room; i++) {
+        sizes[i] = cartesian->sizes[i];
+        periods[i] = cartesian->periods[i];
+        coordinates[i] = own[i];
+    }
+    free(own);
+    return MPI_SUCCESS;
+}
+
+int MPI_Cart_rank(MPI_Comm comm, const int coordinates[], int *rank)
+{
+    bool is_joined;
+    int error;
+    const struct cartesian *cartesian = find_topology(comm, &is_joined, &error);
+
+    if (cartesian == NULL) {
+        return is_joined ? error : PMPI(Cart_rank)(comm, coordinates, rank);
+    }
+    *rank = rank_at(cartesian, coordinates);
+    return *rank == MPI_PROC_NULL ? raise_error(comm, MPI_ERR_ARG) : MPI_SUCCESS;
+}
+
+int MPI_Cart_coords(MPI_Comm comm, int rank, int room, int coordinates[])
+{
+    bool is_joined;
+    int error;
+    const struct cartesian *cartesian = find_topology(comm, &is_joined, &error);
+
+    if (cartesian == NULL) {
+        return is_joined ? error : PMPI(Cart_coords)(comm, rank, room, coordinates);
+    }
+    if (rank < 0 || rank >= find_joined(comm)->size || room < cartesian->dimensions) {
+        return raise_error(comm, room < cartesian->dimensions ? MPI_ERR_ARG : MPI_ERR_RANK);
+    }
+    coordinates_of(cartesian, rank, coordinates);
+    return MPI_SUCCESS;
+}
+
+int MPI_Cart_shift(MPI_Comm comm, int direction, int distance, int *source, int *destination)
+{
+    bool is_joined;
+    int error;
+    const struct cartesian *cartesian = find_topology(comm, &is_joined, &error);
+
+    if (cartesian == NULL) {
+        return is_joined ? error : PMPI(Cart_shift)(comm, direction, distance, source, destination);
+    }
+    if (direction < 0 || direction >= cartesian->dimensions) {
+        return raise_error(comm, MPI_ERR_DIMS);
+    }
+    int *coordinates = allocate(sizeof(int) * (size_t)cartesian->dimensions);
+    coordinates_of(cartesian, find_joined(comm)->rank, coordinates);
+    coordinates[direction] += distance;
+    *destination = rank_at(cartesian, coordinates);
+    coordinates[direction] -= 2 * distance;
+    *source = rank_at(cartesian, coordinates);
+    free(coordinates);
+    return MPI_SUCCESS;
+}
+
+int MPI_Cart_map(MPI_Comm comm, int dimensions, const int sizes[], const int periods[], int *rank)
+{
+    const struct joined *joined = find_joined(comm);
+    int64_t count = 1;
+
+    if (joined == NULL) {
+        return PMPI(Cart_map)(comm, dimensions, sizes, periods, rank);
+    }
+    for (int i = 0; i < dimensions; i++) {
+        count *= sizes[i];
+    }
+    *rank = joined->rank < count ? joined->rank : MPI_UNDEFINED;
+    return MPI_SUCCESS;
+}

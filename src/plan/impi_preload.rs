@@ -1,0 +1,134 @@
+//! The library in front of the MPI of a program that runs in an IMPI job without a change (docs/impi-programs.md).
+
+use std::env;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::inspect::sidecar_files::LIBRARY_DIRECTORY;
+use crate::inspect::{ProgramInspection, elf, mpi_libraries};
+use crate::plan::Variable;
+use crate::plan::mpi_choice::{ChosenMpi, LoadMechanism, PRELOAD, program_abi, put_first};
+use wireup_core::job::mpi::MpiAbi;
+use wireup_impi_preload::{MPICH_LIBRARY, OPEN_MPI_LIBRARY, STANDARD_LIBRARY};
+
+/// Variable with the address of the IMPI agent: ranks with it are in an IMPI job.
+const AGENT: &str = "WIREUP_IMPI_AGENT";
+/// Beginning of the names of libraries by which a program takes part on its own.
+const OWN_LIBRARY: &str = "libwireup_impi";
+/// Variable with the path of this library, for programs that open it.
+const OPENED_LIBRARY: &str = "WIREUP_IMPI_LIBRARY";
+
+/// Beginnings of the names of Open MPI's Fortran libraries, which call PMPI functions.
+const FORTRAN_LIBRARIES: [&str; 2] = ["libmpi_mpifh.so", "libmpi_usempi"];
+
+/// Reason for which a program cannot take part in an IMPI job without a change.
+#[derive(Debug, Error)]
+pub(super) enum ImpiPreloadError {
+    #[error("cannot find the executable of wireup: {0}")]
+    NoPath(io::Error),
+    #[error(
+        "--impi: {} needs {library}, which the IMPI library for unchanged programs does not support; build it with MPICH",
+        program.display()
+    )]
+    Fortran { program: PathBuf, library: String },
+    #[error(
+        "--impi: {} is built for {abi}, and {library} is not in {}; install it there (cargo build --workspace makes it if the \
+         header of this MPI is found)",
+        program.display(), directory.display()
+    )]
+    NotInstalled {
+        program: PathBuf,
+        abi: MpiAbi,
+        library: &'static str,
+        directory: PathBuf,
+    },
+}
+
+/// Puts the library in front of what a program of an MPI loads in an IMPI job. A program that calls libwireup_impi, and one
+/// whose MPI is not known, is left as it is.
+pub(super) fn add_library(
+    inspection: &ProgramInspection,
+    chosen: Option<&ChosenMpi>,
+    env: &mut Vec<Variable>,
+) -> Result<(), ImpiPreloadError> {
+    let has = |variable: &str| env.iter().any(|(name, _)| name == variable);
+    if !has(AGENT) || has(OPENED_LIBRARY) {
+        return Ok(());
+    }
+    let needed = needed_names(inspection);
+    if needed.iter().any(|name| name.starts_with(OWN_LIBRARY)) {
+        return Ok(());
+    }
+    let is_fortran = |name: &&String| {
+        FORTRAN_LIBRARIES
+            .iter()
+            .any(|start| name.starts_with(start))
+    };
+    if let Some(library) = needed.iter().find(is_fortran) {
+        return Err(ImpiPreloadError::Fortran {
+            program: inspection.detected.program.clone(),
+            library: library.clone(),
+        });
+    }
+    let Some(abi) = find_abi(inspection, chosen) else {
+        return Ok(());
+    };
+    let own = env::current_exe().map_err(ImpiPreloadError::NoPath)?;
+    let directory = own.parent().unwrap_or(&own);
+    let library = library_name(abi);
+    // Next to the executable, and where packages install libwireup_impi.
+    let directories = [
+        directory.to_owned(),
+        directory.join(LIBRARY_DIRECTORY),
+        directory.join("../lib"),
+    ];
+    let mut paths = directories.iter().map(|directory| directory.join(library));
+    let path = paths.find(|path| path.is_file());
+    let path = path.ok_or_else(|| ImpiPreloadError::NotInstalled {
+        program: inspection.detected.program.clone(),
+        abi,
+        library,
+        directory: directory.to_owned(),
+    })?;
+    put_first(env, PRELOAD, &path);
+    Ok(())
+}
+
+fn library_name(abi: MpiAbi) -> &'static str {
+    match abi {
+        MpiAbi::Mpich => MPICH_LIBRARY,
+        MpiAbi::OpenMpi => OPEN_MPI_LIBRARY,
+        MpiAbi::Standard => STANDARD_LIBRARY,
+    }
+}
+
+/// Names of the libraries that a native program needs itself.
+fn needed_names(inspection: &ProgramInspection) -> Vec<String> {
+    let elf = elf::read(&inspection.detected.program);
+    let needed = elf.map_or_else(|_| Vec::new(), |elf| elf.needed);
+    let names = needed
+        .iter()
+        .map(|name| name.to_string_lossy().into_owned());
+    names.collect()
+}
+
+fn find_abi(inspection: &ProgramInspection, chosen: Option<&ChosenMpi>) -> Option<MpiAbi> {
+    let program = &inspection.detected.program;
+    if let Ok(elf) = elf::read(program)
+        && elf.dynamic
+    {
+        let libraries = mpi_libraries(program, &elf, &inspection.loader);
+        if let Some(abi) = program_abi(&libraries) {
+            return Some(abi);
+        }
+    }
+    // A script loads the MPI that was chosen for it.
+    let chosen = chosen.filter(|chosen| chosen.mechanism == LoadMechanism::Named)?;
+    library_abi(&chosen.library)
+}
+
+fn library_abi(library: &Path) -> Option<MpiAbi> {
+    MpiAbi::from_soname(&library.file_name()?.to_string_lossy())
+}
