@@ -48,7 +48,7 @@ enum HostBindingCause {
     )]
     Refused(String),
     #[error(
-        "HWLOC_XMLFILE or HWLOC_SYNTHETIC names the topology of another host; unset it, or use --dry-run to show the binding there"
+        "HWLOC_XMLFILE or HWLOC_SYNTHETIC names another host's topology; unset it, or use --dry-run to show the binding there"
     )]
     OtherHost,
 }
