@@ -224,7 +224,7 @@ fn script_is_checked_down_to_its_last_interpreter() {
     assert!(find("./second", "", cwd).is_ok());
 
     for (line, reason) in [
-        ("#!/no/such/shell -x\n", "no such file"),
+        ("#!/no/such/shell -x\n", "the file does not exist"),
         ("#!/bin/sh\r\n", "Windows line ends"),
         ("#!/dev/null\n", "not a regular file"),
         ("#!\n", "names none"),
