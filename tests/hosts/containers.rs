@@ -227,8 +227,8 @@ fn unmountable_image_is_reported_once_with_reason() {
     let nowhere = cluster.dir().join("nowhere");
     for (image, directory, reason) in [
         (&lost, &directory, "file not found"),
-        (&text, &directory, "this is not a squashfs image"),
-        (&pipe, &directory, "this is not a squashfs image"),
+        (&text, &directory, "not a squashfs image"),
+        (&pipe, &directory, "not a squashfs image"),
         (&damaged, &directory, "cannot be mounted"),
         (&image, &nowhere, "does not exist; make it, or name another"),
     ] {

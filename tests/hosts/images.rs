@@ -333,10 +333,7 @@ fn unusable_image_is_reported_in_one_line() {
             .run(0, HOSTS)
             .more(["-n", "4", "--oversubscribe", &image])
     };
-    for (image, reason) in [
-        (&lost, "directory not found"),
-        (&file, "this is no directory"),
-    ] {
+    for (image, reason) in [(&lost, "directory not found"), (&file, "not a directory")] {
         let outcome = run(image).more(["true"]).run().expect(125);
         let named = format!("--image {}: ", image.display());
         outcome.expect_one_line(&["on all 2 hosts: ", &named, reason]);
@@ -438,7 +435,7 @@ fn apptainer_file_is_accepted_as_image() {
     let outcome = outcome.expect_quiet_success();
     assert_eq!(distinct(&outcome), ["in a file hello"]);
     let outcome = run("").more(["sh"]).run().expect(125);
-    outcome.expect_one_line(&["on all 2 hosts: --image ", "this is no directory"]);
+    outcome.expect_one_line(&["on all 2 hosts: --image ", "not a directory"]);
 }
 
 #[test]

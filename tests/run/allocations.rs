@@ -126,7 +126,7 @@ with socket.socket(socket.AF_UNIX) as listener:
 fn failed_or_invalid_allocator_is_error_and_called_again() {
     for client in versions() {
         for (answer, words) in [
-            ("''", "it has gone"),
+            ("''", "connection closed"),
             ("'nonsense\n'", "invalid message \"nonsense\""),
             ("'{\"granted\": {}}\n'", "number is missing"),
         ] {

@@ -113,7 +113,7 @@ fn invalid_config_file_is_reported_with_place_and_remedy() {
 fn named_config_file_must_exist_and_any_must_be_readable() {
     let missing = Run::new(["-n", "1", "true"]).env("WIREUP_SITE_CONFIG", "/nowhere/w.toml");
     let outcome = missing.run().expect(125);
-    outcome.expect_one_line(&["WIREUP_SITE_CONFIG names /nowhere/w.toml, which is not there"]);
+    outcome.expect_one_line(&["WIREUP_SITE_CONFIG names /nowhere/w.toml, which does not exist"]);
     let run = Run::new(["-n", "1", "true"]);
     fs::create_dir(run.dir().join("wireup.toml")).unwrap();
     let outcome = run.run().expect(125);

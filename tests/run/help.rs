@@ -779,7 +779,7 @@ done
 fn forgotten_run_is_suggested() {
     expect_refusal(
         wireup(["./app", "x"]),
-        &["\"./app\" is no command", "wireup run ./app"],
+        &["unknown command \"./app\"", "wireup run ./app"],
     );
     expect_refusal(
         wireup(["-n", "4", "./app"]),
@@ -787,11 +787,11 @@ fn forgotten_run_is_suggested() {
     );
     expect_refusal(
         wireup(["rnu", "./app"]),
-        &["\"rnu\" is no command", "did you mean: wireup run"],
+        &["unknown command \"rnu\"", "did you mean: wireup run"],
     );
     expect_refusal(
         wireup(["list"]),
-        &["\"list\" is no command", "did you mean: wireup ps"],
+        &["unknown command \"list\"", "did you mean: wireup ps"],
     );
     for far in ["--memory-per-rank", "--per-host-count"] {
         let outcome = wireup(["run", far, "true"]).expect(125);

@@ -223,20 +223,20 @@ fn invalid_command_is_refused_and_ends_nothing() {
         let reason = helper.refused(body, &[]);
         assert!(reason.contains(words), "{reason}");
     };
-    refused(b"\xff\xff", "cannot be read");
-    refused(b"", "cannot be read");
+    refused(b"\xff\xff", "invalid request");
+    refused(b"", "invalid request");
     // More than a message may have of anything that follows.
-    refused(&[encode(&order(None)), vec![0]].concat(), "cannot be read");
+    refused(&[encode(&order(None)), vec![0]].concat(), "invalid request");
     // Without descriptors even a good one is none.
-    refused(&encode(&order(None)), "without its link");
+    refused(&encode(&order(None)), "without a link");
     let launcher = HelperRequest::Launcher {
         owner: ProcessOwner::Own,
         shown: Vec::new(),
         environment: Vec::new(),
     };
-    refused(&encode(&launcher), "cannot be executed");
+    refused(&encode(&launcher), "invalid launcher request");
     let signal = |signal| encode(&HelperRequest::Signal { id: 1, signal });
-    refused(&signal(1000), "no signal 1000");
+    refused(&signal(1000), "unknown signal 1000");
     // Of what it has not made it knows nothing.
     assert_eq!(
         helper.asked(&encode(&HelperRequest::Signal { id: 99, signal: 9 }), &[]),
