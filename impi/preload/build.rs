@@ -11,11 +11,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     "collectives.c",
     "communicators.c",
     "groups.c",
     "handles.c",
+    "intercommunicators.c",
     "layouts.c",
     "messages.c",
     "mpi_functions.c",

@@ -442,9 +442,19 @@ static bool is_countable(int64_t count)
     return count <= INT_MAX;
 }
 
+/* The result of a collective of a function of MPI. */
 static int ended(const struct joined *joined, int error)
 {
     return error == MPI_SUCCESS ? error : raise_error(joined->local, error);
+}
+
+/* Returns a joined communicator whose collectives are supported, or NULL. */
+static struct joined *find_members(MPI_Comm comm, const char *function, int *refused)
+{
+    struct joined *joined = find_joined(comm);
+
+    *refused = joined != NULL && joined->own != NULL ? refuse_inter(comm, function) : MPI_SUCCESS;
+    return joined;
 }
 
 static bool is_rank(const struct joined *joined, int rank)
@@ -454,9 +464,13 @@ static bool is_rank(const struct joined *joined, int rank)
 
 int MPI_Barrier(MPI_Comm comm)
 {
-    struct joined *joined = find_joined(comm);
+    int refused;
+    struct joined *joined = find_members(comm, __func__, &refused);
 
-    return joined == NULL ? PMPI(Barrier)(comm) : ended(joined, joined_barrier(joined));
+    if (joined == NULL) {
+        return PMPI(Barrier)(comm);
+    }
+    return refused == MPI_SUCCESS ? ended(joined, joined_barrier(joined)) : refused;
 }
 
 #define COUNT int

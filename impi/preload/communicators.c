@@ -12,7 +12,7 @@ enum { BUCKETS = 64 };
 
 static struct joined *buckets[BUCKETS];
 static int joined_count;
-static uint64_t last_context = 1; /* the greatest that this process has used */
+uint64_t last_context = 1;
 
 static struct joined **bucket_of(MPI_Comm comm)
 {
@@ -33,12 +33,10 @@ struct joined *find_joined(MPI_Comm comm)
     return joined;
 }
 
-/* Numbers the clients by their lowest ranks, and the members of this client. */
-static void number_members(struct joined *joined)
+/* Numbers the clients by their lowest ranks. */
+static void number_clients(struct joined *joined)
 {
     int *numbers = allocate(sizeof(int) * (size_t)wireup_impi_clients(impi_world));
-    const int own_rank = wireup_impi_rank(impi_world);
-    const int own = wireup_impi_client_of(impi_world, own_rank);
 
     for (int rank = 0; rank < joined->size; rank++) {
         const int client = wireup_impi_client_of(impi_world, joined->world_ranks[rank]);
@@ -47,15 +45,34 @@ static void number_members(struct joined *joined)
             numbers[client] = joined->master_count;
         }
         joined->clients[rank] = numbers[client] - 1;
-        joined->local_ranks[rank] = client == own ? joined->local_size : -1;
-        if (client == own) {
-            joined->ranks[joined->local_size++] = rank;
-        }
+    }
+    free(numbers);
+}
+
+/* Relates the ranks to those of the handle, whose members are these of this client in their order. */
+static void number_local(struct joined *joined, int count, const int *world_ranks)
+{
+    const int own_rank = wireup_impi_rank(impi_world);
+    const int own = wireup_impi_client_of(impi_world, own_rank);
+
+    for (int rank = 0; rank < joined->size; rank++) {
+        joined->local_ranks[rank] = -1;
         if (joined->world_ranks[rank] == own_rank) {
             joined->rank = rank;
         }
     }
-    free(numbers);
+    for (int i = 0; i < count; i++) {
+        if (wireup_impi_client_of(impi_world, world_ranks[i]) != own) {
+            continue;
+        }
+        for (int rank = 0; rank < joined->size; rank++) {
+            if (joined->world_ranks[rank] == world_ranks[i]) {
+                joined->local_ranks[rank] = joined->local_size;
+                joined->ranks[joined->local_size] = rank;
+            }
+        }
+        joined->local_size++;
+    }
 }
 
 static void free_joined(struct joined *joined)
@@ -64,6 +81,10 @@ static void free_joined(struct joined *joined)
         free(joined->cartesian->sizes);
         free(joined->cartesian->periods);
     }
+    if (joined->own != NULL) {
+        free(joined->own->world_ranks);
+    }
+    free(joined->own);
     free(joined->cartesian);
     free(joined->world_ranks);
     free(joined->local_ranks);
@@ -73,30 +94,61 @@ static void free_joined(struct joined *joined)
     free(joined);
 }
 
-struct joined *add_joined(MPI_Comm local, int size, int *world_ranks, uint64_t context)
+/* Makes the tables of a communicator with these members, which it takes over. */
+static struct joined *make_joined(MPI_Comm local, int size, int *world_ranks, uint64_t context, int local_room)
 {
     const size_t bytes = sizeof(int) * (size_t)size;
     struct joined *joined = allocate(sizeof(*joined));
 
     *joined = (struct joined){.local = local, .context = context, .size = size, .world_ranks = world_ranks, .references = 1};
     joined->local_ranks = allocate(bytes);
-    joined->ranks = allocate(bytes);
+    joined->ranks = allocate(sizeof(int) * (size_t)local_room);
     joined->clients = allocate(bytes);
     joined->masters = allocate(bytes);
-    number_members(joined);
-    if (joined->master_count < 2) {
-        free_joined(joined);
-        return NULL;
-    }
+    number_clients(joined);
+    return joined;
+}
+
+static void register_joined(struct joined *joined)
+{
     /* Unlike MPI_Comm_dup, this copies no attributes. */
-    PMPI(Comm_split)(local, 0, joined->rank, &joined->collective);
+    PMPI(Comm_split)(joined->local, 0, 0, &joined->collective);
     PMPI(Comm_set_errhandler)(joined->collective, MPI_ERRORS_RETURN);
     lock();
-    struct joined **bucket = bucket_of(local);
+    struct joined **bucket = bucket_of(joined->local);
     joined->next = *bucket;
     *bucket = joined;
     joined_count++;
     unlock();
+}
+
+struct joined *add_joined(MPI_Comm local, int size, int *world_ranks, uint64_t context)
+{
+    struct joined *joined = make_joined(local, size, world_ranks, context, size);
+
+    if (joined->master_count < 2) {
+        free_joined(joined);
+        return NULL;
+    }
+    number_local(joined, size, world_ranks);
+    register_joined(joined);
+    return joined;
+}
+
+struct joined *add_inter(MPI_Comm local, int own_size, int *own, int remote_size, int *remote, uint64_t context)
+{
+    const int own_rank = wireup_impi_rank(impi_world);
+    struct joined *joined = make_joined(local, remote_size, remote, context, own_size + remote_size);
+    int *all = sort_members(own_size, own, remote_size, remote);
+
+    joined->own = allocate(sizeof(*joined->own));
+    *joined->own = (struct local_group){.size = own_size, .world_ranks = own};
+    while (own[joined->own->rank] != own_rank) {
+        joined->own->rank++;
+    }
+    number_local(joined, own_size + remote_size, all);
+    free(all);
+    register_joined(joined);
     return joined;
 }
 
@@ -160,7 +212,7 @@ int MPI_Comm_size(MPI_Comm comm, int *size)
     if (joined == NULL) {
         return PMPI(Comm_size)(comm, size);
     }
-    *size = joined->size;
+    *size = joined->own == NULL ? joined->size : joined->own->size;
     return MPI_SUCCESS;
 }
 
@@ -171,7 +223,7 @@ int MPI_Comm_rank(MPI_Comm comm, int *rank)
     if (joined == NULL) {
         return PMPI(Comm_rank)(comm, rank);
     }
-    *rank = joined->rank;
+    *rank = joined->own == NULL ? joined->rank : joined->own->rank;
     return MPI_SUCCESS;
 }
 
@@ -185,10 +237,17 @@ int MPI_Comm_compare(MPI_Comm first, MPI_Comm second, int *result)
     }
     if (one == other) {
         *result = MPI_IDENT;
-    } else if (one == NULL || other == NULL) {
+    } else if (one == NULL || other == NULL || (one->own == NULL) != (other->own == NULL)) {
         *result = MPI_UNEQUAL;
     } else {
         *result = compare_members(one->size, one->world_ranks, other->size, other->world_ranks);
+        if (one->own != NULL && *result != MPI_UNEQUAL) {
+            const struct local_group *first_own = one->own;
+            const struct local_group *second_own = other->own;
+            const int own = compare_members(first_own->size, first_own->world_ranks, second_own->size,
+                                            second_own->world_ranks);
+            *result = own == MPI_IDENT ? *result : own;
+        }
         *result = *result == MPI_IDENT ? MPI_CONGRUENT : *result;
     }
     return MPI_SUCCESS;
@@ -201,7 +260,9 @@ int MPI_Comm_group(MPI_Comm comm, MPI_Group *group)
     if (joined == NULL) {
         return PMPI(Comm_group)(comm, group);
     }
-    *group = make_group(joined->size, copy_numbers(joined->world_ranks, joined->size));
+    const struct local_group *own = joined->own;
+    const int size = own == NULL ? joined->size : own->size;
+    *group = make_group(size, copy_numbers(own == NULL ? joined->world_ranks : own->world_ranks, size));
     return MPI_SUCCESS;
 }
 
@@ -210,13 +271,22 @@ int MPI_Comm_group(MPI_Comm comm, MPI_Group *group)
 /* Adds the duplicate of a communicator; `code` is the result of making it in this client. */
 static int add_duplicate(struct joined *joined, int code, MPI_Comm duplicate)
 {
+    const struct local_group *own = joined->own;
     uint64_t context;
-    const int error = code == MPI_SUCCESS ? agree_on_context(joined, &context) : code;
+    int error = code;
 
+    if (error == MPI_SUCCESS) {
+        error = own == NULL ? agree_on_context(joined, &context) : agree_with_peers(joined, &context);
+    }
     if (error != MPI_SUCCESS) {
         return raise_error(joined->local, error);
     }
-    struct joined *added = add_joined(duplicate, joined->size, copy_numbers(joined->world_ranks, joined->size), context);
+    int *members = copy_numbers(joined->world_ranks, joined->size);
+    if (own != NULL) {
+        add_inter(duplicate, own->size, copy_numbers(own->world_ranks, own->size), joined->size, members, context);
+        return MPI_SUCCESS;
+    }
+    struct joined *added = add_joined(duplicate, joined->size, members, context);
     if (joined->cartesian != NULL) {
         const struct cartesian *old = joined->cartesian;
         added->cartesian = make_cartesian(old->dimensions, old->sizes, old->periods);
@@ -243,9 +313,12 @@ int MPI_Comm_dup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *duplicate)
 int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm *part)
 {
     struct joined *joined = find_joined(comm);
-    int error = PMPI(Comm_split)(comm, color, key, part);
     uint64_t context;
 
+    if (joined != NULL && joined->own != NULL) {
+        return refuse_inter(comm, "MPI_Comm_split");
+    }
+    int error = PMPI(Comm_split)(comm, color, key, part);
     if (joined == NULL || error != MPI_SUCCESS) {
         return error;
     }
@@ -289,6 +362,9 @@ int MPI_Comm_create(MPI_Comm comm, MPI_Group group, MPI_Comm *part)
             PMPI(Group_free)(&local);
         }
         return error == MPI_SUCCESS ? error : raise_error(comm, error);
+    }
+    if (joined->own != NULL) {
+        return refuse_inter(comm, "MPI_Comm_create");
     }
     int size;
     int *members;

@@ -49,6 +49,13 @@ struct cartesian {
 
 struct operation;
 
+/* The group of this process in an intercommunicator. */
+struct local_group {
+    int size;
+    int rank;
+    int *world_ranks;
+};
+
 struct joined {
     MPI_Comm local;      /* the program's handle: the members of this client */
     MPI_Comm collective; /* the same members, for messages of collectives */
@@ -62,6 +69,7 @@ struct joined {
     int *clients;        /* by rank: index into `masters` */
     int *masters;        /* lowest rank of each client, ascending */
     int master_count;
+    struct local_group *own; /* NULL unless this is an intercommunicator: the other fields have the remote group */
     struct operation *first_pending; /* in the order of posting */
     struct operation *last_pending;
     struct cartesian *cartesian;     /* NULL without topology */
@@ -136,7 +144,9 @@ void unlock(void);
 _Noreturn void fail_job(const char *function); /* reports the error of libwireup_impi, and aborts the launch */
 void *allocate(size_t bytes);                  /* zeroed; aborts the launch without memory */
 int raise_error(MPI_Comm local, int code);     /* calls the error handler of a communicator; returns the code */
+/* Reports that a function does not support a communicator, and calls the error handler. */
 int refuse(MPI_Comm local, const char *function);
+int refuse_inter(MPI_Comm local, const char *function);
 
 /* ---- handles.c: handles that the launch's MPI does not have ---- */
 intptr_t add_handle(void *object);
@@ -147,7 +157,16 @@ void remove_handle(intptr_t handle);
 struct joined *find_joined(MPI_Comm comm); /* NULL for a communicator of one client */
 /* Adds a communicator with these members, whose ranks in the world it takes over. Returns NULL if they are of one client. */
 struct joined *add_joined(MPI_Comm local, int size, int *world_ranks, uint64_t context);
+/* Adds an intercommunicator of these groups, which it takes over. `local` has their members in this client by world rank. */
+struct joined *add_inter(MPI_Comm local, int own_size, int *own, int remote_size, int *remote, uint64_t context);
 void release_joined(struct joined *joined); /* with the lock */
+extern uint64_t last_context;               /* the greatest that this process has used */
+
+/* ---- intercommunicators.c ---- */
+/* Returns an unused context, on which the members of both groups agree. */
+int agree_with_peers(struct joined *joined, uint64_t *context);
+/* Puts members of two groups in the order of the world; the caller frees them. */
+int *sort_members(int own_size, const int *own, int remote_size, const int *remote);
 
 /* ---- topologies.c ---- */
 struct cartesian *make_cartesian(int dimensions, const int sizes[], const int periods[]);

@@ -91,8 +91,6 @@ REFUSE(Ineighbor_alltoallw, (const void *sendbuf, const int sendcounts[], const 
        sendtypes[], void *recvbuf, const int recvcounts[], const MPI_Aint rdispls[], const MPI_Datatype recvtypes[], MPI_Comm
        comm, MPI_Request *request), comm, (sendbuf, sendcounts, sdispls, sendtypes, recvbuf, recvcounts, rdispls, recvtypes,
        comm, request))
-REFUSE(Intercomm_create, (MPI_Comm local_comm, int local_leader, MPI_Comm peer_comm, int remote_leader, int tag, MPI_Comm
-       *newintercomm), local_comm, (local_comm, local_leader, peer_comm, remote_leader, tag, newintercomm))
 REFUSE(Graph_create, (MPI_Comm comm_old, int nnodes, const int indx[], const int edges[], int reorder, MPI_Comm *comm_graph),
        comm_old, (comm_old, nnodes, indx, edges, reorder, comm_graph))
 REFUSE(Graph_map, (MPI_Comm comm, int nnodes, const int indx[], const int edges[], int *newrank), comm, (comm, nnodes, indx,

@@ -51,6 +51,12 @@ int refuse(MPI_Comm local, const char *function)
     return raise_error(local, MPI_ERR_UNSUPPORTED_OPERATION);
 }
 
+int refuse_inter(MPI_Comm local, const char *function)
+{
+    fprintf(stderr, "wireup: impi: %s does not support an intercommunicator of several clients\n", function);
+    return raise_error(local, MPI_ERR_UNSUPPORTED_OPERATION);
+}
+
 /* Joins the IMPI job, if the launch is in one. Spawned processes have a world of their own. */
 static void join(void)
 {

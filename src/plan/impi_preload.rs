@@ -53,6 +53,18 @@ pub(super) fn add_library(
     chosen: Option<&ChosenMpi>,
     env: &mut Vec<Variable>,
 ) -> Result<(), ImpiPreloadError> {
+    let own = env::current_exe().map_err(ImpiPreloadError::NoPath)?;
+    let directory = own.parent().unwrap_or(&own);
+    add_library_of(directory, inspection, chosen, env)
+}
+
+/// Does so with the libraries that belong to an executable in this directory.
+fn add_library_of(
+    directory: &Path,
+    inspection: &ProgramInspection,
+    chosen: Option<&ChosenMpi>,
+    env: &mut Vec<Variable>,
+) -> Result<(), ImpiPreloadError> {
     let has = |variable: &str| env.iter().any(|(name, _)| name == variable);
     if !has(AGENT) || has(OPENED_LIBRARY) {
         return Ok(());
@@ -75,8 +87,6 @@ pub(super) fn add_library(
     let Some(abi) = find_abi(inspection, chosen) else {
         return Ok(());
     };
-    let own = env::current_exe().map_err(ImpiPreloadError::NoPath)?;
-    let directory = own.parent().unwrap_or(&own);
     let library = library_name(abi);
     // Next to the executable, and where packages install libwireup_impi.
     let directories = [
@@ -131,4 +141,75 @@ fn find_abi(inspection: &ProgramInspection, chosen: Option<&ChosenMpi>) -> Optio
 
 fn library_abi(library: &Path) -> Option<MpiAbi> {
     MpiAbi::from_soname(&library.file_name()?.to_string_lossy())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inspect::elf::sample::Sample;
+    use crate::inspect::inspect;
+    use crate::inspect::ldso::LoaderFiles;
+    use crate::inspect::program::Program;
+
+    /// Variables of a program with these libraries, if an installation has those of MPICH and Open MPI.
+    fn variables(needed: &[&str], variables: &[&str]) -> Result<Vec<String>, String> {
+        let site = tempfile::tempdir().unwrap();
+        let root = site.path().canonicalize().unwrap();
+        for library in [MPICH_LIBRARY, OPEN_MPI_LIBRARY] {
+            Sample::default().write(root.join(library));
+        }
+        let sample = Sample {
+            needed,
+            ..Sample::default()
+        };
+        sample.write(root.join("app"));
+        let argv = [root.join("app").into_os_string()];
+        let program = Program::find(&argv[0], None, &root).unwrap();
+        let mut env: Vec<Variable> = variables
+            .iter()
+            .map(|name| (name.into(), "value".into()))
+            .collect();
+        let inspection = inspect(&program, &argv, &env, &root, &LoaderFiles::default());
+        let added = add_library_of(&root, &inspection, None, &mut env);
+        added.map_err(|error| error.to_string())?;
+        let preloaded = env.into_iter().filter(|(name, _)| name == PRELOAD);
+        let libraries = preloaded.map(|(_, path)| PathBuf::from(path));
+        let names = libraries.map(|path| path.file_name().unwrap().to_string_lossy().into_owned());
+        Ok(names.collect())
+    }
+
+    #[test]
+    fn program_gets_library_of_its_abi_in_impi_job() {
+        for (needed, library) in [
+            ("libmpi.so.12", MPICH_LIBRARY),
+            ("libmpich.so.12", MPICH_LIBRARY),
+            ("libmpi.so.40", OPEN_MPI_LIBRARY),
+        ] {
+            assert_eq!(variables(&[needed], &[AGENT]), Ok(vec![library.to_owned()]));
+            assert_eq!(variables(&[needed], &[]), Ok(Vec::new()));
+        }
+    }
+
+    #[test]
+    fn program_that_calls_libwireup_impi_is_left_as_it_is() {
+        let needed = ["libwireup_impi.so", "libmpi.so.12"];
+        assert_eq!(variables(&needed, &[AGENT]), Ok(Vec::new()));
+        let opened = variables(&["libmpi.so.12"], &[AGENT, OPENED_LIBRARY]);
+        assert_eq!(opened, Ok(Vec::new()));
+        assert_eq!(variables(&["libc.so.6"], &[AGENT]), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn unsupported_program_is_refused_with_reason() {
+        let fortran = variables(&["libmpi_mpifh.so.40", "libmpi.so.40"], &[AGENT]);
+        let fortran = fortran.unwrap_err();
+        assert!(fortran.contains(" needs libmpi_mpifh.so.40, "), "{fortran}");
+        let standard = variables(&["libmpi_abi.so.1"], &[AGENT]).unwrap_err();
+        assert!(
+            standard.contains(
+                "built for the standard ABI (libmpi_abi.so.1), and libwireup_impi_abi.so is not in "
+            ),
+            "{standard}"
+        );
+    }
 }

@@ -67,6 +67,33 @@ fn mpich_and_open_mpi_on_three_hosts_form_one_world() {
     server.finish().expect(0);
 }
 
+#[test]
+fn unchanged_program_runs_on_three_hosts() {
+    let (Some(mpich), Some(open)) = (mpi("mpich5"), mpi("openmpi5")) else {
+        return;
+    };
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let (server, address) = server(&cluster, 0);
+    let start = |number: u32, hosts: &str, mpi: &Mpi| {
+        let run = client(&cluster, 0, (&address, number), hosts);
+        let run = run.more(["-n", "2"]).more([mpi.program("impi_unchanged")]);
+        let set = |run: Run, (name, value): &(String, String)| run.env(name, value);
+        mpi.env.iter().fold(run, set).start()
+    };
+    let runs = [
+        start(0, "node01:1,node02:1", &mpich),
+        start(1, "node03:2", &open),
+    ];
+    for run in runs {
+        let lines = run.finish().expect(0).sorted_lines();
+        let sizes = lines.iter().map(|line| number(line, "size"));
+        assert_eq!(sizes.collect::<Vec<_>>(), [4, 4], "{lines:?}");
+    }
+    server.finish().expect(0);
+}
+
 /// Two ranks of each of two launches, on node01 and node02 and on node03, which have met. The first rank waits for a
 /// file that all hosts see; the others wait for it.
 fn held(cluster: &Cluster, mpi: &Mpi, address: &str) -> [Running; 2] {

@@ -416,6 +416,52 @@ static void topology(void)
     MPI_Comm_free(&grid);
 }
 
+/* Two groups, by halves of the world or by turns, exchange messages and become one. */
+static void intercommunicators(int by_turns)
+{
+    const int side = by_turns ? rank % 2 : rank >= size / 2;
+    const int leader = side ? 0 : by_turns ? 1 : size / 2;
+    MPI_Comm half, inter, copy, whole;
+    MPI_Group group;
+    MPI_Request request;
+    MPI_Status status;
+    int own, members, others, value = 0, in = -1;
+
+    if (size < 2)
+        return;
+    MPI_Comm_split(MPI_COMM_WORLD, side, 0, &half);
+    MPI_Comm_rank(half, &own);
+    MPI_Comm_size(half, &members);
+    MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, leader, 90, &inter);
+    MPI_Comm_test_inter(inter, &value);
+    MPI_Comm_remote_size(inter, &others);
+    ENSURE(value && others == size - members);
+    MPI_Comm_size(inter, &value);
+    ENSURE(value == members);
+    MPI_Comm_remote_group(inter, &group);
+    MPI_Group_size(group, &value);
+    ENSURE(value == others);
+    MPI_Group_free(&group);
+    MPI_Comm_dup(inter, &copy);
+    MPI_Comm_compare(inter, copy, &value);
+    ENSURE(value == MPI_CONGRUENT);
+    if (own < members && own < others) {
+        MPI_Isend(&rank, 1, MPI_INT, own, 91, copy, &request);
+        MPI_Recv(&in, 1, MPI_INT, MPI_ANY_SOURCE, 91, copy, &status);
+        MPI_Wait(&request, MPI_STATUS_IGNORE);
+        ENSURE(status.MPI_SOURCE == own && in == (by_turns ? 2 * own + !side : own + (side ? 0 : size / 2)));
+    }
+    MPI_Intercomm_merge(copy, side, &whole);
+    MPI_Comm_rank(whole, &value);
+    ENSURE(value == own + (side ? others : 0));
+    MPI_Allreduce(&rank, &value, 1, MPI_INT, MPI_SUM, whole);
+    ENSURE(value == size * (size - 1) / 2);
+    MPI_Comm_free(&whole);
+    MPI_Comm_free(&copy);
+    MPI_Comm_free(&inter);
+    MPI_Comm_free(&half);
+}
+
 static void errors(void)
 {
     int value = 0, class = 0;
@@ -471,6 +517,8 @@ int main(int argc, char **argv)
     collectives(MPI_COMM_WORLD);
     communicators();
     topology();
+    intercommunicators(0);
+    intercommunicators(1);
     if (strcmp(mode, "fatal") != 0)
         errors();
     report("impi_unchanged rank=%d size=%d", rank, size);

@@ -83,6 +83,19 @@ fn program_of_mpich_and_open_mpi_runs_unchanged_in_one_world() {
 }
 
 #[test]
+fn unchanged_program_runs_on_two_nodes_of_each_client() {
+    let (Some(mpich), Some(open)) = (mpi("mpich5"), mpi("openmpi5")) else {
+        return;
+    };
+    if are_built() {
+        let outcomes = run_together(&[(&mpich, 2), (&open, 3)], &|mpi| {
+            vec!["--virtual-nodes".into(), "2".into(), mpi.program(PROGRAM)]
+        });
+        expect_one_world(outcomes, 5);
+    }
+}
+
+#[test]
 fn program_of_three_mpis_runs_unchanged_in_one_world() {
     let names = ["openmpi5", "mpich5", "impi"].map(mpi);
     let [Some(open), Some(mpich), Some(intel)] = &names else {

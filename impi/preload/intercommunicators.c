@@ -1,0 +1,235 @@
+/*
+ * Intercommunicators with members in several clients. Peers are ranks of the remote group; the handle is a communicator of the
+ * launch's MPI with the members of both groups in this client, in the order of the world.
+ */
+#include <stdlib.h>
+
+#include "preload.h"
+
+/* Exchanges a number with all peers; it becomes the greatest of theirs. */
+static int exchange_greatest(struct joined *joined, uint64_t *value)
+{
+    const size_t count = (size_t)joined->size;
+    struct operation **operations = allocate(sizeof(*operations) * 2 * count);
+    uint64_t *others = allocate(sizeof(*others) * count);
+    int error = MPI_SUCCESS;
+
+    for (int peer = 0; error == MPI_SUCCESS && peer < joined->size; peer++) {
+        struct transfer transfer = {.joined = joined, .buffer = &others[peer], .count = 1, .type = MPI_UINT64_T, .peer = peer,
+                                    .tag = TAG_GROUP};
+        error = start_operation(&transfer, COLLECTIVE, NULL, &operations[peer]);
+        transfer.buffer = value;
+        transfer.is_send = true;
+        if (error == MPI_SUCCESS) {
+            error = start_operation(&transfer, COLLECTIVE, NULL, &operations[joined->size + peer]);
+        }
+    }
+    for (size_t i = 0; i < 2 * count; i++) {
+        const int ended = operations[i] == NULL ? MPI_SUCCESS : finish_operation(operations[i], MPI_STATUS_IGNORE);
+        error = error == MPI_SUCCESS ? ended : error;
+    }
+    *value = 0;
+    for (int peer = 0; peer < joined->size; peer++) {
+        *value = others[peer] > *value ? others[peer] : *value;
+    }
+    free(operations);
+    free(others);
+    return error;
+}
+
+int agree_with_peers(struct joined *joined, uint64_t *context)
+{
+    uint64_t remote = last_context;
+    int error = exchange_greatest(joined, &remote);
+    uint64_t own = remote;
+
+    /* Each peer returns the greatest of this group. */
+    error = error == MPI_SUCCESS ? exchange_greatest(joined, &own) : error;
+    *context = ((own > remote ? own : remote) + 2) / 2 * 2;
+    last_context = *context + 1;
+    return error;
+}
+
+int *sort_members(int own_size, const int *own, int remote_size, const int *remote)
+{
+    int *all = allocate(sizeof(int) * ((size_t)own_size + (size_t)remote_size));
+
+    for (int i = 0; i < own_size + remote_size; i++) {
+        const int member = i < own_size ? own[i] : remote[i - own_size];
+        int at = i;
+        for (; at > 0 && all[at - 1] > member; at--) {
+            all[at] = all[at - 1];
+        }
+        all[at] = member;
+    }
+    return all;
+}
+
+/* Groups of an intercommunicator that is made; both are owned. */
+struct two_groups {
+    int own_size;
+    int *own;
+    int remote_size;
+    int *remote;
+    uint64_t context;
+};
+
+/* The leaders exchange the groups, and give them to the members. */
+static int exchange_groups(MPI_Comm comm, int leader, bool is_leader, MPI_Comm peers, int remote_leader, int tag,
+                           struct two_groups *groups)
+{
+    uint64_t own[2], remote[2] = {0, 0};
+    MPI_Group group;
+
+    MPI_Comm_group(comm, &group);
+    int error = copy_members(group, &groups->own_size, &groups->own);
+    MPI_Group_free(&group);
+    if (error == MPI_SUCCESS) {
+        error = MPI_Allreduce(&last_context, &own[1], 1, MPI_UINT64_T, MPI_MAX, comm);
+    }
+    own[0] = (uint64_t)groups->own_size;
+    if (error == MPI_SUCCESS && is_leader) {
+        error = MPI_Sendrecv(own, 2, MPI_UINT64_T, remote_leader, tag, remote, 2, MPI_UINT64_T, remote_leader, tag, peers,
+                             MPI_STATUS_IGNORE);
+    }
+    error = error == MPI_SUCCESS ? MPI_Bcast(remote, 2, MPI_UINT64_T, leader, comm) : error;
+    groups->remote_size = (int)remote[0];
+    groups->remote = allocate(sizeof(int) * (size_t)remote[0]);
+    groups->context = ((own[1] > remote[1] ? own[1] : remote[1]) + 2) / 2 * 2;
+    if (error == MPI_SUCCESS && is_leader) {
+        error = MPI_Sendrecv(groups->own, groups->own_size, MPI_INT, remote_leader, tag, groups->remote,
+                             groups->remote_size, MPI_INT, remote_leader, tag, peers, MPI_STATUS_IGNORE);
+    }
+    return error == MPI_SUCCESS ? MPI_Bcast(groups->remote, groups->remote_size, MPI_INT, leader, comm) : error;
+}
+
+/* Whether a group or the communicator of the leaders has members in several clients; all members find the same. */
+static int find_span(MPI_Comm comm, int leader, bool is_leader, MPI_Comm peers, int remote_leader, int tag, int *is_joined)
+{
+    int error = MPI_SUCCESS;
+    int remote = 0;
+
+    *is_joined = find_joined(comm) != NULL || (is_leader && find_joined(peers) != NULL);
+    if (is_leader) {
+        error = MPI_Sendrecv(is_joined, 1, MPI_INT, remote_leader, tag, &remote, 1, MPI_INT, remote_leader, tag, peers,
+                             MPI_STATUS_IGNORE);
+    }
+    *is_joined |= remote;
+    return error == MPI_SUCCESS ? MPI_Bcast(is_joined, 1, MPI_INT, leader, comm) : error;
+}
+
+int MPI_Intercomm_create(MPI_Comm comm, int leader, MPI_Comm peers, int remote_leader, int tag, MPI_Comm *created)
+{
+    struct two_groups groups = {0};
+    int rank = 0;
+    int is_joined;
+    MPI_Group local;
+
+    if (impi_world == NULL || find_joined(MPI_COMM_WORLD) == NULL) {
+        return PMPI(Intercomm_create)(comm, leader, peers, remote_leader, tag, created);
+    }
+    MPI_Comm_rank(comm, &rank);
+    const bool is_leader = rank == leader;
+    int error = find_span(comm, leader, is_leader, peers, remote_leader, tag, &is_joined);
+    if (error != MPI_SUCCESS || !is_joined) {
+        return error != MPI_SUCCESS ? error : PMPI(Intercomm_create)(comm, leader, peers, remote_leader, tag, created);
+    }
+    error = exchange_groups(comm, leader, is_leader, peers, remote_leader, tag, &groups);
+    int *all = sort_members(groups.own_size, groups.own, groups.remote_size, groups.remote);
+    if (error == MPI_SUCCESS) {
+        error = copy_local_members(groups.own_size + groups.remote_size, all, &local);
+    }
+    if (error == MPI_SUCCESS) {
+        error = PMPI(Comm_create_group)(MPI_COMM_WORLD, local, tag, created);
+        PMPI(Group_free)(&local);
+    }
+    free(all);
+    if (error != MPI_SUCCESS) {
+        free(groups.own);
+        free(groups.remote);
+        return error;
+    }
+    last_context = groups.context + 1;
+    add_inter(*created, groups.own_size, groups.own, groups.remote_size, groups.remote, groups.context);
+    return MPI_SUCCESS;
+}
+
+__attribute__((visibility("default"))) int MPI_Intercomm_create_from_groups(MPI_Group own, int leader, MPI_Group remote,
+                                                                            int remote_leader, const char *tag,
+                                                                            MPI_Info info, MPI_Errhandler handler,
+                                                                            MPI_Comm *created);
+int PMPI_Intercomm_create_from_groups(MPI_Group own, int leader, MPI_Group remote, int remote_leader, const char *tag,
+                                      MPI_Info info, MPI_Errhandler handler, MPI_Comm *created);
+
+int MPI_Intercomm_create_from_groups(MPI_Group own, int leader, MPI_Group remote, int remote_leader, const char *tag,
+                                     MPI_Info info, MPI_Errhandler handler, MPI_Comm *created)
+{
+    if (is_joined_group(own) || is_joined_group(remote)) {
+        return refuse(MPI_COMM_WORLD, "MPI_Intercomm_create_from_groups");
+    }
+    return PMPI(Intercomm_create_from_groups)(own, leader, remote, remote_leader, tag, info, handler, created);
+}
+
+int MPI_Intercomm_merge(MPI_Comm comm, int high, MPI_Comm *merged)
+{
+    struct joined *joined = find_joined(comm);
+    uint64_t remote_high = high != 0;
+    uint64_t context;
+
+    if (joined == NULL || joined->own == NULL) {
+        return PMPI(Intercomm_merge)(comm, high, merged);
+    }
+    const struct local_group *own = joined->own;
+    int error = exchange_greatest(joined, &remote_high);
+    error = error == MPI_SUCCESS ? agree_with_peers(joined, &context) : error;
+    if (error != MPI_SUCCESS) {
+        return raise_error(comm, error);
+    }
+    const bool is_equal = (high != 0) == (remote_high != 0);
+    const bool is_first = is_equal ? own->world_ranks[0] < joined->world_ranks[0] : high == 0;
+    int *members = allocate(sizeof(int) * ((size_t)own->size + (size_t)joined->size));
+    memcpy(members + (is_first ? 0 : joined->size), own->world_ranks, sizeof(int) * (size_t)own->size);
+    memcpy(members + (is_first ? own->size : 0), joined->world_ranks, sizeof(int) * (size_t)joined->size);
+    error = PMPI(Comm_split)(joined->local, 0, own->rank + (is_first ? 0 : joined->size), merged);
+    if (error == MPI_SUCCESS) {
+        add_joined(*merged, own->size + joined->size, members, context);
+    } else {
+        free(members);
+    }
+    return error;
+}
+
+int MPI_Comm_test_inter(MPI_Comm comm, int *flag)
+{
+    const struct joined *joined = find_joined(comm);
+
+    if (joined == NULL) {
+        return PMPI(Comm_test_inter)(comm, flag);
+    }
+    *flag = joined->own != NULL;
+    return MPI_SUCCESS;
+}
+
+int MPI_Comm_remote_size(MPI_Comm comm, int *size)
+{
+    const struct joined *joined = find_joined(comm);
+
+    if (joined == NULL || joined->own == NULL) {
+        return joined == NULL ? PMPI(Comm_remote_size)(comm, size) : raise_error(comm, MPI_ERR_COMM);
+    }
+    *size = joined->size;
+    return MPI_SUCCESS;
+}
+
+int MPI_Comm_remote_group(MPI_Comm comm, MPI_Group *group)
+{
+    const struct joined *joined = find_joined(comm);
+
+    if (joined == NULL || joined->own == NULL) {
+        return joined == NULL ? PMPI(Comm_remote_group)(comm, group) : raise_error(comm, MPI_ERR_COMM);
+    }
+    int *members = allocate(sizeof(int) * (size_t)joined->size);
+    memcpy(members, joined->world_ranks, sizeof(int) * (size_t)joined->size);
+    *group = make_group(joined->size, members);
+    return MPI_SUCCESS;
+}
