@@ -280,7 +280,7 @@ mod tests {
         held.set(0);
         one.take(BYTES).unwrap();
         let text = BudgetExceeded::Bytes(7).to_string();
-        assert!(text.contains("user id 7 holds 1024 MiB"), "{text}");
+        assert!(text.contains("user id 7 uses 1024 MiB"), "{text}");
     }
 
     #[test]

@@ -147,7 +147,7 @@ mod tests {
     fn uid_without_account_is_refused_by_number() {
         let error = ServedUsers::Everybody.find(54_321).unwrap_err();
         assert_eq!(error, UserError::Unknown(54_321));
-        assert!(error.to_string().contains("user id 54321 is unknown"));
+        assert!(error.to_string().contains("unknown user id 54321"));
     }
 
     #[test]

@@ -173,7 +173,7 @@ fn network_faults_are_found_between_affected_hosts() {
     look().expect("names", "node02", "no address for node03");
     let renamed = format!("{address} other node03\n{}\n", without.join("\n"));
     fs::write(&file, renamed).unwrap();
-    look().expect("names-back", "node02", "is called other");
+    look().expect("names-back", "node02", "has the name other");
     let without = names.lines().filter(|line| !line.contains("node02"));
     let without: Vec<&str> = without.collect();
     let own = format!("127.0.1.1 node02\n{}\n", without.join("\n"));

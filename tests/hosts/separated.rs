@@ -163,7 +163,10 @@ fn agent_without_helper_ends_with_launches_and_is_replaced() {
     }
     assert!(!cluster.agent_ended(1).success());
     let log = cluster.log(1);
-    assert!(log.contains("its helper (wireup steps)"), "{log}");
+    assert!(
+        log.contains("its privileged helper (wireup steps)"),
+        "{log}"
+    );
     cluster.start_agent(1);
     let outcome = run.finish();
     assert_ne!(outcome.code, 0, "{outcome:?}");

@@ -316,7 +316,12 @@ fn no_file_and_no_answer_is_refused_in_words_of_rust() {
         ("report file", "import os\n", 125, "not valid JSON"),
         ("report file", "{\"a\": \n", 125, "the JSON is incomplete"),
         ("report file", "{}\n", 125, "time is missing"),
-        ("oci-hook", "", 125, "of the container: the JSON is incomplete"),
+        (
+            "oci-hook",
+            "",
+            125,
+            "of the container: the JSON is incomplete",
+        ),
         (
             "oci-hook",
             "3",

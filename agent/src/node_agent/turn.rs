@@ -169,7 +169,7 @@ mod tests {
         let status = collect(body(), &account).await.unwrap_err();
         assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
         assert!(
-            status.message().contains("user id 1 holds 1024 MiB"),
+            status.message().contains("user id 1 uses 1024 MiB"),
             "{status}"
         );
         // What is refused leaves nothing charged.

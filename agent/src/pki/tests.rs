@@ -103,7 +103,7 @@ fn certificate_expires_no_later_than_its_authority() {
     let late = Validity::days(now() + 101 * DAY, 10);
     let error = issue(&dir, &["n2".into()], &[], Role::Node, late).unwrap_err();
     assert!(
-        error.to_string().contains("the authority expired"),
+        error.to_string().contains("the authority has expired"),
         "{error}"
     );
     assert_eq!(files(&dir), ["ca.key", "ca.pem", "issued.tsv", "n1"]);

@@ -224,7 +224,7 @@ fn misdirected_or_unauthorized_call_is_refused() {
         check(elsewhere, callee, Code::InvalidArgument, words);
         if geteuid().is_root() {
             let nobody = caller.join(hello("l", spread.clone(), 1, 54_321)).await;
-            let words = "user id 54321 is unknown";
+            let words = "unknown user id 54321";
             check(nobody, callee, Code::PermissionDenied, words);
         }
         let mut node = hello("l", spread.clone(), 1, uid());

@@ -92,7 +92,7 @@ fn user_without_account_on_node_is_refused_with_remedy() {
         reason.contains("unknown user id 54321 on this node"),
         "{reason}"
     );
-    agent.logged(&["refused a launcher", "user id 54321 is unknown"]);
+    agent.logged(&["refused a launcher", "unknown user id 54321"]);
 }
 
 #[test]

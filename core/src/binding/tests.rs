@@ -193,7 +193,7 @@ fn binding_errors_name_available_cpus_and_remedy() {
         ),
         3,
     ));
-    assert!(full.contains("more than 1 on each package"), "{full}");
+    assert!(full.contains("do not fit with 1 on each package"), "{full}");
     let none = text(bound("gpu8", &spec(ObjectType::L2, ORDER), 1));
     assert!(none.contains("no L2 cache"), "{none}");
     let mut wide = spec(ObjectType::Core, MapWithinHost::Over(ObjectType::L3));

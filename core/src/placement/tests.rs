@@ -437,7 +437,9 @@ fn layout_places_ranks_as_written() {
         "on n0, 2 ranks do not fit in 1 slot; use --oversubscribe, or give that node fewer ranks"
     );
     assert!(refused(&list, 4).starts_with("--layout has 5 ranks, but the programs have 4"));
-    assert!(refused(&[(3, 1)], 1).starts_with("--layout gives ranks to node 3, and there are 3"));
+    assert!(
+        refused(&[(3, 1)], 1).starts_with("--layout gives ranks to node 3, but there are only 3")
+    );
     assert!(refused(&[(0, 1), (2, 1)], 2).contains("no rank to virtual node 1"));
 }
 

@@ -484,7 +484,7 @@ const OF_ALL: &[CaseOfAll] = &[
     (
         "names-back",
         Warning,
-        "10.0.0.3 of n2 is called other",
+        "10.0.0.3 of n2 has the name other",
         |it| it.seen[0].back = Some("other.cluster".into()),
     ),
     (

@@ -370,7 +370,7 @@ fn garbage_ends_sidecar_after_earlier_messages() {
         before,
         NodeAction::Notify(NodeNotice::RankFinalized { rank: NodeRank(1) })
     ));
-    assert!(given_up(&actions).contains("cannot be understood"));
+    assert!(given_up(&actions).contains("invalid message from it"));
     assert!(node.core.ranks_are_done());
     // Nothing it still says is heard, and its end is no news.
     assert!(node.handle(NodeEvent::UpcallReceived(&bytes)).is_empty());
