@@ -59,7 +59,7 @@ mod tests {
             let now = start + Duration::from_secs(seconds);
             lines.add(from, &Refusal::Taken, now)
         };
-        let line = "connection from 192.0.2.1:7 refused: the rank has a client";
+        let line = "connection from 192.0.2.1:7 refused: the rank already has a client";
         for _ in 1..LINES {
             assert_eq!(add(0), [line]);
         }
