@@ -45,6 +45,7 @@ pub struct DoctorSubject {
 
 /// Collects the facts of this host; `cwd` is the directory in which ranks start.
 pub fn facts(asked: &DoctorSubject, cwd: &Path) -> HostFacts {
+    let steal = machine_facts::StealMeasurement::start();
     let uid = rustix::process::geteuid().as_raw();
     let account = accounts::by_uid(uid).ok().flatten();
     let (image, (program, pmix)) = match &asked.image {
@@ -62,7 +63,7 @@ pub fn facts(asked: &DoctorSubject, cwd: &Path) -> HostFacts {
         .nodename()
         .to_string_lossy()
         .into_owned();
-    HostFacts {
+    let mut facts = HostFacts {
         network: network_facts::collect_network_facts(&name),
         name,
         wireup: env!("CARGO_PKG_VERSION").to_owned(),
@@ -86,5 +87,8 @@ pub fn facts(asked: &DoctorSubject, cwd: &Path) -> HostFacts {
         image,
         program,
         variables: machine_facts::variables(),
-    }
+    };
+    // All that was collected before is work during which processors can be taken.
+    facts.cpus.steal = steal.finish();
+    facts
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
@@ -33,6 +33,9 @@ const VARIABLES: [&str; 7] = [
     "FI_",
     "UCX_",
 ];
+
+/// Least time over which steal is measured: 20 ticks of a processor, as the kernel counts them.
+const STEAL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Files and variables by which container runtimes mark their containers.
 const CONTAINERS: [(&str, &str); 2] = [("/.dockerenv", "docker"), ("/run/.containerenv", "podman")];
@@ -110,9 +113,67 @@ pub(super) fn cpus() -> Cpus {
         quota: slots.quota().map(Quota::cpus),
         numa_nodes: nodes.count() as u32,
         load: load.unwrap_or(0.0),
+        steal: None,
         governor: text(Path::new(
             "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
         )),
+    }
+}
+
+/// Time of all processors together since the start of the machine, in ticks.
+#[derive(Clone, Copy, Debug)]
+struct ProcessorTime {
+    total: u64,
+    steal: u64,
+}
+
+impl ProcessorTime {
+    fn read() -> Option<Self> {
+        Self::parse(&text(Path::new("/proc/stat"))?)
+    }
+
+    /// Parses `/proc/stat`. Time of guests is part of `user` and `nice` already. Source: proc_stat(5).
+    fn parse(text: &str) -> Option<Self> {
+        let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
+        let fields = line.split_ascii_whitespace().take(8);
+        let fields: Vec<u64> = fields.map(str::parse).collect::<Result<_, _>>().ok()?;
+        Some(Self {
+            total: fields.iter().sum(),
+            steal: *fields.get(7)?,
+        })
+    }
+
+    /// Returns the share of steal in the time since `earlier`; `None` if the kernel counted none.
+    fn steal_share_since(self, earlier: Self) -> Option<f64> {
+        let total = self.total.checked_sub(earlier.total)?;
+        (total > 0).then_some(())?;
+        let steal = self.steal.saturating_sub(earlier.steal);
+        Some(steal as f64 / total as f64)
+    }
+}
+
+/// Measures which share of processor time the hypervisor takes between two moments. The share since the start of the
+/// machine would not show the present state, and `/proc/pressure/cpu` has only waits for processors within the machine.
+#[derive(Debug)]
+pub(super) struct StealMeasurement {
+    start: Instant,
+    first: Option<ProcessorTime>,
+}
+
+impl StealMeasurement {
+    pub(super) fn start() -> Self {
+        Self {
+            start: Instant::now(),
+            first: ProcessorTime::read(),
+        }
+    }
+
+    /// Returns the share, from 0 to 1, after a pause if less than [`STEAL_INTERVAL`] has passed.
+    pub(super) fn finish(self) -> Option<f64> {
+        let first = self.first?;
+        #[allow(clippy::disallowed_methods, reason = "a measurement takes its time")]
+        std::thread::sleep(STEAL_INTERVAL.saturating_sub(self.start.elapsed()));
+        ProcessorTime::read()?.steal_share_since(first)
     }
 }
 
@@ -239,6 +300,24 @@ mod tests {
                      0          2   600                 12288  1  1      0      0      0\n";
         assert_eq!(segments_left(table, 1000), [4096]);
         assert_eq!(segments_left(table, 0), [12288]);
+    }
+
+    #[test]
+    fn steal_is_share_of_processor_time_between_two_readings() {
+        let read = |fields: &str| ProcessorTime::parse(&format!("cpu  {fields}\ncpu0 1 1 1\n"));
+        let earlier = read("100 10 50 800 20 5 5 10 40 4").unwrap();
+        assert_eq!((earlier.total, earlier.steal), (1000, 10));
+        let later = read("130 10 50 840 20 5 5 40 60 4").unwrap();
+        assert_eq!(later.steal_share_since(earlier), Some(0.3));
+        assert_eq!(earlier.steal_share_since(earlier), None);
+        assert_eq!(earlier.steal_share_since(later), None);
+        // Kernels before 2.6.11 do not count it.
+        assert!(read("100 10 50 800 20 5 5").is_none());
+        let share = StealMeasurement::start().finish();
+        assert!(
+            share.is_none_or(|share| (0.0..=1.0).contains(&share)),
+            "{share:?}"
+        );
     }
 
     #[test]

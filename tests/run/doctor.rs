@@ -189,6 +189,13 @@ const FAULTS: &[Fault] = &[
         &[],
     ),
     (
+        "steal",
+        "the hypervisor took 100 % of the processor time",
+        "echo cpu 0 0 0 0 0 0 0 00000000 0 0 >f; i=0; \
+        while :; do i=$((i + 1)); printf 'cpu 0 0 0 0 0 0 0 %08d 0 0' $i 1<>f; done 2>/dev/null & mount --bind f /proc/stat",
+        &[],
+    ),
+    (
         "governor",
         "powersave",
         "mount -t tmpfs t /sys/devices/system/cpu; mkdir -p /sys/devices/system/cpu/cpu0/cpufreq; \

@@ -141,6 +141,8 @@ pub const CHECKS: &[Check] = &[
         "request more processors from the batch system or container, or start fewer ranks", machine::cpus),
     one("load", "the load average",
         "end other work on the host, or choose another host", machine::load),
+    one("steal", "steal time in /proc/stat while the doctor collects its facts",
+        "give the virtual machine processors of its own (dedicated instead of shared or burstable), or choose another host", machine::steal),
     one("governor", "the governor of the processors' frequency",
         "cpupower frequency-set -g performance", machine::governor),
     one("numa-balancing", "kernel.numa_balancing, where there are several memory nodes",

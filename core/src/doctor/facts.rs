@@ -83,6 +83,9 @@ pub struct Cpus {
     pub numa_nodes: u32,
     /// Processes that run or are ready to, on average in the last minute.
     pub load: f64,
+    /// Share of processor time that the hypervisor took while the host collected its facts, from 0 to 1; `None` if the
+    /// kernel does not count it.
+    pub steal: Option<f64>,
     /// The governor of their frequency.
     pub governor: Option<String>,
 }

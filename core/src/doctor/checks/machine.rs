@@ -16,6 +16,8 @@ const TMP: u64 = 16 << 20;
 const TMP_FILES: u64 = 256;
 /// A path of a Unix socket has 107 bytes, of which Open MPI and libpmix use up to this many below the directory.
 const TMP_PATH: usize = 107 - 60;
+/// Share of processor time from which on the hypervisor slows ranks that wait for each other.
+const STEAL: f64 = 0.1;
 /// The oldest kernel with all that a launch uses.
 const KERNEL: (u32, u32) = (5, 11);
 
@@ -147,6 +149,16 @@ pub(super) fn load(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     CheckResult::warning(format!(
         "a load of {:.0} on {} processors",
         host.cpus.load, host.cpus.online
+    ))
+}
+
+/// Checks the time that the hypervisor gave to others while processors here had work.
+pub(super) fn steal(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
+    let share = host.cpus.steal?;
+    (share >= STEAL).then_some(())?;
+    CheckResult::warning(format!(
+        "the hypervisor took {:.0} % of the processor time: ranks that wait for one without a processor wait as long",
+        share * 100.0
     ))
 }
 

@@ -328,6 +328,12 @@ const OF_ONE: &[Case] = &[
         it.cpus.allowed = 6
     }),
     ("load", Warning, "a load of 9 on 8", |it| it.cpus.load = 9.2),
+    (
+        "steal",
+        Warning,
+        "the hypervisor took 12 % of the processor time",
+        |it| it.cpus.steal = Some(0.12),
+    ),
     ("governor", Warning, "powersave", |it| {
         it.cpus.governor = Some("powersave".into())
     }),
@@ -606,6 +612,15 @@ fn unneeded_facts_are_not_reported() {
         .iter_mut()
         .for_each(|host| host.facts.as_mut().unwrap().uid = 0);
     assert_eq!(judge(&hosts, &NEEDS), []);
+}
+
+#[test]
+fn steal_below_tenth_is_not_reported() {
+    let mut hosts = hosts();
+    hosts[1].facts.as_mut().unwrap().cpus.steal = Some(0.09);
+    assert_eq!(judge(&hosts, &NEEDS), []);
+    hosts[1].facts.as_mut().unwrap().cpus.steal = Some(0.1);
+    expect(&hosts, "steal", Warning, "took 10 %");
 }
 
 #[test]
