@@ -99,7 +99,7 @@ fn endless_messages_are_refused_beyond_budget_of_their_user() {
         outcome.out().matches("all taken").count() < 9,
         "{outcome:?}"
     );
-    let refusal = format!("user id {MALLORY} holds 1024 MiB of this agent");
+    let refusal = format!("user id {MALLORY} uses 1024 MiB of this agent");
     assert!(lines(&cluster, &refusal) > 0);
 }
 
