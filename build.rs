@@ -1,5 +1,5 @@
 //! Compiles the program that holds the container of a node, which goes into images of any C library, so it uses none; and
-//! the symbols of MPIR, with debug information that stays when there is no other.
+//! the symbols of MPIR, with debug information that stays when there is no other. Links the launcher so that it starts fast.
 
 use std::env;
 use std::fs;
@@ -16,7 +16,31 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     holder();
+    shorten_start();
     ExitCode::SUCCESS
+}
+
+/// Links `wireup` so that the dynamic loader has little to do: docs/startup.md has what each of these gains.
+fn shorten_start() {
+    let list = |name: &str| env::var(name).unwrap_or_default();
+    if list("CARGO_CFG_TARGET_ENV") != "gnu"
+        || list("CARGO_CFG_TARGET_FEATURE").contains("crt-static")
+    {
+        return;
+    }
+    // At a fixed address nothing is relocated. Its libraries, heap and stack stay where the kernel puts them at random.
+    println!("cargo:rustc-link-arg-bin=wireup=-no-pie");
+    // The unwinder of GNU's compiler is then no library to be loaded. zig links its own so by itself.
+    let Ok(compiler) = cc::Build::new().cargo_metadata(false).try_get_compiler() else {
+        return;
+    };
+    let mut command = compiler.to_command();
+    let found = command.arg("-print-file-name=libgcc_eh.a").output();
+    let is_found =
+        found.is_ok_and(|found| found.status.success() && found.stdout.starts_with(b"/"));
+    if compiler.is_like_gnu() && is_found {
+        println!("cargo:rustc-link-lib=static:-bundle=gcc_eh");
+    }
 }
 
 /// Compiles the symbols of MPIR.

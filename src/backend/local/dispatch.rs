@@ -718,8 +718,14 @@ impl StepDispatcher<'_> {
         // Both calls fail for a descriptor that is no longer watched, such as a closed socket.
         let _ = self.cx.poll.remove(&child.pidfd);
         let _ = pmi.map(|channel| self.cx.poll.remove(&channel));
-        let waited = spawn::wait_with_usage(&child.pidfd);
-        let usage = waited.as_ref().ok().map(|(_, usage)| *usage);
+        // Only records have the usage, and to find it a file of /proc may have to be read.
+        let waited = match self.cx.plan.spec.status.is_recorded() {
+            true => {
+                spawn::wait_with_usage(&child.pidfd).map(|(status, usage)| (status, Some(usage)))
+            }
+            false => spawn::wait(&child.pidfd).map(|status| (status, None)),
+        };
+        let usage = waited.as_ref().ok().and_then(|(_, usage)| *usage);
         let status = waited.map(|(status, _)| match status {
             ExitStatus::Code(code) => RankEnd::Code(code),
             ExitStatus::Signal { number, dumped } => {
