@@ -28,8 +28,6 @@ fn shorten_start() {
     {
         return;
     }
-    // At a fixed address nothing is relocated. Its libraries, heap and stack stay where the kernel puts them at random.
-    println!("cargo:rustc-link-arg-bin=wireup=-no-pie");
     // The unwinder of GNU's compiler is then no library to be loaded. zig links its own so by itself.
     let Ok(compiler) = cc::Build::new().cargo_metadata(false).try_get_compiler() else {
         return;
