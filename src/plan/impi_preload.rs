@@ -58,7 +58,7 @@ pub(super) fn add_library(
     add_library_of(directory, inspection, chosen, env)
 }
 
-/// Does so with the libraries that belong to an executable in this directory.
+/// Adds the library that belongs to an executable in this directory.
 fn add_library_of(
     directory: &Path,
     inspection: &ProgramInspection,

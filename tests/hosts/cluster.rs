@@ -37,6 +37,9 @@ const PARTS: [&str; 6] = [
     "libwireup-pmix-host.so",
 ];
 
+/// Libraries that a build has if it has found the headers of their MPIs.
+const OPTIONAL_PARTS: [&str; 2] = ["libwireup_impi_mpich.so", "libwireup_impi_openmpi.so"];
+
 /// File in which the kernel names the boot of the machine.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -254,6 +257,12 @@ impl Site {
             let from = wireup.with_file_name(part);
             assert!(from.exists(), "no {part}: run cargo build --workspace");
             link_or_copy(&from, &bin.join(part));
+        }
+        for part in OPTIONAL_PARTS {
+            let from = wireup.with_file_name(part);
+            if from.exists() {
+                link_or_copy(&from, &bin.join(part));
+            }
         }
         Some(Self {
             wireup: bin.join("wireup"),
