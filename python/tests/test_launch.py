@@ -249,11 +249,14 @@ class Spawn(CleanCase):
             self.assertEqual(launch.wait().spawned, {})
 
     def test_request_before_ranks_run_is_refused(self):
-        with self.launch() as launch:
-            launch._command({"spawn": {"request": 9, "apps": [{"command": ["true"], "n": 1}]}})
-            reply = next(event for event in launch if event.kind == "spawn_reply")
-            self.assertEqual(reply.fields["request"], 9)
-            self.assertIn("wait for state running", reply.fields["message"])
+        # The launcher finds it in the pipe when it starts.
+        control, commands = os.pipe()
+        os.write(commands, b'{"spawn":{"request":9,"apps":[{"command":["true"],"n":1}]}}\n')
+        command = [os.environ["WIREUP_LAUNCHER"], "run", "--json", "-", "--control", f"fd:{control}", "-n", "1", "true"]
+        done = subprocess.run(command, pass_fds=[control], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        os.close(control)
+        os.close(commands)
+        self.assertRegex(done.stdout, '"spawn_reply","request":9,"message":".*wait for state running')
 
     def test_failed_rank_of_job_fails_launch(self):
         with self.launch() as launch:
@@ -278,11 +281,11 @@ class Spawn(CleanCase):
         self.assertEqual(second.stdout, {0: "ready\ngot\n", 1: "ready\ngot\n"})
 
     def test_independent_job_outlives_initial_one(self):
-        script = "while kill -0 $0 2>/dev/null; do sleep 0.01; done; sleep 0.6; echo last"
-        for independent in (True, False):
+        script = "while kill -0 $0 2>/dev/null; do sleep 0.01; done; sleep $1; echo last"
+        for independent, delay in ((True, "0.6"), (False, "1000")):
             with self.launch(grace=0.2) as launch:
                 next(event for event in launch if event.state == "running")
-                job = launch.spawn([*sh(script), str(launch.ranks[0].pid)], independent=independent)
+                job = launch.spawn([*sh(script), str(launch.ranks[0].pid), delay], independent=independent)
                 launch.close_stdin()
                 launch.wait(check=False)
             self.assertEqual(job.stdout, {0: "last\n" if independent else ""})
