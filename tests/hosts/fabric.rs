@@ -473,7 +473,7 @@ fn fabric_grant_comes_from_site_command_or_environment() {
     let told = given.run().expect_quiet_success();
     assert_eq!(told.out(), "12,13 cxi0,cxi1 4,4 tcp\n".repeat(4));
     let none = cluster.run(0, ["--fabric=cxi", "true"]).run().expect(125);
-    none.expect_one_line(&["--fabric", "no SLINGSHOT_VNIS in the environment"]);
+    none.expect_one_line(&["--fabric", "SLINGSHOT_VNIS is not set"]);
 }
 
 #[test]

@@ -302,7 +302,7 @@ fn missing_impi_program_on_host_is_named_with_path_and_remedy() {
     let refused = launch("0", &[]).finish().expect(125);
     refused.expect_one_line(&[
         "on node02: ",
-        "there is no /tmp/wireup/wireup-impi; copy it there, ",
+        "/tmp/wireup/wireup-impi does not exist; copy it to the host, ",
         "(--stage)",
     ]);
     // The remedy is one.

@@ -78,7 +78,7 @@ fn stranger_socket_in_place_of_user_agent_blocks_no_launch() {
     let outcome = run.run().expect(125);
     outcome.expect_one_line(&[
         "no agent serves this machine",
-        "is not yours or root's alone",
+        "must belong to you or root",
     ]);
     cluster.start_agent(0);
     squatter.finish().expect(0);

@@ -258,7 +258,7 @@ fn env_file_errors_name_line() {
     let outcome = Run::new(["--env-file", "/dev/zero", "-n", "1", "true"]).run();
     outcome
         .expect(125)
-        .expect_one_line(&["--env-file /dev/zero: it is larger"]);
+        .expect_one_line(&["--env-file /dev/zero: the file is larger"]);
     let run = Run::new(["--env-file", "file", "-n", "1", "true"]);
     std::fs::write(run.dir().join("file"), "NOT_SET_ANYWHERE").unwrap();
     let outcome = run.run().expect(0);

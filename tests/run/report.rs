@@ -203,7 +203,7 @@ fn recorded_stream_gives_same_report() {
         .stdin_bytes("hello\n")
         .run()
         .expect(125);
-    strange.expect_one_line(&["line 1", "not a line of a status stream"]);
+    strange.expect_one_line(&["line 1", "not a record of a status stream"]);
 }
 
 #[test]

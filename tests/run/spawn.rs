@@ -672,11 +672,11 @@ fn spawn_with_missing_image_fails_alone() {
     for (info, problem) in [
         (
             "image=/no/such/root",
-            "--image /no/such/root: there is no such directory",
+            "--image /no/such/root: directory not found",
         ),
         (
             "uenv=/no/such.squashfs",
-            "--uenv /no/such.squashfs: there is no such file",
+            "--uenv /no/such.squashfs: file not found",
         ),
     ] {
         let run = client.run(2, &["--oversubscribe"], "pmix_spawn", &["with", info]);

@@ -41,6 +41,6 @@ fn ranks_get_grant_of_step_on_their_host() {
     let all = slurm.salloc("-N 3 --ntasks-per-node=1");
     let outcome = all.more(["--fabric=cxi", "true"]).run();
     assert_ne!(outcome.code, 0, "{outcome:?}");
-    outcome.expect_one_line(&["node03", "--fabric cxi: no SLINGSHOT_VNIS"]);
+    outcome.expect_one_line(&["node03", "--fabric cxi: SLINGSHOT_VNIS is not set"]);
     slurm.expect_clean();
 }

@@ -173,7 +173,7 @@ fn abort_of_unchanged_program_ends_other_client() {
     let Some([first, second]) = end_with("abort", 3) else {
         return;
     };
-    assert!(first.contains("MPI_Recv: the job is broken: "), "{first}");
+    assert!(first.contains("MPI_Recv: the job has failed: "), "{first}");
     assert!(second.contains("called MPI_Abort with code 3"), "{second}");
 }
 
