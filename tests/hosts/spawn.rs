@@ -197,7 +197,7 @@ fn infos(mpi: &Mpi) {
     if passes_on {
         table.push((all, "soft=1:3".into(), "8", vec![one, two, two]));
         let outcome = start(all, "arch=vax", "2").expect(1);
-        let told = "info key arch: \"vax\" is asked for";
+        let told = "info key arch: no nodes with \"vax\"";
         assert!(outcome.err().contains(told), "{outcome:?}");
     }
     for (list, info, count, expected) in table {

@@ -221,7 +221,7 @@ fn dir_option(own: Option<&Path>) -> String {
 /// Returns the next steps for the certificates of these nodes. `own` is the directory of the authority, if the user names it.
 pub(super) fn next_step(own: Option<&Path>, names: &[String], root: bool) -> String {
     let push = format!(
-        "next run wireup pki{} push --hosts '{}'",
+        "next, run wireup pki{} push --hosts '{}'",
         dir_option(own),
         hosts::compress(names)
     );

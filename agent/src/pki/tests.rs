@@ -291,11 +291,11 @@ fn next_step_copies_certificates_and_starts_agents() {
     };
     assert_eq!(
         step(&["n1"], true),
-        "next run wireup pki push --hosts 'n1', and on these hosts systemctl enable --now wireup-agent"
+        "next, run wireup pki push --hosts 'n1', and on these hosts systemctl enable --now wireup-agent"
     );
     assert_eq!(
         step(&["n1", "n2"], false),
-        "next run wireup pki push --hosts 'n[1-2]' (with --to ~/.config/wireup/tls if all hosts share this home directory), \
+        "next, run wireup pki push --hosts 'n[1-2]' (with --to ~/.config/wireup/tls if all hosts share this home directory), \
          and on these hosts wireup agent"
     );
     let named = next_step(Some(Path::new("/p")), &["n1".to_owned()], true);
