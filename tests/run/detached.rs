@@ -193,7 +193,7 @@ fn input_and_signals_come_from_last_attached_client() {
     first.wait_for(Output::Stdout, "read one");
     first.signal(Signal::QUIT);
     let left = first.finish().expect(0);
-    left.expect_one_line(&["goes on", "wireup attach"]);
+    left.expect_one_line(&["continues", "wireup attach"]);
     drop(input);
     let mut second = job.attach();
     let mut input = second.stdin();

@@ -58,7 +58,7 @@ fn layout_that_does_not_fit_is_refused() {
     );
     refused(
         &with(&["--layout", "0*1,2*1"]),
-        &["gives ranks to node 2", "there are 2 nodes"],
+        &["gives ranks to node 2", "there are only 2 nodes"],
     );
     refused(&with(&["--layout", "0*2"]), &["no rank to virtual node 1"]);
     refused(&with(&["--layout", "0:2"]), &["give NODE*RANKS"]);

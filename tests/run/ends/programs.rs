@@ -103,7 +103,7 @@ fn scripts_run_by_interpreter_or_error_names_its_problem() {
     refused(
         script("#!/no/such/shell\n"),
         126,
-        &["script for \"/no/such/shell\"", "no such file"],
+        &["script for \"/no/such/shell\"", "the file does not exist"],
     );
     refused(script("#!/bin/sh\r\n"), 126, &["Windows line ends"]);
     refused(script("#!\n"), 126, &["the first line names none"]);
