@@ -422,7 +422,7 @@ fn broken_frames_are_violation() {
         ("-5    cmd=job-getid;", length),
         ("1 4   cmd=job-getid;", length),
         (r"\0\0\0\0\0\0", length),
-        ("999999cmd=kvs-put;key=", "PMI-2 message of 999999 bytes, "),
+        ("999999cmd=kvs-put;key=", "PMI-2 message of 999999 bytes; "),
         ("6     hello;", "PMI-2 message does not start with cmd=NAME"),
         (r"6     cmd=x\0", "PMI-2 message does not start with cmd="),
         ("10    cmd=a b;x;", "broke its protocol: "),
