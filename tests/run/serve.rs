@@ -158,7 +158,7 @@ until [ -e env/rank-0.env ] && [ -e env/rank-1.env ]; do
 done
 port=$(sed -n 's|^PMIX_SERVER_URI.*tcp4://127\.0\.0\.1:\([0-9]*\).*|\1|p' env/rank-1.env | head -n 1)
 for silent in $(seq 40); do exec {kept}<>/dev/tcp/127.0.0.1/$port || exit 98; done
-until grep -q 'a newer connection needs its place' told; do
+until grep -q 'was replaced by a newer connection' told; do
   kill -0 $serving 2>/dev/null || { cat told >&2; exit 97; }
   sleep 0.05
 done

@@ -103,7 +103,7 @@ fn invalid_output_pattern_is_refused_before_start() {
     for (pattern, words) in [
         (
             "%x",
-            ["--output %x: %x is unknown", "%r %l %h %j %n %s and %%"],
+            ["--output %x: unknown pattern %x", "%r %l %h %j %n %s or %%"],
         ),
         ("a%", ["--output a%: a single % at the end", "write %%"]),
         (
