@@ -605,9 +605,9 @@ fn directory_writable_by_others_is_refused() {
     assert!(refusal(&link).contains("may be changed by others"));
     if rustix::process::geteuid().is_root() {
         chown(&dir, Some(65_534), None).unwrap();
-        assert!(refusal(&dir).contains("belongs to user 65534"));
+        assert!(refusal(&dir).contains("belongs to user id 65534"));
         chown(&dir, Some(0), None).unwrap();
         chown(&cluster.dir, Some(65_534), None).unwrap();
-        assert!(refusal(&dir).contains("belongs to user 65534"));
+        assert!(refusal(&dir).contains("belongs to user id 65534"));
     }
 }

@@ -35,7 +35,7 @@ async fn refusals_on_socket_are_logged_with_user_and_limited() {
         .await
         .unwrap_err();
     logged(format!(
-        "refused /wireup.v1.NodeAgent/LaunchProcesses of local user {uid}: launch_id \"a b\""
+        "refused /wireup.v1.NodeAgent/LaunchProcesses of local user {uid}: invalid launch_id \"a b\""
     ));
     // A user who only asks gets an answer, and nothing else happens.
     let request = v1::QueryRequest {

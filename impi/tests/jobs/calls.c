@@ -82,7 +82,7 @@ static void joining(void)
     ENSURE(size == atoi(getenv("IMPI_WORLD_SIZE")));
     ENSURE(wireup_impi_clients(world) == atoi(getenv("IMPI_CLIENT_SIZE")));
     ENSURE(wireup_impi_client_of(world, rank) == atoi(getenv("IMPI_CLIENT_COLOR")));
-    REFUSED(wireup_impi_client_of(world, size), "no rank");
+    REFUSED(wireup_impi_client_of(world, size), "invalid rank");
 }
 
 static void without_a_world(void)
@@ -131,7 +131,7 @@ static void wrong_arguments(void)
     REFUSED(wireup_impi_scan(world, &value, 1, WIREUP_IMPI_INT32, -1), "unknown operation -1");
     REFUSED(wireup_impi_allreduce(world, &real, 1, WIREUP_IMPI_FLOAT, WIREUP_IMPI_BXOR), "not defined");
     REFUSED(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, size, 0), "no process");
-    REFUSED(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, -1, 0), "no rank -1");
+    REFUSED(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, -1, 0), "invalid rank -1");
     REFUSED(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, to, -1), "tag -1");
     REFUSED(wireup_impi_recv(world, &value, 1, WIREUP_IMPI_INT32, size, 0, NULL), "no process");
     REFUSED(wireup_impi_recv(world, &value, 1, WIREUP_IMPI_INT32, from, -7, NULL), "tag -7");

@@ -98,9 +98,9 @@ fn invalid_launch_is_refused_by_name() {
         .unwrap_err()
         .to_string()
     };
-    assert!(open("", spread(&["n0"])).contains("is named \"\""));
+    assert!(open("", spread(&["n0"])).contains("invalid launch name \"\""));
     assert!(open("a b", spread(&["n0"])).contains("\"a b\""));
-    assert!(open("l", spread(&[])).contains("over 0 nodes"));
+    assert!(open("l", spread(&[])).contains("launch of 0 nodes"));
     assert!(open("l", spread(&["n0", "n1", "n0"])).contains("node n0 occurs twice"));
     let many: Vec<String> = (0..=CHILDREN_MAX).map(|n| format!("n{n}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();

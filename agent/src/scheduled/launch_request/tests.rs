@@ -148,7 +148,7 @@ fn nodes_hold_consecutive_ranks_or_those_of_layout() {
     for (wrong, text) in [
         (
             &[(0, 1), (1, 3), (0, 1)][..],
-            "the lowest rank of node 0 in job.layout is 0, but peers[0].first_rank is 1",
+            "the lowest rank of node 0 in job.layout is 0, but peers[0].first_rank is 1: make them equal",
         ),
         (
             &[(1, 3), (0, 3)],
@@ -274,7 +274,7 @@ fn arguments_and_variables_with_nul_are_refused() {
     for (name, value) in [("", "x"), ("A=B", "x"), ("A\0", "x"), ("A", "\0")] {
         let mut asked = alone();
         asked.env = [(name.to_owned(), value.to_owned())].into();
-        assert!(refused(asked).starts_with("variable"), "{name:?}={value:?}");
+        assert!(refused(asked).contains("variable"), "{name:?}={value:?}");
     }
     let job = |cwd: &'static [u8]| {
         with(JobSpec {

@@ -380,7 +380,7 @@ fn silent_clients_and_start_ups_are_given_up() {
     world.collect();
     assert_eq!(world.ended, [false]);
     let said = world.reports[world.reports.len() - 1].to_string();
-    assert!(said.contains("clients [0, 1]"), "{said}");
+    assert!(said.contains("not finished: [0, 1]"), "{said}");
 }
 
 #[test]
