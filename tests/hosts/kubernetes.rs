@@ -421,7 +421,7 @@ fn pods_run_launch_and_lost_pod_ends_it() {
     }
     eventually("the launcher waits", || {
         pods.log(0)
-            .contains("dns:mpi:2: 0 of 3 hosts; waits")
+            .contains("dns:mpi:2: 0 of 3 hosts; waiting")
             .then_some(())
     });
     pods.publish_hosts();

@@ -130,13 +130,13 @@ static void wrong_arguments(void)
     REFUSED(wireup_impi_allreduce(world, &value, 1, WIREUP_IMPI_INT32, OPS), "unknown operation 9");
     REFUSED(wireup_impi_scan(world, &value, 1, WIREUP_IMPI_INT32, -1), "unknown operation -1");
     REFUSED(wireup_impi_allreduce(world, &real, 1, WIREUP_IMPI_FLOAT, WIREUP_IMPI_BXOR), "not defined");
-    REFUSED(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, size, 0), "no process");
+    REFUSED(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, size, 0), "invalid process");
     REFUSED(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, -1, 0), "invalid rank -1");
     REFUSED(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, to, -1), "tag -1");
-    REFUSED(wireup_impi_recv(world, &value, 1, WIREUP_IMPI_INT32, size, 0, NULL), "no process");
+    REFUSED(wireup_impi_recv(world, &value, 1, WIREUP_IMPI_INT32, size, 0, NULL), "invalid process");
     REFUSED(wireup_impi_recv(world, &value, 1, WIREUP_IMPI_INT32, from, -7, NULL), "tag -7");
-    REFUSED(wireup_impi_bcast(world, &value, 1, WIREUP_IMPI_INT32, size), "no process");
-    REFUSED(wireup_impi_reduce(world, &value, 1, WIREUP_IMPI_INT32, WIREUP_IMPI_SUM, size), "no process");
+    REFUSED(wireup_impi_bcast(world, &value, 1, WIREUP_IMPI_INT32, size), "invalid process");
+    REFUSED(wireup_impi_reduce(world, &value, 1, WIREUP_IMPI_INT32, WIREUP_IMPI_SUM, size), "invalid process");
     REFUSED(wireup_impi_send(world, NULL, 1, WIREUP_IMPI_INT32, to, 0), "null pointer");
     REFUSED(wireup_impi_recv(world, NULL, 1, WIREUP_IMPI_INT32, from, 0, NULL), "null pointer");
     REFUSED(wireup_impi_gather(world, NULL, 1, WIREUP_IMPI_INT32, &value, rank ? 0 : 1), "null pointer");
@@ -145,9 +145,9 @@ static void wrong_arguments(void)
     REFUSED(wireup_impi_send(world, &value, SIZE_MAX, WIREUP_IMPI_INT32, to, 0), "the number of bytes is too large");
     REFUSED(wireup_impi_send(world, &value, SIZE_MAX, WIREUP_IMPI_BYTE, to, 0), "the number of bytes is too large");
     REFUSED(wireup_impi_allgather(world, &value, SIZE_MAX / 4, WIREUP_IMPI_INT32, &value), "the number of bytes is too large");
-    REFUSED(wireup_impi_wait(world, 999999, NULL, 0, NULL), "no request 999999");
-    REFUSED(wireup_impi_test(world, 999999), "no request 999999");
-    REFUSED(wireup_impi_cancel(world, 999999), "no request 999999");
+    REFUSED(wireup_impi_wait(world, 999999, NULL, 0, NULL), "unknown request 999999");
+    REFUSED(wireup_impi_test(world, 999999), "unknown request 999999");
+    REFUSED(wireup_impi_cancel(world, 999999), "unknown request 999999");
 }
 
 /* Messages of each type: as they are, as they cross, and as another machine may have sent them. */
@@ -216,7 +216,7 @@ static void messages(void)
     while (wireup_impi_test(world, request) == 0)
         usleep(1000);
     finish(request);
-    REFUSED(wireup_impi_wait(world, request, NULL, 0, NULL), "no request");
+    REFUSED(wireup_impi_wait(world, request, NULL, 0, NULL), "unknown request");
 
     /* Longer than the receiver takes: by its call, and by its buffer. Both are gone then. */
     request = isend("message", 8, WIREUP_IMPI_BYTE, 34);

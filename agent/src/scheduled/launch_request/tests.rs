@@ -152,7 +152,7 @@ fn nodes_hold_consecutive_ranks_or_those_of_layout() {
         ),
         (
             &[(1, 3), (0, 3)],
-            "job.layout gives node 0 3 ranks, but peers gives it 2",
+            "job.layout gives node 0 3 ranks, but peers gives it 2: make them equal",
         ),
         (
             &[(1, 3), (0, 0)],
