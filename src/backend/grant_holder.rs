@@ -43,7 +43,7 @@ const WATCHING: u32 = 2;
 /// Error: no grant was obtained.
 #[derive(Debug, thiserror::Error)]
 enum FabricGrantFailure {
-    #[error("--fabric: no credential from {source_text}: {reason}")]
+    #[error("--fabric: no grant from {source_text}: {reason}")]
     Refused { source_text: String, reason: String },
     #[error("--fabric: {0}")]
     Environment(FabricGrantError),
@@ -119,7 +119,7 @@ impl Drop for GrantHolder {
             Ok(GrantHolderReply::Provided(..) | GrantHolderReply::Refused(_)) | Err(_) => {
                 eprintln!(
                     "wireup: warning: --fabric: {AGENT} {GRANT_HOLDER} was lost; the next launch or \
-                     agent of this user revokes the credential"
+                     agent of this user revokes the grant"
                 );
             }
         }
