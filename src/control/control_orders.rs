@@ -13,6 +13,7 @@ use crate::backend::step_messages::LauncherToStep;
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 use wireup_core::record::{ControlCommand, JobCommand, SignalCommand};
+use wireup_core::wording::counted;
 use wireup_sys::poll::{PollSource, PollToken};
 
 /// Commands of a controlling process.
@@ -71,6 +72,14 @@ fn send_signal(cx: &mut LaunchContext, command: SignalCommand) {
         ranks,
         spawned_job: job,
     } = command;
+    if cx.jobs.get(job).is_none() {
+        let jobs = cx.jobs.count() - 1;
+        return cx.warn(&format!(
+            "invalid --control command: unknown spawned_job {}; the launch has spawned {}",
+            job.index(),
+            counted(jobs, "job")
+        ));
+    }
     if ranks.is_some() || !job.is_initial() {
         let all = cx.jobs.ranks_of_job(job);
         let named = all.filter(|rank| {

@@ -459,6 +459,59 @@ fn control_commands_signal_ranks_and_their_end_ends_job() {
 }
 
 #[test]
+fn control_commands_add_jobs_and_wrong_ones_are_named() {
+    let options = [
+        "--control",
+        "fd:7",
+        "--virtual-nodes",
+        "2",
+        "--json",
+        "status",
+    ];
+    let run = Run::ranks(2, options).more(["sleep", "1000"]);
+    let mut running = run.after_shell(ORDERED).stdin_held().start();
+    let status = running.work().join("status");
+    let wait_for = |text: &str| {
+        eventually(text, || {
+            let status = std::fs::read_to_string(&status).unwrap_or_default();
+            status.contains(text).then_some(())
+        });
+    };
+    wait_for("\"running\"");
+    let mut commands = running.stdin();
+    let spawn = |request: u32, program: &str, n: u32| {
+        format!(
+            "{{\"spawn\":{{\"request\":{request},\"apps\":[{{\"command\":[\"{program}\"],\"n\":{n}}}]}}}}\n"
+        )
+    };
+    let text = format!(
+        "{{\"signal\":9,\"spawned_job\":1}}\n{}{}",
+        spawn(7, "hostname", 2),
+        spawn(8, "/no/such", 1)
+    );
+    commands.write_all(text.as_bytes()).unwrap();
+    wait_for("\"request\":7");
+    wait_for("\"request\":8");
+    commands.write_all(b"{\"signal\":15}\n").unwrap();
+    let outcome = running.finish();
+    let unknown = "invalid --control command: unknown spawned_job 1; the launch has spawned 0 jobs";
+    assert!(outcome.err().contains(unknown), "{outcome:?}");
+    let events = status_file(&outcome);
+    let reply = |request: u64| {
+        let mut replies = events
+            .iter()
+            .filter(|event| event["event"] == "spawn_reply");
+        replies.find(|event| event["request"] == request).unwrap()
+    };
+    assert_eq!(reply(7)["spawned_job"], 1);
+    let message = reply(8)["message"].as_str().unwrap();
+    assert!(message.contains("\"/no/such\" not found"), "{message}");
+    let started = |event: &&Value| event["state"] == "started" && event["spawned_job"] == 1;
+    assert_eq!(events.iter().filter(started).count(), 2);
+    drop(commands);
+}
+
+#[test]
 fn job_ends_with_its_control_stream() {
     let run = Run::ranks(
         2,
