@@ -188,7 +188,10 @@ fn unresolvable_host_names_are_reported_together_before_start() {
     let outcome = cluster.run(0, hosts).run();
     assert_ne!(outcome.code, 0, "{outcome:?}");
     let err = outcome.err();
-    assert!(err.contains("on nope[1-2]: cannot reach the agent of nope1"), "{err}");
+    assert!(
+        err.contains("on nope[1-2]: cannot reach the agent of nope1"),
+        "{err}"
+    );
     assert!(err.contains("cannot find the address nope1:7437"), "{err}");
     assert!(!cluster.log(0).contains("output of "), "{}", cluster.log(0));
 }

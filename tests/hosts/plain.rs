@@ -414,7 +414,10 @@ fn all_hosts_without_agent_are_named_at_once() {
     let hosts = ["--hosts", "node01:1,node02:1,node03:1,node04:1", "-n", "4"];
     let outcome = cluster.run(0, tree).more(hosts).more(["true"]).run();
     let err = outcome.err();
-    assert!(err.contains("on node02: cannot reach the agent of node02"), "{err}");
+    assert!(
+        err.contains("on node02: cannot reach the agent of node02"),
+        "{err}"
+    );
     let behind = "on node04: its agent was not reached, since the connection leads through node02";
     assert!(err.contains(behind), "{err}");
     let rest = ["--hosts", "node01:1,node03:1", "-n", "2", "true"];

@@ -76,10 +76,7 @@ fn stranger_socket_in_place_of_user_agent_blocks_no_launch() {
     cluster.kill_agent(0);
     let run = of(ALICE, cluster.run(0, both));
     let outcome = run.run().expect(125);
-    outcome.expect_one_line(&[
-        "no agent serves this machine",
-        "must belong to you or root",
-    ]);
+    outcome.expect_one_line(&["no agent serves this machine", "must belong to you or root"]);
     cluster.start_agent(0);
     squatter.finish().expect(0);
 }
