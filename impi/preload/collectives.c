@@ -29,31 +29,31 @@ enum { DEFAULT_MAX_LINEAR = 4, MAX_CLIENTS = 32 };
 
 /* ---- Messages ---- */
 
-static int start_message(struct joined *joined, void *buffer, int count, MPI_Datatype type, int peer, int tag, bool is_send,
+static int start_message(struct impi_comm *impi_comm, void *buffer, int count, MPI_Datatype type, int peer, int tag, bool is_send,
                          struct operation **operation)
 {
-    const struct transfer transfer = {joined, buffer, count, type, peer, tag, is_send, SEND_STANDARD};
+    const struct transfer transfer = {impi_comm, buffer, count, type, peer, tag, is_send, SEND_STANDARD};
 
     return start_operation(&transfer, COLLECTIVE, NULL, operation);
 }
 
-static int exchange_message(struct joined *joined, void *buffer, int count, MPI_Datatype type, int peer, int tag,
+static int exchange_message(struct impi_comm *impi_comm, void *buffer, int count, MPI_Datatype type, int peer, int tag,
                             bool is_send)
 {
     struct operation *operation;
-    const int error = start_message(joined, buffer, count, type, peer, tag, is_send, &operation);
+    const int error = start_message(impi_comm, buffer, count, type, peer, tag, is_send, &operation);
 
     return error == MPI_SUCCESS ? finish_operation(operation, MPI_STATUS_IGNORE) : error;
 }
 
-static int send_message(struct joined *joined, const void *buffer, int count, MPI_Datatype type, int to, int tag)
+static int send_message(struct impi_comm *impi_comm, const void *buffer, int count, MPI_Datatype type, int to, int tag)
 {
-    return exchange_message(joined, (void *)(uintptr_t)buffer, count, type, to, tag, true);
+    return exchange_message(impi_comm, (void *)(uintptr_t)buffer, count, type, to, tag, true);
 }
 
-static int receive_message(struct joined *joined, void *buffer, int count, MPI_Datatype type, int from, int tag)
+static int receive_message(struct impi_comm *impi_comm, void *buffer, int count, MPI_Datatype type, int from, int tag)
 {
-    return exchange_message(joined, buffer, count, type, from, tag, false);
+    return exchange_message(impi_comm, buffer, count, type, from, tag, false);
 }
 
 /* Copies elements within this process. */
@@ -89,19 +89,19 @@ static int max_linear(void)
 }
 
 /* Returns the process of a client: its lowest rank, or the root in the root's client. */
-static int representative_of(const struct joined *joined, int client, int root)
+static int representative_of(const struct impi_comm *impi_comm, int client, int root)
 {
-    return joined->clients[root] == client ? root : joined->masters[client];
+    return impi_comm->clients[root] == client ? root : impi_comm->masters[client];
 }
 
-static struct tree make_tree(const struct joined *joined, int root)
+static struct tree make_tree(const struct impi_comm *impi_comm, int root)
 {
-    const int count = joined->master_count;
-    const int first = joined->clients[root];
-    const int client = joined->clients[joined->rank];
+    const int count = impi_comm->master_count;
+    const int first = impi_comm->clients[root];
+    const int client = impi_comm->clients[impi_comm->rank];
     const int number = (client - first + count) % count;
     const bool is_linear = count <= max_linear();
-    struct tree tree = {.representative = representative_of(joined, client, root), .parent = MPI_PROC_NULL};
+    struct tree tree = {.representative = representative_of(impi_comm, client, root), .parent = MPI_PROC_NULL};
     int step = 1;
 
     /* The highest bit of the number leads to the parent; higher ones to children. */
@@ -110,7 +110,7 @@ static struct tree make_tree(const struct joined *joined, int root)
     }
     if (number > 0) {
         const int parent = is_linear ? 0 : number & ~(step / 2);
-        tree.parent = representative_of(joined, (parent + first) % count, root);
+        tree.parent = representative_of(impi_comm, (parent + first) % count, root);
     }
     for (int other = number + 1; other < count && other < MAX_CLIENTS; other++) {
         bool is_child = is_linear ? number == 0 : false;
@@ -118,47 +118,47 @@ static struct tree make_tree(const struct joined *joined, int root)
             is_child = is_child || other == (number | bit);
         }
         if (is_child) {
-            tree.children[tree.child_count++] = representative_of(joined, (other + first) % count, root);
+            tree.children[tree.child_count++] = representative_of(impi_comm, (other + first) % count, root);
         }
     }
     return tree;
 }
 
-int joined_barrier(struct joined *joined)
+int impi_comm_barrier(struct impi_comm *impi_comm)
 {
-    const struct tree tree = make_tree(joined, 0);
-    int error = LOCAL(Barrier, Ibarrier, joined->local);
+    const struct tree tree = make_tree(impi_comm, 0);
+    int error = LOCAL(Barrier, Ibarrier, impi_comm->local);
 
-    if (joined->rank == tree.representative) {
+    if (impi_comm->rank == tree.representative) {
         for (int i = 0; error == MPI_SUCCESS && i < tree.child_count; i++) {
-            error = receive_message(joined, NULL, 0, MPI_BYTE, tree.children[i], TAG_BARRIER);
+            error = receive_message(impi_comm, NULL, 0, MPI_BYTE, tree.children[i], TAG_BARRIER);
         }
         if (error == MPI_SUCCESS && tree.parent != MPI_PROC_NULL) {
-            error = send_message(joined, NULL, 0, MPI_BYTE, tree.parent, TAG_BARRIER);
-            error = error == MPI_SUCCESS ? receive_message(joined, NULL, 0, MPI_BYTE, tree.parent, TAG_BARRIER) : error;
+            error = send_message(impi_comm, NULL, 0, MPI_BYTE, tree.parent, TAG_BARRIER);
+            error = error == MPI_SUCCESS ? receive_message(impi_comm, NULL, 0, MPI_BYTE, tree.parent, TAG_BARRIER) : error;
         }
         for (int i = 0; error == MPI_SUCCESS && i < tree.child_count; i++) {
-            error = send_message(joined, NULL, 0, MPI_BYTE, tree.children[i], TAG_BARRIER);
+            error = send_message(impi_comm, NULL, 0, MPI_BYTE, tree.children[i], TAG_BARRIER);
         }
     }
-    return error == MPI_SUCCESS ? LOCAL(Barrier, Ibarrier, joined->local) : error;
+    return error == MPI_SUCCESS ? LOCAL(Barrier, Ibarrier, impi_comm->local) : error;
 }
 
-int joined_bcast(struct joined *joined, void *buffer, int count, MPI_Datatype type, int root)
+int impi_comm_bcast(struct impi_comm *impi_comm, void *buffer, int count, MPI_Datatype type, int root)
 {
-    const struct tree tree = make_tree(joined, root);
-    const int local_root = joined->local_ranks[tree.representative];
+    const struct tree tree = make_tree(impi_comm, root);
+    const int local_root = impi_comm->local_ranks[tree.representative];
     int error = MPI_SUCCESS;
 
-    if (joined->rank == tree.representative) {
+    if (impi_comm->rank == tree.representative) {
         if (tree.parent != MPI_PROC_NULL) {
-            error = receive_message(joined, buffer, count, type, tree.parent, TAG_BCAST);
+            error = receive_message(impi_comm, buffer, count, type, tree.parent, TAG_BCAST);
         }
         for (int i = 0; error == MPI_SUCCESS && i < tree.child_count; i++) {
-            error = send_message(joined, buffer, count, type, tree.children[i], TAG_BCAST);
+            error = send_message(impi_comm, buffer, count, type, tree.children[i], TAG_BCAST);
         }
     }
-    return error == MPI_SUCCESS ? LOCAL(Bcast, Ibcast, buffer, count, type, local_root, joined->local) : error;
+    return error == MPI_SUCCESS ? LOCAL(Bcast, Ibcast, buffer, count, type, local_root, impi_comm->local) : error;
 }
 
 /* ---- Reductions ---- */
@@ -180,57 +180,57 @@ static struct scratch make_scratch(int count, MPI_Datatype type)
 }
 
 /* Combines the partial results of the clients at the root. */
-static int reduce_clients(struct joined *joined, const struct tree *tree, void *partial, int count, MPI_Datatype type,
+static int reduce_clients(struct impi_comm *impi_comm, const struct tree *tree, void *partial, int count, MPI_Datatype type,
                           MPI_Op op)
 {
     struct scratch other = make_scratch(count, type);
     int error = MPI_SUCCESS;
 
     for (int i = 0; error == MPI_SUCCESS && i < tree->child_count; i++) {
-        error = receive_message(joined, other.elements, count, type, tree->children[i], TAG_REDUCE);
+        error = receive_message(impi_comm, other.elements, count, type, tree->children[i], TAG_REDUCE);
         error = error == MPI_SUCCESS ? PMPI(Reduce_local)(other.elements, partial, count, type, op) : error;
     }
     if (error == MPI_SUCCESS && tree->parent != MPI_PROC_NULL) {
-        error = send_message(joined, partial, count, type, tree->parent, TAG_REDUCE);
+        error = send_message(impi_comm, partial, count, type, tree->parent, TAG_REDUCE);
     }
     free(other.memory);
     return error;
 }
 
-static int reduce_commutative(struct joined *joined, const void *own, void *result, int count, MPI_Datatype type,
+static int reduce_commutative(struct impi_comm *impi_comm, const void *own, void *result, int count, MPI_Datatype type,
                               MPI_Op op, int root)
 {
-    const struct tree tree = make_tree(joined, root);
-    const int local_root = joined->local_ranks[tree.representative];
-    const bool is_root = joined->rank == root;
+    const struct tree tree = make_tree(impi_comm, root);
+    const int local_root = impi_comm->local_ranks[tree.representative];
+    const bool is_root = impi_comm->rank == root;
 
-    if (joined->rank != tree.representative) {
-        return LOCAL(Reduce, Ireduce, own, NULL, count, type, op, local_root, joined->local);
+    if (impi_comm->rank != tree.representative) {
+        return LOCAL(Reduce, Ireduce, own, NULL, count, type, op, local_root, impi_comm->local);
     }
     struct scratch scratch = make_scratch(is_root ? 0 : count, type);
     void *partial = is_root ? result : scratch.elements;
-    int error = LOCAL(Reduce, Ireduce, own, partial, count, type, op, local_root, joined->local);
-    error = error == MPI_SUCCESS ? reduce_clients(joined, &tree, partial, count, type, op) : error;
+    int error = LOCAL(Reduce, Ireduce, own, partial, count, type, op, local_root, impi_comm->local);
+    error = error == MPI_SUCCESS ? reduce_clients(impi_comm, &tree, partial, count, type, op) : error;
     free(scratch.memory);
     return error;
 }
 
 /* Combines the values of all processes in the order of ranks. */
-static int reduce_ordered(struct joined *joined, const void *own, void *result, int count, MPI_Datatype type, MPI_Op op,
+static int reduce_ordered(struct impi_comm *impi_comm, const void *own, void *result, int count, MPI_Datatype type, MPI_Op op,
                           int root)
 {
-    if (joined->rank != root) {
-        return send_message(joined, own, count, type, root, TAG_REDUCE);
+    if (impi_comm->rank != root) {
+        return send_message(impi_comm, own, count, type, root, TAG_REDUCE);
     }
     struct scratch sum = make_scratch(count, type);
     struct scratch other = make_scratch(count, type);
     const void *value = own == MPI_IN_PLACE ? result : own;
     int error = MPI_SUCCESS;
-    for (int rank = joined->size - 1; error == MPI_SUCCESS && rank >= 0; rank--) {
-        const bool is_last = rank == joined->size - 1;
+    for (int rank = impi_comm->size - 1; error == MPI_SUCCESS && rank >= 0; rank--) {
+        const bool is_last = rank == impi_comm->size - 1;
         void *next = is_last ? sum.elements : other.elements;
         error = rank == root ? copy_block(value, count, type, next, count, type)
-                             : receive_message(joined, next, count, type, rank, TAG_REDUCE);
+                             : receive_message(impi_comm, next, count, type, rank, TAG_REDUCE);
         if (error == MPI_SUCCESS && !is_last) {
             error = PMPI(Reduce_local)(next, sum.elements, count, type, op);
         }
@@ -241,39 +241,39 @@ static int reduce_ordered(struct joined *joined, const void *own, void *result, 
     return error;
 }
 
-static int reduce(struct joined *joined, const void *own, void *result, int count, MPI_Datatype type, MPI_Op op, int root)
+static int reduce(struct impi_comm *impi_comm, const void *own, void *result, int count, MPI_Datatype type, MPI_Op op, int root)
 {
     int is_commutative = 0;
 
     PMPI(Op_commutative)(op, &is_commutative);
-    return is_commutative ? reduce_commutative(joined, own, result, count, type, op, root)
-                          : reduce_ordered(joined, own, result, count, type, op, root);
+    return is_commutative ? reduce_commutative(impi_comm, own, result, count, type, op, root)
+                          : reduce_ordered(impi_comm, own, result, count, type, op, root);
 }
 
-static int allreduce(struct joined *joined, const void *own, void *result, int count, MPI_Datatype type, MPI_Op op)
+static int allreduce(struct impi_comm *impi_comm, const void *own, void *result, int count, MPI_Datatype type, MPI_Op op)
 {
-    const void *value = own == MPI_IN_PLACE && joined->rank != 0 ? result : own;
-    const int error = reduce(joined, value, result, count, type, op, 0);
+    const void *value = own == MPI_IN_PLACE && impi_comm->rank != 0 ? result : own;
+    const int error = reduce(impi_comm, value, result, count, type, op, 0);
 
-    return error == MPI_SUCCESS ? joined_bcast(joined, result, count, type, 0) : error;
+    return error == MPI_SUCCESS ? impi_comm_bcast(impi_comm, result, count, type, 0) : error;
 }
 
 /* Combines the values of all processes up to this one, itself included or not. */
-static int scan(struct joined *joined, const void *own, void *result, int count, MPI_Datatype type, MPI_Op op,
+static int scan(struct impi_comm *impi_comm, const void *own, void *result, int count, MPI_Datatype type, MPI_Op op,
                 bool is_inclusive)
 {
     struct scratch before = make_scratch(count, type);
     struct scratch sum = make_scratch(count, type);
     int error = copy_block(own == MPI_IN_PLACE ? result : own, count, type, sum.elements, count, type);
 
-    if (error == MPI_SUCCESS && joined->rank > 0) {
-        error = receive_message(joined, before.elements, count, type, joined->rank - 1, TAG_SCAN);
+    if (error == MPI_SUCCESS && impi_comm->rank > 0) {
+        error = receive_message(impi_comm, before.elements, count, type, impi_comm->rank - 1, TAG_SCAN);
         error = error == MPI_SUCCESS ? PMPI(Reduce_local)(before.elements, sum.elements, count, type, op) : error;
     }
-    if (error == MPI_SUCCESS && joined->rank < joined->size - 1) {
-        error = send_message(joined, sum.elements, count, type, joined->rank + 1, TAG_SCAN);
+    if (error == MPI_SUCCESS && impi_comm->rank < impi_comm->size - 1) {
+        error = send_message(impi_comm, sum.elements, count, type, impi_comm->rank + 1, TAG_SCAN);
     }
-    if (error == MPI_SUCCESS && (is_inclusive || joined->rank > 0)) {
+    if (error == MPI_SUCCESS && (is_inclusive || impi_comm->rank > 0)) {
         error = copy_block(is_inclusive ? sum.elements : before.elements, count, type, result, count, type);
     }
     free(before.memory);
@@ -284,34 +284,34 @@ static int scan(struct joined *joined, const void *own, void *result, int count,
 /* ---- Blocks ---- */
 
 /* Blocks of one size, one behind the other; the caller frees them. */
-static struct block *make_equal_blocks(const struct joined *joined, int count)
+static struct block *make_equal_blocks(const struct impi_comm *impi_comm, int count)
 {
-    struct block *blocks = allocate(sizeof(*blocks) * (size_t)joined->size);
+    struct block *blocks = allocate(sizeof(*blocks) * (size_t)impi_comm->size);
 
-    for (int rank = 0; rank < joined->size; rank++) {
+    for (int rank = 0; rank < impi_comm->size; rank++) {
         blocks[rank] = (struct block){.count = count, .displacement = (MPI_Aint)rank * count};
     }
     return blocks;
 }
 
-static int gather(struct joined *joined, const void *own, int count, MPI_Datatype type, const struct layout *all, int root)
+static int gather(struct impi_comm *impi_comm, const void *own, int count, MPI_Datatype type, const struct layout *all, int root)
 {
     int error = MPI_SUCCESS;
 
-    if (joined->rank != root) {
-        return send_message(joined, own, count, type, root, TAG_GATHER);
+    if (impi_comm->rank != root) {
+        return send_message(impi_comm, own, count, type, root, TAG_GATHER);
     }
-    struct operation **operations = allocate(sizeof(*operations) * (size_t)joined->size);
-    for (int rank = 0; error == MPI_SUCCESS && rank < joined->size; rank++) {
+    struct operation **operations = allocate(sizeof(*operations) * (size_t)impi_comm->size);
+    for (int rank = 0; error == MPI_SUCCESS && rank < impi_comm->size; rank++) {
         const int wanted = all->blocks[rank].count;
         if (rank != root) {
-            error = start_message(joined, block_start(all, rank), wanted, all->type, rank, TAG_GATHER, false,
+            error = start_message(impi_comm, block_start(all, rank), wanted, all->type, rank, TAG_GATHER, false,
                                   &operations[rank]);
         } else if (own != MPI_IN_PLACE) {
             error = copy_block(own, count, type, block_start(all, rank), wanted, all->type);
         }
     }
-    for (int rank = 0; rank < joined->size; rank++) {
+    for (int rank = 0; rank < impi_comm->size; rank++) {
         const int ended = operations[rank] == NULL ? MPI_SUCCESS : finish_operation(operations[rank], MPI_STATUS_IGNORE);
         error = error == MPI_SUCCESS ? ended : error;
     }
@@ -319,24 +319,24 @@ static int gather(struct joined *joined, const void *own, int count, MPI_Datatyp
     return error;
 }
 
-static int scatter(struct joined *joined, const struct layout *all, void *own, int count, MPI_Datatype type, int root)
+static int scatter(struct impi_comm *impi_comm, const struct layout *all, void *own, int count, MPI_Datatype type, int root)
 {
     int error = MPI_SUCCESS;
 
-    if (joined->rank != root) {
-        return receive_message(joined, own, count, type, root, TAG_SCATTER);
+    if (impi_comm->rank != root) {
+        return receive_message(impi_comm, own, count, type, root, TAG_SCATTER);
     }
-    struct operation **operations = allocate(sizeof(*operations) * (size_t)joined->size);
-    for (int rank = 0; error == MPI_SUCCESS && rank < joined->size; rank++) {
+    struct operation **operations = allocate(sizeof(*operations) * (size_t)impi_comm->size);
+    for (int rank = 0; error == MPI_SUCCESS && rank < impi_comm->size; rank++) {
         const int given = all->blocks[rank].count;
         if (rank != root) {
-            error = start_message(joined, block_start(all, rank), given, all->type, rank, TAG_SCATTER, true,
+            error = start_message(impi_comm, block_start(all, rank), given, all->type, rank, TAG_SCATTER, true,
                                   &operations[rank]);
         } else if (own != MPI_IN_PLACE) {
             error = copy_block(block_start(all, rank), given, all->type, own, count, type);
         }
     }
-    for (int rank = 0; rank < joined->size; rank++) {
+    for (int rank = 0; rank < impi_comm->size; rank++) {
         const int ended = operations[rank] == NULL ? MPI_SUCCESS : finish_operation(operations[rank], MPI_STATUS_IGNORE);
         error = error == MPI_SUCCESS ? ended : error;
     }
@@ -344,47 +344,47 @@ static int scatter(struct joined *joined, const struct layout *all, void *own, i
     return error;
 }
 
-int exchange_numbers(struct joined *joined, const int *own, int count, int *all)
+int exchange_numbers(struct impi_comm *impi_comm, const int *own, int count, int *all)
 {
-    struct block *blocks = make_equal_blocks(joined, count);
+    struct block *blocks = make_equal_blocks(impi_comm, count);
     const struct layout layout = {.buffer = all, .blocks = blocks, .type = MPI_INT};
-    const int error = gather(joined, own, count, MPI_INT, &layout, 0);
+    const int error = gather(impi_comm, own, count, MPI_INT, &layout, 0);
 
     free(blocks);
-    return error == MPI_SUCCESS ? joined_bcast(joined, all, joined->size * count, MPI_INT, 0) : error;
+    return error == MPI_SUCCESS ? impi_comm_bcast(impi_comm, all, impi_comm->size * count, MPI_INT, 0) : error;
 }
 
 /* Each block crosses to another client once. */
-static int allgather(struct joined *joined, const void *own, int count, MPI_Datatype type, const struct layout *all)
+static int allgather(struct impi_comm *impi_comm, const void *own, int count, MPI_Datatype type, const struct layout *all)
 {
-    const int rank = joined->rank;
+    const int rank = impi_comm->rank;
     int error = MPI_SUCCESS;
 
     if (own != MPI_IN_PLACE) {
         error = copy_block(own, count, type, block_start(all, rank), all->blocks[rank].count, all->type);
     }
-    for (int root = 0; error == MPI_SUCCESS && root < joined->size; root++) {
-        error = joined_bcast(joined, block_start(all, root), all->blocks[root].count, all->type, root);
+    for (int root = 0; error == MPI_SUCCESS && root < impi_comm->size; root++) {
+        error = impi_comm_bcast(impi_comm, block_start(all, root), all->blocks[root].count, all->type, root);
     }
     return error;
 }
 
-static int alltoall(struct joined *joined, const struct layout *out, const struct layout *in)
+static int alltoall(struct impi_comm *impi_comm, const struct layout *out, const struct layout *in)
 {
-    const int size = joined->size;
+    const int size = impi_comm->size;
     struct operation **operations = allocate(sizeof(*operations) * 2 * (size_t)size);
     int error = MPI_SUCCESS;
 
     for (int rank = 0; error == MPI_SUCCESS && rank < size; rank++) {
-        if (rank == joined->rank) {
+        if (rank == impi_comm->rank) {
             error = copy_block(block_start(out, rank), out->blocks[rank].count, out->type, block_start(in, rank),
                                in->blocks[rank].count, in->type);
             continue;
         }
-        error = start_message(joined, block_start(in, rank), in->blocks[rank].count, in->type, rank, TAG_ALLTOALL, false,
+        error = start_message(impi_comm, block_start(in, rank), in->blocks[rank].count, in->type, rank, TAG_ALLTOALL, false,
                               &operations[rank]);
         if (error == MPI_SUCCESS) {
-            error = start_message(joined, block_start(out, rank), out->blocks[rank].count, out->type, rank, TAG_ALLTOALL,
+            error = start_message(impi_comm, block_start(out, rank), out->blocks[rank].count, out->type, rank, TAG_ALLTOALL,
                                   true, &operations[size + rank]);
         }
     }
@@ -397,14 +397,14 @@ static int alltoall(struct joined *joined, const struct layout *out, const struc
 }
 
 /* Exchanges the blocks of one buffer, which each process sends and replaces. */
-static int alltoall_in_place(struct joined *joined, const struct layout *all)
+static int alltoall_in_place(struct impi_comm *impi_comm, const struct layout *all)
 {
     MPI_Aint lower, extent, true_lower, true_extent;
     MPI_Aint end = 0;
 
     PMPI(Type_get_extent)(all->type, &lower, &extent);
     PMPI(Type_get_true_extent)(all->type, &true_lower, &true_extent);
-    for (int rank = 0; rank < joined->size; rank++) {
+    for (int rank = 0; rank < impi_comm->size; rank++) {
         const struct block *block = &all->blocks[rank];
         const MPI_Aint last = block->displacement + block->count - 1;
         if (block->count > 0 && last * extent + true_extent > end) {
@@ -414,22 +414,22 @@ static int alltoall_in_place(struct joined *joined, const struct layout *all)
     char *copy = allocate((size_t)end);
     memcpy(copy, (char *)all->buffer + true_lower, (size_t)end);
     const struct layout out = {.buffer = copy - true_lower, .blocks = all->blocks, .type = all->type};
-    const int error = alltoall(joined, &out, all);
+    const int error = alltoall(impi_comm, &out, all);
     free(copy);
     return error;
 }
 
-static int reduce_scatter(struct joined *joined, const void *own, void *result, const struct block *blocks,
+static int reduce_scatter(struct impi_comm *impi_comm, const void *own, void *result, const struct block *blocks,
                           MPI_Datatype type, MPI_Op op)
 {
-    const struct block *last = &blocks[joined->size - 1];
+    const struct block *last = &blocks[impi_comm->size - 1];
     const int total = (int)last->displacement + last->count;
-    struct scratch sum = make_scratch(joined->rank == 0 ? total : 0, type);
-    int error = reduce(joined, own == MPI_IN_PLACE ? result : own, sum.elements, total, type, op, 0);
+    struct scratch sum = make_scratch(impi_comm->rank == 0 ? total : 0, type);
+    int error = reduce(impi_comm, own == MPI_IN_PLACE ? result : own, sum.elements, total, type, op, 0);
 
     if (error == MPI_SUCCESS) {
         const struct layout all = {.buffer = sum.elements, .blocks = (struct block *)(uintptr_t)blocks, .type = type};
-        error = scatter(joined, &all, result, blocks[joined->rank].count, type, 0);
+        error = scatter(impi_comm, &all, result, blocks[impi_comm->rank].count, type, 0);
     }
     free(sum.memory);
     return error;
@@ -443,34 +443,34 @@ static bool is_countable(int64_t count)
 }
 
 /* The result of a collective of a function of MPI. */
-static int ended(const struct joined *joined, int error)
+static int ended(const struct impi_comm *impi_comm, int error)
 {
-    return error == MPI_SUCCESS ? error : raise_error(joined->local, error);
+    return error == MPI_SUCCESS ? error : raise_error(impi_comm->local, error);
 }
 
-/* Returns a joined communicator whose collectives are supported, or NULL. */
-static struct joined *find_members(MPI_Comm comm, const char *function, int *refused)
+/* Returns a communicator with several clients whose collectives are supported, or NULL. */
+static struct impi_comm *find_members(MPI_Comm comm, const char *function, int *refused)
 {
-    struct joined *joined = find_joined(comm);
+    struct impi_comm *impi_comm = find_impi_comm(comm);
 
-    *refused = joined != NULL && joined->own != NULL ? refuse_inter(comm, function) : MPI_SUCCESS;
-    return joined;
+    *refused = impi_comm != NULL && impi_comm->own != NULL ? refuse_inter(comm, function) : MPI_SUCCESS;
+    return impi_comm;
 }
 
-static bool is_rank(const struct joined *joined, int rank)
+static bool is_rank(const struct impi_comm *impi_comm, int rank)
 {
-    return rank >= 0 && rank < joined->size;
+    return rank >= 0 && rank < impi_comm->size;
 }
 
 int MPI_Barrier(MPI_Comm comm)
 {
     int refused;
-    struct joined *joined = find_members(comm, __func__, &refused);
+    struct impi_comm *impi_comm = find_members(comm, __func__, &refused);
 
-    if (joined == NULL) {
+    if (impi_comm == NULL) {
         return PMPI(Barrier)(comm);
     }
-    return refused == MPI_SUCCESS ? ended(joined, joined_barrier(joined)) : refused;
+    return refused == MPI_SUCCESS ? ended(impi_comm, impi_comm_barrier(impi_comm)) : refused;
 }
 
 #define COUNT int

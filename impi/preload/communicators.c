@@ -10,154 +10,154 @@
 
 enum { BUCKETS = 64 };
 
-static struct joined *buckets[BUCKETS];
-static int joined_count;
+static struct impi_comm *buckets[BUCKETS];
+static int impi_comm_count;
 uint64_t last_context = 1;
 
-static struct joined **bucket_of(MPI_Comm comm)
+static struct impi_comm **bucket_of(MPI_Comm comm)
 {
     return &buckets[((uintptr_t)comm / 8 ^ (uintptr_t)comm) % BUCKETS];
 }
 
-struct joined *find_joined(MPI_Comm comm)
+struct impi_comm *find_impi_comm(MPI_Comm comm)
 {
-    if (joined_count == 0) {
+    if (impi_comm_count == 0) {
         return NULL;
     }
     lock();
-    struct joined *joined = *bucket_of(comm);
-    while (joined != NULL && joined->local != comm) {
-        joined = joined->next;
+    struct impi_comm *impi_comm = *bucket_of(comm);
+    while (impi_comm != NULL && impi_comm->local != comm) {
+        impi_comm = impi_comm->next;
     }
     unlock();
-    return joined;
+    return impi_comm;
 }
 
 /* Numbers the clients by their lowest ranks. */
-static void number_clients(struct joined *joined)
+static void number_clients(struct impi_comm *impi_comm)
 {
     int *numbers = allocate(sizeof(int) * (size_t)wireup_impi_clients(impi_world));
 
-    for (int rank = 0; rank < joined->size; rank++) {
-        const int client = wireup_impi_client_of(impi_world, joined->world_ranks[rank]);
+    for (int rank = 0; rank < impi_comm->size; rank++) {
+        const int client = wireup_impi_client_of(impi_world, impi_comm->world_ranks[rank]);
         if (numbers[client] == 0) {
-            joined->masters[joined->master_count++] = rank;
-            numbers[client] = joined->master_count;
+            impi_comm->masters[impi_comm->master_count++] = rank;
+            numbers[client] = impi_comm->master_count;
         }
-        joined->clients[rank] = numbers[client] - 1;
+        impi_comm->clients[rank] = numbers[client] - 1;
     }
     free(numbers);
 }
 
 /* Relates the ranks to those of the handle, whose members are these of this client in their order. */
-static void number_local(struct joined *joined, int count, const int *world_ranks)
+static void number_local(struct impi_comm *impi_comm, int count, const int *world_ranks)
 {
     const int own_rank = wireup_impi_rank(impi_world);
     const int own = wireup_impi_client_of(impi_world, own_rank);
 
-    for (int rank = 0; rank < joined->size; rank++) {
-        joined->local_ranks[rank] = -1;
-        if (joined->world_ranks[rank] == own_rank) {
-            joined->rank = rank;
+    for (int rank = 0; rank < impi_comm->size; rank++) {
+        impi_comm->local_ranks[rank] = -1;
+        if (impi_comm->world_ranks[rank] == own_rank) {
+            impi_comm->rank = rank;
         }
     }
     for (int i = 0; i < count; i++) {
         if (wireup_impi_client_of(impi_world, world_ranks[i]) != own) {
             continue;
         }
-        for (int rank = 0; rank < joined->size; rank++) {
-            if (joined->world_ranks[rank] == world_ranks[i]) {
-                joined->local_ranks[rank] = joined->local_size;
-                joined->ranks[joined->local_size] = rank;
+        for (int rank = 0; rank < impi_comm->size; rank++) {
+            if (impi_comm->world_ranks[rank] == world_ranks[i]) {
+                impi_comm->local_ranks[rank] = impi_comm->local_size;
+                impi_comm->ranks[impi_comm->local_size] = rank;
             }
         }
-        joined->local_size++;
+        impi_comm->local_size++;
     }
 }
 
-static void free_joined(struct joined *joined)
+static void free_impi_comm(struct impi_comm *impi_comm)
 {
-    if (joined->cartesian != NULL) {
-        free(joined->cartesian->sizes);
-        free(joined->cartesian->periods);
+    if (impi_comm->cartesian != NULL) {
+        free(impi_comm->cartesian->sizes);
+        free(impi_comm->cartesian->periods);
     }
-    if (joined->own != NULL) {
-        free(joined->own->world_ranks);
+    if (impi_comm->own != NULL) {
+        free(impi_comm->own->world_ranks);
     }
-    free(joined->own);
-    free(joined->cartesian);
-    free(joined->world_ranks);
-    free(joined->local_ranks);
-    free(joined->ranks);
-    free(joined->clients);
-    free(joined->masters);
-    free(joined);
+    free(impi_comm->own);
+    free(impi_comm->cartesian);
+    free(impi_comm->world_ranks);
+    free(impi_comm->local_ranks);
+    free(impi_comm->ranks);
+    free(impi_comm->clients);
+    free(impi_comm->masters);
+    free(impi_comm);
 }
 
 /* Makes the tables of a communicator with these members, which it takes over. */
-static struct joined *make_joined(MPI_Comm local, int size, int *world_ranks, uint64_t context, int local_room)
+static struct impi_comm *make_impi_comm(MPI_Comm local, int size, int *world_ranks, uint64_t context, int local_room)
 {
     const size_t bytes = sizeof(int) * (size_t)size;
-    struct joined *joined = allocate(sizeof(*joined));
+    struct impi_comm *impi_comm = allocate(sizeof(*impi_comm));
 
-    *joined = (struct joined){.local = local, .context = context, .size = size, .world_ranks = world_ranks, .references = 1};
-    joined->local_ranks = allocate(bytes);
-    joined->ranks = allocate(sizeof(int) * (size_t)local_room);
-    joined->clients = allocate(bytes);
-    joined->masters = allocate(bytes);
-    number_clients(joined);
-    return joined;
+    *impi_comm = (struct impi_comm){.local = local, .context = context, .size = size, .world_ranks = world_ranks, .references = 1};
+    impi_comm->local_ranks = allocate(bytes);
+    impi_comm->ranks = allocate(sizeof(int) * (size_t)local_room);
+    impi_comm->clients = allocate(bytes);
+    impi_comm->masters = allocate(bytes);
+    number_clients(impi_comm);
+    return impi_comm;
 }
 
-static void register_joined(struct joined *joined)
+static void register_impi_comm(struct impi_comm *impi_comm)
 {
     /* Unlike MPI_Comm_dup, this copies no attributes. */
-    PMPI(Comm_split)(joined->local, 0, 0, &joined->collective);
-    PMPI(Comm_set_errhandler)(joined->collective, MPI_ERRORS_RETURN);
+    PMPI(Comm_split)(impi_comm->local, 0, 0, &impi_comm->collective);
+    PMPI(Comm_set_errhandler)(impi_comm->collective, MPI_ERRORS_RETURN);
     lock();
-    struct joined **bucket = bucket_of(joined->local);
-    joined->next = *bucket;
-    *bucket = joined;
-    joined_count++;
+    struct impi_comm **bucket = bucket_of(impi_comm->local);
+    impi_comm->next = *bucket;
+    *bucket = impi_comm;
+    impi_comm_count++;
     unlock();
 }
 
-struct joined *add_joined(MPI_Comm local, int size, int *world_ranks, uint64_t context)
+struct impi_comm *add_impi_comm(MPI_Comm local, int size, int *world_ranks, uint64_t context)
 {
-    struct joined *joined = make_joined(local, size, world_ranks, context, size);
+    struct impi_comm *impi_comm = make_impi_comm(local, size, world_ranks, context, size);
 
-    if (joined->master_count < 2) {
-        free_joined(joined);
+    if (impi_comm->master_count < 2) {
+        free_impi_comm(impi_comm);
         return NULL;
     }
-    number_local(joined, size, world_ranks);
-    register_joined(joined);
-    return joined;
+    number_local(impi_comm, size, world_ranks);
+    register_impi_comm(impi_comm);
+    return impi_comm;
 }
 
-struct joined *add_inter(MPI_Comm local, int own_size, int *own, int remote_size, int *remote, uint64_t context)
+struct impi_comm *add_inter(MPI_Comm local, int own_size, int *own, int remote_size, int *remote, uint64_t context)
 {
     const int own_rank = wireup_impi_rank(impi_world);
-    struct joined *joined = make_joined(local, remote_size, remote, context, own_size + remote_size);
+    struct impi_comm *impi_comm = make_impi_comm(local, remote_size, remote, context, own_size + remote_size);
     int *all = sort_members(own_size, own, remote_size, remote);
 
-    joined->own = allocate(sizeof(*joined->own));
-    *joined->own = (struct local_group){.size = own_size, .world_ranks = own};
-    while (own[joined->own->rank] != own_rank) {
-        joined->own->rank++;
+    impi_comm->own = allocate(sizeof(*impi_comm->own));
+    *impi_comm->own = (struct local_group){.size = own_size, .world_ranks = own};
+    while (own[impi_comm->own->rank] != own_rank) {
+        impi_comm->own->rank++;
     }
-    number_local(joined, own_size + remote_size, all);
+    number_local(impi_comm, own_size + remote_size, all);
     free(all);
-    register_joined(joined);
-    return joined;
+    register_impi_comm(impi_comm);
+    return impi_comm;
 }
 
-void release_joined(struct joined *joined)
+void release_impi_comm(struct impi_comm *impi_comm)
 {
-    joined->references--;
-    if (joined->references == 0) {
-        PMPI(Comm_free)(&joined->collective);
-        free_joined(joined);
+    impi_comm->references--;
+    if (impi_comm->references == 0) {
+        PMPI(Comm_free)(&impi_comm->collective);
+        free_impi_comm(impi_comm);
     }
 }
 
@@ -172,14 +172,14 @@ static int *copy_numbers(const int *numbers, int count)
 }
 
 /* Returns an unused context, on which all members agree. */
-static int agree_on_context(struct joined *joined, uint64_t *context)
+static int agree_on_context(struct impi_comm *impi_comm, uint64_t *context)
 {
     const int own[2] = {(int)(last_context >> 32), (int)(uint32_t)last_context};
-    int *all = allocate(sizeof(own) * (size_t)joined->size);
-    const int error = exchange_numbers(joined, own, 2, all);
+    int *all = allocate(sizeof(own) * (size_t)impi_comm->size);
+    const int error = exchange_numbers(impi_comm, own, 2, all);
     uint64_t last = last_context;
 
-    for (int rank = 0; rank < joined->size; rank++) {
+    for (int rank = 0; rank < impi_comm->size; rank++) {
         const uint64_t other = (uint64_t)(uint32_t)all[2 * rank] << 32 | (uint32_t)all[2 * rank + 1];
         last = other > last ? other : last;
     }
@@ -190,13 +190,13 @@ static int agree_on_context(struct joined *joined, uint64_t *context)
 }
 
 /* Exchanges a context with a process of the world. */
-static int exchange_context(struct joined *joined, int world_rank, int tag, uint64_t *context, bool is_send)
+static int exchange_context(struct impi_comm *impi_comm, int world_rank, int tag, uint64_t *context, bool is_send)
 {
     struct operation *operation;
-    struct transfer transfer = {.joined = joined, .buffer = context, .count = 1, .type = MPI_UINT64_T, .is_send = is_send};
+    struct transfer transfer = {.impi_comm = impi_comm, .buffer = context, .count = 1, .type = MPI_UINT64_T, .is_send = is_send};
 
     transfer.tag = TAG_GROUP + tag % GROUP_TAGS;
-    while (joined->world_ranks[transfer.peer] != world_rank) {
+    while (impi_comm->world_ranks[transfer.peer] != world_rank) {
         transfer.peer++;
     }
     const int error = start_operation(&transfer, COLLECTIVE, NULL, &operation);
@@ -207,30 +207,30 @@ static int exchange_context(struct joined *joined, int world_rank, int tag, uint
 
 int MPI_Comm_size(MPI_Comm comm, int *size)
 {
-    const struct joined *joined = find_joined(comm);
+    const struct impi_comm *impi_comm = find_impi_comm(comm);
 
-    if (joined == NULL) {
+    if (impi_comm == NULL) {
         return PMPI(Comm_size)(comm, size);
     }
-    *size = joined->own == NULL ? joined->size : joined->own->size;
+    *size = impi_comm->own == NULL ? impi_comm->size : impi_comm->own->size;
     return MPI_SUCCESS;
 }
 
 int MPI_Comm_rank(MPI_Comm comm, int *rank)
 {
-    const struct joined *joined = find_joined(comm);
+    const struct impi_comm *impi_comm = find_impi_comm(comm);
 
-    if (joined == NULL) {
+    if (impi_comm == NULL) {
         return PMPI(Comm_rank)(comm, rank);
     }
-    *rank = joined->own == NULL ? joined->rank : joined->own->rank;
+    *rank = impi_comm->own == NULL ? impi_comm->rank : impi_comm->own->rank;
     return MPI_SUCCESS;
 }
 
 int MPI_Comm_compare(MPI_Comm first, MPI_Comm second, int *result)
 {
-    const struct joined *one = find_joined(first);
-    const struct joined *other = find_joined(second);
+    const struct impi_comm *one = find_impi_comm(first);
+    const struct impi_comm *other = find_impi_comm(second);
 
     if (one == NULL && other == NULL) {
         return PMPI(Comm_compare)(first, second, result);
@@ -255,40 +255,40 @@ int MPI_Comm_compare(MPI_Comm first, MPI_Comm second, int *result)
 
 int MPI_Comm_group(MPI_Comm comm, MPI_Group *group)
 {
-    const struct joined *joined = find_joined(comm);
+    const struct impi_comm *impi_comm = find_impi_comm(comm);
 
-    if (joined == NULL) {
+    if (impi_comm == NULL) {
         return PMPI(Comm_group)(comm, group);
     }
-    const struct local_group *own = joined->own;
-    const int size = own == NULL ? joined->size : own->size;
-    *group = make_group(size, copy_numbers(own == NULL ? joined->world_ranks : own->world_ranks, size));
+    const struct local_group *own = impi_comm->own;
+    const int size = own == NULL ? impi_comm->size : own->size;
+    *group = make_group(size, copy_numbers(own == NULL ? impi_comm->world_ranks : own->world_ranks, size));
     return MPI_SUCCESS;
 }
 
 /* ---- New communicators ---- */
 
 /* Adds the duplicate of a communicator; `code` is the result of making it in this client. */
-static int add_duplicate(struct joined *joined, int code, MPI_Comm duplicate)
+static int add_duplicate(struct impi_comm *impi_comm, int code, MPI_Comm duplicate)
 {
-    const struct local_group *own = joined->own;
+    const struct local_group *own = impi_comm->own;
     uint64_t context;
     int error = code;
 
     if (error == MPI_SUCCESS) {
-        error = own == NULL ? agree_on_context(joined, &context) : agree_with_peers(joined, &context);
+        error = own == NULL ? agree_on_context(impi_comm, &context) : agree_with_peers(impi_comm, &context);
     }
     if (error != MPI_SUCCESS) {
-        return raise_error(joined->local, error);
+        return raise_error(impi_comm->local, error);
     }
-    int *members = copy_numbers(joined->world_ranks, joined->size);
+    int *members = copy_numbers(impi_comm->world_ranks, impi_comm->size);
     if (own != NULL) {
-        add_inter(duplicate, own->size, copy_numbers(own->world_ranks, own->size), joined->size, members, context);
+        add_inter(duplicate, own->size, copy_numbers(own->world_ranks, own->size), impi_comm->size, members, context);
         return MPI_SUCCESS;
     }
-    struct joined *added = add_joined(duplicate, joined->size, members, context);
-    if (joined->cartesian != NULL) {
-        const struct cartesian *old = joined->cartesian;
+    struct impi_comm *added = add_impi_comm(duplicate, impi_comm->size, members, context);
+    if (impi_comm->cartesian != NULL) {
+        const struct cartesian *old = impi_comm->cartesian;
         added->cartesian = make_cartesian(old->dimensions, old->sizes, old->periods);
     }
     return MPI_SUCCESS;
@@ -296,41 +296,41 @@ static int add_duplicate(struct joined *joined, int code, MPI_Comm duplicate)
 
 int MPI_Comm_dup(MPI_Comm comm, MPI_Comm *duplicate)
 {
-    struct joined *joined = find_joined(comm);
+    struct impi_comm *impi_comm = find_impi_comm(comm);
     const int code = PMPI(Comm_dup)(comm, duplicate);
 
-    return joined == NULL ? code : add_duplicate(joined, code, *duplicate);
+    return impi_comm == NULL ? code : add_duplicate(impi_comm, code, *duplicate);
 }
 
 int MPI_Comm_dup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *duplicate)
 {
-    struct joined *joined = find_joined(comm);
+    struct impi_comm *impi_comm = find_impi_comm(comm);
     const int code = PMPI(Comm_dup_with_info)(comm, info, duplicate);
 
-    return joined == NULL ? code : add_duplicate(joined, code, *duplicate);
+    return impi_comm == NULL ? code : add_duplicate(impi_comm, code, *duplicate);
 }
 
 int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm *part)
 {
-    struct joined *joined = find_joined(comm);
+    struct impi_comm *impi_comm = find_impi_comm(comm);
     uint64_t context;
 
-    if (joined != NULL && joined->own != NULL) {
+    if (impi_comm != NULL && impi_comm->own != NULL) {
         return refuse_inter(comm, "MPI_Comm_split");
     }
     int error = PMPI(Comm_split)(comm, color, key, part);
-    if (joined == NULL || error != MPI_SUCCESS) {
+    if (impi_comm == NULL || error != MPI_SUCCESS) {
         return error;
     }
     const int own[2] = {color == MPI_UNDEFINED ? -1 : color, key};
-    int *all = allocate(sizeof(own) * (size_t)joined->size);
-    error = exchange_numbers(joined, own, 2, all);
-    error = error == MPI_SUCCESS ? agree_on_context(joined, &context) : error;
+    int *all = allocate(sizeof(own) * (size_t)impi_comm->size);
+    error = exchange_numbers(impi_comm, own, 2, all);
+    error = error == MPI_SUCCESS ? agree_on_context(impi_comm, &context) : error;
     if (error == MPI_SUCCESS && own[0] >= 0) {
-        int *members = allocate(sizeof(int) * (size_t)joined->size);
+        int *members = allocate(sizeof(int) * (size_t)impi_comm->size);
         int count = 0;
         /* Sorted by key, then by rank. */
-        for (int rank = 0; rank < joined->size; rank++) {
+        for (int rank = 0; rank < impi_comm->size; rank++) {
             int at = count;
             if (all[2 * rank] != own[0]) {
                 continue;
@@ -342,9 +342,9 @@ int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm *part)
             count++;
         }
         for (int i = 0; i < count; i++) {
-            members[i] = joined->world_ranks[members[i]];
+            members[i] = impi_comm->world_ranks[members[i]];
         }
-        add_joined(*part, count, members, context);
+        add_impi_comm(*part, count, members, context);
     }
     free(all);
     return error == MPI_SUCCESS ? error : raise_error(comm, error);
@@ -352,9 +352,9 @@ int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm *part)
 
 int MPI_Comm_create(MPI_Comm comm, MPI_Group group, MPI_Comm *part)
 {
-    struct joined *joined = find_joined(comm);
+    struct impi_comm *impi_comm = find_impi_comm(comm);
 
-    if (joined == NULL) {
+    if (impi_comm == NULL) {
         MPI_Group local = MPI_GROUP_NULL;
         int error = copy_to_local_group(group, &local);
         if (error == MPI_SUCCESS) {
@@ -363,7 +363,7 @@ int MPI_Comm_create(MPI_Comm comm, MPI_Group group, MPI_Comm *part)
         }
         return error == MPI_SUCCESS ? error : raise_error(comm, error);
     }
-    if (joined->own != NULL) {
+    if (impi_comm->own != NULL) {
         return refuse_inter(comm, "MPI_Comm_create");
     }
     int size;
@@ -371,16 +371,16 @@ int MPI_Comm_create(MPI_Comm comm, MPI_Group group, MPI_Comm *part)
     uint64_t context;
     int error = copy_members(group, &size, &members);
     int position = 0;
-    while (position < size && members[position] != joined->world_ranks[joined->rank]) {
+    while (position < size && members[position] != impi_comm->world_ranks[impi_comm->rank]) {
         position++;
     }
     const bool is_member = error == MPI_SUCCESS && position < size;
     if (error == MPI_SUCCESS) {
         error = PMPI(Comm_split)(comm, is_member ? members[0] : MPI_UNDEFINED, position, part);
-        error = error == MPI_SUCCESS ? agree_on_context(joined, &context) : error;
+        error = error == MPI_SUCCESS ? agree_on_context(impi_comm, &context) : error;
     }
     if (error == MPI_SUCCESS && is_member) {
-        add_joined(*part, size, members, context);
+        add_impi_comm(*part, size, members, context);
     } else {
         free(members);
     }
@@ -388,30 +388,30 @@ int MPI_Comm_create(MPI_Comm comm, MPI_Group group, MPI_Comm *part)
 }
 
 /* Returns an unused context, on which the members of a group agree: the first one collects. */
-static int agree_in_group(struct joined *joined, int size, const int *members, int tag, uint64_t *context)
+static int agree_in_group(struct impi_comm *impi_comm, int size, const int *members, int tag, uint64_t *context)
 {
     int error = MPI_SUCCESS;
 
     *context = (last_context + 2) / 2 * 2;
     for (int i = 1; error == MPI_SUCCESS && i < size; i++) {
         uint64_t other;
-        if (members[0] == joined->world_ranks[joined->rank]) {
-            error = exchange_context(joined, members[i], tag, &other, false);
+        if (members[0] == impi_comm->world_ranks[impi_comm->rank]) {
+            error = exchange_context(impi_comm, members[i], tag, &other, false);
             *context = other > *context ? other : *context;
-        } else if (members[i] == joined->world_ranks[joined->rank]) {
-            error = exchange_context(joined, members[0], tag, context, true);
-            error = error == MPI_SUCCESS ? exchange_context(joined, members[0], tag, context, false) : error;
+        } else if (members[i] == impi_comm->world_ranks[impi_comm->rank]) {
+            error = exchange_context(impi_comm, members[0], tag, context, true);
+            error = error == MPI_SUCCESS ? exchange_context(impi_comm, members[0], tag, context, false) : error;
         }
     }
-    for (int i = 1; error == MPI_SUCCESS && i < size && members[0] == joined->world_ranks[joined->rank]; i++) {
-        error = exchange_context(joined, members[i], tag, context, true);
+    for (int i = 1; error == MPI_SUCCESS && i < size && members[0] == impi_comm->world_ranks[impi_comm->rank]; i++) {
+        error = exchange_context(impi_comm, members[i], tag, context, true);
     }
     last_context = *context + 1;
     return error;
 }
 
 /* The part of `MPI_Comm_create_group` for a group with members in several clients. */
-static int create_in_group(struct joined *joined, MPI_Group group, int tag, MPI_Comm *part)
+static int create_in_group(struct impi_comm *impi_comm, MPI_Group group, int tag, MPI_Comm *part)
 {
     int size;
     int *members;
@@ -423,28 +423,28 @@ static int create_in_group(struct joined *joined, MPI_Group group, int tag, MPI_
         error = copy_local_members(size, members, &local);
     }
     if (error == MPI_SUCCESS) {
-        error = PMPI(Comm_create_group)(joined->local, local, tag, part);
+        error = PMPI(Comm_create_group)(impi_comm->local, local, tag, part);
         PMPI(Group_free)(&local);
     }
     if (error != MPI_SUCCESS || *part == MPI_COMM_NULL) {
         free(members);
         return error;
     }
-    error = agree_in_group(joined, size, members, tag, &context);
+    error = agree_in_group(impi_comm, size, members, tag, &context);
     if (error == MPI_SUCCESS) {
-        add_joined(*part, size, members, context);
+        add_impi_comm(*part, size, members, context);
     }
     return error;
 }
 
 int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *part)
 {
-    struct joined *joined = find_joined(comm);
+    struct impi_comm *impi_comm = find_impi_comm(comm);
     MPI_Group local;
     int error;
 
-    if (joined != NULL) {
-        error = create_in_group(joined, group, tag, part);
+    if (impi_comm != NULL) {
+        error = create_in_group(impi_comm, group, tag, part);
         return error == MPI_SUCCESS ? error : raise_error(comm, error);
     }
     error = copy_to_local_group(group, &local);
@@ -463,7 +463,7 @@ int MPI_Comm_create_from_group(MPI_Group group, const char *tag, MPI_Info info, 
 {
     MPI_Group local;
 
-    if (!is_joined_group(group)) {
+    if (!is_impi_comm_group(group)) {
         return PMPI(Comm_create_from_group)(group, tag, info, handler, comm);
     }
     if (copy_to_local_group(group, &local) != MPI_SUCCESS) {
@@ -475,7 +475,7 @@ int MPI_Comm_create_from_group(MPI_Group group, const char *tag, MPI_Info info, 
 }
 
 /* Waits for all members, unlike the launch's MPI: the request is complete. */
-static int idup_joined(MPI_Comm comm, MPI_Info info, MPI_Comm *duplicate, MPI_Request *request)
+static int idup_impi_comm(MPI_Comm comm, MPI_Info info, MPI_Comm *duplicate, MPI_Request *request)
 {
     const int error = MPI_Comm_dup_with_info(comm, info, duplicate);
 
@@ -484,8 +484,8 @@ static int idup_joined(MPI_Comm comm, MPI_Info info, MPI_Comm *duplicate, MPI_Re
 
 int MPI_Comm_idup(MPI_Comm comm, MPI_Comm *duplicate, MPI_Request *request)
 {
-    return find_joined(comm) == NULL ? PMPI(Comm_idup)(comm, duplicate, request)
-                                     : idup_joined(comm, MPI_INFO_NULL, duplicate, request);
+    return find_impi_comm(comm) == NULL ? PMPI(Comm_idup)(comm, duplicate, request)
+                                     : idup_impi_comm(comm, MPI_INFO_NULL, duplicate, request);
 }
 
 __attribute__((visibility("default"))) int MPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *duplicate,
@@ -494,30 +494,30 @@ int PMPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *duplicate, 
 
 int MPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *duplicate, MPI_Request *request)
 {
-    return find_joined(comm) == NULL ? PMPI(Comm_idup_with_info)(comm, info, duplicate, request)
-                                     : idup_joined(comm, info, duplicate, request);
+    return find_impi_comm(comm) == NULL ? PMPI(Comm_idup_with_info)(comm, info, duplicate, request)
+                                     : idup_impi_comm(comm, info, duplicate, request);
 }
 
 int MPI_Comm_free(MPI_Comm *comm)
 {
-    struct joined *joined = find_joined(*comm);
+    struct impi_comm *impi_comm = find_impi_comm(*comm);
 
-    if (joined != NULL && *comm != MPI_COMM_WORLD) {
+    if (impi_comm != NULL && *comm != MPI_COMM_WORLD) {
         /* Receives that look for messages of this client need the handle. */
-        for (unsigned round = 0; joined->first_pending != NULL; round++) {
+        for (unsigned round = 0; impi_comm->first_pending != NULL; round++) {
             pause_progress(round);
             lock();
             advance_operations();
             unlock();
         }
         lock();
-        struct joined **link = bucket_of(*comm);
-        while (*link != joined) {
+        struct impi_comm **link = bucket_of(*comm);
+        while (*link != impi_comm) {
             link = &(*link)->next;
         }
-        *link = joined->next;
-        joined_count--;
-        release_joined(joined);
+        *link = impi_comm->next;
+        impi_comm_count--;
+        release_impi_comm(impi_comm);
         unlock();
     }
     return PMPI(Comm_free)(comm);
@@ -534,7 +534,7 @@ static bool is_tag_limit(MPI_Comm comm, int key, int **limit)
     int *local = NULL;
     int is_set = 0;
 
-    if (key != MPI_TAG_UB || text == NULL || find_joined(comm) == NULL) {
+    if (key != MPI_TAG_UB || text == NULL || find_impi_comm(comm) == NULL) {
         return false;
     }
     PMPI(Comm_get_attr)(comm, key, &local, &is_set);

@@ -3,15 +3,15 @@
 
 #include "preload.h"
 
-struct joined_group {
+struct impi_comm_group {
     int size;
     int *members;
 };
 
-static const struct joined_group *find_group(MPI_Group group)
+static const struct impi_comm_group *find_group(MPI_Group group)
 {
     lock();
-    const struct joined_group *found = impi_world == NULL ? NULL : handle_object((intptr_t)group);
+    const struct impi_comm_group *found = impi_world == NULL ? NULL : handle_object((intptr_t)group);
     unlock();
     return found;
 }
@@ -62,8 +62,8 @@ MPI_Group make_group(int size, int *members)
         free(members);
         return empty;
     }
-    struct joined_group *group = allocate(sizeof(*group));
-    *group = (struct joined_group){.size = size, .members = members};
+    struct impi_comm_group *group = allocate(sizeof(*group));
+    *group = (struct impi_comm_group){.size = size, .members = members};
     lock();
     const intptr_t handle = add_handle(group);
     unlock();
@@ -72,8 +72,8 @@ MPI_Group make_group(int size, int *members)
 
 int copy_members(MPI_Group group, int *size, int **members)
 {
-    const struct joined_group *found = find_group(group);
-    const struct joined *world = find_joined(MPI_COMM_WORLD);
+    const struct impi_comm_group *found = find_group(group);
+    const struct impi_comm *world = find_impi_comm(MPI_COMM_WORLD);
     int error = MPI_SUCCESS;
 
     *members = NULL;
@@ -107,14 +107,14 @@ int copy_members(MPI_Group group, int *size, int **members)
     return error;
 }
 
-bool is_joined_group(MPI_Group group)
+bool is_impi_comm_group(MPI_Group group)
 {
     return find_group(group) != NULL;
 }
 
 int copy_local_members(int size, const int *members, MPI_Group *local)
 {
-    const struct joined *world = find_joined(MPI_COMM_WORLD);
+    const struct impi_comm *world = find_impi_comm(MPI_COMM_WORLD);
     int *ranks = allocate(sizeof(int) * (size_t)size);
     int count = 0;
 
@@ -132,7 +132,7 @@ int copy_local_members(int size, const int *members, MPI_Group *local)
 
 int copy_to_local_group(MPI_Group group, MPI_Group *local)
 {
-    const struct joined_group *found = find_group(group);
+    const struct impi_comm_group *found = find_group(group);
     int size = 0;
 
     if (found == NULL) {
@@ -159,7 +159,7 @@ static int fail(int error)
 
 int MPI_Group_size(MPI_Group group, int *size)
 {
-    const struct joined_group *found = find_group(group);
+    const struct impi_comm_group *found = find_group(group);
 
     if (found == NULL) {
         return PMPI(Group_size)(group, size);
@@ -170,7 +170,7 @@ int MPI_Group_size(MPI_Group group, int *size)
 
 int MPI_Group_rank(MPI_Group group, int *rank)
 {
-    const struct joined_group *found = find_group(group);
+    const struct impi_comm_group *found = find_group(group);
 
     if (found == NULL) {
         return PMPI(Group_rank)(group, rank);
@@ -186,7 +186,7 @@ int MPI_Group_rank(MPI_Group group, int *rank)
 
 int MPI_Group_free(MPI_Group *group)
 {
-    struct joined_group *found = (struct joined_group *)(uintptr_t)find_group(*group);
+    struct impi_comm_group *found = (struct impi_comm_group *)(uintptr_t)find_group(*group);
 
     if (found == NULL) {
         return PMPI(Group_free)(group);
@@ -321,7 +321,7 @@ int MPI_Group_difference(MPI_Group first, MPI_Group second, MPI_Group *result)
     return combine_groups(first, second, SET_DIFFERENCE, result);
 }
 
-static bool are_ranks(const struct joined_group *group, int count, const int ranks[])
+static bool are_ranks(const struct impi_comm_group *group, int count, const int ranks[])
 {
     for (int i = 0; i < count; i++) {
         if (ranks[i] < 0 || ranks[i] >= group->size || has_member(i, ranks, ranks[i])) {
@@ -332,7 +332,7 @@ static bool are_ranks(const struct joined_group *group, int count, const int ran
 }
 
 /* The members with these ranks in their order, or all others. */
-static int select_members(const struct joined_group *group, int count, const int ranks[], bool includes, MPI_Group *result)
+static int select_members(const struct impi_comm_group *group, int count, const int ranks[], bool includes, MPI_Group *result)
 {
     if (count < 0 || !are_ranks(group, count, ranks)) {
         return fail(MPI_ERR_RANK);
@@ -353,7 +353,7 @@ static int select_members(const struct joined_group *group, int count, const int
 
 int MPI_Group_incl(MPI_Group group, int count, const int ranks[], MPI_Group *result)
 {
-    const struct joined_group *found = find_group(group);
+    const struct impi_comm_group *found = find_group(group);
 
     return found == NULL ? PMPI(Group_incl)(group, count, ranks, result)
                          : select_members(found, count, ranks, true, result);
@@ -361,13 +361,13 @@ int MPI_Group_incl(MPI_Group group, int count, const int ranks[], MPI_Group *res
 
 int MPI_Group_excl(MPI_Group group, int count, const int ranks[], MPI_Group *result)
 {
-    const struct joined_group *found = find_group(group);
+    const struct impi_comm_group *found = find_group(group);
 
     return found == NULL ? PMPI(Group_excl)(group, count, ranks, result)
                          : select_members(found, count, ranks, false, result);
 }
 
-static int select_ranges(const struct joined_group *group, int count, int ranges[][3], bool includes, MPI_Group *result)
+static int select_ranges(const struct impi_comm_group *group, int count, int ranges[][3], bool includes, MPI_Group *result)
 {
     int *ranks = allocate(sizeof(int) * (size_t)group->size);
     int size = 0;
@@ -389,7 +389,7 @@ static int select_ranges(const struct joined_group *group, int count, int ranges
 
 int MPI_Group_range_incl(MPI_Group group, int count, int ranges[][3], MPI_Group *result)
 {
-    const struct joined_group *found = find_group(group);
+    const struct impi_comm_group *found = find_group(group);
 
     return found == NULL ? PMPI(Group_range_incl)(group, count, ranges, result)
                          : select_ranges(found, count, ranges, true, result);
@@ -397,7 +397,7 @@ int MPI_Group_range_incl(MPI_Group group, int count, int ranges[][3], MPI_Group 
 
 int MPI_Group_range_excl(MPI_Group group, int count, int ranges[][3], MPI_Group *result)
 {
-    const struct joined_group *found = find_group(group);
+    const struct impi_comm_group *found = find_group(group);
 
     return found == NULL ? PMPI(Group_range_excl)(group, count, ranges, result)
                          : select_ranges(found, count, ranges, false, result);

@@ -7,21 +7,21 @@
 #include "preload.h"
 
 /* Exchanges a number with all peers; it becomes the greatest of theirs. */
-static int exchange_greatest(struct joined *joined, uint64_t *value)
+static int exchange_greatest(struct impi_comm *impi_comm, uint64_t *value)
 {
-    const size_t count = (size_t)joined->size;
+    const size_t count = (size_t)impi_comm->size;
     struct operation **operations = allocate(sizeof(*operations) * 2 * count);
     uint64_t *others = allocate(sizeof(*others) * count);
     int error = MPI_SUCCESS;
 
-    for (int peer = 0; error == MPI_SUCCESS && peer < joined->size; peer++) {
-        struct transfer transfer = {.joined = joined, .buffer = &others[peer], .count = 1, .type = MPI_UINT64_T, .peer = peer,
+    for (int peer = 0; error == MPI_SUCCESS && peer < impi_comm->size; peer++) {
+        struct transfer transfer = {.impi_comm = impi_comm, .buffer = &others[peer], .count = 1, .type = MPI_UINT64_T, .peer = peer,
                                     .tag = TAG_GROUP};
         error = start_operation(&transfer, COLLECTIVE, NULL, &operations[peer]);
         transfer.buffer = value;
         transfer.is_send = true;
         if (error == MPI_SUCCESS) {
-            error = start_operation(&transfer, COLLECTIVE, NULL, &operations[joined->size + peer]);
+            error = start_operation(&transfer, COLLECTIVE, NULL, &operations[impi_comm->size + peer]);
         }
     }
     for (size_t i = 0; i < 2 * count; i++) {
@@ -29,7 +29,7 @@ static int exchange_greatest(struct joined *joined, uint64_t *value)
         error = error == MPI_SUCCESS ? ended : error;
     }
     *value = 0;
-    for (int peer = 0; peer < joined->size; peer++) {
+    for (int peer = 0; peer < impi_comm->size; peer++) {
         *value = others[peer] > *value ? others[peer] : *value;
     }
     free(operations);
@@ -37,14 +37,14 @@ static int exchange_greatest(struct joined *joined, uint64_t *value)
     return error;
 }
 
-int agree_with_peers(struct joined *joined, uint64_t *context)
+int agree_with_peers(struct impi_comm *impi_comm, uint64_t *context)
 {
     uint64_t remote = last_context;
-    int error = exchange_greatest(joined, &remote);
+    int error = exchange_greatest(impi_comm, &remote);
     uint64_t own = remote;
 
     /* Each peer returns the greatest of this group. */
-    error = error == MPI_SUCCESS ? exchange_greatest(joined, &own) : error;
+    error = error == MPI_SUCCESS ? exchange_greatest(impi_comm, &own) : error;
     *context = ((own > remote ? own : remote) + 2) / 2 * 2;
     last_context = *context + 1;
     return error;
@@ -104,34 +104,34 @@ static int exchange_groups(MPI_Comm comm, int leader, bool is_leader, MPI_Comm p
 }
 
 /* Whether a group or the communicator of the leaders has members in several clients; all members find the same. */
-static int find_span(MPI_Comm comm, int leader, bool is_leader, MPI_Comm peers, int remote_leader, int tag, int *is_joined)
+static int find_span(MPI_Comm comm, int leader, bool is_leader, MPI_Comm peers, int remote_leader, int tag, int *is_impi_comm)
 {
     int error = MPI_SUCCESS;
     int remote = 0;
 
-    *is_joined = find_joined(comm) != NULL || (is_leader && find_joined(peers) != NULL);
+    *is_impi_comm = find_impi_comm(comm) != NULL || (is_leader && find_impi_comm(peers) != NULL);
     if (is_leader) {
-        error = MPI_Sendrecv(is_joined, 1, MPI_INT, remote_leader, tag, &remote, 1, MPI_INT, remote_leader, tag, peers,
+        error = MPI_Sendrecv(is_impi_comm, 1, MPI_INT, remote_leader, tag, &remote, 1, MPI_INT, remote_leader, tag, peers,
                              MPI_STATUS_IGNORE);
     }
-    *is_joined |= remote;
-    return error == MPI_SUCCESS ? MPI_Bcast(is_joined, 1, MPI_INT, leader, comm) : error;
+    *is_impi_comm |= remote;
+    return error == MPI_SUCCESS ? MPI_Bcast(is_impi_comm, 1, MPI_INT, leader, comm) : error;
 }
 
 int MPI_Intercomm_create(MPI_Comm comm, int leader, MPI_Comm peers, int remote_leader, int tag, MPI_Comm *created)
 {
     struct two_groups groups = {0};
     int rank = 0;
-    int is_joined;
+    int is_impi_comm;
     MPI_Group local;
 
-    if (impi_world == NULL || find_joined(MPI_COMM_WORLD) == NULL) {
+    if (impi_world == NULL || find_impi_comm(MPI_COMM_WORLD) == NULL) {
         return PMPI(Intercomm_create)(comm, leader, peers, remote_leader, tag, created);
     }
     MPI_Comm_rank(comm, &rank);
     const bool is_leader = rank == leader;
-    int error = find_span(comm, leader, is_leader, peers, remote_leader, tag, &is_joined);
-    if (error != MPI_SUCCESS || !is_joined) {
+    int error = find_span(comm, leader, is_leader, peers, remote_leader, tag, &is_impi_comm);
+    if (error != MPI_SUCCESS || !is_impi_comm) {
         return error != MPI_SUCCESS ? error : PMPI(Intercomm_create)(comm, leader, peers, remote_leader, tag, created);
     }
     error = exchange_groups(comm, leader, is_leader, peers, remote_leader, tag, &groups);
@@ -164,7 +164,7 @@ int PMPI_Intercomm_create_from_groups(MPI_Group own, int leader, MPI_Group remot
 int MPI_Intercomm_create_from_groups(MPI_Group own, int leader, MPI_Group remote, int remote_leader, const char *tag,
                                      MPI_Info info, MPI_Errhandler handler, MPI_Comm *created)
 {
-    if (is_joined_group(own) || is_joined_group(remote)) {
+    if (is_impi_comm_group(own) || is_impi_comm_group(remote)) {
         return refuse(MPI_COMM_WORLD, "MPI_Intercomm_create_from_groups");
     }
     return PMPI(Intercomm_create_from_groups)(own, leader, remote, remote_leader, tag, info, handler, created);
@@ -172,27 +172,27 @@ int MPI_Intercomm_create_from_groups(MPI_Group own, int leader, MPI_Group remote
 
 int MPI_Intercomm_merge(MPI_Comm comm, int high, MPI_Comm *merged)
 {
-    struct joined *joined = find_joined(comm);
+    struct impi_comm *impi_comm = find_impi_comm(comm);
     uint64_t remote_high = high != 0;
     uint64_t context;
 
-    if (joined == NULL || joined->own == NULL) {
+    if (impi_comm == NULL || impi_comm->own == NULL) {
         return PMPI(Intercomm_merge)(comm, high, merged);
     }
-    const struct local_group *own = joined->own;
-    int error = exchange_greatest(joined, &remote_high);
-    error = error == MPI_SUCCESS ? agree_with_peers(joined, &context) : error;
+    const struct local_group *own = impi_comm->own;
+    int error = exchange_greatest(impi_comm, &remote_high);
+    error = error == MPI_SUCCESS ? agree_with_peers(impi_comm, &context) : error;
     if (error != MPI_SUCCESS) {
         return raise_error(comm, error);
     }
     const bool is_equal = (high != 0) == (remote_high != 0);
-    const bool is_first = is_equal ? own->world_ranks[0] < joined->world_ranks[0] : high == 0;
-    int *members = allocate(sizeof(int) * ((size_t)own->size + (size_t)joined->size));
-    memcpy(members + (is_first ? 0 : joined->size), own->world_ranks, sizeof(int) * (size_t)own->size);
-    memcpy(members + (is_first ? own->size : 0), joined->world_ranks, sizeof(int) * (size_t)joined->size);
-    error = PMPI(Comm_split)(joined->local, 0, own->rank + (is_first ? 0 : joined->size), merged);
+    const bool is_first = is_equal ? own->world_ranks[0] < impi_comm->world_ranks[0] : high == 0;
+    int *members = allocate(sizeof(int) * ((size_t)own->size + (size_t)impi_comm->size));
+    memcpy(members + (is_first ? 0 : impi_comm->size), own->world_ranks, sizeof(int) * (size_t)own->size);
+    memcpy(members + (is_first ? own->size : 0), impi_comm->world_ranks, sizeof(int) * (size_t)impi_comm->size);
+    error = PMPI(Comm_split)(impi_comm->local, 0, own->rank + (is_first ? 0 : impi_comm->size), merged);
     if (error == MPI_SUCCESS) {
-        add_joined(*merged, own->size + joined->size, members, context);
+        add_impi_comm(*merged, own->size + impi_comm->size, members, context);
     } else {
         free(members);
     }
@@ -201,35 +201,35 @@ int MPI_Intercomm_merge(MPI_Comm comm, int high, MPI_Comm *merged)
 
 int MPI_Comm_test_inter(MPI_Comm comm, int *flag)
 {
-    const struct joined *joined = find_joined(comm);
+    const struct impi_comm *impi_comm = find_impi_comm(comm);
 
-    if (joined == NULL) {
+    if (impi_comm == NULL) {
         return PMPI(Comm_test_inter)(comm, flag);
     }
-    *flag = joined->own != NULL;
+    *flag = impi_comm->own != NULL;
     return MPI_SUCCESS;
 }
 
 int MPI_Comm_remote_size(MPI_Comm comm, int *size)
 {
-    const struct joined *joined = find_joined(comm);
+    const struct impi_comm *impi_comm = find_impi_comm(comm);
 
-    if (joined == NULL || joined->own == NULL) {
-        return joined == NULL ? PMPI(Comm_remote_size)(comm, size) : raise_error(comm, MPI_ERR_COMM);
+    if (impi_comm == NULL || impi_comm->own == NULL) {
+        return impi_comm == NULL ? PMPI(Comm_remote_size)(comm, size) : raise_error(comm, MPI_ERR_COMM);
     }
-    *size = joined->size;
+    *size = impi_comm->size;
     return MPI_SUCCESS;
 }
 
 int MPI_Comm_remote_group(MPI_Comm comm, MPI_Group *group)
 {
-    const struct joined *joined = find_joined(comm);
+    const struct impi_comm *impi_comm = find_impi_comm(comm);
 
-    if (joined == NULL || joined->own == NULL) {
-        return joined == NULL ? PMPI(Comm_remote_group)(comm, group) : raise_error(comm, MPI_ERR_COMM);
+    if (impi_comm == NULL || impi_comm->own == NULL) {
+        return impi_comm == NULL ? PMPI(Comm_remote_group)(comm, group) : raise_error(comm, MPI_ERR_COMM);
     }
-    int *members = allocate(sizeof(int) * (size_t)joined->size);
-    memcpy(members, joined->world_ranks, sizeof(int) * (size_t)joined->size);
-    *group = make_group(joined->size, members);
+    int *members = allocate(sizeof(int) * (size_t)impi_comm->size);
+    memcpy(members, impi_comm->world_ranks, sizeof(int) * (size_t)impi_comm->size);
+    *group = make_group(impi_comm->size, members);
     return MPI_SUCCESS;
 }

@@ -10,15 +10,15 @@ static bool is_countable(int64_t count)
     return count <= INT_MAX;
 }
 
-static bool is_local_peer(const struct joined *joined, int peer)
+static bool is_local_peer(const struct impi_comm *impi_comm, int peer)
 {
-    return peer >= 0 && peer < joined->size && joined->local_ranks[peer] >= 0;
+    return peer >= 0 && peer < impi_comm->size && impi_comm->local_ranks[peer] >= 0;
 }
 
 static int send_local(const struct transfer *transfer)
 {
-    const int peer = transfer->joined->local_ranks[transfer->peer];
-    const MPI_Comm local = transfer->joined->local;
+    const int peer = transfer->impi_comm->local_ranks[transfer->peer];
+    const MPI_Comm local = transfer->impi_comm->local;
 
     switch (transfer->mode) {
     case SEND_BUFFERED:
@@ -46,11 +46,11 @@ static int send_copied(const struct transfer *transfer)
     return error;
 }
 
-static int send_joined(struct joined *joined, const void *buffer, int count, MPI_Datatype type, int to, int tag,
+static int send_impi_comm(struct impi_comm *impi_comm, const void *buffer, int count, MPI_Datatype type, int to, int tag,
                        enum send_mode mode)
 {
-    const struct transfer transfer = {joined, (void *)(uintptr_t)buffer, count, type, to, tag, true, mode};
-    const bool is_local = is_local_peer(joined, to);
+    const struct transfer transfer = {impi_comm, (void *)(uintptr_t)buffer, count, type, to, tag, true, mode};
+    const bool is_local = is_local_peer(impi_comm, to);
     struct operation *operation;
 
     if (to == MPI_PROC_NULL) {
@@ -66,30 +66,30 @@ static int send_joined(struct joined *joined, const void *buffer, int count, MPI
     return error == MPI_SUCCESS ? finish_operation(operation, MPI_STATUS_IGNORE) : error;
 }
 
-static int isend_joined(struct joined *joined, const void *buffer, int count, MPI_Datatype type, int to, int tag,
+static int isend_impi_comm(struct impi_comm *impi_comm, const void *buffer, int count, MPI_Datatype type, int to, int tag,
                         enum send_mode mode, MPI_Request *request)
 {
-    const struct transfer transfer = {joined, (void *)(uintptr_t)buffer, count, type, to, tag, true, mode};
+    const struct transfer transfer = {impi_comm, (void *)(uintptr_t)buffer, count, type, to, tag, true, mode};
 
-    if (mode == SEND_BUFFERED && to != MPI_PROC_NULL && !is_local_peer(joined, to)) {
+    if (mode == SEND_BUFFERED && to != MPI_PROC_NULL && !is_local_peer(impi_comm, to)) {
         const int error = send_copied(&transfer);
-        const struct transfer nothing = {.joined = joined, .peer = MPI_PROC_NULL, .is_send = true};
+        const struct transfer nothing = {.impi_comm = impi_comm, .peer = MPI_PROC_NULL, .is_send = true};
         return error == MPI_SUCCESS ? start_request(&nothing, request) : error;
     }
     return start_request(&transfer, request);
 }
 
-static int receive_joined(struct joined *joined, void *buffer, int count, MPI_Datatype type, int from, int tag,
+static int receive_impi_comm(struct impi_comm *impi_comm, void *buffer, int count, MPI_Datatype type, int from, int tag,
                           MPI_Status *status)
 {
-    const struct transfer transfer = {joined, buffer, count, type, from, tag, false, SEND_STANDARD};
+    const struct transfer transfer = {impi_comm, buffer, count, type, from, tag, false, SEND_STANDARD};
     struct operation *operation;
 
     if (from == MPI_PROC_NULL) {
-        return PMPI(Recv)(buffer, count, type, from, tag, joined->local, status);
+        return PMPI(Recv)(buffer, count, type, from, tag, impi_comm->local, status);
     }
-    if (is_local_peer(joined, from) && polled_count == 0) {
-        const int error = PMPI(Recv)(buffer, count, type, joined->local_ranks[from], tag, joined->local, status);
+    if (is_local_peer(impi_comm, from) && polled_count == 0) {
+        const int error = PMPI(Recv)(buffer, count, type, impi_comm->local_ranks[from], tag, impi_comm->local, status);
         if (status != MPI_STATUS_IGNORE) {
             status->MPI_SOURCE = from;
         }
@@ -99,19 +99,19 @@ static int receive_joined(struct joined *joined, void *buffer, int count, MPI_Da
     return error == MPI_SUCCESS ? finish_operation(operation, status) : error;
 }
 
-static int exchange_joined(const struct transfer *send, const struct transfer *receive, MPI_Status *status)
+static int exchange_impi_comm(const struct transfer *send, const struct transfer *receive, MPI_Status *status)
 {
     MPI_Request in, out;
     int error = start_request(receive, &in);
 
     if (error != MPI_SUCCESS) {
-        return raise_error(receive->joined->local, error);
+        return raise_error(receive->impi_comm->local, error);
     }
     error = start_request(send, &out);
     if (error != MPI_SUCCESS) {
         MPI_Cancel(&in);
         MPI_Request_free(&in);
-        return raise_error(send->joined->local, error);
+        return raise_error(send->impi_comm->local, error);
     }
     error = MPI_Wait(&out, MPI_STATUS_IGNORE);
     const int received = MPI_Wait(&in, status);
@@ -133,7 +133,7 @@ static void *copy_elements(const void *buffer, int count, MPI_Datatype type, voi
     return (char *)*memory - true_lower;
 }
 
-/* Returns a message of a joined communicator, whose handle becomes MPI_MESSAGE_NULL; NULL for others. */
+/* Returns a message of a communicator with several clients, whose handle becomes MPI_MESSAGE_NULL; NULL for others. */
 static struct found_message *take_found(MPI_Message *message)
 {
     lock();
@@ -163,36 +163,36 @@ static struct found_message *take_found(MPI_Message *message)
 
 /* ---- Probe ---- */
 
-static bool is_source(const struct joined *joined, int source)
+static bool is_source(const struct impi_comm *impi_comm, int source)
 {
-    return source == MPI_ANY_SOURCE || (source >= 0 && source < joined->size);
+    return source == MPI_ANY_SOURCE || (source >= 0 && source < impi_comm->size);
 }
 
 int MPI_Probe(int source, int tag, MPI_Comm comm, MPI_Status *status)
 {
-    struct joined *joined = find_joined(comm);
+    struct impi_comm *impi_comm = find_impi_comm(comm);
 
-    if (joined == NULL || source == MPI_PROC_NULL) {
+    if (impi_comm == NULL || source == MPI_PROC_NULL) {
         return PMPI(Probe)(source, tag, comm, status);
     }
-    if (!is_source(joined, source)) {
+    if (!is_source(impi_comm, source)) {
         return raise_error(comm, MPI_ERR_RANK);
     }
-    find_message(joined, source, tag, true, NULL, status);
+    find_message(impi_comm, source, tag, true, NULL, status);
     return MPI_SUCCESS;
 }
 
 int MPI_Iprobe(int source, int tag, MPI_Comm comm, int *flag, MPI_Status *status)
 {
-    struct joined *joined = find_joined(comm);
+    struct impi_comm *impi_comm = find_impi_comm(comm);
 
-    if (joined == NULL || source == MPI_PROC_NULL) {
+    if (impi_comm == NULL || source == MPI_PROC_NULL) {
         return PMPI(Iprobe)(source, tag, comm, flag, status);
     }
-    if (!is_source(joined, source)) {
+    if (!is_source(impi_comm, source)) {
         return raise_error(comm, MPI_ERR_RANK);
     }
-    *flag = find_message(joined, source, tag, false, NULL, status);
+    *flag = find_message(impi_comm, source, tag, false, NULL, status);
     return MPI_SUCCESS;
 }
 
@@ -205,32 +205,32 @@ static void give_message(struct found_message *found, MPI_Message *message)
 
 int MPI_Mprobe(int source, int tag, MPI_Comm comm, MPI_Message *message, MPI_Status *status)
 {
-    struct joined *joined = find_joined(comm);
+    struct impi_comm *impi_comm = find_impi_comm(comm);
     struct found_message *found;
 
-    if (joined == NULL || source == MPI_PROC_NULL) {
+    if (impi_comm == NULL || source == MPI_PROC_NULL) {
         return PMPI(Mprobe)(source, tag, comm, message, status);
     }
-    if (!is_source(joined, source)) {
+    if (!is_source(impi_comm, source)) {
         return raise_error(comm, MPI_ERR_RANK);
     }
-    find_message(joined, source, tag, true, &found, status);
+    find_message(impi_comm, source, tag, true, &found, status);
     give_message(found, message);
     return MPI_SUCCESS;
 }
 
 int MPI_Improbe(int source, int tag, MPI_Comm comm, int *flag, MPI_Message *message, MPI_Status *status)
 {
-    struct joined *joined = find_joined(comm);
+    struct impi_comm *impi_comm = find_impi_comm(comm);
     struct found_message *found;
 
-    if (joined == NULL || source == MPI_PROC_NULL) {
+    if (impi_comm == NULL || source == MPI_PROC_NULL) {
         return PMPI(Improbe)(source, tag, comm, flag, message, status);
     }
-    if (!is_source(joined, source)) {
+    if (!is_source(impi_comm, source)) {
         return raise_error(comm, MPI_ERR_RANK);
     }
-    *flag = find_message(joined, source, tag, false, &found, status);
+    *flag = find_message(impi_comm, source, tag, false, &found, status);
     if (*flag) {
         give_message(found, message);
     } else {

@@ -21,19 +21,19 @@ static struct operation *first_active;
 /* Rounds without a pause, and with a short one: other processes of the host may need the processor. */
 enum { YIELD_ROUNDS = 100, SHORT_ROUNDS = 1000, SHORT_PAUSE = 50, LONG_PAUSE = 500 };
 
-static uint64_t context_of(const struct joined *joined, enum channel channel)
+static uint64_t context_of(const struct impi_comm *impi_comm, enum channel channel)
 {
-    return joined->context + (channel == COLLECTIVE);
+    return impi_comm->context + (channel == COLLECTIVE);
 }
 
-static MPI_Comm local_of(const struct joined *joined, enum channel channel)
+static MPI_Comm local_of(const struct impi_comm *impi_comm, enum channel channel)
 {
-    return channel == COLLECTIVE ? joined->collective : joined->local;
+    return channel == COLLECTIVE ? impi_comm->collective : impi_comm->local;
 }
 
-static int rank_in_world(const struct joined *joined, int rank)
+static int rank_in_world(const struct impi_comm *impi_comm, int rank)
 {
-    return rank == MPI_ANY_SOURCE ? WIREUP_IMPI_ANY : joined->world_ranks[rank];
+    return rank == MPI_ANY_SOURCE ? WIREUP_IMPI_ANY : impi_comm->world_ranks[rank];
 }
 
 static int wire_tag(int tag)
@@ -41,19 +41,19 @@ static int wire_tag(int tag)
     return tag == MPI_ANY_TAG ? WIREUP_IMPI_ANY : tag;
 }
 
-static int rank_of_world(const struct joined *joined, int world_rank)
+static int rank_of_world(const struct impi_comm *impi_comm, int world_rank)
 {
     int rank = 0;
 
-    while (rank < joined->size && joined->world_ranks[rank] != world_rank) {
+    while (rank < impi_comm->size && impi_comm->world_ranks[rank] != world_rank) {
         rank++;
     }
-    return rank < joined->size ? rank : MPI_PROC_NULL;
+    return rank < impi_comm->size ? rank : MPI_PROC_NULL;
 }
 
-static bool is_pending_source(const struct joined *joined, int peer, bool is_local)
+static bool is_pending_source(const struct impi_comm *impi_comm, int peer, bool is_local)
 {
-    return peer == MPI_ANY_SOURCE || (joined->local_ranks[peer] >= 0) == is_local;
+    return peer == MPI_ANY_SOURCE || (impi_comm->local_ranks[peer] >= 0) == is_local;
 }
 
 void write_status(MPI_Status *status, int source, int tag, int bytes, bool is_cancelled)
@@ -96,7 +96,7 @@ void free_operation(struct operation *operation)
         PMPI(Type_free)(&operation->transfer.type);
     }
     free(operation->packed);
-    release_joined(operation->transfer.joined);
+    release_impi_comm(operation->transfer.impi_comm);
     free(operation);
 }
 
@@ -105,7 +105,7 @@ static struct operation *create_operation(const struct transfer *transfer)
     struct operation *operation = allocate(sizeof(*operation));
 
     operation->transfer = *transfer;
-    operation->transfer.joined->references++;
+    operation->transfer.impi_comm->references++;
     operation->request = MPI_REQUEST_NULL;
     operation->local = MPI_REQUEST_NULL;
     operation->started = MPI_REQUEST_NULL;
@@ -178,9 +178,9 @@ static bool matches(const struct operation *operation, int source, int tag)
            && (transfer->tag == MPI_ANY_TAG || transfer->tag == tag);
 }
 
-static struct operation *find_pending(const struct joined *joined, int source, int tag)
+static struct operation *find_pending(const struct impi_comm *impi_comm, int source, int tag)
 {
-    struct operation *operation = joined->first_pending;
+    struct operation *operation = impi_comm->first_pending;
 
     while (operation != NULL && !matches(operation, source, tag)) {
         operation = operation->next_pending;
@@ -190,31 +190,31 @@ static struct operation *find_pending(const struct joined *joined, int source, i
 
 static void add_pending(struct operation *operation)
 {
-    struct joined *joined = operation->transfer.joined;
+    struct impi_comm *impi_comm = operation->transfer.impi_comm;
 
-    if (joined->last_pending == NULL) {
-        joined->first_pending = operation;
+    if (impi_comm->last_pending == NULL) {
+        impi_comm->first_pending = operation;
     } else {
-        joined->last_pending->next_pending = operation;
+        impi_comm->last_pending->next_pending = operation;
     }
-    joined->last_pending = operation;
+    impi_comm->last_pending = operation;
 }
 
 static void remove_pending(struct operation *operation)
 {
-    struct joined *joined = operation->transfer.joined;
+    struct impi_comm *impi_comm = operation->transfer.impi_comm;
     struct operation *previous = NULL;
 
-    for (struct operation *at = joined->first_pending; at != operation; at = at->next_pending) {
+    for (struct operation *at = impi_comm->first_pending; at != operation; at = at->next_pending) {
         previous = at;
     }
     if (previous == NULL) {
-        joined->first_pending = operation->next_pending;
+        impi_comm->first_pending = operation->next_pending;
     } else {
         previous->next_pending = operation->next_pending;
     }
-    if (joined->last_pending == operation) {
-        joined->last_pending = previous;
+    if (impi_comm->last_pending == operation) {
+        impi_comm->last_pending = previous;
     }
     operation->next_pending = NULL;
 }
@@ -237,73 +237,73 @@ static void receive_remote(struct operation *operation, int world_rank, int tag,
 {
     prepare_remote(operation);
     operation->remote = wireup_impi_irecv_bytes(impi_world, operation->limit, world_rank, tag,
-                                                context_of(operation->transfer.joined, channel));
+                                                context_of(operation->transfer.impi_comm, channel));
     if (operation->remote == 0) {
         fail_job("MPI_Recv");
     }
 }
 
 /* Looks for a message in this client; takes it if `message` is not NULL. */
-static bool probe_local(struct joined *joined, int peer, int tag, MPI_Message *message, struct wireup_impi_status *found)
+static bool probe_local(struct impi_comm *impi_comm, int peer, int tag, MPI_Message *message, struct wireup_impi_status *found)
 {
     MPI_Status status;
     int is_found = 0;
     int bytes = 0;
-    const int source = peer == MPI_ANY_SOURCE ? MPI_ANY_SOURCE : joined->local_ranks[peer];
+    const int source = peer == MPI_ANY_SOURCE ? MPI_ANY_SOURCE : impi_comm->local_ranks[peer];
 
     if (message == NULL) {
-        PMPI(Iprobe)(source, tag, joined->local, &is_found, &status);
+        PMPI(Iprobe)(source, tag, impi_comm->local, &is_found, &status);
     } else {
-        PMPI(Improbe)(source, tag, joined->local, &is_found, message, &status);
+        PMPI(Improbe)(source, tag, impi_comm->local, &is_found, message, &status);
     }
     if (is_found) {
         PMPI(Get_count)(&status, MPI_BYTE, &bytes);
-        *found = (struct wireup_impi_status){.source = joined->ranks[status.MPI_SOURCE], .tag = status.MPI_TAG,
+        *found = (struct wireup_impi_status){.source = impi_comm->ranks[status.MPI_SOURCE], .tag = status.MPI_TAG,
                                              .bytes = (uint64_t)bytes};
     }
     return is_found;
 }
 
 /* Looks for a message of another client. Its source is a rank of the communicator. */
-static bool probe_remote(struct joined *joined, int peer, int tag, struct wireup_impi_status *found)
+static bool probe_remote(struct impi_comm *impi_comm, int peer, int tag, struct wireup_impi_status *found)
 {
-    const int is_found = wireup_impi_iprobe_bytes(impi_world, rank_in_world(joined, peer), wire_tag(tag),
-                                                  context_of(joined, POINT_TO_POINT), found);
+    const int is_found = wireup_impi_iprobe_bytes(impi_world, rank_in_world(impi_comm, peer), wire_tag(tag),
+                                                  context_of(impi_comm, POINT_TO_POINT), found);
 
     if (is_found < 0) {
         fail_job("MPI_Probe");
     }
     if (is_found > 0) {
-        found->source = rank_of_world(joined, found->source);
+        found->source = rank_of_world(impi_comm, found->source);
     }
     return is_found > 0;
 }
 
 /* Gives messages to pending receives until there is none for them. */
-static void match_pending(struct joined *joined)
+static void match_pending(struct impi_comm *impi_comm)
 {
-    struct operation *operation = joined->first_pending;
+    struct operation *operation = impi_comm->first_pending;
 
     while (operation != NULL) {
         const struct transfer *transfer = &operation->transfer;
         struct operation *taker = NULL;
         struct wireup_impi_status found;
         MPI_Message message = MPI_MESSAGE_NULL;
-        if (is_pending_source(joined, transfer->peer, true)
-            && probe_local(joined, transfer->peer, transfer->tag, &message, &found)) {
-            taker = find_pending(joined, found.source, found.tag);
+        if (is_pending_source(impi_comm, transfer->peer, true)
+            && probe_local(impi_comm, transfer->peer, transfer->tag, &message, &found)) {
+            taker = find_pending(impi_comm, found.source, found.tag);
             remove_pending(taker);
             receive_local(taker, &message);
             change_state(taker, OPERATION_LOCAL);
-        } else if (is_pending_source(joined, transfer->peer, false)
-                   && probe_remote(joined, transfer->peer, transfer->tag, &found)) {
-            taker = find_pending(joined, found.source, found.tag);
+        } else if (is_pending_source(impi_comm, transfer->peer, false)
+                   && probe_remote(impi_comm, transfer->peer, transfer->tag, &found)) {
+            taker = find_pending(impi_comm, found.source, found.tag);
             remove_pending(taker);
-            receive_remote(taker, joined->world_ranks[found.source], found.tag, POINT_TO_POINT);
+            receive_remote(taker, impi_comm->world_ranks[found.source], found.tag, POINT_TO_POINT);
             change_state(taker, OPERATION_REMOTE);
         }
         /* The list has changed, or the next one has a chance. */
-        operation = taker != NULL ? joined->first_pending : operation->next_pending;
+        operation = taker != NULL ? impi_comm->first_pending : operation->next_pending;
     }
 }
 
@@ -325,7 +325,7 @@ static bool advance_remote(struct operation *operation)
     }
     operation->is_cancelled = status.cancelled;
     if (!transfer->is_send && !operation->is_cancelled) {
-        operation->source = rank_of_world(transfer->joined, status.source);
+        operation->source = rank_of_world(transfer->impi_comm, status.source);
         operation->tag = status.tag;
         operation->error = status.bytes > operation->limit ? MPI_ERR_TRUNCATE : MPI_SUCCESS;
         operation->bytes = (int)(status.bytes > operation->limit ? operation->limit : status.bytes);
@@ -336,7 +336,7 @@ static bool advance_remote(struct operation *operation)
 
 static bool advance_local(struct operation *operation)
 {
-    const struct joined *joined = operation->transfer.joined;
+    const struct impi_comm *impi_comm = operation->transfer.impi_comm;
     MPI_Status status;
     int is_complete = 0;
     int is_cancelled = 0;
@@ -351,7 +351,7 @@ static bool advance_local(struct operation *operation)
     if (!operation->transfer.is_send && !is_cancelled) {
         PMPI(Get_count)(&status, MPI_BYTE, &operation->bytes);
         operation->tag = status.MPI_TAG;
-        operation->source = joined->ranks[status.MPI_SOURCE];
+        operation->source = impi_comm->ranks[status.MPI_SOURCE];
     }
     return true;
 }
@@ -372,8 +372,8 @@ void advance_operations(void)
     struct operation **link = &first_active;
 
     for (struct operation *at = first_active; at != NULL; at = at->next_active) {
-        if (at->transfer.joined->first_pending == at) {
-            match_pending(at->transfer.joined);
+        if (at->transfer.impi_comm->first_pending == at) {
+            match_pending(at->transfer.impi_comm);
         }
     }
     while (*link != NULL) {
@@ -410,7 +410,7 @@ static int check_transfer(const struct transfer *transfer)
     if (transfer->count < 0 || wire_bytes(transfer->count, transfer->type) < 0) {
         return MPI_ERR_COUNT;
     }
-    if (!is_any && (transfer->peer < 0 || transfer->peer >= transfer->joined->size)) {
+    if (!is_any && (transfer->peer < 0 || transfer->peer >= transfer->impi_comm->size)) {
         return MPI_ERR_RANK;
     }
     if (transfer->tag < 0 && (transfer->is_send || transfer->tag != MPI_ANY_TAG)) {
@@ -422,8 +422,8 @@ static int check_transfer(const struct transfer *transfer)
 static int start_local(struct operation *operation, enum channel channel)
 {
     const struct transfer *transfer = &operation->transfer;
-    const MPI_Comm local = local_of(transfer->joined, channel);
-    const int peer = transfer->joined->local_ranks[transfer->peer];
+    const MPI_Comm local = local_of(transfer->impi_comm, channel);
+    const int peer = transfer->impi_comm->local_ranks[transfer->peer];
 
     if (!transfer->is_send) {
         return PMPI(Irecv)(transfer->buffer, transfer->count, transfer->type, peer, transfer->tag, local,
@@ -449,8 +449,8 @@ static void send_remote(struct operation *operation, enum channel channel)
     void *packed = pack_message(transfer->buffer, transfer->count, transfer->type, bytes);
 
     operation->remote = wireup_impi_isend_bytes(impi_world, packed, (size_t)bytes,
-                                                transfer->joined->world_ranks[transfer->peer], transfer->tag,
-                                                context_of(transfer->joined, channel),
+                                                transfer->impi_comm->world_ranks[transfer->peer], transfer->tag,
+                                                context_of(transfer->impi_comm, channel),
                                                 transfer->mode == SEND_SYNCHRONOUS);
     free(packed);
     if (operation->remote == 0) {
@@ -461,7 +461,7 @@ static void send_remote(struct operation *operation, enum channel channel)
 int start_operation(const struct transfer *transfer, enum channel channel, MPI_Request *request,
                     struct operation **operation)
 {
-    struct joined *joined = transfer->joined;
+    struct impi_comm *impi_comm = transfer->impi_comm;
     int error = check_transfer(transfer);
 
     if (error != MPI_SUCCESS) {
@@ -475,16 +475,16 @@ int start_operation(const struct transfer *transfer, enum channel channel, MPI_R
         keep_type(started);
     }
     const bool is_any = transfer->peer == MPI_ANY_SOURCE;
-    if (!transfer->is_send && channel == POINT_TO_POINT && (is_any || joined->first_pending != NULL)) {
+    if (!transfer->is_send && channel == POINT_TO_POINT && (is_any || impi_comm->first_pending != NULL)) {
         state = OPERATION_PENDING;
         add_pending(started);
-    } else if (joined->local_ranks[transfer->peer] >= 0) {
+    } else if (impi_comm->local_ranks[transfer->peer] >= 0) {
         state = OPERATION_LOCAL;
         error = start_local(started, channel);
     } else if (transfer->is_send) {
         send_remote(started, channel);
     } else {
-        receive_remote(started, rank_in_world(joined, transfer->peer), wire_tag(transfer->tag), channel);
+        receive_remote(started, rank_in_world(impi_comm, transfer->peer), wire_tag(transfer->tag), channel);
     }
     if (error != MPI_SUCCESS) {
         free_operation(started);
@@ -550,7 +550,7 @@ void detach_operation(struct operation *operation)
 /* ---- Messages that are looked for ---- */
 
 /* Looks once. A message for a pending receive goes to that. */
-static bool find_once(struct joined *joined, int source, int tag, struct found_message *message, bool takes)
+static bool find_once(struct impi_comm *impi_comm, int source, int tag, struct found_message *message, bool takes)
 {
     struct wireup_impi_status found;
 
@@ -558,16 +558,16 @@ static bool find_once(struct joined *joined, int source, int tag, struct found_m
         MPI_Message local = MPI_MESSAGE_NULL;
         bool is_local = false;
         advance_operations();
-        if (is_pending_source(joined, source, true)) {
-            is_local = probe_local(joined, source, tag, takes ? &local : NULL, &found);
+        if (is_pending_source(impi_comm, source, true)) {
+            is_local = probe_local(impi_comm, source, tag, takes ? &local : NULL, &found);
         }
         if (!is_local
-            && !(is_pending_source(joined, source, false) && probe_remote(joined, source, tag, &found))) {
+            && !(is_pending_source(impi_comm, source, false) && probe_remote(impi_comm, source, tag, &found))) {
             return false;
         }
-        struct operation *pending = find_pending(joined, found.source, found.tag);
+        struct operation *pending = find_pending(impi_comm, found.source, found.tag);
         if (pending == NULL) {
-            *message = (struct found_message){.local = local, .joined = joined, .source = found.source, .tag = found.tag,
+            *message = (struct found_message){.local = local, .impi_comm = impi_comm, .source = found.source, .tag = found.tag,
                                               .bytes = (int)found.bytes};
             return true;
         }
@@ -579,7 +579,7 @@ static bool find_once(struct joined *joined, int source, int tag, struct found_m
     }
 }
 
-bool find_message(struct joined *joined, int source, int tag, bool waits, struct found_message **message,
+bool find_message(struct impi_comm *impi_comm, int source, int tag, bool waits, struct found_message **message,
                   MPI_Status *status)
 {
     struct found_message found;
@@ -590,15 +590,15 @@ bool find_message(struct joined *joined, int source, int tag, bool waits, struct
             pause_progress(round);
         }
         lock();
-        is_found = find_once(joined, source, tag, &found, message != NULL);
+        is_found = find_once(impi_comm, source, tag, &found, message != NULL);
         if (is_found && message != NULL) {
             *message = allocate(sizeof(**message));
             **message = found;
-            joined->references++;
+            impi_comm->references++;
             if (found.local == MPI_MESSAGE_NULL) {
                 (*message)->remote = wireup_impi_irecv_bytes(impi_world, (size_t)found.bytes,
-                                                             joined->world_ranks[found.source], found.tag,
-                                                             context_of(joined, POINT_TO_POINT));
+                                                             impi_comm->world_ranks[found.source], found.tag,
+                                                             context_of(impi_comm, POINT_TO_POINT));
                 if ((*message)->remote == 0) {
                     fail_job("MPI_Mprobe");
                 }
@@ -637,7 +637,7 @@ int receive_found(struct found_message *message, const struct transfer *transfer
         started->remote = message->remote;
     }
     activate(started, state, request);
-    release_joined(message->joined);
+    release_impi_comm(message->impi_comm);
     free(message);
     *operation = started;
     unlock();

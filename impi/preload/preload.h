@@ -6,15 +6,15 @@
  * PMPI_* of the launch's MPI. MPI_COMM_WORLD is the world of all clients. What stays in a client goes to its MPI; what
  * crosses clients goes through libwireup_impi.
  *
- *   joined communicator   has members in several clients. Its handle is a communicator of the launch's MPI with the members of
+ *   impi_comm communicator   has members in several clients. Its handle is a communicator of the launch's MPI with the members of
  *                         this client, so attributes, names and error handlers are those of the handle.
- *   operation             a send or receive of a joined communicator. Its request is a generalized request of the launch's MPI,
+ *   operation             a send or receive of a communicator with several clients. Its request is a generalized request of the launch's MPI,
  *                         so the functions of that MPI complete requests of both kinds together.
  *   pending receive       a receive whose source may be in this client or in another. It is posted on neither side; the
  *                         library looks for messages on both.
  *
  * Ownership:
- * - A joined communicator is freed with its last reference: one is the program's handle, the others are operations.
+ * - A impi_comm communicator is freed with its last reference: one is the program's handle, the others are operations.
  * - An operation belongs to the function that waits for it, or to its request, or (if the program has freed that) to itself.
  * - Buffers are the program's. Sends copy at once; receives write when they complete.
  *
@@ -56,7 +56,7 @@ struct local_group {
     int *world_ranks;
 };
 
-struct joined {
+struct impi_comm {
     MPI_Comm local;      /* the program's handle: the members of this client */
     MPI_Comm collective; /* the same members, for messages of collectives */
     uint64_t context;    /* of POINT_TO_POINT; COLLECTIVE has the next one */
@@ -74,7 +74,7 @@ struct joined {
     struct operation *last_pending;
     struct cartesian *cartesian;     /* NULL without topology */
     int references;
-    struct joined *next;
+    struct impi_comm *next;
 };
 
 enum operation_state {
@@ -94,7 +94,7 @@ enum send_mode { SEND_STANDARD, SEND_BUFFERED, SEND_SYNCHRONOUS, SEND_READY };
 
 /* Arguments of a send or receive. */
 struct transfer {
-    struct joined *joined;
+    struct impi_comm *impi_comm;
     void *buffer; /* of a send: not written */
     int count;
     MPI_Datatype type;
@@ -130,7 +130,7 @@ struct operation {
 struct found_message {
     MPI_Message local;          /* MPI_MESSAGE_NULL for one of another client */
     wireup_impi_request remote;
-    struct joined *joined;
+    struct impi_comm *impi_comm;
     int source;
     int tag;
     int bytes;
@@ -154,17 +154,17 @@ void *handle_object(intptr_t handle); /* NULL for a handle of the launch's MPI *
 void remove_handle(intptr_t handle);
 
 /* ---- communicators.c ---- */
-struct joined *find_joined(MPI_Comm comm); /* NULL for a communicator of one client */
+struct impi_comm *find_impi_comm(MPI_Comm comm); /* NULL for a communicator of one client */
 /* Adds a communicator with these members, whose ranks in the world it takes over. Returns NULL if they are of one client. */
-struct joined *add_joined(MPI_Comm local, int size, int *world_ranks, uint64_t context);
+struct impi_comm *add_impi_comm(MPI_Comm local, int size, int *world_ranks, uint64_t context);
 /* Adds an intercommunicator of these groups, which it takes over. `local` has their members in this client by world rank. */
-struct joined *add_inter(MPI_Comm local, int own_size, int *own, int remote_size, int *remote, uint64_t context);
-void release_joined(struct joined *joined); /* with the lock */
+struct impi_comm *add_inter(MPI_Comm local, int own_size, int *own, int remote_size, int *remote, uint64_t context);
+void release_impi_comm(struct impi_comm *impi_comm); /* with the lock */
 extern uint64_t last_context;               /* the greatest that this process has used */
 
 /* ---- intercommunicators.c ---- */
 /* Returns an unused context, on which the members of both groups agree. */
-int agree_with_peers(struct joined *joined, uint64_t *context);
+int agree_with_peers(struct impi_comm *impi_comm, uint64_t *context);
 /* Puts members of two groups in the order of the world; the caller frees them. */
 int *sort_members(int own_size, const int *own, int remote_size, const int *remote);
 
@@ -180,7 +180,7 @@ int copy_members(MPI_Group group, int *size, int **members);
 int copy_to_local_group(MPI_Group group, MPI_Group *local);
 /* Makes a group of those members that are in this client. */
 int copy_local_members(int size, const int *members, MPI_Group *local);
-bool is_joined_group(MPI_Group group);
+bool is_impi_comm_group(MPI_Group group);
 int compare_members(int first_size, const int *first, int second_size, const int *second);
 
 /* ---- layouts.c ---- */
@@ -208,7 +208,7 @@ void free_operation(struct operation *operation); /* with the lock */
 void cancel_operation(struct operation *operation); /* with the lock */
 void detach_operation(struct operation *operation); /* with the lock */
 /* Looks for a message, once or until there is one. With `message` the message is taken, and received by `receive_found`. */
-bool find_message(struct joined *joined, int source, int tag, bool waits, struct found_message **message,
+bool find_message(struct impi_comm *impi_comm, int source, int tag, bool waits, struct found_message **message,
                   MPI_Status *status);
 /* Starts to receive a message that was found, which is freed. */
 int receive_found(struct found_message *message, const struct transfer *transfer, MPI_Request *request,
@@ -228,10 +228,10 @@ int start_request(const struct transfer *transfer, MPI_Request *request);
 int create_persistent(const struct transfer *transfer, MPI_Request *request);
 
 /* ---- collectives.c ---- */
-int joined_barrier(struct joined *joined);
-int joined_bcast(struct joined *joined, void *buffer, int count, MPI_Datatype type, int root);
+int impi_comm_barrier(struct impi_comm *impi_comm);
+int impi_comm_bcast(struct impi_comm *impi_comm, void *buffer, int count, MPI_Datatype type, int root);
 /* Gives numbers of each member to all, in the order of ranks. */
-int exchange_numbers(struct joined *joined, const int *own, int count, int *all);
+int exchange_numbers(struct impi_comm *impi_comm, const int *own, int count, int *all);
 
 /* Elements of one process in a buffer. */
 struct block {

@@ -1,7 +1,7 @@
 /*
  * Requests of the program: MPI_Wait, MPI_Test and their kin over requests of both kinds.
  *
- * A receive in this client of a joined communicator is a request of the launch's MPI, whose status has another rank. A persistent
+ * A receive in this client of a communicator with several clients is a request of the launch's MPI, whose status has another rank. A persistent
  * request is a placeholder: each start makes a request that takes its place while functions wait.
  */
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static struct operation *add_kind(const struct transfer *transfer, enum request_
     operation->state = OPERATION_DONE;
     operation->kind = kind;
     operation->transfer = *transfer;
-    operation->transfer.joined->references++;
+    operation->transfer.impi_comm->references++;
     operation->request = request;
     operation->started = MPI_REQUEST_NULL;
     add_request(operation);
@@ -70,10 +70,10 @@ static int start_send(const struct transfer *transfer, MPI_Request *request)
 {
     struct operation *operation;
 
-    if (transfer->peer >= 0 && transfer->peer < transfer->joined->size
-        && transfer->joined->local_ranks[transfer->peer] >= 0) {
-        const int peer = transfer->joined->local_ranks[transfer->peer];
-        const MPI_Comm local = transfer->joined->local;
+    if (transfer->peer >= 0 && transfer->peer < transfer->impi_comm->size
+        && transfer->impi_comm->local_ranks[transfer->peer] >= 0) {
+        const int peer = transfer->impi_comm->local_ranks[transfer->peer];
+        const MPI_Comm local = transfer->impi_comm->local;
         switch (transfer->mode) {
         case SEND_BUFFERED:
             return PMPI(Ibsend)(transfer->buffer, transfer->count, transfer->type, peer, transfer->tag, local, request);
@@ -90,22 +90,22 @@ static int start_send(const struct transfer *transfer, MPI_Request *request)
 
 int start_request(const struct transfer *transfer, MPI_Request *request)
 {
-    struct joined *joined = transfer->joined;
+    struct impi_comm *impi_comm = transfer->impi_comm;
     struct operation *operation;
 
     if (transfer->peer == MPI_PROC_NULL) {
-        return PMPI(Irecv)(NULL, 0, MPI_BYTE, MPI_PROC_NULL, 0, joined->local, request);
+        return PMPI(Irecv)(NULL, 0, MPI_BYTE, MPI_PROC_NULL, 0, impi_comm->local, request);
     }
     if (transfer->is_send) {
         return start_send(transfer, request);
     }
     lock();
-    const bool is_local = transfer->peer >= 0 && transfer->peer < joined->size && joined->local_ranks[transfer->peer] >= 0
-                          && joined->first_pending == NULL;
+    const bool is_local = transfer->peer >= 0 && transfer->peer < impi_comm->size && impi_comm->local_ranks[transfer->peer] >= 0
+                          && impi_comm->first_pending == NULL;
     int error = MPI_SUCCESS;
     if (is_local) {
-        error = PMPI(Irecv)(transfer->buffer, transfer->count, transfer->type, joined->local_ranks[transfer->peer],
-                            transfer->tag, joined->local, request);
+        error = PMPI(Irecv)(transfer->buffer, transfer->count, transfer->type, impi_comm->local_ranks[transfer->peer],
+                            transfer->tag, impi_comm->local, request);
         if (error == MPI_SUCCESS) {
             add_kind(transfer, REQUEST_LOCAL, *request);
         }
@@ -139,7 +139,7 @@ int MPI_Start(MPI_Request *request)
         return PMPI(Start)(request);
     }
     const int error = start_request(&operation->transfer, &operation->started);
-    return error == MPI_SUCCESS ? error : raise_error(operation->transfer.joined->local, error);
+    return error == MPI_SUCCESS ? error : raise_error(operation->transfer.impi_comm->local, error);
 }
 
 int MPI_Startall(int count, MPI_Request requests[])

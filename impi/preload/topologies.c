@@ -20,11 +20,11 @@ struct cartesian *make_cartesian(int dimensions, const int sizes[], const int pe
 /* Gives a communicator that was split off its topology. */
 static int add_topology(MPI_Comm *comm, int dimensions, const int sizes[], const int periods[])
 {
-    struct joined *joined = *comm == MPI_COMM_NULL ? NULL : find_joined(*comm);
+    struct impi_comm *impi_comm = *comm == MPI_COMM_NULL ? NULL : find_impi_comm(*comm);
     MPI_Comm plain = *comm;
 
-    if (joined != NULL) {
-        joined->cartesian = make_cartesian(dimensions, sizes, periods);
+    if (impi_comm != NULL) {
+        impi_comm->cartesian = make_cartesian(dimensions, sizes, periods);
     } else if (plain != MPI_COMM_NULL) {
         const int error = PMPI(Cart_create)(plain, dimensions, sizes, periods, 0, comm);
         PMPI(Comm_free)(&plain);
@@ -34,13 +34,13 @@ static int add_topology(MPI_Comm *comm, int dimensions, const int sizes[], const
 }
 
 /* Returns the topology of a communicator of several clients. `error` is the result for one without. */
-static const struct cartesian *find_topology(MPI_Comm comm, bool *is_joined, int *error)
+static const struct cartesian *find_topology(MPI_Comm comm, bool *is_impi_comm, int *error)
 {
-    const struct joined *joined = find_joined(comm);
+    const struct impi_comm *impi_comm = find_impi_comm(comm);
 
-    *is_joined = joined != NULL;
-    *error = joined != NULL && joined->cartesian == NULL ? raise_error(comm, MPI_ERR_TOPOLOGY) : MPI_SUCCESS;
-    return joined == NULL ? NULL : joined->cartesian;
+    *is_impi_comm = impi_comm != NULL;
+    *error = impi_comm != NULL && impi_comm->cartesian == NULL ? raise_error(comm, MPI_ERR_TOPOLOGY) : MPI_SUCCESS;
+    return impi_comm == NULL ? NULL : impi_comm->cartesian;
 }
 
 static void coordinates_of(const struct cartesian *cartesian, int rank, int coordinates[])
@@ -72,36 +72,36 @@ static int rank_at(const struct cartesian *cartesian, const int coordinates[])
 
 int MPI_Cart_create(MPI_Comm comm, int dimensions, const int sizes[], const int periods[], int reorder, MPI_Comm *created)
 {
-    const struct joined *joined = find_joined(comm);
+    const struct impi_comm *impi_comm = find_impi_comm(comm);
     int64_t count = 1;
 
-    if (joined == NULL) {
+    if (impi_comm == NULL) {
         return PMPI(Cart_create)(comm, dimensions, sizes, periods, reorder, created);
     }
     for (int i = 0; i < dimensions; i++) {
-        count = sizes[i] <= 0 || count > joined->size ? -1 : count * sizes[i];
+        count = sizes[i] <= 0 || count > impi_comm->size ? -1 : count * sizes[i];
     }
-    if (dimensions < 0 || count < 0 || count > joined->size) {
+    if (dimensions < 0 || count < 0 || count > impi_comm->size) {
         return raise_error(comm, MPI_ERR_DIMS);
     }
-    const int error = MPI_Comm_split(comm, joined->rank < count ? 0 : MPI_UNDEFINED, joined->rank, created);
+    const int error = MPI_Comm_split(comm, impi_comm->rank < count ? 0 : MPI_UNDEFINED, impi_comm->rank, created);
     return error == MPI_SUCCESS ? add_topology(created, dimensions, sizes, periods) : error;
 }
 
 int MPI_Cart_sub(MPI_Comm comm, const int remains[], MPI_Comm *created)
 {
-    bool is_joined;
+    bool is_impi_comm;
     int error;
-    const struct cartesian *cartesian = find_topology(comm, &is_joined, &error);
+    const struct cartesian *cartesian = find_topology(comm, &is_impi_comm, &error);
 
-    if (!is_joined || error != MPI_SUCCESS) {
-        return is_joined ? error : PMPI(Cart_sub)(comm, remains, created);
+    if (!is_impi_comm || error != MPI_SUCCESS) {
+        return is_impi_comm ? error : PMPI(Cart_sub)(comm, remains, created);
     }
     const size_t bytes = sizeof(int) * (size_t)cartesian->dimensions;
     int *coordinates = allocate(bytes);
     int *sizes = allocate(bytes);
     int *periods = allocate(bytes);
-    const int rank = find_joined(comm)->rank;
+    const int rank = find_impi_comm(comm)->rank;
     int dimensions = 0;
     int color = 0;
     coordinates_of(cartesian, rank, coordinates);
@@ -123,23 +123,23 @@ int MPI_Cart_sub(MPI_Comm comm, const int remains[], MPI_Comm *created)
 
 int MPI_Topo_test(MPI_Comm comm, int *kind)
 {
-    const struct joined *joined = find_joined(comm);
+    const struct impi_comm *impi_comm = find_impi_comm(comm);
 
-    if (joined == NULL) {
+    if (impi_comm == NULL) {
         return PMPI(Topo_test)(comm, kind);
     }
-    *kind = joined->cartesian == NULL ? MPI_UNDEFINED : MPI_CART;
+    *kind = impi_comm->cartesian == NULL ? MPI_UNDEFINED : MPI_CART;
     return MPI_SUCCESS;
 }
 
 int MPI_Cartdim_get(MPI_Comm comm, int *dimensions)
 {
-    bool is_joined;
+    bool is_impi_comm;
     int error;
-    const struct cartesian *cartesian = find_topology(comm, &is_joined, &error);
+    const struct cartesian *cartesian = find_topology(comm, &is_impi_comm, &error);
 
     if (cartesian == NULL) {
-        return is_joined ? error : PMPI(Cartdim_get)(comm, dimensions);
+        return is_impi_comm ? error : PMPI(Cartdim_get)(comm, dimensions);
     }
     *dimensions = cartesian->dimensions;
     return MPI_SUCCESS;
@@ -147,15 +147,15 @@ int MPI_Cartdim_get(MPI_Comm comm, int *dimensions)
 
 int MPI_Cart_get(MPI_Comm comm, int room, int sizes[], int periods[], int coordinates[])
 {
-    bool is_joined;
+    bool is_impi_comm;
     int error;
-    const struct cartesian *cartesian = find_topology(comm, &is_joined, &error);
+    const struct cartesian *cartesian = find_topology(comm, &is_impi_comm, &error);
 
     if (cartesian == NULL) {
-        return is_joined ? error : PMPI(Cart_get)(comm, room, sizes, periods, coordinates);
+        return is_impi_comm ? error : PMPI(Cart_get)(comm, room, sizes, periods, coordinates);
     }
     int *own = allocate(sizeof(int) * (size_t)cartesian->dimensions);
-    coordinates_of(cartesian, find_joined(comm)->rank, own);
+    coordinates_of(cartesian, find_impi_comm(comm)->rank, own);
     for (int i = 0; i < cartesian->dimensions && i < room; i++) {
         sizes[i] = cartesian->sizes[i];
         periods[i] = cartesian->periods[i];
@@ -167,12 +167,12 @@ int MPI_Cart_get(MPI_Comm comm, int room, int sizes[], int periods[], int coordi
 
 int MPI_Cart_rank(MPI_Comm comm, const int coordinates[], int *rank)
 {
-    bool is_joined;
+    bool is_impi_comm;
     int error;
-    const struct cartesian *cartesian = find_topology(comm, &is_joined, &error);
+    const struct cartesian *cartesian = find_topology(comm, &is_impi_comm, &error);
 
     if (cartesian == NULL) {
-        return is_joined ? error : PMPI(Cart_rank)(comm, coordinates, rank);
+        return is_impi_comm ? error : PMPI(Cart_rank)(comm, coordinates, rank);
     }
     *rank = rank_at(cartesian, coordinates);
     return *rank == MPI_PROC_NULL ? raise_error(comm, MPI_ERR_ARG) : MPI_SUCCESS;
@@ -180,14 +180,14 @@ int MPI_Cart_rank(MPI_Comm comm, const int coordinates[], int *rank)
 
 int MPI_Cart_coords(MPI_Comm comm, int rank, int room, int coordinates[])
 {
-    bool is_joined;
+    bool is_impi_comm;
     int error;
-    const struct cartesian *cartesian = find_topology(comm, &is_joined, &error);
+    const struct cartesian *cartesian = find_topology(comm, &is_impi_comm, &error);
 
     if (cartesian == NULL) {
-        return is_joined ? error : PMPI(Cart_coords)(comm, rank, room, coordinates);
+        return is_impi_comm ? error : PMPI(Cart_coords)(comm, rank, room, coordinates);
     }
-    if (rank < 0 || rank >= find_joined(comm)->size || room < cartesian->dimensions) {
+    if (rank < 0 || rank >= find_impi_comm(comm)->size || room < cartesian->dimensions) {
         return raise_error(comm, room < cartesian->dimensions ? MPI_ERR_ARG : MPI_ERR_RANK);
     }
     coordinates_of(cartesian, rank, coordinates);
@@ -196,18 +196,18 @@ int MPI_Cart_coords(MPI_Comm comm, int rank, int room, int coordinates[])
 
 int MPI_Cart_shift(MPI_Comm comm, int direction, int distance, int *source, int *destination)
 {
-    bool is_joined;
+    bool is_impi_comm;
     int error;
-    const struct cartesian *cartesian = find_topology(comm, &is_joined, &error);
+    const struct cartesian *cartesian = find_topology(comm, &is_impi_comm, &error);
 
     if (cartesian == NULL) {
-        return is_joined ? error : PMPI(Cart_shift)(comm, direction, distance, source, destination);
+        return is_impi_comm ? error : PMPI(Cart_shift)(comm, direction, distance, source, destination);
     }
     if (direction < 0 || direction >= cartesian->dimensions) {
         return raise_error(comm, MPI_ERR_DIMS);
     }
     int *coordinates = allocate(sizeof(int) * (size_t)cartesian->dimensions);
-    coordinates_of(cartesian, find_joined(comm)->rank, coordinates);
+    coordinates_of(cartesian, find_impi_comm(comm)->rank, coordinates);
     coordinates[direction] += distance;
     *destination = rank_at(cartesian, coordinates);
     coordinates[direction] -= 2 * distance;
@@ -218,15 +218,15 @@ int MPI_Cart_shift(MPI_Comm comm, int direction, int distance, int *source, int 
 
 int MPI_Cart_map(MPI_Comm comm, int dimensions, const int sizes[], const int periods[], int *rank)
 {
-    const struct joined *joined = find_joined(comm);
+    const struct impi_comm *impi_comm = find_impi_comm(comm);
     int64_t count = 1;
 
-    if (joined == NULL) {
+    if (impi_comm == NULL) {
         return PMPI(Cart_map)(comm, dimensions, sizes, periods, rank);
     }
     for (int i = 0; i < dimensions; i++) {
         count *= sizes[i];
     }
-    *rank = joined->rank < count ? joined->rank : MPI_UNDEFINED;
+    *rank = impi_comm->rank < count ? impi_comm->rank : MPI_UNDEFINED;
     return MPI_SUCCESS;
 }

@@ -8,7 +8,7 @@
 #define REFUSE(name, parameters, comm, arguments)                                                                              \
     int MPI_##name parameters                                                                                                  \
     {                                                                                                                          \
-        return find_joined(comm) == NULL ? PMPI(name) arguments : refuse(comm, "MPI_" #name);                                  \
+        return find_impi_comm(comm) == NULL ? PMPI(name) arguments : refuse(comm, "MPI_" #name);                                  \
     }
 
 /* The same for a function that headers of MPI 3.1 lack and the launch's MPI may have. */

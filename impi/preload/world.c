@@ -86,7 +86,7 @@ static void join(void)
                         "program for each client\n", size, members);
         PMPI(Abort)(MPI_COMM_WORLD, 1);
     }
-    add_joined(MPI_COMM_WORLD, world_size, world_ranks, 0);
+    add_impi_comm(MPI_COMM_WORLD, world_size, world_ranks, 0);
 }
 
 int MPI_Init(int *argc, char ***argv)
@@ -111,11 +111,11 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 
 int MPI_Finalize(void)
 {
-    struct joined *joined = impi_world == NULL ? NULL : find_joined(MPI_COMM_WORLD);
+    struct impi_comm *impi_comm = impi_world == NULL ? NULL : find_impi_comm(MPI_COMM_WORLD);
 
-    if (joined != NULL) {
+    if (impi_comm != NULL) {
         /* The launch's MPI may have to progress for other processes until all have come. */
-        joined_barrier(joined);
+        impi_comm_barrier(impi_comm);
         for (unsigned round = 0; active_count > 0; round++) {
             lock();
             advance_operations();

@@ -150,7 +150,7 @@ impl Peer {
     /// Starts a send of whole elements.
     ///
     /// # Errors
-    /// When destination or tag are none, or the job has broken.
+    /// If the destination or the tag is invalid, or the job has failed.
     pub fn start_send(
         &self,
         data: &[u8],
@@ -173,7 +173,7 @@ impl Peer {
     /// Starts a receive of at most `limit` bytes; any source or tag for `None`.
     ///
     /// # Errors
-    /// When source or tag are none, or the job has broken.
+    /// If the source or the tag is invalid, or the job has failed.
     pub fn start_receive(
         &self,
         limit: usize,
@@ -213,7 +213,7 @@ impl Peer {
     /// Whether a request has ended.
     ///
     /// # Errors
-    /// When the job has broken, or there is no such request.
+    /// If the job has failed, or the request is unknown.
     pub fn test(&self, request: RequestId) -> Result<bool, PeerError> {
         let state = self.shared.lock();
         if state.endpoint.is_complete(request) {
@@ -238,7 +238,7 @@ impl Peer {
     /// Returns the status of the first message that a receive would take, if there is one; with `wait`, once there is.
     ///
     /// # Errors
-    /// When the job has broken.
+    /// If the job has failed.
     pub fn probe(
         &self,
         source: Option<usize>,
@@ -264,7 +264,7 @@ impl Peer {
     /// Starts a send of bytes as they are on the wire, in any context.
     ///
     /// # Errors
-    /// When destination or tag are none, or the job has broken.
+    /// If the destination or the tag is invalid, or the job has failed.
     pub fn start_send_bytes(
         &self,
         envelope: Envelope,
@@ -278,7 +278,7 @@ impl Peer {
     /// Starts a receive of at most `limit` bytes as they are on the wire, in any context.
     ///
     /// # Errors
-    /// When source or tag are none.
+    /// If the source or the tag is invalid.
     pub fn start_receive_bytes(
         &self,
         match_spec: MatchSpec,
@@ -293,7 +293,7 @@ impl Peer {
     /// Returns the status of the first message that a receive in any context would take, if there is one.
     ///
     /// # Errors
-    /// When the job has broken.
+    /// If the job has failed.
     pub fn find_message(&self, match_spec: MatchSpec) -> Result<Option<Status>, PeerError> {
         let state = self.shared.lock();
         let found = state.endpoint.probe(match_spec);
@@ -303,7 +303,7 @@ impl Peer {
     /// Returns the completion of a request, with bytes as they were on the wire; `None` while the request goes on.
     ///
     /// # Errors
-    /// When the job has broken, or there is no such request.
+    /// If the job has failed, or the request is unknown.
     pub fn take_completion(&self, request: RequestId) -> Result<Option<Completion>, PeerError> {
         let mut state = self.shared.lock();
         if let Some(completion) = state.endpoint.take_completion(request) {
@@ -328,7 +328,7 @@ impl Peer {
     /// Leaves in order: a barrier of the world, then FINI. Source: IMPI 2.4.
     ///
     /// # Errors
-    /// When the job has broken.
+    /// If the job has failed.
     pub fn close(mut self) -> Result<(), PeerError> {
         self.barrier()?;
         self.shared.lock().finishing = true;

@@ -41,7 +41,7 @@ pub enum GrantHolderReply {
 /// Writes a message with its length in front.
 ///
 /// # Errors
-/// Those of the stream.
+/// The errors of the stream.
 pub fn write_message(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
     let body = Zeroizing::new(encode(message));
     let length = u32::try_from(body.len()).map_err(io::Error::other)?;
@@ -53,7 +53,7 @@ pub fn write_message(to: &mut impl Write, message: &impl Serialize) -> io::Resul
 /// Reads a message; `None` at the end of the stream.
 ///
 /// # Errors
-/// Those of the stream; a message that is too long or cannot be decoded.
+/// The errors of the stream, and `Other` for a message that is too long or cannot be decoded.
 pub fn read_message<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<T>> {
     let mut length = [0; 4];
     match from.read_exact(&mut length) {

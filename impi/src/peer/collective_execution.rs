@@ -34,7 +34,7 @@ impl Peer {
     /// Returns when all processes of the world have called it.
     ///
     /// # Errors
-    /// When the job has broken; so for all collectives.
+    /// If the job has failed. The same holds for all collectives.
     pub fn barrier(&self) -> Result<(), PeerError> {
         let shape = Shape {
             element: ElementType::Byte,
