@@ -27,7 +27,7 @@ pub mod worker_launch;
 use std::ffi::OsString;
 use std::path::Path;
 
-use wireup_core::doctor::facts::HostFacts;
+use wireup_core::doctor::facts::{HostFacts, RankUser};
 use wireup_core::job::spec::ImageSpec;
 
 use wireup_sys::accounts;
@@ -67,8 +67,10 @@ pub fn facts(asked: &DoctorSubject, cwd: &Path) -> HostFacts {
         network: network_facts::collect_network_facts(&name),
         name,
         wireup: env!("CARGO_PKG_VERSION").to_owned(),
-        uid,
-        account: account.map(|account| account.name.to_string_lossy().into_owned()),
+        user: RankUser {
+            uid,
+            account: account.map(|account| account.name.to_string_lossy().into_owned()),
+        },
         kernel: machine_facts::kernel(uid),
         cpus: machine_facts::cpus(),
         memory: machine_facts::memory(),

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use collectives::fence_waits::FenceWait;
+use collectives::fences::missing_from;
 pub use context::collective_policy::{CollectivePolicy, HEAD};
 pub use context::job_context::JobContext;
 pub use context::launch_facts::LaunchFacts;
@@ -410,7 +411,7 @@ impl NodeCore {
                 waiting: now.duration_since(since),
             };
             let absent = collective_of(&id.series)
-                .map(|(job, collective)| self.cx.missing_from(job.as_str(), &collective));
+                .map(|(job, collective)| missing_from(&self.cx, job.as_str(), &collective));
             for (rank, state) in (0..).map(NodeRank).zip(&self.cx.pmix_states) {
                 let takes_part = || {
                     let name = self.cx.name_of(self.cx.process(rank));

@@ -22,6 +22,7 @@ use wireup_core::executables::{AGENT, GRANT_HOLDER};
 
 use crate::inspect::agent_file;
 use crate::plan::HostPlan;
+use crate::plan::node_grant::{check_fabric, check_fabric_devices, grant_from_environment};
 use wireup_core::fabric::grant::{FabricGrant, FabricGrantError};
 use wireup_core::fabric::grant_record::GrantRecord;
 use wireup_core::fabric::manager_rest::GrantRequest;
@@ -174,7 +175,7 @@ pub(crate) fn obtain(plan: &mut HostPlan) -> Result<Option<GrantHolder>, Command
     let has_ranks_here = plan.scope.is_some();
     let keeper = match spec.source {
         FabricSource::Environment | FabricSource::Request => {
-            let credential = plan.grant_from_environment();
+            let credential = grant_from_environment(plan);
             plan.job_plan.launch_mut().fabric_grant = match credential {
                 Ok(credential) => Some(Arc::new(credential)),
                 Err(_) if spec.source == FabricSource::Request => None,
@@ -186,7 +187,7 @@ pub(crate) fn obtain(plan: &mut HostPlan) -> Result<Option<GrantHolder>, Command
         }
         FabricSource::Service(_) | FabricSource::Command(_) => {
             if has_ranks_here {
-                plan.check_fabric_devices()?;
+                check_fabric_devices()?;
             }
             let (keeper, credential, record) = request_grant(grant_request(plan), absolute(spec)?)?;
             let launch = plan.job_plan.launch_mut();
@@ -195,12 +196,12 @@ pub(crate) fn obtain(plan: &mut HostPlan) -> Result<Option<GrantHolder>, Command
             Some(keeper)
         }
     };
-    plan.check_fabric()?;
+    check_fabric(plan)?;
     Ok(keeper)
 }
 
 fn grant_request(plan: &HostPlan) -> GrantRequest {
-    let vni = plan.grant_from_environment().ok();
+    let vni = grant_from_environment(plan).ok();
     let allocation = plan.names.allocation.as_ref();
     GrantRequest {
         name: plan.job.nspace.to_string(),

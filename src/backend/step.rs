@@ -34,7 +34,7 @@ use crate::backend::guard::Guard;
 use crate::backend::job_label::{JobLabel, JobStage};
 use crate::backend::local::{LocalStep, RankIo};
 use crate::backend::step_messages::{LauncherToStep, NodeRefusal, NodeStage, StepToLauncher};
-use crate::plan::{HostPlan, SpawnedJobPlan, Variable};
+use crate::plan::{HostPlan, SpawnedJobPlan, Variable, program_builds};
 use crate::start_ranks::StdinPlan;
 use crate::stdio::rank_files;
 use wireup_core::failure::CommandError;
@@ -173,7 +173,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
             } = made;
             link.watch(silence, true, Moment(origin.elapsed()));
             let window = window(plan.job.process_map.nodes());
-            let builds = plan.builds(Some(node));
+            let builds = program_builds::builds_of(&plan, Some(node));
             let builds = (!builds.is_empty()).then_some(StepToLauncher::Builds { node, builds });
             let several = plan.job.process_map.nodes() > 1;
             let network = several.then(interfaces::network).flatten();

@@ -12,6 +12,7 @@ use super::launch_context::LaunchContext;
 use super::launch_service::LaunchService;
 use crate::backend::allocator_client::{AllocatorClient, ToAllocator};
 use crate::backend::step_messages::LauncherToStep;
+use crate::plan::SpawnPlanner;
 use crate::plan::allocation_table::{
     AllocationAttributes, AllocationCandidates, AllocationUsage, NodeSlots, SlotUsage,
 };
@@ -183,7 +184,7 @@ fn rooms(cx: &LaunchContext) -> Vec<NodeSlots> {
         reserved: &reserved,
     };
     let room = |node| NodeSlots {
-        slots: cx.plan.slots_of(node),
+        slots: SpawnPlanner::new(&cx.plan).slots_of(node),
         used_slots: ground
             .used_slots(node)
             .filter(|_| !cx.plan.absent.contains(&node)),
@@ -200,9 +201,8 @@ fn candidates<'a>(
     let named = match attributes.hosts.is_empty() {
         true => Vec::new(),
         false => {
-            let found = cx
-                .plan
-                .nodes_named(requester.node(), attributes.hosts.clone());
+            let found =
+                SpawnPlanner::new(&cx.plan).nodes_named(requester.node(), attributes.hosts.clone());
             found.or_else(|failure| refuse(Kind::NoResources, failure.text))?
         }
     };

@@ -10,6 +10,7 @@ use super::queued_spawn::{QueuedSpawn, SpawnSource};
 use super::spawn_answers::refuse_spawn;
 use super::supervision;
 use crate::backend::step_messages::LauncherToStep;
+use crate::plan::SpawnPlanner;
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 use wireup_core::record::{ControlCommand, JobCommand, SignalCommand};
@@ -100,7 +101,7 @@ fn send_signal(cx: &mut LaunchContext, command: SignalCommand) {
 
 fn request_spawn(cx: &mut LaunchContext, command: JobCommand) {
     let (number, request) = command.into_request();
-    let limit = cx.plan.spawn_limit(&request);
+    let limit = SpawnPlanner::new(&cx.plan).spawn_limit(&request);
     let source = SpawnSource::Controller(number);
     let spawn = QueuedSpawn::new(source, Box::new(request), limit, cx.now());
     if cx.stage < LaunchStage::Running {

@@ -16,7 +16,8 @@ use super::status_records;
 use super::wait_questions::WaitQuestions;
 use crate::backend::step_links::StepLinks;
 use crate::backend::step_messages::NodeRefusal;
-use crate::plan::HostPlan;
+use crate::plan::host_growth::with_hosts;
+use crate::plan::{HostPlan, SpawnPlanner};
 use wireup_core::job::hosts::{HostSpec, compress};
 use wireup_core::job::ids::NodeId;
 
@@ -59,7 +60,7 @@ impl HostJoins {
             false => {
                 let allocated = |id: &str| hosts_to_join(cx, id);
                 let by = requester_plan(cx, &spawn.source);
-                cx.plan.added_hosts(by, &spawn.request, allocated)
+                SpawnPlanner::new(&cx.plan).added_hosts(by, &spawn.request, allocated)
             }
         };
         match added {
@@ -84,7 +85,7 @@ impl HostJoins {
             let text = format!("{} asked to join the launch", compress(&names));
             cx.detail(&text);
         }
-        let plan = Arc::new(cx.plan.with_hosts(&all, &cx.plan.absent));
+        let plan = Arc::new(with_hosts(&cx.plan, &all, &cx.plan.absent));
         self.joining = (first..last).map(NodeId).collect();
         // On one machine the plan refuses other hosts.
         if let StepLinks::Hosts(hosts) = &mut cx.steps {
@@ -124,7 +125,7 @@ impl HostJoins {
         let failure = hosts_failure(&failed, &plan.node_names);
         let mut absent = plan.absent.clone();
         absent.extend(failed.iter().map(|(node, _)| *node));
-        cx.plan = Arc::new(plan.with_hosts(&plan.spec.layout.hosts, &absent));
+        cx.plan = Arc::new(with_hosts(&plan, &plan.spec.layout.hosts, &absent));
         cx.jobs.replace_first(Arc::clone(&cx.plan));
         if let StepLinks::Hosts(hosts) = &mut cx.steps {
             hosts.finish_join(&cx.plan);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::launch_context::LaunchContext;
 use crate::backend::step_links::StepLinks;
 use crate::backend::step_messages::NodeRefusal;
+use crate::plan::program_builds;
 use crate::report::failures::by_node;
 use wireup_core::doctor::{INTERFACE_VARIABLES, KEEP_TO_NETWORK};
 use wireup_core::failure::CommandError;
@@ -143,7 +144,8 @@ impl HostReports {
             .iter()
             .map(|(node, builds)| (name(*node), &builds[..]));
         let hosts: Vec<(&str, &[Build])> = hosts.collect();
-        let Some(others) = describe_other_builds(&plan.builds(None), &hosts) else {
+        let Some(others) = describe_other_builds(&program_builds::builds_of(&plan, None), &hosts)
+        else {
             return Ok(());
         };
         let line = format!("hosts have other builds of what the ranks load: {others}");

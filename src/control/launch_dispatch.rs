@@ -13,6 +13,7 @@ use super::rank_status::RankStatus;
 use super::{Controller, debugger_table, launch_tools, status_records, supervision};
 use crate::backend::launcher_reports::{LauncherReport, LinkReport};
 use crate::backend::step_messages::{KnownReport, LauncherToStep, StepToLauncher};
+use crate::plan::SpawnPlanner;
 use crate::report::failures;
 use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::job_control::JobControlAction;
@@ -462,7 +463,7 @@ impl Controller {
                 request,
             } => {
                 let source = SpawnSource::Node((node, ticket), requester);
-                let limit = self.cx.plan.spawn_limit(&request);
+                let limit = SpawnPlanner::new(&self.cx.plan).spawn_limit(&request);
                 let spawn = QueuedSpawn::new(source, request, limit, self.cx.now());
                 self.cx.effects.push(LaunchEffect::RequestSpawn(spawn));
             }

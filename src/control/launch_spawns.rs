@@ -21,7 +21,7 @@ use super::{allocation_requests, debugger_table, launch_tools, status_records, s
 use crate::backend::step_messages::LauncherToStep;
 use crate::plan::allocation_table::SlotUsage;
 use crate::plan::job_names::JobNames;
-use crate::plan::{HostPlan, LaunchSnapshot, SpawnedJobPlan};
+use crate::plan::{HostPlan, LaunchSnapshot, SpawnPlanner, SpawnedJobPlan};
 use spawn_queue::SpawnQueue;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, Rank};
 use wireup_core::job::job_control::{JobControlAction, JobControlRequest};
@@ -167,7 +167,8 @@ impl LaunchSpawns {
             jobs: &cx.jobs,
         };
         let first = &cx.plan;
-        let mut job = first.spawned(requester_plan(cx, source), request, standing)?;
+        let mut job =
+            SpawnPlanner::new(first).plan(requester_plan(cx, source), request, standing)?;
         job.prepared_as = spawn.prepared_as.clone();
         job.pack(first)?;
         let nodes = job.nodes_to_prepare(first);

@@ -9,6 +9,7 @@ use super::launch_context::LaunchContext;
 use super::launch_stage::LaunchStage;
 use super::supervision;
 use crate::backend::step_messages::LauncherToStep;
+use crate::plan::launch_directives;
 use wireup_core::job::debug::ToolLossPolicy;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::SpawnInfo;
@@ -107,7 +108,7 @@ pub(super) fn direct(cx: &mut LaunchContext, infos: &[SpawnInfo]) {
     if cx.plan.spec.debug.director.is_none() || cx.stage != LaunchStage::Preparing {
         return;
     }
-    let wanted = cx.plan.tool_directives(infos);
+    let wanted = launch_directives::tool_directives(&cx.plan, infos);
     let debugged = wanted.unwrap_or_else(|failure| {
         let text = failure.text;
         cx.warn(&format!(
@@ -115,7 +116,7 @@ pub(super) fn direct(cx: &mut LaunchContext, infos: &[SpawnInfo]) {
         ));
         cx.plan.job.debug.clone()
     });
-    cx.plan = Arc::new(cx.plan.directed(debugged.clone()));
+    cx.plan = Arc::new(launch_directives::directed(&cx.plan, debugged.clone()));
     cx.jobs.replace_first(Arc::clone(&cx.plan));
     cx.steps.send(LauncherToStep::Direct(debugged));
 }

@@ -8,6 +8,7 @@ use super::launch_service::LaunchService;
 use crate::backend::step_messages::{LauncherToStep, NodeStage};
 use crate::inspect::DetectedInterface;
 use crate::plan::HostPlan;
+use crate::plan::staged_files::stages_files;
 use crate::report::progress_line::{
     END_PATIENCE, EVERY, HostPreparation, NAMED, PATIENCE, PATIENCE_ACROSS, ProgressLine,
     ProgressUpdate, StartupWait, slowest,
@@ -170,7 +171,7 @@ impl LaunchProgress {
             };
             late.iter().filter(short).copied().collect::<Vec<_>>()
         };
-        let staged = cx.plan.stages_files();
+        let staged = stages_files(&cx.plan);
         let phases = [
             (HostPreparation::Agents, before(NodeStage::Joined)),
             (

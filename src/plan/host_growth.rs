@@ -8,26 +8,28 @@ use wireup_core::job::hosts::HostSpec;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::LayoutSpec;
 
-impl HostPlan {
-    /// Plan of the initial job for a launch with these hosts: the earlier ones, then those that joined, which have no
-    /// ranks of the initial job. `absent` are nodes that could not join.
-    pub fn with_hosts(&self, hosts: &[HostSpec], absent: &BTreeSet<NodeId>) -> Self {
-        let mut plan = self.clone();
-        plan.job_plan.launch_mut().absent.clone_from(absent);
-        plan.spec.layout.hosts = hosts.to_vec();
-        for node in absent {
-            if let Some(host) = plan.spec.layout.hosts.get_mut(node.index()) {
-                // The host may join later as another node, under its real name.
-                host.name = format!("absent-{node}");
-                (host.slots, host.most) = (Some(0), Some(0));
-            }
+/// Plan of the initial job for a launch with these hosts: the earlier ones, then those that joined, which have no
+/// ranks of the initial job. `absent` are nodes that could not join.
+pub(crate) fn with_hosts(
+    plan: &HostPlan,
+    hosts: &[HostSpec],
+    absent: &BTreeSet<NodeId>,
+) -> HostPlan {
+    let mut plan = plan.clone();
+    plan.job_plan.launch_mut().absent.clone_from(absent);
+    plan.spec.layout.hosts = hosts.to_vec();
+    for node in absent {
+        if let Some(host) = plan.spec.layout.hosts.get_mut(node.index()) {
+            // The host may join later as another node, under its real name.
+            host.name = format!("absent-{node}");
+            (host.slots, host.most) = (Some(0), Some(0));
         }
-        let LayoutSpec { hosts, .. } = &plan.spec.layout;
-        let names = hosts.iter().map(|host| host.name.clone());
-        plan.job_plan.launch_mut().node_names = names.collect();
-        plan.job_plan.job = Arc::new(plan.job_plan.job.with_nodes(plan.spec.layout.nodes()));
-        plan
     }
+    let LayoutSpec { hosts, .. } = &plan.spec.layout;
+    let names = hosts.iter().map(|host| host.name.clone());
+    plan.job_plan.launch_mut().node_names = names.collect();
+    plan.job_plan.job = Arc::new(plan.job_plan.job.with_nodes(plan.spec.layout.nodes()));
+    plan
 }
 
 impl JobPlan {

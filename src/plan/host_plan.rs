@@ -15,7 +15,10 @@ use super::app_start::{AppError, AppRanks, InspectionSite, resolve_app};
 use super::host_binding::HostBindingError;
 use super::interface_offer::host_parts;
 use super::rank_count::SizeError;
-use super::{AppPlan, AppStart, HostPlan, JobPlan, StagedFiles, host_binding, libpmix, rank_count};
+use super::{
+    AppPlan, AppStart, HostPlan, JobPlan, StagedFiles, host_binding, libpmix, node_grant,
+    rank_count,
+};
 use crate::inspect::DetectedInterface;
 use crate::inspect::ldso::Loader;
 use crate::plan::container_root::{ContainerRoot, run_in_root};
@@ -138,7 +141,7 @@ impl HostPlan {
             descriptors,
         };
         let plan = decided.resolve_on(site, spec, staged_files, None)?;
-        plan.check_fabric()?;
+        node_grant::check_fabric(&plan)?;
         Ok(plan)
     }
 }

@@ -150,30 +150,28 @@ fn is_other_build(one: &Path, other: &Path) -> bool {
     one != other && ids().is_none_or(|(one, other)| one != other)
 }
 
-impl HostPlan {
-    /// Searches for the files of a PMIx server for the tools of a job whose ranks are not offered PMIx. Called when the first
-    /// tool connects.
-    ///
-    /// # Errors
-    /// [`CommandError`] with the missing file and the remedy.
-    pub fn server_for_tools(&self) -> Result<SidecarFiles, CommandError> {
-        if self.container_root.is_some() {
-            return host_parts(&self.spec, &self.apps, &[], &self.inheritance);
-        }
-        let loader = |(app, spec): (&AppStart, &AppRequest)| {
-            let start = app.cwd.as_deref().unwrap_or(&self.inheritance.cwd);
-            inspect(
-                &app.program,
-                &spec.argv,
-                &app.env,
-                start,
-                &LoaderFiles::default(),
-            )
-            .loader
-        };
-        let loaders: Vec<Loader> = self.apps.iter().zip(&self.spec.apps).map(loader).collect();
-        host_parts(&self.spec, &self.apps, &loaders, &self.inheritance)
+/// Searches for the files of a PMIx server for the tools of a job whose ranks are not offered PMIx. Called when the first
+/// tool connects.
+///
+/// # Errors
+/// [`CommandError`] with the missing file and the remedy.
+pub(crate) fn server_for_tools(plan: &HostPlan) -> Result<SidecarFiles, CommandError> {
+    if plan.container_root.is_some() {
+        return host_parts(&plan.spec, &plan.apps, &[], &plan.inheritance);
     }
+    let loader = |(app, spec): (&AppStart, &AppRequest)| {
+        let start = app.cwd.as_deref().unwrap_or(&plan.inheritance.cwd);
+        inspect(
+            &app.program,
+            &spec.argv,
+            &app.env,
+            start,
+            &LoaderFiles::default(),
+        )
+        .loader
+    };
+    let loaders: Vec<Loader> = plan.apps.iter().zip(&plan.spec.apps).map(loader).collect();
+    host_parts(&plan.spec, &plan.apps, &loaders, &plan.inheritance)
 }
 
 /// Searches for the files of the PMIx server, with the libpmix of the first program that loads one.

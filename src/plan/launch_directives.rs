@@ -47,33 +47,34 @@ pub fn environment_of_sidecar(plan: &HostPlan, env: &[CString]) -> Vec<CString> 
     env
 }
 
-impl HostPlan {
-    /// Directives of the indirect launch's tool for the initial job.
-    ///
-    /// # Errors
-    /// [`SpawnFailure`] for ranks that the job does not have, and for required infos that are not supported.
-    pub fn tool_directives(&self, infos: &[SpawnInfo]) -> Result<DebugDirectives, SpawnFailure> {
-        let own = &self.job.debug;
-        let wanted = spawned::directed(infos, self.job.process_map.size())?;
-        Ok(DebugDirectives {
-            on_exec: wanted.on_exec.or_else(|| own.on_exec.clone()),
-            in_init: wanted.in_init.or_else(|| own.in_init.clone()),
-            in_app: wanted.in_app,
-            ..DebugDirectives::default()
-        })
-    }
+/// Directives of the indirect launch's tool for the initial job.
+///
+/// # Errors
+/// [`SpawnFailure`] for ranks that the job does not have, and for required infos that are not supported.
+pub fn tool_directives(
+    plan: &HostPlan,
+    infos: &[SpawnInfo],
+) -> Result<DebugDirectives, SpawnFailure> {
+    let own = &plan.job.debug;
+    let wanted = spawned::directed(infos, plan.job.process_map.size())?;
+    Ok(DebugDirectives {
+        on_exec: wanted.on_exec.or_else(|| own.on_exec.clone()),
+        in_init: wanted.in_init.or_else(|| own.in_init.clone()),
+        in_app: wanted.in_app,
+        ..DebugDirectives::default()
+    })
+}
 
-    /// Plan of the initial job with the directives of a tool.
-    pub fn directed(&self, debug: DebugDirectives) -> Self {
-        let mut plan = self.clone();
-        plan.spec.debug.stop_on_exec.clone_from(&debug.on_exec);
-        plan.spec.debug.stop_in_init.clone_from(&debug.in_init);
-        plan.job_plan.job = Arc::new(JobContext {
-            debug,
-            ..(*self.job).clone()
-        });
-        plan
-    }
+/// Plan of the initial job with the directives of a tool.
+pub fn directed(plan: &HostPlan, debug: DebugDirectives) -> HostPlan {
+    let mut plan = plan.clone();
+    plan.spec.debug.stop_on_exec.clone_from(&debug.on_exec);
+    plan.spec.debug.stop_in_init.clone_from(&debug.in_init);
+    plan.job_plan.job = Arc::new(JobContext {
+        debug,
+        ..(*plan.job).clone()
+    });
+    plan
 }
 
 #[cfg(test)]

@@ -44,63 +44,61 @@ fn devices(dev: &Path) -> Vec<String> {
     numbered.into_iter().map(|(_, name)| name).collect()
 }
 
-impl HostPlan {
-    /// Reads the fabric grant in the environment of this process.
-    pub(crate) fn grant_from_environment(&self) -> Result<FabricGrant, FabricGrantError> {
-        grant_from_variables(&self.inheritance.vars)
-    }
+/// Reads the fabric grant in the environment of this process.
+pub(crate) fn grant_from_environment(plan: &HostPlan) -> Result<FabricGrant, FabricGrantError> {
+    grant_from_variables(&plan.inheritance.vars)
+}
 
-    /// Checks that this host has fabric devices and this user may open them.
-    ///
-    /// # Errors
-    /// [`CommandError`] otherwise.
-    pub(crate) fn check_fabric_devices(&self) -> Result<(), CommandError> {
-        let names = devices(Path::new(DEV));
-        if names.is_empty() {
-            return Err(HostFabricError::from(FabricDeviceError::NoDevice).into());
-        }
-        for name in names {
-            if let Err(errno) = openable(&Path::new(DEV).join(&name)) {
-                return Err(HostFabricError::Refused { name, errno }.into());
-            }
-        }
-        Ok(())
+/// Checks that this host has fabric devices and this user may open them.
+///
+/// # Errors
+/// [`CommandError`] otherwise.
+pub(crate) fn check_fabric_devices() -> Result<(), CommandError> {
+    let names = devices(Path::new(DEV));
+    if names.is_empty() {
+        return Err(HostFabricError::from(FabricDeviceError::NoDevice).into());
     }
+    for name in names {
+        if let Err(errno) = openable(&Path::new(DEV).join(&name)) {
+            return Err(HostFabricError::Refused { name, errno }.into());
+        }
+    }
+    Ok(())
+}
 
-    /// Checks that the ranks of this host, if it has any, can use the fabric grant.
-    ///
-    /// # Errors
-    /// [`CommandError`]; its text is the same on every host with this problem.
-    pub(crate) fn check_fabric(&self) -> Result<(), CommandError> {
-        let Some(scope) = self.scope else {
-            return Ok(());
-        };
-        let node = scope.node_at(0);
-        let source = self.spec.fabric.as_ref().map(|fabric| &fabric.source);
-        let lenient = matches!(source, None | Some(FabricSource::Request));
-        if lenient || self.job.process_map.local_size(node) == 0 {
-            return Ok(());
-        }
-        let Some(grant) = &self.fabric_grant else {
-            return Err(HostFabricError::None(FabricGrantError::None).into());
-        };
-        self.check_fabric_devices()?;
-        let host = &self.node_names[node.index()];
-        let variables = grant.variables(host, &devices(Path::new(DEV)));
-        variables.map_err(HostFabricError::from)?;
-        Ok(())
+/// Checks that the ranks of this host, if it has any, can use the fabric grant.
+///
+/// # Errors
+/// [`CommandError`]; its text is the same on every host with this problem.
+pub(crate) fn check_fabric(plan: &HostPlan) -> Result<(), CommandError> {
+    let Some(scope) = plan.scope else {
+        return Ok(());
+    };
+    let node = scope.node_at(0);
+    let source = plan.spec.fabric.as_ref().map(|fabric| &fabric.source);
+    let lenient = matches!(source, None | Some(FabricSource::Request));
+    if lenient || plan.job.process_map.local_size(node) == 0 {
+        return Ok(());
     }
+    let Some(grant) = &plan.fabric_grant else {
+        return Err(HostFabricError::None(FabricGrantError::None).into());
+    };
+    check_fabric_devices()?;
+    let host = &plan.node_names[node.index()];
+    let variables = grant.variables(host, &devices(Path::new(DEV)));
+    variables.map_err(HostFabricError::from)?;
+    Ok(())
+}
 
-    /// Variables of the fabric grant for the ranks of a node.
-    pub(crate) fn fabric_variables(&self, node: NodeId) -> Variables {
-        let Some(grant) = &self.fabric_grant else {
-            return Vec::new();
-        };
-        let host = &self.node_names[node.index()];
-        let variables = grant.variables(host, &devices(Path::new(DEV)));
-        // A node that had no ranks was not checked, but processes may be spawned there.
-        variables.unwrap_or_else(|_| grant.common())
-    }
+/// Variables of the fabric grant for the ranks of a node.
+pub(crate) fn fabric_variables(plan: &HostPlan, node: NodeId) -> Variables {
+    let Some(grant) = &plan.fabric_grant else {
+        return Vec::new();
+    };
+    let host = &plan.node_names[node.index()];
+    let variables = grant.variables(host, &devices(Path::new(DEV)));
+    // A node that had no ranks was not checked, but processes may be spawned there.
+    variables.unwrap_or_else(|_| grant.common())
 }
 
 impl JobPlan {

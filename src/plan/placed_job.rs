@@ -3,7 +3,7 @@
 //! ```text
 //!  command line, scheduler    HostPlan::new ──────┐
 //!                                                 ├─▶ PlacedJob::new ─▶ JobContext
-//!  PMI-1, PMI-2, PMIx_Spawn   HostPlan::spawned ──┘
+//!  PMI-1, PMI-2, PMIx_Spawn   SpawnPlanner::plan ─┘
 //! ```
 
 use wireup_core::job::process_map::ProcessMap;

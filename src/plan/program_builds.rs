@@ -7,39 +7,37 @@ use crate::plan::HostPlan;
 use wireup_core::job::builds::{Build, BuildMismatchPolicy};
 use wireup_core::job::ids::{AppNum, NodeId};
 
-impl HostPlan {
-    /// Builds of the programs with ranks on a node of several hosts, or of all programs. Empty if builds are not compared: in an
-    /// image, or with `--same-build off`.
-    pub(crate) fn builds(&self, node: Option<NodeId>) -> Vec<Build> {
-        if self.spec.layout.spread.same_build == BuildMismatchPolicy::Off
-            || self.spec.container.image.is_some()
-        {
-            return Vec::new();
-        }
-        let mut all = Vec::new();
-        for (number, app) in (0..).zip(&self.apps) {
-            if node.is_some_and(|node| !self.has_app(node, AppNum(number))) {
-                continue;
-            }
-            let mut add = |library, name: String, id: Option<String>| {
-                all.extend(id.map(|id| Build {
-                    app: number,
-                    library,
-                    name,
-                    id,
-                }));
-            };
-            let program = app.program.path();
-            if let Kind::Elf(_) = app.program.kind() {
-                let name = app.program.path().display().to_string();
-                add(false, name, build_id::read_build_id(program));
-            }
-            if let Some((name, path)) = mpi_library(&app.detected) {
-                add(true, name, build_id::read_build_id(&path));
-            }
-        }
-        all
+/// Builds of the programs with ranks on a node of several hosts, or of all programs. Empty if builds are not compared: in an
+/// image, or with `--same-build off`.
+pub(crate) fn builds_of(plan: &HostPlan, node: Option<NodeId>) -> Vec<Build> {
+    if plan.spec.layout.spread.same_build == BuildMismatchPolicy::Off
+        || plan.spec.container.image.is_some()
+    {
+        return Vec::new();
     }
+    let mut all = Vec::new();
+    for (number, app) in (0..).zip(&plan.apps) {
+        if node.is_some_and(|node| !plan.has_app(node, AppNum(number))) {
+            continue;
+        }
+        let mut add = |library, name: String, id: Option<String>| {
+            all.extend(id.map(|id| Build {
+                app: number,
+                library,
+                name,
+                id,
+            }));
+        };
+        let program = app.program.path();
+        if let Kind::Elf(_) = app.program.kind() {
+            let name = app.program.path().display().to_string();
+            add(false, name, build_id::read_build_id(program));
+        }
+        if let Some((name, path)) = mpi_library(&app.detected) {
+            add(true, name, build_id::read_build_id(&path));
+        }
+    }
+    all
 }
 
 /// Name and path of the MPI library that a program loads.

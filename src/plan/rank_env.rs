@@ -215,7 +215,7 @@ pub fn node_variables(
     }
     let local = plan.job.process_map.local_size(node).to_string();
     env.extend(entry("WIREUP_LOCAL_SIZE", local));
-    let fabric = plan.fabric_variables(node);
+    let fabric = node_grant::fabric_variables(plan, node);
     env.extend(
         fabric
             .iter()

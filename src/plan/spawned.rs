@@ -1,7 +1,7 @@
 //! Plans of spawned jobs, on one machine and on several hosts.
 //!
 //! ```text
-//!  launcher        HostPlan::spawned ── SpawnedJobPlan ──┐
+//!  launcher        SpawnPlanner::plan ─ SpawnedJobPlan ──┐
 //!  each node       SpawnedJobPlan::resolve ◀─────────────┘
 //! ```
 //! A spawned job has the nodes, the interfaces and the settings of the initial job; the launcher sends only the
@@ -120,12 +120,23 @@ fn text(key: &str, problem: impl Display) -> SpawnFailure {
     )
 }
 
-impl HostPlan {
-    /// Plans a spawned job. `self` is the launcher's plan of the initial job.
+/// Plans spawned jobs of a launch, in the launcher.
+#[derive(Clone, Copy, Debug)]
+pub struct SpawnPlanner<'a> {
+    /// Launcher's plan of the initial job.
+    initial: &'a HostPlan,
+}
+
+impl<'a> SpawnPlanner<'a> {
+    pub fn new(initial: &'a HostPlan) -> Self {
+        Self { initial }
+    }
+
+    /// Plans a spawned job.
     ///
     /// # Errors
     /// [`SpawnFailure`] with the reason and the remedy.
-    pub fn spawned(
+    pub fn plan(
         &self,
         requester: RequesterPlan<'_>,
         request: &SpawnRequest,
@@ -177,7 +188,7 @@ impl HostPlan {
                 PlacementRequest::Apps(app_requests.iter().map(|(.., wanted)| wanted).collect())
             }
         };
-        let (layout, map) = (&self.spec.layout, &self.job.process_map);
+        let (layout, map) = (&self.initial.spec.layout, &self.initial.job.process_map);
         let placed = PlacedJob::new(
             &placement_request,
             counts().collect(),
@@ -215,7 +226,7 @@ impl HostPlan {
             app_map: Appnums::from_sizes(sizes.iter().copied()),
             universe_size,
             unbounded_universe: unlimited,
-            uid: self.job.uid,
+            uid: self.initial.job.uid,
             psets,
             requester: requester.job_requester(&job),
             debug,
@@ -268,25 +279,25 @@ impl HostPlan {
         self.names(local_node).find("pmix.alloc.nlist", entries)
     }
 
-    fn names(&self, here: NodeId) -> NodeNames<'_> {
+    fn names(&self, here: NodeId) -> NodeNames<'a> {
         NodeNames {
-            nodes: &self.node_names,
-            absent: &self.absent,
-            hostname: self.single_host.as_deref(),
+            nodes: &self.initial.node_names,
+            absent: &self.initial.absent,
+            hostname: self.initial.single_host.as_deref(),
             requester_node: here,
         }
     }
 
     /// Base directory for relative paths of an application.
     fn directory(&self, base: AppNum, app: &SpawnApp) -> PathBuf {
-        let first = self.spec.apps.get(base.index());
+        let first = self.initial.spec.apps.get(base.index());
         let first = first.and_then(|first| first.wdir.as_deref());
         let own = app
             .cwd
             .as_deref()
             .or(first)
             .unwrap_or_else(|| Path::new(""));
-        self.inheritance.cwd.join(own)
+        self.initial.inheritance.cwd.join(own)
     }
 
     /// Binding of a job's ranks, which is the same for all its programs: that of the first program with infos about binding.
@@ -306,7 +317,9 @@ impl HostPlan {
             return Ok(BindingSpec::default());
         };
         let map_by = wishes.map_by.unwrap_or_default();
-        wishes.binding.spec(&self.spec.binding, map_by, cpus)
+        wishes
+            .binding
+            .spec(&self.initial.spec.binding, map_by, cpus)
     }
 
     /// Container of a job's ranks: that of the first program with infos about images.
@@ -316,7 +329,7 @@ impl HostPlan {
     ) -> Result<Option<ContainerSpec>, SpawnFailure> {
         let mut images = app_requests.iter().map(|(_, wishes, _)| &wishes.images);
         let given = images.find(|images| images.is_given());
-        let spec = given.map(|images| images.spec(&self.spec.container));
+        let spec = given.map(|images| images.spec(&self.initial.spec.container));
         spec.transpose()
     }
 
@@ -356,7 +369,7 @@ impl HostPlan {
         let file = Rankfile::parse(&bytes).map_err(|error| wrong(&error))?;
         let counts = app_requests.iter().map(|(app, ..)| app.count);
         let size = counts.fold(0, u32::saturating_add);
-        let names: Vec<&str> = self.node_names.iter().map(String::as_str).collect();
+        let names: Vec<&str> = self.initial.node_names.iter().map(String::as_str).collect();
         let here: &[&str] = if names.len() == 1 { &HERE } else { &[] };
         let runs = file
             .runs(size, &names, here)
@@ -375,7 +388,7 @@ impl HostPlan {
     ) -> Result<(), SpawnFailure> {
         let is_free = |node: &NodeId| {
             let offered = launch.offered.get(node.index());
-            offered != Some(&NodeCapacity::NONE) && !self.absent.contains(node)
+            offered != Some(&NodeCapacity::NONE) && !self.initial.absent.contains(node)
         };
         match runs
             .iter()
@@ -403,7 +416,7 @@ impl HostPlan {
         let mut entries = wishes.hosts.clone();
         entries.extend(hostfiles(&wishes.hostfiles, cwd)?);
         let mut on: Vec<_> = match entries.is_empty() {
-            true => self.present().map(|node| (node, None)).collect(),
+            true => self.initial.present().map(|node| (node, None)).collect(),
             false => names.find("host", entries)?,
         };
         if wishes.no_head {
@@ -413,7 +426,7 @@ impl HostPlan {
             let problem = "no node except the head node; start the launch with more hosts";
             return Err(refuse(SpawnFailureKind::NoSlots, problem));
         }
-        let oversubscribe = self.spec.layout.oversubscribe;
+        let oversubscribe = self.initial.spec.layout.oversubscribe;
         Ok(AppPlacement {
             count: app.count,
             soft: wishes.soft.clone(),
@@ -427,7 +440,7 @@ impl HostPlan {
 
     /// Settings of an application without infos: those of the initial job's program, and the MPI of the requester.
     fn template_app(&self, requester: RequesterPlan<'_>, app: &SpawnApp) -> AppRequest {
-        let first = self.spec.apps.get(requester.base().index());
+        let first = self.initial.spec.apps.get(requester.base().index());
         let first = first.cloned().unwrap_or_default();
         let program = std::iter::once(app.program.clone());
         AppRequest {
@@ -454,7 +467,7 @@ impl HostPlan {
             let problem = "contradicts preload_binary; omit one of them";
             return Err(text("stage", problem));
         }
-        let image = &container.unwrap_or(&self.spec.container).image;
+        let image = &container.unwrap_or(&self.initial.spec.container).image;
         if request.preload.stage && image.is_some() {
             let problem = "ranks find their programs in the image, into which wireup copies no files; put the program \
                            into it, or mount its directory (image_mount)";
@@ -481,7 +494,7 @@ impl HostPlan {
         spec: &AppRequest,
         container: Option<&ContainerSpec>,
     ) -> Result<Option<Vec<Variable>>, SpawnFailure> {
-        let first = self.spec.apps.get(base.index());
+        let first = self.initial.spec.apps.get(base.index());
         let chosen = |app: &AppRequest| {
             (
                 app.inherited.clone(),
@@ -492,9 +505,12 @@ impl HostPlan {
         if container.is_none() && first.map(chosen) == Some(chosen(spec)) {
             return Ok(None);
         }
-        let in_image = container.unwrap_or(&self.spec.container).image.is_some();
+        let in_image = container
+            .unwrap_or(&self.initial.spec.container)
+            .image
+            .is_some();
         let mut unset = Vec::new();
-        let variables = app_start::variables(spec, &self.inheritance, in_image, &mut unset);
+        let variables = app_start::variables(spec, &self.initial.inheritance, in_image, &mut unset);
         let variables = variables.map_err(|error| text("env", error))?;
         match unset
             .first()

@@ -160,50 +160,48 @@ struct MissingProgram {
 
 impl RequestError for MissingProgram {}
 
-impl HostPlan {
-    /// Reads the files to copy for a job on several hosts, by application context; empty if no application has
-    /// any.
-    ///
-    /// # Errors
-    /// [`CommandError`] with the file and the reason.
-    pub(crate) fn pack(&self) -> Result<Vec<StagedFiles>, CommandError> {
-        let mut room = StagingBudget::default();
-        let mut all = Vec::with_capacity(self.apps.len());
-        for (spec, app) in self.spec.apps.iter().zip(&self.apps) {
-            let program = app.program.path();
-            let option = match (spec.preload.program, spec.preload.stage) {
-                (true, _) => Some("--stage=program"),
-                (_, true) => Some("--stage"),
-                _ => None,
-            };
-            if let Some(option) = option
-                && app.program.kind() == &Kind::Elsewhere
-            {
-                let program = program.to_owned();
-                return Err(MissingProgram { option, program }.into());
-            }
-            let (staging, cwd) = (&spec.preload, &self.inheritance.cwd);
-            let packed = StagedFiles::pack(staging, &app.program, app, cwd, false, &mut room)?;
-            all.push(packed);
+/// Reads the files to copy for a job on several hosts, by application context; empty if no application has
+/// any.
+///
+/// # Errors
+/// [`CommandError`] with the file and the reason.
+pub(crate) fn pack_files(plan: &HostPlan) -> Result<Vec<StagedFiles>, CommandError> {
+    let mut room = StagingBudget::default();
+    let mut all = Vec::with_capacity(plan.apps.len());
+    for (spec, app) in plan.spec.apps.iter().zip(&plan.apps) {
+        let program = app.program.path();
+        let option = match (spec.preload.program, spec.preload.stage) {
+            (true, _) => Some("--stage=program"),
+            (_, true) => Some("--stage"),
+            _ => None,
+        };
+        if let Some(option) = option
+            && app.program.kind() == &Kind::Elsewhere
+        {
+            let program = program.to_owned();
+            return Err(MissingProgram { option, program }.into());
         }
-        match all.iter().all(StagedFiles::is_empty) {
-            true => Ok(Vec::new()),
-            false => Ok(all),
-        }
+        let (staging, cwd) = (&spec.preload, &plan.inheritance.cwd);
+        let packed = StagedFiles::pack(staging, &app.program, app, cwd, false, &mut room)?;
+        all.push(packed);
     }
+    match all.iter().all(StagedFiles::is_empty) {
+        true => Ok(Vec::new()),
+        false => Ok(all),
+    }
+}
 
-    /// Whether files are copied to hosts.
-    pub(crate) fn stages_files(&self) -> bool {
-        let mut apps = self.spec.apps.iter();
-        apps.any(|app| {
-            let StagingSpec {
-                program,
-                files,
-                stage,
-            } = &app.preload;
-            *program || *stage || !files.is_empty()
-        })
-    }
+/// Whether files are copied to hosts.
+pub(crate) fn stages_files(plan: &HostPlan) -> bool {
+    let mut apps = plan.spec.apps.iter();
+    apps.any(|app| {
+        let StagingSpec {
+            program,
+            files,
+            stage,
+        } = &app.preload;
+        *program || *stage || !files.is_empty()
+    })
 }
 
 impl JobPlan {

@@ -13,6 +13,7 @@ use std::time::SystemTime;
 use crate::plan::directory::{self, JobDirectory};
 use crate::plan::rank_plans::{app_exec, host_requests};
 use crate::plan::reasons::plural;
+use crate::plan::staged_files::pack_files;
 use crate::plan::{HostPlan, Variable, environment, rank_env};
 use crate::report::command_line::HIDDEN;
 use crate::report::plan_record::planned;
@@ -87,7 +88,7 @@ fn check(plan: &HostPlan) -> Result<(), CommandError> {
     StatusOutput::check(&plan.spec.status)?;
     report_files::check(&plan.spec.status)?;
     rank_files::check(plan)?;
-    plan.pack()?;
+    pack_files(plan)?;
     let job = directory::job_directory(&plan.job.nspace);
     if plan.sidecar_files.is_some() {
         JobDirectory::check(&job)?;

@@ -29,7 +29,7 @@ mod into_group;
 mod process_settings;
 mod stop;
 
-use child_main::{ChildSetup, child_main};
+use child_main::{ChildOutcome, ChildSetup, child_main};
 pub use exit::{ExitStatus, wait, wait_with_usage};
 use process_settings::INHERITED;
 pub use process_settings::ProcessSettings;
@@ -241,9 +241,11 @@ impl ProcessSpawner {
             group: None,
             oom_score: command.oom_score,
             stopped: command.stopped,
-            has_begun: false,
-            failed_step: SpawnStage::Clone,
-            failed_errno: 0,
+            outcome: ChildOutcome {
+                has_begun: false,
+                failed_step: SpawnStage::Clone,
+                failed_errno: 0,
+            },
         };
         let files = copy_below.map_or(0, |_| libc::CLONE_FILES);
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | files;
@@ -261,8 +263,8 @@ impl ProcessSpawner {
         // SAFETY: `setup` is a live local and the child is past exec or exit.
         let (step, errno) = unsafe {
             (
-                ptr::read_volatile(&setup.failed_step),
-                ptr::read_volatile(&setup.failed_errno),
+                ptr::read_volatile(&setup.outcome.failed_step),
+                ptr::read_volatile(&setup.outcome.failed_errno),
             )
         };
         if errno != 0 {
@@ -300,7 +302,7 @@ fn clone_into(
     };
     // The child stored through a pointer the compiler cannot follow.
     // SAFETY: `setup` is live and the child is past exec or exit.
-    if unsafe { !ptr::read_volatile(&setup.has_begun) } {
+    if unsafe { !ptr::read_volatile(&setup.outcome.has_begun) } {
         let _ = wait(&pidfd);
         return None;
     }

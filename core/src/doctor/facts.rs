@@ -15,10 +15,8 @@ pub struct HostFacts {
     pub name: String,
     /// Version of the wireup that reports.
     pub wireup: String,
-    /// User id of the ranks' processes.
-    pub uid: u32,
-    /// Account name of that user id; `None` without an account.
-    pub account: Option<String>,
+    #[serde(flatten)]
+    pub user: RankUser,
     pub kernel: Kernel,
     pub cpus: Cpus,
     pub memory: Memory,
@@ -46,6 +44,16 @@ pub struct HostFacts {
     pub program: Option<ProgramFacts>,
     /// Variables that direct an MPI, by name.
     pub variables: BTreeMap<String, String>,
+}
+
+/// User of the ranks on one host.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RankUser {
+    /// User id of the ranks' processes.
+    pub uid: u32,
+    /// Account name of that user id; `None` without an account.
+    pub account: Option<String>,
 }
 
 /// The kernel and its settings.

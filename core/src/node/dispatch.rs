@@ -15,6 +15,7 @@ use crate::job::ids::{AppNum, GlobalRank, JobIndex, LocalRank, NodeId, NodeRank}
 use crate::job::outcome::{FailureCause, RankEnd};
 use crate::name_server::message::NameServerReport;
 use crate::names::request::NameRequester;
+use crate::node::collectives::fences::barrier_series;
 use crate::node::collectives::interlaunch_upcalls::CollectiveUpcall;
 use crate::node::context::NodeContext;
 use crate::node::context::collective_policy::HEAD;
@@ -29,6 +30,9 @@ use crate::node::lookups::remote_keys::KeyRequester;
 use crate::node::node_service::NodeService;
 use crate::node::service_messages::EpochMessage;
 use crate::node::services::{NodeServices, SERVICES};
+use crate::node::tools::end_notices::{
+    connect_tool, disconnect_tools, lose_tools, report_no_tools,
+};
 use crate::node::tools::raised_events::{raise_job_start, raise_lost_nodes};
 use crate::pmi::pmi_collective::PmiCollective;
 use crate::pmi::server::PmiAction;
@@ -284,7 +288,7 @@ impl Dispatcher<'_> {
             .groups
             .with_engine(GroupEngine::server_lost, self.cx);
         self.services.end_notices.clear();
-        self.cx.lose_tools();
+        lose_tools(self.cx);
         self.services.iof_pulls.sidecar_lost(self.cx);
         self.services.modex.sidecar_lost(self.cx);
         self.settle();
@@ -574,7 +578,7 @@ impl Dispatcher<'_> {
 
     /// Starts the fence of a barrier or ring that some local members have entered.
     pub(super) fn on_barrier_begun(&mut self, job: JobIndex, collective: PmiCollective) {
-        let (series, nodes) = self.cx.barrier_series(job, &collective);
+        let (series, nodes) = barrier_series(self.cx, job, &collective);
         let input = FenceEvent::Begin {
             series,
             nodes,
@@ -614,7 +618,7 @@ impl Dispatcher<'_> {
                     contribution,
                 } => self.pmi_fence(job, collective, contribution),
                 PmiAction::Withdrawn { collective } => {
-                    let (series, _) = self.cx.barrier_series(job, &collective);
+                    let (series, _) = barrier_series(self.cx, job, &collective);
                     self.fence(FenceEvent::Withdraw { series });
                 }
                 PmiAction::Renew { rank, number } => {
@@ -689,7 +693,7 @@ impl Dispatcher<'_> {
 
     /// Starts the fence of a barrier or ring that all local members have entered.
     fn pmi_fence(&mut self, job: JobIndex, collective: PmiCollective, contribution: Vec<u8>) {
-        let (series, nodes) = self.cx.barrier_series(job, &collective);
+        let (series, nodes) = barrier_series(self.cx, job, &collective);
         let contribution = FenceContribution {
             data: contribution.into(),
             collect: true,
@@ -707,7 +711,7 @@ impl Dispatcher<'_> {
 
     /// Ends the fence of a barrier of ranks of this node, which has completed without the fence.
     fn on_local_barrier_complete(&mut self, job: JobIndex, collective: &PmiCollective) {
-        let (series, nodes) = self.cx.barrier_series(job, collective);
+        let (series, nodes) = barrier_series(self.cx, job, collective);
         let contribution = FenceContribution {
             data: Vec::new().into(),
             collect: false,
@@ -871,12 +875,12 @@ impl Dispatcher<'_> {
                 self.services.groups.group_ended(&name, &procs, self.cx)
             }
             Notice::ConnectionsLost { source, infos } => {
-                let gone = self.cx.disconnect_tools(source, infos);
+                let gone = disconnect_tools(self.cx, source, infos);
                 for tool in &gone {
                     self.services.iof_pulls.tool_gone(tool, self.cx);
                 }
                 if !gone.is_empty() && self.cx.tools.is_empty() {
-                    self.cx.report_no_tools();
+                    report_no_tools(self.cx);
                 }
                 self.services.iof_pulls.unsubscribe_ended(self.cx);
             }
@@ -1015,7 +1019,7 @@ impl Dispatcher<'_> {
                 .services
                 .allocations
                 .allocate(id, &proc, directive, &infos, self.cx),
-            UpcallRequest::ToolConnected { infos } => self.cx.connect_tool(id, &infos),
+            UpcallRequest::ToolConnected { infos } => connect_tool(self.cx, id, &infos),
         }
     }
 

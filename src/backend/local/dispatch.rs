@@ -25,7 +25,7 @@ use crate::plan::host_scope::HostScope;
 use crate::plan::packed_files::UnpackedFiles;
 use crate::plan::planned_jobs::Plans as _;
 use crate::plan::rank_plans::host_requests;
-use crate::plan::{HostPlan, launch_directives, rank_env};
+use crate::plan::{HostPlan, interface_offer, launch_directives, rank_env};
 use crate::report::failures;
 use crate::start_ranks::{RankStartError, StartedProcess};
 use crate::stdio::stdin;
@@ -867,7 +867,7 @@ impl StepDispatcher<'_> {
 
     /// Handles the directives of the tool of an indirect launch: the sidecars register the initial job.
     fn direct(&mut self, debugged: DebugDirectives) {
-        let plan = Arc::new(self.cx.plan.directed(debugged));
+        let plan = Arc::new(launch_directives::directed(&self.cx.plan, debugged));
         self.cx.replace_plan(&plan);
         let directories = self.cx.jobs.first().directories.clone();
         for (index, directories) in directories.iter().enumerate() {
@@ -898,7 +898,7 @@ impl StepDispatcher<'_> {
 
     fn start_sidecars_for_tools(&mut self, arrival: &ToolArrival) -> Result<(), CommandError> {
         let plan = Arc::clone(&self.cx.plan);
-        let parts = plan.server_for_tools()?;
+        let parts = interface_offer::server_for_tools(&plan)?;
         let env = rank_env::sidecar_variables(&plan, &parts.libpmix);
         let reset = self.cx.inherited_state.signals_to_reset();
         for node in arrival.nodes.iter().copied() {

@@ -10,6 +10,7 @@ use crate::backend::job_label::JobLabel;
 use crate::backend::launch_agent_process;
 use crate::backend::local_agent::find_for_launch;
 use crate::backend::step_messages::LaunchDescription;
+use crate::plan::staged_files::pack_files;
 use crate::plan::{HostPlan, StagedFiles};
 use wireup_core::failure::CommandError;
 use wireup_core::job::clock::Moment;
@@ -36,7 +37,7 @@ impl RemoteBackend {
         poll: Poll,
         wake: Arc<OwnedFd>,
     ) -> Result<Self, CommandError> {
-        let staged_files = plan.pack()?;
+        let staged_files = pack_files(plan)?;
         let given = plan.spec.layout.spread.agent.as_deref();
         let runtime = plan.inheritance.variable("XDG_RUNTIME_DIR");
         let (socket, entry) = match &plan.spec.layout.spread.starter {

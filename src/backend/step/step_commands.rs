@@ -7,6 +7,7 @@ use super::receive_files::find_brought;
 use super::{Messages, StepDaemon, log_line};
 use crate::backend::job_label::JobStage;
 use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
+use crate::plan::host_growth::with_hosts;
 use crate::plan::packed_files::UnpackedFiles;
 use wireup_core::link::agent_protocol::StepCommand;
 use wireup_core::link::decode;
@@ -85,7 +86,7 @@ impl StepDaemon {
                 self.local.add_job(&job, plan, staged_files);
             }
             LauncherToStep::Joined { hosts, absent } => {
-                self.plan = Arc::new(self.plan.with_hosts(&hosts, &absent));
+                self.plan = Arc::new(with_hosts(&self.plan, &hosts, &absent));
                 self.local.grow(&self.plan);
                 let node = self.local.first_node();
                 self.label.renew(&self.plan.job_plan, Some(node));

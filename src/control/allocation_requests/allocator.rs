@@ -10,6 +10,7 @@ use crate::backend::allocator_client::{
     AllocatorError, AllocatorGrant, AllocatorRequest, FromAllocator, Hello, ToAllocator,
 };
 use crate::control::launch_context::LaunchContext;
+use crate::plan::SpawnPlanner;
 use crate::plan::allocation_table::{AllocationAttributes, NodeShares};
 use crate::plan::planned_jobs::Plans;
 use wireup_core::job::allocation::{
@@ -51,7 +52,7 @@ impl AllocationRequests {
             }
         });
         let nodes = cx.plan.present();
-        let nodes = nodes.map(|node| (node, cx.plan.slots_of(node)));
+        let nodes = nodes.map(|node| (node, SpawnPlanner::new(&cx.plan).slots_of(node)));
         let launch = cx.plan.launch.nspace.as_str();
         let hello = Hello::new(launch, cx.plan.job.uid, shares(cx, nodes));
         let message = ToAllocator::Request(AllocatorRequest {
@@ -259,7 +260,12 @@ fn own_part(cx: &LaunchContext, shares: &[NodeShare]) -> NodeShares {
 
 fn own_share(cx: &LaunchContext, share: &NodeShare) -> Option<(NodeId, Option<u32>)> {
     let node = node_of_host(cx, &share.name)?;
-    Some((node, share.slots.or_else(|| cx.plan.slots_of(node))))
+    Some((
+        node,
+        share
+            .slots
+            .or_else(|| SpawnPlanner::new(&cx.plan).slots_of(node)),
+    ))
 }
 
 fn node_of_host(cx: &LaunchContext, host: &str) -> Option<NodeId> {

@@ -12,8 +12,8 @@ use crate::control::launch_context::LaunchContext;
 use crate::control::queued_spawn::QueuedSpawn;
 use crate::control::spawn_answers::{hosts_failure, refuse_spawn, requester_job, requester_plan};
 use crate::control::spawn_line::SpawnLine;
-use crate::plan::LaunchSnapshot;
 use crate::plan::allocation_table::SlotUsage;
+use crate::plan::{LaunchSnapshot, SpawnPlanner};
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
@@ -141,7 +141,7 @@ impl LaunchSpawns {
             jobs: &cx.jobs,
         };
         let by = requester_plan(cx, &wanting.source);
-        let alone = cx.plan.spawned(by, &wanting.request, standing);
+        let alone = SpawnPlanner::new(&cx.plan).plan(by, &wanting.request, standing);
         alone.is_ok()
     }
 

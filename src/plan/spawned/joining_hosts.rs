@@ -2,20 +2,19 @@
 
 use std::time::Duration;
 
-use super::{RequesterPlan, hostfiles, refuse, text};
-use crate::plan::HostPlan;
+use super::{RequesterPlan, SpawnPlanner, hostfiles, refuse, text};
 use crate::plan::spawned::spawn_infos::SpawnAttributes;
 use wireup_core::job::hosts::{HostEntry, HostSpec, merge};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest};
 
-impl HostPlan {
+impl SpawnPlanner<'_> {
     /// Timeout of a spawn: the shorter of the request's and the launch's.
     pub fn spawn_limit(&self, request: &SpawnRequest) -> Option<Duration> {
         // Invalid infos are ignored here: the plan of the spawn is refused because of them.
         let own = SpawnAttributes::from_infos(&request.infos)
             .ok()
             .and_then(|job| job.limit);
-        own.into_iter().chain(self.spec.ending.spawn).min()
+        own.into_iter().chain(self.initial.spec.ending.spawn).min()
     }
 
     /// Finds the hosts that the launch lacks for a request: those that the request adds, and those of the allocation in
@@ -56,7 +55,7 @@ impl HostPlan {
         let mut hosts = merge(entries).map_err(|problem| text("add-host", problem))?;
         hosts.retain(|host| names.node(&host.name).is_none());
         match hosts.first() {
-            Some(host) if !self.can_grow() => {
+            Some(host) if !self.initial.can_grow() => {
                 let problem = format!(
                     "host {} cannot join: the launch runs on this machine alone; start it with \
                      --hosts",

@@ -1,14 +1,13 @@
 //! Slots of the launch's nodes that a spawned job may use.
 
-use super::{AppPlacementRequest, LaunchSnapshot};
-use crate::plan::HostPlan;
+use super::{AppPlacementRequest, LaunchSnapshot, SpawnPlanner};
 use crate::plan::allocation_table::{AllocationUsage, SlotUsage};
 use crate::plan::launch_nodes::{launch_nodes, node_capacity};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::SpawnFailure;
 use wireup_core::placement::{LaunchNodes, NodeCapacity};
 
-impl HostPlan {
+impl<'a> SpawnPlanner<'a> {
     /// Nodes of the launch for a job in an `allocation`, or outside of all allocations. Applications without hosts are
     /// restricted to the nodes of the allocation.
     ///
@@ -19,9 +18,13 @@ impl HostPlan {
         standing: &LaunchSnapshot<'_>,
         allocation: Option<&str>,
         app_requests: &mut [AppPlacementRequest<'_>],
-    ) -> Result<LaunchNodes<'_>, SpawnFailure> {
+    ) -> Result<LaunchNodes<'a>, SpawnFailure> {
         let ground = standing.ground;
-        let mut launch = launch_nodes(&self.spec.layout, &self.slots, &self.node_names);
+        let mut launch = launch_nodes(
+            &self.initial.spec.layout,
+            &self.initial.slots,
+            &self.initial.node_names,
+        );
         for (node, live) in launch.nodes.iter_mut().zip(ground.live) {
             node.used = *live;
         }
@@ -45,7 +48,7 @@ impl HostPlan {
 
     /// Slots of a node; `None` if their number is unknown.
     pub fn slots_of(&self, node: NodeId) -> Option<u32> {
-        node_capacity(&self.spec.layout, &self.slots, node).slots
+        node_capacity(&self.initial.spec.layout, &self.initial.slots, node).slots
     }
 }
 

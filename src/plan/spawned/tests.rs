@@ -4,10 +4,11 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
 use crate::inspect::program::Kind;
-use crate::plan::AppStart;
+use crate::plan::host_growth::with_hosts;
 use crate::plan::host_scope::HostScope;
 use crate::plan::job_names::{JobNames, openmpi_family};
 use crate::plan::planned_jobs::Jobs;
+use crate::plan::{AppStart, SpawnPlanner};
 use wireup_core::job::hosts::{HostList, merge};
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::proc::Proc;
@@ -85,7 +86,7 @@ fn spawn(
         names: &JobNames::default(),
         jobs: &Jobs::new(Arc::new(first(""))),
     };
-    plan.spawned(RequesterPlan::Rank(plan, Rank(0)), request, standing)
+    SpawnPlanner::new(plan).plan(RequesterPlan::Rank(plan, Rank(0)), request, standing)
 }
 
 /// Plan after serialization, as another host receives it.
@@ -149,7 +150,9 @@ fn spawned_job_knows_its_parent_and_fills_free_slots() {
     };
     let request = request(vec![app("/bin/true", 1)], &[]);
     let by = RequesterPlan::Rank(&decided, Rank(2));
-    let grandchild = plan.spawned(by, &request, standing).unwrap();
+    let grandchild = SpawnPlanner::new(&plan)
+        .plan(by, &request, standing)
+        .unwrap();
     assert_eq!(nodes(&grandchild), [1]);
     let launch = &grandchild.decided(&decided).launch;
     assert_eq!(launch.nspace, plan.job.nspace);
@@ -177,7 +180,7 @@ fn job_names_of_launch_differ_in_hash_of_open_mpi() {
             jobs: &jobs,
         };
         let by = RequesterPlan::Rank(&plan, Rank(0));
-        let job = plan.spawned(by, &request, standing);
+        let job = SpawnPlanner::new(&plan).plan(by, &request, standing);
         let name = job.unwrap().job.nspace.clone();
         assert!(seen.insert(openmpi_family(&name)), "{name}");
     }
@@ -326,7 +329,7 @@ fn images_come_from_launch_unless_request_names_one() {
 #[test]
 fn layout_on_lost_node_is_refused() {
     let plan = first("n1:2,n2:2");
-    let absent = plan.with_hosts(&plan.spec.layout.hosts, &BTreeSet::from([NodeId(1)]));
+    let absent = with_hosts(&plan, &plan.spec.layout.hosts, &BTreeSet::from([NodeId(1)]));
     let infos = [("layout", "1*1"), ("oversubscribe", "true")];
     let refused = spawn(&absent, &request(vec![app("a", 1)], &infos), &[1, 0]).unwrap_err();
     assert_eq!(refused.kind, SpawnFailureKind::NoSlots);
@@ -459,7 +462,7 @@ fn unknown_host_is_refused() {
 /// Names of the hosts that a request adds.
 fn added(plan: &HostPlan, request: &SpawnRequest) -> Result<Vec<(String, Option<u32>)>, String> {
     let by = RequesterPlan::Rank(plan, Rank(0));
-    let hosts = plan.added_hosts(by, request, |_| Vec::new());
+    let hosts = SpawnPlanner::new(plan).added_hosts(by, request, |_| Vec::new());
     let hosts = hosts.map_err(|failure| failure.text)?;
     let known = |host: wireup_core::job::hosts::HostSpec| (host.name, host.slots);
     Ok(hosts.into_iter().map(known).collect())
@@ -489,7 +492,7 @@ fn joined_hosts_have_declared_slots_and_earlier_ones_stay() {
     let early = spawn(&plan, &request(vec![app("a", 1)], &[]), &[1]).unwrap();
     let hosts = |list: &str| merge(list.parse::<HostList>().unwrap().0).unwrap();
     let absent = BTreeSet::from([NodeId(1)]);
-    let grown = plan.with_hosts(&hosts("n1:2,n7:4,n8:1"), &absent);
+    let grown = with_hosts(&plan, &hosts("n1:2,n7:4,n8:1"), &absent);
     assert_eq!(grown.job.process_map.nodes(), 3);
     assert_eq!(grown.job.process_map.size(), plan.job.process_map.size());
     assert_eq!(grown.present_names(), ["n1", "n8"]);
@@ -512,7 +515,7 @@ fn joined_hosts_have_declared_slots_and_earlier_ones_stay() {
         "{}",
         refused.text
     );
-    let twice = grown.with_hosts(&grown.spec.layout.hosts, &absent);
+    let twice = with_hosts(&grown, &grown.spec.layout.hosts, &absent);
     assert_eq!(twice.job_plan, grown.job_plan);
     // Earlier jobs have no ranks on the added nodes.
     let decided = early.decided(&grown);

@@ -36,9 +36,15 @@ pub(super) struct ChildSetup<'a> {
     pub(super) group: Option<BorrowedFd<'a>>,
     pub(super) oom_score: Option<&'a CStr>,
     pub(super) stopped: bool,
-    /// The child has begun: it was not killed before.
+    pub(super) outcome: ChildOutcome,
+}
+
+/// Outcome of the preparation, which the child writes and its parent reads.
+pub(super) struct ChildOutcome {
+    /// Whether the child has begun: it was not killed before.
     pub(super) has_begun: bool,
     pub(super) failed_step: SpawnStage,
+    /// 0 if the program was executed.
     pub(super) failed_errno: c_int,
 }
 
@@ -49,7 +55,7 @@ pub(super) extern "C" fn child_main(argument: *mut c_void) -> c_int {
     // same time, and both arrays of pointers end with a null pointer.
     unsafe {
         let setup = &mut *argument.cast::<ChildSetup<'_>>();
-        ptr::write_volatile(&mut setup.has_begun, true);
+        ptr::write_volatile(&mut setup.outcome.has_begun, true);
         let step = match prepare(setup) {
             Err(step) => step,
             Ok(()) => {
@@ -58,8 +64,8 @@ pub(super) extern "C" fn child_main(argument: *mut c_void) -> c_int {
                 SpawnStage::Exec
             }
         };
-        ptr::write_volatile(&mut setup.failed_step, step);
-        ptr::write_volatile(&mut setup.failed_errno, *libc::__errno_location());
+        ptr::write_volatile(&mut setup.outcome.failed_step, step);
+        ptr::write_volatile(&mut setup.outcome.failed_errno, *libc::__errno_location());
         libc::_exit(127)
     }
 }

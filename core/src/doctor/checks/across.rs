@@ -84,23 +84,23 @@ pub(super) fn machine(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
 
 pub(super) fn uid(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     let host = hosts[own].reported_facts()?;
-    if let Some((this, most)) = odd(hosts, own, |host| Some(host.reported_facts()?.uid)) {
+    if let Some((this, most)) = odd(hosts, own, |host| Some(host.reported_facts()?.user.uid)) {
         return CheckResult::problem(format!(
             "ranks have user number {this}, on the others {most}"
         ));
     }
-    let account = |host: &DoctorHost| host.reported_facts()?.account.clone();
+    let account = |host: &DoctorHost| host.reported_facts()?.user.account.clone();
     if let Some((this, most)) = odd(hosts, own, account) {
         return CheckResult::problem(format!(
             "user number {} is {this}, on the others {most}",
-            host.uid
+            host.user.uid
         ));
     }
     let elsewhere = hosts.iter().find_map(account);
-    (host.account.is_none()).then_some(())?;
+    (host.user.account.is_none()).then_some(())?;
     CheckResult::problem(format!(
         "user number {} has no account{}",
-        host.uid,
+        host.user.uid,
         elsewhere.map_or_else(String::new, |name| format!("; on other hosts it is {name}"))
     ))
 }

@@ -39,7 +39,7 @@ pub(super) fn nofile(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResul
 pub(super) fn nproc(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     let limit = *host.limits.get("nproc")?;
     // The kernel does not apply it to root.
-    (host.uid != 0).then_some(())?;
+    (host.user.uid != 0).then_some(())?;
     let wanted = host.kernel.threads + LAUNCH_THREADS + THREADS * needs.ranks_on(host);
     (limit < wanted).then_some(())?;
     CheckResult::problem(format!(

@@ -200,7 +200,7 @@ pub(super) fn ptrace_scope(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckRes
     // Root's processes are exempt below 3.
     let matters = match scope {
         "0" => false,
-        "1" | "2" => host.uid != 0,
+        "1" | "2" => host.user.uid != 0,
         _ => true,
     };
     matters.then_some(())?;
@@ -217,7 +217,7 @@ pub(super) fn autogroup(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult
 }
 
 pub(super) fn hidepid(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
-    (host.kernel.hides_processes && host.uid != 0).then_some(())?;
+    (host.kernel.hides_processes && host.user.uid != 0).then_some(())?;
     CheckResult::warning(
         "/proc hides processes of other users: wireup ps --all-users shows none of them",
     )

@@ -4,7 +4,7 @@
 use super::*;
 use crate::doctor::facts::{
     DeviceNode, DeviceNodeKind, HostFacts, ImageCheck, InstalledPart, Interface, NeededInterface,
-    NetworkLibrary, ProgramFacts, Provider,
+    NetworkLibrary, ProgramFacts, Provider, RankUser,
 };
 use crate::doctor::ping_pong::{Pair, PingPong};
 use crate::doctor::{
@@ -37,8 +37,10 @@ fn well(number: usize) -> DoctorHost {
     let mut facts = HostFacts {
         name: format!("n{number}"),
         wireup: "1.0.0".into(),
-        uid: 1000,
-        account: Some("alice".into()),
+        user: RankUser {
+            uid: 1000,
+            account: Some("alice".into()),
+        },
         ..HostFacts::default()
     };
     facts.kernel.release = "6.1.0-44-amd64".into();
@@ -141,16 +143,16 @@ const OF_ONE: &[Case] = &[
         "uid",
         Problem,
         "user number 1001, on the others 1000",
-        |it| it.uid = 1001,
+        |it| it.user.uid = 1001,
     ),
     ("uid", Problem, "1000 is bob, on the others alice", |it| {
-        it.account = Some("bob".into())
+        it.user.account = Some("bob".into())
     }),
     (
         "uid",
         Problem,
         "1000 has no account; on other hosts it is alice",
-        |it| it.account = None,
+        |it| it.user.account = None,
     ),
     (
         "mtu",
@@ -605,7 +607,7 @@ fn unneeded_facts_are_not_reported() {
     facts.pmix.problem = Some("no libpmix.so.2 found".into());
     facts.pmix.vulnerable = Some("CVE-2023-41915".into());
     limit(facts, "memlock", 4096);
-    facts.uid = 0;
+    facts.user.uid = 0;
     limit(facts, "nproc", 1);
     set(facts, "kernel/yama/ptrace_scope", "1");
     hosts

@@ -25,184 +25,182 @@ use crate::node::event::{NodeAction, NodeNotice, NodeReport, PeerMessage};
 use crate::node::node_service::NodeService;
 use crate::pmi::pmi_collective::{CollectiveScope, PmiCollective};
 
-impl NodeContext {
-    /// Whether every participant of a fence on this node has ended.
-    pub(in crate::node) fn has_no_local_participant(&self, participants: &Participants) -> bool {
-        participants.entries().all(|(nspace, ranks)| {
-            let Some((job, member)) = self.find_job(nspace.as_str()) else {
-                return true;
-            };
-            let here = member.context.process_map.ranks_on(self.node);
-            let takes_part = |rank: &Rank| match ranks {
-                ParticipantRanks::All => true,
-                ParticipantRanks::Runs(runs) => runs
-                    .iter()
-                    .any(|run| (run.first..=run.last_rank).contains(rank)),
-            };
-            let mut members = here.filter(takes_part);
-            members.all(|rank| self.exited.contains(&self.jobs.global(job, rank)))
-        })
-    }
-
-    /// Returns the participants of a barrier or ring, and their nodes.
-    pub(in crate::node) fn barrier_series(
-        &self,
-        job: JobIndex,
-        collective: &PmiCollective,
-    ) -> (FenceSeries, NodeSet) {
-        let member = self.jobs.get(job).expect("a job with ranks in a barrier");
-        if *collective == PmiCollective::WORLD {
-            return member.world.clone();
-        }
-        let ranks = &member.context.process_map;
-        let nodes = match collective {
-            PmiCollective::Barrier {
-                scope: CollectiveScope::Ranks(members),
-                ..
-            } => NodeSet::new(members.iter().filter_map(|rank| ranks.node_of(*rank))),
-            PmiCollective::Barrier {
-                scope: CollectiveScope::Node,
-                ..
-            } => NodeSet::new([self.node]),
-            _ => Some(member.world.1.clone()),
+/// Whether every participant of a fence on this node has ended.
+pub(in crate::node) fn has_no_local_participant(
+    cx: &NodeContext,
+    participants: &Participants,
+) -> bool {
+    participants.entries().all(|(nspace, ranks)| {
+        let Some((job, member)) = cx.find_job(nspace.as_str()) else {
+            return true;
         };
-        let nodes = nodes.expect("a process that entered it has a node");
-        (series(&member.context.nspace, collective), nodes)
-    }
-
-    /// Returns the local processes that take part in a barrier or ring and have not entered it.
-    pub(in crate::node) fn missing_from(
-        &self,
-        job: &str,
-        collective: &PmiCollective,
-    ) -> Vec<NodeRank> {
-        let member = self.find_job(job).map(|(_, member)| member);
-        let server = member.and_then(|member| Some((member.first, member.pmi.as_ref()?)));
-        let Some((first, server)) = server else {
-            return Vec::new();
+        let here = member.context.process_map.ranks_on(cx.node);
+        let takes_part = |rank: &Rank| match ranks {
+            ParticipantRanks::All => true,
+            ParticipantRanks::Runs(runs) => runs
+                .iter()
+                .any(|run| (run.first..=run.last_rank).contains(rank)),
         };
-        let absent = server.absent_from(collective).into_iter();
-        absent.map(|local| NodeRank(first.0 + local.0)).collect()
-    }
+        let mut members = here.filter(takes_part);
+        members.all(|rank| cx.exited.contains(&cx.jobs.global(job, rank)))
+    })
+}
 
-    fn absent_from(&self, job: &str, collective: &PmiCollective) -> MissingRanks {
-        let mut absences = MissingRanks::default();
-        for rank in self.missing_from(job, collective) {
-            if let Some((local, server)) = self.pmi_server(rank) {
-                let (last, overdue) = server.state(local).whereabouts();
-                absences.add(self.absent(rank, last), overdue);
-            }
-        }
-        absences
+/// Returns the participants of a barrier or ring, and their nodes.
+pub(in crate::node) fn barrier_series(
+    cx: &NodeContext,
+    job: JobIndex,
+    collective: &PmiCollective,
+) -> (FenceSeries, NodeSet) {
+    let member = cx.jobs.get(job).expect("a job with ranks in a barrier");
+    if *collective == PmiCollective::WORLD {
+        return member.world.clone();
     }
+    let ranks = &member.context.process_map;
+    let nodes = match collective {
+        PmiCollective::Barrier {
+            scope: CollectiveScope::Ranks(members),
+            ..
+        } => NodeSet::new(members.iter().filter_map(|rank| ranks.node_of(*rank))),
+        PmiCollective::Barrier {
+            scope: CollectiveScope::Node,
+            ..
+        } => NodeSet::new([cx.node]),
+        _ => Some(member.world.1.clone()),
+    };
+    let nodes = nodes.expect("a process that entered it has a node");
+    (series(&member.context.nspace, collective), nodes)
+}
 
-    fn absent_from_pmix(&self, id: &FenceId, collect: bool) -> MissingRanks {
-        let mut absences = MissingRanks::default();
-        let mut here = 0;
-        for (local, state) in (0..).map(NodeRank).zip(&self.pmix_states) {
-            let name = self.name_of(self.process(local));
-            if !id.series.participants.contains(&name) {
-                continue;
-            }
-            here += 1;
-            let (last, overdue) = match state {
-                PmixState::Connected => continue,
-                PmixState::Absent => ("never contacted PMIx", false),
-                PmixState::Stayed => ("has ended without PMIx", true),
-                PmixState::Finalized => ("finalized", false),
-                PmixState::Died => ("has ended", true),
-            };
-            absences.add(self.absent(local, last.to_owned()), overdue);
+/// Returns the local processes that take part in a barrier or ring and have not entered it.
+pub(in crate::node) fn missing_from(
+    cx: &NodeContext,
+    job: &str,
+    collective: &PmiCollective,
+) -> Vec<NodeRank> {
+    let member = cx.find_job(job).map(|(_, member)| member);
+    let server = member.and_then(|member| Some((member.first, member.pmi.as_ref()?)));
+    let Some((first, server)) = server else {
+        return Vec::new();
+    };
+    let absent = server.absent_from(collective).into_iter();
+    absent.map(|local| NodeRank(first.0 + local.0)).collect()
+}
+
+fn absent_from(cx: &NodeContext, job: &str, collective: &PmiCollective) -> MissingRanks {
+    let mut absences = MissingRanks::default();
+    for rank in missing_from(cx, job, collective) {
+        if let Some((local, server)) = cx.pmi_server(rank) {
+            let (last, overdue) = server.state(local).whereabouts();
+            absences.add(absent(cx, rank, last), overdue);
         }
-        if absences.is_empty() && here > 0 {
-            absences.nodes.add(self.node, 0);
-            // The first fence of all comes at once after the start, and a rank that exchanges data is in the middle of
-            // it. Before a later barrier a rank may have work to do.
-            absences.overdue = id.generation == 0 || collect;
-        }
-        absences
     }
+    absences
+}
 
-    fn absent(&self, local: NodeRank, last: String) -> MissingRankInfo {
-        let now = self.now;
-        let heard = self.last_contact[local.index()];
-        MissingRankInfo {
-            rank: self.process(local),
-            last_request: last,
-            idle: heard.map(|at| now.duration_since(at)),
+fn absent_from_pmix(cx: &NodeContext, id: &FenceId, collect: bool) -> MissingRanks {
+    let mut absences = MissingRanks::default();
+    let mut here = 0;
+    for (local, state) in (0..).map(NodeRank).zip(&cx.pmix_states) {
+        let name = cx.name_of(cx.process(local));
+        if !id.series.participants.contains(&name) {
+            continue;
         }
-    }
-
-    /// Ranks that take part.
-    fn size_of(&self, participants: &Participants) -> u32 {
-        let size = |job: &str| {
-            let job = self.find_job(job);
-            job.map_or(0, |(_, member)| member.context.process_map.size())
+        here += 1;
+        let (last, overdue) = match state {
+            PmixState::Connected => continue,
+            PmixState::Absent => ("never contacted PMIx", false),
+            PmixState::Stayed => ("has ended without PMIx", true),
+            PmixState::Finalized => ("finalized", false),
+            PmixState::Died => ("has ended", true),
         };
-        let ranks = participants.entries().map(|(name, ranks)| match ranks {
-            ParticipantRanks::All => size(name.as_str()),
-            ParticipantRanks::Runs(runs) => {
-                runs.iter().map(|r| r.last_rank.0 - r.first.0 + 1).sum()
-            }
-        });
-        ranks.sum()
+        absences.add(absent(cx, local, last.to_owned()), overdue);
     }
-
-    /// Returns the timing of a completed fence on this node. The ranks of a barrier wait in it, so the rank with the
-    /// latest contact entered last.
-    fn fence_passed(&self, id: FenceId, nodes: u32, times: FenceDurations) -> NodeReport {
-        let is_pmi = collective_of(&id.series).is_some();
-        let here = (0..).map(NodeRank).zip(&self.last_contact);
-        let members = here.filter(|(local, _)| {
-            let name = self.name_of(self.process(*local));
-            is_pmi && id.series.participants.contains(&name)
-        });
-        let last = members.max_by_key(|(_, heard)| **heard);
-        NodeReport::FenceTiming(Box::new(FenceTiming {
-            ranks: self.size_of(&id.series.participants),
-            last_arrival: last.map(|(local, _)| self.process(local)),
-            id,
-            nodes,
-            times,
-        }))
+    if absences.is_empty() && here > 0 {
+        absences.nodes.add(cx.node, 0);
+        // The first fence of all comes at once after the start, and a rank that exchanges data is in the middle of
+        // it. Before a later barrier a rank may have work to do.
+        absences.overdue = id.generation == 0 || collect;
     }
+    absences
+}
 
-    /// Returns the failure cause of the job when a fence failed; `None` if the program handles the failure, or if the
-    /// failure follows from another one that fails the job.
-    pub(in crate::node) fn fence_cause(
-        &self,
-        ticket: &FenceRequester,
-        ranks: u32,
-        failure: &FenceFailure,
-    ) -> Option<FailureCause> {
-        let kind = match ticket {
-            FenceRequester::Pmix(_) | FenceRequester::Connect(_) => FenceKind::Pmix,
-            FenceRequester::Pmi(..) | FenceRequester::Released => FenceKind::Pmi,
-        };
-        match (failure, kind) {
-            (
-                FenceFailure::TornDown { .. }
-                | FenceFailure::PeerLost { .. }
-                | FenceFailure::Withdrawn { .. },
-                _,
-            ) => None,
-            (FenceFailure::Timeout { kind: by, .. }, _) if *by == TimeoutSource::Program => None,
-            (
-                FenceFailure::Timeout {
-                    waited, absences, ..
-                },
-                kind,
-            ) => Some(FailureCause::FenceTimeout(Box::new(LateFence {
-                kind,
-                waited: *waited,
-                ranks,
-                absences: (**absences).clone(),
-            }))),
-            (other, FenceKind::Pmi) => Some(FailureCause::FenceFailed {
-                error: other.to_string(),
-            }),
-            (_, FenceKind::Pmix) => None,
-        }
+fn absent(cx: &NodeContext, local: NodeRank, last: String) -> MissingRankInfo {
+    let now = cx.now;
+    let heard = cx.last_contact[local.index()];
+    MissingRankInfo {
+        rank: cx.process(local),
+        last_request: last,
+        idle: heard.map(|at| now.duration_since(at)),
+    }
+}
+
+/// Ranks that take part.
+fn size_of(cx: &NodeContext, participants: &Participants) -> u32 {
+    let size = |job: &str| {
+        let job = cx.find_job(job);
+        job.map_or(0, |(_, member)| member.context.process_map.size())
+    };
+    let ranks = participants.entries().map(|(name, ranks)| match ranks {
+        ParticipantRanks::All => size(name.as_str()),
+        ParticipantRanks::Runs(runs) => runs.iter().map(|r| r.last_rank.0 - r.first.0 + 1).sum(),
+    });
+    ranks.sum()
+}
+
+/// Returns the timing of a completed fence on this node. The ranks of a barrier wait in it, so the rank with the
+/// latest contact entered last.
+fn fence_passed(cx: &NodeContext, id: FenceId, nodes: u32, times: FenceDurations) -> NodeReport {
+    let is_pmi = collective_of(&id.series).is_some();
+    let here = (0..).map(NodeRank).zip(&cx.last_contact);
+    let members = here.filter(|(local, _)| {
+        let name = cx.name_of(cx.process(*local));
+        is_pmi && id.series.participants.contains(&name)
+    });
+    let last = members.max_by_key(|(_, heard)| **heard);
+    NodeReport::FenceTiming(Box::new(FenceTiming {
+        ranks: size_of(cx, &id.series.participants),
+        last_arrival: last.map(|(local, _)| cx.process(local)),
+        id,
+        nodes,
+        times,
+    }))
+}
+
+/// Returns the failure cause of the job when a fence failed; `None` if the program handles the failure, or if the
+/// failure follows from another one that fails the job.
+pub(in crate::node) fn fence_cause(
+    ticket: &FenceRequester,
+    ranks: u32,
+    failure: &FenceFailure,
+) -> Option<FailureCause> {
+    let kind = match ticket {
+        FenceRequester::Pmix(_) | FenceRequester::Connect(_) => FenceKind::Pmix,
+        FenceRequester::Pmi(..) | FenceRequester::Released => FenceKind::Pmi,
+    };
+    match (failure, kind) {
+        (
+            FenceFailure::TornDown { .. }
+            | FenceFailure::PeerLost { .. }
+            | FenceFailure::Withdrawn { .. },
+            _,
+        ) => None,
+        (FenceFailure::Timeout { kind: by, .. }, _) if *by == TimeoutSource::Program => None,
+        (
+            FenceFailure::Timeout {
+                waited, absences, ..
+            },
+            kind,
+        ) => Some(FailureCause::FenceTimeout(Box::new(LateFence {
+            kind,
+            waited: *waited,
+            ranks,
+            absences: (**absences).clone(),
+        }))),
+        (other, FenceKind::Pmi) => Some(FailureCause::FenceFailed {
+            error: other.to_string(),
+        }),
+        (_, FenceKind::Pmix) => None,
     }
 }
 
@@ -250,7 +248,7 @@ impl Fences {
                 self.describe(id, collect, cx);
             }
             FenceAction::Passed { id, nodes, times } => {
-                let passed = cx.fence_passed(id, nodes, times);
+                let passed = fence_passed(cx, id, nodes, times);
                 cx.order(NodeAction::ReportToLauncher(passed));
             }
             FenceAction::Waits {
@@ -263,12 +261,12 @@ impl Fences {
 
     /// Finds the local ranks that are missing in a fence.
     fn describe(&self, id: FenceId, collect: bool, cx: &mut NodeContext) {
-        if cx.policy.survives && cx.has_no_local_participant(&id.series.participants) {
+        if cx.policy.survives && has_no_local_participant(cx, &id.series.participants) {
             return cx.leave(NodeEffect::Fence(FenceEvent::Vacant { id }));
         }
         let absences = match collective_of(&id.series) {
-            Some((job, collective)) => cx.absent_from(job.as_str(), &collective),
-            None => cx.absent_from_pmix(&id, collect),
+            Some((job, collective)) => absent_from(cx, job.as_str(), &collective),
+            None => absent_from_pmix(cx, &id, collect),
         };
         cx.leave(NodeEffect::Fence(FenceEvent::Described { id, absences }));
     }
@@ -285,7 +283,7 @@ impl Fences {
         let late = LateFence {
             kind: if pmi { FenceKind::Pmi } else { FenceKind::Pmix },
             waited,
-            ranks: cx.size_of(&id.series.participants),
+            ranks: size_of(cx, &id.series.participants),
             absences,
         };
         cx.order(NodeAction::ReportToLauncher(NodeReport::FenceLate(late)));
@@ -295,12 +293,12 @@ impl Fences {
         if let Err(failure) = &result {
             let ranks = match &ticket {
                 FenceRequester::Pmi(job, collective) => {
-                    let (series, _) = cx.barrier_series(*job, collective);
-                    cx.size_of(&series.participants)
+                    let (series, _) = barrier_series(cx, *job, collective);
+                    size_of(cx, &series.participants)
                 }
                 _ => cx.jobs.size(),
             };
-            let cause = cx.fence_cause(&ticket, ranks, failure);
+            let cause = fence_cause(&ticket, ranks, failure);
             let late = matches!(cause, Some(FailureCause::FenceTimeout(_)));
             cx.actions
                 .extend(cause.map(|cause| NodeAction::Notify(NodeNotice::Failed(cause))));

@@ -22,87 +22,85 @@ use crate::queries::JobEnd;
 /// Bytes of an nspace at most: `PMIX_MAX_NSLEN`.
 const NSPACE_MAX: usize = wireup_shim::wire::WIREUP_MAX_NSPACE as usize;
 
-impl NodeContext {
-    /// Adds a connection of a tool.
-    pub(in crate::node) fn attach_tool(&mut self, name: &PmixProc) {
-        // Reported each time: a node may have lost its sidecar since another tool attached.
-        self.order(NodeAction::ReportToLauncher(NodeReport::Tools {
-            attached: true,
-        }));
-        self.tools.connect(name);
-    }
+/// Adds a connection of a tool.
+pub(in crate::node) fn attach_tool(cx: &mut NodeContext, name: &PmixProc) {
+    // Reported each time: a node may have lost its sidecar since another tool attached.
+    cx.order(NodeAction::ReportToLauncher(NodeReport::Tools {
+        attached: true,
+    }));
+    cx.tools.connect(name);
+}
 
-    /// Gives a tool that has connected its name.
-    pub(in crate::node) fn connect_tool(&mut self, id: UpcallId, infos: &[Info]) {
-        let claimed = claimed(infos);
-        let name = match claimed {
-            Some(claimed) if self.is_free(&claimed) => claimed,
-            claimed => {
-                let name = self.new_tool_name();
-                // Of a rank libpmix does not take the name.
-                if claimed.is_some_and(|claimed| self.find_process(&claimed).is_some()) {
-                    return self.answer(id, &UpcallAnswer::Named(name));
-                }
-                name
+/// Gives a tool that has connected its name.
+pub(in crate::node) fn connect_tool(cx: &mut NodeContext, id: UpcallId, infos: &[Info]) {
+    let claimed = claimed(infos);
+    let name = match claimed {
+        Some(claimed) if is_free(cx, &claimed) => claimed,
+        claimed => {
+            let name = new_tool_name(cx);
+            // Of a rank libpmix does not take the name.
+            if claimed.is_some_and(|claimed| cx.find_process(&claimed).is_some()) {
+                return cx.answer(id, &UpcallAnswer::Named(name));
             }
-        };
-        self.attach_tool(&name);
-        self.answer(id, &UpcallAnswer::Named(name));
-    }
+            name
+        }
+    };
+    attach_tool(cx, &name);
+    cx.answer(id, &UpcallAnswer::Named(name));
+}
 
-    /// Whether a tool may have this name: that of no job, and of no server.
-    fn is_free(&self, name: &PmixProc) -> bool {
-        let Ok(nspace) = std::str::from_utf8(name.nspace.as_bytes()) else {
-            return false;
-        };
-        let launch = self.launch().nspace.as_str();
-        !nspace.is_empty()
-            && self.find_job(nspace).is_none()
-            && nspace.strip_prefix(launch) != Some("-host")
-    }
+/// Whether a tool may have this name: that of no job, and of no server.
+fn is_free(cx: &NodeContext, name: &PmixProc) -> bool {
+    let Ok(nspace) = std::str::from_utf8(name.nspace.as_bytes()) else {
+        return false;
+    };
+    let launch = cx.launch().nspace.as_str();
+    !nspace.is_empty()
+        && cx.find_job(nspace).is_none()
+        && nspace.strip_prefix(launch) != Some("-host")
+}
 
-    fn new_tool_name(&mut self) -> PmixProc {
-        loop {
-            let number = self.tools.next_number();
-            let launch = &self.launch().nspace;
-            let nspace = format!("{launch}-tool-{}-{number}", self.node);
-            let name = PmixProc {
-                nspace: nspace.as_str().into(),
-                rank: Rank(0).into(),
-            };
-            if !self.tools.knows(&name) {
-                return name;
-            }
+fn new_tool_name(cx: &mut NodeContext) -> PmixProc {
+    loop {
+        let number = cx.tools.next_number();
+        let launch = &cx.launch().nspace;
+        let nspace = format!("{launch}-tool-{}-{number}", cx.node);
+        let name = PmixProc {
+            nspace: nspace.as_str().into(),
+            rank: Rank(0).into(),
+        };
+        if !cx.tools.knows(&name) {
+            return name;
         }
     }
+}
 
-    /// Removes all tools with their server.
-    pub(in crate::node) fn lose_tools(&mut self) {
-        if self.tools.disconnect_all() {
-            self.report_no_tools();
-        }
+/// Removes all tools with their server.
+pub(in crate::node) fn lose_tools(cx: &mut NodeContext) {
+    if cx.tools.disconnect_all() {
+        report_no_tools(cx);
     }
+}
 
-    /// Reports that no tool is attached here any more.
-    pub(in crate::node) fn report_no_tools(&mut self) {
-        self.order(NodeAction::ReportToLauncher(NodeReport::Tools {
-            attached: false,
-        }));
-    }
+/// Reports that no tool is attached here any more.
+pub(in crate::node) fn report_no_tools(cx: &mut NodeContext) {
+    cx.order(NodeAction::ReportToLauncher(NodeReport::Tools {
+        attached: false,
+    }));
+}
 
-    /// Ends connections and returns the tools that have none any more. Connections of processes of the launch are passed over.
-    pub(in crate::node) fn disconnect_tools(
-        &mut self,
-        source: PmixProc,
-        infos: Vec<Info>,
-    ) -> Vec<PmixProc> {
-        let others = infos.into_iter().filter_map(|info| match info.value {
-            Value::Proc(proc) if info.key == keys::PROCID => Some(proc),
-            _ => None,
-        });
-        let names = std::iter::once(source).chain(others);
-        names.filter(|name| self.tools.disconnect(name)).collect()
-    }
+/// Ends connections and returns the tools that have none any more. Connections of processes of the launch are passed over.
+pub(in crate::node) fn disconnect_tools(
+    cx: &mut NodeContext,
+    source: PmixProc,
+    infos: Vec<Info>,
+) -> Vec<PmixProc> {
+    let others = infos.into_iter().filter_map(|info| match info.value {
+        Value::Proc(proc) if info.key == keys::PROCID => Some(proc),
+        _ => None,
+    });
+    let names = std::iter::once(source).chain(others);
+    names.filter(|name| cx.tools.disconnect(name)).collect()
 }
 
 /// Notices to tools of how the jobs of a launch have ended.

@@ -14,6 +14,7 @@ use crate::job::ids::Rank;
 use crate::node::context::NodeContext;
 use crate::node::event::{NodeAction, NodeReport};
 use crate::node::jobs::spawns::to_spawn_info;
+use crate::node::tools::end_notices::attach_tool;
 use crate::pmix::keys;
 use crate::pmix::sidecar_protocol::SidecarCommand;
 use crate::pmix::value::{DataRange, Info, PmixProc, PmixRank, Status, Value, find};
@@ -65,7 +66,7 @@ impl IndirectLaunchState {
                 return false;
             }
             // The server has connected to it, and libpmix does not report that.
-            cx.attach_tool(source);
+            attach_tool(cx, source);
         }
         *self = IndirectLaunchState::Given(source.clone());
         let said = match directives {
