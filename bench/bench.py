@@ -152,6 +152,19 @@ class Bench:
             return [launcher, "--allow-run-as-root", "--oversubscribe", "-n"]
         return [launcher, "-n"]
 
+    def own_and_ours(self, mpi, name):
+        """Program of an MPI, its own launcher and wireup as contestants, and the settings that wireup makes."""
+        environment = dict(item.split("=", 1) for item in self.mpis[mpi][3:])
+        program = os.path.join(self.target, "bench", f"{mpi}-{name}")
+        contestants = self.ours() + [Contestant("own launcher", self.own_launcher(mpi))]
+        text = ""
+        if settings := self.settings(mpi, program):
+            contestants.append(Contestant("own launcher, so set", ["env", *settings, *self.own_launcher(mpi)], "informed"))
+            text = f" wireup sets {' and '.join(f'`{setting}`' for setting in settings)} (docs/mpi-settings.md); so does the last."
+        for contestant in contestants:
+            contestant.env = environment
+        return program, contestants, text
+
     def settings(self, mpi, program):
         """What wireup sets for the Open MPI of a program, as `NAME=VALUE`: none for other MPIs."""
         if not self.wireup or not mpi.startswith("openmpi"):
@@ -347,17 +360,16 @@ class Bench:
                          f"1.0 / 0.9 / 0.75 / 0.6 × the best peer. {loaded}.",
                          contestants, [1, 8, 32] if quick else [1, 8, 32, 128], [program, "-q"])
         for mpi in self.mpis:
-            environment = dict(item.split("=", 1) for item in self.mpis[mpi][3:])
-            program = os.path.join(self.target, "bench", f"{mpi}-init")
-            contestants = self.ours() + [Contestant("own launcher", self.own_launcher(mpi))]
-            goal = "Goal: never slower than the MPI's own launcher."
-            if settings := self.settings(mpi, program):
-                contestants.append(Contestant("own launcher, so set", ["env", *settings, *self.own_launcher(mpi)], "informed"))
-                goal += f" wireup sets {' and '.join(f'`{setting}`' for setting in settings)} (docs/mpi-settings.md); so does the last."
-            for contestant in contestants:
-                contestant.env = environment
-            self.compare(f"MPI_Init and MPI_Finalize, {mpi}", goal,
-                         contestants, [2, 4] if quick else [2, 4, 8], [program])
+            program, contestants, settings = self.own_and_ours(mpi, "mpi_init")
+            if self.slurm is not False and mpi == "mpich5":
+                contestants += self.srun(f"MPI_Init and MPI_Finalize, {mpi}", "--mpi=pmi2")
+            self.compare(f"MPI_Init and MPI_Finalize, {mpi}", "Goal: never slower than the MPI's own launcher. Jobs a second, one "
+                         f"after the other, are 1000 by the time.{settings}", contestants, [2, 4] if quick else [2, 4, 8], [program])
+        for mpi in self.mpis:
+            program, contestants, settings = self.own_and_ours(mpi, "collectives")
+            ranks = 2 * len(os.sched_getaffinity(0))
+            self.compare(f"More ranks than cores, {mpi}", "200 times Bcast, Allreduce (512 bytes) and Barrier, with start and end. Goal: "
+                         f"never slower than the MPI's own launcher.{settings}", contestants, [ranks // 2, ranks], [program], patience=60)
         ranks = 32 if quick else 128
         self.memory("Memory, PMI-1", self.ours() + self.hydras() + self.intel(), [plain, "-w"], ranks)
         for name, (directory, _) in self.pmix.items():

@@ -32,15 +32,11 @@
 //! Left to others: which nodes take part (from the rank maps), what the data means, which local
 //! processes have entered, encoding of messages, their way from node to node.
 
-mod completion;
-mod epoch_withdrawal;
 mod fence_messages;
-mod fence_node_loss;
 mod history;
 pub mod id;
 mod inquiries;
 mod instance;
-mod message_handling;
 mod survivors;
 #[cfg(test)]
 mod tests;
@@ -365,4 +361,460 @@ struct FenceArrival {
     contribution: FenceContribution,
     timeout: Option<FenceTimeout>,
     waited: Duration,
+}
+
+impl<T> FenceEngine<T> {
+    fn message(&mut self, from: NodeId, message: FenceMessage, cx: &mut FenceContext<'_, T>) {
+        if from == self.node || self.lost_nodes.contains_key(&from) {
+            return;
+        }
+        if !self.book.is_plausible(message.id()) {
+            if let FenceMessage::Arrive { id, nodes, .. } = message {
+                let failure = FenceFailure::TooMany { node: self.node };
+                let message = FenceMessage::Fail { id, nodes, failure };
+                self.send(from, message, cx);
+            }
+            return;
+        }
+        if self.book.is_over(message.id()) {
+            return self.resend_result(from, &message, cx);
+        }
+        match message {
+            FenceMessage::Arrive {
+                id,
+                nodes,
+                contribution,
+                timeout,
+                waited,
+                lost_nodes: lost,
+                epoch,
+            } => {
+                if id.series.kind.is_of_epochs() && epoch != self.epoch {
+                    // Of an earlier epoch than this node's, or others here are.
+                    self.renew(epoch, cx);
+                    if self.book.is_over(&id) {
+                        return;
+                    }
+                    if epoch < self.epoch {
+                        if let Some(place) = self.place_above(&nodes, from) {
+                            self.fail(&id, &place, self.withdrawn(), cx);
+                        }
+                        return;
+                    }
+                }
+                if !self.agree_on_lost(&nodes, &lost, cx) || self.book.is_over(&id) {
+                    return;
+                }
+                let offer = FenceArrival {
+                    nodes,
+                    contribution,
+                    timeout,
+                    waited,
+                };
+                self.child_arrived(from, &id, offer, cx);
+            }
+            FenceMessage::Release { id, released, all } => {
+                if self.survivors.is_some() {
+                    return self.released_by_any(id, released, cx);
+                }
+                let round = self.rounds.get(&id);
+                let told = round.filter(|round| round.was_reported());
+                let place = told.map(|round| round.place.clone());
+                match place {
+                    Some(place) if all && place.root() == from => self.end(&id, Ok(released), cx),
+                    Some(place) if !all && place.parent() == Some(from) => {
+                        self.decide(&id, &place, Ok(released), cx);
+                    }
+                    _ => {}
+                }
+            }
+            FenceMessage::Fail { id, nodes, failure } => {
+                self.failed(from, &id, &nodes, failure, cx);
+            }
+            FenceMessage::Overdue {
+                id,
+                nodes,
+                timeout,
+                waited,
+            } => {
+                let Some(place) = self.place_above(&nodes, from) else {
+                    return;
+                };
+                match place.parent() {
+                    Some(parent) => {
+                        let message = FenceMessage::Overdue {
+                            id,
+                            nodes,
+                            timeout,
+                            waited,
+                        };
+                        self.send(parent, message, cx);
+                    }
+                    None => {
+                        if let Some(round) = self.open(&id, place, cx.now) {
+                            round.limit(Some(timeout), waited, cx.now);
+                            self.on_timeout(&id, cx);
+                        }
+                    }
+                }
+            }
+            FenceMessage::Inquire {
+                id,
+                nodes,
+                number,
+                collect,
+                patience,
+            } => {
+                let place = self.place(&nodes);
+                let Some(place) = place.filter(|place| place.parent() == Some(from)) else {
+                    return;
+                };
+                if let Some(round) = self.open(&id, place, cx.now)
+                    && number > round.inquiries
+                {
+                    round.inquiries = number;
+                    self.inquire(&id, collect, patience, cx);
+                }
+            }
+            FenceMessage::MissingRanks {
+                id,
+                number,
+                absences,
+            } => self.child_answered(from, &id, number, absences, cx),
+            FenceMessage::KeepWaiting { id, number } => {
+                self.on_wait_extended(from, &id, number, cx)
+            }
+            FenceMessage::CheckParticipants { id, nodes, collect } => {
+                // The sender may know of other losses, and so have another tree.
+                if self.survivors.is_some()
+                    && let Some(place) = self.place(&nodes)
+                    && self.open(&id, place, cx.now).is_some()
+                {
+                    self.check_participants(&id, collect, cx);
+                }
+            }
+        }
+    }
+
+    /// Returns the position of this node among these, if the sender is directly below it.
+    fn place_above(&self, nodes: &NodeSet, child: NodeId) -> Option<FencePosition> {
+        let place = self.place(nodes);
+        place.filter(|place| place.is_child(child))
+    }
+
+    /// Opens the fence, which another node's message may create; `None` if there are too many of these.
+    fn open(
+        &mut self,
+        id: &FenceId,
+        place: FencePosition,
+        now: Moment,
+    ) -> Option<&mut FenceInstance<T>> {
+        if !self.rounds.contains_key(id) {
+            let strange = self.rounds.values().filter(|r| r.ticket.is_none());
+            if strange.count() >= self.limits.open_fences {
+                return None;
+            }
+            self.rounds
+                .insert(id.clone(), FenceInstance::new(id, place, now));
+        }
+        self.rounds.get_mut(id)
+    }
+
+    fn child_arrived(
+        &mut self,
+        from: NodeId,
+        id: &FenceId,
+        offer: FenceArrival,
+        cx: &mut FenceContext<'_, T>,
+    ) {
+        let node = self.node;
+        let Some(place) = self.place_above(&offer.nodes, from) else {
+            // By our own list the sender may belong elsewhere.
+            let own = self.rounds.get(id).map(|round| round.place.nodes().clone());
+            if let Some(own) = own.filter(|own| *own != offer.nodes && own.contains(from)) {
+                self.disagree(id, from, &own, &offer.nodes, cx);
+            }
+            return;
+        };
+        let bytes = offer.contribution.data.len();
+        let limit = self.limits.result_bytes;
+        let doomed = if self.torn_down {
+            Some(FenceFailure::TornDown { node })
+        } else if bytes > limit {
+            Some(FenceFailure::ResultTooLarge { bytes, limit })
+        } else {
+            self.lost_among(&offer.nodes)
+        };
+        let Some(round) = self.open(id, place.clone(), cx.now) else {
+            return self.fail(id, &place, FenceFailure::TooMany { node }, cx);
+        };
+        if *round.place.nodes() != offer.nodes {
+            let own = round.place.nodes().clone();
+            return self.disagree(id, from, &own, &offer.nodes, cx);
+        }
+        if round.phase != FencePhase::Collecting {
+            return;
+        }
+        if let Some(failure) = doomed {
+            return self.fail(id, &place, failure, cx);
+        }
+        if round.child_arrived(from, offer.contribution) {
+            round.limit(offer.timeout, offer.waited, cx.now);
+            self.advance(id, cx);
+            self.found(from, id, cx);
+        }
+    }
+
+    /// Handles another node's report that a fence has failed or cannot complete.
+    fn failed(
+        &mut self,
+        from: NodeId,
+        id: &FenceId,
+        nodes: &NodeSet,
+        failure: FenceFailure,
+        cx: &mut FenceContext<'_, T>,
+    ) {
+        if matches!(failure, FenceFailure::NodesDisagree { .. }) {
+            // There is no common tree: the node that detected this has notified all.
+            return self.end(id, Err(failure), cx);
+        }
+        if let FenceFailure::Withdrawn { epoch } = failure {
+            self.renew(epoch, cx);
+        }
+        let Some(place) = self.place(nodes) else {
+            return;
+        };
+        if place.parent() == Some(from) {
+            self.decide(id, &place, Err(failure), cx);
+        } else if place.is_child(from) {
+            self.fail(id, &place, failure, cx);
+        }
+    }
+}
+
+impl<T> FenceEngine<T> {
+    /// Fails a fence: the root announces it, other nodes report it to the root.
+    fn fail(
+        &mut self,
+        id: &FenceId,
+        place: &FencePosition,
+        failure: FenceFailure,
+        cx: &mut FenceContext<'_, T>,
+    ) {
+        let Some(parent) = place.parent() else {
+            return self.decide(id, place, Err(failure), cx);
+        };
+        if let Some(round) = self.rounds.get_mut(id) {
+            if round.phase == FencePhase::Doomed {
+                return;
+            }
+            round.phase = FencePhase::Doomed;
+            round.inquiry = None;
+            round.wait_for_root(cx.now);
+        }
+        let message = FenceMessage::Fail {
+            id: id.clone(),
+            nodes: place.nodes().clone(),
+            failure,
+        };
+        self.send(parent, message, cx);
+    }
+
+    /// Carries out the root's decision here, and sends it to all below.
+    fn decide(
+        &mut self,
+        id: &FenceId,
+        place: &FencePosition,
+        result: FenceResult,
+        cx: &mut FenceContext<'_, T>,
+    ) {
+        let all = self.survivors.is_none() && self.launch == Some(place.nodes().count());
+        if let (Ok(released), None, true) = (&result, place.parent(), all) {
+            cx.order(FenceAction::SendAll(FenceMessage::Release {
+                id: id.clone(),
+                released: released.clone(),
+                all: true,
+            }));
+            return self.end(id, result, cx);
+        }
+        for child in place.children() {
+            let id = id.clone();
+            let message = match &result {
+                Ok(released) => FenceMessage::Release {
+                    id,
+                    released: released.clone(),
+                    all: false,
+                },
+                Err(failure) => FenceMessage::Fail {
+                    id,
+                    nodes: place.nodes().clone(),
+                    failure: failure.clone(),
+                },
+            };
+            self.send(child, message, cx);
+        }
+        self.end(id, result, cx);
+    }
+
+    /// Ends the fence on this node, and answers the local requester, if there is one.
+    fn end(&mut self, id: &FenceId, result: FenceResult, cx: &mut FenceContext<'_, T>) {
+        let round = self.rounds.remove(id);
+        if let (Some(survivors), Some(round)) = (&mut self.survivors, &round) {
+            survivors.store_completed_fence(id, round.place.nodes(), &result);
+        }
+        if let Some(round) = &round {
+            match &result {
+                Ok(released) => {
+                    debug!(parent: &round.span, bytes = released.data.len(), "released")
+                }
+                Err(failure) => debug!(parent: &round.span, %failure, "failed"),
+            }
+        }
+        self.released += u64::from(result.is_ok());
+        if self.observed
+            && result.is_ok()
+            && let Some(round) = &round
+            && let Some(times) = round.passage(cx.now)
+        {
+            let (id, nodes) = (id.clone(), round.place.nodes().count());
+            cx.order(FenceAction::Passed { id, nodes, times });
+        }
+        let ticket = round.and_then(|round| round.ticket);
+        let unheard = result.as_ref().err().filter(|_| ticket.is_none());
+        if ticket.is_some() {
+            self.book.enter(id);
+        }
+        self.book.end(id, unheard);
+        cx.actions
+            .extend(ticket.map(|ticket| FenceAction::Complete { ticket, result }));
+    }
+
+    /// Fails a fence whose nodes have different lists of nodes. Two lists give two trees, so all nodes in them are
+    /// notified directly.
+    fn disagree(
+        &mut self,
+        id: &FenceId,
+        second: NodeId,
+        one: &NodeSet,
+        other: &NodeSet,
+        cx: &mut FenceContext<'_, T>,
+    ) {
+        let first = self.node;
+        let failure = FenceFailure::NodesDisagree { first, second };
+        let all = NodeSet::new(one.iter().chain(other.iter()));
+        for to in all.iter().flat_map(NodeSet::iter) {
+            let message = FenceMessage::Fail {
+                id: id.clone(),
+                nodes: one.clone(),
+                failure: failure.clone(),
+            };
+            self.send(to, message, cx);
+        }
+        self.end(id, Err(failure), cx);
+    }
+}
+
+impl<T> FenceEngine<T> {
+    fn peer_lost(&mut self, node: NodeId, reason: Arc<str>, cx: &mut FenceContext<'_, T>) {
+        if node == self.node || self.lost_nodes.contains_key(&node) {
+            return;
+        }
+        self.lost_nodes.insert(node, Arc::clone(&reason));
+        if self.survivors.is_some() {
+            return self.exclude_nodes(node, &reason, cx);
+        }
+        let failure = FenceFailure::PeerLost { node, reason };
+        let with = |place: &FencePosition| place.nodes().contains(node);
+        let rounds = self.rounds.iter().filter(|(_, round)| with(&round.place));
+        let rounds: Vec<(FenceId, FencePosition, FencePhase)> = rounds
+            .map(|(id, round)| (id.clone(), round.place.clone(), round.phase))
+            .collect();
+        for (id, place, phase) in rounds {
+            if place.is_above(node) {
+                self.end(&id, Err(failure.clone()), cx);
+            } else if phase == FencePhase::Collecting {
+                // Otherwise the parent has the report, and is notified of the loss itself.
+                self.fail(&id, &place, failure.clone(), cx);
+            }
+        }
+    }
+
+    fn tear_down(&mut self, cx: &mut FenceContext<'_, T>) {
+        self.torn_down = true;
+        self.book.close();
+        let failure = FenceFailure::TornDown { node: self.node };
+        let rounds = self.rounds.iter();
+        let rounds: Vec<(FenceId, FencePosition)> = rounds
+            .map(|(id, round)| (id.clone(), round.place.clone()))
+            .collect();
+        for (id, place) in rounds {
+            self.fail(&id, &place, failure.clone(), cx);
+            self.settle_if_torn_down(&id, cx);
+        }
+    }
+
+    /// Answers the local requester of a fence after the teardown. Nodes below may still wait for the root's decision.
+    fn settle_if_torn_down(&mut self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
+        if !self.torn_down {
+            return;
+        }
+        let ticket = self.rounds.get_mut(id).and_then(|r| r.ticket.take());
+        if ticket.is_some() {
+            self.book.enter(id);
+        }
+        let result = Err(FenceFailure::TornDown { node: self.node });
+        cx.actions
+            .extend(ticket.map(|ticket| FenceAction::Complete { ticket, result }));
+    }
+
+    /// Returns the failure for a lost node on the way to the root; `None` without one.
+    fn lost_above(&self, place: &FencePosition) -> Option<FenceFailure> {
+        let mut lost = self.lost_nodes.iter();
+        let (&node, reason) = lost.find(|(node, _)| place.is_above(**node))?;
+        let reason = Arc::clone(reason);
+        Some(FenceFailure::PeerLost { node, reason })
+    }
+
+    fn lost_among(&self, nodes: &NodeSet) -> Option<FenceFailure> {
+        if self.survivors.is_some() {
+            return None;
+        }
+        let mut lost = self.lost_nodes.iter();
+        let (&node, reason) = lost.find(|(node, _)| nodes.contains(**node))?;
+        let reason = Arc::clone(reason);
+        Some(FenceFailure::PeerLost { node, reason })
+    }
+}
+
+impl<T> FenceEngine<T> {
+    /// Withdraws the contribution of this node to the open fence of a series.
+    fn withdraw(&mut self, series: &FenceSeries, cx: &mut FenceContext<'_, T>) {
+        let mut rounds = self.rounds.iter();
+        let open = rounds.find(|(id, round)| id.series == *series && round.has_arrived());
+        if let Some((id, place)) = open.map(|(id, round)| (id.clone(), round.place.clone())) {
+            self.fail(&id, &place, self.withdrawn(), cx);
+        }
+    }
+
+    /// Begins an epoch, unless a later one is known.
+    fn renew(&mut self, epoch: u64, cx: &mut FenceContext<'_, T>) {
+        if epoch <= self.epoch {
+            return;
+        }
+        self.epoch = epoch;
+        let rounds = self.rounds.iter();
+        let earlier =
+            rounds.filter(|(id, round)| id.series.kind.is_of_epochs() && round.has_arrivals());
+        let earlier: Vec<(FenceId, FencePosition)> = earlier
+            .map(|(id, round)| (id.clone(), round.place.clone()))
+            .collect();
+        for (id, place) in earlier {
+            self.fail(&id, &place, self.withdrawn(), cx);
+        }
+    }
+
+    /// Returns the failure of a fence of an earlier epoch.
+    fn withdrawn(&self) -> FenceFailure {
+        FenceFailure::Withdrawn { epoch: self.epoch }
+    }
 }

@@ -21,6 +21,7 @@ use crate::node::context::NodeContext;
 use crate::node::context::collective_policy::HEAD;
 use crate::node::context::node_effect::{FenceRequester, ModexRequester, NodeEffect};
 use crate::node::context::pmi_state::PmixState;
+use crate::node::context::upcalls::participants;
 use crate::node::context::upcalls::{local_status, required_key, timeout};
 use crate::node::event::{
     NodeAction, NodeCommand, NodeEvent, NodeNotice, Notification, PeerMessage,
@@ -33,7 +34,7 @@ use crate::node::services::{NodeServices, SERVICES};
 use crate::node::tools::end_notices::{
     connect_tool, disconnect_tools, lose_tools, report_no_tools,
 };
-use crate::node::tools::raised_events::{raise_job_start, raise_lost_nodes};
+use crate::node::tools::raised_events::{death_event, raise_job_start, raise_lost_nodes};
 use crate::pmi::pmi_collective::PmiCollective;
 use crate::pmi::server::PmiAction;
 use crate::pmix::keys;
@@ -217,7 +218,7 @@ impl Dispatcher<'_> {
         }
         let failed = was_active || end != RankEnd::Code(0);
         if (died || failed && self.cx.policy.survives)
-            && let Some(event) = self.cx.death(process, end)
+            && let Some(event) = death_event(&self.cx, process, end)
         {
             self.cx.raise(Arc::new(event));
             self.settle();
@@ -448,7 +449,7 @@ impl Dispatcher<'_> {
             let processes: Vec<GlobalRank> = self.cx.jobs.processes_on(node).collect();
             for process in processes {
                 self.on_process_died(process);
-                if let Some(event) = self.cx.death(process, WITH_ITS_NODE) {
+                if let Some(event) = death_event(&self.cx, process, WITH_ITS_NODE) {
                     self.notify(&event);
                 }
             }
@@ -543,7 +544,7 @@ impl Dispatcher<'_> {
         procs: &[PmixProc],
         infos: &[Info],
     ) {
-        let Some((participants, nodes)) = self.cx.participants(procs) else {
+        let Some((participants, nodes)) = participants(self.cx, procs) else {
             let upcall = CollectiveUpcall {
                 id,
                 act,
@@ -1024,7 +1025,7 @@ impl Dispatcher<'_> {
     }
 
     fn pmix_fence(&mut self, id: UpcallId, procs: &[PmixProc], infos: &[Info], data: Vec<u8>) {
-        let Some((participants, nodes)) = self.cx.participants(procs) else {
+        let Some((participants, nodes)) = participants(self.cx, procs) else {
             let upcall = CollectiveUpcall {
                 id,
                 act: InterlaunchOperation::Fence,

@@ -11,10 +11,8 @@
 //! Rule: a barrier publishes the puts of its members; its failure is fatal for clients. Source:
 //! docs/pmi-operations.md#barrier.
 
-mod barrier_calls;
 mod job_calls;
 mod request_calls;
-mod restart;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,7 +32,14 @@ use super::{reply_v1, reply_v2, request_v1, request_v2};
 use crate::job::ids::{LocalRank, NodeId, Nspace, Rank};
 use crate::job::process_map::ProcessMap;
 use crate::kvs::KvsError;
+use crate::kvs::KvsStamp;
 use crate::pmi::barriers::Barriers;
+use crate::pmi::barriers::{BarrierArrival, LateArrival};
+use crate::pmi::client::EpochWait;
+use crate::pmi::command::HeldRequest;
+use crate::pmi::pmi_collective::{BarrierGroup, CollectiveScope};
+use crate::pmi::request::PmiRequest;
+use crate::pmi::ring::{Ring, RingValues};
 
 pub use super::pmi_action::{KeyAnswer, NameAnswer, PmiAction, RemoteKeyRead};
 pub use super::pmi_store::{PmiJobInfo, SetupError};
@@ -438,4 +443,252 @@ fn send(
         (_, Dialect::Pmi2) => reply_v2::frame(reply, call),
     };
     effects.push(PmiAction::Send { rank, bytes });
+}
+
+impl PmiServer {
+    /// Enters the barrier of a group, if its caller and all its members can take part.
+    fn barrier(
+        &mut self,
+        local: LocalRank,
+        group: BarrierGroup,
+    ) -> Result<PmiCollective, PmiRefusal<'static>> {
+        let BarrierGroup { scope, tag } = group;
+        if let CollectiveScope::Ranks(ranks) = &scope {
+            let size = self.barriers.size();
+            if ranks.last().is_some_and(|rank| rank.0 >= size) {
+                return Err(PmiRefusal::UnknownRank);
+            }
+            if ranks.binary_search(&self.client(local).rank).is_err() {
+                return Err(PmiRefusal::NotAMember);
+            }
+        }
+        Ok(PmiCollective::Barrier { scope, tag })
+    }
+
+    fn arrive(
+        &mut self,
+        rank: LocalRank,
+        call: &RequestContext<'_>,
+        collective: PmiCollective,
+        ring: Option<RingValues>,
+        effects: &mut Vec<PmiAction>,
+    ) -> Result<Option<PmiReply<'_>>, PmiRefusal<'static>> {
+        let number = self.barriers.number();
+        let state = &mut self.client(rank).state;
+        let same = |open: &OpenRequest| matches!(open, OpenRequest::Collective(open, _) if *open == collective);
+        if state.open().any(same) {
+            return Err(PmiRefusal::AlreadyInBarrier);
+        }
+        if self.barriers.failure(&collective).is_some() {
+            let why = self.barriers.failure(&collective).unwrap_or_default();
+            return Ok(Some(PmiReply::Refused(PmiRefusal::Other(why))));
+        }
+        let state = &mut self.client(rank).state;
+        state.wait(call, OpenRequest::Collective(collective.clone(), number));
+        let call = call.clone().into_owned();
+        let waiter = HeldRequest { rank, call };
+        if let Some(renewal) = &mut self.client(rank).renewal {
+            renewal.pending_entries.push((collective, waiter, ring));
+            return Ok(None);
+        }
+        let store = &mut self.store;
+        let arrival = self.barriers.arrive(&collective, waiter, ring, store);
+        self.arrived(collective, arrival, effects);
+        Ok(None)
+    }
+
+    /// Acts on the arrival of a rank, or on the end of one that was waited for.
+    fn arrived(
+        &mut self,
+        collective: PmiCollective,
+        arrival: BarrierArrival,
+        effects: &mut Vec<PmiAction>,
+    ) {
+        match arrival {
+            BarrierArrival::Begun => effects.push(PmiAction::Begun { collective }),
+            BarrierArrival::Waits => {}
+            BarrierArrival::Entered(contribution) => effects.push(PmiAction::Entered {
+                collective,
+                contribution,
+            }),
+            BarrierArrival::Ended { has_begun: begun } => {
+                self.let_out(&collective, None, effects);
+                effects.extend(begun.then_some(PmiAction::Ended { collective }));
+            }
+        }
+    }
+
+    /// Releases the ranks of a completed barrier.
+    fn let_out(
+        &mut self,
+        collective: &PmiCollective,
+        news_since: Option<KvsStamp>,
+        effects: &mut Vec<PmiAction>,
+    ) {
+        let end = self.barriers.end(collective, news_since);
+        for waiter in end.waiting {
+            self.answer(waiter, collective, &PmiReply::BarrierOut, effects);
+        }
+        self.enter_next(collective, end.next, effects);
+    }
+
+    /// Answers a rank that waited in a barrier or ring, unless it has broken the protocol since.
+    fn answer(
+        &mut self,
+        waiter: HeldRequest,
+        collective: &PmiCollective,
+        reply: &PmiReply<'_>,
+        effects: &mut Vec<PmiAction>,
+    ) {
+        let state = &mut self.client(waiter.rank).state;
+        state.answered(
+            |open| matches!(open, OpenRequest::Collective(open, _) if open == collective),
+        );
+        state.leave();
+        if state.error().is_none() {
+            send(waiter.rank, &waiter.call, reply, effects);
+        }
+    }
+
+    /// Fails a barrier or ring: the waiting ranks and later arrivals get a refusal.
+    fn fail_meeting(
+        &mut self,
+        collective: &PmiCollective,
+        why: &str,
+        effects: &mut Vec<PmiAction>,
+    ) {
+        let reply = PmiReply::Refused(PmiRefusal::Other(why));
+        let end = self.barriers.fail(collective, why.to_owned());
+        let next = end.next.into_iter().map(|(waiter, _)| waiter);
+        for waiter in end.waiting.into_iter().chain(next) {
+            self.answer(waiter, collective, &reply, effects);
+        }
+    }
+
+    /// Releases the ranks of a completed ring.
+    fn ring_released(
+        &mut self,
+        all: &[u8],
+        effects: &mut Vec<PmiAction>,
+    ) -> Result<(), ReleaseError> {
+        let Some(ring) = Ring::decode(all, self.barriers.size(), self.survives) else {
+            self.fail_meeting(
+                &PmiCollective::Ring,
+                &ReleaseError::Ring.to_string(),
+                effects,
+            );
+            return Err(ReleaseError::Ring);
+        };
+        let own = self.barriers.take_ring();
+        let end = self.barriers.end(&PmiCollective::Ring, None);
+        for waiter in end.waiting {
+            let rank = self.client(waiter.rank).rank;
+            let (left, right) = ring.neighbours(rank, &own);
+            let reply = PmiReply::Ring {
+                place: rank.0,
+                left_value: left,
+                right,
+            };
+            self.answer(waiter, &PmiCollective::Ring, &reply, effects);
+        }
+        self.enter_next(&PmiCollective::Ring, end.next, effects);
+        Ok(())
+    }
+}
+
+impl PmiServer {
+    /// Accepts restarted processes for ranks. Returns the server.
+    #[must_use]
+    pub fn restartable(mut self) -> Self {
+        self.restartable = true;
+        self.store.track_owners();
+        self
+    }
+
+    /// Begins a barrier or ring again after the restart of a member on some node, before any rank was released.
+    pub fn begin_again(&mut self, collective: &PmiCollective, effects: &mut Vec<PmiAction>) {
+        if let Some(arrival) = self.barriers.begin_again(collective, &mut self.store) {
+            self.arrived(collective.clone(), arrival, effects);
+        }
+    }
+
+    /// Enters the collectives that a restarted rank has requested before its epoch began.
+    pub fn renewed(&mut self, local: LocalRank, number: u64, effects: &mut Vec<PmiAction>) {
+        let pending = &mut self.client(local).renewal;
+        let Some(renewal) = pending.take_if(|renewal| renewal.number == number) else {
+            // The epoch belongs to a process that has ended since.
+            return;
+        };
+        for (collective, waiter, ring) in renewal.pending_entries {
+            self.enter(collective, waiter, ring, effects);
+        }
+    }
+
+    /// Requests an epoch for a restarted process of the rank.
+    fn request_epoch(&mut self, local: LocalRank, goes_on: bool, effects: &mut Vec<PmiAction>) {
+        if goes_on || !self.state(local).has_restarted() {
+            return;
+        }
+        self.last_number += 1;
+        let number = self.last_number;
+        let held = Vec::new();
+        self.client(local).renewal = Some(EpochWait {
+            number,
+            pending_entries: held,
+        });
+        effects.push(PmiAction::Renew {
+            rank: local,
+            number,
+        });
+    }
+
+    /// Whether a request announces a restarted process of the rank.
+    fn is_restart(
+        &self,
+        rank: LocalRank,
+        request: &Result<PmiRequest<'_>, PmiRefusal<'static>>,
+    ) -> bool {
+        self.restartable
+            && match request {
+                Ok(PmiRequest::Restart) => true,
+                Ok(PmiRequest::Init { .. }) => self.state(rank).in_session(),
+                _ => false,
+            }
+    }
+
+    fn restart(&mut self, local: LocalRank, effects: &mut Vec<PmiAction>) {
+        self.store.reset(local);
+        self.node_attributes.reset(local);
+        self.connections.forget(local);
+        let client = self.client(local);
+        client.restart();
+        let rank = client.rank;
+        for collective in self.barriers.restart(local, rank) {
+            effects.push(PmiAction::Withdrawn { collective });
+        }
+    }
+
+    /// Enters ranks into the next barrier or ring that came too late for the one that has ended.
+    fn enter_next(
+        &mut self,
+        collective: &PmiCollective,
+        late: Vec<LateArrival>,
+        effects: &mut Vec<PmiAction>,
+    ) {
+        for (waiter, ring) in late {
+            self.enter(collective.clone(), waiter, ring, effects);
+        }
+    }
+
+    fn enter(
+        &mut self,
+        collective: PmiCollective,
+        waiter: HeldRequest,
+        ring: Option<RingValues>,
+        effects: &mut Vec<PmiAction>,
+    ) {
+        let store = &mut self.store;
+        let arrival = self.barriers.arrive(&collective, waiter, ring, store);
+        self.arrived(collective, arrival, effects);
+    }
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Supervisor;
 use crate::job::ids::{GlobalRank, JobIndex};
 use crate::job::outcome::FailureCause;
 
@@ -45,24 +44,5 @@ impl DepartedRanks {
         let mut each = self.each.iter();
         let (_, _, cause) = each.find(|(left, what, _)| gone(*left) && waiting(*what))?;
         Some(cause)
-    }
-}
-
-impl Supervisor {
-    /// Notes that a rank takes no part in anything any more. That is no failure unless others wait for it; `cause` is
-    /// the failure if they do.
-    pub fn rank_left(&mut self, waiting: WaitEvidence, cause: FailureCause, now: Duration) {
-        let absences = match waiting {
-            WaitEvidence::Session(_) => &mut self.never_joined,
-            WaitEvidence::For(_) => &mut self.finalized_and_left,
-        };
-        if absences.each.is_empty() {
-            absences.due = now + JOIN_GRACE;
-        } else if matches!(waiting, WaitEvidence::Session(_))
-            && absences.each.iter().any(|(_, known, _)| *known == waiting)
-        {
-            return;
-        }
-        absences.each.push((now, waiting, cause));
     }
 }

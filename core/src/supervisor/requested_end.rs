@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::signals::SIGCONT;
+use super::SIGCONT;
 use super::{
     LaunchPhase, RankExit, RequestedExit, SIGKILL, SIGTERM, Supervisor, SupervisorAction,
     SupervisorContext, WaitEvidence,

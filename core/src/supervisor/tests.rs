@@ -1,7 +1,7 @@
 //! The decisions about a job's end.
 
-use super::signals::{SIGCONT, SIGINT};
 use super::*;
+use super::{SIGCONT, SIGINT};
 use crate::job::exit_policy::ExitPolicy;
 use crate::job::ids::NodeId;
 use crate::job::job_control::{JobControlAction, JobControlRequest};

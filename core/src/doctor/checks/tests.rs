@@ -612,7 +612,7 @@ fn unneeded_facts_are_not_reported() {
     set(facts, "kernel/yama/ptrace_scope", "1");
     hosts
         .iter_mut()
-        .for_each(|host| host.facts.as_mut().unwrap().uid = 0);
+        .for_each(|host| host.facts.as_mut().unwrap().user.uid = 0);
     assert_eq!(judge(&hosts, &NEEDS), []);
 }
 

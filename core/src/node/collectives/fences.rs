@@ -21,6 +21,7 @@ use crate::node::context::NodeContext;
 use crate::node::context::node_effect::{FenceRequester, NodeEffect};
 use crate::node::context::pmi_fences::{collective_of, series};
 use crate::node::context::pmi_state::PmixState;
+use crate::node::context::upcalls::{connect_answer, fence_answer};
 use crate::node::event::{NodeAction, NodeNotice, NodeReport, PeerMessage};
 use crate::node::node_service::NodeService;
 use crate::pmi::pmi_collective::{CollectiveScope, PmiCollective};
@@ -343,8 +344,8 @@ fn answer(ticket: FenceRequester, result: FenceResult, cx: &mut NodeContext) {
         FenceRequester::Pmi(job, collective) => {
             release_pmi(job, &collective, &result, cx);
         }
-        FenceRequester::Pmix(id) => cx.fence_answer(id, result),
-        FenceRequester::Connect(id) => cx.connect_answer(id, result),
+        FenceRequester::Pmix(id) => fence_answer(cx, id, result),
+        FenceRequester::Connect(id) => connect_answer(cx, id, result),
         FenceRequester::Released => {}
     }
 }

@@ -14,49 +14,47 @@ use crate::pmix::sidecar_link::UpcallId;
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, PmixProc, PmixRank, Status, Value};
 
-impl NodeContext {
-    /// Returns the participants and the nodes that host them; `None` when they are not of this launch.
-    pub(in crate::node) fn participants(
-        &self,
-        procs: &[PmixProc],
-    ) -> Option<(Participants, NodeSet)> {
-        let mut named = Vec::with_capacity(procs.len());
-        let mut nodes = Vec::new();
-        for proc in procs {
-            let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
-            let (_, member) = self.find_job(nspace)?;
-            let rank = proc::RankOrWildcard::from_pmix(proc.rank.0)?;
-            match rank {
-                proc::RankOrWildcard::One(rank) => {
-                    nodes.push(member.context.process_map.node_of(rank)?)
-                }
-                proc::RankOrWildcard::Wildcard => {
-                    nodes.extend(member.world.1.iter());
-                }
+/// Returns the participants and the nodes that host them; `None` when they are not of this launch.
+pub(in crate::node) fn participants(
+    cx: &NodeContext,
+    procs: &[PmixProc],
+) -> Option<(Participants, NodeSet)> {
+    let mut named = Vec::with_capacity(procs.len());
+    let mut nodes = Vec::new();
+    for proc in procs {
+        let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
+        let (_, member) = cx.find_job(nspace)?;
+        let rank = proc::RankOrWildcard::from_pmix(proc.rank.0)?;
+        match rank {
+            proc::RankOrWildcard::One(rank) => {
+                nodes.push(member.context.process_map.node_of(rank)?)
             }
-            named.push((member.context.nspace.clone(), rank));
+            proc::RankOrWildcard::Wildcard => {
+                nodes.extend(member.world.1.iter());
+            }
         }
-        let participants = Participants::from_procs(named).ok()?;
-        Some((participants, NodeSet::new(nodes)?))
+        named.push((member.context.nspace.clone(), rank));
     }
+    let participants = Participants::from_procs(named).ok()?;
+    Some((participants, NodeSet::new(nodes)?))
+}
 
-    pub(in crate::node) fn fence_answer(&mut self, id: UpcallId, result: FenceResult) {
-        let answer = match result {
-            Ok(released) if released.status == 0 => UpcallAnswer::Data(released.data.to_vec()),
-            Ok(released) => UpcallAnswer::Status(Status(released.status)),
-            Err(failure) => UpcallAnswer::Status(failure_status(&failure)),
-        };
-        self.answer(id, &answer);
-    }
+pub(in crate::node) fn fence_answer(cx: &mut NodeContext, id: UpcallId, result: FenceResult) {
+    let answer = match result {
+        Ok(released) if released.status == 0 => UpcallAnswer::Data(released.data.to_vec()),
+        Ok(released) => UpcallAnswer::Status(Status(released.status)),
+        Err(failure) => UpcallAnswer::Status(failure_status(&failure)),
+    };
+    cx.answer(id, &answer);
+}
 
-    /// Answers an upcall with the status of a fence that exchanges no data.
-    pub(in crate::node) fn connect_answer(&mut self, id: UpcallId, result: FenceResult) {
-        let status = match result {
-            Ok(released) => Status(released.status),
-            Err(failure) => failure_status(&failure),
-        };
-        self.answer(id, &UpcallAnswer::Status(status));
-    }
+/// Answers an upcall with the status of a fence that exchanges no data.
+pub(in crate::node) fn connect_answer(cx: &mut NodeContext, id: UpcallId, result: FenceResult) {
+    let status = match result {
+        Ok(released) => Status(released.status),
+        Err(failure) => failure_status(&failure),
+    };
+    cx.answer(id, &UpcallAnswer::Status(status));
 }
 
 /// Converts a modex failure to its PMIx status.

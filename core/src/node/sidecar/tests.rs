@@ -1,7 +1,7 @@
 use crate::node::NodeCore;
 use std::sync::Arc;
 
-use super::silence::DOUBT_LIMIT;
+use super::DOUBT_LIMIT;
 use super::*;
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, NodeRank, Nspace, Rank};

@@ -164,32 +164,34 @@ pub(in crate::node) fn raise_lost_nodes(nodes: &[NodeId], cx: &mut NodeContext) 
     }
 }
 
-impl NodeContext {
-    /// Returns the event for the death of a process; `None` if the job does not continue.
-    pub(in crate::node) fn death(&self, process: GlobalRank, end: RankEnd) -> Option<Notification> {
-        if !self.policy.tolerant || !self.sidecar.is_offered() {
-            return None;
-        }
-        let name = self.name_of(process);
-        let proc = PmixProc::new(&name.nspace, name.rank);
-        let code = match end {
-            RankEnd::Code(0) => Status::ERR_PROC_TERM_WO_SYNC,
-            // Also for signals: fault-tolerant MPIs listen for this event.
-            _ => Status::ERR_PROC_ABORTED,
-        };
-        let infos = vec![
-            Info::new(keys::EVENT_AFFECTED_PROC, Value::Proc(proc.clone())),
-            Info::new(keys::EXIT_CODE, Value::Int(end.exit_code().into())),
-            // Open MPI's default handler ends the process.
-            Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
-        ];
-        Some(Notification {
-            code,
-            source: proc,
-            range: DataRange::NAMESPACE,
-            infos,
-        })
+/// Returns the event for the death of a process; `None` if the job does not continue.
+pub(in crate::node) fn death_event(
+    cx: &NodeContext,
+    process: GlobalRank,
+    end: RankEnd,
+) -> Option<Notification> {
+    if !cx.policy.tolerant || !cx.sidecar.is_offered() {
+        return None;
     }
+    let name = cx.name_of(process);
+    let proc = PmixProc::new(&name.nspace, name.rank);
+    let code = match end {
+        RankEnd::Code(0) => Status::ERR_PROC_TERM_WO_SYNC,
+        // Also for signals: fault-tolerant MPIs listen for this event.
+        _ => Status::ERR_PROC_ABORTED,
+    };
+    let infos = vec![
+        Info::new(keys::EVENT_AFFECTED_PROC, Value::Proc(proc.clone())),
+        Info::new(keys::EXIT_CODE, Value::Int(end.exit_code().into())),
+        // Open MPI's default handler ends the process.
+        Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
+    ];
+    Some(Notification {
+        code,
+        source: proc,
+        range: DataRange::NAMESPACE,
+        infos,
+    })
 }
 
 #[cfg(test)]
