@@ -101,17 +101,15 @@ pub(crate) fn fabric_variables(plan: &HostPlan, node: NodeId) -> Variables {
     variables.unwrap_or_else(|_| grant.common())
 }
 
-impl JobPlan {
-    /// Uses the fabric grant in the environment of a node, if it has one: CXI services belong to a host.
-    pub(crate) fn take_fabric_of_node(&mut self, spec: &JobSpec, own: &[Variable]) {
-        let source = spec.fabric.as_ref().map(|fabric| &fabric.source);
-        let local = matches!(source, Some(FabricSource::Environment));
-        if local
-            && grant::is_in(own)
-            && let Ok(found) = grant_from_variables(own)
-        {
-            self.launch_mut().fabric_grant = Some(found.into());
-        }
+/// Uses the fabric grant in the environment of a node, if it has one: CXI services belong to a host.
+pub(crate) fn take_fabric_of_node(job: &mut JobPlan, spec: &JobSpec, own: &[Variable]) {
+    let source = spec.fabric.as_ref().map(|fabric| &fabric.source);
+    let local = matches!(source, Some(FabricSource::Environment));
+    if local
+        && grant::is_in(own)
+        && let Ok(found) = grant_from_variables(own)
+    {
+        job.launch_mut().fabric_grant = Some(found.into());
     }
 }
 

@@ -8,10 +8,8 @@
 //! Sends do not wait: a process goes on to its next step, and waits for its sends at the end.
 
 mod exchanges;
-mod reductions;
 #[cfg(test)]
 mod tests;
-mod trees;
 
 use crate::world::ImpiJob;
 
@@ -237,5 +235,319 @@ fn receive(
         channel,
         blocks: blocks.to_vec(),
         join,
+    }
+}
+
+/// A process that stands for its client, and the clients whose data passes between it and the next one towards the root.
+type Branch = (usize, Vec<usize>);
+
+/// Neighbours of a client's master in the tree: it receives from the children in order, and then sends to the parent.
+#[derive(Debug, Default)]
+struct TreeNeighbours {
+    children: Vec<Branch>,
+    /// None for the root. The clients are those of the teller.
+    parent: Option<Branch>,
+}
+
+/// Returns the least number of dimensions of a cube with `count` corners.
+fn cube_dimension(count: usize) -> u32 {
+    count.next_power_of_two().trailing_zeros()
+}
+
+/// Returns the highest set bit, if there is one.
+fn high_bit(value: usize) -> Option<u32> {
+    value.checked_ilog2()
+}
+
+impl Topology {
+    fn fan_in(&self, root: usize, client: usize) -> TreeNeighbours {
+        let (count, root_client) = (self.masters(), self.client(root));
+        let mut all = TreeNeighbours::default();
+        if self.is_linear() {
+            if client == root_client {
+                let others = (0..count).filter(|other| *other != client);
+                all.children = others
+                    .map(|other| (self.master(other), vec![other]))
+                    .collect();
+            } else {
+                all.parent = Some((root, vec![client]));
+            }
+            return all;
+        }
+        // Virtual numbers: the root's client is 0.
+        let real = |number: usize| (number + root_client) % count;
+        let rank = |number: usize| self.standing(real(number), root);
+        let number = (client + count - root_client) % count;
+        let below = |number: usize, mask: usize| {
+            let numbers = number..(number + mask).min(count);
+            numbers.map(real).collect::<Vec<_>>()
+        };
+        for mask in (0..cube_dimension(count)).map(|bit| 1 << bit) {
+            if number & mask != 0 {
+                all.parent = Some((rank(number & !mask), below(number, mask)));
+                break;
+            }
+            let child = number | mask;
+            if child < count {
+                all.children.push((rank(child), below(child, mask)));
+            }
+        }
+        all
+    }
+
+    fn barrier(&self, me: usize) -> Vec<CollectiveStep> {
+        let client = self.client(me);
+        let master = self.master(client);
+        let signal_in = |from| {
+            receive(
+                from,
+                tags::BARRIER,
+                CollectiveChannel::Local,
+                &[],
+                BlockMerge::Replace,
+            )
+        };
+        let signal_out = |to| send(to, tags::BARRIER, CollectiveChannel::Local, &[]);
+        if me != master {
+            return vec![signal_out(master), signal_in(master)];
+        }
+        let others = || self.members(client).skip(1);
+        let mut steps: Vec<CollectiveStep> = others().map(signal_in).collect();
+        self.barrier_of_masters(client, &mut steps);
+        steps.extend(others().map(signal_out));
+        steps
+    }
+
+    fn barrier_of_masters(&self, me: usize, steps: &mut Vec<CollectiveStep>) {
+        let count = self.masters();
+        let rank = |master| self.master(master);
+        let from = |master| {
+            receive(
+                rank(master),
+                tags::BARRIER,
+                CollectiveChannel::Collective,
+                &[],
+                BlockMerge::Replace,
+            )
+        };
+        let to = |master| {
+            send(
+                rank(master),
+                tags::BARRIER,
+                CollectiveChannel::Collective,
+                &[],
+            )
+        };
+        if self.is_linear() {
+            if me == 0 {
+                steps.extend((1..count).map(from));
+                steps.extend((1..count).map(to));
+            } else {
+                steps.extend([to(0), from(0)]);
+            }
+            return;
+        }
+        let high = high_bit(me);
+        let first = high.map_or(0, |high| high + 1);
+        let children = first..cube_dimension(count);
+        let peers = |bit: u32| Some(me | 1 << bit).filter(|peer| *peer < count);
+        steps.extend(children.clone().rev().filter_map(peers).map(from));
+        if let Some(high) = high {
+            let parent = me & !(1 << high);
+            steps.extend([to(parent), from(parent)]);
+        }
+        steps.extend(children.filter_map(peers).map(to));
+    }
+
+    fn bcast(&self, root: usize, blocks: &[usize], me: usize) -> Vec<CollectiveStep> {
+        let client = self.client(me);
+        let standing = self.standing(client, root);
+        if me != standing {
+            return vec![receive(
+                standing,
+                tags::BCAST,
+                CollectiveChannel::Local,
+                blocks,
+                BlockMerge::Replace,
+            )];
+        }
+        let mut steps = Vec::new();
+        let from = |peer| {
+            receive(
+                peer,
+                tags::BCAST,
+                CollectiveChannel::Collective,
+                blocks,
+                BlockMerge::Replace,
+            )
+        };
+        let to = |peer| send(peer, tags::BCAST, CollectiveChannel::Collective, blocks);
+        let count = self.masters();
+        let root_client = self.client(root);
+        if self.is_linear() {
+            if me == root {
+                let others = (0..count).filter(|other| *other != root_client);
+                steps.extend(others.map(|other| to(self.master(other))));
+            } else {
+                steps.push(from(root));
+            }
+        } else {
+            let number = (client + count - root_client) % count;
+            let rank = |number: usize| self.standing((number + root_client) % count, root);
+            let high = high_bit(number);
+            if let Some(high) = high {
+                steps.push(from(rank(number & !(1 << high))));
+            }
+            let children = high.map_or(0, |high| high + 1)..cube_dimension(count);
+            let children = children
+                .map(|bit| number | 1 << bit)
+                .filter(|child| *child < count);
+            steps.extend(children.map(|child| to(rank(child))));
+        }
+        let others = self.members(client).filter(|other| *other != me);
+        steps
+            .extend(others.map(|other| send(other, tags::BCAST, CollectiveChannel::Local, blocks)));
+        steps
+    }
+}
+
+/// The value, and a second one.
+const VALUE: &[usize] = &[0];
+const OTHER: &[usize] = &[1];
+
+impl Topology {
+    fn reduce(&self, root: usize, commutative: bool, me: usize) -> Vec<CollectiveStep> {
+        if !commutative {
+            return self.reduce_in_order(root, me);
+        }
+        let client = self.client(me);
+        let standing = self.standing(client, root);
+        if me != standing {
+            return vec![send(
+                standing,
+                tags::REDUCE,
+                CollectiveChannel::Local,
+                VALUE,
+            )];
+        }
+        let others = self.members(client).filter(|other| *other != me);
+        let local = |other| {
+            receive(
+                other,
+                tags::REDUCE,
+                CollectiveChannel::Local,
+                VALUE,
+                BlockMerge::Before,
+            )
+        };
+        let mut steps: Vec<CollectiveStep> = others.map(local).collect();
+        let from = |peer| receive(peer, tags::REDUCE, self.reduce, VALUE, BlockMerge::Before);
+        let to = |peer| send(peer, tags::REDUCE, self.reduce, VALUE);
+        let masters = self.fan_in(root, client);
+        steps.extend(masters.children.into_iter().map(|(child, _)| from(child)));
+        steps.extend(masters.parent.map(|(parent, _)| to(parent)));
+        steps
+    }
+
+    /// Sends all blocks to the root, which combines from the last process to the first.
+    fn reduce_in_order(&self, root: usize, me: usize) -> Vec<CollectiveStep> {
+        if me != root {
+            return vec![send(root, tags::REDUCE, self.reduce, VALUE)];
+        }
+        let last = self.size() - 1;
+        let from = |peer, join| receive(peer, tags::REDUCE, self.reduce, OTHER, join);
+        let own = |peer: usize| peer == root;
+        let mut steps = Vec::new();
+        steps.push(if own(last) {
+            CollectiveStep::Copy { from: 0, to: 1 }
+        } else {
+            from(last, BlockMerge::Replace)
+        });
+        for peer in (0..last).rev() {
+            steps.push(if own(peer) {
+                CollectiveStep::Combine { from: 0, to: 1 }
+            } else {
+                from(peer, BlockMerge::Before)
+            });
+        }
+        steps.push(CollectiveStep::Copy { from: 1, to: 0 });
+        steps
+    }
+
+    /// Combines along one chain over all processes.
+    fn scan_chain(&self, me: usize) -> Vec<CollectiveStep> {
+        let channel = |one, other| {
+            if self.client(one) == self.client(other) {
+                CollectiveChannel::Local
+            } else {
+                CollectiveChannel::Collective
+            }
+        };
+        let mut steps = Vec::new();
+        if me > 0 {
+            steps.push(receive(
+                me - 1,
+                tags::SCAN,
+                channel(me - 1, me),
+                VALUE,
+                BlockMerge::Before,
+            ));
+        }
+        if me + 1 < self.size() {
+            steps.push(send(me + 1, tags::SCAN, channel(me, me + 1), VALUE));
+        }
+        steps
+    }
+
+    /// Combines along a chain in each client at once; then the combination before a client goes along the clients' last
+    /// processes, each of which passes it to its own processes.
+    fn scan_by_clients(&self, me: usize) -> Vec<CollectiveStep> {
+        let client = self.client(me);
+        let members = self.members(client);
+        let last = members.end - 1;
+        let mut steps = Vec::new();
+        if me > members.start {
+            steps.push(receive(
+                me - 1,
+                tags::SCAN,
+                CollectiveChannel::Local,
+                VALUE,
+                BlockMerge::Before,
+            ));
+        }
+        if me < last {
+            steps.push(send(me + 1, tags::SCAN, CollectiveChannel::Local, VALUE));
+        }
+        if client > 0 {
+            let before = self.members(client - 1).end - 1;
+            if me == last {
+                steps.push(receive(
+                    before,
+                    tags::SCAN,
+                    CollectiveChannel::Collective,
+                    OTHER,
+                    BlockMerge::Replace,
+                ));
+                steps.push(CollectiveStep::Combine { from: 1, to: 0 });
+                let others = members.start..last;
+                steps.extend(
+                    others.map(|other| send(other, tags::SCAN, CollectiveChannel::Local, OTHER)),
+                );
+            } else {
+                steps.push(receive(
+                    last,
+                    tags::SCAN,
+                    CollectiveChannel::Local,
+                    OTHER,
+                    BlockMerge::Replace,
+                ));
+                steps.push(CollectiveStep::Combine { from: 1, to: 0 });
+            }
+        }
+        if me == last && client + 1 < self.masters() {
+            let next = self.members(client + 1).end - 1;
+            steps.push(send(next, tags::SCAN, CollectiveChannel::Collective, VALUE));
+        }
+        steps
     }
 }

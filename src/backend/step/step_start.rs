@@ -15,6 +15,7 @@ use crate::backend::guard::Guard;
 use crate::backend::local::{self, LocalStep};
 use crate::backend::step_messages::LaunchDescription;
 use crate::plan::host_scope::HostScope;
+use crate::plan::node_grant::take_fabric_of_node;
 use crate::plan::{HostPlan, Variable};
 use wireup_core::failure::{AnyError, CommandError};
 use wireup_core::job::ids::NodeId;
@@ -163,7 +164,7 @@ pub(super) fn make_backend(
         inheritance,
         staged_files,
     } = description;
-    decided.take_fabric_of_node(&spec, &variables);
+    take_fabric_of_node(&mut decided, &spec, &variables);
     let guard = Guard::start(&decided.job.nspace, getppid())
         .map_err(|error| CommandError::system("cannot start the guard process", error))?;
     // Patterns of output files are relative to the working directory. If it is missing, the plan reports that if it matters.
