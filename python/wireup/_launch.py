@@ -7,7 +7,6 @@ import json
 import os
 import select
 import signal
-import subprocess
 import time
 import warnings
 from collections import deque
@@ -16,9 +15,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Deque, Iterable, Iterator, Mapping, Optional, Sequence, Type, Union
 
 from ._events import Event, LineSplitter, parse
-from ._program import Option, Word, checked_variables, command_words, environment, find_program, info_texts, option_words
+from ._launcher import LauncherProcess
+from ._program import checked_variables, command_words, info_texts, option_words
 from ._result import Rank, RankTable, Result, Timeline
 from ._spawned import SpawnedJob, SpawnFailed
+from ._types import Option, Word
 
 if TYPE_CHECKING:
     import asyncio
@@ -64,17 +65,7 @@ class Launch:
 
     __module__ = "wireup"
 
-    def __init__(
-        self,
-        command: Command,
-        *,
-        n: Optional[int] = None,
-        stdin: Union[None, int, str] = None,
-        env: Optional[Mapping[str, str]] = None,
-        cwd: Optional[Word] = None,
-        keep_output: bool = True,
-        options: Optional[Mapping[str, Option]] = None,
-    ) -> None:
+    def __init__(self, launcher: LauncherProcess, *, keep_output: bool) -> None:
         self._keep_output = keep_output
         self._splitter = LineSplitter()
         self._events: Deque[Event] = deque()
@@ -91,37 +82,10 @@ class Launch:
         self._spawn_replies: "dict[int, Event]" = {}
         self._waiters: "list[asyncio.Future[None]]" = []
         self._is_input_watched = False
-        variables, env_words = environment(env)
-        job_words = [*option_words(options or {}), *env_words, *_job_words(command, n)]
-        program = find_program()
-        # Its messages are few; a file in memory needs no reader meanwhile.
-        self._stderr = os.memfd_create("wireup-messages", os.MFD_CLOEXEC)
-        control, self._control = os.pipe()
-        words = [program, "run", "--json", "-", "--control", f"fd:{control}", "--no-progress"]
-        words.append(f"--stdin={'none' if stdin is None else stdin}")
-        try:
-            self._process = subprocess.Popen(
-                [*words, *job_words],
-                stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                env=variables,
-                cwd=cwd,
-                bufsize=0,
-                pass_fds=(control,),
-                # A terminal's Ctrl-C is this process's to handle; it may want to end the launch or only to interrupt its ranks.
-                start_new_session=True,
-            )
-        except BaseException:
-            os.close(self._control)
-            os.close(self._stderr)
-            raise
-        finally:
-            os.close(control)
+        self._launcher = launcher
+        self._process = launcher.process
         assert self._process.stdout is not None
         self._stdout = self._process.stdout.fileno()
-        if self._process.stdin is not None:
-            os.set_blocking(self._process.stdin.fileno(), False)
 
     # What is known of it.
 
@@ -174,11 +138,11 @@ class Launch:
         line = json.dumps(command).encode() + b"\n"
         if len(line) > _COMMAND_MAX:
             raise ValueError(f"command to the launcher has {len(line)} bytes; at most {_COMMAND_MAX} are read")
-        if self._control >= 0:
+        if self._launcher.control >= 0:
             # The launcher may be at its end.
             with contextlib.suppress(BrokenPipeError):
                 while line:
-                    line = line[os.write(self._control, line) :]
+                    line = line[os.write(self._launcher.control, line) :]
 
     def terminate(self) -> None:
         """End all ranks: SIGTERM, and SIGKILL after the time of ``grace``."""
@@ -316,7 +280,7 @@ class Launch:
         if self._result is not None:
             return self._result
         code = self._process.wait()
-        messages = os.pread(self._stderr, os.fstat(self._stderr).st_size, 0).decode(errors="replace")
+        messages = self._launcher.messages()
         fields: Mapping[str, Any] = self._result_event.fields if self._result_event else {}
         if code < 0:
             # Only SIGKILL does that.
@@ -331,17 +295,8 @@ class Launch:
             timeline=self.timeline(),
             job=fields.get("job"),
         )
-        self._release()
+        self._launcher.release()
         return self._result
-
-    def _release(self) -> None:
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None and not stream.closed:
-                stream.close()
-        if self._control >= 0:
-            os.close(self._control)
-            os.close(self._stderr)
-            self._control = -1
 
     def _advance(self, is_done: "Callable[[], bool]", deadline: Optional[float] = None) -> bool:
         """Read events, which remain for the iteration, until something is done, the launch ends or the time has passed."""
@@ -508,10 +463,10 @@ class Launch:
         await self.close_async()
 
     def __del__(self) -> None:
-        if getattr(self, "_result", self) is None and hasattr(self, "_process"):
+        if self._result is None:
             warnings.warn(f"launch {self._job or self.pid} was not waited for", ResourceWarning, source=self)
-            # Without its control pipe it ends; subprocess reaps it later.
-            self._release()
+            # subprocess reaps it later.
+            self._launcher.release()
 
     def __repr__(self) -> str:
         state = "running" if self._result is None else f"ended with exit code {self._result.exit_code}"
@@ -554,6 +509,21 @@ def _job_words(command: Command, n: Optional[int]) -> "list[str]":
     return words
 
 
+def start_launch(
+    command: Command,
+    *,
+    n: Optional[int],
+    stdin: Union[None, int, str] = None,
+    env: Optional[Mapping[str, str]],
+    cwd: Optional[Word] = None,
+    keep_output: bool = True,
+    options: Mapping[str, Option],
+) -> Launch:
+    """Start a launch with these options of ``wireup run``."""
+    launcher = LauncherProcess(_job_words(command, n), stdin=stdin, env=env, cwd=cwd, options=options)
+    return Launch(launcher, keep_output=keep_output)
+
+
 def launch(
     command: Command,
     *,
@@ -575,7 +545,7 @@ def launch(
     :param options: any option of ``wireup run``: ``hosts="n1:4,n2:4"`` (or a list), ``virtual_nodes=2``, ``bind_to="core"``,
         ``timeout=90``, ``oversubscribe=True``, ``on_failure="continue"``, …
     """
-    return Launch(command, n=n, stdin=stdin, env=env, cwd=cwd, keep_output=keep_output, options=options)
+    return start_launch(command, n=n, stdin=stdin, env=env, cwd=cwd, keep_output=keep_output, options=options)
 
 
 def run(
@@ -596,7 +566,7 @@ def run(
     """
     if stdin is None and input is not None:
         stdin = 0
-    with Launch(command, n=n, stdin=stdin, env=env, cwd=cwd, options=options) as job:
+    with start_launch(command, n=n, stdin=stdin, env=env, cwd=cwd, options=options) as job:
         if input is not None:
             job.write(input)
         job.close_stdin()

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Sequence
 
 from ._events import Event
-from ._program import Word, find_program
+from ._program import find_program
+from ._types import Word
 
 
 @dataclass(eq=False)
