@@ -129,7 +129,10 @@ class Launch:
         Without ``ranks``, SIGHUP, SIGINT, SIGQUIT and SIGTERM end the launch, as if ``wireup run`` had received them. After
         the end this does nothing.
         """
-        command: "dict[str, Any]" = {"signal": int(signum)}
+        self._send_signal(signum, ranks)
+
+    def _send_signal(self, signum: int, ranks: Optional[Iterable[int]], **job: int) -> None:
+        command: "dict[str, object]" = {"signal": int(signum), **job}
         if ranks is not None:
             command["ranks"] = list(ranks)
         self._command(command)
