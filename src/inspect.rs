@@ -23,6 +23,7 @@ pub mod ldso;
 pub mod libpmix;
 mod libraries;
 mod library_names;
+pub(crate) mod mpi4py;
 pub(crate) mod mpi_files;
 pub mod program;
 pub mod relocated;
@@ -140,7 +141,10 @@ impl ProgramInspector<'_> {
                     (None, Some(detected)) => detected,
                     (name, _) => {
                         let name = name.cloned().unwrap_or_default();
-                        unknown(DetectionReason::Opaque(OpaqueReason::Interpreter(name)))
+                        let mpi4py = mpi4py::inspect_mpi4py(path, &name, call, &loader);
+                        mpi4py.unwrap_or_else(|| {
+                            unknown(DetectionReason::Opaque(OpaqueReason::Interpreter(name)))
+                        })
                     }
                 }
             }

@@ -50,6 +50,11 @@ class Notebook:
             raise AssertionError("\n".join(errors))
         return "".join(output["text"] if output["output_type"] == "stream" else output["data"]["text/plain"] for output in outputs)
 
+    def shown(self):
+        """Return the page of the last cell as it is now."""
+        outputs = self.notebook.cells[-1].get("outputs", [])
+        return "".join(output["data"].get("text/html", "") for output in outputs if output["output_type"] == "display_data")
+
     def pids(self):
         return [int(pid) for pid in re.findall(r"pid (\d+)", self.text("%wireup status"))]
 
@@ -71,6 +76,33 @@ class Cells(unittest.TestCase):
             pids = notebook.pids()
         # The kernel has ended, and its ranks with it.
         wait_until(lambda: not any(map(running, pids)))
+
+    def test_running_cell_shows_progress(self):
+        with Notebook() as notebook, tempfile.TemporaryDirectory() as directory:
+            notebook.run("%%mpi -n 2\nimport pathlib, time")
+            pages = []
+
+            def watch():
+                try:
+                    for rank, state in enumerate([r"[0-9]+ s: ranks 0-1 running", r"[0-9]+ s: rank 1 running"]):
+                        wait_until(lambda: "begin 1" in notebook.shown() and re.search(state, notebook.shown()))
+                        pages.append(notebook.shown())
+                        pathlib.Path(directory, str(rank)).touch()
+                finally:
+                    pathlib.Path(directory, "0").touch()
+                    pathlib.Path(directory, "1").touch()
+
+            thread = threading.Thread(target=watch)
+            thread.start()
+            awaited = f"pathlib.Path({directory!r}, str(rank))"
+            outputs = notebook.run(f"%%mpi\nprint('begin', rank, flush=True)\nwhile not {awaited}.exists():\n    time.sleep(0.01)\nrank")
+            thread.join()
+            self.assertEqual(len(pages), 2)
+            for page in pages:
+                self.assertRegex(page, r"(?s)begin 0.*begin 1.* s: ")
+            # The end takes the place of the progress.
+            self.assertNotIn("running", outputs[0]["data"]["text/html"])
+            self.assertEqual(outputs[0]["data"]["text/plain"], "rank 0:\nbegin 0\n0\nrank 1:\nbegin 1\n1")
 
     def test_traceback_of_failing_rank_is_shown(self):
         with Notebook() as notebook:

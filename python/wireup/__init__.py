@@ -5,17 +5,22 @@
     >>> result.exit_codes, result.stdout[0]
 """
 
-import importlib as _importlib
-from typing import TYPE_CHECKING
-from typing import Any as _Any
+from __future__ import annotations
 
+import importlib as _importlib
+
+# Without the module `typing`, whose import takes longer than the start of a launch. Checkers of types know the name.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any as _Any
+
     from ._events import Event
     from ._launch import App, Launch, launch, run
+    from ._pool import RanksLost, RankTraceback
+    from ._rank import rank_data
     from ._result import LaunchFailed, Rank, Result, Timeline
     from ._spawned import SpawnedJob, SpawnFailed
-    from ._worker import rank_data
-    from .executor import MPIExecutor, RanksLost, RankTraceback
+    from .executor import MPIExecutor
 
 # Imported when they are first used: a rank of an executor needs none of what launches do.
 _MODULES = {
@@ -25,14 +30,14 @@ _MODULES = {
     "LaunchFailed": "_result",
     "MPIExecutor": "executor",
     "Rank": "_result",
-    "RankTraceback": "executor",
-    "RanksLost": "executor",
+    "RankTraceback": "_pool",
+    "RanksLost": "_pool",
     "Result": "_result",
     "SpawnFailed": "_spawned",
     "SpawnedJob": "_spawned",
     "Timeline": "_result",
     "launch": "_launch",
-    "rank_data": "_worker",
+    "rank_data": "_rank",
     "run": "_launch",
 }
 

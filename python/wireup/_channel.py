@@ -14,11 +14,19 @@ import os
 import pickle
 import socket
 import struct
-from typing import Any, Callable, Iterable, List, Optional, Sequence, Union
+import sys
+import types
 
-Buffer = Union[bytes, bytearray, memoryview]
-#: A message, or a pickled object with its buffers.
-Parts = Sequence[Buffer]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Iterable, List, Optional, Sequence, Union
+
+    Buffer = Union[bytes, bytearray, memoryview]
+    #: A message, or a pickled object with its buffers.
+    Parts = Sequence[Buffer]
+
+#: Name of the executor's script as a module of the ranks; not `__main__`, so that it only defines what it has.
+MAIN = "__wireup_main__"
 
 _MAC_SIZE = 32
 _MOST_PARTS = 1 << 20
@@ -35,9 +43,28 @@ def _dumps() -> "Callable[..., bytes]":
     return dumps
 
 
+class _NamePickler(pickle.Pickler):
+    """Pickles functions and classes by name, which the other side cannot find in a script."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, (type, types.FunctionType)) and value.__module__ in (None, "__main__", MAIN):
+            raise pickle.PicklingError(f"{value!r} is defined in a script")
+        return NotImplemented
+
+
 def encode(value: Any) -> "List[Buffer]":
-    """Pickle an object; its large buffers (arrays) are parts of their own. cloudpickle is used if there is one."""
+    """Pickle an object; its large buffers (arrays) are parts of their own.
+
+    cloudpickle, if there is one, is imported for what pickle cannot send; the import takes longer than most tasks.
+    """
     buffers: "list[pickle.PickleBuffer]" = []
+    if "cloudpickle" not in sys.modules:
+        file = io.BytesIO()
+        try:
+            _NamePickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
+            return [file.getbuffer(), *(buffer.raw() for buffer in buffers)]
+        except Exception:  # whatever the object's own methods raise
+            buffers.clear()
     data = _dumps()(value, protocol=5, buffer_callback=buffers.append)
     return [data, *(buffer.raw() for buffer in buffers)]
 

@@ -7,7 +7,6 @@ import json
 import os
 import select
 import signal
-import subprocess
 import time
 import warnings
 from collections import deque
@@ -16,9 +15,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Deque, Iterable, Iterator, Mapping, Optional, Sequence, Type, Union
 
 from ._events import Event, LineSplitter, parse
-from ._program import Option, Word, checked_variables, command_words, environment, find_program, info_texts, option_words
+from ._launcher import LauncherProcess
+from ._program import checked_variables, command_words, info_texts, option_words
 from ._result import Rank, RankTable, Result, Timeline
 from ._spawned import SpawnedJob, SpawnFailed
+from ._types import Option, Word
 
 if TYPE_CHECKING:
     import asyncio
@@ -64,17 +65,7 @@ class Launch:
 
     __module__ = "wireup"
 
-    def __init__(
-        self,
-        command: Command,
-        *,
-        n: Optional[int] = None,
-        stdin: Union[None, int, str] = None,
-        env: Optional[Mapping[str, str]] = None,
-        cwd: Optional[Word] = None,
-        keep_output: bool = True,
-        options: Optional[Mapping[str, Option]] = None,
-    ) -> None:
+    def __init__(self, launcher: LauncherProcess, *, keep_output: bool) -> None:
         self._keep_output = keep_output
         self._splitter = LineSplitter()
         self._events: Deque[Event] = deque()
@@ -91,44 +82,16 @@ class Launch:
         self._spawn_replies: "dict[int, Event]" = {}
         self._waiters: "list[asyncio.Future[None]]" = []
         self._is_input_watched = False
-        variables, env_words = environment(env)
-        job_words = [*option_words(options or {}), *env_words, *_job_words(command, n)]
-        program = find_program()
-        # Its messages are few; a file in memory needs no reader meanwhile.
-        self._stderr = os.memfd_create("wireup-messages", os.MFD_CLOEXEC)
-        control, self._control = os.pipe()
-        words = [program, "run", "--json", "-", "--control", f"fd:{control}", "--no-progress"]
-        words.append(f"--stdin={'none' if stdin is None else stdin}")
-        try:
-            self._process = subprocess.Popen(
-                [*words, *job_words],
-                stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                env=variables,
-                cwd=cwd,
-                bufsize=0,
-                pass_fds=(control,),
-                # A terminal's Ctrl-C is this process's to handle; it may want to end the launch or only to interrupt its ranks.
-                start_new_session=True,
-            )
-        except BaseException:
-            os.close(self._control)
-            os.close(self._stderr)
-            raise
-        finally:
-            os.close(control)
-        assert self._process.stdout is not None
-        self._stdout = self._process.stdout.fileno()
-        if self._process.stdin is not None:
-            os.set_blocking(self._process.stdin.fileno(), False)
+        self._launcher = launcher
+        self._stdout = launcher.stdout
+        self._has_input = launcher.stdin >= 0
 
     # What is known of it.
 
     @property
     def pid(self) -> int:
         """Process id of the launcher."""
-        return self._process.pid
+        return self._launcher.pid
 
     @property
     def job(self) -> Optional[str]:
@@ -165,7 +128,10 @@ class Launch:
         Without ``ranks``, SIGHUP, SIGINT, SIGQUIT and SIGTERM end the launch, as if ``wireup run`` had received them. After
         the end this does nothing.
         """
-        command: "dict[str, Any]" = {"signal": int(signum)}
+        self._send_signal(signum, ranks)
+
+    def _send_signal(self, signum: int, ranks: Optional[Iterable[int]], **job: int) -> None:
+        command: "dict[str, object]" = {"signal": int(signum), **job}
         if ranks is not None:
             command["ranks"] = list(ranks)
         self._command(command)
@@ -174,11 +140,11 @@ class Launch:
         line = json.dumps(command).encode() + b"\n"
         if len(line) > _COMMAND_MAX:
             raise ValueError(f"command to the launcher has {len(line)} bytes; at most {_COMMAND_MAX} are read")
-        if self._control >= 0:
+        if self._launcher.control >= 0:
             # The launcher may be at its end.
             with contextlib.suppress(BrokenPipeError):
                 while line:
-                    line = line[os.write(self._control, line) :]
+                    line = line[os.write(self._launcher.control, line) :]
 
     def terminate(self) -> None:
         """End all ranks: SIGTERM, and SIGKILL after the time of ``grace``."""
@@ -193,7 +159,7 @@ class Launch:
 
         It never blocks: what does not fit into the pipe is sent while events or the end are waited for.
         """
-        if self._process.stdin is None:
+        if not self._has_input:
             raise ValueError("launch has no standard input; start it with stdin=RANK or stdin='all'")
         if self._must_close_input:
             raise ValueError("standard input of the launch is closed")
@@ -208,12 +174,12 @@ class Launch:
         self._send_input()
 
     def _send_input(self) -> None:
-        stdin = self._process.stdin
-        if stdin is None or stdin.closed:
+        stdin = self._launcher.stdin
+        if stdin < 0:
             return
         try:
             while self._unsent:
-                sent = os.write(stdin.fileno(), self._unsent[0])
+                sent = os.write(stdin, self._unsent[0])
                 self._unsent[0] = self._unsent[0][sent:]
                 if not self._unsent[0]:
                     self._unsent.popleft()
@@ -224,10 +190,10 @@ class Launch:
             self._unsent.clear()
         self._unwatch_input()
         if self._must_close_input:
-            stdin.close()
+            self._launcher.close_stdin()
 
     def _waits_to_send(self) -> bool:
-        return bool(self._unsent)
+        return bool(self._unsent) and self._launcher.stdin >= 0
 
     # Further jobs.
 
@@ -302,8 +268,8 @@ class Launch:
         """Wait for the stream, and send input meanwhile; return whether it has advanced."""
         poll = select.poll()
         poll.register(self._stdout, select.POLLIN)
-        if self._waits_to_send() and self._process.stdin is not None:
-            poll.register(self._process.stdin.fileno(), select.POLLOUT)
+        if self._waits_to_send():
+            poll.register(self._launcher.stdin, select.POLLOUT)
         ready = [descriptor for descriptor, _ in poll.poll(None if timeout is None else max(0, timeout) * 1000)]
         if self._waits_to_send():
             self._send_input()
@@ -315,8 +281,8 @@ class Launch:
         """Make the result of a launcher that has exited, and release its descriptors."""
         if self._result is not None:
             return self._result
-        code = self._process.wait()
-        messages = os.pread(self._stderr, os.fstat(self._stderr).st_size, 0).decode(errors="replace")
+        code = self._launcher.wait()
+        messages = self._launcher.messages()
         fields: Mapping[str, Any] = self._result_event.fields if self._result_event else {}
         if code < 0:
             # Only SIGKILL does that.
@@ -331,17 +297,8 @@ class Launch:
             timeline=self.timeline(),
             job=fields.get("job"),
         )
-        self._release()
+        self._launcher.release()
         return self._result
-
-    def _release(self) -> None:
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None and not stream.closed:
-                stream.close()
-        if self._control >= 0:
-            os.close(self._control)
-            os.close(self._stderr)
-            self._control = -1
 
     def _advance(self, is_done: "Callable[[], bool]", deadline: Optional[float] = None) -> bool:
         """Read events, which remain for the iteration, until something is done, the launch ends or the time has passed."""
@@ -415,8 +372,8 @@ class Launch:
 
         loop = asyncio.get_running_loop()
         loop.add_reader(self._stdout, self._wake)
-        if self._process.stdin is not None and self._waits_to_send():
-            loop.add_writer(self._process.stdin.fileno(), self._wake)
+        if self._waits_to_send():
+            loop.add_writer(self._launcher.stdin, self._wake)
             self._is_input_watched = True
 
     def _unwatch(self) -> None:
@@ -426,10 +383,10 @@ class Launch:
         self._unwatch_input()
 
     def _unwatch_input(self) -> None:
-        if self._is_input_watched and self._process.stdin is not None:
+        if self._is_input_watched:
             import asyncio
 
-            asyncio.get_running_loop().remove_writer(self._process.stdin.fileno())
+            asyncio.get_running_loop().remove_writer(self._launcher.stdin)
             self._is_input_watched = False
 
     def _wake(self) -> None:
@@ -448,7 +405,7 @@ class Launch:
         import asyncio
 
         # The stream ends with the process, but for what the kernel still has to do.
-        while self._process.poll() is None:
+        while self._launcher.poll() is None:
             await asyncio.sleep(0.001)
         return self._finish()
 
@@ -508,10 +465,9 @@ class Launch:
         await self.close_async()
 
     def __del__(self) -> None:
-        if getattr(self, "_result", self) is None and hasattr(self, "_process"):
+        if self._result is None:
             warnings.warn(f"launch {self._job or self.pid} was not waited for", ResourceWarning, source=self)
-            # Without its control pipe it ends; subprocess reaps it later.
-            self._release()
+            self._launcher.forget()
 
     def __repr__(self) -> str:
         state = "running" if self._result is None else f"ended with exit code {self._result.exit_code}"
@@ -554,6 +510,21 @@ def _job_words(command: Command, n: Optional[int]) -> "list[str]":
     return words
 
 
+def start_launch(
+    command: Command,
+    *,
+    n: Optional[int],
+    stdin: Union[None, int, str] = None,
+    env: Optional[Mapping[str, str]],
+    cwd: Optional[Word] = None,
+    keep_output: bool = True,
+    options: Mapping[str, Option],
+) -> Launch:
+    """Start a launch with these options of ``wireup run``."""
+    launcher = LauncherProcess(_job_words(command, n), stdin=stdin, env=env, cwd=cwd, options=options)
+    return Launch(launcher, keep_output=keep_output)
+
+
 def launch(
     command: Command,
     *,
@@ -575,7 +546,7 @@ def launch(
     :param options: any option of ``wireup run``: ``hosts="n1:4,n2:4"`` (or a list), ``virtual_nodes=2``, ``bind_to="core"``,
         ``timeout=90``, ``oversubscribe=True``, ``on_failure="continue"``, …
     """
-    return Launch(command, n=n, stdin=stdin, env=env, cwd=cwd, keep_output=keep_output, options=options)
+    return start_launch(command, n=n, stdin=stdin, env=env, cwd=cwd, keep_output=keep_output, options=options)
 
 
 def run(
@@ -596,7 +567,7 @@ def run(
     """
     if stdin is None and input is not None:
         stdin = 0
-    with Launch(command, n=n, stdin=stdin, env=env, cwd=cwd, options=options) as job:
+    with start_launch(command, n=n, stdin=stdin, env=env, cwd=cwd, options=options) as job:
         if input is not None:
             job.write(input)
         job.close_stdin()

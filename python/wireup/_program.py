@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import sysconfig
-from pathlib import Path
-from typing import Iterable, Mapping, Optional, Sequence, Union
 
-Word = Union[str, "os.PathLike[str]"]
-#: Value of an option of ``wireup run``: ``True`` for one without a value, a sequence for one that is repeated (``hosts``: joined
-#: by commas), ``None`` and ``False`` for one that is not given.
-Option = Union[None, bool, int, float, Word, Sequence[Word]]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, Mapping, Optional, Sequence
+
+    from ._types import Option, Word
 
 _RESERVED = {
     "json": "the package reads the status stream itself; iterate over the launch",
@@ -33,9 +30,13 @@ def find_program() -> str:
     """
     if named := os.environ.get("WIREUP_LAUNCHER"):
         return named
-    installed = Path(sysconfig.get_path("scripts"), "wireup")
-    if installed.is_file():
-        return os.fspath(installed)
+    import sysconfig
+
+    installed = os.path.join(sysconfig.get_path("scripts"), "wireup")
+    if os.path.isfile(installed):
+        return installed
+    import shutil
+
     # Of an installation by `pip install --user` or into another prefix.
     found = shutil.which("wireup") or shutil.which("wireup", path=os.path.dirname(sys.executable))
     if found is None:

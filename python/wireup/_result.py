@@ -8,10 +8,11 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 
 from ._events import Event
-from ._program import Word, find_program
+from ._program import find_program
+from ._types import Word
 
 
 @dataclass(eq=False)
@@ -52,6 +53,30 @@ class Rank:
     def exit_code(self) -> Optional[int]:
         """Exit code as a shell shows it: 128 and the number for a signal; ``None`` if it is not known."""
         return self.code if self.signal is None else 128 + self.signal
+
+
+class JobRanks:
+    """Exit codes and output of a job, by rank."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def ranks(self) -> "tuple[Rank, ...]": ...
+
+    @property
+    def exit_codes(self) -> "dict[int, Optional[int]]":
+        """Exit code of each rank, as :attr:`Rank.exit_code`."""
+        return {rank.rank: rank.exit_code for rank in self.ranks}
+
+    @property
+    def stdout(self) -> "dict[int, str]":
+        """Standard output of each rank as text, as far as events have been read; complete at the end of the launch."""
+        return {rank.rank: rank.stdout for rank in self.ranks}
+
+    @property
+    def stderr(self) -> "dict[int, str]":
+        """Standard error of each rank as text, on the same terms."""
+        return {rank.rank: rank.stderr for rank in self.ranks}
 
 
 class LaunchFailed(Exception):
@@ -111,7 +136,7 @@ class Timeline:
 
 
 @dataclass(eq=False)
-class Result:
+class Result(JobRanks):
     """How a launch ended."""
 
     __module__ = "wireup"
@@ -129,21 +154,6 @@ class Result:
     timeline: Timeline
     #: Name of the job; ``None`` if the launch was refused.
     job: Optional[str] = None
-
-    @property
-    def exit_codes(self) -> "dict[int, Optional[int]]":
-        """Exit code of each rank, as :attr:`Rank.exit_code`."""
-        return {rank.rank: rank.exit_code for rank in self.ranks}
-
-    @property
-    def stdout(self) -> "dict[int, str]":
-        """Standard output of each rank as text."""
-        return {rank.rank: rank.stdout for rank in self.ranks}
-
-    @property
-    def stderr(self) -> "dict[int, str]":
-        """Standard error of each rank as text."""
-        return {rank.rank: rank.stderr for rank in self.ranks}
 
     def check(self) -> "Result":
         """Return this result of a launch that succeeded; raise :class:`LaunchFailed` for another."""

@@ -6,7 +6,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Iterable, Optional
 
-from ._result import Rank
+from ._result import JobRanks, Rank
 
 if TYPE_CHECKING:
     from ._launch import Launch
@@ -18,7 +18,7 @@ class SpawnFailed(Exception):
     __module__ = "wireup"
 
 
-class SpawnedJob:
+class SpawnedJob(JobRanks):
     """A job that :meth:`Launch.spawn` has started."""
 
     __module__ = "wireup"
@@ -33,31 +33,13 @@ class SpawnedJob:
         """Ranks of the job, as far as events have been read."""
         return self._launch.spawned()[self.number]
 
-    @property
-    def exit_codes(self) -> "dict[int, Optional[int]]":
-        """Exit code of each rank, as :attr:`Rank.exit_code`."""
-        return {rank.rank: rank.exit_code for rank in self.ranks}
-
-    @property
-    def stdout(self) -> "dict[int, str]":
-        """Standard output of each rank as text, as far as events have been read; complete at the end of the launch."""
-        return {rank.rank: rank.stdout for rank in self.ranks}
-
-    @property
-    def stderr(self) -> "dict[int, str]":
-        """Standard error of each rank as text, on the same terms."""
-        return {rank.rank: rank.stderr for rank in self.ranks}
-
     def has_ended(self) -> bool:
         """Whether all ranks have ended, as far as events have been read."""
         return all(rank.state in ("ended", "not_started") for rank in self.ranks)
 
     def send_signal(self, signum: int, ranks: Optional[Iterable[int]] = None) -> None:
         """Send a signal to ranks of the job, or to all of them. After the end this does nothing."""
-        command: "dict[str, object]" = {"signal": int(signum), "spawned_job": self.number}
-        if ranks is not None:
-            command["ranks"] = list(ranks)
-        self._launch._command(command)
+        self._launch._send_signal(signum, ranks, spawned_job=self.number)
 
     def terminate(self) -> None:
         """Send SIGTERM to all ranks."""

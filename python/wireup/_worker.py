@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import signal
 import sys
 import types
-from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from ._channel import Buffer, Channel, connect, decode, encode
+from . import _rank
+from ._channel import MAIN, connect, decode, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+    from ._channel import Buffer, Channel
 
 #: Follows the output of each task where the executor wants to know its end.
 END_OF_TASK = "\x1ewireup-end-of-task\x1e"
-#: Name of the executor's script as a module of the ranks; not `__main__`, so that it only defines what it has.
-MAIN = "__wireup_main__"
-
-
-#: Data of a rank of an executor, which stays between its functions: these are often copies, with copies of their globals.
-rank_data: "Dict[str, Any]" = {}
-
-#: Whether a rank imports the executor's script, which must not start executors then.
-is_importing = False
 
 
 class _Interrupts:
@@ -41,13 +37,12 @@ def _unpickler(main: Mapping[str, str]) -> "Callable[..., pickle.Unpickler]":
     """Return an unpickler that finds what the executor's script defines, which is imported when it is first needed."""
 
     def import_main() -> types.ModuleType:
-        global is_importing
         if MAIN not in sys.modules:
             module = types.ModuleType(MAIN)
             sys.modules[MAIN] = module
             import runpy
 
-            is_importing = True
+            _rank.is_importing = True
             try:
                 if "module" in main:
                     contents = runpy.run_module(main["module"], run_name=MAIN, alter_sys=True)
@@ -61,7 +56,7 @@ def _unpickler(main: Mapping[str, str]) -> "Callable[..., pickle.Unpickler]":
                 del sys.modules[MAIN]
                 raise
             finally:
-                is_importing = False
+                _rank.is_importing = False
             module.__dict__.update(contents)
             sys.modules["__main__"] = module
         return sys.modules[MAIN]
@@ -120,27 +115,34 @@ def serve(channel: Channel, comm: Any, config: Mapping[str, Any], interrupts: _I
         channel.send([pickle.dumps((status, task)), *reply])
 
 
-def main() -> None:
-    """Serve the executor whose address and settings are the first line of standard input."""
+def call_each(function: "Callable[..., Any]", calls: "Sequence[Tuple[Any, ...]]") -> "List[Any]":
+    """Call a function with each of these arguments."""
+    return [function(*args) for args in calls]
+
+
+def serve_with_mpi4py(sys_path: "List[str]") -> None:
+    """Serve the executor whose address and settings come from standard input."""
     interrupts = _Interrupts()
-    config: Dict[str, Any] = json.loads(sys.stdin.buffer.readline())
-    sys.path[:] = config["sys_path"]
+    sys.path[:] = sys_path
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr] # a TextIOWrapper at the start
-    key = bytes.fromhex(config["key"]) if config["key"] else None
-    channel = connect(config["socket"], config["addresses"], key)
     rank = int(os.environ["WIREUP_RANK"])
-    channel.send([pickle.dumps(rank)])
+    comm, refusal = _load_mpi(rank)
+    config: Dict[str, Any] = pickle.load(sys.stdin.buffer)
+    channel = connect(config["socket"], config["addresses"], config["key"])
+    channel.send([pickle.dumps((rank, refusal))])
+    if refusal is None:
+        serve(channel, comm, config, interrupts)
+
+
+def _load_mpi(rank: int) -> "Tuple[Any, Optional[str]]":
+    """Return the communicator of all ranks, and why this one cannot serve."""
     try:
         from mpi4py import MPI
     except BaseException as error:  # the executor raises it
-        message = f"rank {rank} cannot load MPI with mpi4py: {error}; install both for {sys.executable}, such as mpi4py and mpich with pip"
-        channel.send([pickle.dumps(("refused", message))])
-        return
+        return None, f"rank {rank} cannot load MPI with mpi4py: {error}; install both for {sys.executable}, such as mpi4py and mpich with pip"
     comm = MPI.COMM_WORLD
-    if comm.size != int(os.environ["WIREUP_SIZE"]):
-        message = f"rank {rank} runs alone: its MPI, {MPI.Get_library_version().splitlines()[0].strip()}, did not find the launcher"
-        channel.send([pickle.dumps(("refused", message))])
-        return
-    channel.send([pickle.dumps(("ready", None))])
-    serve(channel, comm, config, interrupts)
+    if comm.size == int(os.environ["WIREUP_SIZE"]):
+        return comm, None
+    library = MPI.Get_library_version().splitlines()[0].strip()
+    return comm, f"rank {rank} runs alone: its MPI, {library}, did not find the launcher"

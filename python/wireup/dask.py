@@ -6,14 +6,14 @@ import asyncio
 import logging
 import os
 import sys
-from typing import Any, Dict, Mapping, Optional
+from typing import Dict, Mapping, Optional
 
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface, SpecCluster
 from distributed.scheduler import Scheduler
 
-from ._launch import Launch
-from ._program import Option
+from ._launch import Launch, start_launch
+from ._types import Option
 
 _logger = logging.getLogger("distributed.wireup")
 # Each worker has the name that the cluster expects: that of the launch, and its rank.
@@ -26,15 +26,17 @@ class WireupWorkers(ProcessInterface):
     def __init__(self, scheduler: str, name: object, n: int, nthreads: int, options: "Mapping[str, Option]") -> None:
         super().__init__(scheduler=scheduler, name=name)
         self._name = str(name)
-        words = ["sh", "-c", _WORKER, sys.executable, scheduler, "--nthreads", str(nthreads)]
-        self._arguments: "Dict[str, Any]" = {"command": words, "n": n, "options": options}
+        self._words = ["sh", "-c", _WORKER, sys.executable, scheduler, "--nthreads", str(nthreads)]
+        self._n = n
+        self._options = options
         self._launch: Optional[Launch] = None
         self._is_closing = False
         self._reader: "Optional[asyncio.Task[None]]" = None
 
     async def start(self) -> None:
         """Start the launch, and return when all workers run; raise :class:`wireup.LaunchFailed` if they cannot."""
-        self._launch = Launch(env={"WIREUP_DASK_NAME": self._name}, keep_output=False, **self._arguments)
+        env = {"WIREUP_DASK_NAME": self._name}
+        self._launch = start_launch(self._words, n=self._n, env=env, keep_output=False, options=self._options)
         running = asyncio.get_running_loop().create_future()
         self._reader = asyncio.create_task(self._read(self._launch, running))
         try:

@@ -12,7 +12,8 @@ from executorlib.task_scheduler.interactive.blockallocation import BlockAllocati
 from executorlib.task_scheduler.interactive.dependency import DependencyTaskScheduler
 from executorlib.task_scheduler.interactive.onetoone import OneProcessTaskScheduler
 
-from ._program import Option, find_program, option_words
+from ._program import find_program, option_words
+from ._types import Option
 
 
 class WireupSpawner(SubprocessSpawner):

@@ -9,7 +9,8 @@ from typing import Any, Mapping, Optional, Tuple
 from libensemble.executors.mpi_executor import MPIExecutor
 from libensemble.executors.mpi_runner import MPICH_MPIRunner
 
-from ._program import Option, find_program, option_words
+from ._program import find_program, option_words
+from ._types import Option
 
 
 class WireupRunner(MPICH_MPIRunner):

@@ -17,8 +17,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from . import _cell
 from ._events import Event
 from ._launch import Launch
+from ._pool import RanksLost, RankTraceback
 from ._worker import END_OF_TASK
-from .executor import MPIExecutor, RankTraceback, RanksLost
+from .executor import MPIExecutor
 
 _REFRESH_SECONDS = 0.3
 # For output that has been written to come here.

@@ -7,7 +7,8 @@ from typing import Mapping, Optional
 
 from parsl.launchers.base import Launcher
 
-from ._program import Option, find_program, option_words
+from ._program import find_program, option_words
+from ._types import Option
 
 
 class WireupLauncher(Launcher):

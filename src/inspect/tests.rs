@@ -431,6 +431,48 @@ fn wrapper_may_be_script_and_interpreter_mpi_program() {
 }
 
 #[test]
+fn python_that_names_mpi4py_needs_pmi_with_mpich() {
+    let tree = programs();
+    tree.lib("pmix/libmpi.so.12", &["libpmix.so.2"]);
+    tree.bin("python3.11", &[]);
+    let text = ["python3.11", "-X", "dev", "-c", "import mpi4py.MPI"];
+    let wants = |library: &str, words: &[&str]| {
+        let env = [(mpi4py::LIBRARY, tree.text(library))];
+        tree.command(&env, words).detected.wants
+    };
+    for (library, words, interface) in [
+        ("lib/libmpi.so.12", &text[..], DetectedInterface::Pmi),
+        (
+            "lib/libmpi.so.12",
+            &["nice", "python3.11", "-m", "mpi4py.run", "script.py"],
+            DetectedInterface::Pmi,
+        ),
+        ("lib/libmpi.so.40", &text, DetectedInterface::Unknown),
+        ("lib/pmix/libmpi.so.12", &text, DetectedInterface::Unknown),
+        ("lib/absent/libmpi.so.12", &text, DetectedInterface::Unknown),
+        (
+            "lib/libmpi.so.12",
+            &["python3.11", "script.py", "-m", "mpi4py"],
+            DetectedInterface::Unknown,
+        ),
+        (
+            "lib/libmpi.so.12",
+            &["python3.11", "-m", "timeit"],
+            DetectedInterface::Unknown,
+        ),
+    ] {
+        assert_eq!(wants(library, words), interface, "{library} {words:?}");
+    }
+    // The tree's `lib` is beside the interpreter's `bin`.
+    assert_eq!(tree.wants(&text), DetectedInterface::Pmi);
+    fs::write(tree.path("lib/libmpi.so"), "INPUT(libmpi.so.12)").unwrap();
+    assert_eq!(tree.wants(&text), DetectedInterface::Pmi);
+    fs::remove_file(tree.path("lib/libmpi.so")).unwrap();
+    std::os::unix::fs::symlink("libmpi.so.40", tree.path("lib/libmpi.so")).unwrap();
+    assert_eq!(tree.wants(&text), DetectedInterface::Unknown);
+}
+
+#[test]
 fn endless_commands_are_given_up() {
     let tree = programs();
     let mut words = vec!["env"; 40];

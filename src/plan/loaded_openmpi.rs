@@ -7,14 +7,12 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use crate::inspect::ldso::Loader;
+use crate::inspect::mpi4py;
 use crate::inspect::{DetectedInterface, DetectionResult};
 use crate::plan::Variable;
 
 /// Name of the library that identifies the Open MPI of a program.
 const LIBMPI: &str = "libmpi.so.40";
-
-/// Variable with the path of the library that mpi4py loads.
-pub(super) const MPI4PY: &str = "MPI4PY_LIBMPI";
 
 /// Library of the Open MPI that a program loads, or libraries that it may load, the most probable first.
 pub(crate) fn libraries(
@@ -40,7 +38,7 @@ pub(crate) fn close_by(detected: &DetectionResult, env: &[Variable]) -> Vec<Path
     if detected.wants != DetectedInterface::Unknown {
         return Vec::new();
     }
-    let named = env.iter().find(|(name, _)| name == MPI4PY);
+    let named = env.iter().find(|(name, _)| name == mpi4py::LIBRARY);
     let named = named.map(|(_, path)| PathBuf::from(path));
     // The directory of the interpreter's link, because the interpreter of a virtual environment is a link out of it.
     let prefix = detected.program.parent().and_then(Path::parent);
@@ -88,7 +86,7 @@ mod tests {
         let opaque = DetectionReason::Opaque(OpaqueReason::Interpreter("python".to_owned()));
         let script =
             DetectionResult::new(DetectedInterface::Unknown, path("env/bin/python"), opaque);
-        let named = |name: &str| vec![(MPI4PY.into(), path(name).into())];
+        let named = |name: &str| vec![(mpi4py::LIBRARY.into(), path(name).into())];
         let beside = path("env/lib/libmpi.so.40");
         let one = path("named/libmpi.so.40.40.11");
         assert_eq!(

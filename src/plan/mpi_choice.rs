@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 
 use crate::inspect::ldso::LoaderFiles;
 use crate::inspect::mpi_files::{MpiSearch, read_installations};
+use crate::inspect::mpi4py;
 use crate::inspect::program::Program;
 use crate::inspect::{
     DetectedInterface, DetectionReason, FoundLibrary, ProgramInspection, elf, inspect,
     mpi_libraries, relocated, symbols,
 };
 use crate::plan::Variable;
-use crate::plan::loaded_openmpi::MPI4PY;
 use wireup_core::job::mpi::{MpiAbi, MpiFamily, MpiInstallation, MpiSelector};
 use wireup_core::job::spec::AppRequest;
 
@@ -239,7 +239,7 @@ impl MpiChooser<'_> {
                 let library = installation.libraries.values().next();
                 let library = library.expect("an installation has a library");
                 search_first(&mut changed, library);
-                set(&mut changed, MPI4PY, library.as_os_str());
+                set(&mut changed, mpi4py::LIBRARY, library.as_os_str());
                 *inspection = self.inspect(&changed);
                 let is_opaque = inspection.detected.wants == DetectedInterface::Unknown;
                 if is_opaque && installation.family == MpiFamily::OpenMpi {
@@ -647,7 +647,7 @@ mod tests {
         let (chosen, env) = site.choose("ours", &sample).unwrap();
         assert_eq!(chosen.mechanism, LoadMechanism::Named);
         let library = site.path("b/lib/libmpi.so.12");
-        assert_eq!(value(&env, MPI4PY), Some(library.as_os_str()));
+        assert_eq!(value(&env, mpi4py::LIBRARY), Some(library.as_os_str()));
     }
 
     #[test]
