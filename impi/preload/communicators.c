@@ -8,24 +8,19 @@
 
 #include "preload.h"
 
-enum { BUCKETS = 64 };
-
-static struct impi_comm *buckets[BUCKETS];
-static int impi_comm_count;
+struct impi_comm *impi_comm_buckets[1 << IMPI_COMM_BITS];
 uint64_t last_context = 1;
 
-static struct impi_comm **bucket_of(MPI_Comm comm)
+/* Changes the first communicator of a bucket, with the lock. */
+static void set_first(struct impi_comm **bucket, struct impi_comm *first)
 {
-    return &buckets[((uintptr_t)comm / 8 ^ (uintptr_t)comm) % BUCKETS];
+    __atomic_store_n(bucket, first, __ATOMIC_RELEASE);
 }
 
-struct impi_comm *find_impi_comm(MPI_Comm comm)
+struct impi_comm *search_impi_comm(MPI_Comm comm)
 {
-    if (impi_comm_count == 0) {
-        return NULL;
-    }
     lock();
-    struct impi_comm *impi_comm = *bucket_of(comm);
+    struct impi_comm *impi_comm = *impi_comm_bucket(comm);
     while (impi_comm != NULL && impi_comm->local != comm) {
         impi_comm = impi_comm->next;
     }
@@ -115,10 +110,9 @@ static void register_impi_comm(struct impi_comm *impi_comm)
     PMPI(Comm_split)(impi_comm->local, 0, 0, &impi_comm->collective);
     PMPI(Comm_set_errhandler)(impi_comm->collective, MPI_ERRORS_RETURN);
     lock();
-    struct impi_comm **bucket = bucket_of(impi_comm->local);
+    struct impi_comm **bucket = impi_comm_bucket(impi_comm->local);
     impi_comm->next = *bucket;
-    *bucket = impi_comm;
-    impi_comm_count++;
+    set_first(bucket, impi_comm);
     unlock();
 }
 
@@ -511,12 +505,11 @@ int MPI_Comm_free(MPI_Comm *comm)
             unlock();
         }
         lock();
-        struct impi_comm **link = bucket_of(*comm);
+        struct impi_comm **link = impi_comm_bucket(*comm);
         while (*link != impi_comm) {
             link = &(*link)->next;
         }
-        *link = impi_comm->next;
-        impi_comm_count--;
+        set_first(link, impi_comm->next);
         release_impi_comm(impi_comm);
         unlock();
     }

@@ -10,6 +10,12 @@ static bool is_countable(int64_t count)
     return count <= INT_MAX;
 }
 
+/* Whether a message is certainly left to the launch's MPI, which may wait. */
+static inline bool is_direct(MPI_Comm comm)
+{
+    return __atomic_load_n(impi_comm_bucket(comm), __ATOMIC_RELAXED) == NULL && polled_count == 0;
+}
+
 static bool is_local_peer(const struct impi_comm *impi_comm, int peer)
 {
     return peer >= 0 && peer < impi_comm->size && impi_comm->local_ranks[peer] >= 0;
@@ -149,15 +155,21 @@ static struct found_message *take_found(MPI_Message *message)
 #define COUNT int
 #define NAME(name) MPI_##name
 #define CALL(name) PMPI(name)
+#define DO(name) do_##name
+#define DIRECT(name) direct_##name
 #include "messages.inc"
 
 #if MPI_VERSION >= 4
 #undef COUNT
 #undef NAME
 #undef CALL
+#undef DO
+#undef DIRECT
 #define COUNT MPI_Count
 #define NAME(name) MPI_##name##_c
 #define CALL(name) PMPI(name##_c)
+#define DO(name) do_large_##name
+#define DIRECT(name) direct_large_##name
 #include "messages.inc"
 #endif
 

@@ -13,7 +13,7 @@
 
 #include "preload.h"
 
-int polled_count;
+_Atomic int polled_count;
 int active_count;
 
 static struct operation *first_active;

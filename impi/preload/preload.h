@@ -154,7 +154,23 @@ void *handle_object(intptr_t handle); /* NULL for a handle of the launch's MPI *
 void remove_handle(intptr_t handle);
 
 /* ---- communicators.c ---- */
-struct impi_comm *find_impi_comm(MPI_Comm comm); /* NULL for a communicator of one client */
+enum { IMPI_COMM_BITS = 10 };
+extern struct impi_comm *impi_comm_buckets[1 << IMPI_COMM_BITS];
+struct impi_comm *search_impi_comm(MPI_Comm comm);
+
+/* Handles differ in a few bits anywhere; the multiplier (2^64 divided by the golden ratio) spreads them. */
+static inline struct impi_comm **impi_comm_bucket(MPI_Comm comm)
+{
+    return &impi_comm_buckets[(uint64_t)(uintptr_t)comm * UINT64_C(0x9E3779B97F4A7C15) >> (64 - IMPI_COMM_BITS)];
+}
+
+/* NULL for a communicator of one client: without a call or a lock, which would cost more than the rest, unless another is in
+ * its bucket. */
+static inline struct impi_comm *find_impi_comm(MPI_Comm comm)
+{
+    return __atomic_load_n(impi_comm_bucket(comm), __ATOMIC_ACQUIRE) == NULL ? NULL : search_impi_comm(comm);
+}
+
 /* Adds a communicator with these members, whose ranks in the world it takes over. Returns NULL if they are of one client. */
 struct impi_comm *add_impi_comm(MPI_Comm local, int size, int *world_ranks, uint64_t context);
 /* Adds an intercommunicator of these groups, which it takes over. `local` has their members in this client by world rank. */
@@ -195,7 +211,7 @@ bool is_named(MPI_Datatype type);
 
 /* ---- operations.c ---- */
 /* Operations that progress only in `advance_operations`: while there are any, no function may wait in the launch's MPI. */
-extern int polled_count;
+extern _Atomic int polled_count;
 extern int active_count; /* operations that are not complete */
 void advance_operations(void); /* with the lock */
 /* Starts a send or receive on a channel. With `request` the operation belongs to that, otherwise to the caller. */
