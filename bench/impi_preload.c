@@ -18,7 +18,7 @@ struct functions {
     int (*allreduce)(const void *, void *, int, MPI_Datatype, MPI_Op, MPI_Comm);
 };
 
-typedef void operation(const struct functions *functions, int count, MPI_Comm comm);
+typedef void benchmark(const struct functions *functions, int count, MPI_Comm comm);
 
 static double out[MOST_BYTES / sizeof(double)], in[MOST_BYTES / sizeof(double)];
 
@@ -40,14 +40,14 @@ static void allreduce(const struct functions *functions, int count, MPI_Comm com
 }
 
 /* Returns the nanoseconds of one call. */
-static double measure(operation *operation, const struct functions *functions, int count, MPI_Comm comm)
+static double measure(benchmark *call, const struct functions *functions, int count, MPI_Comm comm)
 {
     const int calls = count > 1000 ? SMALL_CALLS / 20 : SMALL_CALLS;
 
     PMPI_Barrier(comm);
     const double start = PMPI_Wtime();
     for (int i = 0; i < calls; i++)
-        operation(functions, count, comm);
+        call(functions, count, comm);
     return (PMPI_Wtime() - start) / calls * 1e9;
 }
 
@@ -64,7 +64,7 @@ static double lower_quartile(double *times, int rounds)
     return times[rounds / 4];
 }
 
-static void compare_functions(const char *name, operation *operation, int bytes, int rounds, MPI_Comm comm)
+static void compare_functions(const char *name, benchmark *call, int bytes, int rounds, MPI_Comm comm)
 {
     static const struct functions through = {MPI_Send, MPI_Recv, MPI_Allreduce};
     static const struct functions direct = {PMPI_Send, PMPI_Recv, PMPI_Allreduce};
@@ -75,7 +75,7 @@ static void compare_functions(const char *name, operation *operation, int bytes,
     for (int round = -2; round < rounds; round++) {
         for (int turn = 0; turn < 2; turn++) {
             const int which = (turn + round) & 1;
-            const double took = measure(operation, which ? &through : &direct, count, comm);
+            const double took = measure(call, which ? &through : &direct, count, comm);
             if (round >= 0)
                 times[which][round] = took;
         }

@@ -19,7 +19,7 @@
  * - Buffers are the program's. Sends copy at once; receives write when they complete.
  *
  * Locking: one mutex guards all tables and operations. It is held while messages are looked for and completed, and never while
- * a function waits or the launch's MPI may call the program.
+ * a function waits. It is recursive, since a reduction that completes may call an operator of the program.
  */
 #ifndef WIREUP_IMPI_PRELOAD_H
 #define WIREUP_IMPI_PRELOAD_H
@@ -34,7 +34,7 @@
 /* Tags of the collectives between clients. Source: LAM/MPI 7.1.4. */
 enum collective_tag {
     TAG_BARRIER = 110, TAG_BCAST = 120, TAG_GATHER = 130, TAG_SCATTER = 150, TAG_ALLTOALL = 170, TAG_REDUCE = 190,
-    TAG_SCAN = 200, TAG_GROUP = 1024, GROUP_TAGS = 16384
+    TAG_SCAN = 200, TAG_NONBLOCKING = 210, TAG_GROUP = 1024, GROUP_TAGS = 16384
 };
 
 /* Messages of the program and those of collectives have contexts of their own. */
@@ -48,6 +48,7 @@ struct cartesian {
 };
 
 struct operation;
+struct exchange;
 
 /* The group of this process in an intercommunicator. */
 struct local_group {
@@ -81,6 +82,7 @@ enum operation_state {
     OPERATION_REMOTE,  /* request of libwireup_impi */
     OPERATION_PENDING, /* receive without a message, of any source */
     OPERATION_LOCAL,   /* request of the launch's MPI */
+    OPERATION_EXCHANGE, /* ends with the operations of its exchange */
     OPERATION_DONE
 };
 
@@ -113,6 +115,7 @@ struct operation {
     wireup_impi_request remote; /* request of OPERATION_REMOTE */
     MPI_Request started;        /* REQUEST_PERSISTENT: the active request */
     size_t limit;               /* bytes of a receive */
+    struct exchange *exchange;  /* of OPERATION_EXCHANGE; owned */
     void *packed;               /* message of a receive into a buffer with gaps; owned */
     bool owns_type;             /* the type is a duplicate */
     bool is_detached;           /* the program has freed the request */
@@ -233,6 +236,38 @@ void write_status(MPI_Status *status, int source, int tag, int bytes, bool is_ca
 /* Waits a moment while nothing progresses; `round` counts the calls. */
 void pause_progress(unsigned round);
 
+/* Starts an operation that ends with an exchange, which it takes over. Without a request it belongs to the caller. */
+struct operation *start_exchange(struct exchange *exchange, struct impi_comm *impi_comm, MPI_Request *request);
+
+/* ---- exchanges.c ---- */
+/* Values of several processes, one behind the other, and what becomes of them. */
+struct reduction {
+    char *values;
+    int value_count;
+    MPI_Aint stride; /* bytes from one value to the next */
+    int count;       /* elements of a value */
+    MPI_Datatype type;
+    MPI_Op op;
+    void *result;
+};
+
+/* Makes an exchange for at most one message to each member and one from each; `end_exchange` follows. */
+struct exchange *create_exchange(struct impi_comm *impi_comm, enum channel channel, int tag);
+/* Starts a message. After an error, nothing more is started. */
+void add_message(struct exchange *exchange, const void *buffer, int count, MPI_Datatype type, int peer, bool is_send);
+void add_transfer(struct exchange *exchange, const struct transfer *transfer);
+void add_error(struct exchange *exchange, int error);
+/* Frees memory of messages or values after the exchange; once for each. */
+void keep_memory(struct exchange *exchange, void *memory);
+/* Combines values when all messages are complete. */
+void add_reduction(struct exchange *exchange, const struct reduction *reduction);
+/* Waits and returns the error, or lets `request` end with the exchange, which is taken over. */
+int end_exchange(struct exchange *exchange, MPI_Request *request);
+bool is_exchange_complete(const struct exchange *exchange); /* with the lock */
+/* Gives an operation the results of an exchange that is complete. */
+void settle_exchange(const struct exchange *exchange, struct operation *operation); /* with the lock */
+void free_exchange(struct exchange *exchange);                                      /* with the lock */
+
 /* ---- requests.c ---- */
 struct operation *find_request(MPI_Request request); /* with the lock */
 void add_request(struct operation *operation);       /* with the lock */
@@ -249,17 +284,7 @@ int impi_comm_bcast(struct impi_comm *impi_comm, void *buffer, int count, MPI_Da
 /* Gives numbers of each member to all, in the order of ranks. */
 int exchange_numbers(struct impi_comm *impi_comm, const int *own, int count, int *all);
 
-/* Elements of one process in a buffer. */
-struct block {
-    int count;
-    MPI_Aint displacement; /* in extents of the type */
-};
-
-/* Elements of all processes in a buffer. */
-struct layout {
-    void *buffer;
-    struct block *blocks; /* by rank; NULL where a process does not use them */
-    MPI_Datatype type;
-};
+/* Copies elements within this process. */
+int copy_block(const void *from, int from_count, MPI_Datatype from_type, void *to, int to_count, MPI_Datatype to_type);
 
 #endif
