@@ -179,9 +179,14 @@ struct impi_comm *add_impi_comm(MPI_Comm local, int size, int *world_ranks, uint
 /* Adds an intercommunicator of these groups, which it takes over. `local` has their members in this client by world rank. */
 struct impi_comm *add_inter(MPI_Comm local, int own_size, int *own, int remote_size, int *remote, uint64_t context);
 void release_impi_comm(struct impi_comm *impi_comm); /* with the lock */
+/* Returns those of a group with this color, as ranks in the world by key and then by rank, which the caller frees. `choices` has
+ * the color and the key of each. */
+int *choose_members(const int *choices, int size, const int *world_ranks, int color, int *count);
 extern uint64_t last_context;               /* the greatest that this process has used */
 
 /* ---- intercommunicators.c ---- */
+/* MPI_Comm_split of an intercommunicator. */
+int split_inter(struct impi_comm *impi_comm, int color, int key, MPI_Comm *part);
 /* Returns an unused context, on which the members of both groups agree. */
 int agree_with_peers(struct impi_comm *impi_comm, uint64_t *context);
 /* Puts members of two groups in the order of the world; the caller frees them. */
