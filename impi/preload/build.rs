@@ -11,9 +11,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     "collectives.c",
     "communicators.c",
+    "exchanges.c",
     "groups.c",
     "handles.c",
     "intercommunicators.c",
@@ -26,11 +27,12 @@ const SOURCES: [&str; 13] = [
     "unsupported.c",
     "world.c",
 ];
-const HEADERS: [&str; 5] = [
+const HEADERS: [&str; 6] = [
     "preload.h",
     "mpi_functions.h",
     "messages.inc",
     "collectives.inc",
+    "unsupported.inc",
     "../capi/wireup-impi.h",
 ];
 /// Flags of a hardened build, as those of the shim.

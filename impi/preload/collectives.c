@@ -3,7 +3,8 @@
  *
  * Barrier, Bcast and Reduce have the messages of the specification: inside a client the launch's MPI does the work, and one
  * process of each client exchanges with those of the others, linearly or along a binomial tree. Source: IMPI 4.10, and LAM/MPI
- * 7.1.4 as impi/core/src/collective has it. In the others each process exchanges with each that it has data for.
+ * 7.1.4 as impi/core/src/collective has it. In the others, and in all that return a request, each process exchanges with each
+ * that it has data for.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -56,19 +57,49 @@ static int receive_message(struct impi_comm *impi_comm, void *buffer, int count,
     return exchange_message(impi_comm, buffer, count, type, from, tag, false);
 }
 
-/* Copies elements within this process. */
-static int copy_block(const void *from, int from_count, MPI_Datatype from_type, void *to, int to_count,
-                      MPI_Datatype to_type)
+int copy_block(const void *from, int from_count, MPI_Datatype from_type, void *to, int to_count, MPI_Datatype to_type)
 {
     return PMPI(Sendrecv)(from, from_count, from_type, 0, 0, to, to_count, to_type, 0, 0, self_comm, MPI_STATUS_IGNORE);
 }
 
+/* ---- Blocks ---- */
+
+/* Elements of one process in a buffer. */
+struct block {
+    int count;
+    MPI_Aint displacement; /* bytes */
+    MPI_Datatype type;
+};
+
+/* Elements of all processes in a buffer. */
+struct layout {
+    void *buffer;
+    const struct block *blocks; /* by rank; NULL where a process does not use them */
+};
+
 static void *block_start(const struct layout *layout, int rank)
+{
+    return (char *)layout->buffer + layout->blocks[rank].displacement;
+}
+
+static MPI_Aint extent_of(MPI_Datatype type)
 {
     MPI_Aint lower, extent;
 
-    PMPI(Type_get_extent)(layout->type, &lower, &extent);
-    return (char *)layout->buffer + layout->blocks[rank].displacement * extent;
+    PMPI(Type_get_extent)(type, &lower, &extent);
+    return extent;
+}
+
+/* Blocks of one size, one behind the other; the caller frees them. */
+static struct block *make_equal_blocks(const struct impi_comm *impi_comm, int count, MPI_Datatype type)
+{
+    struct block *blocks = allocate(sizeof(*blocks) * (size_t)impi_comm->size);
+    const MPI_Aint bytes = count * extent_of(type);
+
+    for (int rank = 0; rank < impi_comm->size; rank++) {
+        blocks[rank] = (struct block){.count = count, .displacement = rank * bytes, .type = type};
+    }
+    return blocks;
 }
 
 /* ---- Clients ---- */
@@ -163,19 +194,18 @@ int impi_comm_bcast(struct impi_comm *impi_comm, void *buffer, int count, MPI_Da
 
 /* ---- Reductions ---- */
 
-/* Memory for elements of a reduction. */
+/* Memory for elements. */
 struct scratch {
     void *memory;
     void *elements;
 };
 
-static struct scratch make_scratch(int count, MPI_Datatype type)
+static struct scratch make_scratch(int64_t count, MPI_Datatype type)
 {
-    MPI_Aint lower, extent, true_lower, true_extent;
+    MPI_Aint true_lower, true_extent;
 
-    PMPI(Type_get_extent)(type, &lower, &extent);
     PMPI(Type_get_true_extent)(type, &true_lower, &true_extent);
-    void *memory = allocate((size_t)(count == 0 ? 0 : (count - 1) * extent + true_extent));
+    void *memory = allocate((size_t)(count == 0 ? 0 : (count - 1) * extent_of(type) + true_extent));
     return (struct scratch){.memory = memory, .elements = (char *)memory - true_lower};
 }
 
@@ -281,155 +311,242 @@ static int scan(struct impi_comm *impi_comm, const void *own, void *result, int 
     return error;
 }
 
-/* ---- Blocks ---- */
+/* ---- Exchanges ---- */
 
-/* Blocks of one size, one behind the other; the caller frees them. */
-static struct block *make_equal_blocks(const struct impi_comm *impi_comm, int count)
+static struct exchange *create_collective(struct impi_comm *impi_comm, int tag, const MPI_Request *request)
 {
-    struct block *blocks = allocate(sizeof(*blocks) * (size_t)impi_comm->size);
-
-    for (int rank = 0; rank < impi_comm->size; rank++) {
-        blocks[rank] = (struct block){.count = count, .displacement = (MPI_Aint)rank * count};
-    }
-    return blocks;
+    return create_exchange(impi_comm, COLLECTIVE, request == NULL ? tag : TAG_NONBLOCKING);
 }
 
-static int gather(struct impi_comm *impi_comm, const void *own, int count, MPI_Datatype type, const struct layout *all, int root)
+static int gather(struct impi_comm *impi_comm, const void *own, int count, MPI_Datatype type, const struct layout *all, int root,
+                  MPI_Request *request)
 {
-    int error = MPI_SUCCESS;
+    struct exchange *exchange = create_collective(impi_comm, TAG_GATHER, request);
 
     if (impi_comm->rank != root) {
-        return send_message(impi_comm, own, count, type, root, TAG_GATHER);
+        add_message(exchange, own, count, type, root, true);
     }
-    struct operation **operations = allocate(sizeof(*operations) * (size_t)impi_comm->size);
-    for (int rank = 0; error == MPI_SUCCESS && rank < impi_comm->size; rank++) {
-        const int wanted = all->blocks[rank].count;
+    for (int rank = 0; impi_comm->rank == root && rank < impi_comm->size; rank++) {
+        const struct block *block = &all->blocks[rank];
         if (rank != root) {
-            error = start_message(impi_comm, block_start(all, rank), wanted, all->type, rank, TAG_GATHER, false,
-                                  &operations[rank]);
+            add_message(exchange, block_start(all, rank), block->count, block->type, rank, false);
         } else if (own != MPI_IN_PLACE) {
-            error = copy_block(own, count, type, block_start(all, rank), wanted, all->type);
+            add_error(exchange, copy_block(own, count, type, block_start(all, rank), block->count, block->type));
         }
     }
-    for (int rank = 0; rank < impi_comm->size; rank++) {
-        const int ended = operations[rank] == NULL ? MPI_SUCCESS : finish_operation(operations[rank], MPI_STATUS_IGNORE);
-        error = error == MPI_SUCCESS ? ended : error;
-    }
-    free(operations);
-    return error;
+    return end_exchange(exchange, request);
 }
 
-static int scatter(struct impi_comm *impi_comm, const struct layout *all, void *own, int count, MPI_Datatype type, int root)
+static int scatter(struct impi_comm *impi_comm, const struct layout *all, void *own, int count, MPI_Datatype type, int root,
+                   MPI_Request *request)
 {
-    int error = MPI_SUCCESS;
+    struct exchange *exchange = create_collective(impi_comm, TAG_SCATTER, request);
 
     if (impi_comm->rank != root) {
-        return receive_message(impi_comm, own, count, type, root, TAG_SCATTER);
+        add_message(exchange, own, count, type, root, false);
     }
-    struct operation **operations = allocate(sizeof(*operations) * (size_t)impi_comm->size);
-    for (int rank = 0; error == MPI_SUCCESS && rank < impi_comm->size; rank++) {
-        const int given = all->blocks[rank].count;
+    for (int rank = 0; impi_comm->rank == root && rank < impi_comm->size; rank++) {
+        const struct block *block = &all->blocks[rank];
         if (rank != root) {
-            error = start_message(impi_comm, block_start(all, rank), given, all->type, rank, TAG_SCATTER, true,
-                                  &operations[rank]);
+            add_message(exchange, block_start(all, rank), block->count, block->type, rank, true);
         } else if (own != MPI_IN_PLACE) {
-            error = copy_block(block_start(all, rank), given, all->type, own, count, type);
+            add_error(exchange, copy_block(block_start(all, rank), block->count, block->type, own, count, type));
         }
     }
-    for (int rank = 0; rank < impi_comm->size; rank++) {
-        const int ended = operations[rank] == NULL ? MPI_SUCCESS : finish_operation(operations[rank], MPI_STATUS_IGNORE);
-        error = error == MPI_SUCCESS ? ended : error;
-    }
-    free(operations);
-    return error;
+    return end_exchange(exchange, request);
 }
 
 int exchange_numbers(struct impi_comm *impi_comm, const int *own, int count, int *all)
 {
-    struct block *blocks = make_equal_blocks(impi_comm, count);
-    const struct layout layout = {.buffer = all, .blocks = blocks, .type = MPI_INT};
-    const int error = gather(impi_comm, own, count, MPI_INT, &layout, 0);
+    struct block *blocks = make_equal_blocks(impi_comm, count, MPI_INT);
+    const struct layout layout = {.buffer = all, .blocks = blocks};
+    const int error = gather(impi_comm, own, count, MPI_INT, &layout, 0, NULL);
 
     free(blocks);
     return error == MPI_SUCCESS ? impi_comm_bcast(impi_comm, all, impi_comm->size * count, MPI_INT, 0) : error;
 }
 
-/* Each block crosses to another client once. */
-static int allgather(struct impi_comm *impi_comm, const void *own, int count, MPI_Datatype type, const struct layout *all)
+static int ibcast(struct impi_comm *impi_comm, void *buffer, int count, MPI_Datatype type, int root, MPI_Request *request)
+{
+    struct exchange *exchange = create_collective(impi_comm, TAG_BCAST, request);
+
+    if (impi_comm->rank != root) {
+        add_message(exchange, buffer, count, type, root, false);
+    }
+    for (int rank = 0; impi_comm->rank == root && rank < impi_comm->size; rank++) {
+        if (rank != root) {
+            add_message(exchange, buffer, count, type, rank, true);
+        }
+    }
+    return end_exchange(exchange, request);
+}
+
+/* Sends the same elements to all, and receives those of each. */
+static int send_to_all(struct impi_comm *impi_comm, const void *own, int count, MPI_Datatype type, const struct layout *all,
+                       MPI_Request *request)
+{
+    struct exchange *exchange = create_collective(impi_comm, TAG_GATHER, request);
+
+    for (int rank = 0; rank < impi_comm->size; rank++) {
+        const struct block *block = &all->blocks[rank];
+        if (rank != impi_comm->rank) {
+            add_message(exchange, block_start(all, rank), block->count, block->type, rank, false);
+            add_message(exchange, own, count, type, rank, true);
+        }
+    }
+    return end_exchange(exchange, request);
+}
+
+/* Each block crosses to another client once, if the function waits. */
+static int allgather(struct impi_comm *impi_comm, const void *own, int count, MPI_Datatype type, const struct layout *all,
+                     MPI_Request *request)
 {
     const int rank = impi_comm->rank;
+    const struct block *place = &all->blocks[rank];
     int error = MPI_SUCCESS;
 
     if (own != MPI_IN_PLACE) {
-        error = copy_block(own, count, type, block_start(all, rank), all->blocks[rank].count, all->type);
+        error = copy_block(own, count, type, block_start(all, rank), place->count, place->type);
+    }
+    if (request != NULL && error == MPI_SUCCESS) {
+        return send_to_all(impi_comm, block_start(all, rank), place->count, place->type, all, request);
     }
     for (int root = 0; error == MPI_SUCCESS && root < impi_comm->size; root++) {
-        error = impi_comm_bcast(impi_comm, block_start(all, root), all->blocks[root].count, all->type, root);
+        const struct block *block = &all->blocks[root];
+        error = impi_comm_bcast(impi_comm, block_start(all, root), block->count, block->type, root);
     }
     return error;
 }
 
-static int alltoall(struct impi_comm *impi_comm, const struct layout *out, const struct layout *in)
+static void add_blocks(struct exchange *exchange, const struct impi_comm *impi_comm, const struct layout *out,
+                       const struct layout *in)
 {
-    const int size = impi_comm->size;
-    struct operation **operations = allocate(sizeof(*operations) * 2 * (size_t)size);
-    int error = MPI_SUCCESS;
-
-    for (int rank = 0; error == MPI_SUCCESS && rank < size; rank++) {
+    for (int rank = 0; rank < impi_comm->size; rank++) {
+        const struct block *given = &out->blocks[rank];
+        const struct block *taken = &in->blocks[rank];
         if (rank == impi_comm->rank) {
-            error = copy_block(block_start(out, rank), out->blocks[rank].count, out->type, block_start(in, rank),
-                               in->blocks[rank].count, in->type);
+            add_error(exchange, copy_block(block_start(out, rank), given->count, given->type, block_start(in, rank),
+                                           taken->count, taken->type));
             continue;
         }
-        error = start_message(impi_comm, block_start(in, rank), in->blocks[rank].count, in->type, rank, TAG_ALLTOALL, false,
-                              &operations[rank]);
-        if (error == MPI_SUCCESS) {
-            error = start_message(impi_comm, block_start(out, rank), out->blocks[rank].count, out->type, rank, TAG_ALLTOALL,
-                                  true, &operations[size + rank]);
-        }
+        add_message(exchange, block_start(in, rank), taken->count, taken->type, rank, false);
+        add_message(exchange, block_start(out, rank), given->count, given->type, rank, true);
     }
-    for (int i = 0; i < 2 * size; i++) {
-        const int ended = operations[i] == NULL ? MPI_SUCCESS : finish_operation(operations[i], MPI_STATUS_IGNORE);
-        error = error == MPI_SUCCESS ? ended : error;
-    }
-    free(operations);
-    return error;
 }
 
-/* Exchanges the blocks of one buffer, which each process sends and replaces. */
-static int alltoall_in_place(struct impi_comm *impi_comm, const struct layout *all)
+/* Copies the blocks of a buffer; the caller frees `memory`, and the blocks of the copy. */
+static struct layout copy_layout(const struct impi_comm *impi_comm, const struct layout *all, void **memory)
 {
-    MPI_Aint lower, extent, true_lower, true_extent;
-    MPI_Aint end = 0;
+    struct block *blocks = allocate(sizeof(*blocks) * (size_t)impi_comm->size);
+    MPI_Aint bytes = 0;
 
-    PMPI(Type_get_extent)(all->type, &lower, &extent);
-    PMPI(Type_get_true_extent)(all->type, &true_lower, &true_extent);
     for (int rank = 0; rank < impi_comm->size; rank++) {
         const struct block *block = &all->blocks[rank];
-        const MPI_Aint last = block->displacement + block->count - 1;
-        if (block->count > 0 && last * extent + true_extent > end) {
-            end = last * extent + true_extent;
-        }
+        MPI_Aint true_lower, true_extent;
+        PMPI(Type_get_true_extent)(block->type, &true_lower, &true_extent);
+        blocks[rank] = (struct block){.count = block->count, .displacement = bytes - true_lower, .type = block->type};
+        bytes += block->count == 0 ? 0 : (block->count - 1) * extent_of(block->type) + true_extent;
     }
-    char *copy = allocate((size_t)end);
-    memcpy(copy, (char *)all->buffer + true_lower, (size_t)end);
-    const struct layout out = {.buffer = copy - true_lower, .blocks = all->blocks, .type = all->type};
-    const int error = alltoall(impi_comm, &out, all);
-    free(copy);
-    return error;
+    *memory = allocate((size_t)bytes);
+    const struct layout copy = {.buffer = *memory, .blocks = blocks};
+    for (int rank = 0; rank < impi_comm->size; rank++) {
+        const struct block *block = &blocks[rank];
+        copy_block(block_start(all, rank), block->count, block->type, block_start(&copy, rank), block->count, block->type);
+    }
+    return copy;
 }
 
-static int reduce_scatter(struct impi_comm *impi_comm, const void *own, void *result, const struct block *blocks,
-                          MPI_Datatype type, MPI_Op op)
+/* Without `out` each process sends the blocks of `in`, and replaces them. */
+static int alltoall(struct impi_comm *impi_comm, const struct layout *out, const struct layout *in, MPI_Request *request)
 {
-    const struct block *last = &blocks[impi_comm->size - 1];
-    const int total = (int)last->displacement + last->count;
+    struct exchange *exchange = create_collective(impi_comm, TAG_ALLTOALL, request);
+    void *memory;
+
+    if (out != NULL) {
+        add_blocks(exchange, impi_comm, out, in);
+    } else {
+        const struct layout copy = copy_layout(impi_comm, in, &memory);
+        keep_memory(exchange, memory);
+        add_blocks(exchange, impi_comm, &copy, in);
+        free((void *)(uintptr_t)copy.blocks);
+    }
+    return end_exchange(exchange, request);
+}
+
+/* ---- Reductions of values that are all here ---- */
+
+/* Makes room for values of `value_count` processes, with that of this one in place. */
+static struct reduction add_values(struct exchange *exchange, const struct impi_comm *impi_comm, const void *own, void *result,
+                                   int value_count, int count, MPI_Datatype type, MPI_Op op)
+{
+    const struct scratch scratch = make_scratch((int64_t)value_count * count, type);
+    const struct reduction reduction = {.values = scratch.elements, .value_count = value_count,
+                                        .stride = count * extent_of(type), .count = count, .type = type, .op = op,
+                                        .result = result};
+
+    keep_memory(exchange, scratch.memory);
+    if (impi_comm->rank < value_count) {
+        add_error(exchange, copy_block(own, count, type, reduction.values + impi_comm->rank * reduction.stride, count, type));
+    }
+    if (value_count > 0) {
+        add_reduction(exchange, &reduction);
+    }
+    return reduction;
+}
+
+/* Sends a value to the ranks from `first` on that are before `end`, and combines those of the first `value_count` ranks. */
+static int ireduce(struct impi_comm *impi_comm, const void *own, void *result, int count, MPI_Datatype type, MPI_Op op, int first,
+                   int end, int value_count, MPI_Request *request)
+{
+    struct exchange *exchange = create_collective(impi_comm, TAG_REDUCE, request);
+    const void *value = own == MPI_IN_PLACE ? result : own;
+    const struct reduction reduction = add_values(exchange, impi_comm, value, result, value_count, count, type, op);
+
+    for (int rank = 0; rank < impi_comm->size; rank++) {
+        if (rank != impi_comm->rank && rank < value_count) {
+            add_message(exchange, reduction.values + rank * reduction.stride, count, type, rank, false);
+        }
+        if (rank != impi_comm->rank && rank >= first && rank < end) {
+            add_message(exchange, value, count, type, rank, true);
+        }
+    }
+    return end_exchange(exchange, request);
+}
+
+/* Each process combines the values of its block. */
+static int ireduce_scatter(struct impi_comm *impi_comm, const void *own, void *result, const struct block *blocks, MPI_Op op,
+                           MPI_Request *request)
+{
+    struct exchange *exchange = create_collective(impi_comm, TAG_REDUCE, request);
+    const struct layout values = {.buffer = own == MPI_IN_PLACE ? result : (void *)(uintptr_t)own, .blocks = blocks};
+    const struct block *block = &blocks[impi_comm->rank];
+    const struct reduction reduction = add_values(exchange, impi_comm, block_start(&values, impi_comm->rank), result,
+                                                  impi_comm->size, block->count, block->type, op);
+
+    for (int rank = 0; rank < impi_comm->size; rank++) {
+        if (rank != impi_comm->rank) {
+            add_message(exchange, reduction.values + rank * reduction.stride, block->count, block->type, rank, false);
+            add_message(exchange, block_start(&values, rank), blocks[rank].count, block->type, rank, true);
+        }
+    }
+    return end_exchange(exchange, request);
+}
+
+/* All blocks are of one type, one behind the other, and have `total` elements. */
+static int reduce_scatter(struct impi_comm *impi_comm, const void *own, void *result, const struct block *blocks, int total,
+                          MPI_Op op, MPI_Request *request)
+{
+    const MPI_Datatype type = blocks[0].type;
+
+    if (request != NULL) {
+        return ireduce_scatter(impi_comm, own, result, blocks, op, request);
+    }
     struct scratch sum = make_scratch(impi_comm->rank == 0 ? total : 0, type);
     int error = reduce(impi_comm, own == MPI_IN_PLACE ? result : own, sum.elements, total, type, op, 0);
 
     if (error == MPI_SUCCESS) {
-        const struct layout all = {.buffer = sum.elements, .blocks = (struct block *)(uintptr_t)blocks, .type = type};
-        error = scatter(impi_comm, &all, result, blocks[impi_comm->rank].count, type, 0);
+        const struct layout all = {.buffer = sum.elements, .blocks = blocks};
+        error = scatter(impi_comm, &all, result, blocks[impi_comm->rank].count, type, 0, NULL);
     }
     free(sum.memory);
     return error;
@@ -448,14 +565,15 @@ static int ended(const struct impi_comm *impi_comm, int error)
     return error == MPI_SUCCESS ? error : raise_error(impi_comm->local, error);
 }
 
-/* Returns a communicator with several clients whose collectives are supported, or NULL. */
-static struct impi_comm *find_members(MPI_Comm comm, const char *function, int *refused)
-{
-    struct impi_comm *impi_comm = find_impi_comm(comm);
-
-    *refused = impi_comm != NULL && impi_comm->own != NULL ? refuse_inter(comm, function) : MPI_SUCCESS;
-    return impi_comm;
-}
+/* Leaves a communicator of one client to the launch's MPI, by this call, and declares `impi_comm` for others. */
+#define FIND_MEMBERS(call)                                                                                                     \
+    struct impi_comm *impi_comm = find_impi_comm(comm);                                                                        \
+    if (impi_comm == NULL) {                                                                                                   \
+        return call;                                                                                                           \
+    }                                                                                                                          \
+    if (impi_comm->own != NULL) {                                                                                              \
+        return refuse_inter(comm, __func__);                                                                                   \
+    }
 
 static bool is_rank(const struct impi_comm *impi_comm, int rank)
 {
@@ -464,20 +582,31 @@ static bool is_rank(const struct impi_comm *impi_comm, int rank)
 
 int MPI_Barrier(MPI_Comm comm)
 {
-    int refused;
-    struct impi_comm *impi_comm = find_members(comm, __func__, &refused);
-
-    if (impi_comm == NULL) {
-        return PMPI(Barrier)(comm);
-    }
-    return refused == MPI_SUCCESS ? ended(impi_comm, impi_comm_barrier(impi_comm)) : refused;
+    FIND_MEMBERS(PMPI(Barrier)(comm));
+    return ended(impi_comm, impi_comm_barrier(impi_comm));
 }
+
+int MPI_Ibarrier(MPI_Comm comm, MPI_Request *request)
+{
+    FIND_MEMBERS(PMPI(Ibarrier)(comm, request));
+    struct block *blocks = make_equal_blocks(impi_comm, 0, MPI_BYTE);
+    const struct layout nothing = {.blocks = blocks};
+    const int error = send_to_all(impi_comm, NULL, 0, MPI_BYTE, &nothing, request);
+    free(blocks);
+    return ended(impi_comm, error);
+}
+
+#define UNPACK(...) __VA_ARGS__
+
+/* Defines MPI_name, which waits, and MPI_nonblocking, which returns a request. The block that follows is the collective of a
+ * communicator with several clients: it waits if `request` is NULL, and returns the error. */
+#define COLLECTIVE_OF_CLIENTS(name, nonblocking, parameters, arguments)                                                            static int DO(name)(struct impi_comm *impi_comm, MPI_Request *request, UNPACK parameters);                                     int NAME(name)(UNPACK parameters, MPI_Comm comm)                                                                               {                                                                                                                                  FIND_MEMBERS(CALL(name)(UNPACK arguments, comm));                                                                              return ended(impi_comm, DO(name)(impi_comm, NULL, UNPACK arguments));                                                      }                                                                                                                              int NAME(nonblocking)(UNPACK parameters, MPI_Comm comm, MPI_Request *request)                                                  {                                                                                                                                  FIND_MEMBERS(CALL(nonblocking)(UNPACK arguments, comm, request));                                                              return ended(impi_comm, DO(name)(impi_comm, request, UNPACK arguments));                                                   }                                                                                                                              static int DO(name)(struct impi_comm *impi_comm, MPI_Request *request, UNPACK parameters)
 
 #define COUNT int
 #define DISPLACEMENT int
 #define NAME(name) MPI_##name
 #define CALL(name) PMPI(name)
-#define MAKE_BLOCKS make_blocks
+#define DO(name) do_##name
 #include "collectives.inc"
 
 #if MPI_VERSION >= 4
@@ -485,11 +614,11 @@ int MPI_Barrier(MPI_Comm comm)
 #undef DISPLACEMENT
 #undef NAME
 #undef CALL
-#undef MAKE_BLOCKS
+#undef DO
 #define COUNT MPI_Count
 #define DISPLACEMENT MPI_Aint
 #define NAME(name) MPI_##name##_c
 #define CALL(name) PMPI(name##_c)
-#define MAKE_BLOCKS make_large_blocks
+#define DO(name) do_large_##name
 #include "collectives.inc"
 #endif

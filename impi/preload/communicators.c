@@ -8,24 +8,19 @@
 
 #include "preload.h"
 
-enum { BUCKETS = 64 };
-
-static struct impi_comm *buckets[BUCKETS];
-static int impi_comm_count;
+struct impi_comm *impi_comm_buckets[1 << IMPI_COMM_BITS];
 uint64_t last_context = 1;
 
-static struct impi_comm **bucket_of(MPI_Comm comm)
+/* Changes the first communicator of a bucket, with the lock. */
+static void set_first(struct impi_comm **bucket, struct impi_comm *first)
 {
-    return &buckets[((uintptr_t)comm / 8 ^ (uintptr_t)comm) % BUCKETS];
+    __atomic_store_n(bucket, first, __ATOMIC_RELEASE);
 }
 
-struct impi_comm *find_impi_comm(MPI_Comm comm)
+struct impi_comm *search_impi_comm(MPI_Comm comm)
 {
-    if (impi_comm_count == 0) {
-        return NULL;
-    }
     lock();
-    struct impi_comm *impi_comm = *bucket_of(comm);
+    struct impi_comm *impi_comm = *impi_comm_bucket(comm);
     while (impi_comm != NULL && impi_comm->local != comm) {
         impi_comm = impi_comm->next;
     }
@@ -115,10 +110,9 @@ static void register_impi_comm(struct impi_comm *impi_comm)
     PMPI(Comm_split)(impi_comm->local, 0, 0, &impi_comm->collective);
     PMPI(Comm_set_errhandler)(impi_comm->collective, MPI_ERRORS_RETURN);
     lock();
-    struct impi_comm **bucket = bucket_of(impi_comm->local);
+    struct impi_comm **bucket = impi_comm_bucket(impi_comm->local);
     impi_comm->next = *bucket;
-    *bucket = impi_comm;
-    impi_comm_count++;
+    set_first(bucket, impi_comm);
     unlock();
 }
 
@@ -310,13 +304,35 @@ int MPI_Comm_dup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *duplicate)
     return impi_comm == NULL ? code : add_duplicate(impi_comm, code, *duplicate);
 }
 
+int *choose_members(const int *choices, int size, const int *world_ranks, int color, int *count)
+{
+    int *members = allocate(sizeof(int) * (size_t)size);
+
+    *count = 0;
+    for (int rank = 0; rank < size; rank++) {
+        int at = *count;
+        if (choices[2 * rank] != color) {
+            continue;
+        }
+        for (; at > 0 && choices[2 * members[at - 1] + 1] > choices[2 * rank + 1]; at--) {
+            members[at] = members[at - 1];
+        }
+        members[at] = rank;
+        *count += 1;
+    }
+    for (int i = 0; i < *count; i++) {
+        members[i] = world_ranks[members[i]];
+    }
+    return members;
+}
+
 int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm *part)
 {
     struct impi_comm *impi_comm = find_impi_comm(comm);
     uint64_t context;
 
     if (impi_comm != NULL && impi_comm->own != NULL) {
-        return refuse_inter(comm, "MPI_Comm_split");
+        return split_inter(impi_comm, color, key, part);
     }
     int error = PMPI(Comm_split)(comm, color, key, part);
     if (impi_comm == NULL || error != MPI_SUCCESS) {
@@ -327,23 +343,8 @@ int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm *part)
     error = exchange_numbers(impi_comm, own, 2, all);
     error = error == MPI_SUCCESS ? agree_on_context(impi_comm, &context) : error;
     if (error == MPI_SUCCESS && own[0] >= 0) {
-        int *members = allocate(sizeof(int) * (size_t)impi_comm->size);
-        int count = 0;
-        /* Sorted by key, then by rank. */
-        for (int rank = 0; rank < impi_comm->size; rank++) {
-            int at = count;
-            if (all[2 * rank] != own[0]) {
-                continue;
-            }
-            for (; at > 0 && all[2 * members[at - 1] + 1] > all[2 * rank + 1]; at--) {
-                members[at] = members[at - 1];
-            }
-            members[at] = rank;
-            count++;
-        }
-        for (int i = 0; i < count; i++) {
-            members[i] = impi_comm->world_ranks[members[i]];
-        }
+        int count;
+        int *members = choose_members(all, impi_comm->size, impi_comm->world_ranks, own[0], &count);
         add_impi_comm(*part, count, members, context);
     }
     free(all);
@@ -363,18 +364,19 @@ int MPI_Comm_create(MPI_Comm comm, MPI_Group group, MPI_Comm *part)
         }
         return error == MPI_SUCCESS ? error : raise_error(comm, error);
     }
-    if (impi_comm->own != NULL) {
-        return refuse_inter(comm, "MPI_Comm_create");
-    }
     int size;
     int *members;
     uint64_t context;
     int error = copy_members(group, &size, &members);
     int position = 0;
-    while (position < size && members[position] != impi_comm->world_ranks[impi_comm->rank]) {
+    while (position < size && members[position] != wireup_impi_rank(impi_world)) {
         position++;
     }
     const bool is_member = error == MPI_SUCCESS && position < size;
+    if (error == MPI_SUCCESS && impi_comm->own != NULL) {
+        free(members);
+        return split_inter(impi_comm, is_member ? 0 : MPI_UNDEFINED, position, part);
+    }
     if (error == MPI_SUCCESS) {
         error = PMPI(Comm_split)(comm, is_member ? members[0] : MPI_UNDEFINED, position, part);
         error = error == MPI_SUCCESS ? agree_on_context(impi_comm, &context) : error;
@@ -511,12 +513,11 @@ int MPI_Comm_free(MPI_Comm *comm)
             unlock();
         }
         lock();
-        struct impi_comm **link = bucket_of(*comm);
+        struct impi_comm **link = impi_comm_bucket(*comm);
         while (*link != impi_comm) {
             link = &(*link)->next;
         }
-        *link = impi_comm->next;
-        impi_comm_count--;
+        set_first(link, impi_comm->next);
         release_impi_comm(impi_comm);
         unlock();
     }
@@ -524,6 +525,9 @@ int MPI_Comm_free(MPI_Comm *comm)
 }
 
 /* ---- Attributes ---- */
+
+/* The greatest tag that all MPIs have: processes of one communicator must find the same limit. MPICH 4.0 has this one. */
+enum { COMMON_TAG_LIMIT = (1 << 28) - 1 };
 
 /* Whether the attribute is the greatest tag between clients, which `limit` gets. Keys of the specification, IMPI_CLIENT_SIZE and
  * others, are not defined, or numbers that Open MPI also gives to keys of programs. */
@@ -538,7 +542,7 @@ static bool is_tag_limit(MPI_Comm comm, int key, int **limit)
         return false;
     }
     PMPI(Comm_get_attr)(comm, key, &local, &is_set);
-    tag_limit = atoi(text);
+    tag_limit = atoi(text) < COMMON_TAG_LIMIT ? atoi(text) : COMMON_TAG_LIMIT;
     if (is_set && *local < tag_limit) {
         tag_limit = *local;
     }

@@ -6,33 +6,30 @@
 
 #include "preload.h"
 
+/* Exchanges numbers with all peers; `others` gets theirs in the order of ranks. */
+static int exchange_with_peers(struct impi_comm *impi_comm, const void *own, void *others, int count, MPI_Datatype type)
+{
+    struct exchange *exchange = create_exchange(impi_comm, COLLECTIVE, TAG_GROUP);
+    int size;
+
+    PMPI(Type_size)(type, &size);
+    for (int peer = 0; peer < impi_comm->size; peer++) {
+        add_message(exchange, (char *)others + (size_t)(peer * count * size), count, type, peer, false);
+        add_message(exchange, own, count, type, peer, true);
+    }
+    return end_exchange(exchange, NULL);
+}
+
 /* Exchanges a number with all peers; it becomes the greatest of theirs. */
 static int exchange_greatest(struct impi_comm *impi_comm, uint64_t *value)
 {
-    const size_t count = (size_t)impi_comm->size;
-    struct operation **operations = allocate(sizeof(*operations) * 2 * count);
-    uint64_t *others = allocate(sizeof(*others) * count);
-    int error = MPI_SUCCESS;
+    uint64_t *others = allocate(sizeof(*others) * (size_t)impi_comm->size);
+    const int error = exchange_with_peers(impi_comm, value, others, 1, MPI_UINT64_T);
 
-    for (int peer = 0; error == MPI_SUCCESS && peer < impi_comm->size; peer++) {
-        struct transfer transfer = {.impi_comm = impi_comm, .buffer = &others[peer], .count = 1, .type = MPI_UINT64_T, .peer = peer,
-                                    .tag = TAG_GROUP};
-        error = start_operation(&transfer, COLLECTIVE, NULL, &operations[peer]);
-        transfer.buffer = value;
-        transfer.is_send = true;
-        if (error == MPI_SUCCESS) {
-            error = start_operation(&transfer, COLLECTIVE, NULL, &operations[impi_comm->size + peer]);
-        }
-    }
-    for (size_t i = 0; i < 2 * count; i++) {
-        const int ended = operations[i] == NULL ? MPI_SUCCESS : finish_operation(operations[i], MPI_STATUS_IGNORE);
-        error = error == MPI_SUCCESS ? ended : error;
-    }
     *value = 0;
     for (int peer = 0; peer < impi_comm->size; peer++) {
         *value = others[peer] > *value ? others[peer] : *value;
     }
-    free(operations);
     free(others);
     return error;
 }
@@ -197,6 +194,49 @@ int MPI_Intercomm_merge(MPI_Comm comm, int high, MPI_Comm *merged)
         free(members);
     }
     return error;
+}
+
+/* Gathers the color and the key of the members of both groups. */
+static int exchange_choices(struct impi_comm *impi_comm, int color, int key, int *own, int *remote)
+{
+    const int choice[2] = {color, key};
+    int error = exchange_with_peers(impi_comm, choice, remote, 2, MPI_INT);
+    struct exchange *exchange = create_exchange(impi_comm, COLLECTIVE, TAG_GROUP);
+
+    /* The first member of the other group returns what this one has sent. */
+    add_message(exchange, own, 2 * impi_comm->own->size, MPI_INT, 0, false);
+    for (int peer = 0; impi_comm->own->rank == 0 && peer < impi_comm->size; peer++) {
+        add_message(exchange, remote, 2 * impi_comm->size, MPI_INT, peer, true);
+    }
+    const int returned = end_exchange(exchange, NULL);
+    return error == MPI_SUCCESS ? returned : error;
+}
+
+int split_inter(struct impi_comm *impi_comm, int color, int key, MPI_Comm *part)
+{
+    const struct local_group *own = impi_comm->own;
+    const int chosen = color == MPI_UNDEFINED ? -1 : color;
+    int *own_choices = allocate(2 * sizeof(int) * (size_t)own->size);
+    int *remote_choices = allocate(2 * sizeof(int) * (size_t)impi_comm->size);
+    struct two_groups groups = {0};
+    int error = exchange_choices(impi_comm, chosen, key, own_choices, remote_choices);
+
+    groups.own = choose_members(own_choices, own->size, own->world_ranks, chosen, &groups.own_size);
+    groups.remote = choose_members(remote_choices, impi_comm->size, impi_comm->world_ranks, chosen, &groups.remote_size);
+    free(own_choices);
+    free(remote_choices);
+    error = error == MPI_SUCCESS ? agree_with_peers(impi_comm, &groups.context) : error;
+    const bool is_member = chosen >= 0 && groups.remote_size > 0;
+    if (error == MPI_SUCCESS) {
+        error = PMPI(Comm_split)(impi_comm->local, is_member ? color : MPI_UNDEFINED, 0, part);
+    }
+    if (error == MPI_SUCCESS && is_member) {
+        add_inter(*part, groups.own_size, groups.own, groups.remote_size, groups.remote, groups.context);
+        return MPI_SUCCESS;
+    }
+    free(groups.own);
+    free(groups.remote);
+    return error == MPI_SUCCESS ? error : raise_error(impi_comm->local, error);
 }
 
 int MPI_Comm_test_inter(MPI_Comm comm, int *flag)

@@ -208,7 +208,10 @@ void *pack_message(const void *buffer, int count, MPI_Datatype type, int bytes)
     void *packed = allocate((size_t)bytes + 1);
     int position = 0;
 
-    if (bytes > 0 && has_gaps(type)) {
+    if (bytes > 0 && buffer == MPI_BOTTOM) {
+        /* MPICH's MPI_Pack and MPI_Unpack refuse this address. */
+        PMPI(Sendrecv)(buffer, count, type, 0, 0, packed, bytes, MPI_PACKED, 0, 0, self_comm, MPI_STATUS_IGNORE);
+    } else if (bytes > 0 && has_gaps(type)) {
         PMPI(Pack)(buffer, count, type, packed, bytes, &position, MPI_COMM_SELF);
     } else if (bytes > 0) {
         memcpy(packed, buffer, (size_t)bytes);
@@ -226,7 +229,7 @@ void unpack_message(void *packed, int bytes, void *buffer, int count, MPI_Dataty
     if (bytes == 0 || packed == buffer) {
         return;
     }
-    if (size > 0 && bytes % size == 0) {
+    if (size > 0 && bytes % size == 0 && buffer != MPI_BOTTOM) {
         PMPI(Unpack)(packed, bytes, &position, buffer, bytes / size, type, MPI_COMM_SELF);
     } else {
         /* A receive may end within an element; MPI_Unpack does not. */

@@ -10,6 +10,12 @@ static bool is_countable(int64_t count)
     return count <= INT_MAX;
 }
 
+/* Whether a message is certainly left to the launch's MPI, which may wait. */
+static inline bool is_direct(MPI_Comm comm)
+{
+    return __atomic_load_n(impi_comm_bucket(comm), __ATOMIC_RELAXED) == NULL && polled_count == 0;
+}
+
 static bool is_local_peer(const struct impi_comm *impi_comm, int peer)
 {
     return peer >= 0 && peer < impi_comm->size && impi_comm->local_ranks[peer] >= 0;
@@ -118,6 +124,21 @@ static int exchange_impi_comm(const struct transfer *send, const struct transfer
     return error == MPI_SUCCESS ? received : error;
 }
 
+/* Sends and receives as one request, which frees `memory`. */
+static int iexchange_impi_comm(const struct transfer *send, const struct transfer *receive, void *memory, MPI_Request *request)
+{
+    struct exchange *exchange = create_exchange(send->impi_comm, POINT_TO_POINT, send->tag);
+
+    keep_memory(exchange, memory);
+    if (receive->peer != MPI_PROC_NULL) {
+        add_transfer(exchange, receive);
+    }
+    if (send->peer != MPI_PROC_NULL) {
+        add_transfer(exchange, send);
+    }
+    return end_exchange(exchange, request);
+}
+
 /* Copies elements with their gaps; the caller frees `memory`. */
 static void *copy_elements(const void *buffer, int count, MPI_Datatype type, void **memory)
 {
@@ -146,18 +167,38 @@ static struct found_message *take_found(MPI_Message *message)
     return found;
 }
 
+#if MPI_VERSION < 4
+/* Functions that headers of MPI 3.1 lack and the launch's MPI may have. */
+#pragma GCC visibility push(default)
+int MPI_Isendrecv(const void *out, int out_count, MPI_Datatype out_type, int to, int out_tag, void *in, int in_count,
+                  MPI_Datatype in_type, int from, int in_tag, MPI_Comm comm, MPI_Request *request);
+int PMPI_Isendrecv(const void *out, int out_count, MPI_Datatype out_type, int to, int out_tag, void *in, int in_count,
+                   MPI_Datatype in_type, int from, int in_tag, MPI_Comm comm, MPI_Request *request);
+int MPI_Isendrecv_replace(void *buffer, int count, MPI_Datatype type, int to, int out_tag, int from, int in_tag,
+                          MPI_Comm comm, MPI_Request *request);
+int PMPI_Isendrecv_replace(void *buffer, int count, MPI_Datatype type, int to, int out_tag, int from, int in_tag,
+                           MPI_Comm comm, MPI_Request *request);
+#pragma GCC visibility pop
+#endif
+
 #define COUNT int
 #define NAME(name) MPI_##name
 #define CALL(name) PMPI(name)
+#define DO(name) do_##name
+#define DIRECT(name) direct_##name
 #include "messages.inc"
 
 #if MPI_VERSION >= 4
 #undef COUNT
 #undef NAME
 #undef CALL
+#undef DO
+#undef DIRECT
 #define COUNT MPI_Count
 #define NAME(name) MPI_##name##_c
 #define CALL(name) PMPI(name##_c)
+#define DO(name) do_large_##name
+#define DIRECT(name) direct_large_##name
 #include "messages.inc"
 #endif
 

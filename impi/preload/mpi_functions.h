@@ -21,7 +21,7 @@ void *find_symbol(const char *name);
 #define PMPI(name)                                                                                                             \
     (__extension__({                                                                                                           \
         static __typeof__(&PMPI_##name) mpi_function;                                                                          \
-        if (mpi_function == NULL) {                                                                                            \
+        if (__builtin_expect(mpi_function == NULL, 0)) {                                                                                            \
             void *mpi_symbol = find_symbol("PMPI_" #name);                                                                     \
             memcpy(&mpi_function, &mpi_symbol, sizeof(mpi_symbol));                                                            \
         }                                                                                                                      \

@@ -4,6 +4,7 @@
  *   send     ──▶ REMOTE or LOCAL ──▶ DONE
  *   receive  ──▶ REMOTE or LOCAL ──▶ DONE      its source is known, and no earlier receive is pending
  *            ──▶ PENDING ──▶ REMOTE or LOCAL   once a message was found
+ *   exchange ──▶ EXCHANGE ──▶ DONE             with the last of its sends and receives
  *
  * Rule: of the receives that match a message, the one that was posted first takes it. Receives behind a pending one are
  * therefore pending too, and a message that was found goes to the first pending receive that matches it. Source: MPI 1.1, 3.5.
@@ -13,7 +14,7 @@
 
 #include "preload.h"
 
-int polled_count;
+_Atomic int polled_count;
 int active_count;
 
 static struct operation *first_active;
@@ -95,6 +96,9 @@ void free_operation(struct operation *operation)
     if (operation->owns_type) {
         PMPI(Type_free)(&operation->transfer.type);
     }
+    if (operation->exchange != NULL) {
+        free_exchange(operation->exchange);
+    }
     free(operation->packed);
     release_impi_comm(operation->transfer.impi_comm);
     free(operation);
@@ -123,6 +127,11 @@ static void keep_type(struct operation *operation)
     }
 }
 
+static bool is_polled(enum operation_state state)
+{
+    return state == OPERATION_PENDING || state == OPERATION_LOCAL || state == OPERATION_EXCHANGE;
+}
+
 static void activate(struct operation *operation, enum operation_state state, MPI_Request *request)
 {
     struct operation **end = &first_active;
@@ -133,7 +142,7 @@ static void activate(struct operation *operation, enum operation_state state, MP
     }
     *end = operation;
     active_count++;
-    polled_count += state != OPERATION_REMOTE;
+    polled_count += is_polled(state);
     if (request != NULL) {
         PMPI(Grequest_start)(query_operation, release_nothing, cancel_nothing, operation, request);
         operation->request = *request;
@@ -144,8 +153,8 @@ static void activate(struct operation *operation, enum operation_state state, MP
 
 static void change_state(struct operation *operation, enum operation_state state)
 {
-    polled_count -= operation->state == OPERATION_PENDING || operation->state == OPERATION_LOCAL;
-    polled_count += state == OPERATION_LOCAL;
+    polled_count -= is_polled(operation->state);
+    polled_count += is_polled(state);
     operation->state = state;
 }
 
@@ -356,9 +365,19 @@ static bool advance_local(struct operation *operation)
     return true;
 }
 
+static bool advance_exchange(struct operation *operation)
+{
+    if (!is_exchange_complete(operation->exchange)) {
+        return false;
+    }
+    settle_exchange(operation->exchange, operation);
+    return true;
+}
+
 static bool advance(struct operation *operation)
 {
     switch (operation->state) {
+    case OPERATION_EXCHANGE: return advance_exchange(operation);
     case OPERATION_REMOTE: return advance_remote(operation);
     case OPERATION_LOCAL: return advance_local(operation);
     case OPERATION_PENDING: return operation->is_cancelled;
@@ -496,6 +515,18 @@ int start_operation(const struct transfer *transfer, enum channel channel, MPI_R
     return error;
 }
 
+struct operation *start_exchange(struct exchange *exchange, struct impi_comm *impi_comm, MPI_Request *request)
+{
+    const struct transfer transfer = {.impi_comm = impi_comm, .peer = MPI_PROC_NULL};
+
+    lock();
+    struct operation *operation = create_operation(&transfer);
+    operation->exchange = exchange;
+    activate(operation, OPERATION_EXCHANGE, request);
+    unlock();
+    return operation;
+}
+
 void wait_operation(struct operation *operation)
 {
     bool is_done = false;
@@ -531,6 +562,7 @@ void cancel_operation(struct operation *operation)
         remove_pending(operation);
         operation->is_cancelled = true;
         break;
+    case OPERATION_EXCHANGE:
     case OPERATION_DONE: break;
     }
 }

@@ -19,7 +19,7 @@
  * - Buffers are the program's. Sends copy at once; receives write when they complete.
  *
  * Locking: one mutex guards all tables and operations. It is held while messages are looked for and completed, and never while
- * a function waits or the launch's MPI may call the program.
+ * a function waits. It is recursive, since a reduction that completes may call an operator of the program.
  */
 #ifndef WIREUP_IMPI_PRELOAD_H
 #define WIREUP_IMPI_PRELOAD_H
@@ -34,7 +34,7 @@
 /* Tags of the collectives between clients. Source: LAM/MPI 7.1.4. */
 enum collective_tag {
     TAG_BARRIER = 110, TAG_BCAST = 120, TAG_GATHER = 130, TAG_SCATTER = 150, TAG_ALLTOALL = 170, TAG_REDUCE = 190,
-    TAG_SCAN = 200, TAG_GROUP = 1024, GROUP_TAGS = 16384
+    TAG_SCAN = 200, TAG_NONBLOCKING = 210, TAG_GROUP = 1024, GROUP_TAGS = 16384
 };
 
 /* Messages of the program and those of collectives have contexts of their own. */
@@ -48,6 +48,7 @@ struct cartesian {
 };
 
 struct operation;
+struct exchange;
 
 /* The group of this process in an intercommunicator. */
 struct local_group {
@@ -81,6 +82,7 @@ enum operation_state {
     OPERATION_REMOTE,  /* request of libwireup_impi */
     OPERATION_PENDING, /* receive without a message, of any source */
     OPERATION_LOCAL,   /* request of the launch's MPI */
+    OPERATION_EXCHANGE, /* ends with the operations of its exchange */
     OPERATION_DONE
 };
 
@@ -113,6 +115,7 @@ struct operation {
     wireup_impi_request remote; /* request of OPERATION_REMOTE */
     MPI_Request started;        /* REQUEST_PERSISTENT: the active request */
     size_t limit;               /* bytes of a receive */
+    struct exchange *exchange;  /* of OPERATION_EXCHANGE; owned */
     void *packed;               /* message of a receive into a buffer with gaps; owned */
     bool owns_type;             /* the type is a duplicate */
     bool is_detached;           /* the program has freed the request */
@@ -154,15 +157,36 @@ void *handle_object(intptr_t handle); /* NULL for a handle of the launch's MPI *
 void remove_handle(intptr_t handle);
 
 /* ---- communicators.c ---- */
-struct impi_comm *find_impi_comm(MPI_Comm comm); /* NULL for a communicator of one client */
+enum { IMPI_COMM_BITS = 10 };
+extern struct impi_comm *impi_comm_buckets[1 << IMPI_COMM_BITS];
+struct impi_comm *search_impi_comm(MPI_Comm comm);
+
+/* Handles differ in a few bits anywhere; the multiplier (2^64 divided by the golden ratio) spreads them. */
+static inline struct impi_comm **impi_comm_bucket(MPI_Comm comm)
+{
+    return &impi_comm_buckets[(uint64_t)(uintptr_t)comm * UINT64_C(0x9E3779B97F4A7C15) >> (64 - IMPI_COMM_BITS)];
+}
+
+/* NULL for a communicator of one client: without a call or a lock, which would cost more than the rest, unless another is in
+ * its bucket. */
+static inline struct impi_comm *find_impi_comm(MPI_Comm comm)
+{
+    return __atomic_load_n(impi_comm_bucket(comm), __ATOMIC_ACQUIRE) == NULL ? NULL : search_impi_comm(comm);
+}
+
 /* Adds a communicator with these members, whose ranks in the world it takes over. Returns NULL if they are of one client. */
 struct impi_comm *add_impi_comm(MPI_Comm local, int size, int *world_ranks, uint64_t context);
 /* Adds an intercommunicator of these groups, which it takes over. `local` has their members in this client by world rank. */
 struct impi_comm *add_inter(MPI_Comm local, int own_size, int *own, int remote_size, int *remote, uint64_t context);
 void release_impi_comm(struct impi_comm *impi_comm); /* with the lock */
+/* Returns those of a group with this color, as ranks in the world by key and then by rank, which the caller frees. `choices` has
+ * the color and the key of each. */
+int *choose_members(const int *choices, int size, const int *world_ranks, int color, int *count);
 extern uint64_t last_context;               /* the greatest that this process has used */
 
 /* ---- intercommunicators.c ---- */
+/* MPI_Comm_split of an intercommunicator. */
+int split_inter(struct impi_comm *impi_comm, int color, int key, MPI_Comm *part);
 /* Returns an unused context, on which the members of both groups agree. */
 int agree_with_peers(struct impi_comm *impi_comm, uint64_t *context);
 /* Puts members of two groups in the order of the world; the caller frees them. */
@@ -195,7 +219,7 @@ bool is_named(MPI_Datatype type);
 
 /* ---- operations.c ---- */
 /* Operations that progress only in `advance_operations`: while there are any, no function may wait in the launch's MPI. */
-extern int polled_count;
+extern _Atomic int polled_count;
 extern int active_count; /* operations that are not complete */
 void advance_operations(void); /* with the lock */
 /* Starts a send or receive on a channel. With `request` the operation belongs to that, otherwise to the caller. */
@@ -217,6 +241,38 @@ void write_status(MPI_Status *status, int source, int tag, int bytes, bool is_ca
 /* Waits a moment while nothing progresses; `round` counts the calls. */
 void pause_progress(unsigned round);
 
+/* Starts an operation that ends with an exchange, which it takes over. Without a request it belongs to the caller. */
+struct operation *start_exchange(struct exchange *exchange, struct impi_comm *impi_comm, MPI_Request *request);
+
+/* ---- exchanges.c ---- */
+/* Values of several processes, one behind the other, and what becomes of them. */
+struct reduction {
+    char *values;
+    int value_count;
+    MPI_Aint stride; /* bytes from one value to the next */
+    int count;       /* elements of a value */
+    MPI_Datatype type;
+    MPI_Op op;
+    void *result;
+};
+
+/* Makes an exchange for at most one message to each member and one from each; `end_exchange` follows. */
+struct exchange *create_exchange(struct impi_comm *impi_comm, enum channel channel, int tag);
+/* Starts a message. After an error, nothing more is started. */
+void add_message(struct exchange *exchange, const void *buffer, int count, MPI_Datatype type, int peer, bool is_send);
+void add_transfer(struct exchange *exchange, const struct transfer *transfer);
+void add_error(struct exchange *exchange, int error);
+/* Frees memory of messages or values after the exchange; once for each. */
+void keep_memory(struct exchange *exchange, void *memory);
+/* Combines values when all messages are complete. */
+void add_reduction(struct exchange *exchange, const struct reduction *reduction);
+/* Waits and returns the error, or lets `request` end with the exchange, which is taken over. */
+int end_exchange(struct exchange *exchange, MPI_Request *request);
+bool is_exchange_complete(const struct exchange *exchange); /* with the lock */
+/* Gives an operation the results of an exchange that is complete. */
+void settle_exchange(const struct exchange *exchange, struct operation *operation); /* with the lock */
+void free_exchange(struct exchange *exchange);                                      /* with the lock */
+
 /* ---- requests.c ---- */
 struct operation *find_request(MPI_Request request); /* with the lock */
 void add_request(struct operation *operation);       /* with the lock */
@@ -233,17 +289,7 @@ int impi_comm_bcast(struct impi_comm *impi_comm, void *buffer, int count, MPI_Da
 /* Gives numbers of each member to all, in the order of ranks. */
 int exchange_numbers(struct impi_comm *impi_comm, const int *own, int count, int *all);
 
-/* Elements of one process in a buffer. */
-struct block {
-    int count;
-    MPI_Aint displacement; /* in extents of the type */
-};
-
-/* Elements of all processes in a buffer. */
-struct layout {
-    void *buffer;
-    struct block *blocks; /* by rank; NULL where a process does not use them */
-    MPI_Datatype type;
-};
+/* Copies elements within this process. */
+int copy_block(const void *from, int from_count, MPI_Datatype from_type, void *to, int to_count, MPI_Datatype to_type);
 
 #endif

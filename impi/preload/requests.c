@@ -11,7 +11,7 @@
 enum { BUCKETS = 1024 };
 
 static struct operation *buckets[BUCKETS];
-static int known_count;
+static _Atomic int known_count;
 
 static struct operation **bucket_of(MPI_Request request)
 {
@@ -132,9 +132,13 @@ int create_persistent(const struct transfer *transfer, MPI_Request *request)
 
 int MPI_Start(MPI_Request *request)
 {
-    lock();
-    struct operation *operation = find_request(*request);
-    unlock();
+    struct operation *operation = NULL;
+
+    if (known_count > 0) {
+        lock();
+        operation = find_request(*request);
+        unlock();
+    }
     if (operation == NULL || operation->kind != REQUEST_PERSISTENT) {
         return PMPI(Start)(request);
     }
@@ -171,14 +175,12 @@ static bool select_requests(struct selection *selection, int count, MPI_Request 
 {
     bool is_any = false;
 
-    if (impi_world == NULL) {
+    if (known_count == 0 && polled_count == 0) {
         return false;
     }
     lock();
-    if (known_count > 0) {
-        for (int i = 0; i < count && !is_any; i++) {
-            is_any = find_request(requests[i]) != NULL;
-        }
+    for (int i = 0; i < count && !is_any; i++) {
+        is_any = find_request(requests[i]) != NULL;
     }
     if (!is_any && polled_count == 0) {
         unlock();

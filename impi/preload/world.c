@@ -8,7 +8,7 @@
 wireup_impi *impi_world;
 MPI_Comm self_comm;
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 void lock(void)
 {

@@ -14,7 +14,8 @@ fn recipe_of_spack_installs_all_parts() {
     python.arg(repository().join("tests/packages/spack_recipe.py"));
     let recipe = repository().join("packaging/spack/packages/wireup/package.py");
     let installed = expect(python.arg(recipe));
-    let parts = "libwireup-pmix-host.so libwireup_impi.so wireup wireup-agent wireup-impi wireup-impi.h wireup-pmix-host\n";
+    let parts = "libwireup-pmix-host.so libwireup_impi.so libwireup_impi_abi.so libwireup_impi_mpich.so \
+                 libwireup_impi_openmpi.so wireup wireup-agent wireup-impi wireup-impi.h wireup-pmix-host\n";
     assert_eq!(installed, parts);
 }
 

@@ -1,6 +1,6 @@
 /*
  * impi_unchanged [refused|abort|lost|fatal]: uses point-to-point messages, collectives, communicators, groups and topologies of
- * MPI 1.1 over MPI_COMM_WORLD, and checks each result. It knows nothing of IMPI.
+ * MPI 1.1 over MPI_COMM_WORLD, and nonblocking collectives, and checks each result. It knows nothing of IMPI.
  *     impi_unchanged rank=R size=N
  * refused creates a window on MPI_COMM_WORLD; abort ends the last rank by MPI_Abort, and lost by a signal, while the others
  * wait for it. fatal leaves errors out, for an MPI in which they always are.
@@ -305,6 +305,102 @@ static void collectives(MPI_Comm comm)
     free(places);
 }
 
+/* Collectives that are started in one order and end in any, with messages between. */
+static void nonblocking(MPI_Comm comm)
+{
+    enum { STARTED = 12 };
+    int *gathered = calloc((size_t)size, sizeof *gathered), *scattered = calloc((size_t)size, sizeof *scattered);
+    int *out = calloc((size_t)size, sizeof *out), *in = calloc((size_t)size, sizeof *in), *both = calloc((size_t)size, sizeof *both);
+    int *counts = calloc((size_t)size, sizeof *counts), *places = calloc((size_t)size, sizeof *places);
+    MPI_Datatype *types = calloc((size_t)size, sizeof *types);
+    int *typed = calloc((size_t)size, sizeof *typed);
+    int root = size - 1, value = rank == root ? 42 : 0, part = -1, sum = 0, all = rank, before = -1, upto = -1, share = -1;
+    int map[2] = {2, rank + 1}, whole[2] = {0}, expected[2] = {2, size}, token = -1, flag = 0, count = 2;
+    MPI_Request requests[STARTED], barrier;
+    MPI_Op op;
+
+    MPI_Op_create(compose, 0, &op);
+    for (int i = 0; i < size; i++) {
+        scattered[i] = i * 3;
+        out[i] = both[i] = rank * 100 + i;
+        counts[i] = 1;
+        places[i] = i * (int)sizeof(int);
+        types[i] = MPI_INT;
+    }
+    for (int i = size - 2; i >= 0; i--) {
+        int next[2] = {2, i + 1};
+        compose(next, expected, &count, NULL);
+    }
+    MPI_Ibcast(&value, 1, MPI_INT, root, comm, &requests[0]);
+    MPI_Igather(&rank, 1, MPI_INT, gathered, 1, MPI_INT, root, comm, &requests[1]);
+    MPI_Iscatter(scattered, 1, MPI_INT, &part, 1, MPI_INT, root, comm, &requests[2]);
+    MPI_Ireduce(&rank, &sum, 1, MPI_INT, MPI_SUM, root, comm, &requests[3]);
+    MPI_Iallreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MAX, comm, &requests[4]);
+    MPI_Iallreduce(map, whole, 2, MPI_INT, op, comm, &requests[5]);
+    MPI_Op_free(&op);
+    ENSURE(op == MPI_OP_NULL);
+    MPI_Iexscan(&rank, &before, 1, MPI_INT, MPI_SUM, comm, &requests[6]);
+    MPI_Iscan(&rank, &upto, 1, MPI_INT, MPI_SUM, comm, &requests[7]);
+    MPI_Ialltoall(out, 1, MPI_INT, in, 1, MPI_INT, comm, &requests[8]);
+    MPI_Ialltoall(MPI_IN_PLACE, 0, MPI_INT, both, 1, MPI_INT, comm, &requests[9]);
+    MPI_Ireduce_scatter_block(out, &share, 1, MPI_INT, MPI_SUM, comm, &requests[10]);
+    MPI_Ialltoallw(out, counts, places, types, typed, counts, places, types, comm, &requests[11]);
+    MPI_Bcast(&root, 1, MPI_INT, 0, comm);
+    MPI_Sendrecv(&rank, 1, MPI_INT, to, 8, &token, 1, MPI_INT, from, 8, comm, MPI_STATUS_IGNORE);
+    ENSURE(token == from);
+    for (int done = 0, some, indices[STARTED]; done < STARTED - 2; done += some)
+        MPI_Waitsome(STARTED - 2, requests, &some, indices, statuses);
+    MPI_Waitall(2, &requests[STARTED - 2], statuses);
+    ENSURE(value == 42 && part == rank * 3 && all == size - 1 && upto == rank * (rank + 1) / 2);
+    ENSURE(memcmp(whole, expected, sizeof whole) == 0);
+    ENSURE(rank == 0 || before == rank * (rank - 1) / 2);
+    ENSURE(rank != root || sum == size * (size - 1) / 2);
+    ENSURE(share == 100 * size * (size - 1) / 2 + size * rank);
+    for (int i = 0; i < size; i++)
+        ENSURE(in[i] == i * 100 + rank && both[i] == in[i] && typed[i] == in[i] && (rank != root || gathered[i] == i));
+    /* A process that is in the barrier still receives. */
+    MPI_Request receive;
+    MPI_Irecv(&token, 1, MPI_INT, from, 9, comm, &receive);
+    MPI_Ibarrier(comm, &barrier);
+    if (rank != 0)
+        MPI_Ssend(&rank, 1, MPI_INT, to, 9, comm);
+    else
+        MPI_Send(&rank, 1, MPI_INT, to, 9, comm);
+    while (!flag)
+        MPI_Test(&barrier, &flag, MPI_STATUS_IGNORE);
+    MPI_Wait(&receive, MPI_STATUS_IGNORE);
+    ENSURE(token == from);
+    free(gathered);
+    free(scattered);
+    free(out);
+    free(in);
+    free(both);
+    free(counts);
+    free(places);
+    free(types);
+    free(typed);
+}
+
+/* A message may be sent by one function and received by another, which headers of MPI 3.1 lack. */
+static void combined(MPI_Comm comm)
+{
+    int in = -1, other = rank;
+    MPI_Status status;
+
+#if MPI_VERSION >= 4
+    MPI_Request request[2];
+    MPI_Isendrecv(&rank, 1, MPI_INT, to, 70, &in, 1, MPI_INT, MPI_ANY_SOURCE, 70, comm, &request[0]);
+    MPI_Isendrecv_replace(&other, 1, MPI_INT, to, 71, from, 71, comm, &request[1]);
+    MPI_Wait(&request[0], &status);
+    MPI_Wait(&request[1], MPI_STATUS_IGNORE);
+#else
+    MPI_Sendrecv(&rank, 1, MPI_INT, to, 70, &in, 1, MPI_INT, MPI_ANY_SOURCE, 70, comm, &status);
+    MPI_Sendrecv_replace(&other, 1, MPI_INT, to, 71, from, 71, comm, MPI_STATUS_IGNORE);
+#endif
+    ENSURE(in == from && status.MPI_SOURCE == from && status.MPI_TAG == 70 && count_of(&status, MPI_INT) == 1);
+    ENSURE(other == from);
+}
+
 static int copies;
 
 static int copy_attribute(MPI_Comm comm, int key, void *extra, void *value, void *copy, int *flag)
@@ -515,6 +611,8 @@ int main(int argc, char **argv)
     requests(MPI_COMM_WORLD);
     types(MPI_COMM_WORLD);
     collectives(MPI_COMM_WORLD);
+    nonblocking(MPI_COMM_WORLD);
+    combined(MPI_COMM_WORLD);
     communicators();
     topology();
     intercommunicators(0);

@@ -1,6 +1,7 @@
 //! `wireup run --impi`: launches as clients of an Interoperable MPI job.
 
 mod demonstration;
+mod suites;
 mod unchanged;
 
 use std::io;

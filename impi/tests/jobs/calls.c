@@ -241,6 +241,42 @@ static void messages(void)
 }
 
 /* A process to itself, from two threads at once. */
+/* Bytes of libraries with communicators: messages of other contexts and other calls are not theirs. */
+static void contexts(int external32)
+{
+    enum { FIRST = 1000, SECOND = 1002 };
+    uint8_t in[4] = {0}, number[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    wireup_impi_request sends[3], receive;
+
+    sends[0] = wireup_impi_isend_bytes(world, "one", 4, to, 60, FIRST, 0);
+    sends[1] = wireup_impi_isend_bytes(world, "two", 4, to, 60, SECOND, 1);
+    sends[2] = isend("\0", 1, WIREUP_IMPI_INT8, 60);
+    while (wireup_impi_iprobe_bytes(world, WIREUP_IMPI_ANY, WIREUP_IMPI_ANY, SECOND, &status) == 0)
+        ENSURE(wireup_impi_pause(world, 100) == 0);
+    ENSURE(status.source == from && status.tag == 60 && status.bytes == 4);
+    receive = wireup_impi_irecv_bytes(world, sizeof in, from, 60, SECOND);
+    ENSURE(receive != 0);
+    while (wireup_impi_take(world, receive, in, sizeof in, &status) == 0)
+        ENSURE(wireup_impi_pause(world, 100) == 0);
+    ENSURE(memcmp(in, "two", 4) == 0 && status.bytes == 4 && !status.cancelled);
+    ENSURE(wireup_impi_iprobe_bytes(world, from, 60, SECOND, &status) == 0);
+    receive = wireup_impi_irecv_bytes(world, 2, WIREUP_IMPI_ANY, 60, FIRST);
+    while (wireup_impi_take(world, receive, in, 2, &status) == 0)
+        ENSURE(wireup_impi_pause(world, 100) == 0);
+    /* The end of a longer message is lost. */
+    ENSURE(memcmp(in, "ono", 3) == 0 && status.bytes == 4);
+    ENSURE(wireup_impi_recv(world, in, 1, WIREUP_IMPI_INT8, from, 60, &status) == 0 && in[0] == 0);
+    for (int i = 0; i < 3; i++)
+        finish(sends[i]);
+    ENSURE(wireup_impi_convert(world, number, sizeof number, 4) == 0);
+    ENSURE(number[0] == (external32 ? 4 : 1) && number[7] == (external32 ? 5 : 8));
+    ENSURE(wireup_impi_convert(world, number, sizeof number, 4) == 0);
+    for (int i = 0; i < 8; i++)
+        ENSURE(number[i] == i + 1);
+    NOT_STARTED(wireup_impi_isend_bytes(world, in, 1, size, 60, FIRST, 0), "invalid process");
+    NOT_STARTED(wireup_impi_irecv_bytes(world, 1, size, 60, FIRST), "invalid process");
+}
+
 static void *to_itself(void *of)
 {
     const int tag = *(int *)of;
@@ -395,6 +431,7 @@ int main(int argc, char **argv)
     wrong_arguments();
     types(strcmp(mode, "external32") == 0);
     messages();
+    contexts(strcmp(mode, "external32") == 0);
     threads();
     for (size_t count = 1; count <= 400; count += 399) {
         reductions(count);

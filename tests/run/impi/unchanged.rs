@@ -13,7 +13,7 @@ const PROGRAM: &str = "impi_unchanged";
 
 /// Whether the libraries for all binary interfaces were built; otherwise the test is ignored.
 #[track_caller]
-fn are_built() -> bool {
+pub(super) fn are_built() -> bool {
     let names = ["mpich", "openmpi", "abi"].map(|name| format!("libwireup_impi_{name}.so"));
     let missing = names
         .iter()
@@ -35,7 +35,10 @@ fn client(address: &str, number: usize, ranks: u32, mpi: &Mpi, words: &[&Path]) 
 }
 
 /// Runs a program on each of these MPIs with as many ranks, all in one world.
-fn run_together(clients: &[(&Mpi, u32)], words: &dyn Fn(&Mpi) -> Vec<PathBuf>) -> Vec<Outcome> {
+pub(super) fn run_together(
+    clients: &[(&Mpi, u32)],
+    words: &dyn Fn(&Mpi) -> Vec<PathBuf>,
+) -> Vec<Outcome> {
     let (server, address) = server(u32::try_from(clients.len()).unwrap());
     let started: Vec<_> = clients
         .iter()

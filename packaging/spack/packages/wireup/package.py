@@ -19,6 +19,7 @@ class Wireup(Package):
     version("main", branch="main")
 
     variant("pmix", default=True, description="Serve PMIx, for Open MPI")
+    variant("impi", default=False, description="Run MPI programs unchanged in IMPI jobs")
 
     depends_on("c", type="build")
     depends_on("rust@1.95:", type="build")
@@ -29,12 +30,19 @@ class Wireup(Package):
     depends_on("protobuf", type="build")
     # Headers only: the library is the one that a program brings.
     depends_on("pmix@4.2.2:", type="build", when="+pmix")
+    # Headers only, of each binary interface; MPICH has that of the standard one.
+    depends_on("mpich@5:", type="build", when="+impi")
+    depends_on("openmpi@4:", type="build", when="+impi")
     depends_on("hwloc@2.1:", type="run")
 
     def setup_build_environment(self, env):
         env.set("LIBCLANG_PATH", self.spec["llvm"].prefix.lib)
         if self.spec.satisfies("+pmix"):
             env.set("PMIX_INCLUDE_DIR", self.spec["pmix"].prefix.include)
+        if self.spec.satisfies("+impi"):
+            env.set("WIREUP_MPICH_INCLUDE_DIR", self.spec["mpich"].prefix.include)
+            env.set("WIREUP_MPI_ABI_INCLUDE_DIR", self.spec["mpich"].prefix.include)
+            env.set("WIREUP_OPENMPI_INCLUDE_DIR", self.spec["openmpi"].prefix.include)
 
     def install(self, spec, prefix):
         cargo = which("cargo", required=True)
@@ -48,7 +56,11 @@ class Wireup(Package):
             install(join_path(built, name), private)
         if spec.satisfies("+pmix"):
             install(join_path(built, "libwireup-pmix-host.so"), private)
-        install(join_path(built, "libwireup_impi.so"), prefix.lib)
+        libraries = ["libwireup_impi.so"]
+        if spec.satisfies("+impi"):
+            libraries += [f"libwireup_impi_{interface}.so" for interface in ("mpich", "openmpi", "abi")]
+        for library in libraries:
+            install(join_path(built, library), prefix.lib)
         install(join_path("impi", "capi", "wireup-impi.h"), prefix.include)
         wireup("man", "--dir", join_path(prefix.share, "man", "man1"))
 
