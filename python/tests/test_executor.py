@@ -116,6 +116,14 @@ class Executor(CleanCase):
         expected = {(0, "stdout"): "out of 0\n", (1, "stdout"): "out of 1\n", (0, "stderr"): "err of 0\n", (1, "stderr"): "err of 1\n"}
         self.assertEqual(output, expected)
 
+    def test_executor_that_serves_has_no_files(self):
+        """A script that is killed cannot remove them."""
+        with self.executor() as executor:
+            for _ in range(2):
+                executor.submit(allreduce, 1).result()
+                self.assertEqual(list(pathlib.Path(tempfile.gettempdir()).glob("wireup-executor-*")), [])
+                executor.restart()
+
     def test_dead_rank_fails_executor_with_text_of_launcher(self):
         with self.executor() as executor:
             executor.wait_ready()

@@ -106,8 +106,9 @@ class Pool:
         self._reset()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
-        self._directory = tempfile.TemporaryDirectory(prefix="wireup-executor-")
+        # The socket for the ranks and its directory exist while ranks connect: a script that is killed later leaves no file.
         self._listener: Optional[socket.socket] = None
+        self._directory: "Optional[tempfile.TemporaryDirectory[str]]" = None
         self._key: Optional[bytes] = None
         self.thread = threading.Thread(target=self._run, name="wireup-executor", daemon=True)
         self.thread.start()
@@ -243,7 +244,7 @@ class Pool:
             os.close(self._wake_read)
             os.close(self._wake_write)
             self._wake_write = -1
-        self._directory.cleanup()
+        self._stop_listening()
 
     def _break(self, error: RanksLost) -> None:
         """Fail all tasks, and those that are still to come."""
@@ -281,9 +282,7 @@ class Pool:
             finally:
                 for channel in self._channels.values():
                     channel.close()
-                if self._listener is not None:
-                    self._listener.close()
-                    self._listener = None
+                self._stop_listening()
         return self._on_end(launch.result)
 
     def _next_timeout(self) -> Optional[float]:
@@ -301,11 +300,11 @@ class Pool:
         """Open the socket that the ranks can reach, and send them its address."""
         hosts = {node["host"] for node in planned.fields["nodes"]}
         is_here = planned.fields["virtual_nodes"] or hosts == {os.uname().nodename}
-        path = os.path.join(self._directory.name, "socket")
+        path = ""
         addresses: "List[Tuple[str, int]]" = []
         if is_here:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+            self._directory = tempfile.TemporaryDirectory(prefix="wireup-executor-")
+            path = os.path.join(self._directory.name, "socket")
             self._listener, self._key = socket.socket(socket.AF_UNIX), None
             self._listener.bind(path)
         else:
@@ -326,6 +325,14 @@ class Pool:
         with self._lock:
             self._size = planned.fields["size"]
 
+    def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        if self._directory is not None:
+            self._directory.cleanup()
+            self._directory = None
+
     def _accept(self, selector: selectors.BaseSelector) -> None:
         assert self._listener is not None
         connection, _ = self._listener.accept()
@@ -341,11 +348,16 @@ class Pool:
         selector.register(channel, selectors.EVENT_READ, rank)
         with self._lock:
             self._channels[rank] = channel
+            are_all_here = len(self._channels) == self._size
+        if are_all_here:
+            selector.unregister(self._listener)
+            self._stop_listening()
+        with self._lock:
             if refusal is not None:
                 self._refused = refusal
                 return
             self._idle.add(rank)
-            is_ready = len(self._channels) == self._size and self._refused is None
+            is_ready = are_all_here and self._refused is None
             self._dispatch()
         if is_ready:
             self.ready.set()
