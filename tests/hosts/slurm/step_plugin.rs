@@ -31,7 +31,7 @@ fn one_node(mpi: &Mpi) {
     let Some(slurm) = Slurm::with(1, With::Plugin) else {
         return;
     };
-    // The allocation is srun's own: Slurm may end the agents before they end themselves, and says so.
+    // The allocation is srun's own: Slurm may end the agents before they exit, and reports it.
     let run = slurm.command(["srun", "--wireup", "-n", "2"]);
     let outcome = program(run, mpi, "hello").run().expect(0);
     for line in outcome.by_rank("hello", 2) {
