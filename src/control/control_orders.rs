@@ -5,6 +5,7 @@ use std::os::fd::AsFd as _;
 use super::control_stream::{ControlInput, ControlStream};
 use super::launch_context::LaunchContext;
 use super::launch_effect::LaunchEffect;
+use super::launch_hosts::{ResizeSource, request_resize};
 use super::launch_stage::LaunchStage;
 use super::queued_spawn::{QueuedSpawn, SpawnSource};
 use super::spawn_answers::refuse_spawn;
@@ -63,6 +64,10 @@ fn execute(cx: &mut LaunchContext, command: ControlCommand) {
     match command {
         ControlCommand::Signal(command) => send_signal(cx, command),
         ControlCommand::Spawn(command) => request_spawn(cx, command),
+        ControlCommand::Resize(command) => {
+            let source = ResizeSource::Controller(command.request);
+            request_resize(cx, source, &command);
+        }
     }
 }
 

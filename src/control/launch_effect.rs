@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::launch_hosts::ResizeRequest;
+use super::query_server::job_query::JobAnswer;
 use super::queued_spawn::QueuedSpawn;
 use crate::backend::inspection::{InspectionError, InspectionResult};
 use wireup_core::job::ids::JobIndex;
@@ -20,6 +22,10 @@ pub(super) enum LaunchEffect {
     RequestSpawn(QueuedSpawn),
     /// The hosts of a spawn have joined.
     DecideSpawn(QueuedSpawn),
+    /// Hosts are to join or to leave.
+    Resize(ResizeRequest),
+    /// The answer to another command, by the number of its connection.
+    AnswerCaller(u32, JobAnswer),
     /// All processes of a job have ended.
     JobEnded(JobIndex),
     /// Ranks may not reach each other: warn of an address that several hosts have.

@@ -1,5 +1,5 @@
-//! Requests to a running launch from other commands of its user: `wireup stacks`, `wireup core`, `wireup top` and
-//! `wireup ps --proctable`. Requests that need the hosts are in [`inspections`], with those of the launch itself (`--stacks`).
+//! Requests to a running launch from other commands of its user: `wireup stacks`, `wireup core`, `wireup top`,
+//! `wireup resize` and `wireup ps --proctable`. Requests that need the hosts are in [`inspections`], with those of the launch itself (`--stacks`).
 //!
 //! The launch listens at an abstract Unix address, which needs no file and disappears with the launch.
 //!
@@ -20,6 +20,7 @@ use rustix::net::{
 
 use super::debugger_table::executable;
 use super::launch_context::LaunchContext;
+use super::launch_hosts::{ResizeSource, request_resize};
 use super::launch_metrics::{self, LaunchCounters};
 use super::launch_service::LaunchService;
 use crate::backend::inspection::InspectionKind;
@@ -261,7 +262,8 @@ impl QueryServer {
         }
     }
 
-    fn answer(&mut self, cx: &mut LaunchContext, number: u32, answer: &JobAnswer) {
+    /// Sends the last line to a caller.
+    pub(super) fn answer(&mut self, cx: &mut LaunchContext, number: u32, answer: &JobAnswer) {
         self.send_answer(cx, number, &line(answer));
     }
 
@@ -317,6 +319,11 @@ impl QueryServer {
             },
             JobQueryKind::Core { directory } => InspectionKind::Core(directory.clone()),
             JobQueryKind::Usage => InspectionKind::Usage,
+            JobQueryKind::Resize(command) => {
+                self.send_progress(cx, number, &JobAnswer::Taken(0));
+                let source = ResizeSource::Caller(number);
+                return request_resize(cx, source, command);
+            }
         };
         let limit = match look {
             InspectionKind::Usage => LIMIT_FOR_USAGE,

@@ -367,7 +367,7 @@ impl HostPlan {
         })
     }
 
-    /// Refuses a layout with nodes that are lost, or that allocations reserve.
+    /// Refuses a layout with nodes that have left, leave or could not join, or that allocations reserve.
     fn check_layout(
         &self,
         runs: &[(NodeId, u32)],
@@ -385,7 +385,7 @@ impl HostPlan {
             None => Ok(()),
             Some(node) => {
                 let problem = format!(
-                    "the layout has node {node}, which is lost or reserved by an allocation; omit it"
+                    "the layout has node {node}, which is not in the launch or reserved; omit it"
                 );
                 Err(refuse(SpawnFailureKind::NoSlots, problem))
             }

@@ -84,9 +84,13 @@ impl StepDaemon {
                 };
                 self.local.add_job(&job, plan, staged_files);
             }
-            LauncherToStep::Joined { hosts, absent } => {
+            LauncherToStep::NodesChanged {
+                hosts,
+                absent,
+                left,
+            } => {
                 self.plan = Arc::new(self.plan.with_hosts(&hosts, &absent));
-                self.local.grow(&self.plan);
+                self.local.change_nodes(&self.plan, &left);
                 let node = self.local.first_node();
                 self.label.renew(&self.plan.job_plan, Some(node));
             }

@@ -8,8 +8,10 @@ use sha2::{Digest as _, Sha256};
 
 use crate::backend::inspection::{Dump, InspectionError, InspectionResult, RankUsage, Stack};
 use crate::report::stacks::RankStack;
+use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::{JobIndex, Rank};
 use wireup_core::job::rank_set::RankSet;
+use wireup_core::record::ResizeCommand;
 
 /// Maximum bytes of a request.
 pub(crate) const REQUEST_MAX: usize = 64 * 1024;
@@ -35,6 +37,8 @@ pub(crate) enum JobQueryKind {
     },
     /// Resources that the running processes use, and where they wait.
     Usage,
+    /// Hosts that join the launch, and hosts that leave it.
+    Resize(ResizeCommand),
 }
 
 /// Request of a caller.
@@ -117,8 +121,34 @@ pub(crate) enum JobAnswer {
     Found(Vec<ProcessRecord>),
     /// Results by rank, without those of [`Found`](Self::Found); the last line.
     Processes(Vec<ProcessRecord>),
+    /// Changes of the launch's hosts; the last line.
+    Resized(ResizeReport),
     /// Reason for a refusal.
     Refused(String),
+}
+
+/// Changes of the launch's hosts that a request has made.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct ResizeReport {
+    /// Hosts that have joined.
+    pub(crate) joined: Vec<String>,
+    /// Hosts that have left.
+    pub(crate) left: Vec<String>,
+    /// A line for each host that leaves later.
+    pub(crate) leaving: Vec<String>,
+}
+
+impl ResizeReport {
+    /// Returns the report as lines for people.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let done = |names: &[String], what| {
+            (!names.is_empty()).then(|| format!("{} {what}", compress(names)))
+        };
+        let joined = done(&self.joined, "joined");
+        let left = done(&self.left, "left");
+        let leaving = self.leaving.iter().cloned();
+        joined.into_iter().chain(left).chain(leaving).collect()
+    }
 }
 
 /// Returns the abstract address at which a launch accepts requests.
