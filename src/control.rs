@@ -44,6 +44,7 @@ mod rank_labels;
 mod rank_logs;
 mod rank_status;
 mod rank_terminal;
+pub(crate) mod resize_request;
 pub mod run;
 mod singleton_detector;
 pub(crate) mod slurm_job;

@@ -308,8 +308,13 @@ impl NodeCore {
     }
 
     /// Adds nodes that joined the launch, and removes others. `context` is the initial job with the new number of nodes;
-    /// `absent` are nodes that could not join or have left and were not reported before, `left` those that have left now.
-    pub fn change_nodes(&mut self, context: Arc<JobContext>, absent: &[NodeId], left: &[NodeId]) {
+    /// `absent` are nodes that could not join or have left and were not reported before, `departed` those that have left now.
+    pub fn change_nodes(
+        &mut self,
+        context: Arc<JobContext>,
+        absent: &[NodeId],
+        departed: &[NodeId],
+    ) {
         let nodes = context.process_map.nodes();
         self.cx.jobs.first_mut().context = context;
         self.services.groups.engine.grow(nodes);
@@ -319,7 +324,7 @@ impl NodeCore {
         dispatcher.settle();
         let reason = Arc::from("it is not in the launch");
         dispatcher.fail_pending_for(absent.iter().copied(), &reason);
-        raise_left_nodes(left, dispatcher.cx);
+        raise_left_nodes(departed, dispatcher.cx);
         dispatcher.settle();
     }
 

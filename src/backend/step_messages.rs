@@ -68,7 +68,7 @@ pub(crate) enum LauncherToStep {
         /// Nodes that could not join, and those that have left.
         absent: BTreeSet<NodeId>,
         /// Nodes that have left now.
-        left: Vec<NodeId>,
+        departed: Vec<NodeId>,
     },
     /// Credit of this number of bytes for a stream.
     Credit { stream: Stream, bytes: u32 },

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use super::launch_context::LaunchContext;
 use super::launch_effect::LaunchEffect;
-use super::launch_hosts::{ResizeRequest, ResizeSource};
 use super::launch_service::LaunchService;
+use super::resize_request::{ResizeRequest, ResizeSource};
 use crate::backend::allocator_client::{AllocatorClient, ToAllocator};
 use crate::backend::step_messages::LauncherToStep;
 use crate::plan::allocation_table::{
@@ -27,7 +27,7 @@ use wireup_core::job::job_table::KnownRank;
 use wireup_core::node::event::{AllocationRequestId, NodeCommand};
 
 /// Destination of an answer: the node that sent the request, and its id of the request.
-pub(super) type AllocationReplyTarget = (NodeId, AllocationRequestId);
+type AllocationReplyTarget = (NodeId, AllocationRequestId);
 
 /// A request that the allocator has not answered.
 #[derive(Debug)]
@@ -157,7 +157,7 @@ fn resize_of(
         }
     };
     Ok(Some(ResizeRequest {
-        source: ResizeSource::Rank(reply_to, requester, attributes.req_id.clone()),
+        source: ResizeSource::Rank(requester, reply_to, attributes.req_id.clone()),
         add,
         remove,
         ends_ranks: false,

@@ -115,8 +115,10 @@ impl Controller {
                 LaunchEffect::Resize(request) => {
                     self.services.membership.resize(&mut self.cx, request);
                 }
-                LaunchEffect::AnswerCaller(number, answer) => {
-                    self.services.queries.answer(&mut self.cx, number, &answer);
+                LaunchEffect::Resized(number, result) => {
+                    self.services
+                        .queries
+                        .answer_resize(&mut self.cx, number, result);
                 }
                 LaunchEffect::JobEnded(job) => {
                     self.services.allocations.on_job_ended(&mut self.cx, job)

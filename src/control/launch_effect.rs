@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::launch_hosts::ResizeRequest;
-use super::query_server::job_query::JobAnswer;
 use super::queued_spawn::QueuedSpawn;
+use super::resize_request::{ResizeRequest, ResizeResult};
 use crate::backend::inspection::{InspectionError, InspectionResult};
 use wireup_core::job::ids::JobIndex;
 use wireup_core::job::job_table::KnownRank;
@@ -24,8 +23,8 @@ pub(super) enum LaunchEffect {
     DecideSpawn(QueuedSpawn),
     /// Hosts are to join or to leave.
     Resize(ResizeRequest),
-    /// The answer to another command, by the number of its connection.
-    AnswerCaller(u32, JobAnswer),
+    /// Result of a change of the hosts for another command, by the number of its connection.
+    Resized(u32, ResizeResult),
     /// All processes of a job have ended.
     JobEnded(JobIndex),
     /// Ranks may not reach each other: warn of an address that several hosts have.

@@ -13,53 +13,28 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::allocation_requests::{
-    AllocationReplyTarget, answer_allocation, hosts_to_join, settle_joined_hosts,
-};
+use super::allocation_requests::{answer_allocation, hosts_to_join, settle_joined_hosts};
 use super::launch_context::LaunchContext;
 use super::launch_effect::LaunchEffect;
 use super::launch_service::LaunchService;
 use super::queued_spawn::QueuedSpawn;
+use super::resize_request::{ResizeReport, ResizeRequest, ResizeResult, ResizeSource};
 use super::spawn_answers::{hosts_failure, refuse_spawn, requester_plan, too_late};
 use super::spawn_line::SpawnLine;
 use super::wait_questions::WaitQuestions;
 use super::{status_records, supervision};
 use crate::backend::step_links::StepLinks;
 use crate::backend::step_messages::NodeRefusal;
-use crate::control::query_server::job_query::{JobAnswer, ResizeReport};
 use crate::plan::HostPlan;
 use wireup_core::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind as Kind, NodeShare,
 };
-use wireup_core::job::hosts::{HostEntry, HostList, HostSpec, compress};
+use wireup_core::job::hosts::{HostList, HostSpec, compress};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::job_control::{JobControlAction, JobControlRequest};
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::record::ResizeCommand;
 use wireup_core::wording::counted;
-
-/// Request to add hosts to the launch, or to remove some.
-#[derive(Debug)]
-pub(super) struct ResizeRequest {
-    pub(super) source: ResizeSource,
-    pub(super) add: Vec<HostEntry>,
-    pub(super) remove: Vec<HostEntry>,
-    /// Whether the ranks on removed hosts are terminated; otherwise these hosts leave when their ranks have ended.
-    pub(super) ends_ranks: bool,
-    /// Time at which the request is given up.
-    pub(super) deadline: Option<Duration>,
-}
-
-/// The requester of a change of the launch's hosts, and the way of the reply.
-#[derive(Clone, Debug)]
-pub(super) enum ResizeSource {
-    /// Another command, by the number of its connection.
-    Caller(u32),
-    /// The controlling process (`--control`). The status stream has the reply with this number.
-    Controller(u64),
-    /// A rank, and the name that it has given its request.
-    Rank(AllocationReplyTarget, KnownRank, Option<String>),
-}
 
 /// A change of the launch's hosts that is not complete.
 #[derive(Debug)]
@@ -143,7 +118,7 @@ fn ending() -> AllocationFailure {
     failed(Kind::Canceled, "the launch is being ended")
 }
 
-/// Hosts that join.
+/// Handles hosts that join.
 impl LaunchHosts {
     /// Returns a spawn that needs no new host. Other spawns wait until their hosts have joined.
     pub(super) fn admit(
@@ -252,7 +227,7 @@ impl LaunchHosts {
     }
 }
 
-/// Hosts that join or leave on request.
+/// Handles requests of hosts to join and to leave.
 impl LaunchHosts {
     /// Begins a change of the launch's hosts, or refuses it. Requests with new hosts wait while others are joining.
     pub(super) fn resize(&mut self, cx: &mut LaunchContext, request: ResizeRequest) {
@@ -343,7 +318,7 @@ impl LaunchHosts {
         cx.detail(&format!("{name} has left the launch"));
         for resize in &mut self.pending_resizes {
             if resize.leaving.remove(&node) {
-                resize.report.left.push(name.clone());
+                resize.report.departed.push(name.clone());
             }
         }
         self.answer_complete(cx);
@@ -385,30 +360,22 @@ pub(super) fn request_resize(
 }
 
 /// Replies with the changes, or with the reason why there are none.
-fn answer_resize(
-    cx: &mut LaunchContext,
-    source: &ResizeSource,
-    result: Result<ResizeReport, AllocationFailure>,
-) {
+fn answer_resize(cx: &mut LaunchContext, source: &ResizeSource, result: ResizeResult) {
     match source {
         ResizeSource::Caller(number) => {
-            let answer = match result {
-                Ok(report) => JobAnswer::Resized(report),
-                Err(failure) => JobAnswer::Refused(failure.text),
-            };
-            cx.effects.push(LaunchEffect::AnswerCaller(*number, answer));
+            cx.effects.push(LaunchEffect::Resized(*number, result));
         }
         ResizeSource::Controller(request) => {
             status_records::record_resize_reply(cx, *request, result);
         }
-        ResizeSource::Rank(reply_to, requester, req_id) => {
+        ResizeSource::Rank(requester, reply_to, req_id) => {
             let result = result.map(|report| Allocation {
                 id: None,
                 req_id: req_id.clone(),
                 shares: report
                     .joined
                     .into_iter()
-                    .chain(report.left)
+                    .chain(report.departed)
                     .map(|name| NodeShare { name, slots: None })
                     .collect(),
                 seconds: None,

@@ -20,9 +20,10 @@ use rustix::net::{
 
 use super::debugger_table::executable;
 use super::launch_context::LaunchContext;
-use super::launch_hosts::{ResizeSource, request_resize};
+use super::launch_hosts::request_resize;
 use super::launch_metrics::{self, LaunchCounters};
 use super::launch_service::LaunchService;
+use super::resize_request::{ResizeResult, ResizeSource};
 use crate::backend::inspection::InspectionKind;
 use crate::plan::planned_jobs::Plans;
 use inspections::{InspectionRequester, InspectionRequests, LIMIT, LIMIT_FOR_USAGE};
@@ -262,8 +263,21 @@ impl QueryServer {
         }
     }
 
-    /// Sends the last line to a caller.
-    pub(super) fn answer(&mut self, cx: &mut LaunchContext, number: u32, answer: &JobAnswer) {
+    /// Replies to a caller that has requested a change of the hosts.
+    pub(super) fn answer_resize(
+        &mut self,
+        cx: &mut LaunchContext,
+        number: u32,
+        result: ResizeResult,
+    ) {
+        let answer = match result {
+            Ok(report) => JobAnswer::Resized(report),
+            Err(failure) => JobAnswer::Refused(failure.text),
+        };
+        self.answer(cx, number, &answer);
+    }
+
+    fn answer(&mut self, cx: &mut LaunchContext, number: u32, answer: &JobAnswer) {
         self.send_answer(cx, number, &line(answer));
     }
 

@@ -8,14 +8,13 @@ use tracing::{Level, Span, debug, enabled, info};
 use super::failure_line::failure_line;
 use super::launch_context::LaunchContext;
 use super::launch_stage::LaunchStage;
-use super::query_server::job_query::ResizeReport;
 use super::queued_spawn::SpawnSource;
+use super::resize_request::ResizeResult;
 use crate::plan::HostPlan;
 use crate::plan::planned_jobs::{Jobs, Plans};
 use crate::report::plan_record::{apps, planned, program};
 use crate::report::status_stream::own_failure;
 use wireup_core::failure::CommandError;
-use wireup_core::job::allocation::AllocationFailure;
 use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::missing_ranks::MissingRanks;
@@ -133,11 +132,7 @@ pub(super) fn record_node_left(cx: &mut LaunchContext, node: NodeId, name: &str)
 }
 
 /// Records the reply to a change of the launch's hosts.
-pub(super) fn record_resize_reply(
-    cx: &mut LaunchContext,
-    request: u64,
-    result: Result<ResizeReport, AllocationFailure>,
-) {
+pub(super) fn record_resize_reply(cx: &mut LaunchContext, request: u64, result: ResizeResult) {
     let (changes, message) = match result {
         Ok(report) => (report.lines(), None),
         Err(failure) => (Vec::new(), Some(failure.text.into())),

@@ -12,8 +12,9 @@ use rustix::net::{SendFlags, SocketAddrUnix, send};
 
 use super::LocalJobInfo;
 use crate::control::query_server::job_query::{
-    JobAnswer, JobQuery, JobQueryKind, ProcessRecord, ResizeReport, address,
+    JobAnswer, JobQuery, JobQueryKind, ProcessRecord, address,
 };
+use crate::control::resize_request::ResizeReport;
 use wireup_core::job::rank_set::RankSet;
 use wireup_core::record::ResizeCommand;
 use wireup_core::wording::json_problem;

@@ -26,7 +26,7 @@ pub struct ResizeCommand {
     /// Hosts that join, in the form of `--hosts`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub add: String,
-    /// Hosts that leave.
+    /// Hosts that leave, in the same form.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub remove: String,
     /// Whether the ranks on hosts that leave are terminated; otherwise these hosts leave when their ranks have ended.

@@ -411,9 +411,9 @@ impl StepDispatcher<'_> {
         }
     }
 
-    /// Handles the joining and the departure of other hosts; `plan` is the new plan of the initial job on this host, `left`
+    /// Handles the joining and the departure of other hosts; `plan` is the new plan of the initial job on this host, `departed`
     /// are the nodes that have left now.
-    pub(super) fn change_nodes(&mut self, plan: &Arc<HostPlan>, left: &[NodeId]) {
+    pub(super) fn change_nodes(&mut self, plan: &Arc<HostPlan>, departed: &[NodeId]) {
         self.cx.replace_plan(plan);
         let absent: Vec<_> = plan.absent.difference(&self.cx.absent).copied().collect();
         self.cx.absent.clone_from(&plan.absent);
@@ -422,7 +422,7 @@ impl StepDispatcher<'_> {
             let (now, mut actions) = (Moment(self.cx.now()), Vec::new());
             let core = &mut self.cx.nodes[index].core;
             core.with_actions(now, &mut actions, |core| {
-                core.change_nodes(Arc::clone(&plan.job), &absent, left)
+                core.change_nodes(Arc::clone(&plan.job), &absent, departed)
             });
             core.add_facts(JobIndex::INITIAL, Arc::clone(plan) as Arc<dyn LaunchFacts>);
             core.name_nodes(&plan.node_names);

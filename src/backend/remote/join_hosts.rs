@@ -118,20 +118,20 @@ impl RemoteBackend {
         }
     }
 
-    /// Announces that hosts have joined, failed to join or `left`. `all` is the plan with those that are still joining,
-    /// `known` the one of which the steps know.
+    /// Announces that hosts have joined, failed to join or, `departed`, left. `all` is the plan with those that are still joining,
+    /// `announced` the one without them.
     pub(crate) fn change_nodes(
         &mut self,
         all: &Arc<HostPlan>,
-        known: &Arc<HostPlan>,
-        left: Vec<NodeId>,
+        announced: &Arc<HostPlan>,
+        departed: Vec<NodeId>,
     ) {
         self.adopt(all);
-        self.label.renew(&known.job_plan, None);
+        self.label.renew(&announced.job_plan, None);
         let changed = LauncherToStep::NodesChanged {
-            hosts: known.spec.layout.hosts.clone(),
-            absent: known.absent.clone(),
-            left,
+            hosts: announced.spec.layout.hosts.clone(),
+            absent: announced.absent.clone(),
+            departed,
         };
         self.send(FrameAddress::EveryNode, &changed);
     }

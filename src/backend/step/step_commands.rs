@@ -87,10 +87,10 @@ impl StepDaemon {
             LauncherToStep::NodesChanged {
                 hosts,
                 absent,
-                left,
+                departed,
             } => {
                 self.plan = Arc::new(self.plan.with_hosts(&hosts, &absent));
-                self.local.change_nodes(&self.plan, &left);
+                self.local.change_nodes(&self.plan, &departed);
                 let node = self.local.first_node();
                 self.label.renew(&self.plan.job_plan, Some(node));
             }

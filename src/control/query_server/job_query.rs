@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::backend::inspection::{Dump, InspectionError, InspectionResult, RankUsage, Stack};
+use crate::control::resize_request::ResizeReport;
 use crate::report::stacks::RankStack;
-use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::{JobIndex, Rank};
 use wireup_core::job::rank_set::RankSet;
 use wireup_core::record::ResizeCommand;
@@ -125,30 +125,6 @@ pub(crate) enum JobAnswer {
     Resized(ResizeReport),
     /// Reason for a refusal.
     Refused(String),
-}
-
-/// Changes of the launch's hosts that a request has made.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct ResizeReport {
-    /// Hosts that have joined.
-    pub(crate) joined: Vec<String>,
-    /// Hosts that have left.
-    pub(crate) left: Vec<String>,
-    /// A line for each host that leaves later.
-    pub(crate) leaving: Vec<String>,
-}
-
-impl ResizeReport {
-    /// Returns the report as lines for people.
-    pub(crate) fn lines(&self) -> Vec<String> {
-        let done = |names: &[String], what| {
-            (!names.is_empty()).then(|| format!("{} {what}", compress(names)))
-        };
-        let joined = done(&self.joined, "joined");
-        let left = done(&self.left, "left");
-        let leaving = self.leaving.iter().cloned();
-        joined.into_iter().chain(left).chain(leaving).collect()
-    }
 }
 
 /// Returns the abstract address at which a launch accepts requests.
