@@ -162,7 +162,8 @@ pub(in crate::node) fn raise_left_nodes(nodes: &[NodeId], cx: &mut NodeContext) 
         return;
     }
     for &node in nodes {
-        let source = PmixProc::new(&cx.launch().nspace, Rank(0));
+        // libpmix does not notify the source of an event.
+        let source = PmixProc::new(&cx.launch().nspace, PmixRank::UNDEF);
         let event = node_event(Status::EVENT_NODE_OFFLINE, node, source, cx);
         cx.leave(NodeEffect::Notify(Arc::new(event)));
     }
