@@ -78,13 +78,13 @@ pub struct LauncherState {
 }
 
 /// Changes of the launch's hosts, or the reason why there are none.
-pub type ResizeResult = Result<Vec<String>, String>;
+pub type ResizeReply = Result<Vec<String>, String>;
 
 /// Changes of the launch's hosts to which the launcher has not replied, by their numbers.
 #[derive(Debug, Default)]
 struct PendingResizes {
     last_number: u64,
-    waiting: BTreeMap<u64, oneshot::Sender<ResizeResult>>,
+    waiting: BTreeMap<u64, oneshot::Sender<ResizeReply>>,
 }
 
 /// State of the launcher's standard input.
@@ -309,7 +309,7 @@ impl LauncherState {
     }
 
     /// Passes a change of the hosts to the launcher. The receiver gets the reply; it is closed when the launcher has ended.
-    pub fn resize(&self, command: ResizeCommand) -> oneshot::Receiver<ResizeResult> {
+    pub fn resize(&self, command: ResizeCommand) -> oneshot::Receiver<ResizeReply> {
         let (sender, receiver) = oneshot::channel();
         let mut resizes = lock(&self.resizes);
         resizes.last_number += 1;
