@@ -40,6 +40,7 @@ mod remote_command;
 mod remote_launch;
 mod report_command;
 mod requeue;
+mod resize;
 mod run;
 mod run_args;
 pub(crate) mod run_usage_errors;
@@ -81,6 +82,8 @@ enum WireupCommand {
     Ps(ps::PsArgs),
     /// End jobs of yours on this machine, or send them another signal
     Kill(kill::KillArgs),
+    /// Add hosts to a running job, or let hosts leave it
+    Resize(resize::ResizeArgs),
     /// Show where the ranks of a job are: their stacks as one tree
     Stacks(stacks_core::StacksArgs),
     /// Open a gdb on each rank of a job, side by side in tmux
@@ -218,6 +221,7 @@ fn run_subcommand(args: Vec<OsString>) -> Result<u8, CommandError> {
     match WireupCommand::from_arg_matches_mut(&mut matches) {
         Ok(WireupCommand::Ps(args)) => ps::execute(args),
         Ok(WireupCommand::Kill(args)) => kill::execute(args),
+        Ok(WireupCommand::Resize(args)) => resize::execute(args),
         Ok(WireupCommand::Stacks(args)) => stacks_core::show_stacks(args),
         Ok(WireupCommand::Debug(args)) => debug::execute(args),
         Ok(WireupCommand::Core(args)) => stacks_core::write_cores(args),

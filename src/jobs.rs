@@ -15,6 +15,7 @@ pub(crate) mod query_launcher;
 pub mod snapshot;
 pub mod termination;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -84,6 +85,8 @@ pub struct JobStep {
 pub struct JobPlacement {
     /// Host name of each node.
     pub hosts: Vec<String>,
+    /// Nodes that could not join or have left.
+    pub absent: BTreeSet<NodeId>,
     pub ranks: ProcessMap,
     /// The launcher, if the label contains it.
     pub launcher: Option<LauncherProcess>,
@@ -93,6 +96,13 @@ impl JobPlacement {
     /// Host name of a node.
     pub fn host(&self, node: NodeId) -> Option<&str> {
         self.hosts.get(node.index()).map(String::as_str)
+    }
+
+    /// Names of the hosts that are in the launch.
+    pub fn present_hosts(&self) -> impl Iterator<Item = &str> {
+        let all = (0..).map(NodeId).zip(&self.hosts);
+        let present = all.filter(|(node, _)| !self.absent.contains(node));
+        present.map(|(_, name)| name.as_str())
     }
 }
 

@@ -124,7 +124,7 @@ pub struct LaunchPlan {
     pub node_names: Vec<String>,
     /// Host name of the machine if it is all nodes; `None` if nodes are hosts.
     pub single_host: Option<String>,
-    /// Nodes that could not join. They have no step daemon, and their names are meaningless.
+    /// Nodes that could not join or have left. They have no step daemon, and their hosts may have joined again.
     pub absent: BTreeSet<NodeId>,
     /// Names of the launch for schedulers and other programs.
     pub names: LaunchNames,

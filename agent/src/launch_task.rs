@@ -327,10 +327,11 @@ impl LaunchTask {
                 RouterEvent::StepGone { .. } => self.watch.end(),
                 _ => {}
             }
-            if let RouterEvent::UpGone { reason } = &event
-                && why.is_empty()
-            {
-                why.clone_from(reason);
+            if let RouterEvent::UpGone { reason } = &event {
+                self.upstream = UpstreamLink::Gone;
+                if why.is_empty() {
+                    why.clone_from(reason);
+                }
             }
             self.router.handle(event, &mut actions);
             while !actions.is_empty() {

@@ -30,6 +30,7 @@ use crate::scheduled::scheduled_launch::{
 };
 use crate::state::Agent;
 use crate::user::{User, UserError};
+use wireup_core::record::ResizeCommand;
 
 mod launch_streams;
 pub mod launcher_process;
@@ -204,6 +205,34 @@ impl NodeAgent for NodeAgentService {
         signal::send(head(&launch)?, &launch, request.signal, request.ranks)?;
         tracing::info!(launch = launch.id, uid = launch.owner, %caller, signal = request.signal, "signal");
         Ok(Response::new(v1::SignalResponse {}))
+    }
+
+    async fn resize(
+        &self,
+        request: Request<v1::ResizeRequest>,
+    ) -> Result<Response<v1::ResizeResponse>, Status> {
+        let caller = Caller::from_extensions(request.extensions())?;
+        let v1::ResizeRequest {
+            launch_id,
+            add,
+            remove,
+            end_ranks: ends_ranks,
+        } = request.into_inner();
+        let launch = self.agent.scheduled.steer(&launch_id, &caller)?;
+        tracing::info!(launch = launch.id, uid = launch.owner, %caller, add, remove, "resize");
+        let command = ResizeCommand {
+            request: 0,
+            add,
+            remove,
+            ends_ranks,
+        };
+        match head(&launch)?.resize(command).await {
+            Ok(Ok(changes)) => Ok(Response::new(v1::ResizeResponse { changes })),
+            Ok(Err(reason)) => Err(Status::failed_precondition(reason)),
+            Err(_) => Err(Status::failed_precondition(format!(
+                "launch {launch_id:?} has ended: no host can join or leave"
+            ))),
+        }
     }
 
     async fn query(

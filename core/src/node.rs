@@ -40,6 +40,7 @@ pub use service_messages::{
 };
 use services::NodeServices;
 use tools::indirect_launch::IndirectLaunchState;
+use tools::raised_events::raise_left_nodes;
 
 use crate::direct_modex::{ModexEngine, ModexEvent};
 use crate::fence::{self, FenceEngine};
@@ -307,9 +308,14 @@ impl NodeCore {
         Ok(job)
     }
 
-    /// Adds nodes that joined the launch. `context` is the initial job with the new number of nodes; `absent` are nodes
-    /// that could not join and were not reported before.
-    pub fn grow(&mut self, context: Arc<JobContext>, absent: &[NodeId]) {
+    /// Adds nodes that joined the launch, and removes others. `context` is the initial job with the new number of nodes;
+    /// `absent` are nodes that could not join or have left and were not reported before, `departed` those that have left now.
+    pub fn change_nodes(
+        &mut self,
+        context: Arc<JobContext>,
+        absent: &[NodeId],
+        departed: &[NodeId],
+    ) {
         let nodes = context.process_map.nodes();
         self.cx.jobs.first_mut().context = context;
         self.services.groups.engine.grow(nodes);
@@ -317,8 +323,10 @@ impl NodeCore {
         self.services.names.grow(nodes, &mut self.cx);
         let mut dispatcher = self.dispatcher();
         dispatcher.settle();
-        let reason = Arc::from("it could not join the launch");
+        let reason = Arc::from("it is not in the launch");
         dispatcher.fail_pending_for(absent.iter().copied(), &reason);
+        raise_left_nodes(departed, dispatcher.cx);
+        dispatcher.settle();
     }
 
     /// Returns the local processes of all jobs that have not ended.

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use self::awaited_reports::AwaitedReports;
 use self::node_state::NodeState;
 use crate::job::ids::{JobIndex, NodeId};
-use crate::job::job_table::KnownRank;
+use crate::job::job_table::{HasProcessMap, JobTable, KnownRank};
 use crate::record::Stream;
 
 /// Time for the nodes to end a job whose ranks have all ended, in addition to the grace time.
@@ -55,6 +55,8 @@ pub enum TrackerAction {
     AllStarted(JobIndex),
     /// A node that was to join has done so, or cannot.
     Joined(NodeId, Option<NodeRefusal>),
+    /// A node that was asked to leave has left.
+    Left(NodeId),
     /// The job has failed by the loss of a host. Reports of that host were handled before.
     HostFailed(NodeId, String),
     /// A rank was lost before its end; no report about it will follow.
@@ -287,8 +289,8 @@ impl NodeTracker {
 
     /// Adds a job that will be started; `ranks` is the new number of ranks.
     pub fn add_job(&mut self, job: JobIndex, ranks: u32) {
-        // One that joins has no rank of a job that is started meanwhile.
-        let there = |node: &NodeState| !node.is_lost() && !node.is_joining();
+        // One that joins or leaves has no rank of a job that is started meanwhile.
+        let there = |node: &NodeState| !node.is_lost() && !node.is_joining() && !node.leaves;
         let nodes = (0..).map(NodeId).zip(&self.nodes);
         let nodes = nodes.filter(|(_, node)| there(node)).map(|(node, _)| node);
         self.open.start(job, nodes);
@@ -324,6 +326,24 @@ impl NodeTracker {
         self.check_over(out);
     }
 
+    /// Begins the departure of a node, if each of its ranks is done and it is part of the launch; returns whether it
+    /// has begun. From then on its loss is no failure, and [`TrackerAction::Left`] follows.
+    pub fn release(&mut self, node: NodeId, jobs: &JobTable<impl HasProcessMap>) -> bool {
+        let is_done = |rank: KnownRank| self.ranks[rank.index()] == RankStage::Done;
+        let is_idle = jobs.ranks_on_node(node).all(is_done);
+        match self.nodes.get_mut(node.index()) {
+            Some(state) if is_idle && state.ready && !state.is_lost() => {
+                !std::mem::replace(&mut state.leaves, true)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a node was asked to leave: its reports about failures do not concern the launch.
+    pub fn is_leaving(&self, node: KnownNode) -> bool {
+        self.nodes[node.index()].leaves
+    }
+
     /// Notes that the job is being ended; returns false if it was before.
     pub fn end(&mut self) -> bool {
         !std::mem::replace(&mut self.ending, true)
@@ -336,8 +356,14 @@ impl NodeTracker {
         }
     }
 
-    /// Starts the end of the nodes after the end of all ranks, which may take the grace time.
+    /// Starts the end of the nodes after the end of all ranks, which may take the grace time. Nodes that have not joined
+    /// are not waited for: their agents end what was started there when the launcher has disconnected.
     pub fn finish(&mut self, grace: Duration, now: Duration, out: &mut Vec<TrackerAction>) {
+        for (node, state) in (0..).map(NodeId).zip(&self.nodes) {
+            if state.is_joining() {
+                self.open.gone(node);
+            }
+        }
         self.killed_at = None;
         self.end_at = Some(now + grace + END_LIMIT);
         self.check_over(out);

@@ -19,7 +19,7 @@ use crate::job::ids::{JobIndex, Rank};
 use crate::job::wall_clock::WallClock;
 pub use cause::{CauseRecord, Missing, MissingRank};
 pub use fences::{FenceObserver, FenceRecord, LateNode};
-pub use order::{ControlCommand, JobCommand, SignalCommand};
+pub use order::{ControlCommand, JobCommand, ResizeCommand, SignalCommand};
 pub use output::{Log, OptionalRankId, OutputRecord, Stream};
 pub use ranks::{EndRecord, RankChange, RankId, RankLocation, RankResult, RankState};
 
@@ -36,12 +36,16 @@ pub enum StatusRecord<'a> {
     Rank(RankChange<'a>),
     /// A host has joined the launch.
     Node(JoinedNode<'a>),
+    /// A host has left the launch.
+    NodeLeft(JoinedNode<'a>),
     /// Ranks of a job have been bound on a host.
     Bindings(HostBindings<'a>),
     /// A rank or a tool has spawned a job, whose ranks are about to be started.
     Spawned(SpawnRecord<'a>),
     /// Reply to a spawn that `--control` requested.
     SpawnReply(SpawnReplyRecord<'a>),
+    /// Reply to a change of the launch's hosts that `--control` requested.
+    ResizeReply(ResizeReplyRecord<'a>),
     /// A fence or barrier was released on all nodes.
     Fence(Box<FenceRecord<'a>>),
     /// A rank printed something.
@@ -121,7 +125,7 @@ pub struct PlannedNode<'a> {
     pub ranks: u32,
 }
 
-/// Contents of a [`StatusRecord::Node`] record.
+/// Contents of a [`StatusRecord::Node`] or [`StatusRecord::NodeLeft`] record.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct JoinedNode<'a> {
     pub node: u32,
@@ -169,6 +173,19 @@ pub struct SpawnReplyRecord<'a> {
     pub request: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spawned_job: Option<JobIndex>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<Cow<'a, str>>,
+}
+
+/// Contents of a [`StatusRecord::ResizeReply`] record.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ResizeReplyRecord<'a> {
+    /// Number of the request.
+    pub request: u64,
+    /// Changes, one line each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
+    /// Reason for a refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Cow<'a, str>>,
 }

@@ -209,7 +209,9 @@ impl Timeline {
                 }
             }
             StatusRecord::Result(outcome) => self.result(at, *outcome),
-            StatusRecord::SpawnReply(_)
+            StatusRecord::NodeLeft(_)
+            | StatusRecord::SpawnReply(_)
+            | StatusRecord::ResizeReply(_)
             | StatusRecord::Output(_)
             | StatusRecord::Log(_)
             | StatusRecord::Other => {}

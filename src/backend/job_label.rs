@@ -9,6 +9,7 @@
 //! can read its arguments, its name and names of sockets. Source: `PTRACE_MODE_READ_FSCREDS` in
 //! proc_pid_fd(5).
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
@@ -58,6 +59,9 @@ pub struct LabelPlacement {
     pub node: Option<NodeId>,
     /// The names of all nodes.
     pub hosts: Vec<String>,
+    /// Nodes that could not join or have left.
+    #[serde(default)]
+    pub absent: BTreeSet<NodeId>,
     /// Ranks of these nodes.
     pub ranks: ProcessMap,
     /// Launcher of the launch, with its host.
@@ -89,6 +93,7 @@ impl JobLabel {
         let placement = LabelPlacement {
             node,
             hosts: decided.node_names.clone(),
+            absent: decided.absent.clone(),
             ranks: decided.job.process_map.clone(),
             launcher: Some(decided.launcher.clone()),
         };
@@ -170,6 +175,7 @@ mod tests {
         LabelPlacement {
             node: node.map(NodeId),
             hosts: vec!["n1".into(), "n2".into()],
+            absent: BTreeSet::new(),
             ranks: ProcessMap::from_runs([(NodeId(0), 2), (NodeId(1), 1)]),
             launcher: Some(LauncherProcess {
                 host: "login".into(),

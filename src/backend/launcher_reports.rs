@@ -23,6 +23,8 @@ pub(crate) enum LinkReport {
         node: NodeId,
         refusal: Option<NodeRefusal>,
     },
+    /// A node that was asked to leave has left.
+    NodeLeft { node: NodeId },
     /// Initial nodes of the launch that cannot take part.
     NodesRefused(Vec<(NodeId, NodeRefusal)>),
     /// A rank that had not ended was lost with its host.

@@ -326,9 +326,10 @@ impl LocalStep {
         self.dispatcher().add_job(spawned, plan, staged_files);
     }
 
-    /// Handles the joining of other hosts; `plan` is the new plan of the initial job on this host.
-    pub(crate) fn grow(&mut self, plan: &Arc<HostPlan>) {
-        self.dispatcher().grow(plan);
+    /// Handles the joining and the departure of other hosts; `plan` is the new plan of the initial job on this host, `departed`
+    /// are the nodes that have left now.
+    pub(crate) fn change_nodes(&mut self, plan: &Arc<HostPlan>, departed: &[NodeId]) {
+        self.dispatcher().change_nodes(plan, departed);
     }
 
     /// Executes an order of the launcher.

@@ -146,6 +146,17 @@ impl RemoteBackend {
         if self.fleet.is_joining(known) && !self.take_joining_report(known, &report) {
             return;
         }
+        // The end of the step is no failure, and a job that is spawned meanwhile has no rank there.
+        if self.fleet.is_leaving(known)
+            && matches!(
+                report,
+                StepToLauncher::Failed { .. }
+                    | StepToLauncher::AllStarted { .. }
+                    | StepToLauncher::JobRefused { .. }
+            )
+        {
+            return;
+        }
         match report {
             StepToLauncher::Ready => {
                 if !self.fleet.is_ready(known) && !self.fleet.is_joining(known) {

@@ -61,12 +61,14 @@ pub(crate) enum LauncherToStep {
     },
     /// Add a job whose ranks have all ended; sent to a step that joins.
     PastJob(Arc<JobContext>),
-    /// Other nodes have joined the launch, or have failed to.
-    Joined {
+    /// Other nodes have joined the launch, or have failed to, or have left.
+    NodesChanged {
         /// All nodes; new ones are at the end.
         hosts: Vec<HostSpec>,
-        /// New nodes that could not join.
+        /// Nodes that could not join, and those that have left.
         absent: BTreeSet<NodeId>,
+        /// Nodes that have left now.
+        departed: Vec<NodeId>,
     },
     /// Credit of this number of bytes for a stream.
     Credit { stream: Stream, bytes: u32 },

@@ -6,7 +6,10 @@ use super::help_text;
 
 /// Headings, and the commands below each.
 pub(super) const GROUPS: &[(&str, &[&str])] = &[
-    ("Run", &["run", "attach", "wait", "kill", "config"]),
+    (
+        "Run",
+        &["run", "attach", "wait", "kill", "resize", "config"],
+    ),
     (
         "Look",
         &[

@@ -264,7 +264,7 @@ fn rank_counts(alive: &str, given: Option<usize>, spawned: u64, size: &str) -> S
 fn hosts_of(job: &LocalJobInfo) -> String {
     const MOST: usize = 40;
     match &job.placement {
-        Some(placement) => text_table::cut(&compress(&placement.hosts), MOST),
+        Some(placement) => text_table::cut(&compress(placement.present_hosts()), MOST),
         None => "-".to_owned(),
     }
 }

@@ -9,7 +9,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::launch_context::LaunchContext;
+use super::launch_effect::LaunchEffect;
 use super::launch_service::LaunchService;
+use super::resize_request::{ResizeRequest, ResizeSource};
 use crate::backend::allocator_client::{AllocatorClient, ToAllocator};
 use crate::backend::step_messages::LauncherToStep;
 use crate::plan::SpawnPlanner;
@@ -20,6 +22,7 @@ use wireup_core::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind as Kind, AllocationRequest,
     AllocationResult, Directive, NodeShare,
 };
+use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::node::event::{AllocationRequestId, NodeCommand};
@@ -103,6 +106,10 @@ impl AllocationRequests {
         let wanted = AllocationAttributes::from_infos(&request.infos)?;
         if self.outside.is_none() {
             wanted.is_known()?;
+            if let Some(resize) = resize_of(cx, reply_to, requester, request, &wanted)? {
+                cx.effects.push(LaunchEffect::Resize(resize));
+                return Ok(None);
+            }
             let given = decide_here(cx, requester, request.directive, &wanted)?;
             return Ok(Some(given));
         }
@@ -124,6 +131,39 @@ impl AllocationRequests {
             self.notify(cx, &ToAllocator::Ended { id: &id });
         }
     }
+}
+
+/// Returns the change of the launch's hosts that a request means: without a name and an amount, hosts that it lists join
+/// with an extension, and leave with a release if they are free.
+fn resize_of(
+    cx: &LaunchContext,
+    reply_to: AllocationReplyTarget,
+    requester: KnownRank,
+    request: &AllocationRequest,
+    attributes: &AllocationAttributes,
+) -> Result<Option<ResizeRequest>, AllocationFailure> {
+    if !attributes.is_list_alone() {
+        return Ok(None);
+    }
+    let (hosts, none) = (attributes.hosts.clone(), Vec::new());
+    let (add, remove) = match request.directive {
+        Directive::Extend => (hosts, none),
+        Directive::Release if hosts.iter().all(HostEntry::is_whole) => {
+            let field = candidates(cx, requester, rooms(cx), attributes)?;
+            attributes.choose(&field)?;
+            (none, hosts)
+        }
+        Directive::New | Directive::Release | Directive::Reacquire | Directive::Cancel => {
+            return Ok(None);
+        }
+    };
+    Ok(Some(ResizeRequest {
+        source: ResizeSource::Rank(requester, reply_to, attributes.req_id.clone()),
+        add,
+        remove,
+        ends_ranks: false,
+        deadline: request.timeout.map(|timeout| cx.now() + timeout),
+    }))
 }
 
 fn decide_here(
@@ -224,7 +264,8 @@ fn shares(
     shares.map(share).collect()
 }
 
-fn answer_allocation(
+/// Replies to a request, and notes the result.
+pub(super) fn answer_allocation(
     cx: &mut LaunchContext,
     (node, ticket): AllocationReplyTarget,
     requester: KnownRank,

@@ -5,8 +5,10 @@ use std::os::fd::AsFd as _;
 use super::control_stream::{ControlInput, ControlStream};
 use super::launch_context::LaunchContext;
 use super::launch_effect::LaunchEffect;
+use super::launch_hosts::request_resize;
 use super::launch_stage::LaunchStage;
 use super::queued_spawn::{QueuedSpawn, SpawnSource};
+use super::resize_request::ResizeSource;
 use super::spawn_answers::refuse_spawn;
 use super::supervision;
 use crate::backend::step_messages::LauncherToStep;
@@ -64,6 +66,10 @@ fn execute(cx: &mut LaunchContext, command: ControlCommand) {
     match command {
         ControlCommand::Signal(command) => send_signal(cx, command),
         ControlCommand::Spawn(command) => request_spawn(cx, command),
+        ControlCommand::Resize(command) => {
+            let source = ResizeSource::Controller(command.request);
+            request_resize(cx, source, &command);
+        }
     }
 }
 

@@ -106,12 +106,20 @@ impl Controller {
                 LaunchEffect::HangUp => self.services.terminal.hang_up(&mut self.cx),
                 LaunchEffect::Fail(cause) => self.fail(cause)?,
                 LaunchEffect::RequestSpawn(spawn) => {
-                    if let Some(spawn) = self.services.growth.admit(&mut self.cx, spawn) {
+                    if let Some(spawn) = self.services.membership.admit(&mut self.cx, spawn) {
                         self.services.spawns.decide(&mut self.cx, spawn, None);
                     }
                 }
                 LaunchEffect::DecideSpawn(spawn) => {
                     self.services.spawns.decide(&mut self.cx, spawn, None)
+                }
+                LaunchEffect::Resize(request) => {
+                    self.services.membership.resize(&mut self.cx, request);
+                }
+                LaunchEffect::Resized(number, result) => {
+                    self.services
+                        .queries
+                        .answer_resize(&mut self.cx, number, result);
                 }
                 LaunchEffect::JobEnded(job) => {
                     self.services.allocations.on_job_ended(&mut self.cx, job)
@@ -218,12 +226,15 @@ impl Controller {
                 status_records::record_node(&mut self.cx, &plan, node);
             }
             LinkReport::NodeJoined { node, refusal } => {
-                self.services.growth.on_host_joined(
+                self.services.membership.on_host_joined(
                     &mut self.cx,
                     &self.services.waits,
                     node,
                     refusal,
                 );
+            }
+            LinkReport::NodeLeft { node } => {
+                self.services.membership.on_host_left(&mut self.cx, node);
             }
             LinkReport::NodesRefused(refusals) => self.services.hosts.refuse(refusals),
             LinkReport::RankLost { rank } => {

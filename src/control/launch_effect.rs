@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::queued_spawn::QueuedSpawn;
+use super::resize_request::{ResizeRequest, ResizeResult};
 use crate::backend::inspection::{InspectionError, InspectionResult};
 use wireup_core::job::ids::JobIndex;
 use wireup_core::job::job_table::KnownRank;
@@ -20,6 +21,10 @@ pub(super) enum LaunchEffect {
     RequestSpawn(QueuedSpawn),
     /// The hosts of a spawn have joined.
     DecideSpawn(QueuedSpawn),
+    /// Hosts are to join or to leave.
+    Resize(ResizeRequest),
+    /// Result of a change of the hosts for another command, by the number of its connection.
+    Resized(u32, ResizeResult),
     /// All processes of a job have ended.
     JobEnded(JobIndex),
     /// Ranks may not reach each other: warn of an address that several hosts have.

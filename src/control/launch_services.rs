@@ -4,8 +4,8 @@ use super::allocation_requests::AllocationRequests;
 use super::control_orders::ControlOrders;
 use super::dialect_check::DialectCheck;
 use super::fence_reports::FenceReports;
-use super::host_joins::HostJoins;
 use super::host_reports::HostReports;
+use super::launch_hosts::LaunchHosts;
 use super::launch_metrics::LaunchCounters;
 use super::launch_service::LaunchService;
 use super::launch_spawns::LaunchSpawns;
@@ -41,7 +41,7 @@ pub(super) struct LaunchServices {
     pub(super) waits: WaitQuestions,
     pub(super) terminal: RankTerminal,
     pub(super) spawns: LaunchSpawns,
-    pub(super) growth: HostJoins,
+    pub(super) membership: LaunchHosts,
     pub(super) allocations: AllocationRequests,
     pub(super) singletons: SingletonDetector,
     pub(super) stall: StallWatch,
@@ -66,7 +66,7 @@ impl LaunchServices {
             waits: WaitQuestions::default(),
             terminal: RankTerminal::default(),
             spawns: LaunchSpawns::new(JobNames::new(&plan.job.nspace)),
-            growth: HostJoins::default(),
+            membership: LaunchHosts::default(),
             allocations: AllocationRequests::new(plan.spec.interface.allocator.clone()),
             singletons: SingletonDetector::new(plan.apps.len()),
             stall: StallWatch::default(),
@@ -91,7 +91,7 @@ impl LaunchServices {
             waits: _,
             terminal,
             spawns,
-            growth,
+            membership,
             allocations,
             singletons,
             stall,
@@ -102,7 +102,7 @@ impl LaunchServices {
         [
             terminal,
             spawns,
-            growth,
+            membership,
             allocations,
             singletons,
             stall,

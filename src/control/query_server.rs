@@ -1,5 +1,5 @@
-//! Requests to a running launch from other commands of its user: `wireup stacks`, `wireup core`, `wireup top` and
-//! `wireup ps --proctable`. Requests that need the hosts are in [`inspections`], with those of the launch itself (`--stacks`).
+//! Requests to a running launch from other commands of its user: `wireup stacks`, `wireup core`, `wireup top`,
+//! `wireup resize` and `wireup ps --proctable`. Requests that need the hosts are in [`inspections`], with those of the launch itself (`--stacks`).
 //!
 //! The launch listens at an abstract Unix address, which needs no file and disappears with the launch.
 //!
@@ -20,8 +20,10 @@ use rustix::net::{
 
 use super::debugger_table::executable;
 use super::launch_context::LaunchContext;
+use super::launch_hosts::request_resize;
 use super::launch_metrics::{self, LaunchCounters};
 use super::launch_service::LaunchService;
+use super::resize_request::{ResizeResult, ResizeSource};
 use crate::backend::inspection::InspectionKind;
 use crate::plan::planned_jobs::Plans;
 use inspections::{InspectionRequester, InspectionRequests, LIMIT, LIMIT_FOR_USAGE};
@@ -261,6 +263,20 @@ impl QueryServer {
         }
     }
 
+    /// Replies to a caller that has requested a change of the hosts.
+    pub(super) fn answer_resize(
+        &mut self,
+        cx: &mut LaunchContext,
+        number: u32,
+        result: ResizeResult,
+    ) {
+        let answer = match result {
+            Ok(report) => JobAnswer::Resized(report),
+            Err(failure) => JobAnswer::Refused(failure.text),
+        };
+        self.answer(cx, number, &answer);
+    }
+
     fn answer(&mut self, cx: &mut LaunchContext, number: u32, answer: &JobAnswer) {
         self.send_answer(cx, number, &line(answer));
     }
@@ -317,6 +333,11 @@ impl QueryServer {
             },
             JobQueryKind::Core { directory } => InspectionKind::Core(directory.clone()),
             JobQueryKind::Usage => InspectionKind::Usage,
+            JobQueryKind::Resize(command) => {
+                self.send_progress(cx, number, &JobAnswer::Taken(0));
+                let source = ResizeSource::Caller(number);
+                return request_resize(cx, source, command);
+            }
         };
         let limit = match look {
             InspectionKind::Usage => LIMIT_FOR_USAGE,

@@ -9,6 +9,7 @@ use super::failure_line::failure_line;
 use super::launch_context::LaunchContext;
 use super::launch_stage::LaunchStage;
 use super::queued_spawn::SpawnSource;
+use super::resize_request::ResizeResult;
 use crate::plan::HostPlan;
 use crate::plan::planned_jobs::{Jobs, Plans};
 use crate::report::plan_record::{apps, planned, program};
@@ -21,8 +22,8 @@ use wireup_core::job::outcome::{FailureCause, RankEnd};
 use wireup_core::job::spawn::SpawnFailure;
 use wireup_core::record::{
     CauseRecord, EndRecord, HostBindings, JoinedNode, Missing, MissingRank, PlannedJob,
-    RankBinding, RankChange, RankId, RankLocation, RankResult, RankState, ResultRecord,
-    SpawnRecord, SpawnReplyRecord, StatusRecord, VERSION, ms,
+    RankBinding, RankChange, RankId, RankLocation, RankResult, RankState, ResizeReplyRecord,
+    ResultRecord, SpawnRecord, SpawnReplyRecord, StatusRecord, VERSION, ms,
 };
 use wireup_core::wording::without_error_codes;
 
@@ -120,6 +121,27 @@ pub(super) fn record_bindings(
 pub(super) fn record_node(cx: &mut LaunchContext, plan: &HostPlan, node: NodeId) {
     let host = plan.node_name(node).into();
     cx.record(&StatusRecord::Node(JoinedNode { node: node.0, host }));
+}
+
+/// Records a host that has left.
+pub(super) fn record_node_left(cx: &mut LaunchContext, node: NodeId, name: &str) {
+    cx.record(&StatusRecord::NodeLeft(JoinedNode {
+        node: node.0,
+        host: name.into(),
+    }));
+}
+
+/// Records the reply to a change of the launch's hosts.
+pub(super) fn record_resize_reply(cx: &mut LaunchContext, request: u64, result: ResizeResult) {
+    let (changes, message) = match result {
+        Ok(report) => (report.lines(), None),
+        Err(failure) => (Vec::new(), Some(failure.text.into())),
+    };
+    cx.record(&StatusRecord::ResizeReply(ResizeReplyRecord {
+        request,
+        changes,
+        message,
+    }));
 }
 
 /// Records a job that is about to be started.

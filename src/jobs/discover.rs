@@ -155,6 +155,7 @@ impl<'a> ProcessTree<'a> {
         let command = command(led.first).unwrap_or_default().to_vec();
         let placement = label(led.first).map(|label| JobPlacement {
             hosts: label.placement.hosts.clone(),
+            absent: label.placement.absent.clone(),
             ranks: label.placement.ranks.clone(),
             launcher: label.placement.launcher.clone(),
         });
@@ -168,7 +169,7 @@ impl<'a> ProcessTree<'a> {
             None => of_members(|mark| mark.size),
         };
         let node_count = match &placement {
-            Some(placement) => Some(placement.ranks.nodes()),
+            Some(placement) => u32::try_from(placement.present_hosts().count()).ok(),
             None => of_members(|mark| mark.nodes),
         };
         let mut steps: Vec<JobStep> = led.steps.iter().map(|seen| step(seen)).collect();

@@ -14,7 +14,9 @@ use super::LocalJobInfo;
 use crate::control::query_server::job_query::{
     JobAnswer, JobQuery, JobQueryKind, ProcessRecord, address,
 };
+use crate::control::resize_request::ResizeReport;
 use wireup_core::job::rank_set::RankSet;
+use wireup_core::record::ResizeCommand;
 use wireup_core::wording::json_problem;
 use wireup_sys::procfs;
 use wireup_sys::unix_socket::connect_within;
@@ -27,6 +29,9 @@ const WITH_DEBUGGER: Duration = Duration::from_secs(330);
 
 /// Time for a whole reply if no debugger inspects ranks.
 const WITHOUT_DEBUGGER: Duration = Duration::from_secs(20);
+
+/// Time for the reply to a change of the hosts: for an agent that is being started, and for a host that does not answer.
+const UNTIL_RESIZED: Duration = Duration::from_secs(330);
 
 /// Maximum size of a reply in bytes.
 const REPLY_MAX: usize = 16 * 1024 * 1024;
@@ -69,6 +74,8 @@ pub(crate) enum LauncherQueryError {
     Ended,
     #[error("invalid reply of the launcher, of another version of wireup: {}", json_problem(.0))]
     Unintelligible(#[from] serde_json::Error),
+    #[error("the launcher sent the reply to another request")]
+    Unexpected,
     #[error("the launcher refused the request: {0}")]
     Refused(String),
 }
@@ -109,6 +116,31 @@ pub(crate) fn query_launcher(
     ranks: Option<RankSet>,
     watcher: &mut dyn Watcher,
 ) -> Result<Vec<ProcessRecord>, LauncherQueryError> {
+    let limit = match wish {
+        JobQueryKind::Stacks { .. } | JobQueryKind::Core { .. } => WITH_DEBUGGER,
+        JobQueryKind::Table | JobQueryKind::Usage | JobQueryKind::Resize(_) => WITHOUT_DEBUGGER,
+    };
+    send_query(job, wish, ranks, limit)?.records(watcher)
+}
+
+/// Requests a change of a job's hosts from its launcher.
+///
+/// # Errors
+/// [`LauncherQueryError`] with the reason.
+pub(crate) fn resize_job(
+    job: &LocalJobInfo,
+    command: ResizeCommand,
+) -> Result<ResizeReport, LauncherQueryError> {
+    send_query(job, JobQueryKind::Resize(command), None, UNTIL_RESIZED)?.resize_report()
+}
+
+/// Sends a request to the launcher of a job; the whole reply must come in the time `limit`.
+fn send_query(
+    job: &LocalJobInfo,
+    wish: JobQueryKind,
+    ranks: Option<RankSet>,
+    limit: Duration,
+) -> Result<ReplyReader, LauncherQueryError> {
     let (Some(launcher), Some(name)) = (&job.launcher, &job.name) else {
         let launcher = job.launcher_elsewhere();
         let host = launcher.map(|launcher| launcher.host.clone());
@@ -121,10 +153,6 @@ pub(crate) fn query_launcher(
     if procfs::process(pid).is_some_and(|process| process.is_stopped()) {
         return Err(LauncherQueryError::Stopped(pid));
     }
-    let limit = match wish {
-        JobQueryKind::Stacks { .. } | JobQueryKind::Core { .. } => WITH_DEBUGGER,
-        JobQueryKind::Table | JobQueryKind::Usage => WITHOUT_DEBUGGER,
-    };
     let progress = true;
     let query = JobQuery {
         wish,
@@ -152,7 +180,7 @@ pub(crate) fn query_launcher(
         size: 0,
     };
     answer.send(&line)?;
-    answer.records(watcher)
+    Ok(answer)
 }
 
 /// Reads the lines of the reply to one request.
@@ -286,6 +314,24 @@ impl ReplyReader {
                     return Ok(found);
                 }
                 JobAnswer::Refused(why) => return Err(LauncherQueryError::Refused(why)),
+                JobAnswer::Resized(_) => return Err(LauncherQueryError::Unexpected),
+            }
+        }
+    }
+
+    fn resize_report(mut self) -> Result<ResizeReport, LauncherQueryError> {
+        loop {
+            let Some(line) = self.line(None)? else {
+                continue;
+            };
+            self.is_taken = true;
+            match serde_json::from_slice(&line)? {
+                JobAnswer::Taken(_) => {}
+                JobAnswer::Resized(report) => return Ok(report),
+                JobAnswer::Refused(why) => return Err(LauncherQueryError::Refused(why)),
+                JobAnswer::Found(_) | JobAnswer::Processes(_) => {
+                    return Err(LauncherQueryError::Unexpected);
+                }
             }
         }
     }

@@ -106,6 +106,8 @@ pub(crate) struct AllocationTable {
     allocations: Vec<LaunchAllocation>,
     /// Slots that the launch has released.
     released_shares: NodeShares,
+    /// Nodes that leave the launch as soon as their ranks have ended, whole.
+    leaving: NodeShares,
 }
 
 fn refuse(kind: Kind, text: impl ToString) -> AllocationFailure {
@@ -123,7 +125,10 @@ impl AllocationTable {
             .allocations
             .iter()
             .map(|held| (&held.id[..], &held.shares));
-        let lent = (!self.released_shares.is_empty()).then_some(("", &self.released_shares));
+        let unnamed = [&self.released_shares, &self.leaving].into_iter();
+        let lent = unnamed
+            .filter(|shares| !shares.is_empty())
+            .map(|shares| ("", shares));
         let one = |(id, shares)| AllocationUsage {
             id,
             shares,
@@ -270,10 +275,30 @@ impl AllocationTable {
         }
     }
 
-    /// Marks nodes that the allocator has taken back as released, so that no further job uses them.
+    /// Lets nodes leave that the allocator has taken back.
     fn return_nodes(&mut self, joined: &BTreeSet<NodeId>, gone: &NodeShares) {
         let back = gone.keys().filter(|node| joined.contains(node));
-        self.released_shares.extend(back.map(|node| (*node, None)));
+        self.leaving.extend(back.map(|node| (*node, None)));
+    }
+
+    /// Reserves a node until it has left the launch, so that no further job uses it.
+    pub(crate) fn leave(&mut self, node: NodeId) {
+        self.leaving.insert(node, None);
+    }
+
+    /// Nodes that leave the launch as soon as their ranks have ended.
+    pub(crate) fn leaving(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.leaving.keys().copied()
+    }
+
+    /// Removes a node that has left the launch from all allocations.
+    pub(crate) fn forget_node(&mut self, node: NodeId) {
+        self.leaving.remove(&node);
+        self.released_shares.remove(&node);
+        for held in &mut self.allocations {
+            held.shares.remove(&node);
+            held.joined.remove(&node);
+        }
     }
 
     /// Ends the allocations that processes of a job requested, and returns their names.

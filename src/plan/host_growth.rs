@@ -1,4 +1,4 @@
-//! Adds hosts to the plan of a launch. No I/O.
+//! Adds hosts to the plan of a launch, and removes some. No I/O.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::LayoutSpec;
 
 /// Plan of the initial job for a launch with these hosts: the earlier ones, then those that joined, which have no
-/// ranks of the initial job. `absent` are nodes that could not join.
+/// ranks of the initial job. `absent` are nodes that could not join or have left.
 pub(crate) fn with_hosts(
     plan: &HostPlan,
     hosts: &[HostSpec],
@@ -18,14 +18,20 @@ pub(crate) fn with_hosts(
     let mut plan = plan.clone();
     plan.job_plan.launch_mut().absent.clone_from(absent);
     plan.spec.layout.hosts = hosts.to_vec();
+    let LayoutSpec { hosts, .. } = &mut plan.spec.layout;
     for node in absent {
-        if let Some(host) = plan.spec.layout.hosts.get_mut(node.index()) {
-            // The host may join later as another node, under its real name.
-            host.name = format!("absent-{node}");
-            (host.slots, host.most) = (Some(0), Some(0));
+        let Some((host, later)) = hosts
+            .get_mut(node.index()..)
+            .and_then(|hosts| hosts.split_first_mut())
+        else {
+            continue;
+        };
+        // Names of nodes must differ, and the host may have joined again as another node.
+        if later.iter().any(|other| other.name == host.name) {
+            host.name = format!("{}_{node}", host.name);
         }
+        (host.slots, host.most) = (Some(0), Some(0));
     }
-    let LayoutSpec { hosts, .. } = &plan.spec.layout;
     let names = hosts.iter().map(|host| host.name.clone());
     plan.job_plan.launch_mut().node_names = names.collect();
     plan.job_plan.job = Arc::new(plan.job_plan.job.with_nodes(plan.spec.layout.nodes()));
@@ -33,7 +39,7 @@ pub(crate) fn with_hosts(
 }
 
 impl JobPlan {
-    /// Nodes of the launch without those that could not join.
+    /// Nodes of the launch without those that could not join or have left.
     pub fn present(&self) -> impl Iterator<Item = NodeId> + '_ {
         let nodes = self.job.process_map.node_ids();
         nodes.filter(|node| !self.absent.contains(node))

@@ -380,7 +380,7 @@ impl<'a> SpawnPlanner<'a> {
         })
     }
 
-    /// Refuses a layout with nodes that are lost, or that allocations reserve.
+    /// Refuses a layout with nodes that have left, leave or could not join, or that allocations reserve.
     fn check_layout(
         &self,
         runs: &[(NodeId, u32)],
@@ -398,7 +398,7 @@ impl<'a> SpawnPlanner<'a> {
             None => Ok(()),
             Some(node) => {
                 let problem = format!(
-                    "the layout has node {node}, which is lost or reserved by an allocation; omit it"
+                    "the layout has node {node}, which is not in the launch or reserved; omit it"
                 );
                 Err(refuse(SpawnFailureKind::NoSlots, problem))
             }

@@ -54,6 +54,7 @@ mod rebooted;
 mod remote_command;
 mod rendezvous;
 mod report;
+mod resize;
 mod resources;
 mod restarted;
 mod seen;

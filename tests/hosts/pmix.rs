@@ -10,7 +10,7 @@ pub(crate) fn versions() -> impl Iterator<Item = Pmix> {
 }
 
 /// Checks all versions at once, for tests that mostly wait.
-fn with_versions(check: impl Fn(&Pmix) + Sync) {
+pub(crate) fn with_versions(check: impl Fn(&Pmix) + Sync) {
     std::thread::scope(|scope| {
         for client in versions() {
             let check = &check;

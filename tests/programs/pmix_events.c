@@ -13,6 +13,7 @@
  *   outlive  rank 0 spawns this program in mode heir, which all leave behind
  *   heir     waits for the end of the job it was spawned by, and prints what spawned prints
  *   lost     no rank ends until notified that a node is down: prints its processes as lost=RANK,...
+ *   offline  no rank ends until notified that a node has left the launch
  *   beat     rank 3 wants its heartbeats watched, beats twice, and stops to
  *   file     rank 3 wants FILE.RANK watched, lets it grow twice, and stops to
  */
@@ -250,6 +251,15 @@ static void node_down(void)
     await(PMIX_EVENT_NODE_DOWN);
 }
 
+static void node_offline(void)
+{
+    hear_news("offline", PMIX_EVENT_NODE_OFFLINE);
+    barrier();
+    report("pmix_events rank=%u mode=ready", me.rank);
+    await(PMIX_EVENT_NODE_OFFLINE);
+    barrier();
+}
+
 static void watch(const char *kind, const void *what, pmix_data_type_t type, pmix_status_t alert,
                   pmix_info_t *directives, size_t count)
 {
@@ -327,6 +337,8 @@ int main(int argc, char **argv)
         heir();
     else if (strcmp(mode, "lost") == 0)
         node_down();
+    else if (strcmp(mode, "offline") == 0)
+        node_offline();
     else if (strcmp(mode, "beat") == 0)
         beat();
     else if (strcmp(mode, "file") == 0 && argc == 3)

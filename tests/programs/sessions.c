@@ -7,6 +7,10 @@
  *     sessions rank=R size=N threads=T communicators=C sets="NAME ..." set=S
  * with the process sets that MPI lists; and what came of making a group of SET: the members' number,
  * or "refused".
+ * sessions watch
+ *
+ * Prints `sessions sets="NAME ..."` at once, and again when its standard input has ended.
+ *
  * An MPI before version 4 has none: prints that and succeeds.
  */
 #include "common.h"
@@ -93,14 +97,33 @@ static void *communicate(void *argument)
     return (void *)problem;
 }
 
+static int watch(void)
+{
+    char sets[1024], ignored[64];
+    MPI_Session session;
+    if (MPI_Session_init(MPI_INFO_NULL, MPI_ERRORS_RETURN, &session) != MPI_SUCCESS)
+        fail(1, "sessions: no session");
+    list_sets(session, sets, sizeof sets);
+    report("sessions sets=\"%s\"", sets);
+    while (read(STDIN_FILENO, ignored, sizeof ignored) > 0)
+        ;
+    list_sets(session, sets, sizeof sets);
+    report("sessions sets=\"%s\"", sets);
+    MPI_Session_finalize(&session);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     pthread_t threads[THREADS_MAX];
     MPI_Session session;
     MPI_Info info;
     char sets[1024], set[32] = "-";
-    int members[4096], count = 0, many = argc > 1 ? (int)number_argument(argv[1]) : 4;
+    int members[4096], count = 0, many = 4;
 
+    if (argc > 1 && strcmp(argv[1], "watch") == 0)
+        return watch();
+    many = argc > 1 ? (int)number_argument(argv[1]) : many;
     rounds = argc > 2 ? (int)number_argument(argv[2]) : rounds;
     if (many > THREADS_MAX)
         fail(2, "sessions: at most %d threads", THREADS_MAX);

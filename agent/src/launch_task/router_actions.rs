@@ -29,7 +29,6 @@ impl LaunchTask {
             RouterAction::Report(loss) => self.report(loss),
             RouterAction::ReportBack(returned) => self.report_back(returned),
             RouterAction::Orphan(reason) => {
-                self.upstream = UpstreamLink::Gone;
                 let (writer, _) = self.step.as_mut()?;
                 let message = Bytes::from(encode(&StepCommand::Orphaned { reason }));
                 self.orphaned = true;
@@ -42,7 +41,6 @@ impl LaunchTask {
                     .and_then(|full| self.stuck(Neighbour::Step, full))
             }
             RouterAction::Close(node) => {
-                self.upstream = UpstreamLink::Gone;
                 if let Some(child) = self.children.get_mut(&node) {
                     child.queue = None;
                 }

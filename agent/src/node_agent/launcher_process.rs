@@ -112,6 +112,7 @@ pub async fn supervise(launch: Arc<ScheduledLaunch>, launcher: ScheduledLauncher
     // A client that writes has found the pipe broken by now.
     *head.stdin.lock().await = Stdin::Ended;
     launch.end();
+    head.drop_resizes();
     head.learn(|progress| progress.end(&lost, now()));
     head.output(crate::scheduled::unread_output::BufferedOutput::end);
     drop(started);
@@ -165,17 +166,19 @@ async fn run(
             }
             Some(order) = orders.recv() => order,
         };
-        let signal = match order {
-            LauncherCommand::Signal(signal) => signal,
+        let mut line = Vec::new();
+        match order {
+            LauncherCommand::Signal(signal) => signal.write(&mut line),
+            LauncherCommand::Resize(resize) => resize.write(&mut line),
             LauncherCommand::End => {
                 // Remaining output must not delay it.
                 head.output(crate::scheduled::unread_output::BufferedOutput::release);
                 deadline.get_or_insert_with(|| Instant::now() + patience);
-                SignalCommand::new(Signal::TERM.as_raw(), None)
+                SignalCommand::new(Signal::TERM.as_raw(), None).write(&mut line);
             }
-        };
+        }
         match told.len() {
-            ..=TOLD => signal.write(&mut told),
+            ..=TOLD => told.append(&mut line),
             _ => tracing::warn!("a launcher does not read its commands: one is lost"),
         }
     }
@@ -251,6 +254,7 @@ async fn lines(head: &LauncherState, mut stdout: Pipe<pipe::Receiver>) -> Option
                 let (speaker, stream) = (output.speaker, output.stream);
                 deliver(head, speaker, stream, output.into_bytes().into()).await;
             }
+            Ok((_, StatusRecord::ResizeReply(reply))) => head.on_resize_reply(reply),
             Ok((time, record)) => {
                 let ms = wireup_core::record::ms(time);
                 let origin = *origin.get_or_insert_with(|| now().saturating_sub_unsigned(ms));

@@ -151,7 +151,9 @@ impl Progress {
             }
             StatusRecord::Node(_)
             | StatusRecord::Spawned(_)
+            | StatusRecord::NodeLeft(_)
             | StatusRecord::SpawnReply(_)
+            | StatusRecord::ResizeReply(_)
             | StatusRecord::Fence(_)
             | StatusRecord::Output(_)
             | StatusRecord::Log(_)

@@ -1,6 +1,7 @@
 //! A launch this agent knows: on its head node with the launcher and all that is known from it, on
 //! the others by its name.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,7 +14,7 @@ use super::launch_request::{LaunchRequest, NodeLayout};
 use super::unread_output::BufferedOutput;
 use crate::budget::ByteReservation;
 use crate::proto::v1::{LaunchInfo, LaunchState, RankInfo, StdioOutput};
-use wireup_core::record::SignalCommand;
+use wireup_core::record::{ResizeCommand, ResizeReplyRecord, SignalCommand};
 
 /// Ranks in one answer to a query.
 const QUERY_RANKS: usize = 16_384;
@@ -73,6 +74,17 @@ pub struct LauncherState {
     /// The launcher's standard input, as long as it is open.
     pub stdin: tokio::sync::Mutex<Stdin>,
     orders: mpsc::UnboundedSender<LauncherCommand>,
+    resizes: Mutex<PendingResizes>,
+}
+
+/// Changes of the launch's hosts, or the reason why there are none.
+pub type ResizeReply = Result<Vec<String>, String>;
+
+/// Changes of the launch's hosts to which the launcher has not replied, by their numbers.
+#[derive(Debug, Default)]
+struct PendingResizes {
+    last_number: u64,
+    waiting: BTreeMap<u64, oneshot::Sender<ResizeReply>>,
 }
 
 /// State of the launcher's standard input.
@@ -88,6 +100,7 @@ pub enum Stdin {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LauncherCommand {
     Signal(SignalCommand),
+    Resize(ResizeCommand),
     /// End it, by force if it takes longer than it should.
     End,
 }
@@ -291,7 +304,40 @@ impl LauncherState {
                 None => Stdin::Nobody,
             }),
             orders,
+            resizes: Mutex::default(),
         }
+    }
+
+    /// Passes a change of the hosts to the launcher. The receiver gets the reply; it is closed when the launcher has ended.
+    pub fn resize(&self, command: ResizeCommand) -> oneshot::Receiver<ResizeReply> {
+        let (sender, receiver) = oneshot::channel();
+        let mut resizes = lock(&self.resizes);
+        resizes.last_number += 1;
+        let request = resizes.last_number;
+        if self.order(LauncherCommand::Resize(ResizeCommand {
+            request,
+            ..command
+        })) {
+            resizes.waiting.insert(request, sender);
+        }
+        receiver
+    }
+
+    /// Passes on the launcher's reply to a change of the hosts.
+    pub fn on_resize_reply(&self, reply: ResizeReplyRecord<'_>) {
+        if let Some(sender) = lock(&self.resizes).waiting.remove(&reply.request) {
+            let result = match reply.message {
+                Some(message) => Err(message.into_owned()),
+                None => Ok(reply.changes),
+            };
+            // The caller may have given up.
+            let _ = sender.send(result);
+        }
+    }
+
+    /// Gives up the changes to which the launcher has not replied, after its end.
+    pub fn drop_resizes(&self) {
+        lock(&self.resizes).waiting.clear();
     }
 
     /// Returns the state, for reading.

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeStruct as _;
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::spawn::SpawnInfo;
 
@@ -51,13 +52,27 @@ pub struct AllocationRequest {
 }
 
 /// A node, or some slots of it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeShare {
     pub name: String,
     /// Number of slots; the whole node when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub slots: Option<u32>,
+}
+
+impl Serialize for NodeShare {
+    /// Leaves out an unknown number of slots, but only for people: messages between wireup's processes have all fields.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let has_slots = self.slots.is_some() || !serializer.is_human_readable();
+        let fields = 1 + usize::from(has_slots);
+        let mut share = serializer.serialize_struct("NodeShare", fields)?;
+        share.serialize_field("name", &self.name)?;
+        if has_slots {
+            share.serialize_field("slots", &self.slots)?;
+        }
+        share.end()
+    }
 }
 
 /// Resources that a process was given or has released.
@@ -101,3 +116,25 @@ pub enum AllocationFailureKind {
 
 /// The result of an [`AllocationRequest`].
 pub type AllocationResult = Result<Allocation, AllocationFailure>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::{decode, encode};
+
+    #[test]
+    fn share_of_whole_node_is_read_as_written() {
+        let shares = [None, Some(2)].map(|slots| NodeShare {
+            name: "n1".to_owned(),
+            slots,
+        });
+        let shares = shares.to_vec();
+        assert_eq!(decode::<Vec<NodeShare>>(&encode(&shares)).unwrap(), shares);
+        let text = serde_json::to_string(&shares).unwrap();
+        assert_eq!(text, r#"[{"name":"n1"},{"name":"n1","slots":2}]"#);
+        assert_eq!(
+            serde_json::from_str::<Vec<NodeShare>>(&text).unwrap(),
+            shares
+        );
+    }
+}

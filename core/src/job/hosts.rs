@@ -108,6 +108,11 @@ pub struct HostEntry {
 }
 
 impl HostEntry {
+    /// Whether no number of slots is named with the host.
+    pub fn is_whole(&self) -> bool {
+        self.slots.is_none()
+    }
+
     /// Creates a host with slots whose agent has the host's name and the default port.
     pub fn new(name: &str, slots: u32) -> Self {
         Self {

@@ -24,7 +24,7 @@ use crate::link::routing_tree::{RoutingTree, TreeShape};
 use crate::metrics::Histogram;
 
 /// Version of everything on the links. Processes of different versions refuse each other.
-pub const VERSION: u32 = 17;
+pub const VERSION: u32 = 18;
 
 /// The end of an agent's reason for a loss if it is silence.
 pub const NO_SIGN: &str = "no sign of life";

@@ -158,6 +158,8 @@ pub struct Router {
     step: bool,
     /// Whether each child that still has a link takes part; the others are being closed.
     children: BTreeMap<NodeId, bool>,
+    /// By child: number of nodes reached through it, itself included, whose loss was not reported.
+    nodes_behind: BTreeMap<NodeId, usize>,
     /// The losses that have been reported.
     reported_losses: BTreeSet<NodeId>,
 }
@@ -172,6 +174,7 @@ impl Router {
             up: true,
             step: place.node().is_some(),
             children: BTreeMap::new(),
+            nodes_behind: BTreeMap::new(),
             reported_losses: BTreeSet::new(),
         };
         router.children = router
@@ -179,6 +182,10 @@ impl Router {
             .into_iter()
             .map(|node| (node, true))
             .collect();
+        if place.node().is_some() {
+            let behind = |child: &NodeId| (*child, router.tree.subtree(*child).len());
+            router.nodes_behind = router.children.keys().map(behind).collect();
+        }
         router
     }
 
@@ -361,7 +368,9 @@ impl Router {
             return out.push(RouterAction::PassOn(growth));
         }
         let joined = (first..self.tree.nodes()).map(NodeId);
-        self.children.extend(joined.map(|node| (node, true)));
+        self.children
+            .extend(joined.clone().map(|node| (node, true)));
+        self.nodes_behind.extend(joined.map(|node| (node, 1)));
         out.push(RouterAction::Join(NodeId(first), growth));
     }
 
@@ -416,8 +425,21 @@ impl Router {
         let new = nodes
             .into_iter()
             .filter(|node| self.reported_losses.insert(*node));
-        let new = new.collect();
+        let new: Vec<NodeId> = new.collect();
+        let lost = new.len();
         self.report(new, loss.reason, loss.step, out);
+        self.close_unused(child, lost, out);
+    }
+
+    /// Closes the link to a child when the last node behind it is lost, so that nothing of the launch is left there.
+    fn close_unused<B>(&mut self, child: NodeId, lost: usize, out: &mut Vec<RouterAction<B>>) {
+        let Some(behind) = self.nodes_behind.get_mut(&child) else {
+            return;
+        };
+        *behind = behind.saturating_sub(lost);
+        if *behind == 0 && self.children.insert(child, false) == Some(true) {
+            out.push(RouterAction::Close(child));
+        }
     }
 
     fn is_behind(&self, child: NodeId, node: NodeId) -> bool {

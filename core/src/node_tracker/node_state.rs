@@ -10,6 +10,8 @@ pub(super) struct NodeState {
     pub(super) ready: bool,
     /// Whether the node joins the running launch.
     pub(super) joins: bool,
+    /// Whether the node was asked to leave the running launch.
+    pub(super) leaves: bool,
     /// Reason for which the node cannot take part.
     pub(super) refusal: Option<NodeRefusal>,
     /// Nothing of the job is left there.

@@ -123,3 +123,49 @@ fn lost_joining_node_fails_nothing() {
     assert!(!fleet.is_joining(known(&fleet, 4)));
     assert_eq!(fleet.look_up(NodeId(5)), None);
 }
+
+#[test]
+fn node_without_running_ranks_leaves_and_its_loss_fails_nothing() {
+    let (mut fleet, jobs) = decided();
+    let node = NodeId(1);
+    assert!(!fleet.release(node, &jobs), "its ranks run");
+    for rank in [2, 3] {
+        fleet.rank_done(rank_of(&jobs, rank));
+    }
+    assert!(fleet.release(node, &jobs) && !fleet.release(node, &jobs));
+    // A job that is started meanwhile has no rank there.
+    fleet.add_job(JobIndex(1), 6);
+    for other in [0, 2] {
+        assert_eq!(
+            concluded(|out| fleet.started(known(&fleet, other), JobIndex(0), out)),
+            []
+        );
+    }
+    let start = |fleet: &mut NodeTracker, node| {
+        concluded(|out| fleet.started(known(fleet, node), JobIndex(1), out))
+    };
+    assert_eq!(start(&mut fleet, 0), []);
+    assert_eq!(
+        start(&mut fleet, 2),
+        [TrackerAction::AllStarted(JobIndex(1))]
+    );
+    assert_eq!(concluded(|out| fleet.node_over(known(&fleet, 1), out)), []);
+    let lose =
+        |fleet: &mut NodeTracker| concluded(|out| fleet.lose(&[node], "down", "down", &jobs, out));
+    assert_eq!(lose(&mut fleet), [TrackerAction::Left(node)]);
+    assert_eq!(lose(&mut fleet), []);
+    assert!(fleet.is_lost(node) && !fleet.release(node, &jobs));
+}
+
+#[test]
+fn end_does_not_wait_for_joining_node() {
+    let (mut fleet, _) = decided();
+    fleet.add_nodes(4);
+    let now = Duration::from_secs(1);
+    assert_eq!(concluded(|out| fleet.finish(now, now, out)), []);
+    let over =
+        |fleet: &mut NodeTracker, node| concluded(|out| fleet.node_over(known(fleet, node), out));
+    assert_eq!(over(&mut fleet, 0), []);
+    assert_eq!(over(&mut fleet, 1), []);
+    assert_eq!(over(&mut fleet, 2), [TrackerAction::Over]);
+}

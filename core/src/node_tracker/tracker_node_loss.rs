@@ -88,6 +88,13 @@ impl NodeTracker {
                 continue;
             };
             let state = &mut self.nodes[known.index()];
+            if state.leaves && !state.is_lost() {
+                state.is_unreachable = true;
+                self.open.gone(*node);
+                out.push(TrackerAction::Left(*node));
+                self.check_over(out);
+                continue;
+            }
             if state.has_ended || state.is_lost() {
                 continue;
             }

@@ -523,6 +523,7 @@ fn keys_and_numbers_equal_pmix_headers() {
         ("ERR_JOB_NON_ZERO_TERM", Status::ERR_JOB_NON_ZERO_TERM),
         ("ERR_PROC_TERM_WO_SYNC", Status::ERR_PROC_TERM_WO_SYNC),
         ("EVENT_NODE_DOWN", Status::EVENT_NODE_DOWN),
+        ("EVENT_NODE_OFFLINE", Status::EVENT_NODE_OFFLINE),
         ("ERR_PROC_ABORTED_BY_SIG", Status::ERR_PROC_ABORTED_BY_SIG),
     ];
     for (name, status) in statuses {

@@ -13,6 +13,34 @@ use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest};
 pub enum ControlCommand {
     Signal(SignalCommand),
     Spawn(JobCommand),
+    Resize(ResizeCommand),
+}
+
+/// Hosts that are to join a launch, and hosts that are to leave it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeCommand {
+    /// Number that the reply in the status stream repeats.
+    #[serde(default)]
+    pub request: u64,
+    /// Hosts that join, in the form of `--hosts`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub add: String,
+    /// Hosts that leave, in the same form.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub remove: String,
+    /// Whether the ranks on hosts that leave are terminated; otherwise these hosts leave when their ranks have ended.
+    #[serde(default, rename = "end_ranks")]
+    pub ends_ranks: bool,
+}
+
+impl ResizeCommand {
+    /// Appends the command as one line.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let line = BTreeMap::from([("resize", self)]);
+        serde_json::to_writer(&mut *out, &line).expect("texts can be written into memory");
+        out.push(b'\n');
+    }
 }
 
 /// A signal for ranks.
@@ -111,6 +139,7 @@ struct ControlLine {
     ranks: Option<Vec<Rank>>,
     spawned_job: Option<JobIndex>,
     spawn: Option<JobCommand>,
+    resize: Option<ResizeCommand>,
 }
 
 impl ControlCommand {
@@ -125,6 +154,7 @@ impl ControlCommand {
                 ranks,
                 spawned_job,
                 spawn: None,
+                resize: None,
             } => Ok(Self::Signal(SignalCommand {
                 signal,
                 ranks,
@@ -135,9 +165,17 @@ impl ControlCommand {
                 ranks: None,
                 spawned_job: None,
                 spawn: Some(spawn),
+                resize: None,
             } => Ok(Self::Spawn(spawn)),
+            ControlLine {
+                signal: None,
+                ranks: None,
+                spawned_job: None,
+                spawn: None,
+                resize: Some(resize),
+            } => Ok(Self::Resize(resize)),
             _ => Err(serde_json::Error::custom(
-                "a line has either a signal or a spawn",
+                "a line has either a signal, a spawn or a resize",
             )),
         }
     }

@@ -222,3 +222,23 @@ fn control_command_names_ranks_unless_for_all() {
     let ranks = Some(vec![Rank(3), Rank(17)]);
     assert_eq!(written(ranks), "{\"signal\":9,\"ranks\":[3,17]}\n");
 }
+
+#[test]
+fn resize_command_is_read_as_written() {
+    let resize = ResizeCommand {
+        request: 7,
+        add: "n5,n6:4".to_owned(),
+        remove: String::new(),
+        ends_ranks: true,
+    };
+    let mut line = Vec::new();
+    resize.write(&mut line);
+    let text = r#"{"resize":{"request":7,"add":"n5,n6:4","end_ranks":true}}"#;
+    assert_eq!(line, format!("{text}\n").as_bytes());
+    assert_eq!(
+        ControlCommand::parse(&line).unwrap(),
+        ControlCommand::Resize(resize)
+    );
+    assert!(ControlCommand::parse(br#"{"resize":{"hosts":"n5"}}"#).is_err());
+    assert!(ControlCommand::parse(br#"{"resize":{},"signal":9}"#).is_err());
+}

@@ -59,7 +59,7 @@ impl StepDispatcher<'_> {
         match order {
             // The step daemon of another host handles orders that only its link brings; the agents handle theirs.
             LauncherToStep::Start
-            | LauncherToStep::Joined { .. }
+            | LauncherToStep::NodesChanged { .. }
             | LauncherToStep::Credit { .. }
             | LauncherToStep::Input(_)
             | LauncherToStep::Piece { .. }
@@ -411,8 +411,9 @@ impl StepDispatcher<'_> {
         }
     }
 
-    /// Handles the joining of other hosts; `plan` is the new plan of the initial job on this host.
-    pub(super) fn grow(&mut self, plan: &Arc<HostPlan>) {
+    /// Handles the joining and the departure of other hosts; `plan` is the new plan of the initial job on this host, `departed`
+    /// are the nodes that have left now.
+    pub(super) fn change_nodes(&mut self, plan: &Arc<HostPlan>, departed: &[NodeId]) {
         self.cx.replace_plan(plan);
         let absent: Vec<_> = plan.absent.difference(&self.cx.absent).copied().collect();
         self.cx.absent.clone_from(&plan.absent);
@@ -421,7 +422,7 @@ impl StepDispatcher<'_> {
             let (now, mut actions) = (Moment(self.cx.now()), Vec::new());
             let core = &mut self.cx.nodes[index].core;
             core.with_actions(now, &mut actions, |core| {
-                core.grow(Arc::clone(&plan.job), &absent)
+                core.change_nodes(Arc::clone(&plan.job), &absent, departed)
             });
             core.add_facts(JobIndex::INITIAL, Arc::clone(plan) as Arc<dyn LaunchFacts>);
             core.name_nodes(&plan.node_names);

@@ -1,4 +1,4 @@
-//! Hosts that join a running launch.
+//! Hosts that join and leave a running launch.
 //!
 //! ```text
 //!  launcher                    root's agent              step that joins
@@ -6,9 +6,17 @@
 //!     │ ── AddJob, PastJob … ─────────────────────────────▶ │  all jobs of the launch
 //!     │ ◀───────────────────────────────────────── Ready ── │
 //!     │ ── Start ─────────────────────────────────────────▶ │  it has no ranks of the initial job
-//!     │ ── Joined ─── to all steps                            they accept the node from now on
+//!     │ ── NodesChanged ─── to all steps                      they accept the node from now on
 //! ```
 //! No messages are exchanged with the node before: it has no processes of the launch, and the steps do not know it.
+//!
+//! ```text
+//!  launcher                    agent above                   step that leaves
+//!     │ ── Finish ────────────────────────────────────────▶ │  it has no ranks that run
+//!     │ ◀────────────────────────────────────────── Over ── │  and ends
+//!     │ ◀── Unreachable ─────────── │ ── closes the link, unless other nodes are reached over it
+//!     │ ── NodesChanged ─── to all steps                      they answer requests that need the node with an error
+//! ```
 
 use std::sync::Arc;
 
@@ -110,14 +118,32 @@ impl RemoteBackend {
         }
     }
 
-    /// Ends the joining: each of the hosts has joined or failed.
-    pub(crate) fn finish_join(&mut self, plan: &Arc<HostPlan>) {
-        self.adopt(plan);
-        self.label.renew(&plan.job_plan, None);
-        let joined = LauncherToStep::Joined {
-            hosts: plan.spec.layout.hosts.clone(),
-            absent: plan.absent.clone(),
+    /// Announces that hosts have joined, failed to join or, `departed`, left. `all` is the plan with those that are still joining,
+    /// `announced` the one without them.
+    pub(crate) fn change_nodes(
+        &mut self,
+        all: &Arc<HostPlan>,
+        announced: &Arc<HostPlan>,
+        departed: Vec<NodeId>,
+    ) {
+        self.adopt(all);
+        self.label.renew(&announced.job_plan, None);
+        let changed = LauncherToStep::NodesChanged {
+            hosts: announced.spec.layout.hosts.clone(),
+            absent: announced.absent.clone(),
+            departed,
         };
-        self.send(FrameAddress::EveryNode, &joined);
+        self.send(FrameAddress::EveryNode, &changed);
+    }
+
+    /// Ends the step of a node that is to leave, if all its ranks have ended and nothing is prepared for others.
+    pub(crate) fn release(&mut self, node: NodeId) {
+        if !self.preparing.contains(&node) && self.fleet.release(node, &self.jobs) {
+            let finish = LauncherToStep::Finish {
+                abnormal: false,
+                ends: Vec::new(),
+            };
+            self.send(FrameAddress::Node(node), &finish);
+        }
     }
 }

@@ -40,6 +40,10 @@ impl RemoteBackend {
             TrackerAction::Joined(node, refusal) => {
                 self.queue_report(LinkReport::NodeJoined { node, refusal })
             }
+            TrackerAction::Left(node) => {
+                self.link.sources_lost(&[node]);
+                self.queue_report(LinkReport::NodeLeft { node });
+            }
             TrackerAction::HostFailed(node, error) => {
                 let cause = match self.link_error {
                     Some(_) => FailureCause::LauncherIsolated { error },

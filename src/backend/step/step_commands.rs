@@ -85,9 +85,13 @@ impl StepDaemon {
                 };
                 self.local.add_job(&job, plan, staged_files);
             }
-            LauncherToStep::Joined { hosts, absent } => {
+            LauncherToStep::NodesChanged {
+                hosts,
+                absent,
+                departed,
+            } => {
                 self.plan = Arc::new(with_hosts(&self.plan, &hosts, &absent));
-                self.local.grow(&self.plan);
+                self.local.change_nodes(&self.plan, &departed);
                 let node = self.local.first_node();
                 self.label.renew(&self.plan.job_plan, Some(node));
             }

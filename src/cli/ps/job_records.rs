@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{node_of, state_of};
-use crate::jobs::{self, LocalJobInfo};
+use crate::jobs::{self, JobPlacement, LocalJobInfo};
 use wireup_core::printable;
 
 /// A job as scripts see it.
@@ -62,7 +62,8 @@ fn part(job: &LocalJobInfo) -> Option<PartRecord<'_>> {
     if !job.is_on_several_hosts() {
         return None;
     }
-    let hosts = job.placement.iter().flat_map(|placement| &placement.hosts);
+    let placements = job.placement.iter();
+    let hosts = placements.flat_map(JobPlacement::present_hosts);
     let nodes = job.nodes_here().map(|(step, host)| NodeRecord {
         node: step.node.map(|node| node.0),
         of: job.node_count,
@@ -72,7 +73,7 @@ fn part(job: &LocalJobInfo) -> Option<PartRecord<'_>> {
     });
     Some(PartRecord {
         launcher: job.launcher.is_some(),
-        hosts: hosts.map(String::as_str).collect(),
+        hosts: hosts.collect(),
         nodes: nodes.collect(),
     })
 }

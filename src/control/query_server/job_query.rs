@@ -7,9 +7,11 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::backend::inspection::{Dump, InspectionError, InspectionResult, RankUsage, Stack};
+use crate::control::resize_request::ResizeReport;
 use crate::report::stacks::RankStack;
 use wireup_core::job::ids::{JobIndex, Rank};
 use wireup_core::job::rank_set::RankSet;
+use wireup_core::record::ResizeCommand;
 
 /// Maximum bytes of a request.
 pub(crate) const REQUEST_MAX: usize = 64 * 1024;
@@ -35,6 +37,8 @@ pub(crate) enum JobQueryKind {
     },
     /// Resources that the running processes use, and where they wait.
     Usage,
+    /// Hosts that join the launch, and hosts that leave it.
+    Resize(ResizeCommand),
 }
 
 /// Request of a caller.
@@ -117,6 +121,8 @@ pub(crate) enum JobAnswer {
     Found(Vec<ProcessRecord>),
     /// Results by rank, without those of [`Found`](Self::Found); the last line.
     Processes(Vec<ProcessRecord>),
+    /// Changes of the launch's hosts; the last line.
+    Resized(ResizeReport),
     /// Reason for a refusal.
     Refused(String),
 }

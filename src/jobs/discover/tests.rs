@@ -75,6 +75,7 @@ fn shows(job: &str, node: Option<u32>, stage: JobStage) -> Option<Box<job_label:
         placement: job_label::LabelPlacement {
             node: node.map(NodeId),
             hosts: vec!["alpha".into(), "beta".into()],
+            absent: BTreeSet::new(),
             ranks: ProcessMap::from_runs(runs),
             launcher: Some(LauncherProcess {
                 host: "login".into(),

@@ -86,6 +86,12 @@ impl AllocationAttributes {
         Ok(())
     }
 
+    /// Whether the request has a list of hosts, and neither a name nor an amount.
+    pub(crate) fn is_list_alone(&self) -> bool {
+        let has_amount = self.nodes.is_some() || self.slots.is_some() || !self.slots_of.is_empty();
+        !self.hosts.is_empty() && self.id.is_none() && !has_amount
+    }
+
     /// Refuses required infos that only an allocator supports.
     ///
     /// # Errors

@@ -1,11 +1,15 @@
-//! Finds the hosts that join the launch for a spawn.
+//! Finds the hosts that join the launch, for a spawn or on request, and those that leave it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{RequesterPlan, SpawnPlanner, hostfiles, refuse, text};
 use crate::plan::spawned::spawn_infos::SpawnAttributes;
-use wireup_core::job::hosts::{HostEntry, HostSpec, merge};
+use wireup_core::job::allocation::{AllocationFailure, AllocationFailureKind as Kind};
+use wireup_core::job::hosts::{HostEntry, HostSpec, compress, merge};
+use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest};
+use wireup_core::node::HEAD;
 
 impl SpawnPlanner<'_> {
     /// Timeout of a spawn: the shorter of the request's and the launch's.
@@ -66,4 +70,80 @@ impl SpawnPlanner<'_> {
             _ => Ok(hosts),
         }
     }
+
+    /// Returns the hosts of a list that can be added to the launch; `leaving` are nodes that have not left yet.
+    ///
+    /// # Errors
+    /// [`AllocationFailure`] for an invalid list, for a host that is in the launch, and if no host can join.
+    pub(crate) fn hosts_to_add(
+        &self,
+        entries: &[HostEntry],
+        leaving: &BTreeSet<NodeId>,
+    ) -> Result<Vec<HostSpec>, AllocationFailure> {
+        let hosts = self.merged(entries)?;
+        for host in &hosts {
+            let Some(node) = self.names(NodeId(0)).node(&host.name) else {
+                continue;
+            };
+            let text = match leaving.contains(&node) {
+                true => format!(
+                    "host {} is leaving the launch; add it again when it has left",
+                    host.name
+                ),
+                false => format!("host {} is in the launch already", host.name),
+            };
+            return Err(refuse_resize(Kind::BadRequest, text));
+        }
+        Ok(hosts)
+    }
+
+    /// Returns the nodes of a list of hosts that can leave the launch.
+    ///
+    /// # Errors
+    /// [`AllocationFailure`] for an invalid list, a host that is not in the launch, and a host without which the launch
+    /// cannot continue.
+    pub(crate) fn nodes_to_remove(
+        &self,
+        entries: &[HostEntry],
+    ) -> Result<Vec<NodeId>, AllocationFailure> {
+        let first_label = |name: &str| name.split('.').next().map(str::to_ascii_lowercase);
+        let node_of = |host: HostSpec| {
+            let Some(node) = self.names(NodeId(0)).node(&host.name) else {
+                let text = format!(
+                    "host {} is not in the launch ({})",
+                    host.name,
+                    compress(&self.initial.present_names())
+                );
+                return Err(refuse_resize(Kind::NotFound, text));
+            };
+            let reason = if first_label(self.initial.node_name(node))
+                == first_label(&self.initial.launcher.host)
+            {
+                "the launcher runs on it"
+            } else if node == HEAD {
+                "it is the first host, which connects the others and keeps their names"
+            } else {
+                return Ok(node);
+            };
+            let text = format!("host {} cannot leave the launch: {reason}", host.name);
+            Err(refuse_resize(Kind::NotSupported, text))
+        };
+        self.merged(entries)?.into_iter().map(node_of).collect()
+    }
+
+    fn merged(&self, entries: &[HostEntry]) -> Result<Vec<HostSpec>, AllocationFailure> {
+        if !entries.is_empty() && !self.initial.can_grow() {
+            let text = "the launch runs on this machine alone: no host can join or leave; start it with --hosts";
+            return Err(refuse_resize(Kind::NotSupported, text.to_owned()));
+        }
+        if entries.is_empty() {
+            return Ok(Vec::new());
+        }
+        merge(entries.to_vec())
+            .map_err(|problem| refuse_resize(Kind::BadRequest, problem.to_string()))
+    }
+}
+
+fn refuse_resize(kind: Kind, text: String) -> AllocationFailure {
+    AllocationFailure { kind, text }
 }

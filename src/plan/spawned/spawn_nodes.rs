@@ -11,7 +11,7 @@ use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeNames<'a> {
     pub(super) nodes: &'a [String],
-    /// Nodes that could not join; their names are meaningless.
+    /// Nodes that could not join or have left.
     pub(super) absent: &'a BTreeSet<NodeId>,
     /// Host name of the machine if it is all nodes.
     pub(super) hostname: Option<&'a str>,

@@ -706,3 +706,28 @@ fn entry_agent_forwards_joins_and_loses_them_with_root() {
     };
     assert_eq!(loss.nodes, [0, 1, 2].map(NodeId));
 }
+
+#[test]
+fn link_to_child_is_closed_when_last_node_behind_it_is_lost() {
+    // 0 has the children 1 and 2, and 1 has 3 and 4.
+    let mut root = Router::new(TreePosition::Member(NodeId(0)), RoutingTree::new(5, 1, 2));
+    let lost = |nodes: &[u32]| NodeLoss {
+        nodes: nodes.iter().copied().map(NodeId).collect(),
+        reason: "ended".into(),
+        step: true,
+    };
+    let mut closes = |nodes: &[u32]| {
+        let child = NodeId(if nodes == [2] { 2 } else { 1 });
+        let actions = handle(&mut root, Event::Reported(child, lost(nodes)));
+        let closed = actions.into_iter().filter_map(|action| match action {
+            Action::Close(child) => Some(child.0),
+            _ => None,
+        });
+        closed.collect::<Vec<_>>()
+    };
+    assert_eq!(closes(&[1]), []);
+    assert_eq!(closes(&[3]), []);
+    assert_eq!(closes(&[3]), []);
+    assert_eq!(closes(&[2]), [2]);
+    assert_eq!(closes(&[4]), [1]);
+}

@@ -1,4 +1,5 @@
-//! PMIx events that the host raises: start and end of a spawned job, the death of a rank, the loss of a node.
+//! PMIx events that the host raises: start and end of a spawned job, the death of a rank, the loss and the departure of a
+//! node.
 //!
 //! Rule: an event whose source is the server itself comes back to its host as one that a client
 //! raised; so the source is always a process that the event is about. Source: `PMIx_Notify_event`,
@@ -146,21 +147,42 @@ pub(in crate::node) fn raise_lost_nodes(nodes: &[NodeId], cx: &mut NodeContext) 
             continue;
         };
         let affected = processes.into_iter().map(Value::Proc).collect();
-        let mut infos = vec![
-            Info::new(keys::NODEID, Value::Uint32(node.0)),
-            Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
-        ];
-        let host = cx.host_name(node);
-        infos.extend(host.map(|host| Info::new(keys::HOSTNAME, Value::String(host.into()))));
+        let mut event = node_event(Status::EVENT_NODE_DOWN, node, source, cx);
         let affected = Array::new(affected).map(Value::Array);
-        infos.extend(affected.map(|procs| Info::new(keys::EVENT_AFFECTED_PROCS, procs)));
-        let event = Notification {
-            code: Status::EVENT_NODE_DOWN,
-            source,
-            range: DataRange::SESSION,
-            infos,
-        };
+        event
+            .infos
+            .extend(affected.map(|procs| Info::new(keys::EVENT_AFFECTED_PROCS, procs)));
         cx.leave(NodeEffect::Notify(Arc::new(event)));
+    }
+}
+
+/// Raises the events that nodes have left the launch. Every remaining node gets them itself, so they are not forwarded.
+pub(in crate::node) fn raise_left_nodes(nodes: &[NodeId], cx: &mut NodeContext) {
+    if !cx.sidecar.is_offered() {
+        return;
+    }
+    for &node in nodes {
+        // libpmix does not notify the source of an event.
+        let source = PmixProc::new(&cx.launch().nspace, PmixRank::UNDEF);
+        let event = node_event(Status::EVENT_NODE_OFFLINE, node, source, cx);
+        cx.leave(NodeEffect::Notify(Arc::new(event)));
+    }
+}
+
+/// Returns an event about a node.
+fn node_event(code: Status, node: NodeId, source: PmixProc, cx: &NodeContext) -> Notification {
+    let mut infos = vec![
+        Info::new(keys::NODEID, Value::Uint32(node.0)),
+        // Open MPI's default handler ends the process.
+        Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
+    ];
+    let host = cx.host_name(node);
+    infos.extend(host.map(|host| Info::new(keys::HOSTNAME, Value::String(host.into()))));
+    Notification {
+        code,
+        source,
+        range: DataRange::SESSION,
+        infos,
     }
 }
 

@@ -49,6 +49,7 @@ impl Status {
     pub const GROUP_MEMBER_FAILED: Self = Self(-170);
     pub const ERR_PROC_TERM_WO_SYNC: Self = Self(-200);
     pub const EVENT_NODE_DOWN: Self = Self(-231);
+    pub const EVENT_NODE_OFFLINE: Self = Self(-232);
     pub const ERR_JOB_APP_NOT_EXECUTABLE: Self = Self(-177);
     pub const ERR_JOB_CANCELED: Self = Self(-180);
     pub const ERR_JOB_FAILED_TO_LAUNCH: Self = Self(-181);
