@@ -289,16 +289,6 @@ class Scripts(CleanCase):
         """)
         self.assertEqual(done.stdout, "[8, 8]\nTrue\n", done.stderr)
 
-    def test_executor_is_one_of_concurrent_futures(self):
-        done = self.run_script("""
-            import wireup
-            with wireup.MPIExecutor(n=1) as executor:
-                from concurrent.futures import Executor
-                print(isinstance(executor, Executor), issubclass(wireup.MPIExecutor, Executor))
-                print(*executor.map(abs, [-1, 2]))
-        """)
-        self.assertEqual(done.stdout, "True True\n1 2\n", done.stderr)
-
     def test_script_without_guard_is_refused_without_cloudpickle(self):
         done = self.run_script("""
             import wireup

@@ -83,15 +83,16 @@ class Launch:
         self._waiters: "list[asyncio.Future[None]]" = []
         self._is_input_watched = False
         self._launcher = launcher
-        self._stdout = launcher.stdout
-        self._has_input = launcher.stdin >= 0
+        self._process = launcher.process
+        assert self._process.stdout is not None
+        self._stdout = self._process.stdout.fileno()
 
     # What is known of it.
 
     @property
     def pid(self) -> int:
         """Process id of the launcher."""
-        return self._launcher.pid
+        return self._process.pid
 
     @property
     def job(self) -> Optional[str]:
@@ -159,7 +160,7 @@ class Launch:
 
         It never blocks: what does not fit into the pipe is sent while events or the end are waited for.
         """
-        if not self._has_input:
+        if self._process.stdin is None:
             raise ValueError("launch has no standard input; start it with stdin=RANK or stdin='all'")
         if self._must_close_input:
             raise ValueError("standard input of the launch is closed")
@@ -174,12 +175,12 @@ class Launch:
         self._send_input()
 
     def _send_input(self) -> None:
-        stdin = self._launcher.stdin
-        if stdin < 0:
+        stdin = self._process.stdin
+        if stdin is None or stdin.closed:
             return
         try:
             while self._unsent:
-                sent = os.write(stdin, self._unsent[0])
+                sent = os.write(stdin.fileno(), self._unsent[0])
                 self._unsent[0] = self._unsent[0][sent:]
                 if not self._unsent[0]:
                     self._unsent.popleft()
@@ -190,10 +191,10 @@ class Launch:
             self._unsent.clear()
         self._unwatch_input()
         if self._must_close_input:
-            self._launcher.close_stdin()
+            stdin.close()
 
     def _waits_to_send(self) -> bool:
-        return bool(self._unsent) and self._launcher.stdin >= 0
+        return bool(self._unsent)
 
     # Further jobs.
 
@@ -268,8 +269,8 @@ class Launch:
         """Wait for the stream, and send input meanwhile; return whether it has advanced."""
         poll = select.poll()
         poll.register(self._stdout, select.POLLIN)
-        if self._waits_to_send():
-            poll.register(self._launcher.stdin, select.POLLOUT)
+        if self._waits_to_send() and self._process.stdin is not None:
+            poll.register(self._process.stdin.fileno(), select.POLLOUT)
         ready = [descriptor for descriptor, _ in poll.poll(None if timeout is None else max(0, timeout) * 1000)]
         if self._waits_to_send():
             self._send_input()
@@ -281,7 +282,7 @@ class Launch:
         """Make the result of a launcher that has exited, and release its descriptors."""
         if self._result is not None:
             return self._result
-        code = self._launcher.wait()
+        code = self._process.wait()
         messages = self._launcher.messages()
         fields: Mapping[str, Any] = self._result_event.fields if self._result_event else {}
         if code < 0:
@@ -372,8 +373,8 @@ class Launch:
 
         loop = asyncio.get_running_loop()
         loop.add_reader(self._stdout, self._wake)
-        if self._waits_to_send():
-            loop.add_writer(self._launcher.stdin, self._wake)
+        if self._process.stdin is not None and self._waits_to_send():
+            loop.add_writer(self._process.stdin.fileno(), self._wake)
             self._is_input_watched = True
 
     def _unwatch(self) -> None:
@@ -383,10 +384,10 @@ class Launch:
         self._unwatch_input()
 
     def _unwatch_input(self) -> None:
-        if self._is_input_watched:
+        if self._is_input_watched and self._process.stdin is not None:
             import asyncio
 
-            asyncio.get_running_loop().remove_writer(self._launcher.stdin)
+            asyncio.get_running_loop().remove_writer(self._process.stdin.fileno())
             self._is_input_watched = False
 
     def _wake(self) -> None:
@@ -405,7 +406,7 @@ class Launch:
         import asyncio
 
         # The stream ends with the process, but for what the kernel still has to do.
-        while self._launcher.poll() is None:
+        while self._process.poll() is None:
             await asyncio.sleep(0.001)
         return self._finish()
 
@@ -467,7 +468,8 @@ class Launch:
     def __del__(self) -> None:
         if self._result is None:
             warnings.warn(f"launch {self._job or self.pid} was not waited for", ResourceWarning, source=self)
-            self._launcher.forget()
+            # subprocess reaps it later.
+            self._launcher.release()
 
     def __repr__(self) -> str:
         state = "running" if self._result is None else f"ended with exit code {self._result.exit_code}"

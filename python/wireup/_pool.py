@@ -15,16 +15,15 @@ import tempfile
 import threading
 import time
 from collections import deque
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import BrokenExecutor, Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ._channel import MAIN, Channel, addresses_towards, decode, encode
 from ._events import Event
 from ._launch import Launch
 from ._launcher import LauncherProcess
 from ._result import LaunchFailed, Rank, Result
-from ._worker import call_each
 
 if TYPE_CHECKING:
     from ._channel import Buffer
@@ -141,16 +140,6 @@ class Pool:
             self._queue.append(_Task(next(self._numbers), kind, parts, future))
             self._dispatch()
         return future
-
-    def map(
-        self, function: "Callable[..., Any]", iterables: "Sequence[Iterable[Any]]", timeout: Optional[float], chunksize: int
-    ) -> "Iterator[Any]":
-        executor = _OneRank(self)
-        if chunksize == 1:
-            return executor.map(function, *iterables, timeout=timeout)
-        calls = zip(*iterables)
-        chunks = iter(lambda: tuple(itertools.islice(calls, chunksize)), ())
-        return itertools.chain.from_iterable(executor.map(functools.partial(call_each, function), chunks, timeout=timeout))
 
     def check(self) -> None:
         """Raise the error of ranks that have ended."""
@@ -463,23 +452,6 @@ class Pool:
         if not must_restart:
             self._break(error)
         return must_restart
-
-
-class _OneRank(Executor):
-    """Runs each function on one rank."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-
-    def submit(self, fn: "Callable[..., Any]", /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        return self._pool.submit("one", fn, args, kwargs)
-
-
-def shut_down(pool: Pool) -> None:
-    """End the ranks of an executor without references, or at the end of the program."""
-    pool.close(False, now=False)
-    if threading.current_thread() is not pool.thread:
-        pool.thread.join()
 
 
 def _main_module() -> "Dict[str, str]":

@@ -120,7 +120,7 @@ def call_each(function: "Callable[..., Any]", calls: "Sequence[Tuple[Any, ...]]"
     return [function(*args) for args in calls]
 
 
-def serve_with_mpi4py(sys_path: "List[str]") -> None:
+def main(sys_path: "List[str]") -> None:
     """Serve the executor whose address and settings come from standard input."""
     interrupts = _Interrupts()
     sys.path[:] = sys_path

@@ -6,8 +6,13 @@ the ranks, `_pool`, is imported when it runs.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import sys
+import threading
+import weakref
+from concurrent.futures import Executor
 
 from . import _rank
 from ._launcher import LauncherProcess
@@ -15,7 +20,7 @@ from ._program import command_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from concurrent.futures import Executor, Future
+    from concurrent.futures import Future
     from types import TracebackType
     from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Tuple, Type, TypeVar
 
@@ -25,12 +30,16 @@ if TYPE_CHECKING:
     from ._types import Option, Word
 
     T = TypeVar("T")
-elif "concurrent.futures" in sys.modules:
-    from concurrent.futures import Executor
-else:
 
-    class Executor:
-        """Stands for that of concurrent.futures until the first executor has started its launcher."""
+
+class _OneRank(Executor):
+    """Runs each function on one rank."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def submit(self, fn: "Callable[..., T]", /, *args: Any, **kwargs: Any) -> "Future[T]":
+        return self._pool.submit("one", fn, args, kwargs)
 
 
 class MPIExecutor(Executor):
@@ -81,30 +90,21 @@ class MPIExecutor(Executor):
                 "`if __name__ == \"__main__\":`, or install cloudpickle"
             )
         package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-        # The text names mpi4py: so the launcher knows what the ranks load.
-        call = f"from wireup._worker import serve_with_mpi4py; serve_with_mpi4py({sys.path!r})"
-        program = f"import sys; sys.path.insert(0, {package!r}); {call}"
+        program = f"import sys; sys.path.insert(0, {package!r}); from wireup._worker import main; main({sys.path!r})"
         words = command_words([sys.executable if python is None else python, "-c", program])
         if n is not None:
             words = ["-n", str(n), *words]
-
-        def start() -> LauncherProcess:
-            return LauncherProcess(words, stdin="all", env=env, options=options)
-
+        start = functools.partial(LauncherProcess, words, stdin="all", env=env, options=options)
         launcher = start()
         try:
-            import weakref
-            from concurrent import futures
+            from ._pool import Pool
 
-            from ._pool import Pool, shut_down
-
-            if not issubclass(MPIExecutor, futures.Executor):
-                MPIExecutor.__bases__ = (futures.Executor,)
             self._pool = Pool(launcher, start, output, on_failure == "restart", grace, _marks)
         except BaseException:
-            launcher.forget()
+            launcher.release()
             raise
-        self._finalizer = weakref.finalize(self, shut_down, self._pool)
+        self._one = _OneRank(self._pool)
+        self._finalizer = weakref.finalize(self, _shut_down, self._pool)
 
     @property
     def ranks(self) -> "Tuple[Rank, ...]":
@@ -126,7 +126,7 @@ class MPIExecutor(Executor):
 
     def submit_one(self, fn: "Callable[..., T]", /, *args: Any, **kwargs: Any) -> "Future[T]":
         """Run ``fn(*args, **kwargs)`` on one rank."""
-        return self._pool.submit("one", fn, args, kwargs)
+        return self._one.submit(fn, *args, **kwargs)
 
     def map(
         self, fn: "Callable[..., T]", *iterables: "Iterable[Any]", timeout: Optional[float] = None, chunksize: int = 1
@@ -134,7 +134,13 @@ class MPIExecutor(Executor):
         """Run ``fn`` for each element on one rank and return the results in order, as :meth:`Executor.map` does."""
         if chunksize < 1:
             raise ValueError(f"invalid chunksize {chunksize}: it must be at least 1")
-        return self._pool.map(fn, iterables, timeout, chunksize)
+        if chunksize == 1:
+            return self._one.map(fn, *iterables, timeout=timeout)
+        from ._worker import call_each
+
+        calls = zip(*iterables)
+        chunks = iter(lambda: tuple(itertools.islice(calls, chunksize)), ())
+        return itertools.chain.from_iterable(self._one.map(functools.partial(call_each, fn), chunks, timeout=timeout))
 
     def interrupt(self) -> None:
         """Raise :class:`KeyboardInterrupt` in functions that run. Ranks that do not end then are ended (``grace``)."""
@@ -157,3 +163,10 @@ class MPIExecutor(Executor):
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             self._pool.close(True, now=True)
         self.shutdown(wait=True)
+
+
+def _shut_down(pool: Pool) -> None:
+    """End the ranks of an executor without references, or at the end of the program."""
+    pool.close(False, now=False)
+    if threading.current_thread() is not pool.thread:
+        pool.thread.join()
