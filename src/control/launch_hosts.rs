@@ -201,7 +201,7 @@ impl LaunchHosts {
         let failure = hosts_failure(&failed_hosts, &plan.node_names);
         let mut absent = plan.absent.clone();
         absent.extend(failed_hosts.iter().map(|(node, _)| *node));
-        cx.plan = Arc::new(with_hosts(plan, &plan.spec.layout.hosts, &absent));
+        cx.plan = Arc::new(with_hosts(&plan, &plan.spec.layout.hosts, &absent));
         cx.jobs.replace_first(Arc::clone(&cx.plan));
         if let StepLinks::Hosts(hosts) = &mut cx.steps {
             hosts.change_nodes(&cx.plan, &cx.plan, Vec::new());
