@@ -114,6 +114,10 @@ PMIX_SOURCE=pmix-source
 # They run under wireup (tests/debugger-examples).
 DEBUGGER_EXAMPLES=(debugger-examples openmpi trixie)
 
+# MPICH's own tests, out of its source as this Debian suite has it: directory, source package, suite. They run over two clients of
+# an IMPI job (tests/mpich-tests).
+MPICH_TESTS=(mpich-tests mpich bookworm)
+
 # The one MPI that speaks Interoperable MPI itself, as the source package of this Debian suite has it: built with that
 # into a directory beside the wheels.
 LAM=(lam 7.1.4 bookworm)
@@ -440,6 +444,15 @@ install_debugger_examples() {
 unpack_debuggers() {
     unpack_original "$1" "${DEBUGGER_EXAMPLES[2]}" "${DEBUGGER_EXAMPLES[1]}" --strip-components 5 --wildcards \
         '*/3rd-party/prrte/examples/debugger/*'
+}
+
+# Unpacks MPICH's tests.
+install_mpich_tests() {
+    install_from_archive "${MPICH_TESTS[0]}" "${MPICH_TESTS[*]:1}" "MPICH's tests" unpack_mpich_tests
+}
+
+unpack_mpich_tests() {
+    unpack_original "$1" "${MPICH_TESTS[2]}" "${MPICH_TESTS[1]}" --strip-components 3 --wildcards '*/test/mpi/*'
 }
 
 # Builds LAM/MPI with Interoperable MPI from its source package. It is C and C++ of the nineties: the older dialects,

@@ -45,7 +45,8 @@ pub(super) struct RunArgs {
     pub(super) dry_run: bool,
 
     /// Be client K of the IMPI job whose server listens there. Further words: address=IP (of this host, for the
-    /// others), lam (a client is LAM/MPI), tls-ca=FILE (of the server's certificate, to speak TLS with it) [docs/impi.md]
+    /// others), lam (a client is LAM/MPI), tls-ca=FILE (of the server's certificate, to speak TLS with it), xsize=BYTES (from
+    /// which collectives are long), maxlinear=N (clients up to which they are linear) [docs/impi.md]
     #[arg(
         long,
         value_name = "HOST:PORT,client=K[,WORD]…",

@@ -517,7 +517,7 @@ static void intercommunicators(int by_turns)
 {
     const int side = by_turns ? rank % 2 : rank >= size / 2;
     const int leader = side ? 0 : by_turns ? 1 : size / 2;
-    MPI_Comm half, inter, copy, whole;
+    MPI_Comm half, inter, copy, part, whole;
     MPI_Group group;
     MPI_Request request;
     MPI_Status status;
@@ -546,6 +546,17 @@ static void intercommunicators(int by_turns)
         MPI_Recv(&in, 1, MPI_INT, MPI_ANY_SOURCE, 91, copy, &status);
         MPI_Wait(&request, MPI_STATUS_IGNORE);
         ENSURE(status.MPI_SOURCE == own && in == (by_turns ? 2 * own + !side : own + (side ? 0 : size / 2)));
+    }
+    /* Those with odd ranks and those with even ones, in the reverse order. */
+    const int same = (members + 1 - own % 2) / 2, opposite = (others + 1 - own % 2) / 2;
+    MPI_Comm_split(inter, own % 2, -own, &part);
+    ENSURE((part == MPI_COMM_NULL) == (opposite == 0));
+    if (part != MPI_COMM_NULL) {
+        MPI_Comm_rank(part, &value);
+        ENSURE(value == same - 1 - own / 2);
+        MPI_Comm_remote_size(part, &value);
+        ENSURE(value == opposite);
+        MPI_Comm_free(&part);
     }
     MPI_Intercomm_merge(copy, side, &whole);
     MPI_Comm_rank(whole, &value);

@@ -37,7 +37,7 @@ pub struct Line {
 pub enum Command {
     /// Be the rendezvous server of a job; also `-server COUNT [-port PORT] [-auth LIST]`
     Server(server_options::ServerArgs),
-    /// Join a launch of any launcher to a job, as one of its clients
+    /// Join a launch of any launcher to a job, as one of its clients; also `-client K HOST:PORT …`
     Agent(agent_options::AgentArgs),
     /// Be one host of a launch on several; started by `wireup run --impi`
     Host(host_options::HostArgs),

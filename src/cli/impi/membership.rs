@@ -32,7 +32,7 @@ pub(crate) enum ImpiSpecError {
     Server,
     #[error("client=K is missing")]
     NoClient,
-    #[error("{0:?} is not client=K, address=IP, tls-ca=FILE or lam")]
+    #[error("{0:?} is not client=K, address=IP, tls-ca=FILE, xsize=BYTES, maxlinear=N or lam")]
     Word(String),
 }
 
@@ -44,6 +44,10 @@ pub(crate) struct ImpiSpec {
     address: Option<IpAddr>,
     /// File of the authorities that may have issued the server's certificate; the connection uses TLS if it is set.
     tls_ca: Option<String>,
+    /// Bytes from which collectives are long.
+    xsize: Option<u16>,
+    /// Clients up to which collectives are linear.
+    max_linear: Option<u16>,
     lam: bool,
 }
 
@@ -55,12 +59,17 @@ impl FromStr for ImpiSpec {
         let server = words.next().filter(|server| server.contains(':'));
         let server = server.ok_or(ImpiSpecError::Server)?.to_owned();
         let (mut client, mut address, mut tls_ca, mut lam) = (None, None, None, false);
+        let (mut xsize, mut max_linear) = (None, None);
         for word in words {
             let wrong = || ImpiSpecError::Word(word.to_owned());
             match word.split_once('=') {
                 Some(("client", value)) => client = Some(value.parse().map_err(|_| wrong())?),
                 Some(("address", value)) => address = Some(value.parse().map_err(|_| wrong())?),
                 Some(("tls-ca", file)) if !file.is_empty() => tls_ca = Some(file.to_owned()),
+                Some(("xsize", value)) => xsize = Some(value.parse().map_err(|_| wrong())?),
+                Some(("maxlinear", value)) => {
+                    max_linear = Some(value.parse().map_err(|_| wrong())?);
+                }
                 None if word == "lam" => lam = true,
                 _ => return Err(wrong()),
             }
@@ -71,6 +80,8 @@ impl FromStr for ImpiSpec {
             client,
             address,
             tls_ca,
+            xsize,
+            max_linear,
             lam,
         })
     }
@@ -143,6 +154,14 @@ impl ImpiSpec {
         }
         if let Some(file) = self.tls_ca {
             words.extend(["--tls-ca".to_owned(), file]);
+        }
+        let thresholds = [("--xsize", self.xsize), ("--maxlinear", self.max_linear)];
+        for (option, value) in thresholds {
+            words.extend(
+                value
+                    .into_iter()
+                    .flat_map(|value| [option.to_owned(), value.to_string()]),
+            );
         }
         if self.lam {
             words.push("--lam".to_owned());
@@ -334,15 +353,16 @@ mod tests {
 
     #[test]
     fn option_names_server_and_client() {
-        let link: ImpiSpec = "10.0.0.1:5678,client=1,address=10.0.0.2,tls-ca=/a=b.pem,lam"
-            .parse()
-            .unwrap();
+        let text =
+            "10.0.0.1:5678,client=1,address=10.0.0.2,tls-ca=/a=b.pem,xsize=64,maxlinear=2,lam";
+        let link: ImpiSpec = text.parse().unwrap();
         assert_eq!(
             (link.server.as_str(), link.client, link.lam),
             ("10.0.0.1:5678", 1, true)
         );
         assert_eq!(link.address, Some(IpAddr::from([10, 0, 0, 2])));
         assert_eq!(link.tls_ca.as_deref(), Some("/a=b.pem"));
+        assert_eq!((link.xsize, link.max_linear), (Some(64), Some(2)));
         for (text, error) in [
             ("10.0.0.1,client=1", ImpiSpecError::Server),
             ("h:1", ImpiSpecError::NoClient),
@@ -350,6 +370,10 @@ mod tests {
             (
                 "h:1,client=1,tls-ca=",
                 ImpiSpecError::Word("tls-ca=".into()),
+            ),
+            (
+                "h:1,client=1,xsize=-1",
+                ImpiSpecError::Word("xsize=-1".into()),
             ),
             ("h:1,client=1,frob", ImpiSpecError::Word("frob".into())),
         ] {

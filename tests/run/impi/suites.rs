@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::unchanged::{are_built, run_together};
+use super::unchanged::{are_built, mpi4py_tests_pass, run_together};
 use crate::common::{mpi, repository, skip, wireup};
 
 const BENCHMARKS: [&str; 5] = ["PingPong", "Exchange", "Allreduce", "Bcast", "Alltoall"];
@@ -116,4 +116,14 @@ fn mpich_tests_pass_over_two_mpis() {
         Some(77) => skip(report.trim_end()),
         code => assert_eq!(code, Some(0), "{report}"),
     }
+}
+
+#[test]
+fn mpi4py_collectives_of_buffers_cross_clients() {
+    mpi4py_tests_pass("test_cco_buf");
+}
+
+#[test]
+fn mpi4py_nonblocking_collectives_cross_clients() {
+    mpi4py_tests_pass("test_cco_nb_buf");
 }

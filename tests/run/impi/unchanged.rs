@@ -126,7 +126,7 @@ fn binary_of_standard_abi_runs_unchanged_with_two_mpis() {
     }
 }
 
-fn mpi4py_tests_pass(tests: &str) {
+pub(super) fn mpi4py_tests_pass(tests: &str) {
     let (Some(mpich), Some(open)) = (mpi("mpich5"), mpi("openmpi5")) else {
         return;
     };
