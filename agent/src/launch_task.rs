@@ -28,7 +28,7 @@ use crate::launch::queue::LinkQueue;
 use crate::launch::step_process::{StepProcess, start};
 use crate::launch::step_watch::StepWatch;
 use crate::memory;
-use crate::peer::peer_connection::ResolvedPeers;
+use crate::peer::peer_connection::{PeerConnection, ResolvedPeers};
 use crate::proto::v1;
 use crate::state::Agent;
 use crate::user::User;
@@ -83,6 +83,8 @@ enum UpstreamLink {
 struct ChildLink {
     /// Dropped to end the stream.
     queue: Option<LinkQueue<v1::PeerDown>>,
+    /// Connection of the stream, kept until it is made; dropped with the queue.
+    connection: Option<Arc<PeerConnection>>,
     /// Ends the input from the child.
     abort: AbortHandle,
 }
@@ -157,7 +159,7 @@ pub async fn run_launch(
         router,
         above,
         &registration,
-        &found,
+        found,
     );
     let step = task.step.as_ref().map(|(_, process)| process.clone());
     let aborted = async {
@@ -218,7 +220,7 @@ impl LaunchTask {
         router: Router,
         above: LaunchSource,
         registration: &LaunchRegistration,
-        found: &ResolvedPeers,
+        found: ResolvedPeers,
     ) -> Self {
         let (place, account) = (router.place(), registration.account());
         let mut events = SelectAll::new();
@@ -297,6 +299,11 @@ impl LaunchTask {
                 Some(error) => task.not_contacted(node, error.to_string()),
                 None if absent > 0 => task.not_contacted(node, not_asked()),
                 None => task.contact(&opening, node),
+            }
+        }
+        for (node, connection) in found.connections {
+            if let Some(child) = task.children.get_mut(&node) {
+                child.connection = Some(connection);
             }
         }
         if place.node() == Some(NodeId(0)) {

@@ -16,16 +16,25 @@ impl LaunchTask {
         let (queue, from) = self.agent.peers.join(opening, node, &self.account);
         let (from, abort) = stream::abortable(from);
         self.events.push(from.boxed());
-        let queue = Some(queue);
-        self.children.insert(node, ChildLink { queue, abort });
+        let child = ChildLink {
+            queue: Some(queue),
+            connection: None,
+            abort,
+        };
+        self.children.insert(node, child);
     }
 
     /// Does not ask the agent of a node below, since some cannot be found.
     pub(super) fn not_contacted(&mut self, child: NodeId, reason: String) {
         let gone = RouterEvent::ChildGone { child, reason };
         self.events.push(stream::iter([gone]).boxed());
-        let (queue, (abort, _)) = (None, AbortHandle::new_pair());
-        self.children.insert(child, ChildLink { queue, abort });
+        let (abort, _) = AbortHandle::new_pair();
+        let link = ChildLink {
+            queue: None,
+            connection: None,
+            abort,
+        };
+        self.children.insert(child, link);
     }
 
     /// Makes the agents of nodes that join take part, from a number on.

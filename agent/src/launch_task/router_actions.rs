@@ -43,6 +43,7 @@ impl LaunchTask {
             RouterAction::Close(node) => {
                 if let Some(child) = self.children.get_mut(&node) {
                     child.queue = None;
+                    child.connection = None;
                 }
                 None
             }

@@ -83,8 +83,8 @@ pub(crate) struct ConnectionUse(Arc<PeerConnection>);
 /// The look-up results of some agents.
 #[derive(Debug, Default)]
 pub(crate) struct ResolvedPeers {
-    /// Kept until the connections are made.
-    _connections: Vec<Arc<PeerConnection>>,
+    /// Connections with the addresses that were found, which are to be kept until they are made.
+    pub(crate) connections: BTreeMap<NodeId, Arc<PeerConnection>>,
     /// Errors of the agents that cannot be reached.
     pub(crate) missing: BTreeMap<NodeId, PeerError>,
 }
@@ -134,7 +134,10 @@ impl Peers {
             .filter_map(|(node, why, _)| Some((*node, why.clone()?)));
         ResolvedPeers {
             missing: missing.collect(),
-            _connections: found.into_iter().map(|(.., known)| known).collect(),
+            connections: found
+                .into_iter()
+                .map(|(node, _, connection)| (node, connection))
+                .collect(),
         }
     }
 

@@ -90,6 +90,10 @@ impl StepDaemon {
                 absent,
                 departed,
             } => {
+                // A step that is joining knows more hosts than the others, which is announced later.
+                if hosts.len() < self.plan.spec.layout.hosts.len() {
+                    return;
+                }
                 self.plan = Arc::new(with_hosts(&self.plan, &hosts, &absent));
                 self.local.change_nodes(&self.plan, &departed);
                 let node = self.local.first_node();
