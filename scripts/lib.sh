@@ -18,7 +18,7 @@ BUILD_PACKAGES=(gcc libc6-dev make pkg-config libpmix-dev libclang-dev protobuf-
 MPI_PACKAGES=(mpich libmpich-dev openmpi-bin libopenmpi-dev)
 TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 libpmi2-0-dev man-db
     libpmix-bin libhwloc15 libhwloc-plugins hwloc-nox g++ numactl strace ltrace gdb tmux linux-perf time iproute2 iptables munge shellcheck
-    slurmctld slurmd slurm-client slurmdbd mariadb-server-core mariadb-client-core
+    slurmctld slurmd slurm-client slurmdbd libslurm-dev mariadb-server-core mariadb-client-core
     dnsmasq-base podman runc netavark busybox-static chromium
     squashfs-tools squashfuse bubblewrap charliecloud-runtime crun catatonit
     systemd prometheus poppler-utils e2fsprogs openssl patchelf)

@@ -18,6 +18,7 @@ pub mod rank_variables;
 mod refused_connections;
 mod singleton_end;
 pub mod socket_relay;
+mod task_socket;
 
 use std::env;
 use std::fs;
@@ -38,6 +39,7 @@ use rank_port::{AcceptedConnection, RankPort, Refusal};
 use rank_variables::{RankEndpoint, RankEnvironment, server_address};
 use refused_connections::RefusalLines;
 use socket_relay::{RelayStatus, SocketRelay};
+use task_socket::TaskSocket;
 use wireup_core::failure::{CommandError, about};
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::pmi::challenge::AuthKey;
@@ -72,6 +74,8 @@ pub struct Settings {
     pub auth: Option<PortAuth>,
     /// Directory on this host for a file with the rank's variables.
     pub env_dir: Option<PathBuf>,
+    /// Beginning of the names of sockets at which tasks get their variables.
+    pub task_socket: Option<String>,
     /// Whether the variables are printed as JSON.
     pub json: bool,
     /// Whether another client may follow one that disconnected without a finalize.
@@ -98,7 +102,7 @@ pub fn serve(settings: &Settings) -> Result<u8, CommandError> {
     };
     let rank = Rank(rank);
     let listens = |error| CommandError::system(format!("rank {rank} cannot listen"), error);
-    let stand_in = RankProxy::new(settings, rank, size, signals).map_err(listens)?;
+    let mut stand_in = RankProxy::new(settings, rank, size, signals).map_err(listens)?;
     let writes =
         |error| CommandError::system(format!("cannot write the variables of rank {rank}"), error);
     stand_in.publish(settings).map_err(writes)?;
@@ -129,6 +133,7 @@ struct RankProxy {
     interval: Option<PendingHandover>,
     /// Whether the PMI client has ended.
     served: bool,
+    task: Option<TaskSocket>,
     notices: NoticeSubscribers,
     refusals: RefusalLines,
 }
@@ -187,13 +192,14 @@ impl RankProxy {
             succession: settings.restartable.then(ClientHandover::default),
             interval: None,
             served: false,
+            task: None,
             notices: NoticeSubscribers::default(),
             refusals: RefusalLines::default(),
         })
     }
 
-    /// Prints or writes the variables that the client needs.
-    fn publish(&self, settings: &Settings) -> io::Result<()> {
+    /// Prints, writes or offers the variables that the client needs.
+    fn publish(&mut self, settings: &Settings) -> io::Result<()> {
         let rank = self.rank;
         let address = self.address.clone();
         let served = RankEndpoint {
@@ -209,11 +215,15 @@ impl RankProxy {
             write_private(dir, &name, &environment.lines())
                 .map_err(|error| about(&dir.join(name).display(), &error))?;
         }
+        if let Some(name) = &settings.task_socket {
+            let task = TaskSocket::new(name, rank, environment.lines());
+            self.task = Some(task.map_err(|error| about(&name, &error))?);
+        }
         let mut out = io::stdout().lock();
-        match (settings.json, &settings.env_dir) {
-            (true, _) => writeln!(out, "{}", environment.json(rank, &node_name()))?,
-            (false, None) => writeln!(out, "# rank {rank}\n{}", environment.lines())?,
-            (false, Some(_)) => {}
+        if settings.json {
+            writeln!(out, "{}", environment.json(rank, &node_name()))?;
+        } else if settings.env_dir.is_none() && settings.task_socket.is_none() {
+            writeln!(out, "# rank {rank}\n{}", environment.lines())?;
         }
         out.flush()
     }
@@ -232,6 +242,7 @@ impl RankProxy {
                     | Signal::ALARM
                     | Signal::XCPU => {
                         self.notices.send("cmd=abort reason=the_job_ends");
+                        self.end_task();
                         return Ok(128u8.wrapping_add(signal.as_raw() as u8));
                     }
                     Signal::USR1 => self.notices.send("cmd=checkpoint"),
@@ -240,16 +251,31 @@ impl RankProxy {
             }
             self.advance();
             let pmix = self.pmix.as_ref();
-            let over = self.served || pmix.is_some_and(PmixPort::is_over);
+            let over = match &self.task {
+                Some(task) => task.has_ended(),
+                None => self.served || pmix.is_some_and(PmixPort::is_over),
+            };
             if over && self.client.is_none() && !pmix.is_some_and(PmixPort::is_used) {
                 return Ok(0);
             }
         }
     }
 
+    /// Closes the connections, and ends the task that was started as this rank.
+    fn end_task(&mut self) {
+        if let Some(task) = &self.task {
+            (self.client, self.pmix) = (None, None);
+            task.end();
+        }
+    }
+
     /// Accepts connections and relays bytes, as far as possible. The end of a client is handled before the next one.
     fn advance(&mut self) {
         let rank = self.rank;
+        // The connections that the task has made are accepted below.
+        if let Some(task) = &mut self.task {
+            task.advance();
+        }
         self.carry();
         if let Some((entrance, server)) = &mut self.pmi
             && self.interval.is_none()
@@ -321,6 +347,8 @@ impl RankProxy {
         if let Some((entrance, _)) = self.pmi.as_ref().filter(|_| self.interval.is_none()) {
             sources.extend(entrance.sources().map(|fd| (fd, PollFlags::IN)));
         }
+        let task = self.task.iter().filter_map(TaskSocket::interest);
+        sources.extend(task.map(|fd| (fd, PollFlags::IN)));
         sources.extend(self.notices.sources().map(|fd| (fd, PollFlags::IN)));
         sources.extend(self.client.iter().flat_map(SocketRelay::interests));
         sources.extend(self.interval.iter().map(PendingHandover::interest));

@@ -45,6 +45,11 @@ struct PortArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     env_dir: Option<PathBuf>,
 
+    /// Rank N is the process that connects with the abstract socket NAME-N on the rank's host, and gets the variables there
+    /// (docs/slurm.md)
+    #[arg(long, value_name = "NAME", conflicts_with = "restartable")]
+    task_socket: Option<String>,
+
     /// Print the variables as JSON, one line for each rank
     #[arg(long)]
     json: bool,
@@ -92,6 +97,9 @@ impl PortArgs {
             let dir = std::path::absolute(dir);
             let dir = dir.map_err(|error| CommandError::system("--env-dir", error))?;
             words.extend(["--env-dir".into(), dir.into_os_string()]);
+        }
+        if let Some(name) = &self.task_socket {
+            words.extend(["--task-socket".into(), name.into()]);
         }
         if self.json {
             words.push("--json".into());
@@ -201,6 +209,7 @@ pub(super) fn rank(words: &[OsString]) -> Result<u8, CommandError> {
         first_port: args.pmi_port,
         auth: args.pmi_port_auth,
         env_dir: args.env_dir,
+        task_socket: args.task_socket,
         json: args.json,
         restartable: args.restartable,
     })
@@ -251,6 +260,7 @@ mod tests {
             "--listen ::1",
             "--pmi-port-auth challenge",
             "--restartable",
+            "--task-socket s",
         ] {
             let args = parsed(line.split(' ').map(OsString::from).collect());
             let again = parsed(args.words().unwrap());

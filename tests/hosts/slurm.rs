@@ -5,6 +5,7 @@ mod confined;
 mod requeue;
 mod served;
 mod slingshot;
+mod step_plugin;
 mod suspended;
 
 use std::ffi::OsStr;

@@ -10,7 +10,7 @@ use wireup_lab::{Host, Lab};
 
 use crate::batch_nodes::{GROUPS, Groups, Nodes};
 use crate::cluster::{ALICE, Site};
-use crate::common::{DEADLINE, Run, Sandbox, eventually, skip};
+use crate::common::{DEADLINE, Run, Sandbox, eventually, repository, shared_library, skip};
 
 /// Services that run on the hosts as long as these exist.
 const SERVICES: [&str; 6] = [
@@ -45,6 +45,8 @@ pub(crate) enum With {
     Slingshot,
     /// Nodes with names that Slurm alone knows, c01 and so on.
     Addresses,
+    /// The plugin by which `wireup serve` serves steps, for `srun --wireup`.
+    Plugin,
 }
 
 /// Plugin that gives variables to the tasks of steps, and not to batch scripts, as Slurm's `switch/hpe_slingshot` does:
@@ -66,8 +68,11 @@ echo export SLINGSHOT_TCS=0xa
 /// expired.
 fn configuration(count: usize, dir: &Path, with: With) -> String {
     let prolog = format!("TaskProlog={}/credentials\n", dir.display());
+    let plugins = format!("PlugStackConfig={}/{PLUGINS}\n", dir.display());
     let dir = dir.display();
     let (mut cpus, mut tracking, mut tasks, mut resources) = (4, "linuxproc", "none", "CR_CPU");
+    // srun gets the credential of a step before the plugin starts agents.
+    let expiry = if with == With::Plugin { 60 } else { 5 };
     let mut further = "";
     let mut nodes = format!("node[01-{count:02}]");
     match with {
@@ -82,6 +87,7 @@ JobAcctGatherType=jobacct_gather/linux
 ";
         }
         With::Slingshot => further = &prolog,
+        With::Plugin => further = &plugins,
         With::Groups => {
             cpus = std::thread::available_parallelism().map_or(1, usize::from);
             (tracking, tasks, resources) = ("cgroup", "affinity,task/cgroup", "CR_CPU_Memory");
@@ -92,7 +98,7 @@ JobAcctGatherType=jobacct_gather/linux
 SlurmctldHost=node01
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=cred_expire=5
+AuthInfo=cred_expire={expiry}
 MpiDefault=none
 ProctrackType=proctrack/{tracking}
 TaskPlugin=task/{tasks}
@@ -113,6 +119,21 @@ KillWait=3
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 "
     )
+}
+
+/// File with Slurm's plugins, and the one plugin.
+const PLUGINS: &str = "plugstack.conf";
+const PLUGIN: &str = "wireup.so";
+
+/// Compiles the plugin; `None`, and the test is ignored, without Slurm's headers.
+#[track_caller]
+fn compiled_plugin(dir: &Path) -> Option<PathBuf> {
+    if !Path::new("/usr/include/slurm/spank.h").exists() {
+        skip("needs slurm/spank.h (libslurm-dev)");
+        return None;
+    }
+    let source = repository().join("packaging/slurm/wireup.c");
+    shared_library(dir, PLUGIN, &source, &[])
 }
 
 /// Settings with which slurmd confines jobs.
@@ -176,9 +197,18 @@ impl Slurm {
             wireup,
         } = Site::new(count)?;
         let conf = dir.path().join("slurm.conf");
+        if with == With::Plugin {
+            let plugin = compiled_plugin(dir.path())?;
+            let line = format!(
+                "required {} wireup={}\n",
+                plugin.display(),
+                wireup.display()
+            );
+            fs::write(dir.path().join(PLUGINS), line).unwrap();
+        }
         fs::write(&conf, configuration(count, dir.path(), with)).unwrap();
         match with {
-            With::Nothing | With::Addresses => {}
+            With::Nothing | With::Addresses | With::Plugin => {}
             With::Slingshot => {
                 let script = dir.path().join("credentials");
                 fs::write(&script, CREDENTIALS).unwrap();
@@ -313,6 +343,13 @@ impl Slurm {
         let expected = format!(" ExitCode={code}:0 ");
         let printed = self.printed(name);
         assert!(shown.contains(&expected), "{shown}\n{printed}");
+    }
+
+    /// Replaces the arguments of the plugin ([`With::Plugin`]).
+    pub(crate) fn set_plugin_arguments(&self, arguments: &str) {
+        let plugin = self.conf.with_file_name(PLUGIN);
+        let line = format!("required {} {arguments}\n", plugin.display());
+        fs::write(self.conf.with_file_name(PLUGINS), line).unwrap();
     }
 
     /// Waits until nothing of a job is left on the hosts.
