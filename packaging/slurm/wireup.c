@@ -4,14 +4,16 @@
  * In srun, when the step exists and before its tasks start, the plugin starts `wireup serve` with the layout of the step and
  * waits until a proxy has started for each rank. A thread waits for its end: if it fails while tasks run, the step is killed. When
  * srun exits, it is ended.
- * In slurmstepd, each task connects with the proxy of its rank before it executes the program, and gets its variables.
+ * In slurmstepd, each task connects with the proxy of its rank before it executes the program, and gets its variables. The end of
+ * the last task of a node is reported when the agents' step has ended there too, if srun has made the allocation.
  * Everything else is done by `wireup serve`.
  *
  * Rule: srun runs all of this before it has tasks, on one thread, except watch(). It passes its environment on to the tasks as
  * it is after slurm_spank_local_user_init. Source: Slurm 22.05, src/srun/libsrun/srun_job.c, pre_launch_srun_job.
  *
  * Ownership: a function frees what it allocates, except the results of step_layout(), allocation_variables() and
- * environment_of_serve(), which are the caller's. Strings that Slurm passes are Slurm's. The global `server` is of srun's process and has no memory of its own.
+ * environment_of_serve(), which are the caller's. Strings that Slurm passes are Slurm's. The globals `server`, of srun, and `own_node`, of slurmstepd, have no memory of
+ * their own.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -29,6 +31,7 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -39,16 +42,20 @@ SPANK_PLUGIN(wireup, 1)
 /* Variable of tasks with the name of the step's sockets. */
 #define TASK_SOCKET "WIREUP_TASK_SOCKET"
 
+/* Variable of tasks whose srun has made the allocation. */
+#define OWN_ALLOCATION "WIREUP_OWN_ALLOCATION"
+
 #define STATUS_TEXT "fd:3"
 
 enum {
     /* Descriptor of the status stream in `wireup serve`. */
     STATUS = 3,
-    /* Seconds between two lines of it until all proxies have started. */
-    START_LIMIT = 120,
-    /* Seconds that a task waits for the proxy of its rank, and slurmstepd for the proxy's end after the task's. */
+    /* Seconds between two lines of it until all proxies have started. The credential of a step lasts for 120. */
+    START_LIMIT = 100,
+    /* Seconds that a task waits for the proxy of its rank. */
     TASK_LIMIT = 10,
-    PROXY_END_LIMIT = 1,
+    /* Seconds that slurmstepd waits for the end of the agents' step on its node. */
+    AGENTS_END_LIMIT = 2,
     TRIES_PER_SECOND = 100,
     /* Seconds in which `wireup serve` ends by itself after the last task, and after SIGTERM. */
     END_LIMIT = 5,
@@ -73,6 +80,17 @@ static struct {
     /* Both are changed with the lock held. */
     bool is_stopping, has_ended;
 } server = {.lock = PTHREAD_MUTEX_INITIALIZER, .end = PTHREAD_COND_INITIALIZER};
+
+/* The node of this slurmstepd: a pidfd of the slurmstepd of the agents' step, or -1, and the number of tasks that have ended. */
+static struct {
+    int agents;
+    uint32_t ended;
+    /* Whether the first task has been started. */
+    bool has_started;
+} own_node = {.agents = -1};
+
+/* Whether srun makes the allocation. */
+static bool is_own_allocation;
 
 static int take_option(int value, const char *argument, int is_remote)
 {
@@ -103,6 +121,7 @@ int slurm_spank_init(spank_t spank, int count, char *arguments[])
     spank_context_t context = spank_context();
     if (context != S_CTX_LOCAL && context != S_CTX_REMOTE)
         return 0;
+    is_own_allocation = !getenv("SLURM_JOB_ID");
     return spank_option_register(spank, &option) == ESPANK_SUCCESS ? 0 : -1;
 }
 
@@ -311,6 +330,7 @@ static int serve(const slurm_step_layout_t *step)
         server.pid = start(words, variables, status[1]);
         close(status[1]);
         if (server.pid > 0 && has_started(server.status) && setenv(TASK_SOCKET, socket, 1) == 0 &&
+            (!is_own_allocation || setenv(OWN_ALLOCATION, "1", 1) == 0) &&
             pthread_create(&server.watcher, NULL, watch, NULL) == 0) {
             result = 0;
         } else {
@@ -329,6 +349,7 @@ static int serve(const slurm_step_layout_t *step)
 int slurm_spank_local_user_init(spank_t spank, int count, char *arguments[])
 {
     unsetenv(TASK_SOCKET);
+    unsetenv(OWN_ALLOCATION);
     const char *by_default = argument_of("default", count, arguments);
     if (!is_given)
         is_wanted = by_default && strcmp(by_default, "on") == 0;
@@ -403,8 +424,8 @@ static int connect_once(const char *name, uint32_t rank)
     return -1;
 }
 
-/* Connects with the proxy of a rank as soon as it listens, and checks that it is of this user. The socket, or -1. */
-static int connect_to_proxy(const char *name, uint32_t rank)
+/* Connects with the proxy of a rank as soon as it listens, and checks that it is of the user. The socket, or -1. */
+static int connect_to_proxy(const char *name, uint32_t rank, uid_t user)
 {
     int proxy = connect_once(name, rank);
     for (int tries = 1; proxy < 0 && errno == ECONNREFUSED && tries < TASK_LIMIT * TRIES_PER_SECOND; tries++) {
@@ -418,7 +439,7 @@ static int connect_to_proxy(const char *name, uint32_t rank)
     socklen_t size = sizeof peer;
     if (setsockopt(proxy, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0 &&
         getsockopt(proxy, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0) {
-        if (peer.uid == getuid())
+        if (peer.uid == user)
             return proxy;
         errno = EPERM;
     }
@@ -460,7 +481,7 @@ static int take_variables(spank_t spank, int proxy)
 int slurm_spank_task_init(spank_t spank, int count, char *arguments[])
 {
     /* Of Slurm's own plugins (--mpi): a client would use these instead of ours. */
-    static const char *const others[] = {TASK_SOCKET, "PMI_FD", "PMI_RANK", "PMI_SIZE"};
+    static const char *const others[] = {TASK_SOCKET, OWN_ALLOCATION, "PMI_FD", "PMI_RANK", "PMI_SIZE"};
     char name[64];
     uint32_t rank;
     (void)count;
@@ -471,7 +492,7 @@ int slurm_spank_task_init(spank_t spank, int count, char *arguments[])
         spank_unsetenv(spank, others[i]);
     if (spank_get_item(spank, S_TASK_GLOBAL_ID, &rank) != ESPANK_SUCCESS)
         return -1;
-    int proxy = connect_to_proxy(name, rank);
+    int proxy = connect_to_proxy(name, rank, getuid());
     if (proxy < 0) {
         slurm_error("wireup: task %u cannot connect with `wireup serve`: %m", rank);
         return -1;
@@ -483,25 +504,64 @@ int slurm_spank_task_init(spank_t spank, int count, char *arguments[])
     return variables > 0 ? 0 : -1;
 }
 
-/*
- * Waits in slurmstepd for the end of the proxy, which ends with its task: srun reports the end of a job that it has allocated as soon as
- * the last task has ended, and Slurm then ends the agents of a launch that has not ended by itself.
- */
-int slurm_spank_task_exit(spank_t spank, int count, char *arguments[])
+/* The slurmstepd that a process descends from, or 0. */
+static pid_t slurmstepd_of(pid_t pid)
+{
+    char path[32], name[32] = "";
+    while (pid > 1 && strcmp(name, "slurmstepd") != 0) {
+        int own = 0, parent = 0;
+        snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+        FILE *file = fopen(path, "r");
+        if (!file)
+            return 0;
+        if (fscanf(file, "%d (%31[^)]) %*c %d", &own, name, &parent) != 3)
+            parent = 0;
+        fclose(file);
+        pid = strcmp(name, "slurmstepd") == 0 ? own : parent;
+    }
+    return pid > 1 ? pid : 0;
+}
+
+/* Runs in slurmstepd for each task: finds the slurmstepd of the agents' step on this node, which the proxies descend from. */
+int slurm_spank_task_post_fork(spank_t spank, int count, char *arguments[])
 {
     char name[64];
     uint32_t rank;
+    uid_t user;
     (void)count;
     (void)arguments;
-    if (spank_getenv(spank, TASK_SOCKET, name, sizeof name) != ESPANK_SUCCESS ||
-        spank_get_item(spank, S_TASK_GLOBAL_ID, &rank) != ESPANK_SUCCESS)
+    if (own_node.has_started || spank_getenv(spank, OWN_ALLOCATION, name, sizeof name) != ESPANK_SUCCESS ||
+        spank_getenv(spank, TASK_SOCKET, name, sizeof name) != ESPANK_SUCCESS ||
+        spank_get_item(spank, S_TASK_GLOBAL_ID, &rank) != ESPANK_SUCCESS || spank_get_item(spank, S_JOB_UID, &user) != ESPANK_SUCCESS)
         return 0;
-    for (int tries = 0; tries < PROXY_END_LIMIT * TRIES_PER_SECOND; tries++) {
-        int proxy = connect_once(name, rank);
-        if (proxy < 0)
-            break;
-        close(proxy);
-        usleep(1000000 / TRIES_PER_SECOND);
+    own_node.has_started = true;
+    int proxy = connect_to_proxy(name, rank, user);
+    struct ucred peer = {0};
+    socklen_t size = sizeof peer;
+    if (proxy >= 0 && getsockopt(proxy, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0) {
+        pid_t agents = slurmstepd_of(peer.pid);
+        if (agents > 0)
+            own_node.agents = (int)syscall(SYS_pidfd_open, agents, 0);
     }
+    if (proxy >= 0)
+        close(proxy);
+    return 0;
+}
+
+/*
+ * Runs in slurmstepd. When the last task of the node has ended, waits for the end of the agents' step on this node: an srun that has
+ * made its own allocation reports the end of the job as soon as the tasks have ended, and Slurm then cancels the other steps.
+ */
+int slurm_spank_task_exit(spank_t spank, int count, char *arguments[])
+{
+    uint32_t tasks = 0;
+    (void)count;
+    (void)arguments;
+    if (own_node.agents < 0 || spank_get_item(spank, S_JOB_LOCAL_TASK_COUNT, &tasks) != ESPANK_SUCCESS || ++own_node.ended < tasks)
+        return 0;
+    struct pollfd end = {.fd = own_node.agents, .events = POLLIN};
+    poll(&end, 1, AGENTS_END_LIMIT * 1000);
+    close(own_node.agents);
+    own_node.agents = -1;
     return 0;
 }

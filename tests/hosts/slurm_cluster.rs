@@ -71,6 +71,8 @@ fn configuration(count: usize, dir: &Path, with: With) -> String {
     let plugins = format!("PlugStackConfig={}/{PLUGINS}\n", dir.display());
     let dir = dir.display();
     let (mut cpus, mut tracking, mut tasks, mut resources) = (4, "linuxproc", "none", "CR_CPU");
+    // srun gets the credential of a step before the plugin starts agents.
+    let expiry = if with == With::Plugin { 60 } else { 5 };
     let mut further = "";
     let mut nodes = format!("node[01-{count:02}]");
     match with {
@@ -96,7 +98,7 @@ JobAcctGatherType=jobacct_gather/linux
 SlurmctldHost=node01
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=cred_expire=5
+AuthInfo=cred_expire={expiry}
 MpiDefault=none
 ProctrackType=proctrack/{tracking}
 TaskPlugin=task/{tasks}

@@ -31,9 +31,11 @@ fn one_node(mpi: &Mpi) {
     let Some(slurm) = Slurm::with(1, With::Plugin) else {
         return;
     };
-    // The allocation is srun's own: Slurm may end the agents before they exit, and reports it.
+    // The allocation is that of srun, which ends it with the last task.
     let run = slurm.command(["srun", "--wireup", "-n", "2"]);
-    let outcome = program(run, mpi, "hello").run().expect(0);
+    let outcome = program(run, mpi, "hello").run().expect_success();
+    let err = outcome.err();
+    assert!(!err.contains("CANCELLED"), "{err}");
     for line in outcome.by_rank("hello", 2) {
         assert_eq!(field(&line, "host"), Some("node01"), "{line}");
     }
@@ -43,13 +45,7 @@ fn two_nodes(mpi: &Mpi) {
     let Some(slurm) = Slurm::with(2, With::Plugin) else {
         return;
     };
-    let run = || {
-        srun(
-            &slurm,
-            "-N 2 --ntasks-per-node=2",
-            "--wireup -N 2 --ntasks-per-node=1",
-        )
-    };
+    let run = || srun(&slurm, "-N 2 --ntasks-per-node=2", "--wireup -N 2 -n 2");
     let outcome = program(run(), mpi, "allreduce").run().expect_success();
     let expected = [
         "allreduce rank=0 size=2 sum=3",
@@ -105,7 +101,7 @@ fn ranks_are_tasks_of_any_distribution() {
         let options = format!("--wireup -N 2 -n 4 {options}");
         let outcome = srun(&slurm, "-N 2 --ntasks-per-node=2", &options);
         let lines = outcome.more(SHOW).run().expect(0).sorted_lines();
-        assert_eq!(lines, expected.map(|line| format!("{line} served ")));
+        assert_eq!(lines, expected.map(|line| format!("{line} served")));
     }
 }
 
@@ -118,11 +114,11 @@ fn step_is_served_by_option_or_default() {
         let outcome = srun(&slurm, "-n 1", options).more(SHOW).run().expect(0);
         outcome.sorted_lines().concat()
     };
-    assert_eq!(line("-n 1"), "0: node01  ");
-    assert_eq!(line("--wireup=on"), "0:0 node01 served ");
+    assert_eq!(line("-n 1"), "0: node01");
+    assert_eq!(line("--wireup=on"), "0:0 node01 served");
     slurm.set_plugin_arguments(&format!("wireup={} default=on", slurm.wireup().display()));
-    assert_eq!(line("-n 1"), "0:0 node01 served ");
-    assert_eq!(line("--wireup=off"), "0: node01  ");
+    assert_eq!(line("-n 1"), "0:0 node01 served");
+    assert_eq!(line("--wireup=off"), "0: node01");
     // The agents of a launch are not served.
     let names = ["sh", "-c", "echo $WIREUP_RANK $(hostname)"];
     let outcome = slurm.salloc("-N 2 -n 2").more(names).run();
@@ -207,8 +203,8 @@ fn killed_srun_ends_tasks() {
         let mut kill = slurm.host(0).command("kill");
         assert!(kill.args(["-KILL", &pid]).status().unwrap().success());
     }
-    let outcome = running.finish();
-    assert_ne!(outcome.code, 0, "{outcome:?}");
+    // The exit code is salloc's.
+    running.finish();
     slurm.expect_clean();
 }
 
