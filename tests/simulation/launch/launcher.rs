@@ -108,7 +108,8 @@ impl Launcher {
                     }
                 }
                 TrackerAction::Over => self.over = true,
-                TrackerAction::Late(..) | TrackerAction::Joined(..) => {}
+                // No host of the simulation leaves.
+                TrackerAction::Late(..) | TrackerAction::Joined(..) | TrackerAction::Left(_) => {}
             }
         }
     }
