@@ -198,11 +198,12 @@ fn killed_srun_ends_tasks() {
     let running = waiting(&slurm, &mpi, "killed");
     let all = slurm.host(0).processes().into_iter();
     let is_srun = |process: &Process| process.name == "srun" && process.words.contains("--wireup");
-    for process in all.filter(is_srun) {
-        let pid = process.inner_pid.to_string();
-        let mut kill = slurm.host(0).command("kill");
-        assert!(kill.args(["-KILL", &pid]).status().unwrap().success());
-    }
+    // srun has a process that cleans up after it, so both are killed at once.
+    let pids = all
+        .filter(is_srun)
+        .map(|process| process.inner_pid.to_string());
+    let mut kill = slurm.host(0).command("kill");
+    assert!(kill.arg("-KILL").args(pids).status().unwrap().success());
     // The exit code is salloc's.
     running.finish();
     slurm.expect_clean();
