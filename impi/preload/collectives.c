@@ -11,18 +11,13 @@
 
 #include "preload.h"
 
-/* Calls a collective of the members of this client; while operations progress, as its nonblocking form. */
-#define LOCAL(blocking, nonblocking, ...)                                                                                      \
+/* Calls a collective of the members of this client, and waits while operations progress. Always the nonblocking form: it does
+ * not match the blocking one, and operations progress in some processes only. Source: MPI 3.0, 5.12. */
+#define LOCAL(nonblocking, ...)                                                                                                \
     (__extension__({                                                                                                           \
         MPI_Request local_request;                                                                                             \
-        int local_error;                                                                                                       \
-        if (polled_count == 0) {                                                                                               \
-            local_error = PMPI(blocking)(__VA_ARGS__);                                                                         \
-        } else {                                                                                                               \
-            local_error = PMPI(nonblocking)(__VA_ARGS__, &local_request);                                                      \
-            local_error = local_error == MPI_SUCCESS ? wait_local(&local_request, MPI_STATUS_IGNORE) : local_error;            \
-        }                                                                                                                      \
-        local_error;                                                                                                           \
+        const int local_error = PMPI(nonblocking)(__VA_ARGS__, &local_request);                                                \
+        local_error == MPI_SUCCESS ? wait_local(&local_request, MPI_STATUS_IGNORE) : local_error;                              \
     }))
 
 /* Clients from which a tree has more levels than one. */
@@ -158,7 +153,7 @@ static struct tree make_tree(const struct impi_comm *impi_comm, int root)
 int impi_comm_barrier(struct impi_comm *impi_comm)
 {
     const struct tree tree = make_tree(impi_comm, 0);
-    int error = LOCAL(Barrier, Ibarrier, impi_comm->local);
+    int error = LOCAL(Ibarrier, impi_comm->local);
 
     if (impi_comm->rank == tree.representative) {
         for (int i = 0; error == MPI_SUCCESS && i < tree.child_count; i++) {
@@ -172,7 +167,7 @@ int impi_comm_barrier(struct impi_comm *impi_comm)
             error = send_message(impi_comm, NULL, 0, MPI_BYTE, tree.children[i], TAG_BARRIER);
         }
     }
-    return error == MPI_SUCCESS ? LOCAL(Barrier, Ibarrier, impi_comm->local) : error;
+    return error == MPI_SUCCESS ? LOCAL(Ibarrier, impi_comm->local) : error;
 }
 
 int impi_comm_bcast(struct impi_comm *impi_comm, void *buffer, int count, MPI_Datatype type, int root)
@@ -189,7 +184,7 @@ int impi_comm_bcast(struct impi_comm *impi_comm, void *buffer, int count, MPI_Da
             error = send_message(impi_comm, buffer, count, type, tree.children[i], TAG_BCAST);
         }
     }
-    return error == MPI_SUCCESS ? LOCAL(Bcast, Ibcast, buffer, count, type, local_root, impi_comm->local) : error;
+    return error == MPI_SUCCESS ? LOCAL(Ibcast, buffer, count, type, local_root, impi_comm->local) : error;
 }
 
 /* ---- Reductions ---- */
@@ -235,11 +230,11 @@ static int reduce_commutative(struct impi_comm *impi_comm, const void *own, void
     const bool is_root = impi_comm->rank == root;
 
     if (impi_comm->rank != tree.representative) {
-        return LOCAL(Reduce, Ireduce, own, NULL, count, type, op, local_root, impi_comm->local);
+        return LOCAL(Ireduce, own, NULL, count, type, op, local_root, impi_comm->local);
     }
     struct scratch scratch = make_scratch(is_root ? 0 : count, type);
     void *partial = is_root ? result : scratch.elements;
-    int error = LOCAL(Reduce, Ireduce, own, partial, count, type, op, local_root, impi_comm->local);
+    int error = LOCAL(Ireduce, own, partial, count, type, op, local_root, impi_comm->local);
     error = error == MPI_SUCCESS ? reduce_clients(impi_comm, &tree, partial, count, type, op) : error;
     free(scratch.memory);
     return error;
