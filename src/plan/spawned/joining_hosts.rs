@@ -113,7 +113,7 @@ impl HostPlan {
                 let text = format!(
                     "host {} is not in the launch ({})",
                     host.name,
-                    compress(&self.present_names())
+                    compress(self.present_names())
                 );
                 return Err(refuse_resize(Kind::NotFound, text));
             };
