@@ -245,6 +245,35 @@ async fn signals_reach_all_or_named_ranks() {
 }
 
 #[test]
+async fn resize_is_answered_by_launcher() {
+    let agents = Agents::start(1);
+    let mut client = agents.local().await;
+    let request = script("resized", 1, "while :; do sleep 0.05; done");
+    client.launch_processes(request).await.unwrap();
+    let resize = || v1::ResizeRequest {
+        launch_id: "resized".into(),
+        remove: "n9".into(),
+        ..Default::default()
+    };
+    rank_is(&mut client, "resized", 0, v1::RankState::Started).await;
+    let refused = client.resize(resize()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    let reason = refused.message();
+    assert!(
+        reason.starts_with("the launch runs on this machine alone"),
+        "{reason}"
+    );
+    let abort = v1::AbortProcessesRequest {
+        launch_id: "resized".into(),
+        ..Default::default()
+    };
+    client.abort_processes(abort).await.unwrap();
+    watch(&mut client, "resized").await;
+    let over = client.resize(resize()).await.unwrap_err();
+    assert!(over.message().contains("has ended"), "{over}");
+}
+
+#[test]
 async fn abort_ends_launch_with_its_reason_despite_unread_output() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;

@@ -218,7 +218,7 @@ impl Dispatcher<'_> {
         }
         let failed = was_active || end != RankEnd::Code(0);
         if (died || failed && self.cx.policy.survives)
-            && let Some(event) = death_event(&self.cx, process, end)
+            && let Some(event) = death_event(self.cx, process, end)
         {
             self.cx.raise(Arc::new(event));
             self.settle();
@@ -449,7 +449,7 @@ impl Dispatcher<'_> {
             let processes: Vec<GlobalRank> = self.cx.jobs.processes_on(node).collect();
             for process in processes {
                 self.on_process_died(process);
-                if let Some(event) = death_event(&self.cx, process, WITH_ITS_NODE) {
+                if let Some(event) = death_event(self.cx, process, WITH_ITS_NODE) {
                     self.notify(&event);
                 }
             }

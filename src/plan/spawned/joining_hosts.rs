@@ -112,7 +112,7 @@ impl SpawnPlanner<'_> {
                 let text = format!(
                     "host {} is not in the launch ({})",
                     host.name,
-                    compress(&self.initial.present_names())
+                    compress(self.initial.present_names())
                 );
                 return Err(refuse_resize(Kind::NotFound, text));
             };
