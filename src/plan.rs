@@ -289,6 +289,19 @@ impl JobPlan {
         living.saturating_add(self.job.process_map.local_size(node))
     }
 
+    /// Nodes of the launch without those that could not join or have left.
+    pub fn present(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let nodes = self.job.process_map.node_ids();
+        nodes.filter(|node| !self.absent.contains(node))
+    }
+
+    pub fn present_names(&self) -> Vec<&str> {
+        let names = self.node_names.iter().map(String::as_str);
+        let named = (0..).map(NodeId).zip(names);
+        let present = named.filter(|(node, _)| !self.absent.contains(node));
+        present.map(|(_, name)| name).collect()
+    }
+
     /// Application context of the initial job whose settings apply to a rank, and to the jobs that the rank spawns.
     pub fn base_of(&self, rank: Rank) -> AppNum {
         match &self.origin {

@@ -48,22 +48,22 @@ use std::time::Duration;
 
 use tracing::debug;
 
-pub use fence_messages::{
-    FenceAction, FenceContribution, FenceDurations, FenceEvent, FenceFailure, FenceLimits,
-    FenceMessage, FenceRelease, FenceResult, FenceTimeout, FenceTiming, TimeoutSource,
-};
-use history::FenceHistory;
-pub use id::{FenceId, FenceOperation, FenceSeries, Participants};
-use instance::{FenceInstance, FencePhase};
-use tree::FencePosition;
-pub use tree::NodeSet;
-
 use crate::engine_context::EngineContext;
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::job::proc::Proc;
 use crate::link::routing_tree::TreeShape;
+use history::FenceHistory;
+use instance::{FenceInstance, FencePhase};
 use survivors::SurvivorState;
+use tree::FencePosition;
+
+pub use fence_messages::{
+    FenceAction, FenceContribution, FenceDurations, FenceEvent, FenceFailure, FenceLimits,
+    FenceMessage, FenceRelease, FenceResult, FenceTimeout, FenceTiming, TimeoutSource,
+};
+pub use id::{FenceId, FenceOperation, FenceSeries, Participants};
+pub use tree::NodeSet;
 
 /// The context of an input of the engine.
 type FenceContext<'a, T> = EngineContext<'a, FenceAction<T>>;

@@ -21,13 +21,13 @@ mod state;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use departed_ranks::DepartedRanks;
-pub use departed_ranks::{JOIN_GRACE, WaitEvidence};
-
 use crate::job::exit_policy::ExitTally;
 use crate::job::ids::{GlobalRank, JobIndex};
 use crate::job::outcome::{EXIT_HOST, FailureCause, PmiState, RankEnd, judge};
 use crate::job::spec::{FailurePolicy, TerminationSpec};
+use departed_ranks::DepartedRanks;
+
+pub use departed_ranks::{JOIN_GRACE, WaitEvidence};
 
 /// Output of the supervisor: an action for its driver.
 #[derive(Clone, PartialEq, Eq, Debug)]

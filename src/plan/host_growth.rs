@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{HostPlan, JobPlan};
+use super::HostPlan;
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::LayoutSpec;
@@ -36,19 +36,4 @@ pub(crate) fn with_hosts(
     plan.job_plan.launch_mut().node_names = names.collect();
     plan.job_plan.job = Arc::new(plan.job_plan.job.with_nodes(plan.spec.layout.nodes()));
     plan
-}
-
-impl JobPlan {
-    /// Nodes of the launch without those that could not join or have left.
-    pub fn present(&self) -> impl Iterator<Item = NodeId> + '_ {
-        let nodes = self.job.process_map.node_ids();
-        nodes.filter(|node| !self.absent.contains(node))
-    }
-
-    pub fn present_names(&self) -> Vec<&str> {
-        let names = self.node_names.iter().map(String::as_str);
-        let named = (0..).map(NodeId).zip(names);
-        let present = named.filter(|(node, _)| !self.absent.contains(node));
-        present.map(|(_, name)| name).collect()
-    }
 }

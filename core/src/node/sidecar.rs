@@ -16,8 +16,7 @@ use crate::node::context::NodeContext;
 use crate::node::context::node_effect::NodeEffect;
 use crate::node::context::pmi_state::PmixState;
 use crate::node::context::sidecar_monitor::{SidecarMonitor, SidecarState};
-use crate::node::event::SidecarActivity;
-use crate::node::event::{NodeAction, NodeNotice, SidecarEnd};
+use crate::node::event::{NodeAction, NodeNotice, SidecarActivity, SidecarEnd};
 use crate::pmix::sidecar_link::RequestId;
 use crate::pmix::sidecar_protocol::{SidecarCommand, StartupFailure, StartupStage};
 

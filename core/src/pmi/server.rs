@@ -17,32 +17,29 @@ mod request_calls;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::client::{ClientPhase, ClientState, InputFramer, OpenRequest, PmiClient};
-use super::command::{Dialect, PmiCommand, RequestContext};
-use super::connections::Connections;
-use super::fragments::FragmentKind;
-use super::node_attributes::NodeAttributes;
-use super::pmi_collective::PmiCollective;
-use super::pmi_store::{PmiStore, sendable};
-use super::reply::{PmiRefusal, PmiReply};
-use super::spawn_v1::SpawnLines;
-use super::wire_v1::{Pmi1Line, ProtocolError};
-use super::wire_v2::{Message, Pmi2Frame};
-use super::{reply_v1, reply_v2, request_v1, request_v2};
 use crate::job::ids::{LocalRank, NodeId, Nspace, Rank};
 use crate::job::process_map::ProcessMap;
-use crate::kvs::KvsError;
-use crate::kvs::KvsStamp;
-use crate::pmi::barriers::Barriers;
-use crate::pmi::barriers::{BarrierArrival, LateArrival};
-use crate::pmi::client::EpochWait;
-use crate::pmi::command::HeldRequest;
-use crate::pmi::pmi_collective::{BarrierGroup, CollectiveScope};
+use crate::kvs::{KvsError, KvsStamp};
+use crate::pmi::barriers::{BarrierArrival, Barriers, LateArrival};
+use crate::pmi::client::{
+    ClientPhase, ClientState, EpochWait, InputFramer, OpenRequest, PmiClient,
+};
+use crate::pmi::command::{Dialect, HeldRequest, PmiCommand, RequestContext};
+use crate::pmi::connections::Connections;
+use crate::pmi::fragments::FragmentKind;
+use crate::pmi::node_attributes::NodeAttributes;
+use crate::pmi::pmi_collective::{BarrierGroup, CollectiveScope, PmiCollective};
+use crate::pmi::pmi_store::{PmiStore, sendable};
+use crate::pmi::reply::{PmiRefusal, PmiReply};
 use crate::pmi::request::PmiRequest;
 use crate::pmi::ring::{Ring, RingValues};
+use crate::pmi::spawn_v1::SpawnLines;
+use crate::pmi::wire_v1::{Pmi1Line, ProtocolError};
+use crate::pmi::wire_v2::{Message, Pmi2Frame};
+use crate::pmi::{reply_v1, reply_v2, request_v1, request_v2};
 
-pub use super::pmi_action::{KeyAnswer, NameAnswer, PmiAction, RemoteKeyRead};
-pub use super::pmi_store::{PmiJobInfo, SetupError};
+pub use crate::pmi::pmi_action::{KeyAnswer, NameAnswer, PmiAction, RemoteKeyRead};
+pub use crate::pmi::pmi_store::{PmiJobInfo, SetupError};
 
 /// Error: a barrier or ring cannot be released.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -21,7 +21,7 @@
 use std::sync::Arc;
 
 use super::RemoteBackend;
-use super::launch_opening::members;
+use super::members;
 use crate::backend::launcher_reports::LinkReport;
 use crate::backend::step_messages::{KnownReport, LauncherToStep, NodeRefusal, StepToLauncher};
 use crate::plan::HostPlan;
