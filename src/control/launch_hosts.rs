@@ -327,7 +327,11 @@ impl LaunchHosts {
 
     fn answer_complete(&mut self, cx: &mut LaunchContext) {
         let is_complete = |resize: &mut PendingResize| !resize.joins && resize.leaving.is_empty();
-        for resize in self.pending_resizes.extract_if(.., is_complete) {
+        for mut resize in self.pending_resizes.extract_if(.., is_complete) {
+            let node = |name: &String| cx.plan.node_names.iter().position(|known| known == name);
+            // In the order of the nodes, not in that of their arrival.
+            resize.report.joined.sort_by_key(node);
+            resize.report.departed.sort_by_key(node);
             let result = resize.failure.map_or(Ok(resize.report), Err);
             answer_resize(cx, &resize.source, result);
         }

@@ -610,7 +610,9 @@ fn alone(script: &str, words: &[&str]) -> Option<Outcome> {
         return None;
     }
     let shell = ["unshare", "--pid", "--mount-proc", "--fork", "sh", "-c"];
-    let script = [script, WIREUP];
+    // The first pids of a namespace are short: one could be the beginning of another job's name.
+    let script = format!("echo 30000 >/proc/sys/kernel/ns_last_pid\n{script}");
+    let script = [script.as_str(), WIREUP];
     let words = shell.iter().chain(&script).chain(words).copied();
     Some(Run::command(words).run().expect(0))
 }

@@ -336,7 +336,7 @@ fn layout_on_lost_node_is_refused() {
     assert!(
         refused
             .text
-            .contains("the layout has node 1, which is lost"),
+            .contains("the layout has node 1, which is not in the launch"),
         "{}",
         refused.text
     );
