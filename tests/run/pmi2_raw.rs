@@ -192,6 +192,32 @@ fn every_generation_of_clients_is_served_in_any_pieces() {
 }
 
 #[test]
+fn spawn_reply_has_code_of_every_process() {
+    for (program, infos, expected) in [
+        ("true", "", "nerrs=0;"),
+        (
+            "true",
+            "infokeycount=1;infokey0=soft;infoval0=1;",
+            "nerrs=3;err0=0;err1=1;err2=1;",
+        ),
+        ("/no/such", "", "nerrs=3;err0=1;err1=1;err2=1;"),
+    ] {
+        let request = format!("cmd=spawn;ncmds=1;subcmd={program};maxprocs=3;argc=0;{infos}");
+        let steps = ["init", "frame", &request, "finalize"];
+        let Some(run) = ranks(1, &["--oversubscribe"], &steps) else {
+            return;
+        };
+        let outcome = run.run().expect(0);
+        let replies = replies(&outcome, 0);
+        let reply = replies
+            .iter()
+            .find(|reply| reply.starts_with("spawn-response;"));
+        let reply = reply.unwrap();
+        assert!(reply.ends_with(&format!(";{expected}")), "{reply}");
+    }
+}
+
+#[test]
 fn threads_of_clients_are_named_in_their_answers() {
     // The client itself fails when an answer names another thread than the question.
     for client in ["mpich4", "mpich5"] {

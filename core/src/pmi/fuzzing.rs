@@ -214,7 +214,9 @@ impl Job {
                         text: String::from_utf8_lossy(bytes).into_owned(),
                     }),
                 };
-                self.server.spawned(rank, &result, &mut self.effects);
+                let started: Vec<u32> = bytes.iter().map(|&count| count.into()).collect();
+                self.server
+                    .spawned(rank, &result, &started, &mut self.effects);
             }
             KEY => {
                 let answer = match bytes.len() % 3 {

@@ -75,5 +75,8 @@ pub const COMMAND_MAX: usize = 64;
 /// endless loop does not.
 pub const KVS_BYTES_MAX: usize = 1024 * 1024 * 1024;
 
+/// Most codes of processes in the reply to a PMI-2 spawn: MPICH 5 reads 1000 pairs of a message.
+pub const SPAWN_CODES_MAX: usize = 512;
+
 /// Most bytes of the reason why nothing was spawned: a line of old clients holds 1024.
 pub const REASON_MAX: usize = 512;

@@ -70,7 +70,17 @@ pub enum PmiReply<'a> {
         right: &'a [u8],
     },
     /// The ranks of this new job have been started.
-    Spawned(&'a Nspace),
+    Spawned {
+        job: &'a Nspace,
+        /// Whether each of the first processes was started; empty if all were.
+        started: &'a [bool],
+    },
+    /// No process of a spawn was started.
+    NotSpawned {
+        reason: PmiRefusal<'a>,
+        /// Number of processes that get a code.
+        processes: usize,
+    },
     /// Accepts a finalize request.
     FinalizeAck,
     /// Nothing for the rank's former process follows.
