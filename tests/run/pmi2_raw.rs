@@ -201,6 +201,12 @@ fn spawn_reply_has_code_of_every_process() {
             "nerrs=3;err0=0;err1=1;err2=1;",
         ),
         ("/no/such", "", "nerrs=3;err0=1;err1=1;err2=1;"),
+        (
+            "true",
+            "infokeycount=1;infokey0=credential;infoval0=user;",
+            "rc=14;errmsg=info credential not supported, \
+             spawned processes run as the user of the launch, remove it;",
+        ),
     ] {
         let request = format!("cmd=spawn;ncmds=1;subcmd={program};maxprocs=3;argc=0;{infos}");
         let steps = ["init", "frame", &request, "finalize"];

@@ -112,6 +112,8 @@ pub enum PmiRefusal<'a> {
     UnknownCommand,
     /// The command is supported by PMI, but not by this server.
     NotSupported,
+    /// A spawn with a credential.
+    Credential,
     /// A PMI version that is not served.
     Version,
     /// Sent before init or after finalize.
@@ -148,6 +150,9 @@ impl PmiRefusal<'_> {
             Self::KvsFull => "kvs full",
             Self::UnknownCommand => "unknown command",
             Self::NotSupported => "not supported",
+            Self::Credential => {
+                "info credential not supported, spawned processes run as the user of the launch, remove it"
+            }
             Self::Version => "unsupported version",
             Self::NotInitialized => "not initialized",
             Self::OtherRank => "not the rank of this connection",

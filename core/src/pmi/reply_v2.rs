@@ -149,6 +149,7 @@ fn code(why: PmiRefusal<'_>) -> i64 {
         PmiRefusal::NotInitialized | PmiRefusal::KeyNotFound | PmiRefusal::Other(_) => FAIL,
         PmiRefusal::UnknownCommand
         | PmiRefusal::NotSupported
+        | PmiRefusal::Credential
         | PmiRefusal::Version
         | PmiRefusal::AlreadyInBarrier
         | PmiRefusal::AlreadySpawning => OTHER,

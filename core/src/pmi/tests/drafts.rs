@@ -118,6 +118,21 @@ fn every_process_of_spawn_has_its_code() {
 }
 
 #[test]
+fn spawn_with_credential_is_refused_with_reason() {
+    let mut job = pmi2(1);
+    let program = "cmd=spawn;ncmds=1;subcmd=a;maxprocs=1;argc=0;";
+    assert_eq!(
+        job.framed_reply(
+            0,
+            &format!("{program}infokeycount=1;infokey0=credential;infoval0=user;")
+        ),
+        "cmd=spawn-response;rc=14;errmsg=info credential not supported, \
+         spawned processes run as the user of the launch, remove it;"
+    );
+    assert_eq!(job.frame(0, program), ["E> spawn 0 1*a"]);
+}
+
+#[test]
 fn spawn_with_invalid_commands_is_refused_after_last_command() {
     for (command, reason) in [
         ("argc=1;argv0=a;", "missing maxprocs"),
