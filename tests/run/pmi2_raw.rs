@@ -224,6 +224,22 @@ fn spawn_reply_has_code_of_every_process() {
 }
 
 #[test]
+fn job_attribute_names_signals_that_reach_ranks() {
+    let steps = [
+        "init",
+        "job-attr",
+        "propagatedSignals",
+        "expect",
+        "SIGUSR1,SIGUSR2,SIGTSTP,SIGCONT,SIGALRM,SIGABRT,SIGURG,SIGXCPU",
+        "finalize",
+    ];
+    let Some(run) = ranks(2, &["--virtual-nodes", "2"], &steps) else {
+        return;
+    };
+    run.run().expect_quiet_success();
+}
+
+#[test]
 fn threads_of_clients_are_named_in_their_answers() {
     // The client itself fails when an answer names another thread than the question.
     for client in ["mpich4", "mpich5"] {
