@@ -352,6 +352,8 @@ pub(super) struct PmiClient {
     pub(super) spawning: Option<Option<HeldSpawn>>,
     /// Questions to other jobs, by number.
     pub(super) keys: BTreeMap<u64, (RequestContext<'static>, Nspace)>,
+    /// Number of resources that the rank has registered.
+    pub(super) resources: usize,
     /// Requests of which some messages arrived.
     pub(super) continued: FragmentedRequests,
     /// Epoch for which a restarted process of the rank waits.
@@ -386,6 +388,7 @@ impl PmiClient {
             names: VecDeque::new(),
             spawning: None,
             keys: BTreeMap::new(),
+            resources: 0,
             renewal: None,
             continued: FragmentedRequests::default(),
         }

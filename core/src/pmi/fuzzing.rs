@@ -312,6 +312,7 @@ impl Job {
                     assert!(!self.broken[rank.index()]);
                     self.asked.push_back(rank);
                 }
+                PmiAction::RemoveAtEnd { .. } => {}
                 PmiAction::Spawn { rank, request } => {
                     assert!(!self.broken[rank.index()]);
                     assert!(!request.apps.is_empty());

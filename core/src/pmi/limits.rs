@@ -49,6 +49,9 @@ pub const GROUP_MAX: usize = 48 * 1024;
 /// Most memory in bytes the attributes of a node may take.
 pub const NODE_ATTRIBUTES_MAX: usize = 64 * 1024 * 1024;
 
+/// Most resources that one rank may register.
+pub const RESOURCES_MAX: usize = 1024;
+
 /// Most requests of one rank that may wait for their answers at a time, one per thread.
 pub const OPEN_REQUESTS_MAX: usize = 1024;
 

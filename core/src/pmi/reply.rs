@@ -41,7 +41,7 @@ pub enum PmiReply<'a> {
     Hosts(&'a BTreeMap<&'a str, Vec<Rank>>),
     /// All members entered the barrier, and their puts are visible.
     BarrierOut,
-    /// The pair or attribute is stored.
+    /// The pair or attribute is stored, or the resource registered.
     Put,
     /// A value or attribute that the dialect can carry.
     Value(&'a [u8]),

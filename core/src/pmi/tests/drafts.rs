@@ -133,6 +133,47 @@ fn spawn_with_credential_is_refused_with_reason() {
 }
 
 #[test]
+fn registered_resources_are_removed_at_end() {
+    let mut job = pmi2(1);
+    for (fields, resource) in [
+        (
+            "type=file;name=/dev/shm/a b;;c;",
+            "File(\"/dev/shm/a b;c\")",
+        ),
+        ("type=shm;name=32769;", "Segment(32769)"),
+        ("type=sem;name=0;", "Semaphores(0)"),
+        ("type=msg;name=7;", "Queue(7)"),
+    ] {
+        let effects = job.frame(0, &format!("cmd=node-registerresource;thrid=3;{fields}"));
+        assert_eq!(effects[0], format!("E> remove at end {resource}"));
+        assert_eq!(
+            &effects[1][11..],
+            "cmd=node-registerresource-response;thrid=3;rc=0;"
+        );
+    }
+    for (fields, reason) in [
+        ("type=file;name=here;", "invalid name"),
+        ("type=file;name=/a\0b;", "invalid name"),
+        ("type=shm;name=-1;", "invalid name"),
+        ("type=sem;name=key;", "invalid name"),
+        ("type=port;name=1;", "invalid type"),
+        ("type=file;", "missing name"),
+    ] {
+        assert_eq!(
+            job.framed_reply(0, &format!("cmd=node-registerresource;{fields}")),
+            format!("cmd=node-registerresource-response;rc=3;errmsg={reason};")
+        );
+    }
+    for _ in 4..1024 {
+        job.frame(0, "cmd=node-registerresource;type=shm;name=1;");
+    }
+    assert_eq!(
+        job.framed_reply(0, "cmd=node-registerresource;type=shm;name=1;"),
+        "cmd=node-registerresource-response;rc=1;errmsg=too many registered resources;"
+    );
+}
+
+#[test]
 fn spawn_with_invalid_commands_is_refused_after_last_command() {
     for (command, reason) in [
         ("argc=1;argv0=a;", "missing maxprocs"),
