@@ -210,8 +210,11 @@ fn spawn_reply_has_code_of_every_process() {
         ),
     ] {
         let request = format!("cmd=spawn;ncmds=1;subcmd={program};maxprocs=3;argc=0;{infos}");
-        let steps = ["init", "frame", &request, "finalize"];
-        let Some(run) = ranks(1, &["--oversubscribe"], &steps) else {
+        let steps = [
+            "init", "for", "0", "frame", &request, "for", "all", "finalize",
+        ];
+        let options = ["--oversubscribe", "--virtual-nodes", "2"];
+        let Some(run) = ranks(2, &options, &steps) else {
             return;
         };
         let outcome = run.run().expect(0);
