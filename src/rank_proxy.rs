@@ -42,9 +42,8 @@ use socket_relay::{RelayStatus, SocketRelay};
 use task_socket::TaskSocket;
 use wireup_core::failure::{CommandError, about};
 use wireup_core::job::ids::{Nspace, Rank};
-use wireup_core::pmi::challenge::AuthKey;
+use wireup_core::pmi::challenge::{AuthKey, ClientAuth};
 use wireup_core::pmi::client_handover::ClientHandover;
-use wireup_core::pmi::tcp_handshake::ClientAuth;
 use wireup_core::wording::without_error_codes;
 use wireup_sys::inherited_fd;
 use wireup_sys::signals::{Signals, ignored_at_start};
@@ -52,15 +51,21 @@ use wireup_sys::signals::{Signals, ignored_at_start};
 /// Authentication that the port requires of clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortAuth {
-    /// The client must answer a challenge.
+    /// The client must answer a challenge with an HMAC.
     Challenge,
+    /// The client must answer a challenge, with an HMAC or the hash of PMI-2's draft.
+    ChallengeSha256,
     /// No authentication, on any interface.
     None,
 }
 
 impl PortAuth {
     /// The values of `wireup serve --pmi-port-auth`.
-    pub const NAMES: [(&str, Self); 2] = [("challenge", Self::Challenge), ("none", Self::None)];
+    pub const NAMES: [(&str, Self); 3] = [
+        ("challenge", Self::Challenge),
+        ("challenge-sha256", Self::ChallengeSha256),
+        ("none", Self::None),
+    ];
 }
 
 /// Settings of the rank proxies of a launch.
@@ -142,7 +147,7 @@ impl RankProxy {
     fn new(settings: &Settings, rank: Rank, size: u32, signals: Signals) -> io::Result<Self> {
         let key = AuthKey::new(random()?);
         let required = match settings.auth {
-            Some(auth) => auth == PortAuth::Challenge,
+            Some(auth) => auth != PortAuth::None,
             None => !settings.listen.is_loopback(),
         };
         let server = env::var("PMI_FD")
@@ -172,8 +177,12 @@ impl RankProxy {
                 let key = key.clone();
                 let job = env::var("PMI_JOBID").ok();
                 let job = job.and_then(|job| Nspace::new(&job).ok());
-                let entrance =
-                    RankPort::new(listener, rank, size, job, ClientAuth { key, required });
+                let proof = ClientAuth {
+                    key,
+                    required,
+                    has_draft_type: settings.auth == Some(PortAuth::ChallengeSha256),
+                };
+                let entrance = RankPort::new(listener, rank, size, job, proof);
                 Some((entrance, Some(server)))
             }
         };

@@ -23,6 +23,7 @@ mod fragments;
 pub mod fuzzing;
 pub mod limits;
 mod node_attributes;
+pub mod node_resource;
 pub mod pmi_action;
 pub mod pmi_collective;
 pub mod pmi_store;

@@ -32,6 +32,7 @@ mod push_pipes;
 mod pushed_input;
 mod rank_starts;
 mod rank_table;
+mod registered_resources;
 mod shutdown;
 mod sidecars;
 mod spawned_jobs;

@@ -66,9 +66,14 @@ struct PortArgs {
     #[arg(long)]
     restartable: bool,
 
-    /// What PMI clients must prove: challenge, by HMAC-SHA-256 that they have their rank's PMI_AUTH_KEY; none, nothing, also
-    /// on interfaces that others reach [default: none if only this host can connect, otherwise challenge]
-    #[arg(long, value_name = "challenge|none", hide_possible_values = true)]
+    /// What PMI clients must prove: challenge, by HMAC-SHA-256 that they have their rank's PMI_AUTH_KEY; challenge-sha256, the
+    /// same, or by the SHA-256 of PMI-2's draft; none, nothing, also on interfaces that others reach [default: none if only this
+    /// host can connect, otherwise challenge]
+    #[arg(
+        long,
+        value_name = "challenge|challenge-sha256|none",
+        hide_possible_values = true
+    )]
     #[arg(value_parser = choice(&PortAuth::NAMES))]
     pmi_port_auth: Option<PortAuth>,
 }
@@ -259,6 +264,7 @@ mod tests {
             line,
             "--listen ::1",
             "--pmi-port-auth challenge",
+            "--pmi-port-auth challenge-sha256",
             "--restartable",
             "--task-socket s",
         ] {

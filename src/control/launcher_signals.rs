@@ -7,7 +7,7 @@ use super::rank_terminal::RankTerminal;
 use super::supervision;
 use crate::backend::step_messages::LauncherToStep;
 use wireup_sys::signal_sender;
-use wireup_sys::signals::Signals;
+use wireup_sys::signals::{ENDING, Signals};
 
 /// The signals that the launcher gets.
 pub(super) struct LauncherSignals {
@@ -26,7 +26,7 @@ impl LauncherSignals {
         while let Some((signal, sender)) = self.signals.pending_from() {
             match signal {
                 Signal::CHILD => cx.steps.send(LauncherToStep::ReapOrphans),
-                Signal::INT | Signal::TERM | Signal::HUP | Signal::QUIT => {
+                signal if ENDING.contains(&signal) => {
                     if cx.failure_facts.signal_sender.is_none()
                         && let Some((pid, uid)) = sender
                     {

@@ -174,6 +174,9 @@ fn directory(job: &Nspace, node: NodeId) -> PathBuf {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct FileIdentity([i64; 4]);
 
+/// Time of change in the identity of a file that may change.
+const ANY_TIME: i64 = i64::MIN;
+
 impl FileIdentity {
     const BYTES: usize = 4 * size_of::<i64>();
 
@@ -183,9 +186,22 @@ impl FileIdentity {
         Ok(Self([device, number, meta.mtime(), meta.mtime_nsec()]))
     }
 
+    /// Returns the identity of a file that keeps it when its content changes.
+    ///
+    /// # Errors
+    /// When there is no such file.
+    pub(crate) fn with_any_content(path: &Path) -> io::Result<Self> {
+        let Self([device, number, ..]) = Self::from_path(path)?;
+        Ok(Self([device, number, ANY_TIME, ANY_TIME]))
+    }
+
     /// Removes the file if it is this one.
     pub(crate) fn remove(&self, path: &Path) {
-        if Self::from_path(path).is_ok_and(|found| found == *self) {
+        let is_this = match self.0[2..] {
+            [ANY_TIME, ANY_TIME] => Self::with_any_content(path),
+            _ => Self::from_path(path),
+        };
+        if is_this.is_ok_and(|found| found == *self) {
             let _ = fs::remove_file(path);
         }
     }
@@ -402,6 +418,21 @@ mod tests {
         let told = FileIdentity::parse(bytes.clone());
         assert_eq!(told, Some((identity, b"/bin/true".to_vec())));
         assert_eq!(FileIdentity::parse(bytes[..31].to_vec()), None);
+    }
+
+    #[test]
+    fn changed_file_is_removed_only_if_its_content_does_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, "a").unwrap();
+        let exact = FileIdentity::from_path(&path).unwrap();
+        let any = FileIdentity::with_any_content(&path).unwrap();
+        let file = File::options().append(true).open(&path).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH).unwrap();
+        exact.remove(&path);
+        assert!(path.exists());
+        any.remove(&path);
+        assert!(!path.exists());
     }
 
     #[test]

@@ -13,9 +13,8 @@ use rustix::process::geteuid;
 
 use super::random;
 use wireup_core::job::ids::{Nspace, Rank};
-use wireup_core::pmi::tcp_handshake::{
-    ClientAuth, HandshakeOutcome, TcpHandshake, TcpHandshakeError,
-};
+use wireup_core::pmi::challenge::ClientAuth;
+use wireup_core::pmi::tcp_handshake::{HandshakeOutcome, TcpHandshake, TcpHandshakeError};
 use wireup_sys::tcp_peer::{TcpEndpoint, other_end};
 
 /// Time in which a connection must identify itself.
@@ -242,8 +241,7 @@ impl RankPort {
         if from.ip().is_loopback() {
             check_user(&stream)?;
         }
-        let challenge = random::<16>()?;
-        let challenge = data_encoding::HEXLOWER.encode(&challenge);
+        let random = random()?;
         Ok(PendingConnection {
             stream,
             from,
@@ -252,7 +250,7 @@ impl RankPort {
                 self.size,
                 self.job.clone(),
                 self.proof.clone(),
-                challenge,
+                random,
             ),
             deadline: now + PATIENCE,
             has_spoken: false,
@@ -314,6 +312,7 @@ mod tests {
         let proof = ClientAuth {
             key: AuthKey::from_text("k"),
             required: false,
+            has_draft_type: false,
         };
         RankPort::new(listener, Rank(0), 1, None, proof)
     }

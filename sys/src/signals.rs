@@ -30,6 +30,15 @@ pub const FOR_RANKS: [Signal; 11] = [
     Signal::XCPU,
 ];
 
+/// Signals that end a launch when its launcher gets them.
+pub const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+
+/// Returns the signals that a launcher passes on to its ranks.
+pub fn passed_on() -> impl Iterator<Item = Signal> {
+    let signals = FOR_RANKS.into_iter();
+    signals.filter(|signal| !ENDING.contains(signal))
+}
+
 /// Returns all signals that are passed on to ranks or steer the launcher.
 fn handled_signals() -> impl Iterator<Item = Signal> {
     FOR_RANKS.into_iter().chain([Signal::TERM, Signal::CHILD])

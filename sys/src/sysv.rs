@@ -1,4 +1,4 @@
-//! System V shared memory that processes of a job have left behind.
+//! Objects of System V that processes of a job have left behind.
 //!
 //! Rule: a segment belongs to the job if one of its processes has made it (the kernel keeps the creator's number), after
 //! the job began, and it is used by no process any more. Semaphores and queues have no creator that is known, and stay.
@@ -48,11 +48,27 @@ pub fn remove_segments(user: u32, since: SystemTime, creators: &BTreeSet<i32>) {
             && segment.changed >= since.as_secs()
             && creators.contains(&segment.creator)
         {
-            // SAFETY: removes a segment by its number; no memory of this process is concerned. What cannot be removed
-            // stays.
-            unsafe { libc::shmctl(segment.id, libc::IPC_RMID, std::ptr::null_mut()) };
+            remove_segment(segment.id);
         }
     }
+}
+
+/// Removes a segment. One that cannot be removed stays.
+pub fn remove_segment(id: i32) {
+    // SAFETY: removes a segment by its number; no memory of this process is concerned.
+    unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
+}
+
+/// Removes a set of semaphores. One that cannot be removed stays.
+pub fn remove_semaphores(id: i32) {
+    // SAFETY: removes a set by its number; the call takes no further argument.
+    unsafe { libc::semctl(id, 0, libc::IPC_RMID) };
+}
+
+/// Removes a message queue. One that cannot be removed stays.
+pub fn remove_queue(id: i32) {
+    // SAFETY: removes a queue by its number; no memory of this process is concerned.
+    unsafe { libc::msgctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
 }
 
 #[cfg(test)]

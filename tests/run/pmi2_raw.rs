@@ -1,6 +1,7 @@
 //! PMI-2 at the socket: every generation of clients in its own bytes, one job for all of them, and
 //! ranks that misuse it.
 
+use std::fs;
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -189,6 +190,110 @@ fn every_generation_of_clients_is_served_in_any_pieces() {
             expect_meeting(&run.run().expect_quiet_success(), 3);
         }
     }
+}
+
+#[test]
+fn spawn_reply_has_code_of_every_process() {
+    for (program, infos, expected) in [
+        ("true", "", "nerrs=0;"),
+        (
+            "true",
+            "infokeycount=1;infokey0=soft;infoval0=1;",
+            "nerrs=3;err0=0;err1=1;err2=1;",
+        ),
+        ("/no/such", "", "nerrs=3;err0=1;err1=1;err2=1;"),
+        (
+            "true",
+            "infokeycount=1;infokey0=credential;infoval0=user;",
+            "rc=14;errmsg=info credential not supported, \
+             spawned processes run as the user of the launch, remove it;",
+        ),
+    ] {
+        let request = format!("cmd=spawn;ncmds=1;subcmd={program};maxprocs=3;argc=0;{infos}");
+        let steps = [
+            "init", "for", "0", "frame", &request, "for", "all", "finalize",
+        ];
+        let options = ["--oversubscribe", "--virtual-nodes", "2"];
+        let Some(run) = ranks(2, &options, &steps) else {
+            return;
+        };
+        let outcome = run.run().expect(0);
+        let replies = replies(&outcome, 0);
+        let reply = replies
+            .iter()
+            .find(|reply| reply.starts_with("spawn-response;"));
+        let reply = reply.unwrap();
+        assert!(reply.ends_with(&format!(";{expected}")), "{reply}");
+    }
+}
+
+/// Makes an object of System V with this option of ipcmk; returns its number.
+fn make_ipc(option: &[&str]) -> String {
+    let made = Command::new("ipcmk").args(option).output().unwrap();
+    let text = String::from_utf8(made.stdout).unwrap();
+    text.trim().rsplit(' ').next().unwrap().to_owned()
+}
+
+/// Whether the kernel's list of System V's objects of a kind has this number.
+fn has_ipc(kind: &str, id: &str) -> bool {
+    let list = fs::read_to_string(format!("/proc/sysvipc/{kind}")).unwrap();
+    let mut ids = list
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(1));
+    ids.any(|found| found == id)
+}
+
+#[test]
+fn registered_resources_end_with_their_job() {
+    let dir = tempfile::tempdir().unwrap();
+    for (end, code) in [(&["finalize"][..], 0), (&["kill", "9"], 137)] {
+        let file = dir.path().join("resource");
+        fs::write(&file, "").unwrap();
+        let objects = [
+            ("shm", &["-M", "4096"][..]),
+            ("sem", &["-S", "1"]),
+            ("msg", &["-Q"]),
+        ];
+        let objects = objects.map(|(kind, option)| (kind, make_ipc(option)));
+        let named = [("file", file.to_str().unwrap())];
+        let named = named
+            .into_iter()
+            .chain(objects.iter().map(|(kind, id)| (*kind, &**id)));
+        let requests: Vec<String> = named
+            .map(|(kind, name)| format!("cmd=node-registerresource;type={kind};name={name};"))
+            .collect();
+        let mut steps = vec!["init"];
+        for request in &requests {
+            steps.extend(["frame", request]);
+        }
+        // The file that changes is the same one.
+        steps.extend(["touch", file.to_str().unwrap()]);
+        steps.extend(end);
+        let Some(run) = ranks(1, &[], &steps) else {
+            return;
+        };
+        run.run().expect(code);
+        assert!(!file.exists());
+        for (kind, id) in &objects {
+            assert!(!has_ipc(kind, id), "{kind} {id}");
+        }
+    }
+}
+
+#[test]
+fn job_attribute_names_signals_that_reach_ranks() {
+    let steps = [
+        "init",
+        "job-attr",
+        "propagatedSignals",
+        "expect",
+        "SIGUSR1,SIGUSR2,SIGTSTP,SIGCONT,SIGALRM,SIGABRT,SIGURG,SIGXCPU",
+        "finalize",
+    ];
+    let Some(run) = ranks(2, &["--virtual-nodes", "2"], &steps) else {
+        return;
+    };
+    run.run().expect_quiet_success();
 }
 
 #[test]

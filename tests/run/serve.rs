@@ -360,6 +360,40 @@ fn interface_reachable_by_others_requires_key_by_default() {
     }
 }
 
+/// A client that answers the challenge of PMI-2's draft, and finalizes.
+const HASHES: &str = r#"
+exec 3<>/dev/tcp/${PMI_PORT%:*}/${PMI_PORT##*:}
+send() { printf '%6d%s' ${#1} "$1" >&3; }
+take() { read -r -N 6 length <&3; read -r -N $((length)) reply <&3; }
+printf 'cmd=init pmi_version=2 pmi_subversion=0\n' >&3
+read -r line <&3
+send "cmd=fullinit;pmirank=$PMI_ID;authtype=challenge-sha256;"; take
+number=${reply#cmd=auth-response;authinfo=}
+hash=$(printf %s "$PMI_AUTH_KEY${number%;}" | sha256sum)
+send "cmd=auth-response-complete;authinfo=${hash%% *};"; take
+echo "$reply"
+send "cmd=finalize;"; take
+"#;
+
+#[test]
+fn client_proves_key_by_hash_of_draft() {
+    let client = ["bash", "-c", HASHES].map(OsString::from);
+    let options = "--listen 0.0.0.0 --pmi pmi2 --pmi-port-auth challenge-sha256";
+    let outcome = by_hand(2, options, &client).run().expect(0);
+    for (rank, line) in outcome.sorted_lines().iter().enumerate() {
+        let start = "cmd=fullinit-response;rc=0;pmi-version=2;pmi-subversion=0;rank=";
+        assert!(line.starts_with(&format!("{start}{rank};")), "{outcome:?}");
+    }
+    let served = Served::new(&["--listen", "0.0.0.0"]);
+    let asks = format!("{INIT_2}    49cmd=fullinit;pmirank=1;authtype=challenge-sha256;");
+    let refused = served.says(&asks, 1000, &[]);
+    assert!(
+        refused.contains("unsupported authentication `challenge-sha256`"),
+        "{refused}"
+    );
+    served.end();
+}
+
 #[test]
 fn rank_port_error_names_address() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,6 +1,7 @@
 //! Application contexts of a job's ranks. The ranks of a context are consecutive, so a job of any size takes as many
 //! entries as it has programs.
 
+use std::mem;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,13 @@ impl Appnums {
         self.0.last().copied().unwrap_or(0)
     }
 
+    /// Returns the number of ranks of each context, in order.
+    pub fn sizes(&self) -> impl Iterator<Item = u32> + '_ {
+        let mut first = 0;
+        let ends = self.0.iter();
+        ends.map(move |&end| end - mem::replace(&mut first, end))
+    }
+
     /// Returns the context of a rank; for a rank that the job does not have, the number of contexts.
     pub fn appnum_of(&self, rank: Rank) -> AppNum {
         let before = self.0.partition_point(|end| *end <= rank.0);
@@ -77,6 +85,7 @@ mod tests {
     fn every_rank_is_in_app_that_lists_it() {
         let apps = Appnums::from_sizes([2, 0, 3]);
         assert_eq!(apps.ranks(), 5);
+        assert_eq!(apps.sizes().collect::<Vec<_>>(), [2, 0, 3]);
         let of: Vec<u32> = (0..6).map(|rank| apps.appnum_of(Rank(rank)).0).collect();
         assert_eq!(of, [0, 0, 2, 2, 2, 3]);
         let ranks: Vec<_> = (0..4).map(|app| apps.ranks_of(AppNum(app))).collect();

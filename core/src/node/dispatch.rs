@@ -668,6 +668,9 @@ impl Dispatcher<'_> {
                         .pmi_unpublish(at(rank), service, self.cx);
                     self.settle();
                 }
+                PmiAction::RemoveAtEnd { resource } => {
+                    self.cx.order(NodeAction::RemoveAtEnd { job, resource });
+                }
                 PmiAction::Spawn { rank, request } => {
                     self.services.spawns.pmi_spawn(at(rank), request, self.cx)
                 }

@@ -19,6 +19,7 @@ use crate::job::spawn::{SpawnInfo, SpawnRequest, SpawnRequester, SpawnResult};
 use crate::name_server::message::{NameServerCommand, NameServerReport};
 use crate::names::engine::NameMessage;
 use crate::node::service_messages::{EpochMessage, IofPullMessage, IofPushMessage, KeyMessage};
+use crate::pmi::node_resource::NodeResource;
 use crate::pmix::sidecar_protocol::{ForkEnv, Hello};
 use crate::pmix::value::{Channels, DataRange, Info, PmixProc, Status};
 use crate::queries::{JobEnd, QueryId, QueryMessage};
@@ -216,6 +217,11 @@ pub enum NodeAction {
         ranks: Vec<NodeRank>,
         /// Input; empty at its end.
         bytes: Vec<u8>,
+    },
+    /// Remove a resource of this node at the end of a job.
+    RemoveAtEnd {
+        job: JobIndex,
+        resource: NodeResource,
     },
     /// Tell the backend that runs this core.
     Notify(NodeNotice),

@@ -349,13 +349,23 @@ pub(super) struct PmiClient {
     /// one by one. A missing call belongs to a previous process.
     pub(super) names: VecDeque<(Option<RequestContext<'static>>, Option<PmiAction>)>,
     /// The spawn request that is under way; the process that sent it may be gone.
-    pub(super) spawning: Option<Option<RequestContext<'static>>>,
+    pub(super) spawning: Option<Option<HeldSpawn>>,
     /// Questions to other jobs, by number.
     pub(super) keys: BTreeMap<u64, (RequestContext<'static>, Nspace)>,
+    /// Number of resources that the rank has registered.
+    pub(super) resources: usize,
     /// Requests of which some messages arrived.
     pub(super) continued: FragmentedRequests,
     /// Epoch for which a restarted process of the rank waits.
     pub(super) renewal: Option<EpochWait>,
+}
+
+/// A spawn request that is under way.
+#[derive(Debug)]
+pub(super) struct HeldSpawn {
+    pub(super) call: RequestContext<'static>,
+    /// Number of requested processes of each program.
+    pub(super) counts: Vec<u32>,
 }
 
 /// A process that cannot enter anything before it has an epoch.
@@ -378,6 +388,7 @@ impl PmiClient {
             names: VecDeque::new(),
             spawning: None,
             keys: BTreeMap::new(),
+            resources: 0,
             renewal: None,
             continued: FragmentedRequests::default(),
         }

@@ -100,6 +100,8 @@ commands! {
     PutNodeAttribute  []                      []                     [b"info-putnodeattr"];
     /// An attribute of the node.
     NodeAttribute     []                      []                     [b"info-getnodeattr"];
+    /// A resource of the node to be removed at the end of the job.
+    RegisterResource  []                      []                     [b"node-registerresource"];
     /// A name for other jobs.
     Publish           [b"publish_name"]       [b"publish_result"]    [b"name-publish"];
     /// The port of a name.

@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::challenge::AuthKey;
+use super::challenge::{AuthKey, ClientAuth};
 use super::limits::{CONTINUED_MAX, FRAME_MAX, REQUEST_LINE_MAX, SPAWN_MAX};
 use super::pmi_collective::PmiCollective;
 use super::server::{KeyAnswer, NameAnswer, PmiAction, PmiJobInfo, PmiServer};
 use super::singleton_handshake::{NO_KEY, SingletonHandshake};
-use super::tcp_handshake::{ClientAuth, HandshakeOutcome, START_MAX, TcpHandshake};
+use super::tcp_handshake::{HandshakeOutcome, START_MAX, TcpHandshake};
 use super::transcript::TranscriptSide;
 use super::wire_v1::Pmi1Line;
 use super::wire_v2::{Message, Pmi2Frame, Pmi2Framer};
@@ -86,8 +86,12 @@ pub fn gate(data: &[u8]) {
         Rank(1),
         4,
         job,
-        ClientAuth { key, required },
-        "text".to_owned(),
+        ClientAuth {
+            key,
+            required,
+            has_draft_type: true,
+        },
+        [7; 16],
     );
     let mut fed = 0;
     for piece in sent.chunks(usize::from(size >> 1).max(1)) {
@@ -214,7 +218,9 @@ impl Job {
                         text: String::from_utf8_lossy(bytes).into_owned(),
                     }),
                 };
-                self.server.spawned(rank, &result, &mut self.effects);
+                let started: Vec<u32> = bytes.iter().map(|&count| count.into()).collect();
+                self.server
+                    .spawned(rank, &result, &started, &mut self.effects);
             }
             KEY => {
                 let answer = match bytes.len() % 3 {
@@ -306,6 +312,7 @@ impl Job {
                     assert!(!self.broken[rank.index()]);
                     self.asked.push_back(rank);
                 }
+                PmiAction::RemoveAtEnd { .. } => {}
                 PmiAction::Spawn { rank, request } => {
                     assert!(!self.broken[rank.index()]);
                     assert!(!request.apps.is_empty());

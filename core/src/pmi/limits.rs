@@ -49,6 +49,9 @@ pub const GROUP_MAX: usize = 48 * 1024;
 /// Most memory in bytes the attributes of a node may take.
 pub const NODE_ATTRIBUTES_MAX: usize = 64 * 1024 * 1024;
 
+/// Most resources that one rank may register.
+pub const RESOURCES_MAX: usize = 1024;
+
 /// Most requests of one rank that may wait for their answers at a time, one per thread.
 pub const OPEN_REQUESTS_MAX: usize = 1024;
 
@@ -74,6 +77,9 @@ pub const COMMAND_MAX: usize = 64;
 /// A hundred thousand ranks with the largest cards seen (9 KiB) fit; a rank that puts in an
 /// endless loop does not.
 pub const KVS_BYTES_MAX: usize = 1024 * 1024 * 1024;
+
+/// Most codes of processes in the reply to a PMI-2 spawn: MPICH 5 reads 1000 pairs of a message.
+pub const SPAWN_CODES_MAX: usize = 512;
 
 /// Most bytes of the reason why nothing was spawned: a line of old clients holds 1024.
 pub const REASON_MAX: usize = 512;

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::node_resource::NodeResource;
 use super::pmi_collective::PmiCollective;
 use crate::job::ids::{LocalRank, Nspace};
 use crate::job::octets;
@@ -69,6 +70,8 @@ pub enum PmiAction {
         /// Name of the service.
         service: Vec<u8>,
     },
+    /// Remove a resource of this node at the end of the job.
+    RemoveAtEnd { resource: NodeResource },
     /// Start another job; then `Server::spawned`.
     Spawn {
         rank: LocalRank,

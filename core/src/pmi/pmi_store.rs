@@ -25,6 +25,10 @@ pub const MEMORY_KINDS: &str = "PMI_mpi_memory_alloc_kinds";
 /// machine itself on a miss.
 pub const TOPOLOGY_FILE: &str = "PMI_hwloc_xmlfile";
 
+/// Attribute with the names of the signals that the launcher passes on to ranks, with commas between them. A draft of PMI-2
+/// asks for such a query.
+pub const PROPAGATED_SIGNALS: &str = "propagatedSignals";
+
 /// Attribute with the placement of all ranks.
 const PROCESS_MAPPING: &[u8] = b"PMI_process_mapping";
 

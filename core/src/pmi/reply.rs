@@ -41,7 +41,7 @@ pub enum PmiReply<'a> {
     Hosts(&'a BTreeMap<&'a str, Vec<Rank>>),
     /// All members entered the barrier, and their puts are visible.
     BarrierOut,
-    /// The pair or attribute is stored.
+    /// The pair or attribute is stored, or the resource registered.
     Put,
     /// A value or attribute that the dialect can carry.
     Value(&'a [u8]),
@@ -70,7 +70,17 @@ pub enum PmiReply<'a> {
         right: &'a [u8],
     },
     /// The ranks of this new job have been started.
-    Spawned(&'a Nspace),
+    Spawned {
+        job: &'a Nspace,
+        /// Whether each of the first processes was started; empty if all were.
+        started: &'a [bool],
+    },
+    /// No process of a spawn was started.
+    NotSpawned {
+        reason: PmiRefusal<'a>,
+        /// Number of processes that get a code.
+        processes: usize,
+    },
     /// Accepts a finalize request.
     FinalizeAck,
     /// Nothing for the rank's former process follows.
@@ -102,6 +112,8 @@ pub enum PmiRefusal<'a> {
     UnknownCommand,
     /// The command is supported by PMI, but not by this server.
     NotSupported,
+    /// A spawn with a credential.
+    Credential,
     /// A PMI version that is not served.
     Version,
     /// Sent before init or after finalize.
@@ -138,6 +150,9 @@ impl PmiRefusal<'_> {
             Self::KvsFull => "kvs full",
             Self::UnknownCommand => "unknown command",
             Self::NotSupported => "not supported",
+            Self::Credential => {
+                "info credential not supported, spawned processes run as the user of the launch, remove it"
+            }
             Self::Version => "unsupported version",
             Self::NotInitialized => "not initialized",
             Self::OtherRank => "not the rank of this connection",

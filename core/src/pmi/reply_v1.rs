@@ -32,7 +32,7 @@ pub(super) fn line(reply: &PmiReply<'_>, call: &RequestContext<'_>) -> Vec<u8> {
         PmiReply::Port(port) => ok().word("info", "ok").field("port", port),
         PmiReply::Unpublished => ok().word("info", "ok"),
         // Clients interpret missing codes of processes as 0; no server that they support sends codes.
-        PmiReply::Spawned(_) => ok(),
+        PmiReply::Spawned { .. } => ok(),
         // The replies after the first one never answer a line.
         PmiReply::FinalizeAck
         | PmiReply::Restarted
@@ -41,7 +41,7 @@ pub(super) fn line(reply: &PmiReply<'_>, call: &RequestContext<'_>) -> Vec<u8> {
         | PmiReply::Connected { .. }
         | PmiReply::Disconnected
         | PmiReply::Ring { .. } => ok(),
-        PmiReply::Refused(why) => refused(call, why),
+        PmiReply::Refused(why) | PmiReply::NotSpawned { reason: why, .. } => refused(call, why),
     }
     .end()
 }

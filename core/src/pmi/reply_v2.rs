@@ -6,10 +6,15 @@
 //! of a ring are sent also when they are empty: only Slurm's client asks, and it insists on them.
 //! Source: docs/pmi-operations.md#ring.
 
+use std::iter;
+
 use super::command::{PmiCommand, RequestContext};
 use super::reply::{PmiRefusal, PmiReply, VERSION_2};
 use super::wire_v2::FrameBuilder;
 use crate::kvs;
+
+/// Code of a failure without a more precise one.
+const FAIL: i64 = 1;
 
 /// Formats the frame, with its length.
 pub(super) fn frame(reply: &PmiReply<'_>, call: &RequestContext<'_>) -> Vec<u8> {
@@ -41,9 +46,15 @@ pub(super) fn frame(reply: &PmiReply<'_>, call: &RequestContext<'_>) -> Vec<u8> 
             .flag("found", true)
             .field("value", port)
             .field("port", port),
-        PmiReply::Spawned(job) => ok()
-            .field("jobid", job.as_str().as_bytes())
-            .number("nerrs", 0),
+        PmiReply::Spawned { job, started } => {
+            let codes = started.iter().map(|started| if *started { 0 } else { FAIL });
+            process_codes(ok().field("jobid", job.as_str().as_bytes()), codes)
+        }
+        PmiReply::NotSpawned { reason, processes } => {
+            let rc = code(reason);
+            let refused = start().number("rc", rc).text("errmsg", &reason.text());
+            process_codes(refused, iter::repeat_n(rc, processes))
+        }
         PmiReply::Pairs(pairs) => return all_pairs(pairs, call),
         PmiReply::Connected { copy } => ok().flag("kvscopy", copy),
         PmiReply::Ring { place, left_value: left, right } => ok()
@@ -77,6 +88,16 @@ pub(super) fn frame(reply: &PmiReply<'_>, call: &RequestContext<'_>) -> Vec<u8> 
     .end()
 }
 
+/// Appends the number of processes with a code, and the code of each.
+fn process_codes(frame: FrameBuilder, codes: impl ExactSizeIterator<Item = i64>) -> FrameBuilder {
+    let count = i64::try_from(codes.len()).expect("bounded by SPAWN_CODES_MAX");
+    let frame = frame.number("nerrs", count);
+    let codes = codes.enumerate();
+    codes.fold(frame, |frame, (index, code)| {
+        frame.number(&format!("err{index}"), code)
+    })
+}
+
 /// Formats the number of pairs, each pair in a message of its own, and the reply proper.
 ///
 /// Rule: the messages before the last one have no `rc`. Source: docs/pmi-operations.md#other-jobs.
@@ -101,7 +122,6 @@ fn all_pairs(pairs: &[u8], call: &RequestContext<'_>) -> Vec<u8> {
 /// Rule: both libraries have these numbers, and only distinguish 0 from the rest. Source:
 /// docs/pmi2-wire.md#pmi-2-errors.
 fn code(why: PmiRefusal<'_>) -> i64 {
-    const FAIL: i64 = 1;
     const NO_MEMORY: i64 = 2;
     const ARGUMENT: i64 = 3;
     const KEY: i64 = 4;
@@ -129,6 +149,7 @@ fn code(why: PmiRefusal<'_>) -> i64 {
         PmiRefusal::NotInitialized | PmiRefusal::KeyNotFound | PmiRefusal::Other(_) => FAIL,
         PmiRefusal::UnknownCommand
         | PmiRefusal::NotSupported
+        | PmiRefusal::Credential
         | PmiRefusal::Version
         | PmiRefusal::AlreadyInBarrier
         | PmiRefusal::AlreadySpawning => OTHER,

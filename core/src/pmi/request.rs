@@ -2,6 +2,7 @@
 //! [`request_v1`](super::request_v1), from frames by [`request_v2`](super::request_v2); answers
 //! are in [`reply`](super::reply), the meaning in [`server`](super::server).
 
+use super::node_resource::NodeResource;
 use super::pmi_collective::BarrierGroup;
 use super::reply::PmiRefusal;
 use super::spawn::PmiSpawn;
@@ -70,6 +71,8 @@ pub enum PmiRequest<'a> {
         /// Whether to answer only once it is set.
         wait: bool,
     },
+    /// Registers a resource for removal at the end of the job.
+    RegisterResource(NodeResource),
     /// Publishes a port under a service name.
     Publish {
         /// Service name; may hold blanks.

@@ -10,6 +10,7 @@ use memchr::{memchr, memmem};
 
 use super::command::{PmiCommand, RequestContext};
 use super::limits::{KEYLEN_MAX, KVSNAME_MAX, NAME_MAX, VALLEN_MAX};
+use super::node_resource::NodeResource;
 use super::pmi_collective::BarrierGroup;
 use super::reply::PmiRefusal;
 use super::request::{PmiRequest, bounded};
@@ -77,6 +78,11 @@ pub fn parse<'a>(
                 .get("wait")
                 .is_some_and(|wait| wait.eq_ignore_ascii_case(b"true")),
         },
+        PmiCommand::RegisterResource => {
+            let kind = bounded(frame.get("type"), "type", KEYLEN_MAX)?;
+            let name = bounded(frame.get("name"), "name", VALLEN_MAX)?;
+            PmiRequest::RegisterResource(NodeResource::parse(kind, name)?)
+        }
         PmiCommand::Publish => PmiRequest::Publish {
             service: service()?,
             port: bounded(frame.get("port"), "port", NAME_MAX)?,

@@ -4,7 +4,7 @@
 //! Rule: pairs of the new job first, then one block per command that starts with `subcmd`; counts
 //! give the number of indexed pairs of a block, arguments count from 0. A block of a `spawn-cmd` has the program for its
 //! first argument. Source: docs/pmi2-wire.md#pmi-2-spawn.
-//! Rule: `timeout` in milliseconds and `threadsPerRank` are infos of PMI-2 itself. Source: docs/pmi2-wire.md#pmi-2-spawn.
+//! Rule: `timeout` in milliseconds, `threadsPerRank` and `credential` are infos of PMI-2 itself. Source: docs/pmi2-wire.md#pmi-2-spawn.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -85,8 +85,12 @@ fn command(block: &Pmi2SpawnBlock<'_>) -> Result<SpawnCommand, PmiRefusal<'stati
     })
 }
 
-/// Renames the infos of PMI-2 itself to those of the launcher, and takes the timeout.
+/// Renames the infos of PMI-2 itself to those of the launcher, and takes the timeout. A credential is refused: its job
+/// would run with other rights than the client expects.
 fn own_infos(infos: &mut Vec<KeyValue>) -> Result<Option<Duration>, PmiRefusal<'static>> {
+    if infos.iter().any(|(key, _)| key == b"credential") {
+        return Err(PmiRefusal::Credential);
+    }
     let mut limit = None;
     for (_, value) in infos.extract_if(.., |(key, _)| key == b"timeout") {
         let millis = number(&value).ok_or(PmiRefusal::BadField("timeout"))?;

@@ -4,7 +4,7 @@
 //! ```text
 //!          ┌─ initack ──────────────────────────────────────────────▶ admitted
 //! first ───┼─ init 2 ──▶ full ── fullinit ─┬─────────────────────────▶ admitted
-//!          │                               └─ challenge ── answer ──▶ admitted
+//!          │                               └─ challenge ── answer ──▶ admitted (several of both in some types)
 //!          └─ init_oob ──▶ aside
 //! ```
 //! The caller reads bytes and executes the result of [`TcpHandshake::receive`]. The bytes of an admitted client go to
@@ -13,7 +13,7 @@
 //!
 //! Rule: a PMI-1 client states its rank in `initack`, a PMI-2 client in `fullinit`. Source: docs/pmi-wire.md#tcp-mode.
 
-use super::challenge::{AUTH_TYPE, AuthKey};
+use super::challenge::{AuthRound, Authentication, ClientAuth};
 use super::command::PmiCommand;
 use super::limits::COMMAND_MAX;
 use super::request::PmiRequest;
@@ -30,14 +30,6 @@ const HEADER: usize = 6;
 
 /// PMI-2's code for "something else".
 const RC_OTHER: i64 = 14;
-
-/// Authentication that a client needs.
-#[derive(Clone, Debug)]
-pub struct ClientAuth {
-    pub key: AuthKey,
-    /// Whether every client must authenticate; otherwise only those that offer it are challenged.
-    pub required: bool,
-}
 
 /// Reason for which a connection is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -62,7 +54,9 @@ pub enum TcpHandshakeError {
     WrongJob { claimed: String, expected: Nspace },
     #[error("the client has no key, and this port requires one (--pmi-port-auth)")]
     ProofRequired,
-    #[error("unsupported authentication `{0}`; use challenge-hmac-sha256")]
+    #[error(
+        "unsupported authentication `{0}`; use challenge-hmac-sha256, or allow challenge-sha256 by --pmi-port-auth"
+    )]
     UnknownProof(String),
     #[error("authentication failed: wrong key")]
     WrongKey,
@@ -111,27 +105,30 @@ pub struct TcpHandshake {
     /// Job of the rank; `None` if unknown.
     job: Option<Nspace>,
     proof: ClientAuth,
-    /// Challenge that the client must sign.
-    challenge: String,
+    /// Random bytes for the challenge.
+    random: [u8; 16],
+    /// Authentication of the client, once it has chosen a type.
+    authentication: Option<Box<dyn Authentication>>,
     received: Vec<u8>,
     state: HandshakeState,
 }
 
 impl TcpHandshake {
-    /// Starts a handshake on a port of a rank. The challenge must be new for each.
+    /// Starts a handshake on a port of a rank. The random bytes must be new for each.
     pub fn new(
         rank: Rank,
         size: u32,
         job: Option<Nspace>,
         proof: ClientAuth,
-        challenge: String,
+        random: [u8; 16],
     ) -> Self {
         Self {
             rank,
             size,
             job,
             proof,
-            challenge,
+            random,
+            authentication: None,
             received: Vec::new(),
             state: HandshakeState::First,
         }
@@ -180,14 +177,20 @@ impl TcpHandshake {
                         return Ok(None);
                     };
                     let frame = Pmi2Frame::parse(&self.received[start + HEADER..end])?;
-                    let answer = frame.get("authinfo").unwrap_or_default();
-                    if frame.name != b"auth-response-complete"
-                        || !self.proof.key.accepts(self.challenge.as_bytes(), answer)
-                    {
-                        return Err(TcpHandshakeError::WrongKey);
+                    let message = frame.get("authinfo").unwrap_or_default();
+                    let authentication = self.authentication.as_mut();
+                    let round = authentication.map(|kind| kind.take(message));
+                    match (frame.name, round) {
+                        (b"auth-response", Some(AuthRound::Send(text))) => {
+                            reply.extend(auth_response(&text));
+                            self.received.drain(start..end);
+                        }
+                        (b"auth-response-complete", Some(AuthRound::Accepted)) => {
+                            self.received.drain(start..end);
+                            return Ok(Some(self.admitted(0, true)));
+                        }
+                        _ => return Err(TcpHandshakeError::WrongKey),
                     }
-                    self.received.drain(start..end);
-                    return Ok(Some(self.admitted(0, true)));
                 }
             }
         }
@@ -270,16 +273,21 @@ impl TcpHandshake {
         self.check_rank(claimed)?;
         self.check_job(request_v2::claimed_job(&frame))?;
         match frame.get("authtype").unwrap_or_default() {
-            AUTH_TYPE => {
-                let challenge = FrameBuilder::command(b"auth-response")
-                    .field("authinfo", self.challenge.as_bytes());
-                reply.extend(challenge.end());
+            b"" | b"none" if self.proof.required => Err(TcpHandshakeError::ProofRequired),
+            b"" | b"none" => Ok(Some(self.admitted(0, true))),
+            kind => {
+                let started = self.proof.start(kind, self.random);
+                let unknown = || TcpHandshakeError::UnknownProof(excerpt(kind));
+                let mut authentication = started.ok_or_else(unknown)?;
+                let message = frame.get("authinfo").unwrap_or_default();
+                let AuthRound::Send(text) = authentication.take(message) else {
+                    return Err(TcpHandshakeError::WrongKey);
+                };
+                reply.extend(auth_response(&text));
+                self.authentication = Some(authentication);
                 self.state = HandshakeState::Challenged(end);
                 Ok(None)
             }
-            b"" | b"none" if self.proof.required => Err(TcpHandshakeError::ProofRequired),
-            b"" | b"none" => Ok(Some(self.admitted(0, true))),
-            other => Err(TcpHandshakeError::UnknownProof(excerpt(other))),
         }
     }
 
@@ -330,6 +338,12 @@ impl TcpHandshake {
         }
         HandshakeOutcome::Refused(error)
     }
+}
+
+/// Formats the server's message of a round.
+fn auth_response(text: &str) -> Vec<u8> {
+    let message = FrameBuilder::command(b"auth-response");
+    message.field("authinfo", text.as_bytes()).end()
 }
 
 #[cfg(test)]

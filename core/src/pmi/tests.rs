@@ -146,8 +146,14 @@ impl Job {
     }
 
     fn spawned(&mut self, rank: u32, result: &SpawnResult) -> Vec<String> {
+        self.spawned_with(rank, result, &[])
+    }
+
+    /// Ends a spawn with this number of ranks of each program.
+    fn spawned_with(&mut self, rank: u32, result: &SpawnResult, started: &[u32]) -> Vec<String> {
         let mut effects = Vec::new();
-        self.server.spawned(LocalRank(rank), result, &mut effects);
+        self.server
+            .spawned(LocalRank(rank), result, started, &mut effects);
         effects.iter().map(render).collect()
     }
 
@@ -213,6 +219,7 @@ fn render(effect: &PmiAction) -> String {
         PmiAction::Unpublish { rank, service } => {
             format!("E> unpublish {rank} <{}>", text(service))
         }
+        PmiAction::RemoveAtEnd { resource } => format!("E> remove at end {resource:?}"),
         PmiAction::Spawn { rank, request } => {
             let mut line = format!("E> spawn {rank}");
             for app in &request.apps {

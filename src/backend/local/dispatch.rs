@@ -322,6 +322,11 @@ impl StepDispatcher<'_> {
                         }
                     }
                 }
+                NodeAction::RemoveAtEnd { job, resource } => {
+                    if let Some(job) = self.cx.jobs.get_mut(job) {
+                        job.registered.add(resource, &self.cx.guard);
+                    }
+                }
                 NodeAction::Notify(notice) => self.on_node_notice(node, notice),
                 NodeAction::ReportToLauncher(report) => self.on_node_report(node, report),
             }

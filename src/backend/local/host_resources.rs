@@ -14,9 +14,9 @@ use crate::plan::rank_count;
 use wireup_core::failure::CommandError;
 use wireup_core::job::ids::JobIndex;
 use wireup_core::node::{CollectivePolicy, CredentialSigner, LaunchFacts, NodeCore};
-use wireup_core::pmi::pmi_store::{MEMORY_KINDS, TOPOLOGY_FILE};
+use wireup_core::pmi::pmi_store::{MEMORY_KINDS, PROPAGATED_SIGNALS, TOPOLOGY_FILE};
 use wireup_sys::cgroup::Cgroup;
-use wireup_sys::descriptors;
+use wireup_sys::{descriptors, signals};
 
 /// Resources of a local backend: descriptors, directories, the nodes' state.
 pub(super) struct HostResources {
@@ -66,6 +66,8 @@ impl HostResources {
                 .unwrap_or_default();
             CredentialSigner::new(key, (uid.as_raw(), gid.as_raw()), since)
         });
+        let propagated: Vec<String> = signals::passed_on().map(signals::name).collect();
+        let propagated = propagated.join(",");
         let nodes = nodes()
             .map(|node| {
                 NodeCore::new(
@@ -78,6 +80,7 @@ impl HostResources {
                 .map(|core| {
                     let core = core.impatient_after(parts.silence);
                     let mut core = core.with_signer(voucher.clone());
+                    core = core.with_attribute(PROPAGATED_SIGNALS, propagated.as_bytes());
                     if let Some(path) = &topology {
                         core = core.with_attribute(TOPOLOGY_FILE, path.as_os_str().as_bytes());
                     }

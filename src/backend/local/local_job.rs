@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::RankIo;
+use super::registered_resources::RegisteredResources;
 use crate::plan::HostPlan;
 use crate::plan::directory::NodeDirectories;
 use crate::plan::packed_files::UnpackedFiles;
@@ -36,6 +37,8 @@ pub(super) struct LocalJob {
     pub(super) dropped: bool,
     /// Staged files of its local ranks.
     pub(super) staged_files: UnpackedFiles,
+    /// Resources that its local ranks have registered.
+    pub(super) registered: RegisteredResources,
     /// Name of the container that was made for its local ranks.
     pub(super) container: Option<Nspace>,
 }
@@ -59,6 +62,7 @@ impl LocalJob {
             start_reported: false,
             dropped: false,
             staged_files: UnpackedFiles::default(),
+            registered: RegisteredResources::default(),
             container: None,
         }
     }
@@ -76,6 +80,7 @@ impl LocalJob {
             start_reported: false,
             dropped: true,
             staged_files: UnpackedFiles::default(),
+            registered: RegisteredResources::default(),
             container: None,
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::pipes::RankOutputReader;
+use super::registered_resources::RegisteredResources;
 use super::step_context::StepContext;
 use super::{raw, sidecars};
 use crate::backend::step_messages::StepToLauncher;
@@ -267,7 +268,9 @@ fn clean_up(cx: &mut StepContext, abnormal: bool) {
         // libpmix 4.2 leaves it.
         let _ = std::fs::remove_file(file);
     }
-    cx.jobs.first_mut().staged_files = UnpackedFiles::default();
+    let initial = cx.jobs.first_mut();
+    initial.staged_files = UnpackedFiles::default();
+    initial.registered = RegisteredResources::default();
     cx.cleanup.end_group();
     // Even in a successful launch, processes that were replaced by restarted ones may have been killed.
     if abnormal || cx.plan.spec.ending.restartable {

@@ -11,6 +11,7 @@ use super::dispatch::StepDispatcher;
 use super::local_job::LocalJob;
 use super::process_signals::signal_ranks;
 use super::rank_starts::RankIo;
+use super::registered_resources::RegisteredResources;
 use super::sidecars;
 use super::step_context::StepContext;
 use super::tool_files::show_to_tools;
@@ -259,6 +260,7 @@ impl StepDispatcher<'_> {
             *env = ForkEnv::default();
         }
         job.staged_files = UnpackedFiles::default();
+        job.registered = RegisteredResources::default();
         if let Some(name) = job.container.take() {
             self.cx.cleanup.containers.remove(&name);
         }

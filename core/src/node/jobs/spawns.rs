@@ -198,11 +198,12 @@ impl PendingSpawns {
                 cx.answer(id, &answer);
             }
             SpawnReplyTarget::Pmi(at) => {
+                let started = started_ranks(result, cx);
                 let Some((job, rank, server)) = cx.pmi_of(at) else {
                     return;
                 };
                 let mut effects = Vec::new();
-                server.spawned(rank, result, &mut effects);
+                server.spawned(rank, result, &started, &mut effects);
                 cx.leave(NodeEffect::Pmi(job, effects));
             }
         }
@@ -230,6 +231,13 @@ impl NodeService for PendingSpawns {
             self.spawned(ticket, &ending, cx);
         }
     }
+}
+
+/// Returns the number of ranks of each program of a new job, which this node has registered.
+fn started_ranks(result: &SpawnResult, cx: &NodeContext) -> Vec<u32> {
+    let job = result.as_ref().ok();
+    let job = job.and_then(|nspace| cx.find_job(nspace.as_str()));
+    job.map_or_else(Vec::new, |(_, job)| job.context.app_map.sizes().collect())
 }
 
 /// Converts one application context to a request; `None` if it is empty.

@@ -4,33 +4,48 @@ use super::{PmiServer, send};
 use crate::job::ids::{LocalRank, Nspace};
 use crate::job::spawn::SpawnResult;
 use crate::kvs;
-use crate::pmi::client::OpenRequest;
+use crate::pmi::client::{HeldSpawn, OpenRequest};
 use crate::pmi::command::{PmiCommand, RequestContext};
-use crate::pmi::limits::{CONTINUED_MAX, REASON_MAX};
+use crate::pmi::limits::{CONTINUED_MAX, REASON_MAX, SPAWN_CODES_MAX};
 use crate::pmi::pmi_action::{KeyAnswer, PmiAction, RemoteKeyRead};
 use crate::pmi::pmi_store::sendable;
 use crate::pmi::reply::{PmiRefusal, PmiReply};
 use crate::pmi::spawn::PmiSpawn;
 
 impl PmiServer {
-    /// Answers the rank's spawn request with the name of the started job, or with the failure. Without a pending
+    /// Answers the rank's spawn request with the name of the started job, or with the failure. `started` has the number of
+    /// ranks of each program of the job, which is lower than requested where the request allowed that. Without a pending
     /// request (the rank misbehaved meanwhile) nothing happens.
     ///
     /// Rule: the parent is answered when its children run; it waits for them elsewhere. Source:
     /// docs/pmi-operations.md#spawn.
-    pub fn spawned(&mut self, rank: LocalRank, result: &SpawnResult, effects: &mut Vec<PmiAction>) {
+    pub fn spawned(
+        &mut self,
+        rank: LocalRank,
+        result: &SpawnResult,
+        started: &[u32],
+        effects: &mut Vec<PmiAction>,
+    ) {
         let client = self.client(rank);
-        let Some(Some(call)) = client.spawning.take() else {
+        let Some(Some(HeldSpawn { call, counts })) = client.spawning.take() else {
             return;
         };
         client.state.answered(|open| *open == OpenRequest::Spawn);
+        let started = started_processes(&counts, started);
         let reply = match result {
-            Ok(job) => PmiReply::Spawned(job),
+            Ok(job) => PmiReply::Spawned {
+                job,
+                started: &started,
+            },
             Err(failure) => {
                 let text = &failure.text;
                 let whole = |end: &usize| text.is_char_boundary(*end);
                 let end = (0..=REASON_MAX.min(text.len())).rev().find(whole);
-                PmiReply::Refused(PmiRefusal::Other(&text[..end.unwrap_or(0)]))
+                let total: usize = counts.iter().map(|count| *count as usize).sum();
+                PmiReply::NotSpawned {
+                    reason: PmiRefusal::Other(&text[..end.unwrap_or(0)]),
+                    processes: total.min(SPAWN_CODES_MAX),
+                }
             }
         };
         send(rank, &call, &reply, effects);
@@ -94,7 +109,10 @@ impl PmiServer {
         }
         let request = spawn.into_request()?;
         client.state.wait(call, OpenRequest::Spawn);
-        client.spawning = Some(Some(call.clone().into_owned()));
+        client.spawning = Some(Some(HeldSpawn {
+            call: call.clone().into_owned(),
+            counts: request.apps.iter().map(|app| app.count).collect(),
+        }));
         effects.push(PmiAction::Spawn { rank, request });
         Ok(())
     }
@@ -189,4 +207,15 @@ impl PmiServer {
             request,
         });
     }
+}
+
+/// Returns whether each requested process was started, for the first ones of a spawn; empty if all were. The first
+/// processes of a program are those that were.
+fn started_processes(counts: &[u32], started: &[u32]) -> Vec<bool> {
+    let programs = counts.iter().zip(started);
+    if programs.clone().all(|(count, started)| started >= count) {
+        return Vec::new();
+    }
+    let processes = programs.flat_map(|(count, started)| (0..*count).map(move |at| at < *started));
+    processes.take(SPAWN_CODES_MAX).collect()
 }

@@ -5,7 +5,7 @@ use crate::job::ids::{LocalRank, Rank};
 use crate::pmi::client::{ClientPhase, OpenRequest};
 use crate::pmi::command::{Dialect, RequestContext};
 use crate::pmi::fragments::FragmentedRequests;
-use crate::pmi::limits::VALLEN_2_MAX;
+use crate::pmi::limits::{RESOURCES_MAX, VALLEN_2_MAX};
 use crate::pmi::node_attributes::NodeAttributes;
 use crate::pmi::pmi_action::PmiAction;
 use crate::pmi::pmi_collective::PmiCollective;
@@ -115,6 +115,15 @@ impl PmiServer {
             }
             PmiRequest::NodeAttribute { key, wait } => {
                 return self.node_attribute(rank, call, key, wait);
+            }
+            PmiRequest::RegisterResource(resource) => {
+                let client = self.client(rank);
+                if client.resources == RESOURCES_MAX {
+                    return Err(PmiRefusal::Other("too many registered resources"));
+                }
+                client.resources += 1;
+                effects.push(PmiAction::RemoveAtEnd { resource });
+                PmiReply::Put
             }
             PmiRequest::Publish {
                 service,

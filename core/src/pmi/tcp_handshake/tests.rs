@@ -1,22 +1,25 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::pmi::challenge::AuthKey;
 
 const KEY: &str = "secret";
+
+/// The challenge of these handshakes, as text and as the draft's number.
+const TEXT: &str = "01000000000000000000000000000000";
+const NUMBER: &str = "1";
 
 fn gate(required: bool) -> TcpHandshake {
     gate_of(None, required)
 }
 
 fn gate_of(job: Option<Nspace>, required: bool) -> TcpHandshake {
-    let key = AuthKey::from_text(KEY);
-    TcpHandshake::new(
-        Rank(1),
-        4,
-        job,
-        ClientAuth { key, required },
-        "n-1".to_owned(),
-    )
+    let proof = ClientAuth {
+        key: AuthKey::from_text(KEY),
+        required,
+        has_draft_type: false,
+    };
+    TcpHandshake::new(Rank(1), 4, job, proof, 1_u128.to_le_bytes())
 }
 
 /// All replies, and the last verdict.
@@ -120,7 +123,7 @@ fn gate_refuses_client_of_other_job() {
 fn authenticated_client_is_admitted_and_proof_is_consumed() {
     for required in [false, true] {
         let fullinit = frame("cmd=fullinit;pmirank=1;authtype=challenge-hmac-sha256;");
-        let proof = AuthKey::from_text(KEY).answer(b"n-1");
+        let proof = AuthKey::from_text(KEY).answer(TEXT.as_bytes());
         let proof = frame(&format!("cmd=auth-response-complete;authinfo={proof};"));
         let next = frame("cmd=job-getid;");
         let all = [&fullinit, &proof, &next]
@@ -128,12 +131,81 @@ fn authenticated_client_is_admitted_and_proof_is_consumed() {
             .concat();
         let (reply, verdict) = fed(&mut gate(required), &[INIT_2.as_bytes(), &all]);
         assert!(
-            reply.ends_with("cmd=auth-response;authinfo=n-1;"),
+            reply.ends_with(&format!("cmd=auth-response;authinfo={TEXT};")),
             "{reply}"
         );
         let received = [INIT_2, &fullinit, &next].concat().into_bytes();
         let greeted = true;
         assert_eq!(verdict, HandshakeOutcome::Admitted { received, greeted });
+    }
+}
+
+#[test]
+fn draft_type_is_offered_on_request() {
+    let asks = frame("cmd=fullinit;pmirank=1;authtype=challenge-sha256;");
+    let start = [INIT_2.as_bytes(), asks.as_bytes()];
+    let refused = fed(&mut gate(true), &start).1;
+    let unknown = TcpHandshakeError::UnknownProof("challenge-sha256".to_owned());
+    assert_eq!(refused, HandshakeOutcome::Refused(unknown));
+    let hash = AuthKey::from_text(KEY).hash(NUMBER.as_bytes());
+    for (answer, is_admitted) in [
+        (hash.as_str(), true),
+        (&hash.to_uppercase(), true),
+        (&hash[1..], false),
+        ("", false),
+    ] {
+        let mut gate = gate(true);
+        gate.proof.has_draft_type = true;
+        let proof = frame(&format!("cmd=auth-response-complete;authinfo={answer};"));
+        let (reply, verdict) = fed(&mut gate, &[start[0], start[1], proof.as_bytes()]);
+        let challenge = format!("cmd=auth-response;authinfo={NUMBER};");
+        assert!(reply.contains(&challenge), "{reply}");
+        let admitted = matches!(verdict, HandshakeOutcome::Admitted { .. });
+        assert_eq!(admitted, is_admitted, "{answer}: {verdict:?}");
+    }
+}
+
+/// A type that asks twice, and accepts the repetition of its last text.
+#[derive(Debug)]
+struct TwoRounds(u32);
+
+impl Authentication for TwoRounds {
+    fn take(&mut self, message: &[u8]) -> AuthRound {
+        self.0 += 1;
+        match (self.0, message) {
+            (1 | 2, _) => AuthRound::Send(self.0.to_string()),
+            (3, b"2") => AuthRound::Accepted,
+            _ => AuthRound::Refused,
+        }
+    }
+}
+
+#[test]
+fn authentication_may_take_several_rounds() {
+    let exchange = |names: [&str; 2]| {
+        let mut gate = gate(true);
+        let mut authentication = Box::new(TwoRounds(0));
+        assert_eq!(authentication.take(b""), AuthRound::Send("1".to_owned()));
+        gate.authentication = Some(authentication);
+        gate.received = INIT_2.into();
+        gate.state = HandshakeState::Challenged(INIT_2.len());
+        let [first, second] = names;
+        let first = frame(&format!("cmd={first};authinfo=1;"));
+        let second = frame(&format!("cmd={second};authinfo=2;"));
+        fed(&mut gate, &[first.as_bytes(), second.as_bytes()])
+    };
+    let (reply, verdict) = exchange(["auth-response", "auth-response-complete"]);
+    assert_eq!(reply, frame("cmd=auth-response;authinfo=2;"));
+    let received = INIT_2.into();
+    let greeted = true;
+    assert_eq!(verdict, HandshakeOutcome::Admitted { received, greeted });
+    // The client may not end the exchange early, nor continue it after its end.
+    for names in [
+        ["auth-response-complete", "auth-response-complete"],
+        ["auth-response", "auth-response"],
+    ] {
+        let wrong = HandshakeOutcome::Refused(TcpHandshakeError::WrongKey);
+        assert_eq!(exchange(names).1, wrong, "{names:?}");
     }
 }
 
@@ -190,7 +262,11 @@ fn client_without_required_key_is_refused() {
         assert_eq!(refusal(true, &text), TcpHandshakeError::ProofRequired);
     }
     let asks = "cmd=fullinit;pmirank=1;authtype=challenge-hmac-sha256;";
-    for wrong in ["", &AuthKey::from_text("other").answer(b"n-1"), "zz"] {
+    for wrong in [
+        "",
+        &AuthKey::from_text("other").answer(TEXT.as_bytes()),
+        "zz",
+    ] {
         let proof = format!("cmd=auth-response-complete;authinfo={wrong};");
         let text = [full(asks), frame(&proof).into_bytes()].concat();
         assert_eq!(refusal(true, &text), TcpHandshakeError::WrongKey);

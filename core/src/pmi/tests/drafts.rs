@@ -84,6 +84,96 @@ fn spawn_continues_with_its_commands() {
 }
 
 #[test]
+fn every_process_of_spawn_has_its_code() {
+    let mut job = pmi2(1);
+    let request = |counts: [u32; 2]| {
+        let [a, b] = counts;
+        format!("cmd=spawn;ncmds=2;subcmd=a;maxprocs={a};argc=0;subcmd=b;maxprocs={b};argc=0;")
+    };
+    let name = Ok(Nspace::new("job.1").unwrap());
+    for (started, codes) in [
+        ([2, 2], "nerrs=0;"),
+        ([1, 2], "nerrs=4;err0=0;err1=1;err2=0;err3=0;"),
+        ([2, 1], "nerrs=4;err0=0;err1=0;err2=0;err3=1;"),
+    ] {
+        job.frame(0, &request([2, 2]));
+        let done = job.spawned_with(0, &name, &started);
+        let reply = format!("cmd=spawn-response;rc=0;jobid=job.1;{codes}");
+        assert_eq!(&done[0][11..], reply);
+    }
+    let failed = Err(SpawnFailure {
+        kind: SpawnFailureKind::NotFound,
+        text: "program `b` not found".into(),
+    });
+    job.frame(0, &request([1, 2]));
+    assert_eq!(
+        &job.spawned(0, &failed)[0][11..],
+        "cmd=spawn-response;rc=1;errmsg=program `b` not found;nerrs=3;err0=1;err1=1;err2=1;"
+    );
+    // A message has at most 512 codes.
+    job.frame(0, &request([u32::MAX, u32::MAX]));
+    let many = job.spawned(0, &failed);
+    assert!(many[0].contains(";nerrs=512;err0=1;"), "{}", many[0]);
+    assert!(many[0].ends_with(";err511=1;"), "{}", many[0]);
+}
+
+#[test]
+fn spawn_with_credential_is_refused_with_reason() {
+    let mut job = pmi2(1);
+    let program = "cmd=spawn;ncmds=1;subcmd=a;maxprocs=1;argc=0;";
+    assert_eq!(
+        job.framed_reply(
+            0,
+            &format!("{program}infokeycount=1;infokey0=credential;infoval0=user;")
+        ),
+        "cmd=spawn-response;rc=14;errmsg=info credential not supported, \
+         spawned processes run as the user of the launch, remove it;"
+    );
+    assert_eq!(job.frame(0, program), ["E> spawn 0 1*a"]);
+}
+
+#[test]
+fn registered_resources_are_removed_at_end() {
+    let mut job = pmi2(1);
+    for (fields, resource) in [
+        (
+            "type=file;name=/dev/shm/a b;;c;",
+            "File(\"/dev/shm/a b;c\")",
+        ),
+        ("type=shm;name=32769;", "Segment(32769)"),
+        ("type=sem;name=0;", "Semaphores(0)"),
+        ("type=msg;name=7;", "Queue(7)"),
+    ] {
+        let effects = job.frame(0, &format!("cmd=node-registerresource;thrid=3;{fields}"));
+        assert_eq!(effects[0], format!("E> remove at end {resource}"));
+        assert_eq!(
+            &effects[1][11..],
+            "cmd=node-registerresource-response;thrid=3;rc=0;"
+        );
+    }
+    for (fields, reason) in [
+        ("type=file;name=here;", "invalid name"),
+        ("type=file;name=/a\0b;", "invalid name"),
+        ("type=shm;name=-1;", "invalid name"),
+        ("type=sem;name=key;", "invalid name"),
+        ("type=port;name=1;", "invalid type"),
+        ("type=file;", "missing name"),
+    ] {
+        assert_eq!(
+            job.framed_reply(0, &format!("cmd=node-registerresource;{fields}")),
+            format!("cmd=node-registerresource-response;rc=3;errmsg={reason};")
+        );
+    }
+    for _ in 4..1024 {
+        job.frame(0, "cmd=node-registerresource;type=shm;name=1;");
+    }
+    assert_eq!(
+        job.framed_reply(0, "cmd=node-registerresource;type=shm;name=1;"),
+        "cmd=node-registerresource-response;rc=1;errmsg=too many registered resources;"
+    );
+}
+
+#[test]
 fn spawn_with_invalid_commands_is_refused_after_last_command() {
     for (command, reason) in [
         ("argc=1;argv0=a;", "missing maxprocs"),
