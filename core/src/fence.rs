@@ -418,8 +418,8 @@ impl<T> FenceEngine<T> {
                     return self.released_by_any(id, released, cx);
                 }
                 let round = self.rounds.get(&id);
-                let told = round.filter(|round| round.was_reported());
-                let place = told.map(|round| round.place.clone());
+                let reported = round.filter(|round| round.was_reported());
+                let place = reported.map(|round| round.place.clone());
                 match place {
                     Some(place) if all && place.root() == from => self.end(&id, Ok(released), cx),
                     Some(place) if !all && place.parent() == Some(from) => {

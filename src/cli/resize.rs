@@ -64,7 +64,7 @@ fn parse_list(text: &str) -> Result<String, HostsProblem> {
 /// Changes the hosts of a job, and prints the changes.
 ///
 /// # Errors
-/// When the job does not exist, or its launcher refuses the change.
+/// [`CommandError`] if the job does not exist, or its launcher refuses the change.
 pub(super) fn execute(mut args: ResizeArgs) -> Result<u8, CommandError> {
     let hosts = std::mem::take(&mut args.hosts);
     if let Some(host) = LauncherHost::find(hosts, args.job.as_deref())? {

@@ -66,8 +66,8 @@ struct PortArgs {
     #[arg(long)]
     restartable: bool,
 
-    /// What PMI clients must prove: challenge, by HMAC-SHA-256 that they have their rank's PMI_AUTH_KEY; challenge-sha256, the
-    /// same, or by the SHA-256 of PMI-2's draft; none, nothing, also on interfaces that others reach [default: none if only this
+    /// Proof that PMI clients give: challenge, by HMAC-SHA-256 that they have their rank's PMI_AUTH_KEY; challenge-sha256, the
+    /// same, or by the SHA-256 of PMI-2's draft; none, no proof, also on interfaces that others reach [default: none if only this
     /// host can connect, otherwise challenge]
     #[arg(
         long,

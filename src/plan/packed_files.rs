@@ -189,7 +189,7 @@ impl FileIdentity {
     /// Returns the identity of a file that keeps it when its content changes.
     ///
     /// # Errors
-    /// When there is no such file.
+    /// The error of the system if the file cannot be examined.
     pub(crate) fn with_any_content(path: &Path) -> io::Result<Self> {
         let Self([device, number, ..]) = Self::from_path(path)?;
         Ok(Self([device, number, ANY_TIME, ANY_TIME]))

@@ -326,10 +326,10 @@ fn ranks_get_event_for_host_that_left() {
         changed(&cluster, &["--remove", "node03"], "node03 left\n");
         let outcome = running.finish().expect(0);
         let lines = outcome.sorted_lines().into_iter();
-        let told: Vec<String> = lines.filter(|line| line.contains("mode=offline")).collect();
+        let offline: Vec<String> = lines.filter(|line| line.contains("mode=offline")).collect();
         let expected =
             [0, 1, 2, 3].map(|rank| format!("pmix_events rank={rank} mode=offline got=offline:1"));
-        assert_eq!(told, expected, "{outcome:?}");
+        assert_eq!(offline, expected, "{outcome:?}");
     });
 }
 

@@ -31,10 +31,10 @@ const LINE_PER_RANK: u64 = 2048;
 const LINE: u64 = 1024 * 1024;
 
 /// Bytes of a line on standard error.
-const SAID: u64 = 64 * 1024;
+const STDERR_LINE_MAX: u64 = 64 * 1024;
 
 /// Bytes of orders that a launcher has not taken yet, beyond which no more are given.
-const TOLD: usize = 4 * 1024 * 1024;
+const ORDERS_MAX: usize = 4 * 1024 * 1024;
 
 /// Time for which an open pipe may be silent after the launcher's end, if another process holds it.
 const KEPT: Duration = Duration::from_secs(5);
@@ -92,7 +92,7 @@ pub async fn supervise(launch: Arc<ScheduledLaunch>, launcher: ScheduledLauncher
     } = launcher;
     let read = async {
         let stdout = Pipe::new(stdout, limit, gone.subscribe());
-        let stderr = Pipe::new(stderr, SAID, gone.subscribe());
+        let stderr = Pipe::new(stderr, STDERR_LINE_MAX, gone.subscribe());
         let (unreadable, ()) = tokio::join!(lines(head, stdout), words(head, stderr, &mut last));
         unreadable
     };
@@ -137,7 +137,7 @@ async fn run(
     let mut ended = pin!(process.ended());
     let mut deadline = None;
     // Orders not read yet: a launcher that does not read must not delay its own end.
-    let mut told = Vec::new();
+    let mut unread = Vec::new();
     loop {
         let overdue = async {
             match deadline {
@@ -155,12 +155,12 @@ async fn run(
                 deadline = None;
                 continue;
             }
-            _ = control.writable(), if !told.is_empty() => {
-                match control.try_write(&told) {
-                    Ok(count) => drop(told.drain(..count)),
+            _ = control.writable(), if !unread.is_empty() => {
+                match control.try_write(&unread) {
+                    Ok(count) => drop(unread.drain(..count)),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                     // It is about to end.
-                    Err(_) => told.clear(),
+                    Err(_) => unread.clear(),
                 }
                 continue;
             }
@@ -177,8 +177,8 @@ async fn run(
                 SignalCommand::new(Signal::TERM.as_raw(), None).write(&mut line);
             }
         }
-        match told.len() {
-            ..=TOLD => told.append(&mut line),
+        match unread.len() {
+            ..=ORDERS_MAX => unread.append(&mut line),
             _ => tracing::warn!("a launcher does not read its commands: one is lost"),
         }
     }

@@ -168,7 +168,7 @@ mod tests {
         assert!(!key.accepts(text, b""));
     }
 
-    /// As `printf %s%s key 42 | sha256sum` computes it.
+    /// The expected value is the output of `printf %s%s key 42 | sha256sum`.
     #[test]
     fn hash_of_draft_equals_that_of_other_implementations() {
         let expected = "d8e1e2f31344c975c9ddcdf79c5418b44afc6c8dbb440fdcc80cfdbc96d070b5";

@@ -128,11 +128,11 @@ fn absent_from_pmix(cx: &NodeContext, id: &FenceId, collect: bool) -> MissingRan
 
 fn absent(cx: &NodeContext, local: NodeRank, last: String) -> MissingRankInfo {
     let now = cx.now;
-    let heard = cx.last_contact[local.index()];
+    let last_contact = cx.last_contact[local.index()];
     MissingRankInfo {
         rank: cx.process(local),
         last_request: last,
-        idle: heard.map(|at| now.duration_since(at)),
+        idle: last_contact.map(|at| now.duration_since(at)),
     }
 }
 
@@ -158,7 +158,7 @@ fn fence_passed(cx: &NodeContext, id: FenceId, nodes: u32, times: FenceDurations
         let name = cx.name_of(cx.process(*local));
         is_pmi && id.series.participants.contains(&name)
     });
-    let last = members.max_by_key(|(_, heard)| **heard);
+    let last = members.max_by_key(|(_, contact)| **contact);
     NodeReport::FenceTiming(Box::new(FenceTiming {
         ranks: size_of(cx, &id.series.participants),
         last_arrival: last.map(|(local, _)| cx.process(local)),
