@@ -60,6 +60,27 @@ def sleep_here(seconds):
     return os.getpid()
 
 
+def load_slowly(path):
+    pathlib.Path(path).touch()
+    time.sleep(1)
+    wireup.rank_data["is loaded"] = True
+    return 0
+
+
+class SlowLoad:
+    """An argument whose unpickling takes a second, as large imports do."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return load_slowly, (self.path,)
+
+
+def is_loaded():
+    return wireup.rank_data.get("is loaded", False)
+
+
 def print_both(comm):
     print("out of", comm.rank)
     print("err of", comm.rank, file=sys.stderr)
@@ -147,6 +168,8 @@ class Executor(CleanCase):
 
     def test_ranks_that_wait_for_failed_rank_are_interrupted(self):
         with self.executor(grace=0.2) as executor:
+            # Both ranks have imported this file then.
+            executor.submit(allreduce, 1).result()
             with self.assertRaisesRegex(ValueError, "one rank fails"):
                 executor.submit(wait_for_failed_rank).result()
             self.assertEqual(executor.submit(allreduce, 1).result(), [(0, 2), (1, 2)])
@@ -159,6 +182,16 @@ class Executor(CleanCase):
             with self.assertRaises(KeyboardInterrupt):
                 future.result()
             self.assertEqual(executor.submit(allreduce, 1).result(), [(0, 2), (1, 2)])
+
+    def test_interrupt_waits_for_imports_of_function(self):
+        with tempfile.TemporaryDirectory() as directory, wireup.MPIExecutor(n=1) as executor:
+            file = pathlib.Path(directory, "is loading")
+            future = executor.submit_one(sleep_here, SlowLoad(str(file)))
+            wait_until(file.exists)
+            executor.interrupt()
+            with self.assertRaises(KeyboardInterrupt):
+                future.result()
+            self.assertTrue(executor.submit_one(is_loaded).result())
 
     def test_ranks_that_ignore_interrupt_are_ended(self):
         started = threading.Semaphore(0)

@@ -22,15 +22,29 @@ END_OF_TASK = "\x1ewireup-end-of-task\x1e"
 
 
 class _Interrupts:
-    """Lets SIGINT reach the function that runs, and nothing else."""
+    """Raises SIGINT in the function of a task. An import for the task is completed first: modules do not survive half of it."""
 
     def __init__(self) -> None:
-        self.is_running = False
+        self._is_running = self._is_pending = False
         signal.signal(signal.SIGINT, self._on_signal)
 
     def _on_signal(self, _signum: int, _frame: Optional[types.FrameType]) -> None:
-        if self.is_running:
+        if self._is_running:
             raise KeyboardInterrupt
+        self._is_pending = True
+
+    def on_task(self) -> None:
+        """Forget a signal that came before the task."""
+        self._is_pending = False
+
+    def start_function(self) -> None:
+        """Let signals interrupt, as one that has come since the task was received does now."""
+        self._is_running = True
+        if self._is_pending:
+            raise KeyboardInterrupt
+
+    def end_function(self) -> None:
+        self._is_running = False
 
 
 def _unpickler(main: Mapping[str, str]) -> "Callable[..., pickle.Unpickler]":
@@ -95,18 +109,19 @@ def serve(channel: Channel, comm: Any, config: Mapping[str, Any], interrupts: _I
             control, *payload = channel.receive()
         except (EOFError, ConnectionResetError):
             return
+        interrupts.on_task()
         kind, task = pickle.loads(control)
         status = "failed"
         try:
-            interrupts.is_running = True
             function, args, kwargs = decode(payload, unpickler)
+            interrupts.start_function()
             value = function(comm, *args, **kwargs) if kind == "all" else function(*args, **kwargs)
-            interrupts.is_running = False
+            interrupts.end_function()
             reply = encode(value)
             del function, args, kwargs, value
             status = "done"
         except BaseException as error:  # the executor raises it
-            interrupts.is_running = False
+            interrupts.end_function()
             reply = _encode_failure(error)
         for stream in (sys.stdout, sys.stderr):
             if config["marks"]:
