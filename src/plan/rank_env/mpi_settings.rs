@@ -9,10 +9,10 @@ use wireup_sys::interfaces;
 /// Settings for more ranks than cores: a waiting rank yields its core to one with work.
 /// Measured: docs/mpi-settings.md#oversubscription.
 ///
-/// Intel MPI sleeps briefly between polls; MPICH from 5.0 on does so in the loops of its shared-memory
+/// Intel MPI calls `sched_yield` between polls, as it does under its own launcher; MPICH from 5.0 on does so in the loops of its shared-memory
 /// collectives.
 const YIELD_PMI: [(&str, &str); 2] = [
-    ("I_MPI_THREAD_YIELD", "3"),
+    ("I_MPI_THREAD_YIELD", "2"),
     ("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1"),
 ];
 /// Settings with which MPICH from 5.0 on sleeps after this number of polls without progress. Between nodes some of
