@@ -127,16 +127,6 @@ impl JobDirectory {
         Ok(server)
     }
 
-    /// Writes hwloc's description of this host to a file in the directory. Returns the path.
-    ///
-    /// # Errors
-    /// When the file system is full or unavailable.
-    pub fn describe_host(&self, description: &str) -> io::Result<PathBuf> {
-        let path = self.path.join("hwloc.xml");
-        fs::write(&path, description)?;
-        Ok(path)
-    }
-
     /// Creates the directories of a node.
     ///
     /// # Errors

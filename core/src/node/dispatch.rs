@@ -668,6 +668,7 @@ impl Dispatcher<'_> {
                         .pmi_unpublish(at(rank), service, self.cx);
                     self.settle();
                 }
+                PmiAction::DescribeHost => self.cx.order(NodeAction::DescribeHost),
                 PmiAction::RemoveAtEnd { resource } => {
                     self.cx.order(NodeAction::RemoveAtEnd { job, resource });
                 }

@@ -218,6 +218,8 @@ pub enum NodeAction {
         /// Input; empty at its end.
         bytes: Vec<u8>,
     },
+    /// Write the description of the host for PMI clients, before any later action.
+    DescribeHost,
     /// Remove a resource of this node at the end of a job.
     RemoveAtEnd {
         job: JobIndex,

@@ -312,7 +312,7 @@ impl Job {
                     assert!(!self.broken[rank.index()]);
                     self.asked.push_back(rank);
                 }
-                PmiAction::RemoveAtEnd { .. } => {}
+                PmiAction::DescribeHost | PmiAction::RemoveAtEnd { .. } => {}
                 PmiAction::Spawn { rank, request } => {
                     assert!(!self.broken[rank.index()]);
                     assert!(!request.apps.is_empty());

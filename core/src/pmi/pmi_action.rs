@@ -70,6 +70,9 @@ pub enum PmiAction {
         /// Name of the service.
         service: Vec<u8>,
     },
+    /// Write the description of the host to the file of [`TOPOLOGY_FILE`](super::pmi_store::TOPOLOGY_FILE), before any later
+    /// action.
+    DescribeHost,
     /// Remove a resource of this node at the end of the job.
     RemoveAtEnd { resource: NodeResource },
     /// Start another job; then `Server::spawned`.

@@ -21,8 +21,8 @@ use crate::kvs::{self, Kvs, KvsError, KvsLimits, KvsStamp};
 /// miss it uses its defaults.
 pub const MEMORY_KINDS: &str = "PMI_mpi_memory_alloc_kinds";
 
-/// Attribute with the path of a file with hwloc's description of the node. MPICH from 4.1 on reads it, and inspects the
-/// machine itself on a miss.
+/// Attribute with the path of a file with hwloc's description of the node, which is written when a client first reads the
+/// attribute. MPICH from 4.1 on reads it, and inspects the machine itself on a miss or without the file.
 pub const TOPOLOGY_FILE: &str = "PMI_hwloc_xmlfile";
 
 /// Attribute with the names of the signals that the launcher passes on to ranks, with commas between them. A draft of PMI-2

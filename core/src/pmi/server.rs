@@ -29,7 +29,7 @@ use crate::pmi::connections::Connections;
 use crate::pmi::fragments::FragmentKind;
 use crate::pmi::node_attributes::NodeAttributes;
 use crate::pmi::pmi_collective::{BarrierGroup, CollectiveScope, PmiCollective};
-use crate::pmi::pmi_store::{PmiStore, sendable};
+use crate::pmi::pmi_store::{PmiStore, TOPOLOGY_FILE, sendable};
 use crate::pmi::reply::{PmiRefusal, PmiReply};
 use crate::pmi::request::PmiRequest;
 use crate::pmi::ring::{Ring, RingValues};
@@ -71,6 +71,8 @@ pub struct PmiServer {
     universe_size: Option<u32>,
     spawner: Option<Nspace>,
     store: PmiStore,
+    /// Whether the file of [`TOPOLOGY_FILE`] exists, or no client can read its path.
+    is_host_described: bool,
     node_attributes: NodeAttributes,
     barriers: Barriers,
     connections: Connections,
@@ -109,6 +111,7 @@ impl PmiServer {
             universe_size: job.universe_size,
             spawner: job.spawner,
             store: PmiStore::new(job.kvsname, map, job.attributes, &job.preputs)?,
+            is_host_described: true,
             node_attributes: NodeAttributes::default(),
             connections: Connections::default(),
             hosts: Arc::new([]),
@@ -123,8 +126,10 @@ impl PmiServer {
         })
     }
 
-    /// Adds an attribute that clients can read. An attribute with a value that PMI-1 cannot carry is ignored.
+    /// Adds an attribute that clients can read. An attribute with a value that PMI-1 cannot carry is ignored. The file of
+    /// [`TOPOLOGY_FILE`] need not exist yet.
     pub fn describe(&mut self, key: &str, value: &[u8]) {
+        self.is_host_described &= key != TOPOLOGY_FILE;
         self.store.describe(key, value);
     }
 

@@ -219,6 +219,7 @@ fn render(effect: &PmiAction) -> String {
         PmiAction::Unpublish { rank, service } => {
             format!("E> unpublish {rank} <{}>", text(service))
         }
+        PmiAction::DescribeHost => "E> describe host".to_owned(),
         PmiAction::RemoveAtEnd { resource } => format!("E> remove at end {resource:?}"),
         PmiAction::Spawn { rank, request } => {
             let mut line = format!("E> spawn {rank}");

@@ -322,6 +322,10 @@ impl StepDispatcher<'_> {
                         }
                     }
                 }
+                NodeAction::DescribeHost => {
+                    let cx = &mut *self.cx;
+                    cx.cleanup.describe_host(&cx.plan, cx.scope, &cx.guard);
+                }
                 NodeAction::RemoveAtEnd { job, resource } => {
                     if let Some(job) = self.cx.jobs.get_mut(job) {
                         job.registered.add(resource, &self.cx.guard);

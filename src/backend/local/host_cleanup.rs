@@ -1,7 +1,8 @@
 //! Objects that the launch creates on this host and removes at its end: directory, control group, containers of its ranks.
 
-use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::{fs, io};
 
 use super::job_containers::JobContainers;
 use crate::backend::guard::GuardLine;
@@ -9,6 +10,7 @@ use crate::plan::HostPlan;
 use crate::plan::directory::{self, DirectoryError, JobDirectory};
 use crate::plan::host_scope::HostScope;
 use wireup_sys::cgroup::{self, Cgroup};
+use wireup_sys::hwloc;
 
 /// Creates the launch's directory on this host. The guard is made responsible for it before.
 pub(super) fn job_directory(
@@ -16,12 +18,22 @@ pub(super) fn job_directory(
     part: HostScope,
     guard: &GuardLine,
 ) -> Result<JobDirectory, DirectoryError> {
-    let path = match part {
-        HostScope::Whole => directory::job_directory(&plan.job.nspace),
-        HostScope::Node(node) => directory::step_directory(&plan.job.nspace, node),
-    };
+    let path = directory_path(plan, part);
     guard.announce_directory(&path);
     JobDirectory::create(path)
+}
+
+/// Path of the launch's directory on this host.
+fn directory_path(plan: &HostPlan, part: HostScope) -> PathBuf {
+    match part {
+        HostScope::Whole => directory::job_directory(&plan.job.nspace),
+        HostScope::Node(node) => directory::step_directory(&plan.job.nspace, node),
+    }
+}
+
+/// Path of the file that [`HostCleanup::describe_host`] writes.
+pub(super) fn topology_file(plan: &HostPlan, part: HostScope) -> PathBuf {
+    directory_path(plan, part).join("hwloc.xml")
 }
 
 /// Creates the launch's control group on this host, if the system allows it.
@@ -78,6 +90,31 @@ impl HostCleanup {
             None => job_directory(plan, part, guard)?,
         };
         Ok(self.directory.insert(directory))
+    }
+
+    /// Writes the topology of this host to a file in the directory of the launch, once. Errors are ignored: a rank that does
+    /// not find the file discovers the topology itself.
+    pub(super) fn describe_host(&mut self, plan: &HostPlan, part: HostScope, guard: &GuardLine) {
+        let file = topology_file(plan, part);
+        if file.exists() {
+            return;
+        }
+        let discovered = match &plan.binding {
+            Some(_) => None,
+            None => hwloc::describe(None, true)
+                .ok()
+                .filter(|found| found.this_host),
+        };
+        let bound = plan
+            .binding
+            .as_ref()
+            .map(|binding| &binding.topology.description);
+        let text = bound.or(discovered.as_ref().map(|found| &found.xml));
+        if let Some(text) = text
+            && self.make_directory(plan, part, guard).is_ok()
+        {
+            let _ = fs::write(file, text);
+        }
     }
 
     /// Returns the control group of the launch, if it has one.

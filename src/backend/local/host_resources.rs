@@ -38,20 +38,13 @@ impl HostResources {
             rank_count::descriptors(ranks) + u64::from(kept_from.unsigned_abs()),
         );
         become_subreaper().map_err(|error| CommandError::system("cannot adopt orphans", error))?;
-        // MPICH's ranks read the topology from this file; without it each would discover the topology itself.
-        let known = plan.binding.as_ref().filter(|_| plan.offer.pmi);
         let of_ranks = plan.spec.apps.iter().any(|app| app.rank_tmpdir);
-        if plan.offer.pmix || known.is_some() || of_ranks {
+        if plan.offer.pmix || of_ranks {
             *directory = Some(host_cleanup::job_directory(plan, part, &parts.guard)?);
         }
         let nodes = || part.nodes(plan.job.process_map.nodes());
-        let topology = known
-            .zip(directory.as_ref())
-            .map(|(binding, directory)| directory.describe_host(&binding.topology.description));
-        let topology = topology.transpose();
-        let topology = topology.map_err(|error| {
-            CommandError::system("cannot write the topology of this host", error)
-        })?;
+        // MPICH's ranks read the topology from this file; without it each would discover the topology itself.
+        let topology = host_cleanup::topology_file(plan, part);
         let directories = directory
             .iter()
             .filter(|_| plan.offer.pmix)
@@ -81,9 +74,7 @@ impl HostResources {
                     let core = core.impatient_after(parts.silence);
                     let mut core = core.with_signer(voucher.clone());
                     core = core.with_attribute(PROPAGATED_SIGNALS, propagated.as_bytes());
-                    if let Some(path) = &topology {
-                        core = core.with_attribute(TOPOLOGY_FILE, path.as_os_str().as_bytes());
-                    }
+                    core = core.with_attribute(TOPOLOGY_FILE, topology.as_os_str().as_bytes());
                     if let Some(kinds) = &plan.spec.interface.memory_kinds {
                         core = core.with_attribute(MEMORY_KINDS, kinds.as_bytes());
                     }

@@ -163,39 +163,47 @@ fn topology_file(options: &[&str]) -> Option<String> {
     let running = Run::ranks(1, words).start();
     let told = running.wait_for(Output::Stdout, "reply=cmd=get_result");
     // The file is there as long as the job is.
-    let path = told
-        .split_once("value=")
-        .and_then(|(_, rest)| rest.split_whitespace().next());
-    if let Some(path) = path {
-        let text = std::fs::read_to_string(path).unwrap();
-        assert!(text.contains("<topology version=\"2."), "{told}");
-    }
-    let path = path.map(str::to_owned);
+    let (_, path) = told.split_once("value=").unwrap();
+    let path = path.split_whitespace().next().unwrap().to_owned();
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains("<topology version=\"2."), "{told}");
     running.signal(Signal::TERM);
     running.finish().expect(143);
-    path
+    Some(path)
 }
 
 #[test]
-fn mpich_ranks_read_topology_where_available() {
-    assert_eq!(topology_file(&[]), None);
-    let path = topology_file(&["--bind-to", "core"]);
-    assert!(path.is_some_and(|path| path.ends_with("/hwloc.xml")));
+fn mpich_ranks_read_topology_of_launcher() {
+    for options in [&[][..], &["--bind-to", "core"]] {
+        let Some(path) = topology_file(options) else {
+            return;
+        };
+        assert!(path.ends_with("/hwloc.xml"), "{path}");
+        assert!(!Path::new(&path).exists(), "{path}");
+        mpich_opens_topology_file(options);
+    }
+}
+
+#[test]
+fn mpich_ranks_discover_topology_without_hwloc_in_launcher() {
     let Some(mpich) = mpi("mpich5") else { return };
-    // MPICH itself opens that file, and no rank looks at the machine.
+    let run = Run::ranks(2, [mpich.program("hello")]);
+    let run = mpich
+        .env
+        .iter()
+        .fold(run, |run, (name, value)| run.env(name, value));
+    run.env("WIREUP_LIBHWLOC", "/nonexistent")
+        .run()
+        .expect_quiet_success();
+}
+
+/// Checks that MPICH itself opens the file, on each rank.
+fn mpich_opens_topology_file(options: &[&str]) {
+    let Some(mpich) = mpi("mpich5") else { return };
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("trace");
-    let options = [
-        "--bind-to",
-        "core",
-        "strace",
-        "-f",
-        "-ff",
-        "-e",
-        "trace=openat",
-        "-o",
-    ];
-    let words = options.iter().map(OsString::from);
+    let trace_options = ["strace", "-f", "-ff", "-e", "trace=openat", "-o"];
+    let words = options.iter().chain(&trace_options).map(OsString::from);
     let run = Run::ranks(
         2,
         words.chain([trace.into(), mpich.program("hello").into()]),

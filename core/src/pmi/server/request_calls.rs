@@ -9,6 +9,7 @@ use crate::pmi::limits::{RESOURCES_MAX, VALLEN_2_MAX};
 use crate::pmi::node_attributes::NodeAttributes;
 use crate::pmi::pmi_action::PmiAction;
 use crate::pmi::pmi_collective::PmiCollective;
+use crate::pmi::pmi_store::TOPOLOGY_FILE;
 use crate::pmi::reply::{PmiRefusal, PmiReply, VERSION_1, VERSION_1_WITHOUT_GROUPS, VERSION_2};
 use crate::pmi::request::PmiRequest;
 use crate::pmi::wire_v1::ProtocolError;
@@ -106,9 +107,13 @@ impl PmiServer {
                 return self.key_of(rank, call, job, key, effects);
             }
             PmiRequest::Get { kvsname, key } => {
+                self.before_read(key, effects);
                 PmiReply::Value(self.store.get(call.dialect, kvsname, key)?)
             }
-            PmiRequest::JobAttribute { key } => self.job_attribute(call.dialect, key)?,
+            PmiRequest::JobAttribute { key } => {
+                self.before_read(key, effects);
+                self.job_attribute(call.dialect, key)?
+            }
             PmiRequest::PutNodeAttribute { key, value } => {
                 self.put_node_attribute(rank, call, key, value, effects)?;
                 return Ok(None);
@@ -258,6 +263,14 @@ impl PmiServer {
             appnum: client.appnum,
             spawner: self.spawner.as_ref(),
         })
+    }
+
+    /// Requests the description of the host before a client gets the path of its file for the first time.
+    fn before_read(&mut self, key: &[u8], effects: &mut Vec<PmiAction>) {
+        if !self.is_host_described && key == TOPOLOGY_FILE.as_bytes() {
+            self.is_host_described = true;
+            effects.push(PmiAction::DescribeHost);
+        }
     }
 
     fn job_attribute(

@@ -133,6 +133,17 @@ fn spawn_with_credential_is_refused_with_reason() {
 }
 
 #[test]
+fn host_is_described_before_first_reply_with_file() {
+    let mut job = pmi2(2);
+    job.server.describe("PMI_hwloc_xmlfile", b"/tmp/hwloc.xml");
+    let read = "cmd=info-getjobattr;key=PMI_hwloc_xmlfile;";
+    let effects = job.frame(0, read);
+    assert_eq!(effects[0], "E> describe host");
+    assert!(effects[1].contains("value=/tmp/hwloc.xml;"), "{effects:?}");
+    assert_eq!(job.frame(1, read).len(), 1);
+}
+
+#[test]
 fn registered_resources_are_removed_at_end() {
     let mut job = pmi2(1);
     for (fields, resource) in [

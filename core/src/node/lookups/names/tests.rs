@@ -68,6 +68,7 @@ impl Job {
                 | NodeAction::ReportToLauncher(_)
                 | NodeAction::HoldOutput { .. }
                 | NodeAction::WriteStdin { .. }
+                | NodeAction::DescribeHost
                 | NodeAction::RemoveAtEnd { .. }
                 | NodeAction::KillSidecar
                 | NodeAction::ObserveSidecar => {}
