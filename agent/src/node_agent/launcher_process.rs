@@ -166,6 +166,15 @@ async fn run(
             }
             Some(order) = orders.recv() => order,
         };
+        if unread.len() > ORDERS_MAX {
+            tracing::warn!("a launcher does not read its commands: one is lost");
+            if let LauncherCommand::Resize(resize) = &order {
+                head.refuse_resize(resize.request, "the launcher does not read its commands");
+            }
+            if !matches!(order, LauncherCommand::End) {
+                continue;
+            }
+        }
         let mut line = Vec::new();
         match order {
             LauncherCommand::Signal(signal) => signal.write(&mut line),
@@ -177,10 +186,7 @@ async fn run(
                 SignalCommand::new(Signal::TERM.as_raw(), None).write(&mut line);
             }
         }
-        match unread.len() {
-            ..=ORDERS_MAX => unread.append(&mut line),
-            _ => tracing::warn!("a launcher does not read its commands: one is lost"),
-        }
+        unread.append(&mut line);
     }
 }
 

@@ -325,11 +325,20 @@ impl LauncherState {
 
     /// Passes on the launcher's reply to a change of the hosts.
     pub fn on_resize_reply(&self, reply: ResizeReplyRecord<'_>) {
-        if let Some(sender) = lock(&self.resizes).waiting.remove(&reply.request) {
-            let result = match reply.message {
-                Some(message) => Err(message.into_owned()),
-                None => Ok(reply.changes),
-            };
+        let result = match reply.message {
+            Some(message) => Err(message.into_owned()),
+            None => Ok(reply.changes),
+        };
+        self.end_resize(reply.request, result);
+    }
+
+    /// Refuses a change of the hosts that cannot be passed to the launcher.
+    pub fn refuse_resize(&self, request: u64, reason: &str) {
+        self.end_resize(request, Err(reason.to_owned()));
+    }
+
+    fn end_resize(&self, request: u64, result: ResizeReply) {
+        if let Some(sender) = lock(&self.resizes).waiting.remove(&request) {
             // The caller may have given up.
             let _ = sender.send(result);
         }

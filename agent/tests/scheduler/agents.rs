@@ -211,6 +211,15 @@ impl Drop for Agent {
     }
 }
 
+/// Waits until a process is stopped.
+pub(crate) fn await_stop(pid: i32) {
+    let stat = format!("/proc/{pid}/stat");
+    eventually("it is stopped", || {
+        let stat = fs::read_to_string(&stat).unwrap();
+        stat.contains(") T ").then_some(())
+    });
+}
+
 /// Asks until there is an answer.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {

@@ -1,10 +1,13 @@
 //! Launches on one node, call by call.
 
+use tokio::task::JoinSet;
 use tonic::Code;
 use wireup_agent::proto::v1;
 use wireup_agent::proto::v1::watch_event::Event;
 
-use crate::agents::{Agents, Client, DEADLINE, is_root, output, rank_is, script, watch};
+use crate::agents::{
+    Agents, Client, DEADLINE, await_stop, is_root, output, rank_is, script, watch,
+};
 
 fn with_stdin(mut request: v1::LaunchProcessesRequest, rank: u32) -> v1::LaunchProcessesRequest {
     let job = request.job.as_mut().unwrap();
@@ -271,6 +274,32 @@ async fn resize_is_answered_by_launcher() {
     watch(&mut client, "resized").await;
     let over = client.resize(resize()).await.unwrap_err();
     assert!(over.message().contains("has ended"), "{over}");
+}
+
+#[test]
+async fn resize_is_refused_if_launcher_reads_no_commands() {
+    let agents = Agents::start(1);
+    let mut client = agents.local().await;
+    let request = script("deaf", 1, "kill -STOP $PPID; exec sleep 1000");
+    let started = client.launch_processes(request).await.unwrap().into_inner();
+    await_stop(started.launcher_pid);
+    let mut calls = JoinSet::new();
+    for _ in 0..3 {
+        let mut client = client.clone();
+        let request = v1::ResizeRequest {
+            launch_id: "deaf".into(),
+            add: "n".repeat(3 << 20),
+            ..Default::default()
+        };
+        calls.spawn(async move { client.resize(request).await.unwrap_err() });
+    }
+    // Two of them fill the memory for commands that wait.
+    let refused = calls.join_next().await.unwrap().unwrap();
+    assert_eq!(refused.message(), "the launcher does not read its commands");
+    abort(&mut client, "deaf", "").await;
+    for refused in calls.join_all().await {
+        assert!(refused.message().contains("has ended"), "{refused}");
+    }
 }
 
 #[test]

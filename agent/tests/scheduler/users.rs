@@ -4,7 +4,9 @@ use tonic::Code;
 use wireup_agent::proto::v1;
 use wireup_test_support::skip;
 
-use crate::agents::{Agents, Client, eventually, is_root, output, rank_is, script, watch};
+use crate::agents::{
+    Agents, Client, await_stop, eventually, is_root, output, rank_is, script, watch,
+};
 
 const NOBODY: u32 = 65_534;
 
@@ -285,11 +287,7 @@ async fn end_a_stopped_launcher(mut client: Client, name: &str) {
     let (stopped, other) = (format!("stopped-{name}"), format!("other-{name}"));
     let request = as_nobody(&stopped, "kill -STOP $PPID; exec sleep 1000");
     let started = client.launch_processes(request).await.unwrap().into_inner();
-    let stat = format!("/proc/{}/stat", started.launcher_pid);
-    eventually("it is stopped", || {
-        let stat = std::fs::read_to_string(&stat).unwrap();
-        stat.contains(") T ").then_some(())
-    });
+    await_stop(started.launcher_pid);
     let request = as_nobody(&other, "true");
     client.launch_processes(request).await.unwrap();
     assert!(watch(&mut client, &other).await.1.success);
