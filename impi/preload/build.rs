@@ -4,6 +4,9 @@
 //! The libraries are linked here because the `cc` crate makes static archives only. They have no DT_NEEDED on an MPI: the program
 //! decides which one it gets. They load libwireup_impi.so from their own directory; an empty library of this name stands in for
 //! it at link time, since cargo builds it later.
+//!
+//! Fortran libraries call PMPI functions: those of Open MPI, and that of MPICH for the module mpi_f08. Each function therefore has
+//! that name too.
 
 use std::env;
 use std::ffi::OsStr;
@@ -11,10 +14,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     "collectives.c",
     "communicators.c",
     "exchanges.c",
+    "fortran.c",
     "groups.c",
     "handles.c",
     "intercommunicators.c",
@@ -195,7 +199,35 @@ fn link_library(out: &Path, interface: &BinaryInterface, includes: &Path) -> Res
         "-ldl",
     ];
     words.extend(libraries.iter().map(OsStr::new));
+    link(&words)?;
+    let names = second_names(&library)?;
+    words.extend(names.iter().map(OsStr::new));
     link(&words)
+}
+
+/// Options of the linker that give each function `MPI_name` of a library the name `PMPI_name` too.
+fn second_names(library: &Path) -> Result<Vec<String>, String> {
+    let output = Command::new("nm")
+        .args(["--dynamic", "--defined-only", "--portability"])
+        .arg(library)
+        .output()
+        .map_err(|error| format!("nm: {error}"))?;
+    let listing = String::from_utf8_lossy(&output.stdout);
+    let names = listing
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| name.starts_with("MPI_"));
+    let options: Vec<_> = names
+        .map(|name| format!("-Wl,--defsym=P{name}={name}"))
+        .collect();
+    match options.is_empty() {
+        true => Err(format!(
+            "nm: no functions in {}: {}",
+            library.display(),
+            output.status
+        )),
+        false => Ok(options),
+    }
 }
 
 /// Links a shared library.

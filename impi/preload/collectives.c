@@ -3,8 +3,11 @@
  *
  * Barrier, Bcast and Reduce have the messages of the specification: inside a client the launch's MPI does the work, and one
  * process of each client exchanges with those of the others, linearly or along a binomial tree. Source: IMPI 4.10, and LAM/MPI
- * 7.1.4 as impi/core/src/collective has it. In the others, and in all that return a request, each process exchanges with each
- * that it has data for.
+ * 7.1.4 as impi/core/src/collective has it. In the others, in all that return a request and in those of intercommunicators, each
+ * process exchanges with each that it has data for.
+ *
+ * Rule: ranks are those of the processes that data comes from and goes to. In an intercommunicator they are those of the remote
+ * group, so this process has none, and a root is MPI_ROOT in its own group. Source: MPI 4.1, 6.2.2.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -85,13 +88,13 @@ static MPI_Aint extent_of(MPI_Datatype type)
     return extent;
 }
 
-/* Blocks of one size, one behind the other; the caller frees them. */
-static struct block *make_equal_blocks(const struct impi_comm *impi_comm, int count, MPI_Datatype type)
+/* Blocks of one size for as many ranks, one behind the other; the caller frees them. */
+static struct block *make_equal_blocks(int size, int count, MPI_Datatype type)
 {
-    struct block *blocks = allocate(sizeof(*blocks) * (size_t)impi_comm->size);
+    struct block *blocks = allocate(sizeof(*blocks) * (size_t)size);
     const MPI_Aint bytes = count * extent_of(type);
 
-    for (int rank = 0; rank < impi_comm->size; rank++) {
+    for (int rank = 0; rank < size; rank++) {
         blocks[rank] = (struct block){.count = count, .displacement = rank * bytes, .type = type};
     }
     return blocks;
@@ -308,6 +311,30 @@ static int scan(struct impi_comm *impi_comm, const void *own, void *result, int 
 
 /* ---- Exchanges ---- */
 
+/* Whether a collective has the messages of the specification. */
+static bool has_tree(const struct impi_comm *impi_comm, const MPI_Request *request)
+{
+    return request == NULL && impi_comm->own == NULL;
+}
+
+static bool is_root(const struct impi_comm *impi_comm, int root)
+{
+    return root == (impi_comm->own == NULL ? impi_comm->rank : MPI_ROOT);
+}
+
+static bool is_valid_root(const struct impi_comm *impi_comm, int root)
+{
+    const bool is_own = impi_comm->own != NULL && (root == MPI_ROOT || root == MPI_PROC_NULL);
+
+    return is_own || (root >= 0 && root < impi_comm->size);
+}
+
+/* Returns the size of the group of this process. */
+static int own_size(const struct impi_comm *impi_comm)
+{
+    return impi_comm->own == NULL ? impi_comm->size : impi_comm->own->size;
+}
+
 static struct exchange *create_collective(struct impi_comm *impi_comm, int tag, const MPI_Request *request)
 {
     return create_exchange(impi_comm, COLLECTIVE, request == NULL ? tag : TAG_NONBLOCKING);
@@ -318,10 +345,10 @@ static int gather(struct impi_comm *impi_comm, const void *own, int count, MPI_D
 {
     struct exchange *exchange = create_collective(impi_comm, TAG_GATHER, request);
 
-    if (impi_comm->rank != root) {
+    if (!is_root(impi_comm, root)) {
         add_message(exchange, own, count, type, root, true);
     }
-    for (int rank = 0; impi_comm->rank == root && rank < impi_comm->size; rank++) {
+    for (int rank = 0; is_root(impi_comm, root) && rank < impi_comm->size; rank++) {
         const struct block *block = &all->blocks[rank];
         if (rank != root) {
             add_message(exchange, block_start(all, rank), block->count, block->type, rank, false);
@@ -337,10 +364,10 @@ static int scatter(struct impi_comm *impi_comm, const struct layout *all, void *
 {
     struct exchange *exchange = create_collective(impi_comm, TAG_SCATTER, request);
 
-    if (impi_comm->rank != root) {
+    if (!is_root(impi_comm, root)) {
         add_message(exchange, own, count, type, root, false);
     }
-    for (int rank = 0; impi_comm->rank == root && rank < impi_comm->size; rank++) {
+    for (int rank = 0; is_root(impi_comm, root) && rank < impi_comm->size; rank++) {
         const struct block *block = &all->blocks[rank];
         if (rank != root) {
             add_message(exchange, block_start(all, rank), block->count, block->type, rank, true);
@@ -353,7 +380,7 @@ static int scatter(struct impi_comm *impi_comm, const struct layout *all, void *
 
 int exchange_numbers(struct impi_comm *impi_comm, const int *own, int count, int *all)
 {
-    struct block *blocks = make_equal_blocks(impi_comm, count, MPI_INT);
+    struct block *blocks = make_equal_blocks(impi_comm->size, count, MPI_INT);
     const struct layout layout = {.buffer = all, .blocks = blocks};
     const int error = gather(impi_comm, own, count, MPI_INT, &layout, 0, NULL);
 
@@ -361,14 +388,15 @@ int exchange_numbers(struct impi_comm *impi_comm, const int *own, int count, int
     return error == MPI_SUCCESS ? impi_comm_bcast(impi_comm, all, impi_comm->size * count, MPI_INT, 0) : error;
 }
 
-static int ibcast(struct impi_comm *impi_comm, void *buffer, int count, MPI_Datatype type, int root, MPI_Request *request)
+/* As `impi_comm_bcast`, without a tree. */
+static int exchange_bcast(struct impi_comm *impi_comm, void *buffer, int count, MPI_Datatype type, int root, MPI_Request *request)
 {
     struct exchange *exchange = create_collective(impi_comm, TAG_BCAST, request);
 
-    if (impi_comm->rank != root) {
+    if (!is_root(impi_comm, root)) {
         add_message(exchange, buffer, count, type, root, false);
     }
-    for (int rank = 0; impi_comm->rank == root && rank < impi_comm->size; rank++) {
+    for (int rank = 0; is_root(impi_comm, root) && rank < impi_comm->size; rank++) {
         if (rank != root) {
             add_message(exchange, buffer, count, type, rank, true);
         }
@@ -392,18 +420,32 @@ static int send_to_all(struct impi_comm *impi_comm, const void *own, int count, 
     return end_exchange(exchange, request);
 }
 
-/* Each block crosses to another client once, if the function waits. */
+static int exchange_nothing(struct impi_comm *impi_comm, MPI_Request *request)
+{
+    struct block *blocks = make_equal_blocks(impi_comm->size, 0, MPI_BYTE);
+    const struct layout nothing = {.blocks = blocks};
+    const int error = send_to_all(impi_comm, NULL, 0, MPI_BYTE, &nothing, request);
+
+    free(blocks);
+    return error;
+}
+
+/* Each block crosses to another client once, if there is a tree. */
 static int allgather(struct impi_comm *impi_comm, const void *own, int count, MPI_Datatype type, const struct layout *all,
                      MPI_Request *request)
 {
     const int rank = impi_comm->rank;
-    const struct block *place = &all->blocks[rank];
     int error = MPI_SUCCESS;
+
+    if (impi_comm->own != NULL) {
+        return send_to_all(impi_comm, own, count, type, all, request);
+    }
+    const struct block *place = &all->blocks[rank];
 
     if (own != MPI_IN_PLACE) {
         error = copy_block(own, count, type, block_start(all, rank), place->count, place->type);
     }
-    if (request != NULL && error == MPI_SUCCESS) {
+    if (error == MPI_SUCCESS && !has_tree(impi_comm, request)) {
         return send_to_all(impi_comm, block_start(all, rank), place->count, place->type, all, request);
     }
     for (int root = 0; error == MPI_SUCCESS && root < impi_comm->size; root++) {
@@ -480,7 +522,7 @@ static struct reduction add_values(struct exchange *exchange, const struct impi_
                                         .result = result};
 
     keep_memory(exchange, scratch.memory);
-    if (impi_comm->rank < value_count) {
+    if (impi_comm->own == NULL && impi_comm->rank < value_count) {
         add_error(exchange, copy_block(own, count, type, reduction.values + impi_comm->rank * reduction.stride, count, type));
     }
     if (value_count > 0) {
@@ -490,7 +532,7 @@ static struct reduction add_values(struct exchange *exchange, const struct impi_
 }
 
 /* Sends a value to the ranks from `first` on that are before `end`, and combines those of the first `value_count` ranks. */
-static int ireduce(struct impi_comm *impi_comm, const void *own, void *result, int count, MPI_Datatype type, MPI_Op op, int first,
+static int exchange_reduce(struct impi_comm *impi_comm, const void *own, void *result, int count, MPI_Datatype type, MPI_Op op, int first,
                    int end, int value_count, MPI_Request *request)
 {
     struct exchange *exchange = create_collective(impi_comm, TAG_REDUCE, request);
@@ -509,7 +551,7 @@ static int ireduce(struct impi_comm *impi_comm, const void *own, void *result, i
 }
 
 /* Each process combines the values of its block. */
-static int ireduce_scatter(struct impi_comm *impi_comm, const void *own, void *result, const struct block *blocks, MPI_Op op,
+static int exchange_reduce_scatter(struct impi_comm *impi_comm, const void *own, void *result, const struct block *blocks, MPI_Op op,
                            MPI_Request *request)
 {
     struct exchange *exchange = create_collective(impi_comm, TAG_REDUCE, request);
@@ -527,14 +569,39 @@ static int ireduce_scatter(struct impi_comm *impi_comm, const void *own, void *r
     return end_exchange(exchange, request);
 }
 
+/* Each process combines the values of its block from the other group, whose members do not know the blocks of this one: they
+ * send all. */
+static int exchange_reduce_scatter_inter(struct impi_comm *impi_comm, const void *own, void *result, const struct block *blocks,
+                                         int total, MPI_Op op, MPI_Request *request)
+{
+    struct exchange *exchange = create_collective(impi_comm, TAG_REDUCE, request);
+    const struct block *block = &blocks[impi_comm->own->rank];
+    const struct scratch scratch = make_scratch((int64_t)impi_comm->size * total, block->type);
+    char *values = scratch.elements;
+    const struct reduction reduction = {.values = values + block->displacement, .value_count = impi_comm->size,
+                                        .stride = total * extent_of(block->type), .count = block->count,
+                                        .type = block->type, .op = op, .result = result};
+
+    keep_memory(exchange, scratch.memory);
+    add_reduction(exchange, &reduction);
+    for (int rank = 0; rank < impi_comm->size; rank++) {
+        add_message(exchange, values + rank * reduction.stride, total, block->type, rank, false);
+        add_message(exchange, own, total, block->type, rank, true);
+    }
+    return end_exchange(exchange, request);
+}
+
 /* All blocks are of one type, one behind the other, and have `total` elements. */
 static int reduce_scatter(struct impi_comm *impi_comm, const void *own, void *result, const struct block *blocks, int total,
                           MPI_Op op, MPI_Request *request)
 {
     const MPI_Datatype type = blocks[0].type;
 
+    if (impi_comm->own != NULL) {
+        return exchange_reduce_scatter_inter(impi_comm, own, result, blocks, total, op, request);
+    }
     if (request != NULL) {
-        return ireduce_scatter(impi_comm, own, result, blocks, op, request);
+        return exchange_reduce_scatter(impi_comm, own, result, blocks, op, request);
     }
     struct scratch sum = make_scratch(impi_comm->rank == 0 ? total : 0, type);
     int error = reduce(impi_comm, own == MPI_IN_PLACE ? result : own, sum.elements, total, type, op, 0);
@@ -565,37 +632,37 @@ static int ended(const struct impi_comm *impi_comm, int error)
     struct impi_comm *impi_comm = find_impi_comm(comm);                                                                        \
     if (impi_comm == NULL) {                                                                                                   \
         return call;                                                                                                           \
-    }                                                                                                                          \
-    if (impi_comm->own != NULL) {                                                                                              \
-        return refuse_inter(comm, __func__);                                                                                   \
     }
-
-static bool is_rank(const struct impi_comm *impi_comm, int rank)
-{
-    return rank >= 0 && rank < impi_comm->size;
-}
 
 int MPI_Barrier(MPI_Comm comm)
 {
     FIND_MEMBERS(PMPI(Barrier)(comm));
-    return ended(impi_comm, impi_comm_barrier(impi_comm));
+    return ended(impi_comm, has_tree(impi_comm, NULL) ? impi_comm_barrier(impi_comm) : exchange_nothing(impi_comm, NULL));
 }
 
 int MPI_Ibarrier(MPI_Comm comm, MPI_Request *request)
 {
     FIND_MEMBERS(PMPI(Ibarrier)(comm, request));
-    struct block *blocks = make_equal_blocks(impi_comm, 0, MPI_BYTE);
-    const struct layout nothing = {.blocks = blocks};
-    const int error = send_to_all(impi_comm, NULL, 0, MPI_BYTE, &nothing, request);
-    free(blocks);
-    return ended(impi_comm, error);
+    return ended(impi_comm, exchange_nothing(impi_comm, request));
 }
 
 #define UNPACK(...) __VA_ARGS__
 
 /* Defines MPI_name, which waits, and MPI_nonblocking, which returns a request. The block that follows is the collective of a
  * communicator with several clients: it waits if `request` is NULL, and returns the error. */
-#define COLLECTIVE_OF_CLIENTS(name, nonblocking, parameters, arguments)                                                            static int DO(name)(struct impi_comm *impi_comm, MPI_Request *request, UNPACK parameters);                                     int NAME(name)(UNPACK parameters, MPI_Comm comm)                                                                               {                                                                                                                                  FIND_MEMBERS(CALL(name)(UNPACK arguments, comm));                                                                              return ended(impi_comm, DO(name)(impi_comm, NULL, UNPACK arguments));                                                      }                                                                                                                              int NAME(nonblocking)(UNPACK parameters, MPI_Comm comm, MPI_Request *request)                                                  {                                                                                                                                  FIND_MEMBERS(CALL(nonblocking)(UNPACK arguments, comm, request));                                                              return ended(impi_comm, DO(name)(impi_comm, request, UNPACK arguments));                                                   }                                                                                                                              static int DO(name)(struct impi_comm *impi_comm, MPI_Request *request, UNPACK parameters)
+#define COLLECTIVE_OF_CLIENTS(name, nonblocking, parameters, arguments)                                                        \
+    static int DO(name)(struct impi_comm *impi_comm, MPI_Request *request, UNPACK parameters);                                 \
+    int NAME(name)(UNPACK parameters, MPI_Comm comm)                                                                           \
+    {                                                                                                                          \
+        FIND_MEMBERS(CALL(name)(UNPACK arguments, comm));                                                                      \
+        return ended(impi_comm, DO(name)(impi_comm, NULL, UNPACK arguments));                                                  \
+    }                                                                                                                          \
+    int NAME(nonblocking)(UNPACK parameters, MPI_Comm comm, MPI_Request *request)                                              \
+    {                                                                                                                          \
+        FIND_MEMBERS(CALL(nonblocking)(UNPACK arguments, comm, request));                                                      \
+        return ended(impi_comm, DO(name)(impi_comm, request, UNPACK arguments));                                               \
+    }                                                                                                                          \
+    static int DO(name)(struct impi_comm *impi_comm, MPI_Request *request, UNPACK parameters)
 
 #define COUNT int
 #define DISPLACEMENT int

@@ -2,7 +2,8 @@
  * Communicators with members in several clients: their members, and the functions that make, compare and describe them.
  *
  * Rule: the context of a communicator is even, above all that its makers have used, and the next one is that of its collectives.
- * Source: IMPI 4.2.
+ * Source: IMPI 4.2. MPI_Comm_idup may be called for several communicators in any order, so its members cannot agree: one member
+ * chooses a context that no other process chooses.
  */
 #include <stdlib.h>
 
@@ -72,15 +73,10 @@ static void number_local(struct impi_comm *impi_comm, int count, const int *worl
 
 static void free_impi_comm(struct impi_comm *impi_comm)
 {
-    if (impi_comm->cartesian != NULL) {
-        free(impi_comm->cartesian->sizes);
-        free(impi_comm->cartesian->periods);
-    }
     if (impi_comm->own != NULL) {
-        free(impi_comm->own->world_ranks);
+        free_impi_comm(impi_comm->own);
     }
-    free(impi_comm->own);
-    free(impi_comm->cartesian);
+    free_topology(impi_comm);
     free(impi_comm->world_ranks);
     free(impi_comm->local_ranks);
     free(impi_comm->ranks);
@@ -104,11 +100,18 @@ static struct impi_comm *make_impi_comm(MPI_Comm local, int size, int *world_ran
     return impi_comm;
 }
 
-static void register_impi_comm(struct impi_comm *impi_comm)
+/* `collective` is MPI_COMM_NULL if this has to make it, for which the members of this client wait. */
+static void register_impi_comm(struct impi_comm *impi_comm, MPI_Comm collective)
 {
-    /* Unlike MPI_Comm_dup, this copies no attributes. */
-    PMPI(Comm_split)(impi_comm->local, 0, 0, &impi_comm->collective);
+    impi_comm->collective = collective;
+    if (collective == MPI_COMM_NULL) {
+        /* Unlike MPI_Comm_dup, this copies no attributes. */
+        PMPI(Comm_split)(impi_comm->local, 0, 0, &impi_comm->collective);
+    }
     PMPI(Comm_set_errhandler)(impi_comm->collective, MPI_ERRORS_RETURN);
+    if (impi_comm->own != NULL) {
+        impi_comm->own->collective = impi_comm->collective;
+    }
     lock();
     struct impi_comm **bucket = impi_comm_bucket(impi_comm->local);
     impi_comm->next = *bucket;
@@ -116,7 +119,7 @@ static void register_impi_comm(struct impi_comm *impi_comm)
     unlock();
 }
 
-struct impi_comm *add_impi_comm(MPI_Comm local, int size, int *world_ranks, uint64_t context)
+static struct impi_comm *add_intra(MPI_Comm local, MPI_Comm collective, int size, int *world_ranks, uint64_t context)
 {
     struct impi_comm *impi_comm = make_impi_comm(local, size, world_ranks, context, size);
 
@@ -125,25 +128,27 @@ struct impi_comm *add_impi_comm(MPI_Comm local, int size, int *world_ranks, uint
         return NULL;
     }
     number_local(impi_comm, size, world_ranks);
-    register_impi_comm(impi_comm);
+    register_impi_comm(impi_comm, collective);
     return impi_comm;
 }
 
-struct impi_comm *add_inter(MPI_Comm local, int own_size, int *own, int remote_size, int *remote, uint64_t context)
+struct impi_comm *add_impi_comm(MPI_Comm local, int size, int *world_ranks, uint64_t context)
 {
-    const int own_rank = wireup_impi_rank(impi_world);
-    struct impi_comm *impi_comm = make_impi_comm(local, remote_size, remote, context, own_size + remote_size);
-    int *all = sort_members(own_size, own, remote_size, remote);
+    return add_intra(local, MPI_COMM_NULL, size, world_ranks, context);
+}
 
-    impi_comm->own = allocate(sizeof(*impi_comm->own));
-    *impi_comm->own = (struct local_group){.size = own_size, .world_ranks = own};
-    while (own[impi_comm->own->rank] != own_rank) {
-        impi_comm->own->rank++;
-    }
-    number_local(impi_comm, own_size + remote_size, all);
+void add_inter(MPI_Comm local, MPI_Comm collective, const struct two_groups *groups)
+{
+    const int count = groups->own_size + groups->remote_size;
+    struct impi_comm *impi_comm = make_impi_comm(local, groups->remote_size, groups->remote, groups->context, count);
+    int *all = sort_members(groups->own_size, groups->own, groups->remote_size, groups->remote);
+
+    impi_comm->rank = -1;
+    impi_comm->own = make_impi_comm(local, groups->own_size, groups->own, groups->context, count);
+    number_local(impi_comm, count, all);
+    number_local(impi_comm->own, count, all);
     free(all);
-    register_impi_comm(impi_comm);
-    return impi_comm;
+    register_impi_comm(impi_comm, collective);
 }
 
 void release_impi_comm(struct impi_comm *impi_comm)
@@ -153,16 +158,6 @@ void release_impi_comm(struct impi_comm *impi_comm)
         PMPI(Comm_free)(&impi_comm->collective);
         free_impi_comm(impi_comm);
     }
-}
-
-static int *copy_numbers(const int *numbers, int count)
-{
-    int *copy = allocate(sizeof(int) * (size_t)count);
-
-    if (count > 0) {
-        memcpy(copy, numbers, sizeof(int) * (size_t)count);
-    }
-    return copy;
 }
 
 /* Returns an unused context, on which all members agree. */
@@ -236,8 +231,8 @@ int MPI_Comm_compare(MPI_Comm first, MPI_Comm second, int *result)
     } else {
         *result = compare_members(one->size, one->world_ranks, other->size, other->world_ranks);
         if (one->own != NULL && *result != MPI_UNEQUAL) {
-            const struct local_group *first_own = one->own;
-            const struct local_group *second_own = other->own;
+            const struct impi_comm *first_own = one->own;
+            const struct impi_comm *second_own = other->own;
             const int own = compare_members(first_own->size, first_own->world_ranks, second_own->size,
                                             second_own->world_ranks);
             *result = own == MPI_IDENT ? *result : own;
@@ -254,7 +249,7 @@ int MPI_Comm_group(MPI_Comm comm, MPI_Group *group)
     if (impi_comm == NULL) {
         return PMPI(Comm_group)(comm, group);
     }
-    const struct local_group *own = impi_comm->own;
+    const struct impi_comm *own = impi_comm->own;
     const int size = own == NULL ? impi_comm->size : own->size;
     *group = make_group(size, copy_numbers(own == NULL ? impi_comm->world_ranks : own->world_ranks, size));
     return MPI_SUCCESS;
@@ -262,29 +257,33 @@ int MPI_Comm_group(MPI_Comm comm, MPI_Group *group)
 
 /* ---- New communicators ---- */
 
-/* Adds the duplicate of a communicator; `code` is the result of making it in this client. */
+/* Adds the duplicate of a communicator. `collective` is as for `register_impi_comm`. */
+static void copy_impi_comm(const struct impi_comm *impi_comm, MPI_Comm duplicate, MPI_Comm collective, uint64_t context)
+{
+    const struct impi_comm *own = impi_comm->own;
+    int *members = copy_numbers(impi_comm->world_ranks, impi_comm->size);
+
+    if (own == NULL) {
+        copy_topology(impi_comm, add_intra(duplicate, collective, impi_comm->size, members, context));
+        return;
+    }
+    const struct two_groups groups = {own->size, copy_numbers(own->world_ranks, own->size), impi_comm->size, members, context};
+    add_inter(duplicate, collective, &groups);
+}
+
+/* Adds a duplicate on whose context the members agree; `code` is the result of making it in this client. */
 static int add_duplicate(struct impi_comm *impi_comm, int code, MPI_Comm duplicate)
 {
-    const struct local_group *own = impi_comm->own;
     uint64_t context;
     int error = code;
 
     if (error == MPI_SUCCESS) {
-        error = own == NULL ? agree_on_context(impi_comm, &context) : agree_with_peers(impi_comm, &context);
+        error = impi_comm->own == NULL ? agree_on_context(impi_comm, &context) : agree_with_peers(impi_comm, &context);
     }
     if (error != MPI_SUCCESS) {
         return raise_error(impi_comm->local, error);
     }
-    int *members = copy_numbers(impi_comm->world_ranks, impi_comm->size);
-    if (own != NULL) {
-        add_inter(duplicate, own->size, copy_numbers(own->world_ranks, own->size), impi_comm->size, members, context);
-        return MPI_SUCCESS;
-    }
-    struct impi_comm *added = add_impi_comm(duplicate, impi_comm->size, members, context);
-    if (impi_comm->cartesian != NULL) {
-        const struct cartesian *old = impi_comm->cartesian;
-        added->cartesian = make_cartesian(old->dimensions, old->sizes, old->periods);
-    }
+    copy_impi_comm(impi_comm, duplicate, MPI_COMM_NULL, context);
     return MPI_SUCCESS;
 }
 
@@ -418,6 +417,7 @@ static int create_in_group(struct impi_comm *impi_comm, MPI_Group group, int tag
     int size;
     int *members;
     MPI_Group local = MPI_GROUP_EMPTY;
+    MPI_Comm collective = MPI_COMM_NULL;
     uint64_t context;
     int error = copy_members(group, &size, &members);
 
@@ -426,6 +426,10 @@ static int create_in_group(struct impi_comm *impi_comm, MPI_Group group, int tag
     }
     if (error == MPI_SUCCESS) {
         error = PMPI(Comm_create_group)(impi_comm->local, local, tag, part);
+        if (error == MPI_SUCCESS && *part != MPI_COMM_NULL) {
+            /* While members have begun MPI_Comm_idup, Open MPI's MPI_Comm_split waits for all of them. */
+            error = PMPI(Comm_create_group)(impi_comm->local, local, tag, &collective);
+        }
         PMPI(Group_free)(&local);
     }
     if (error != MPI_SUCCESS || *part == MPI_COMM_NULL) {
@@ -433,8 +437,8 @@ static int create_in_group(struct impi_comm *impi_comm, MPI_Group group, int tag
         return error;
     }
     error = agree_in_group(impi_comm, size, members, tag, &context);
-    if (error == MPI_SUCCESS) {
-        add_impi_comm(*part, size, members, context);
+    if (error == MPI_SUCCESS && add_intra(*part, collective, size, members, context) == NULL) {
+        PMPI(Comm_free)(&collective);
     }
     return error;
 }
@@ -476,28 +480,106 @@ int MPI_Comm_create_from_group(MPI_Group group, const char *tag, MPI_Info info, 
     return error;
 }
 
-/* Waits for all members, unlike the launch's MPI: the request is complete. */
-static int idup_impi_comm(MPI_Comm comm, MPI_Info info, MPI_Comm *duplicate, MPI_Request *request)
-{
-    const int error = MPI_Comm_dup_with_info(comm, info, duplicate);
+/* ---- Duplicates that are made while the program goes on ---- */
 
-    return error == MPI_SUCCESS ? PMPI(Isend)(NULL, 0, MPI_BYTE, MPI_PROC_NULL, 0, self_comm, request) : error;
+/* Duplicate of a communicator that is not complete. */
+struct duplication {
+    struct impi_comm *impi_comm; /* the operation has a reference */
+    MPI_Comm *duplicate;         /* of the program, which gets the handle at the end */
+    MPI_Comm local;
+    MPI_Comm collective;
+    uint64_t context;
+};
+
+/* Returns a context that no other process returns, above all on which members agree. */
+static uint64_t make_unique_context(void)
+{
+    static uint64_t count;
+
+    lock();
+    const uint64_t own = count++;
+    unlock();
+    return UINT64_C(1) << 62 | (uint64_t)wireup_impi_rank(impi_world) << 33 | own << 1;
 }
 
-int MPI_Comm_idup(MPI_Comm comm, MPI_Comm *duplicate, MPI_Request *request)
+/* The first member of the group that begins with the lower rank of the world chooses the context, and sends it to all others. */
+static void add_unique_context(struct exchange *exchange, struct impi_comm *impi_comm, uint64_t *context)
 {
-    return find_impi_comm(comm) == NULL ? PMPI(Comm_idup)(comm, duplicate, request)
-                                     : idup_impi_comm(comm, MPI_INFO_NULL, duplicate, request);
+    struct impi_comm *own = impi_comm->own == NULL ? impi_comm : impi_comm->own;
+    struct impi_comm *const groups[] = {own, impi_comm};
+    const int group_count = impi_comm->own == NULL ? 1 : 2;
+    struct transfer transfer = {.buffer = context, .count = 1, .type = MPI_UINT64_T, .tag = TAG_NONBLOCKING};
+
+    transfer.impi_comm = own->world_ranks[0] <= impi_comm->world_ranks[0] ? own : impi_comm;
+    if (transfer.impi_comm->rank != 0) {
+        add_transfer(exchange, &transfer);
+        return;
+    }
+    *context = make_unique_context();
+    transfer.is_send = true;
+    for (int i = 0; i < group_count; i++) {
+        transfer.impi_comm = groups[i];
+        for (transfer.peer = 0; transfer.peer < groups[i]->size; transfer.peer++) {
+            if (transfer.peer != groups[i]->rank) {
+                add_transfer(exchange, &transfer);
+            }
+        }
+    }
+}
+
+static int end_duplication(void *memory)
+{
+    const struct duplication *duplication = memory;
+
+    copy_impi_comm(duplication->impi_comm, duplication->local, duplication->collective, duplication->context);
+    *duplication->duplicate = duplication->local;
+    return MPI_SUCCESS;
 }
 
 __attribute__((visibility("default"))) int MPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *duplicate,
                                                                    MPI_Request *request);
 int PMPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *duplicate, MPI_Request *request);
 
+/* `info` is NULL for MPI_Comm_idup. */
+static int idup_impi_comm(struct impi_comm *impi_comm, const MPI_Info *info, MPI_Comm *duplicate, MPI_Request *request)
+{
+    struct exchange *exchange = create_exchange(impi_comm, COLLECTIVE, TAG_NONBLOCKING);
+    struct duplication *duplication = allocate(sizeof(*duplication));
+    const MPI_Comm comm = impi_comm->local;
+    MPI_Request local;
+    int error;
+
+    *duplication = (struct duplication){.impi_comm = impi_comm, .duplicate = duplicate};
+    keep_memory(exchange, duplication);
+    call_at_end(exchange, end_duplication);
+    error = info == NULL ? PMPI(Comm_idup)(comm, &duplication->local, &local)
+                         : PMPI(Comm_idup_with_info)(comm, *info, &duplication->local, &local);
+    if (error == MPI_SUCCESS) {
+        add_local(exchange, local);
+        error = PMPI(Comm_idup)(impi_comm->collective, &duplication->collective, &local);
+    }
+    if (error == MPI_SUCCESS) {
+        add_local(exchange, local);
+    }
+    add_error(exchange, error);
+    add_unique_context(exchange, impi_comm, &duplication->context);
+    return end_exchange(exchange, request);
+}
+
+int MPI_Comm_idup(MPI_Comm comm, MPI_Comm *duplicate, MPI_Request *request)
+{
+    struct impi_comm *impi_comm = find_impi_comm(comm);
+
+    return impi_comm == NULL ? PMPI(Comm_idup)(comm, duplicate, request)
+                             : idup_impi_comm(impi_comm, NULL, duplicate, request);
+}
+
 int MPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *duplicate, MPI_Request *request)
 {
-    return find_impi_comm(comm) == NULL ? PMPI(Comm_idup_with_info)(comm, info, duplicate, request)
-                                     : idup_impi_comm(comm, info, duplicate, request);
+    struct impi_comm *impi_comm = find_impi_comm(comm);
+
+    return impi_comm == NULL ? PMPI(Comm_idup_with_info)(comm, info, duplicate, request)
+                             : idup_impi_comm(impi_comm, &info, duplicate, request);
 }
 
 int MPI_Comm_free(MPI_Comm *comm)

@@ -20,6 +20,7 @@ struct exchange {
     void *memory;                  /* of values or of messages that are sent; owned */
     struct reduction reduction;
     bool owns_type;                /* the type of the reduction is a duplicate */
+    int (*at_end)(void *memory);   /* NULL for most */
     int error;                     /* of the first message that failed */
 };
 
@@ -35,13 +36,14 @@ struct exchange *create_exchange(struct impi_comm *impi_comm, enum channel chann
     struct exchange *exchange = allocate(sizeof(*exchange));
 
     *exchange = (struct exchange){.impi_comm = impi_comm, .channel = channel, .tag = tag};
-    exchange->operations = allocate(sizeof(struct operation *) * 2 * (size_t)impi_comm->size);
+    const size_t members = (size_t)impi_comm->size + (impi_comm->own == NULL ? 0 : (size_t)impi_comm->own->size);
+    exchange->operations = allocate(sizeof(struct operation *) * 2 * (members + 1));
     return exchange;
 }
 
 void add_transfer(struct exchange *exchange, const struct transfer *transfer)
 {
-    if (exchange->error == MPI_SUCCESS) {
+    if (exchange->error == MPI_SUCCESS && transfer->peer != MPI_PROC_NULL) {
         exchange->error = start_operation(transfer, exchange->channel, NULL, &exchange->operations[exchange->count]);
         exchange->count += exchange->error == MPI_SUCCESS;
     }
@@ -53,6 +55,16 @@ void add_message(struct exchange *exchange, const void *buffer, int count, MPI_D
                                       SEND_STANDARD};
 
     add_transfer(exchange, &transfer);
+}
+
+void add_local(struct exchange *exchange, MPI_Request local)
+{
+    exchange->operations[exchange->count++] = watch_request(exchange->impi_comm, local);
+}
+
+void call_at_end(struct exchange *exchange, int (*function)(void *memory))
+{
+    exchange->at_end = function;
 }
 
 void add_error(struct exchange *exchange, int error)
@@ -118,6 +130,9 @@ void settle_exchange(const struct exchange *exchange, struct operation *operatio
     }
     if (error == MPI_SUCCESS && exchange->reduction.value_count > 0) {
         error = reduce_values(&exchange->reduction);
+    }
+    if (error == MPI_SUCCESS && exchange->at_end != NULL) {
+        error = exchange->at_end(exchange->memory);
     }
     operation->error = error;
 }

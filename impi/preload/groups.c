@@ -1,17 +1,35 @@
-/* Groups with members in several clients. Their handles are the library's; members are ranks in the world. */
+/*
+ * Groups with members in several clients; members are ranks in the world. A handle is a group of the launch's MPI that has no other
+ * use, so that Fortran libraries can convert it.
+ */
 #include <stdlib.h>
 
 #include "preload.h"
 
 struct impi_comm_group {
+    MPI_Group handle;
     int size;
     int *members;
+    struct impi_comm_group *next;
 };
+
+static struct impi_comm_group *first_group; /* all, owned */
+
+/* Returns where the list has a group: NULL is there for one of this client. With the lock. */
+static struct impi_comm_group **find_link(MPI_Group group)
+{
+    struct impi_comm_group **link = &first_group;
+
+    while (*link != NULL && (*link)->handle != group) {
+        link = &(*link)->next;
+    }
+    return link;
+}
 
 static const struct impi_comm_group *find_group(MPI_Group group)
 {
     lock();
-    const struct impi_comm_group *found = impi_world == NULL ? NULL : handle_object((intptr_t)group);
+    const struct impi_comm_group *found = *find_link(group);
     unlock();
     return found;
 }
@@ -53,21 +71,23 @@ static MPI_Group get_local_world(void)
 
 MPI_Group make_group(int size, int *members)
 {
+    const int any = 0;
+    MPI_Group handle;
+    MPI_Group local_world = get_local_world();
+
+    /* The program frees the empty group too, of which some MPIs count the users. */
+    PMPI(Group_incl)(local_world, size == 0 ? 0 : 1, &any, &handle);
+    PMPI(Group_free)(&local_world);
     if (size == 0) {
-        /* The program frees the empty group too, of which some MPIs count the users. */
-        MPI_Group empty;
-        MPI_Group local_world = get_local_world();
-        PMPI(Group_incl)(local_world, 0, members, &empty);
-        PMPI(Group_free)(&local_world);
         free(members);
-        return empty;
+        return handle;
     }
     struct impi_comm_group *group = allocate(sizeof(*group));
-    *group = (struct impi_comm_group){.size = size, .members = members};
     lock();
-    const intptr_t handle = add_handle(group);
+    *group = (struct impi_comm_group){.handle = handle, .size = size, .members = members, .next = first_group};
+    first_group = group;
     unlock();
-    return (MPI_Group)handle;
+    return handle;
 }
 
 int copy_members(MPI_Group group, int *size, int **members)
@@ -186,18 +206,16 @@ int MPI_Group_rank(MPI_Group group, int *rank)
 
 int MPI_Group_free(MPI_Group *group)
 {
-    struct impi_comm_group *found = (struct impi_comm_group *)(uintptr_t)find_group(*group);
-
-    if (found == NULL) {
-        return PMPI(Group_free)(group);
-    }
     lock();
-    remove_handle((intptr_t)*group);
+    struct impi_comm_group **link = find_link(*group);
+    struct impi_comm_group *found = *link;
+    if (found != NULL) {
+        *link = found->next;
+        free(found->members);
+        free(found);
+    }
     unlock();
-    free(found->members);
-    free(found);
-    *group = MPI_GROUP_NULL;
-    return MPI_SUCCESS;
+    return PMPI(Group_free)(group);
 }
 
 /* Members of two groups, one of which at least is of several clients. */

@@ -1,4 +1,4 @@
-/* Handles of objects that the launch's MPI does not have: groups of several clients, and messages that were probed. */
+/* Handles of objects that the launch's MPI does not have: messages of other clients that were probed. */
 #include <stdlib.h>
 
 #include "preload.h"

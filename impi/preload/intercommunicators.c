@@ -62,15 +62,6 @@ int *sort_members(int own_size, const int *own, int remote_size, const int *remo
     return all;
 }
 
-/* Groups of an intercommunicator that is made; both are owned. */
-struct two_groups {
-    int own_size;
-    int *own;
-    int remote_size;
-    int *remote;
-    uint64_t context;
-};
-
 /* The leaders exchange the groups, and give them to the members. */
 static int exchange_groups(MPI_Comm comm, int leader, bool is_leader, MPI_Comm peers, int remote_leader, int tag,
                            struct two_groups *groups)
@@ -147,7 +138,7 @@ int MPI_Intercomm_create(MPI_Comm comm, int leader, MPI_Comm peers, int remote_l
         return error;
     }
     last_context = groups.context + 1;
-    add_inter(*created, groups.own_size, groups.own, groups.remote_size, groups.remote, groups.context);
+    add_inter(*created, MPI_COMM_NULL, &groups);
     return MPI_SUCCESS;
 }
 
@@ -176,7 +167,7 @@ int MPI_Intercomm_merge(MPI_Comm comm, int high, MPI_Comm *merged)
     if (impi_comm == NULL || impi_comm->own == NULL) {
         return PMPI(Intercomm_merge)(comm, high, merged);
     }
-    const struct local_group *own = impi_comm->own;
+    const struct impi_comm *own = impi_comm->own;
     int error = exchange_greatest(impi_comm, &remote_high);
     error = error == MPI_SUCCESS ? agree_with_peers(impi_comm, &context) : error;
     if (error != MPI_SUCCESS) {
@@ -214,7 +205,7 @@ static int exchange_choices(struct impi_comm *impi_comm, int color, int key, int
 
 int split_inter(struct impi_comm *impi_comm, int color, int key, MPI_Comm *part)
 {
-    const struct local_group *own = impi_comm->own;
+    const struct impi_comm *own = impi_comm->own;
     const int chosen = color == MPI_UNDEFINED ? -1 : color;
     int *own_choices = allocate(2 * sizeof(int) * (size_t)own->size);
     int *remote_choices = allocate(2 * sizeof(int) * (size_t)impi_comm->size);
@@ -231,7 +222,7 @@ int split_inter(struct impi_comm *impi_comm, int color, int key, MPI_Comm *part)
         error = PMPI(Comm_split)(impi_comm->local, is_member ? color : MPI_UNDEFINED, 0, part);
     }
     if (error == MPI_SUCCESS && is_member) {
-        add_inter(*part, groups.own_size, groups.own, groups.remote_size, groups.remote, groups.context);
+        add_inter(*part, MPI_COMM_NULL, &groups);
         return MPI_SUCCESS;
     }
     free(groups.own);

@@ -130,12 +130,8 @@ static int iexchange_impi_comm(const struct transfer *send, const struct transfe
     struct exchange *exchange = create_exchange(send->impi_comm, POINT_TO_POINT, send->tag);
 
     keep_memory(exchange, memory);
-    if (receive->peer != MPI_PROC_NULL) {
-        add_transfer(exchange, receive);
-    }
-    if (send->peer != MPI_PROC_NULL) {
-        add_transfer(exchange, send);
-    }
+    add_transfer(exchange, receive);
+    add_transfer(exchange, send);
     return end_exchange(exchange, request);
 }
 

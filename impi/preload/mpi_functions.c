@@ -13,11 +13,12 @@ static const char *const names[] = {"libmpi.so.40"};
 static const char *const names[] = {"libmpi.so.12", "libmpich.so.12"};
 #endif
 
-void *find_symbol(const char *name)
+void *find_symbol(const char *name, bool is_variable)
 {
     static void *library;
-    /* A program may have its own copies of variables, which the library uses then. */
-    void *symbol = dlsym(RTLD_DEFAULT, name);
+    /* A program may have its own copies of variables, which the library uses then. Functions are those behind this library, which
+     * has the same names for Fortran. */
+    void *symbol = dlsym(is_variable ? RTLD_DEFAULT : RTLD_NEXT, name);
 
     /* A module of Python may have loaded the library for itself alone. */
     for (size_t i = 0; symbol == NULL && library == NULL && i < sizeof(names) / sizeof(names[0]); i++) {

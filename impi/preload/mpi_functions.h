@@ -2,6 +2,7 @@
 #ifndef WIREUP_IMPI_MPI_FUNCTIONS_H
 #define WIREUP_IMPI_MPI_FUNCTIONS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -15,14 +16,14 @@
 #pragma GCC visibility pop
 
 /* Returns a symbol of the launch's MPI, or ends the process with a message. */
-void *find_symbol(const char *name);
+void *find_symbol(const char *name, bool is_variable);
 
 /* The function PMPI_name. */
 #define PMPI(name)                                                                                                             \
     (__extension__({                                                                                                           \
         static __typeof__(&PMPI_##name) mpi_function;                                                                          \
         if (__builtin_expect(mpi_function == NULL, 0)) {                                                                                            \
-            void *mpi_symbol = find_symbol("PMPI_" #name);                                                                     \
+            void *mpi_symbol = find_symbol("PMPI_" #name, false);                                                                     \
             memcpy(&mpi_function, &mpi_symbol, sizeof(mpi_symbol));                                                            \
         }                                                                                                                      \
         mpi_function;                                                                                                          \
@@ -35,7 +36,7 @@ void *find_symbol(const char *name);
     (__extension__({                                                                                                           \
         static void *mpi_variable;                                                                                             \
         if (mpi_variable == NULL) {                                                                                            \
-            mpi_variable = find_symbol(#global);                                                                                     \
+            mpi_variable = find_symbol(#global, true);                                                                         \
         }                                                                                                                      \
         (type) mpi_variable;                                                                                                         \
     }))

@@ -515,6 +515,18 @@ int start_operation(const struct transfer *transfer, enum channel channel, MPI_R
     return error;
 }
 
+struct operation *watch_request(struct impi_comm *impi_comm, MPI_Request local)
+{
+    const struct transfer transfer = {.impi_comm = impi_comm, .peer = MPI_PROC_NULL, .is_send = true};
+
+    lock();
+    struct operation *operation = create_operation(&transfer);
+    operation->local = local;
+    activate(operation, OPERATION_LOCAL, NULL);
+    unlock();
+    return operation;
+}
+
 struct operation *start_exchange(struct exchange *exchange, struct impi_comm *impi_comm, MPI_Request *request)
 {
     const struct transfer transfer = {.impi_comm = impi_comm, .peer = MPI_PROC_NULL};

@@ -47,22 +47,22 @@ struct cartesian {
     int *periods;
 };
 
+/* Graph topology: the neighbors of a node end before its index into the edges. */
+struct graph {
+    int nodes;
+    int *index;
+    int *edges;
+};
+
 struct operation;
 struct exchange;
-
-/* The group of this process in an intercommunicator. */
-struct local_group {
-    int size;
-    int rank;
-    int *world_ranks;
-};
 
 struct impi_comm {
     MPI_Comm local;      /* the program's handle: the members of this client */
     MPI_Comm collective; /* the same members, for messages of collectives */
     uint64_t context;    /* of POINT_TO_POINT; COLLECTIVE has the next one */
     int size;
-    int rank;
+    int rank;            /* -1 in an intercommunicator */
     int local_size;
     int *world_ranks;    /* by rank */
     int *local_ranks;    /* by rank: rank in `local`, -1 for a member of another client */
@@ -70,10 +70,12 @@ struct impi_comm {
     int *clients;        /* by rank: index into `masters` */
     int *masters;        /* lowest rank of each client, ascending */
     int master_count;
-    struct local_group *own; /* NULL unless this is an intercommunicator: the other fields have the remote group */
+    struct impi_comm *own; /* the group of this process in an intercommunicator, whose other fields have the remote group; NULL
+                              in others. It has the same handles and context, and no handle of its own */
     struct operation *first_pending; /* in the order of posting */
     struct operation *last_pending;
-    struct cartesian *cartesian;     /* NULL without topology */
+    struct cartesian *cartesian;     /* NULL without this topology */
+    struct graph *graph;             /* NULL without this topology */
     int references;
     struct impi_comm *next;
 };
@@ -146,10 +148,10 @@ void lock(void);
 void unlock(void);
 _Noreturn void fail_job(const char *function); /* reports the error of libwireup_impi, and aborts the launch */
 void *allocate(size_t bytes);                  /* zeroed; aborts the launch without memory */
+int *copy_numbers(const int *numbers, int count); /* the caller frees the copy */
 int raise_error(MPI_Comm local, int code);     /* calls the error handler of a communicator; returns the code */
 /* Reports that a function does not support a communicator, and calls the error handler. */
 int refuse(MPI_Comm local, const char *function);
-int refuse_inter(MPI_Comm local, const char *function);
 
 /* ---- handles.c: handles that the launch's MPI does not have ---- */
 intptr_t add_handle(void *object);
@@ -176,8 +178,17 @@ static inline struct impi_comm *find_impi_comm(MPI_Comm comm)
 
 /* Adds a communicator with these members, whose ranks in the world it takes over. Returns NULL if they are of one client. */
 struct impi_comm *add_impi_comm(MPI_Comm local, int size, int *world_ranks, uint64_t context);
-/* Adds an intercommunicator of these groups, which it takes over. `local` has their members in this client by world rank. */
-struct impi_comm *add_inter(MPI_Comm local, int own_size, int *own, int remote_size, int *remote, uint64_t context);
+/* Groups of an intercommunicator as ranks in the world; both are owned. */
+struct two_groups {
+    int own_size;
+    int *own;
+    int remote_size;
+    int *remote;
+    uint64_t context;
+};
+/* Adds an intercommunicator of these groups, which it takes over. `local` has their members in this client by world rank, and
+ * `collective` too, unless it is MPI_COMM_NULL and has to be made. */
+void add_inter(MPI_Comm local, MPI_Comm collective, const struct two_groups *groups);
 void release_impi_comm(struct impi_comm *impi_comm); /* with the lock */
 /* Returns those of a group with this color, as ranks in the world by key and then by rank, which the caller frees. `choices` has
  * the color and the key of each. */
@@ -193,7 +204,8 @@ int agree_with_peers(struct impi_comm *impi_comm, uint64_t *context);
 int *sort_members(int own_size, const int *own, int remote_size, const int *remote);
 
 /* ---- topologies.c ---- */
-struct cartesian *make_cartesian(int dimensions, const int sizes[], const int periods[]);
+void copy_topology(const struct impi_comm *from, struct impi_comm *to);
+void free_topology(struct impi_comm *impi_comm);
 
 /* ---- groups.c ---- */
 /* Makes a group of these members, ranks in the world, which it takes over. */
@@ -241,6 +253,8 @@ void write_status(MPI_Status *status, int source, int tag, int bytes, bool is_ca
 /* Waits a moment while nothing progresses; `round` counts the calls. */
 void pause_progress(unsigned round);
 
+/* Starts an operation that ends with a request of the launch's MPI; it belongs to the caller. */
+struct operation *watch_request(struct impi_comm *impi_comm, MPI_Request local);
 /* Starts an operation that ends with an exchange, which it takes over. Without a request it belongs to the caller. */
 struct operation *start_exchange(struct exchange *exchange, struct impi_comm *impi_comm, MPI_Request *request);
 
@@ -256,16 +270,22 @@ struct reduction {
     void *result;
 };
 
-/* Makes an exchange for at most one message to each member and one from each; `end_exchange` follows. */
+/* Makes an exchange for at most one message to each member and one from each, and two requests of the launch's MPI;
+ * `end_exchange` follows. */
 struct exchange *create_exchange(struct impi_comm *impi_comm, enum channel channel, int tag);
 /* Starts a message. After an error, nothing more is started. */
 void add_message(struct exchange *exchange, const void *buffer, int count, MPI_Datatype type, int peer, bool is_send);
+/* The same; nothing is started for MPI_PROC_NULL. */
 void add_transfer(struct exchange *exchange, const struct transfer *transfer);
+/* Adds a request of the launch's MPI, which is taken over. */
+void add_local(struct exchange *exchange, MPI_Request local);
 void add_error(struct exchange *exchange, int error);
 /* Frees memory of messages or values after the exchange; once for each. */
 void keep_memory(struct exchange *exchange, void *memory);
 /* Combines values when all messages are complete. */
 void add_reduction(struct exchange *exchange, const struct reduction *reduction);
+/* Calls a function with the memory when all messages are complete; it returns an error. */
+void call_at_end(struct exchange *exchange, int (*function)(void *memory));
 /* Waits and returns the error, or lets `request` end with the exchange, which is taken over. */
 int end_exchange(struct exchange *exchange, MPI_Request *request);
 bool is_exchange_complete(const struct exchange *exchange); /* with the lock */

@@ -17,10 +17,6 @@
     int PMPI_##name parameters;                                                                                                \
     REFUSE_ONE(name, parameters, comm, arguments)
 
-REFUSE_ONE(Graph_create, (MPI_Comm comm_old, int nnodes, const int indx[], const int edges[], int reorder, MPI_Comm
-       *comm_graph), comm_old, (comm_old, nnodes, indx, edges, reorder, comm_graph))
-REFUSE_ONE(Graph_map, (MPI_Comm comm, int nnodes, const int indx[], const int edges[], int *newrank), comm, (comm, nnodes,
-       indx, edges, newrank))
 REFUSE_ONE(Dist_graph_create, (MPI_Comm comm_old, int n, const int sources[], const int degrees[], const int destinations[],
        const int *weights, MPI_Info info, int reorder, MPI_Comm *comm_dist_graph), comm_old, (comm_old, n, sources, degrees,
        destinations, weights, info, reorder, comm_dist_graph))

@@ -39,6 +39,16 @@ void *allocate(size_t bytes)
     return memory;
 }
 
+int *copy_numbers(const int *numbers, int count)
+{
+    int *copy = allocate(sizeof(int) * (size_t)count);
+
+    for (int i = 0; i < count; i++) {
+        copy[i] = numbers[i];
+    }
+    return copy;
+}
+
 int raise_error(MPI_Comm local, int code)
 {
     PMPI(Comm_call_errhandler)(local, code);
@@ -48,12 +58,6 @@ int raise_error(MPI_Comm local, int code)
 int refuse(MPI_Comm local, const char *function)
 {
     fprintf(stderr, "wireup: impi: %s does not support a communicator of several clients\n", function);
-    return raise_error(local, MPI_ERR_UNSUPPORTED_OPERATION);
-}
-
-int refuse_inter(MPI_Comm local, const char *function)
-{
-    fprintf(stderr, "wireup: impi: %s does not support an intercommunicator of several clients\n", function);
     return raise_error(local, MPI_ERR_UNSUPPORTED_OPERATION);
 }
 

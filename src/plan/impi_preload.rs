@@ -20,19 +20,11 @@ const OWN_LIBRARY: &str = "libwireup_impi";
 /// Variable with the path of this library, for programs that open it.
 const OPENED_LIBRARY: &str = "WIREUP_IMPI_LIBRARY";
 
-/// Beginnings of the names of Open MPI's Fortran libraries, which call PMPI functions.
-const FORTRAN_LIBRARIES: [&str; 2] = ["libmpi_mpifh.so", "libmpi_usempi"];
-
 /// Reason for which a program cannot take part in an IMPI job without a change.
 #[derive(Debug, Error)]
 pub(super) enum ImpiPreloadError {
     #[error("cannot find the executable of wireup: {0}")]
     NoPath(io::Error),
-    #[error(
-        "--impi: {} needs {library}, which the IMPI library for unchanged programs does not support; build it with MPICH",
-        program.display()
-    )]
-    Fortran { program: PathBuf, library: String },
     #[error(
         "--impi: {} is built for {abi}, and {library} is not in {}; install it there (cargo build --workspace makes it if the \
          header of this MPI is found)",
@@ -72,17 +64,6 @@ fn add_library_of(
     let needed = needed_names(inspection);
     if needed.iter().any(|name| name.starts_with(OWN_LIBRARY)) {
         return Ok(());
-    }
-    let is_fortran = |name: &&String| {
-        FORTRAN_LIBRARIES
-            .iter()
-            .any(|start| name.starts_with(start))
-    };
-    if let Some(library) = needed.iter().find(is_fortran) {
-        return Err(ImpiPreloadError::Fortran {
-            program: inspection.detected.program.clone(),
-            library: library.clone(),
-        });
     }
     let Some(abi) = find_abi(inspection, chosen) else {
         return Ok(());
@@ -184,6 +165,7 @@ mod tests {
             ("libmpi.so.12", MPICH_LIBRARY),
             ("libmpich.so.12", MPICH_LIBRARY),
             ("libmpi.so.40", OPEN_MPI_LIBRARY),
+            ("libmpi_mpifh.so.40", OPEN_MPI_LIBRARY),
         ] {
             assert_eq!(variables(&[needed], &[AGENT]), Ok(vec![library.to_owned()]));
             assert_eq!(variables(&[needed], &[]), Ok(Vec::new()));
@@ -201,9 +183,6 @@ mod tests {
 
     #[test]
     fn unsupported_program_is_refused_with_reason() {
-        let fortran = variables(&["libmpi_mpifh.so.40", "libmpi.so.40"], &[AGENT]);
-        let fortran = fortran.unwrap_err();
-        assert!(fortran.contains(" needs libmpi_mpifh.so.40, "), "{fortran}");
         let standard = variables(&["libmpi_abi.so.1"], &[AGENT]).unwrap_err();
         assert!(
             standard.contains(

@@ -1,6 +1,6 @@
 /*
  * impi_unchanged [refused|abort|lost|fatal]: uses point-to-point messages, collectives, communicators, groups and topologies of
- * MPI 1.1 over MPI_COMM_WORLD, and nonblocking collectives, and checks each result. It knows nothing of IMPI.
+ * MPI 1.1 over MPI_COMM_WORLD, nonblocking collectives and duplicates, and checks each result. It knows nothing of IMPI.
  *     impi_unchanged rank=R size=N
  * refused creates a window on MPI_COMM_WORLD; abort ends the last rank by MPI_Abort, and lost by a signal, while the others
  * wait for it. fatal leaves errors out, for an MPI in which they always are.
@@ -482,6 +482,84 @@ static void communicators(void)
     MPI_Comm_free_keyval(&key);
 }
 
+/* No process waits for another to begin, and processes begin duplicates of two communicators in different orders. */
+static void duplicates(void)
+{
+    MPI_Comm reversed, duplicated[2];
+    MPI_Request requests[2];
+    int token = rank, value, other = -1;
+
+    MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &reversed);
+    const MPI_Comm sources[2] = {MPI_COMM_WORLD, reversed};
+    if (rank > 0)
+        MPI_Recv(&token, 1, MPI_INT, rank - 1, 51, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    for (int i = 0; i < 2; i++)
+        MPI_Comm_idup(sources[(rank + i) % 2], &duplicated[(rank + i) % 2], &requests[(rank + i) % 2]);
+    if (rank < size - 1)
+        MPI_Send(&token, 1, MPI_INT, rank + 1, 51, MPI_COMM_WORLD);
+    ENSURE(token == 0);
+    MPI_Waitall(2, requests, statuses);
+    for (int i = 0; i < 2; i++) {
+        MPI_Comm_compare(duplicated[i], sources[i], &value);
+        ENSURE(value == MPI_CONGRUENT);
+        MPI_Comm_rank(duplicated[i], &value);
+        ENSURE(value == (i == 0 ? rank : size - 1 - rank));
+        MPI_Allreduce(&rank, &value, 1, MPI_INT, MPI_SUM, duplicated[i]);
+        ENSURE(value == size * (size - 1) / 2);
+    }
+    /* Messages of one duplicate are not those of the other. */
+    MPI_Irecv(&other, 1, MPI_INT, size - 1 - from, 52, duplicated[1], &requests[0]);
+    MPI_Sendrecv(&rank, 1, MPI_INT, to, 52, &value, 1, MPI_INT, from, 52, duplicated[0], MPI_STATUS_IGNORE);
+    MPI_Barrier(MPI_COMM_WORLD);
+    MPI_Send(&size, 1, MPI_INT, size - 1 - to, 52, duplicated[1]);
+    MPI_Wait(&requests[0], MPI_STATUS_IGNORE);
+    ENSURE(value == from && other == size);
+    MPI_Comm_free(&duplicated[0]);
+    MPI_Comm_free(&duplicated[1]);
+    MPI_Comm_free(&reversed);
+}
+
+/* Each process has an edge to the next one, and the first one to itself besides. */
+static void graph(void)
+{
+    MPI_Comm circle, copy;
+    int *index = calloc((size_t)size, sizeof *index), *edges = calloc((size_t)size + 1, sizeof *edges);
+    int *indices = calloc((size_t)size, sizeof *index), *ends = calloc((size_t)size + 1, sizeof *edges);
+    int value, nodes, neighbors[2] = {-1, -1};
+
+    for (int i = 0; i < size; i++) {
+        index[i] = i + 2;
+        edges[i + 1] = (i + 1) % size;
+    }
+    MPI_Graph_create(MPI_COMM_WORLD, size, index, edges, 1, &circle);
+    MPI_Comm_dup(circle, &copy);
+    MPI_Comm_free(&circle);
+    MPI_Topo_test(copy, &value);
+    ENSURE(value == MPI_GRAPH);
+    MPI_Graphdims_get(copy, &nodes, &value);
+    ENSURE(nodes == size && value == size + 1);
+    MPI_Graph_get(copy, size, size + 1, indices, ends);
+    for (int i = 0; i < size; i++)
+        ENSURE(indices[i] == index[i] && ends[i + 1] == edges[i + 1]);
+    MPI_Graph_neighbors_count(copy, rank, &value);
+    MPI_Graph_neighbors(copy, rank, 2, neighbors);
+    ENSURE(value == 1 + (rank == 0) && neighbors[rank == 0] == to && (rank != 0 || neighbors[0] == 0));
+    MPI_Comm_free(&copy);
+    MPI_Graph_create(MPI_COMM_WORLD, size - 1, index, (int[]){0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 0, &circle);
+    ENSURE((circle == MPI_COMM_NULL) == (rank == size - 1));
+    if (circle != MPI_COMM_NULL) {
+        MPI_Topo_test(circle, &value);
+        ENSURE(value == MPI_GRAPH);
+        MPI_Comm_free(&circle);
+    }
+    MPI_Graph_map(MPI_COMM_WORLD, size - 1, index, edges, &value);
+    ENSURE(value == (rank < size - 1 ? rank : MPI_UNDEFINED));
+    free(index);
+    free(edges);
+    free(indices);
+    free(ends);
+}
+
 static void topology(void)
 {
     MPI_Comm grid, row;
@@ -512,7 +590,109 @@ static void topology(void)
     MPI_Comm_free(&grid);
 }
 
-/* Two groups, by halves of the world or by turns, exchange messages and become one. */
+/* Waits for a collective that a function has started, or has ended if it does not return a request. */
+#define BOTH(name, nonblocking, ...)                                                               \
+    do {                                                                                           \
+        if (is_blocking) {                                                                         \
+            MPI_##name(__VA_ARGS__);                                                               \
+        } else {                                                                                   \
+            MPI_Request started;                                                                   \
+            MPI_##nonblocking(__VA_ARGS__, &started);                                              \
+            MPI_Wait(&started, MPI_STATUS_IGNORE);                                                 \
+        }                                                                                          \
+    } while (0)
+
+/* Each collective of two groups; `first` is the rank in the world of the first member of the other one, and `step` the distance
+ * of the others. */
+static void inter_collectives(MPI_Comm comm, int side, int others, int first, int step, int is_blocking)
+{
+    int own, members, value, sum = 0, place = 0, expected = 0;
+    int *in = calloc((size_t)(2 * size), sizeof *in), *out = calloc((size_t)(2 * size), sizeof *out);
+    int *counts = calloc((size_t)size, sizeof *counts), *places = calloc((size_t)size, sizeof *places);
+    int *ones = calloc((size_t)size, sizeof *ones), *bytes = calloc((size_t)size, sizeof *bytes);
+    MPI_Datatype *integers = calloc((size_t)size, sizeof *integers);
+
+    MPI_Comm_rank(comm, &own);
+    MPI_Comm_size(comm, &members);
+    for (int i = 0; i < others; i++) {
+        counts[i] = 1 + i % 2;
+        places[i] = place;
+        place += counts[i];
+        ones[i] = 1;
+        bytes[i] = i * (int)sizeof(int);
+        integers[i] = MPI_INT;
+        expected += first + i * step;
+    }
+    BOTH(Barrier, Ibarrier, comm);
+    /* The last member of each group is the root in turn. */
+    for (int turn = 0; turn < 2; turn++) {
+        const int is_own = turn == side, is_root = is_own && own == members - 1;
+        const int root = is_root ? MPI_ROOT : is_own ? MPI_PROC_NULL : others - 1;
+        const int root_rank = first + (others - 1) * step;
+        const int own_counts = 1 + own % 2;
+        value = is_root ? rank : -1;
+        BOTH(Bcast, Ibcast, &value, 1, MPI_INT, root, comm);
+        ENSURE(value == (is_own ? is_root ? rank : -1 : root_rank));
+        BOTH(Reduce, Ireduce, &rank, &sum, 1, MPI_INT, MPI_SUM, root, comm);
+        ENSURE(!is_root || sum == expected);
+        BOTH(Gather, Igather, &rank, 1, MPI_INT, in, 1, MPI_INT, root, comm);
+        for (int i = 0; is_root && i < others; i++)
+            ENSURE(in[i] == first + i * step);
+        BOTH(Scatter, Iscatter, in, 1, MPI_INT, &value, 1, MPI_INT, root, comm);
+        ENSURE(is_own || value == rank);
+        out[0] = out[1] = rank;
+        BOTH(Gatherv, Igatherv, out, own_counts, MPI_INT, in, counts, places, MPI_INT, root, comm);
+        for (int i = 0; is_root && i < others; i++)
+            ENSURE(in[places[i]] == first + i * step && in[places[i] + counts[i] - 1] == first + i * step);
+        out[0] = out[1] = -1;
+        BOTH(Scatterv, Iscatterv, in, counts, places, MPI_INT, out, own_counts, MPI_INT, root, comm);
+        ENSURE(is_own || (out[0] == rank && out[own_counts - 1] == rank));
+    }
+    BOTH(Allreduce, Iallreduce, &rank, &sum, 1, MPI_INT, MPI_SUM, comm);
+    ENSURE(sum == expected);
+    BOTH(Allgather, Iallgather, &rank, 1, MPI_INT, in, 1, MPI_INT, comm);
+    for (int i = 0; i < others; i++)
+        ENSURE(in[i] == first + i * step);
+    out[0] = out[1] = rank;
+    BOTH(Allgatherv, Iallgatherv, out, 1 + own % 2, MPI_INT, in, counts, places, MPI_INT, comm);
+    ENSURE(in[places[others - 1]] == first + (others - 1) * step);
+    for (int i = 0; i < others; i++)
+        out[i] = rank * 100 + i;
+    BOTH(Alltoall, Ialltoall, out, 1, MPI_INT, in, 1, MPI_INT, comm);
+    for (int i = 0; i < others; i++)
+        ENSURE(in[i] == (first + i * step) * 100 + own);
+    for (int i = 0; i < others; i++)
+        places[i] = others - 1 - i;
+    BOTH(Alltoallv, Ialltoallv, out, ones, places, MPI_INT, in, ones, places, MPI_INT, comm);
+    for (int i = 0; i < others; i++)
+        ENSURE(in[places[i]] == (first + i * step) * 100 + members - 1 - own);
+    BOTH(Alltoallw, Ialltoallw, out, ones, bytes, integers, in, ones, bytes, integers, comm);
+    for (int i = 0; i < others; i++)
+        ENSURE(in[i] == (first + i * step) * 100 + own);
+    /* The elements are as many in both groups; each member has those of the other group's block. */
+    for (int i = 0; i < 2 * size; i++)
+        out[i] = rank * 1000 + i;
+    sum = -1;
+    if (members == others) {
+        BOTH(Reduce_scatter_block, Ireduce_scatter_block, out, &sum, 1, MPI_INT, MPI_SUM, comm);
+        ENSURE(sum == 1000 * expected + others * own);
+    }
+    /* The first member has what is left of `size` elements. */
+    for (int i = 0; i < members; i++)
+        counts[i] = i == 0 ? size - members + 1 : 1;
+    BOTH(Reduce_scatter, Ireduce_scatter, out, in, counts, MPI_INT, MPI_SUM, comm);
+    for (int i = 0; i < counts[own]; i++)
+        ENSURE(in[i] == 1000 * expected + others * (own == 0 ? i : size - members + own));
+    free(in);
+    free(out);
+    free(counts);
+    free(places);
+    free(ones);
+    free(bytes);
+    free(integers);
+}
+
+/* Two groups, by halves of the world or by turns, exchange messages, call collectives and become one. */
 static void intercommunicators(int by_turns)
 {
     const int side = by_turns ? rank % 2 : rank >= size / 2;
@@ -558,6 +738,13 @@ static void intercommunicators(int by_turns)
         ENSURE(value == opposite);
         MPI_Comm_free(&part);
     }
+    const int first = by_turns ? !side : side ? 0 : size / 2;
+    inter_collectives(copy, side, others, first, by_turns ? 2 : 1, 1);
+    inter_collectives(copy, side, others, first, by_turns ? 2 : 1, 0);
+    MPI_Comm_free(&copy);
+    MPI_Comm_idup(inter, &copy, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    inter_collectives(copy, side, others, first, by_turns ? 2 : 1, 1);
     MPI_Intercomm_merge(copy, side, &whole);
     MPI_Comm_rank(whole, &value);
     ENSURE(value == own + (side ? others : 0));
@@ -625,7 +812,9 @@ int main(int argc, char **argv)
     nonblocking(MPI_COMM_WORLD);
     combined(MPI_COMM_WORLD);
     communicators();
+    duplicates();
     topology();
+    graph();
     intercommunicators(0);
     intercommunicators(1);
     if (strcmp(mode, "fatal") != 0)

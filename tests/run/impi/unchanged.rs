@@ -85,6 +85,52 @@ fn program_of_mpich_and_open_mpi_runs_unchanged_in_one_world() {
     }
 }
 
+/// Compiles the Fortran program with an MPI, or returns nothing where it has no compiler for Fortran.
+fn compile_fortran(mpi: &Mpi, flag: &str, dir: &Path) -> Option<PathBuf> {
+    let compiler = match mpi.name.starts_with("mpich") {
+        true => "mpif90.mpich",
+        false => "mpif90.openmpi",
+    };
+    let program = dir.join(&mpi.name);
+    let compiled = Command::new(compiler)
+        .args(["-cpp", "-O1", "-w", flag, "-o"])
+        .arg(&program)
+        .arg(repository().join("tests/programs/impi_fortran.F90"))
+        .current_dir(dir)
+        .status();
+    match compiled {
+        Ok(status) => assert!(status.success(), "{compiler}: {status}"),
+        Err(_) => {
+            skip(&format!("{compiler} is not installed"));
+            return None;
+        }
+    }
+    Some(program)
+}
+
+fn fortran_program_runs(flag: &str) {
+    let (Some(mpich), Some(open)) = (mpi("mpich4"), mpi("openmpi4")) else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let clients = [(&mpich, 2), (&open, 3)];
+    let programs = clients.map(|(mpi, _)| compile_fortran(mpi, flag, dir.path()));
+    if are_built() && programs.iter().all(Option::is_some) {
+        let outcomes = run_together(&clients, &|mpi| vec![dir.path().join(&mpi.name)]);
+        expect_one_world(outcomes, 5);
+    }
+}
+
+#[test]
+fn fortran_program_of_module_mpi_runs_unchanged() {
+    fortran_program_runs("-UF08");
+}
+
+#[test]
+fn fortran_program_of_module_mpi_f08_runs_unchanged() {
+    fortran_program_runs("-DF08");
+}
+
 #[test]
 fn unchanged_program_runs_on_two_nodes_of_each_client() {
     let (Some(mpich), Some(open)) = (mpi("mpich5"), mpi("openmpi5")) else {
