@@ -4,11 +4,13 @@
 //! To the launch it is a rank like any other: placement, barriers, failures and the end need no special rules, on one
 //! host or many. [`rank_variables`] computes the variables of the client; `rank_port` admits the client, by the rules of core's
 //! `pmi::tcp_handshake`; `socket_relay` relays bytes; `pmix_port` does both for PMIx; `notices` serves the client's second
-//! connection. The proxy exits when the client has ended: the server judges that by the client's last requests, as it does
+//! connection, and `multiplexed_connection` a client that speaks for several ranks. The proxy exits when the client has ended: the server judges that by the client's last requests, as it does
 //! with the exit of a rank. [`mpich_singleton`] works the other way round: it connects to a process that was started without a
 //! launcher. [`openmpi_singleton`] does that for Open MPI; `singleton_end` ends the program of either with its launch.
 
 pub mod mpich_singleton;
+mod multiplexed_connection;
+mod node_socket;
 mod notices;
 pub mod openmpi_singleton;
 mod pending_handover;
@@ -26,12 +28,15 @@ use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
+use multiplexed_connection::{MultiplexedConnection, MultiplexedEnd};
+use node_socket::NodeSocketNames;
 use notices::NoticeSubscribers;
 use pending_handover::{HandoverStatus, PendingHandover};
 use pmix_port::PmixPort;
@@ -40,7 +45,7 @@ use rank_variables::{RankEndpoint, RankEnvironment, server_address};
 use refused_connections::RefusalLines;
 use socket_relay::{RelayStatus, SocketRelay};
 use task_socket::TaskSocket;
-use wireup_core::failure::{CommandError, about};
+use wireup_core::failure::{AnyError, CommandError, about};
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::pmi::challenge::{AuthKey, ClientAuth};
 use wireup_core::pmi::client_handover::ClientHandover;
@@ -92,6 +97,8 @@ const RANK: &str = "WIREUP_RANK";
 const SIZE: &str = "WIREUP_SIZE";
 const HOST: &str = "WIREUP_HOST";
 const MACHINE: &str = "WIREUP_MACHINE";
+const NODE: &str = "WIREUP_NODE";
+const JOB: &str = "WIREUP_JOB_ID";
 
 /// Serves one rank until its client has ended. Returns the exit code, which is 0 unless a signal ended the proxy.
 ///
@@ -101,13 +108,15 @@ pub fn serve(settings: &Settings) -> Result<u8, CommandError> {
     let signals = Signals::take(&ignored_at_start(), false);
     let signals = signals.map_err(|error| CommandError::system("cannot take signals", error))?;
     let number = |name: &str| env::var(name).ok()?.parse::<u32>().ok();
-    let (Some(rank), Some(size)) = (number(RANK), number(SIZE)) else {
+    let node = number(NODE).zip(set(JOB));
+    let names = node.map(|(node, job)| NodeSocketNames::new(&job, node));
+    let (Some(rank), Some(size), Some(names)) = (number(RANK), number(SIZE), names) else {
         let text = "this part of `wireup serve` is started by a launch";
         return Err(CommandError::request(text.to_owned()));
     };
     let rank = Rank(rank);
     let listens = |error| CommandError::system(format!("rank {rank} cannot listen"), error);
-    let mut stand_in = RankProxy::new(settings, rank, size, signals).map_err(listens)?;
+    let mut stand_in = RankProxy::new(settings, rank, size, names, signals).map_err(listens)?;
     let writes =
         |error| CommandError::system(format!("cannot write the variables of rank {rank}"), error);
     stand_in.publish(settings).map_err(writes)?;
@@ -132,6 +141,9 @@ struct RankProxy {
     address: Option<String>,
     pmix: Option<PmixPort>,
     client: Option<SocketRelay>,
+    /// Connection of a daemon that speaks for several ranks; `client` is then its part for this rank.
+    multiplexed: Option<MultiplexedConnection>,
+    names: NodeSocketNames,
     /// Data that the next client needs, if several may follow each other.
     succession: Option<ClientHandover>,
     /// Handover to the next client: the last one has disconnected, and the server has not answered yet.
@@ -144,7 +156,13 @@ struct RankProxy {
 }
 
 impl RankProxy {
-    fn new(settings: &Settings, rank: Rank, size: u32, signals: Signals) -> io::Result<Self> {
+    fn new(
+        settings: &Settings,
+        rank: Rank,
+        size: u32,
+        names: NodeSocketNames,
+        signals: Signals,
+    ) -> io::Result<Self> {
         let key = AuthKey::new(random()?);
         let required = match settings.auth {
             Some(auth) => auth != PortAuth::None,
@@ -182,7 +200,8 @@ impl RankProxy {
                     required,
                     has_draft_type: settings.auth == Some(PortAuth::ChallengeSha256),
                 };
-                let entrance = RankPort::new(listener, rank, size, job, proof);
+                let node_listener = names.listen(rank)?;
+                let entrance = RankPort::new(listener, node_listener, rank, size, job, proof);
                 Some((entrance, Some(server)))
             }
         };
@@ -198,6 +217,8 @@ impl RankProxy {
             address,
             pmix: pmix.map(PmixPort::new).transpose()?,
             client: None,
+            multiplexed: None,
+            names,
             succession: settings.restartable.then(ClientHandover::default),
             interval: None,
             served: false,
@@ -264,7 +285,8 @@ impl RankProxy {
                 Some(task) => task.has_ended(),
                 None => self.served || pmix.is_some_and(PmixPort::is_over),
             };
-            if over && self.client.is_none() && !pmix.is_some_and(PmixPort::is_used) {
+            let is_idle = self.client.is_none() && self.multiplexed.is_none();
+            if over && is_idle && !pmix.is_some_and(PmixPort::is_used) {
                 return Ok(0);
             }
         }
@@ -273,7 +295,7 @@ impl RankProxy {
     /// Closes the connections, and ends the task that was started as this rank.
     fn end_task(&mut self) {
         if let Some(task) = &self.task {
-            (self.client, self.pmix) = (None, None);
+            (self.client, self.multiplexed, self.pmix) = (None, None, None);
             task.end();
         }
     }
@@ -296,9 +318,10 @@ impl RankProxy {
                         stream,
                         received,
                         greeted,
+                        is_multiplexed: false,
                     } => {
                         if let Some(server) = server.take() {
-                            let carrier = SocketRelay::new(stream.into(), server);
+                            let carrier = SocketRelay::new(stream, server);
                             let carrier = carrier.followed(self.succession.take());
                             let carrier = carrier.begun(received);
                             self.client = Some(match greeted {
@@ -307,6 +330,21 @@ impl RankProxy {
                             });
                         }
                     }
+                    AcceptedConnection::Client {
+                        stream, received, ..
+                    } => match multiplex(stream, &received, self.names.clone(), rank) {
+                        Ok((connection, own)) => {
+                            if let Some(server) = server.take() {
+                                let carrier = SocketRelay::new(own, server);
+                                self.client = Some(carrier.followed(self.succession.take()));
+                                self.multiplexed = Some(connection);
+                            }
+                        }
+                        Err(error) => {
+                            eprintln!("wireup: rank {rank}: {error}");
+                            entrance.reopen();
+                        }
+                    },
                     AcceptedConnection::Listener { stream, signal } => {
                         let from = stream.peer_addr();
                         let added = self.notices.add(stream, signal);
@@ -327,6 +365,16 @@ impl RankProxy {
     /// Relays the client's bytes. When it has disconnected, the server is notified before another client is accepted.
     fn carry(&mut self) {
         let rank = self.rank;
+        if let Some(Err(end)) = self
+            .multiplexed
+            .as_mut()
+            .map(MultiplexedConnection::advance)
+        {
+            self.multiplexed = None;
+            if !matches!(end, MultiplexedEnd::Closed) {
+                eprintln!("wireup: rank {rank}: {end}");
+            }
+        }
         if let Some(mut client) = self.client.take() {
             if client.carry(|_, _| {}) == RelayStatus::On {
                 self.client = Some(client);
@@ -360,6 +408,8 @@ impl RankProxy {
         sources.extend(task.map(|fd| (fd, PollFlags::IN)));
         sources.extend(self.notices.sources().map(|fd| (fd, PollFlags::IN)));
         sources.extend(self.client.iter().flat_map(SocketRelay::interests));
+        let multiplexed = self.multiplexed.iter();
+        sources.extend(multiplexed.flat_map(MultiplexedConnection::interests));
         sources.extend(self.interval.iter().map(PendingHandover::interest));
         sources.extend(self.pmix.iter().flat_map(PmixPort::interests));
         let mut ready: Vec<PollFd<'_>> = sources
@@ -383,6 +433,20 @@ impl RankProxy {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Starts the connection of a daemon. Returns also the end of a socket pair that stands for the client of this rank.
+fn multiplex(
+    stream: OwnedFd,
+    received: &[u8],
+    names: NodeSocketNames,
+    rank: Rank,
+) -> Result<(MultiplexedConnection, OwnedFd), AnyError> {
+    let (own, client) = UnixStream::pair()?;
+    own.set_nonblocking(true)?;
+    client.set_nonblocking(true)?;
+    let connection = MultiplexedConnection::new(stream, received, names, rank, own.into())?;
+    Ok((connection, client.into()))
 }
 
 /// Returns a function that prints refusals, as far as these are not too many.

@@ -2,15 +2,21 @@
 //!
 //! Rule: a connection is read as soon as it is accepted, and the number of silent ones is limited, also by address: a
 //! further one replaces the oldest. So no number of silent connections keeps out a client that sends.
+//!
+//! A port has two listeners: one of TCP, and one for the rank proxies of its node, through which clients come whose daemon
+//! speaks for several ranks. A client proves the same to both.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
+use rustix::io::{Errno, read};
+use rustix::net::{SendFlags, send};
 use rustix::process::geteuid;
 
+use super::node_socket::check_owner;
 use super::random;
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::pmi::challenge::ClientAuth;
@@ -25,6 +31,9 @@ const WAITING_MAX: usize = 64;
 const WAITING_OF_ADDRESS_MAX: usize = 8;
 /// Maximum number of connections accepted in one turn; other sources have their turns too.
 const ACCEPTED_MAX: usize = 64;
+
+/// Address that stands for the rank proxies of the node.
+pub(super) const NODE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Reason for refusing a connection.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +50,8 @@ pub(super) enum Refusal {
     Ended,
     #[error("the rank already has a client")]
     Taken,
+    #[error("notices need a connection over TCP")]
+    Notices,
     #[error(transparent)]
     Gate(#[from] TcpHandshakeError),
     #[error(transparent)]
@@ -51,11 +62,13 @@ pub(super) enum Refusal {
 #[derive(Debug)]
 pub(super) enum AcceptedConnection {
     Client {
-        stream: TcpStream,
+        stream: OwnedFd,
         /// Bytes for the server that were received already.
         received: Vec<u8>,
         /// Whether the server's first line was sent already.
         greeted: bool,
+        /// Whether the connection is for several ranks.
+        is_multiplexed: bool,
     },
     /// Connection for notices, each of which is followed by this signal.
     Listener {
@@ -66,7 +79,7 @@ pub(super) enum AcceptedConnection {
 
 #[derive(Debug)]
 struct PendingConnection {
-    stream: TcpStream,
+    stream: OwnedFd,
     from: SocketAddr,
     gate: TcpHandshake,
     deadline: Instant,
@@ -78,6 +91,7 @@ struct PendingConnection {
 #[derive(Debug)]
 pub(super) struct RankPort {
     listener: TcpListener,
+    node_listener: UnixListener,
     rank: Rank,
     size: u32,
     job: Option<Nspace>,
@@ -101,9 +115,10 @@ pub(super) fn check_user(stream: &TcpStream) -> Result<TcpEndpoint, Refusal> {
 }
 
 impl RankPort {
-    /// Creates the port from a listener that does not block.
+    /// Creates the port from listeners that do not block.
     pub(super) fn new(
         listener: TcpListener,
+        node_listener: UnixListener,
         rank: Rank,
         size: u32,
         job: Option<Nspace>,
@@ -111,6 +126,7 @@ impl RankPort {
     ) -> Self {
         Self {
             listener,
+            node_listener,
             rank,
             size,
             job,
@@ -128,7 +144,8 @@ impl RankPort {
     /// Returns the descriptors to read.
     pub(super) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let waiting = self.waiting.iter().map(|waiting| waiting.stream.as_fd());
-        std::iter::once(self.listener.as_fd()).chain(waiting)
+        let listeners = [self.listener.as_fd(), self.node_listener.as_fd()];
+        listeners.into_iter().chain(waiting)
     }
 
     /// Returns the time at which a connection has waited too long.
@@ -144,12 +161,20 @@ impl RankPort {
     ) -> Option<AcceptedConnection> {
         let mut arrival = None;
         for _ in 0..ACCEPTED_MAX {
-            let Ok((stream, from)) = self.listener.accept() else {
+            let (from, admitted) = if let Ok((stream, from)) = self.listener.accept() {
+                // IPv6 listeners see IPv4 addresses in a mapped form.
+                let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+                (from, self.admit(stream, from, now))
+            } else if let Ok((stream, _)) = self.node_listener.accept() {
+                let checked = stream.set_nonblocking(true);
+                let checked = checked.and_then(|()| check_owner(&stream));
+                let checked = checked.map_err(Refusal::from);
+                let admitted = checked.and_then(|()| self.pending(stream.into(), NODE, now));
+                (NODE, admitted)
+            } else {
                 break;
             };
-            // IPv6 listeners see IPv4 addresses in a mapped form.
-            let from = SocketAddr::new(from.ip().to_canonical(), from.port());
-            match self.admit(stream, from, now) {
+            match admitted {
                 Ok(waiting) => {
                     if let Some(arrival) = self.read_connection(waiting, now, &mut tell) {
                         return Some(arrival);
@@ -180,16 +205,24 @@ impl RankPort {
                 self.make_room(waiting.from, tell);
                 self.waiting.push(waiting);
             }
-            Ok(HandshakeOutcome::Admitted { received, greeted }) => {
+            Ok(HandshakeOutcome::Admitted {
+                received,
+                greeted,
+                is_multiplexed,
+            }) => {
                 self.has_client = true;
                 return Some(AcceptedConnection::Client {
                     stream: waiting.stream,
                     received,
                     greeted,
+                    is_multiplexed,
                 });
             }
+            Ok(HandshakeOutcome::Aside { .. }) if waiting.from == NODE => {
+                tell(NODE, Refusal::Notices);
+            }
             Ok(HandshakeOutcome::Aside { signal }) => {
-                let stream = waiting.stream;
+                let stream = TcpStream::from(waiting.stream);
                 return Some(AcceptedConnection::Listener { stream, signal });
             }
             Ok(HandshakeOutcome::Refused(error)) => tell(waiting.from, error.into()),
@@ -241,6 +274,16 @@ impl RankPort {
         if from.ip().is_loopback() {
             check_user(&stream)?;
         }
+        self.pending(stream.into(), from, now)
+    }
+
+    /// Starts the handshake on a connection that does not block.
+    fn pending(
+        &self,
+        stream: OwnedFd,
+        from: SocketAddr,
+        now: Instant,
+    ) -> Result<PendingConnection, Refusal> {
         let random = random()?;
         Ok(PendingConnection {
             stream,
@@ -273,7 +316,7 @@ impl PendingConnection {
     fn read_handshake(&mut self, now: Instant, taken: bool) -> Result<HandshakeOutcome, Refusal> {
         let mut buffer = [0; 4096];
         loop {
-            match self.stream.read(&mut buffer) {
+            match read(&self.stream, &mut buffer) {
                 Ok(0) => return Err(Refusal::Ended),
                 Ok(count) => {
                     self.has_spoken = true;
@@ -282,19 +325,19 @@ impl PendingConnection {
                         return Err(Refusal::Taken);
                     }
                     // Shorter than a socket's buffer; the next read detects a closed connection.
-                    let _ = self.stream.write_all(&passage.reply);
+                    let _ = send(&self.stream, &passage.reply, SendFlags::NOSIGNAL);
                     if passage.verdict != HandshakeOutcome::Open {
                         return Ok(passage.verdict);
                     }
                 }
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
                     return match now < self.deadline {
                         true => Ok(HandshakeOutcome::Open),
                         false => Err(Refusal::Silent),
                     };
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(std::io::Error::from(error).into()),
             }
         }
     }
@@ -302,8 +345,9 @@ impl PendingConnection {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
+    use super::super::node_socket::NodeSocketNames;
     use super::*;
     use wireup_core::pmi::challenge::AuthKey;
 
@@ -314,7 +358,11 @@ mod tests {
             required: false,
             has_draft_type: false,
         };
-        RankPort::new(listener, Rank(0), 1, None, proof)
+        static PORTS: AtomicU32 = AtomicU32::new(0);
+        let job = format!("rank-port-{}", std::process::id());
+        let names = NodeSocketNames::new(&job, PORTS.fetch_add(1, Ordering::Relaxed));
+        let node_listener = names.listen(Rank(0)).unwrap();
+        RankPort::new(listener, node_listener, Rank(0), 1, None, proof)
     }
 
     /// Adds a silent connection from an address, and returns the one that was replaced.

@@ -56,6 +56,7 @@ mod pmi2_draft;
 mod pmi2_raw;
 mod pmi_client;
 mod pmi_faults;
+mod pmi_forwarding;
 mod pmix;
 mod processes;
 mod ps;
