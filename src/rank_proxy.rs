@@ -4,8 +4,9 @@
 //! To the launch it is a rank like any other: placement, barriers, failures and the end need no special rules, on one
 //! host or many. [`rank_variables`] computes the variables of the client; `rank_port` admits the client, by the rules of core's
 //! `pmi::tcp_handshake`; `socket_relay` relays bytes; `pmix_port` does both for PMIx; `notices` serves the client's second
-//! connection, and `multiplexed_connection` a client that speaks for several ranks. The proxy exits when the client has ended: the server judges that by the client's last requests, as it does
-//! with the exit of a rank. [`mpich_singleton`] works the other way round: it connects to a process that was started without a
+//! connection, and `multiplexed_connection` a client that speaks for several ranks; `tls_port` has TLS served in front of the port.
+//! The proxy exits when the client has ended: the server judges that by the client's last requests, as it does with the exit of
+//! a rank. [`mpich_singleton`] works the other way round: it connects to a process that was started without a
 //! launcher. [`openmpi_singleton`] does that for Open MPI; `singleton_end` ends the program of either with its launch.
 
 pub mod mpich_singleton;
@@ -21,6 +22,7 @@ mod refused_connections;
 mod singleton_end;
 pub mod socket_relay;
 mod task_socket;
+mod tls_port;
 
 use std::env;
 use std::fs;
@@ -40,11 +42,12 @@ use node_socket::NodeSocketNames;
 use notices::NoticeSubscribers;
 use pending_handover::{HandoverStatus, PendingHandover};
 use pmix_port::PmixPort;
-use rank_port::{AcceptedConnection, RankPort, Refusal};
+use rank_port::{AcceptedConnection, ClientListener, RankPort, Refusal};
 use rank_variables::{RankEndpoint, RankEnvironment, server_address};
 use refused_connections::RefusalLines;
 use socket_relay::{RelayStatus, SocketRelay};
 use task_socket::TaskSocket;
+use tls_port::TlsPort;
 use wireup_core::failure::{AnyError, CommandError, about};
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::pmi::challenge::{AuthKey, ClientAuth};
@@ -60,15 +63,18 @@ pub enum PortAuth {
     Challenge,
     /// The client must answer a challenge, with an HMAC or the hash of PMI-2's draft.
     ChallengeSha256,
+    /// The client must speak TLS, with the certificate of its rank.
+    Tls,
     /// No authentication, on any interface.
     None,
 }
 
 impl PortAuth {
     /// The values of `wireup serve --pmi-port-auth`.
-    pub const NAMES: [(&str, Self); 3] = [
+    pub const NAMES: [(&str, Self); 4] = [
         ("challenge", Self::Challenge),
         ("challenge-sha256", Self::ChallengeSha256),
+        ("tls", Self::Tls),
         ("none", Self::None),
     ];
 }
@@ -90,6 +96,8 @@ pub struct Settings {
     pub json: bool,
     /// Whether another client may follow one that disconnected without a finalize.
     pub restartable: bool,
+    /// Executable that serves TLS.
+    pub tls_program: PathBuf,
 }
 
 /// Variables with a rank's place.
@@ -139,6 +147,8 @@ struct RankProxy {
     pmi: Option<(RankPort, Option<OwnedFd>)>,
     /// HOST:PORT of the port.
     address: Option<String>,
+    /// Process in front of the port, and the certificate with its key.
+    tls: Option<(TlsPort, String)>,
     pmix: Option<PmixPort>,
     client: Option<SocketRelay>,
     /// Connection of a daemon that speaks for several ranks; `client` is then its part for this rank.
@@ -172,7 +182,7 @@ impl RankProxy {
             .ok()
             .and_then(|number| number.parse().ok());
         let server = server.map(inherited_fd::socket).transpose()?;
-        let mut address = None;
+        let (mut address, mut tls) = (None, None);
         let pmi = match server {
             None => None,
             Some(server) => {
@@ -201,6 +211,16 @@ impl RankProxy {
                     has_draft_type: settings.auth == Some(PortAuth::ChallengeSha256),
                 };
                 let node_listener = names.listen(rank)?;
+                let listener = match settings.auth {
+                    Some(PortAuth::Tls) => {
+                        let name = names.tls_name(rank);
+                        let clients = node_socket::listen(&name)?;
+                        let started = TlsPort::start(&settings.tls_program, listener, &name, rank);
+                        tls = Some(started.map_err(io::Error::other)?);
+                        ClientListener::Tls(clients)
+                    }
+                    _ => ClientListener::Tcp(listener),
+                };
                 let entrance = RankPort::new(listener, node_listener, rank, size, job, proof);
                 Some((entrance, Some(server)))
             }
@@ -215,6 +235,7 @@ impl RankProxy {
             key,
             pmi,
             address,
+            tls,
             pmix: pmix.map(PmixPort::new).transpose()?,
             client: None,
             multiplexed: None,
@@ -232,9 +253,17 @@ impl RankProxy {
     fn publish(&mut self, settings: &Settings) -> io::Result<()> {
         let rank = self.rank;
         let address = self.address.clone();
+        let mut tls_file = None;
+        if let (Some((_, pem)), Some(dir)) = (&self.tls, &settings.env_dir) {
+            let name = format!("rank-{rank}.pem");
+            let file = dir.join(&name);
+            write_private(dir, &name, pem).map_err(|error| about(&file.display(), &error))?;
+            tls_file = Some(file);
+        }
         let served = RankEndpoint {
             rank,
             pmi: address.map(|address| (address, self.key.clone())),
+            tls_file,
             pmix: self.pmix.as_ref().map(PmixPort::port).transpose()?,
         };
         let own = env::vars_os()
@@ -280,6 +309,11 @@ impl RankProxy {
                 }
             }
             self.advance();
+            let tls = self.tls.as_mut();
+            if tls.is_some_and(|(process, _)| process.has_ended()) {
+                let text = "the process for TLS has ended";
+                return Err(CommandError::system("cannot serve", io::Error::other(text)));
+            }
             let pmix = self.pmix.as_ref();
             let over = match &self.task {
                 Some(task) => task.has_ended(),
@@ -404,6 +438,8 @@ impl RankProxy {
         if let Some((entrance, _)) = self.pmi.as_ref().filter(|_| self.interval.is_none()) {
             sources.extend(entrance.sources().map(|fd| (fd, PollFlags::IN)));
         }
+        let tls = self.tls.iter().map(|(process, _)| process.interest());
+        sources.extend(tls.map(|fd| (fd, PollFlags::IN)));
         let task = self.task.iter().filter_map(TaskSocket::interest);
         sources.extend(task.map(|fd| (fd, PollFlags::IN)));
         sources.extend(self.notices.sources().map(|fd| (fd, PollFlags::IN)));

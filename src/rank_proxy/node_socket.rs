@@ -1,6 +1,7 @@
-//! Socket of a rank's port for other processes of wireup on its node: a rank proxy whose client speaks for several ranks.
+//! Sockets of a rank's port for other processes of wireup on its node: a rank proxy whose client speaks for several ranks, and
+//! the process that serves TLS.
 //!
-//! Rule: the socket has a name in the abstract namespace, which is a hash of the job and the node, and ends with the rank. So a
+//! Rule: a socket has a name in the abstract namespace, which is a hash of the job and the node, and ends with the rank. So a
 //! rank of another node has none here, also if virtual nodes share the host, and no file remains. Both ends check the user
 //! of the other.
 
@@ -31,15 +32,17 @@ impl NodeSocketNames {
         format!("{}-{rank}", self.0)
     }
 
+    /// Returns the name of the socket for clients of a rank that have passed TLS.
+    pub(super) fn tls_name(&self, rank: Rank) -> String {
+        format!("{}-tls", self.name(rank))
+    }
+
     /// Listens for connections to a rank.
     ///
     /// # Errors
     /// If the name is in use.
     pub(super) fn listen(&self, rank: Rank) -> io::Result<UnixListener> {
-        let address = SocketAddr::from_abstract_name(self.name(rank))?;
-        let listener = UnixListener::bind_addr(&address)?;
-        listener.set_nonblocking(true)?;
-        Ok(listener)
+        listen(&self.name(rank))
     }
 
     /// Connects with the port of a rank. The socket does not block.
@@ -54,6 +57,16 @@ impl NodeSocketNames {
         check_owner(&socket)?;
         Ok(socket)
     }
+}
+
+/// Listens at a name in the abstract namespace, without blocking.
+///
+/// # Errors
+/// If the name is in use.
+pub(super) fn listen(name: &str) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// Checks that the other end belongs to this process's user or to root.

@@ -3,8 +3,8 @@
 //! Rule: a connection is read as soon as it is accepted, and the number of silent ones is limited, also by address: a
 //! further one replaces the oldest. So no number of silent connections keeps out a client that sends.
 //!
-//! A port has two listeners: one of TCP, and one for the rank proxies of its node, through which clients come whose daemon
-//! speaks for several ranks. A client proves the same to both.
+//! A port has two listeners: one of TCP, or behind TLS, and one for the rank proxies of its node, through which clients come
+//! whose daemon speaks for several ranks. A client proves the same to both, except that TLS is a proof.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -32,7 +32,7 @@ const WAITING_OF_ADDRESS_MAX: usize = 8;
 /// Maximum number of connections accepted in one turn; other sources have their turns too.
 const ACCEPTED_MAX: usize = 64;
 
-/// Address that stands for the rank proxies of the node.
+/// Address that stands for processes of wireup on the node.
 pub(super) const NODE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Reason for refusing a connection.
@@ -50,7 +50,7 @@ pub(super) enum Refusal {
     Ended,
     #[error("the rank already has a client")]
     Taken,
-    #[error("notices need a connection over TCP")]
+    #[error("notices need a connection over TCP without TLS")]
     Notices,
     #[error(transparent)]
     Gate(#[from] TcpHandshakeError),
@@ -77,6 +77,14 @@ pub(super) enum AcceptedConnection {
     },
 }
 
+/// Listener for the clients of the rank.
+#[derive(Debug)]
+pub(super) enum ClientListener {
+    Tcp(TcpListener),
+    /// For the process that serves TLS, which connects for each client with the rank's certificate.
+    Tls(UnixListener),
+}
+
 #[derive(Debug)]
 struct PendingConnection {
     stream: OwnedFd,
@@ -90,7 +98,7 @@ struct PendingConnection {
 /// Port of one rank, and its connections that are not identified.
 #[derive(Debug)]
 pub(super) struct RankPort {
-    listener: TcpListener,
+    listener: ClientListener,
     node_listener: UnixListener,
     rank: Rank,
     size: u32,
@@ -117,7 +125,7 @@ pub(super) fn check_user(stream: &TcpStream) -> Result<TcpEndpoint, Refusal> {
 impl RankPort {
     /// Creates the port from listeners that do not block.
     pub(super) fn new(
-        listener: TcpListener,
+        listener: ClientListener,
         node_listener: UnixListener,
         rank: Rank,
         size: u32,
@@ -144,7 +152,11 @@ impl RankPort {
     /// Returns the descriptors to read.
     pub(super) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let waiting = self.waiting.iter().map(|waiting| waiting.stream.as_fd());
-        let listeners = [self.listener.as_fd(), self.node_listener.as_fd()];
+        let listener = match &self.listener {
+            ClientListener::Tcp(listener) => listener.as_fd(),
+            ClientListener::Tls(listener) => listener.as_fd(),
+        };
+        let listeners = [listener, self.node_listener.as_fd()];
         listeners.into_iter().chain(waiting)
     }
 
@@ -161,17 +173,7 @@ impl RankPort {
     ) -> Option<AcceptedConnection> {
         let mut arrival = None;
         for _ in 0..ACCEPTED_MAX {
-            let (from, admitted) = if let Ok((stream, from)) = self.listener.accept() {
-                // IPv6 listeners see IPv4 addresses in a mapped form.
-                let from = SocketAddr::new(from.ip().to_canonical(), from.port());
-                (from, self.admit(stream, from, now))
-            } else if let Ok((stream, _)) = self.node_listener.accept() {
-                let checked = stream.set_nonblocking(true);
-                let checked = checked.and_then(|()| check_owner(&stream));
-                let checked = checked.map_err(Refusal::from);
-                let admitted = checked.and_then(|()| self.pending(stream.into(), NODE, now));
-                (NODE, admitted)
-            } else {
+            let Some((from, admitted)) = self.accept(now) else {
                 break;
             };
             match admitted {
@@ -263,6 +265,33 @@ impl RankPort {
         }
     }
 
+    /// Accepts a connection. Returns its address and its handshake.
+    fn accept(&self, now: Instant) -> Option<(SocketAddr, Result<PendingConnection, Refusal>)> {
+        let client = match &self.listener {
+            ClientListener::Tcp(listener) => listener.accept().ok().map(|(stream, from)| {
+                // IPv6 listeners see IPv4 addresses in a mapped form.
+                let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+                (from, self.admit(stream, from, now))
+            }),
+            ClientListener::Tls(listener) => self.accept_on_node(listener, false, now),
+        };
+        client.or_else(|| self.accept_on_node(&self.node_listener, self.proof.required, now))
+    }
+
+    fn accept_on_node(
+        &self,
+        listener: &UnixListener,
+        needs_proof: bool,
+        now: Instant,
+    ) -> Option<(SocketAddr, Result<PendingConnection, Refusal>)> {
+        let (stream, _) = listener.accept().ok()?;
+        let checked = stream.set_nonblocking(true);
+        let checked = checked.and_then(|()| check_owner(&stream));
+        let checked = checked.map_err(Refusal::from);
+        let admitted = checked.and_then(|()| self.pending(stream.into(), NODE, needs_proof, now));
+        Some((NODE, admitted))
+    }
+
     fn admit(
         &self,
         stream: TcpStream,
@@ -274,7 +303,7 @@ impl RankPort {
         if from.ip().is_loopback() {
             check_user(&stream)?;
         }
-        self.pending(stream.into(), from, now)
+        self.pending(stream.into(), from, self.proof.required, now)
     }
 
     /// Starts the handshake on a connection that does not block.
@@ -282,19 +311,18 @@ impl RankPort {
         &self,
         stream: OwnedFd,
         from: SocketAddr,
+        needs_proof: bool,
         now: Instant,
     ) -> Result<PendingConnection, Refusal> {
         let random = random()?;
+        let proof = ClientAuth {
+            required: needs_proof,
+            ..self.proof.clone()
+        };
         Ok(PendingConnection {
             stream,
             from,
-            gate: TcpHandshake::new(
-                self.rank,
-                self.size,
-                self.job.clone(),
-                self.proof.clone(),
-                random,
-            ),
+            gate: TcpHandshake::new(self.rank, self.size, self.job.clone(), proof, random),
             deadline: now + PATIENCE,
             has_spoken: false,
         })
@@ -362,13 +390,17 @@ mod tests {
         let job = format!("rank-port-{}", std::process::id());
         let names = NodeSocketNames::new(&job, PORTS.fetch_add(1, Ordering::Relaxed));
         let node_listener = names.listen(Rank(0)).unwrap();
+        let listener = ClientListener::Tcp(listener);
         RankPort::new(listener, node_listener, Rank(0), 1, None, proof)
     }
 
     /// Adds a silent connection from an address, and returns the one that was replaced.
     fn enter(entrance: &mut RankPort, from: &str) -> Option<String> {
         let from = from.parse().unwrap();
-        let stream = TcpStream::connect(entrance.listener.local_addr().unwrap()).unwrap();
+        let ClientListener::Tcp(listener) = &entrance.listener else {
+            unreachable!("made by `entrance`");
+        };
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let waiting = entrance.admit(stream, from, Instant::now()).unwrap();
         let mut replaced = Vec::new();
         entrance.make_room(from, |from, refusal| {

@@ -12,17 +12,17 @@ use wireup_core::pmi::challenge::AuthKey;
 use crate::common::{Output, Run, Running, wireup};
 
 /// Time limit of a reply.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A launch whose processes the test stands for.
-struct Served {
-    running: Running,
+pub(crate) struct Served {
+    pub(crate) running: Running,
     /// Variables of each rank.
     ranks: Vec<Value>,
 }
 
 impl Served {
-    fn new(ranks: usize, options: &str) -> Self {
+    pub(crate) fn new(ranks: usize, options: &str) -> Self {
         let line =
             format!("serve -n {ranks} --json {options} --pmi pmi2 --no-config --oversubscribe");
         let words = line.split_whitespace().map(OsString::from);
@@ -35,7 +35,7 @@ impl Served {
         Self { running, ranks }
     }
 
-    fn variable(&self, rank: usize, name: &str) -> String {
+    pub(crate) fn variable(&self, rank: usize, name: &str) -> String {
         self.ranks[rank]["env"][name].as_str().unwrap().to_owned()
     }
 }
@@ -182,7 +182,7 @@ fn lost_connection_of_daemon_is_loss_of_each_rank() {
     );
     drop(daemon);
     for rank in [1, 2] {
-        let lost = format!("rank {rank}");
+        let lost = format!("rank {rank} (");
         served.running.wait_for(Output::Stderr, &lost);
     }
     // The rank of the other connection is served.
