@@ -4,11 +4,14 @@
 //! To the launch it is a rank like any other: placement, barriers, failures and the end need no special rules, on one
 //! host or many. [`rank_variables`] computes the variables of the client; `rank_port` admits the client, by the rules of core's
 //! `pmi::tcp_handshake`; `socket_relay` relays bytes; `pmix_port` does both for PMIx; `notices` serves the client's second
-//! connection. The proxy exits when the client has ended: the server judges that by the client's last requests, as it does
-//! with the exit of a rank. [`mpich_singleton`] works the other way round: it connects to a process that was started without a
+//! connection, and `multiplexed_connection` a client that speaks for several ranks; `tls_port` has TLS served in front of the port.
+//! The proxy exits when the client has ended: the server judges that by the client's last requests, as it does with the exit of
+//! a rank. [`mpich_singleton`] works the other way round: it connects to a process that was started without a
 //! launcher. [`openmpi_singleton`] does that for Open MPI; `singleton_end` ends the program of either with its launch.
 
 pub mod mpich_singleton;
+mod multiplexed_connection;
+mod node_socket;
 mod notices;
 pub mod openmpi_singleton;
 mod pending_handover;
@@ -19,6 +22,7 @@ mod refused_connections;
 mod singleton_end;
 pub mod socket_relay;
 mod task_socket;
+mod tls_port;
 
 use std::env;
 use std::fs;
@@ -26,21 +30,25 @@ use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
+use multiplexed_connection::{MultiplexedConnection, MultiplexedEnd};
+use node_socket::NodeSocketNames;
 use notices::NoticeSubscribers;
 use pending_handover::{HandoverStatus, PendingHandover};
 use pmix_port::PmixPort;
-use rank_port::{AcceptedConnection, RankPort, Refusal};
+use rank_port::{AcceptedConnection, ClientListener, RankPort, Refusal};
 use rank_variables::{RankEndpoint, RankEnvironment, server_address};
 use refused_connections::RefusalLines;
 use socket_relay::{RelayStatus, SocketRelay};
 use task_socket::TaskSocket;
-use wireup_core::failure::{CommandError, about};
+use tls_port::TlsPort;
+use wireup_core::failure::{AnyError, CommandError, about};
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::pmi::challenge::{AuthKey, ClientAuth};
 use wireup_core::pmi::client_handover::ClientHandover;
@@ -55,15 +63,18 @@ pub enum PortAuth {
     Challenge,
     /// The client must answer a challenge, with an HMAC or the hash of PMI-2's draft.
     ChallengeSha256,
+    /// The client must speak TLS, with the certificate of its rank.
+    Tls,
     /// No authentication, on any interface.
     None,
 }
 
 impl PortAuth {
     /// The values of `wireup serve --pmi-port-auth`.
-    pub const NAMES: [(&str, Self); 3] = [
+    pub const NAMES: [(&str, Self); 4] = [
         ("challenge", Self::Challenge),
         ("challenge-sha256", Self::ChallengeSha256),
+        ("tls", Self::Tls),
         ("none", Self::None),
     ];
 }
@@ -85,6 +96,8 @@ pub struct Settings {
     pub json: bool,
     /// Whether another client may follow one that disconnected without a finalize.
     pub restartable: bool,
+    /// Executable that serves TLS.
+    pub tls_program: PathBuf,
 }
 
 /// Variables with a rank's place.
@@ -92,6 +105,8 @@ const RANK: &str = "WIREUP_RANK";
 const SIZE: &str = "WIREUP_SIZE";
 const HOST: &str = "WIREUP_HOST";
 const MACHINE: &str = "WIREUP_MACHINE";
+const NODE: &str = "WIREUP_NODE";
+const JOB: &str = "WIREUP_JOB_ID";
 
 /// Serves one rank until its client has ended. Returns the exit code, which is 0 unless a signal ended the proxy.
 ///
@@ -101,13 +116,15 @@ pub fn serve(settings: &Settings) -> Result<u8, CommandError> {
     let signals = Signals::take(&ignored_at_start(), false);
     let signals = signals.map_err(|error| CommandError::system("cannot take signals", error))?;
     let number = |name: &str| env::var(name).ok()?.parse::<u32>().ok();
-    let (Some(rank), Some(size)) = (number(RANK), number(SIZE)) else {
+    let node = number(NODE).zip(set(JOB));
+    let names = node.map(|(node, job)| NodeSocketNames::new(&job, node));
+    let (Some(rank), Some(size), Some(names)) = (number(RANK), number(SIZE), names) else {
         let text = "this part of `wireup serve` is started by a launch";
         return Err(CommandError::request(text.to_owned()));
     };
     let rank = Rank(rank);
     let listens = |error| CommandError::system(format!("rank {rank} cannot listen"), error);
-    let mut stand_in = RankProxy::new(settings, rank, size, signals).map_err(listens)?;
+    let mut stand_in = RankProxy::new(settings, rank, size, names, signals).map_err(listens)?;
     let writes =
         |error| CommandError::system(format!("cannot write the variables of rank {rank}"), error);
     stand_in.publish(settings).map_err(writes)?;
@@ -130,8 +147,13 @@ struct RankProxy {
     pmi: Option<(RankPort, Option<OwnedFd>)>,
     /// HOST:PORT of the port.
     address: Option<String>,
+    /// Process in front of the port, and the certificate with its key.
+    tls: Option<(TlsPort, String)>,
     pmix: Option<PmixPort>,
     client: Option<SocketRelay>,
+    /// Connection of a daemon that speaks for several ranks; `client` is then its part for this rank.
+    multiplexed: Option<MultiplexedConnection>,
+    names: NodeSocketNames,
     /// Data that the next client needs, if several may follow each other.
     succession: Option<ClientHandover>,
     /// Handover to the next client: the last one has disconnected, and the server has not answered yet.
@@ -144,7 +166,13 @@ struct RankProxy {
 }
 
 impl RankProxy {
-    fn new(settings: &Settings, rank: Rank, size: u32, signals: Signals) -> io::Result<Self> {
+    fn new(
+        settings: &Settings,
+        rank: Rank,
+        size: u32,
+        names: NodeSocketNames,
+        signals: Signals,
+    ) -> io::Result<Self> {
         let key = AuthKey::new(random()?);
         let required = match settings.auth {
             Some(auth) => auth != PortAuth::None,
@@ -154,7 +182,7 @@ impl RankProxy {
             .ok()
             .and_then(|number| number.parse().ok());
         let server = server.map(inherited_fd::socket).transpose()?;
-        let mut address = None;
+        let (mut address, mut tls) = (None, None);
         let pmi = match server {
             None => None,
             Some(server) => {
@@ -182,7 +210,18 @@ impl RankProxy {
                     required,
                     has_draft_type: settings.auth == Some(PortAuth::ChallengeSha256),
                 };
-                let entrance = RankPort::new(listener, rank, size, job, proof);
+                let node_listener = names.listen(rank)?;
+                let listener = match settings.auth {
+                    Some(PortAuth::Tls) => {
+                        let name = names.tls_name(rank);
+                        let clients = node_socket::listen(&name)?;
+                        let started = TlsPort::start(&settings.tls_program, listener, &name, rank);
+                        tls = Some(started.map_err(io::Error::other)?);
+                        ClientListener::Tls(clients)
+                    }
+                    _ => ClientListener::Tcp(listener),
+                };
+                let entrance = RankPort::new(listener, node_listener, rank, size, job, proof);
                 Some((entrance, Some(server)))
             }
         };
@@ -196,8 +235,11 @@ impl RankProxy {
             key,
             pmi,
             address,
+            tls,
             pmix: pmix.map(PmixPort::new).transpose()?,
             client: None,
+            multiplexed: None,
+            names,
             succession: settings.restartable.then(ClientHandover::default),
             interval: None,
             served: false,
@@ -211,9 +253,17 @@ impl RankProxy {
     fn publish(&mut self, settings: &Settings) -> io::Result<()> {
         let rank = self.rank;
         let address = self.address.clone();
+        let mut tls_file = None;
+        if let (Some((_, pem)), Some(dir)) = (&self.tls, &settings.env_dir) {
+            let name = format!("rank-{rank}.pem");
+            let file = dir.join(&name);
+            write_private(dir, &name, pem).map_err(|error| about(&file.display(), &error))?;
+            tls_file = Some(file);
+        }
         let served = RankEndpoint {
             rank,
             pmi: address.map(|address| (address, self.key.clone())),
+            tls_file,
             pmix: self.pmix.as_ref().map(PmixPort::port).transpose()?,
         };
         let own = env::vars_os()
@@ -259,12 +309,18 @@ impl RankProxy {
                 }
             }
             self.advance();
+            let tls = self.tls.as_mut();
+            if tls.is_some_and(|(process, _)| process.has_ended()) {
+                let text = "the process for TLS has ended";
+                return Err(CommandError::system("cannot serve", io::Error::other(text)));
+            }
             let pmix = self.pmix.as_ref();
             let over = match &self.task {
                 Some(task) => task.has_ended(),
                 None => self.served || pmix.is_some_and(PmixPort::is_over),
             };
-            if over && self.client.is_none() && !pmix.is_some_and(PmixPort::is_used) {
+            let is_idle = self.client.is_none() && self.multiplexed.is_none();
+            if over && is_idle && !pmix.is_some_and(PmixPort::is_used) {
                 return Ok(0);
             }
         }
@@ -273,7 +329,7 @@ impl RankProxy {
     /// Closes the connections, and ends the task that was started as this rank.
     fn end_task(&mut self) {
         if let Some(task) = &self.task {
-            (self.client, self.pmix) = (None, None);
+            (self.client, self.multiplexed, self.pmix) = (None, None, None);
             task.end();
         }
     }
@@ -296,9 +352,10 @@ impl RankProxy {
                         stream,
                         received,
                         greeted,
+                        is_multiplexed: false,
                     } => {
                         if let Some(server) = server.take() {
-                            let carrier = SocketRelay::new(stream.into(), server);
+                            let carrier = SocketRelay::new(stream, server);
                             let carrier = carrier.followed(self.succession.take());
                             let carrier = carrier.begun(received);
                             self.client = Some(match greeted {
@@ -307,6 +364,21 @@ impl RankProxy {
                             });
                         }
                     }
+                    AcceptedConnection::Client {
+                        stream, received, ..
+                    } => match multiplex(stream, &received, self.names.clone(), rank) {
+                        Ok((connection, own)) => {
+                            if let Some(server) = server.take() {
+                                let carrier = SocketRelay::new(own, server);
+                                self.client = Some(carrier.followed(self.succession.take()));
+                                self.multiplexed = Some(connection);
+                            }
+                        }
+                        Err(error) => {
+                            eprintln!("wireup: rank {rank}: {error}");
+                            entrance.reopen();
+                        }
+                    },
                     AcceptedConnection::Listener { stream, signal } => {
                         let from = stream.peer_addr();
                         let added = self.notices.add(stream, signal);
@@ -327,6 +399,16 @@ impl RankProxy {
     /// Relays the client's bytes. When it has disconnected, the server is notified before another client is accepted.
     fn carry(&mut self) {
         let rank = self.rank;
+        if let Some(Err(end)) = self
+            .multiplexed
+            .as_mut()
+            .map(MultiplexedConnection::advance)
+        {
+            self.multiplexed = None;
+            if !matches!(end, MultiplexedEnd::Closed) {
+                eprintln!("wireup: rank {rank}: {end}");
+            }
+        }
         if let Some(mut client) = self.client.take() {
             if client.carry(|_, _| {}) == RelayStatus::On {
                 self.client = Some(client);
@@ -356,10 +438,14 @@ impl RankProxy {
         if let Some((entrance, _)) = self.pmi.as_ref().filter(|_| self.interval.is_none()) {
             sources.extend(entrance.sources().map(|fd| (fd, PollFlags::IN)));
         }
+        let tls = self.tls.iter().map(|(process, _)| process.interest());
+        sources.extend(tls.map(|fd| (fd, PollFlags::IN)));
         let task = self.task.iter().filter_map(TaskSocket::interest);
         sources.extend(task.map(|fd| (fd, PollFlags::IN)));
         sources.extend(self.notices.sources().map(|fd| (fd, PollFlags::IN)));
         sources.extend(self.client.iter().flat_map(SocketRelay::interests));
+        let multiplexed = self.multiplexed.iter();
+        sources.extend(multiplexed.flat_map(MultiplexedConnection::interests));
         sources.extend(self.interval.iter().map(PendingHandover::interest));
         sources.extend(self.pmix.iter().flat_map(PmixPort::interests));
         let mut ready: Vec<PollFd<'_>> = sources
@@ -383,6 +469,20 @@ impl RankProxy {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Starts the connection of a daemon. Returns also the end of a socket pair that stands for the client of this rank.
+fn multiplex(
+    stream: OwnedFd,
+    received: &[u8],
+    names: NodeSocketNames,
+    rank: Rank,
+) -> Result<(MultiplexedConnection, OwnedFd), AnyError> {
+    let (own, client) = UnixStream::pair()?;
+    own.set_nonblocking(true)?;
+    client.set_nonblocking(true)?;
+    let connection = MultiplexedConnection::new(stream, received, names, rank, own.into())?;
+    Ok((connection, client.into()))
 }
 
 /// Returns a function that prints refusals, as far as these are not too many.

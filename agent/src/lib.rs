@@ -75,6 +75,7 @@ pub mod node_agent;
 pub mod peer;
 pub mod peer_service;
 pub mod pki;
+pub mod pmi_tls_port;
 pub mod proto;
 pub mod refusals;
 pub mod revocation_lists;

@@ -16,7 +16,9 @@ use wireup_agent::user::account_lookup;
 use wireup_agent::user::spawn::ACCOUNTS_COMMAND;
 use wireup_agent_args::AgentSubcommand;
 use wireup_agent_args::usage_errors::{answer, one_line};
-use wireup_core::executables::{EXPORT_SPANS, FIND_HOSTS, GRANT_HOLDER, LAUNCH_ENTRY};
+use wireup_core::executables::{
+    EXPORT_SPANS, FIND_HOSTS, GRANT_HOLDER, LAUNCH_ENTRY, PMI_TLS_PORT,
+};
 use wireup_core::failure::CommandError;
 use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::name_server::STORE_COMMAND;
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Some(word) if word == EXPORT_SPANS => Err(CommandError::request(MissingFeature("otel"))),
         Some(word) if word == pbs_task::CALLER => pbs_task::caller(words_behind()),
         Some(word) if word == pbs_task::TASK => pbs_task::task(words_behind()),
+        Some(word) if word == PMI_TLS_PORT => wireup_agent::pmi_tls_port::main(&words_behind()),
         Some(word) if word == STORE_COMMAND => name_store::main(&words_behind()),
         Some(word) if word == FIND_HOSTS => find_hosts::main(std::env::args_os().skip(2)),
         word => {

@@ -26,5 +26,8 @@ pub const FIND_HOSTS: &str = "find-hosts";
 /// Command of [`AGENT`]: obtains and revokes a fabric grant.
 pub const GRANT_HOLDER: &str = "fabric-keeper";
 
+/// Command of [`AGENT`]: serves TLS in front of the PMI port of a rank. Its arguments: the socket of the rank proxy, the rank.
+pub const PMI_TLS_PORT: &str = "pmi-tls-port";
+
 /// Command of [`AGENT`]: sends the spans of a launch, which it reads from standard input, to a collector.
 pub const EXPORT_SPANS: &str = "export-spans";

@@ -6,6 +6,7 @@
 //! finds ([`pmi_store`]), the attributes of the node (`node_attributes`), the jobs it is connected with (`connections`),
 //! and the members of each barrier or ring (`barriers`). A PMI-2 request in several messages becomes one first (`continued`). Out come [`pmi_action`]s, most of them a [`reply`] to send. [`limits`]
 //! has every size. A client that comes over TCP passes a [`tcp_handshake`] first, perhaps with a [`challenge`];
+//! one that carries several ranks goes through a [`client_multiplexer`];
 //! with a process that runs without a launcher the conversation starts as [`singleton_handshake`] has it. A [`transcript`] is for people.
 //!
 //! The dialect is a matter of the connection: PMI-1 and PMI-2 are served side by side. The modules
@@ -16,6 +17,7 @@ pub(crate) mod barriers;
 pub mod challenge;
 pub mod client;
 pub mod client_handover;
+pub mod client_multiplexer;
 pub mod command;
 mod connections;
 mod fragments;

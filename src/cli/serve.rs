@@ -17,8 +17,10 @@ use super::option_scan::{ArgumentKind, OptionTable};
 use super::options::choice;
 use super::run::more_hosts;
 use super::run_args::{RunArgs, names_program};
+use crate::inspect::agent_file;
 use crate::rank_proxy::{self, PortAuth, Settings};
 use wireup_agent_args::usage_errors::one_line;
+use wireup_core::executables::AGENT;
 use wireup_core::failure::CommandError;
 use wireup_core::job::spec::choice_name;
 
@@ -67,11 +69,11 @@ struct PortArgs {
     restartable: bool,
 
     /// Proof that PMI clients give: challenge, by HMAC-SHA-256 that they have their rank's PMI_AUTH_KEY; challenge-sha256, the
-    /// same, or by the SHA-256 of PMI-2's draft; none, no proof, also on interfaces that others reach [default: none if only this
-    /// host can connect, otherwise challenge]
+    /// same, or by the SHA-256 of PMI-2's draft; tls, by the certificate of their rank, in encrypted connections; none, no
+    /// proof, also on interfaces that others reach [default: none if only this host can connect, otherwise challenge]
     #[arg(
         long,
-        value_name = "challenge|challenge-sha256|none",
+        value_name = "challenge|challenge-sha256|tls|none",
         hide_possible_values = true
     )]
     #[arg(value_parser = choice(&PortAuth::NAMES))]
@@ -98,6 +100,10 @@ impl PortArgs {
     /// Returns the arguments as words of a command line.
     fn words(&self) -> Result<Vec<OsString>, CommandError> {
         let mut words = Vec::new();
+        if self.pmi_port_auth == Some(PortAuth::Tls) && self.env_dir.is_none() {
+            let text = "--pmi-port-auth tls needs --env-dir DIR, to which it writes the certificates of ranks";
+            return Err(CommandError::request(text.to_owned()));
+        }
         if let Some(dir) = &self.env_dir {
             let dir = std::path::absolute(dir);
             let dir = dir.map_err(|error| CommandError::system("--env-dir", error))?;
@@ -209,6 +215,10 @@ pub(super) fn rank(words: &[OsString]) -> Result<u8, CommandError> {
     let matches = command.try_get_matches_from(words);
     let args = matches.and_then(|matches| PortArgs::from_arg_matches(&matches));
     let args = args.map_err(|error| CommandError::request(error.to_string()))?;
+    let tls_program = match args.pmi_port_auth {
+        Some(PortAuth::Tls) => agent_file::find(AGENT).map_err(CommandError::request)?,
+        _ => PathBuf::new(),
+    };
     rank_proxy::serve(&Settings {
         listen: args.listen,
         first_port: args.pmi_port,
@@ -217,6 +227,7 @@ pub(super) fn rank(words: &[OsString]) -> Result<u8, CommandError> {
         task_socket: args.task_socket,
         json: args.json,
         restartable: args.restartable,
+        tls_program,
     })
 }
 
@@ -265,6 +276,7 @@ mod tests {
             "--listen ::1",
             "--pmi-port-auth challenge",
             "--pmi-port-auth challenge-sha256",
+            "--env-dir /e --pmi-port-auth tls",
             "--restartable",
             "--task-socket s",
         ] {
@@ -272,5 +284,8 @@ mod tests {
             let again = parsed(args.words().unwrap());
             assert_eq!(format!("{args:?}"), format!("{again:?}"));
         }
+        let line = ["--pmi-port-auth", "tls"].map(OsString::from);
+        let refusal = parsed(line.to_vec()).words().unwrap_err().to_string();
+        assert!(refusal.contains("needs --env-dir"), "{refusal}");
     }
 }

@@ -2,15 +2,21 @@
 //!
 //! Rule: a connection is read as soon as it is accepted, and the number of silent ones is limited, also by address: a
 //! further one replaces the oldest. So no number of silent connections keeps out a client that sends.
+//!
+//! A port has two listeners: one of TCP, or behind TLS, and one for the rank proxies of its node, through which clients come
+//! whose daemon speaks for several ranks. A client proves the same to both, except that TLS is a proof.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
+use rustix::io::{Errno, read};
+use rustix::net::{SendFlags, send};
 use rustix::process::geteuid;
 
+use super::node_socket::check_owner;
 use super::random;
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::pmi::challenge::ClientAuth;
@@ -25,6 +31,9 @@ const WAITING_MAX: usize = 64;
 const WAITING_OF_ADDRESS_MAX: usize = 8;
 /// Maximum number of connections accepted in one turn; other sources have their turns too.
 const ACCEPTED_MAX: usize = 64;
+
+/// Address that stands for processes of wireup on the node.
+pub(super) const NODE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Reason for refusing a connection.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +50,8 @@ pub(super) enum Refusal {
     Ended,
     #[error("the rank already has a client")]
     Taken,
+    #[error("notices need a connection over TCP without TLS")]
+    Notices,
     #[error(transparent)]
     Gate(#[from] TcpHandshakeError),
     #[error(transparent)]
@@ -51,11 +62,13 @@ pub(super) enum Refusal {
 #[derive(Debug)]
 pub(super) enum AcceptedConnection {
     Client {
-        stream: TcpStream,
+        stream: OwnedFd,
         /// Bytes for the server that were received already.
         received: Vec<u8>,
         /// Whether the server's first line was sent already.
         greeted: bool,
+        /// Whether the connection is for several ranks.
+        is_multiplexed: bool,
     },
     /// Connection for notices, each of which is followed by this signal.
     Listener {
@@ -64,9 +77,17 @@ pub(super) enum AcceptedConnection {
     },
 }
 
+/// Listener for the clients of the rank.
+#[derive(Debug)]
+pub(super) enum ClientListener {
+    Tcp(TcpListener),
+    /// For the process that serves TLS, which connects for each client with the rank's certificate.
+    Tls(UnixListener),
+}
+
 #[derive(Debug)]
 struct PendingConnection {
-    stream: TcpStream,
+    stream: OwnedFd,
     from: SocketAddr,
     gate: TcpHandshake,
     deadline: Instant,
@@ -77,7 +98,8 @@ struct PendingConnection {
 /// Port of one rank, and its connections that are not identified.
 #[derive(Debug)]
 pub(super) struct RankPort {
-    listener: TcpListener,
+    listener: ClientListener,
+    node_listener: UnixListener,
     rank: Rank,
     size: u32,
     job: Option<Nspace>,
@@ -101,9 +123,10 @@ pub(super) fn check_user(stream: &TcpStream) -> Result<TcpEndpoint, Refusal> {
 }
 
 impl RankPort {
-    /// Creates the port from a listener that does not block.
+    /// Creates the port from listeners that do not block.
     pub(super) fn new(
-        listener: TcpListener,
+        listener: ClientListener,
+        node_listener: UnixListener,
         rank: Rank,
         size: u32,
         job: Option<Nspace>,
@@ -111,6 +134,7 @@ impl RankPort {
     ) -> Self {
         Self {
             listener,
+            node_listener,
             rank,
             size,
             job,
@@ -128,7 +152,12 @@ impl RankPort {
     /// Returns the descriptors to read.
     pub(super) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let waiting = self.waiting.iter().map(|waiting| waiting.stream.as_fd());
-        std::iter::once(self.listener.as_fd()).chain(waiting)
+        let listener = match &self.listener {
+            ClientListener::Tcp(listener) => listener.as_fd(),
+            ClientListener::Tls(listener) => listener.as_fd(),
+        };
+        let listeners = [listener, self.node_listener.as_fd()];
+        listeners.into_iter().chain(waiting)
     }
 
     /// Returns the time at which a connection has waited too long.
@@ -144,12 +173,10 @@ impl RankPort {
     ) -> Option<AcceptedConnection> {
         let mut arrival = None;
         for _ in 0..ACCEPTED_MAX {
-            let Ok((stream, from)) = self.listener.accept() else {
+            let Some((from, admitted)) = self.accept(now) else {
                 break;
             };
-            // IPv6 listeners see IPv4 addresses in a mapped form.
-            let from = SocketAddr::new(from.ip().to_canonical(), from.port());
-            match self.admit(stream, from, now) {
+            match admitted {
                 Ok(waiting) => {
                     if let Some(arrival) = self.read_connection(waiting, now, &mut tell) {
                         return Some(arrival);
@@ -180,16 +207,24 @@ impl RankPort {
                 self.make_room(waiting.from, tell);
                 self.waiting.push(waiting);
             }
-            Ok(HandshakeOutcome::Admitted { received, greeted }) => {
+            Ok(HandshakeOutcome::Admitted {
+                received,
+                greeted,
+                is_multiplexed,
+            }) => {
                 self.has_client = true;
                 return Some(AcceptedConnection::Client {
                     stream: waiting.stream,
                     received,
                     greeted,
+                    is_multiplexed,
                 });
             }
+            Ok(HandshakeOutcome::Aside { .. }) if waiting.from == NODE => {
+                tell(NODE, Refusal::Notices);
+            }
             Ok(HandshakeOutcome::Aside { signal }) => {
-                let stream = waiting.stream;
+                let stream = TcpStream::from(waiting.stream);
                 return Some(AcceptedConnection::Listener { stream, signal });
             }
             Ok(HandshakeOutcome::Refused(error)) => tell(waiting.from, error.into()),
@@ -230,6 +265,33 @@ impl RankPort {
         }
     }
 
+    /// Accepts a connection. Returns its address and its handshake.
+    fn accept(&self, now: Instant) -> Option<(SocketAddr, Result<PendingConnection, Refusal>)> {
+        let client = match &self.listener {
+            ClientListener::Tcp(listener) => listener.accept().ok().map(|(stream, from)| {
+                // IPv6 listeners see IPv4 addresses in a mapped form.
+                let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+                (from, self.admit(stream, from, now))
+            }),
+            ClientListener::Tls(listener) => self.accept_on_node(listener, false, now),
+        };
+        client.or_else(|| self.accept_on_node(&self.node_listener, self.proof.required, now))
+    }
+
+    fn accept_on_node(
+        &self,
+        listener: &UnixListener,
+        needs_proof: bool,
+        now: Instant,
+    ) -> Option<(SocketAddr, Result<PendingConnection, Refusal>)> {
+        let (stream, _) = listener.accept().ok()?;
+        let checked = stream.set_nonblocking(true);
+        let checked = checked.and_then(|()| check_owner(&stream));
+        let checked = checked.map_err(Refusal::from);
+        let admitted = checked.and_then(|()| self.pending(stream.into(), NODE, needs_proof, now));
+        Some((NODE, admitted))
+    }
+
     fn admit(
         &self,
         stream: TcpStream,
@@ -241,17 +303,26 @@ impl RankPort {
         if from.ip().is_loopback() {
             check_user(&stream)?;
         }
+        self.pending(stream.into(), from, self.proof.required, now)
+    }
+
+    /// Starts the handshake on a connection that does not block.
+    fn pending(
+        &self,
+        stream: OwnedFd,
+        from: SocketAddr,
+        needs_proof: bool,
+        now: Instant,
+    ) -> Result<PendingConnection, Refusal> {
         let random = random()?;
+        let proof = ClientAuth {
+            required: needs_proof,
+            ..self.proof.clone()
+        };
         Ok(PendingConnection {
             stream,
             from,
-            gate: TcpHandshake::new(
-                self.rank,
-                self.size,
-                self.job.clone(),
-                self.proof.clone(),
-                random,
-            ),
+            gate: TcpHandshake::new(self.rank, self.size, self.job.clone(), proof, random),
             deadline: now + PATIENCE,
             has_spoken: false,
         })
@@ -273,7 +344,7 @@ impl PendingConnection {
     fn read_handshake(&mut self, now: Instant, taken: bool) -> Result<HandshakeOutcome, Refusal> {
         let mut buffer = [0; 4096];
         loop {
-            match self.stream.read(&mut buffer) {
+            match read(&self.stream, &mut buffer) {
                 Ok(0) => return Err(Refusal::Ended),
                 Ok(count) => {
                     self.has_spoken = true;
@@ -282,19 +353,19 @@ impl PendingConnection {
                         return Err(Refusal::Taken);
                     }
                     // Shorter than a socket's buffer; the next read detects a closed connection.
-                    let _ = self.stream.write_all(&passage.reply);
+                    let _ = send(&self.stream, &passage.reply, SendFlags::NOSIGNAL);
                     if passage.verdict != HandshakeOutcome::Open {
                         return Ok(passage.verdict);
                     }
                 }
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
                     return match now < self.deadline {
                         true => Ok(HandshakeOutcome::Open),
                         false => Err(Refusal::Silent),
                     };
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(std::io::Error::from(error).into()),
             }
         }
     }
@@ -302,8 +373,9 @@ impl PendingConnection {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
+    use super::super::node_socket::NodeSocketNames;
     use super::*;
     use wireup_core::pmi::challenge::AuthKey;
 
@@ -314,13 +386,21 @@ mod tests {
             required: false,
             has_draft_type: false,
         };
-        RankPort::new(listener, Rank(0), 1, None, proof)
+        static PORTS: AtomicU32 = AtomicU32::new(0);
+        let job = format!("rank-port-{}", std::process::id());
+        let names = NodeSocketNames::new(&job, PORTS.fetch_add(1, Ordering::Relaxed));
+        let node_listener = names.listen(Rank(0)).unwrap();
+        let listener = ClientListener::Tcp(listener);
+        RankPort::new(listener, node_listener, Rank(0), 1, None, proof)
     }
 
     /// Adds a silent connection from an address, and returns the one that was replaced.
     fn enter(entrance: &mut RankPort, from: &str) -> Option<String> {
         let from = from.parse().unwrap();
-        let stream = TcpStream::connect(entrance.listener.local_addr().unwrap()).unwrap();
+        let ClientListener::Tcp(listener) = &entrance.listener else {
+            unreachable!("made by `entrance`");
+        };
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let waiting = entrance.admit(stream, from, Instant::now()).unwrap();
         let mut replaced = Vec::new();
         entrance.make_room(from, |from, refusal| {

@@ -1,6 +1,7 @@
 //! Variables with which a process becomes a rank that wireup did not start, and the formats in which they are written.
 
 use std::net::SocketAddrV4;
+use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
@@ -22,12 +23,17 @@ const KEPT: [&str; 7] = [
 /// Open MPI about the place of a rank.
 const KEPT_PREFIXES: [&str; 3] = ["PMIX_", "OMPI_COMM_WORLD_", "WIREUP_LAUNCH"];
 
+/// Variable with the path of a rank's certificate and key.
+const TLS_FILE: &str = "PMI_TLS_FILE";
+
 /// Endpoint to which a rank's client connects.
 #[derive(Debug)]
 pub struct RankEndpoint {
     pub rank: Rank,
     /// HOST:PORT of the PMI port, and the key.
     pub pmi: Option<(String, AuthKey)>,
+    /// File with the certificate and the key of TLS, if the PMI port requires TLS.
+    pub tls_file: Option<PathBuf>,
     /// Port on this host that relays to the PMIx server.
     pub pmix: Option<u16>,
 }
@@ -61,6 +67,10 @@ impl RankEnvironment {
             variables.push(("PMI_PORT".to_owned(), port.clone()));
             variables.push(("PMI_ID".to_owned(), served.rank.to_string()));
             variables.push((KEY_VARIABLE.to_owned(), key.text().to_owned()));
+        }
+        if let Some(file) = &served.tls_file {
+            variables.push(("PMI_SOCKTYPE".to_owned(), "OpenSSL".to_owned()));
+            variables.push((TLS_FILE.to_owned(), file.display().to_string()));
         }
         variables.sort();
         Self(variables)
@@ -128,11 +138,12 @@ mod tests {
         let served = RankEndpoint {
             rank: Rank(2),
             pmi: Some(("127.0.0.1:99".to_owned(), key)),
+            tls_file: Some("/env/rank-2.pem".into()),
             pmix: Some(1234),
         };
         let environment = RankEnvironment::new(own(), &served);
         let expected = "PMIX_NAMESPACE=job\nPMIX_SERVER_URI41=job.0;tcp4://127.0.0.1:1234\nPMI_AUTH_KEY=k\n\
-            PMI_ID=2\nPMI_JOBID=job\nPMI_PORT=127.0.0.1:99\n";
+            PMI_ID=2\nPMI_JOBID=job\nPMI_PORT=127.0.0.1:99\nPMI_SOCKTYPE=OpenSSL\nPMI_TLS_FILE=/env/rank-2.pem\n";
         assert_eq!(environment.lines(), expected);
         let json: Value = serde_json::from_str(&environment.json(Rank(2), "n1")).unwrap();
         assert_eq!(json["rank"], 2);
@@ -145,6 +156,7 @@ mod tests {
         let served = RankEndpoint {
             rank: Rank(0),
             pmi: None,
+            tls_file: None,
             pmix: None,
         };
         assert_eq!(

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::rank_port::Refusal;
+use super::rank_port::{NODE, Refusal};
 
 /// Maximum number of lines in a [`PERIOD`].
 const LINES: u64 = 20;
@@ -33,6 +33,10 @@ impl RefusalLines {
             }
         };
         if count < LINES {
+            let from = match from == NODE {
+                true => "this node".to_owned(),
+                false => from.to_string(),
+            };
             lines.push(format!("connection from {from} refused: {refusal}"));
         }
         if count + 1 == LINES {
@@ -71,5 +75,10 @@ mod tests {
         }
         assert_eq!(add(60), ["1000 more connections were refused", line]);
         assert_eq!(add(120), [line]);
+        let other = lines.add(NODE, &Refusal::Taken, start + Duration::from_secs(121));
+        assert_eq!(
+            other,
+            ["connection from this node refused: the rank already has a client"]
+        );
     }
 }

@@ -8,7 +8,7 @@ use rustix::net::{SendFlags, send};
 use wireup_core::pmi::client_handover::ClientHandover;
 
 /// Maximum number of bytes read in one direction and not sent yet.
-const AHEAD: usize = 256 * 1024;
+pub(super) const AHEAD: usize = 256 * 1024;
 
 /// Sender of the bytes in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

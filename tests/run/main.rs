@@ -56,6 +56,8 @@ mod pmi2_draft;
 mod pmi2_raw;
 mod pmi_client;
 mod pmi_faults;
+mod pmi_forwarding;
+mod pmi_tls;
 mod pmix;
 mod processes;
 mod ps;

@@ -143,11 +143,11 @@ enum HandshakeRefusal {
 
 /// Number of connections without a certificate, by address.
 #[derive(Debug, Default)]
-struct HandshakeCounts(Mutex<BTreeMap<IpAddr, usize>>);
+pub(crate) struct HandshakeCounts(Mutex<BTreeMap<IpAddr, usize>>);
 
 /// A caller's place, given back when this is dropped.
 #[derive(Debug)]
-struct HandshakePermit {
+pub(crate) struct HandshakePermit {
     sources: Arc<HandshakeCounts>,
     source: IpAddr,
 }
@@ -158,7 +158,7 @@ impl HandshakeCounts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(self: &Arc<Self>, address: IpAddr) -> Option<HandshakePermit> {
+    pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<HandshakePermit> {
         let source = match address {
             IpAddr::V4(_) => address,
             IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),

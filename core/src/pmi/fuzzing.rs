@@ -4,10 +4,11 @@
 //! step is two bytes, the action and the number of bytes that follow, and those bytes: most steps feed them
 //! to a rank, some answer what the server asked for. Panics when the server breaks a promise.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::challenge::{AuthKey, ClientAuth};
+use super::client_multiplexer::{ClientMultiplexer, MultiplexerAction};
 use super::limits::{CONTINUED_MAX, FRAME_MAX, REQUEST_LINE_MAX, SPAWN_MAX};
 use super::pmi_collective::PmiCollective;
 use super::server::{KeyAnswer, NameAnswer, PmiAction, PmiJobInfo, PmiServer};
@@ -74,6 +75,7 @@ pub fn gate(data: &[u8]) {
     };
     let pieces = usize::from(*size).max(1);
     singleton(pieces, sent);
+    multiplexer(pieces, sent);
     let mut side = TranscriptSide::default();
     let heard = sent
         .chunks(pieces)
@@ -98,7 +100,9 @@ pub fn gate(data: &[u8]) {
         fed += piece.len();
         match gate.receive(piece).verdict {
             HandshakeOutcome::Open => assert!(fed <= START_MAX, "it holds {fed} bytes"),
-            HandshakeOutcome::Admitted { received, greeted } => {
+            HandshakeOutcome::Admitted {
+                received, greeted, ..
+            } => {
                 assert!(!required || greeted, "a client of PMI-1 proves nothing");
                 assert!(received.len() <= fed && (greeted || sent[..fed].ends_with(&received)));
                 return;
@@ -106,6 +110,34 @@ pub fn gate(data: &[u8]) {
             HandshakeOutcome::Aside { .. } => return assert!(!required, "it proves nothing"),
             HandshakeOutcome::Refused(_) => return,
         }
+    }
+}
+
+/// Runs a connection for several ranks, of which each port sends back what it gets.
+fn multiplexer(pieces: usize, sent: &[u8]) {
+    let mut multiplexer = ClientMultiplexer::default();
+    let mut ports = BTreeSet::new();
+    for piece in sent.chunks(pieces) {
+        let Ok(actions) = multiplexer.receive(piece) else {
+            return;
+        };
+        for action in actions {
+            match action {
+                MultiplexerAction::Connect(rank) => {
+                    ports.insert(rank);
+                }
+                MultiplexerAction::Forward(rank, bytes) => {
+                    assert!(ports.contains(&rank), "a port that is not connected");
+                    if multiplexer.receive_from_port(rank, &bytes).is_err() {
+                        return;
+                    }
+                }
+                MultiplexerAction::Reply(reply) => assert!(reply.len() <= 2 * sent.len() + 256),
+            }
+        }
+    }
+    for rank in ports {
+        multiplexer.on_port_closed(rank, "closed");
     }
 }
 

@@ -9,11 +9,13 @@
 //! ```
 //! The caller reads bytes and executes the result of [`TcpHandshake::receive`]. The bytes of an admitted client go to
 //! the server unchanged. The server's answer to the line of a PMI-2 init was sent already, so the caller drops that
-//! answer.
+//! answer. The first `fullinit` of a connection for several ranks has a `client_id`, which the replies repeat; the bytes
+//! of an admitted one are for a [`ClientMultiplexer`](super::client_multiplexer::ClientMultiplexer).
 //!
 //! Rule: a PMI-1 client states its rank in `initack`, a PMI-2 client in `fullinit`. Source: docs/pmi-wire.md#tcp-mode.
 
 use super::challenge::{AuthRound, Authentication, ClientAuth};
+use super::client_multiplexer::CLIENT_ID;
 use super::command::PmiCommand;
 use super::limits::COMMAND_MAX;
 use super::request::PmiRequest;
@@ -60,6 +62,10 @@ pub enum TcpHandshakeError {
     UnknownProof(String),
     #[error("authentication failed: wrong key")]
     WrongKey,
+    #[error(
+        "the connection has a message of another client_id before its first client is admitted"
+    )]
+    EarlyClient,
 }
 
 /// State of a connection after the received bytes.
@@ -73,6 +79,8 @@ pub enum HandshakeOutcome {
         received: Vec<u8>,
         /// The server's first line answers a request that has been answered already.
         greeted: bool,
+        /// Whether the connection is for several ranks.
+        is_multiplexed: bool,
     },
     /// The connection carries notices for an admitted client, each with a signal if the client has requested one.
     Aside {
@@ -109,6 +117,8 @@ pub struct TcpHandshake {
     random: [u8; 16],
     /// Authentication of the client, once it has chosen a type.
     authentication: Option<Box<dyn Authentication>>,
+    /// Whether the messages have a `client_id`.
+    is_multiplexed: bool,
     received: Vec<u8>,
     state: HandshakeState,
 }
@@ -129,6 +139,7 @@ impl TcpHandshake {
             proof,
             random,
             authentication: None,
+            is_multiplexed: false,
             received: Vec::new(),
             state: HandshakeState::First,
         }
@@ -177,12 +188,17 @@ impl TcpHandshake {
                         return Ok(None);
                     };
                     let frame = Pmi2Frame::parse(&self.received[start + HEADER..end])?;
+                    if self.is_multiplexed
+                        && frame.get(CLIENT_ID).and_then(number) != Some(self.rank.0)
+                    {
+                        return Err(TcpHandshakeError::EarlyClient);
+                    }
                     let message = frame.get("authinfo").unwrap_or_default();
                     let authentication = self.authentication.as_mut();
                     let round = authentication.map(|kind| kind.take(message));
                     match (frame.name, round) {
                         (b"auth-response", Some(AuthRound::Send(text))) => {
-                            reply.extend(auth_response(&text));
+                            reply.extend(self.auth_response(&text));
                             self.received.drain(start..end);
                         }
                         (b"auth-response-complete", Some(AuthRound::Accepted)) => {
@@ -269,6 +285,10 @@ impl TcpHandshake {
         if call.command != PmiCommand::FullInit {
             return Err(TcpHandshakeError::NotAStart(excerpt(frame.name)));
         }
+        if let Some(claimed) = frame.get(CLIENT_ID) {
+            self.check_rank(Some(claimed))?;
+            self.is_multiplexed = true;
+        }
         let claimed = frame.get("pmirank").or_else(|| frame.get("srcid"));
         self.check_rank(claimed)?;
         self.check_job(request_v2::claimed_job(&frame))?;
@@ -283,7 +303,7 @@ impl TcpHandshake {
                 let AuthRound::Send(text) = authentication.take(message) else {
                     return Err(TcpHandshakeError::WrongKey);
                 };
-                reply.extend(auth_response(&text));
+                reply.extend(self.auth_response(&text));
                 self.authentication = Some(authentication);
                 self.state = HandshakeState::Challenged(end);
                 Ok(None)
@@ -319,7 +339,25 @@ impl TcpHandshake {
     fn admitted(&mut self, from: usize, greeted: bool) -> HandshakeOutcome {
         let mut received = std::mem::take(&mut self.received);
         received.drain(..from);
-        HandshakeOutcome::Admitted { received, greeted }
+        HandshakeOutcome::Admitted {
+            received,
+            greeted,
+            is_multiplexed: self.is_multiplexed,
+        }
+    }
+
+    /// Formats the server's message of a round.
+    fn auth_response(&self, text: &str) -> Vec<u8> {
+        let message = FrameBuilder::command(b"auth-response");
+        self.addressed(message.field("authinfo", text.as_bytes()))
+    }
+
+    /// Completes a message to the client, with its `client_id` if it has one.
+    fn addressed(&self, message: FrameBuilder) -> Vec<u8> {
+        match self.is_multiplexed {
+            true => message.number(CLIENT_ID, self.rank.0.into()).end(),
+            false => message.end(),
+        }
     }
 
     /// Writes a refusal in the client's own form, so that its message can name the reason.
@@ -333,17 +371,11 @@ impl TcpHandshake {
                 let refusal = refusal
                     .number("rc", RC_OTHER)
                     .text("errmsg", &error.to_string());
-                reply.extend(refusal.end());
+                reply.extend(self.addressed(refusal));
             }
         }
         HandshakeOutcome::Refused(error)
     }
-}
-
-/// Formats the server's message of a round.
-fn auth_response(text: &str) -> Vec<u8> {
-    let message = FrameBuilder::command(b"auth-response");
-    message.field("authinfo", text.as_bytes()).end()
 }
 
 #[cfg(test)]

@@ -42,6 +42,14 @@ fn refusal(required: bool, text: &[u8]) -> TcpHandshakeError {
     }
 }
 
+fn admitted(received: Vec<u8>, greeted: bool) -> HandshakeOutcome {
+    HandshakeOutcome::Admitted {
+        received,
+        greeted,
+        is_multiplexed: false,
+    }
+}
+
 const INIT_2: &str = "cmd=init pmi_version=2 pmi_subversion=0\n";
 
 /// A frame in the form of MPICH 5.
@@ -65,7 +73,7 @@ fn pmi1_client_gets_its_rank_and_later_input_goes_to_server() {
     );
     let received = Vec::new();
     let greeted = false;
-    assert_eq!(verdict, HandshakeOutcome::Admitted { received, greeted });
+    assert_eq!(verdict, admitted(received, greeted));
 }
 
 #[test]
@@ -84,7 +92,7 @@ fn pmi2_fullinit_identifies_client_and_is_passed_to_server() {
         );
         let received = [INIT_2.as_bytes(), fullinit].concat();
         let greeted = true;
-        assert_eq!(verdict, HandshakeOutcome::Admitted { received, greeted });
+        assert_eq!(verdict, admitted(received, greeted));
     }
 }
 
@@ -136,8 +144,40 @@ fn authenticated_client_is_admitted_and_proof_is_consumed() {
         );
         let received = [INIT_2, &fullinit, &next].concat().into_bytes();
         let greeted = true;
-        assert_eq!(verdict, HandshakeOutcome::Admitted { received, greeted });
+        assert_eq!(verdict, admitted(received, greeted));
     }
+}
+
+#[test]
+fn first_client_of_several_is_authenticated_by_its_id() {
+    let asks = "cmd=fullinit;client_id=1;pmirank=1;authtype=challenge-hmac-sha256;";
+    let answer = AuthKey::from_text(KEY).answer(TEXT.as_bytes());
+    let proof = |id: u32| format!("cmd=auth-response-complete;client_id={id};authinfo={answer};");
+    let next = frame("cmd=fullinit;client_id=2;pmirank=2;");
+    let all = [INIT_2, &frame(asks), &frame(&proof(1)), &next].concat();
+    let (reply, verdict) = fed(&mut gate(true), &[all.as_bytes()]);
+    let challenge = frame(&format!("cmd=auth-response;authinfo={TEXT};client_id=1;"));
+    assert!(reply.ends_with(&challenge), "{reply}");
+    let received = [INIT_2, &frame(asks), &next].concat().into_bytes();
+    let admitted = HandshakeOutcome::Admitted {
+        received,
+        greeted: true,
+        is_multiplexed: true,
+    };
+    assert_eq!(verdict, admitted);
+    // No other client is admitted in its place.
+    let other = [INIT_2, &frame(asks), &frame(&proof(2))].concat();
+    let (reply, verdict) = fed(&mut gate(true), &[other.as_bytes()]);
+    assert!(reply.ends_with(";client_id=1;"), "{reply}");
+    assert_eq!(
+        verdict,
+        HandshakeOutcome::Refused(TcpHandshakeError::EarlyClient)
+    );
+    let wrong = [INIT_2, &next].concat();
+    assert!(matches!(
+        refusal(false, wrong.as_bytes()),
+        TcpHandshakeError::WrongRank { claimed: 2, .. }
+    ));
 }
 
 #[test]
@@ -198,7 +238,7 @@ fn authentication_may_take_several_rounds() {
     assert_eq!(reply, frame("cmd=auth-response;authinfo=2;"));
     let received = INIT_2.into();
     let greeted = true;
-    assert_eq!(verdict, HandshakeOutcome::Admitted { received, greeted });
+    assert_eq!(verdict, admitted(received, greeted));
     // The client may not end the exchange early, nor continue it after its end.
     for names in [
         ["auth-response-complete", "auth-response-complete"],
