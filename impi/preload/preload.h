@@ -2,8 +2,8 @@
  * libwireup_impi_mpich, libwireup_impi_openmpi and libwireup_impi_abi: an MPI program that was not changed runs in an IMPI
  * job. Each is this source with the mpi.h of one binary interface.
  *
- * The library is loaded in front of the launch's MPI. It defines the functions MPI_*, which the program calls, and calls
- * PMPI_* of the launch's MPI. MPI_COMM_WORLD is the world of all clients. What stays in a client goes to its MPI; what
+ * The library is loaded in front of the launch's MPI. It defines the functions MPI_*, which the program calls, by their names
+ * PMPI_* too, which Fortran libraries call. It calls PMPI_* of the launch's MPI. MPI_COMM_WORLD is the world of all clients. What stays in a client goes to its MPI; what
  * crosses clients goes through libwireup_impi.
  *
  *   impi_comm communicator   has members in several clients. Its handle is a communicator of the launch's MPI with the members of
@@ -16,6 +16,8 @@
  * Ownership:
  * - A impi_comm communicator is freed with its last reference: one is the program's handle, the others are operations.
  * - An operation belongs to the function that waits for it, or to its request, or (if the program has freed that) to itself.
+ * - The group `own` of an intercommunicator belongs to it. Operations of that group are parts of an exchange of the
+ *   intercommunicator, which has a reference.
  * - Buffers are the program's. Sends copy at once; receives write when they complete.
  *
  * Locking: one mutex guards all tables and operations. It is held while messages are looked for and completed, and never while
