@@ -4,7 +4,7 @@ use tonic::Code;
 use wireup_agent::proto::v1;
 use wireup_agent::proto::v1::watch_event::Event;
 
-use crate::agents::{Agents, Client, DEADLINE, is_root, output, rank_is, script, watch};
+use crate::agents::{Agents, Client, DEADLINE, built, is_root, output, rank_is, script, watch};
 
 fn with_stdin(mut request: v1::LaunchProcessesRequest, rank: u32) -> v1::LaunchProcessesRequest {
     let job = request.job.as_mut().unwrap();
@@ -478,4 +478,43 @@ async fn key_exchange_waits_for_all_and_ends_with_launch() {
     let over = tokio::time::timeout(DEADLINE, client.pmi_fence(part(0)));
     // One node alone has all there is.
     assert!(over.await.unwrap().is_ok());
+}
+
+#[test]
+async fn capabilities_of_node_have_its_interfaces() {
+    let agents = Agents::start(1);
+    for mut client in [agents.local().await, agents.remote(0, "o").await] {
+        let reply = client.capabilities(v1::CapabilitiesRequest {}).await;
+        let found = reply.unwrap().into_inner().capabilities.unwrap();
+        assert_eq!(found.interfaces, ["pmi1", "pmi2", "pmix"]);
+        assert_eq!(found.libpmix.is_empty(), !found.pmix_problem.is_empty());
+    }
+}
+
+#[test]
+async fn node_without_pmix_server_refuses_pmix_before_launch() {
+    let installed = tempfile::tempdir().unwrap();
+    for name in ["wireup", "wireup-agent"] {
+        let (program, copy) = (built(name), installed.path().join(name));
+        std::fs::hard_link(&program, &copy)
+            .or_else(|_| std::fs::copy(&program, &copy).map(drop))
+            .unwrap();
+    }
+    let agents = Agents::start_program(&installed.path().join("wireup-agent"), 1, &[]);
+    let mut client = agents.local().await;
+    let reply = client.capabilities(v1::CapabilitiesRequest {}).await;
+    let found = reply.unwrap().into_inner().capabilities.unwrap();
+    assert_eq!(found.interfaces, ["pmi1", "pmi2"]);
+    let mut request = script("pmix", 1, "true");
+    request.pmi_mode = v1::PmiMode::Pmix.into();
+    let refused = client.launch_processes(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    let text = "n0 cannot offer PMIx: PMIx needs wireup-pmix-host, which is neither ";
+    assert!(refused.message().starts_with(text), "{refused:?}");
+    client
+        .launch_processes(script("pmi", 1, "true"))
+        .await
+        .unwrap();
+    let (_, end) = watch(&mut client, "pmi").await;
+    assert!(end.success, "{end:?}");
 }
