@@ -304,6 +304,7 @@ fn new_agent(
         name_servers: Arc::new(NameServers::new(settings.names.clone(), budgets.clone())),
         launch_agents: None,
         liveness_limit: settings.heartbeat.silence,
+        fence_timeout: settings.fence_timeout,
         budgets,
         refusals: Arc::default(),
         counters: Arc::default(),

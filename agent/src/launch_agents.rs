@@ -127,6 +127,7 @@ fn agent(
         name_servers: Arc::new(NameServers::new(Vec::new(), budgets.clone())),
         launch_agents: other_agents,
         liveness_limit: heartbeat.silence,
+        fence_timeout: None,
         budgets,
         refusals: Arc::default(),
         counters: Arc::default(),

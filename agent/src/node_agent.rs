@@ -293,8 +293,9 @@ async fn launch_processes(
 ) -> Result<v1::LaunchProcessesResponse, Status> {
     let name = &agent.name;
     let bytes = REGISTERED * request.encoded_len();
-    let request = LaunchRequest::check(request, name)
+    let mut request = LaunchRequest::check(request, name)
         .map_err(|error| Status::invalid_argument(error.to_string()))?;
+    request.limit_fences(agent.fence_timeout);
     // What follows may wait for a directory service.
     drop(turn);
     refuse_missing_pmix(agent, &request).await?;

@@ -56,6 +56,8 @@ pub struct Agent {
     pub launch_agents: Option<LaunchAgents>,
     /// Longest accepted silence of a process on this machine that takes part in a launch.
     pub liveness_limit: Duration,
+    /// The site's time limit of fences in launches of schedulers.
+    pub fence_timeout: Option<Duration>,
     /// Budgets of all users.
     pub budgets: Arc<Budgets>,
     pub refusals: Arc<Refusals>,

@@ -518,3 +518,27 @@ async fn node_without_pmix_server_refuses_pmix_before_launch() {
     let (_, end) = watch(&mut client, "pmi").await;
     assert!(end.success, "{end:?}");
 }
+
+#[test]
+async fn request_only_shortens_fence_timeout_of_site() {
+    let wireup = built("wireup");
+    let late = format!(
+        "[ $WIREUP_RANK = 1 ] && sleep 600; {} pmi barrier",
+        wireup.display()
+    );
+    for (site_limit, requested) in [("1", None), ("1", Some(3_600_000)), ("1h", Some(1000))] {
+        let agents = Agents::start_with(1, &["--fence-timeout", site_limit]);
+        let mut client = agents.local().await;
+        let mut request = script("late", 2, &late);
+        request.pmi_mode = v1::PmiMode::Pmi1.into();
+        request.job.as_mut().unwrap().fence_timeout_ms = requested;
+        client.launch_processes(request).await.unwrap();
+        let (_, end) = watch(&mut client, "late").await;
+        let text = "PMI fence timeout: 1 of 2 ranks missing: rank 1 (";
+        assert!(end.error_message.contains(text), "{site_limit} {end:?}");
+        assert!(
+            end.error_message.contains("others waited 1 s"),
+            "{site_limit} {end:?}"
+        );
+    }
+}
