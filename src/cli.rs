@@ -16,6 +16,7 @@ mod env_command;
 pub mod exit_status;
 pub(crate) mod foreign_options;
 mod help_text;
+mod host_capabilities;
 mod host_lookups;
 mod host_records;
 mod impi;
@@ -62,7 +63,7 @@ use crate::backend::{name_server_process, step};
 use crate::detached;
 use wireup_agent_args::AgentSubcommand;
 use wireup_agent_args::usage_errors::{answer, one_line, print};
-use wireup_core::executables::{AGENT, STEP_SERVER};
+use wireup_core::executables::{AGENT, CAPABILITIES, STEP_SERVER};
 use wireup_core::failure::CommandError;
 use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::printable;
@@ -182,6 +183,7 @@ fn execute(args: Vec<OsString>) -> u8 {
         }
         Some(word) if word == prte::RANK_COMMAND => prte::rank(args.get(2..).unwrap_or_default()),
         Some(word) if word == STEP_SERVER => step::serve(),
+        Some(word) if word == CAPABILITIES => host_capabilities::execute(),
         Some(word) if word == "serve" => serve::sorted(args).and_then(run_subcommand),
         Some(word) if word == wireup_core::link::scheduled_launcher::COMMAND => {
             launch_command::execute()

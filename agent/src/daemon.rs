@@ -35,6 +35,7 @@ use self::notify::{READY, to_service_manager};
 use self::settings::{AgentSettings, LogSettings, advertised, with_file};
 use crate::PROGRAM_VERSION;
 use crate::budget::Budgets;
+use crate::capability_probe::CapabilityProbe;
 #[cfg(feature = "etcd")]
 use crate::etcd::EtcdSettings;
 #[cfg(feature = "etcd")]
@@ -295,6 +296,7 @@ fn new_agent(
             None => AdvertisedAddress::Assumed(advertised(bound)),
         },
         step_spawner: Arc::clone(steps),
+        capability_probe: CapabilityProbe::new(settings.step.clone()),
         socket: settings.socket.clone(),
         registry: Arc::new(LaunchRegistry::new(budgets.clone())),
         scheduled: Arc::default(),
@@ -302,6 +304,7 @@ fn new_agent(
         name_servers: Arc::new(NameServers::new(settings.names.clone(), budgets.clone())),
         launch_agents: None,
         liveness_limit: settings.heartbeat.silence,
+        fence_timeout: settings.fence_timeout,
         budgets,
         refusals: Arc::default(),
         counters: Arc::default(),

@@ -33,6 +33,7 @@ use tokio::signal::{self, unix::SignalKind};
 use tokio::time::{sleep, timeout};
 
 use crate::budget::Budgets;
+use crate::capability_probe::CapabilityProbe;
 use crate::daemon::settings;
 use crate::launch::launch_registry::LaunchRegistry;
 use crate::launch_agent_ports::LaunchAgents;
@@ -117,6 +118,7 @@ fn agent(
         address: AdvertisedAddress::Assumed(name.clone()),
         name,
         boot_id: procfs::boot_id().unwrap_or_default(),
+        capability_probe: CapabilityProbe::new(step.clone()),
         step_spawner: Arc::new(StepSpawner::new(step)),
         socket: PathBuf::new(),
         registry: Arc::new(LaunchRegistry::single_launch(budgets.clone())),
@@ -125,6 +127,7 @@ fn agent(
         name_servers: Arc::new(NameServers::new(Vec::new(), budgets.clone())),
         launch_agents: other_agents,
         liveness_limit: heartbeat.silence,
+        fence_timeout: None,
         budgets,
         refusals: Arc::default(),
         counters: Arc::default(),

@@ -5,6 +5,7 @@
 //!
 //! - [`identity`]: the identity in a certificate
 //! - [`proto`]: the services and messages of `proto/`
+//! - [`capability_probe`]: the interfaces that this node can offer to ranks
 //! - [`counters`]: the numbers that an agent counts
 //! - [`budget`]: limits on a user's share of an agent
 //! - `missing_feature`: parts that this build lacks
@@ -47,6 +48,7 @@
 
 pub mod budget;
 pub mod caller_identity;
+pub mod capability_probe;
 pub mod counters;
 pub mod daemon;
 #[cfg(feature = "etcd")]

@@ -423,7 +423,7 @@ async fn nodes(
     members: Vec<NodeAddress>,
 ) -> Vec<NodeStatus> {
     if members.is_empty() {
-        return vec![agent.status()];
+        return vec![agent.status().await];
     }
     let asking = members
         .into_iter()

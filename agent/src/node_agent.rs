@@ -24,12 +24,14 @@ use crate::proto::v1;
 use crate::proto::v1::node_agent_server::NodeAgent;
 use crate::scheduled::caller::Caller;
 use crate::scheduled::exchange::ExchangeError;
-use crate::scheduled::launch_request;
+use crate::scheduled::launch_request::LaunchRequest;
 use crate::scheduled::scheduled_launch::{
     ExchangeAnswer, ExchangeEnd, LauncherCommand, LauncherState, ScheduledLaunch,
 };
 use crate::state::Agent;
 use crate::user::{User, UserError};
+use wireup_core::job::spec::InterfaceChoice;
+use wireup_core::link::agent_protocol::NodeCapabilities;
 use wireup_core::record::ResizeCommand;
 
 mod launch_streams;
@@ -248,6 +250,23 @@ impl NodeAgent for NodeAgentService {
         Ok(Response::new(launch_streams::query(launches, ranks)))
     }
 
+    async fn capabilities(
+        &self,
+        request: Request<v1::CapabilitiesRequest>,
+    ) -> Result<Response<v1::CapabilitiesResponse>, Status> {
+        Caller::from_extensions(request.extensions())?;
+        let found = self.agent.capability_probe.capabilities().await;
+        let found = found.ok_or_else(|| {
+            Status::unavailable(format!(
+                "the agent of {} cannot find the interfaces of its node; its log has the reason",
+                self.agent.name
+            ))
+        })?;
+        Ok(Response::new(v1::CapabilitiesResponse {
+            capabilities: Some(found.into()),
+        }))
+    }
+
     async fn drain(
         &self,
         request: Request<v1::DrainRequest>,
@@ -260,7 +279,7 @@ impl NodeAgent for NodeAgentService {
         }
         tracing::info!(%caller, "drain");
         self.agent.registry.drain();
-        let launches = self.agent.status().launches;
+        let launches = self.agent.count_launches();
         Ok(Response::new(v1::DrainResponse { launches }))
     }
 }
@@ -274,10 +293,12 @@ async fn launch_processes(
 ) -> Result<v1::LaunchProcessesResponse, Status> {
     let name = &agent.name;
     let bytes = REGISTERED * request.encoded_len();
-    let request = launch_request::LaunchRequest::check(request, name)
+    let mut request = LaunchRequest::check(request, name)
         .map_err(|error| Status::invalid_argument(error.to_string()))?;
+    request.limit_fences(agent.fence_timeout);
     // What follows may wait for a directory service.
     drop(turn);
+    refuse_missing_pmix(agent, &request).await?;
     let user = user(agent, caller.runs_as(&request, agent.agent_uid())?).await?;
     let uid = user.uid;
     let held = agent.budgets.account(uid).take(bytes);
@@ -314,6 +335,21 @@ async fn launch_processes(
         "launch"
     );
     Ok(response)
+}
+
+/// Refuses ranks of this node that would be offered PMIx alone and cannot be.
+async fn refuse_missing_pmix(agent: &Agent, request: &LaunchRequest) -> Result<(), Status> {
+    if request.pmi != InterfaceChoice::Pmix {
+        return Ok(());
+    }
+    let found = agent.capability_probe.capabilities().await;
+    match found.as_ref().and_then(NodeCapabilities::missing_pmix) {
+        Some(problem) => Err(Status::failed_precondition(format!(
+            "{} cannot offer PMIx: {problem}",
+            agent.name
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Returns the user of a launch.

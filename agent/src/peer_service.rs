@@ -65,9 +65,10 @@ impl Service for PeerService {
             name: agent.name.clone(),
             address: agent.advertised(Some(caller.local_address)),
             version: PROGRAM_VERSION.to_owned(),
-            launches: u32::try_from(agent.registry.count()).unwrap_or(u32::MAX),
+            launches: agent.count_launches(),
             draining: agent.registry.draining(),
             boot: agent.boot_id.clone(),
+            capabilities: agent.capability_probe.capabilities().await.map(Into::into),
         }))
     }
 }

@@ -10,6 +10,7 @@ use tokio::task::spawn_blocking;
 
 use crate::PROGRAM_VERSION;
 use crate::budget::Budgets;
+use crate::capability_probe::CapabilityProbe;
 use crate::counters::Counters;
 use crate::launch::launch_registry::LaunchRegistry;
 use crate::launch_agent_ports::LaunchAgents;
@@ -41,6 +42,8 @@ pub struct Agent {
     pub address: AdvertisedAddress,
     /// Spawner of steps and launchers.
     pub step_spawner: Arc<StepSpawner>,
+    /// Interfaces of this node.
+    pub capability_probe: CapabilityProbe,
     /// Socket for launchers of this machine.
     pub socket: PathBuf,
     pub registry: Arc<LaunchRegistry>,
@@ -53,6 +56,8 @@ pub struct Agent {
     pub launch_agents: Option<LaunchAgents>,
     /// Longest accepted silence of a process on this machine that takes part in a launch.
     pub liveness_limit: Duration,
+    /// The site's time limit of fences in launches of schedulers.
+    pub fence_timeout: Option<Duration>,
     /// Budgets of all users.
     pub budgets: Arc<Budgets>,
     pub refusals: Arc<Refusals>,
@@ -101,16 +106,22 @@ impl Agent {
         }
     }
 
+    /// Returns the number of launches that the agent takes part in.
+    pub fn count_launches(&self) -> u32 {
+        u32::try_from(self.registry.count()).unwrap_or(u32::MAX)
+    }
+
     /// Returns the agent's status, for local callers.
-    pub fn status(&self) -> NodeStatus {
+    pub async fn status(&self) -> NodeStatus {
         NodeStatus {
             name: self.name.clone(),
             advertised: self.advertised(None),
             queried_address: String::new(),
             version: PROGRAM_VERSION.to_owned(),
-            launches: u32::try_from(self.registry.count()).unwrap_or(u32::MAX),
+            launches: self.count_launches(),
             draining: self.registry.draining(),
             problem: None,
+            capabilities: self.capability_probe.capabilities().await,
         }
     }
 }

@@ -11,6 +11,10 @@ pub const IMPI: &str = "wireup-impi";
 /// Command of `wireup`: the privileged helper of an agent, which starts step daemons.
 pub const STEP_SERVER: &str = "steps";
 
+/// Command of `wireup`: prints the
+/// [capabilities](crate::link::agent_protocol::NodeCapabilities) of its host for an agent, as JSON.
+pub const CAPABILITIES: &str = "capabilities";
+
 /// Command of [`AGENT`]: the first agent of a launch, whose launcher it serves over [`LAUNCH_LINK`].
 pub const LAUNCH_ENTRY: &str = "launch-entry";
 

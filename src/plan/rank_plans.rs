@@ -224,6 +224,9 @@ pub(crate) fn register_request(
         .infos()
         .map_err(|error| CommandError::system("cannot describe the job to PMIx", error))?;
     infos.extend(for_debuggers(plan));
+    let allocation = plan.names.allocation.iter();
+    let allocation = allocation.map(|id| Value::String(Text::new(id.as_bytes())));
+    infos.extend(allocation.map(|id| Info::new(keys::ALLOC_ID, id)));
     let world = plan.spec.impi.iter();
     let pairs = world.flat_map(|world| world.pairs(usize::MAX));
     infos.extend(pairs.map(|(key, value)| Info::new(key, Value::String(value.into()))));

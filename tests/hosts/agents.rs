@@ -88,6 +88,7 @@ fn ps_shows_status_of_nodes_and_reason_for_missing_ones() {
         let reached = |at: &SocketAddr| line.contains(&format!(" {at} "));
         assert!(advertised.iter().any(reached), "{table}");
         assert!(line.ends_with("ready"), "{table}");
+        assert!(line.contains(" pmi1,pmi2,pmix="), "{table}");
     }
     assert!(lines[3].contains("Connection refused"), "{table}");
 
@@ -96,6 +97,8 @@ fn ps_shows_status_of_nodes_and_reason_for_missing_ones() {
     let nodes: serde_json::Value = serde_json::from_str(&outcome.out()).unwrap();
     assert_eq!(nodes[0]["name"], cluster.host(1).name());
     assert_eq!(nodes[0]["problem"], serde_json::Value::Null);
+    let interfaces = &nodes[0]["capabilities"]["interfaces"];
+    assert_eq!(*interfaces, serde_json::json!(["pmi1", "pmi2", "pmix"]));
     cluster.start_agent(2);
 }
 

@@ -154,6 +154,65 @@ fn fabric_key_is_in_no_arguments_but_reaches_spawned_children() {
     manager.expect_revoked();
 }
 
+/// Two hosts with the same device, and a manager.
+fn equal_hosts() -> Option<(Cluster, Manager)> {
+    let cluster = Cluster::new(2)?;
+    for host in 0..2 {
+        add_devices(&cluster, host, &["cxi0"]);
+    }
+    let manager = Manager::start(&cluster, 1, None);
+    Some((cluster, manager))
+}
+
+/// A launch that keeps a grant for those inside it, one after the other, each with four ranks that run `show`.
+fn allocation(cluster: &Cluster, manager: &Manager, show: &str) -> Run {
+    let (ranks, script) = (cluster.dir().join("ranks.sh"), cluster.dir().join("job.sh"));
+    fs::write(&ranks, show).unwrap();
+    let (wireup, hosts) = (cluster.wireup().display(), FOUR.join(" "));
+    let launch = format!("{wireup} run --fabric cxi {hosts} sh {}", ranks.display());
+    fs::write(&script, format!("{launch} && {launch}\n")).unwrap();
+    let outer = ["--hosts", "node01:1,node02:0", "-n", "1", "sh"];
+    run(cluster, manager, &outer).more([script])
+}
+
+#[test]
+fn launches_inside_launch_share_its_grant() {
+    let Some((cluster, manager)) = equal_hosts() else {
+        return;
+    };
+    let outcome = allocation(&cluster, &manager, SHOW).run().expect(0);
+    let key = manager.list("keys").remove(0);
+    for host in ["node01", "node02"] {
+        let line = format!("{host} FI_CXI_AUTH_KEY={key}");
+        let times = outcome.out().lines().filter(|told| **told == line).count();
+        assert_eq!(times, 4, "{outcome:?}");
+    }
+    let nodes = &manager.state()["bodies"][0]["nodes"];
+    assert_eq!(nodes.to_string(), r#"["node01","node02"]"#);
+    let log = manager.list("log");
+    let created = log.iter().filter(|line| line.starts_with("POST")).count();
+    assert_eq!(created, 1, "{log:?}");
+    assert_eq!((manager.services(), has_records(&cluster)), (0, false));
+    manager.expect_hidden(&outcome);
+}
+
+#[test]
+fn shared_grant_is_revoked_when_agent_of_its_launch_is_killed() {
+    let Some((cluster, manager)) = equal_hosts() else {
+        return;
+    };
+    for host in 0..2 {
+        let show = format!("{SHOW}; exec sleep 1000");
+        let running = allocation(&cluster, &manager, &show).start();
+        running.wait_for_many(Output::Stdout, "up", 4);
+        assert_eq!(manager.services(), 1);
+        cluster.kill_agent(host);
+        manager.expect_revoked();
+        manager.expect_hidden(&running.finish());
+        cluster.start_agent(host);
+    }
+}
+
 #[test]
 fn manager_faults_leak_nothing() {
     let Some((cluster, manager)) = site(2) else {

@@ -11,7 +11,7 @@ use super::{Packages, VERSION, expect};
 
 /// Installs the packages in a system, uses them, and purges them.
 fn check_purge(system: &System, packages: &Packages) {
-    system.bring(&packages.files(".deb"));
+    system.bring(&packages.debian_without_slurm());
     system.run("dpkg --install /tmp/*.deb");
     assert_eq!(system.run(USER_RUNS), "hello\nhello\n");
     system.run("test -f /usr/lib/*/pkgconfig/wireup-impi.pc");
@@ -62,6 +62,64 @@ fn replace(path: &Path, change: impl FnOnce(String) -> String) {
     fs::write(path, change(text)).unwrap();
 }
 
+/// Checks the package of Slurm's plugin, which has it where the Slurm of this machine looks for it.
+fn check_slurm_plugin(packages: &Packages) {
+    if !Path::new("/usr/include/slurm/spank.h").exists() {
+        return;
+    }
+    let [package] = &packages
+        .files(".deb")
+        .into_iter()
+        .filter(|path| path.to_string_lossy().contains("wireup-slurm_"))
+        .collect::<Vec<_>>()[..]
+    else {
+        panic!("no package of the plugin in {}", packages.path().display());
+    };
+    let unpacked = tempfile::tempdir().unwrap();
+    let mut extract = Command::new("dpkg-deb");
+    expect(extract.arg("--extract").arg(package).arg(unpacked.path()));
+    let settings = "etc/slurm/plugstack.conf.d/wireup.conf";
+    let settings = fs::read_to_string(unpacked.path().join(settings)).unwrap();
+    let line = "required wireup.so wireup=/usr/bin/wireup default=off";
+    assert!(settings.lines().any(|found| found == line), "{settings}");
+    // Slurm's own plugins are in the same directory.
+    let own = expect(Command::new("dpkg").args(["--listfiles", "slurm-wlm-basic-plugins"]));
+    let own = own
+        .lines()
+        .find(|path| path.ends_with("/slurm-wlm/mpi_none.so"));
+    let own = own.or_else(|| panic!("no mpi_none.so in slurm-wlm-basic-plugins"));
+    let directory = Path::new(own.unwrap()).parent().unwrap();
+    let plugin = unpacked.path().join(directory.strip_prefix("/").unwrap());
+    let symbols = expect(
+        Command::new("nm")
+            .arg("--dynamic")
+            .arg(plugin.join("wireup.so")),
+    );
+    assert!(symbols.contains(" R plugin_version"), "{symbols}");
+    let depends = expect(
+        Command::new("dpkg-deb")
+            .arg("--field")
+            .arg(package)
+            .arg("Depends"),
+    );
+    let installed = expect(Command::new("dpkg-query").args([
+        "-W",
+        "-f",
+        "${Version}",
+        "slurm-wlm-basic-plugins",
+    ]));
+    for relation in ["ge", "lt"] {
+        let mark = if relation == "ge" { "(>= " } else { "(<< " };
+        let rest = depends.split("slurm-wlm-basic-plugins ");
+        let bound = rest
+            .filter_map(|part| part.strip_prefix(mark))
+            .next()
+            .unwrap();
+        let bound = bound.split(')').next().unwrap();
+        expect(Command::new("dpkg").args(["--compare-versions", &installed, relation, bound]));
+    }
+}
+
 fn check_by_lintian(packages: &Packages) {
     let mut lintian = Command::new("lintian");
     // The authors have no address; which release closes which bug is for Debian's own packages.
@@ -78,6 +136,7 @@ fn check_by_lintian(packages: &Packages) {
 fn packages_pass_lintian_install_upgrade_purge_and_make_images() {
     let packages = Packages::make("deb");
     check_by_lintian(&packages);
+    check_slurm_plugin(&packages);
     for name in ["debian12", "debian13"] {
         if let Some(system) = System::new(name) {
             check_purge(&system, &packages);

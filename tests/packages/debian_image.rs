@@ -32,7 +32,7 @@ impl ImageBuilder {
         // Its path may have no blanks.
         let context = self.dir.path().join("context");
         fs::create_dir_all(&context).unwrap();
-        for package in packages.files(".deb") {
+        for package in packages.debian_without_slurm() {
             fs::copy(&package, context.join(package.file_name().unwrap())).unwrap();
         }
         words.push(context.to_str().unwrap());

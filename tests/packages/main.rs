@@ -76,6 +76,13 @@ impl Packages {
         self.dir.path().join("packages")
     }
 
+    /// Returns the packages of Debian for systems without Slurm.
+    fn debian_without_slurm(&self) -> Vec<PathBuf> {
+        let mut files = self.files(".deb");
+        files.retain(|path| !path.to_string_lossy().contains("wireup-slurm_"));
+        files
+    }
+
     /// Returns the packages whose names have this end, in the order of their names.
     fn files(&self, end: &str) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.path()).unwrap();

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
-use crate::common::{Outcome, Run, mpi, skip, wireup};
+use crate::common::{Outcome, Run, mpi, pmix, skip, wireup};
 use crate::users::{Reachable, as_user};
 
 /// Returns the output of `--dry-run`.
@@ -297,6 +297,14 @@ fn fabric_grant_reaches_ranks_and_is_never_printed() {
     hidden(file.run().expect(125));
 }
 
+/// Variable with the id of a batch job, and another variable of its processes, for each batch system.
+const BATCH_VARIABLES: [[&str; 2]; 4] = [
+    ["SLURM_JOB_ID", "SLURM_JOB_NODELIST"],
+    ["PBS_JOBID", "PBS_NODEFILE"],
+    ["LSB_JOBID", "LSB_HOSTS"],
+    ["JOB_ID", "QUEUE"],
+];
+
 #[test]
 fn schedulers_name_launch_and_allocation() {
     let names = "echo $WIREUP_LAUNCH_ID,$WIREUP_ALLOC_ID,$SLURM_JOB_ID,$WIREUP_JOB_ID";
@@ -316,12 +324,7 @@ fn schedulers_name_launch_and_allocation() {
     assert_eq!(given(&["--slurm-env"], "42"), "launch-7,42,42");
     assert_eq!(given(&["--slurm-env"], "a-42"), "launch-7,a-42,");
     // The job of a batch system names the allocation that no scheduler names.
-    for [id, second] in [
-        ["SLURM_JOB_ID", "SLURM_JOB_NODELIST"],
-        ["PBS_JOBID", "PBS_NODEFILE"],
-        ["LSB_JOBID", "LSB_HOSTS"],
-        ["JOB_ID", "QUEUE"],
-    ] {
+    for [id, second] in BATCH_VARIABLES {
         let allocation = |given: &[(&str, &str)]| {
             let mut run = Run::new([
                 "--hosts",
@@ -352,6 +355,39 @@ fn schedulers_name_launch_and_allocation() {
     let told = outer.run().expect_quiet_success().out();
     let told: Vec<&str> = told.trim().split(',').collect();
     assert_eq!((told[0], told[1]), (told[3], "42"));
+}
+
+#[test]
+fn pmix_clients_get_allocation_of_each_batch_system() {
+    for name in ["pmix4", "pmix5"] {
+        let Some(library) = pmix(name) else {
+            continue;
+        };
+        let client = library.dir.join("pmix_client");
+        let run = |given: &[(&str, &str)], allocation: &str| {
+            let words = [
+                "--hosts",
+                "localhost",
+                "--pmi",
+                "pmix",
+                "--libpmix",
+                library.path(),
+            ];
+            let program = [client.to_str().unwrap(), "job", "pmix.alloc.id", allocation];
+            let run = Run::ranks(2, words.iter().chain(&program));
+            given
+                .iter()
+                .fold(run, |run, (name, value)| run.env(name, value))
+                .run()
+        };
+        for [id, second] in BATCH_VARIABLES {
+            run(&[(id, "17.n1"), (second, "n1")], "17.n1").expect(0);
+        }
+        run(&[("WIREUP_ALLOC_ID", "alloc-7")], "alloc-7").expect(0);
+        // Without an allocation the job has no such key.
+        let missing = run(&[], "");
+        assert_ne!(missing.code, 0, "{missing:?}");
+    }
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::common::{Mpi, Output, Run, Running, built, eventually, mpis, program, skip, wireup};
+use crate::common::{
+    Mpi, Output, Run, Running, built, eventually, mpi, mpis, program, skip, wireup,
+};
 
 /// On one node, and on two, with either dialect.
 const KINDS: [(&str, &[&str]); 4] = [
@@ -430,4 +432,77 @@ fn processes_are_saved_by_criu_end_and_are_restored() {
         assert_eq!(seen(&fs::read_to_string(out).unwrap()), expected);
         served.end();
     }
+}
+
+/// Script that starts all ranks of an MPI program as children of one session leader.
+const RANKS_OF_ONE_SESSION: &str = r#"
+for rank in 0 1; do env $(cat env/rank-$rank.env) "$0" started end & done
+wait
+"#;
+
+/// Children of a process.
+fn children(pid: u32) -> Vec<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    text.split_whitespace()
+        .map(|pid| pid.parse().unwrap())
+        .collect()
+}
+
+#[test]
+fn mpich_ranks_are_restored_by_criu_with_connections() {
+    let (Some(criu), Some(mpi)) = (criu(), mpi("mpich5")) else {
+        return;
+    };
+    let served = Served::new(2, &["--pmi", "pmi1", "--pmi-port-auth", "none"]);
+    for rank in 0..2 {
+        served.told(&format!("env/rank-{rank}.env"));
+    }
+    let output = |name: &str| File::create(served.file(name)).unwrap();
+    let mut ranks = Command::new("setsid");
+    ranks.args(["sh", "-c", RANKS_OF_ONE_SESSION]);
+    ranks.arg(mpi.program("mpi_checkpoint"));
+    ranks.envs(mpi.env.iter().map(|(name, value)| (name, value)));
+    // TCP between ranks on one host too, and no shared memory.
+    let tcp = [("MPIR_CVAR_CH4_NETMOD", "ofi"), ("FI_PROVIDER", "tcp")];
+    ranks.envs(tcp).env("MPIR_CVAR_NOLOCAL", "1");
+    ranks
+        .current_dir(served.running.work())
+        .stdin(Stdio::null());
+    ranks.stdout(output("out")).stderr(output("err"));
+    let mut ranks = ranks.spawn().unwrap();
+    served.told("started");
+    let saved = children(ranks.id());
+    assert_eq!(saved.len(), 2);
+    let image = served.file("image");
+    fs::create_dir(&image).unwrap();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(&criu);
+        command.args(words).arg("-D").arg(&image);
+        let output = command
+            .args(["--tcp-established", "--network-lock", "skip"])
+            .output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+    };
+    run(&["dump", "-t", &ranks.id().to_string()]);
+    assert!(!ranks.wait().unwrap().success());
+    // Restored processes have the pids of those that were saved.
+    for pid in saved {
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        eventually("the process is gone", || (!process.exists()).then_some(()));
+    }
+    run(&["restore", "--restore-detached"]);
+    File::create(served.file("end")).unwrap();
+    let out = served.file("out");
+    eventually("both ranks have the right sums", || {
+        let text = fs::read_to_string(&out).unwrap();
+        (0..2)
+            .all(|rank| text.contains(&format!("mpi_checkpoint rank={rank} size=2\n")))
+            .then_some(())
+    });
+    let outcome = served.running.finish().expect(0);
+    assert!(
+        !outcome.err().contains("client disconnected"),
+        "{outcome:?}"
+    );
 }

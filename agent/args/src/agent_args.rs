@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum, ValueHint};
 
-use wireup_core::duration::positive_duration;
+use wireup_core::duration::{duration, positive_duration};
 use wireup_core::job::hosts::HostList;
 use wireup_core::job::hosts::registered::EtcdHostSpec;
 
@@ -68,6 +68,12 @@ pub struct AgentArgs {
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     #[arg(allow_negative_numbers = true)]
     pub heartbeat: Option<Duration>,
+
+    /// Longest time limit of fences in launches that schedulers start: a request may have a shorter one; 0: no limit.
+    /// For `wireup run`, set fence-timeout in /etc/wireup.toml [default: 0]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(allow_negative_numbers = true)]
+    pub fence_timeout: Option<Duration>,
 
     /// User as which root's agent runs: it gives up root's rights permanently, and a small helper
     /// keeps them [default: root]

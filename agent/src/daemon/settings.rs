@@ -53,6 +53,8 @@ pub struct AgentSettings {
     pub tls: Arc<TlsConfigs>,
     /// Limits from which silence counts as loss.
     pub heartbeat: Heartbeat,
+    /// Time limit of fences in launches of schedulers, if the site has one.
+    pub fence_timeout: Option<Duration>,
     /// The name servers for launches; this agent if the list is empty.
     pub names: Vec<NodeAddress>,
     /// The executable of steps.
@@ -140,6 +142,7 @@ struct AgentConfigFile {
     socket: Option<PathBuf>,
     tls: Option<PathBuf>,
     heartbeat: Option<ConfiguredDuration>,
+    fence_timeout: Option<ConfiguredDuration>,
     user: Option<String>,
     #[serde(default)]
     root_launches: bool,
@@ -169,6 +172,8 @@ pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
     let config: AgentConfigFile =
         toml::from_str(&text).map_err(|error| wrong(toml_problem(&text, &error)))?;
     let heartbeat = config.heartbeat.map(|ConfiguredDuration(time)| time);
+    let fence_timeout = config.fence_timeout;
+    let fence_timeout = fence_timeout.map(|ConfiguredDuration(time)| time);
     let format = config.log_format.as_deref().map(|word| match word {
         "text" => Ok(LogFormat::Text),
         "json" => Ok(LogFormat::Json),
@@ -201,6 +206,7 @@ pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
         tls: args.tls.or(config.tls),
         config: Some(path),
         heartbeat: args.heartbeat.or(heartbeat),
+        fence_timeout: args.fence_timeout.or(fence_timeout),
         user: args.user.or(config.user),
         root_launches: args.root_launches || config.root_launches,
         names: args.names.or(names),
@@ -286,6 +292,7 @@ impl AgentSettings {
             socket,
             tls,
             heartbeat,
+            fence_timeout: args.fence_timeout.filter(|limit| !limit.is_zero()),
             names: names(args.names)?,
             #[cfg(feature = "etcd")]
             register: match args.register {

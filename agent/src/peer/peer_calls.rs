@@ -90,6 +90,7 @@ impl Peers {
             launches: 0,
             draining: false,
             problem: None,
+            capabilities: None,
         };
         // Only the answer is limited: a connection has separate limits, and may have to wait for the user's turn.
         let ask = |mut client: PeerClient<Channel>| async move {
@@ -106,6 +107,7 @@ impl Peers {
                 status.version = answer.version;
                 status.launches = answer.launches;
                 status.draining = answer.draining;
+                status.capabilities = answer.capabilities.map(Into::into);
             }
             Ok(Ok((None, _))) => status.problem = late(STATUS_TIMEOUT),
             Ok(Err(error)) => status.problem = Some(error.to_string()),

@@ -12,7 +12,7 @@ use prost::bytes::Bytes;
 use crate::proto::v1;
 use wireup_core::job::exit_policy::ExitPolicy;
 use wireup_core::job::ids::Rank;
-use wireup_core::job::spec::{InterfaceChoice, StdinTarget};
+use wireup_core::job::spec::{FenceTimeoutSpec, InterfaceChoice, StdinTarget};
 use wireup_core::secret::{Secret, SecretBytes};
 
 mod request_error;
@@ -58,6 +58,8 @@ pub struct LaunchRequest {
     pub timeout: Option<Duration>,
     /// Time between SIGTERM and SIGKILL.
     pub grace: Option<Duration>,
+    /// Time limit of fences.
+    pub fence_timeout: FenceTimeoutSpec,
     pub exit_policy: ExitPolicy,
     /// Whether all ranks end when one fails; `None`: as the policy implies.
     pub kill_on_bad_exit: Option<bool>,
@@ -161,6 +163,11 @@ impl LaunchRequest {
             hold_output: job.hold_output,
             timeout: (job.timeout_ms > 0).then(|| Duration::from_millis(job.timeout_ms)),
             grace: job.grace_ms.map(Duration::from_millis),
+            fence_timeout: match job.fence_timeout_ms {
+                None => FenceTimeoutSpec::Sensible,
+                Some(0) => FenceTimeoutSpec::Unlimited,
+                Some(time) => FenceTimeoutSpec::After(Duration::from_millis(time)),
+            },
             exit_policy: exit_policy(&job.exit_policy, place.size)?,
             kill_on_bad_exit: job.kill_on_bad_exit,
             strict_pmi: job.strict_pmi,
@@ -170,6 +177,17 @@ impl LaunchRequest {
             },
             place,
         })
+    }
+
+    /// Applies the time limit of fences that the site has set: a request may have a shorter one.
+    pub fn limit_fences(&mut self, site_limit: Option<Duration>) {
+        let Some(site_limit) = site_limit else {
+            return;
+        };
+        self.fence_timeout = FenceTimeoutSpec::After(match self.fence_timeout {
+            FenceTimeoutSpec::After(requested) => requested.min(site_limit),
+            FenceTimeoutSpec::Sensible | FenceTimeoutSpec::Unlimited => site_limit,
+        });
     }
 }
 

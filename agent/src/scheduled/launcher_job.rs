@@ -43,6 +43,7 @@ impl LaunchRequest {
                 .unwrap_or_else(|| !self.exit_policy.needs_every_end()),
             grace: self.grace.unwrap_or(GRACE),
             strict_pmi: self.strict_pmi,
+            fence: self.fence_timeout,
             ..TerminationSpec::default()
         };
         job.status = StatusSpec {

@@ -64,6 +64,15 @@ impl Agents {
 
     /// With these options of agents.
     pub(crate) fn start_with(count: usize, options: &[&str]) -> Self {
+        Self::start_program(
+            Path::new(env!("CARGO_BIN_EXE_wireup-agent")),
+            count,
+            options,
+        )
+    }
+
+    /// Starts agents from this executable.
+    pub(crate) fn start_program(program: &Path, count: usize, options: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         // Other users connect too.
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -77,7 +86,7 @@ impl Agents {
         issue(&["o".into()], Role::Observer);
         let agents = names
             .into_iter()
-            .map(|name| Agent::start(directory.path(), name, options));
+            .map(|name| Agent::start(program, directory.path(), name, options));
         let agents = agents.collect();
         Self { directory, agents }
     }
@@ -148,10 +157,10 @@ impl Agents {
 }
 
 impl Agent {
-    fn start(root: &Path, name: String, options: &[&str]) -> Self {
+    fn start(program: &Path, root: &Path, name: String, options: &[&str]) -> Self {
         let socket = root.join(format!("{name}.sock"));
         built("wireup");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_wireup-agent"))
+        let mut child = Command::new(program)
             .args(["agent", "--listen", "127.0.0.1:0", "--config", "/dev/null"])
             .arg("--tls")
             .arg(root.join("pki").join(&name))

@@ -6,7 +6,7 @@ use wireup_agent::proto::v1;
 use wireup_agent::proto::v1::watch_event::Event;
 
 use crate::agents::{
-    Agents, Client, DEADLINE, await_stop, is_root, output, rank_is, script, watch,
+    Agents, Client, DEADLINE, await_stop, built, is_root, output, rank_is, script, watch,
 };
 
 fn with_stdin(mut request: v1::LaunchProcessesRequest, rank: u32) -> v1::LaunchProcessesRequest {
@@ -507,4 +507,67 @@ async fn key_exchange_waits_for_all_and_ends_with_launch() {
     let over = tokio::time::timeout(DEADLINE, client.pmi_fence(part(0)));
     // One node alone has all there is.
     assert!(over.await.unwrap().is_ok());
+}
+
+#[test]
+async fn capabilities_of_node_have_its_interfaces() {
+    let agents = Agents::start(1);
+    for mut client in [agents.local().await, agents.remote(0, "o").await] {
+        let reply = client.capabilities(v1::CapabilitiesRequest {}).await;
+        let found = reply.unwrap().into_inner().capabilities.unwrap();
+        assert_eq!(found.interfaces, ["pmi1", "pmi2", "pmix"]);
+        assert_eq!(found.libpmix.is_empty(), !found.pmix_problem.is_empty());
+    }
+}
+
+#[test]
+async fn node_without_pmix_server_refuses_pmix_before_launch() {
+    let installed = tempfile::tempdir().unwrap();
+    for name in ["wireup", "wireup-agent"] {
+        let (program, copy) = (built(name), installed.path().join(name));
+        std::fs::hard_link(&program, &copy)
+            .or_else(|_| std::fs::copy(&program, &copy).map(drop))
+            .unwrap();
+    }
+    let agents = Agents::start_program(&installed.path().join("wireup-agent"), 1, &[]);
+    let mut client = agents.local().await;
+    let reply = client.capabilities(v1::CapabilitiesRequest {}).await;
+    let found = reply.unwrap().into_inner().capabilities.unwrap();
+    assert_eq!(found.interfaces, ["pmi1", "pmi2"]);
+    let mut request = script("pmix", 1, "true");
+    request.pmi_mode = v1::PmiMode::Pmix.into();
+    let refused = client.launch_processes(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    let text = "n0 cannot offer PMIx: PMIx needs wireup-pmix-host, which is neither ";
+    assert!(refused.message().starts_with(text), "{refused:?}");
+    client
+        .launch_processes(script("pmi", 1, "true"))
+        .await
+        .unwrap();
+    let (_, end) = watch(&mut client, "pmi").await;
+    assert!(end.success, "{end:?}");
+}
+
+#[test]
+async fn request_only_shortens_fence_timeout_of_site() {
+    let wireup = built("wireup");
+    let late = format!(
+        "[ $WIREUP_RANK = 1 ] && sleep 600; {} pmi barrier",
+        wireup.display()
+    );
+    for (site_limit, requested) in [("1", None), ("1", Some(3_600_000)), ("1h", Some(1000))] {
+        let agents = Agents::start_with(1, &["--fence-timeout", site_limit]);
+        let mut client = agents.local().await;
+        let mut request = script("late", 2, &late);
+        request.pmi_mode = v1::PmiMode::Pmi1.into();
+        request.job.as_mut().unwrap().fence_timeout_ms = requested;
+        client.launch_processes(request).await.unwrap();
+        let (_, end) = watch(&mut client, "late").await;
+        let text = "PMI fence timeout: 1 of 2 ranks missing: rank 1 (";
+        assert!(end.error_message.contains(text), "{site_limit} {end:?}");
+        assert!(
+            end.error_message.contains("others waited 1 s"),
+            "{site_limit} {end:?}"
+        );
+    }
 }

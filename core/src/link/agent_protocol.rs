@@ -183,6 +183,27 @@ pub struct NodeStatus {
     pub draining: bool,
     /// Error of the query.
     pub problem: Option<String>,
+    /// Interfaces of its launches; `None` if its agent does not report them.
+    pub capabilities: Option<NodeCapabilities>,
+}
+
+/// Process-management interfaces that a node can offer to ranks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeCapabilities {
+    /// Names as of `--pmi`: `pmi1`, `pmi2`, and `pmix` if the PMIx server is installed.
+    pub interfaces: Vec<String>,
+    /// Release of the libpmix for programs that have none of their own, if there is one.
+    pub libpmix: Option<String>,
+    /// Error if the PMIx server or that libpmix is missing.
+    pub pmix_problem: Option<String>,
+}
+
+impl NodeCapabilities {
+    /// Returns why no program can be offered PMIx, if that is so.
+    pub fn missing_pmix(&self) -> Option<&str> {
+        let is_missing = !self.interfaces.iter().any(|name| name == "pmix");
+        is_missing.then(|| self.pmix_problem.as_deref().unwrap_or_default())
+    }
 }
 
 /// From an agent, to a step.

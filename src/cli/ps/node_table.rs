@@ -39,6 +39,7 @@ fn node_table(nodes: &[NodeStatus]) -> String {
         "ADVERTISES",
         "VERSION",
         "LAUNCHES",
+        "INTERFACES",
         "STATE",
     ];
     let or = |text: &str| match text.is_empty() {
@@ -63,6 +64,7 @@ fn node_table(nodes: &[NodeStatus]) -> String {
                 or(&node.advertised),
                 or(&node.version),
                 launches,
+                interfaces(node),
                 state.to_owned(),
             ]
         })
@@ -70,9 +72,32 @@ fn node_table(nodes: &[NodeStatus]) -> String {
     text_table::render(&head, &rows, width())
 }
 
+/// Interfaces of a node with the release of its libpmix; `unknown` for an agent that does not report them.
+fn interfaces(node: &NodeStatus) -> String {
+    let Some(known) = &node.capabilities else {
+        let text = match node.problem {
+            None => "unknown",
+            Some(_) => "-",
+        };
+        return text.to_owned();
+    };
+    let word = |name: &String| match (&**name, &known.libpmix) {
+        ("pmix", Some(release)) => format!("pmix={release}"),
+        ("pmix", None) => "pmix=no-libpmix".to_owned(),
+        (other, _) => other.to_owned(),
+    };
+    known
+        .interfaces
+        .iter()
+        .map(word)
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wireup_core::link::agent_protocol::NodeCapabilities;
 
     #[test]
     fn node_table_shows_known_facts_and_reason_for_missing_ones() {
@@ -84,6 +109,7 @@ mod tests {
             launches: 2,
             draining: false,
             problem: None,
+            capabilities: None,
         };
         let lost = NodeStatus {
             name: "n2".into(),
@@ -93,6 +119,7 @@ mod tests {
             launches: 0,
             draining: false,
             problem: Some("no answer".into()),
+            capabilities: None,
         };
         let draining = NodeStatus {
             draining: true,
@@ -100,10 +127,35 @@ mod tests {
         };
         assert_eq!(
             node_table(&[ready, lost, draining]),
-            "NODE  ASKED AT  ADVERTISES     VERSION  LAUNCHES  STATE\n\
-             n1    -         10.0.0.1:7437  0.1.0    2         ready\n\
-             n2    n2:7437   -              -        -         no answer\n\
-             n1    -         10.0.0.1:7437  0.1.0    2         draining: takes no new launch\n"
+            "NODE  ASKED AT  ADVERTISES     VERSION  LAUNCHES  INTERFACES  STATE\n\
+             n1    -         10.0.0.1:7437  0.1.0    2         unknown     ready\n\
+             n2    n2:7437   -              -        -         -           no answer\n\
+             n1    -         10.0.0.1:7437  0.1.0    2         unknown     draining: takes no new launch\n"
         );
+    }
+
+    #[test]
+    fn interfaces_show_libpmix_or_its_absence() {
+        let node = |names: &[&str], libpmix: Option<&str>| NodeStatus {
+            name: "n1".into(),
+            advertised: String::new(),
+            queried_address: String::new(),
+            version: "0.1.0".into(),
+            launches: 0,
+            draining: false,
+            problem: None,
+            capabilities: Some(NodeCapabilities {
+                interfaces: names.iter().map(|name| (*name).to_owned()).collect(),
+                libpmix: libpmix.map(ToOwned::to_owned),
+                pmix_problem: None,
+            }),
+        };
+        let all = ["pmi1", "pmi2", "pmix"];
+        assert_eq!(
+            interfaces(&node(&all, Some("5.0.3"))),
+            "pmi1,pmi2,pmix=5.0.3"
+        );
+        assert_eq!(interfaces(&node(&all, None)), "pmi1,pmi2,pmix=no-libpmix");
+        assert_eq!(interfaces(&node(&all[..2], Some("5.0.3"))), "pmi1,pmi2");
     }
 }

@@ -154,6 +154,7 @@ fn packaged_configuration_has_every_setting() {
         socket: Some(_),
         tls: Some(_),
         heartbeat: Some(_),
+        fence_timeout: Some(_),
         user: Some(_),
         root_launches: false,
         names: Some(_),

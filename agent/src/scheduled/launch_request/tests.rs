@@ -345,6 +345,7 @@ fn launcher_gets_request_and_shows_no_values() {
         }),
         timeout_ms: 1500,
         grace_ms: Some(0),
+        fence_timeout_ms: Some(0),
         exit_policy: "rank:3".into(),
         kill_on_bad_exit: Some(true),
         strict_pmi: true,
@@ -398,6 +399,7 @@ fn launcher_gets_request_and_shows_no_values() {
         kill_on_bad_exit: true,
         grace: Duration::ZERO,
         strict_pmi: true,
+        fence: FenceTimeoutSpec::Unlimited,
         ..TerminationSpec::default()
     };
     assert_eq!(job.ending, ending);
