@@ -1,5 +1,6 @@
 //! Objects that the launch creates on this host and removes at its end: directory, control group, containers of its ranks.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::{fs, io};
@@ -99,21 +100,18 @@ impl HostCleanup {
         if file.exists() {
             return;
         }
-        let discovered = match &plan.binding {
-            Some(_) => None,
-            None => hwloc::describe(None, true)
-                .ok()
-                .filter(|found| found.this_host),
+        let text = match &plan.binding {
+            Some(binding) => Some(Cow::from(&binding.topology.description)),
+            None => {
+                let discovered = hwloc::describe(None, true).ok();
+                let discovered = discovered.filter(|found| found.this_host);
+                discovered.map(|found| Cow::from(found.xml))
+            }
         };
-        let bound = plan
-            .binding
-            .as_ref()
-            .map(|binding| &binding.topology.description);
-        let text = bound.or(discovered.as_ref().map(|found| &found.xml));
         if let Some(text) = text
             && self.make_directory(plan, part, guard).is_ok()
         {
-            let _ = fs::write(file, text);
+            let _ = fs::write(file, text.as_bytes());
         }
     }
 
