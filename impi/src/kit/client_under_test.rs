@@ -75,8 +75,9 @@ pub fn check(
         startup_timeout: Some(settings.timeout),
     };
     // Reports about clients come from the rules.
-    let _server =
-        std::thread::spawn(move || rendezvous::serve(&listener, config, None, &mut io::sink()));
+    let _server = std::thread::spawn(move || {
+        rendezvous::serve(&listener, config, None, None, &mut io::sink())
+    });
     let observer = Arc::new(Mutex::new(Observer::new(true)));
     let watch = Arc::clone(&observer);
     let recorder = Recorder::new(Box::new(move |event| {
