@@ -137,7 +137,7 @@ fn report_end(
     name: String,
     mut child: Child,
     exit: UnixStream,
-    ends: Sender<ClientEnd>,
+    ends: Sender<ClientExit>,
 ) {
     std::thread::spawn(move || {
         let status = child.wait();
@@ -152,7 +152,7 @@ fn report_end(
         }
         // The server may be over.
         let _ = (
-            ends.send(ClientEnd { client, success }),
+            ends.send(ClientExit { client, success }),
             (&exit).write_all(&[0]),
         );
     });
@@ -160,7 +160,7 @@ fn report_end(
 
 /// End of a client's process.
 #[derive(Debug)]
-struct ClientEnd {
+struct ClientExit {
     client: u32,
     success: bool,
 }
@@ -169,7 +169,7 @@ struct ClientEnd {
 #[derive(Debug)]
 pub(super) struct StartedClients {
     exits: UnixStream,
-    ends: Receiver<ClientEnd>,
+    ends: Receiver<ClientExit>,
     running: BTreeMap<u32, Pid>,
 }
 
