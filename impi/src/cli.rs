@@ -3,6 +3,7 @@
 mod agent;
 mod check_client;
 mod check_server;
+mod client_file;
 mod host;
 mod play;
 mod record;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Write};
 use std::net::TcpListener;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,8 @@ use client_connection::{ClientLink, ConnectionProgress};
 /// Descriptors that connections may occupy: members, strangers, and those that still have to read.
 const MAX_LINKS: usize = 4096;
 
-/// Serves until all sessions are over; returns whether all succeeded. Reports go to `words`, one line each.
+/// Serves until all sessions are over; returns whether all succeeded. Reports go to `words`, one line each. A byte in `exits`
+/// means that a client's process has ended: a session that has not started by then cannot start.
 ///
 /// # Errors
 /// When the listener or the poll fails.
@@ -29,6 +31,7 @@ pub fn serve(
     listener: &TcpListener,
     settings: ServerSettings,
     tls: Option<&Arc<rustls::ServerConfig>>,
+    mut exits: Option<&UnixStream>,
     words: &mut dyn Write,
 ) -> io::Result<bool> {
     listener.set_nonblocking(true)?;
@@ -50,12 +53,17 @@ pub fn serve(
                 return Ok(success);
             }
         }
-        let (accept, ready) = driver.wait(listener)?;
-        for (id, flags) in ready {
+        let events = driver.wait(listener, exits)?;
+        for (id, flags) in events.ready {
             driver.move_bytes(id, flags);
         }
-        if accept {
+        if events.accept {
             driver.accept(listener, tls)?;
+        }
+        if events.exit {
+            driver.server.abandon_startup();
+            // The first exit decides.
+            exits = None;
         }
         let now = driver.now();
         driver.server.tick(now);
@@ -101,6 +109,17 @@ impl RefusalCount {
         }
         lines
     }
+}
+
+/// State of the sockets after a wait.
+#[derive(Default)]
+struct SocketEvents {
+    /// Whether a client connects.
+    accept: bool,
+    /// Connections that can be read or written.
+    ready: Vec<(ConnectionId, PollFlags)>,
+    /// Whether a client's process has ended.
+    exit: bool,
 }
 
 struct Driver<'a> {
@@ -160,11 +179,12 @@ impl Driver<'_> {
         }
     }
 
-    /// Waits for the sockets; returns whether a client connects, and which links are readable.
+    /// Waits for the sockets.
     fn wait(
         &mut self,
         listener: &TcpListener,
-    ) -> io::Result<(bool, Vec<(ConnectionId, PollFlags)>)> {
+        exits: Option<&UnixStream>,
+    ) -> io::Result<SocketEvents> {
         let mut until = self.server.next_deadline();
         if self.links.values().any(ClientLink::is_finishing) {
             let last = self.now() + client_connection::LINGER;
@@ -185,20 +205,22 @@ impl Driver<'_> {
                 .values()
                 .map(|link| PollFd::from_borrowed_fd(link.as_fd(), link.interest())),
         );
+        let links = fds.len();
+        fds.extend(exits.map(|exits| PollFd::new(exits, PollFlags::IN)));
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}
-            Err(Errno::INTR) => return Ok((false, Vec::new())),
+            Err(Errno::INTR) => return Ok(SocketEvents::default()),
             Err(error) => return Err(error.into()),
         }
-        let accept = listens && !fds[0].revents().is_empty();
         let ready = ids
             .into_iter()
             .zip(&fds[1..])
             .map(|(id, fd)| (id, fd.revents()));
-        Ok((
-            accept,
-            ready.filter(|(_, flags)| !flags.is_empty()).collect(),
-        ))
+        Ok(SocketEvents {
+            accept: listens && !fds[0].revents().is_empty(),
+            ready: ready.filter(|(_, flags)| !flags.is_empty()).collect(),
+            exit: fds[links..].iter().any(|fd| !fd.revents().is_empty()),
+        })
     }
 
     fn accept(

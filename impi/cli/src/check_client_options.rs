@@ -38,12 +38,18 @@ pub struct CheckClientArgs {
     /// Address of the server and of the other clients
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub address: IpAddr,
-    /// The client is LAM/MPI 7.1: expect Reduce where it sends it, and data in its byte order
+    /// The client is LAM/MPI 7.1: expect Reduce where it sends it, and data in its byte order; implies --no-probe and --no-gather
     #[arg(long)]
     pub lam: bool,
-    /// Leave synchronous sends out; the client's program must as well
+    /// Leave synchronous sends out; the client's program must as well (`check NO-SSEND`)
     #[arg(long)]
     pub no_ssend: bool,
+    /// Leave probe and cancel out; the client's program must as well (`check NO-PROBE`)
+    #[arg(long)]
+    pub no_probe: bool,
+    /// Leave gather, its kin and scan out; the client's program must as well (`check NO-GATHER`)
+    #[arg(long)]
+    pub no_gather: bool,
     /// Time for the whole test
     #[arg(long, value_name = "DURATION", default_value = "120", value_parser = positive_duration)]
     pub timeout: Duration,

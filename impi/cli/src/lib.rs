@@ -35,7 +35,7 @@ pub struct Line {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Be the rendezvous server of a job; also `-server COUNT [-port PORT] [-auth LIST]`
+    /// Be the rendezvous server of a job; also `-server COUNT [-port PORT] [-auth LIST] [-file FILE]`
     Server(server_options::ServerArgs),
     /// Join a launch of any launcher to a job, as one of its clients; also `-client K HOST:PORT …`
     Agent(agent_options::AgentArgs),

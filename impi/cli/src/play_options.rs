@@ -15,4 +15,10 @@ pub struct PlayArgs {
     /// Leave synchronous sends out; the same for all processes
     #[arg(long)]
     pub no_ssend: bool,
+    /// Leave probe and cancel out; the same for all processes
+    #[arg(long)]
+    pub no_probe: bool,
+    /// Leave gather, its kin and scan out; the same for all processes
+    #[arg(long)]
+    pub no_gather: bool,
 }

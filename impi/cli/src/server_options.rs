@@ -18,7 +18,9 @@ Who may join is said by the environment, for the server as for clients:
 
 Examples:
   IMPI_AUTH_KEY=5678 wireup impi -server 2
-  wireup impi server 2 --address 10.0.0.1 --port 5000-5100";
+  wireup impi server 2 --address 10.0.0.1 --port 5000-5100
+  IMPI_AUTH_KEY=5678 wireup impi -server 2 -file clients      with a line for each client, such as
+      bar -client 0 $hostport -n 8 -- mpiexec -n 8 ./app";
 
 /// Arguments of `wireup impi server`.
 #[derive(Debug, Args)]
@@ -33,6 +35,17 @@ pub struct ServerArgs {
     /// Methods of authentication, best first: numbers and ranges, `8,1-0` [default: the strongest first]
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pub auth: Option<String>,
+    /// Start the clients of this file: lines `HOST -client K $hostport …`, which `wireup impi` runs on the hosts
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sessions", "tls_cert"])]
+    pub file: Option<PathBuf>,
+    /// Command of the clients of --file on other hosts than localhost; it runs `sh -s` there
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        default_value = "ssh {host}",
+        requires = "file"
+    )]
+    pub rsh: String,
     /// Address to listen at [default: all, and the one towards the network is printed]
     #[arg(long, value_name = "IP")]
     pub address: Option<IpAddr>,

@@ -1,4 +1,4 @@
-//! The specification's spelling: `-server COUNT -port PORT -auth LIST`, and `-client K HOST:PORT` with the options of
+//! The specification's spelling: `-server COUNT -port PORT -auth LIST -file FILE`, and `-client K HOST:PORT` with the options of
 //! `agent` behind it. Source: IMPI 2.2.1, 2.3.3.
 
 use std::ffi::OsString;
@@ -20,6 +20,7 @@ fn respell_server(args: Vec<OsString>) -> Vec<OsString> {
             Some("-server" | "--server") if at == 1 => "server".into(),
             Some("-port") => "--port".into(),
             Some("-auth") => "--auth".into(),
+            Some("-file") => "--file".into(),
             _ => word,
         });
     words.collect()
@@ -42,8 +43,8 @@ mod tests {
     fn command_line_of_specification_is_parsed() {
         let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
         assert_eq!(
-            respell(words("wireup -server 2 -port 5678 -auth 3,1-0")),
-            words("wireup server 2 --port 5678 --auth 3,1-0")
+            respell(words("wireup -server 2 -port 5678 -auth 3,1-0 -file f")),
+            words("wireup server 2 --port 5678 --auth 3,1-0 --file f")
         );
         assert_eq!(
             respell(words(

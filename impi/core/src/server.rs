@@ -106,6 +106,12 @@ pub enum ServerNotice {
         /// Ranks that have not joined, or are not done.
         missing: Vec<u32>,
     },
+    /// A client that the server had started ended before the start-up was complete.
+    Abandoned {
+        session: SessionId,
+        /// Ranks that have not joined, or are not done.
+        missing: Vec<u32>,
+    },
 }
 
 impl fmt::Display for ServerNotice {
@@ -130,6 +136,13 @@ impl fmt::Display for ServerNotice {
                 write!(
                     f,
                     "session {}: start-up timed out; clients not joined or not finished: {missing:?}",
+                    session.0
+                )
+            }
+            Self::Abandoned { session, missing } => {
+                write!(
+                    f,
+                    "session {}: a client ended during start-up; clients not joined or not finished: {missing:?}",
                     session.0
                 )
             }
@@ -270,6 +283,26 @@ impl Server {
             self.actions
                 .push(Action::Report(ServerNotice::TimedOut { session, missing }));
             self.end(session, false);
+        }
+    }
+
+    /// Ends the start-up: sessions that have started continue, all others fail.
+    pub fn abandon_startup(&mut self) {
+        let waiting = self.sessions.iter();
+        let waiting = waiting.filter(|(_, session)| !session.started());
+        let waiting: Vec<(SessionId, Vec<u32>)> = waiting
+            .map(|(id, session)| (*id, session.missing()))
+            .collect();
+        for (session, missing) in waiting {
+            let notice = ServerNotice::Abandoned { session, missing };
+            self.actions.push(Action::Report(notice));
+            self.end(session, false);
+        }
+        if let Some(limit) = self.settings.sessions {
+            let never_begun = limit.saturating_sub(self.begun_sessions);
+            self.begun_sessions += never_begun;
+            self.ended_sessions += never_begun;
+            self.failed += never_begun;
         }
     }
 

@@ -6,7 +6,7 @@ use anyhow::ensure;
 use wireup_impi_cli::check_client_options::CheckClientArgs;
 use wireup_impi_core::kit::conversation_record::RecordedEvent;
 
-use crate::kit::check_program::SOURCE;
+use crate::kit::check_program::{ProgramScope, SOURCE};
 use crate::kit::client_under_test::{ClientTestSettings, check};
 use crate::kit::tap::CheckReport;
 use crate::secrets;
@@ -32,7 +32,11 @@ pub(super) fn execute(args: CheckClientArgs) -> anyhow::Result<u8> {
         procs: args.procs as usize,
         address: args.address,
         lam: args.lam,
-        ssend: !args.no_ssend,
+        scope: ProgramScope {
+            ssend: !args.no_ssend,
+            probe: !(args.no_probe || args.lam),
+            gather: !(args.no_gather || args.lam),
+        },
         timeout: args.timeout,
         secrets,
         command: args.command,
@@ -44,6 +48,9 @@ pub(super) fn execute(args: CheckClientArgs) -> anyhow::Result<u8> {
     let verdict = check(&settings, move |event| keep(event))?;
     let mut report = CheckReport::new(io::stdout().lock())?;
     report.add("the check program runs to its end", &verdict.run)?;
+    for (part, outcome) in &verdict.parts {
+        report.add(&format!("the check program: {}", part.name()), outcome)?;
+    }
     for (rule, outcome) in &verdict.rules {
         report.rule(*rule, outcome)?;
     }

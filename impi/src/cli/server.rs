@@ -1,13 +1,14 @@
 //! `wireup impi server`.
 
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, bail};
 use wireup_impi_cli::server_options::ServerArgs;
 use wireup_impi_core::auth::{Method, parse_preference};
 use wireup_impi_core::server::ServerSettings;
 
+use super::client_file::{ClientFile, StartedClients};
 use crate::{rendezvous, secrets, tls};
 
 /// Serves, and returns 0 if all sessions were successful.
@@ -26,6 +27,9 @@ pub(super) fn execute(args: &ServerArgs) -> anyhow::Result<u8> {
         (Some(cert), Some(key)) => Some(tls::server(cert, key)?),
         _ => None,
     };
+    let file = args.file.as_deref();
+    let file = file.map(|path| ClientFile::read(path, args.count));
+    let file = file.transpose()?;
     let (first, last) = ports(args.port.as_deref().unwrap_or("0"))?;
     let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let at = args.address.unwrap_or(any);
@@ -37,12 +41,14 @@ pub(super) fn execute(args: &ServerArgs) -> anyhow::Result<u8> {
     let address = args
         .address
         .filter(|address| !address.is_unspecified())
-        .unwrap_or_else(own_address);
+        .unwrap_or_else(|| own_address(at));
     // The one line; a reader that goes away then is not missed.
     let mut out = io::stdout().lock();
-    writeln!(out, "{}", SocketAddr::new(address, port))
+    let address = SocketAddr::new(address, port);
+    writeln!(out, "{address}")
         .and_then(|()| out.flush())
         .context("stdout")?;
+    drop(out);
     let settings = ServerSettings {
         count: args.count,
         sessions: (args.sessions > 0).then_some(args.sessions),
@@ -51,8 +57,14 @@ pub(super) fn execute(args: &ServerArgs) -> anyhow::Result<u8> {
         greeting_timeout: args.join_timeout,
         startup_timeout: args.timeout,
     };
-    let success = rendezvous::serve(&listener, settings, tls.as_ref(), &mut io::stderr())?;
-    Ok(u8::from(!success))
+    let clients = file.map(|file| file.start(address, &args.rsh));
+    let clients = clients.transpose()?;
+    let exits = clients.as_ref().map(StartedClients::exits);
+    let success = rendezvous::serve(&listener, settings, tls.as_ref(), exits, &mut io::stderr())?;
+    // Clients that connect now are refused.
+    drop(listener);
+    let ended = clients.is_none_or(|clients| clients.wait(success));
+    Ok(u8::from(!(success && ended)))
 }
 
 fn ports(text: &str) -> anyhow::Result<(u16, u16)> {
@@ -69,14 +81,20 @@ fn ports(text: &str) -> anyhow::Result<(u16, u16)> {
     Ok((first, last))
 }
 
-/// Returns the address by which this machine reaches others, or loopback. Connecting a datagram socket sends no data.
-fn own_address() -> IpAddr {
+/// Returns the address by which this machine reaches others of the family of `any`, or loopback. Connecting a datagram socket
+/// sends no data. The destinations are for documentation (RFC 5737, RFC 3849).
+fn own_address(any: IpAddr) -> IpAddr {
+    let (other, loopback) = if any.is_ipv6() {
+        ("2001:db8::1", IpAddr::V6(Ipv6Addr::LOCALHOST))
+    } else {
+        ("192.0.2.1", IpAddr::V4(Ipv4Addr::LOCALHOST))
+    };
     let find = || -> io::Result<IpAddr> {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect((other, 9))?;
         Ok(socket.local_addr()?.ip())
     };
-    find().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    find().unwrap_or(loopback)
 }
 
 #[cfg(test)]

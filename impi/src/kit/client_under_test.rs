@@ -1,5 +1,6 @@
 //! Plays the server and the other clients for one client under test, and judges its messages.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
@@ -15,7 +16,7 @@ use wireup_impi_core::kit::conversation_record::RecordedEvent;
 use wireup_impi_core::kit::{Finding, Observer, Party};
 use wireup_impi_core::server;
 
-use super::check_program::play;
+use super::check_program::{ProgramPart, ProgramScope, play};
 use super::recorder::Recorder;
 use super::recording_proxy;
 use super::tap::CheckOutcome;
@@ -37,8 +38,8 @@ pub struct ClientTestSettings {
     pub address: IpAddr,
     /// Whether the client under test is LAM: byte order, and context of Reduce.
     pub lam: bool,
-    /// Whether synchronous sends are part of the program.
-    pub ssend: bool,
+    /// Parts of the program.
+    pub scope: ProgramScope,
     /// Within which all must be over.
     pub timeout: Duration,
     /// Secrets that prove that a client belongs to the job.
@@ -50,6 +51,8 @@ pub struct ClientTestSettings {
 /// Result of a test of a client.
 #[derive(Debug)]
 pub struct ClientReport {
+    /// Each part of the check program, by the processes of the other clients.
+    pub parts: Vec<(ProgramPart, CheckOutcome)>,
     /// Each rule that a conversation shows, for the client under test.
     pub rules: Vec<(Rule, CheckOutcome)>,
     /// The command's end, and the other clients'.
@@ -75,8 +78,9 @@ pub fn check(
         startup_timeout: Some(settings.timeout),
     };
     // Reports about clients come from the rules.
-    let _server =
-        std::thread::spawn(move || rendezvous::serve(&listener, config, None, &mut io::sink()));
+    let _server = std::thread::spawn(move || {
+        rendezvous::serve(&listener, config, None, None, &mut io::sink())
+    });
     let observer = Arc::new(Mutex::new(Observer::new(true)));
     let watch = Arc::clone(&observer);
     let recorder = Recorder::new(Box::new(move |event| {
@@ -88,11 +92,13 @@ pub fn check(
     let address = front.local_addr()?.to_string();
     let here = settings.address;
     let proxy = std::thread::spawn(move || recording_proxy::run(&front, &server, here, recorder));
+    let progress = PartProgress::default();
     let others: Vec<JoinHandle<Result<(), String>>> = (0..settings.clients)
         .filter(|client| *client != settings.client)
         .map(|client| {
             let (settings, address) = (settings.clone(), address.clone());
-            std::thread::spawn(move || run_client(&settings, client, address))
+            let progress = progress.clone();
+            std::thread::spawn(move || run_client(&settings, client, address, &progress))
         })
         .collect();
     let run = run(settings, &address, others);
@@ -104,9 +110,45 @@ pub fn check(
     let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
     observer.finish();
     Ok(ClientReport {
+        parts: progress.outcomes(settings),
         rules: judge(&observer, Party::Client(settings.client)),
         run,
     })
+}
+
+/// Processes of the kit that have passed each part of the program.
+#[derive(Clone, Default)]
+struct PartProgress(Arc<Mutex<BTreeMap<ProgramPart, usize>>>);
+
+impl PartProgress {
+    fn add(&self, part: ProgramPart) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry(part).or_default() += 1;
+    }
+
+    /// Returns the outcome of each part: of those that not all processes have passed, only the first counts.
+    fn outcomes(&self, settings: &ClientTestSettings) -> Vec<(ProgramPart, CheckOutcome)> {
+        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = (settings.clients as usize - 1) * settings.procs;
+        let mut failed = None;
+        let parts = ProgramPart::ALL.into_iter().map(|part| {
+            let count = counts.get(&part).copied().unwrap_or(0);
+            let outcome = if !part.is_in(settings.scope) {
+                CheckOutcome::Skipped("left out".into())
+            } else if count == all {
+                CheckOutcome::Passed
+            } else if let Some(failed) = failed {
+                let failed = ProgramPart::name(failed);
+                CheckOutcome::Skipped(format!("{failed} has not passed"))
+            } else {
+                failed = Some(part);
+                let reached = format!("{count} of {all} processes of the kit have passed");
+                CheckOutcome::Failed(reached)
+            };
+            (part, outcome)
+        });
+        parts.collect()
+    }
 }
 
 fn judge(observer: &Observer, party: Party) -> Vec<(Rule, CheckOutcome)> {
@@ -219,7 +261,12 @@ fn wait(child: &mut Child, until: Instant) -> io::Result<Option<std::process::Ex
 }
 
 /// Runs a client with its processes.
-fn run_client(settings: &ClientTestSettings, client: u32, server: String) -> Result<(), String> {
+fn run_client(
+    settings: &ClientTestSettings,
+    client: u32,
+    server: String,
+    progress: &PartProgress,
+) -> Result<(), String> {
     let address = match settings.address {
         // Clients such as LAM know hosts by their addresses.
         IpAddr::V4(address) if address.is_loopback() => {
@@ -250,11 +297,12 @@ fn run_client(settings: &ClientTestSettings, client: u32, server: String) -> Res
     let (agent, ticket) = (of(AGENT), of(TICKET_VARIABLE));
     let events = Events::default();
     let over = events.launch_over();
-    let (procs, ssend) = (settings.procs, settings.ssend);
+    let (procs, scope, progress) = (settings.procs, settings.scope, progress.clone());
     let processes = std::thread::spawn(move || {
         let process = |index| {
+            let progress = progress.clone();
             let peer = Peer::connect(&agent, &ticket, index).map_err(|error| error.to_string())?;
-            play(peer, ssend).map_err(|error| error.to_string())
+            play(peer, scope, |part| progress.add(part)).map_err(|error| error.to_string())
         };
         let results: Vec<Result<(), String>> = std::thread::scope(|scope| {
             let running: Vec<_> = (0..u32::try_from(procs).unwrap_or(0))

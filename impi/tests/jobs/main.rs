@@ -54,8 +54,12 @@ struct Job {
 
 impl Job {
     fn start(sizes: &[usize], options: &[&str]) -> Self {
+        Self::start_at("127.0.0.1", sizes, options)
+    }
+
+    fn start_at(at: &str, sizes: &[usize], options: &[&str]) -> Self {
         let count = sizes.len().to_string();
-        let mut server = start(&["-server", &count, "--address", "127.0.0.1"]);
+        let mut server = start(&["-server", &count, "--address", at]);
         let address = server.first_line();
         let mut agents: Vec<Owned> = (0..sizes.len())
             .map(|client| {
@@ -231,6 +235,18 @@ fn clients_of_uneven_sizes_exchange_and_reduce() {
 #[test]
 fn eight_clients_of_eight_processes_form_world() {
     let job = Job::start(&[8; 8], &[]);
+    job.run(everything);
+    job.end();
+}
+
+#[test]
+fn clients_at_ipv6_form_world() {
+    let job = Job::start_at("::1", &[2, 1, 3], &[]);
+    assert!(
+        job.variables
+            .iter()
+            .all(|known| known[AGENT].starts_with("[::1]:"))
+    );
     job.run(everything);
     job.end();
 }

@@ -40,7 +40,17 @@ fn check_client_passes_for_wireup_client() {
         let said = text(&output.stdout);
         assert!(output.status.success(), "{said}{}", text(&output.stderr));
         assert!(!said.contains("not ok"), "{said}");
-        for rule in ["LongSum [3.7.2]", "Window [3.6]", "FiniAfterChannels [2.4]"] {
+        for rule in [
+            "LongSum [3.7.2]",
+            "Window [3.6]",
+            "CancelReply [3.7.4]",
+            "FiniAfterChannels [2.4]",
+            "the check program: probe",
+            "the check program: cancel",
+            "the check program: gather",
+            "the check program: alltoall",
+            "the check program: scan",
+        ] {
             let line = said.lines().find(|line| line.contains(rule)).unwrap();
             assert!(line.starts_with("ok") && !line.contains("SKIP"), "{line}");
         }
@@ -62,6 +72,47 @@ fn check_client_fails_for_processes_with_other_role() {
     let said = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("not ok 1 - the check program"), "{said}");
+}
+
+#[test]
+fn check_client_names_part_that_client_does_not_pass() {
+    let agent = [
+        IMPI, "agent", "{server}", "--client", "{client}", "-n", "2", "--",
+    ];
+    let program = ["bash", "-c", TWO, IMPI, "--no-probe", "--no-gather"];
+    // With the program of the client without probe and gather, the kit waits for a message to probe.
+    let options = ["check-client", "--timeout", "5", "--"];
+    let words = [&options[..], &agent, &program].concat();
+    let output = impi(&words);
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for line in [
+        "ok 4 - the check program: synchronous send",
+        "not ok 5 - the check program: probe\n# 0 of 2 processes of the kit have passed",
+        "ok 6 - the check program: cancel # SKIP probe has not passed",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+    let options = ["check-client", "--no-probe", "--no-gather", "--"];
+    let output = impi(&[&options[..], &agent, &program].concat());
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said}{}", text(&output.stderr));
+    for part in ["probe", "cancel", "gather", "scan"] {
+        let line = format!("the check program: {part} # SKIP left out");
+        assert!(said.contains(&line), "{said}");
+    }
+}
+
+#[test]
+fn check_client_passes_at_ipv6() {
+    let agent = [
+        IMPI, "agent", "{server}", "--client", "{client}", "-n", "2", "--",
+    ];
+    let options = ["check-client", "--address", "::1", "--"];
+    let output = impi(&[&options[..], &agent, &["bash", "-c", TWO, IMPI]].concat());
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said}{}", text(&output.stderr));
+    assert!(!said.contains("not ok"), "{said}");
 }
 
 #[test]

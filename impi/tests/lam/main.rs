@@ -278,7 +278,7 @@ fn differences(
     (client, address): (usize, &str),
 ) -> (Option<i32>, Vec<String>) {
     let check = dir.join("check");
-    let words = [check.to_str().unwrap()];
+    let words = [check.to_str().unwrap(), "NO-PROBE", "NO-GATHER"];
     let command = lam_command(lam, dir, (client, address), "{server}", &words);
     let output = Command::new(env!("CARGO_BIN_EXE_wireup-impi"))
         .args([

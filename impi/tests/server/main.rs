@@ -20,9 +20,13 @@ struct Server {
 
 impl Server {
     fn start(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        Self::start_at("127.0.0.1", arguments, environment)
+    }
+
+    fn start_at(at: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_wireup-impi"))
             .args(arguments)
-            .args(["--address", "127.0.0.1"])
+            .args(["--address", at])
             .env_remove("IMPI_AUTH_KEY")
             .env_remove("WIREUP_IMPI_TOKEN")
             .envs(environment.iter().copied())
@@ -223,6 +227,102 @@ fn unusable_listen_address_is_named() {
     let said = String::from_utf8(server.stderr).unwrap();
     let words = "cannot listen at 203.0.113.9, port 5678: ";
     assert!(said.contains(words), "{said}");
+}
+
+/// Runs a server whose clients are in a file, on other hosts by `rsh`.
+fn with_file(lines: &str, rsh: &str) -> (Option<i32>, String, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("clients");
+    std::fs::write(&file, lines).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_wireup-impi"))
+        .args(["-server", "2", "-file", file.to_str().unwrap()])
+        .args(["--address", "127.0.0.1", "--rsh", rsh])
+        .env_remove("IMPI_AUTH_NONE")
+        .env("IMPI_AUTH_KEY", "77")
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+#[test]
+fn server_starts_clients_of_file() {
+    let lines = "# of one job\n\n\
+        localhost -client 0 $hostport -n 1 -- sh -c 'echo first $IMPI_WORLD_FIRST of $IMPI_WORLD_SIZE'\n\
+        bar -client 1 $hostport -n 2 -- sh -c 'echo first $IMPI_WORLD_FIRST at $OTHER'\n";
+    // A remote shell does not pass the variables of its caller on.
+    let (code, out, said) = with_file(lines, "env -u IMPI_AUTH_KEY OTHER={host}");
+    assert_eq!(code, Some(0), "{said}");
+    let (address, out) = out.split_once('\n').unwrap();
+    assert!(address.starts_with("127.0.0.1:"), "{address}");
+    assert!(out.contains("first 0 of 3\n"), "{out}");
+    assert!(out.contains("first 1 at bar\n"), "{out}");
+    let failing = lines.replace("$OTHER", "$OTHER; exit 3");
+    let (code, _, said) = with_file(&failing, "env OTHER={host}");
+    assert_eq!(code, Some(1));
+    let why = "wireup impi: client 1 on bar: exit status: 1";
+    assert!(said.contains(why), "{said}");
+}
+
+#[test]
+fn client_that_does_not_start_ends_server_of_file() {
+    let lines = "bar -client 0 $hostport -n 1 -- true\n\
+        localhost -client 1 $hostport -n 1 -- true\n";
+    let (code, _, said) = with_file(lines, "false");
+    assert_eq!(code, Some(1));
+    assert!(
+        said.contains("wireup impi: client 0 on bar: exit status: 1"),
+        "{said}"
+    );
+    let (code, _, said) = with_file(lines, "/no/rsh");
+    assert_eq!(code, Some(1));
+    assert!(
+        said.contains("wireup impi: client 0 on bar: No such file"),
+        "{said}"
+    );
+}
+
+#[test]
+fn unusable_file_of_clients_is_named() {
+    for (lines, why) in [
+        (
+            "bar -client 2 $hostport",
+            "/clients: line 1: client 2 of 2: clients count from 0",
+        ),
+        (
+            "bar -client 0 $hostport",
+            "/clients: no line for client 1: 2 clients need one each",
+        ),
+    ] {
+        let (code, out, said) = with_file(lines, "false");
+        assert_eq!((code, &*out), (Some(1), ""));
+        assert!(said.contains(why), "{said}");
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_wireup-impi"))
+        .args(["-server", "2", "-file", "/no/file"])
+        .envs(OPEN.iter().copied())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("/no/file: No such file"), "{said}");
+}
+
+#[test]
+fn server_at_ipv6_serves_job() {
+    let server = Server::start_at("::1", &["server", "2"], OPEN);
+    assert!(server.address.is_ipv6());
+    session(&server);
+    let (status, said) = server.end();
+    assert!(status.success(), "{said}");
+    // An address of the family is printed for the unspecified one.
+    let server = Server::start_at("::", &["server", "2"], OPEN);
+    assert!(server.address.is_ipv6(), "{}", server.address);
+    session(&server);
+    assert!(server.end().0.success());
 }
 
 /// Clock ticks for which a process has run.

@@ -14,6 +14,8 @@ pub enum Level {
 /// Commands that check a rule.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum CheckedBy {
+    /// The check program of `check-client`.
+    Program,
     /// Each conversation that is seen: `decode`, `proxy`, `check-client`.
     Conversation,
     /// Checked by `check-server` alone.
@@ -126,7 +128,7 @@ rules! {
     LongWaits "3.7.2" Must Conversation "the other packets of a long message are DATA, and follow its synchronization ACK"
     LongRequest "3.7.2" Must Conversation "they have the pk_drqid of the ACK"
     LongSum "3.7.2" Must Conversation "the packets of a message add up to pk_msglen"
-    Probe "3.7.3" Must Nothing "a message can be probed once its first packet has been read"
+    Probe "3.7.3" Must Program "a message can be probed once its first packet has been read"
     CancelWindow "3.7.4" Must Conversation "CANCEL is for a message that was sent and has no synchronization ACK"
     CancelReply "3.7.4" Must Conversation "each CANCEL gets one reply, CANCELYES or CANCELNO"
     AfterFini "3.8" Must Conversation "a host sends no message after FINI"
@@ -146,6 +148,7 @@ impl Rule {
             CheckedBy::Conversation => "check-client, decode",
             CheckedBy::Server => "check-server",
             CheckedBy::Both => "check-server, decode",
+            CheckedBy::Program => "check-client: the program's probe",
             CheckedBy::Nothing => "nothing: the wire does not show it",
         };
         let (section, name, text) = (self.section(), self.name(), self.text());
