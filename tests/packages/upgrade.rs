@@ -95,7 +95,7 @@ pub(super) fn check_upgrade(packages: &Packages) {
     let (Some(first), Some(second)) = (System::new("debian12"), System::new("debian12")) else {
         return;
     };
-    let debs = packages.files(".deb");
+    let debs = packages.debian_without_slurm();
     let later: Vec<PathBuf> = debs.iter().map(|path| later_revision(path)).collect();
     let systems = [first, second];
     let mut builder = Lab::builder(2);
