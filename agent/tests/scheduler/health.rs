@@ -59,7 +59,7 @@ async fn agent_describes_itself_and_is_healthy_until_drained() {
     let told = run(&["reflect"]);
     let expected = "'' SERVING\n'wireup.v1.NodeAgent' SERVING\n\
         ['grpc.health.v1.Health', 'grpc.reflection.v1.ServerReflection', 'wireup.v1.NodeAgent', \
-        'wireup.v1.Peer']\n['AbortProcesses', 'Drain', 'LaunchProcesses', 'PmiFence', \
+        'wireup.v1.Peer']\n['AbortProcesses', 'Capabilities', 'Drain', 'LaunchProcesses', 'PmiFence', \
         'PmiFenceComplete', 'Query', 'Resize', 'Signal', 'Stdio', 'Watch']\n";
     assert_eq!(told, expected);
 
