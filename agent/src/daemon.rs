@@ -309,8 +309,7 @@ fn new_agent(
         refusals: Arc::default(),
         counters: Arc::default(),
         served_users: served,
-        frames: network.clone(),
-        background: Handle::current(),
+        frames: Handle::current(),
     }
 }
 

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 /// Longer than unused connections are kept.
@@ -12,12 +11,12 @@ const AFTER: Duration = Duration::from_secs(15);
 /// Whether a return of memory is scheduled.
 static SOON: AtomicBool = AtomicBool::new(false);
 
-/// Has a thread return unused memory after a while.
-pub(crate) fn schedule_trim(thread: &Handle) {
+/// Returns unused memory after a while.
+pub(crate) fn schedule_trim() {
     if SOON.swap(true, Ordering::Relaxed) {
         return;
     }
-    thread.spawn(async {
+    tokio::spawn(async {
         sleep(AFTER).await;
         SOON.store(false, Ordering::Relaxed);
         // SAFETY: it may be called at any time, from any thread.

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
@@ -13,7 +12,8 @@ use rustix::io::Errno;
 use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::runtime::Handle;
+use tokio::net::UnixStream;
+use tokio::task::spawn_blocking;
 use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 
@@ -47,23 +47,20 @@ struct StepProcessState {
 ///
 /// # Errors
 /// When there is no socket for it. That it cannot be started is its end.
-/// For root `caller` is the connection of the launcher, if that is here. Its output is logged by the thread `background`.
+/// For root `caller` is the connection of the launcher, if that is here.
 pub fn start(
     user: User,
     steps: Arc<StepSpawner>,
     launch: &str,
     account: &Arc<BudgetAccount>,
     caller: Option<OwnedFd>,
-    background: &Handle,
 ) -> io::Result<(LinkWriter, StepEvents)> {
     let who = format!("the step of launch {launch} (user id {})", user.uid);
-    let (ours, theirs) = UnixStream::pair()?;
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     ours.set_nonblocking(true)?;
-    let (reader, writer) = link(ours, account)?;
+    let (reader, writer) = link(UnixStream::from_std(ours)?, account);
     // It may be a fork, which takes its time.
-    let starting =
-        background.spawn_blocking(move || steps.start(&user, theirs.into(), caller.as_ref()));
-    let background = background.clone();
+    let starting = spawn_blocking(move || steps.start(&user, theirs.into(), caller.as_ref()));
     let process = StepProcess::default();
     let started = process.clone();
     let starting = async move {
@@ -80,11 +77,7 @@ pub fn start(
             }
         }
         started.watch(step.child, step.signal_handle)?;
-        let relayed = {
-            let _entered = background.enter();
-            relay(says, who)?
-        };
-        background.spawn(relayed);
+        tokio::spawn(relay(says, who)?);
         Ok(())
     };
     let events = StepEvents {
