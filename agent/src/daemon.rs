@@ -309,7 +309,8 @@ fn new_agent(
         refusals: Arc::default(),
         counters: Arc::default(),
         served_users: served,
-        frames: Handle::current(),
+        frames: network.clone(),
+        background: Handle::current(),
     }
 }
 

@@ -11,6 +11,10 @@
 //! - [`frame_link`]: a link to its launcher or its step
 
 pub mod descriptor;
+#[allow(
+    unsafe_code,
+    reason = "a socket is watched for one direction, and read into new memory"
+)]
 pub mod frame_link;
 pub mod frame_router;
 pub mod joining_nodes;

@@ -123,7 +123,7 @@ fn agent(
         socket: PathBuf::new(),
         registry: Arc::new(LaunchRegistry::single_launch(budgets.clone())),
         scheduled: Arc::default(),
-        peers: Arc::new(Peers::new(tls, heartbeat, network)),
+        peers: Arc::new(Peers::new(tls, heartbeat, network.clone())),
         name_servers: Arc::new(NameServers::new(Vec::new(), budgets.clone())),
         launch_agents: other_agents,
         liveness_limit: heartbeat.silence,
@@ -132,6 +132,7 @@ fn agent(
         refusals: Arc::default(),
         counters: Arc::default(),
         served_users: ServedUsers::Only(rustix::process::geteuid().as_raw()),
-        frames: Handle::current(),
+        frames: network,
+        background: Handle::current(),
     }))
 }

@@ -102,6 +102,8 @@ struct LaunchTask {
     /// Monitor of the step's liveness.
     watch: StepWatch,
     children: BTreeMap<NodeId, ChildLink>,
+    /// Whether queued data waits until other tasks have run.
+    is_gathering: bool,
     /// Timer after which the step is killed.
     step_kill_timer: Pin<Box<Sleep>>,
     orphaned: bool,
@@ -206,7 +208,7 @@ pub async fn run_launch(
     drop(task);
     drop(registration);
     if wide {
-        memory::schedule_trim();
+        memory::schedule_trim(&agent.background);
     }
     let seconds = begun.elapsed().as_secs_f64();
     info!(%launch, uid, "ended after {seconds:.3} s: {reason}");
@@ -254,7 +256,14 @@ impl LaunchTask {
             events.push(stream::iter([RouterEvent::StepGone { reason }]).boxed());
         } else if let Some(node) = place.node() {
             let steps = Arc::clone(&agent.step_spawner);
-            match start(user, steps, &opening.launch, account, caller) {
+            match start(
+                user,
+                steps,
+                &opening.launch,
+                account,
+                caller,
+                &agent.background,
+            ) {
                 Ok((mut writer, from)) => {
                     let begin = StepCommand::Begin {
                         version: VERSION,
@@ -288,6 +297,7 @@ impl LaunchTask {
             step,
             watch: StepWatch::new(agent.liveness_limit),
             children: BTreeMap::new(),
+            is_gathering: false,
             step_kill_timer: Box::pin(sleep(ORPHAN_LIMIT)),
             orphaned: false,
             summary: said,
@@ -366,8 +376,19 @@ impl LaunchTask {
         }
     }
 
-    /// Writes queued data as far as possible, then waits for the next event.
+    /// Returns the next event. Without one it writes queued data as far as possible: one write, and one wake-up of the
+    /// neighbour, for all messages that have arrived meanwhile.
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<RouterEvent> {
+        // The router ends the launch before its last link is gone.
+        if let Poll::Ready(Some(event)) = self.events.poll_next_unpin(cx) {
+            return Poll::Ready(event);
+        }
+        // Connections that have received data are read first.
+        self.is_gathering = !self.is_gathering && self.has_queued();
+        if self.is_gathering {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         // Both are polled again when they can go on.
         if let UpstreamLink::Launcher(writer) = &mut self.upstream {
             let _ = writer.poll_flush(cx);
@@ -380,11 +401,16 @@ impl LaunchTask {
                 self.orphaned = false;
             }
         }
-        match self.events.poll_next_unpin(cx) {
-            Poll::Ready(Some(event)) => Poll::Ready(event),
-            // The router ends the launch before its last link is gone.
-            Poll::Ready(None) | Poll::Pending => self.poll_watch(cx),
-        }
+        self.poll_watch(cx)
+    }
+
+    /// Whether data waits to be written to a local neighbour.
+    fn has_queued(&self) -> bool {
+        let launcher = match &self.upstream {
+            UpstreamLink::Launcher(writer) => writer.waits(),
+            _ => false,
+        };
+        launcher || self.step.as_ref().is_some_and(|(step, _)| step.waits())
     }
 
     /// Checks whether the step is alive, after all input has been read.

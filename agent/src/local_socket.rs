@@ -151,7 +151,13 @@ async fn caller(
     };
     let frames = agent.frames.clone();
     let account = agent.budgets.account(uid);
-    let (mut reader, mut writer) = link(connection, &account);
+    let made = connection
+        .into_std()
+        .and_then(|connection| link(connection, &account));
+    let (mut reader, mut writer) = match made {
+        Ok(made) => made,
+        Err(error) => return warn!("cannot watch a local connection: {error}"),
+    };
     if agent.launch_agents.is_some() {
         // They take longer to start than an agent that runs may be silent.
         let silence = Some(START_LIMIT);
@@ -162,6 +168,9 @@ async fn caller(
         Some(slot) => match read_request(&agent, &slot, &mut reader, &account, uid).await {
             Ok(Some(LocalRequest::Launch(launch))) => {
                 let (opening, user) = *launch;
+                let Some(reader) = moved(reader, &frames) else {
+                    return;
+                };
                 match open(&agent, opening, user, reader, writer, root) {
                     Ok(launch) => {
                         // A panic there was reported where it was.
@@ -176,8 +185,10 @@ async fn caller(
                 }
             }
             Ok(Some(LocalRequest::NameServer(name))) => {
-                let meeting = name_client::serve_launch(agent, (uid, name), reader, writer);
-                let _ = frames.spawn(meeting).await;
+                if let Some(reader) = moved(reader, &frames) {
+                    let meeting = name_client::serve_launch(agent, (uid, name), reader, writer);
+                    let _ = frames.spawn(meeting).await;
+                }
                 return;
             }
             Ok(Some(LocalRequest::Nodes(members, _held))) => {
@@ -200,6 +211,14 @@ async fn caller(
     });
     let reason = refusal.to_string();
     answer(&mut writer, &AgentReport::Refused { reason }).await;
+}
+
+/// Has another thread wait for a connection.
+fn moved(reader: LinkReader, thread: &Handle) -> Option<LinkReader> {
+    let moved = reader.move_to(thread);
+    moved
+        .inspect_err(|error| warn!("cannot watch the connection of a launcher: {error}"))
+        .ok()
 }
 
 /// Whether the first bytes are those of HTTP/2. They stay where they are.

@@ -63,8 +63,10 @@ pub struct Agent {
     pub refusals: Arc<Refusals>,
     pub counters: Arc<Counters>,
     pub served_users: ServedUsers,
-    /// The thread that moves the frames of launches, and works on no other request.
+    /// The network's thread, which moves the frames of launches too and works on no request.
     pub frames: Handle,
+    /// The thread for the work of launches that would delay frames: it starts steps, logs their output and returns memory.
+    pub background: Handle,
 }
 
 impl Agent {

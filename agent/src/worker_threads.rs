@@ -1,7 +1,8 @@
-//! Three threads: one for the network, one for users' requests, one for the frames of launches.
+//! Three threads: one for the network, one for users' requests, and the main one.
 //!
-//! The network's thread accepts connections, makes them, encrypts, and shows the other sides that
-//! this agent lives. The requests' thread decodes, checks and executes requests, so that no user's request delays the
+//! The network's thread accepts connections, makes them, encrypts, moves the frames of launches, and shows the other
+//! sides that this agent lives: a frame wakes one thread of an agent. The main thread accepts connections of this
+//! machine and does what would delay frames. The requests' thread decodes, checks and executes requests, so that no user's request delays the
 //! network or a running launch.
 
 use std::io;

@@ -1,15 +1,19 @@
 //! A link to a local neighbour: frames over a Unix socket.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
-use std::pin::{Pin, pin};
+use std::io::{self, IoSlice, Write as _};
+use std::net::Shutdown;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use prost::bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWrite};
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use rustix::io::Errno;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
 use tokio_stream::Stream;
 
 use super::RoutedFrame;
@@ -57,34 +61,61 @@ pub enum LinkError {
     Cut,
 }
 
-/// Makes both directions of a link of a user.
-pub fn link(socket: UnixStream, account: &Arc<BudgetAccount>) -> (LinkReader, LinkWriter) {
-    let (read, write) = socket.into_split();
+/// Makes both directions of a link of a user from a non-blocking socket.
+///
+/// # Errors
+/// The system refuses to watch the socket.
+pub fn link(
+    socket: UnixStream,
+    account: &Arc<BudgetAccount>,
+) -> io::Result<(LinkReader, LinkWriter)> {
+    let socket = Arc::new(socket);
     let reader = LinkReader {
-        socket: read,
+        socket: watch(Arc::clone(&socket), Interest::READABLE)?,
         bytes: BytesMut::new(),
         failed: false,
     };
     let writer = LinkWriter {
-        socket: write,
+        socket,
+        room: None,
         queue: VecDeque::new(),
         tail: BytesMut::new(),
         waiting: 0,
         reservation: account.hold(0),
         broken: false,
     };
-    (reader, writer)
+    Ok((reader, writer))
+}
+
+/// Has the runtime of this thread wait for a socket to become readable or writable, not for both: each read by the
+/// neighbour makes a Unix socket writable, and would wake this thread.
+fn watch<T: AsRawFd>(socket: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+    // SAFETY: both callers pass a stream, which owns its descriptor and keeps it until it is dropped.
+    Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
 }
 
 /// The direction towards this agent. The stream ends with the neighbour's end, or after an error.
 #[derive(Debug)]
 pub struct LinkReader {
-    socket: OwnedReadHalf,
+    socket: AsyncFd<Arc<UnixStream>>,
     bytes: BytesMut,
     failed: bool,
 }
 
 impl LinkReader {
+    /// Has the thread of another runtime wait for the link.
+    ///
+    /// # Errors
+    /// The system refuses to watch the socket.
+    pub fn move_to(self, thread: &Handle) -> io::Result<Self> {
+        let socket = self.socket.into_inner();
+        let _entered = thread.enter();
+        Ok(Self {
+            socket: watch(socket, Interest::READABLE)?,
+            ..self
+        })
+    }
+
     /// Parses the next frame of the received bytes.
     fn parse(&mut self) -> Result<Option<LinkInput>, LinkError> {
         let Some(header) = Header::decode(&self.bytes)? else {
@@ -116,7 +147,7 @@ impl LinkReader {
             self.bytes.reserve(HEADER);
             // The next read returns the socket's error. Readiness alone does not show it:
             // a new socket counts as ready until a read shows that it is not.
-            let _ = self.socket.read_buf(&mut self.bytes).await;
+            let _ = std::future::poll_fn(|cx| self.poll_read(cx)).await;
         }
     }
 
@@ -129,9 +160,29 @@ impl LinkReader {
                 Ok(None) => {}
             }
             self.bytes.reserve(READ);
-            match self.socket.try_read_buf(&mut self.bytes) {
+            match read(self.socket.get_ref(), &mut self.bytes) {
                 Ok(0) | Err(_) => return None,
                 Ok(_) => {}
+            }
+        }
+    }
+
+    /// Reads available data, up to the buffer's capacity; 0 is the end.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let room = self.bytes.capacity() - self.bytes.len();
+        loop {
+            let mut ready = ready!(self.socket.poll_read_ready(cx))?;
+            match read(self.socket.get_ref(), &mut self.bytes) {
+                Ok(count) => {
+                    // The socket is empty.
+                    if 0 < count && count < room {
+                        ready.clear_ready();
+                    }
+                    return Poll::Ready(Ok(count));
+                }
+                Err(Errno::AGAIN) => ready.clear_ready(),
+                Err(Errno::INTR) => {}
+                Err(error) => return Poll::Ready(Err(error.into())),
             }
         }
     }
@@ -147,8 +198,7 @@ impl LinkReader {
             if self.bytes.capacity() - self.bytes.len() < READ / 4 {
                 self.bytes.reserve(READ);
             }
-            let read = pin!(self.socket.read_buf(&mut self.bytes));
-            let count = match ready!(read.poll(cx)) {
+            let count = match ready!(self.poll_read(cx)) {
                 // The neighbour has closed the link before it read all that was sent to it, and everything
                 // from it has been read. Source: unix_release_sock in Linux.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => 0,
@@ -162,6 +212,16 @@ impl LinkReader {
             }
         }
     }
+}
+
+/// Appends available data, up to the buffer's capacity.
+fn read(socket: &UnixStream, bytes: &mut BytesMut) -> rustix::io::Result<usize> {
+    let (filled, _) = rustix::io::read(socket, bytes.spare_capacity_mut())?;
+    let count = filled.len();
+    let length = bytes.len() + count;
+    // SAFETY: the kernel has written these bytes behind those that there were.
+    unsafe { bytes.set_len(length) };
+    Ok(count)
 }
 
 impl Stream for LinkReader {
@@ -180,7 +240,9 @@ impl Stream for LinkReader {
 /// The direction towards the neighbour. Nothing is written before [`poll_flush`](Self::poll_flush).
 #[derive(Debug)]
 pub struct LinkWriter {
-    socket: OwnedWriteHalf,
+    socket: Arc<UnixStream>,
+    /// Duplicate of the socket that is watched until it is writable; `None` if nothing waits for that.
+    room: Option<AsyncFd<UnixStream>>,
     queue: VecDeque<Bytes>,
     /// Headers and small bodies behind the queue.
     tail: BytesMut,
@@ -279,23 +341,46 @@ impl LinkWriter {
             self.queue.push_back(self.tail.split().freeze());
         }
         while !self.queue.is_empty() {
+            let mut room = match &self.room {
+                Some(room) => ready!(room.poll_write_ready(cx)).ok(),
+                None => None,
+            };
             let mut parts = [IoSlice::new(&[]); PARTS];
             let used = parts.iter_mut().zip(&self.queue).map(|(part, bytes)| {
                 *part = IoSlice::new(bytes);
             });
             let count = used.count();
-            let socket = Pin::new(&mut self.socket);
-            match ready!(socket.poll_write_vectored(cx, &parts[..count])) {
-                Ok(written) => self.written(written),
-                Err(_) => {
-                    self.broken = true;
-                    self.queue.clear();
-                    self.waiting = 0;
-                    self.reservation.set(0);
+            let written = (&*self.socket).write_vectored(&parts[..count]);
+            let failed = match written {
+                Ok(written) => {
+                    self.written(written);
+                    false
                 }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => false,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match &mut room {
+                    Some(room) => {
+                        room.clear_ready();
+                        false
+                    }
+                    None => self.await_room().is_err(),
+                },
+                Err(_) => true,
+            };
+            if failed {
+                self.broken = true;
+                self.queue.clear();
+                self.waiting = 0;
+                self.reservation.set(0);
             }
         }
+        self.room = None;
         Poll::Ready(())
+    }
+
+    fn await_room(&mut self) -> io::Result<()> {
+        // The socket itself is watched for reading.
+        self.room = Some(watch(self.socket.try_clone()?, Interest::WRITABLE)?);
+        Ok(())
     }
 
     /// Whether something is queued.
@@ -324,6 +409,13 @@ impl LinkWriter {
     }
 }
 
+impl Drop for LinkWriter {
+    /// Ends the direction, also if this agent still reads.
+    fn drop(&mut self) {
+        let _ = self.socket.shutdown(Shutdown::Write);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -334,6 +426,16 @@ mod tests {
 
     fn account() -> Arc<BudgetAccount> {
         crate::budget::Budgets::default().account(1)
+    }
+
+    /// Returns both ends of a link.
+    fn pair() -> ((LinkReader, LinkWriter), (LinkReader, LinkWriter)) {
+        let (here, there) = UnixStream::pair().unwrap();
+        let end = |socket: UnixStream| {
+            socket.set_nonblocking(true).unwrap();
+            link(socket, &account()).unwrap()
+        };
+        (end(here), end(there))
     }
 
     fn packet(to: u32, body: usize) -> RoutedFrame {
@@ -353,9 +455,7 @@ mod tests {
         ) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
             runtime.block_on(async {
-                let (here, there) = UnixStream::pair().unwrap();
-                let (_reader, mut writer) = link(here, &account());
-                let (mut reader, _writer) = link(there, &account());
+                let ((_reader, mut writer), (mut reader, _writer)) = pair();
                 let sent: Vec<RoutedFrame> = (0..).zip(&sizes).map(|(n, size)| packet(n, *size)).collect();
                 for packet in &sent {
                     writer.carry(packet).unwrap();
@@ -372,11 +472,37 @@ mod tests {
         }
     }
 
+    #[test]
+    fn moved_link_keeps_received_data_and_receives_more() {
+        let runtime = || {
+            tokio::runtime::Builder::new_current_thread()
+                .enable_io()
+                .build()
+                .unwrap()
+        };
+        let (first, second) = (runtime(), runtime());
+        let carried = |n| Some(LinkInput::Carried(packet(n, 10)));
+        let (mut reader, mut writer) = first.block_on(async {
+            let ((mut reader, _writer), (_reader, mut writer)) = pair();
+            writer.carry(&packet(1, 10)).unwrap();
+            writer.carry(&packet(2, 10)).unwrap();
+            writer.flush().await;
+            assert_eq!(reader.next().await.map(Result::unwrap), carried(1));
+            (reader.move_to(second.handle()).unwrap(), writer)
+        });
+        drop(first);
+        second.block_on(async {
+            assert_eq!(reader.next().await.map(Result::unwrap), carried(2));
+            writer.carry(&packet(3, 10)).unwrap();
+            let received = async { reader.next().await.map(Result::unwrap) };
+            let ((), received) = tokio::join!(writer.flush(), received);
+            assert_eq!(received, carried(3));
+        });
+    }
+
     #[tokio::test]
     async fn neighbour_leaving_with_unread_data_has_ended_normally() {
-        let (here, there) = UnixStream::pair().unwrap();
-        let (unread, mut writer) = link(here, &account());
-        let (mut reader, mut towards) = link(there, &account());
+        let ((unread, mut writer), (mut reader, mut towards)) = pair();
         writer.carry(&packet(1, 10)).unwrap();
         towards.carry(&packet(2, 10)).unwrap();
         tokio::join!(writer.flush(), towards.flush());
@@ -388,9 +514,7 @@ mod tests {
 
     #[tokio::test]
     async fn long_message_is_cut_and_end_within_frame_is_error() {
-        let (here, there) = UnixStream::pair().unwrap();
-        let (reader_here, mut writer) = link(here, &account());
-        let (mut reader, _writer) = link(there, &account());
+        let ((_reader_here, mut writer), (mut reader, _writer)) = pair();
         let message = Bytes::from(vec![7; BODY_MAX + 1]);
         let receive = async {
             let mut got = Vec::new();
@@ -410,11 +534,8 @@ mod tests {
         let ((), (got, mut reader)) = tokio::join!(writer.flush(), receive);
         assert_eq!(got, message);
 
-        let mut socket = reader_here.socket.reunite(writer.socket).unwrap();
-        tokio::io::AsyncWriteExt::write_all(&mut socket, &[20, 0, 0, 0, 1])
-            .await
-            .unwrap();
-        drop(socket);
+        (&*writer.socket).write_all(&[20, 0, 0, 0, 1]).unwrap();
+        drop(writer);
         assert!(matches!(reader.next().await, Some(Err(LinkError::Cut))));
         assert!(reader.next().await.is_none());
     }

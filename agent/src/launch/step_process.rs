@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
@@ -12,8 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::net::UnixStream;
-use tokio::task::spawn_blocking;
+use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 
@@ -47,20 +47,23 @@ struct StepProcessState {
 ///
 /// # Errors
 /// When there is no socket for it. That it cannot be started is its end.
-/// For root `caller` is the connection of the launcher, if that is here.
+/// For root `caller` is the connection of the launcher, if that is here. Its output is logged by the thread `background`.
 pub fn start(
     user: User,
     steps: Arc<StepSpawner>,
     launch: &str,
     account: &Arc<BudgetAccount>,
     caller: Option<OwnedFd>,
+    background: &Handle,
 ) -> io::Result<(LinkWriter, StepEvents)> {
     let who = format!("the step of launch {launch} (user id {})", user.uid);
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+    let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
-    let (reader, writer) = link(UnixStream::from_std(ours)?, account);
+    let (reader, writer) = link(ours, account)?;
     // It may be a fork, which takes its time.
-    let starting = spawn_blocking(move || steps.start(&user, theirs.into(), caller.as_ref()));
+    let starting =
+        background.spawn_blocking(move || steps.start(&user, theirs.into(), caller.as_ref()));
+    let background = background.clone();
     let process = StepProcess::default();
     let started = process.clone();
     let starting = async move {
@@ -77,7 +80,11 @@ pub fn start(
             }
         }
         started.watch(step.child, step.signal_handle)?;
-        tokio::spawn(relay(says, who)?);
+        let relayed = {
+            let _entered = background.enter();
+            relay(says, who)?
+        };
+        background.spawn(relayed);
         Ok(())
     };
     let events = StepEvents {

@@ -3,11 +3,10 @@
 
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream as StdStream;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use prost::bytes::Bytes;
-use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
@@ -63,7 +62,7 @@ pub fn main(words: &[String]) -> Result<u8, CommandError> {
     // A process without its name is one all the same.
     let _ = std::fs::write("/proc/self/comm", PROCESS_OF_STORE.to_bytes());
     let socket = std::io::stdin().as_fd().try_clone_to_owned();
-    let socket = StdStream::from(socket.map_err(failed)?);
+    let socket = UnixStream::from(socket.map_err(failed)?);
     socket.set_nonblocking(true).map_err(failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -71,21 +70,23 @@ pub fn main(words: &[String]) -> Result<u8, CommandError> {
         .map_err(failed)?;
     let session = data_encoding::HEXLOWER.encode(&LaunchToken::random().to_bytes()[..8]);
     runtime.block_on(async {
-        let socket = UnixStream::from_std(socket).map_err(failed)?;
+        let user = UserId(rustix::process::geteuid().as_raw());
+        let account = Budgets::default().account(user.0);
+        let launch = link(socket, &account).map_err(failed)?;
         let scope = stored_name::scope(meet);
         match backend {
             NameStoreKind::File(directory) => {
                 let store = FileStore::new(directory.into(), session.clone());
-                serve(Ok(store), scope, session, socket).await;
+                serve(Ok(store), scope, session, user, launch).await;
             }
             #[cfg(feature = "etcd")]
             NameStoreKind::Etcd(endpoints) => {
-                serve(EtcdStore::new(&endpoints), scope, session, socket).await;
+                serve(EtcdStore::new(&endpoints), scope, session, user, launch).await;
             }
             #[cfg(not(feature = "etcd"))]
             NameStoreKind::Etcd(_) => {
                 let missing = Err::<FileStore, _>(MissingFeature("etcd").into());
-                serve(missing, scope, session, socket).await;
+                serve(missing, scope, session, user, launch).await;
             }
             #[cfg(feature = "ldap")]
             NameStoreKind::Ldap(url) => {
@@ -93,14 +94,15 @@ pub fn main(words: &[String]) -> Result<u8, CommandError> {
                     LdapStore::new(&url, session.clone()),
                     scope,
                     session,
-                    socket,
+                    user,
+                    launch,
                 )
                 .await;
             }
             #[cfg(not(feature = "ldap"))]
             NameStoreKind::Ldap(_) => {
                 let missing = Err::<FileStore, _>(MissingFeature("ldap").into());
-                serve(missing, scope, session, socket).await;
+                serve(missing, scope, session, user, launch).await;
             }
             NameStoreKind::Agents => return Err(refused()),
         }
@@ -113,11 +115,9 @@ async fn serve<S: NameStore>(
     store: Result<S, StoreError>,
     scope: String,
     session: String,
-    socket: UnixStream,
+    user: UserId,
+    (mut reader, mut writer): (LinkReader, LinkWriter),
 ) {
-    let user = UserId(rustix::process::geteuid().as_raw());
-    let account = Budgets::default().account(user.0);
-    let (mut reader, mut writer) = link(socket, &account);
     let (out, mut to_launch) = mpsc::unbounded_channel();
     let store = match store {
         Ok(store) => store,

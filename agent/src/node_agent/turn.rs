@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use http_body_util::{BodyExt as _, Full};
 use prost::bytes::{Bytes, BytesMut};
+use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 use tonic::body::Body;
@@ -111,7 +112,7 @@ where
                 }
             };
             if is_large {
-                memory::schedule_trim();
+                memory::schedule_trim(&Handle::current());
             }
             answer
         })
