@@ -104,13 +104,9 @@ pub async fn serve(
                 continue;
             }
         };
-        let caller = caller(
-            agent.clone(),
-            callers.clone(),
-            connection,
-            uid,
-            clients.clone(),
-        );
+        // In the order of their arrival, which the runtime of requests does not keep.
+        let slot = callers.enter(uid);
+        let caller = caller(agent.clone(), slot, connection, uid, clients.clone());
         let accepted = accepted.clone();
         requests.spawn(async move {
             caller.await;
@@ -125,18 +121,18 @@ pub async fn serve(
 /// Serves the launcher at the other end of a connection, and nothing else.
 pub async fn serve_one(agent: Arc<Agent>, connection: UnixStream, uid: u32) {
     let (clients, _) = mpsc::channel(1);
-    caller(agent, Arc::default(), connection, uid, clients).await;
+    let slot = Arc::<ConnectionLimits>::default().enter(uid);
+    caller(agent, slot, connection, uid, clients).await;
 }
 
-/// Serves one connection of this machine.
+/// Serves one connection of this machine; without a `slot` it is refused.
 async fn caller(
     agent: Arc<Agent>,
-    callers: Arc<ConnectionLimits>,
+    slot: Option<ConnectionPermit>,
     connection: UnixStream,
     uid: u32,
     clients: Clients,
 ) {
-    let slot = callers.enter(uid);
     if slot.is_some() && speaks_http(&connection).await {
         // There is no receiver when the agent is about to end.
         let _ = clients
