@@ -64,6 +64,16 @@ fn two_nodes(mpi: &Mpi) {
 }
 
 #[test]
+fn step_of_uneven_nodes_is_served() {
+    let (Some(slurm), Some(mpi)) = (Slurm::with(3, With::Plugin), mpi("mpich5")) else {
+        return;
+    };
+    let run = srun(&slurm, "-N 3 --ntasks-per-node=2", "--wireup -N 3 -n 4");
+    let outcome = program(run, &mpi, "allreduce").run().expect_success();
+    assert_eq!(outcome.sorted_lines().len(), 4);
+}
+
+#[test]
 fn step_serves_pmi2() {
     let (Some(slurm), Some(mpi)) = (Slurm::with(2, With::Plugin), mpi("impi")) else {
         return;
