@@ -55,7 +55,8 @@ mod loaded {
             let remedy = "; name a libpmix of version 4.2.2 or later with --libpmix";
             let (pmix, (name, version)) =
                 Self::open_libpmix(libpmix).map_err(|fatal| fatal.and(remedy))?;
-            let remedy = "; use the one that was built with this wireup, or name it with --shim";
+            let remedy =
+                "; use the one that was built with this wireup, or name it with --libpmix shim=";
             let shim = Self::open_shim(shim).map_err(|fatal| fatal.and(remedy))?;
             Ok(Self {
                 pmix: Box::leak(Box::new(pmix)),

@@ -28,6 +28,8 @@ pub(crate) enum ValueError {
         "write --pmi {0} for the interface that srun's --mpi chooses; this option chooses an MPI, such as mpich5"
     )]
     InterfaceOfSrun(String),
+    #[error("give the path of a file, also after host= and shim=: FILE,host=FILE,shim=FILE")]
+    PmixFile,
     #[error("give kinds with commas between them, such as mpi,system,cuda:device")]
     MemoryKinds,
     #[error("give a signal as `kill -l` lists them, such as TERM, INT or 9")]

@@ -25,7 +25,7 @@ pub struct SidecarFiles {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PartError {
     /// The user names a file that does not exist or is not a regular file.
-    #[error("{flag} {}: no such file", path.display())]
+    #[error("{flag}{}: no such file", path.display())]
     NoFile { flag: &'static str, path: PathBuf },
     /// The path of the working directory or of this executable cannot be determined.
     #[error("{action}: {error}")]
@@ -36,7 +36,7 @@ pub(crate) enum PartError {
     /// The part was not installed with this executable.
     #[error(
         "PMIx needs {name}, which is neither {}; build wireup where the PMIx headers are (Debian: \
-         libpmix-dev), or name the file with {flag}",
+         libpmix-dev), or name the file with {flag}FILE",
         listed(places)
     )]
     NotInstalled {
@@ -56,8 +56,8 @@ pub fn find(
 ) -> Result<SidecarFiles, CommandError> {
     let refused = |error: PartError| CommandError::request(error);
     let program =
-        part(HOST, "--pmix-host", spec.interface.pmix_host.as_deref()).map_err(refused)?;
-    let shim = part(SHIM, "--shim", spec.interface.shim.as_deref()).map_err(refused)?;
+        part(HOST, "--libpmix host=", spec.interface.pmix_host.as_deref()).map_err(refused)?;
+    let shim = part(SHIM, "--libpmix shim=", spec.interface.shim.as_deref()).map_err(refused)?;
     let libpmix = libpmix.map_err(CommandError::request)?;
     Ok(SidecarFiles {
         program,
@@ -71,14 +71,18 @@ pub fn find(
 /// # Errors
 /// [`CommandError`] that names the missing file, and how to get it.
 pub fn are_installed() -> Result<(), CommandError> {
-    let found = part(HOST, "--pmix-host", None).and_then(|_| part(SHIM, "--shim", None));
+    let found =
+        part(HOST, "--libpmix host=", None).and_then(|_| part(SHIM, "--libpmix shim=", None));
     found.map(drop).map_err(CommandError::request)
 }
 
 /// Returns the executable of the sidecar and the shim that are installed with this executable.
 pub(crate) fn installed() -> (Option<PathBuf>, Option<PathBuf>) {
     let found = |name, flag| part(name, flag, None).ok();
-    (found(HOST, "--pmix-host"), found(SHIM, "--shim"))
+    (
+        found(HOST, "--libpmix host="),
+        found(SHIM, "--libpmix shim="),
+    )
 }
 
 fn listed(places: &[PathBuf]) -> String {

@@ -167,8 +167,12 @@ fn server(plan: &HostPlan) -> Vec<String> {
     lines.extend(over.map(|candidate| format!("libpmix: passed over {candidate}")));
     lines.push(format!("libpmix: taken {chosen}"));
     for (path, flag, given) in [
-        (&host.program, "--pmix-host", &plan.spec.interface.pmix_host),
-        (&host.shim, "--shim", &plan.spec.interface.shim),
+        (
+            &host.program,
+            "--libpmix host=",
+            &plan.spec.interface.pmix_host,
+        ),
+        (&host.shim, "--libpmix shim=", &plan.spec.interface.shim),
     ] {
         let why = match given {
             Some(_) => format!("given by {flag}"),

@@ -107,7 +107,7 @@ const NO_PROCESSES: &str = "no more processes are allowed; raise the limit (ulim
 #[derive(Debug, thiserror::Error)]
 pub enum SidecarStartError {
     #[error(
-        "{program} cannot be executed: {errno}; name the wireup-pmix-host of this wireup with --pmix-host"
+        "{program} cannot be executed: {errno}; name the wireup-pmix-host of this wireup with --libpmix host="
     )]
     Exec { program: String, errno: Errno },
     #[error("{NO_PROCESSES}")]
@@ -151,7 +151,7 @@ pub fn sidecar_end(end: RankEnd, greeted: bool, printed: &[u8]) -> String {
     }
     text.push_str(match end {
         RankEnd::Code(_) if !greeted => {
-            "; name the wireup-pmix-host of this wireup (--pmix-host), or another libpmix \
+            "; name the wireup-pmix-host of this wireup (--libpmix host=), or another libpmix \
              (--libpmix)"
         }
         RankEnd::Signal(libc::SIGKILL) => {

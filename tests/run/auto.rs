@@ -366,7 +366,10 @@ fn dry_run_refuses_same_errors_as_run() {
         (&["--json", "fd:77", "true"], 125),
         (&["--stdin", "7", "-n", "1", "true"], 125),
         (&["--libpmix", absent, "--pmi", "pmix", "true"], 125),
-        (&["--pmix-host", absent, "--pmi", "all", "true"], 125),
+        (
+            &["--libpmix", "host=/nonexistent/dir", "--pmi", "all", "true"],
+            125,
+        ),
     ] {
         let real = Run::new(options).run().expect(code);
         let dry = Run::new(["--dry-run"].iter().chain(options))

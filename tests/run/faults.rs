@@ -120,8 +120,8 @@ impl Stage {
     }
 
     fn run(&self, job: Job, rule: &str, options: &[&str]) -> Run {
-        let host = self.host.path.to_str().unwrap();
-        let mut options = [options, &["--pmix-host", host]].concat();
+        let host = format!("host={}", self.host.path.display());
+        let mut options = [options, &["--libpmix", &host]].concat();
         if matches!(job, Job::Modex | Job::Clients(_) | Job::Other(..)) {
             options.extend(["--virtual-nodes", "2"]);
         }

@@ -35,15 +35,16 @@ impl Parts {
 
 /// Checks the refusal of a run whose ranks would print a line if they were started.
 #[track_caller]
-fn refused(option: &str, path: &Path, words: &[&str]) {
-    let path = path.to_str().unwrap();
-    let args = ["--pmi", "pmix", option, path, "echo", "a rank was started"];
-    let outcome = Run::ranks(2, args).run().expect(125);
-    assert_eq!(outcome.out(), "", "{option} {path}: {outcome:?}");
+fn refused(word: &str, path: &Path, words: &[&str]) {
+    let value = format!("{word}{}", path.display());
+    let args = ["--pmi", "pmix", "--libpmix", &value];
+    let run = Run::ranks(2, args).more(["echo", "a rank was started"]);
+    let outcome = run.run().expect(125);
+    assert_eq!(outcome.out(), "", "{value}: {outcome:?}");
     let line = outcome.expect_one_line(words);
     assert_eq!(outcome.err(), format!("{line}\n"), "nothing else");
     let remedy =
-        line.contains(option) || line.contains("; use the wireup-pmix-host of this wireup");
+        line.contains("--libpmix") || line.contains("; use the wireup-pmix-host of this wireup");
     assert!(remedy, "no remedy; {outcome:?}");
 }
 
@@ -69,7 +70,7 @@ fn libpmix_version_is_checked_by_calling_it() {
             return;
         };
         let path = library.to_str().unwrap();
-        refused("--libpmix", &library, &[path, words, "with --libpmix"]);
+        refused("", &library, &[path, words, "with --libpmix"]);
     }
 }
 
@@ -107,7 +108,7 @@ fn libpmix_that_refuses_crashes_or_exits_is_distinguished() {
             words,
             "try another libpmix (--libpmix)",
         ];
-        refused("--libpmix", &library, &words);
+        refused("", &library, &words);
     }
     // Before it can be asked for anything.
     let load = "__attribute__((constructor)) static void load(void) { _exit(4); }\n";
@@ -130,9 +131,9 @@ fn shim_without_its_functions_is_named() {
     };
     let path = shim.to_str().unwrap();
     refused(
-        "--shim",
+        "shim=",
         &shim,
-        &[path, "undefined symbol: wireup_", "with --shim"],
+        &[path, "undefined symbol: wireup_", "with --libpmix shim="],
     );
 }
 
@@ -141,7 +142,7 @@ fn program_that_is_not_sidecar_is_given_up() {
     let parts = Parts::new();
     let host = |name: &str, script: &str, words: &[&str]| {
         let program = parts.file(name, script.as_bytes(), 0o755);
-        refused("--pmix-host", &program, words);
+        refused("host=", &program, words);
     };
     host("text", "hello\n", &["Exec format error"]);
     host(

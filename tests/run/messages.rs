@@ -301,12 +301,12 @@ fn short_help_fits_on_screen_and_long_help_has_every_option() {
     let short = help("-h");
     assert!(short.lines().count() <= 25, "{short}");
     assert!(
-        short.contains("--hosts") && !short.contains("--pmix-host"),
+        short.contains("--hosts") && !short.contains("--memory-alloc-kinds"),
         "{short}"
     );
     let long = help("--help");
     for option in [
-        "--pmix-host",
+        "--memory-alloc-kinds",
         "--layout",
         "--tree-width",
         "--agent",

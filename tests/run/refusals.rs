@@ -63,12 +63,20 @@ fn wireup_without_sidecar_serves_pmi1_and_names_missing_parts() {
     };
     expect_refusal(
         pmix(&bare),
-        &["PMIx needs wireup-pmix-host", "libpmix-dev", "--pmix-host"],
+        &[
+            "PMIx needs wireup-pmix-host",
+            "libpmix-dev",
+            "--libpmix host=FILE",
+        ],
     );
     let no_shim = lacking.wireup_with(&["wireup-pmix-host"]);
     expect_refusal(
         pmix(&no_shim),
-        &["PMIx needs libwireup-pmix-host.so", "libpmix-dev", "--shim"],
+        &[
+            "PMIx needs libwireup-pmix-host.so",
+            "libpmix-dev",
+            "--libpmix shim=FILE",
+        ],
     );
     // Nothing shows that a script needs PMIx, and it works without.
     let words = [text(&bare), "run".into(), "-n".into(), "1".into()];

@@ -1,9 +1,12 @@
 //! Process-management interfaces.
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 
 use super::choice;
 use crate::cli::value_error::ValueError;
@@ -25,16 +28,19 @@ pub(crate) struct InterfaceArgs {
     #[arg(value_parser = choice(&InterfaceChoice::NAMES), hide_possible_values = true)]
     pmi: InterfaceChoice,
 
-    /// libpmix for the PMIx server [default: the program's own, $WIREUP_LIBPMIX, the system's]
-    #[arg(long, value_name = "FILE")]
-    libpmix: Option<PathBuf>,
+    /// libpmix for the PMIx server [default: the program's own, $WIREUP_LIBPMIX, the system's]. Further words, also alone:
+    /// host=FILE is the server's process and shim=FILE the library between libpmix and wireup [default: wireup-pmix-host
+    /// and libwireup-pmix-host.so in the directory of wireup or in ../lib/wireup]
+    #[arg(long, value_name = "[FILE][,host=FILE][,shim=FILE]")]
+    #[arg(value_parser = OsStringValueParser::new().try_map(|text: OsString| PmixFiles::parse(&text)))]
+    libpmix: Vec<PmixFiles>,
 
-    /// PMIx server process [default: wireup-pmix-host in the directory of wireup or in ../lib/wireup]
-    #[arg(long, value_name = "FILE")]
+    /// Old spelling of `--libpmix host=FILE`
+    #[arg(long, hide = true, value_name = "FILE")]
     pmix_host: Option<PathBuf>,
 
-    /// Library between PMIx and wireup [default: libwireup-pmix-host.so, found the same way]
-    #[arg(long, value_name = "FILE")]
+    /// Old spelling of `--libpmix shim=FILE`
+    #[arg(long, hide = true, value_name = "FILE")]
     shim: Option<PathBuf>,
 
     /// Where names are kept that launches publish for each other (MPI_Publish_name, MPI_Comm_connect): agents, file:DIR
@@ -67,6 +73,54 @@ pub(crate) struct InterfaceArgs {
     /// Also set the variables of a task of srun (SLURM_PROCID, …); MPI libraries use some of them
     #[arg(long)]
     slurm_env: bool,
+}
+
+/// Files of one `--libpmix`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct PmixFiles {
+    libpmix: Option<PathBuf>,
+    host: Option<PathBuf>,
+    shim: Option<PathBuf>,
+}
+
+impl PmixFiles {
+    /// The files of several options, of which later ones replace earlier ones of the same kind.
+    fn merged(options: Vec<Self>) -> Self {
+        options
+            .into_iter()
+            .fold(Self::default(), |before, later| Self {
+                libpmix: later.libpmix.or(before.libpmix),
+                host: later.host.or(before.host),
+                shim: later.shim.or(before.shim),
+            })
+    }
+
+    /// Reads a path, and the words behind it; the path may have commas.
+    fn parse(text: &OsStr) -> Result<Self, ValueError> {
+        let path = |bytes: &[u8]| match bytes.is_empty() {
+            true => Err(ValueError::PmixFile),
+            false => Ok(Some(PathBuf::from(OsStr::from_bytes(bytes)))),
+        };
+        let mut files = Self::default();
+        let mut rest = Some(text.as_bytes());
+        while let Some(words) = rest {
+            let comma = words.iter().rposition(|byte| *byte == b',');
+            let last = comma.map_or(words, |at| &words[at + 1..]);
+            let (word, file) = match (last.strip_prefix(b"host="), last.strip_prefix(b"shim=")) {
+                (Some(file), _) => (&mut files.host, file),
+                (_, Some(file)) => (&mut files.shim, file),
+                (None, None) => {
+                    files.libpmix = path(words)?;
+                    break;
+                }
+            };
+            if word.is_none() {
+                *word = path(file)?;
+            }
+            rest = comma.map(|at| &words[..at]);
+        }
+        Ok(files)
+    }
 }
 
 /// Words of one `--names`.
@@ -143,11 +197,12 @@ fn parse_meet(text: &str) -> Result<String, ValueError> {
 impl From<InterfaceArgs> for InterfaceSpec {
     fn from(args: InterfaceArgs) -> Self {
         let names = NamesSpec::merged(args.names);
+        let pmix = PmixFiles::merged(args.libpmix);
         Self {
             pmi: args.pmi,
-            libpmix: args.libpmix,
-            pmix_host: args.pmix_host,
-            shim: args.shim,
+            libpmix: pmix.libpmix,
+            pmix_host: pmix.host.or(args.pmix_host),
+            shim: pmix.shim.or(args.shim),
             memory_kinds: args.memory_alloc_kinds,
             slurm_env: args.slurm_env,
             meet: names.meet.or(args.meet),
@@ -161,6 +216,31 @@ impl From<InterfaceArgs> for InterfaceSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_of_pmix_follow_libpmix() {
+        let read = |text: &str| PmixFiles::parse(OsStr::new(text));
+        let files = |libpmix: &str, host: &str, shim: &str| {
+            let [libpmix, host, shim] =
+                [libpmix, host, shim].map(|path| (!path.is_empty()).then(|| PathBuf::from(path)));
+            Ok(PmixFiles {
+                libpmix,
+                host,
+                shim,
+            })
+        };
+        assert_eq!(read("/l"), files("/l", "", ""));
+        assert_eq!(read("/l,host=h,shim=s"), files("/l", "h", "s"));
+        assert_eq!(read("shim=s,host=h"), files("", "h", "s"));
+        assert_eq!(read("/a,b,host=h"), files("/a,b", "h", ""));
+        let name = OsStr::from_bytes(b"/\xff");
+        assert_eq!(PmixFiles::parse(name).unwrap().libpmix, Some(name.into()));
+        for wrong in ["", ",host=h", "host=", "/l,shim="] {
+            assert_eq!(read(wrong), Err(ValueError::PmixFile), "{wrong}");
+        }
+        let both = [read("/l,host=a"), read("host=b")].map(Result::unwrap);
+        assert_eq!(Ok(PmixFiles::merged(both.into())), files("/l", "b", ""));
+    }
 
     #[test]
     fn words_of_names_follow_store() {

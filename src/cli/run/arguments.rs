@@ -327,7 +327,7 @@ mod tests {
     }
 
     /// Old spellings of options, each with the present one.
-    const OLD_SPELLINGS: [(&str, &str); 14] = [
+    const OLD_SPELLINGS: [(&str, &str); 16] = [
         ("--explain", "-v"),
         ("--label-pattern %h:", "--label=%h:"),
         ("--timing", "--report -"),
@@ -338,6 +338,8 @@ mod tests {
         ("--stop-on-exec=1", "--stop-at exec:1"),
         ("--stop-in-init", "--stop-at init"),
         ("--meet m", "--names meet=m"),
+        ("--pmix-host h", "--libpmix host=h"),
+        ("--shim s", "--libpmix shim=s"),
         ("--keep-names=1h", "--names keep=1h"),
         ("--star-limit 1 --tree-width 3", "--tree-width 3"),
         ("--image /r --runtime crun", "--image crun:/r"),

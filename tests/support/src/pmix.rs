@@ -117,7 +117,9 @@ pub(crate) fn with_its_host(mut words: Vec<OsString>) -> Vec<OsString> {
     };
     let host = table().into_iter().find(|(_, pmix)| serves(pmix));
     if let Some(host) = host.and_then(|(_, pmix)| pmix.host(wireup)) {
-        words.splice(2..2, ["--pmix-host".into(), host.into()]);
+        let mut word = OsString::from("host=");
+        word.push(host);
+        words.splice(2..2, ["--libpmix".into(), word]);
     }
     words
 }
