@@ -115,6 +115,13 @@ int wireup_impi_gather(wireup_impi *world, const void *own, size_t count, int ty
 int wireup_impi_scatter(wireup_impi *world, const void *all, size_t count, int type, void *own, int root);
 int wireup_impi_allgather(wireup_impi *world, const void *own, size_t count, int type, void *all);
 int wireup_impi_alltoall(wireup_impi *world, const void *out, size_t count, int type, void *all);
+/* Does the same with blocks of different lengths. `counts` has the elements of each process, whose blocks follow one another in
+ * the order of ranks; `count` is that of this process. Only the root uses `all` and `counts` in the first two. */
+int wireup_impi_gatherv(wireup_impi *world, const void *own, size_t count, int type, void *all, const size_t *counts, int root);
+int wireup_impi_scatterv(wireup_impi *world, const void *all, const size_t *counts, size_t count, int type, void *own, int root);
+int wireup_impi_allgatherv(wireup_impi *world, const void *own, size_t count, int type, void *all, const size_t *counts);
+int wireup_impi_alltoallv(wireup_impi *world, const void *out, const size_t *out_counts, int type, void *all,
+                          const size_t *all_counts);
 
 #ifdef __cplusplus
 }

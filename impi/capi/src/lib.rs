@@ -106,6 +106,32 @@ fn output<'a>(data: *mut c_void, length: usize) -> Result<&'a mut [u8], PeerErro
     }
 }
 
+/// Returns the bytes of each process, of which there are `processes` counts.
+fn lengths(
+    counts: *const usize,
+    processes: usize,
+    kind: ElementType,
+) -> Result<Vec<usize>, PeerError> {
+    if counts.is_null() && processes > 0 {
+        return Err(argument("null pointer"));
+    }
+    let counts = match processes {
+        0 => &[][..],
+        // SAFETY: the caller gives a count for each process, and does not change them during the call.
+        _ => unsafe { std::slice::from_raw_parts(counts, processes) },
+    };
+    let lengths = counts.iter().map(|count| bytes(*count, kind, 1));
+    lengths.collect()
+}
+
+/// Returns the sum of the lengths of blocks.
+fn total(lengths: &[usize]) -> Result<usize, PeerError> {
+    let sum = lengths
+        .iter()
+        .try_fold(0, |sum: usize, length| sum.checked_add(*length));
+    bytes(sum.unwrap_or(usize::MAX), ElementType::Byte, 1)
+}
+
 fn any(value: c_int) -> Result<Option<usize>, PeerError> {
     if value == -1 {
         Ok(None)
@@ -433,5 +459,37 @@ calls! {
         let (peer, kind) = (peer(world)?, element(kind)?);
         let length = bytes(count, kind, peer.size())?;
         peer.alltoall(input(out, length)?, output(all, length)?, kind).map(|()| 0)
+    }    wireup_impi_gatherv(
+        world: *const Peer, own: *const c_void, count: usize, kind: c_int, all: *mut c_void, counts: *const usize, root: c_int
+    ) {
+        let (peer, kind, root) = (peer(world)?, element(kind)?, rank(root)?);
+        let lengths = lengths(counts, if root == peer.rank() { peer.size() } else { 0 }, kind)?;
+        let all = output(all, total(&lengths)?)?;
+        peer.gatherv(input(own, bytes(count, kind, 1)?)?, all, &lengths, kind, root).map(|()| 0)
+    }
+    wireup_impi_scatterv(
+        world: *const Peer, all: *const c_void, counts: *const usize, count: usize, kind: c_int, own: *mut c_void, root: c_int
+    ) {
+        let (peer, kind, root) = (peer(world)?, element(kind)?, rank(root)?);
+        let lengths = lengths(counts, if root == peer.rank() { peer.size() } else { 0 }, kind)?;
+        let all = input(all, total(&lengths)?)?;
+        peer.scatterv(all, &lengths, output(own, bytes(count, kind, 1)?)?, kind, root).map(|()| 0)
+    }
+    wireup_impi_allgatherv(
+        world: *const Peer, own: *const c_void, count: usize, kind: c_int, all: *mut c_void, counts: *const usize
+    ) {
+        let (peer, kind) = (peer(world)?, element(kind)?);
+        let lengths = lengths(counts, peer.size(), kind)?;
+        let all = output(all, total(&lengths)?)?;
+        peer.allgatherv(input(own, bytes(count, kind, 1)?)?, all, &lengths, kind).map(|()| 0)
+    }
+    wireup_impi_alltoallv(
+        world: *const Peer, out: *const c_void, out_counts: *const usize, kind: c_int, all: *mut c_void, all_counts: *const usize
+    ) {
+        let (peer, kind) = (peer(world)?, element(kind)?);
+        let to_each = lengths(out_counts, peer.size(), kind)?;
+        let from_each = lengths(all_counts, peer.size(), kind)?;
+        let (out, all) = (input(out, total(&to_each)?)?, output(all, total(&from_each)?)?);
+        peer.alltoallv(out, &to_each, all, &from_each, kind).map(|()| 0)
     }
 }

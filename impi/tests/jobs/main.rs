@@ -144,6 +144,35 @@ fn ints(values: impl IntoIterator<Item = usize>) -> Vec<u8> {
         .collect()
 }
 
+/// Gather and its kin with blocks of different lengths; each third process has none.
+fn exchange_different_lengths(peer: &Peer, count: usize) {
+    let (me, size) = (peer.rank(), peer.size());
+    let block = |rank: usize, value: usize| ints(std::iter::repeat_n(value, rank % 3 * count));
+    let lengths: Vec<usize> = (0..size).map(|rank| block(rank, 0).len()).collect();
+    let each = (0..size).flat_map(|rank| block(rank, rank));
+    let each: Vec<u8> = each.collect();
+    for root in [0, size - 1] {
+        let mut all = vec![0; each.len()];
+        (peer.gatherv(&block(me, me), &mut all, &lengths, INT, root)).unwrap();
+        assert!(me != root || all == each);
+        let mut own = vec![0; lengths[me]];
+        (peer.scatterv(&each, &lengths, &mut own, INT, root)).unwrap();
+        assert_eq!(own, block(me, me));
+    }
+    let mut all = vec![0; each.len()];
+    (peer.allgatherv(&block(me, me), &mut all, &lengths, INT)).unwrap();
+    assert_eq!(all, each);
+    let blocks = |value: &dyn Fn(usize) -> usize| {
+        let blocks = (0..size).map(|rank| block(me + rank, value(rank)));
+        blocks.collect::<Vec<Vec<u8>>>()
+    };
+    let out = blocks(&|to| me * size + to);
+    let lengths: Vec<usize> = out.iter().map(Vec::len).collect();
+    let mut all = vec![0; lengths.iter().sum()];
+    (peer.alltoallv(&out.concat(), &lengths, &mut all, &lengths, INT)).unwrap();
+    assert_eq!(all, blocks(&|from| from * size + me).concat());
+}
+
 /// Messages around the ring, long ones across it, and all collectives in both variants.
 fn everything(peer: Peer) {
     let (me, size) = (peer.rank(), peer.size());
@@ -210,6 +239,7 @@ fn everything(peer: Peer) {
         peer.alltoall(&each(&|to| me * size + to), &mut all, INT)
             .unwrap();
         assert_eq!(all, each(&|from| from * size + me));
+        exchange_different_lengths(&peer, count);
     }
     peer.close().unwrap();
 }
