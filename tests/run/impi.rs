@@ -21,15 +21,14 @@ fn server(clients: u32) -> (Owned, String) {
 }
 
 fn server_with(clients: u32, options: &[&str]) -> (Owned, String) {
+    server_at("127.0.0.1", clients, options)
+}
+
+/// Starts the server at an address of this machine.
+fn server_at(address: &str, clients: u32, options: &[&str]) -> (Owned, String) {
     let mut command = Command::new(WIREUP);
     command
-        .args([
-            "impi",
-            "server",
-            &clients.to_string(),
-            "--address",
-            "127.0.0.1",
-        ])
+        .args(["impi", "server", &clients.to_string(), "--address", address])
         .args(options)
         .env(KEY.0, KEY.1);
     let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
@@ -53,6 +52,21 @@ fn launches_join_one_impi_world_and_ranks_do_not_see_key() {
     let first = first.finish().expect_quiet_success();
     assert_eq!(first.sorted_lines(), ["0 5 []"; 2]);
     assert_eq!(second.sorted_lines(), ["2 5 []"; 3]);
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn launches_join_impi_world_at_ipv6() {
+    let (server, address) = server_at("::1", 2, &[]);
+    assert!(address.starts_with("[::1]:"), "{address}");
+    let clients = [0, 1].map(|number| {
+        let option = format!("{address},client={number}");
+        let run = Run::ranks(2, ["--oversubscribe", "--impi", &option]);
+        run.more([WIREUP, "impi", "play"]).env(KEY.0, KEY.1).start()
+    });
+    for client in clients {
+        client.finish().expect_quiet_success();
+    }
     assert_eq!(server.end(), Some(0));
 }
 
