@@ -129,7 +129,7 @@ int MPI_Finalize(void)
     }
     if (impi_world != NULL) {
         wireup_impi *world = impi_world;
-        if (wireup_impi_close(world) != 0) {
+        if (wireup_impi_leave(world) != 0) {
             fail_job("MPI_Finalize");
         }
         impi_world = NULL;

@@ -325,12 +325,25 @@ impl Peer {
         drop(self.shared.changed.wait_timeout(state, timeout));
     }
 
+    /// Returns the clients of a communicator with so many processes in each, for the tables of collectives.
+    pub fn communicator_topology(&self, sizes: impl IntoIterator<Item = usize>) -> Topology {
+        Topology::new(sizes, self.topology.max_linear, self.topology.reduce)
+    }
+
     /// Leaves in order: a barrier of the world, then FINI. Source: IMPI 2.4.
     ///
     /// # Errors
     /// If the job has failed.
-    pub fn close(mut self) -> Result<(), PeerError> {
+    pub fn close(self) -> Result<(), PeerError> {
         self.barrier()?;
+        self.leave()
+    }
+
+    /// Leaves after a barrier of the world that the caller has executed.
+    ///
+    /// # Errors
+    /// If the job has failed.
+    pub fn leave(mut self) -> Result<(), PeerError> {
         self.shared.lock().finishing = true;
         self.shared.changed.notify_all();
         if let Some(writer) = self.writer.take() {

@@ -11,6 +11,7 @@ use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use wireup_impi_core::collective::{BlockMerge, CollectiveChannel, CollectiveStep, Operation};
 use wireup_impi_core::endpoint::{Completion, Envelope, MatchSpec, RequestId, Status};
 use wireup_impi_io::peer::{ElementType, Operator, Peer, PeerError, RequestResult};
 
@@ -224,6 +225,66 @@ fn start(
     peer(world)?.start_send(data, kind, rank(to)?, tag, synchronous)
 }
 
+/// Returns the operation of `enum wireup_impi_collective`.
+fn operation(number: c_int, root: usize) -> Result<Operation, PeerError> {
+    let commutative = true;
+    let all = [
+        Operation::Barrier,
+        Operation::Bcast { root },
+        Operation::Reduce { root, commutative },
+        Operation::Scan,
+        Operation::Gather { root },
+        Operation::Scatter { root },
+        Operation::Allgather,
+        Operation::Allgatherv,
+        Operation::Alltoall,
+    ];
+    listed(&all, number, "collective")
+}
+
+/// Encodes steps as the header documents.
+fn encode(steps: Vec<CollectiveStep>) -> Result<Vec<c_int>, PeerError> {
+    let mut words = Vec::new();
+    for step in steps {
+        let (kind, process, tag, channel, blocks) = match step {
+            CollectiveStep::Send {
+                to,
+                tag,
+                channel,
+                blocks,
+            } => (0, to, tag, channel, blocks),
+            CollectiveStep::Receive {
+                from,
+                tag,
+                channel,
+                blocks,
+                join,
+            } => {
+                let kind = if join == BlockMerge::Replace { 1 } else { 2 };
+                (kind, from, tag, channel, blocks)
+            }
+            CollectiveStep::Copy { from, to } => {
+                (3, 0, 0, CollectiveChannel::Local, vec![from, to])
+            }
+            CollectiveStep::Combine { from, to } => {
+                (4, 0, 0, CollectiveChannel::Local, vec![from, to])
+            }
+        };
+        let channel = match channel {
+            CollectiveChannel::PointToPoint => 0,
+            CollectiveChannel::Collective => 1,
+            CollectiveChannel::Local => 2,
+        };
+        let numbers = [process, tag as usize, channel, blocks.len()];
+        words.push(kind);
+        for number in numbers.into_iter().chain(blocks) {
+            let word = c_int::try_from(number).map_err(|_| argument("too many processes"))?;
+            words.push(word);
+        }
+    }
+    Ok(words)
+}
+
 /// Defines functions that return 0 or -1.
 macro_rules! calls {
     ($($name:ident ( $($arg:ident : $type:ty),* ) $body:block)*) => {$(
@@ -365,6 +426,35 @@ calls! {
         }
         // SAFETY: the caller has it from wireup_impi_open, and gives it back once.
         unsafe { Box::from_raw(world) }.close().map(|()| 0)
+    }
+    wireup_impi_leave(world: *mut Peer) {
+        if world.is_null() {
+            return Err(argument("the world is NULL"));
+        }
+        // SAFETY: the caller has it from wireup_impi_open, and gives it back once.
+        unsafe { Box::from_raw(world) }.leave().map(|()| 0)
+    }
+    wireup_impi_crossover(world: *const Peer) {
+        let bytes = peer(world)?.world().limits.crossover_size;
+        Ok(c_int::try_from(bytes).unwrap_or(c_int::MAX))
+    }
+    wireup_impi_steps(
+        world: *const Peer, clients: *const c_int, client_count: c_int, collective: c_int, root: c_int, is_long: c_int,
+        process: c_int, steps: *mut c_int, room: usize
+    ) {
+        let count = usize::try_from(client_count).map_err(|_| argument("negative number of clients"))?;
+        let sizes = input(clients.cast(), bytes(count, ElementType::Int32, 1)?)?;
+        let sizes = sizes.as_chunks().0.iter().map(|size| rank(c_int::from_ne_bytes(*size)));
+        let topology = peer(world)?.communicator_topology(sizes.collect::<Result<Vec<usize>, _>>()?);
+        let (root, process) = (rank(root)?, rank(process)?);
+        if root >= topology.size() || process >= topology.size() {
+            return Err(argument(format!("the communicator has {} processes", topology.size())));
+        }
+        let words = encode(topology.steps(operation(collective, root)?, is_long != 0, process))?;
+        let given = words.len().min(room);
+        let text: Vec<u8> = words[..given].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        output(steps.cast(), text.len())?.copy_from_slice(&text);
+        c_int::try_from(words.len()).map_err(|_| argument("too many processes"))
     }
     wireup_impi_rank(world: *const Peer) {
         Ok(c_int::try_from(peer(world)?.rank()).unwrap_or(-1))

@@ -118,6 +118,9 @@ static void without_a_world(void)
     REFUSED(wireup_impi_scatterv(NULL, &value, &none, 1, WIREUP_IMPI_INT32, &value, 0), "the world is NULL");
     REFUSED(wireup_impi_allgatherv(NULL, &value, 1, WIREUP_IMPI_INT32, &value, &none), "the world is NULL");
     REFUSED(wireup_impi_alltoallv(NULL, &value, &none, WIREUP_IMPI_INT32, &value, &none), "the world is NULL");
+    REFUSED(wireup_impi_steps(NULL, NULL, 0, WIREUP_IMPI_BARRIER, 0, 0, 0, NULL, 0), "the world is NULL");
+    REFUSED(wireup_impi_crossover(NULL), "the world is NULL");
+    REFUSED(wireup_impi_leave(NULL), "the world is NULL");
     REFUSED(wireup_impi_close(NULL), "the world is NULL");
 }
 
@@ -287,6 +290,21 @@ static void contexts(int external32)
         ENSURE(number[i] == i + 1);
     NOT_STARTED(wireup_impi_isend_bytes(world, in, 1, size, 60, FIRST, 0), "invalid process");
     NOT_STARTED(wireup_impi_irecv_bytes(world, 1, size, 60, FIRST), "invalid process");
+}
+
+/* Steps of a library with communicators: of one process in each of two clients. */
+static void steps(void)
+{
+    static const int sizes[] = {1, 1}, broadcast[] = {WIREUP_IMPI_SEND, 0, 120, WIREUP_IMPI_COLLECTIVE, 1, 0};
+    int words[6] = {0};
+
+    ENSURE(wireup_impi_crossover(world) == atoi(getenv("IMPI_COLL_XSIZE")));
+    ENSURE(wireup_impi_steps(world, sizes, 2, WIREUP_IMPI_BCAST, 1, 0, 1, NULL, 0) == 6);
+    ENSURE(wireup_impi_steps(world, sizes, 2, WIREUP_IMPI_BCAST, 1, 0, 1, words, 6) == 6);
+    ENSURE(memcmp(words, broadcast, sizeof words) == 0);
+    REFUSED(wireup_impi_steps(world, sizes, 2, WIREUP_IMPI_BCAST, 2, 0, 0, words, 6), "the communicator has 2 processes");
+    REFUSED(wireup_impi_steps(world, sizes, 2, WIREUP_IMPI_ALLTOALL + 1, 0, 0, 0, words, 6), "unknown collective 9");
+    REFUSED(wireup_impi_steps(world, sizes, -1, WIREUP_IMPI_BCAST, 0, 0, 0, words, 6), "negative number of clients");
 }
 
 static void *to_itself(void *of)
@@ -496,6 +514,7 @@ int main(int argc, char **argv)
     types(strcmp(mode, "external32") == 0);
     messages();
     contexts(strcmp(mode, "external32") == 0);
+    steps();
     threads();
     for (size_t count = 1; count <= 400; count += 399) {
         reductions(count);
@@ -505,7 +524,7 @@ int main(int argc, char **argv)
         exchanges_of_different_lengths(WIREUP_IMPI_DOUBLE, count);
     }
     ENSURE(wireup_impi_barrier(world) == 0);
-    ENSURE(wireup_impi_close(world) == 0);
+    ENSURE((strcmp(mode, "native") == 0 ? wireup_impi_close(world) : wireup_impi_leave(world)) == 0);
     printf("done\n");
     return 0;
 }
