@@ -84,6 +84,10 @@ int wireup_impi_probe(wireup_impi *world, int source, int tag, struct wireup_imp
 /* Returns 1 if there is a message, 0 if not. */
 int wireup_impi_iprobe(wireup_impi *world, int source, int tag, struct wireup_impi_status *status);
 
+/* Prints lines at the print server of the job (`wireup impi server --print-server`), with the client and this process's rank; the
+ * agent prints them if the launch uses none. The end of a text that is longer than a packet is lost. */
+int wireup_impi_print(wireup_impi *world, const char *text);
+
 /*
  * Messages of a library that has communicators and data types: bytes as they are on the wire, in any context. Context 0 is
  * that of the functions above, and context 1 that of the collectives below.

@@ -151,6 +151,39 @@ fn client_closed_by_full_impi_server_retries_and_joins() {
 }
 
 #[test]
+fn print_server_prints_errors_of_client_that_uses_it() {
+    let errors = tempfile::NamedTempFile::new().unwrap();
+    let mut server = Command::new(WIREUP);
+    server.args(["impi", "-server", "1", "-print-server", "--address", "::1"]);
+    server
+        .env(KEY.0, KEY.1)
+        .stdout(Stdio::piped())
+        .stderr(errors.reopen().unwrap());
+    let mut server = Owned(server.spawn().unwrap());
+    let option = format!("{},client=0,print", server.first_line());
+    let run = Run::ranks(
+        1,
+        ["--oversubscribe", "--impi", &option, "sh", "-c", "exit 3"],
+    );
+    run.env(KEY.0, KEY.1).run().expect(3);
+    assert_eq!(server.end(), Some(1));
+    let said = std::fs::read_to_string(errors.path()).unwrap();
+    let line = "wireup impi: client 0: the launch failed before all of its processes had joined\n";
+    assert!(said.contains(line), "{said}");
+}
+
+#[test]
+fn server_that_does_not_print_is_named_with_remedy() {
+    let (server, address) = server(1);
+    let option = format!("{address},client=0,print");
+    let run = Run::ranks(1, ["--oversubscribe", "--impi", &option, "true"]);
+    let failed = run.env(KEY.0, KEY.1).run().expect(125);
+    let words = "is not a print server: start it with `wireup impi server --print-server`";
+    assert!(failed.err().contains(words), "{}", failed.err());
+    drop(server);
+}
+
+#[test]
 fn missing_impi_server_is_named() {
     let outcome = client("127.0.0.1:1", 0, 1, "true").run();
     assert!(

@@ -7,7 +7,7 @@
 )]
 
 use std::cell::RefCell;
-use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -433,6 +433,14 @@ calls! {
         }
         // SAFETY: the caller has it from wireup_impi_open, and gives it back once.
         unsafe { Box::from_raw(world) }.leave().map(|()| 0)
+    }
+    wireup_impi_print(world: *const Peer, text: *const c_char) {
+        if text.is_null() {
+            return Err(argument("null pointer"));
+        }
+        // SAFETY: the caller gives a string that ends with 0.
+        let text = unsafe { CStr::from_ptr(text) };
+        peer(world)?.print(&text.to_string_lossy()).map(|()| 0)
     }
     wireup_impi_crossover(world: *const Peer) {
         let bytes = peer(world)?.world().limits.crossover_size;

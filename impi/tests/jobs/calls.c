@@ -120,6 +120,7 @@ static void without_a_world(void)
     REFUSED(wireup_impi_alltoallv(NULL, &value, &none, WIREUP_IMPI_INT32, &value, &none), "the world is NULL");
     REFUSED(wireup_impi_steps(NULL, NULL, 0, WIREUP_IMPI_BARRIER, 0, 0, 0, NULL, 0), "the world is NULL");
     REFUSED(wireup_impi_crossover(NULL), "the world is NULL");
+    REFUSED(wireup_impi_print(NULL, "line"), "the world is NULL");
     REFUSED(wireup_impi_leave(NULL), "the world is NULL");
     REFUSED(wireup_impi_close(NULL), "the world is NULL");
 }
@@ -147,6 +148,7 @@ static void wrong_arguments(void)
     REFUSED(wireup_impi_bcast(world, &value, 1, WIREUP_IMPI_INT32, size), "invalid process");
     REFUSED(wireup_impi_reduce(world, &value, 1, WIREUP_IMPI_INT32, WIREUP_IMPI_SUM, size), "invalid process");
     REFUSED(wireup_impi_send(world, NULL, 1, WIREUP_IMPI_INT32, to, 0), "null pointer");
+    REFUSED(wireup_impi_print(world, NULL), "null pointer");
     REFUSED(wireup_impi_recv(world, NULL, 1, WIREUP_IMPI_INT32, from, 0, NULL), "null pointer");
     REFUSED(wireup_impi_gather(world, NULL, 1, WIREUP_IMPI_INT32, &value, rank ? 0 : 1), "null pointer");
     REFUSED(wireup_impi_gather(world, &value, 1, WIREUP_IMPI_INT32, NULL, rank), "null pointer");

@@ -59,7 +59,7 @@ impl Job {
 
     fn start_at(at: &str, sizes: &[usize], options: &[&str]) -> Self {
         let count = sizes.len().to_string();
-        let mut server = start(&["-server", &count, "--address", at]);
+        let mut server = start(&["-server", &count, "--address", at, "--print-server"]);
         let address = server.first_line();
         let mut agents: Vec<Owned> = (0..sizes.len())
             .map(|client| {
@@ -129,6 +129,7 @@ fn settings(server: &str, client: u32) -> LaunchSettings {
         crossover_size: -1,
         max_linear: -1,
         lam: false,
+        is_printing: false,
         secrets: Secrets {
             key: Some(77),
             ..Secrets::default()
@@ -282,6 +283,32 @@ fn clients_at_ipv6_form_world() {
 }
 
 #[test]
+fn print_server_prints_lines_of_processes() {
+    for (options, printed) in [(&["--print"][..], true), (&[], false)] {
+        let mut job = Job::start(&[1, 1], options);
+        job.run(|peer| {
+            if peer.rank() == 1 {
+                peer.print("a line\nanother").unwrap();
+            }
+            peer.close().unwrap();
+        });
+        let expected = ["process 1: a line", "process 1: another"];
+        for agent in &mut job.agents {
+            drop(agent.0.stdin.take());
+        }
+        let agents: Vec<String> = job.agents.into_iter().map(|agent| end(agent).1).collect();
+        let (code, server) = end(job.server);
+        assert_eq!(code, Some(0), "{server}");
+        for line in expected {
+            let at_server = format!("wireup impi: client 1: {line}\n");
+            let at_agent = format!("wireup impi: {line}\n");
+            assert_eq!(server.contains(&at_server), printed, "{server}");
+            assert_eq!(agents[1].contains(&at_agent), !printed, "{agents:?}");
+        }
+    }
+}
+
+#[test]
 fn unreceived_message_is_cancelled() {
     let job = Job::start(&[1, 1], &[]);
     job.run(|peer| {
@@ -353,7 +380,7 @@ fn process_of_other_host_is_named_by_its_rank_in_launch() {
         let invitation = invitation.clone();
         std::thread::spawn(move || {
             let host = host.connect(invitation, index).unwrap();
-            let served = host.serve(&Events::default(), Duration::from_secs(60));
+            let served = host.serve(&Events::default(), Duration::from_secs(60), &mut |_| ());
             served.unwrap_err().to_string()
         })
     });

@@ -330,6 +330,11 @@ fn abort_of_unchanged_program_ends_other_client() {
     };
     assert!(first.contains("MPI_Recv: the job has failed: "), "{first}");
     assert!(second.contains("called MPI_Abort with code 3"), "{second}");
+    // Without a print server, the launch prints the line of its agent.
+    assert!(
+        second.contains("wireup impi: process 2: called MPI_Abort with code 3"),
+        "{second}"
+    );
 }
 
 #[test]
