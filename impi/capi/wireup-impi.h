@@ -84,6 +84,10 @@ int wireup_impi_probe(wireup_impi *world, int source, int tag, struct wireup_imp
 /* Returns 1 if there is a message, 0 if not. */
 int wireup_impi_iprobe(wireup_impi *world, int source, int tag, struct wireup_impi_status *status);
 
+/* Prints lines at the print server of the job (`wireup impi server --print-server`), with the client and this process's rank; the
+ * agent prints them if the launch uses none. The end of a text that is longer than a packet is lost. */
+int wireup_impi_print(wireup_impi *world, const char *text);
+
 /*
  * Messages of a library that has communicators and data types: bytes as they are on the wire, in any context. Context 0 is
  * that of the functions above, and context 1 that of the collectives below.
@@ -103,6 +107,32 @@ int wireup_impi_convert(wireup_impi *world, void *data, size_t bytes, size_t siz
 /* Waits until a packet arrives or a send progresses, at most so long. */
 int wireup_impi_pause(wireup_impi *world, unsigned microseconds);
 
+/*
+ * Collectives of such a library, as other processes of the world execute them.
+ *
+ * wireup_impi_steps() writes what one process does, as numbers, and returns how many there are, of which `room` are written. The
+ * communicator has `clients[i]` processes of its client i; processes count from 0, client after client. Each step is
+ *     kind, process, tag, channel, number of blocks, blocks ...
+ * A message has its blocks one behind the other. WIREUP_IMPI_RECEIVE_BEFORE makes a block the combination of the message and the
+ * block; WIREUP_IMPI_COPY replaces the second block by the first, and WIREUP_IMPI_COMBINE by the combination of both.
+ * Sends do not wait. A barrier has no blocks. Bcast, Reduce and Scan have 2, of which the first is the value. Otherwise block p
+ * is that of process p; in Alltoall, of n processes, block s * n + d goes from s to d. Reduce is that of a commutative operation.
+ * `is_long`: a process has data of wireup_impi_crossover() bytes or more.
+ */
+enum wireup_impi_collective {
+    WIREUP_IMPI_BARRIER, WIREUP_IMPI_BCAST, WIREUP_IMPI_REDUCE, WIREUP_IMPI_SCAN, WIREUP_IMPI_GATHER, WIREUP_IMPI_SCATTER,
+    WIREUP_IMPI_ALLGATHER, WIREUP_IMPI_ALLGATHERV, WIREUP_IMPI_ALLTOALL
+};
+enum wireup_impi_step {
+    WIREUP_IMPI_SEND, WIREUP_IMPI_RECEIVE, WIREUP_IMPI_RECEIVE_BEFORE, WIREUP_IMPI_COPY, WIREUP_IMPI_COMBINE
+};
+enum wireup_impi_channel { WIREUP_IMPI_POINT_TO_POINT, WIREUP_IMPI_COLLECTIVE, WIREUP_IMPI_INSIDE_CLIENT };
+int wireup_impi_steps(const wireup_impi *world, const int *clients, int client_count, int collective, int root, int is_long,
+                      int process, int *steps, size_t room);
+int wireup_impi_crossover(const wireup_impi *world);
+/* As wireup_impi_close(), without its barrier: the caller has executed one of the world. */
+int wireup_impi_leave(wireup_impi *world);
+
 /* Executes a collective of all processes; `data` is replaced by the result. */
 int wireup_impi_barrier(wireup_impi *world);
 int wireup_impi_bcast(wireup_impi *world, void *data, size_t count, int type, int root);
@@ -115,6 +145,13 @@ int wireup_impi_gather(wireup_impi *world, const void *own, size_t count, int ty
 int wireup_impi_scatter(wireup_impi *world, const void *all, size_t count, int type, void *own, int root);
 int wireup_impi_allgather(wireup_impi *world, const void *own, size_t count, int type, void *all);
 int wireup_impi_alltoall(wireup_impi *world, const void *out, size_t count, int type, void *all);
+/* Does the same with blocks of different lengths. `counts` has the elements of each process, whose blocks follow one another in
+ * the order of ranks; `count` is that of this process. Only the root uses `all` and `counts` in the first two. */
+int wireup_impi_gatherv(wireup_impi *world, const void *own, size_t count, int type, void *all, const size_t *counts, int root);
+int wireup_impi_scatterv(wireup_impi *world, const void *all, const size_t *counts, size_t count, int type, void *own, int root);
+int wireup_impi_allgatherv(wireup_impi *world, const void *own, size_t count, int type, void *all, const size_t *counts);
+int wireup_impi_alltoallv(wireup_impi *world, const void *out, const size_t *out_counts, int type, void *all,
+                          const size_t *all_counts);
 
 #ifdef __cplusplus
 }

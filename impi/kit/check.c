@@ -11,6 +11,8 @@
 #define SAME(value) ((value) * 0x01000001)
 /* The integers of a process in gather and its kin. */
 #define OF(process) SAME((process) % 100 + 1)
+/* Their number where it differs between processes; of each third process none. */
+#define PART(process, count) ((process) % 3 * (count))
 
 static void check(int holds, const char *what)
 {
@@ -80,6 +82,68 @@ static void cancel(int to, int from)
     check(flag, "cancel of a receive");
 }
 
+/* Each process has as many integers as its rank plus `first` gives, and its block follows those before it. */
+static void make_blocks(int size, int first, int count, int *counts, int *starts)
+{
+    int i, next = 0;
+
+    for (i = 0; i < size; i++) {
+        counts[i] = PART(first + i, count);
+        starts[i] = next;
+        next += counts[i];
+    }
+}
+
+/* The forms of gather and its kin with blocks of different lengths. */
+static void gatherv_and_kin(int rank, int size)
+{
+    static const int counts[] = {1, 300};
+    int *all = malloc(600 * sizeof(int) * size), *out = malloc(600 * sizeof(int) * size);
+    int *each = malloc(sizeof(int) * size), *starts = malloc(sizeof(int) * size);
+    int own[600], i, j, n, root;
+
+    for (i = 0; i < 2; i++) {
+        n = PART(rank, counts[i]);
+        make_blocks(size, 0, counts[i], each, starts);
+        for (root = 0; root < size; root += size - 1) {
+            fill(own, n, OF(rank));
+            MPI_Gatherv(own, n, MPI_INT, all, each, starts, MPI_INT, root, MPI_COMM_WORLD);
+            for (j = 0; rank == root && j < size; j++)
+                check_all(all + starts[j], each[j], OF(j), "gatherv");
+        }
+    }
+    for (i = 0; i < 2; i++) {
+        n = PART(rank, counts[i]);
+        make_blocks(size, 0, counts[i], each, starts);
+        for (root = 0; root < size; root += size - 1) {
+            for (j = 0; j < size; j++)
+                fill(out + starts[j], each[j], OF(j));
+            MPI_Scatterv(out, each, starts, MPI_INT, own, n, MPI_INT, root, MPI_COMM_WORLD);
+            check_all(own, n, OF(rank), "scatterv");
+        }
+    }
+    for (i = 0; i < 2; i++) {
+        n = PART(rank, counts[i]);
+        make_blocks(size, 0, counts[i], each, starts);
+        fill(own, n, OF(rank));
+        MPI_Allgatherv(own, n, MPI_INT, all, each, starts, MPI_INT, MPI_COMM_WORLD);
+        for (j = 0; j < size; j++)
+            check_all(all + starts[j], each[j], OF(j), "allgatherv");
+    }
+    for (i = 0; i < 2; i++) {
+        make_blocks(size, rank, counts[i], each, starts);
+        for (j = 0; j < size; j++)
+            fill(out + starts[j], each[j], OF(2 * rank + j));
+        MPI_Alltoallv(out, each, starts, MPI_INT, all, each, starts, MPI_INT, MPI_COMM_WORLD);
+        for (j = 0; j < size; j++)
+            check_all(all + starts[j], each[j], OF(2 * j + rank), "alltoallv");
+    }
+    free(all);
+    free(out);
+    free(each);
+    free(starts);
+}
+
 /* Gather and its kin, with one integer of each process, and with more bytes than the crossover point. */
 static void gather_and_kin(int rank, int size)
 {
@@ -120,6 +184,7 @@ static void gather_and_kin(int rank, int size)
         for (j = 0; j < size; j++)
             check_all(all + j * n, n, OF(2 * j + rank), "alltoall");
     }
+    gatherv_and_kin(rank, size);
     for (i = 0; i < 2; i++) {
         n = counts[i];
         fill(own, n, SAME(1));

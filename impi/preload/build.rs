@@ -14,7 +14,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-const SOURCES: [&str; 15] = [
+const SOURCES: [&str; 16] = [
+    "collective_steps.c",
     "collectives.c",
     "communicators.c",
     "exchanges.c",

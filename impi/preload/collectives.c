@@ -1,16 +1,16 @@
 /*
  * Collectives of communicators with members in several clients.
  *
- * Barrier, Bcast and Reduce have the messages of the specification: inside a client the launch's MPI does the work, and one
- * process of each client exchanges with those of the others, linearly or along a binomial tree. Source: IMPI 4.10, and LAM/MPI
- * 7.1.4 as impi/core/src/collective has it. In the others, in all that return a request and in those of intercommunicators, each
- * process exchanges with each that it has data for.
+ * Those of MPI 1.1 have the messages of the tables in impi/core/src/collective, as other processes of the world do. In Barrier,
+ * Bcast and Reduce the launch's MPI does the work inside a client. In the others, in all that return a request and in those of
+ * intercommunicators, each process exchanges with each that it has data for.
  *
  * Rule: ranks are those of the processes that data comes from and goes to. In an intercommunicator they are those of the remote
  * group, so this process has none, and a root is MPI_ROOT in its own group. Source: MPI 4.1, 6.2.2.
  */
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "preload.h"
 
@@ -22,9 +22,6 @@
         const int local_error = PMPI(nonblocking)(__VA_ARGS__, &local_request);                                                \
         local_error == MPI_SUCCESS ? wait_local(&local_request, MPI_STATUS_IGNORE) : local_error;                              \
     }))
-
-/* Clients from which a tree has more levels than one. */
-enum { DEFAULT_MAX_LINEAR = 4, MAX_CLIENTS = 32 };
 
 /* ---- Messages ---- */
 
@@ -80,14 +77,6 @@ static void *block_start(const struct layout *layout, int rank)
     return (char *)layout->buffer + layout->blocks[rank].displacement;
 }
 
-static MPI_Aint extent_of(MPI_Datatype type)
-{
-    MPI_Aint lower, extent;
-
-    PMPI(Type_get_extent)(type, &lower, &extent);
-    return extent;
-}
-
 /* Blocks of one size for as many ranks, one behind the other; the caller frees them. */
 static struct block *make_equal_blocks(int size, int count, MPI_Datatype type)
 {
@@ -102,143 +91,56 @@ static struct block *make_equal_blocks(int size, int count, MPI_Datatype type)
 
 /* ---- Clients ---- */
 
-/* The process of this client, and those of the clients above and below it. */
-struct tree {
-    int representative; /* rank of this client's process */
-    int parent;         /* MPI_PROC_NULL at the root */
-    int children[MAX_CLIENTS];
-    int child_count;
-};
-
-static int max_linear(void)
-{
-    const char *text = getenv("IMPI_COLL_MAXLINEAR");
-
-    return text == NULL ? DEFAULT_MAX_LINEAR : atoi(text);
-}
-
 /* Returns the process of a client: its lowest rank, or the root in the root's client. */
 static int representative_of(const struct impi_comm *impi_comm, int client, int root)
 {
     return impi_comm->clients[root] == client ? root : impi_comm->masters[client];
 }
 
-static struct tree make_tree(const struct impi_comm *impi_comm, int root)
+/* Returns the process of this client. */
+static int representative(const struct impi_comm *impi_comm, int root)
 {
-    const int count = impi_comm->master_count;
-    const int first = impi_comm->clients[root];
-    const int client = impi_comm->clients[impi_comm->rank];
-    const int number = (client - first + count) % count;
-    const bool is_linear = count <= max_linear();
-    struct tree tree = {.representative = representative_of(impi_comm, client, root), .parent = MPI_PROC_NULL};
-    int step = 1;
-
-    /* The highest bit of the number leads to the parent; higher ones to children. */
-    while (step <= number) {
-        step *= 2;
-    }
-    if (number > 0) {
-        const int parent = is_linear ? 0 : number & ~(step / 2);
-        tree.parent = representative_of(impi_comm, (parent + first) % count, root);
-    }
-    for (int other = number + 1; other < count && other < MAX_CLIENTS; other++) {
-        bool is_child = is_linear ? number == 0 : false;
-        for (int bit = step; !is_linear && bit < count; bit *= 2) {
-            is_child = is_child || other == (number | bit);
-        }
-        if (is_child) {
-            tree.children[tree.child_count++] = representative_of(impi_comm, (other + first) % count, root);
-        }
-    }
-    return tree;
+    return representative_of(impi_comm, impi_comm->clients[impi_comm->rank], root);
 }
 
 int impi_comm_barrier(struct impi_comm *impi_comm)
 {
-    const struct tree tree = make_tree(impi_comm, 0);
+    const struct table table = {.collective = WIREUP_IMPI_BARRIER, .skips_client = true};
+    const struct step_blocks nothing = {.type = MPI_BYTE};
     int error = LOCAL(Ibarrier, impi_comm->local);
 
-    if (impi_comm->rank == tree.representative) {
-        for (int i = 0; error == MPI_SUCCESS && i < tree.child_count; i++) {
-            error = receive_message(impi_comm, NULL, 0, MPI_BYTE, tree.children[i], TAG_BARRIER);
-        }
-        if (error == MPI_SUCCESS && tree.parent != MPI_PROC_NULL) {
-            error = send_message(impi_comm, NULL, 0, MPI_BYTE, tree.parent, TAG_BARRIER);
-            error = error == MPI_SUCCESS ? receive_message(impi_comm, NULL, 0, MPI_BYTE, tree.parent, TAG_BARRIER) : error;
-        }
-        for (int i = 0; error == MPI_SUCCESS && i < tree.child_count; i++) {
-            error = send_message(impi_comm, NULL, 0, MPI_BYTE, tree.children[i], TAG_BARRIER);
-        }
-    }
+    error = error == MPI_SUCCESS ? execute_steps(impi_comm, &table, &nothing) : error;
     return error == MPI_SUCCESS ? LOCAL(Ibarrier, impi_comm->local) : error;
 }
 
 int impi_comm_bcast(struct impi_comm *impi_comm, void *buffer, int count, MPI_Datatype type, int root)
 {
-    const struct tree tree = make_tree(impi_comm, root);
-    const int local_root = impi_comm->local_ranks[tree.representative];
-    int error = MPI_SUCCESS;
+    const struct table table = {.collective = WIREUP_IMPI_BCAST, .root = root, .skips_client = true};
+    char *start = buffer;
+    const struct step_blocks blocks = {.starts = &start, .count = count, .type = type};
+    const int local_root = impi_comm->local_ranks[representative(impi_comm, root)];
+    const int error = execute_steps(impi_comm, &table, &blocks);
 
-    if (impi_comm->rank == tree.representative) {
-        if (tree.parent != MPI_PROC_NULL) {
-            error = receive_message(impi_comm, buffer, count, type, tree.parent, TAG_BCAST);
-        }
-        for (int i = 0; error == MPI_SUCCESS && i < tree.child_count; i++) {
-            error = send_message(impi_comm, buffer, count, type, tree.children[i], TAG_BCAST);
-        }
-    }
     return error == MPI_SUCCESS ? LOCAL(Ibcast, buffer, count, type, local_root, impi_comm->local) : error;
 }
 
 /* ---- Reductions ---- */
 
-/* Memory for elements. */
-struct scratch {
-    void *memory;
-    void *elements;
-};
-
-static struct scratch make_scratch(int64_t count, MPI_Datatype type)
-{
-    MPI_Aint true_lower, true_extent;
-
-    PMPI(Type_get_true_extent)(type, &true_lower, &true_extent);
-    void *memory = allocate((size_t)(count == 0 ? 0 : (count - 1) * extent_of(type) + true_extent));
-    return (struct scratch){.memory = memory, .elements = (char *)memory - true_lower};
-}
-
-/* Combines the partial results of the clients at the root. */
-static int reduce_clients(struct impi_comm *impi_comm, const struct tree *tree, void *partial, int count, MPI_Datatype type,
-                          MPI_Op op)
-{
-    struct scratch other = make_scratch(count, type);
-    int error = MPI_SUCCESS;
-
-    for (int i = 0; error == MPI_SUCCESS && i < tree->child_count; i++) {
-        error = receive_message(impi_comm, other.elements, count, type, tree->children[i], TAG_REDUCE);
-        error = error == MPI_SUCCESS ? PMPI(Reduce_local)(other.elements, partial, count, type, op) : error;
-    }
-    if (error == MPI_SUCCESS && tree->parent != MPI_PROC_NULL) {
-        error = send_message(impi_comm, partial, count, type, tree->parent, TAG_REDUCE);
-    }
-    free(other.memory);
-    return error;
-}
-
 static int reduce_commutative(struct impi_comm *impi_comm, const void *own, void *result, int count, MPI_Datatype type,
                               MPI_Op op, int root)
 {
-    const struct tree tree = make_tree(impi_comm, root);
-    const int local_root = impi_comm->local_ranks[tree.representative];
+    const struct table table = {.collective = WIREUP_IMPI_REDUCE, .root = root, .skips_client = true};
+    const int local_root = impi_comm->local_ranks[representative(impi_comm, root)];
     const bool is_root = impi_comm->rank == root;
 
-    if (impi_comm->rank != tree.representative) {
+    if (impi_comm->rank != representative(impi_comm, root)) {
         return LOCAL(Ireduce, own, NULL, count, type, op, local_root, impi_comm->local);
     }
     struct scratch scratch = make_scratch(is_root ? 0 : count, type);
-    void *partial = is_root ? result : scratch.elements;
+    char *partial = is_root ? result : scratch.elements;
+    const struct step_blocks blocks = {.starts = &partial, .count = count, .type = type, .op = op};
     int error = LOCAL(Ireduce, own, partial, count, type, op, local_root, impi_comm->local);
-    error = error == MPI_SUCCESS ? reduce_clients(impi_comm, &tree, partial, count, type, op) : error;
+    error = error == MPI_SUCCESS ? execute_steps(impi_comm, &table, &blocks) : error;
     free(scratch.memory);
     return error;
 }
@@ -286,9 +188,9 @@ static int allreduce(struct impi_comm *impi_comm, const void *own, void *result,
     return error == MPI_SUCCESS ? impi_comm_bcast(impi_comm, result, count, type, 0) : error;
 }
 
-/* Combines the values of all processes up to this one, itself included or not. */
-static int scan(struct impi_comm *impi_comm, const void *own, void *result, int count, MPI_Datatype type, MPI_Op op,
-                bool is_inclusive)
+/* Combines the values of all processes up to this one, itself included or not, along one chain. */
+static int scan_chain(struct impi_comm *impi_comm, const void *own, void *result, int count, MPI_Datatype type, MPI_Op op,
+                      bool is_inclusive)
 {
     struct scratch before = make_scratch(count, type);
     struct scratch sum = make_scratch(count, type);
@@ -340,10 +242,16 @@ static struct exchange *create_collective(struct impi_comm *impi_comm, int tag, 
     return create_exchange(impi_comm, COLLECTIVE, request == NULL ? tag : TAG_NONBLOCKING);
 }
 
-static int gather(struct impi_comm *impi_comm, const void *own, int count, MPI_Datatype type, const struct layout *all, int root,
-                  MPI_Request *request)
+/* Whether a collective with these bytes of each process has its form for few bytes. */
+static bool is_short(const struct impi_comm *impi_comm, const MPI_Request *request, int bytes)
 {
-    struct exchange *exchange = create_collective(impi_comm, TAG_GATHER, request);
+    return has_tree(impi_comm, request) && bytes >= 0 && bytes < wireup_impi_crossover(impi_world);
+}
+
+static int gather(struct impi_comm *impi_comm, int tag, const void *own, int count, MPI_Datatype type, const struct layout *all,
+                  int root, MPI_Request *request)
+{
+    struct exchange *exchange = create_collective(impi_comm, tag, request);
 
     if (!is_root(impi_comm, root)) {
         add_message(exchange, own, count, type, root, true);
@@ -359,10 +267,10 @@ static int gather(struct impi_comm *impi_comm, const void *own, int count, MPI_D
     return end_exchange(exchange, request);
 }
 
-static int scatter(struct impi_comm *impi_comm, const struct layout *all, void *own, int count, MPI_Datatype type, int root,
-                   MPI_Request *request)
+static int scatter(struct impi_comm *impi_comm, int tag, const struct layout *all, void *own, int count, MPI_Datatype type,
+                   int root, MPI_Request *request)
 {
-    struct exchange *exchange = create_collective(impi_comm, TAG_SCATTER, request);
+    struct exchange *exchange = create_collective(impi_comm, tag, request);
 
     if (!is_root(impi_comm, root)) {
         add_message(exchange, own, count, type, root, false);
@@ -382,7 +290,7 @@ int exchange_numbers(struct impi_comm *impi_comm, const int *own, int count, int
 {
     struct block *blocks = make_equal_blocks(impi_comm->size, count, MPI_INT);
     const struct layout layout = {.buffer = all, .blocks = blocks};
-    const int error = gather(impi_comm, own, count, MPI_INT, &layout, 0, NULL);
+    const int error = gather(impi_comm, TAG_GATHER, own, count, MPI_INT, &layout, 0, NULL);
 
     free(blocks);
     return error == MPI_SUCCESS ? impi_comm_bcast(impi_comm, all, impi_comm->size * count, MPI_INT, 0) : error;
@@ -430,9 +338,56 @@ static int exchange_nothing(struct impi_comm *impi_comm, MPI_Request *request)
     return error;
 }
 
-/* Each block crosses to another client once, if there is a tree. */
-static int allgather(struct impi_comm *impi_comm, const void *own, int count, MPI_Datatype type, const struct layout *all,
-                     MPI_Request *request)
+/* Gathers packed blocks for all. */
+static int allgather_packed(struct impi_comm *impi_comm, const struct layout *all, enum wireup_impi_collective collective)
+{
+    const size_t size = (size_t)impi_comm->size;
+    int *counts = allocate(sizeof(int) * size);
+    char **starts = allocate(sizeof(char *) * size);
+    int64_t total = 0;
+    int longest = 0;
+    int error = MPI_SUCCESS;
+
+    for (int position = 0; position < impi_comm->size; position++) {
+        const struct block *block = &all->blocks[impi_comm->order[position]];
+        counts[position] = wire_bytes(block->count, block->type);
+        error = counts[position] < 0 ? MPI_ERR_COUNT : error;
+        longest = counts[position] > longest ? counts[position] : longest;
+        total += counts[position];
+    }
+    char *memory = allocate(error == MPI_SUCCESS ? (size_t)total : 0);
+    char *next = memory;
+    for (int position = 0; error == MPI_SUCCESS && position < impi_comm->size; position++) {
+        const int rank = impi_comm->order[position];
+        const struct block *block = &all->blocks[rank];
+        starts[position] = next;
+        next += counts[position];
+        if (rank == impi_comm->rank) {
+            void *packed = pack_message(block_start(all, rank), block->count, block->type, counts[position]);
+            memcpy(starts[position], packed, (size_t)counts[position]);
+            free(packed);
+        }
+    }
+    if (error == MPI_SUCCESS) {
+        const struct table table = {.collective = collective, .is_long = longest >= wireup_impi_crossover(impi_world)};
+        const struct step_blocks blocks = {.starts = starts, .counts = counts, .type = MPI_BYTE};
+        error = execute_steps(impi_comm, &table, &blocks);
+    }
+    for (int position = 0; error == MPI_SUCCESS && position < impi_comm->size; position++) {
+        const int rank = impi_comm->order[position];
+        const struct block *block = &all->blocks[rank];
+        if (rank != impi_comm->rank) {
+            unpack_message(starts[position], counts[position], block_start(all, rank), block->count, block->type);
+        }
+    }
+    free(memory);
+    free(starts);
+    free(counts);
+    return error;
+}
+
+static int allgather(struct impi_comm *impi_comm, enum wireup_impi_collective collective, const void *own, int count,
+                     MPI_Datatype type, const struct layout *all, MPI_Request *request)
 {
     const int rank = impi_comm->rank;
     int error = MPI_SUCCESS;
@@ -448,11 +403,7 @@ static int allgather(struct impi_comm *impi_comm, const void *own, int count, MP
     if (error == MPI_SUCCESS && !has_tree(impi_comm, request)) {
         return send_to_all(impi_comm, block_start(all, rank), place->count, place->type, all, request);
     }
-    for (int root = 0; error == MPI_SUCCESS && root < impi_comm->size; root++) {
-        const struct block *block = &all->blocks[root];
-        error = impi_comm_bcast(impi_comm, block_start(all, root), block->count, block->type, root);
-    }
-    return error;
+    return error == MPI_SUCCESS ? allgather_packed(impi_comm, all, collective) : error;
 }
 
 static void add_blocks(struct exchange *exchange, const struct impi_comm *impi_comm, const struct layout *out,
@@ -494,9 +445,9 @@ static struct layout copy_layout(const struct impi_comm *impi_comm, const struct
 }
 
 /* Without `out` each process sends the blocks of `in`, and replaces them. */
-static int alltoall(struct impi_comm *impi_comm, const struct layout *out, const struct layout *in, MPI_Request *request)
+static int alltoall(struct impi_comm *impi_comm, int tag, const struct layout *out, const struct layout *in, MPI_Request *request)
 {
-    struct exchange *exchange = create_collective(impi_comm, TAG_ALLTOALL, request);
+    struct exchange *exchange = create_collective(impi_comm, tag, request);
     void *memory;
 
     if (out != NULL) {
@@ -508,6 +459,129 @@ static int alltoall(struct impi_comm *impi_comm, const struct layout *out, const
         free((void *)(uintptr_t)copy.blocks);
     }
     return end_exchange(exchange, request);
+}
+
+/* ---- Forms for few bytes ---- */
+
+/* Makes packed blocks of as many bytes each, none of which is there yet. */
+static struct step_blocks make_packed_blocks(int64_t block_count, int bytes)
+{
+    return (struct step_blocks){.starts = allocate(sizeof(char *) * (size_t)block_count), .count = bytes, .type = MPI_BYTE};
+}
+
+static void free_packed_blocks(struct step_blocks *blocks, int64_t block_count)
+{
+    for (int64_t i = 0; i < block_count; i++) {
+        free(blocks->starts[i]);
+    }
+    free(blocks->starts);
+}
+
+static void *pack_block(const struct layout *layout, int rank, int bytes)
+{
+    return pack_message(block_start(layout, rank), layout->blocks[rank].count, layout->blocks[rank].type, bytes);
+}
+
+static void unpack_block(void *packed, int bytes, const struct layout *layout, int rank)
+{
+    unpack_message(packed, bytes, block_start(layout, rank), layout->blocks[rank].count, layout->blocks[rank].type);
+}
+
+static int gather_short(struct impi_comm *impi_comm, const void *own, int count, MPI_Datatype type, const struct layout *all,
+                        int root, int bytes)
+{
+    const struct table table = {.collective = WIREUP_IMPI_GATHER, .root = root};
+    struct step_blocks blocks = make_packed_blocks(impi_comm->size, bytes);
+    const bool is_at_root = impi_comm->rank == root;
+
+    if (!is_at_root) {
+        blocks.starts[impi_comm->positions[impi_comm->rank]] = pack_message(own, count, type, bytes);
+    }
+    int error = execute_steps(impi_comm, &table, &blocks);
+    if (error == MPI_SUCCESS && is_at_root && own != MPI_IN_PLACE) {
+        error = copy_block(own, count, type, block_start(all, root), all->blocks[root].count, all->blocks[root].type);
+    }
+    for (int rank = 0; error == MPI_SUCCESS && is_at_root && rank < impi_comm->size; rank++) {
+        if (rank != root) {
+            unpack_block(blocks.starts[impi_comm->positions[rank]], bytes, all, rank);
+        }
+    }
+    free_packed_blocks(&blocks, impi_comm->size);
+    return error;
+}
+
+static int scatter_short(struct impi_comm *impi_comm, const struct layout *all, void *own, int count, MPI_Datatype type, int root,
+                         int bytes)
+{
+    const struct table table = {.collective = WIREUP_IMPI_SCATTER, .root = root};
+    struct step_blocks blocks = make_packed_blocks(impi_comm->size, bytes);
+    const bool is_at_root = impi_comm->rank == root;
+
+    for (int rank = 0; is_at_root && rank < impi_comm->size; rank++) {
+        if (rank != root) {
+            blocks.starts[impi_comm->positions[rank]] = pack_block(all, rank, bytes);
+        }
+    }
+    int error = execute_steps(impi_comm, &table, &blocks);
+    if (error == MPI_SUCCESS && !is_at_root) {
+        unpack_message(blocks.starts[impi_comm->positions[impi_comm->rank]], bytes, own, count, type);
+    } else if (error == MPI_SUCCESS && own != MPI_IN_PLACE) {
+        error = copy_block(block_start(all, root), all->blocks[root].count, all->blocks[root].type, own, count, type);
+    }
+    free_packed_blocks(&blocks, impi_comm->size);
+    return error;
+}
+
+static int alltoall_short(struct impi_comm *impi_comm, const struct layout *out, const struct layout *in, int bytes)
+{
+    const struct table table = {.collective = WIREUP_IMPI_ALLTOALL};
+    const int64_t size = impi_comm->size;
+    const int own = impi_comm->positions[impi_comm->rank];
+    struct step_blocks blocks = make_packed_blocks(size * size, bytes);
+
+    for (int rank = 0; rank < impi_comm->size; rank++) {
+        blocks.starts[own * size + impi_comm->positions[rank]] = pack_block(out == NULL ? in : out, rank, bytes);
+    }
+    const int error = execute_steps(impi_comm, &table, &blocks);
+    for (int rank = 0; error == MPI_SUCCESS && rank < impi_comm->size; rank++) {
+        unpack_block(blocks.starts[impi_comm->positions[rank] * size + own], bytes, in, rank);
+    }
+    free_packed_blocks(&blocks, size * size);
+    return error;
+}
+
+/* Whether the ranks of each client follow one another. */
+static bool is_ordered(const struct impi_comm *impi_comm)
+{
+    for (int rank = 0; rank < impi_comm->size; rank++) {
+        if (impi_comm->order[rank] != rank) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static int scan_short(struct impi_comm *impi_comm, const void *own, void *result, int count, MPI_Datatype type, MPI_Op op)
+{
+    const struct table table = {.collective = WIREUP_IMPI_SCAN};
+    struct scratch sum = make_scratch(count, type);
+    struct scratch before = make_scratch(count, type);
+    char *starts[] = {sum.elements, before.elements};
+    const struct step_blocks blocks = {.starts = starts, .count = count, .type = type, .op = op};
+    int error = copy_block(own == MPI_IN_PLACE ? result : own, count, type, sum.elements, count, type);
+
+    error = error == MPI_SUCCESS ? execute_steps(impi_comm, &table, &blocks) : error;
+    error = error == MPI_SUCCESS ? copy_block(sum.elements, count, type, result, count, type) : error;
+    free(sum.memory);
+    free(before.memory);
+    return error;
+}
+
+static int scan(struct impi_comm *impi_comm, const void *own, void *result, int count, MPI_Datatype type, MPI_Op op)
+{
+    return is_short(impi_comm, NULL, wire_bytes(count, type)) && is_ordered(impi_comm)
+               ? scan_short(impi_comm, own, result, count, type, op)
+               : scan_chain(impi_comm, own, result, count, type, op, true);
 }
 
 /* ---- Reductions of values that are all here ---- */
@@ -608,7 +682,7 @@ static int reduce_scatter(struct impi_comm *impi_comm, const void *own, void *re
 
     if (error == MPI_SUCCESS) {
         const struct layout all = {.buffer = sum.elements, .blocks = blocks};
-        error = scatter(impi_comm, &all, result, blocks[impi_comm->rank].count, type, 0, NULL);
+        error = scatter(impi_comm, TAG_SCATTERV, &all, result, blocks[impi_comm->rank].count, type, 0, NULL);
     }
     free(sum.memory);
     return error;

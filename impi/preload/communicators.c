@@ -45,6 +45,22 @@ static void number_clients(struct impi_comm *impi_comm)
     free(numbers);
 }
 
+/* Puts the ranks of each client one behind the other. */
+static void order_ranks(struct impi_comm *impi_comm)
+{
+    int next = 0;
+
+    for (int client = 0; client < impi_comm->master_count; client++) {
+        for (int rank = 0; rank < impi_comm->size; rank++) {
+            if (impi_comm->clients[rank] == client) {
+                impi_comm->positions[rank] = next;
+                impi_comm->order[next++] = rank;
+                impi_comm->client_sizes[client]++;
+            }
+        }
+    }
+}
+
 /* Relates the ranks to those of the handle, whose members are these of this client in their order. */
 static void number_local(struct impi_comm *impi_comm, int count, const int *world_ranks)
 {
@@ -82,6 +98,9 @@ static void free_impi_comm(struct impi_comm *impi_comm)
     free(impi_comm->ranks);
     free(impi_comm->clients);
     free(impi_comm->masters);
+    free(impi_comm->client_sizes);
+    free(impi_comm->order);
+    free(impi_comm->positions);
     free(impi_comm);
 }
 
@@ -96,7 +115,11 @@ static struct impi_comm *make_impi_comm(MPI_Comm local, int size, int *world_ran
     impi_comm->ranks = allocate(sizeof(int) * (size_t)local_room);
     impi_comm->clients = allocate(bytes);
     impi_comm->masters = allocate(bytes);
+    impi_comm->client_sizes = allocate(bytes);
+    impi_comm->order = allocate(bytes);
+    impi_comm->positions = allocate(bytes);
     number_clients(impi_comm);
+    order_ranks(impi_comm);
     return impi_comm;
 }
 

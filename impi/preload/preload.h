@@ -35,8 +35,8 @@
 
 /* Tags of the collectives between clients. Source: LAM/MPI 7.1.4. */
 enum collective_tag {
-    TAG_BARRIER = 110, TAG_BCAST = 120, TAG_GATHER = 130, TAG_SCATTER = 150, TAG_ALLTOALL = 170, TAG_REDUCE = 190,
-    TAG_SCAN = 200, TAG_NONBLOCKING = 210, TAG_GROUP = 1024, GROUP_TAGS = 16384
+    TAG_BCAST = 120, TAG_GATHER = 130, TAG_GATHERV = 140, TAG_SCATTER = 150, TAG_SCATTERV = 160, TAG_ALLTOALL = 170,
+    TAG_ALLTOALLV = 180, TAG_REDUCE = 190, TAG_SCAN = 200, TAG_NONBLOCKING = 210, TAG_GROUP = 1024, GROUP_TAGS = 16384
 };
 
 /* Messages of the program and those of collectives have contexts of their own. */
@@ -72,6 +72,9 @@ struct impi_comm {
     int *clients;        /* by rank: index into `masters` */
     int *masters;        /* lowest rank of each client, ascending */
     int master_count;
+    int *client_sizes;   /* by index into `masters` */
+    int *order;          /* ranks, client after client */
+    int *positions;      /* by rank: index into `order` */
     struct impi_comm *own; /* the group of this process in an intercommunicator, whose other fields have the remote group; NULL
                               in others. It has the same handles and context, and no handle of its own */
     struct operation *first_pending; /* in the order of posting */
@@ -304,6 +307,36 @@ int wait_local(MPI_Request *request, MPI_Status *status);
 /* Starts a send or receive of the program; peers in this client are left to the launch's MPI. */
 int start_request(const struct transfer *transfer, MPI_Request *request);
 int create_persistent(const struct transfer *transfer, MPI_Request *request);
+
+/* ---- collective_steps.c ---- */
+/* Memory for elements. */
+struct scratch {
+    void *memory;
+    void *elements;
+};
+
+struct scratch make_scratch(int64_t count, MPI_Datatype type); /* the caller frees the memory */
+MPI_Aint extent_of(MPI_Datatype type);
+
+/* Data of a collective in the blocks of wireup_impi_steps. */
+struct step_blocks {
+    char **starts;      /* NULL for a block that this process does not have yet; it is then owned */
+    const int *counts;  /* elements of each block; NULL if all have `count` */
+    int count;
+    MPI_Datatype type;  /* MPI_BYTE if a message may have several blocks */
+    MPI_Op op;          /* of Reduce and Scan */
+};
+
+/* A collective of a communicator with several clients. */
+struct table {
+    enum wireup_impi_collective collective;
+    int root;
+    bool is_long;
+    bool skips_client; /* leaves messages inside a client out */
+};
+
+/* Executes the steps of this process. */
+int execute_steps(struct impi_comm *impi_comm, const struct table *table, const struct step_blocks *blocks);
 
 /* ---- collectives.c ---- */
 int impi_comm_barrier(struct impi_comm *impi_comm);

@@ -113,6 +113,18 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
     return code;
 }
 
+int MPI_Abort(MPI_Comm comm, int code)
+{
+    char line[64];
+
+    if (impi_world != NULL) {
+        snprintf(line, sizeof(line), "called MPI_Abort with code %d", code);
+        /* The program ends in any case. */
+        wireup_impi_print(impi_world, line);
+    }
+    return PMPI(Abort)(comm, code);
+}
+
 int MPI_Finalize(void)
 {
     struct impi_comm *impi_comm = impi_world == NULL ? NULL : find_impi_comm(MPI_COMM_WORLD);
@@ -129,7 +141,7 @@ int MPI_Finalize(void)
     }
     if (impi_world != NULL) {
         wireup_impi *world = impi_world;
-        if (wireup_impi_close(world) != 0) {
+        if (wireup_impi_leave(world) != 0) {
             fail_job("MPI_Finalize");
         }
         impi_world = NULL;

@@ -55,6 +55,8 @@ pub struct LaunchSettings {
     pub lam: bool,
     /// Secrets that prove that the launch belongs to the job.
     pub secrets: Secrets,
+    /// Whether lines and errors go to the server, which must be a print server.
+    pub is_printing: bool,
     /// TLS towards the server.
     pub tls: Option<Arc<rustls::ClientConfig>>,
 }
@@ -70,6 +72,11 @@ pub enum AgentError {
         /// Error in the start-up.
         error: StartupError,
     },
+    /// The server does not print lines.
+    #[error(
+        "server {0} is not a print server: start it with `wireup impi server --print-server`, or leave `print` out"
+    )]
+    PrintServer(String),
     /// Error of a connection.
     #[error("{subject}: {error}")]
     Io {
@@ -128,10 +135,16 @@ impl JoinedClient {
     ///
     /// # Errors
     /// Those of [`ConnectedHost::serve`].
-    pub fn serve(self, events: &Events, patience: Duration) -> Result<(), AgentError> {
-        self.host.serve(events, patience)?;
-        self.member.leave();
-        Ok(())
+    pub fn serve(mut self, events: &Events, patience: Duration) -> Result<(), AgentError> {
+        let member = &mut self.member;
+        let served = self
+            .host
+            .serve(events, patience, &mut |line| member.print(line));
+        match &served {
+            Ok(()) => self.member.leave(),
+            Err(error) => self.member.report(&error.to_string()),
+        }
+        served
     }
 }
 

@@ -16,6 +16,7 @@ use std::time::Duration;
 use wireup_impi_core::collective::{CollectiveChannel, Topology};
 use wireup_impi_core::endpoint::{Completion, Endpoint, Envelope, MatchSpec, RequestId, Status};
 use wireup_impi_core::external32::Representation;
+use wireup_impi_core::packet::{Packet, PacketHeader, PacketType, ProcId};
 use wireup_impi_core::world::{ImpiJob, decode};
 
 use crate::agent::process_handshake::{self, greet};
@@ -110,12 +111,13 @@ impl Peer {
         let shared = Arc::new(LinkState {
             state: Mutex::new(state),
             changed: Condvar::new(),
+            out: Mutex::new(stream.try_clone()?),
         });
         let (reads, writes) = (Arc::clone(&shared), Arc::clone(&shared));
-        let (reader, writer) = (stream.try_clone()?, stream.try_clone()?);
+        let reader = stream.try_clone()?;
         let limit = world.limits.data_length;
         let reader = std::thread::Builder::new().spawn(move || read_all(&reads, reader, limit))?;
-        let writer = std::thread::Builder::new().spawn(move || write_all(&writes, writer))?;
+        let writer = std::thread::Builder::new().spawn(move || write_all(&writes))?;
         let reduce = if introduction.lam {
             CollectiveChannel::PointToPoint
         } else {
@@ -325,12 +327,42 @@ impl Peer {
         drop(self.shared.changed.wait_timeout(state, timeout));
     }
 
+    /// Prints text at the print server of the job; without one, the agent prints it. Longer text than a packet is cut.
+    ///
+    /// # Errors
+    /// If the job has failed.
+    pub fn print(&self, text: &str) -> Result<(), PeerError> {
+        let limit = self.world.limits.data_length as usize;
+        let data = text.as_bytes()[..text.floor_char_boundary(limit)].to_vec();
+        let own = self.world.procs[self.rank];
+        let header = PacketHeader {
+            length: u32::try_from(data.len()).unwrap_or(0),
+            message_length: data.len() as u64,
+            ..PacketHeader::new(PacketType::Data, own, ProcId::default())
+        };
+        check(&self.shared.lock())?;
+        Ok(self.shared.write(&Packet { header, data }.bytes())?)
+    }
+
+    /// Returns the clients of a communicator with so many processes in each, for the tables of collectives.
+    pub fn communicator_topology(&self, sizes: impl IntoIterator<Item = usize>) -> Topology {
+        Topology::new(sizes, self.topology.max_linear, self.topology.reduce)
+    }
+
     /// Leaves in order: a barrier of the world, then FINI. Source: IMPI 2.4.
     ///
     /// # Errors
     /// If the job has failed.
-    pub fn close(mut self) -> Result<(), PeerError> {
+    pub fn close(self) -> Result<(), PeerError> {
         self.barrier()?;
+        self.leave()
+    }
+
+    /// Leaves after a barrier of the world that the caller has executed.
+    ///
+    /// # Errors
+    /// If the job has failed.
+    pub fn leave(mut self) -> Result<(), PeerError> {
         self.shared.lock().finishing = true;
         self.shared.changed.notify_all();
         if let Some(writer) = self.writer.take() {

@@ -46,7 +46,8 @@ pub(super) struct RunArgs {
 
     /// Be client K of the IMPI job whose server listens there. Further words: address=IP (of this host, for the
     /// others), lam (a client is LAM/MPI), tls-ca=FILE (of the server's certificate, to speak TLS with it), xsize=BYTES (from
-    /// which collectives are long), maxlinear=N (clients up to which they are linear) [docs/impi.md]
+    /// which collectives are long), maxlinear=N (clients up to which they are linear), print (lines and errors go to the
+    /// print server) [docs/impi.md]
     #[arg(
         long,
         value_name = "HOST:PORT,client=K[,WORD]…",

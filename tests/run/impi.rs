@@ -21,15 +21,14 @@ fn server(clients: u32) -> (Owned, String) {
 }
 
 fn server_with(clients: u32, options: &[&str]) -> (Owned, String) {
+    server_at("127.0.0.1", clients, options)
+}
+
+/// Starts the server at an address of this machine.
+fn server_at(address: &str, clients: u32, options: &[&str]) -> (Owned, String) {
     let mut command = Command::new(WIREUP);
     command
-        .args([
-            "impi",
-            "server",
-            &clients.to_string(),
-            "--address",
-            "127.0.0.1",
-        ])
+        .args(["impi", "server", &clients.to_string(), "--address", address])
         .args(options)
         .env(KEY.0, KEY.1);
     let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
@@ -53,6 +52,21 @@ fn launches_join_one_impi_world_and_ranks_do_not_see_key() {
     let first = first.finish().expect_quiet_success();
     assert_eq!(first.sorted_lines(), ["0 5 []"; 2]);
     assert_eq!(second.sorted_lines(), ["2 5 []"; 3]);
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn launches_join_impi_world_at_ipv6() {
+    let (server, address) = server_at("::1", 2, &[]);
+    assert!(address.starts_with("[::1]:"), "{address}");
+    let clients = [0, 1].map(|number| {
+        let option = format!("{address},client={number}");
+        let run = Run::ranks(2, ["--oversubscribe", "--impi", &option]);
+        run.more([WIREUP, "impi", "play"]).env(KEY.0, KEY.1).start()
+    });
+    for client in clients {
+        client.finish().expect_quiet_success();
+    }
     assert_eq!(server.end(), Some(0));
 }
 
@@ -134,6 +148,39 @@ fn client_closed_by_full_impi_server_retries_and_joins() {
     let joined = client.run().expect_quiet_success();
     assert_eq!(joined.sorted_lines(), ["2"; 2]);
     assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn print_server_prints_errors_of_client_that_uses_it() {
+    let errors = tempfile::NamedTempFile::new().unwrap();
+    let mut server = Command::new(WIREUP);
+    server.args(["impi", "-server", "1", "-print-server", "--address", "::1"]);
+    server
+        .env(KEY.0, KEY.1)
+        .stdout(Stdio::piped())
+        .stderr(errors.reopen().unwrap());
+    let mut server = Owned(server.spawn().unwrap());
+    let option = format!("{},client=0,print", server.first_line());
+    let run = Run::ranks(
+        1,
+        ["--oversubscribe", "--impi", &option, "sh", "-c", "exit 3"],
+    );
+    run.env(KEY.0, KEY.1).run().expect(3);
+    assert_eq!(server.end(), Some(1));
+    let said = std::fs::read_to_string(errors.path()).unwrap();
+    let line = "wireup impi: client 0: the launch failed before all of its processes had joined\n";
+    assert!(said.contains(line), "{said}");
+}
+
+#[test]
+fn server_that_does_not_print_is_named_with_remedy() {
+    let (server, address) = server(1);
+    let option = format!("{address},client=0,print");
+    let run = Run::ranks(1, ["--oversubscribe", "--impi", &option, "true"]);
+    let failed = run.env(KEY.0, KEY.1).run().expect(125);
+    let words = "is not a print server: start it with `wireup impi server --print-server`";
+    assert!(failed.err().contains(words), "{}", failed.err());
+    drop(server);
 }
 
 #[test]

@@ -7,10 +7,11 @@
 )]
 
 use std::cell::RefCell;
-use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use wireup_impi_core::collective::{BlockMerge, CollectiveChannel, CollectiveStep, Operation};
 use wireup_impi_core::endpoint::{Completion, Envelope, MatchSpec, RequestId, Status};
 use wireup_impi_io::peer::{ElementType, Operator, Peer, PeerError, RequestResult};
 
@@ -106,6 +107,32 @@ fn output<'a>(data: *mut c_void, length: usize) -> Result<&'a mut [u8], PeerErro
     }
 }
 
+/// Returns the bytes of each process, of which there are `processes` counts.
+fn lengths(
+    counts: *const usize,
+    processes: usize,
+    kind: ElementType,
+) -> Result<Vec<usize>, PeerError> {
+    if counts.is_null() && processes > 0 {
+        return Err(argument("null pointer"));
+    }
+    let counts = match processes {
+        0 => &[][..],
+        // SAFETY: the caller gives a count for each process, and does not change them during the call.
+        _ => unsafe { std::slice::from_raw_parts(counts, processes) },
+    };
+    let lengths = counts.iter().map(|count| bytes(*count, kind, 1));
+    lengths.collect()
+}
+
+/// Returns the sum of the lengths of blocks.
+fn total(lengths: &[usize]) -> Result<usize, PeerError> {
+    let sum = lengths
+        .iter()
+        .try_fold(0, |sum: usize, length| sum.checked_add(*length));
+    bytes(sum.unwrap_or(usize::MAX), ElementType::Byte, 1)
+}
+
 fn any(value: c_int) -> Result<Option<usize>, PeerError> {
     if value == -1 {
         Ok(None)
@@ -196,6 +223,66 @@ fn start(
     let kind = element(kind)?;
     let data = input(data, bytes(count, kind, 1)?)?;
     peer(world)?.start_send(data, kind, rank(to)?, tag, synchronous)
+}
+
+/// Returns the operation of `enum wireup_impi_collective`.
+fn operation(number: c_int, root: usize) -> Result<Operation, PeerError> {
+    let commutative = true;
+    let all = [
+        Operation::Barrier,
+        Operation::Bcast { root },
+        Operation::Reduce { root, commutative },
+        Operation::Scan,
+        Operation::Gather { root },
+        Operation::Scatter { root },
+        Operation::Allgather,
+        Operation::Allgatherv,
+        Operation::Alltoall,
+    ];
+    listed(&all, number, "collective")
+}
+
+/// Encodes steps as the header documents.
+fn encode(steps: Vec<CollectiveStep>) -> Result<Vec<c_int>, PeerError> {
+    let mut words = Vec::new();
+    for step in steps {
+        let (kind, process, tag, channel, blocks) = match step {
+            CollectiveStep::Send {
+                to,
+                tag,
+                channel,
+                blocks,
+            } => (0, to, tag, channel, blocks),
+            CollectiveStep::Receive {
+                from,
+                tag,
+                channel,
+                blocks,
+                join,
+            } => {
+                let kind = if join == BlockMerge::Replace { 1 } else { 2 };
+                (kind, from, tag, channel, blocks)
+            }
+            CollectiveStep::Copy { from, to } => {
+                (3, 0, 0, CollectiveChannel::Local, vec![from, to])
+            }
+            CollectiveStep::Combine { from, to } => {
+                (4, 0, 0, CollectiveChannel::Local, vec![from, to])
+            }
+        };
+        let channel = match channel {
+            CollectiveChannel::PointToPoint => 0,
+            CollectiveChannel::Collective => 1,
+            CollectiveChannel::Local => 2,
+        };
+        let numbers = [process, tag as usize, channel, blocks.len()];
+        words.push(kind);
+        for number in numbers.into_iter().chain(blocks) {
+            let word = c_int::try_from(number).map_err(|_| argument("too many processes"))?;
+            words.push(word);
+        }
+    }
+    Ok(words)
 }
 
 /// Defines functions that return 0 or -1.
@@ -340,6 +427,43 @@ calls! {
         // SAFETY: the caller has it from wireup_impi_open, and gives it back once.
         unsafe { Box::from_raw(world) }.close().map(|()| 0)
     }
+    wireup_impi_leave(world: *mut Peer) {
+        if world.is_null() {
+            return Err(argument("the world is NULL"));
+        }
+        // SAFETY: the caller has it from wireup_impi_open, and gives it back once.
+        unsafe { Box::from_raw(world) }.leave().map(|()| 0)
+    }
+    wireup_impi_print(world: *const Peer, text: *const c_char) {
+        if text.is_null() {
+            return Err(argument("null pointer"));
+        }
+        // SAFETY: the caller gives a string that ends with 0.
+        let text = unsafe { CStr::from_ptr(text) };
+        peer(world)?.print(&text.to_string_lossy()).map(|()| 0)
+    }
+    wireup_impi_crossover(world: *const Peer) {
+        let bytes = peer(world)?.world().limits.crossover_size;
+        Ok(c_int::try_from(bytes).unwrap_or(c_int::MAX))
+    }
+    wireup_impi_steps(
+        world: *const Peer, clients: *const c_int, client_count: c_int, collective: c_int, root: c_int, is_long: c_int,
+        process: c_int, steps: *mut c_int, room: usize
+    ) {
+        let count = usize::try_from(client_count).map_err(|_| argument("negative number of clients"))?;
+        let sizes = input(clients.cast(), bytes(count, ElementType::Int32, 1)?)?;
+        let sizes = sizes.as_chunks().0.iter().map(|size| rank(c_int::from_ne_bytes(*size)));
+        let topology = peer(world)?.communicator_topology(sizes.collect::<Result<Vec<usize>, _>>()?);
+        let (root, process) = (rank(root)?, rank(process)?);
+        if root >= topology.size() || process >= topology.size() {
+            return Err(argument(format!("the communicator has {} processes", topology.size())));
+        }
+        let words = encode(topology.steps(operation(collective, root)?, is_long != 0, process))?;
+        let given = words.len().min(room);
+        let text: Vec<u8> = words[..given].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        output(steps.cast(), text.len())?.copy_from_slice(&text);
+        c_int::try_from(words.len()).map_err(|_| argument("too many processes"))
+    }
     wireup_impi_rank(world: *const Peer) {
         Ok(c_int::try_from(peer(world)?.rank()).unwrap_or(-1))
     }
@@ -433,5 +557,37 @@ calls! {
         let (peer, kind) = (peer(world)?, element(kind)?);
         let length = bytes(count, kind, peer.size())?;
         peer.alltoall(input(out, length)?, output(all, length)?, kind).map(|()| 0)
+    }    wireup_impi_gatherv(
+        world: *const Peer, own: *const c_void, count: usize, kind: c_int, all: *mut c_void, counts: *const usize, root: c_int
+    ) {
+        let (peer, kind, root) = (peer(world)?, element(kind)?, rank(root)?);
+        let lengths = lengths(counts, if root == peer.rank() { peer.size() } else { 0 }, kind)?;
+        let all = output(all, total(&lengths)?)?;
+        peer.gatherv(input(own, bytes(count, kind, 1)?)?, all, &lengths, kind, root).map(|()| 0)
+    }
+    wireup_impi_scatterv(
+        world: *const Peer, all: *const c_void, counts: *const usize, count: usize, kind: c_int, own: *mut c_void, root: c_int
+    ) {
+        let (peer, kind, root) = (peer(world)?, element(kind)?, rank(root)?);
+        let lengths = lengths(counts, if root == peer.rank() { peer.size() } else { 0 }, kind)?;
+        let all = input(all, total(&lengths)?)?;
+        peer.scatterv(all, &lengths, output(own, bytes(count, kind, 1)?)?, kind, root).map(|()| 0)
+    }
+    wireup_impi_allgatherv(
+        world: *const Peer, own: *const c_void, count: usize, kind: c_int, all: *mut c_void, counts: *const usize
+    ) {
+        let (peer, kind) = (peer(world)?, element(kind)?);
+        let lengths = lengths(counts, peer.size(), kind)?;
+        let all = output(all, total(&lengths)?)?;
+        peer.allgatherv(input(own, bytes(count, kind, 1)?)?, all, &lengths, kind).map(|()| 0)
+    }
+    wireup_impi_alltoallv(
+        world: *const Peer, out: *const c_void, out_counts: *const usize, kind: c_int, all: *mut c_void, all_counts: *const usize
+    ) {
+        let (peer, kind) = (peer(world)?, element(kind)?);
+        let to_each = lengths(out_counts, peer.size(), kind)?;
+        let from_each = lengths(all_counts, peer.size(), kind)?;
+        let (out, all) = (input(out, total(&to_each)?)?, output(all, total(&from_each)?)?);
+        peer.alltoallv(out, &to_each, all, &from_each, kind).map(|()| 0)
     }
 }

@@ -59,6 +59,9 @@ pub struct AgentArgs {
     /// Some client is LAM/MPI 7.1: data in its byte order, Reduce where it expects it
     #[arg(long)]
     pub lam: bool,
+    /// Print lines and errors of the processes at the server, which must be a print server (--print-server)
+    #[arg(long)]
+    pub print: bool,
     /// Speak TLS with the server, which must have a certificate of an authority in this file (PEM)
     #[arg(long, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,

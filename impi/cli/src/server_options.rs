@@ -58,6 +58,9 @@ pub struct ServerArgs {
     /// Time from the first client to the end of start-up [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     pub timeout: Option<Duration>,
+    /// Print lines and errors of clients that use it (--impi …,print), with the client's rank, until all clients have ended
+    #[arg(long)]
+    pub print_server: bool,
     /// Serve TLS with this chain of certificates (PEM); only clients of wireup speak it
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,

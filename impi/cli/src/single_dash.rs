@@ -21,6 +21,7 @@ fn respell_server(args: Vec<OsString>) -> Vec<OsString> {
             Some("-port") => "--port".into(),
             Some("-auth") => "--auth".into(),
             Some("-file") => "--file".into(),
+            Some("-print-server") => "--print-server".into(),
             _ => word,
         });
     words.collect()
@@ -43,8 +44,10 @@ mod tests {
     fn command_line_of_specification_is_parsed() {
         let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
         assert_eq!(
-            respell(words("wireup -server 2 -port 5678 -auth 3,1-0 -file f")),
-            words("wireup server 2 --port 5678 --auth 3,1-0 --file f")
+            respell(words(
+                "wireup -server 2 -port 5678 -auth 3,1-0 -file f -print-server"
+            )),
+            words("wireup server 2 --port 5678 --auth 3,1-0 --file f --print-server")
         );
         assert_eq!(
             respell(words(

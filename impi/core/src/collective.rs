@@ -4,7 +4,8 @@
 //! client's own affair and use a context of their own here. Barrier is the specification's (4.10); Bcast and Reduce are
 //! LAM/MPI 7.1.4's; of the others the text has no algorithm and LAM none either: those are wireup's, in two variants
 //! that the prose of the protocol's authors asks for: `long` moves data no more often than it must, the other takes few
-//! messages one after the other.
+//! messages one after the other. Gatherv, Scatterv and Alltoallv have the `long` one only: a process does not know the
+//! lengths of the other blocks, so all could not choose the same.
 //! Sends do not wait: a process goes on to its next step, and waits for its sends at the end.
 
 mod exchanges;
@@ -19,8 +20,11 @@ pub mod tags {
     pub const BARRIER: i32 = 110;
     pub const BCAST: i32 = 120;
     pub const GATHER: i32 = 130;
+    pub const GATHERV: i32 = 140;
     pub const SCATTER: i32 = 150;
+    pub const SCATTERV: i32 = 160;
     pub const ALLTOALL: i32 = 170;
+    pub const ALLTOALLV: i32 = 180;
     pub const REDUCE: i32 = 190;
     pub const SCAN: i32 = 200;
 }
@@ -48,6 +52,10 @@ pub enum Operation {
     Scatter { root: usize },
     Allgather,
     Alltoall,
+    Gatherv { root: usize },
+    Scatterv { root: usize },
+    Allgatherv,
+    Alltoallv,
 }
 
 /// Combination of a received block with the receiver's own.
@@ -116,8 +124,13 @@ impl Operation {
         match self {
             Self::Barrier => 0,
             Self::Bcast { .. } | Self::Reduce { .. } | Self::Allreduce { .. } | Self::Scan => 2,
-            Self::Gather { .. } | Self::Scatter { .. } | Self::Allgather => size,
-            Self::Alltoall => size * size,
+            Self::Gather { .. }
+            | Self::Gatherv { .. }
+            | Self::Scatter { .. }
+            | Self::Scatterv { .. }
+            | Self::Allgather
+            | Self::Allgatherv => size,
+            Self::Alltoall | Self::Alltoallv => size * size,
         }
     }
 }
@@ -152,7 +165,7 @@ impl Topology {
         self.clients.last().map_or(0, |(first, size)| first + size)
     }
 
-    /// Returns the steps of a process; `long` is true if a process's data has at least `IMPI_C_COLL_XSIZE` bytes.
+    /// Returns the steps of a process; `long` is true if the data of any process has at least `IMPI_C_COLL_XSIZE` bytes.
     pub fn steps(&self, operation: Operation, long: bool, me: usize) -> Vec<CollectiveStep> {
         match operation {
             Operation::Barrier => self.barrier(me),
@@ -165,19 +178,17 @@ impl Topology {
             }
             Operation::Scan if long => self.scan_chain(me),
             Operation::Scan => self.scan_by_clients(me),
-            Operation::Gather { root } if long => self.gather_directly(root, me),
-            Operation::Gather { root } => self.gather_by_masters(root, me),
-            Operation::Scatter { root } if long => self.scatter_directly(root, me),
+            Operation::Gather { root } if long => self.gather_directly(root, tags::GATHER, me),
+            Operation::Gather { root } => self.gather_by_masters(root, tags::GATHER, me),
+            Operation::Gatherv { root } => self.gather_directly(root, tags::GATHERV, me),
+            Operation::Scatter { root } if long => self.scatter_directly(root, tags::SCATTER, me),
             Operation::Scatter { root } => self.scatter_by_masters(root, me),
-            Operation::Allgather if long => self.allgather_by_masters(me),
-            Operation::Allgather => {
-                let all: Vec<usize> = (0..self.size()).collect();
-                let mut steps = self.gather_by_masters(0, me);
-                steps.extend(self.bcast(0, &all, me));
-                steps
-            }
-            Operation::Alltoall if long => self.alltoall_directly(me),
+            Operation::Scatterv { root } => self.scatter_directly(root, tags::SCATTERV, me),
+            Operation::Allgather => self.allgather(long, tags::GATHER, me),
+            Operation::Allgatherv => self.allgather(long, tags::GATHERV, me),
+            Operation::Alltoall if long => self.alltoall_directly(tags::ALLTOALL, me),
             Operation::Alltoall => self.alltoall_by_masters(me),
+            Operation::Alltoallv => self.alltoall_directly(tags::ALLTOALLV, me),
         }
     }
 

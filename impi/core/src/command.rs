@@ -17,6 +17,9 @@ pub enum Command {
     Done,
     /// All processes of the client have exited.
     Fini,
+    /// A line that a print server prints, or, without one, the question whether the server is one. Not in the specification:
+    /// other servers discard it.
+    Print,
     /// Command of another version; its payload is skipped.
     Unknown(u32),
 }
@@ -30,6 +33,7 @@ impl Command {
             b"COLL" => Self::Coll,
             b"DONE" => Self::Done,
             b"FINI" => Self::Fini,
+            b"PRNT" => Self::Print,
             _ => Self::Unknown(code),
         }
     }
@@ -42,6 +46,7 @@ impl Command {
             Self::Coll => *b"COLL",
             Self::Done => *b"DONE",
             Self::Fini => *b"FINI",
+            Self::Print => *b"PRNT",
             Self::Unknown(code) => return code,
         })
     }

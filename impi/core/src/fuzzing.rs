@@ -31,6 +31,7 @@ pub fn server(data: &[u8]) {
         },
         greeting_timeout: Duration::from_secs(30),
         startup_timeout: Some(Duration::from_secs(60)),
+        is_print_server: true,
     });
     let mut now = Duration::ZERO;
     let mut closed = std::collections::BTreeSet::new();

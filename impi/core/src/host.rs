@@ -47,6 +47,8 @@ pub enum HostAction {
     Send(ChannelPeer, Packet),
     /// The channel is closed in order.
     Close(usize),
+    /// Print this text of a process.
+    Print(usize, Vec<u8>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -93,6 +95,14 @@ impl HostRouter {
                 ChannelPeer::Host(host) => self.fini(host)?,
                 ChannelPeer::Proc(rank) => self.finish(rank),
             }
+            return Ok(());
+        }
+        // A process sends text to no process: the agent prints it.
+        if let ChannelPeer::Proc(rank) = from
+            && packet.header.kind == PacketType::Data
+            && packet.header.destination == ProcId::default()
+        {
+            self.orders.push(HostAction::Print(rank, packet.data));
             return Ok(());
         }
         let rank = |id: &ProcId| self.ranks.get(id).copied().ok_or(HostError::Misdirected);
@@ -336,6 +346,7 @@ mod tests {
                 .map(|order| match order {
                     HostAction::Send(end, packet) => (*end, packet.header.kind),
                     HostAction::Close(host) => panic!("{host} closed"),
+                    HostAction::Print(rank, _) => panic!("{rank} prints"),
                 })
                 .collect::<Vec<_>>()
         };
@@ -396,7 +407,7 @@ mod tests {
                 .into_iter()
                 .map(|order| match order {
                     HostAction::Send(_, packet) => Some(packet.header.kind),
-                    HostAction::Close(_) => None,
+                    HostAction::Close(_) | HostAction::Print(..) => None,
                 })
                 .collect::<Vec<_>>()
         };

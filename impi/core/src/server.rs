@@ -21,8 +21,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::auth::{CHALLENGE, Method, Secrets};
+use crate::command::Command;
 use server_connection::{Connection, Request};
-pub use server_connection::{MAX_COLL, ProtocolViolation};
+pub use server_connection::{MAX_COLL, MAX_PRINT, ProtocolViolation};
 use session::Session;
 
 /// Maximum number of clients: the bits of `client_mask`.
@@ -58,6 +59,8 @@ pub struct ServerSettings {
     pub greeting_timeout: Duration,
     /// From the first client of a session to the end of its start-up.
     pub startup_timeout: Option<Duration>,
+    /// Whether the server prints lines of clients.
+    pub is_print_server: bool,
 }
 
 /// An order to the caller.
@@ -84,6 +87,14 @@ pub enum ServerNotice {
     Unauthenticated {
         /// Address of the client.
         peer: String,
+    },
+    /// A line that a client has sent to a print server.
+    Printed {
+        /// Number of the session, if the server has several.
+        session: Option<SessionId>,
+        /// Rank of the client.
+        rank: u32,
+        line: String,
     },
     /// A connection ended before it was a member.
     Refused {
@@ -122,6 +133,14 @@ impl fmt::Display for ServerNotice {
                     f,
                     "warning: {peer} joined without authentication (IMPI_AUTH_NONE)"
                 )
+            }
+            Self::Printed {
+                session,
+                rank,
+                line,
+            } => {
+                session.map_or(Ok(()), |session| write!(f, "session {}: ", session.0))?;
+                write!(f, "client {rank}: {line}")
             }
             Self::Refused { peer, why } => write!(f, "{peer}: {why}"),
             Self::Broken {
@@ -380,6 +399,7 @@ impl Server {
                 session.done(member.1)?;
                 session.advance(&mut self.actions);
             }
+            Request::Print(text) => self.print(id, &text),
             Request::Fini => {
                 let member = connection.member.ok_or(ProtocolViolation::Early("FINI"))?;
                 let session = self
@@ -396,6 +416,32 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Reports the lines of a client; answers the question whether it would.
+    fn print(&mut self, id: ConnectionId, text: &[u8]) {
+        let member = self.connections.get(&id).and_then(|known| known.member);
+        let Some((session, rank)) = member.filter(|_| self.settings.is_print_server) else {
+            return;
+        };
+        if text.is_empty() {
+            let reply = Command::Print.unit(&[]);
+            return self.actions.push(Action::Send(id, reply));
+        }
+        let session = (self.settings.sessions != Some(1)).then_some(session);
+        for line in String::from_utf8_lossy(text).lines() {
+            // The terminal of the server's user must not obey clients.
+            let shown = |c: char| c == '\t' || !c.is_control();
+            let line = line
+                .chars()
+                .map(|c| if shown(c) { c } else { '\u{fffd}' })
+                .collect();
+            self.actions.push(Action::Report(ServerNotice::Printed {
+                session,
+                rank,
+                line,
+            }));
+        }
     }
 
     /// Adds the client to the oldest session that still lacks this rank, or to a new one.

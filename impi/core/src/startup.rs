@@ -70,6 +70,8 @@ pub struct Startup {
     inbox: Inbox,
     clients: usize,
     collected: LabelValues,
+    wants_print_server: bool,
+    has_print_server: bool,
     out: Vec<u8>,
 }
 
@@ -85,8 +87,22 @@ impl Startup {
             inbox: Inbox::default(),
             clients: 0,
             collected: LabelValues::new(),
+            wants_print_server: false,
+            has_print_server: false,
             out,
         }
+    }
+
+    /// Makes the client ask whether the server prints lines.
+    #[must_use]
+    pub fn with_print_request(mut self) -> Self {
+        self.wants_print_server = true;
+        self
+    }
+
+    /// Whether the server has answered that it prints lines.
+    pub fn has_print_server(&self) -> bool {
+        self.has_print_server
     }
 
     /// Bytes for the server.
@@ -147,6 +163,7 @@ impl Startup {
             expected_command: wanted,
         };
         match (self.state, header.command) {
+            (_, Command::Print) => self.has_print_server = true,
             // Commands of later versions are ignored.
             (_, Command::Unknown(_)) => {}
             (StartupState::Joining, Command::Impi) => {
@@ -229,6 +246,9 @@ impl Startup {
             self.out.extend(Command::Coll.unit(&payload));
             self.state = StartupState::Collecting(index);
         } else {
+            if self.wants_print_server {
+                self.out.extend(Command::Print.unit(&[]));
+            }
             self.out.extend(Command::Done.unit(&[]));
             self.state = StartupState::Finishing;
         }

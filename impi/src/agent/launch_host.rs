@@ -8,6 +8,7 @@ use wireup_impi_core::world::ImpiJob;
 
 use super::invitation::HostInvitation;
 use super::process_handshake::Welcome;
+use super::service::ServedLaunch;
 use super::{AgentError, Events, host_connect, service};
 
 /// A host before the start-up: it listens.
@@ -91,11 +92,16 @@ impl ListeningHost {
 
 impl ConnectedHost {
     /// Serves the processes until all have finished and all hosts have sent FINI. [`Events::launch_over`] reports that
-    /// no further process will connect. After that, the others have `patience` to end.
+    /// no further process will connect. After that, the others have `patience` to end. `print` gets lines of processes.
     ///
     /// # Errors
     /// When a process, another host or the network broke the job.
-    pub fn serve(self, events: &Events, patience: Duration) -> Result<(), AgentError> {
+    pub fn serve(
+        self,
+        events: &Events,
+        patience: Duration,
+        print: &mut dyn FnMut(&str),
+    ) -> Result<(), AgentError> {
         let representation = if self.invitation.lam {
             Representation::LittleEndian
         } else {
@@ -114,8 +120,11 @@ impl ConnectedHost {
             self.channels,
             &self.door,
             welcome,
-            events,
-            patience,
+            ServedLaunch {
+                events,
+                patience,
+                print,
+            },
         )
     }
 }

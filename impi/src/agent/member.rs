@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use wireup_impi_core::command::Command;
 use wireup_impi_core::packet::ProcId;
+use wireup_impi_core::server::MAX_PRINT;
 use wireup_impi_core::startup::{Startup, StartupError};
 use wireup_impi_core::world::{ClientOffer, HostOffer, ImpiJob, encode};
 
@@ -58,6 +59,9 @@ impl JoinedMember {
                 other => break other?,
             }
         };
+        if settings.is_printing && !startup.has_print_server() {
+            return Err(AgentError::PrintServer(settings.server));
+        }
         let (clients, collected) = startup.collected();
         Ok(Self {
             values: encode(clients, collected),
@@ -89,6 +93,29 @@ impl JoinedMember {
         variables
     }
 
+    /// Prints a line of a process: at the server, or here if that does not print.
+    pub fn print(&mut self, line: &str) {
+        if !self.send_line(line) {
+            eprintln!("wireup impi: {line}");
+        }
+    }
+
+    /// Reports an error to a print server, besides the report here.
+    pub fn report(&mut self, error: &str) {
+        self.send_line(error);
+    }
+
+    /// Sends a line to the print server; returns false if there is none, or it cannot be reached.
+    fn send_line(&mut self, line: &str) -> bool {
+        let end = line.floor_char_boundary(MAX_PRINT);
+        let unit = Command::Print.unit(&line.as_bytes()[..end]);
+        let mut send = || {
+            self.server.write_all(&unit)?;
+            self.server.flush()
+        };
+        self.settings.is_printing && send().is_ok()
+    }
+
     /// Leaves the job: all processes have finished, and all channels are closed.
     pub fn leave(mut self) {
         // A write to a server that has ended may succeed.
@@ -118,6 +145,9 @@ fn join_job(
         settings.client,
         offer(settings, places),
     );
+    if settings.is_printing {
+        startup = startup.with_print_request();
+    }
     let broken = |error| AgentError::Server {
         server: server.to_owned(),
         error,

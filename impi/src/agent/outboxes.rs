@@ -27,6 +27,8 @@ pub(super) enum WriterAction {
 pub(super) struct Outboxes {
     pub(super) host: HostRouter,
     queues: HashMap<ChannelPeer, Outbox>,
+    /// Lines of processes that wait to be printed, by rank.
+    lines: Vec<(usize, Vec<u8>)>,
 }
 
 impl Outboxes {
@@ -34,6 +36,7 @@ impl Outboxes {
         Self {
             host,
             queues: HashMap::new(),
+            lines: Vec::new(),
         }
     }
 
@@ -49,6 +52,7 @@ impl Outboxes {
                         outbox.packets.push_back(packet);
                     }
                 }
+                HostAction::Print(rank, text) => self.lines.push((rank, text)),
                 HostAction::Close(host) => {
                     self.queues
                         .entry(ChannelPeer::Host(host))
@@ -57,6 +61,11 @@ impl Outboxes {
                 }
             }
         }
+    }
+
+    /// Returns the lines since the last call.
+    pub(super) fn take_lines(&mut self) -> Vec<(usize, Vec<u8>)> {
+        std::mem::take(&mut self.lines)
     }
 
     /// Marks all connections: no more bytes will be queued for them.

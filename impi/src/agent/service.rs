@@ -23,6 +23,8 @@ enum ServiceEvent {
     /// All processes have finished and all channels are closed.
     Over,
     Broken(String),
+    /// A process has sent a line to print.
+    Line(String),
     LaunchOver {
         failed: bool,
     },
@@ -94,6 +96,12 @@ impl ServiceState {
     /// Executes the machine's orders.
     fn act(&self, state: &mut ServicePhase) {
         state.outboxes.fill();
+        for (rank, text) in state.outboxes.take_lines() {
+            let text = String::from_utf8_lossy(&text);
+            for line in text.lines() {
+                self.report(ServiceEvent::Line(format!("process {rank}: {line}")));
+            }
+        }
         if state.outboxes.host.is_over() && !state.told_over {
             state.told_over = true;
             state.outboxes.close_all();
@@ -119,6 +127,15 @@ impl ServiceState {
     }
 }
 
+/// Launch whose processes a service connects with other hosts.
+pub(super) struct ServedLaunch<'a> {
+    pub(super) events: &'a Events,
+    /// Time that other clients may take to end after the launch.
+    pub(super) patience: Duration,
+    /// Prints a line of a process.
+    pub(super) print: &'a mut dyn FnMut(&str),
+}
+
 /// Serves until all is over.
 pub(super) fn serve(
     me: usize,
@@ -126,9 +143,13 @@ pub(super) fn serve(
     channels: Vec<(usize, TcpStream)>,
     door: &TcpListener,
     welcome: Welcome,
-    events: &Events,
-    patience: Duration,
+    launch: ServedLaunch<'_>,
 ) -> Result<(), AgentError> {
+    let ServedLaunch {
+        events,
+        patience,
+        print,
+    } = launch;
     let size = world.hosts[me].size;
     let shared = Arc::new(ServiceState {
         state: Mutex::new(ServicePhase {
@@ -181,6 +202,7 @@ pub(super) fn serve(
             }
             None => return Ok(()),
             Some(ServiceEvent::Broken(why)) => return Err(AgentError::Broken(why)),
+            Some(ServiceEvent::Line(line)) => print(&line),
             Some(ServiceEvent::LaunchOver { failed }) => {
                 let mut state = shared.lock();
                 if failed && !state.connected.iter().all(|connected| *connected) {

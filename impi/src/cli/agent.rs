@@ -42,6 +42,7 @@ pub(super) fn execute(args: AgentArgs) -> anyhow::Result<u8> {
         crossover_size: args.xsize,
         max_linear: args.maxlinear,
         lam: args.lam,
+        is_printing: args.print,
         secrets: secrets::from_environment()?,
         tls: args.tls_ca.as_deref().map(tls::client).transpose()?,
     };
@@ -86,12 +87,13 @@ fn launch_has_failed() -> bool {
 }
 
 /// Runs the client of hosts that other processes serve.
-fn lead(member: JoinedMember) -> anyhow::Result<u8> {
+fn lead(mut member: JoinedMember) -> anyhow::Result<u8> {
     let mut variables = member.environment();
     variables.push((INVITATION, member.invitation().line()));
     print_variables(&variables)?;
     if launch_has_failed() {
         // The server sees a client that ends without FINI.
+        member.report("the launch has failed");
         return Ok(1);
     }
     member.leave();

@@ -43,7 +43,9 @@ fn serve(args: &HostArgs, number: usize) -> anyhow::Result<()> {
         // A launcher that is killed sends nothing.
         over.report(!matches!(line().as_deref(), Ok("over")));
     });
-    host.serve(&events, args.patience)?;
+    host.serve(&events, args.patience, &mut |line| {
+        eprintln!("wireup impi: {line}")
+    })?;
     Ok(())
 }
 

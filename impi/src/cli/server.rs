@@ -56,6 +56,7 @@ pub(super) fn execute(args: &ServerArgs) -> anyhow::Result<u8> {
         secrets,
         greeting_timeout: args.join_timeout,
         startup_timeout: args.timeout,
+        is_print_server: args.print_server,
     };
     let clients = file.map(|file| file.start(address, &args.rsh));
     let clients = clients.transpose()?;

@@ -59,12 +59,16 @@ pub enum ProgramPart {
     Scatter,
     Allgather,
     Alltoall,
+    Gatherv,
+    Scatterv,
+    Allgatherv,
+    Alltoallv,
     Scan,
 }
 
 impl ProgramPart {
     /// All parts, in the order in which they end.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 18] = [
         Self::Messages,
         Self::ManyMessages,
         Self::SynchronousSend,
@@ -78,6 +82,10 @@ impl ProgramPart {
         Self::Scatter,
         Self::Allgather,
         Self::Alltoall,
+        Self::Gatherv,
+        Self::Scatterv,
+        Self::Allgatherv,
+        Self::Alltoallv,
         Self::Scan,
     ];
 
@@ -97,6 +105,10 @@ impl ProgramPart {
             Self::Scatter => "scatter",
             Self::Allgather => "allgather",
             Self::Alltoall => "alltoall",
+            Self::Gatherv => "gatherv",
+            Self::Scatterv => "scatterv",
+            Self::Allgatherv => "allgatherv",
+            Self::Alltoallv => "alltoallv",
             Self::Scan => "scan",
         }
     }
@@ -106,9 +118,15 @@ impl ProgramPart {
         match self {
             Self::SynchronousSend => scope.ssend,
             Self::Probe | Self::Cancel => scope.probe,
-            Self::Gather | Self::Scatter | Self::Allgather | Self::Alltoall | Self::Scan => {
-                scope.gather
-            }
+            Self::Gather
+            | Self::Scatter
+            | Self::Allgather
+            | Self::Alltoall
+            | Self::Gatherv
+            | Self::Scatterv
+            | Self::Allgatherv
+            | Self::Alltoallv
+            | Self::Scan => scope.gather,
             Self::Messages
             | Self::ManyMessages
             | Self::Barrier
@@ -127,6 +145,11 @@ fn endian_neutral_bytes(value: usize) -> [u8; 4] {
 /// Returns the integers of a process in gather and its kin.
 fn block(process: usize, count: usize) -> Vec<u8> {
     endian_neutral_bytes(process % 100 + 1).repeat(count)
+}
+
+/// Returns the number of integers of a process where they differ; of each third process none.
+fn part_count(process: usize, count: usize) -> usize {
+    process % 3 * count
 }
 
 /// Returns the low byte of a number.
@@ -215,6 +238,16 @@ impl ProgramProcess<'_> {
                 let expected = self.blocks(count, |process| 2 * process + self.rank);
                 self.ensure(all == expected, "alltoall")
             }),
+            ProgramPart::Gatherv => self.for_counts(|count| self.gatherv(count)),
+            ProgramPart::Scatterv => self.for_counts(|count| self.scatterv(count)),
+            ProgramPart::Allgatherv => self.for_counts(|count| {
+                let lengths = self.lengths(|process| part_count(process, count));
+                let own = block(self.rank, part_count(self.rank, count));
+                let mut all = vec![0; lengths.iter().sum()];
+                self.peer.allgatherv(&own, &mut all, &lengths, INT)?;
+                self.ensure(all == self.parts(count), "allgatherv")
+            }),
+            ProgramPart::Alltoallv => self.for_counts(|count| self.alltoallv(count)),
             ProgramPart::Scan => self.for_counts(|count| {
                 let mut value = endian_neutral_bytes(1).repeat(count);
                 self.peer.scan(&mut value, INT, Operator::Sum)?;
@@ -251,6 +284,18 @@ impl ProgramProcess<'_> {
     fn blocks(self, count: usize, value: impl Fn(usize) -> usize) -> Vec<u8> {
         (0..self.size)
             .flat_map(|process| block(value(process), count))
+            .collect()
+    }
+
+    /// Returns the bytes of each process with this number of integers.
+    fn lengths(self, count: impl Fn(usize) -> usize) -> Vec<usize> {
+        (0..self.size).map(|process| 4 * count(process)).collect()
+    }
+
+    /// Returns a part for each process, with its integers.
+    fn parts(self, count: usize) -> Vec<u8> {
+        (0..self.size)
+            .flat_map(|process| block(process, part_count(process, count)))
             .collect()
     }
 
@@ -345,5 +390,40 @@ impl ProgramProcess<'_> {
             self.peer.scatter(&out, &mut own, INT, root)?;
             self.ensure(own == block(root + self.rank, count), "scatter")
         })
+    }
+    fn gatherv(self, count: usize) -> Result<(), ProgramError> {
+        self.for_ends(|root| {
+            let lengths = self.lengths(|process| part_count(process, count));
+            let own = block(self.rank, part_count(self.rank, count));
+            let mut all = vec![0; lengths.iter().sum()];
+            self.peer.gatherv(&own, &mut all, &lengths, INT, root)?;
+            let holds = self.rank != root || all == self.parts(count);
+            self.ensure(holds, "gatherv")
+        })
+    }
+
+    fn scatterv(self, count: usize) -> Result<(), ProgramError> {
+        self.for_ends(|root| {
+            let lengths = self.lengths(|process| part_count(process, count));
+            let mut own = vec![0; lengths[self.rank]];
+            (self.peer).scatterv(&self.parts(count), &lengths, &mut own, INT, root)?;
+            let expected = block(self.rank, part_count(self.rank, count));
+            self.ensure(own == expected, "scatterv")
+        })
+    }
+
+    /// Exchanges as many integers as the sum of the two ranks has; both know it.
+    fn alltoallv(self, count: usize) -> Result<(), ProgramError> {
+        let lengths = self.lengths(|process| part_count(self.rank + process, count));
+        let blocks = |value: &dyn Fn(usize) -> usize| -> Vec<u8> {
+            (0..self.size)
+                .flat_map(|process| block(value(process), part_count(self.rank + process, count)))
+                .collect()
+        };
+        let out = blocks(&|process| 2 * self.rank + process);
+        let mut all = vec![0; out.len()];
+        (self.peer).alltoallv(&out, &lengths, &mut all, &lengths, INT)?;
+        let expected = blocks(&|process| 2 * process + self.rank);
+        self.ensure(all == expected, "alltoallv")
     }
 }

@@ -76,6 +76,7 @@ pub fn check(
         secrets: settings.secrets.clone(),
         greeting_timeout: settings.timeout,
         startup_timeout: Some(settings.timeout),
+        is_print_server: false,
     };
     // Reports about clients come from the rules.
     let _server = std::thread::spawn(move || {
@@ -285,6 +286,7 @@ fn run_client(
         crossover_size: -1,
         max_linear: -1,
         lam: settings.lam,
+        is_printing: false,
         secrets: settings.secrets.clone(),
         tls: None,
     })

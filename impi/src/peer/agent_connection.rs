@@ -1,7 +1,7 @@
 //! The connection of a process to its agent: one thread reads packets, another writes them.
 
 use std::collections::HashMap;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::net::TcpStream;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -24,11 +24,19 @@ pub(super) struct ConnectionState {
 pub(super) struct LinkState {
     pub(super) state: Mutex<ConnectionState>,
     pub(super) changed: Condvar,
+    /// Stream to the agent, on which packets are written whole.
+    pub(super) out: Mutex<TcpStream>,
 }
 
 impl LinkState {
     pub(super) fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a packet to the agent.
+    pub(super) fn write(&self, packet: &[u8]) -> io::Result<()> {
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        out.write_all(packet)
     }
 
     pub(super) fn wait<'a>(
@@ -76,7 +84,7 @@ pub(super) fn read_all(shared: &LinkState, mut stream: TcpStream, limit: u32) {
     shared.changed.notify_all();
 }
 
-pub(super) fn write_all(shared: &LinkState, mut stream: TcpStream) {
+pub(super) fn write_all(shared: &LinkState) {
     loop {
         let mut state = shared.lock();
         let packet = loop {
@@ -93,13 +101,13 @@ pub(super) fn write_all(shared: &LinkState, mut stream: TcpStream) {
                 let header = PacketHeader::new(PacketType::Fini, none, none);
                 drop(state);
                 // The agent notices the end in any case.
-                drop(stream.write_all(&header.encode()));
+                drop(shared.write(&header.encode()));
                 return;
             }
             state = shared.wait(state);
         };
         drop(state);
-        if let Err(error) = stream.write_all(&Packet::bytes(&packet)) {
+        if let Err(error) = shared.write(&Packet::bytes(&packet)) {
             shared.lock().broken = Some(error.to_string());
             shared.changed.notify_all();
             return;

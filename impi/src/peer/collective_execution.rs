@@ -13,17 +13,16 @@ fn context(channel: CollectiveChannel) -> u64 {
     }
 }
 
-/// Size and type of a collective's blocks.
-#[derive(Clone, Copy)]
+/// Sizes and type of a collective's blocks.
 struct Shape {
     element: ElementType,
-    /// Bytes of each block.
-    block: usize,
+    /// Bytes of each block; 0 for those that this process neither has nor gets.
+    lengths: Vec<usize>,
     operator: Option<Operator>,
 }
 
 impl Shape {
-    fn combine(self, other: &[u8], own: &mut [u8]) {
+    fn combine(&self, other: &[u8], own: &mut [u8]) {
         if let Some(operator) = self.operator {
             operator.apply(self.element, other, own);
         }
@@ -36,12 +35,8 @@ impl Peer {
     /// # Errors
     /// If the job has failed. The same holds for all collectives.
     pub fn barrier(&self) -> Result<(), PeerError> {
-        let shape = Shape {
-            element: ElementType::Byte,
-            block: 0,
-            operator: None,
-        };
-        self.run(Operation::Barrier, shape, &mut []).map(drop)
+        let shape = shape(ElementType::Byte, Vec::new(), None)?;
+        self.run(Operation::Barrier, shape, &mut [])
     }
 
     /// The root's data replaces that of all.
@@ -113,19 +108,22 @@ impl Peer {
         element: ElementType,
         root: usize,
     ) -> Result<(), PeerError> {
-        self.check_peer(root)?;
-        let mut blocks = vec![Vec::new(); self.size()];
-        blocks[self.rank] = own_data.to_vec();
-        self.run(
-            Operation::Gather { root },
-            self.shape(element, own_data.len(), None)?,
-            &mut blocks,
-        )?;
-        if self.rank == root {
-            copy_out(&blocks, all)
-        } else {
-            Ok(())
-        }
+        let lengths = vec![own_data.len(); self.size()];
+        self.gather_blocks(Operation::Gather { root }, own_data, all, lengths, element)
+    }
+
+    /// Gathers data of different lengths, which only the root has to know: `lengths` has the bytes of each process.
+    #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
+    pub fn gatherv(
+        &self,
+        own_data: &[u8],
+        all: &mut [u8],
+        lengths: &[usize],
+        element: ElementType,
+        root: usize,
+    ) -> Result<(), PeerError> {
+        let lengths = self.lengths_at_root(lengths, own_data.len(), root)?;
+        self.gather_blocks(Operation::Gatherv { root }, own_data, all, lengths, element)
     }
 
     /// Scatters: each process gets its part of the root's `all`.
@@ -137,18 +135,28 @@ impl Peer {
         element: ElementType,
         root: usize,
     ) -> Result<(), PeerError> {
-        self.check_peer(root)?;
-        let mut blocks = vec![Vec::new(); self.size()];
-        if self.rank == root {
-            copy_in(all, own_data.len(), &mut blocks)?;
-        }
-        self.run(
-            Operation::Scatter { root },
-            self.shape(element, own_data.len(), None)?,
-            &mut blocks,
-        )?;
-        own_data.copy_from_slice(&blocks[self.rank]);
-        Ok(())
+        let lengths = vec![own_data.len(); self.size()];
+        self.scatter_blocks(Operation::Scatter { root }, all, own_data, lengths, element)
+    }
+
+    /// Scatters parts of different lengths, which only the root has to know: `lengths` has the bytes of each process.
+    #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
+    pub fn scatterv(
+        &self,
+        all: &[u8],
+        lengths: &[usize],
+        own_data: &mut [u8],
+        element: ElementType,
+        root: usize,
+    ) -> Result<(), PeerError> {
+        let lengths = self.lengths_at_root(lengths, own_data.len(), root)?;
+        self.scatter_blocks(
+            Operation::Scatterv { root },
+            all,
+            own_data,
+            lengths,
+            element,
+        )
     }
 
     /// Gathers for all: `all` gets the data of each process, in the order of ranks.
@@ -159,14 +167,21 @@ impl Peer {
         all: &mut [u8],
         element: ElementType,
     ) -> Result<(), PeerError> {
-        let mut blocks = vec![Vec::new(); self.size()];
-        blocks[self.rank] = own_data.to_vec();
-        self.run(
-            Operation::Allgather,
-            self.shape(element, own_data.len(), None)?,
-            &mut blocks,
-        )?;
-        copy_out(&blocks, all)
+        let lengths = vec![own_data.len(); self.size()];
+        self.gather_blocks(Operation::Allgather, own_data, all, lengths, element)
+    }
+
+    /// Gathers data of different lengths for all: `lengths` has the bytes of each process.
+    #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
+    pub fn allgatherv(
+        &self,
+        own_data: &[u8],
+        all: &mut [u8],
+        lengths: &[usize],
+        element: ElementType,
+    ) -> Result<(), PeerError> {
+        let lengths = self.checked_lengths(lengths, own_data.len())?;
+        self.gather_blocks(Operation::Allgatherv, own_data, all, lengths, element)
     }
 
     /// Exchanges parts: part `r` of `out` goes to process `r`; part `r` of `all` comes from it.
@@ -178,47 +193,124 @@ impl Peer {
         element: ElementType,
     ) -> Result<(), PeerError> {
         let size = self.size();
-        let block = out.len() / size;
+        let part = out.len() / size;
+        let lengths = vec![part; size * size];
+        self.exchange_blocks(Operation::Alltoall, out, all, lengths, element)
+    }
+
+    /// Exchanges parts of different lengths: `out_lengths` has the bytes for each process, `all_lengths` those from each.
+    #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
+    pub fn alltoallv(
+        &self,
+        out: &[u8],
+        out_lengths: &[usize],
+        all: &mut [u8],
+        all_lengths: &[usize],
+        element: ElementType,
+    ) -> Result<(), PeerError> {
+        let (rank, size) = (self.rank, self.size());
+        let for_itself = out_lengths.get(rank).copied().unwrap_or(0);
+        let from_each = self.checked_lengths(all_lengths, for_itself)?;
+        let to_each = self.checked_lengths(out_lengths, for_itself)?;
+        let mut lengths = vec![0; size * size];
+        for (other, (to, from)) in to_each.into_iter().zip(from_each).enumerate() {
+            lengths[rank * size + other] = to;
+            lengths[other * size + rank] = from;
+        }
+        self.exchange_blocks(Operation::Alltoallv, out, all, lengths, element)
+    }
+
+    fn gather_blocks(
+        &self,
+        operation: Operation,
+        own_data: &[u8],
+        all: &mut [u8],
+        lengths: Vec<usize>,
+        element: ElementType,
+    ) -> Result<(), PeerError> {
+        let root = match operation {
+            Operation::Gather { root } | Operation::Gatherv { root } => Some(root),
+            _ => None,
+        };
+        root.map_or(Ok(()), |root| self.check_peer(root))?;
+        let mut blocks = vec![Vec::new(); self.size()];
+        blocks[self.rank] = own_data.to_vec();
+        self.run(operation, shape(element, lengths, None)?, &mut blocks)?;
+        if root.is_none_or(|root| root == self.rank) {
+            copy_out(&blocks, all)?;
+        }
+        Ok(())
+    }
+
+    fn scatter_blocks(
+        &self,
+        operation: Operation,
+        all: &[u8],
+        own_data: &mut [u8],
+        lengths: Vec<usize>,
+        element: ElementType,
+    ) -> Result<(), PeerError> {
+        let (Operation::Scatter { root } | Operation::Scatterv { root }) = operation else {
+            unreachable!("the callers pass one of these");
+        };
+        self.check_peer(root)?;
+        let mut blocks = vec![Vec::new(); self.size()];
+        if self.rank == root {
+            copy_in(all, &lengths, &mut blocks)?;
+        }
+        self.run(operation, shape(element, lengths, None)?, &mut blocks)?;
+        own_data.copy_from_slice(&blocks[self.rank]);
+        Ok(())
+    }
+
+    fn exchange_blocks(
+        &self,
+        operation: Operation,
+        out: &[u8],
+        all: &mut [u8],
+        lengths: Vec<usize>,
+        element: ElementType,
+    ) -> Result<(), PeerError> {
+        let size = self.size();
+        let own = self.rank * size..(self.rank + 1) * size;
         let mut blocks = vec![Vec::new(); size * size];
-        copy_in(
-            out,
-            block,
-            &mut blocks[self.rank * size..(self.rank + 1) * size],
-        )?;
-        self.run(
-            Operation::Alltoall,
-            self.shape(element, block, None)?,
-            &mut blocks,
-        )?;
+        copy_in(out, &lengths[own.clone()], &mut blocks[own])?;
+        self.run(operation, shape(element, lengths, None)?, &mut blocks)?;
         let mine: Vec<Vec<u8>> = (0..size)
             .map(|from| std::mem::take(&mut blocks[from * size + self.rank]))
             .collect();
         copy_out(&mine, all)
     }
 
-    fn shape(
+    /// Returns the bytes of each process, of which the own must be these.
+    fn checked_lengths(
         &self,
-        element: ElementType,
-        block: usize,
-        operator: Option<Operator>,
-    ) -> Result<Shape, PeerError> {
-        if !block.is_multiple_of(element.size()) {
+        lengths: &[usize],
+        own_length: usize,
+    ) -> Result<Vec<usize>, PeerError> {
+        if lengths.len() != self.size() || lengths[self.rank] != own_length {
             return Err(PeerError::Argument(format!(
-                "{block} bytes are not a whole number of elements"
+                "invalid lengths {lengths:?}: give one for each of {} processes, and {own_length} for process {}",
+                self.size(),
+                self.rank
             )));
         }
-        if let Some(operator) = operator
-            && !operator.takes(element)
-        {
-            return Err(PeerError::Argument(format!(
-                "{operator:?} is not defined for {element:?}"
-            )));
+        Ok(lengths.to_vec())
+    }
+
+    /// Does the same where only the root uses `lengths`.
+    fn lengths_at_root(
+        &self,
+        lengths: &[usize],
+        own_length: usize,
+        root: usize,
+    ) -> Result<Vec<usize>, PeerError> {
+        if self.rank == root {
+            return self.checked_lengths(lengths, own_length);
         }
-        Ok(Shape {
-            element,
-            block,
-            operator,
-        })
+        let mut lengths = vec![0; self.size()];
+        lengths[self.rank] = own_length;
+        Ok(lengths)
     }
 
     fn with_value(
@@ -228,7 +320,7 @@ impl Peer {
         operator: Option<Operator>,
         data: &mut [u8],
     ) -> Result<(), PeerError> {
-        let shape = self.shape(element, data.len(), operator)?;
+        let shape = shape(element, vec![data.len(); 2], operator)?;
         let mut blocks = [data.to_vec(), Vec::new()];
         self.run(operation, shape, &mut blocks)?;
         data.copy_from_slice(&blocks[0]);
@@ -241,7 +333,8 @@ impl Peer {
         shape: Shape,
         blocks: &mut [Vec<u8>],
     ) -> Result<(), PeerError> {
-        let long = shape.block >= self.world.limits.crossover_size as usize;
+        let longest = shape.lengths.iter().max().copied().unwrap_or(0);
+        let long = longest >= self.world.limits.crossover_size as usize;
         let mut sends: Vec<RequestId> = Vec::new();
         for step in self.topology.steps(operation, long, self.rank) {
             match step {
@@ -277,7 +370,7 @@ impl Peer {
                         tag: Some(tag),
                         context: context(channel),
                     };
-                    let length = shape.block * received.len();
+                    let length = received.iter().map(|block| shape.lengths[*block]).sum();
                     let request = self.receive_in(wanted, length, shape.element)?;
                     let RequestResult::Received(_, data) = self.wait(request)? else {
                         continue;
@@ -289,8 +382,10 @@ impl Peer {
                         );
                         return Err(PeerError::Argument(text));
                     }
-                    for (at, block) in received.into_iter().enumerate() {
-                        let part = &data[at * shape.block..(at + 1) * shape.block];
+                    let mut rest = &data[..];
+                    for block in received {
+                        let (part, next) = rest.split_at(shape.lengths[block]);
+                        rest = next;
                         match join {
                             BlockMerge::Replace => blocks[block] = part.to_vec(),
                             BlockMerge::Before => shape.combine(part, &mut blocks[block]),
@@ -311,16 +406,47 @@ impl Peer {
     }
 }
 
-fn copy_in(all: &[u8], block: usize, blocks: &mut [Vec<u8>]) -> Result<(), PeerError> {
-    if all.len() != block * blocks.len() {
+fn shape(
+    element: ElementType,
+    lengths: Vec<usize>,
+    operator: Option<Operator>,
+) -> Result<Shape, PeerError> {
+    if let Some(bytes) = lengths
+        .iter()
+        .find(|bytes| !bytes.is_multiple_of(element.size()))
+    {
         return Err(PeerError::Argument(format!(
-            "{} bytes are not {} parts of {block} bytes",
+            "{bytes} bytes are not a whole number of elements"
+        )));
+    }
+    if let Some(operator) = operator
+        && !operator.takes(element)
+    {
+        return Err(PeerError::Argument(format!(
+            "{operator:?} is not defined for {element:?}"
+        )));
+    }
+    Ok(Shape {
+        element,
+        lengths,
+        operator,
+    })
+}
+
+fn copy_in(all: &[u8], lengths: &[usize], blocks: &mut [Vec<u8>]) -> Result<(), PeerError> {
+    let sum: usize = lengths.iter().sum();
+    if all.len() != sum {
+        return Err(PeerError::Argument(format!(
+            "{} bytes are not {} parts of {sum} bytes together",
             all.len(),
             blocks.len()
         )));
     }
-    for (at, one) in blocks.iter_mut().enumerate() {
-        *one = all[at * block..(at + 1) * block].to_vec();
+    let mut rest = all;
+    for (block, length) in blocks.iter_mut().zip(lengths) {
+        let (part, next) = rest.split_at(*length);
+        *block = part.to_vec();
+        rest = next;
     }
     Ok(())
 }

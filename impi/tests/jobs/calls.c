@@ -87,6 +87,7 @@ static void joining(void)
 
 static void without_a_world(void)
 {
+    const size_t none = 0;
     int value = 0;
 
     REFUSED(wireup_impi_rank(NULL), "the world is NULL");
@@ -113,12 +114,21 @@ static void without_a_world(void)
     REFUSED(wireup_impi_scatter(NULL, &value, 1, WIREUP_IMPI_INT32, &value, 0), "the world is NULL");
     REFUSED(wireup_impi_allgather(NULL, &value, 1, WIREUP_IMPI_INT32, &value), "the world is NULL");
     REFUSED(wireup_impi_alltoall(NULL, &value, 1, WIREUP_IMPI_INT32, &value), "the world is NULL");
+    REFUSED(wireup_impi_gatherv(NULL, &value, 1, WIREUP_IMPI_INT32, &value, &none, 0), "the world is NULL");
+    REFUSED(wireup_impi_scatterv(NULL, &value, &none, 1, WIREUP_IMPI_INT32, &value, 0), "the world is NULL");
+    REFUSED(wireup_impi_allgatherv(NULL, &value, 1, WIREUP_IMPI_INT32, &value, &none), "the world is NULL");
+    REFUSED(wireup_impi_alltoallv(NULL, &value, &none, WIREUP_IMPI_INT32, &value, &none), "the world is NULL");
+    REFUSED(wireup_impi_steps(NULL, NULL, 0, WIREUP_IMPI_BARRIER, 0, 0, 0, NULL, 0), "the world is NULL");
+    REFUSED(wireup_impi_crossover(NULL), "the world is NULL");
+    REFUSED(wireup_impi_print(NULL, "line"), "the world is NULL");
+    REFUSED(wireup_impi_leave(NULL), "the world is NULL");
     REFUSED(wireup_impi_close(NULL), "the world is NULL");
 }
 
 /* None of these sends anything, so they need no other process. */
 static void wrong_arguments(void)
 {
+    size_t *counts = calloc((size_t)size, sizeof *counts);
     int value = 0;
     float real = 0;
 
@@ -138,10 +148,17 @@ static void wrong_arguments(void)
     REFUSED(wireup_impi_bcast(world, &value, 1, WIREUP_IMPI_INT32, size), "invalid process");
     REFUSED(wireup_impi_reduce(world, &value, 1, WIREUP_IMPI_INT32, WIREUP_IMPI_SUM, size), "invalid process");
     REFUSED(wireup_impi_send(world, NULL, 1, WIREUP_IMPI_INT32, to, 0), "null pointer");
+    REFUSED(wireup_impi_print(world, NULL), "null pointer");
     REFUSED(wireup_impi_recv(world, NULL, 1, WIREUP_IMPI_INT32, from, 0, NULL), "null pointer");
     REFUSED(wireup_impi_gather(world, NULL, 1, WIREUP_IMPI_INT32, &value, rank ? 0 : 1), "null pointer");
     REFUSED(wireup_impi_gather(world, &value, 1, WIREUP_IMPI_INT32, NULL, rank), "null pointer");
     REFUSED(wireup_impi_alltoall(world, NULL, 1, WIREUP_IMPI_INT32, NULL), "null pointer");
+    REFUSED(wireup_impi_gatherv(world, &value, 1, WIREUP_IMPI_INT32, &value, NULL, rank), "null pointer");
+    REFUSED(wireup_impi_alltoallv(world, &value, NULL, WIREUP_IMPI_INT32, &value, NULL), "null pointer");
+    REFUSED(wireup_impi_allgatherv(world, &value, 1, WIREUP_IMPI_INT32, NULL, counts), "invalid lengths");
+    counts[0] = SIZE_MAX;
+    REFUSED(wireup_impi_scatterv(world, &value, counts, 1, WIREUP_IMPI_INT32, &value, rank), "the number of bytes is too large");
+    free(counts);
     REFUSED(wireup_impi_send(world, &value, SIZE_MAX, WIREUP_IMPI_INT32, to, 0), "the number of bytes is too large");
     REFUSED(wireup_impi_send(world, &value, SIZE_MAX, WIREUP_IMPI_BYTE, to, 0), "the number of bytes is too large");
     REFUSED(wireup_impi_allgather(world, &value, SIZE_MAX / 4, WIREUP_IMPI_INT32, &value), "the number of bytes is too large");
@@ -277,6 +294,21 @@ static void contexts(int external32)
     NOT_STARTED(wireup_impi_irecv_bytes(world, 1, size, 60, FIRST), "invalid process");
 }
 
+/* Steps of a library with communicators: of one process in each of two clients. */
+static void steps(void)
+{
+    static const int sizes[] = {1, 1}, broadcast[] = {WIREUP_IMPI_SEND, 0, 120, WIREUP_IMPI_COLLECTIVE, 1, 0};
+    int words[6] = {0};
+
+    ENSURE(wireup_impi_crossover(world) == atoi(getenv("IMPI_COLL_XSIZE")));
+    ENSURE(wireup_impi_steps(world, sizes, 2, WIREUP_IMPI_BCAST, 1, 0, 1, NULL, 0) == 6);
+    ENSURE(wireup_impi_steps(world, sizes, 2, WIREUP_IMPI_BCAST, 1, 0, 1, words, 6) == 6);
+    ENSURE(memcmp(words, broadcast, sizeof words) == 0);
+    REFUSED(wireup_impi_steps(world, sizes, 2, WIREUP_IMPI_BCAST, 2, 0, 0, words, 6), "the communicator has 2 processes");
+    REFUSED(wireup_impi_steps(world, sizes, 2, WIREUP_IMPI_ALLTOALL + 1, 0, 0, 0, words, 6), "unknown collective 9");
+    REFUSED(wireup_impi_steps(world, sizes, -1, WIREUP_IMPI_BCAST, 0, 0, 0, words, 6), "negative number of clients");
+}
+
 static void *to_itself(void *of)
 {
     const int tag = *(int *)of;
@@ -400,6 +432,58 @@ static void exchanges(int type, size_t count)
     free(wanted);
 }
 
+/* Elements of a process where their number differs: none of each third one. */
+static size_t part(int process, size_t count)
+{
+    return (size_t)(process % 3) * count;
+}
+
+/* Fills the blocks of all processes; block `p` has as many elements as `first + p` gives, with the values of `factor * p + own`. */
+static void fill_parts(int type, void *data, size_t count, int first, int factor, int own)
+{
+    size_t next = 0;
+
+    for (int process = 0; process < size; process++) {
+        fill(type, (char *)data + next * width(type), part(first + process, count), factor * process + own);
+        next += part(first + process, count);
+    }
+}
+
+static void exchanges_of_different_lengths(int type, size_t count)
+{
+    const size_t most = 2 * size * count * width(type), own_count = part(rank, count);
+    char *own = calloc(1, most), *all = calloc(1, most), *wanted = calloc(1, most);
+    size_t *counts = calloc((size_t)size, sizeof *counts), sum = 0;
+
+    for (int process = 0; process < size; process++)
+        sum += counts[process] = part(process, count);
+    fill_parts(type, wanted, count, 0, 1, 0);
+    for (int root = 0; root < size; root += size - 1) {
+        fill(type, own, own_count, rank);
+        ENSURE(wireup_impi_gatherv(world, own, own_count, type, rank == root ? all : NULL, rank == root ? counts : NULL, root) == 0);
+        ENSURE(rank != root || memcmp(all, wanted, sum * width(type)) == 0);
+        memset(own, 0, most);
+        ENSURE(wireup_impi_scatterv(world, rank == root ? wanted : NULL, rank == root ? counts : NULL, own_count, type, own, root)
+               == 0);
+        fill(type, all, own_count, rank);
+        ENSURE(memcmp(own, all, own_count * width(type)) == 0);
+    }
+    ENSURE(wireup_impi_allgatherv(world, own, own_count, type, all, counts) == 0);
+    ENSURE(memcmp(all, wanted, sum * width(type)) == 0);
+
+    sum = 0;
+    for (int process = 0; process < size; process++)
+        sum += counts[process] = part(rank + process, count);
+    fill_parts(type, own, count, rank, 1, rank * size);
+    fill_parts(type, wanted, count, rank, size, rank);
+    ENSURE(wireup_impi_alltoallv(world, own, counts, type, all, counts) == 0);
+    ENSURE(memcmp(all, wanted, sum * width(type)) == 0);
+    free(own);
+    free(all);
+    free(wanted);
+    free(counts);
+}
+
 /* The world is freed all the same. */
 static void lost(void)
 {
@@ -432,14 +516,17 @@ int main(int argc, char **argv)
     types(strcmp(mode, "external32") == 0);
     messages();
     contexts(strcmp(mode, "external32") == 0);
+    steps();
     threads();
     for (size_t count = 1; count <= 400; count += 399) {
         reductions(count);
         exchanges(WIREUP_IMPI_INT16, count);
         exchanges(WIREUP_IMPI_DOUBLE, count);
+        exchanges_of_different_lengths(WIREUP_IMPI_INT16, count);
+        exchanges_of_different_lengths(WIREUP_IMPI_DOUBLE, count);
     }
     ENSURE(wireup_impi_barrier(world) == 0);
-    ENSURE(wireup_impi_close(world) == 0);
+    ENSURE((strcmp(mode, "native") == 0 ? wireup_impi_close(world) : wireup_impi_leave(world)) == 0);
     printf("done\n");
     return 0;
 }

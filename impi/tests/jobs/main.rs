@@ -59,7 +59,7 @@ impl Job {
 
     fn start_at(at: &str, sizes: &[usize], options: &[&str]) -> Self {
         let count = sizes.len().to_string();
-        let mut server = start(&["-server", &count, "--address", at]);
+        let mut server = start(&["-server", &count, "--address", at, "--print-server"]);
         let address = server.first_line();
         let mut agents: Vec<Owned> = (0..sizes.len())
             .map(|client| {
@@ -129,6 +129,7 @@ fn settings(server: &str, client: u32) -> LaunchSettings {
         crossover_size: -1,
         max_linear: -1,
         lam: false,
+        is_printing: false,
         secrets: Secrets {
             key: Some(77),
             ..Secrets::default()
@@ -142,6 +143,35 @@ fn ints(values: impl IntoIterator<Item = usize>) -> Vec<u8> {
         .into_iter()
         .flat_map(|value| i32::try_from(value).unwrap().to_ne_bytes())
         .collect()
+}
+
+/// Gather and its kin with blocks of different lengths; each third process has none.
+fn exchange_different_lengths(peer: &Peer, count: usize) {
+    let (me, size) = (peer.rank(), peer.size());
+    let block = |rank: usize, value: usize| ints(std::iter::repeat_n(value, rank % 3 * count));
+    let lengths: Vec<usize> = (0..size).map(|rank| block(rank, 0).len()).collect();
+    let each = (0..size).flat_map(|rank| block(rank, rank));
+    let each: Vec<u8> = each.collect();
+    for root in [0, size - 1] {
+        let mut all = vec![0; each.len()];
+        (peer.gatherv(&block(me, me), &mut all, &lengths, INT, root)).unwrap();
+        assert!(me != root || all == each);
+        let mut own = vec![0; lengths[me]];
+        (peer.scatterv(&each, &lengths, &mut own, INT, root)).unwrap();
+        assert_eq!(own, block(me, me));
+    }
+    let mut all = vec![0; each.len()];
+    (peer.allgatherv(&block(me, me), &mut all, &lengths, INT)).unwrap();
+    assert_eq!(all, each);
+    let blocks = |value: &dyn Fn(usize) -> usize| {
+        let blocks = (0..size).map(|rank| block(me + rank, value(rank)));
+        blocks.collect::<Vec<Vec<u8>>>()
+    };
+    let out = blocks(&|to| me * size + to);
+    let lengths: Vec<usize> = out.iter().map(Vec::len).collect();
+    let mut all = vec![0; lengths.iter().sum()];
+    (peer.alltoallv(&out.concat(), &lengths, &mut all, &lengths, INT)).unwrap();
+    assert_eq!(all, blocks(&|from| from * size + me).concat());
 }
 
 /// Messages around the ring, long ones across it, and all collectives in both variants.
@@ -210,6 +240,7 @@ fn everything(peer: Peer) {
         peer.alltoall(&each(&|to| me * size + to), &mut all, INT)
             .unwrap();
         assert_eq!(all, each(&|from| from * size + me));
+        exchange_different_lengths(&peer, count);
     }
     peer.close().unwrap();
 }
@@ -249,6 +280,32 @@ fn clients_at_ipv6_form_world() {
     );
     job.run(everything);
     job.end();
+}
+
+#[test]
+fn print_server_prints_lines_of_processes() {
+    for (options, printed) in [(&["--print"][..], true), (&[], false)] {
+        let mut job = Job::start(&[1, 1], options);
+        job.run(|peer| {
+            if peer.rank() == 1 {
+                peer.print("a line\nanother").unwrap();
+            }
+            peer.close().unwrap();
+        });
+        let expected = ["process 1: a line", "process 1: another"];
+        for agent in &mut job.agents {
+            drop(agent.0.stdin.take());
+        }
+        let agents: Vec<String> = job.agents.into_iter().map(|agent| end(agent).1).collect();
+        let (code, server) = end(job.server);
+        assert_eq!(code, Some(0), "{server}");
+        for line in expected {
+            let at_server = format!("wireup impi: client 1: {line}\n");
+            let at_agent = format!("wireup impi: {line}\n");
+            assert_eq!(server.contains(&at_server), printed, "{server}");
+            assert_eq!(agents[1].contains(&at_agent), !printed, "{agents:?}");
+        }
+    }
 }
 
 #[test]
@@ -323,7 +380,7 @@ fn process_of_other_host_is_named_by_its_rank_in_launch() {
         let invitation = invitation.clone();
         std::thread::spawn(move || {
             let host = host.connect(invitation, index).unwrap();
-            let served = host.serve(&Events::default(), Duration::from_secs(60));
+            let served = host.serve(&Events::default(), Duration::from_secs(60), &mut |_| ());
             served.unwrap_err().to_string()
         })
     });

@@ -60,7 +60,8 @@ fn strangers_connecting_as_hosts_do_not_delay_startup() {
                 let host = host.connect(member.invitation(), 0).unwrap();
                 let events = Events::default();
                 events.launch_over().report(false);
-                host.serve(&events, Duration::from_secs(60)).unwrap();
+                host.serve(&events, Duration::from_secs(60), &mut |_| ())
+                    .unwrap();
                 member.leave();
             });
         }

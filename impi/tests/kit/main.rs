@@ -49,6 +49,10 @@ fn check_client_passes_for_wireup_client() {
             "the check program: cancel",
             "the check program: gather",
             "the check program: alltoall",
+            "the check program: gatherv",
+            "the check program: scatterv",
+            "the check program: allgatherv",
+            "the check program: alltoallv",
             "the check program: scan",
         ] {
             let line = said.lines().find(|line| line.contains(rule)).unwrap();
@@ -97,7 +101,7 @@ fn check_client_names_part_that_client_does_not_pass() {
     let output = impi(&[&options[..], &agent, &program].concat());
     let said = text(&output.stdout);
     assert!(output.status.success(), "{said}{}", text(&output.stderr));
-    for part in ["probe", "cancel", "gather", "scan"] {
+    for part in ["probe", "cancel", "gather", "alltoallv", "scan"] {
         let line = format!("the check program: {part} # SKIP left out");
         assert!(said.contains(&line), "{said}");
     }

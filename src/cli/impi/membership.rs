@@ -32,7 +32,9 @@ pub(crate) enum ImpiSpecError {
     Server,
     #[error("client=K is missing")]
     NoClient,
-    #[error("{0:?} is not client=K, address=IP, tls-ca=FILE, xsize=BYTES, maxlinear=N or lam")]
+    #[error(
+        "{0:?} is not client=K, address=IP, tls-ca=FILE, xsize=BYTES, maxlinear=N, print or lam"
+    )]
     Word(String),
 }
 
@@ -49,6 +51,8 @@ pub(crate) struct ImpiSpec {
     /// Clients up to which collectives are linear.
     max_linear: Option<u16>,
     lam: bool,
+    /// Whether lines and errors go to the server.
+    is_printing: bool,
 }
 
 impl FromStr for ImpiSpec {
@@ -59,7 +63,7 @@ impl FromStr for ImpiSpec {
         let server = words.next().filter(|server| server.contains(':'));
         let server = server.ok_or(ImpiSpecError::Server)?.to_owned();
         let (mut client, mut address, mut tls_ca, mut lam) = (None, None, None, false);
-        let (mut xsize, mut max_linear) = (None, None);
+        let (mut xsize, mut max_linear, mut is_printing) = (None, None, false);
         for word in words {
             let wrong = || ImpiSpecError::Word(word.to_owned());
             match word.split_once('=') {
@@ -71,6 +75,7 @@ impl FromStr for ImpiSpec {
                     max_linear = Some(value.parse().map_err(|_| wrong())?);
                 }
                 None if word == "lam" => lam = true,
+                None if word == "print" => is_printing = true,
                 _ => return Err(wrong()),
             }
         }
@@ -83,6 +88,7 @@ impl FromStr for ImpiSpec {
             xsize,
             max_linear,
             lam,
+            is_printing,
         })
     }
 }
@@ -165,6 +171,9 @@ impl ImpiSpec {
         }
         if self.lam {
             words.push("--lam".to_owned());
+        }
+        if self.is_printing {
+            words.push("--print".to_owned());
         }
         let mut agent = ImpiAgentProcess::start(&self.server, self.client, &words)?;
         if let (Some(hosts), Some(says)) = (&mut hosts, &agent.child.stdout) {

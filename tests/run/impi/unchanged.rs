@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::{KEY, server};
+use super::{KEY, WIREUP, server_at};
 use crate::common::{
     Mpi, Outcome, Run, mpi, mpi4py, number, repository, skip, standard_abi, wireup,
 };
@@ -39,7 +39,16 @@ pub(super) fn run_together(
     clients: &[(&Mpi, u32)],
     words: &dyn Fn(&Mpi) -> Vec<PathBuf>,
 ) -> Vec<Outcome> {
-    let (server, address) = server(u32::try_from(clients.len()).unwrap());
+    run_at("127.0.0.1", clients, words)
+}
+
+/// Does the same with the server at an address of this machine.
+fn run_at(
+    server: &str,
+    clients: &[(&Mpi, u32)],
+    words: &dyn Fn(&Mpi) -> Vec<PathBuf>,
+) -> Vec<Outcome> {
+    let (server, address) = server_at(server, u32::try_from(clients.len()).unwrap(), &[]);
     let started: Vec<_> = clients
         .iter()
         .enumerate()
@@ -83,6 +92,103 @@ fn program_of_mpich_and_open_mpi_runs_unchanged_in_one_world() {
         });
         expect_one_world(outcomes, 5);
     }
+}
+
+#[test]
+fn program_of_two_mpis_runs_unchanged_at_ipv6() {
+    let (Some(mpich), Some(open)) = (mpi("mpich4"), mpi("openmpi4")) else {
+        return;
+    };
+    if are_built() {
+        let outcomes = run_at("::1", &[(&mpich, 2), (&open, 2)], &|mpi| {
+            vec![mpi.program(PROGRAM)]
+        });
+        expect_one_world(outcomes, 4);
+    }
+}
+
+/// Compiles the program of the conformance kit with an MPI; the test is ignored where there is no compiler.
+fn compile_check(mpi: &Mpi, dir: &Path) -> Option<PathBuf> {
+    let compiler = match mpi.name.starts_with("mpich") {
+        true => "mpicc.mpich",
+        false => "mpicc.openmpi",
+    };
+    let program = dir.join(&mpi.name);
+    let compiled = Command::new(compiler)
+        .arg("-o")
+        .arg(&program)
+        .arg(repository().join("impi/kit/check.c"))
+        .status();
+    match compiled {
+        Ok(status) => assert!(status.success(), "{compiler}: {status}"),
+        Err(_) => {
+            skip(&format!("{compiler} is not installed"));
+            return None;
+        }
+    }
+    Some(program)
+}
+
+#[test]
+fn unchanged_programs_share_world_with_impi_library() {
+    let (Some(mpich), Some(open)) = (mpi("mpich4"), mpi("openmpi4")) else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let Some(check) = compile_check(&mpich, dir.path()) else {
+        return;
+    };
+    if are_built() {
+        // The processes of the second client use libwireup_impi's own code, without an MPI.
+        let outcomes = run_together(&[(&mpich, 2), (&open, 3)], &|mpi| {
+            if mpi.name == mpich.name {
+                vec![check.clone()]
+            } else {
+                [WIREUP, "impi", "play"].map(PathBuf::from).to_vec()
+            }
+        });
+        for outcome in outcomes {
+            outcome.expect_success();
+        }
+    }
+}
+
+/// Runs the conformance kit with so many clients, of which an unchanged program is one.
+fn kit_passes_unchanged_program(name: &str, clients: &str, client: &str) {
+    let Some(mpi) = mpi(name) else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let Some(check) = compile_check(&mpi, dir.path()) else {
+        return;
+    };
+    if !are_built() {
+        return;
+    }
+    let kit = [WIREUP, "impi", "check-client", "--clients", clients];
+    let launch = ["--client", client, "--", WIREUP, "run", "--oversubscribe"];
+    let rest = ["-n", "3", "--impi", "{server},client={client}"];
+    let words = kit.into_iter().chain(launch).chain(rest);
+    let words: Vec<&str> = words.chain([check.to_str().unwrap()]).collect();
+    let set = |run: Run, (name, value): &(String, String)| run.env(name, value);
+    let run = mpi.env.iter().fold(Run::command(words), set);
+    let outcome = run.deadline(Duration::from_secs(240)).run().expect(0);
+    let report = outcome.out();
+    assert!(!report.contains("not ok"), "{report}");
+    for part in ["reduce", "gather", "alltoall", "alltoallv", "scan"] {
+        let line = format!("the check program: {part}\n");
+        assert!(report.contains(&line), "{report}");
+    }
+}
+
+#[test]
+fn unchanged_program_of_mpich_passes_kit() {
+    kit_passes_unchanged_program("mpich4", "3", "1");
+}
+
+#[test]
+fn unchanged_program_of_open_mpi_passes_kit_of_six_clients() {
+    kit_passes_unchanged_program("openmpi4", "6", "2");
 }
 
 /// Compiles the Fortran program with an MPI, or returns nothing where it has no compiler for Fortran.
@@ -224,6 +330,11 @@ fn abort_of_unchanged_program_ends_other_client() {
     };
     assert!(first.contains("MPI_Recv: the job has failed: "), "{first}");
     assert!(second.contains("called MPI_Abort with code 3"), "{second}");
+    // Without a print server, the launch prints the line of its agent.
+    assert!(
+        second.contains("wireup impi: process 2: called MPI_Abort with code 3"),
+        "{second}"
+    );
 }
 
 #[test]

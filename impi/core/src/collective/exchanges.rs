@@ -1,4 +1,4 @@
-//! Gather, Scatter, Allgather and Alltoall.
+//! Gather, Scatter, Allgather and Alltoall, and their forms with blocks of different lengths.
 
 use super::{BlockMerge, CollectiveChannel, CollectiveStep, Topology, receive, send, tags};
 
@@ -20,8 +20,7 @@ impl Topology {
         members.collect()
     }
 
-    pub(super) fn gather_directly(&self, root: usize, me: usize) -> Vec<CollectiveStep> {
-        let tag = tags::GATHER;
+    pub(super) fn gather_directly(&self, root: usize, tag: i32, me: usize) -> Vec<CollectiveStep> {
         if me != root {
             return vec![send(root, tag, self.channel(me, root), &[me])];
         }
@@ -39,8 +38,12 @@ impl Topology {
             .collect()
     }
 
-    pub(super) fn gather_by_masters(&self, root: usize, me: usize) -> Vec<CollectiveStep> {
-        let tag = tags::GATHER;
+    pub(super) fn gather_by_masters(
+        &self,
+        root: usize,
+        tag: i32,
+        me: usize,
+    ) -> Vec<CollectiveStep> {
         let client = self.client(me);
         let standing = self.standing(client, root);
         if me != standing {
@@ -76,8 +79,7 @@ impl Topology {
         steps
     }
 
-    pub(super) fn scatter_directly(&self, root: usize, me: usize) -> Vec<CollectiveStep> {
-        let tag = tags::SCATTER;
+    pub(super) fn scatter_directly(&self, root: usize, tag: i32, me: usize) -> Vec<CollectiveStep> {
         if me != root {
             return vec![receive(
                 root,
@@ -129,9 +131,18 @@ impl Topology {
         steps
     }
 
+    pub(super) fn allgather(&self, long: bool, tag: i32, me: usize) -> Vec<CollectiveStep> {
+        if long {
+            return self.allgather_by_masters(tag, me);
+        }
+        let all: Vec<usize> = (0..self.size()).collect();
+        let mut steps = self.gather_by_masters(0, tag, me);
+        steps.extend(self.bcast(0, &all, me));
+        steps
+    }
+
     /// Sends each client's blocks to each other client once.
-    pub(super) fn allgather_by_masters(&self, me: usize) -> Vec<CollectiveStep> {
-        let tag = tags::GATHER;
+    fn allgather_by_masters(&self, tag: i32, me: usize) -> Vec<CollectiveStep> {
         let client = self.client(me);
         let master = self.master(client);
         let all: Vec<usize> = (0..self.size()).collect();
@@ -182,8 +193,7 @@ impl Topology {
         from * self.size() + to
     }
 
-    pub(super) fn alltoall_directly(&self, me: usize) -> Vec<CollectiveStep> {
-        let tag = tags::ALLTOALL;
+    pub(super) fn alltoall_directly(&self, tag: i32, me: usize) -> Vec<CollectiveStep> {
         let size = self.size();
         // Each begins with another, so that not all send to the same.
         let peers = || (1..size).map(|step| (me + step) % size);

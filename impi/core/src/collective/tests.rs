@@ -239,11 +239,15 @@ fn gather_and_scatter_move_each_block_to_its_place() {
         let size = topology.size();
         for root in roots(size) {
             let start = |me, block| (me == block).then(|| vec![me]);
-            let (values, _) = run(topology, Operation::Gather { root }, long, start);
-            assert!((0..size).all(|block| values[root][block] == Some(vec![block])));
+            for gather in [Operation::Gather { root }, Operation::Gatherv { root }] {
+                let (values, _) = run(topology, gather, long, start);
+                assert!((0..size).all(|block| values[root][block] == Some(vec![block])));
+            }
             let start = |me, block| (me == root).then(|| vec![block]);
-            let (values, _) = run(topology, Operation::Scatter { root }, long, start);
-            assert!((0..size).all(|me| values[me][me] == Some(vec![me])));
+            for scatter in [Operation::Scatter { root }, Operation::Scatterv { root }] {
+                let (values, _) = run(topology, scatter, long, start);
+                assert!((0..size).all(|me| values[me][me] == Some(vec![me])));
+            }
         }
     });
 }
@@ -256,22 +260,38 @@ fn allgather_and_alltoall_deliver_all_blocks() {
             let topology = topology(clients, max_linear);
             let size = topology.size();
             let start = |me, block| (me == block).then(|| vec![me]);
-            let (values, _) = run(&topology, Operation::Allgather, long, start);
-            assert!(
-                values
-                    .iter()
-                    .all(|blocks| (0..size).all(|block| blocks[block] == Some(vec![block])))
-            );
+            for allgather in [Operation::Allgather, Operation::Allgatherv] {
+                let (values, _) = run(&topology, allgather, long, start);
+                let mut blocks = values.iter().flat_map(|blocks| blocks.iter().enumerate());
+                assert!(blocks.all(|(block, value)| *value == Some(vec![block])));
+            }
             if clients > 31 {
                 continue;
             }
             let start = |me, block: usize| (block / size == me).then(|| vec![block]);
-            let (values, _) = run(&topology, Operation::Alltoall, long, start);
-            for (me, blocks) in values.iter().enumerate() {
-                assert!(
-                    (0..size).all(|from| blocks[from * size + me] == Some(vec![from * size + me]))
-                );
+            for alltoall in [Operation::Alltoall, Operation::Alltoallv] {
+                let (values, _) = run(&topology, alltoall, long, start);
+                for (me, blocks) in values.iter().enumerate() {
+                    let mut own = (0..size).map(|from| from * size + me);
+                    assert!(own.all(|block| blocks[block] == Some(vec![block])));
+                }
             }
+        }
+    }
+}
+
+#[test]
+fn blocks_of_different_lengths_do_not_depend_on_form() {
+    let topology = topology(6, 4);
+    let operations = [
+        Operation::Gatherv { root: 2 },
+        Operation::Scatterv { root: 2 },
+        Operation::Alltoallv,
+    ];
+    for operation in operations {
+        for me in 0..topology.size() {
+            let forms = [false, true].map(|long| topology.steps(operation, long, me));
+            assert_eq!(forms[0], forms[1], "{operation:?}");
         }
     }
 }

@@ -250,6 +250,13 @@ impl ServerConversation {
                 });
                 self.fini = true;
             }
+            (Command::Print, Some(client)) => log.add_note(
+                "2.3.2",
+                format!(
+                    "PRNT, wireup's own: {} bytes of client {client} for a print server",
+                    payload.len()
+                ),
+            ),
             (command, _) => log.add_note(
                 "2.3.2",
                 format!(

@@ -12,6 +12,9 @@ use crate::command::{Command, Inbox, int4};
 /// Bytes of one COLL command, and of all that a client has waiting.
 pub const MAX_COLL: usize = 16 << 20;
 
+/// Most bytes of a PRNT command; a longer one is discarded.
+pub const MAX_PRINT: usize = 64 << 10;
+
 /// Words of the mask: 2,048 methods.
 const MAX_AUTH: usize = 256;
 
@@ -98,6 +101,7 @@ pub(super) enum Request {
     Coll(i32, Vec<u8>),
     Done,
     Fini,
+    Print(Vec<u8>),
 }
 
 #[derive(Debug)]
@@ -288,7 +292,16 @@ impl Connection {
                     self.inbox.skip(8);
                     return Ok(Some(Request::Fini));
                 }
-                Command::Unknown(_) => {
+                Command::Print
+                    if self.member.is_some()
+                        && let Some(length) = length.ok().filter(|length| *length <= MAX_PRINT) =>
+                {
+                    let Some(unit) = self.inbox.take(8 + length) else {
+                        return Ok(None);
+                    };
+                    return Ok(Some(Request::Print(unit[8..].to_vec())));
+                }
+                Command::Print | Command::Unknown(_) => {
                     let length = length.map_err(|_| wrong("an unknown command"))?;
                     self.inbox.skip(8 + length);
                 }

@@ -18,6 +18,7 @@ fn settings(count: u32) -> ServerSettings {
         },
         greeting_timeout: Duration::from_secs(30),
         startup_timeout: None,
+        is_print_server: false,
     }
 }
 
@@ -363,10 +364,47 @@ fn unknown_commands_are_skipped_with_payload() {
 }
 
 #[test]
+fn print_server_prints_lines_of_its_clients() {
+    let settings = ServerSettings {
+        is_print_server: true,
+        ..settings(2)
+    };
+    let mut world = World::of(settings, 2);
+    // Before the client has a rank, and too long: discarded.
+    world.write(0, &hex("41555448 00000004 00000001"));
+    world.write(0, &Command::Print.unit(b"early"));
+    world.write(0, &Command::Impi.unit(&0_u32.to_be_bytes()));
+    world.write(1, &join(1));
+    world.sent.clear();
+    world.reports.clear();
+    world.write(0, &Command::Print.unit(&[b'x'; MAX_PRINT + 1]));
+    world.write(1, &Command::Print.unit(&[]));
+    assert_eq!(world.got(1), Command::Print.unit(&[]));
+    world.write(1, &Command::Print.unit(b"one\ntwo\x1b[2J\n"));
+    assert_eq!(world.got(0), []);
+    let lines: Vec<String> = world.reports.iter().map(ToString::to_string).collect();
+    assert_eq!(lines, ["client 1: one", "client 1: two\u{fffd}[2J"]);
+}
+
+#[test]
+fn server_without_printing_discards_lines_of_clients() {
+    let mut world = World::of(settings(1), 1);
+    world.write(0, &join(0));
+    world.sent.clear();
+    world.reports.clear();
+    world.write(0, &Command::Print.unit(&[]));
+    world.write(0, &Command::Print.unit(b"line"));
+    world.write(0, &done());
+    assert_eq!(world.got(0), done());
+    assert_eq!(world.reports, []);
+}
+
+#[test]
 fn silent_clients_and_start_ups_are_given_up() {
     let mut world = World::of(
         ServerSettings {
             startup_timeout: Some(Duration::from_secs(60)),
+            is_print_server: false,
             ..settings(2)
         },
         2,

@@ -161,6 +161,7 @@ proptest! {
             secrets: secrets.clone(),
             greeting_timeout: std::time::Duration::MAX,
             startup_timeout: None,
+        is_print_server: false,
         });
         let now = std::time::Duration::ZERO;
         let offers: Vec<ClientOffer> = (0..).zip(&sizes).map(|(client, sizes)| offer(client, sizes)).collect();
