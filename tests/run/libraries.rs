@@ -113,11 +113,7 @@ fn libpmix_that_refuses_crashes_or_exits_is_distinguished() {
     // Before it can be asked for anything.
     let load = "__attribute__((constructor)) static void load(void) { _exit(4); }\n";
     let library = parts.library("load", &format!("{header}{load}"), &[&real.library]);
-    refused(
-        "--libpmix",
-        &library.unwrap(),
-        &["its process exited with code 4"],
-    );
+    refused("", &library.unwrap(), &["its process exited with code 4"]);
 }
 
 #[test]

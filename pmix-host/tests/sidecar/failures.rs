@@ -101,7 +101,10 @@ fn each_unusable_shim_is_named_in_one_line() {
         text.contains("future.so: shim of version 999, this wireup needs version "),
         "{text}"
     );
-    assert!(text.ends_with(", or name it with --shim"), "{text}");
+    assert!(
+        text.ends_with(", or name it with --libpmix shim="),
+        "{text}"
+    );
 }
 
 #[test]
