@@ -86,6 +86,14 @@ def print_both(comm):
     print("err of", comm.rank, file=sys.stderr)
 
 
+def end_slowly(comm):
+    def on_signal(_signum, _frame):
+        time.sleep(1)
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, on_signal)
+
+
 class Unfriendly(Exception):
     """An exception that cannot be unpickled."""
 
@@ -144,6 +152,16 @@ class Executor(CleanCase):
                 executor.submit(allreduce, 1).result()
                 self.assertEqual(list(pathlib.Path(tempfile.gettempdir()).glob("wireup-executor-*")), [])
                 executor.restart()
+
+    def test_function_after_restart_runs_on_new_ranks(self):
+        with self.executor() as executor:
+            executor.submit(end_slowly).result()
+            before = {rank.pid for rank in executor.ranks}
+            executor.restart()
+            # The ranks have the signal by then.
+            time.sleep(0.3)
+            self.assertEqual(executor.submit(allreduce, 1).result(), [(0, 2), (1, 2)])
+            self.assertEqual(before & {rank.pid for rank in executor.ranks}, set())
 
     def test_dead_rank_fails_executor_with_text_of_launcher(self):
         with self.executor() as executor:

@@ -194,7 +194,8 @@ class Pool:
 
     def _dispatch(self) -> None:
         """Send the tasks at the front of the queue to ranks that are idle. The lock is held."""
-        while self._queue and self._size and self._error is None and self._kill_at is None:
+        must_wait = self._error is not None or self._kill_at is not None or self._is_killed
+        while self._queue and self._size and not must_wait:
             task = self._queue[0]
             if not self._idle or task.kind == "all" and len(self._idle) < self._size:
                 break
