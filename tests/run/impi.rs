@@ -9,7 +9,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::thread::spawn;
 
-use crate::common::{Owned, Run};
+use crate::common::{Owned, Run, mpi};
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
@@ -150,8 +150,8 @@ fn client_closed_by_full_impi_server_retries_and_joins() {
     assert_eq!(server.end(), Some(0));
 }
 
-#[test]
-fn print_server_prints_errors_of_client_that_uses_it() {
+/// Runs two ranks as the only client of a print server; returns the lines that the server prints.
+fn lines_of_print_server(program: &[&str], code: i32) -> String {
     let errors = tempfile::NamedTempFile::new().unwrap();
     let mut server = Command::new(WIREUP);
     server.args(["impi", "-server", "1", "-print-server", "--address", "::1"]);
@@ -161,15 +161,26 @@ fn print_server_prints_errors_of_client_that_uses_it() {
         .stderr(errors.reopen().unwrap());
     let mut server = Owned(server.spawn().unwrap());
     let option = format!("{},client=0,print", server.first_line());
-    let run = Run::ranks(
-        1,
-        ["--oversubscribe", "--impi", &option, "sh", "-c", "exit 3"],
-    );
-    run.env(KEY.0, KEY.1).run().expect(3);
+    let run = Run::ranks(2, ["--oversubscribe", "--impi", &option]).more(program);
+    run.env(KEY.0, KEY.1).run().expect(code);
     assert_eq!(server.end(), Some(1));
-    let said = std::fs::read_to_string(errors.path()).unwrap();
+    std::fs::read_to_string(errors.path()).unwrap()
+}
+
+#[test]
+fn print_server_prints_errors_of_client_that_uses_it() {
+    let lines = lines_of_print_server(&["sh", "-c", "exit 3"], 3);
     let line = "wireup impi: client 0: the launch failed before all of its processes had joined\n";
-    assert!(said.contains(line), "{said}");
+    assert!(lines.contains(line), "{lines}");
+}
+
+#[test]
+fn print_server_prints_abort_of_unchanged_program() {
+    let Some(mpi) = mpi("mpich5") else { return };
+    let program = mpi.program("abort");
+    let lines = lines_of_print_server(&[program.to_str().unwrap(), "1", "3"], 3);
+    let line = "wireup impi: client 0: process 1: called MPI_Abort with code 3\n";
+    assert!(lines.contains(line), "{lines}");
 }
 
 #[test]
