@@ -209,7 +209,8 @@ pub fn read_file(file: File) -> Result<Elf, ElfError> {
 }
 
 /// Calls `accept` on the text after each occurrence of `pattern` in the file's constant data (the
-/// loadable segments that are not writable), in the file's order, until it returns a value.
+/// loadable segments that are neither writable nor executable, or in their absence those that are executable), in the
+/// file's order, until it returns a value.
 ///
 /// The text holds up to `after` bytes, fewer at the end of a segment.
 ///
@@ -418,23 +419,24 @@ fn constants<H: FileHeader<Endian = Endianness>>(
 ) -> Result<Vec<Range<u64>>, ElfError> {
     let (_, endian, segments) = headers::<H>(data)?;
     let length = data.len().map_err(|()| ElfError::Damaged("length"))?;
-    let mut ranges: Vec<_> = segments
-        .iter()
-        .filter(|segment| {
-            segment.p_type(endian) == elf::PT_LOAD && segment.p_flags(endian) & elf::PF_W == 0
-        })
-        .map(|segment| {
+    let with_access = |access: u32| -> Vec<_> {
+        let loaded = segments.iter().filter(|segment| {
+            let flags = segment.p_flags(endian) & (elf::PF_W | elf::PF_X);
+            segment.p_type(endian) == elf::PT_LOAD && flags == access
+        });
+        let ranges = loaded.map(|segment| {
             let (offset, size) = segment.file_range(endian);
-            let code = segment.p_flags(endian) & elf::PF_X != 0;
-            (
-                code,
-                offset.min(length)..offset.saturating_add(size).min(length),
-            )
-        })
-        .collect();
-    // Newer linkers separate constants from code: the constants are searched first.
-    ranges.sort_by_key(|(code, range)| (*code, range.start));
-    Ok(ranges.into_iter().map(|(_, range)| range).collect())
+            offset.min(length)..offset.saturating_add(size).min(length)
+        });
+        ranges.collect()
+    };
+    let mut ranges = with_access(0);
+    if ranges.is_empty() {
+        // Older linkers put constants and code into one segment.
+        ranges = with_access(elf::PF_X);
+    }
+    ranges.sort_by_key(|range| range.start);
+    Ok(ranges)
 }
 
 #[cfg(any(test, fuzzing))]

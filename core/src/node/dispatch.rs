@@ -669,6 +669,7 @@ impl Dispatcher<'_> {
                     self.settle();
                 }
                 PmiAction::DescribeHost => self.cx.order(NodeAction::DescribeHost),
+                PmiAction::RecordSegment => self.cx.order(NodeAction::RecordSegment { job }),
                 PmiAction::RemoveAtEnd { resource } => {
                     self.cx.order(NodeAction::RemoveAtEnd { job, resource });
                 }

@@ -220,6 +220,8 @@ pub enum NodeAction {
     },
     /// Write the description of the host for PMI clients, before any later action.
     DescribeHost,
+    /// Record the segment of shared memory that the MPI of a job has on this node, before any later action.
+    RecordSegment { job: JobIndex },
     /// Remove a resource of this node at the end of a job.
     RemoveAtEnd {
         job: JobIndex,

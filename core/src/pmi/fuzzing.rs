@@ -344,7 +344,9 @@ impl Job {
                     assert!(!self.broken[rank.index()]);
                     self.asked.push_back(rank);
                 }
-                PmiAction::DescribeHost | PmiAction::RemoveAtEnd { .. } => {}
+                PmiAction::DescribeHost
+                | PmiAction::RecordSegment
+                | PmiAction::RemoveAtEnd { .. } => {}
                 PmiAction::Spawn { rank, request } => {
                     assert!(!self.broken[rank.index()]);
                     assert!(!request.apps.is_empty());

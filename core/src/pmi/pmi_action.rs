@@ -73,6 +73,9 @@ pub enum PmiAction {
     /// Write the description of the host to the file of [`TOPOLOGY_FILE`](super::pmi_store::TOPOLOGY_FILE), before any later
     /// action.
     DescribeHost,
+    /// Record which segment of shared memory the job's MPI has on this node, before any later action. Until then every
+    /// local member waits in a barrier, so the segment exists.
+    RecordSegment,
     /// Remove a resource of this node at the end of the job.
     RemoveAtEnd { resource: NodeResource },
     /// Start another job; then `Server::spawned`.

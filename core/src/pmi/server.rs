@@ -506,6 +506,14 @@ impl PmiServer {
         arrival: BarrierArrival,
         effects: &mut Vec<PmiAction>,
     ) {
+        let mut states = self.clients.iter().map(|client| &client.state);
+        let is_entered = matches!(
+            arrival,
+            BarrierArrival::Entered(_) | BarrierArrival::Ended { .. }
+        );
+        if is_entered && states.any(|state| state.in_session() && state.finalizes_at_exit()) {
+            effects.push(PmiAction::RecordSegment);
+        }
         match arrival {
             BarrierArrival::Begun => effects.push(PmiAction::Begun { collective }),
             BarrierArrival::Waits => {}

@@ -77,10 +77,14 @@ impl Job {
     fn feed(&mut self, rank: u32, bytes: &[u8]) {
         let mut effects = Vec::new();
         self.server.receive(LocalRank(rank), bytes, &mut effects);
-        // Only the test of these two is interested in them.
+        // Only the tests of these three are interested in them.
         let notes = self.notes;
         let noted = |effect: &&PmiAction| {
-            notes || !matches!(effect, PmiAction::Begun { .. } | PmiAction::Ended { .. })
+            notes
+                || !matches!(
+                    effect,
+                    PmiAction::Begun { .. } | PmiAction::Ended { .. } | PmiAction::RecordSegment
+                )
         };
         self.seen.extend(effects.iter().filter(noted).map(render));
     }
@@ -220,6 +224,7 @@ fn render(effect: &PmiAction) -> String {
             format!("E> unpublish {rank} <{}>", text(service))
         }
         PmiAction::DescribeHost => "E> describe host".to_owned(),
+        PmiAction::RecordSegment => "E> record segment".to_owned(),
         PmiAction::RemoveAtEnd { resource } => format!("E> remove at end {resource:?}"),
         PmiAction::Spawn { rank, request } => {
             let mut line = format!("E> spawn {rank}");

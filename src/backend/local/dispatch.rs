@@ -326,6 +326,9 @@ impl StepDispatcher<'_> {
                     let cx = &mut *self.cx;
                     cx.cleanup.describe_host(&cx.plan, cx.scope, &cx.guard);
                 }
+                NodeAction::RecordSegment { job } => {
+                    self.services.pmi_clients.record_segment(self.cx, node, job);
+                }
                 NodeAction::RemoveAtEnd { job, resource } => {
                     if let Some(job) = self.cx.jobs.get_mut(job) {
                         job.registered.add(resource, &self.cx.guard);
@@ -702,7 +705,6 @@ impl StepDispatcher<'_> {
                 let bytes = &buffer[..count];
                 trace!(parent: span, said = %bytes.escape_ascii(), "PMI");
                 self.handle_event(node, NodeEvent::PmiReceived { rank: local, bytes });
-                self.services.pmi_clients.watch_segments(self.cx, rank);
             }
             ReadResult::Nothing => {}
         }

@@ -7,16 +7,9 @@
 //! src/mpid/ch4/shm/posix/posix_init.c and posix_types.h.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read as _;
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
-
-use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
-use rustix::io;
 
 const DIRECTORY: &str = "/dev/shm";
 
@@ -29,71 +22,55 @@ const READY: u32 = 0x1234_5678;
 /// Number of initializations of one process whose segments are searched.
 const INITIALIZATIONS: u32 = 16;
 
-/// Segments that were created since the start of the watch.
+/// Segments that existed while all their processes waited in a barrier of PMI, as in every `MPI_Init`. One that is missing
+/// later was removed by the last process that left `MPI_Finalize`.
 #[derive(Debug)]
-pub(crate) struct SegmentWatch {
+pub(super) struct MpichSegments {
     directory: PathBuf,
-    inotify: OwnedFd,
-    created: BTreeSet<OsString>,
+    existed: BTreeSet<PathBuf>,
 }
 
-impl SegmentWatch {
-    /// Starts to watch the directory of the segments.
-    ///
-    /// # Errors
-    /// The errors of `inotify_init1` and `inotify_add_watch`.
-    pub(crate) fn start() -> io::Result<Self> {
-        Self::from_directory(Path::new(DIRECTORY))
-    }
-
-    fn from_directory(directory: &Path) -> io::Result<Self> {
-        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        let created = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
-        inotify::add_watch(&inotify, directory, created)?;
-        Ok(Self {
-            directory: directory.to_owned(),
-            inotify,
-            created: BTreeSet::new(),
-        })
-    }
-
-    /// Number of processes of a job on a node of the process mapping that have called `MPI_Init` and not
-    /// `MPI_Finalize`; `None` if their MPI has made no segment or its content is unknown.
-    pub(crate) fn sessions(&mut self, kvsname: &str, node: u32) -> Option<u32> {
-        self.drain();
-        let numbered = (1..=INITIALIZATIONS).map(|number| format!("{kvsname}-{number}"));
-        let worlds = std::iter::once(kvsname.to_owned()).chain(numbered);
-        let names = worlds.map(|world| segment_name(&world, node));
-        let mut created = names
-            .filter(|name| self.created.contains(name.as_os_str()))
-            .peekable();
-        created.peek()?;
-        created.try_fold(0, |sum: u32, name| {
-            Some(sum.saturating_add(count(&self.directory.join(name))?))
-        })
-    }
-
-    /// Reads the names of the segments that were created.
-    fn drain(&mut self) {
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut events = Reader::new(&self.inotify, &mut buffer);
-        while let Ok(event) = events.next() {
-            let name = event.file_name().map_or(&[][..], |name| name.to_bytes());
-            if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
-                self.created.clear();
-            } else if name.starts_with(PREFIX.as_bytes()) {
-                self.created.insert(OsString::from_vec(name.to_vec()));
-            }
+impl Default for MpichSegments {
+    fn default() -> Self {
+        Self {
+            directory: DIRECTORY.into(),
+            existed: BTreeSet::new(),
         }
     }
 }
 
+impl MpichSegments {
+    /// Records the segments that a job has on a node of the process mapping, unless its MPI has made none.
+    pub(super) fn record(&mut self, kvsname: &str, node: u32) {
+        let segments = possible_segments(&self.directory, kvsname, node);
+        self.existed.extend(segments.filter(|path| path.exists()));
+    }
+
+    /// Number of processes of a job on a node of the process mapping that have called `MPI_Init` and not
+    /// `MPI_Finalize`; `None` if their MPI has made no segment or its content is unknown.
+    pub(super) fn sessions(&self, kvsname: &str, node: u32) -> Option<u32> {
+        let segments = possible_segments(&self.directory, kvsname, node);
+        let mut existed = segments
+            .filter(|path| self.existed.contains(path))
+            .peekable();
+        existed.peek()?;
+        existed.try_fold(0, |sum: u32, path| Some(sum.saturating_add(count(&path)?)))
+    }
+}
+
+/// Returns the paths of the segments that a job can have on a node.
+fn possible_segments(directory: &Path, kvsname: &str, node: u32) -> impl Iterator<Item = PathBuf> {
+    let numbered = (1..=INITIALIZATIONS).map(move |number| format!("{kvsname}-{number}"));
+    let worlds = std::iter::once(kvsname.to_owned()).chain(numbered);
+    worlds.map(move |world| directory.join(segment_name(&world, node)))
+}
+
 /// Returns the name of the segment of a world on a node.
-fn segment_name(world: &str, node: u32) -> OsString {
+fn segment_name(world: &str, node: u32) -> String {
     let hash = world.bytes().fold(2_166_136_261_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(16_777_619)
     });
-    format!("{PREFIX}{hash:x}_{node}").into()
+    format!("{PREFIX}{hash:x}_{node}")
 }
 
 /// Number of processes that use a segment, 0 if it has been removed; `None` if it has no known form.
@@ -127,20 +104,30 @@ mod tests {
     }
 
     #[test]
-    fn sessions_are_counted_in_segments_seen_at_creation() {
+    fn sessions_are_counted_in_segments_that_existed() {
         let directory = tempfile::tempdir().unwrap();
         let file = |world: &str, node| directory.path().join(segment_name(world, node));
-        std::fs::write(file("old", 0), segment(1, READY)).unwrap();
-        let mut watch = SegmentWatch::from_directory(directory.path()).unwrap();
-        assert_eq!(watch.sessions("old", 0), None, "made before");
+        let mut segments = MpichSegments {
+            directory: directory.path().to_owned(),
+            ..MpichSegments::default()
+        };
         std::fs::write(file("job", 0), segment(2, READY)).unwrap();
-        std::fs::write(file("later-1", 1), segment(3, READY)).unwrap();
-        assert_eq!(watch.sessions("job", 0), Some(2));
-        assert_eq!(watch.sessions("job", 1), None, "another node");
-        assert_eq!(watch.sessions("later", 1), Some(3));
+        assert_eq!(segments.sessions("job", 0), None, "no barrier yet");
+        segments.record("job", 0);
+        segments.record("none", 0);
+        assert_eq!(segments.sessions("job", 0), Some(2));
+        assert_eq!(segments.sessions("job", 1), None, "another node");
+        assert_eq!(segments.sessions("none", 0), None);
+        for (number, count) in [(1, 3), (2, 1)] {
+            let world = format!("later-{number}");
+            std::fs::write(file(&world, 1), segment(count, READY)).unwrap();
+            segments.record("later", 1);
+        }
+        assert_eq!(segments.sessions("later", 1), Some(4));
         std::fs::remove_file(file("job", 0)).unwrap();
-        assert_eq!(watch.sessions("job", 0), Some(0));
+        segments.record("job", 0);
+        assert_eq!(segments.sessions("job", 0), Some(0));
         std::fs::write(file("job", 0), segment(2, 0)).unwrap();
-        assert_eq!(watch.sessions("job", 0), None, "not initialized");
+        assert_eq!(segments.sessions("job", 0), None, "not initialized");
     }
 }

@@ -1,10 +1,10 @@
 //! Properties of the ranks' PMI clients that are found in their processes and shared memory, and not in their requests.
 
-use super::mpich_segment::SegmentWatch;
+use super::mpich_segment::MpichSegments;
 use super::step_context::StepContext;
 use crate::inspect::group_clients::GroupClients;
-use crate::plan::planned_jobs::Plans as _;
-use wireup_core::job::ids::GlobalRank;
+use crate::plan::planned_jobs::{HasPlan as _, Plans as _};
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
 use wireup_core::node::event::NodeEvent;
 use wireup_sys::channel::Channel;
 
@@ -13,8 +13,8 @@ use wireup_sys::channel::Channel;
 pub(super) struct PmiClients {
     /// Detection of clients that accept PMI 1.2.
     group_clients: GroupClients,
-    /// Watch of MPICH's shared memory; created for the first client that sends its PMI finalize at process exit.
-    segments: Option<SegmentWatch>,
+    /// Segments of MPICH's shared memory.
+    segments: MpichSegments,
 }
 
 impl PmiClients {
@@ -35,11 +35,12 @@ impl PmiClients {
         Some(NodeEvent::PmiClient { rank, has_groups })
     }
 
-    /// Starts the watch at a rank's request: a library of this kind creates its segment after the request that identifies it.
-    pub(super) fn watch_segments(&mut self, cx: &StepContext, rank: GlobalRank) {
-        let (node, local) = cx.place(rank);
-        if self.segments.is_none() && cx.node(node).core.sessions_beside(local).is_some() {
-            self.segments = SegmentWatch::start().ok();
+    /// Records the segment of a job on a node, whose ranks wait in a barrier of PMI.
+    pub(super) fn record_segment(&mut self, cx: &StepContext, node: NodeId, job: JobIndex) {
+        if let Some(job) = cx.jobs.get(job).map(|job| &job.plan().job)
+            && let Some(number) = job.process_map.mapped_number(node)
+        {
+            self.segments.record(job.nspace.as_str(), number);
         }
     }
 
@@ -54,8 +55,7 @@ impl PmiClients {
         let others = cx.node(node).core.sessions_beside(local)?;
         let job = &cx.jobs.plan_of(cx.look_up(rank)).0.job;
         let number = job.process_map.mapped_number(node)?;
-        let segments = self.segments.as_mut()?;
-        let sessions = segments.sessions(job.nspace.as_str(), number)?;
+        let sessions = self.segments.sessions(job.nspace.as_str(), number)?;
         (sessions <= others).then_some(NodeEvent::PmiFinalized { rank: local })
     }
 }

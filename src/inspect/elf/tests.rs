@@ -100,6 +100,28 @@ fn constant_is_found_across_chunk_boundary() {
 }
 
 #[test]
+fn code_has_no_constants_where_linker_separates_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lib");
+    let mut file = Sample {
+        constants: "PMIx 5.0.11",
+        ..Sample::default()
+    }
+    .bytes();
+    let mut set_word = |at: usize, value: u32| {
+        file[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+        std::fs::write(&path, &file).unwrap();
+        let found = find_in_constants(&path, b"PMIx ", 6, |text| Some(text.to_vec()));
+        found.unwrap()
+    };
+    let one_segment = set_word(64 + 4, object::elf::PF_R | object::elf::PF_X);
+    assert_eq!(one_segment.as_deref(), Some(&b"5.0.11"[..]));
+    // The third segment is empty; now it is one of constants.
+    let separate = set_word(64 + 2 * 56, object::elf::PT_LOAD);
+    assert_eq!(separate, None);
+}
+
+#[test]
 fn fuzz_corpus_has_file_of_every_kind() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/elf");
     let wide = Sample {

@@ -445,3 +445,21 @@ fn finalize_at_exit_is_recognized_by_memory_kinds_request() {
     job.server.closed(LocalRank(2), &mut effects);
     assert_eq!(job.server.sessions_beside(second), Some(0));
 }
+
+#[test]
+fn segment_is_recorded_before_barrier_is_released() {
+    let mut job = Job::initialized(2);
+    job.notes = true;
+    let kinds = "cmd=get kvsname=job.0 key=PMI_mpi_memory_alloc_kinds";
+    job.reply(0, kinds);
+    job.ask(0, "cmd=barrier_in");
+    let outputs = job.ask(1, "cmd=barrier_in");
+    assert_eq!(outputs[0], "E> record segment");
+    let mut other = Job::initialized(1);
+    other.notes = true;
+    let outputs = other.ask(0, "cmd=barrier_in");
+    assert!(
+        !outputs.contains(&"E> record segment".to_owned()),
+        "{outputs:?}"
+    );
+}

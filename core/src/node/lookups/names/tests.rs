@@ -69,6 +69,7 @@ impl Job {
                 | NodeAction::HoldOutput { .. }
                 | NodeAction::WriteStdin { .. }
                 | NodeAction::DescribeHost
+                | NodeAction::RecordSegment { .. }
                 | NodeAction::RemoveAtEnd { .. }
                 | NodeAction::KillSidecar
                 | NodeAction::ObserveSidecar => {}
