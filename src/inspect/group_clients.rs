@@ -15,6 +15,7 @@ use std::path::Path;
 use rustix::process::Pid;
 
 use super::elf;
+use wireup_core::job::ids::{AppNum, JobIndex};
 
 /// Format of the name of the group of all ranks, which every client contains that names groups.
 const MARK: &[u8] = b"WORLD:%d";
@@ -28,24 +29,44 @@ const KNOWN_MAX: usize = 256;
 /// Identity of a file in `/proc/PID/maps`: device and inode.
 type FileId<'a> = (&'a [u8], u64);
 
-/// Results by file: most processes of a job have the same file.
+/// A job and one of its application contexts.
+pub(crate) type JobApp = (JobIndex, AppNum);
+
+/// Results of earlier processes.
 #[derive(Debug, Default)]
 pub(crate) struct GroupClients {
+    /// Results by app, device and inode of the executable: ranks of an app that execute the same file load the same libraries.
+    results_by_program: BTreeMap<(JobApp, u64, u64), bool>,
     results_by_file: BTreeMap<(Vec<u8>, u64), bool>,
 }
 
 impl GroupClients {
-    /// Whether a process is a client that accepts PMI 1.2. A process that cannot be read counts as one, since it may be such a client.
-    pub(crate) fn contain(&mut self, pid: Pid) -> bool {
-        self.find(pid).unwrap_or(true)
+    /// Whether a process of an app is a client that accepts PMI 1.2. A process that cannot be read counts as one, since it may
+    /// be such a client.
+    pub(crate) fn contain(&mut self, pid: Pid, app: JobApp) -> bool {
+        self.find(pid, app).unwrap_or(true)
     }
 
-    fn find(&mut self, pid: Pid) -> io::Result<bool> {
+    fn find(&mut self, pid: Pid, app: JobApp) -> io::Result<bool> {
         let proc = Path::new("/proc").join(pid.as_raw_nonzero().to_string());
-        // A rank proxy, which relays a client on TCP: only MPICH and its relatives use TCP.
-        if is_same(&proc.join("exe"), Path::new("/proc/self/exe"))? {
-            return Ok(true);
+        let program = fs::metadata(proc.join("exe"))?;
+        let key = (app, program.dev(), program.ino());
+        if let Some(known) = self.results_by_program.get(&key) {
+            return Ok(*known);
         }
+        // A rank proxy, which relays a client on TCP: only MPICH and its relatives use TCP.
+        let own = fs::metadata("/proc/self/exe")?;
+        let is_proxy = (own.dev(), own.ino()) == (program.dev(), program.ino());
+        let result = is_proxy || self.examine(&proc)?;
+        if self.results_by_program.len() >= KNOWN_MAX {
+            self.results_by_program.clear();
+        }
+        self.results_by_program.insert(key, result);
+        Ok(result)
+    }
+
+    /// Searches the files that a process has mapped.
+    fn examine(&mut self, proc: &Path) -> io::Result<bool> {
         let exe = fs::read_link(proc.join("exe"))?;
         let maps = fs::read(proc.join("maps"))?;
         let files: BTreeMap<FileId<'_>, &Path> = maps
@@ -85,11 +106,6 @@ impl GroupClients {
     }
 }
 
-fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
-    let id = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino()));
-    Ok(id(one)? == id(other)?)
-}
-
 fn is_library(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().as_bytes();
     LIBRARIES.iter().any(|start| name.starts_with(start))
@@ -108,6 +124,8 @@ fn mapped_file(line: &[u8]) -> Option<(FileId<'_>, &Path)> {
 mod tests {
     use super::*;
 
+    const APP: JobApp = (JobIndex(0), AppNum(0));
+
     #[test]
     fn mapped_file_has_device_inode_and_path() {
         let line = b"7f6a0e000000-7f6a0e100000 r--p 00000000 fe:01 1234                       /opt/a b/libmpi.so.12";
@@ -124,9 +142,9 @@ mod tests {
     #[test]
     fn own_process_takes_groups_like_unreadable_one() {
         let mut clients = GroupClients::default();
-        assert!(clients.contain(rustix::process::getpid()));
+        assert!(clients.contain(rustix::process::getpid(), APP));
         // No process has this pid.
-        assert!(clients.contain(Pid::from_raw(i32::MAX).unwrap()));
+        assert!(clients.contain(Pid::from_raw(i32::MAX).unwrap(), APP));
     }
 
     #[test]
@@ -139,10 +157,10 @@ mod tests {
         // The child runs this program until it has executed the other one.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         let mut clients = GroupClients::default();
-        while clients.contain(pid) && std::time::Instant::now() < deadline {
+        while clients.contain(pid, APP) && std::time::Instant::now() < deadline {
             std::thread::yield_now();
         }
-        let takes = clients.contain(pid);
+        let takes = clients.contain(pid, APP);
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!takes);

@@ -30,7 +30,10 @@ impl PmiClients {
         }
         let running = cx.slot(rank).running()?;
         let pid = running.pmi.as_ref().and_then(Channel::sender)?;
-        let has_groups = self.group_clients.contain(pid);
+        let known = cx.look_up(rank);
+        let (plan, number) = cx.jobs.plan_of(known);
+        let app = (known.job(), plan.job.app_map.appnum_of(number));
+        let has_groups = self.group_clients.contain(pid, app);
         let rank = local;
         Some(NodeEvent::PmiClient { rank, has_groups })
     }

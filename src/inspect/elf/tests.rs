@@ -114,10 +114,10 @@ fn code_has_no_constants_where_linker_separates_them() {
         let found = find_in_constants(&path, b"PMIx ", 6, |text| Some(text.to_vec()));
         found.unwrap()
     };
-    let one_segment = set_word(64 + 4, object::elf::PF_R | object::elf::PF_X);
+    let one_segment = set_word(64 + 4, elf::PF_R | elf::PF_X);
     assert_eq!(one_segment.as_deref(), Some(&b"5.0.11"[..]));
     // The third segment is empty; now it is one of constants.
-    let separate = set_word(64 + 2 * 56, object::elf::PT_LOAD);
+    let separate = set_word(64 + 2 * 56, elf::PT_LOAD);
     assert_eq!(separate, None);
 }
 
