@@ -66,9 +66,9 @@ pub fn carried(data: &[u8]) {
 }
 
 /// The launcher's handling of reports.
-fn handle_report(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: KnownReport) {
+fn handle_report(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, report: KnownReport) {
     let mut orders = Vec::new();
-    match told {
+    match report {
         StepToLauncher::NotStarted { cause, .. } => {
             supervisor.rank_skipped();
             if let Some(cause) = cause {

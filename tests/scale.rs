@@ -163,7 +163,7 @@ fn description_of_large_job_and_node_share_fit_in_8_mib() {
             (core, names, request)
         });
         println!(
-            "{layout}: job {} bytes, nodes {} bytes on the wire; sidecar is told {request} bytes; \
+            "{layout}: job {} bytes, nodes {} bytes on the wire; sidecar receives {request} bytes; \
              {} KiB in memory, {} KiB at most",
             description.len(),
             nodes.len(),

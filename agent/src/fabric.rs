@@ -81,10 +81,10 @@ impl FabricManager {
             Self::Service(service) => service.send_request(&request.http()).await,
             Self::Command(command) => command.send_request(request).await,
         };
-        let told = |reason: String| format!("cannot {}: {reason}", request.title());
+        let with_title = |reason: String| format!("cannot {}: {reason}", request.title());
         match answer {
-            ManagerReply::Lost(reason) => ManagerReply::Lost(told(reason)),
-            ManagerReply::Unsent(reason) => ManagerReply::Unsent(told(reason)),
+            ManagerReply::Lost(reason) => ManagerReply::Lost(with_title(reason)),
+            ManagerReply::Unsent(reason) => ManagerReply::Unsent(with_title(reason)),
             // About no request in particular.
             other @ (ManagerReply::Impossible(_) | ManagerReply::Status(..)) => other,
         }

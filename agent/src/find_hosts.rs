@@ -178,7 +178,7 @@ async fn find(lookup: &HostLookup, awaited: HostWait) -> Result<Vec<FoundHost>, 
         Ok(source) => source,
         Err(missing) => return Err(refusal(Err(missing), awaited)),
     };
-    let mut told = None;
+    let mut last_message = None;
     loop {
         let mut search = pin!(source.find_hosts());
         let found = match timeout(SILENCE, &mut search).await {
@@ -202,10 +202,10 @@ async fn find(lookup: &HostLookup, awaited: HostWait) -> Result<Vec<FoundHost>, 
             Err(HostSearchFailure::Etcd(error)) => error.to_string(),
             other => format!("{} of {count} hosts", other.as_ref().map_or(0, Vec::len)),
         };
-        if told.as_ref() != Some(&text) {
+        if last_message.as_ref() != Some(&text) {
             let rest = (end - now).as_secs_f32().ceil();
             eprintln!("wireup: {lookup}: {text}; waiting up to {rest} s for more");
-            told = Some(text);
+            last_message = Some(text);
         }
         source.changed(end - now).await;
     }

@@ -60,12 +60,12 @@ impl HostRegistrar {
             lease: None,
         };
         let renewing = async {
-            let mut told = LoggedState::Nothing;
+            let mut logged_state = LoggedState::Nothing;
             let mut next = Instant::now();
             loop {
                 let now = kept.renew().await;
-                told = kept.log_change(
-                    told,
+                logged_state = kept.log_change(
+                    logged_state,
                     now.unwrap_or_else(|error| LoggedState::Failed(error.to_string())),
                 );
                 next += settings.ttl / RENEWALS;

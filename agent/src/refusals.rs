@@ -120,15 +120,15 @@ impl RefusalCounts {
 
     /// Removes callers whose period is over; returns them with their numbers of unlogged refusals.
     fn remove_expired(&mut self, now: Instant) -> Vec<(String, u64)> {
-        let mut untold = Vec::new();
+        let mut unlogged = Vec::new();
         self.0.retain(|who, count| {
             let over = now.saturating_duration_since(count.started_at) >= WHILE;
             if over && count.refusals > LINES {
-                untold.push((who.clone(), count.refusals - LINES));
+                unlogged.push((who.clone(), count.refusals - LINES));
             }
             !over
         });
-        untold
+        unlogged
     }
 }
 

@@ -59,7 +59,7 @@ pub struct DoctorHost {
     /// Clock of the host, relative to that of the requesting host.
     pub clock: Option<Clock>,
     /// Reachability of other hosts from this one.
-    pub seen: Vec<NeighbourView>,
+    pub neighbours: Vec<NeighbourView>,
     /// Measurements between ranks of the user's MPI on this host and others, if requested.
     pub pairs: Vec<Pair>,
 }
@@ -146,7 +146,7 @@ pub struct Finding {
     /// Index of the host.
     pub host: usize,
     /// Result of the check.
-    pub seen: CheckResult,
+    pub result: CheckResult,
     /// Recommended action of the user.
     pub remedy: &'static str,
 }
@@ -156,17 +156,17 @@ pub fn judge(hosts: &[DoctorHost], needs: &LaunchNeeds) -> Vec<Finding> {
     let mut findings = Vec::new();
     for check in CHECKS {
         for (number, host) in hosts.iter().enumerate() {
-            let seen = match check.judge {
+            let result = match check.judge {
                 CheckScope::One(judge) => {
                     host.reported_facts().and_then(|facts| judge(facts, needs))
                 }
                 CheckScope::All(judge) => judge(hosts, number),
             };
-            findings.extend(seen.map(|seen| Finding {
+            findings.extend(result.map(|result| Finding {
                 check: check.name,
                 host: number,
-                remedy: seen.remedy.unwrap_or(check.remedy),
-                seen,
+                remedy: result.remedy.unwrap_or(check.remedy),
+                result,
             }));
         }
     }

@@ -118,7 +118,7 @@ pub fn link_seeds(count: usize) -> Vec<Vec<u8>> {
 
     let body = prop_oneof![
         12 => peer_message().prop_map(|message| encode(&message)),
-        1 => from_node().prop_map(|told| encode(&told)),
+        1 => from_node().prop_map(|report| encode(&report)),
         1 => job_context().prop_map(|job| encode(&job)),
         1 => job_spec().prop_map(|spec| encode(&spec)),
     ];

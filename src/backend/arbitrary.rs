@@ -115,10 +115,10 @@ fn alike() -> BoxedStrategy<RankReportBatch> {
 /// Any report of a backend, plausible or not.
 fn from_backend() -> BoxedStrategy<StepToLauncher> {
     let bytes = || vec(any::<u8>(), 0..20);
-    let seen = (any::<u32>(), option::of(TEXT), any::<[bool; 5]>());
-    let seen = seen.prop_map(|(app, program, loads)| {
+    let loaded_mpi = (any::<u32>(), option::of(TEXT), any::<[bool; 5]>());
+    let loaded_mpi = loaded_mpi.prop_map(|(app, program, loads)| {
         let [openmpi, openmpi4, mpich, pmix, pmi] = loads;
-        let seen = MpiProcess {
+        let process = MpiProcess {
             program,
             openmpi,
             openmpi4,
@@ -127,7 +127,7 @@ fn from_backend() -> BoxedStrategy<StepToLauncher> {
             pmi,
             ..MpiProcess::default()
         };
-        StepToLauncher::LoadedMpi { app, seen }
+        StepToLauncher::LoadedMpi { app, process }
     });
     let lost = (node(), TEXT);
     let frames = || vec(TEXT, 0..3);
@@ -226,7 +226,7 @@ fn from_backend() -> BoxedStrategy<StepToLauncher> {
         TEXT.prop_map(|text| StepToLauncher::Tell { text }),
         (node(), option::of(refusal()))
             .prop_map(|(node, refusal)| StepToLauncher::Prepared { node, refusal }),
-        seen,
+        loaded_mpi,
         found,
     ];
     prop_oneof![3 => about_ranks, 1 => about_others].boxed()

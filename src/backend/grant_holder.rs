@@ -110,9 +110,9 @@ impl Drop for GrantHolder {
             );
             return;
         }
-        let told = self.read_reply();
+        let reply = self.read_reply();
         let _ = self.child.wait();
-        match told {
+        match reply {
             Ok(GrantHolderReply::Over(None)) => {}
             Ok(GrantHolderReply::Over(Some(leak))) => {
                 eprintln!("wireup: warning: --fabric: the fabric grant may not be revoked: {leak}");

@@ -170,7 +170,7 @@ impl<'a, T: HasProcessMap> ReportScope<'a, T> {
             Report::Held => Report::Held,
             Report::Tell { text } => Report::Tell { text },
             // Numbers of programs that do not exist are ignored later.
-            Report::LoadedMpi { app, seen } => Report::LoadedMpi { app, seen },
+            Report::LoadedMpi { app, process } => Report::LoadedMpi { app, process },
             Report::Over => Report::Over,
         })
     }

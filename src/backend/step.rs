@@ -178,7 +178,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
             let several = plan.job.process_map.nodes() > 1;
             let network = several.then(interfaces::network).flatten();
             let network = network.map(|network| StepToLauncher::Network { node, network });
-            let untold = builds.into_iter().chain(network).collect();
+            let unsent_reports = builds.into_iter().chain(network).collect();
             let mut step = StepDaemon {
                 local,
                 guard: Some(guard),
@@ -193,7 +193,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
                 state: StepState::new(window),
                 stdin_feeder: StdinFeeder::default(),
                 incoming: None,
-                unsent_reports: untold,
+                unsent_reports,
                 job_ended: false,
                 watch,
             };

@@ -246,7 +246,7 @@ pub(crate) enum StepToLauncher<R = GlobalRank> {
         text: String,
     },
     /// MPI library that a searched process has loaded.
-    LoadedMpi { app: u32, seen: MpiProcess },
+    LoadedMpi { app: u32, process: MpiProcess },
     /// Ranks wait for these of the ranks in [`LauncherToStep::Ask`].
     Waits(WaitSet),
     /// A node is prepared for a job that will be spawned: it has the files that it lacked, and the job's container.

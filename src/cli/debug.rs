@@ -240,7 +240,7 @@ impl Debuggers {
             None => Ok(()),
             Some(problem) => Err(CommandError::job(format!(
                 "the launcher names for {} {problem}",
-                listed(&[record.seen().name])
+                listed(&[record.stack().name])
             ))),
         }
     }
@@ -321,7 +321,7 @@ impl Debuggers {
     fn print(&self, records: &[ProcessRecord]) -> Result<u8, CommandError> {
         records.iter().try_for_each(|record| self.check(record))?;
         let lines = records.iter().map(|record| {
-            let name = listed(&[record.seen().name]);
+            let name = listed(&[record.stack().name]);
             let command = line(&self.local_command(record));
             format!("{name} on {}: {command}", record.host)
         });

@@ -181,7 +181,7 @@ fn local_host(asked: &DoctorSubject, cwd: &std::path::Path) -> DoctorHost {
         agent: None,
         facts: Ok(facts),
         clock: None,
-        seen: Vec::new(),
+        neighbours: Vec::new(),
         pairs: Vec::new(),
     }
 }
@@ -262,7 +262,7 @@ fn json(hosts: &[DoctorHost], groups: &[FindingGroup]) -> String {
             "facts": host.reported_facts(),
             "problem": host.facts.as_ref().err(),
             "clock": host.clock.map(|clock| json!({"ahead": clock.ahead, "error": clock.error})),
-            "neighbours": host.seen,
+            "neighbours": host.neighbours,
             "pairs": host.pairs,
         })
     };

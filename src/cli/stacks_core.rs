@@ -138,8 +138,8 @@ pub(super) fn show_stacks(mut args: StacksArgs) -> Result<u8, CommandError> {
 }
 
 fn tree(records: &[ProcessRecord]) -> Vec<String> {
-    let seen = records.iter().map(ProcessRecord::seen);
-    let stacks = seen.filter_map(|one| Some((one.name, one.found.ok()?)));
+    let stacks = records.iter().map(ProcessRecord::stack);
+    let stacks = stacks.filter_map(|one| Some((one.name, one.found.ok()?)));
     stacks::tree(stacks)
 }
 
@@ -216,9 +216,9 @@ pub(super) fn write_cores(mut args: CoreArgs) -> Result<u8, CommandError> {
 
 fn cores(records: &[ProcessRecord]) -> Vec<String> {
     let line = |record: &ProcessRecord| {
-        let seen = record.seen();
-        let file = seen.found.ok()?.first()?;
-        Some(format!("{}: {}:{file}", listed(&[seen.name]), seen.host))
+        let stack = record.stack();
+        let file = stack.found.ok()?.first()?;
+        Some(format!("{}: {}:{file}", listed(&[stack.name]), stack.host))
     };
     records.iter().filter_map(line).collect()
 }
@@ -238,16 +238,18 @@ fn shown(
     };
     // A reader that has seen enough is no failure.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
-    let seen = records.iter().map(ProcessRecord::seen);
-    let unseen: Vec<String> = seen.filter_map(|seen| stacks::unseen(&seen)).collect();
+    let stacks = records.iter().map(ProcessRecord::stack);
+    let missing: Vec<String> = stacks
+        .filter_map(|stack| stacks::missing_stack(&stack))
+        .collect();
     let notes = noted(records);
-    let lines = unseen.iter().chain(&notes);
+    let lines = missing.iter().chain(&notes);
     let lines = lines.map(|line| format!("wireup: {line}"));
     eprint!("{}", printable::lines(lines));
     if records.is_empty() {
         eprintln!("wireup: none of these ranks runs");
     }
-    Ok(u8::from(!unseen.is_empty() || records.is_empty()))
+    Ok(u8::from(!missing.is_empty() || records.is_empty()))
 }
 
 /// A line for each reason why ranks are shown otherwise than they would be.
@@ -255,10 +257,10 @@ fn noted(records: &[ProcessRecord]) -> Vec<String> {
     let mut notes: BTreeMap<&str, (Vec<RankKey>, BTreeSet<&str>)> = BTreeMap::new();
     for record in records {
         if let Some(note) = &record.note {
-            let seen = record.seen();
+            let stack = record.stack();
             let (names, hosts) = notes.entry(note).or_default();
-            names.push(seen.name);
-            hosts.insert(seen.host);
+            names.push(stack.name);
+            hosts.insert(stack.host);
         }
     }
     let line = |(note, (names, hosts)): (&str, (Vec<RankKey>, BTreeSet<&str>))| {

@@ -42,9 +42,12 @@ mod tests {
 
     #[test]
     fn unused_nodes_are_named_with_remedy() {
-        let told = line("n[1-3],m", "n2.cluster.example").unwrap();
-        assert!(told.contains("3 other nodes (n[1,3],m)"), "{told}");
-        assert!(told.ends_with("--hosts \"$SLURM_JOB_NODELIST\""), "{told}");
+        let message = line("n[1-3],m", "n2.cluster.example").unwrap();
+        assert!(message.contains("3 other nodes (n[1,3],m)"), "{message}");
+        assert!(
+            message.ends_with("--hosts \"$SLURM_JOB_NODELIST\""),
+            "{message}"
+        );
         assert_eq!(line("n2", "n2"), None);
         assert_eq!(line("", "n2"), None);
         assert_eq!(line("n[1-", "n2"), None);

@@ -15,7 +15,7 @@ pub(super) struct JobTreeNode {
     /// Allocation in which the job runs.
     pub(super) allocation: Option<String>,
     /// Whether the job's end was reported to its nodes, which make it an event.
-    pub(super) end_told: bool,
+    pub(super) end_reported: bool,
     /// Tracing span from the start to the end of the job.
     pub(super) span: Span,
 }
@@ -35,7 +35,7 @@ impl JobTree {
                 remaining: size,
                 independent: true,
                 allocation: None,
-                end_told: false,
+                end_reported: false,
                 span: info_span!("job", number = 0, size),
             }],
         }

@@ -358,9 +358,9 @@ impl Controller {
             }
             StepToLauncher::Node { node, report } => self.on_node_report(node, report),
             StepToLauncher::Tell { text } => self.cx.print_line(&text),
-            StepToLauncher::LoadedMpi { app, seen } => {
+            StepToLauncher::LoadedMpi { app, process } => {
                 self.services.progress.add_mpi_app(app as usize);
-                self.services.singletons.saw(app as usize, seen);
+                self.services.singletons.saw(app as usize, process);
             }
             // The step links handle these reports.
             StepToLauncher::Lacks(_)

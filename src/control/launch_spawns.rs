@@ -216,7 +216,7 @@ impl LaunchSpawns {
                 .independent
                 .unwrap_or(ending.children == ChildJobPolicy::Independent),
             allocation: job.allocation.clone(),
-            end_told: false,
+            end_reported: false,
             span: info_span!("job", number = number.0, size, parent = parent.0),
         });
         status_records::record_spawn(cx, number, &source);
@@ -335,7 +335,7 @@ impl LaunchSpawns {
             return;
         }
         if let Some(member) = cx.job_tree.get_mut(job) {
-            member.end_told = true;
+            member.end_reported = true;
         }
         cx.steps.send(LauncherToStep::JobOver(job));
         cx.effects.push(LaunchEffect::JobEnded(job));
@@ -425,11 +425,11 @@ fn never_joined(cx: &LaunchContext, job: JobIndex) -> SpawnFailure {
 /// Returns the ends of the jobs whose end was not reported to the nodes.
 pub(super) fn unreported_job_ends(cx: &LaunchContext) -> Vec<JobEnd> {
     let members = cx.job_tree.iter();
-    let untold = members.filter(|(_, member)| !member.end_told);
+    let unreported = members.filter(|(_, member)| !member.end_reported);
     // The exit of the rank that failed first counts, not the exits of others that it caused.
     let first = cx.supervisor.cause().and_then(FailureCause::rank);
     let first = first.and_then(|process| cx.jobs.find(process));
-    let ends = untold.filter_map(|(job, _)| {
+    let ends = unreported.filter_map(|(job, _)| {
         let lives = cx.jobs.ranks_of_job(job);
         let lives = lives.map(|process| cx.ranks.get(process));
         let lives: Vec<queries::ProcessState> = lives.map(how_it_lived).collect();

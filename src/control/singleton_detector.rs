@@ -41,7 +41,7 @@ const SAMPLE: usize = 4;
 struct AppContact {
     /// Time of the first inspection of its ranks; `None` for never.
     from: Option<Duration>,
-    seen: Option<MpiProcess>,
+    process: Option<MpiProcess>,
     is_reported: bool,
 }
 
@@ -97,9 +97,9 @@ impl SingletonDetector {
     }
 
     /// Stores the result of the inspection of a process of an application.
-    pub(super) fn saw(&mut self, app: usize, seen: MpiProcess) {
+    pub(super) fn saw(&mut self, app: usize, process: MpiProcess) {
         if let Some(app) = self.apps.get_mut(app) {
-            app.seen = Some(seen);
+            app.process = Some(process);
             self.news = true;
         }
     }
@@ -188,8 +188,8 @@ impl SingletonDetector {
         let wants = plan.apps[app].detected.wants;
         let known = matches!(wants, DetectedInterface::Pmi | DetectedInterface::Pmix);
         let inspected = || known.then(|| MpiProcess::by_inspection(wants));
-        let seen = self.apps[app].seen.clone().or_else(inspected)?;
-        Some(seen.explain(&plan.offer))
+        let process = self.apps[app].process.clone().or_else(inspected)?;
+        Some(process.explain(&plan.offer))
     }
 
     /// Returns the reason why a rank is a singleton, if that is a failure of the rank (`--strict-pmi`).
@@ -205,22 +205,22 @@ impl SingletonDetector {
     }
 
     /// Returns the program that has loaded an MPI, if it is not the started program but one below it.
-    fn seen_below(&self, plan: &HostPlan, app: usize) -> Option<String> {
-        let seen = self.apps[app].seen.as_ref()?;
+    fn program_below(&self, plan: &HostPlan, app: usize) -> Option<String> {
+        let process = self.apps[app].process.as_ref()?;
         let started = &plan.apps[app].detected.program;
         let real = started.canonicalize();
-        descendant_program(started, real.as_ref().unwrap_or(started), seen)
+        descendant_program(started, real.as_ref().unwrap_or(started), process)
     }
 
     /// Names the program whose ranks run as singletons.
     fn program_of(&self, plan: &HostPlan, app: usize) -> String {
         let started = || plan.apps[app].detected.program.display().to_string();
-        self.seen_below(plan, app).unwrap_or_else(started)
+        self.program_below(plan, app).unwrap_or_else(started)
     }
 
     /// Returns the text about a failed singleton. The line about it names the started program, so only another one is named.
     fn cause_text(&self, plan: &HostPlan, app: usize, why: SingletonCause) -> String {
-        match self.seen_below(plan, app) {
+        match self.program_below(plan, app) {
             Some(name) => format!("{name}: {}", why.text),
             None => why.text,
         }

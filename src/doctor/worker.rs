@@ -57,7 +57,7 @@ fn check_neighbours(places: &BTreeMap<usize, HostEndpoint>, own: usize) -> Vec<N
     std::thread::scope(|scope| {
         let looks: Vec<_> = reaches
             .filter_map(|number| Some((*number, places.get(number)?)))
-            .map(|(number, place)| scope.spawn(move || seen(number, place)))
+            .map(|(number, place)| scope.spawn(move || resolve_neighbour(number, place)))
             .collect();
         looks
             .into_iter()
@@ -66,7 +66,7 @@ fn check_neighbours(places: &BTreeMap<usize, HostEndpoint>, own: usize) -> Vec<N
     })
 }
 
-fn seen(number: usize, place: &HostEndpoint) -> NeighbourView {
+fn resolve_neighbour(number: usize, place: &HostEndpoint) -> NeighbourView {
     let forward = addresses_of(&place.name);
     let back = forward
         .as_ref()

@@ -52,7 +52,7 @@ pub fn check_hosts(
         agent: Some(version.clone()),
         facts: Err("it has not answered".to_owned()),
         clock: None,
-        seen: Vec::new(),
+        neighbours: Vec::new(),
         pairs: Vec::new(),
     });
     let mut hosts: Vec<DoctorHost> = hosts.collect();
@@ -272,19 +272,19 @@ impl WorkerLaunch {
             Instant::now() + PATIENCE,
             answered.len(),
             |rank, line, _| {
-                let (Some(number), WorkerMessage::Answer(WorkerReply::Seen(mut seen))) =
+                let (Some(number), WorkerMessage::Answer(WorkerReply::Seen(mut views))) =
                     (reached.get(rank), line)
                 else {
                     return 0;
                 };
-                seen.retain_mut(|it| match reached.get(it.host) {
+                views.retain_mut(|it| match reached.get(it.host) {
                     Some(number) => {
                         it.host = *number;
                         true
                     }
                     None => false,
                 });
-                hosts[*number].seen = seen;
+                hosts[*number].neighbours = views;
                 1
             },
         );

@@ -68,29 +68,34 @@ impl<'a> ProcessTree<'a> {
     fn new(snapshot: &'a Snapshot) -> Self {
         let living = || {
             let all = snapshot.processes.iter();
-            all.filter(|seen| !seen.process.has_ended())
+            all.filter(|entry| !entry.process.has_ended())
         };
         let by_pid: BTreeMap<i32, &ProcessSnapshot> =
-            living().map(|seen| (seen.process.pid, seen)).collect();
+            living().map(|entry| (entry.process.pid, entry)).collect();
         let mut children: BTreeMap<i32, Vec<&ProcessSnapshot>> = BTreeMap::new();
-        for seen in living() {
-            children.entry(seen.process.parent).or_default().push(seen);
+        for entry in living() {
+            children
+                .entry(entry.process.parent)
+                .or_default()
+                .push(entry);
         }
-        let copied = |seen: &ProcessSnapshot| {
-            let parent = by_pid.get(&seen.process.parent);
+        let copied = |entry: &ProcessSnapshot| {
+            let parent = by_pid.get(&entry.process.parent);
             parent.is_some_and(|parent| {
-                let same = match is_step(seen) {
+                let same = match is_step(entry) {
                     true => is_step(parent),
-                    false => command(parent).is_some() && command(parent) == command(seen),
+                    false => command(parent).is_some() && command(parent) == command(entry),
                 };
-                same && parent.mark == seen.mark
+                same && parent.mark == entry.mark
             })
         };
-        let originals = || living().filter(|seen| !copied(seen));
+        let originals = || living().filter(|entry| !copied(entry));
         Self {
             snapshot,
-            launchers: originals().filter(|seen| command(seen).is_some()).collect(),
-            steps: originals().filter(|seen| is_step(seen)).collect(),
+            launchers: originals()
+                .filter(|entry| command(entry).is_some())
+                .collect(),
+            steps: originals().filter(|entry| is_step(entry)).collect(),
             by_pid,
             children,
         }
@@ -102,10 +107,10 @@ impl<'a> ProcessTree<'a> {
 
     /// Launcher and step daemons of each job that has any.
     fn led(&self) -> Vec<JobLeader<'a>> {
-        let launchers = self.launchers.iter().map(|seen| JobLeader {
-            name: self.name(seen),
-            first: seen,
-            launcher: Some(*seen),
+        let launchers = self.launchers.iter().map(|entry| JobLeader {
+            name: self.name(entry),
+            first: entry,
+            launcher: Some(*entry),
             steps: Vec::new(),
         });
         let mut all: Vec<JobLeader<'a>> = launchers.collect();
@@ -172,7 +177,7 @@ impl<'a> ProcessTree<'a> {
             Some(placement) => u32::try_from(placement.present_hosts().count()).ok(),
             None => of_members(|mark| mark.nodes),
         };
-        let mut steps: Vec<JobStep> = led.steps.iter().map(|seen| step(seen)).collect();
+        let mut steps: Vec<JobStep> = led.steps.iter().map(|entry| step(entry)).collect();
         steps.sort_by_key(|step| (step.node, step.process.pid));
         LocalJobInfo {
             name: led.name.clone(),
@@ -185,7 +190,7 @@ impl<'a> ProcessTree<'a> {
             elapsed: self.age(&led.first.process),
             command,
             members: members.into_iter().map(|member| member.0).collect(),
-            launcher: led.launcher.map(|seen| seen.process.clone()),
+            launcher: led.launcher.map(|entry| entry.process.clone()),
             steps,
             placement,
         }
@@ -254,30 +259,30 @@ impl<'a> ProcessTree<'a> {
     /// Finds the jobs without a launcher.
     fn orphans(&self, known: &BTreeSet<&String>) -> Vec<LocalJobInfo> {
         let mut names: BTreeSet<&String> = BTreeSet::new();
-        for seen in self.by_pid.values() {
-            names.extend(seen.mark.as_ref().map(|mark| &mark.job));
+        for entry in self.by_pid.values() {
+            names.extend(entry.mark.as_ref().map(|mark| &mark.job));
         }
         let mut found = Vec::new();
         for name in names.difference(known) {
             let marked = self.by_pid.values().copied();
             let marked: Vec<&ProcessSnapshot> = marked
-                .filter(|seen| seen.mark.as_ref().is_some_and(|mark| mark.job == **name))
+                .filter(|entry| entry.mark.as_ref().is_some_and(|mark| mark.job == **name))
                 .collect();
-            let leaders = marked.iter().copied().filter(|seen| leads(&seen.process));
-            let Some(first) = leaders.min_by_key(|seen| seen.process.started) else {
+            let leaders = marked.iter().copied().filter(|entry| leads(&entry.process));
+            let Some(first) = leaders.min_by_key(|entry| entry.process.started) else {
                 continue;
             };
             if !self.has_lost_its_launcher(first) {
                 continue;
             }
             let ranks = self.ranks(marked.iter().copied(), name);
-            let guarded = self.by_pid.values().any(|seen| match &seen.role {
+            let guarded = self.by_pid.values().any(|entry| match &entry.role {
                 Some(ProcessRole::Guard { charge }) => marked
                     .iter()
                     .any(|member| charge.contains(&member.process.pid)),
                 _ => false,
             });
-            let marks = || marked.iter().filter_map(|seen| seen.mark.as_ref());
+            let marks = || marked.iter().filter_map(|entry| entry.mark.as_ref());
             let own = || marks().filter(|mark| mark.spawned_job == 0);
             found.push(LocalJobInfo {
                 name: Some((*name).clone()),
@@ -294,7 +299,7 @@ impl<'a> ProcessTree<'a> {
                 node_count: own().find_map(|mark| mark.nodes),
                 elapsed: self.age(&first.process),
                 command: Vec::new(),
-                members: marked.iter().map(|seen| seen.process.clone()).collect(),
+                members: marked.iter().map(|entry| entry.process.clone()).collect(),
                 ranks,
             });
         }
@@ -302,8 +307,8 @@ impl<'a> ProcessTree<'a> {
     }
 
     /// Whether the launcher of a process has exited; false if it may be outside this PID namespace.
-    fn has_lost_its_launcher(&self, seen: &ProcessSnapshot) -> bool {
-        let parent = seen.process.parent;
+    fn has_lost_its_launcher(&self, entry: &ProcessSnapshot) -> bool {
+        let parent = entry.process.parent;
         let Some(parent) = self.by_pid.get(&parent) else {
             // Only init is identified by its pid alone.
             return parent == 1;
@@ -317,26 +322,26 @@ impl<'a> ProcessTree<'a> {
     /// Finds the ranks of a job among these processes.
     fn ranks<'s>(&self, among: impl Iterator<Item = &'s ProcessSnapshot>, job: &str) -> Vec<Rank> {
         let mut leaders: BTreeMap<(u32, u32), (&ProcessSnapshot, &JobTag)> = BTreeMap::new();
-        for seen in among.filter(|seen| leads(&seen.process)) {
-            let Some(mark) = seen.mark.as_ref().filter(|mark| mark.job == job) else {
+        for entry in among.filter(|entry| leads(&entry.process)) {
+            let Some(mark) = entry.mark.as_ref().filter(|mark| mark.job == job) else {
                 continue;
             };
             let Some(rank) = mark.rank else { continue };
             let place = (mark.spawned_job, rank);
-            let known = leaders.entry(place).or_insert((seen, mark));
-            if seen.process.started < known.0.process.started {
-                *known = (seen, mark);
+            let known = leaders.entry(place).or_insert((entry, mark));
+            if entry.process.started < known.0.process.started {
+                *known = (entry, mark);
             }
         }
         let page = rustix::param::page_size() as u64;
         leaders
             .into_iter()
-            .map(|((spawned_job, rank), (seen, mark))| {
-                let below = self.process_subtree(&seen.process);
+            .map(|((spawned_job, rank), (entry, mark))| {
+                let below = self.process_subtree(&entry.process);
                 Rank {
                     spawned_job,
                     rank,
-                    process: seen.process.clone(),
+                    process: entry.process.clone(),
                     node: mark.node.clone(),
                     cpu: procfs::ticks(below.iter().map(|process| process.cpu).sum()),
                     resident: below.iter().map(|process| process.resident * page).sum(),
@@ -349,10 +354,14 @@ impl<'a> ProcessTree<'a> {
     /// Process and all its descendants.
     fn process_subtree(&self, process: &Process) -> Vec<&'a Process> {
         let mut all: Vec<&Process> = Vec::new();
-        all.extend(self.by_pid.get(&process.pid).map(|seen| &seen.process));
+        all.extend(self.by_pid.get(&process.pid).map(|entry| &entry.process));
         let mut at = 0;
         while let Some(process) = all.get(at) {
-            all.extend(self.children(process.pid).iter().map(|seen| &seen.process));
+            all.extend(
+                self.children(process.pid)
+                    .iter()
+                    .map(|entry| &entry.process),
+            );
             at += 1;
         }
         all
@@ -360,9 +369,9 @@ impl<'a> ProcessTree<'a> {
 
     /// Processes with a job's name in their environment.
     fn members(&self, job: &str) -> Vec<(Process, &'a JobTag)> {
-        let marked = self.by_pid.values().filter_map(|seen| {
-            let mark = seen.mark.as_ref().filter(|mark| mark.job == job)?;
-            Some((seen.process.clone(), mark))
+        let marked = self.by_pid.values().filter_map(|entry| {
+            let mark = entry.mark.as_ref().filter(|mark| mark.job == job)?;
+            Some((entry.process.clone(), mark))
         });
         marked.collect()
     }
@@ -374,27 +383,27 @@ impl<'a> ProcessTree<'a> {
 }
 
 /// Arguments of a process, if it is a launcher.
-fn command(seen: &ProcessSnapshot) -> Option<&[OsString]> {
-    match &seen.role {
+fn command(entry: &ProcessSnapshot) -> Option<&[OsString]> {
+    match &entry.role {
         Some(ProcessRole::Launcher { command, .. }) => Some(command),
         _ => None,
     }
 }
 
-fn is_step(seen: &ProcessSnapshot) -> bool {
-    matches!(seen.role, Some(ProcessRole::Step { .. }))
+fn is_step(entry: &ProcessSnapshot) -> bool {
+    matches!(entry.role, Some(ProcessRole::Step { .. }))
 }
 
-fn step(seen: &ProcessSnapshot) -> JobStep {
+fn step(entry: &ProcessSnapshot) -> JobStep {
     JobStep {
-        process: seen.process.clone(),
-        node: label(seen).and_then(|label| label.placement.node),
+        process: entry.process.clone(),
+        node: label(entry).and_then(|label| label.placement.node),
     }
 }
 
 /// Label with which a launcher or step daemon shows its job on several hosts.
-fn label(seen: &ProcessSnapshot) -> Option<&job_label::LabelContents> {
-    match &seen.role {
+fn label(entry: &ProcessSnapshot) -> Option<&job_label::LabelContents> {
+    match &entry.role {
         Some(ProcessRole::Launcher { label, .. } | ProcessRole::Step { label }) => label.as_deref(),
         _ => None,
     }

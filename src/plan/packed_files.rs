@@ -394,18 +394,18 @@ mod tests {
         fs::write(from.path().join("data"), "text").unwrap();
         fs::write(from.path().join("own"), "ours").unwrap();
         fs::write(to.path().join("own"), "the user's").unwrap();
-        let mut told = Vec::new();
+        let mut paths = Vec::new();
         let mut unpacked = UnpackedFiles::default();
         for name in ["data", "own"] {
             let packed = packed(from.path(), name);
-            let tell = &mut |path: &Path, _| told.push(path.to_owned());
+            let tell = &mut |path: &Path, _| paths.push(path.to_owned());
             unpacked.put_file(&job(), to.path(), &packed, tell).unwrap();
         }
         let read = |name: &str| fs::read_to_string(to.path().join(name)).ok();
         assert_eq!(read("data").as_deref(), Some("text"));
         assert_eq!(read("own").as_deref(), Some("the user's"));
         assert_eq!(fs::read_dir(to.path()).unwrap().count(), 2);
-        assert_eq!(told.last(), Some(&to.path().join("data")));
+        assert_eq!(paths.last(), Some(&to.path().join("data")));
         drop(unpacked);
         assert_eq!(read("data"), None);
         assert_eq!(read("own").as_deref(), Some("the user's"));
@@ -415,8 +415,8 @@ mod tests {
     fn identity_is_serialized_with_following_path() {
         let identity = FileIdentity::from_path(Path::new("/bin/true")).unwrap();
         let bytes = [&identity.to_bytes()[..], b"/bin/true"].concat();
-        let told = FileIdentity::parse(bytes.clone());
-        assert_eq!(told, Some((identity, b"/bin/true".to_vec())));
+        let parsed = FileIdentity::parse(bytes.clone());
+        assert_eq!(parsed, Some((identity, b"/bin/true".to_vec())));
         assert_eq!(FileIdentity::parse(bytes[..31].to_vec()), None);
     }
 
@@ -463,9 +463,9 @@ mod tests {
     fn program_is_executable_and_its_directory_private() {
         let (job, node, app) = (job(), NodeId(3), AppNum(1));
         let mut unpacked = UnpackedFiles::default();
-        let mut told = Vec::new();
+        let mut paths = Vec::new();
         let packed = packed(Path::new("/"), "/bin/true");
-        let tell = &mut |path: &Path, _| told.push(path.to_owned());
+        let tell = &mut |path: &Path, _| paths.push(path.to_owned());
         unpacked
             .put_program(
                 Owner {
@@ -479,12 +479,12 @@ mod tests {
             .unwrap();
         let path = program(&job, node, app, &packed);
         assert_eq!(path.file_name(), Path::new("/bin/true").file_name());
-        assert!(path.starts_with(&told[0]), "{path:?}, {told:?}");
-        let mode = fs::metadata(&told[0]).unwrap().mode();
+        assert!(path.starts_with(&paths[0]), "{path:?}, {paths:?}");
+        let mode = fs::metadata(&paths[0]).unwrap().mode();
         assert_eq!(mode & 0o777, 0o700);
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o111, 0o111);
         drop(unpacked);
-        assert!(!told[0].exists());
+        assert!(!paths[0].exists());
     }
 
     #[test]

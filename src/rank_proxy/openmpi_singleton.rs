@@ -40,8 +40,8 @@ pub fn serve(process: u32, report: u32, keepalive: u32) -> Result<u8, CommandErr
     let (mut passages, uri) = offered().map_err(failed)?;
     let mut refusals = RefusalLines::default();
     let report = OpenOptions::new().write(true).open(path(report));
-    let told = report.and_then(|mut report| report.write_all(uri.as_bytes()));
-    told.map_err(failed)?;
+    let result = report.and_then(|mut report| report.write_all(uri.as_bytes()));
+    result.map_err(failed)?;
     loop {
         if singleton_end::is_ordered(&mut signals) {
             let clients = passages.clients();

@@ -297,11 +297,11 @@ mod tests {
 
     #[test]
     fn consecutive_ranks_are_printed_as_range() {
-        let told = |ranks: &[u32]| {
+        let printed = |ranks: &[u32]| {
             let ranks: Vec<Rank> = ranks.iter().copied().map(Rank).collect();
             ranges(&ranks)
         };
-        assert_eq!(told(&[0]), "0");
-        assert_eq!(told(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+        assert_eq!(printed(&[0]), "0");
+        assert_eq!(printed(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
     }
 }

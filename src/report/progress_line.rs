@@ -329,8 +329,8 @@ mod tests {
             hosts: 16,
             named: vec!["n3".into(), "n7".into()],
         };
-        let told = "staging: 14 of 16 hosts have the files, waiting for n3, n7";
-        assert_eq!(hosts.text(), told);
+        let expected = "staging: 14 of 16 hosts have the files, waiting for n3, n7";
+        assert_eq!(hosts.text(), expected);
     }
 
     #[test]

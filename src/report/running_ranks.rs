@@ -29,9 +29,9 @@ pub(crate) fn find_mpi(pid: i32) -> Option<MpiProcess> {
         if LAUNCHERS.iter().any(launches) || name.trim() == "wireup" {
             continue;
         }
-        let seen = inspect_process(pid);
-        if seen.any() {
-            return Some(seen);
+        let process = inspect_process(pid);
+        if process.any() {
+            return Some(process);
         }
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
         let children = children.unwrap_or_default();
@@ -46,35 +46,35 @@ pub(crate) fn find_mpi(pid: i32) -> Option<MpiProcess> {
 
 /// Inspects one process. Data of another user's process that cannot be read is unknown.
 fn inspect_process(pid: i32) -> MpiProcess {
-    let mut seen = MpiProcess::default();
+    let mut process = MpiProcess::default();
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     for line in maps.split(|byte| *byte == b'\n') {
         let file = memchr::memrchr(b'/', line).map(|at| OsStr::from_bytes(&line[at + 1..]));
         let Some(file) = file else { continue };
         match family_of(file) {
             Some(LibraryFamily::OpenMpi) => {
-                seen.openmpi = true;
-                seen.openmpi4 |= file.as_bytes().starts_with(b"libopen-rte.so");
+                process.openmpi = true;
+                process.openmpi4 |= file.as_bytes().starts_with(b"libopen-rte.so");
             }
-            Some(LibraryFamily::Mpich) => seen.mpich = true,
-            Some(LibraryFamily::Pmix) => seen.pmix = true,
-            Some(LibraryFamily::Pmi) => seen.pmi = true,
+            Some(LibraryFamily::Mpich) => process.mpich = true,
+            Some(LibraryFamily::Pmix) => process.pmix = true,
+            Some(LibraryFamily::Pmi) => process.pmi = true,
             Some(_) | None => {}
         }
     }
-    if seen.any() {
-        inspect_environment(pid, &mut seen);
+    if process.any() {
+        inspect_environment(pid, &mut process);
     }
-    seen
+    process
 }
 
-fn inspect_environment(pid: i32, seen: &mut MpiProcess) {
+fn inspect_environment(pid: i32, process: &mut MpiProcess) {
     let proc = Path::new("/proc").join(pid.to_string());
     let link = |name: &str| fs::read_link(proc.join(name)).ok();
     let program = link("exe");
-    seen.program = program.map(|program| program.to_string_lossy().into_owned());
+    process.program = program.map(|program| program.to_string_lossy().into_owned());
     let own_network = fs::read_link("/proc/self/ns/net").ok();
-    seen.same_network = link("ns/net").zip(own_network).map(|(its, own)| its == own);
+    process.same_network = link("ns/net").zip(own_network).map(|(its, own)| its == own);
     let Ok(environment) = fs::read(proc.join("environ")) else {
         return;
     };
@@ -90,17 +90,17 @@ fn inspect_environment(pid: i32, seen: &mut MpiProcess) {
             .get(name.as_bytes())
             .map(|value| OsStr::from_bytes(value))
     };
-    seen.env_job = Some(text(JOB).is_some());
-    seen.env_pmi = Some(text("PMI_FD").is_some());
-    seen.env_pmix = Some(text("PMIX_NAMESPACE").is_some());
-    seen.env_marker = Some(text("JSM_JSRUN_PORT").is_some());
+    process.env_job = Some(text(JOB).is_some());
+    process.env_pmi = Some(text("PMI_FD").is_some());
+    process.env_pmix = Some(text("PMIX_NAMESPACE").is_some());
+    process.env_marker = Some(text("JSM_JSRUN_PORT").is_some());
     let number = text("PMI_FD").and_then(OsStr::to_str);
     // A process whose environment can be read also permits to list its descriptors.
-    seen.pmi_socket = number.map(|number| {
+    process.pmi_socket = number.map(|number| {
         link(&format!("fd/{number}"))
             .is_some_and(|target| target.as_os_str().as_bytes().starts_with(b"socket:"))
     });
-    seen.server_directory = text("PMIX_SERVER_TMPDIR").map(|directory| {
+    process.server_directory = text("PMIX_SERVER_TMPDIR").map(|directory| {
         let inside = Path::new(directory)
             .strip_prefix("/")
             .unwrap_or_else(|_| Path::new(""));
@@ -117,11 +117,11 @@ mod tests {
     fn process_without_mpi_has_none() {
         let own = rustix::process::getpid().as_raw_nonzero().get();
         assert!(!inspect_process(own).any());
-        let mut seen = MpiProcess::default();
-        inspect_environment(own, &mut seen);
-        assert_eq!(seen.same_network, Some(true));
+        let mut process = MpiProcess::default();
+        inspect_environment(own, &mut process);
+        assert_eq!(process.same_network, Some(true));
         let program = std::env::current_exe().unwrap();
-        assert_eq!(seen.program.as_deref(), program.to_str());
-        assert_eq!(seen.env_job, Some(std::env::var_os(JOB).is_some()));
+        assert_eq!(process.program.as_deref(), program.to_str());
+        assert_eq!(process.env_job, Some(std::env::var_os(JOB).is_some()));
     }
 }

@@ -167,8 +167,8 @@ impl MpiProcess {
 
 /// Returns the singleton's program, if it differs from the one that was started, which may be a shell or an
 /// interpreter and does not help to find the cause.
-pub fn descendant_program(started: &Path, real: &Path, seen: &MpiProcess) -> Option<String> {
-    let program = Path::new(seen.program.as_ref()?);
+pub fn descendant_program(started: &Path, real: &Path, process: &MpiProcess) -> Option<String> {
+    let program = Path::new(process.program.as_ref()?);
     let started_name = started.file_name()?;
     if program == real || program.file_name() == Some(started_name) {
         return None;
@@ -253,12 +253,12 @@ mod tests {
 
     #[test]
     fn nothing_is_certain_without_evidence() {
-        for seen in [
+        for process in [
             openmpi(),
             mpich(),
             MpiProcess::by_inspection(DetectedInterface::Pmi),
         ] {
-            assert!(!seen.explain(&ALL).certain, "{seen:?}");
+            assert!(!process.explain(&ALL).certain, "{process:?}");
         }
     }
 
@@ -277,11 +277,11 @@ mod tests {
             ..ALL
         };
         let all = &ALL;
-        let with = |mut seen: MpiProcess, change: fn(&mut MpiProcess)| {
-            change(&mut seen);
-            seen
+        let with = |mut process: MpiProcess, change: fn(&mut MpiProcess)| {
+            change(&mut process);
+            process
         };
-        for (seen, offer, word) in [
+        for (process, offer, word) in [
             (openmpi(), pmi_only, "give --pmi pmix"),
             (openmpi(), not_recognised, "not recognised"),
             (openmpi(), not_served, "not offered: no libpmix"),
@@ -342,7 +342,7 @@ mod tests {
                 "/tmp/d",
             ),
         ] {
-            let why = seen.explain(offer);
+            let why = process.explain(offer);
             assert!(why.certain && why.text.contains(word), "{word}: {why:?}");
         }
     }
@@ -366,11 +366,11 @@ mod tests {
     #[test]
     fn descendant_program_is_named_with_started_program() {
         let name = |started: &str, real: &str, program: &str| {
-            let seen = MpiProcess {
+            let process = MpiProcess {
                 program: Some(program.into()),
                 ..mpich()
             };
-            descendant_program(Path::new(started), Path::new(real), &seen)
+            descendant_program(Path::new(started), Path::new(real), &process)
         };
         let named = name("/bin/sh", "/usr/bin/dash", "/opt/app");
         assert_eq!(named.as_deref(), Some("/opt/app below sh"));
@@ -390,8 +390,8 @@ mod tests {
         let mut mpich = mpich();
         mpich.same_network = Some(false);
         mpich.pmix = true;
-        for seen in [five, mpich] {
-            assert!(!seen.explain(&ALL).certain, "{seen:?}");
+        for process in [five, mpich] {
+            assert!(!process.explain(&ALL).certain, "{process:?}");
         }
     }
 }

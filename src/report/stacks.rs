@@ -18,25 +18,25 @@ pub struct RankStack<'a> {
 }
 
 /// Returns the lines that show the results: the tree, and then the processes without a stack.
-pub fn lines(seen: &[RankStack<'_>]) -> Vec<String> {
-    let stacks = seen
+pub fn lines(stacks: &[RankStack<'_>]) -> Vec<String> {
+    let frames = stacks
         .iter()
         .filter_map(|one| Some((one.name, one.found.ok()?)));
-    let mut lines = tree(stacks);
-    lines.extend(seen.iter().filter_map(unseen));
+    let mut lines = tree(frames);
+    lines.extend(stacks.iter().filter_map(missing_stack));
     lines
 }
 
 /// Returns the line about a process without a stack.
-pub fn unseen(seen: &RankStack<'_>) -> Option<String> {
-    let why = seen.found.err()?;
-    let pid = seen
+pub fn missing_stack(stack: &RankStack<'_>) -> Option<String> {
+    let why = stack.found.err()?;
+    let pid = stack
         .pid
         .map_or_else(String::new, |pid| format!(", pid {pid}"));
     Some(format!(
         "{} ({}{pid}): {why}",
-        listed(&[seen.name]),
-        seen.host
+        listed(&[stack.name]),
+        stack.host
     ))
 }
 

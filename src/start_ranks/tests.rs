@@ -75,16 +75,20 @@ fn reported(
         tv_nsec: 0,
     };
     let mut woken = [PollFd::new(&wake, PollFlags::IN)];
-    assert_eq!(poll(&mut woken, Some(&limit)), Ok(1), "nobody was woken");
-    let mut told = results.try_iter().collect::<Vec<_>>();
+    assert_eq!(
+        poll(&mut woken, Some(&limit)),
+        Ok(1),
+        "the eventfd is not readable"
+    );
+    let mut start_results = results.try_iter().collect::<Vec<_>>();
     let mut count = [0; 8];
     rustix::io::read(&wake, &mut count).unwrap();
     assert_eq!(u64::from_ne_bytes(count), 1);
-    assert!(results.try_recv().is_err(), "something was told later");
-    told.sort_by_key(|(rank, _)| *rank);
-    let ranks_told: Vec<u32> = told.iter().map(|(rank, _)| rank.0).collect();
-    assert_eq!(ranks_told, (0..ranks).collect::<Vec<_>>());
-    told
+    assert!(results.try_recv().is_err(), "a result came later");
+    start_results.sort_by_key(|(rank, _)| *rank);
+    let reported_ranks: Vec<u32> = start_results.iter().map(|(rank, _)| rank.0).collect();
+    assert_eq!(reported_ranks, (0..ranks).collect::<Vec<_>>());
+    start_results
 }
 
 #[test]
@@ -137,6 +141,9 @@ fn nothing_is_started_after_stop_or_deadline() {
     work.carry_out(&results_to, Some(Instant::now()));
     assert!(results.try_recv().is_err());
     work.carry_out(&results_to, None);
-    let told = results.try_iter().map(|(_, result)| result.err());
-    assert_eq!(told.collect::<Vec<_>>(), [Some(RankStartError::Skipped); 3]);
+    let errors = results.try_iter().map(|(_, result)| result.err());
+    assert_eq!(
+        errors.collect::<Vec<_>>(),
+        [Some(RankStartError::Skipped); 3]
+    );
 }

@@ -56,8 +56,8 @@ impl ProcessHandle {
     ///
     /// # Errors
     /// When no descriptor is left.
-    pub fn open(seen: &Process) -> Result<Option<Self>, Errno> {
-        let Some(pid) = Pid::from_raw(seen.pid) else {
+    pub fn open(process: &Process) -> Result<Option<Self>, Errno> {
+        let Some(pid) = Pid::from_raw(process.pid) else {
             return Ok(None);
         };
         let pidfd = match open_pidfd(pid) {
@@ -65,7 +65,7 @@ impl ProcessHandle {
             Err(Errno::SRCH) => return Ok(None),
             Err(errno) => return Err(errno),
         };
-        let same = procfs::process(seen.pid).is_some_and(|now| now.started == seen.started);
+        let same = procfs::process(process.pid).is_some_and(|now| now.started == process.started);
         Ok(same.then_some(Self(pidfd)))
     }
 
@@ -105,22 +105,22 @@ mod tests {
     #[test]
     fn process_is_signalled_and_its_exit_is_seen() {
         let mut child = sleeper();
-        let seen = procfs::process(child.id() as i32).unwrap();
-        let held = ProcessHandle::open(&seen).unwrap().unwrap();
+        let process = procfs::process(child.id() as i32).unwrap();
+        let held = ProcessHandle::open(&process).unwrap().unwrap();
         assert!(!held.wait(Duration::ZERO));
         assert_eq!(held.signal(Signal::TERM), Ok(true));
         assert!(held.wait(Duration::from_secs(60)));
         child.wait().unwrap();
         assert_eq!(held.signal(Signal::TERM), Ok(false));
-        assert!(ProcessHandle::open(&seen).unwrap().is_none());
+        assert!(ProcessHandle::open(&process).unwrap().is_none());
     }
 
     #[test]
     fn process_with_reused_pid_is_not_confused() {
         let mut child = sleeper();
-        let mut seen = procfs::process(child.id() as i32).unwrap();
-        seen.started -= 1;
-        assert!(ProcessHandle::open(&seen).unwrap().is_none());
+        let mut process = procfs::process(child.id() as i32).unwrap();
+        process.started -= 1;
+        assert!(ProcessHandle::open(&process).unwrap().is_none());
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -66,8 +66,8 @@ fn each_host_binds_its_own_ranks() {
     assert_eq!(outcome.sorted_lines(), expected);
     let recorded = recorded(&outcome);
     for (rank, (host, local)) in places.iter().enumerate() {
-        let told = format!("{host}: rank {rank}: core {}", local % cores.len());
-        assert!(outcome.err().contains(&told), "{outcome:?}");
+        let text = format!("{host}: rank {rank}: core {}", local % cores.len());
+        assert!(outcome.err().contains(&text), "{outcome:?}");
         assert!(
             recorded.contains(&(host.to_string(), rank as u64)),
             "{recorded:?}"
@@ -89,9 +89,9 @@ fn hosts_that_cannot_bind_are_named_once() {
         "cpu-list:60000",
     ];
     let outcome = cluster.run(0, list).more(["true"]).run().expect(125);
-    let told = outcome.err();
+    let err = outcome.err();
     let line = "on all 2 hosts: --bind-to cpu-list: CPU 60000 is offline on this host";
-    assert!(told.contains(line), "{told}");
+    assert!(err.contains(line), "{err}");
 }
 
 #[test]
@@ -162,9 +162,9 @@ fn rankfile_sets_host_of_each_rank() {
     std::fs::write(&path, "node09\n").unwrap();
     let run = cluster.run(0, ["--hosts", "node01", "--rankfile", file]);
     let outcome = run.more(["true"]).run().expect(125);
-    let told = outcome.err();
+    let err = outcome.err();
     let line = "rank 0: host node09 is not in the launch (node01)";
-    assert!(told.contains(line), "{told}");
+    assert!(err.contains(line), "{err}");
 }
 
 /// Hosts with two GPUs on the bus; the modes of their device files on each host.

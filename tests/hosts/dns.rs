@@ -79,9 +79,9 @@ fn missing_hosts_are_awaited() {
 
     let run = cluster.run(0, ["--hosts", "dns:mpi.test", "--nodes", "4"]);
     let outcome = run.more(["--wait-hosts", "1", "true"]).run().expect(125);
-    let told = outcome.err();
+    let err = outcome.err();
     let last = "--hosts dns:mpi.test: only 3 of 4 hosts found within 1 s (node[01-03]); start more";
-    assert!(told.contains(last), "{told}");
+    assert!(err.contains(last), "{err}");
 
     let run = cluster.run(0, ["--hosts", "dns:other.test", "-n", "1"]);
     let outcome = run.more(["--wait-hosts", "0", "true"]).run().expect(125);
@@ -94,12 +94,12 @@ fn missing_hosts_are_awaited() {
     let run = cluster.run(0, ["--hosts", "dns:mpi.test", "-n", "1"]);
     let outcome = run.more(["--wait-hosts", "0", "true"]).run().expect(125);
     // A line in front of it may report that no answer has come.
-    let told = outcome.err();
-    let last = told.lines().last().unwrap_or_default();
+    let err = outcome.err();
+    let last = err.lines().last().unwrap_or_default();
     let refusal = "--hosts dns:mpi.test: no host found within 0 s: ";
     assert!(
         last.contains(refusal) && last.contains("emporary failure"),
-        "{told}"
+        "{err}"
     );
 }
 

@@ -258,9 +258,9 @@ fn later_registrations_are_awaited() {
         0,
         &["etcd:", "--nodes", "4", "--wait-hosts", "1", "true"],
     );
-    let told = few.run().expect(125).err();
+    let err = few.run().expect(125).err();
     let last = "--hosts etcd:: only 3 of 4 hosts found within 1 s (node[01-03]); start more";
-    assert!(told.contains(last), "{told}");
+    assert!(err.contains(last), "{err}");
 
     // Another agent does not take the name of one that lives.
     let log = cluster.dir().join("second.log");
@@ -270,9 +270,9 @@ fn later_registrations_are_awaited() {
     let mut second = second.spawn().unwrap();
     eventually("the second agent waits", || {
         let log = fs::read_to_string(&log).unwrap();
-        let told =
+        let message =
             "the agent at 10.99.0.2:7437 is registered as node02; waiting until it has ended";
-        log.contains(told).then_some(())
+        log.contains(message).then_some(())
     });
     let pid = rustix::process::Pid::from_child(&second);
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
@@ -307,13 +307,13 @@ fn etcd_works_without_one_member_and_reports_lost_quorum() {
     cluster.lab().isolate(cluster.host(1)).unwrap();
     let waits = launch(&["--wait-hosts", "200"]).start();
     waits.wait_for(Output::Stderr, "etcd:stays: etcd has no quorum (");
-    let told = launch(&["--wait-hosts", "8"]).run().expect(125).err();
-    let last = told.lines().last().unwrap();
+    let err = launch(&["--wait-hosts", "8"]).run().expect(125).err();
+    let last = err.lines().last().unwrap();
     assert!(
         last.starts_with(
             "wireup: --hosts etcd:stays: no host found within 8 s: etcd has no quorum ("
         ) && last.contains("it needs more than half of its members"),
-        "{told}"
+        "{err}"
     );
     eventually("the agent notices", || {
         cluster

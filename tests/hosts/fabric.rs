@@ -95,7 +95,11 @@ fn ranks_of_every_host_get_grant_that_is_revoked_at_end() {
             format!("FI_CXI_AUTH_KEY={key}"),
         ] {
             let line = format!("{host} {line}");
-            let times = outcome.out().lines().filter(|told| **told == line).count();
+            let times = outcome
+                .out()
+                .lines()
+                .filter(|printed| **printed == line)
+                .count();
             assert_eq!(times, 2, "{line}: {outcome:?}");
         }
     }
@@ -184,7 +188,11 @@ fn launches_inside_launch_share_its_grant() {
     let key = manager.list("keys").remove(0);
     for host in ["node01", "node02"] {
         let line = format!("{host} FI_CXI_AUTH_KEY={key}");
-        let times = outcome.out().lines().filter(|told| **told == line).count();
+        let times = outcome
+            .out()
+            .lines()
+            .filter(|printed| **printed == line)
+            .count();
         assert_eq!(times, 4, "{outcome:?}");
     }
     let nodes = &manager.state()["bodies"][0]["nodes"];
@@ -333,8 +341,8 @@ fn fabric_manager_is_verified_by_its_tls_authority() {
     let show = [&*ca, "sh", "-c", SHOW];
     let outcome = run(&cluster, &manager, &FOUR).more(show).run().expect(0);
     let key = manager.list("keys").remove(0);
-    let told = format!("FI_CXI_AUTH_KEY={key}\n");
-    assert_eq!(outcome.out().matches(&told).count(), 4, "{outcome:?}");
+    let variable = format!("FI_CXI_AUTH_KEY={key}\n");
+    assert_eq!(outcome.out().matches(&variable).count(), 4, "{outcome:?}");
     manager.expect_hidden(&outcome);
     assert_eq!((manager.services(), has_records(&cluster)), (0, false));
     // Another host revokes it over TLS too.
@@ -510,9 +518,9 @@ fn fabric_grant_comes_from_site_command_or_environment() {
         "echo $SLINGSHOT_VNIS $SLINGSHOT_SVC_IDS $FI_CXI_AUTH_KEY",
     ];
     let own = cluster.run(0, [&*option]).more(FOUR).more(show);
-    let told = own.env("WIREUP_FABRIC_RECORDS", records(&cluster)).run();
-    let told = told.expect_quiet_success();
-    assert_eq!(told.out(), "77 8,9 c0ffee\n".repeat(4));
+    let outcome = own.env("WIREUP_FABRIC_RECORDS", records(&cluster)).run();
+    let outcome = outcome.expect_quiet_success();
+    assert_eq!(outcome.out(), "77 8,9 c0ffee\n".repeat(4));
     assert!(!dir.join("s-1").exists());
     assert!(
         fs::read_to_string(dir.join("asked"))
@@ -529,8 +537,8 @@ fn fabric_grant_comes_from_site_command_or_environment() {
     let given = given
         .env("SLINGSHOT_VNIS", "12,13")
         .env("SLINGSHOT_SVC_IDS", "4");
-    let told = given.run().expect_quiet_success();
-    assert_eq!(told.out(), "12,13 cxi0,cxi1 4,4 tcp\n".repeat(4));
+    let outcome = given.run().expect_quiet_success();
+    assert_eq!(outcome.out(), "12,13 cxi0,cxi1 4,4 tcp\n".repeat(4));
     let none = cluster.run(0, ["--fabric=cxi", "true"]).run().expect(125);
     none.expect_one_line(&["--fabric", "SLINGSHOT_VNIS is not set"]);
 }
@@ -557,9 +565,9 @@ fn ranks_in_image_get_grant_of_their_host() {
             ("of the image".to_owned(), 4),
             ("/dev/cxi0".to_owned(), 4),
         ] {
-            let told = outcome.out();
-            let told = told.lines().filter(|told| **told == line).count();
-            assert_eq!(told, times, "{runtime:?}: {line}: {outcome:?}");
+            let out = outcome.out();
+            let count = out.lines().filter(|printed| **printed == line).count();
+            assert_eq!(count, times, "{runtime:?}: {line}: {outcome:?}");
         }
         manager.expect_hidden(&outcome);
         manager.expect_revoked();

@@ -63,8 +63,8 @@ fn death_events_reach_members_on_all_hosts() {
             ] {
                 let outcome = run(&cluster, &client, hosts, "pmix_members", mode);
                 let lines = outcome.expect(137).sorted_lines();
-                let told: Vec<&str> = lines.iter().map(|line| heard(line)).collect();
-                assert_eq!(told, expected, "{mode}");
+                let events: Vec<&str> = lines.iter().map(|line| heard(line)).collect();
+                assert_eq!(events, expected, "{mode}");
             }
         }
     }
@@ -92,8 +92,8 @@ fn members_leave_and_die_on_several_hosts() {
         ] {
             let outcome = run(&cluster, &client, hosts, "pmix_members", mode);
             let lines = outcome.expect(code).sorted_lines();
-            let told: Vec<&str> = lines.iter().map(|line| heard(line)).collect();
-            assert_eq!(told, expected, "{mode}");
+            let events: Vec<&str> = lines.iter().map(|line| heard(line)).collect();
+            assert_eq!(events, expected, "{mode}");
         }
     }
 }
@@ -161,8 +161,8 @@ fn mpi_session_with_old_libpmix_is_refused_with_remedy_on_hosts() {
     let run = run.more([mpi.program("sessions")]).more(["1", "1"]);
     let run = mpi.env.iter().fold(run, |run, (k, v)| run.env(k, v));
     let outcome = run.run().expect(1);
-    let told = "the program uses MPI sessions, which libpmix 4.";
-    assert!(outcome.err().contains(told), "{outcome:?}");
+    let message = "the program uses MPI sessions, which libpmix 4.";
+    assert!(outcome.err().contains(message), "{outcome:?}");
 }
 
 /// Six ranks on three hosts, of which five wait in a construct.

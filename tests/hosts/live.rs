@@ -50,16 +50,16 @@ fn each_phase_of_start_names_awaited_host() {
     let options = ["--pmi", "all", "bash", "-c", SCRIPT];
     let run = cluster.run(0, hosts).more(options).env("GO", go);
     let running = run.terminal().start();
-    let told = |line: &str| running.wait_for(Output::Stdout, &format!("wireup: {line}"));
+    let wait_for_line = |line: &str| running.wait_for(Output::Stdout, &format!("wireup: {line}"));
     let release = |what: &str| on(&cluster, 2, &format!(": >{go}-{what}"));
 
-    told("agents: 2 of 3 hosts have joined, waiting for node03");
+    wait_for_line("agents: 2 of 3 hosts have joined, waiting for node03");
     cluster.host(2).resume().unwrap();
-    told("PMIx servers: 2 of 3 hosts are ready, waiting for node03");
+    wait_for_line("PMIx servers: 2 of 3 hosts are ready, waiting for node03");
     release("server");
-    told("in init: 5 of 6 ranks connected, waiting for rank 5 (node03, pid ");
+    wait_for_line("in init: 5 of 6 ranks connected, waiting for rank 5 (node03, pid ");
     release("init");
-    told("in the first fence: 5 of 6 ranks, waiting for node03 (1 rank)");
+    wait_for_line("in the first fence: 5 of 6 ranks, waiting for node03 (1 rank)");
     release("fence");
     running.wait_for_many(Output::Stdout, " runs", 6);
     // It runs: nothing is waited for, although a rank goes on.
@@ -113,8 +113,8 @@ fn host_without_arriving_files_is_named() {
     ];
     let files = ["--stage=/tmp/data.txt", "cat", "data.txt"];
     let running = cluster.run(0, hosts).more(files).terminal().start();
-    let told = "wireup: staging: 2 of 3 hosts have the files, waiting for node03";
-    running.wait_for(Output::Stdout, told);
+    let line = "wireup: staging: 2 of 3 hosts have the files, waiting for node03";
+    running.wait_for(Output::Stdout, line);
     drop(frozen);
     let outcome = running.finish().expect(0);
     assert_eq!(outcome.out().matches("contents").count(), 3, "{outcome:?}");

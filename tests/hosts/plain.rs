@@ -308,11 +308,11 @@ fn interrupt_ends_ranks_on_all_hosts() {
         return;
     };
     let hosts = ["--hosts", "node01:1,node02:1", "-n", "2", "sh", "-c"];
-    let script = "trap 'echo told' INT; echo up; while :; do sleep 0.05; done";
+    let script = "trap 'echo interrupted' INT; echo up; while :; do sleep 0.05; done";
     let running = cluster.run(0, hosts).more([script]).start();
     running.wait_for_many(Output::Stdout, "up", 2);
     running.signal(Signal::INT);
-    running.wait_for_many(Output::Stdout, "told", 2);
+    running.wait_for_many(Output::Stdout, "interrupted", 2);
     // They go on: the second one is meant seriously.
     running.signal(Signal::INT);
     running.finish().expect(130);

@@ -112,10 +112,10 @@ fn process_query_lists_resource_usage_of_all_hosts() {
     for client in versions() {
         let run = |mode| run(&cluster, &client, &[], "pmix_query", mode).expect(0);
         let lines = run("tables").by_rank("pmix_query", 4);
-        let told = |line: &str, key| field(line, key).unwrap().to_owned();
-        let pids: Vec<String> = lines.iter().map(|line| told(line, "pid")).collect();
+        let value = |line: &str, key| field(line, key).unwrap().to_owned();
+        let pids: Vec<String> = lines.iter().map(|line| value(line, "pid")).collect();
         for line in &lines {
-            let table = told(line, "all");
+            let table = value(line, "all");
             let rows: Vec<Vec<&str>> = table
                 .split(',')
                 .map(|row| row.split('/').collect())
@@ -130,7 +130,7 @@ fn process_query_lists_resource_usage_of_all_hosts() {
         }
         for line in run("memory").by_rank("pmix_query", 4) {
             assert_eq!(
-                (told(&line, "servers"), told(&line, "clients")),
+                (value(&line, "servers"), value(&line, "clients")),
                 ("2".into(), "2".into())
             );
         }
@@ -163,10 +163,10 @@ fn ranks_get_host_loss_event_before_launch_ends() {
         let outcome = running.finish();
         assert_ne!(outcome.code, 0, "{outcome:?}");
         let lines = outcome.sorted_lines().into_iter();
-        let told: Vec<String> = lines.filter(|line| line.contains("mode=lost")).collect();
+        let events: Vec<String> = lines.filter(|line| line.contains("mode=lost")).collect();
         let expected = [0, 1, 4, 5]
             .map(|rank| format!("pmix_events rank={rank} mode=lost got=down:1 lost=2,3"));
-        assert_eq!(told, expected, "{outcome:?}");
+        assert_eq!(events, expected, "{outcome:?}");
     });
 }
 

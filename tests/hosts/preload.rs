@@ -72,12 +72,12 @@ fn dry_run_lists_preloaded_files_and_refuses_missing_ones() {
         return;
     };
     let options = ["--dry-run", "--stage=program,/tmp/data.txt"];
-    let told = alone(&cluster, SCRIPT, &options)
+    let output = alone(&cluster, SCRIPT, &options)
         .run()
         .expect_success()
         .out();
     for line in ["program /tmp/only", "file /tmp/data.txt"] {
-        assert!(told.contains(&format!(" {line}\n")), "{told}");
+        assert!(output.contains(&format!(" {line}\n")), "{output}");
     }
     let gone = cluster
         .run(0, HOSTS)

@@ -113,7 +113,7 @@ fn processes_of_served_job_restart_singly_and_all_at_once() {
         let said = format!("wireup: rank {rank}: client disconnected; waiting for a new process");
         running.wait_for_many(Output::Stderr, &said, times);
     };
-    let told = |name: String| {
+    let wait_for_file = |name: String| {
         let path = file(name.clone());
         eventually(&name, || path.exists().then_some(()));
     };
@@ -131,7 +131,7 @@ fn processes_of_served_job_restart_singly_and_all_at_once() {
     let mut clients: Vec<Child> = (0..3).map(|rank| start(rank, &steps(rank, 0))).collect();
     for round in 1..=3 {
         for rank in 0..3 {
-            told(format!("done-{rank}-{}", round - 1));
+            wait_for_file(format!("done-{rank}-{}", round - 1));
         }
         let go = || drop(fs::File::create(file(format!("go-{round}"))).unwrap());
         if round % 2 == 0 {
@@ -142,7 +142,7 @@ fn processes_of_served_job_restart_singly_and_all_at_once() {
         go();
     }
     for rank in 0..3 {
-        told(format!("done-{rank}-3"));
+        wait_for_file(format!("done-{rank}-3"));
     }
     // All at once, while those of two hosts are in a barrier that the third has not entered.
     for (rank, client) in clients.iter_mut().enumerate() {
@@ -155,7 +155,7 @@ fn processes_of_served_job_restart_singly_and_all_at_once() {
             _ => waits.replace("RANK", &rank.to_string()),
         };
         *client = start(rank, &steps);
-        told(format!("in-{rank}"));
+        wait_for_file(format!("in-{rank}"));
     }
     for (rank, client) in clients.iter_mut().enumerate() {
         kill(rank, client, 3);

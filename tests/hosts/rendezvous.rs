@@ -156,8 +156,8 @@ fn next_rendezvous(stage: &Pmix, loss: Loss) {
     assert!(did[2].contains("NOT"), "{loss:?}; {waits:?}");
     assert_eq!(did[3], "SUCCESS", "{loss:?}; {waits:?}");
     let err = waits.err();
-    let told = err.matches("the name server of your launches is lost");
-    assert_eq!(told.count(), 1, "{loss:?}; {waits:?}");
+    let notices = err.matches("the name server of your launches is lost");
+    assert_eq!(notices.count(), 1, "{loss:?}; {waits:?}");
     match loss {
         Loss::OfItsAgent => cluster.start_agent(0),
         Loss::Of(_) => cluster.lab().heal_all().unwrap(),
@@ -185,11 +185,11 @@ fn connects_with_the_lost(stage: &Pmix, fault: Fault) {
     never.wait_for(Output::Stdout, "waits=never");
     fault.strike(&cluster, 2);
     let (waits, never) = (waits.finish().expect(0), never.finish());
-    let told = |outcome: &Outcome| did(outcome).pop().unwrap_or_default();
-    assert!(told(&waits).contains("LOST"), "{fault:?}; {waits:?}");
+    let last_result = |outcome: &Outcome| did(outcome).pop().unwrap_or_default();
+    assert!(last_result(&waits).contains("LOST"), "{fault:?}; {waits:?}");
     // Who was cut off has lost where it waits.
     if matches!(fault, Fault::Isolate) {
-        assert!(told(&never).contains("LOST"), "{never:?}");
+        assert!(last_result(&never).contains("LOST"), "{never:?}");
     }
     cluster.lab().heal_all().unwrap();
 }

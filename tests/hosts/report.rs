@@ -64,12 +64,12 @@ fn terminal_shows_host_whose_agent_is_awaited() {
         .run(0, hosts)
         .more(["sh", "-c", "echo $WIREUP_RANK"]);
     let running = run.terminal().start();
-    let told = "wireup: agents: 3 of 4 hosts have joined, waiting for node04";
-    running.wait_for(Output::Stdout, told);
+    let line = "wireup: agents: 3 of 4 hosts have joined, waiting for node04";
+    running.wait_for(Output::Stdout, line);
     cluster.host(3).resume().unwrap();
     let outcome = running.finish().expect(0);
     let out = outcome.out();
-    let after = out.rsplit(told).next().unwrap();
+    let after = out.rsplit(line).next().unwrap();
     assert!(
         after.starts_with("\r\u{1b}[K"),
         "it is not taken away: {out:?}"

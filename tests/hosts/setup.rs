@@ -55,13 +55,13 @@ fn users_set_up_own_agents_in_shared_home() {
         assert!(output.status.success(), "{script}: {out}{err}");
         (out, err)
     };
-    let serve = |host: usize, words: &str, told: &str| {
+    let serve = |host: usize, words: &str, message: &str| {
         let log = home.join(format!("log{host}"));
         let file = File::create(&log).unwrap();
         let mut command = alices(host, &format!("exec {words}"));
         let agent = command.stderr(file).spawn().unwrap();
         let read = || fs::read_to_string(&log).unwrap();
-        eventually(told, || read().contains(told).then_some(()));
+        eventually(message, || read().contains(message).then_some(()));
         (agent, read())
     };
     let names = |text: String| {

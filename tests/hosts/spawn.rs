@@ -197,8 +197,8 @@ fn infos(mpi: &Mpi) {
     if passes_on {
         table.push((all, "soft=1:3".into(), "8", vec![one, two, two]));
         let outcome = start(all, "arch=vax", "2").expect(1);
-        let told = "info key arch: no nodes with \"vax\"";
-        assert!(outcome.err().contains(told), "{outcome:?}");
+        let message = "info key arch: no nodes with \"vax\"";
+        assert!(outcome.err().contains(message), "{outcome:?}");
     }
     for (list, info, count, expected) in table {
         let outcome = start(list, &info, count).expect_success();
@@ -349,8 +349,8 @@ fn hundred_spawns_across_hosts_leave_nothing_behind() {
         assert!(more <= files + 4, "{files} to {more}");
     }
     for host in ["node01", "node02"] {
-        let told = format!(" host={host} ");
-        assert!(outcome.out().contains(&told), "{host}; {outcome:?}");
+        let host_field = format!(" host={host} ");
+        assert!(outcome.out().contains(&host_field), "{host}; {outcome:?}");
     }
 }
 
@@ -368,8 +368,8 @@ fn parent_killed(mpi: &Mpi) {
     parent.unwrap().signal(Signal::KILL);
     let outcome = running.finish().expect(137);
     let err = outcome.err();
-    let told = |line: &str| line.contains("node02") && line.contains("signal 9");
-    assert!(err.lines().any(told), "{outcome:?}");
+    let names_kill = |line: &str| line.contains("node02") && line.contains("signal 9");
+    assert!(err.lines().any(names_kill), "{outcome:?}");
 }
 
 #[test]

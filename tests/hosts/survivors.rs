@@ -53,8 +53,8 @@ fn survivors_of_crashed_host_complete_pmi_fence_and_get_dead() {
     assert_eq!(survivors(&outcome, word), [0, 1, 4, 5], "{outcome:?}");
     let lines = outcome.sorted_lines();
     for line in lines.iter().filter(|line| line.starts_with(word)) {
-        let told = field(line, "dead").unwrap();
-        assert!(told.ends_with("value=2,3"), "{told}; {outcome:?}");
+        let dead = field(line, "dead").unwrap();
+        assert!(dead.ends_with("value=2,3"), "{dead}; {outcome:?}");
     }
     let err = outcome.err();
     let noted = err.contains("node02") && err.contains("; the others continue");

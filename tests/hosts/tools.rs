@@ -34,8 +34,8 @@ fn tool_on_any_host_spawns_and_debugs_on_all_hosts() {
             writeln!(orders, "spawn {what}").unwrap();
             spawns += 1;
             let text = "pmix_debugger spawned=";
-            let told = tool.wait_for_many(Output::Stdout, text, spawns);
-            let line = told.lines().rfind(|line| line.starts_with(text)).unwrap();
+            let output = tool.wait_for_many(Output::Stdout, text, spawns);
+            let line = output.lines().rfind(|line| line.starts_with(text)).unwrap();
             field(line, "spawned").unwrap().to_owned()
         };
         let stops = format!(
@@ -50,12 +50,12 @@ fn tool_on_any_host_spawns_and_debugs_on_all_hosts() {
             program("pmix_daemon")
         );
         let daemons = spawn(&wants);
-        let told = tool.wait_for_many(Output::Stdout, " lrank=0 ", 2);
-        for line in told.lines().filter(|line| line.contains(" lrank=0 ")) {
+        let output = tool.wait_for_many(Output::Stdout, " lrank=0 ", 2);
+        for line in output.lines().filter(|line| line.contains(" lrank=0 ")) {
             assert_eq!(number(line, "local"), 1, "{line}");
             assert_eq!(number(line, "node"), number(line, "rank"), "{line}");
         }
-        assert!(!told.contains("rank=1 begun"), "{told}");
+        assert!(!output.contains("rank=1 begun"), "{output}");
         writeln!(orders, "release {child} 1").unwrap();
         tool.wait_for(Output::Stdout, "pmix_stop rank=1 begun");
         tool.wait_for(Output::Stdout, &format!("ended={child} status=0"));
@@ -87,8 +87,8 @@ fn tool_directs_indirect_launch_on_two_hosts() {
         let mut orders = tool.stdin();
         tool.wait_for(Output::Stdout, "pmix_debugger attached");
         writeln!(orders, "go").unwrap();
-        let told = tool.wait_for(Output::Stdout, "pmix_debugger launched=");
-        let line = told
+        let output = tool.wait_for(Output::Stdout, "pmix_debugger launched=");
+        let line = output
             .lines()
             .find(|line| line.contains("launched="))
             .unwrap();
@@ -122,8 +122,8 @@ fn tool_on_other_host_pauses_and_ends_job() {
         let job = cluster.run(0, hosts).more(["--libpmix", library.path()]);
         let job = job.more(["sh", "-c", "echo of $PMIX_NAMESPACE end; exec sleep 1000"]);
         let job = job.start();
-        let told = job.wait_for_many(Output::Stdout, " end\n", 2);
-        let name = told.split_whitespace().nth(1).unwrap().to_owned();
+        let output = job.wait_for_many(Output::Stdout, " end\n", 2);
+        let name = output.split_whitespace().nth(1).unwrap().to_owned();
         let (tool, mut orders) = debugger(&cluster, &library, 1);
         // It comes late, and gets what they have printed all the same.
         writeln!(orders, "pull {name}").unwrap();
@@ -168,12 +168,8 @@ fn ranks_continue_or_end_after_loss_of_awaited_tool() {
             tool.signal(Signal::KILL);
             tool.finish().expect(137);
             let outcome = job.finish().expect(code);
-            let told = outcome.err();
-            assert_eq!(
-                told.contains("a debugger that is gone"),
-                code != 0,
-                "{told}"
-            );
+            let err = outcome.err();
+            assert_eq!(err.contains("a debugger that is gone"), code != 0, "{err}");
         }
     }
 }
@@ -191,8 +187,11 @@ fn tool_on_any_host_starts_sidecars_of_job_without_pmix() {
         job.wait_for_many(Output::Stdout, "start\n", 4);
         // Not where the launcher is.
         let (tool, mut orders) = debugger(&cluster, &library, 1);
-        let told = tool.wait_for(Output::Stdout, "pmix_debugger attached");
-        let line = told.lines().find(|line| line.contains("attached")).unwrap();
+        let output = tool.wait_for(Output::Stdout, "pmix_debugger attached");
+        let line = output
+            .lines()
+            .find(|line| line.contains("attached"))
+            .unwrap();
         let own = field(line, "nspace").unwrap();
         let (name, _) = own.split_once("-tool-").unwrap();
         writeln!(orders, "pull {name}").unwrap();
@@ -202,8 +201,8 @@ fn tool_on_any_host_starts_sidecars_of_job_without_pmix() {
         let daemon = library.dir.join("pmix_daemon");
         let wants = format!("pmix.debugger pmix.dbg.tgt={name}:-2 pmix.dbg.dpnd=#1");
         writeln!(orders, "spawn {wants} -- 0 {}", daemon.display()).unwrap();
-        let told = tool.wait_for_many(Output::Stdout, " lrank=0 ", 2);
-        for line in told.lines().filter(|line| line.contains(" lrank=0 ")) {
+        let output = tool.wait_for_many(Output::Stdout, " lrank=0 ", 2);
+        for line in output.lines().filter(|line| line.contains(" lrank=0 ")) {
             assert_eq!(number(line, "local"), 2, "{line}");
         }
         writeln!(orders, "control {name} -2 pmix.jctrl.pause").unwrap();
@@ -248,8 +247,11 @@ fn cospawned_daemons_run_on_hosts_of_ranks_and_forward_output() {
             program("pmix_daemon")
         );
         writeln!(orders, "spawn {ranks} ++ {daemons}").unwrap();
-        let told = tool.wait_for(Output::Stdout, "pmix_debugger spawned=");
-        let line = told.lines().find(|line| line.contains("spawned=")).unwrap();
+        let output = tool.wait_for(Output::Stdout, "pmix_debugger spawned=");
+        let line = output
+            .lines()
+            .find(|line| line.contains("spawned="))
+            .unwrap();
         let child = field(line, "spawned").unwrap().to_owned();
         // A daemon on each host, for the rank there.
         let shown = job.wait_for_many(Output::Stdout, " lrank=0 ", 2);
@@ -270,8 +272,11 @@ fn cospawned_daemons_run_on_hosts_of_ranks_and_forward_output() {
         tool.wait_for(Output::Stdout, &format!("ready={child} at=pmix-init"));
         // The last of the names is theirs.
         writeln!(orders, "ask pmix.qry.ns").unwrap();
-        let told = tool.wait_for(Output::Stdout, "pmix_debugger pmix.qry.ns=");
-        let names = told.lines().find(|line| line.contains("qry.ns=")).unwrap();
+        let output = tool.wait_for(Output::Stdout, "pmix_debugger pmix.qry.ns=");
+        let names = output
+            .lines()
+            .find(|line| line.contains("qry.ns="))
+            .unwrap();
         let beside = names.rsplit(',').next().unwrap();
         writeln!(orders, "pull {beside}").unwrap();
         for rank in [0, 1] {

@@ -88,8 +88,8 @@ fn launch_is_isolated_from_other_users() {
     assert_ne!(outcome.code, 0, "{outcome:?}");
     assert!(!outcome.out().contains("rank="), "{outcome:?}");
     let noticed = format!("a process of user {ALICE} connected from ");
-    let told = bobs.wait_for(Output::Stderr, &noticed);
-    assert!(told.contains(" and was refused"), "{told}");
+    let err = bobs.wait_for(Output::Stderr, &noticed);
+    assert!(err.contains(" and was refused"), "{err}");
 
     bobs.signal(rustix::process::Signal::TERM);
     bobs.finish().expect(143);

@@ -80,8 +80,11 @@ fn behind(mpi: &Mpi, wrapper: &[&str]) -> Run {
 #[track_caller]
 fn offered(outcome: &Outcome) -> String {
     let err = outcome.err();
-    let told = err.lines().find_map(|line| line.split_once("; offered: "));
-    told.unwrap_or_else(|| panic!("{outcome:?}")).1.to_owned()
+    let interfaces = err.lines().find_map(|line| line.split_once("; offered: "));
+    interfaces
+        .unwrap_or_else(|| panic!("{outcome:?}"))
+        .1
+        .to_owned()
 }
 
 #[track_caller]
@@ -118,15 +121,15 @@ fn libraries_chosen_by_wrapper_decide_interface() {
     for (mpi, interface) in [(&mpich, "PMI"), (&openmpi, "PMIx"), (&impi, "PMI")] {
         let preload = format!("LD_PRELOAD={}", libmpi(mpi).display());
         let outcome = Run::new(["--dry-run", "env", &preload, "true"]).run();
-        let told = outcome.expect_quiet_success().out();
-        assert!(told.contains(&format!("interface  {interface}:")), "{told}");
+        let out = outcome.expect_quiet_success().out();
+        assert!(out.contains(&format!("interface  {interface}:")), "{out}");
     }
     let gone = ["--dry-run", "env", "-u", "LD_PRELOAD", "true"];
     let run = Run::new(gone).env("LD_PRELOAD", libmpi(&mpich));
-    let told = run.run().expect_quiet_success().out();
+    let out = run.run().expect_quiet_success().out();
     assert!(
-        told.contains("interface  PMI: no program loads an MPI"),
-        "{told}"
+        out.contains("interface  PMI: no program loads an MPI"),
+        "{out}"
     );
 }
 
@@ -187,18 +190,18 @@ fn job_of_pmi_and_pmix_programs_gets_both_with_warning() {
         .chain([":", "-n", "1"].map(Path::new))
         .chain([&*other]);
     let outcome = Run::new(words).run().expect(0);
-    let told = outcome.out();
+    let out = outcome.out();
     let why = "interface  PMI and PMIx: program 2 needs PMIx and program 1 PMI\n";
-    assert!(told.contains(why), "{told}");
+    assert!(out.contains(why), "{out}");
     let is_open_mpi = format!("warning: {} is a program of Open MPI", other.display());
     let is_mpich = format!("and {} one of MPICH or a relative: ", one.display());
     outcome.expect_one_line(&[&is_open_mpi, &is_mpich]);
     let library = openmpi.libpmix.unwrap();
     assert!(
-        told.contains(&format!("libpmix    {}", library.display())),
-        "{told}"
+        out.contains(&format!("libpmix    {}", library.display())),
+        "{out}"
     );
-    assert!(told.contains("  MPIR_CVAR_PMI_VERSION=1\n"), "{told}");
+    assert!(out.contains("  MPIR_CVAR_PMI_VERSION=1\n"), "{out}");
 }
 
 #[test]
@@ -239,8 +242,8 @@ fn unstageable_files_are_warned_of() {
 fn user_choice_of_mpich_pmi_version_is_kept() {
     let words = ["--dry-run", "--pmi", "all", "true"];
     let run = Run::new(words).env("MPIR_CVAR_PMI_VERSION", "x");
-    let told = run.run().expect_quiet_success().out();
-    assert!(!told.contains("MPIR_CVAR_PMI_VERSION"), "{told}");
+    let out = run.run().expect_quiet_success().out();
+    assert!(!out.contains("MPIR_CVAR_PMI_VERSION"), "{out}");
 }
 
 #[test]
@@ -259,11 +262,11 @@ fn client_of_other_pmi_version_is_served_and_named_once() {
         outcome.expect_one_line(&["speaks PMI-2, not PMI-1 as --pmi pmi1 expects"]);
     }
     if let Some(pmi2) = pmi2() {
-        let told = Run::new(["--dry-run".as_ref(), &*pmi2.program("pmi2_api")]);
-        let told = told.run().expect_quiet_success().out();
+        let plan_run = Run::new(["--dry-run".as_ref(), &*pmi2.program("pmi2_api")]);
+        let out = plan_run.run().expect_quiet_success().out();
         assert!(
-            told.contains("interface  PMI: program 1 needs PMI\n"),
-            "{told}"
+            out.contains("interface  PMI: program 1 needs PMI\n"),
+            "{out}"
         );
     }
 }
@@ -283,7 +286,7 @@ fn dry_run_prints_whole_plan() {
     ];
     let run = mpi.run(4, &options, "hello", &["a b"]);
     let outcome = run.env("SLURM_PROCID", "1").run().expect_quiet_success();
-    let told = outcome.out();
+    let out = outcome.out();
     let node = crate::common::node_name();
     let stem = node.split('.').next().unwrap();
     for line in [
@@ -309,11 +312,11 @@ fn dry_run_prints_whole_plan() {
         "  and what the PMIx server gives: PMIX_NAMESPACE",
         "  not passed on: ",
     ] {
-        assert!(told.contains(line), "no {line:?} in\n{told}");
+        assert!(out.contains(line), "no {line:?} in\n{out}");
     }
-    assert!(!told.contains("PMI_RANK"), "{told}");
-    let removed = told.lines().find(|line| line.contains("not passed on: "));
-    assert!(removed.unwrap().contains("SLURM_PROCID"), "{told}");
+    assert!(!out.contains("PMI_RANK"), "{out}");
+    let removed = out.lines().find(|line| line.contains("not passed on: "));
+    assert!(removed.unwrap().contains("SLURM_PROCID"), "{out}");
 }
 
 #[test]

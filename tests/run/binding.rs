@@ -115,11 +115,11 @@ fn spawned_ranks_are_bound_after_earlier_ones() {
     let run = mpi
         .able_to_spawn()
         .run(1, &options, "spawn", &["children=1"]);
-    let told = run.run().expect(0).err();
+    let err = run.run().expect(0).err();
     let host = node_name();
     let bound = |core: usize| format!("{host}: rank 0: core {}", core % cores.len());
     for core in [0, 1] {
-        assert!(told.contains(&bound(core)), "{told}");
+        assert!(err.contains(&bound(core)), "{err}");
     }
 }
 
@@ -262,7 +262,7 @@ fn plans_equal_those_of_prterun_on_same_topology() {
         ("numa4", "4", "ppr:2:package", "l3", ""),
     ] {
         let theirs = |unit: &str| unit.replace("l3", "l3cache");
-        let told = Command::new(&prterun)
+        let output = Command::new(&prterun)
             .args(["--allow-run-as-root", "--prtemca", "hwloc_use_topo_file"])
             .arg(machine(name))
             .args(["--host", "localhost:512"])
@@ -276,8 +276,8 @@ fn plans_equal_those_of_prterun_on_same_topology() {
             .args(["--display", "map", "--do-not-launch", "true"])
             .output()
             .unwrap();
-        let told = String::from_utf8_lossy(&told.stdout).into_owned();
-        let theirs = bindings(&told);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let theirs = bindings(&text);
         let each = modifier.strip_prefix(":pe=").unwrap_or("1");
         let ours = ["--map-by", map, "--bind-to", to, "--cpus-per-rank", each];
         let count = theirs.len() as u32;
@@ -285,7 +285,7 @@ fn plans_equal_those_of_prterun_on_same_topology() {
         let count = Some(count).filter(|_| !ranks.is_empty());
         let ours = planned(name, (count, slots), &ours);
         let ours: Vec<String> = ours.into_iter().map(|(units, _)| units).collect();
-        assert!(!theirs.is_empty(), "{told}");
+        assert!(!theirs.is_empty(), "{text}");
         assert_eq!(ours, theirs, "{name} {map} {to}");
     }
 }
@@ -300,16 +300,16 @@ fn plans_equal_those_of_hydra_on_same_topology() {
         ("numa4", "hwthread"),
         ("gracehopper", "hwthread"),
     ] {
-        let told = Command::new(mpich.launcher.with_file_name("mpiexec.hydra"))
+        let output = Command::new(mpich.launcher.with_file_name("mpiexec.hydra"))
             .args(["-n", "5", "-bind-to", to, "true"])
             .env("HYDRA_TOPO_DEBUG", "1")
             .env("HWLOC_XMLFILE", machine(name))
             .output()
             .unwrap();
-        let told = [told.stdout, told.stderr].concat();
-        let told = String::from_utf8_lossy(&told);
+        let output = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&output);
         // A digit for each CPU, in the system's order.
-        let theirs = told.lines().filter_map(|line| {
+        let theirs = text.lines().filter_map(|line| {
             let (rank, bits) = line.strip_prefix("process ")?.split_once(" binding: ")?;
             let bound = bits.char_indices().filter(|(_, bit)| *bit == '1');
             let cpus = bound.map(|(cpu, _)| cpu as u32).collect::<Vec<_>>();
@@ -319,7 +319,7 @@ fn plans_equal_those_of_hydra_on_same_topology() {
         theirs.sort();
         let ours = planned(name, (Some(5), 5), &["--bind-to", to]);
         let ours: Vec<_> = ours.into_iter().map(|(_, cpus)| cpus).enumerate().collect();
-        assert_eq!(ours, theirs, "{name} {to}: {told}");
+        assert_eq!(ours, theirs, "{name} {to}: {text}");
     }
 }
 

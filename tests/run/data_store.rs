@@ -23,14 +23,22 @@ fn small_jobs_use_direct_modex_and_large_ones_share_data() {
                 options.into_iter().chain(["printenv", "PMIX_GDS_MODULE"]),
             )
         };
-        let told = |run: Run| {
+        let gds_modules = |run: Run| {
             let lines = run.run().expect_quiet_success().sorted_lines();
             lines.into_iter().collect::<BTreeSet<_>>()
         };
-        assert_eq!(told(run(small)), ["hash".to_owned()].into(), "{name}");
-        assert_eq!(told(run(small + 1)), [shared.to_owned()].into(), "{name}");
+        assert_eq!(
+            gds_modules(run(small)),
+            ["hash".to_owned()].into(),
+            "{name}"
+        );
+        assert_eq!(
+            gds_modules(run(small + 1)),
+            [shared.to_owned()].into(),
+            "{name}"
+        );
         let chosen = run(1).env("PMIX_MCA_gds", shared);
-        assert_eq!(told(chosen), [shared.to_owned()].into(), "{name}");
+        assert_eq!(gds_modules(chosen), [shared.to_owned()].into(), "{name}");
     }
 }
 

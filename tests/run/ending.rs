@@ -26,8 +26,8 @@ fn exit_policy_selects_rank_of_exit_code() {
     ] {
         let outcome = two_codes(&["--no-kill-on-bad-exit", "--exit-policy", policy]);
         let err = outcome.err();
-        let told = format!("2 of 2 ranks failed; exit code {code} (--exit-policy {policy})");
-        assert!(err.contains(&told), "{outcome:?}");
+        let message = format!("2 of 2 ranks failed; exit code {code} (--exit-policy {policy})");
+        assert!(err.contains(&message), "{outcome:?}");
         let first = "exited with code 5 before MPI_Init; the others continue";
         assert!(err.contains(first), "{outcome:?}");
         outcome.expect(code);

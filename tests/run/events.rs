@@ -114,8 +114,8 @@ fn ranks_get_event_of_end_of_spawned_job() {
             expect_heard(outcome, &["started:1,ended:1"; 4]);
             for line in outcome.by_rank("pmix_events", 4) {
                 for key in ["status", "asked"] {
-                    let told = field(&line, key).unwrap().to_owned();
-                    assert_eq!(told, status.to_string(), "{key}: {line}");
+                    let value = field(&line, key).unwrap().to_owned();
+                    assert_eq!(value, status.to_string(), "{key}: {line}");
                 }
                 assert_eq!(field(&line, "own"), Some("0"), "{line}");
             }

@@ -200,8 +200,8 @@ fn member_that_dies_before_its_call_fails_group_on_its_node() {
     for (client, _) in versions().filter(|(_, major)| *major >= 7) {
         for nodes in UP_TO_THREE {
             let rest = members(&client, nodes, "missing", 137);
-            let told = [0, 1, 2].map(|rank| heard(rank, &format!("failed@{rank}")));
-            assert_eq!(rest, told);
+            let expected = [0, 1, 2].map(|rank| heard(rank, &format!("failed@{rank}")));
+            assert_eq!(rest, expected);
         }
     }
 }
@@ -211,8 +211,8 @@ fn members_get_death_event_and_destruct_group_without_dead() {
     for (client, _) in versions() {
         for nodes in UP_TO_THREE {
             let rest = members(&client, nodes, "notify", 137);
-            let told = [(0, "member@3"), (1, "member@3"), (2, "-")];
-            assert_eq!(rest, told.map(|(rank, text)| heard(rank, text)));
+            let expected = [(0, "member@3"), (1, "member@3"), (2, "-")];
+            assert_eq!(rest, expected.map(|(rank, text)| heard(rank, text)));
         }
     }
 }
@@ -233,14 +233,14 @@ fn group_leader_gets_events_of_dead_or_declining_members() {
     for (client, major) in versions() {
         for nodes in UP_TO_THREE {
             let rest = members(&client, nodes, "invited", 137);
-            let told = match major {
+            let expected = match major {
                 ..7 => [(0, "invite@3"), (1, "joined@1"), (2, "-")],
                 _ => [(0, "invite@3,failed@0"), (1, "failed@1"), (2, "-")],
             };
-            assert_eq!(rest, told.map(|(rank, text)| heard(rank, text)));
+            assert_eq!(rest, expected.map(|(rank, text)| heard(rank, text)));
             let all = members(&client, nodes, "declined", 0);
-            let told = ["declined@2", "declined@2,failed@0"];
-            assert_eq!(all[0], heard(0, told[usize::from(major >= 7)]));
+            let expected = ["declined@2", "declined@2,failed@0"];
+            assert_eq!(all[0], heard(0, expected[usize::from(major >= 7)]));
         }
     }
 }
@@ -250,8 +250,8 @@ fn members_get_events_of_leader_death_and_new_leader() {
     for (client, _) in versions() {
         for nodes in UP_TO_THREE {
             let rest = members(&client, nodes, "leader", 137);
-            let told = |rank| format!("joined@{rank},complete@0,leader@0,selected@1,leader@1");
-            assert_eq!(rest, [2, 3].map(|rank| (rank, told(rank))));
+            let expected = |rank| format!("joined@{rank},complete@0,leader@0,selected@1,leader@1");
+            assert_eq!(rest, [2, 3].map(|rank| (rank, expected(rank))));
         }
     }
 }
@@ -263,8 +263,8 @@ fn local_group_has_members_of_each_node() {
             let all = members(&client, nodes, "local", 0);
             // Clients of libpmix 4.2 do not get the list of members.
             let count = |rank: usize| if major >= 5 { counts[rank] } else { 0 };
-            let told = |rank: u32| format!("{}@{rank}", count(rank as usize));
-            assert_eq!(all, [0, 1, 2, 3].map(|rank| (rank, told(rank))));
+            let expected = |rank: u32| format!("{}@{rank}", count(rank as usize));
+            assert_eq!(all, [0, 1, 2, 3].map(|rank| (rank, expected(rank))));
         }
     }
 }
@@ -275,8 +275,8 @@ fn leave_of_missing_or_fixed_group_is_refused() {
     for (client, major) in versions() {
         let all = members(&client, NODES[1], "leave", 0);
         let refusal = if major < 7 { -47 } else { -46 };
-        let told = |rank| (rank, format!("{refusal}@{rank}"));
-        assert_eq!(all, [0, 1, 2, 3].map(told));
+        let expected = |rank| (rank, format!("{refusal}@{rank}"));
+        assert_eq!(all, [0, 1, 2, 3].map(expected));
     }
 }
 
@@ -286,8 +286,8 @@ fn member_that_left_is_not_awaited_in_group_destruct() {
     for (client, major) in versions() {
         for nodes in &UP_TO_THREE[usize::from(major < 7)..] {
             let all = members(&client, nodes, "left", 0);
-            let told = [(0, "left@3"), (1, "left@3"), (2, "-"), (3, "-")];
-            assert_eq!(all, told.map(|(rank, text)| heard(rank, text)));
+            let expected = [(0, "left@3"), (1, "left@3"), (2, "-"), (3, "-")];
+            assert_eq!(all, expected.map(|(rank, text)| heard(rank, text)));
         }
     }
 }
@@ -357,7 +357,7 @@ fn psets_have_named_ranks_in_order() {
 
 #[test]
 fn pset_of_missing_ranks_is_refused() {
-    for (set, told) in [
+    for (set, message) in [
         ("io=0-4", "no rank 4; the job has ranks 0 to 3"),
         ("app0=1", "another process set has this name"),
         ("io", "give NAME=RANKS, as in io=0,2-4"),
@@ -365,7 +365,7 @@ fn pset_of_missing_ranks_is_refused() {
     ] {
         let outcome = crate::common::Run::ranks(4, ["--pset", set, "true"]).run();
         assert_ne!(outcome.code, 0, "{outcome:?}");
-        assert!(outcome.err().contains(told), "{outcome:?}");
+        assert!(outcome.err().contains(message), "{outcome:?}");
     }
 }
 
@@ -418,8 +418,8 @@ fn mpi_session_with_old_libpmix_fails_with_version_and_remedy() {
             .run(4, &options, "sessions", &["1", "1"])
             .run()
             .expect(1);
-        let told = "the program uses MPI sessions, which libpmix 4.";
-        assert!(outcome.err().contains(told), "{outcome:?}");
+        let message = "the program uses MPI sessions, which libpmix 4.";
+        assert!(outcome.err().contains(message), "{outcome:?}");
         assert!(
             outcome.err().contains("version 5 or later (--libpmix)"),
             "{outcome:?}"

@@ -18,15 +18,15 @@ fn plan(args: &[&str]) -> String {
 }
 
 #[track_caller]
-fn expect(told: &str, lines: &[&str]) {
+fn expect(output: &str, lines: &[&str]) {
     for line in lines {
-        assert!(told.contains(line), "no {line:?} in\n{told}");
+        assert!(output.contains(line), "no {line:?} in\n{output}");
     }
 }
 
 #[test]
 fn dry_run_prints_hosts_with_ranks_and_connections() {
-    let told = plan(&[
+    let output = plan(&[
         "--hosts",
         "n[1-2]:2@10.0.0.[1-2],n3",
         "-n",
@@ -35,7 +35,7 @@ fn dry_run_prints_hosts_with_ranks_and_connections() {
         "x",
     ]);
     expect(
-        &told,
+        &output,
         &[
             "job        6 ranks on 3 hosts (2 slots on n[1-2]; slots not given on n3)\n",
             "placement  n1 (10.0.0.1:7437, 2 slots) has ranks 0-1\n",
@@ -93,8 +93,8 @@ fn host_list_of_this_machine_needs_no_agent() {
 #[test]
 fn ranks_fill_slots_of_hosts() {
     let placed = |args: &[&str]| {
-        let told = plan(&[args, &["true"]].concat());
-        let lines = told
+        let output = plan(&[args, &["true"]].concat());
+        let lines = output
             .lines()
             .filter_map(|line| line.strip_prefix("placement  "));
         let lines = lines.map(|line| {
@@ -123,17 +123,20 @@ fn ranks_fill_slots_of_hosts() {
 
 #[test]
 fn many_hosts_form_tree() {
-    let told = plan(&["--hosts", "n[1-200]:1", "true"]);
+    let output = plan(&["--hosts", "n[1-200]:1", "true"]);
     expect(
-        &told,
+        &output,
         &[
             "contacts   a tree below n1: each host contacts at most 4 others (--tree-width), 4 levels deep\n",
         ],
     );
-    let told = plan(&["--hosts", "n[1-200]", "--tree-width", "199", "true"]);
-    expect(&told, &["contacts   a star: n1 contacts the other 199"]);
-    let told = plan(&["--hosts", "n[1-7]", "--tree-width=2", "true"]);
-    expect(&told, &["at most 2 others (--tree-width), 2 levels deep\n"]);
+    let output = plan(&["--hosts", "n[1-200]", "--tree-width", "199", "true"]);
+    expect(&output, &["contacts   a star: n1 contacts the other 199"]);
+    let output = plan(&["--hosts", "n[1-7]", "--tree-width=2", "true"]);
+    expect(
+        &output,
+        &["at most 2 others (--tree-width), 2 levels deep\n"],
+    );
 }
 
 #[test]
@@ -141,13 +144,13 @@ fn host_files_are_read_on_host_of_launcher() {
     let run = Run::new(["--dry-run", "--hostfile", "hosts", "true"]);
     let text = "# made by hand\nn1 slots=1 max_slots=2\nn[2-3]:1 # a range\n";
     std::fs::write(run.dir().join("hosts"), text).unwrap();
-    let told = run.run().expect_quiet_success().out();
-    expect(&told, &["3 ranks on 3 hosts (1 slot on n[1-3])"]);
+    let output = run.run().expect_quiet_success().out();
+    expect(&output, &["3 ranks on 3 hosts (1 slot on n[1-3])"]);
 
     let run = Run::new(["--dry-run", "-machinefile", "nodes", "true"]);
     std::fs::write(run.dir().join("nodes"), "a\na\nb\na\n").unwrap();
-    let told = run.run().expect_quiet_success().out();
-    expect(&told, &["4 ranks on 2 hosts (3 slots on a; 1 slot on b)"]);
+    let output = run.run().expect_quiet_success().out();
+    expect(&output, &["4 ranks on 2 hosts (3 slots on a; 1 slot on b)"]);
 
     let run = Run::new(["--hostfile", "hosts", "true"]);
     std::fs::write(run.dir().join("hosts"), "n1\nn2 slot=4\n").unwrap();
@@ -230,9 +233,9 @@ fn plan_shows_forwarded_variables_without_machine_specific_ones() {
             .env("HOSTNAME", "here")
             .env("KEPT", "1")
     };
-    let told = run().run().expect_quiet_success().out();
+    let output = run().run().expect_quiet_success().out();
     expect(
-        &told,
+        &output,
         &[
             "travels    directory /",
             "           PATH=",
@@ -242,7 +245,7 @@ fn plan_shows_forwarded_variables_without_machine_specific_ones() {
             "  FROM_FILE=1\n",
         ],
     );
-    let removed = told.lines().find(|line| line.contains("not passed on: "));
+    let removed = output.lines().find(|line| line.contains("not passed on: "));
     let removed: Vec<&str> = removed.unwrap().split(' ').collect();
     for (name, stays) in [
         ("SSH_AUTH_SOCK", true),
@@ -251,7 +254,7 @@ fn plan_shows_forwarded_variables_without_machine_specific_ones() {
         ("TMPDIR", false),
         ("KEPT", false),
     ] {
-        assert_eq!(removed.contains(&name), stays, "{name}: {told}");
+        assert_eq!(removed.contains(&name), stays, "{name}: {output}");
     }
 }
 
@@ -265,8 +268,8 @@ fn output_files_are_checked_where_written() {
     run(&[]).expect(125).expect_one_line(&[refused]);
     run(&["--hosts", "a"]).expect_quiet_success();
     // Here, where times are put in front of lines.
-    let told = run(&["--hosts", "a", "--timestamps"]).expect(125);
-    told.expect_one_line(&[refused]);
+    let outcome = run(&["--hosts", "a", "--timestamps"]).expect(125);
+    outcome.expect_one_line(&[refused]);
 }
 
 #[test]
@@ -290,8 +293,8 @@ fn fabric_grant_reaches_ranks_and_is_never_printed() {
     let option = format!("SLINGSHOT_SVC_IDS={secret}");
     let dry = hidden(args(&["--dry-run", "-v", "-x", &option]).run().expect(0));
     expect(&dry.out(), &["  SLINGSHOT_SVC_IDS=…hidden\n"]);
-    let told = Run::new(["-vv", "--json", "-", "-x", &option, "-n", "1", "true"]);
-    hidden(told.run().expect(0));
+    let launch = Run::new(["-vv", "--json", "-", "-x", &option, "-n", "1", "true"]);
+    hidden(launch.run().expect(0));
     let file = Run::new(["--env-file", "vars", "-n", "1", "true"]);
     std::fs::write(file.dir().join("vars"), format!("FI_CXI_KEY={secret}\0\n")).unwrap();
     hidden(file.run().expect(125));
@@ -309,15 +312,15 @@ const BATCH_VARIABLES: [[&str; 2]; 4] = [
 fn schedulers_name_launch_and_allocation() {
     let names = "echo $WIREUP_LAUNCH_ID,$WIREUP_ALLOC_ID,$SLURM_JOB_ID,$WIREUP_JOB_ID";
     let run = |options: &[&str]| Run::new(options.iter().chain(&["-n", "1", "sh", "-c", names]));
-    let told = run(&[]).run().expect_quiet_success().out();
-    let told: Vec<&str> = told.trim().split(',').collect();
-    assert_eq!((told[0], told[1], told[2]), (told[3], "", ""));
+    let values = run(&[]).run().expect_quiet_success().out();
+    let values: Vec<&str> = values.trim().split(',').collect();
+    assert_eq!((values[0], values[1], values[2]), (values[3], "", ""));
     let given = |options: &[&str], allocation: &str| {
         let run = run(options).env("WIREUP_LAUNCH_ID", "launch-7");
-        let told = run.env("WIREUP_ALLOC_ID", allocation).run();
-        let told = told.expect_quiet_success().out();
-        let (names, job) = told.trim().rsplit_once(',').unwrap();
-        assert!(job.starts_with("wireup-"), "{told}");
+        let outcome = run.env("WIREUP_ALLOC_ID", allocation).run();
+        let output = outcome.expect_quiet_success().out();
+        let (names, job) = output.trim().rsplit_once(',').unwrap();
+        assert!(job.starts_with("wireup-"), "{output}");
         names.to_owned()
     };
     assert_eq!(given(&[], "42"), "launch-7,42,");
@@ -352,9 +355,9 @@ fn schedulers_name_launch_and_allocation() {
     let outer = outer
         .env("WIREUP_LAUNCH_ID", "launch-7")
         .env("WIREUP_ALLOC_ID", "42");
-    let told = outer.run().expect_quiet_success().out();
-    let told: Vec<&str> = told.trim().split(',').collect();
-    assert_eq!((told[0], told[1]), (told[3], "42"));
+    let values = outer.run().expect_quiet_success().out();
+    let values: Vec<&str> = values.trim().split(',').collect();
+    assert_eq!((values[0], values[1]), (values[3], "42"));
 }
 
 #[test]
@@ -453,7 +456,7 @@ fn agent_of_other_user_receives_nothing() {
     let listen = "use IO::Socket::UNIX; $| = 1; umask 0; \
                   my $s = IO::Socket::UNIX->new(Local => $ARGV[0], Listen => 1) or die $!; \
                   print qq(listens\\n); my $c = $s->accept or die $!; \
-                  print defined getc $c ? qq(told\\n) : qq(not told\\n);";
+                  print defined getc $c ? qq(received\\n) : qq(nothing received\\n);";
     let stranger = Command::new("perl")
         .args(["-e", listen])
         .arg(&socket)
@@ -465,9 +468,9 @@ fn agent_of_other_user_receives_nothing() {
         skip("another user's socket: needs perl");
         return;
     };
-    let mut told = stranger.stdout.take().unwrap();
+    let mut stranger_output = stranger.stdout.take().unwrap();
     let mut line = [0; 8];
-    told.read_exact(&mut line).unwrap();
+    stranger_output.read_exact(&mut line).unwrap();
     assert_eq!(&line, b"listens\n");
     let refused = || {
         let run = Run::command([wireup.as_os_str(), "run".as_ref(), "--hosts".as_ref()]);
@@ -481,7 +484,7 @@ fn agent_of_other_user_receives_nothing() {
     mode(0o755);
     refused().expect_one_line(&["belongs to user 54399, neither you nor root"]);
     let mut rest = String::new();
-    told.read_to_string(&mut rest).unwrap();
-    assert_eq!(rest, "not told\n");
+    stranger_output.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "nothing received\n");
     stranger.wait().unwrap();
 }

@@ -90,7 +90,7 @@ fn rank_writes_stdin_of_spawned_processes() {
                 let [sent] = &lines("pmix_push ")[..] else {
                     panic!("{outcome:?}")
                 };
-                let [told] = &lines("pmix_pushed ")[..] else {
+                let [status_line] = &lines("pmix_pushed ")[..] else {
                     panic!("{outcome:?}")
                 };
                 // Not to itself, not to processes that are no readers, not after the end, and with a target.
@@ -100,7 +100,11 @@ fn rank_writes_stdin_of_spawned_processes() {
                     ("after", "-25"),
                     ("nobody", "-27"),
                 ] {
-                    assert_eq!(field(told, what), Some(status), "{what}; {outcome:?}");
+                    assert_eq!(
+                        field(status_line, what),
+                        Some(status),
+                        "{what}; {outcome:?}"
+                    );
                 }
                 let read = lines("stdin_sum ");
                 assert_eq!(read.len(), 3, "{outcome:?}");

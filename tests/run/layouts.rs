@@ -21,8 +21,8 @@ fn expect_layout(options: &[&str], nodes: &[u32]) {
                 on_node().count(),
                 on_node().next().unwrap(),
             ];
-            let told = ["local_rank", "local_size", "leader"].map(|key| number(&line, key));
-            assert_eq!(told.map(|n| n as usize), expected, "{}: {line}", mpi.name);
+            let values = ["local_rank", "local_size", "leader"].map(|key| number(&line, key));
+            assert_eq!(values.map(|n| n as usize), expected, "{}: {line}", mpi.name);
         }
         for line in run("allreduce").by_rank("allreduce", ranks) {
             assert_eq!(number(&line, "sum"), ranks * (ranks + 1) / 2, "{line}");

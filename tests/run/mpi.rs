@@ -376,9 +376,9 @@ fn open_mpi_leaves_out_transports_of_missing_networks() {
             let options = [&verbose, more].concat();
             let outcome = mpi.run(1, &options, "allreduce", &[]).run().expect(0);
             outcome.by_rank("allreduce", 1);
-            let told = outcome.err();
-            let named = |component| told.contains(&format!("found loaded component {component}\n"));
-            assert!(named("self") && named("tcp"), "{name}: {told}");
+            let err = outcome.err();
+            let named = |component| err.contains(&format!("found loaded component {component}\n"));
+            assert!(named("self") && named("tcp"), "{name}: {err}");
             ["ofi", "psm", "psm2"].map(named)
         };
         assert_eq!(opened(&[]), [false; 3], "{name}");

@@ -27,15 +27,15 @@ fn expect_api(outcome: &Outcome, ranks: u32, nodes: u32) {
     let per_node = ranks / nodes;
     let at = |word: &str| outcome.by_rank(word, ranks).into_iter().zip(0_u32..);
     for (line, _) in at("pmi2_init") {
-        let told = ["appnum", "spawned"].map(|key| number(&line, key));
-        assert_eq!(told, [0, 0], "{line}");
+        let values = ["appnum", "spawned"].map(|key| number(&line, key));
+        assert_eq!(values, [0, 0], "{line}");
         // With --oversubscribe nothing limits it.
         assert_eq!(field(&line, "universe"), Some("-1"), "{line}");
     }
     let jobs: std::collections::BTreeSet<_> = at("pmi2_job")
         .map(|(line, _)| {
-            let told = ["connect", "disconnect"].map(|key| number(&line, key));
-            assert_eq!(told, [0, 0], "{line}");
+            let values = ["connect", "disconnect"].map(|key| number(&line, key));
+            assert_eq!(values, [0, 0], "{line}");
             field(&line, "jobid").unwrap().to_owned()
         })
         .collect();

@@ -145,7 +145,7 @@ fn proxy_reports_incomplete_record_and_failed_start() {
 #[test]
 fn invalid_key_or_value_is_not_sent() {
     for (_, launcher) in launchers(1) {
-        for (words, told) in [
+        for (words, message) in [
             (["put", "a b", "c"], "cannot send name \"a b\""),
             (["put", "a=b", "c"], "cannot send name \"a=b\""),
             (
@@ -155,7 +155,7 @@ fn invalid_key_or_value_is_not_sent() {
             (["get", "--kvs=a b", "c"], "cannot send name \"a b\""),
         ] {
             let outcome = asked(launcher.clone(), &words);
-            assert!(outcome.err().contains(told), "{outcome:?}");
+            assert!(outcome.err().contains(message), "{outcome:?}");
             assert_ne!(outcome.code, 0, "{outcome:?}");
         }
     }

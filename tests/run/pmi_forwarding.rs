@@ -15,13 +15,13 @@ use crate::common::{Output, Run, Running, wireup};
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A launch whose processes the test stands for.
-pub(crate) struct Served {
+pub(crate) struct Pmi2Launch {
     pub(crate) running: Running,
     /// Variables of each rank.
     ranks: Vec<Value>,
 }
 
-impl Served {
+impl Pmi2Launch {
     pub(crate) fn new(ranks: usize, options: &str) -> Self {
         let line =
             format!("serve -n {ranks} --json {options} --pmi pmi2 --no-config --oversubscribe");
@@ -42,18 +42,18 @@ impl Served {
 
 /// A connection with the port of a rank.
 struct Daemon<'a> {
-    served: &'a Served,
+    launch: &'a Pmi2Launch,
     stream: TcpStream,
     /// Replies that were read before they were asked for.
     early: Vec<String>,
 }
 
 impl<'a> Daemon<'a> {
-    fn new(served: &'a Served, rank: usize) -> Self {
-        let stream = TcpStream::connect(served.variable(rank, "PMI_PORT")).unwrap();
+    fn new(launch: &'a Pmi2Launch, rank: usize) -> Self {
+        let stream = TcpStream::connect(launch.variable(rank, "PMI_PORT")).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         let mut daemon = Self {
-            served,
+            launch,
             stream,
             early: Vec::new(),
         };
@@ -108,7 +108,7 @@ impl<'a> Daemon<'a> {
     }
 
     fn admit(&mut self, client: usize) {
-        let key = self.served.variable(client, "PMI_AUTH_KEY");
+        let key = self.launch.variable(client, "PMI_AUTH_KEY");
         let reply = self.authenticate(client, &key);
         let start = "cmd=fullinit-response;rc=0;";
         assert!(reply.starts_with(start), "{reply}");
@@ -118,11 +118,11 @@ impl<'a> Daemon<'a> {
 
 #[test]
 fn connection_carries_ranks_of_its_node() {
-    let served = Served::new(4, "--virtual-nodes 2 --pmi-port-auth challenge");
-    let mut first = Daemon::new(&served, 0);
+    let launch = Pmi2Launch::new(4, "--virtual-nodes 2 --pmi-port-auth challenge");
+    let mut first = Daemon::new(&launch, 0);
     first.admit(0);
     // Each client needs its own key, and a port on this node.
-    let key = served.variable(0, "PMI_AUTH_KEY");
+    let key = launch.variable(0, "PMI_AUTH_KEY");
     let refused = first.authenticate(1, &key);
     let reason = "rc=14;errmsg=authentication failed: wrong key;";
     assert!(refused.contains(reason), "{refused}");
@@ -138,7 +138,7 @@ fn connection_carries_ranks_of_its_node() {
         repeated.contains("rc=14;errmsg=client_id has sent"),
         "{repeated}"
     );
-    let mut second = Daemon::new(&served, 3);
+    let mut second = Daemon::new(&launch, 3);
     second.admit(3);
     second.admit(2);
     let mut daemons = [first, second];
@@ -163,18 +163,18 @@ fn connection_carries_ranks_of_its_node() {
         assert_eq!(reply, "cmd=finalize-response;rc=0;");
     }
     drop(daemons);
-    served.running.finish().expect(0);
+    launch.running.finish().expect(0);
 }
 
 #[test]
 fn lost_connection_of_daemon_is_loss_of_each_rank() {
-    let served = Served::new(3, "--on-failure continue");
-    let mut daemon = Daemon::new(&served, 1);
+    let launch = Pmi2Launch::new(3, "--on-failure continue");
+    let mut daemon = Daemon::new(&launch, 1);
     for rank in [1, 2] {
         let reply = daemon.request(rank, &format!("cmd=fullinit;pmirank={rank};"));
         assert!(reply.contains(";rc=0;"), "{reply}");
     }
-    let mut other = Daemon::new(&served, 0);
+    let mut other = Daemon::new(&launch, 0);
     assert!(
         other
             .request(0, "cmd=fullinit;pmirank=0;")
@@ -183,11 +183,11 @@ fn lost_connection_of_daemon_is_loss_of_each_rank() {
     drop(daemon);
     for rank in [1, 2] {
         let lost = format!("rank {rank} (");
-        served.running.wait_for(Output::Stderr, &lost);
+        launch.running.wait_for(Output::Stderr, &lost);
     }
     // The rank of the other connection is served.
     let reply = other.request(0, "cmd=job-getid;");
     assert!(reply.contains(";rc=0;"), "{reply}");
-    served.running.signal(Signal::TERM);
-    served.running.finish();
+    launch.running.signal(Signal::TERM);
+    launch.running.finish();
 }

@@ -15,7 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::common::Output;
-use crate::pmi_forwarding::{LIMIT, Served};
+use crate::pmi_forwarding::{LIMIT, Pmi2Launch};
 
 const OPTIONS: &str = "--env-dir env --pmi-port-auth tls";
 
@@ -81,14 +81,14 @@ fn finalize(mut stream: TlsStream) {
 
 #[test]
 fn client_with_certificate_of_its_rank_is_admitted() {
-    let served = Served::new(2, OPTIONS);
+    let launch = Pmi2Launch::new(2, OPTIONS);
     for rank in 0..2 {
-        assert_eq!(served.variable(rank, "PMI_SOCKTYPE"), "OpenSSL");
-        let file = fs::metadata(served.variable(rank, "PMI_TLS_FILE")).unwrap();
+        assert_eq!(launch.variable(rank, "PMI_SOCKTYPE"), "OpenSSL");
+        let file = fs::metadata(launch.variable(rank, "PMI_TLS_FILE")).unwrap();
         assert_eq!(file.permissions().mode() & 0o777, 0o600);
     }
-    let files = [0, 1].map(|rank| served.variable(rank, "PMI_TLS_FILE"));
-    let ports = [0, 1].map(|rank| served.variable(rank, "PMI_PORT"));
+    let files = [0, 1].map(|rank| launch.variable(rank, "PMI_TLS_FILE"));
+    let ports = [0, 1].map(|rank| launch.variable(rank, "PMI_PORT"));
     let mut first = connect(&ports[0], &files[0], Some(&files[0]));
     begin(&mut first, 0).unwrap();
     // Neither PMI-1 nor PMI-2 needs another proof.
@@ -115,14 +115,14 @@ fn client_with_certificate_of_its_rank_is_admitted() {
     .unwrap();
     finalize(first);
     drop(second);
-    served.running.finish().expect(0);
+    launch.running.finish().expect(0);
 }
 
 #[test]
 fn client_without_certificate_of_rank_is_refused() {
-    let served = Served::new(2, OPTIONS);
-    let files = [0, 1].map(|rank| served.variable(rank, "PMI_TLS_FILE"));
-    let port = served.variable(0, "PMI_PORT");
+    let launch = Pmi2Launch::new(2, OPTIONS);
+    let files = [0, 1].map(|rank| launch.variable(rank, "PMI_TLS_FILE"));
+    let port = launch.variable(0, "PMI_PORT");
     let mut plain = TcpStream::connect(&port).unwrap();
     plain.set_read_timeout(Some(LIMIT)).unwrap();
     plain.write_all(b"cmd=initack pmiid=0\n").unwrap();
@@ -130,18 +130,18 @@ fn client_without_certificate_of_rank_is_refused() {
     // The port may reset the connection.
     let _ = plain.read_to_end(&mut received);
     assert!(!received.starts_with(b"cmd="), "{received:?}");
-    served
+    launch
         .running
         .wait_for(Output::Stderr, "refused: TLS: it does not speak TLS");
     let mut other = connect(&port, &files[0], Some(&files[1]));
     begin(&mut other, 0).unwrap_err();
-    served.running.wait_for(
+    launch.running.wait_for(
         Output::Stderr,
         "refused: TLS: its certificate is not accepted: the certificate is not that of this rank",
     );
     let mut without = connect(&port, &files[0], None);
     begin(&mut without, 0).unwrap_err();
-    served
+    launch
         .running
         .wait_for(Output::Stderr, "refused: TLS: no certificate sent");
     // A client refuses a port with another certificate: it sends that port nothing.
@@ -151,8 +151,8 @@ fn client_without_certificate_of_rank_is_refused() {
     // The client of the rank is still admitted.
     let mut client = connect(&port, &files[0], Some(&files[0]));
     begin(&mut client, 0).unwrap();
-    served.running.signal(Signal::TERM);
-    served.running.finish().expect(143);
+    launch.running.signal(Signal::TERM);
+    launch.running.finish().expect(143);
 }
 
 /// A host in the middle of one connection.
@@ -206,11 +206,11 @@ fn carry(
 
 #[test]
 fn host_in_middle_reads_and_alters_nothing() {
-    let served = Served::new(2, OPTIONS);
-    let files = [0, 1].map(|rank| served.variable(rank, "PMI_TLS_FILE"));
-    let kvsname = served.variable(0, "PMI_JOBID");
+    let launch = Pmi2Launch::new(2, OPTIONS);
+    let files = [0, 1].map(|rank| launch.variable(rank, "PMI_TLS_FILE"));
+    let kvsname = launch.variable(0, "PMI_JOBID");
     let put = format!("cmd=put kvsname={kvsname} key=secret value=of-rank\n");
-    let middle = Middle::new(served.variable(0, "PMI_PORT"));
+    let middle = Middle::new(launch.variable(0, "PMI_PORT"));
     let mut client = connect(&middle.port, &files[0], Some(&files[0]));
     begin(&mut client, 0).unwrap();
     exchange(&mut client, &put, "cmd=put_result rc=0").unwrap();
@@ -225,7 +225,7 @@ fn host_in_middle_reads_and_alters_nothing() {
     // A changed request is not executed, and the client is lost.
     middle.alters.store(true, Ordering::SeqCst);
     exchange(&mut client, &put, "cmd=put_result rc=0").unwrap_err();
-    let outcome = served.running.finish().expect(1);
+    let outcome = launch.running.finish().expect(1);
     let ended = outcome.err();
     assert!(
         ended.contains("between MPI_Init and MPI_Finalize"),

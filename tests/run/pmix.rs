@@ -93,14 +93,14 @@ fn requested_libpmix_serves_old_and_new_clients() {
         let options = ["-v", "--libpmix", server.path()];
         let outcome = client.run(2, &options, "hello", &[]).run().expect(0);
         // The library states a path; this is the real one.
-        let told = outcome.err();
-        let told = told
+        let err = outcome.err();
+        let library = err
             .lines()
             .find_map(|line| line.strip_prefix("wireup: PMIx server of "));
-        let (_, told) = told.and_then(|line| line.split_once(": ")).unwrap();
-        assert!(told.starts_with(version), "{outcome:?}");
+        let (_, library) = library.and_then(|line| line.split_once(": ")).unwrap();
+        assert!(library.starts_with(version), "{outcome:?}");
         assert!(
-            told.ends_with(&format!(" ({})", server.real().display())),
+            library.ends_with(&format!(" ({})", server.real().display())),
             "{outcome:?}"
         );
         for line in outcome.by_rank("hello", 2) {
@@ -154,10 +154,10 @@ fn sidecar_uses_libpmix_of_program_by_default() {
         let Some(client) = mpi(name) else { continue };
         let own = client.libpmix.as_ref().unwrap().canonicalize().unwrap();
         let outcome = client.run(1, &["-v"], "hello", &[]).run().expect(0);
-        let told = outcome.err();
-        assert!(told.contains(", the program's own"), "{outcome:?}");
+        let err = outcome.err();
+        assert!(err.contains(", the program's own"), "{outcome:?}");
         assert!(
-            told.contains(&format!(" ({})\n", own.display())),
+            err.contains(&format!(" ({})\n", own.display())),
             "{outcome:?}"
         );
     }

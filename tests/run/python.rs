@@ -77,11 +77,8 @@ fn python_sessions_get_sidecar_of_loaded_open_mpi() {
         for line in outcome.by_rank("mpi4py", 2) {
             assert_eq!(number(&line, "sum"), 3, "{outcome:?}");
         }
-        let told = outcome.err();
-        assert!(
-            told.contains("of the Open MPI that a script finds"),
-            "{told}"
-        );
+        let err = outcome.err();
+        assert!(err.contains("of the Open MPI that a script finds"), "{err}");
     }
 }
 
@@ -100,11 +97,11 @@ fn python_programs_open_no_transports_of_missing_networks() {
         let env = with.env.iter();
         let run = env.fold(run, |run, (name, value)| run.env(name, value));
         let outcome = run.run().expect(0);
-        let told = outcome.err();
-        assert!(told.contains("found loaded component tcp\n"), "{told}");
+        let err = outcome.err();
+        assert!(err.contains("found loaded component tcp\n"), "{err}");
         for component in ["ofi", "psm", "psm2"] {
             let found = format!("found loaded component {component}\n");
-            assert!(!told.contains(&found), "{name}: {told}");
+            assert!(!err.contains(&found), "{name}: {err}");
         }
     }
 }

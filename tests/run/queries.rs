@@ -41,10 +41,14 @@ fn rows(table: &str) -> (Vec<Vec<&str>>, Vec<&str>) {
 fn every_rank_gets_places_of_all_processes() {
     everywhere(&[], "tables", 0, |outcome, nodes| {
         let lines = outcome.by_rank("pmix_query", 4);
-        let told = |line: &str, key| field(line, key).unwrap().to_owned();
-        let pids: Vec<String> = lines.iter().map(|line| told(line, "pid")).collect();
+        let value = |line: &str, key| field(line, key).unwrap().to_owned();
+        let pids: Vec<String> = lines.iter().map(|line| value(line, "pid")).collect();
         for (rank, line) in lines.iter().enumerate() {
-            let (all, local, other) = (told(line, "all"), told(line, "local"), told(line, "other"));
+            let (all, local, other) = (
+                value(line, "all"),
+                value(line, "local"),
+                value(line, "other"),
+            );
             let (listed, listed_pids) = rows(&all);
             assert_eq!(listed_pids, pids, "{line}");
             for (rank, row) in listed.iter().enumerate() {
@@ -109,18 +113,18 @@ fn rank_queries_location_and_end_of_spawned_processes() {
     let options = ["--exit-policy", "any-zero", "--oversubscribe"];
     everywhere(&options, "family", 0, |outcome, nodes| {
         let all = outcome.out();
-        let told = |line: &str, key| field(line, key).unwrap().to_owned();
+        let value = |line: &str, key| field(line, key).unwrap().to_owned();
         let line = all.lines().find(|line| line.starts_with("pmix_query "));
         let line = line.unwrap();
-        assert_eq!(told(line, "spaces"), "2", "{line}");
-        let (before, after) = (told(line, "all"), told(line, "ended"));
+        assert_eq!(value(line, "spaces"), "2", "{line}");
+        let (before, after) = (value(line, "all"), value(line, "ended"));
         let ((before, pids), (after, later)) = (rows(&before), rows(&after));
         assert_eq!(pids, later, "{line}");
         for rank in 0..3 {
             let own = format!("pmix_query_child rank={rank} ");
             let child = all.lines().find(|line| line.starts_with(&own)).unwrap();
-            assert_eq!(pids[rank], told(child, "pid"), "{all}");
-            let host = told(child, "host");
+            assert_eq!(pids[rank], value(child, "pid"), "{all}");
+            let host = value(child, "host");
             for row in [&before[rank], &after[rank]] {
                 let place = [
                     rank.to_string(),
@@ -136,7 +140,7 @@ fn rank_queries_location_and_end_of_spawned_processes() {
         }
         assert_eq!(before[0][1] == before[2][1], nodes == 1, "{line}");
         // PMIX_ERR_JOB_ABORTED_BY_SIG
-        assert_eq!(told(line, "status"), "-184", "{line}");
+        assert_eq!(value(line, "status"), "-184", "{line}");
     });
 }
 
@@ -144,12 +148,16 @@ fn rank_queries_location_and_end_of_spawned_processes() {
 fn every_rank_gets_addresses_of_all_pmix_servers() {
     everywhere(&[], "uri", 0, |outcome, nodes| {
         let lines = outcome.by_rank("pmix_query", 4);
-        let told = |rank: usize, key| field(&lines[rank], key).unwrap().to_owned();
+        let value = |rank: usize, key| field(&lines[rank], key).unwrap().to_owned();
         for rank in 0..4 {
-            assert_eq!(told(rank, "own"), told(rank, "env"), "{outcome:?}");
-            assert_eq!(told(rank, "last"), told(3, "env"), "{outcome:?}");
+            assert_eq!(value(rank, "own"), value(rank, "env"), "{outcome:?}");
+            assert_eq!(value(rank, "last"), value(3, "env"), "{outcome:?}");
         }
-        assert_eq!(told(0, "env") == told(3, "env"), nodes == 1, "{outcome:?}");
+        assert_eq!(
+            value(0, "env") == value(3, "env"),
+            nodes == 1,
+            "{outcome:?}"
+        );
     });
 }
 
@@ -182,22 +190,22 @@ fn clients_resolve_nodes_and_processes_of_related_jobs() {
             let outcome = client.run(4, &options, "pmix_resolve", &[]).run().expect(0);
             let lines = outcome.sorted_lines();
             assert_eq!(lines.len(), 4 + 3, "{outcome:?}");
-            let told = |line: &str, key| field(line, key).unwrap().to_owned();
-            let letter = |line: &str| told(line, "job")[..1].to_owned();
+            let value = |line: &str, key| field(line, key).unwrap().to_owned();
+            let letter = |line: &str| value(line, "job")[..1].to_owned();
             // Hosts as the processes print them.
             let homes = |job: &str| {
                 let mut homes = BTreeMap::<String, BTreeSet<String>>::new();
                 for line in lines.iter().filter(|line| letter(line).contains(job)) {
-                    let home = homes.entry(told(line, "host")).or_default();
-                    home.insert(letter(line) + &told(line, "rank"));
+                    let home = homes.entry(value(line, "host")).or_default();
+                    home.insert(letter(line) + &value(line, "rank"));
                 }
                 homes
             };
             let (parents, children, all) = (homes("p"), homes("c"), homes(""));
             assert_eq!(all.len(), nodes.len().max(1), "{outcome:?}");
             for line in &lines {
-                let seen = |key| map(&told(line, key));
-                let host = told(line, "host");
+                let seen = |key| map(&value(line, key));
+                let host = value(line, "host");
                 let (own, other, local) = match &*letter(line) {
                     "p" => (&parents, &children, &parents[&host]),
                     _ => (&children, &parents, &all[&host]),
@@ -205,7 +213,7 @@ fn clients_resolve_nodes_and_processes_of_related_jobs() {
                 assert_eq!(&seen("own"), own, "{line}");
                 assert_eq!(&seen("other"), other, "{line}");
                 assert_eq!(seen("all"), all, "{line}");
-                assert_eq!(&procs(&told(line, "local")), local, "{line}");
+                assert_eq!(&procs(&value(line, "local")), local, "{line}");
             }
         }
     }

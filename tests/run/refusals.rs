@@ -230,11 +230,11 @@ fn rank_without_directory_of_pmix_server_is_named() {
         };
         let outcome = run.run().expect(code);
         let words = ["is in a mount namespace without /", "TMPDIR"];
-        let told = outcome.err();
-        let lines = told
+        let err = outcome.err();
+        let lines = err
             .lines()
             .filter(|line| words.iter().all(|word| line.contains(word)));
-        assert_eq!(lines.count(), 1, "{name}: {told}");
+        assert_eq!(lines.count(), 1, "{name}: {err}");
     }
 }
 

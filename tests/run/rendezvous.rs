@@ -78,9 +78,9 @@ fn launch_gets_event_of_kill_of_connected_launch() {
                 // It wants to part in order, which takes both: an error, unless Open MPI 5 sees the
                 // end of a connection first, which ends everything.
                 let outcome = parts.finish();
-                let told = outcome.err();
-                let error = outcome.code == 1 && told.contains("MPI_Comm_disconnect: ");
-                let closed = outcome.code == 14 && told.contains("Socket closed");
+                let err = outcome.err();
+                let error = outcome.code == 1 && err.contains("MPI_Comm_disconnect: ");
+                let closed = outcome.code == 14 && err.contains("Socket closed");
                 assert!(error || closed, "{outcome:?}");
             }
         }

@@ -171,12 +171,12 @@ fn restart_needs_its_option_and_is_refused_with_pmix() {
 }
 
 /// `wireup serve --restartable` and the processes that the test starts for its ranks.
-struct Served {
+struct RestartableLaunch {
     running: Running,
     clients: Vec<Option<Child>>,
 }
 
-impl Served {
+impl RestartableLaunch {
     fn new(ranks: usize, options: &[&str]) -> Self {
         let ranks_word = ranks.to_string();
         let words = [
@@ -241,7 +241,7 @@ impl Served {
         self.running.wait_for_many(Output::Stderr, &said, times);
     }
 
-    fn told(&self, name: &str) {
+    fn wait_for_file(&self, name: &str) {
         let file = self.file(name);
         eventually(name, || file.exists().then_some(()));
     }
@@ -268,7 +268,7 @@ fn processes_of_served_job_restart_one_by_one() {
     };
     let ranks = 3;
     for (nodes, dialect) in KINDS {
-        let mut served = Served::new(ranks, &["--virtual-nodes", nodes]);
+        let mut launch = RestartableLaunch::new(ranks, &["--virtual-nodes", nodes]);
         // What a process does from its start, which is round `first`, to the end.
         let words = |rank: usize, first: usize| {
             let mut words: Vec<String> = dialect.iter().map(|word| (*word).to_owned()).collect();
@@ -283,45 +283,47 @@ fn processes_of_served_job_restart_one_by_one() {
             words.push("leave".to_owned());
             words
         };
-        let start = |served: &mut Served, rank, first| {
+        let start = |launch: &mut RestartableLaunch, rank, first| {
             let words = words(rank, first);
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            served.start(rank, &path, &words, &[]);
+            launch.start(rank, &path, &words, &[]);
         };
         for rank in 0..ranks {
-            start(&mut served, rank, 0);
+            start(&mut launch, rank, 0);
         }
         for round in 1..=ranks {
             for rank in 0..ranks {
-                served.told(&format!("done-{rank}-{}", round - 1));
+                launch.wait_for_file(&format!("done-{rank}-{}", round - 1));
             }
             let rank = round - 1;
             // Every other time the others wait in the barrier already.
-            let go = |served: &Served| File::create(served.file(&format!("go-{round}"))).unwrap();
+            let go = |launch: &RestartableLaunch| {
+                File::create(launch.file(&format!("go-{round}"))).unwrap()
+            };
             if round % 2 == 0 {
-                go(&served);
+                go(&launch);
             }
-            served.kill(rank, 1);
-            start(&mut served, rank, round);
-            go(&served);
+            launch.kill(rank, 1);
+            start(&mut launch, rank, round);
+            go(&launch);
         }
         let mut expected = all_saw(3, &["0,0,0", "1,0,0", "1,2,0", "1,2,3"]);
         expected.sort();
-        assert_eq!(seen(&served.end()), expected, "{nodes} {dialect:?}");
+        assert_eq!(seen(&launch.end()), expected, "{nodes} {dialect:?}");
     }
 }
 
 #[test]
 fn mpich_and_intel_programs_restart_after_kill() {
     for mpi in mpis().into_iter().filter(|mpi| mpi.libpmix.is_none()) {
-        let mut served = Served::new(2, &["--virtual-nodes", "2"]);
+        let mut launch = RestartableLaunch::new(2, &["--virtual-nodes", "2"]);
         for times in 1..3 {
             for rank in 0..2 {
-                served.start_mpi(rank, &mpi, "hang_recv", &["0"]);
+                launch.start_mpi(rank, &mpi, "hang_recv", &["0"]);
             }
             for rank in 0..2 {
                 let word = format!("hang_recv rank={rank}");
-                let out = served.file("out");
+                let out = launch.file("out");
                 eventually("the rank is behind MPI_Init", || {
                     let text = fs::read_to_string(&out).unwrap();
                     (text.lines().filter(|line| line.contains(&word)).count() >= times)
@@ -329,13 +331,13 @@ fn mpich_and_intel_programs_restart_after_kill() {
                 });
             }
             for rank in 0..2 {
-                served.kill(rank, times);
+                launch.kill(rank, times);
             }
         }
         for rank in 0..2 {
-            served.start_mpi(rank, &mpi, "allreduce", &[]);
+            launch.start_mpi(rank, &mpi, "allreduce", &[]);
         }
-        let text = served.end();
+        let text = launch.end();
         for rank in 0..2 {
             let line = format!("allreduce rank={rank} size=2 sum=3");
             assert!(text.contains(&line), "{} {text}", mpi.name);
@@ -383,7 +385,7 @@ fn processes_are_saved_by_criu_end_and_are_restored() {
         steps.chain(after).chain(done).collect::<Vec<String>>()
     };
     for dialect in [&[][..], &["--pmi2"]] {
-        let mut served = Served::new(2, &["--virtual-nodes", "2"]);
+        let mut launch = RestartableLaunch::new(2, &["--virtual-nodes", "2"]);
         let mut pids = Vec::new();
         for rank in 0..2 {
             let words = words(rank);
@@ -394,43 +396,43 @@ fn processes_are_saved_by_criu_end_and_are_restored() {
                 .chain(dialect.iter().copied())
                 .chain(words)
                 .collect();
-            served.start(rank, Path::new("setsid"), &own, &[]);
-            pids.push(served.clients[rank].as_ref().unwrap().id().to_string());
+            launch.start(rank, Path::new("setsid"), &own, &[]);
+            pids.push(launch.clients[rank].as_ref().unwrap().id().to_string());
         }
         for rank in 0..2 {
-            served.told(&format!("saved-{rank}"));
+            launch.wait_for_file(&format!("saved-{rank}"));
         }
         let run = |words: &[&str]| {
             let output = Command::new(&criu).args(words).output().unwrap();
             assert!(output.status.success(), "{words:?}: {output:?}");
         };
         let images: Vec<PathBuf> = (0..2)
-            .map(|rank| served.file(&format!("image-{rank}")))
+            .map(|rank| launch.file(&format!("image-{rank}")))
             .collect();
         for (rank, image) in images.iter().enumerate() {
             fs::create_dir(image).unwrap();
             let image = image.to_str().unwrap();
             run(&["dump", "-t", &pids[rank], "-D", image, "--tcp-close"]);
             // It ends what it has saved.
-            let client = served.clients[rank].as_mut().unwrap();
+            let client = launch.clients[rank].as_mut().unwrap();
             assert!(!client.wait().unwrap().success());
             let said =
                 format!("wireup: rank {rank}: client disconnected; waiting for a new process");
-            served.running.wait_for(Output::Stderr, &said);
+            launch.running.wait_for(Output::Stderr, &said);
         }
-        File::create(served.file("go")).unwrap();
+        File::create(launch.file("go")).unwrap();
         for (rank, image) in images.iter().enumerate() {
             let image = image.to_str().unwrap();
             run(&["restore", "-D", image, "--tcp-close", "--restore-detached"]);
-            served.clients[rank] = None;
+            launch.clients[rank] = None;
         }
         let expected = all_saw(2, &["old,old", "new0,new1"]);
-        let out = served.file("out");
+        let out = launch.file("out");
         for rank in 0..2 {
-            served.told(&format!("done-{rank}"));
+            launch.wait_for_file(&format!("done-{rank}"));
         }
         assert_eq!(seen(&fs::read_to_string(out).unwrap()), expected);
-        served.end();
+        launch.end();
     }
 }
 
@@ -453,11 +455,11 @@ fn mpich_ranks_are_restored_by_criu_with_connections() {
     let (Some(criu), Some(mpi)) = (criu(), mpi("mpich5")) else {
         return;
     };
-    let served = Served::new(2, &["--pmi", "pmi1", "--pmi-port-auth", "none"]);
+    let launch = RestartableLaunch::new(2, &["--pmi", "pmi1", "--pmi-port-auth", "none"]);
     for rank in 0..2 {
-        served.told(&format!("env/rank-{rank}.env"));
+        launch.wait_for_file(&format!("env/rank-{rank}.env"));
     }
-    let output = |name: &str| File::create(served.file(name)).unwrap();
+    let output = |name: &str| File::create(launch.file(name)).unwrap();
     let mut ranks = Command::new("setsid");
     ranks.args(["sh", "-c", RANKS_OF_ONE_SESSION]);
     ranks.arg(mpi.program("mpi_checkpoint"));
@@ -466,14 +468,14 @@ fn mpich_ranks_are_restored_by_criu_with_connections() {
     let tcp = [("MPIR_CVAR_CH4_NETMOD", "ofi"), ("FI_PROVIDER", "tcp")];
     ranks.envs(tcp).env("MPIR_CVAR_NOLOCAL", "1");
     ranks
-        .current_dir(served.running.work())
+        .current_dir(launch.running.work())
         .stdin(Stdio::null());
     ranks.stdout(output("out")).stderr(output("err"));
     let mut ranks = ranks.spawn().unwrap();
-    served.told("started");
+    launch.wait_for_file("started");
     let saved = children(ranks.id());
     assert_eq!(saved.len(), 2);
-    let image = served.file("image");
+    let image = launch.file("image");
     fs::create_dir(&image).unwrap();
     let run = |words: &[&str]| {
         let mut command = Command::new(&criu);
@@ -492,15 +494,15 @@ fn mpich_ranks_are_restored_by_criu_with_connections() {
         eventually("the process is gone", || (!process.exists()).then_some(()));
     }
     run(&["restore", "--restore-detached"]);
-    File::create(served.file("end")).unwrap();
-    let out = served.file("out");
+    File::create(launch.file("end")).unwrap();
+    let out = launch.file("out");
     eventually("both ranks have the right sums", || {
         let text = fs::read_to_string(&out).unwrap();
         (0..2)
             .all(|rank| text.contains(&format!("mpi_checkpoint rank={rank} size=2\n")))
             .then_some(())
     });
-    let outcome = served.running.finish().expect(0);
+    let outcome = launch.running.finish().expect(0);
     assert!(
         !outcome.err().contains("client disconnected"),
         "{outcome:?}"

@@ -108,18 +108,18 @@ fn intel_mpi_over_slurms_libpmi2_is_started_by_hand() {
 /// Starts two clients for rank 0 and, when one of them has been refused, one for rank 1.
 const TWICE: &str = r#"
 wireup=$1 libpmix=$2; shift 2
-"$wireup" serve -n 2 --env-dir env --pmi pmix --libpmix "$libpmix" --no-config --oversubscribe 2>told & serving=$!
+"$wireup" serve -n 2 --env-dir env --pmi pmix --libpmix "$libpmix" --no-config --oversubscribe 2>errors & serving=$!
 until [ -e env/rank-0.env ] && [ -e env/rank-1.env ]; do
-  kill -0 $serving 2>/dev/null || { cat told >&2; exit 99; }
+  kill -0 $serving 2>/dev/null || { cat errors >&2; exit 99; }
   sleep 0.05
 done
 for client in 1 2; do env $(cat env/rank-0.env) "$@" >said.$client 2>&1 & done
-until grep -q 'refused: the rank already has a client' told; do
-  kill -0 $serving 2>/dev/null || { cat told said.* >&2; exit 98; }
+until grep -q 'refused: the rank already has a client' errors; do
+  kill -0 $serving 2>/dev/null || { cat errors said.* >&2; exit 98; }
   sleep 0.05
 done
 env $(cat env/rank-1.env) "$@"
-wait $serving || { cat told said.* >&2; exit 97; }
+wait $serving || { cat errors said.* >&2; exit 97; }
 # A refused client of Open MPI runs on as a program without a launcher. Its shared memory goes when it ends, its session stays.
 wait
 grep -h 'rank=0 size=2' said.*
@@ -151,21 +151,21 @@ fn second_client_of_rank_is_refused_over_pmix() {
 /// again have been refused.
 const SILENT: &str = r#"
 wireup=$1 libpmix=$2; shift 2
-"$wireup" serve -n 2 --env-dir env --pmi pmix --libpmix "$libpmix" --no-config --oversubscribe 2>told & serving=$!
+"$wireup" serve -n 2 --env-dir env --pmi pmix --libpmix "$libpmix" --no-config --oversubscribe 2>errors & serving=$!
 until [ -e env/rank-0.env ] && [ -e env/rank-1.env ]; do
-  kill -0 $serving 2>/dev/null || { cat told >&2; exit 99; }
+  kill -0 $serving 2>/dev/null || { cat errors >&2; exit 99; }
   sleep 0.05
 done
 port=$(sed -n 's|^PMIX_SERVER_URI.*tcp4://127\.0\.0\.1:\([0-9]*\).*|\1|p' env/rank-1.env | head -n 1)
 for silent in $(seq 40); do exec {kept}<>/dev/tcp/127.0.0.1/$port || exit 98; done
-until grep -q 'was replaced by a newer connection' told; do
-  kill -0 $serving 2>/dev/null || { cat told >&2; exit 97; }
+until grep -q 'was replaced by a newer connection' errors; do
+  kill -0 $serving 2>/dev/null || { cat errors >&2; exit 97; }
   sleep 0.05
 done
 env $(cat env/rank-0.env) "$@" & first=$!
 env $(cat env/rank-1.env) "$@" || exit
 wait $first || exit
-wait $serving || { cat told >&2; exit 96; }
+wait $serving || { cat errors >&2; exit 96; }
 "#;
 
 #[test]
@@ -191,12 +191,12 @@ fn silent_connections_do_not_block_pmix_client() {
 }
 
 /// Two ranks whose processes the test starts, and connections to the port of rank 1.
-struct Served {
+struct Pmi1Launch {
     running: Running,
     ports: [String; 2],
 }
 
-impl Served {
+impl Pmi1Launch {
     fn new(options: &[&str]) -> Self {
         let words = ["serve", "-n", "2", "--json"].iter().chain(options);
         let words = words.chain(&["--no-config", "--pmi", "pmi1", "--oversubscribe"]);
@@ -248,7 +248,7 @@ impl Served {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    fn told(&self, words: &str) {
+    fn wait_for_message(&self, words: &str) {
         self.running.wait_for(Output::Stderr, words);
     }
 
@@ -263,24 +263,25 @@ const ACK: &str = "cmd=initack rc=0\ncmd=set size=2\ncmd=set rank=1\ncmd=set deb
 
 #[test]
 fn foreign_client_is_refused_with_reason_and_rank_still_waits() {
-    let served = Served::new(&[]);
+    let launch = Pmi1Launch::new(&[]);
     let refusal = "cmd=initack rc=-1 msg=refused\n";
-    assert_eq!(served.says(r"cmd=initack pmiid=0\n", 1000, &[]), refusal);
-    served.told("refused: wrong rank: the client claims rank 0, this port serves rank 1");
-    assert_eq!(served.says(r"GET / HTTP/1.1\r\n", 1000, &[]), refusal);
-    served.told("refused: request does not start with cmd= or mcmd=");
+    assert_eq!(launch.says(r"cmd=initack pmiid=0\n", 1000, &[]), refusal);
+    launch
+        .wait_for_message("refused: wrong rank: the client claims rank 0, this port serves rank 1");
+    assert_eq!(launch.says(r"GET / HTTP/1.1\r\n", 1000, &[]), refusal);
+    launch.wait_for_message("refused: request does not start with cmd= or mcmd=");
     let long = "x".repeat(6000);
-    served.says(&long, 1000, &[]);
-    served.told("no start of PMI");
-    let other = served.says(&format!("{INIT_2}    23cmd=fullinit;pmirank=0;"), 1000, &[]);
+    launch.says(&long, 1000, &[]);
+    launch.wait_for_message("no start of PMI");
+    let other = launch.says(&format!("{INIT_2}    23cmd=fullinit;pmirank=0;"), 1000, &[]);
     assert!(
         other.contains("cmd=fullinit-response;rc=14;errmsg="),
         "{other}"
     );
     if geteuid().is_root() {
         let nobody = ["setpriv", "--reuid", "65534", "--clear-groups"];
-        assert_eq!(served.says(r"cmd=initack pmiid=1\n", 1000, &nobody), "");
-        served.told("refused: the client's process belongs to uid 65534");
+        assert_eq!(launch.says(r"cmd=initack pmiid=1\n", 1000, &nobody), "");
+        launch.wait_for_message("refused: the client's process belongs to uid 65534");
     } else {
         skip("that another user is refused: needs root");
     }
@@ -291,17 +292,17 @@ fn foreign_client_is_refused_with_reason_and_rank_still_waits() {
     let mut client = Command::new("bash");
     let script =
         r#"exec 3<>/dev/tcp/127.0.0.1/$0; printf "$1" >&3; head -c $2 <&3 >&2; exec cat <&3"#;
-    client.args(["-c", script, &served.ports[1], start, &whole.to_string()]);
+    client.args(["-c", script, &launch.ports[1], start, &whole.to_string()]);
     let mut client = client.stderr(Stdio::piped()).spawn().unwrap();
     let mut said = vec![0; whole];
     std::io::Read::read_exact(client.stderr.as_mut().unwrap(), &mut said).unwrap();
     assert_eq!(String::from_utf8(said).unwrap(), format!("{ACK}{answer}"));
-    assert_eq!(served.says(r"cmd=initack pmiid=1\n", 1000, &[]), "");
-    served.told("refused: the rank already has a client");
+    assert_eq!(launch.says(r"cmd=initack pmiid=1\n", 1000, &[]), "");
+    launch.wait_for_message("refused: the rank already has a client");
     // The client has not finalized: that fails the job.
     client.kill().unwrap();
     client.wait().unwrap();
-    let outcome = served.running.finish().expect(1);
+    let outcome = launch.running.finish().expect(1);
     let ended = outcome.err();
     assert!(
         ended.contains("between MPI_Init and MPI_Finalize"),
@@ -311,18 +312,18 @@ fn foreign_client_is_refused_with_reason_and_rank_still_waits() {
 
 #[test]
 fn silent_connections_do_not_block_client() {
-    let served = Served::new(&[]);
-    let address = format!("127.0.0.1:{}", served.ports[1]);
+    let launch = Pmi1Launch::new(&[]);
+    let address = format!("127.0.0.1:{}", launch.ports[1]);
     let silent: Vec<_> = (0..100)
         .map(|_| std::net::TcpStream::connect(&address).unwrap())
         .collect();
-    served.told(
+    launch.wait_for_message(
         "refused: the client has not identified itself, and was replaced by a newer connection",
     );
     // While 8 of them wait, and after a flood of which the lines are bounded.
-    assert_eq!(served.says(r"cmd=initack pmiid=1\n", ACK.len(), &[]), ACK);
+    assert_eq!(launch.says(r"cmd=initack pmiid=1\n", ACK.len(), &[]), ACK);
     drop(silent);
-    let outcome = served.end();
+    let outcome = launch.end();
     let lines = outcome.err().matches(" refused: ").count();
     assert_eq!(lines, 20, "{outcome:?}");
     assert!(
@@ -335,28 +336,30 @@ fn silent_connections_do_not_block_client() {
 #[test]
 fn interface_reachable_by_others_requires_key_by_default() {
     let first = r"cmd=initack pmiid=1\n";
-    let served = Served::new(&["--listen", "0.0.0.0"]);
+    let launch = Pmi1Launch::new(&["--listen", "0.0.0.0"]);
     assert_eq!(
-        served.says(first, 1000, &[]),
+        launch.says(first, 1000, &[]),
         "cmd=initack rc=-1 msg=refused\n"
     );
-    served.told("refused: the client has no key, and this port requires one (--pmi-port-auth)");
+    launch.wait_for_message(
+        "refused: the client has no key, and this port requires one (--pmi-port-auth)",
+    );
     let asks = format!("{INIT_2}    54cmd=fullinit;pmirank=1;authtype=challenge-hmac-sha256;");
-    let challenge = served.says(&asks, 120, &[]);
+    let challenge = launch.says(&asks, 120, &[]);
     assert!(
         challenge.contains("cmd=auth-response;authinfo="),
         "{challenge}"
     );
-    served.end();
+    launch.end();
     for any in ["0.0.0.0", "::"] {
-        let served = Served::new(&["--listen", any, "--pmi-port-auth", "none"]);
+        let launch = Pmi1Launch::new(&["--listen", any, "--pmi-port-auth", "none"]);
         if geteuid().is_root() {
             let nobody = ["setpriv", "--reuid", "65534", "--clear-groups"];
-            assert_eq!(served.says(first, 1000, &nobody), "", "{any}");
-            served.told("refused: the client's process belongs to uid 65534");
+            assert_eq!(launch.says(first, 1000, &nobody), "", "{any}");
+            launch.wait_for_message("refused: the client's process belongs to uid 65534");
         }
-        assert_eq!(served.says(first, ACK.len(), &[]), ACK, "{any}");
-        served.end();
+        assert_eq!(launch.says(first, ACK.len(), &[]), ACK, "{any}");
+        launch.end();
     }
 }
 
@@ -384,14 +387,14 @@ fn client_proves_key_by_hash_of_draft() {
         let start = "cmd=fullinit-response;rc=0;pmi-version=2;pmi-subversion=0;rank=";
         assert!(line.starts_with(&format!("{start}{rank};")), "{outcome:?}");
     }
-    let served = Served::new(&["--listen", "0.0.0.0"]);
+    let launch = Pmi1Launch::new(&["--listen", "0.0.0.0"]);
     let asks = format!("{INIT_2}    49cmd=fullinit;pmirank=1;authtype=challenge-sha256;");
-    let refused = served.says(&asks, 1000, &[]);
+    let refused = launch.says(&asks, 1000, &[]);
     assert!(
         refused.contains("unsupported authentication `challenge-sha256`"),
         "{refused}"
     );
-    served.end();
+    launch.end();
 }
 
 #[test]
@@ -415,13 +418,13 @@ fn rank_port_error_names_address() {
             "cannot write the variables of rank 0: /proc/none/rank-0.env: No such file",
         ),
     ];
-    for (options, told) in cases {
+    for (options, message) in cases {
         let words = ["serve"].iter().chain(options);
         let words = words.chain(&["--no-config", "--pmi", "pmi1", "--oversubscribe"]);
         let words = words.map(OsString::from);
         let outcome = Run::command(std::iter::once(wireup().into()).chain(words)).run();
         let outcome = outcome.expect(125);
-        assert!(outcome.err().contains(told), "{outcome:?}");
+        assert!(outcome.err().contains(message), "{outcome:?}");
     }
 }
 
@@ -476,25 +479,25 @@ for line in aside.makefile():
 #[test]
 fn client_that_requests_notices_gets_them_with_signal() {
     for name in ["SIGUSR2", "NONE"] {
-        let served = Served::new(&[]);
-        let file = served.running.work().join("notices");
+        let launch = Pmi1Launch::new(&[]);
+        let file = launch.running.work().join("notices");
         let mut client = Command::new("python3");
-        client.args(["-c", LISTENER, &served.ports[1], name]);
+        client.args(["-c", LISTENER, &launch.ports[1], name]);
         let client = client.stdout(fs::File::create(&file).unwrap());
         let mut client = client.spawn().unwrap();
         let said = || fs::read_to_string(&file).unwrap();
         // No reply shows the client that its notice connection is accepted.
         eventually("a notice comes", || {
-            served.running.signal(Signal::USR1);
+            launch.running.signal(Signal::USR1);
             said().starts_with("cmd=checkpoint\n").then_some(())
         });
-        served.running.signal(Signal::TERM);
+        launch.running.signal(Signal::TERM);
         eventually("the last notice comes", || {
             said()
                 .ends_with("cmd=abort reason=the_job_ends\n")
                 .then_some(())
         });
         assert!(client.wait().unwrap().success());
-        served.running.finish().expect(143);
+        launch.running.finish().expect(143);
     }
 }

@@ -89,10 +89,10 @@ fn singleton_warning_names_removal_by_wrapper() {
         let words_of_run = ["--stdin", "all", "sh", "-c", &script];
         let mut running = Run::ranks(2, words_of_run).stdin_held().start();
         running.wait_for_many(Output::Stdout, "patient rank=0 size=1", 2);
-        let told = running.wait_for(Output::Stderr, words);
-        assert!(told.contains("2 ranks of "), "{name}, {wrapper}: {told}");
+        let err = running.wait_for(Output::Stderr, words);
+        assert!(err.contains("2 ranks of "), "{name}, {wrapper}: {err}");
         let now = "have not contacted PMI; each runs alone";
-        assert!(told.contains(now), "{told}");
+        assert!(err.contains(now), "{err}");
         drop(running.stdin());
         // Told once, and not again at the end.
         let outcome = running.finish().expect(0);

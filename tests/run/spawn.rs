@@ -188,12 +188,15 @@ fn missing_program_fails_only_its_spawn() {
             }
             let err = outcome.err();
             for rank in ["rank 0 ", "rank 1 "] {
-                let told = |line: &str| {
+                let is_reason = |line: &str| {
                     line.starts_with("wireup: ")
                         && line.contains(rank)
                         && line.contains("\"/no/such/program\" not found")
                 };
-                assert!(err.lines().any(told), "{rank}: the reason; {outcome:?}");
+                assert!(
+                    err.lines().any(is_reason),
+                    "{rank}: the reason; {outcome:?}"
+                );
             }
             // What works afterwards.
             expect_merged(&outcome, 2, if apps == "apps=1" { 3 } else { 6 });
@@ -460,14 +463,17 @@ fn pmix_children(outcome: &Outcome, count: usize) -> Vec<String> {
 #[test]
 fn pmix_parents_and_children_connect_and_get_end_events() {
     pmix_everywhere(&["family", "3"], |outcome, _| {
-        let told = pmix_children(outcome, 9);
+        let children = pmix_children(outcome, 9);
         outcome.expect_offsets(2, 3);
         for line in outcome.by_rank("pmix_spawn", 2) {
             assert_eq!(number(&line, "status"), 0, "{line}");
             let hosts = field(&line, "value").unwrap();
             // With shared data the client of 5.0 has no hosts of other jobs.
             let known = |child: &String| hosts.contains(field(child, "host").unwrap());
-            assert!(hosts == "?,?,?" || told.iter().all(known), "{outcome:?}");
+            assert!(
+                hosts == "?,?,?" || children.iter().all(known),
+                "{outcome:?}"
+            );
         }
     });
 }

@@ -39,8 +39,8 @@ fn static_program_is_offered_interface_of_its_client() {
                 return;
             };
             let outcome = run.more([&program]).run().expect(0);
-            let told = format!("{} is static and has {has}", program.display());
-            assert!(outcome.err().contains(&told), "{kind:?}: {outcome:?}");
+            let message = format!("{} is static and has {has}", program.display());
+            assert!(outcome.err().contains(&message), "{kind:?}: {outcome:?}");
             // Whether PMIx can be served is another matter.
             let line = format!("interface  {interface}");
             assert!(outcome.out().contains(&line), "{kind:?}: {outcome:?}");
@@ -60,8 +60,8 @@ fn static_pmi_client_is_served() {
             return;
         };
         let outcome = run.more([&program]).run().expect(0);
-        for told in ["; offered: PMI\n", "is static and has a client of PMI\n"] {
-            assert!(outcome.err().contains(told), "{kind:?}: {outcome:?}");
+        for message in ["; offered: PMI\n", "is static and has a client of PMI\n"] {
+            assert!(outcome.err().contains(message), "{kind:?}: {outcome:?}");
         }
     }
 }

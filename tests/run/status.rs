@@ -96,21 +96,24 @@ fn status_stream_has_states_of_each_rank_of_mpi_job() {
         let ranks = result["ranks"].as_array().unwrap();
         assert_eq!(ranks.len(), 3);
         let lines = outcome.by_rank("hello", 3);
-        for (rank, (told, line)) in ranks.iter().zip(&lines).enumerate() {
-            assert_eq!(told["rank"], rank);
-            assert_eq!((&told["code"], &told["signal"]), (&0.into(), &Value::Null));
-            assert_eq!(told["connected"], true);
+        for (rank, (record, line)) in ranks.iter().zip(&lines).enumerate() {
+            assert_eq!(record["rank"], rank);
+            assert_eq!(
+                (&record["code"], &record["signal"]),
+                (&0.into(), &Value::Null)
+            );
+            assert_eq!(record["connected"], true);
             assert!(
-                told["last"].as_str().unwrap().ends_with("finalized"),
-                "{told}"
+                record["last"].as_str().unwrap().ends_with("finalized"),
+                "{record}"
             );
             assert!(
-                line.contains(&format!("pid={} ", told["pid"])),
-                "{told} {line}"
+                line.contains(&format!("pid={} ", record["pid"])),
+                "{record} {line}"
             );
-            assert!(line.contains(&format!("host={} ", told["host"].as_str().unwrap())));
-            assert_time(told["start"].as_str().unwrap(), "Z");
-            assert!(told["start_ms"].as_u64() <= told["end_ms"].as_u64());
+            assert!(line.contains(&format!("host={} ", record["host"].as_str().unwrap())));
+            assert_time(record["start"].as_str().unwrap(), "Z");
+            assert!(record["start_ms"].as_u64() <= record["end_ms"].as_u64());
         }
     }
 }
@@ -416,7 +419,7 @@ fn status_of_silent_job_is_on_disk_soon() {
     let running = Run::ranks(2, ["--json", "status", "sleep", "100"]);
     let path = running.dir().join("status");
     let running = running.start();
-    eventually("both ranks are told", || {
+    eventually("the file has the start of both ranks", || {
         let text = std::fs::read_to_string(&path).ok()?;
         (text.matches("\"started\"").count() == 2 && text.ends_with('\n')).then_some(())
     });

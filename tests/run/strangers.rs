@@ -22,14 +22,14 @@ const VISITOR: &str = "
 import os, re, socket, sys
 uri = next(v for k, v in os.environ.items() if k.startswith('PMIX_SERVER_URI'))
 port = int(re.search(r'127\\.0\\.0\\.1:(\\d+)', uri).group(1))
-told, tell = os.pipe()
+connected, tell = os.pipe()
 if os.fork() == 0:
     os.setresuid(int(sys.argv[1]), int(sys.argv[1]), int(sys.argv[1]))
     guest = socket.create_connection(('127.0.0.1', port))
     os.write(tell, b'.')
     os._exit(0 if guest.recv(1) == b'' else 1)
 os.close(tell)
-assert os.read(told, 1) == b'.'
+assert os.read(connected, 1) == b'.'
 os.execv(sys.argv[2], sys.argv[2:])
 ";
 

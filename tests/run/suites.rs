@@ -37,11 +37,11 @@ fn mpi4py_suite(mpi: Mpi) {
     let run = env.fold(run, |run, (name, value)| run.env(name, value));
     let outcome = run.deadline(Duration::from_secs(300)).run();
     assert_eq!(outcome.code, 0, "{outcome:?}");
-    let told = outcome.out() + &outcome.err();
+    let output = outcome.out() + &outcome.err();
     assert_eq!(
-        told.matches(&format!("Ran {tests} tests")).count(),
+        output.matches(&format!("Ran {tests} tests")).count(),
         RANKS,
-        "{told}"
+        "{output}"
     );
 }
 
@@ -53,10 +53,10 @@ fn passes(script: &str, option: &str) {
         .env("WIREUP", env!("CARGO_BIN_EXE_wireup"))
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&run.stdout) + String::from_utf8_lossy(&run.stderr);
+    let output = String::from_utf8_lossy(&run.stdout) + String::from_utf8_lossy(&run.stderr);
     match run.status.code() {
-        Some(77) => skip(told.trim_end()),
-        code => assert_eq!(code, Some(0), "{told}"),
+        Some(77) => skip(output.trim_end()),
+        code => assert_eq!(code, Some(0), "{output}"),
     }
 }
 

@@ -50,10 +50,10 @@ fn pmi_barrier_completes_without_dead_ranks() {
                 assert_eq!(survivors(&outcome, "pmi rank"), rest, "{outcome:?}");
                 let list = dead.replace(' ', ",");
                 for line in outcome.sorted_lines() {
-                    let told = field(&line, "dead").unwrap();
+                    let value = field(&line, "dead").unwrap();
                     assert!(
-                        told.ends_with(&format!("value={list}")),
-                        "{told}; {outcome:?}"
+                        value.ends_with(&format!("value={list}")),
+                        "{value}; {outcome:?}"
                     );
                 }
                 let noted = outcome.err().matches("; the others continue").count();

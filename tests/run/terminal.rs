@@ -290,8 +290,8 @@ fn terminal_shows_awaited_rank_and_clears_line() {
     let out = running.wait_for(Output::Stdout, "slow=");
     let line = out.lines().find_map(|line| line.strip_prefix("slow="));
     let pid = line.unwrap().trim();
-    let told = "wireup: in init: 2 of 3 ranks connected, waiting for rank 1 (";
-    let out = running.wait_for_many(Output::Stdout, told, 2);
+    let text = "wireup: in init: 2 of 3 ranks connected, waiting for rank 1 (";
+    let out = running.wait_for_many(Output::Stdout, text, 2);
     assert!(out.contains(&format!("pid {pid})")), "{out}");
     running.type_text("go\n");
     let outcome = running.finish().expect(0);
@@ -322,11 +322,11 @@ fn late_in_the_first_fence(options: &[&str], command: &str) -> Run {
 fn terminal_shows_node_that_is_late_in_first_fence() {
     let mut running = late_in_the_first_fence(&[], "read x").start();
     without_echo(&running);
-    let told = format!(
+    let text = format!(
         "wireup: in the first fence: 3 of 4 ranks, waiting for {} (1 rank)",
         node(1)
     );
-    running.wait_for_many(Output::Stdout, &told, 2);
+    running.wait_for_many(Output::Stdout, &text, 2);
     running.type_text("go\n");
     let outcome = running.finish().expect(0);
     let screen = screen(&outcome.stdout);

@@ -124,8 +124,8 @@ impl Job {
     fn end(self) -> Outcome {
         self.running.signal(Signal::TERM);
         let outcome = self.running.finish().expect(143);
-        let told = outcome.err();
-        assert!(!told.contains("PMIx server"), "{outcome:?}");
+        let err = outcome.err();
+        assert!(!err.contains("PMIx server"), "{outcome:?}");
         outcome
     }
 }
@@ -228,10 +228,10 @@ fn tool_sees_every_process_on_every_node() {
             let ranks = ranks.filter(|process| process.name == "pmix_client");
             let mut pids: Vec<u32> = ranks.map(|process| process.pid.unsigned_abs()).collect();
             let rows = of(" proc=");
-            let mut told: Vec<u32> = rows.iter().map(|row| number(row, "pid")).collect();
+            let mut listed_pids: Vec<u32> = rows.iter().map(|row| number(row, "pid")).collect();
             pids.sort_unstable();
-            told.sort_unstable();
-            assert_eq!(told, pids, "{outcome:?}");
+            listed_pids.sort_unstable();
+            assert_eq!(listed_pids, pids, "{outcome:?}");
             let hosts = rows
                 .iter()
                 .map(|row| field(row, "host").unwrap().to_owned());
@@ -347,8 +347,8 @@ fn ranks_stopped_in_init_are_counted_and_released_by_tool() {
             let job = Job::of(library.clone(), &options, "pmix_client", &args);
             let tool = job.tool("file", &job.file(), &["release"]).stdin_held();
             let mut tool = tool.start();
-            let told = tool.wait_for(Output::Stdout, "pmix_tool ready=");
-            let ready = told.lines().find(|line| line.contains("ready=")).unwrap();
+            let output = tool.wait_for(Output::Stdout, "pmix_tool ready=");
+            let ready = output.lines().find(|line| line.contains("ready=")).unwrap();
             assert_eq!(field(ready, "ready").unwrap(), job.nspace());
             assert_eq!(field(ready, "at").unwrap(), "pmix-init");
             drop(tool.stdin());

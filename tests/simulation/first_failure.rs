@@ -299,11 +299,11 @@ impl World {
                 let error = "crashed".to_owned();
                 let (before, after) = self.across.settle_around_loss(node);
                 let failed = [Told::Failed(FailureCause::NodeFailed { node, error })];
-                for told in before.into_iter().chain(failed).chain(after) {
-                    self.judged(told);
+                for report in before.into_iter().chain(failed).chain(after) {
+                    self.judged(report);
                 }
             }
-            Happening::Arrives(host, told) => self.told(host, told),
+            Happening::Arrives(host, report) => self.receive(host, report),
         }
     }
 
@@ -330,25 +330,25 @@ impl World {
     }
 
     /// One host needs no network to itself.
-    fn report(&mut self, host: usize, told: Told) {
+    fn report(&mut self, host: usize, report: Told) {
         if self.machines.len() == 1 {
-            return self.judged(told);
+            return self.judged(report);
         }
         let at = (self.now + self.millis(50)).max(self.last[host] + Duration::from_nanos(1));
         self.last[host] = at;
-        self.at(at, Happening::Arrives(host, told));
+        self.at(at, Happening::Arrives(host, report));
     }
 
-    fn told(&mut self, host: usize, told: Told) {
-        match told.may_follow() {
-            true => self.across.withhold(NodeId(host as u32), told, self.now),
-            false => self.judged(told),
+    fn receive(&mut self, host: usize, report: Told) {
+        match report.may_follow() {
+            true => self.across.withhold(NodeId(host as u32), report, self.now),
+            false => self.judged(report),
         }
     }
 
-    fn judged(&mut self, told: Told) {
+    fn judged(&mut self, report: Told) {
         let mut orders = Vec::new();
-        match told {
+        match report {
             Told::Judged(rank, end) => {
                 let gone = RankExit {
                     rank,
@@ -383,8 +383,8 @@ impl World {
                 self.event(host, FailureEvent::Tick);
             }
             let due: Vec<Told> = self.across.due(self.now).collect();
-            for told in due {
-                self.judged(told);
+            for report in due {
+                self.judged(report);
             }
         }
         assert!(self.failures.iter().all(FirstFailure::ends_are_judged));

@@ -90,7 +90,7 @@ async fn stand(
     let pid = agent.id().and_then(|pid| i32::try_from(pid).ok());
     let pid = pid.and_then(Pid::from_raw);
     let [terminate, interrupt] = &mut signals.end;
-    let (mut told, mut served) = (false, false);
+    let (mut is_stopping, mut served) = (false, false);
     let mut state = [0; 256];
     loop {
         let stopped = tokio::select! {
@@ -112,17 +112,17 @@ async fn stand(
             _ = terminate.recv() => true,
             _ = interrupt.recv() => true,
         };
-        if stopped && told {
+        if stopped && is_stopping {
             // The agent does not wait for schedulers any more.
             return Ok(FrontExit::Stopped);
         }
         if stopped {
             to_service_manager(b"STOPPING=1\n");
-            told = true;
+            is_stopping = true;
             let _ = link.shutdown().await;
         }
     }
-    if told {
+    if is_stopping {
         return Ok(FrontExit::Stopped);
     }
     let ended = agent.wait().await?;

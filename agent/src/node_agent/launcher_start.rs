@@ -75,7 +75,7 @@ pub async fn start(
     let (stderr, their_stderr) = outgoing()?;
     let (link, control) = pipe_with(PipeFlags::CLOEXEC)?;
     let control = pipe::Sender::from_owned_fd(control)?;
-    let (told, orders) = mpsc::unbounded_channel();
+    let (orders_to, orders) = mpsc::unbounded_channel();
     let uid = user.uid;
     let described = in_memory(&describe(&job))?;
     drop(turn);
@@ -103,7 +103,7 @@ pub async fn start(
         grace: request.grace,
         started,
     };
-    let head = LauncherState::new(request, stdin, told);
+    let head = LauncherState::new(request, stdin, orders_to);
     let launch = Arc::new(ScheduledLaunch::new(request, uid, Some(head), reservation));
     tokio::spawn(supervise(Arc::clone(&launch), launcher));
     Ok((launch, pid))

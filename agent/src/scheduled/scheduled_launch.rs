@@ -277,11 +277,12 @@ impl ScheduledLaunch {
 }
 
 fn send_answers(waiting: Vec<oneshot::Sender<ExchangeAnswer>>, answer: &ExchangeAnswer) -> u32 {
-    let told = waiting
+    let results = waiting
         .into_iter()
         .map(|waiting| waiting.send(answer.clone()));
     // One that has stopped waiting was not answered.
-    told.filter(Result::is_ok)
+    results
+        .filter(Result::is_ok)
         .count()
         .try_into()
         .unwrap_or(u32::MAX)

@@ -1,5 +1,5 @@
-//! Real TLS over real sockets: who gets in, who does not, what is logged and what the caller is
-//! told.
+//! Real TLS over real sockets: which peers are admitted, which are refused, what is logged, and which message the
+//! caller gets.
 
 use std::fs;
 use std::io::Write;
@@ -463,7 +463,7 @@ async fn peer_that_falls_silent_is_lost() {
         let (mut near, _) = between.accept().await.unwrap();
         let mut far = TcpStream::connect(address).await.unwrap();
         let silent = tokio::io::copy_bidirectional(&mut near, &mut far);
-        // Ends without a word when told to; the sockets stay open.
+        // Ends without a message on request; the sockets stay open.
         let _ = tokio::time::timeout(Duration::from_secs(1), silent).await;
         std::future::pending::<()>().await;
     });

@@ -286,9 +286,14 @@ fn agent_listening_everywhere_advertises_requested_address() {
         // That leads others to themselves.
         ("[::]:0", "127.0.0.1", "172.17.0.1"),
     ] {
-        for told in [None, Some("elsewhere:7")] {
+        for requested in [None, Some("elsewhere:7")] {
             let mut options = Vec::new();
-            options.extend(told.map(|told| ["--advertise", told]).into_iter().flatten());
+            options.extend(
+                requested
+                    .map(|requested| ["--advertise", requested])
+                    .into_iter()
+                    .flatten(),
+            );
             let asked = cluster.start_at(listen, &options);
             let port = asked.address.rsplit_once(':').unwrap().1;
             let mut member = asked.member();
@@ -296,7 +301,7 @@ fn agent_listening_everywhere_advertises_requested_address() {
             let status = nodes(&cluster.agents[0], vec![member]);
             assert_eq!(status[0].problem, None);
             let here = format!("{advertises}:{port}");
-            assert_eq!(status[0].advertised, told.unwrap_or(&here));
+            assert_eq!(status[0].advertised, requested.unwrap_or(&here));
         }
     }
 }

@@ -126,11 +126,11 @@ fn unreachable_store_is_named_with_reason() {
         place.go();
         let refused = run(&place, &["ls"]);
         assert_eq!(refused.status.code(), Some(125));
-        let told = String::from_utf8_lossy(&refused.stderr);
+        let err = String::from_utf8_lossy(&refused.stderr);
         let words = format!("wireup: --names {}: ", place.backend());
         assert!(
-            told.starts_with(&words) && told.contains("No such file or directory"),
-            "{told}"
+            err.starts_with(&words) && err.contains("No such file or directory"),
+            "{err}"
         );
     }
 }

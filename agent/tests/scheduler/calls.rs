@@ -64,8 +64,8 @@ async fn launch_is_watched_to_its_end_by_early_and_late_watchers() {
         launch_id: id.into(),
         ranks: true,
     };
-    let mut told = client.query(ask("one")).await.unwrap().into_inner();
-    let info = told.message().await.unwrap().unwrap();
+    let mut replies = client.query(ask("one")).await.unwrap().into_inner();
+    let info = replies.message().await.unwrap().unwrap();
     assert_eq!(
         (info.state(), info.exit_code),
         (v1::LaunchState::Ended, Some(end.exit_code))

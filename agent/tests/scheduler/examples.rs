@@ -117,14 +117,14 @@ const SCRIPT: &str = "echo oops >&2; echo rank $WIREUP_RANK of $WIREUP_SIZE $KEY
 #[track_caller]
 fn assert_ran(output: &Output) {
     let printed = String::from_utf8_lossy(&output.stdout);
-    let told = String::from_utf8_lossy(&output.stderr);
+    let errors = String::from_utf8_lossy(&output.stderr);
     for line in ["rank 0 of 2 value", "rank 1 of 2 value", "typed"] {
-        assert!(printed.lines().any(|l| l == line), "{printed}\n{told}");
+        assert!(printed.lines().any(|l| l == line), "{printed}\n{errors}");
     }
     for line in ["launch RUNNING", "launch ENDED", "oops", "rank 0: code 9"] {
-        assert!(told.lines().any(|l| l == line), "{printed}\n{told}");
+        assert!(errors.lines().any(|l| l == line), "{printed}\n{errors}");
     }
-    assert_eq!(output.status.code(), Some(9), "{told}");
+    assert_eq!(output.status.code(), Some(9), "{errors}");
 }
 
 #[test]
@@ -173,15 +173,15 @@ fn examples_forward_signals_and_end_their_launches() {
             printed.read_line(&mut line).unwrap();
             assert_eq!(line, "ready\n");
             kill_process(Pid::from_child(&child), signal).unwrap();
-            let mut told = String::new();
+            let mut errors = String::new();
             child
                 .stderr
                 .take()
                 .unwrap()
-                .read_to_string(&mut told)
+                .read_to_string(&mut errors)
                 .unwrap();
-            assert_eq!(child.wait().unwrap().code(), Some(expected), "{told}");
-            assert!(told.contains(last), "{told}");
+            assert_eq!(child.wait().unwrap().code(), Some(expected), "{errors}");
+            assert!(errors.contains(last), "{errors}");
         }
     }
 }
@@ -208,10 +208,10 @@ fn user_of_node_runs_as_self_only() {
     let mut other = scheduler();
     other.args(["--uid=0", "--", "id", "-u"]);
     let output = run(other, 0, "");
-    let told = String::from_utf8_lossy(&output.stderr);
+    let errors = String::from_utf8_lossy(&output.stderr);
     assert!(
-        told.contains("user 65534 may not start a launch as user 0"),
-        "{told}"
+        errors.contains("user 65534 may not start a launch as user 0"),
+        "{errors}"
     );
     assert!(!output.status.success());
 }

@@ -56,12 +56,12 @@ async fn agent_describes_itself_and_is_healthy_until_drained() {
         assert!(output.status.success(), "{error}");
         String::from_utf8(output.stdout).unwrap()
     };
-    let told = run(&["reflect"]);
+    let printed = run(&["reflect"]);
     let expected = "'' SERVING\n'wireup.v1.NodeAgent' SERVING\n\
         ['grpc.health.v1.Health', 'grpc.reflection.v1.ServerReflection', 'wireup.v1.NodeAgent', \
         'wireup.v1.Peer']\n['AbortProcesses', 'Capabilities', 'Drain', 'LaunchProcesses', 'PmiFence', \
         'PmiFenceComplete', 'Query', 'Resize', 'Signal', 'Stdio', 'Watch']\n";
-    assert_eq!(told, expected);
+    assert_eq!(printed, expected);
 
     let mut client = agents.local().await;
     client

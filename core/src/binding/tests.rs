@@ -397,15 +397,15 @@ fn rankfile_gives_each_rank_its_cores() {
     assert_eq!(binding.cpus_of(Rank(0)).unwrap().to_string(), "0,2,64");
     let binding = bind(ObjectType::Core, None, &[3], false).unwrap();
     assert_eq!(parts(&binding, ObjectType::Package), ["1"]);
-    let told = |result: Result<HostBinding, BindingError>| result.unwrap_err().to_string();
-    let common = told(bind(ObjectType::Core, None, &[1, 3], false));
+    let error_text = |result: Result<HostBinding, BindingError>| result.unwrap_err().to_string();
+    let common = error_text(bind(ObjectType::Core, None, &[1, 3], false));
     assert!(
         common.contains("ranks 1 and 3 have a CPU in common"),
         "{common}"
     );
     assert!(bind(ObjectType::Core, None, &[1, 3], true).is_ok());
     let limit: CpuSet = "0-3,96".parse().unwrap();
-    let barred = told(bind(ObjectType::Core, Some(&limit), &[0], false));
+    let barred = error_text(bind(ObjectType::Core, Some(&limit), &[0], false));
     assert!(
         barred.contains("CPU 4 is not in the affinity mask"),
         "{barred}"
@@ -413,7 +413,7 @@ fn rankfile_gives_each_rank_its_cores() {
     // Of a whole package those that may be used.
     let binding = bind(ObjectType::Core, Some(&limit), &[3], false).unwrap();
     assert_eq!(binding.cpus_of(Rank(3)).unwrap().to_string(), "96");
-    let unlisted = told(bind(ObjectType::Core, None, &[4], false));
+    let unlisted = error_text(bind(ObjectType::Core, None, &[4], false));
     assert!(
         unlisted.contains("rank 4 has no CPU that may be used"),
         "{unlisted}"
@@ -429,7 +429,7 @@ fn rankfile_gives_each_rank_its_cores() {
             to: BindTo::Slots(ObjectType::Core, slots),
             ..BindingSpec::default()
         };
-        let none = told(bound("numa4", &spec, 1));
+        let none = error_text(bound("numa4", &spec, 1));
         assert!(none.contains(needed), "{none}");
     }
 }

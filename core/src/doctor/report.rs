@@ -34,16 +34,16 @@ pub fn grouped(findings: &[Finding], hosts: &[DoctorHost]) -> Vec<FindingGroup> 
         let name = hosts[finding.host].name.clone();
         let same = |group: &&mut FindingGroup| {
             group.check == finding.check
-                && group.observation == finding.seen.text
-                && group.severity == finding.seen.severity
+                && group.observation == finding.result.text
+                && group.severity == finding.result.severity
         };
         match groups.iter_mut().find(same) {
             Some(group) => group.hosts.push(name),
             None => groups.push(FindingGroup {
                 check: finding.check,
-                severity: finding.seen.severity,
+                severity: finding.result.severity,
                 hosts: vec![name],
-                observation: finding.seen.text.clone(),
+                observation: finding.result.text.clone(),
                 remedy: finding.remedy,
             }),
         }
@@ -72,7 +72,7 @@ mod tests {
         Finding {
             check: "check",
             host,
-            seen: CheckResult {
+            result: CheckResult {
                 severity,
                 text: what,
                 remedy: None,
@@ -88,7 +88,7 @@ mod tests {
             agent: None,
             facts: Err(String::new()),
             clock: None,
-            seen: Vec::new(),
+            neighbours: Vec::new(),
             pairs: Vec::new(),
         };
         let hosts = ["n03", "n04", "n17"].map(host);

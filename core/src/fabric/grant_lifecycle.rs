@@ -428,10 +428,10 @@ fn refusal(code: u16, body: &[u8]) -> String {
         error: Option<String>,
         message: Option<String>,
     }
-    let told = (code >= 300).then(|| serde_json::from_slice::<ManagerError>(body).ok());
-    let text = told
+    let error = (code >= 300).then(|| serde_json::from_slice::<ManagerError>(body).ok());
+    let text = error
         .flatten()
-        .and_then(|told| told.detail.or(told.error).or(told.message));
+        .and_then(|error| error.detail.or(error.error).or(error.message));
     match text {
         Some(text) => {
             let text: String = text.chars().filter(|c| !c.is_control()).take(200).collect();

@@ -220,11 +220,11 @@ impl ServiceReply {
         }
         let expected = "an object with an object for each host";
         let hosts: Option<BTreeMap<String, Map<String, Value>>> = self.take("hosts", expected)?;
-        for (host, told) in hosts.into_iter().flatten() {
-            let mut told = Self(told);
+        for (host, reply) in hosts.into_iter().flatten() {
+            let mut reply = Self(reply);
             let part = HostGrant {
-                devices: told.devices()?.unwrap_or_default(),
-                services: told.services()?.unwrap_or_default(),
+                devices: reply.devices()?.unwrap_or_default(),
+                services: reply.services()?.unwrap_or_default(),
             };
             credential.hosts.insert(host, part);
         }
@@ -264,9 +264,9 @@ fn invalid(field: &'static str, expected: &'static str) -> InvalidField {
 /// # Errors
 /// [`InvalidField`]
 pub fn created(body: &[u8], credential: &mut FabricGrant) -> Result<ServiceId, InvalidField> {
-    let mut told = ServiceReply::parse(body)?;
-    let id = told.id()?;
-    told.add_to(credential)?;
+    let mut reply = ServiceReply::parse(body)?;
+    let id = reply.id()?;
+    reply.add_to(credential)?;
     Ok(id)
 }
 
@@ -293,14 +293,14 @@ pub fn listed(body: &[u8], name: &str) -> Result<Vec<(ServiceId, FabricGrant)>, 
         Value::Object(mut inside) => inside.remove("services").ok_or_else(no_list)?,
         list => list,
     };
-    let told: Vec<Map<String, Value>> = serde_json::from_value(list).map_err(|_| no_list())?;
-    let ours = told.into_iter();
-    let ours = ours.filter(|told| told.get("name").and_then(Value::as_str) == Some(name));
-    ours.map(|told| {
-        let mut told = ServiceReply(told);
+    let services: Vec<Map<String, Value>> = serde_json::from_value(list).map_err(|_| no_list())?;
+    let ours = services.into_iter();
+    let ours = ours.filter(|service| service.get("name").and_then(Value::as_str) == Some(name));
+    ours.map(|service| {
+        let mut service = ServiceReply(service);
         let mut credential = FabricGrant::default();
-        let id = told.id()?;
-        told.add_to(&mut credential)?;
+        let id = service.id()?;
+        service.add_to(&mut credential)?;
         Ok((id, credential))
     })
     .collect()

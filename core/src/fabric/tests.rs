@@ -92,9 +92,10 @@ impl Manager {
             ManagerRequest::Auth(_) | ManagerRequest::Revoke(_) => status(404, ""),
             ManagerRequest::List(name) if self.lists => {
                 let named = self.services.iter().filter(|(_, known)| *known == name);
-                let told = named.map(|(id, name)| format!(r#"{{"id": {id}, "name": "{name}"}}"#));
-                let told: Vec<String> = told.collect();
-                status(200, &format!("[{}]", told.join(",")))
+                let entries =
+                    named.map(|(id, name)| format!(r#"{{"id": {id}, "name": "{name}"}}"#));
+                let entries: Vec<String> = entries.collect();
+                status(200, &format!("[{}]", entries.join(",")))
             }
             ManagerRequest::List(_) => status(405, ""),
         }
@@ -325,12 +326,12 @@ fn host_gets_service_for_each_of_its_devices() {
         key: SecretBytes::from_hex(HEX).unwrap(),
         ..FabricGrant::default()
     };
-    let told = |credential: &FabricGrant, present: &[&str]| {
+    let variables_of = |credential: &FabricGrant, present: &[&str]| {
         let present: Vec<String> = present.iter().map(|name| (*name).to_owned()).collect();
         let variables = credential.variables("n1", &present)?;
-        let told = variables.iter();
-        let told = told.map(|(name, value)| format!("{name}={}", value.as_str()));
-        Ok::<_, FabricDeviceError>(told.collect::<Vec<_>>())
+        let lines = variables.iter();
+        let lines = lines.map(|(name, value)| format!("{name}={}", value.as_str()));
+        Ok::<_, FabricDeviceError>(lines.collect::<Vec<_>>())
     };
     let expected = [
         "SLINGSHOT_VNIS=1034,77",
@@ -339,8 +340,14 @@ fn host_gets_service_for_each_of_its_devices() {
         "SLINGSHOT_DEVICES=cxi0,cxi1",
         "SLINGSHOT_SVC_IDS=5,5",
     ];
-    assert_eq!(told(&credential, &["cxi0", "cxi1"]).unwrap(), expected);
-    assert_eq!(told(&credential, &[]), Err(FabricDeviceError::NoDevice));
+    assert_eq!(
+        variables_of(&credential, &["cxi0", "cxi1"]).unwrap(),
+        expected
+    );
+    assert_eq!(
+        variables_of(&credential, &[]),
+        Err(FabricDeviceError::NoDevice)
+    );
     credential.hosts.insert(
         "n1".into(),
         HostGrant {
@@ -348,16 +355,16 @@ fn host_gets_service_for_each_of_its_devices() {
             services: vec![9],
         },
     );
-    let own = told(&credential, &["cxi0", "cxi1"]).unwrap();
+    let own = variables_of(&credential, &["cxi0", "cxi1"]).unwrap();
     assert_eq!(own[3..], ["SLINGSHOT_DEVICES=cxi1", "SLINGSHOT_SVC_IDS=9"]);
     let wanted = "cxi1".to_owned();
     assert_eq!(
-        told(&credential, &["cxi0"]),
+        variables_of(&credential, &["cxi0"]),
         Err(FabricDeviceError::NotThere { missing: wanted })
     );
     credential.hosts.clear();
     credential.services = vec![1, 2, 3];
-    let error = told(&credential, &["cxi0"]).unwrap_err();
+    let error = variables_of(&credential, &["cxi0"]).unwrap_err();
     assert_eq!(
         error,
         FabricDeviceError::Services {

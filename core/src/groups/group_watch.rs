@@ -176,7 +176,7 @@ mod tests {
         text.as_bytes().into()
     }
 
-    fn told(watch: &mut GroupWatch, died: u32) -> Vec<(GroupLoss, Vec<Proc>)> {
+    fn death_notices(watch: &mut GroupWatch, died: u32) -> Vec<(GroupLoss, Vec<Proc>)> {
         let notices = watch.died(&proc(died)).into_iter();
         notices.map(|notice| (notice.loss, notice.to)).collect()
     }
@@ -193,9 +193,9 @@ mod tests {
             (Some(7), &b"a"[..])
         );
         assert_eq!(notices[0].to, procs(&[0, 2]));
-        assert_eq!(told(&mut watch, 1), []);
+        assert_eq!(death_notices(&mut watch, 1), []);
         watch.ended(b"a", |proc| procs(&[0, 1, 2]).contains(proc));
-        assert_eq!(told(&mut watch, 2), []);
+        assert_eq!(death_notices(&mut watch, 2), []);
     }
 
     #[test]
@@ -204,29 +204,38 @@ mod tests {
         watch.made(name("a"), procs(&[0, 1]), None);
         watch.made(name("a"), procs(&[2, 3]), None);
         watch.ended(b"a", |member| *member == proc(2));
-        assert_eq!(told(&mut watch, 3), []);
-        assert_eq!(told(&mut watch, 0), [(GroupLoss::Member, procs(&[1]))]);
+        assert_eq!(death_notices(&mut watch, 3), []);
+        assert_eq!(
+            death_notices(&mut watch, 0),
+            [(GroupLoss::Member, procs(&[1]))]
+        );
     }
 
     #[test]
     fn leader_gets_deaths_of_invited_and_members_get_new_leader() {
         let mut watch = GroupWatch::default();
         watch.invited(name("a"), proc(0), procs(&[1, 2, 3, 4, 5]));
-        assert_eq!(told(&mut watch, 5), [(GroupLoss::Invited, procs(&[0]))]);
+        assert_eq!(
+            death_notices(&mut watch, 5),
+            [(GroupLoss::Invited, procs(&[0]))]
+        );
         watch.completed(b"a", &proc(0));
         assert_eq!(
-            told(&mut watch, 4),
+            death_notices(&mut watch, 4),
             [(GroupLoss::Member, procs(&[1, 2, 3, 0]))]
         );
         assert_eq!(
-            told(&mut watch, 0),
+            death_notices(&mut watch, 0),
             [(GroupLoss::Leader, procs(&[1, 2, 3]))]
         );
         watch.chosen(b"a", &proc(2));
         watch.on_member_left(b"a", &proc(3));
-        assert_eq!(told(&mut watch, 3), []);
-        assert_eq!(told(&mut watch, 2), [(GroupLoss::Leader, procs(&[1]))]);
-        assert_eq!(told(&mut watch, 1), []);
+        assert_eq!(death_notices(&mut watch, 3), []);
+        assert_eq!(
+            death_notices(&mut watch, 2),
+            [(GroupLoss::Leader, procs(&[1]))]
+        );
+        assert_eq!(death_notices(&mut watch, 1), []);
         assert!(watch.groups.is_empty());
     }
 }

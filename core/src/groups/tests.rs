@@ -524,13 +524,13 @@ fn node_that_names_unknown_members_is_refused_alone() {
         let (placed, mut out) = ((!nodes.is_empty()).then_some(placed), Vec::new());
         let cx = &mut GroupContext::new(cluster.now, &mut out);
         cluster.engines[0].message(NodeId(1), message, placed, cx);
-        let told = out.iter().map(|output| match output {
+        let replies = out.iter().map(|output| match output {
             GroupAction::Send { to, message } => {
                 (*to, matches!(message, GroupMessage::Fail { .. }))
             }
             GroupAction::SendAll(_) | GroupAction::Complete { .. } => panic!("nobody has called"),
         });
-        assert_eq!(told.collect::<Vec<_>>(), [(NodeId(1), true)]);
+        assert_eq!(replies.collect::<Vec<_>>(), [(NodeId(1), true)]);
     }
 }
 

@@ -149,7 +149,7 @@ impl Dispatcher<'_> {
                 .services
                 .queries
                 .on_memory_measured(asked, server, &processes, self.cx),
-            NodeEvent::Command(told) => match told {
+            NodeEvent::Command(command) => match command {
                 NodeCommand::Rendezvous(message) => self.on_name_server_message(message),
                 NodeCommand::NameServerLost => self.rendezvous_lost(),
                 NodeCommand::Spawned { ticket, result } => {

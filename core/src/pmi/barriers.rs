@@ -205,7 +205,7 @@ impl Barriers {
     /// Handles a restarted process of a rank: it has not entered the barriers of the previous process. Returns the
     /// barriers and rings that all local members had entered; the other nodes must be notified of them.
     pub(super) fn restart(&mut self, local: LocalRank, rank: Rank) -> Vec<PmiCollective> {
-        let mut told = Vec::new();
+        let mut complete = Vec::new();
         for (collective, barrier) in &mut self.open {
             if !barrier.is_waiting(local) {
                 continue;
@@ -219,10 +219,10 @@ impl Barriers {
                 late.retain(|(waiter, _)| waiter.rank != local);
             } else if barrier.contribution_stamp.is_some() {
                 barrier.since_restart = Some(Vec::new());
-                told.push(collective.clone());
+                complete.push(collective.clone());
             }
         }
-        told
+        complete
     }
 
     /// Begins a barrier again after the restart of a member on any node, before any rank was released. Ranks that wait

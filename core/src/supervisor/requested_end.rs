@@ -113,11 +113,11 @@ impl Supervisor {
         match ranks {
             Some(ranks) if !self.kill_on_bad_exit => {
                 self.tolerated.get_or_insert_with(|| cause.clone());
-                let told = ranks.clone();
+                let aborted_ranks = ranks.clone();
                 cx.orders.push(SupervisorAction::NoteAbort {
                     requester,
                     code,
-                    ranks: told,
+                    ranks: aborted_ranks,
                 });
                 self.dismiss(ranks, &RequestedExit::Aborted(cause), true, cx);
             }

@@ -190,10 +190,10 @@ fn doctor_is_recommended_only_after_failures_it_may_explain() {
     };
     assert_eq!(timeline().outcome.unwrap().advice, None, "a success");
     for kind in ["aborted", "timeout", "fence_timeout"] {
-        let told = advice(kind, &[]).unwrap();
+        let advised = advice(kind, &[]).unwrap();
         assert!(
-            told.contains("wireup doctor --hosts 'a,b' /x "),
-            "{kind}: {told}"
+            advised.contains("wireup doctor --hosts 'a,b' /x "),
+            "{kind}: {advised}"
         );
     }
     assert_eq!(advice("node_failed", &[]), None);

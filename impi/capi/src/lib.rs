@@ -146,7 +146,7 @@ fn any_tag(tag: c_int) -> Option<i32> {
 }
 
 fn write_status(out: *mut CStatus, status: Option<&Status>, cancelled: bool) {
-    let told = CStatus {
+    let status_out = CStatus {
         source: status.map_or(-1, |status| c_int::try_from(status.source).unwrap_or(-1)),
         tag: status.map_or(-1, |status| status.tag),
         bytes: status.map_or(0, |status| status.length),
@@ -154,7 +154,7 @@ fn write_status(out: *mut CStatus, status: Option<&Status>, cancelled: bool) {
     };
     if !out.is_null() {
         // SAFETY: the caller gives room for one status, or null.
-        unsafe { out.write(told) };
+        unsafe { out.write(status_out) };
     }
 }
 

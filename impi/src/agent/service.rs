@@ -68,7 +68,7 @@ impl LaunchOver {
 struct ServicePhase {
     outboxes: Outboxes,
     connected: Vec<bool>,
-    told_over: bool,
+    end_reported: bool,
 }
 
 #[derive(Debug)]
@@ -102,8 +102,8 @@ impl ServiceState {
                 self.report(ServiceEvent::Line(format!("process {rank}: {line}")));
             }
         }
-        if state.outboxes.host.is_over() && !state.told_over {
-            state.told_over = true;
+        if state.outboxes.host.is_over() && !state.end_reported {
+            state.end_reported = true;
             state.outboxes.close_all();
             self.report(ServiceEvent::Over);
         }
@@ -155,7 +155,7 @@ pub(super) fn serve(
         state: Mutex::new(ServicePhase {
             outboxes: Outboxes::new(HostRouter::new(me, world.clone())),
             connected: vec![false; size],
-            told_over: false,
+            end_reported: false,
         }),
         filled: Condvar::new(),
         events: events.sender.clone(),

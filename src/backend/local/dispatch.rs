@@ -121,8 +121,8 @@ impl StepDispatcher<'_> {
                 }
             }
             LauncherToStep::Look { app, ranks } => {
-                if let Some(seen) = process_traces::find_mpi(self.cx, &ranks) {
-                    self.cx.report(StepToLauncher::LoadedMpi { app, seen });
+                if let Some(process) = process_traces::find_mpi(self.cx, &ranks) {
+                    self.cx.report(StepToLauncher::LoadedMpi { app, process });
                 }
             }
         }

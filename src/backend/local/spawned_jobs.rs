@@ -225,7 +225,7 @@ impl StepDispatcher<'_> {
             None => {
                 job.io = None;
                 job.unreported = 0;
-                let told = std::mem::replace(&mut job.start_reported, true);
+                let was_reported = std::mem::replace(&mut job.start_reported, true);
                 for process in &processes {
                     if self.cx.slot(*process).is_planned() {
                         self.cx.slot_mut(*process).skip();
@@ -233,7 +233,7 @@ impl StepDispatcher<'_> {
                         self.cx.report(StepToLauncher::NotStarted { rank, cause });
                     }
                 }
-                if !told {
+                if !was_reported {
                     self.cx.report(StepToLauncher::AllStarted { job: number });
                 }
             }

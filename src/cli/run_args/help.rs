@@ -21,7 +21,7 @@ Environment:
   WIREUP_SITE_CONFIG  the site's defaults file, in place of /etc/wireup.toml; empty: none
   XDG_CONFIG_HOME     where the user's defaults file is, in place of ~/.config
   TMPDIR              where the job's directory is made, in place of /tmp
-  WIREUP_LAUNCH_ID    a scheduler's name for the launch, told to the ranks
+  WIREUP_LAUNCH_ID    a scheduler's name for the launch, passed to the ranks
   WIREUP_ALLOC_ID     the same for its allocation
   XDG_RUNTIME_DIR     where the socket of your own agent is looked for
 

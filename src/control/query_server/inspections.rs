@@ -337,8 +337,8 @@ fn records_of(cx: &LaunchContext, mut open: PendingInspection) -> Vec<ProcessRec
 
 fn show_stacks(cx: &mut LaunchContext, open: PendingInspection) {
     let records = records_of(cx, open);
-    let seen: Vec<_> = records.iter().map(ProcessRecord::seen).collect();
-    for line in stacks::lines(&seen) {
+    let stacks: Vec<_> = records.iter().map(ProcessRecord::stack).collect();
+    for line in stacks::lines(&stacks) {
         cx.print_line(&line);
     }
 }

@@ -98,7 +98,7 @@ impl ProcessRecord {
     }
 
     /// Returns the result of an inspection, for the report about stacks.
-    pub(crate) fn seen(&self) -> RankStack<'_> {
+    pub(crate) fn stack(&self) -> RankStack<'_> {
         RankStack {
             name: (JobIndex(self.job), Rank(self.rank)),
             host: &self.host,

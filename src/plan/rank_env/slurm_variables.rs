@@ -75,9 +75,9 @@ mod tests {
 
     #[test]
     fn equal_tasks_per_node_are_compressed() {
-        let told = |numbers: &[u32]| tasks_per_node(numbers.iter().copied());
-        assert_eq!(told(&[2, 2, 2, 1]), "2(x3),1");
-        assert_eq!(told(&[4]), "4");
-        assert_eq!(told(&[1, 0, 1, 1]), "1,0,1(x2)");
+        let compressed = |numbers: &[u32]| tasks_per_node(numbers.iter().copied());
+        assert_eq!(compressed(&[2, 2, 2, 1]), "2(x3),1");
+        assert_eq!(compressed(&[4]), "4");
+        assert_eq!(compressed(&[1, 0, 1, 1]), "1,0,1(x2)");
     }
 }

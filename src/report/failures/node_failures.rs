@@ -46,7 +46,7 @@ pub fn by_node(mut failures: Vec<(NodeId, CommandError)>, names: &[String]) -> V
             }),
         }
     }
-    let told = |group: Group<'_>| {
+    let to_error = |group: Group<'_>| {
         let where_ = match group.nodes.len() {
             all if all > 1 && all == names.len() => format!("all {all} hosts"),
             _ => compress(group.nodes),
@@ -62,7 +62,7 @@ pub fn by_node(mut failures: Vec<(NodeId, CommandError)>, names: &[String]) -> V
             message: format!("on {where_}: {message}{rest}"),
         }
     };
-    groups.into_iter().map(told).collect()
+    groups.into_iter().map(to_error).collect()
 }
 
 /// Returns a message without the parts that differ on every node: its name and addresses.
@@ -83,15 +83,16 @@ fn shape(message: &str, name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn told(names: &[&str], failures: &[(u32, u8, &str)]) -> Vec<(u8, String)> {
+    fn merged_failures(names: &[&str], failures: &[(u32, u8, &str)]) -> Vec<(u8, String)> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let failures = failures.iter().map(|(node, code, message)| {
             let message = (*message).to_owned();
             let code = *code;
             (NodeId(*node), CommandError::Reported { code, message })
         });
-        let told = by_node(failures.collect(), &names);
-        told.into_iter()
+        let errors = by_node(failures.collect(), &names);
+        errors
+            .into_iter()
             .map(|failure| (failure.code(), failure.to_string()))
             .collect()
     }
@@ -107,7 +108,7 @@ mod tests {
             (2, 127, gone),
         ];
         assert_eq!(
-            told(&names, &failures),
+            merged_failures(&names, &failures),
             [
                 (127, format!("on node[02-03,05]: {gone}")),
                 (125, "on node04: no core".to_owned()),
@@ -115,11 +116,14 @@ mod tests {
         );
         let all = [(0, 127, gone), (1, 127, gone)];
         assert_eq!(
-            told(&["a", "b"], &all),
+            merged_failures(&["a", "b"], &all),
             [(127, format!("on all 2 hosts: {gone}"))]
         );
-        assert_eq!(told(&["a"], &all[..1]), [(127, format!("on a: {gone}"))]);
-        assert_eq!(told(&["a"], &[]), []);
+        assert_eq!(
+            merged_failures(&["a"], &all[..1]),
+            [(127, format!("on a: {gone}"))]
+        );
+        assert_eq!(merged_failures(&["a"], &[]), []);
     }
     #[test]
     fn problems_differing_only_in_names_and_addresses_are_merged() {
@@ -131,8 +135,8 @@ mod tests {
         );
         let failures = [(1, 125, &*second), (2, 125, &*third)];
         let expected = format!("on node[02-03]: {second}, and likewise the others");
-        assert_eq!(told(&names, &failures), [(125, expected)]);
+        assert_eq!(merged_failures(&names, &failures), [(125, expected)]);
         let failures = [(1, 125, &*second), (2, 125, "node03:7437 is unknown")];
-        assert_eq!(told(&names, &failures).len(), 2);
+        assert_eq!(merged_failures(&names, &failures).len(), 2);
     }
 }

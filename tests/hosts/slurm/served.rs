@@ -24,8 +24,8 @@ fn pmi_client_queries_slurm_server() {
         let srun = slurm.command(["srun", "--mpi=pmi2", "-N", "2", "-n", "2"]);
         let asked = srun.more([slurm.wireup().as_os_str(), OsStr::new("pmi")]);
         let lines = asked.more(words).run().expect(0).sorted_lines();
-        let told = lines.iter().filter(|line| line.starts_with(expected));
-        assert_eq!(told.count(), 1, "{words:?}: {lines:?}");
+        let replies = lines.iter().filter(|line| line.starts_with(expected));
+        assert_eq!(replies.count(), 1, "{words:?}: {lines:?}");
     }
 }
 

@@ -33,8 +33,8 @@ fn ranks_get_grant_of_step_on_their_host() {
     slurm.submit("batch", two, &run);
     slurm.expect_end("batch", 0);
     let printed = slurm.printed("batch");
-    let told = printed.lines().filter(|line| line.starts_with("node"));
-    let mut lines: Vec<&str> = told.collect();
+    let grants = printed.lines().filter(|line| line.starts_with("node"));
+    let mut lines: Vec<&str> = grants.collect();
     lines.sort_unstable();
     assert_eq!(lines, expected);
     // A host to which Slurm gives none.

@@ -23,10 +23,10 @@ fn lines(output: &str) -> Vec<String> {
 
 /// The launcher of Open MPI 5, which runs this program on two ranks.
 fn under_prterun(open: &Mpi, to: &str, program: &Path) -> Vec<String> {
-    told_by(Command::new(&open.launcher), open, to, program)
+    under_launcher(Command::new(&open.launcher), open, to, program)
 }
 
-fn told_by(mut command: Command, open: &Mpi, to: &str, program: &Path) -> Vec<String> {
+fn under_launcher(mut command: Command, open: &Mpi, to: &str, program: &Path) -> Vec<String> {
     command.args([
         "--allow-run-as-root",
         "--oversubscribe",
@@ -38,14 +38,14 @@ fn told_by(mut command: Command, open: &Mpi, to: &str, program: &Path) -> Vec<St
     if to == "core" {
         command.args(["--map-by", "core"]);
     }
-    let told = command
+    let output = command
         .arg(program)
         .envs(open.env.iter().cloned())
         .output()
         .unwrap();
-    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let lines = lines(&text);
-    assert_eq!(lines.len(), 2, "{told:?}");
+    assert_eq!(lines.len(), 2, "{output:?}");
     lines
 }
 
@@ -76,9 +76,9 @@ fn ranks_get_device_distances() {
     prterun.env("HWLOC_XMLFILE", &topology);
     prterun.env("HWLOC_THISSYSTEM", "1");
     let program = client.dir.join("pmix_locality");
-    let theirs = told_by(prterun, &open, "core", &program);
-    let told = field(&theirs[0], "told").unwrap();
-    assert_eq!(told.matches("gpu:").count(), 2, "{told}");
+    let theirs = under_launcher(prterun, &open, "core", &program);
+    let distances = field(&theirs[0], "told").unwrap();
+    assert_eq!(distances.matches("gpu:").count(), 2, "{distances}");
     let run = |options: &[&str]| {
         let options = [&["--bind-to", "core"], options].concat();
         let run = client.run(2, &options, "pmix_locality", &[]);
@@ -114,12 +114,12 @@ fn every_libpmix_gets_cpus_of_its_ranks() {
         let (Some(server), Some(client)) = (pmix(server), pmix(client)) else {
             continue;
         };
-        told(&server, &client, &cores);
+        expect_cpus(&server, &client, &cores);
     }
 }
 
 /// Ranks on two nodes: each knows where those of its own node are, and nothing of the others.
-fn told(server: &Pmix, client: &Pmix, cores: &[String]) {
+fn expect_cpus(server: &Pmix, client: &Pmix, cores: &[String]) {
     let options = [
         "--virtual-nodes",
         "2",
@@ -161,12 +161,12 @@ fn topology_file(options: &[&str]) -> Option<String> {
     let words = ["--pmi", "pmi1"].into_iter().chain(options.iter().copied());
     let words = words.chain(["sh", "-c", &script]);
     let running = Run::ranks(1, words).start();
-    let told = running.wait_for(Output::Stdout, "reply=cmd=get_result");
+    let output = running.wait_for(Output::Stdout, "reply=cmd=get_result");
     // The file is there as long as the job is.
-    let (_, path) = told.split_once("value=").unwrap();
+    let (_, path) = output.split_once("value=").unwrap();
     let path = path.split_whitespace().next().unwrap().to_owned();
     let text = std::fs::read_to_string(&path).unwrap();
-    assert!(text.contains("<topology version=\"2."), "{told}");
+    assert!(text.contains("<topology version=\"2."), "{output}");
     running.signal(Signal::TERM);
     running.finish().expect(143);
     Some(path)

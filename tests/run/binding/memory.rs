@@ -42,8 +42,8 @@ fn memory_comes_from_requested_nodes() {
         "--report-bindings",
         "true",
     ];
-    let told = Run::ranks(1, words).run().expect(0).err();
-    assert!(told.contains("; memory of NUMA node 0 alone"), "{told}");
+    let err = Run::ranks(1, words).run().expect(0).err();
+    assert!(err.contains("; memory of NUMA node 0 alone"), "{err}");
 }
 
 #[test]

@@ -169,7 +169,7 @@ fn plans_equal_those_of_prterun_with_same_rankfile() {
         let lines = lists.iter().enumerate();
         let lines = lines.map(|(rank, list)| format!("rank {rank}=localhost slot={list}\n"));
         let (_dir, path) = file(&lines.collect::<String>());
-        let told = Command::new(&prterun)
+        let output = Command::new(&prterun)
             .args(["--allow-run-as-root", "--prtemca", "hwloc_use_topo_file"])
             .arg(machine(name))
             .args(["--host", "localhost:512", "-n", "4", "--map-by"])
@@ -177,11 +177,11 @@ fn plans_equal_those_of_prterun_with_same_rankfile() {
             .args(["--display", "map", "--do-not-launch", "true"])
             .output()
             .unwrap();
-        let told = String::from_utf8_lossy(&told.stdout).into_owned();
-        let theirs = super::bindings(&told);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let theirs = super::bindings(&text);
         let options = ["--rankfile", path.to_str().unwrap()];
         let ours = planned(name, (Some(4), 4), &options);
         let ours: Vec<String> = ours.into_iter().map(|(units, _)| units).collect();
-        assert_eq!(ours, theirs, "{name}: {told}");
+        assert_eq!(ours, theirs, "{name}: {text}");
     }
 }

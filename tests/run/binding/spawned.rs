@@ -16,20 +16,20 @@ fn spawned_ranks_are_bound_as_requested() {
             mpi.run(1, &options, "spawn", &args).run().expect(0).err()
         };
         // The first rank has core 0, though it is not bound: it is a process of the launch there.
-        let told = shown(&["info.bind_to=core"]);
+        let output = shown(&["info.bind_to=core"]);
         for rank in 0..2 {
             let core = (rank + 1) % cores.len();
             let line = format!("{host}: rank {rank}: core {core} ");
-            assert!(told.contains(&line), "{name}: {told}");
+            assert!(output.contains(&line), "{name}: {output}");
         }
-        let told = shown(&["info.map_by=package"]);
+        let output = shown(&["info.map_by=package"]);
         let cores = match cores.len() {
             1 => "core 0 ".to_owned(),
             count => format!("cores 0-{} ", count - 1),
         };
         if parts("package").len() == 1 {
             let line = format!("{host}: rank 1: {cores}");
-            assert!(told.contains(&line), "{name}: {told}");
+            assert!(output.contains(&line), "{name}: {output}");
         }
     }
 }
@@ -48,10 +48,10 @@ fn unsupported_bindings_refuse_spawn() {
             let outcome = run.run().expect(0);
             let lines = outcome.by_rank("pmix_spawn", 1);
             assert_ne!(field(&lines[0], "status"), Some("0"), "{outcome:?}");
-            let told = outcome.err();
+            let err = outcome.err();
             let key = info.split_once('.').unwrap().1.split_once('=').unwrap().0;
             let named = format!("info key {key}: ");
-            assert!(told.contains(&named) && told.contains(needed), "{told}");
+            assert!(err.contains(&named) && err.contains(needed), "{err}");
         }
         let options = [
             "--oversubscribe",

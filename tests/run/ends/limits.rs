@@ -101,9 +101,9 @@ fn pmix_job_at_process_limit_is_one_line_with_needed_limit() {
     for limit in [1, 2, 3, 5, 6] {
         let outcome = as_somebody(mpi.run(2, &[], "hello", &[]), limit).run();
         let err = outcome.expect(125).err();
-        let told = ["no more processes are allowed", "allow more processes"];
+        let messages = ["no more processes are allowed", "allow more processes"];
         assert!(
-            told.iter().any(|told| err.contains(told)),
+            messages.iter().any(|message| err.contains(message)),
             "{limit}: {err:?}"
         );
     }

@@ -67,8 +67,8 @@ fn in_python(first: &str, second: &str) -> Option<Vec<Vec<String>>> {
     let clients = commands.zip([first, second]).map(|(line, name)| {
         let mpi = mpi(name)?;
         let with = mpi4py(&mpi)?;
-        let told = with.env.iter().find(|(name, _)| name == "MPI4PY_LIBMPI");
-        let libraries = Path::new(&told?.1).parent()?.to_owned();
+        let library_variable = with.env.iter().find(|(name, _)| name == "MPI4PY_LIBMPI");
+        let libraries = Path::new(&library_variable?.1).parent()?.to_owned();
         let script = repository().join("examples/impi.py");
         let module = repository().join("impi/python/wireup_impi.py");
         // `python3` of the page has mpi4py.
@@ -87,8 +87,11 @@ fn in_python(first: &str, second: &str) -> Option<Vec<Vec<String>>> {
 /// The directory of an MPI's library, and the Python that loads it.
 fn python_of(name: &str) -> Option<(PathBuf, PathBuf)> {
     let with = mpi4py(&mpi(name)?)?;
-    let told = with.env.iter().find(|(name, _)| name == "MPI4PY_LIBMPI");
-    Some((Path::new(&told?.1).parent()?.to_owned(), with.python))
+    let library_variable = with.env.iter().find(|(name, _)| name == "MPI4PY_LIBMPI");
+    Some((
+        Path::new(&library_variable?.1).parent()?.to_owned(),
+        with.python,
+    ))
 }
 
 #[test]

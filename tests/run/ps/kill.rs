@@ -37,13 +37,13 @@ fn ranks_ignoring_signal_are_killed_after_grace_time() {
 #[test]
 fn kill_without_wait_returns_before_end_of_job() {
     // A rank that takes its time, until the launcher loses patience.
-    let script = "trap 'echo told' TERM; echo ready; while :; do sleep 0.1; done";
+    let script = "trap 'echo terminated' TERM; echo ready; while :; do sleep 0.1; done";
     let running = Run::ranks(1, ["sh", "-c", script]).start();
     running.wait_for(Output::Stdout, "ready");
     let answer = wireup(["kill", "--no-wait", &running.pid().to_string()]);
     assert_eq!(answer.status.code(), Some(0), "{answer:?}");
     assert!(err(&answer).ends_with("SIGTERM sent to its launcher\n"));
-    running.wait_for(Output::Stdout, "told");
+    running.wait_for(Output::Stdout, "terminated");
     running.finish().expect(143);
 }
 

@@ -8,14 +8,14 @@ use crate::debuggers::{PATIENCE, gdb, shown};
 /// The lines of the daemons, and the order that spawns them.
 fn lines(tool: &Debugger, child: &str, count: usize) -> Vec<String> {
     let text = " lrank=";
-    let told = tool.hears_many(text, count);
-    let mut lines: Vec<String> = told
+    let output = tool.hears_many(text, count);
+    let mut lines: Vec<String> = output
         .lines()
         .filter(|l| l.contains(text))
         .map(str::to_owned)
         .collect();
     lines.sort();
-    assert_eq!(lines.len(), count, "{child}: {told}");
+    assert_eq!(lines.len(), count, "{child}: {output}");
     lines
 }
 
@@ -131,8 +131,11 @@ fn cospawned_program_is_own_job_without_which_ranks_do_not_run() {
             );
             let says = "sh: echo beside=$PMIX_NAMESPACE rank=$PMIX_RANK size=$WIREUP_SIZE";
             let child = tool.spawns(&format!("{ranks} {says}"));
-            let told = job.running.wait_for(Output::Stdout, " size=1\n");
-            let line = told.lines().find(|line| line.contains("beside=")).unwrap();
+            let output = job.running.wait_for(Output::Stdout, " size=1\n");
+            let line = output
+                .lines()
+                .find(|line| line.contains("beside="))
+                .unwrap();
             let beside = field(line, "beside").unwrap();
             assert!(beside != child && beside != job.nspace(), "{line}, {child}");
             assert_eq!(field(line, "rank"), Some("0"), "{line}");

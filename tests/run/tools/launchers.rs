@@ -69,8 +69,8 @@ fn directed_launch_of_programs_without_pmix_stops_before_main() {
         assert_eq!(field(&ready, "at"), Some("exec"), "{ready}");
         assert!(!tool.printed().contains("began"));
         tool.order(&format!("table {name}"));
-        let told = tool.hears_many(" pid=", 2);
-        for line in told.lines().filter(|line| line.contains(" pid=")) {
+        let output = tool.hears_many(" pid=", 2);
+        for line in output.lines().filter(|line| line.contains(" pid=")) {
             let pid = crate::common::number(line, "pid") as i32;
             let pid = rustix::process::Pid::from_raw(pid).unwrap();
             rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();

@@ -37,12 +37,8 @@ fn ranks_waiting_for_lost_tool_continue_or_end_as_configured() {
             });
             for (job, code) in killed {
                 let outcome = job.running.finish().expect(code);
-                let told = outcome.err();
-                assert_eq!(
-                    told.contains("a debugger that is gone"),
-                    code != 0,
-                    "{told}"
-                );
+                let err = outcome.err();
+                assert_eq!(err.contains("a debugger that is gone"), code != 0, "{err}");
                 let begun = outcome.out().matches(" begun\n").count();
                 assert_eq!(begun == 4, code == 0, "{outcome:?}");
             }

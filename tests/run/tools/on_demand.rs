@@ -51,8 +51,8 @@ fn first_tool_starts_sidecars_of_mpich_job_and_sees_all_ranks() {
             let ranks = job.running.processes().into_iter();
             let ranks = ranks.filter(|process| process.name == "exitcode");
             let pids: BTreeSet<u32> = ranks.map(|process| process.pid.unsigned_abs()).collect();
-            let told: BTreeSet<u32> = rows.iter().map(|row| number(row, "pid")).collect();
-            assert_eq!(told, pids, "{rows:?}");
+            let listed_pids: BTreeSet<u32> = rows.iter().map(|row| number(row, "pid")).collect();
+            assert_eq!(listed_pids, pids, "{rows:?}");
             let hosts: BTreeSet<_> = rows.iter().map(|row| field(row, "host")).collect();
             assert_eq!(hosts.len(), nodes.len().max(1), "{rows:?}");
             // By the other ways, and again.
@@ -119,8 +119,8 @@ fn tool_spawns_pmix_ranks_and_daemons_in_launch_without_pmix() {
                 job.nspace()
             );
             tool.spawns(&format!("{wants} -- 0 {}", daemon.display()));
-            let told = tool.hears_many(" lrank=0 ", hosts);
-            for line in told.lines().filter(|line| line.contains(" lrank=")) {
+            let output = tool.hears_many(" lrank=0 ", hosts);
+            for line in output.lines().filter(|line| line.contains(" lrank=")) {
                 assert_eq!(number(line, "local") as usize, 4 / hosts, "{line}");
             }
             let client = library.dir.join("pmix_client");
@@ -201,8 +201,8 @@ fn killed_sidecars_cost_nothing_without_pmix_and_are_replaced() {
                 let uri = job.uri();
                 kill(&pids_of_sidecars(&job));
                 let text = "failed when no rank needed it";
-                let told = hosts * (1 + usize::from(attached));
-                job.running.wait_for_many(Output::Stderr, text, told);
+                let count = hosts * (1 + usize::from(attached));
+                job.running.wait_for_many(Output::Stderr, text, count);
                 another_address(&job, &uri);
                 assert_eq!(look(&job, "pid", &job.running.pid().to_string()), rows);
                 if let Some(tool) = tool {

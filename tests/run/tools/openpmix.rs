@@ -39,7 +39,7 @@ fn ask(job: &Job, tool: &Path, words: &[&str]) -> Run {
 }
 
 /// Returns the output on both streams.
-fn told(outcome: &Outcome) -> String {
+fn output_of(outcome: &Outcome) -> String {
     [outcome.out(), outcome.err()].concat()
 }
 
@@ -94,7 +94,7 @@ fn pps_lists_jobs_by_every_discovery_method() {
                 let outcome = run.beside(&job.place).run().expect(0);
                 let jobs = format!("Active nspaces: {nspace}");
                 assert!(
-                    told(&outcome).lines().any(|line| line == jobs),
+                    output_of(&outcome).lines().any(|line| line == jobs),
                     "{outcome:?}"
                 );
             }
@@ -112,7 +112,7 @@ fn pps_of_7_shows_processes_and_nodes_of_job() {
     for nodes in NODES {
         let job = Job::start(library.clone(), nodes);
         let expected = processes(&job);
-        let text = told(&ask(&job, &pps, &[]).run().expect(0));
+        let text = output_of(&ask(&job, &pps, &[]).run().expect(0));
         let title = format!("Namespace {} (4 processes)", job.nspace());
         assert!(text.lines().any(|line| line == title), "{text}");
         let rows = text
@@ -124,7 +124,7 @@ fn pps_of_7_shows_processes_and_nodes_of_job() {
                 [known[0], known[1], known[2], program.trim()].map(str::to_owned)
             });
         assert_eq!(rows.collect::<Vec<_>>(), expected, "{text}");
-        let text = told(&ask(&job, &pps, &["--nodes"]).run().expect(0));
+        let text = output_of(&ask(&job, &pps, &["--nodes"]).run().expect(0));
         for host in expected.iter().map(|row| &row[2]) {
             let on = expected
                 .iter()
@@ -148,7 +148,7 @@ fn pquery_reads_state_of_job() {
     for nodes in NODES {
         let job = Job::start(library.clone(), nodes);
         let (nspace, expected) = (job.nspace(), processes(&job));
-        let query = |key: &str| told(&ask(&job, &pquery, &[key]).run().expect(0));
+        let query = |key: &str| output_of(&ask(&job, &pquery, &[key]).run().expect(0));
         let of_job = |key: &str| query(&format!("{key}[PMIX_NSPACE={nspace}]"));
         let text = query("PMIX_QUERY_NAMESPACES");
         assert!(text.lines().any(|line| line.trim() == nspace), "{text}");
@@ -192,12 +192,12 @@ fn plookup_finds_published_values() {
             let job = Job::of(library.clone(), nodes, "pmix_store", &["shown"]);
             let look = |words: &[&str]| ask(&job, &plookup, words);
             eventually("it is published", || {
-                let text = told(&look(&["shown"]).run());
+                let text = output_of(&look(&["shown"]).run());
                 let found = text.contains("Value: port#3");
                 assert!(found || text.contains("PMIX_ERR_NOT_FOUND"), "{text}");
                 found.then_some(())
             });
-            let text = told(&look(&["nobody.published.this"]).run());
+            let text = output_of(&look(&["nobody.published.this"]).run());
             assert!(text.contains("PMIX_ERR_NOT_FOUND"), "{text}");
             job.end();
         }
@@ -235,7 +235,7 @@ fn pevent_raises_events_and_pattrs_lists_server_support() {
                 "pmix4" => (&["--server-fns"][..], "PMIx_server_init"),
                 _ => (&["--server", "all"][..], "PMIX_SERVER_TMPDIR"),
             };
-            let text = told(&ask(&job, &pattrs, lists).run().expect(0));
+            let text = output_of(&ask(&job, &pattrs, lists).run().expect(0));
             assert!(text.contains(has), "{text}");
             job.end();
         }

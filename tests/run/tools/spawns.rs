@@ -35,8 +35,8 @@ impl Debugger {
     /// The line that begins so, once there is one.
     #[track_caller]
     pub(super) fn hears(&self, text: &str) -> String {
-        let told = self.running.wait_for(Output::Stdout, text);
-        let line = told.lines().find(|line| line.contains(text));
+        let output = self.running.wait_for(Output::Stdout, text);
+        let line = output.lines().find(|line| line.contains(text));
         line.unwrap().to_owned()
     }
 
@@ -52,8 +52,8 @@ impl Debugger {
         let so_far = self.printed().matches("pmix_debugger spawned=").count();
         self.order(&format!("spawn {words}"));
         let text = "pmix_debugger spawned=";
-        let told = self.running.wait_for_many(Output::Stdout, text, so_far + 1);
-        let line = told.lines().rfind(|line| line.starts_with(text));
+        let output = self.running.wait_for_many(Output::Stdout, text, so_far + 1);
+        let line = output.lines().rfind(|line| line.starts_with(text));
         field(line.unwrap(), "spawned").unwrap().to_owned()
     }
 

@@ -106,8 +106,8 @@ fn attributes_for_debuggers_are_listed() {
         let job = Job::start(library, &[]);
         let mut tool = Debugger::attach(&job);
         tool.order("ask pmix.qry.debug");
-        let told = tool.hears("pmix.qry.debug=");
-        let keys = field(&told, "pmix.qry.debug").unwrap().to_owned();
+        let line = tool.hears("pmix.qry.debug=");
+        let keys = field(&line, "pmix.qry.debug").unwrap().to_owned();
         let mut keys: Vec<&str> = keys.split(',').collect();
         keys.sort_unstable();
         // What the tests of this directory do.

@@ -33,8 +33,8 @@ fn tools_of_other_versions_see_job_and_too_new_ones_do_no_harm() {
                     outcome.expect(3);
                     look().expect(3);
                     let text = "connected and was refused: this libpmix is too old for it";
-                    let told = job.running.wait_for(Output::Stderr, text);
-                    assert_eq!(told.matches(text).count(), 1, "{told}");
+                    let err = job.running.wait_for(Output::Stderr, text);
+                    assert_eq!(err.matches(text).count(), 1, "{err}");
                     let pid = job.running.pid().to_string();
                     job.tool("pid", &pid, &["look"]).run().expect(0);
                 }

@@ -88,8 +88,8 @@ impl Launcher {
                     };
                     let (before, after) = self.across.settle_around_loss(node);
                     let failed = [Told::Failed(cause)];
-                    for told in before.into_iter().chain(failed).chain(after) {
-                        self.hear(told, now);
+                    for report in before.into_iter().chain(failed).chain(after) {
+                        self.hear(report, now);
                     }
                 }
                 TrackerAction::Gone(rank) => {
@@ -116,14 +116,14 @@ impl Launcher {
 
     fn settle(&mut self, now: Duration) {
         let withheld: Vec<Told> = self.across.settle().collect();
-        for told in withheld {
-            self.hear(told, now);
+        for report in withheld {
+            self.hear(report, now);
         }
     }
 
-    pub(crate) fn told(&mut self, node: NodeId, told: Told, now: Duration) {
+    pub(crate) fn receive(&mut self, node: NodeId, report: Told, now: Duration) {
         let known = self.fleet.look_up(node).expect("a node of the launch");
-        match &told {
+        match &report {
             Told::Ready => return self.conclude(now, |fleet, _, out| fleet.ready(known, out)),
             Told::AllStarted(job) => {
                 let job = *job;
@@ -145,8 +145,8 @@ impl Launcher {
                 end, state, ranks, ..
             }) => {
                 for (rank, _) in ranks {
-                    self.told(node, Told::Ended(*rank, *end), now);
-                    self.told(node, Told::Judged(*rank, *end, state.clone()), now);
+                    self.receive(node, Told::Ended(*rank, *end), now);
+                    self.receive(node, Told::Judged(*rank, *end, state.clone()), now);
                 }
                 return;
             }
@@ -154,15 +154,15 @@ impl Launcher {
             Told::Node(said) => return self.spawn(node, said),
             Told::Started(_) | Told::Alike(_) | Told::Failed(_) => {}
         }
-        let follows = match &told {
+        let follows = match &report {
             Told::Judged(_, end, state) => may_follow(Ok((*end, state))),
             Told::Failed(cause) => may_follow(Err(cause)),
             _ => false,
         };
         let withholds = follows && !self.fleet.is_ending() && self.fleet.len() > 1;
         match withholds && self.mutation.fault != Some(Fault::NothingWithheld) {
-            true => self.across.withhold(node, told, now),
-            false => self.hear(told, now),
+            true => self.across.withhold(node, report, now),
+            false => self.hear(report, now),
         }
     }
 
@@ -170,9 +170,9 @@ impl Launcher {
         self.jobs.look_up(rank).expect("a rank of the launch")
     }
 
-    fn hear(&mut self, told: Told, now: Duration) {
+    fn hear(&mut self, report: Told, now: Duration) {
         let mut orders = Vec::new();
-        match told {
+        match report {
             Told::Judged(rank, end, state) => {
                 let gone = RankExit {
                     rank,
@@ -248,8 +248,8 @@ impl Launcher {
     /// Returns the messages that the launcher sends after an event.
     pub(crate) fn turn(&mut self, now: Duration) -> Vec<(FrameAddress, Carried)> {
         let due: Vec<Told> = self.across.due(now).collect();
-        for told in due {
-            self.hear(told, now);
+        for report in due {
+            self.hear(report, now);
         }
         self.conclude(now, |fleet, jobs, out| fleet.tick(jobs, now, out));
         let mut orders = Vec::new();

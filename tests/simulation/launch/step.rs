@@ -82,7 +82,7 @@ pub(crate) struct Step {
     ranks: BTreeMap<GlobalRank, Life>,
     /// Processes that have ended, of which that is not reported.
     pub(crate) exiting: BTreeSet<GlobalRank>,
-    untold: Vec<Told>,
+    unsent_reports: Vec<Told>,
     outbound: Vec<(FrameAddress, PeerMessage)>,
     own: Vec<PeerMessage>,
     pub(crate) paused: bool,
@@ -91,7 +91,7 @@ pub(crate) struct Step {
     pub(crate) over: bool,
     server: Server,
     server_gone: bool,
-    ready_told: bool,
+    ready_reported: bool,
     spawned: BTreeMap<JobIndex, Spawned>,
     /// Questions of the core that are answered when the ranks of these jobs have been started.
     awaited: Vec<(QueryId, Vec<JobIndex>)>,
@@ -128,7 +128,7 @@ impl HostView for Step {
     }
 
     fn sidecars_are_done(&self) -> bool {
-        self.ready_told && self.core.ranks_are_done()
+        self.ready_reported && self.core.ranks_are_done()
     }
 
     fn is_ending(&self) -> bool {
@@ -157,7 +157,7 @@ impl Step {
             duty: StepState::new(window),
             children: tree.first_children(node).collect(),
             exiting: BTreeSet::new(),
-            untold: Vec::new(),
+            unsent_reports: Vec::new(),
             outbound: Vec::new(),
             own: Vec::new(),
             paused: false,
@@ -169,7 +169,7 @@ impl Step {
                 false => Server::Absent,
             },
             server_gone: !pmix,
-            ready_told: false,
+            ready_reported: false,
             spawned: BTreeMap::new(),
             awaited: Vec::new(),
             printed: 0,
@@ -232,13 +232,13 @@ impl Step {
     }
 
     fn ready(&mut self) {
-        self.ready_told = true;
+        self.ready_reported = true;
         self.tell(Told::Ready);
     }
 
-    fn tell(&mut self, told: Told) {
-        self.duty.note(told.can_wait());
-        self.untold.push(told);
+    fn tell(&mut self, report: Told) {
+        self.duty.note(report.can_wait());
+        self.unsent_reports.push(report);
     }
 
     pub(crate) fn pmi(&mut self, rank: GlobalRank, bytes: &[u8], now: Duration) {
@@ -315,8 +315,8 @@ impl Step {
             (FrameAddress::Launcher, Carried::JobOver(job)) => {
                 self.feed(NodeEvent::JobOver(*job), now)
             }
-            (FrameAddress::Launcher, Carried::Node(told)) => {
-                self.feed(NodeEvent::Command(told.clone()), now)
+            (FrameAddress::Launcher, Carried::Node(command)) => {
+                self.feed(NodeEvent::Command(command.clone()), now)
             }
             (FrameAddress::Launcher, Carried::Skip) => {
                 if self.duty.begin() {
@@ -406,11 +406,11 @@ impl Step {
         let outbound = gathered(take(&mut self.outbound), &self.children);
         let outbound = outbound.into_iter();
         does.extend(outbound.map(|(to, message)| Does::Send(to, Carried::Peer(message))));
-        if !self.untold.is_empty() && self.duty.must_flush(now) {
+        if !self.unsent_reports.is_empty() && self.duty.must_flush(now) {
             self.duty.reports_flushed();
             let ending = self.ending || self.duty.is_orphaned();
-            let told = together(take(&mut self.untold), ending);
-            does.push(Does::Send(FrameAddress::Launcher, Carried::Told(told)));
+            let reports = together(take(&mut self.unsent_reports), ending);
+            does.push(Does::Send(FrameAddress::Launcher, Carried::Told(reports)));
         }
         self.deadline = self.next_deadline();
         does

@@ -87,8 +87,8 @@ fn resident() -> usize {
 }
 
 /// Returns the number of ranks that have started or ended, by a report.
-fn ranks(told: &Told) -> usize {
-    match told {
+fn ranks(report: &Told) -> usize {
+    match report {
         Told::Alike(alike) => batch_size(alike),
         Told::Started(_) | Told::Ended(..) => 1,
         _ => 0,
@@ -233,16 +233,16 @@ impl Timed {
                     ..
                 }),
             ) => {
-                if let Carried::Told(told) = &*body {
-                    let ranks: usize = told.iter().map(ranks).sum();
+                if let Carried::Told(reports) = &*body {
+                    let ranks: usize = reports.iter().map(ranks).sum();
                     let busy = self.busy.entry(to).or_default();
                     *busy += self.costs.rank * ranks as u32;
                     self.now = self.now.max(*busy);
-                    for one in told {
+                    for one in reports {
                         if matches!(one, Told::AllStarted(JobIndex(0))) {
                             self.started = self.now;
                         }
-                        self.launcher.told(node, one.clone(), self.now);
+                        self.launcher.receive(node, one.clone(), self.now);
                     }
                 }
                 self.launcher_turn();

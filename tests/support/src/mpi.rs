@@ -123,8 +123,8 @@ impl Outcome {
             "ranks that reported; {self:?}"
         );
         for (_, line) in &lines {
-            let told = field(line, "size").map(|_| number(line, "size"));
-            assert_eq!(told.unwrap_or(size), size, "size in {line:?}");
+            let printed_size = field(line, "size").map(|_| number(line, "size"));
+            assert_eq!(printed_size.unwrap_or(size), size, "size in {line:?}");
         }
         lines.into_iter().map(|(_, line)| line.to_owned()).collect()
     }

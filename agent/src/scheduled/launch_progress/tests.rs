@@ -107,14 +107,14 @@ fn ranks_of_spawned_jobs_are_reported_separately() {
     let spawned = r#","spawned_job":2"#;
     rank(&mut progress, 0, "started", spawned, 101);
     rank(&mut progress, 7, "ended", spawned, 102);
-    let told = progress.news(&mut cursor, 9).into_iter();
-    let told: Vec<_> = told
+    let events = progress.news(&mut cursor, 9).into_iter();
+    let ranks: Vec<_> = events
         .filter_map(|event| match event.event {
             Some(Event::Rank(info)) => Some((info.spawned_job, info.rank)),
             _ => None,
         })
         .collect();
-    assert_eq!(told, [(2, 0), (2, 7)]);
+    assert_eq!(ranks, [(2, 0), (2, 7)]);
     assert_eq!(progress.ranks()[0].state(), RankState::Unspecified);
 }
 

@@ -127,9 +127,9 @@ fn addresses(host: &HostFacts) -> impl Iterator<Item = IpAddr> + '_ {
 }
 
 pub(super) fn names(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
-    hosts[own].seen.iter().find_map(|seen| {
-        let other = hosts.get(seen.host)?;
-        let found = match &seen.forward {
+    hosts[own].neighbours.iter().find_map(|neighbour| {
+        let other = hosts.get(neighbour.host)?;
+        let found = match &neighbour.forward {
             Err(why) => {
                 return CheckResult::problem(format!("no address for {}: {why}", other.name));
             }
@@ -147,10 +147,10 @@ pub(super) fn names(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
 
 pub(super) fn names_back(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
-    hosts[own].seen.iter().find_map(|seen| {
-        let other = hosts.get(seen.host)?;
-        let address = seen.forward.as_ref().ok()?.first()?;
-        let Some(back) = &seen.back else {
+    hosts[own].neighbours.iter().find_map(|neighbour| {
+        let other = hosts.get(neighbour.host)?;
+        let address = neighbour.forward.as_ref().ok()?.first()?;
+        let Some(back) = &neighbour.back else {
             return CheckResult::warning(format!("{address} of {} has no name", other.name));
         };
         let names = [
@@ -167,9 +167,9 @@ pub(super) fn names_back(hosts: &[DoctorHost], own: usize) -> Option<CheckResult
 }
 
 pub(super) fn firewall(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
-    let lost = hosts[own].seen.iter().filter_map(|seen| {
-        let name = &hosts.get(seen.host)?.name;
-        Some((name, seen.unreached.as_ref()?))
+    let lost = hosts[own].neighbours.iter().filter_map(|neighbour| {
+        let name = &hosts.get(neighbour.host)?.name;
+        Some((name, neighbour.unreached.as_ref()?))
     });
     let lost: Vec<_> = lost.collect();
     let (_, why) = lost.first()?;

@@ -30,7 +30,7 @@ pub(super) fn shm(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> 
     let ranks = needs.ranks_on(host);
     let wanted = SHM * ranks;
     (free < wanted).then_some(())?;
-    let seen = format!(
+    let text = format!(
         "/dev/shm has {} free of {}; an MPI needs up to {} for {}",
         size(free),
         size(host.shm.size),
@@ -38,8 +38,8 @@ pub(super) fn shm(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> 
         counted(ranks, "rank"),
     );
     match free < wanted / 2 {
-        true => CheckResult::problem(seen),
-        false => CheckResult::warning(seen),
+        true => CheckResult::problem(text),
+        false => CheckResult::warning(text),
     }
 }
 

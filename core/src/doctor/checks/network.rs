@@ -61,10 +61,10 @@ pub(super) fn interface_variables(host: &HostFacts, _: &LaunchNeeds) -> Option<C
 
 pub(super) fn own_name(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     if let Some(problem) = &host.network.own_problem {
-        let seen = format!("the host name {} has no address: {problem}", host.name);
+        let text = format!("the host name {} has no address: {problem}", host.name);
         return match needs.hosts > 1 {
-            true => CheckResult::problem(seen),
-            false => CheckResult::warning(seen),
+            true => CheckResult::problem(text),
+            false => CheckResult::warning(text),
         };
     }
     let addresses = &host.network.own_addresses;

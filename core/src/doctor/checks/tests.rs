@@ -73,8 +73,8 @@ fn well(number: usize) -> DoctorHost {
         mpi_digest: Some("m1".into()),
         ..ProgramFacts::default()
     });
-    let seen = neighbours::neighbour_indices(number, HOSTS).into_iter();
-    let seen = seen.map(|other| NeighbourView {
+    let neighbours = neighbours::neighbour_indices(number, HOSTS).into_iter();
+    let neighbours = neighbours.map(|other| NeighbourView {
         host: other,
         forward: Ok(vec![address(other)]),
         back: Some(format!("n{other}.cluster")),
@@ -88,7 +88,7 @@ fn well(number: usize) -> DoctorHost {
             ahead: 0.01,
             error: 0.02,
         }),
-        seen: seen.collect(),
+        neighbours: neighbours.collect(),
         pairs: vec![],
     }
 }
@@ -481,27 +481,27 @@ const OF_ALL: &[CaseOfAll] = &[
         },
     ),
     ("names", Problem, "no address for n2: unknown", |it| {
-        it.seen[0].forward = Err("unknown".into())
+        it.neighbours[0].forward = Err("unknown".into())
     }),
     ("names", Problem, "n2 resolves to 10.0.0.9", |it| {
-        it.seen[0].forward = Ok(vec![address(8)])
+        it.neighbours[0].forward = Ok(vec![address(8)])
     }),
     ("names-back", Warning, "10.0.0.3 of n2 has no name", |it| {
-        it.seen[0].back = None
+        it.neighbours[0].back = None
     }),
     (
         "names-back",
         Warning,
         "10.0.0.3 of n2 has the name other",
-        |it| it.seen[0].back = Some("other.cluster".into()),
+        |it| it.neighbours[0].back = Some("other.cluster".into()),
     ),
     (
         "firewall",
         Problem,
         "no connection to n2 and n0: 10.0.0.3:4000: timed out",
         |it| {
-            for seen in &mut it.seen {
-                seen.unreached = Some("10.0.0.3:4000: timed out".into());
+            for neighbour in &mut it.neighbours {
+                neighbour.unreached = Some("10.0.0.3:4000: timed out".into());
             }
         },
     ),
@@ -551,8 +551,12 @@ fn expect(hosts: &[DoctorHost], check: &str, severity: Severity, words: &str) {
     let [one] = here[..] else {
         panic!("{check}, {words}: {here:?}");
     };
-    assert_eq!((one.check, one.seen.severity), (check, severity), "{one:?}");
-    assert!(one.seen.text.contains(words), "{check}: {one:?}");
+    assert_eq!(
+        (one.check, one.result.severity),
+        (check, severity),
+        "{one:?}"
+    );
+    assert!(one.result.text.contains(words), "{check}: {one:?}");
 }
 
 #[test]
@@ -646,7 +650,7 @@ fn shared_address_is_found_on_both_hosts_unless_of_bridge() {
 #[test]
 fn second_of_two_different_hosts_is_named() {
     let mut hosts: Vec<DoctorHost> = (0..2).map(well).collect();
-    hosts.iter_mut().for_each(|host| host.seen.clear());
+    hosts.iter_mut().for_each(|host| host.neighbours.clear());
     program(hosts[1].facts.as_mut().unwrap()).digest = Some("d2".into());
     expect(&hosts, "program-build", Problem, "another build");
 }
@@ -662,7 +666,7 @@ fn agent_version_is_compared_with_launcher_on_every_host() {
     for finding in found {
         assert_eq!(finding.check, "agent-version");
         assert_eq!(
-            finding.seen.text,
+            finding.result.text,
             "the agent is 0.9.0, but the installed wireup is 1.0.0"
         );
     }

@@ -282,18 +282,18 @@ fn invalid_line_of_hostfile_is_named() {
 
 #[test]
 fn host_names_are_compressed_with_brackets() {
-    let told = |names: &str| compress(names.split(' '));
-    assert_eq!(told("n1"), "n1");
-    assert_eq!(told("node03 node05 node06 node07"), "node[03,05-07]");
-    assert_eq!(told("n8 n9 n10 n12"), "n[8-10,12]");
-    assert_eq!(told("n08 n09 n10"), "n[08-10]");
-    assert_eq!(told("a b"), "a,b");
-    assert_eq!(told("r1n1 r1n2 r2n1"), "r1n[1-2],r2n1");
-    assert_eq!(told("n1.x n2.x n3.y"), "n[1-2].x,n3.y");
+    let compressed = |names: &str| compress(names.split(' '));
+    assert_eq!(compressed("n1"), "n1");
+    assert_eq!(compressed("node03 node05 node06 node07"), "node[03,05-07]");
+    assert_eq!(compressed("n8 n9 n10 n12"), "n[8-10,12]");
+    assert_eq!(compressed("n08 n09 n10"), "n[08-10]");
+    assert_eq!(compressed("a b"), "a,b");
+    assert_eq!(compressed("r1n1 r1n2 r2n1"), "r1n[1-2],r2n1");
+    assert_eq!(compressed("n1.x n2.x n3.y"), "n[1-2].x,n3.y");
     // The order of the nodes stays.
-    assert_eq!(told("n2 n1 n3"), "n[2,1,3]");
+    assert_eq!(compressed("n2 n1 n3"), "n[2,1,3]");
     assert_eq!(
-        told("n99999999999 n99999999998"),
+        compressed("n99999999999 n99999999998"),
         "n99999999999,n99999999998"
     );
     assert_eq!(compress::<&str>([]), "");

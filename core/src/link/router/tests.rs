@@ -675,7 +675,7 @@ fn joining_nodes_are_below_root_and_after_all_others() {
             [Action::Join(NodeId(9), one)]
         );
     }
-    // Others need not be told.
+    // Others need no notice.
     let mut middle = middle();
     assert_eq!(
         carried(&mut middle, Neighbour::Up, node(3), node(8)),

@@ -278,11 +278,11 @@ fn local_status(infos: &[Info], may_be_missing: bool) -> Status {
     let is_bad = |status: &Status| {
         *status != Status::SUCCESS && !(may_be_missing && losses.contains(status))
     };
-    let mut told = infos.iter().filter_map(|info| match info.value {
+    let mut statuses = infos.iter().filter_map(|info| match info.value {
         Value::Status(status) if info.key == keys::LOCAL_COLLECTIVE_STATUS => Some(status),
         _ => None,
     });
-    told.find(is_bad).unwrap_or(Status::SUCCESS)
+    statuses.find(is_bad).unwrap_or(Status::SUCCESS)
 }
 
 /// Whether a directive is present and not false.

@@ -35,8 +35,8 @@ proptest! {
     }
 
     #[test]
-    fn node_report_roundtrips(told in from_node()) {
-        comes_through::<NodeReport>(&told)?;
+    fn node_report_roundtrips(report in from_node()) {
+        comes_through::<NodeReport>(&report)?;
     }
 
     #[test]

@@ -143,13 +143,13 @@ mod tests {
         else {
             panic!("refused");
         };
-        let told = [
+        let expected = [
             kind(),
             Info::new(keys::USERID, Value::Uint32(1000)),
             Info::new(keys::GRPID, Value::Uint32(100)),
             Info::new(keys::PROCID, Value::Proc(proc)),
         ];
-        assert_eq!(infos, told);
+        assert_eq!(infos, expected);
         let expired = UpcallAnswer::Status(Status::ERR_INVALID_CRED);
         assert_eq!(late.validate(&token, &[], after(250)), expired);
         assert_eq!(early.validate(&token, &[], after(350)), expired);

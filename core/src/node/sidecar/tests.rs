@@ -99,10 +99,10 @@ impl Node {
         let frame = Upcall::Notice(Notice::ClientFinalized { proc })
             .encode(0)
             .unwrap();
-        let told = NodeRank(rank);
+        let expected = NodeRank(rank);
         assert!(matches!(
             self.handle(NodeEvent::UpcallReceived(&frame))[..],
-            [NodeAction::Notify(NodeNotice::RankFinalized { rank })] if rank == told
+            [NodeAction::Notify(NodeNotice::RankFinalized { rank })] if rank == expected
         ));
     }
 

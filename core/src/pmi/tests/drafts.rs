@@ -301,7 +301,7 @@ fn keys_of_jobs_in_launch_are_fetched_without_copy() {
         ["0 S>     42cmd=kvs-getall-paircount-response;npair=1;    \
           41cmd=kvs-getall-pair-response;key=k;val=v;    29cmd=kvs-getall-response;rc=0;"]
     );
-    for (told, reason) in [
+    for (key_reply, reason) in [
         (
             KeyAnswer::NoKey,
             "rc=1;errmsg=cannot read the keys of the other job;",
@@ -309,7 +309,11 @@ fn keys_of_jobs_in_launch_are_fetched_without_copy() {
         (KeyAnswer::NoJob, "rc=3;errmsg=unknown kvsname;"),
     ] {
         job.frame(0, &all);
-        let reply = answer(&mut job, if told == KeyAnswer::NoKey { 3 } else { 4 }, told);
+        let reply = answer(
+            &mut job,
+            if key_reply == KeyAnswer::NoKey { 3 } else { 4 },
+            key_reply,
+        );
         assert!(reply[0].ends_with(reason), "{reply:?}");
     }
     assert_eq!(

@@ -160,7 +160,7 @@ fn spawned_job_continues_global_ranks_and_names_its_parent() {
     let own = |rank| value::PmixProc::new(&Nspace::new("job-1").unwrap(), Rank(rank));
     let here_are = [other, own(0), own(1)].map(Value::Proc);
     let here_are = value::Array::new(here_are.to_vec()).map(Value::Array);
-    assert_eq!(here, [None, here_are], "of the node that is told alone");
+    assert_eq!(here, [None, here_are], "only of its own node");
     let parent = value::PmixProc::new(&parent.nspace, parent.rank);
     for (proc, (grank, local, on_node)) in
         arrays(&infos, keys::PROC_INFO_ARRAY)

@@ -101,8 +101,8 @@ impl Launcher {
         if self.mutation.fault == Some(Fault::SpawnForgotten) {
             return;
         }
-        let told = Carried::Node(NodeCommand::Spawned { ticket, result });
-        self.sends.push((FrameAddress::Node(node), told));
+        let reply = Carried::Node(NodeCommand::Spawned { ticket, result });
+        self.sends.push((FrameAddress::Node(node), reply));
     }
 
     pub(super) fn spawn_failed(&mut self, job: JobIndex, now: Duration) {

@@ -78,13 +78,13 @@ impl Step {
         let Some(spawned) = self.spawned.get_mut(&job) else {
             return;
         };
-        let told = spawned.started || spawned.dropped;
+        let was_reported = spawned.started || spawned.dropped;
         spawned.dropped = true;
         for rank in self.planned(job) {
             self.ranks.insert(rank, Life::Over);
             self.tell(Told::NotStarted(rank));
         }
-        if !told {
+        if !was_reported {
             self.tell(Told::AllStarted(job));
         }
         let runs = |rank: &GlobalRank| self.ranks.get(rank) == Some(&Life::Runs);

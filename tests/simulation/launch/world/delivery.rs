@@ -269,9 +269,9 @@ impl World {
                 body,
                 ..
             }) => {
-                if let Carried::Told(told) = &*body {
-                    for one in told {
-                        launcher.told(node, one.clone(), now);
+                if let Carried::Told(reports) = &*body {
+                    for one in reports {
+                        launcher.receive(node, one.clone(), now);
                     }
                 }
             }

@@ -11,8 +11,8 @@ use wireup_core::link;
 use wireup_core::link::frame::FrameAddress;
 
 /// Bytes of a report: with a pid, or what a rank has used, for each rank that it is about.
-fn reported(told: &Told) -> usize {
-    match told {
+fn reported(report: &Told) -> usize {
+    match report {
         Told::Alike(alike) => 12 + batch_size(alike) * 8,
         _ => 12,
     }
@@ -41,7 +41,7 @@ impl Timed {
                     + match &**body {
                         Carried::Peer(message) => link::encode(message).len(),
                         Carried::AddJob(job) => link::encode(&**job).len(),
-                        Carried::Told(told) => told.iter().map(reported).sum(),
+                        Carried::Told(reports) => reports.iter().map(reported).sum(),
                         _ => 16,
                     };
                 self.sizes = Some((Arc::clone(body), size));

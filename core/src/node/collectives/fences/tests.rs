@@ -87,11 +87,11 @@ fn barrier_of_one_node_times_out_and_its_ranks_are_named() {
     while let Some(next) = core.next_deadline() {
         core.handle(NodeEvent::Tick, next, &mut actions);
     }
-    let told = actions.iter().any(|action| {
+    let has_failed = actions.iter().any(|action| {
         matches!(action, NodeAction::SendPmi { rank: NodeRank(0), bytes }
             if bytes.starts_with(b"cmd=barrier_out rc=-1 msg=fence_timed_out_after_5_s"))
     });
-    assert!(told, "{actions:?}");
+    assert!(has_failed, "{actions:?}");
     let Some(FailureCause::FenceTimeout(late)) = cause(actions) else {
         panic!("no cause");
     };

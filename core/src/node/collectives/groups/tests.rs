@@ -315,10 +315,10 @@ fn mpi_session_with_unfit_server_is_refused_with_remedy() {
         assert_eq!(id, Some(&Value::Size(0)));
     }
     assert_eq!(old.warnings.len(), 1);
-    let told = &old.warnings[0];
+    let warning = &old.warnings[0];
     assert!(
-        told.contains("4.2.2rc2") && told.contains("--libpmix"),
-        "{told}"
+        warning.contains("4.2.2rc2") && warning.contains("--libpmix"),
+        "{warning}"
     );
     assert_eq!(
         old.ask(0, &construct(ranks(&[0]), vec![assign()])).status,
@@ -370,9 +370,9 @@ fn process_sets_are_counted_listed_and_resolved() {
     assert_eq!(parts.status, Status::ERR_PARTIAL_SUCCESS);
 }
 
-/// What the sidecar of node 0 is to tell its clients of deaths, when rank 0 has invited ranks 2 and 3 of
-/// node 1, and rank 3 has died.
-fn told_of_deaths(libpmix: &str, dies_first: bool) -> Vec<i32> {
+/// Returns the codes of the events that the sidecar of node 0 passes to its clients, when rank 0 has invited ranks 2
+/// and 3 of node 1, and rank 3 has died.
+fn death_events(libpmix: &str, dies_first: bool) -> Vec<i32> {
     let mut cores = served::three_nodes();
     let hello = Hello {
         libpmix: libpmix.into(),
@@ -410,7 +410,7 @@ fn told_of_deaths(libpmix: &str, dies_first: bool) -> Vec<i32> {
     if dies_first {
         events.swap(2, 3);
     }
-    let mut told = Vec::new();
+    let mut codes = Vec::new();
     for core in &mut cores {
         core.cx.policy.tolerant = true;
     }
@@ -424,22 +424,22 @@ fn told_of_deaths(libpmix: &str, dies_first: bool) -> Vec<i32> {
                     serve::SidecarRequest::decode(&frame)
                     && node == 0
                 {
-                    told.push(code.0);
+                    codes.push(code.0);
                 }
             }
         }
     }
-    told.retain(|code| *code != Status::ERR_PROC_ABORTED.0);
-    told
+    codes.retain(|code| *code != Status::ERR_PROC_ABORTED.0);
+    codes
 }
 
 #[test]
 fn inviting_process_gets_death_even_before_invitation() {
     for dies_first in [false, true] {
         let failed = Status::GROUP_INVITE_FAILED.0;
-        assert_eq!(told_of_deaths("OpenPMIx 5.0.11", dies_first), [failed]);
+        assert_eq!(death_events("OpenPMIx 5.0.11", dies_first), [failed]);
         // From version 7 on libpmix ends the invitation itself.
         let both = [failed, Status::PROC_TERMINATED.0];
-        assert_eq!(told_of_deaths("OpenPMIx 7.0.0rc1", dies_first), both);
+        assert_eq!(death_events("OpenPMIx 7.0.0rc1", dies_first), both);
     }
 }

@@ -20,7 +20,7 @@ fn control(session: u32, directives: Vec<Info>) -> (Vec<NodeReport>, Option<Stat
     let event = NodeEvent::UpcallReceived(&frame);
     for (node, action) in served::deliver(&mut cores, 0, event, Moment::default()) {
         match action {
-            NodeAction::ReportToLauncher(told) => reports.push(told),
+            NodeAction::ReportToLauncher(report) => reports.push(report),
             NodeAction::SendUpcall(bytes) => {
                 assert_eq!(node, 0);
                 status = served::answers(&bytes)

@@ -151,7 +151,7 @@ fn output_is_forwarded_until_its_tool_detaches() {
         channels: crate::pmix::value::Channels::STDOUT,
     });
     node.call(&pull, 0);
-    let told = |actions: &[NodeAction]| {
+    let notified_nodes = |actions: &[NodeAction]| {
         let to = |action: &NodeAction| match action {
             NodeAction::SendPeer { to, .. } => Some(*to),
             _ => None,
@@ -165,7 +165,7 @@ fn output_is_forwarded_until_its_tool_detaches() {
     };
     let mut actions = Vec::new();
     node.core.handle(end, Moment::default(), &mut actions);
-    assert_eq!(told(&actions), []);
+    assert_eq!(notified_nodes(&actions), []);
     let gone = node.lose(proc(&name, 0), &[]);
-    assert_eq!(told(&gone), [NodeId(0), NodeId(2)]);
+    assert_eq!(notified_nodes(&gone), [NodeId(0), NodeId(2)]);
 }

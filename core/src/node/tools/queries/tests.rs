@@ -340,12 +340,12 @@ fn nodes_and_processes_of_one_or_all_jobs_are_listed() {
     };
     for (nspace, nodes) in [("job", "a,b"), ("child", "b"), ("", "a,b")] {
         let nodes = Some(Value::String(nodes.into()));
-        let told = ask(keys::QUERY_RESOLVE_NODE, nspace, None);
-        assert_eq!(told, (Status::SUCCESS, nodes), "{nspace}");
+        let reply = ask(keys::QUERY_RESOLVE_NODE, nspace, None);
+        assert_eq!(reply, (Status::SUCCESS, nodes), "{nspace}");
     }
     // Or libpmix 5.0 would tell those of all jobs.
-    let told = ask(keys::QUERY_RESOLVE_NODE, "other", None);
-    assert_eq!(told, (Status::SUCCESS, None));
+    let reply = ask(keys::QUERY_RESOLVE_NODE, "other", None);
+    assert_eq!(reply, (Status::SUCCESS, None));
     let child = PmixProc::new(&context.nspace, Rank(0));
     for (nspace, host, procs) in [
         ("job", "a", vec![proc(0), proc(1)]),
@@ -355,12 +355,12 @@ fn nodes_and_processes_of_one_or_all_jobs_are_listed() {
     ] {
         let procs = procs.into_iter().map(Value::Proc).collect();
         let procs = Array::new(procs).map(Value::Array);
-        let told = ask(keys::QUERY_RESOLVE_PEERS, nspace, Some(host));
-        assert_eq!(told, (Status::SUCCESS, procs), "{nspace} on {host}");
+        let reply = ask(keys::QUERY_RESOLVE_PEERS, nspace, Some(host));
+        assert_eq!(reply, (Status::SUCCESS, procs), "{nspace} on {host}");
     }
     for (nspace, host) in [("child", "a"), ("other", "a"), ("job", "c")] {
-        let told = ask(keys::QUERY_RESOLVE_PEERS, nspace, Some(host));
-        assert_eq!(told, (Status::ERR_NOT_FOUND, None), "{nspace} on {host}");
+        let reply = ask(keys::QUERY_RESOLVE_PEERS, nspace, Some(host));
+        assert_eq!(reply, (Status::ERR_NOT_FOUND, None), "{nspace} on {host}");
     }
 }
 
@@ -375,7 +375,7 @@ fn memory_of_each_node_is_reported_with_bounds() {
     let Some(Value::Infos(nodes)) = find(&parts.infos, keys::QUERY_MEMORY_USAGE) else {
         panic!("{parts:?}");
     };
-    let told: Vec<Vec<Option<f32>>> = nodes
+    let memory: Vec<Vec<Option<f32>>> = nodes
         .iter()
         .map(|node| {
             let Value::Infos(infos) = &node.value else {
@@ -401,7 +401,7 @@ fn memory_of_each_node_is_reported_with_bounds() {
         numbers([100.0, 0.5, 0.0, 1.0]),
         numbers([100.0, 3.0, 3.0, 3.0]),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(memory, expected);
     let parts = job.answer(&[keys::CLIENT_AVG_MEMORY, keys::DAEMON_MEMORY], Vec::new());
     let half = Some(&Value::Float(0.5));
     assert_eq!(find(&parts.infos, keys::CLIENT_AVG_MEMORY), half);
