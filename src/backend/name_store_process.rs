@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::local_agent;
 use super::name_server_process::{self, NameServerEndpoint};
 use crate::inspect::agent_file;
-use wireup_core::failure::{AnyError, CommandError, RequestError};
+use wireup_core::failure::{AnyError, CommandError};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank, UserId};
 use wireup_core::job::name_store_kind::NameStoreKind;
 use wireup_core::job::proc::Proc;
@@ -98,13 +98,6 @@ pub(crate) fn start(
     Ok(own)
 }
 
-/// Error: `wireup names` got no reply from the store.
-#[derive(Debug, thiserror::Error)]
-#[error("--names {0}: {1}")]
-struct NameStoreTimeout(NameStoreKind, String);
-
-impl RequestError for NameStoreTimeout {}
-
 /// Connection of `wireup names` to a store.
 #[derive(Debug)]
 pub(crate) struct NameStoreClient {
@@ -130,8 +123,9 @@ impl NameStoreClient {
             // The name server may be ending with its last launch.
             let came_late = *backend == NameStoreKind::Agents && failed.is::<io::Error>();
             if !came_late || attempts == ATTEMPTS {
-                let reason = failed.to_string();
-                return Err(NameStoreTimeout(backend.clone(), reason).into());
+                return Err(CommandError::request(format!(
+                    "--names {backend}: {failed}"
+                )));
             }
         }
     }
@@ -190,7 +184,8 @@ impl NameStoreClient {
                     }
                 }
             });
-        answer.map_err(|error| NameStoreTimeout(self.backend.clone(), error.to_string()).into())
+        let backend = &self.backend;
+        answer.map_err(|error| CommandError::request(format!("--names {backend}: {error}")))
     }
 
     /// Reads the next message.

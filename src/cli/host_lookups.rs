@@ -14,7 +14,7 @@ use crate::backend::local_agent;
 use crate::inspect::agent_file;
 use crate::plan::batch_systems::{self, BatchAllocation, BatchEnvironment};
 use crate::plan::hostfile;
-use wireup_core::failure::{AnyError, CommandError, RequestError};
+use wireup_core::failure::{AnyError, CommandError};
 use wireup_core::job::hosts::lookup::HostWait;
 use wireup_core::job::hosts::lookup::{HostLookup, HostSource};
 use wireup_core::job::hosts::{self, HostEntry, HostList, HostSpec};
@@ -24,16 +24,6 @@ use wireup_sys::own_host;
 
 /// Time limit of a batch system's command that lists the nodes.
 const BATCH_LIMIT: Duration = Duration::from_secs(10);
-
-/// A look-up that has found no hosts.
-#[derive(Debug, thiserror::Error)]
-#[error("--hosts {lookup}: {reason}")]
-struct HostLookupError {
-    lookup: HostLookup,
-    reason: String,
-}
-
-impl RequestError for HostLookupError {}
 
 /// Properties of a launch that decide about its hosts.
 pub(super) struct HostNeeds<'a> {
@@ -281,11 +271,8 @@ fn find_hosts(lookup: &HostLookup, awaited: HostWait) -> Result<Vec<HostEntry>, 
     match status.code() {
         Some(0) => {}
         Some(_) if !text.trim().is_empty() => {
-            return Err(HostLookupError {
-                lookup: lookup.clone(),
-                reason: text.trim().to_owned(),
-            }
-            .into());
+            let reason = text.trim();
+            return Err(CommandError::request(format!("--hosts {lookup}: {reason}")));
         }
         _ => {
             let ended = format!("wireup-agent ended with {status}");
