@@ -9,8 +9,6 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use wireup_core::executables::AGENT;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
 use super::local_agent;
 use super::name_server_process::{self, NameServerEndpoint};
 use crate::inspect::agent_file;
@@ -73,13 +71,8 @@ pub(crate) fn start(
     let high = |fd: OwnedFd| -> io::Result<OwnedFd> {
         Ok(rustix::io::fcntl_dupfd_cloexec(fd, FIRST_FREE)?)
     };
-    let (own, other) = socketpair(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    let other = high(other)?;
+    let (own, other) = UnixStream::pair()?;
+    let other = high(other.into())?;
     let null = high(
         File::options()
             .read(true)
@@ -95,7 +88,7 @@ pub(crate) fn start(
         ..ChildCommand::new(&program, &argv)
     };
     drop(ProcessSpawner::new().spawn(&command)?);
-    Ok(own)
+    Ok(own.into())
 }
 
 /// Connection of `wireup names` to a store.
