@@ -25,12 +25,16 @@ pub mod worker;
 pub mod worker_launch;
 
 use std::ffi::OsString;
+use std::io;
 use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
+use crate::plan::launch_names::own_host;
 use wireup_core::doctor::facts::{HostFacts, RankUser};
 use wireup_core::job::spec::ImageSpec;
-
 use wireup_sys::accounts;
+use wireup_sys::pidfd::wait_for;
 
 /// Program and image that the user wants to be examined.
 #[derive(Clone, Debug, Default)]
@@ -59,10 +63,7 @@ pub fn facts(asked: &DoctorSubject, cwd: &Path) -> HostFacts {
             )
         }
     };
-    let name = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
+    let name = own_host();
     let mut facts = HostFacts {
         network: network_facts::collect_network_facts(&name),
         name,
@@ -93,4 +94,17 @@ pub fn facts(asked: &DoctorSubject, cwd: &Path) -> HostFacts {
     // All that was collected before is work during which processors can be taken.
     facts.cpus.steal = steal.finish();
     facts
+}
+
+/// Executes a command whose output fits into a pipe. Returns whether it ended within `limit`, after which it is killed, and
+/// its output.
+fn run_within(command: &mut Command, limit: Duration) -> io::Result<(bool, Output)> {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::null()).spawn()?;
+    let ended = wait_for(&child, limit);
+    if !ended {
+        // The process may have exited in between.
+        let _ = child.kill();
+    }
+    Ok((ended, child.wait_with_output()?))
 }

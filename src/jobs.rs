@@ -15,15 +15,14 @@ pub(crate) mod query_launcher;
 pub mod snapshot;
 pub mod termination;
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::time::Duration;
 
 use discover::UserScope;
 
+use crate::backend::job_label::LabelPlacement;
 use crate::plan::launch_names::{LauncherProcess, own_host};
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::process_map::ProcessMap;
 use wireup_sys::procfs::{self, Process};
 
 /// State of a job between start and end.
@@ -80,32 +79,6 @@ pub struct JobStep {
     pub node: Option<NodeId>,
 }
 
-/// Nodes and ranks of a job on several hosts.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct JobPlacement {
-    /// Host name of each node.
-    pub hosts: Vec<String>,
-    /// Nodes that could not join or have left.
-    pub absent: BTreeSet<NodeId>,
-    pub ranks: ProcessMap,
-    /// The launcher, if the label contains it.
-    pub launcher: Option<LauncherProcess>,
-}
-
-impl JobPlacement {
-    /// Host name of a node.
-    pub fn host(&self, node: NodeId) -> Option<&str> {
-        self.hosts.get(node.index()).map(String::as_str)
-    }
-
-    /// Names of the hosts that are in the launch.
-    pub fn present_hosts(&self) -> impl Iterator<Item = &str> {
-        let all = (0..).map(NodeId).zip(&self.hosts);
-        let present = all.filter(|(node, _)| !self.absent.contains(node));
-        present.map(|(_, name)| name.as_str())
-    }
-}
-
 /// One job, or the part of one on several hosts that is on this machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LocalJobInfo {
@@ -116,7 +89,7 @@ pub struct LocalJobInfo {
     /// On several hosts: step daemons on this machine, by node.
     pub steps: Vec<JobStep>,
     /// On several hosts: nodes and ranks; `None` while no process of the job shows them.
-    pub placement: Option<JobPlacement>,
+    pub placement: Option<LabelPlacement>,
     pub uid: u32,
     pub state: JobLifeState,
     /// Name of the job to which the launcher process belongs, if it belongs to one.

@@ -13,7 +13,7 @@ use crate::plan::Variable;
 use crate::plan::container_root::ContainerRoot;
 use crate::plan::packed_files::CleanupSink;
 use wireup_core::container;
-use wireup_core::failure::{CommandError, RequestError};
+use wireup_core::failure::CommandError;
 use wireup_core::job::ids::{NodeId, Nspace};
 use wireup_core::job::spec::{ContainerSpec, ImageSpec, Uenv};
 use wireup_sys::mounts::{self, MountRights, MountView};
@@ -77,15 +77,6 @@ pub(crate) struct JobContainer<'a> {
     pub(crate) cwd: &'a Path,
 }
 
-/// Error: this process may not give a thread mounts of its own.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "the images of a spawned job (image, uenv): {0}; an ordinary user's launch has to run in an image from its beginning for them (--uenv or --image)"
-)]
-struct NoThreadMounts(std::io::Error);
-
-impl RequestError for NoThreadMounts {}
-
 impl JobContainer<'_> {
     /// Makes the container in the calling thread, which must live as long as the container. `tell` is called with the path
     /// of each directory before it is created.
@@ -96,7 +87,11 @@ impl JobContainer<'_> {
         &self,
         tell: CleanupSink<'_>,
     ) -> Result<(MountedImages, ContainerRoot), CommandError> {
-        mounts::separate_thread().map_err(NoThreadMounts)?;
+        mounts::separate_thread().map_err(|error| {
+            CommandError::request(format!(
+                "the images of a spawned job (image, uenv): {error}; an ordinary user's launch has to run in an image from its beginning for them (--uenv or --image)"
+            ))
+        })?;
         let rights = match rustix::process::geteuid().is_root() {
             true => MountRights::System,
             false => MountRights::OwnNamespace,

@@ -23,16 +23,14 @@ use std::io::{self, IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use guard_messages::{GuardSocket, read_charge};
 use orphan::OrphanWatch;
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-    sendmsg, socketpair,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Pid, Signal};
 
 use crate::backend::cleanup_record::{self, CleanupEntry, CleanupRecordFile, OwnerProcess};
@@ -73,12 +71,7 @@ impl Guard {
     /// # Errors
     /// When the system has no process or descriptor left.
     pub fn start(job: &Nspace, agent: Option<Pid>) -> io::Result<Self> {
-        let (read, write) = socketpair(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
+        let (read, write) = UnixStream::pair()?;
         let record = cleanup_record::number()?;
         let launcher = rustix::process::getpid();
         let since = leftovers::file_time();
@@ -91,7 +84,7 @@ impl Guard {
         match unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_UNTRACED, 0, 0, 0, 0) } {
             0 => {
                 drop(write);
-                watch(read, job, since, launcher, agent, record);
+                watch(read.into(), job, since, launcher, agent, record);
                 // SAFETY: ends the child without running the launcher's exit handlers.
                 unsafe { libc::_exit(0) }
             }
@@ -103,7 +96,7 @@ impl Guard {
                 let pid = pid.ok_or_else(io::Error::last_os_error)?;
                 Ok(Self(GuardLine {
                     pid,
-                    pipe: Arc::new(File::from(write)),
+                    pipe: Arc::new(File::from(OwnedFd::from(write))),
                     record,
                     job: job.clone(),
                     started_at: since,

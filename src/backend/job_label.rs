@@ -69,6 +69,20 @@ pub struct LabelPlacement {
     pub launcher: Option<LauncherProcess>,
 }
 
+impl LabelPlacement {
+    /// Host name of a node.
+    pub fn host(&self, node: NodeId) -> Option<&str> {
+        self.hosts.get(node.index()).map(String::as_str)
+    }
+
+    /// Names of the hosts that are in the launch.
+    pub fn present_hosts(&self) -> impl Iterator<Item = &str> {
+        let all = (0..).map(NodeId).zip(&self.hosts);
+        let present = all.filter(|(node, _)| !self.absent.contains(node));
+        present.map(|(_, name)| name.as_str())
+    }
+}
+
 /// A label as other processes see it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LabelContents {

@@ -9,12 +9,10 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use wireup_core::executables::AGENT;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
 use super::local_agent;
 use super::name_server_process::{self, NameServerEndpoint};
 use crate::inspect::agent_file;
-use wireup_core::failure::{AnyError, CommandError, RequestError};
+use wireup_core::failure::{AnyError, CommandError};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank, UserId};
 use wireup_core::job::name_store_kind::NameStoreKind;
 use wireup_core::job::proc::Proc;
@@ -73,13 +71,8 @@ pub(crate) fn start(
     let high = |fd: OwnedFd| -> io::Result<OwnedFd> {
         Ok(rustix::io::fcntl_dupfd_cloexec(fd, FIRST_FREE)?)
     };
-    let (own, other) = socketpair(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    let other = high(other)?;
+    let (own, other) = UnixStream::pair()?;
+    let other = high(other.into())?;
     let null = high(
         File::options()
             .read(true)
@@ -95,15 +88,8 @@ pub(crate) fn start(
         ..ChildCommand::new(&program, &argv)
     };
     drop(ProcessSpawner::new().spawn(&command)?);
-    Ok(own)
+    Ok(own.into())
 }
-
-/// Error: `wireup names` got no reply from the store.
-#[derive(Debug, thiserror::Error)]
-#[error("--names {0}: {1}")]
-struct NameStoreTimeout(NameStoreKind, String);
-
-impl RequestError for NameStoreTimeout {}
 
 /// Connection of `wireup names` to a store.
 #[derive(Debug)]
@@ -130,8 +116,9 @@ impl NameStoreClient {
             // The name server may be ending with its last launch.
             let came_late = *backend == NameStoreKind::Agents && failed.is::<io::Error>();
             if !came_late || attempts == ATTEMPTS {
-                let reason = failed.to_string();
-                return Err(NameStoreTimeout(backend.clone(), reason).into());
+                return Err(CommandError::request(format!(
+                    "--names {backend}: {failed}"
+                )));
             }
         }
     }
@@ -190,7 +177,8 @@ impl NameStoreClient {
                     }
                 }
             });
-        answer.map_err(|error| NameStoreTimeout(self.backend.clone(), error.to_string()).into())
+        let backend = &self.backend;
+        answer.map_err(|error| CommandError::request(format!("--names {backend}: {error}")))
     }
 
     /// Reads the next message.

@@ -354,9 +354,7 @@ impl RemoteBackend {
         let all = self.plan.job.process_map.node_ids();
         all.filter(|node| !self.fleet.has_answered(*node)).collect()
     }
-}
 
-impl RemoteBackend {
     /// Connects to the local agent.
     ///
     /// # Errors
@@ -513,9 +511,7 @@ impl RemoteBackend {
             TrackerAction::Over => self.queue_report(StepToLauncher::Over),
         }
     }
-}
 
-impl RemoteBackend {
     /// Handles the loss of the local agent.
     fn lose_link(&mut self, reason: &str) {
         if self.link_error.is_some() {

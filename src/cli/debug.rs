@@ -15,6 +15,7 @@ use super::ps::{found, query_records};
 use crate::control::query_server::job_query::{JobQueryKind, ProcessRecord};
 use crate::jobs::LocalJobInfo;
 use crate::jobs::query_launcher::Quiet;
+use crate::plan::launch_names::own_host;
 use crate::report::process_names::listed;
 use wireup_core::failure::CommandError;
 use wireup_core::job::rank_set::RankSet;
@@ -213,10 +214,9 @@ impl JobUser {
 
 impl Debuggers {
     fn new(job: LocalJobInfo) -> Self {
-        let own = rustix::system::uname();
         Self {
             user: JobUser::from_job(&job),
-            hostname: own.nodename().to_string_lossy().into_owned(),
+            hostname: own_host(),
             job,
         }
     }

@@ -22,7 +22,7 @@ use sha2::Digest as _;
 use super::remote_launch::{ADDRESSES, AGENTS};
 use super::{run, run_args};
 use crate::backend::cleanup_record;
-use wireup_core::failure::{CommandError, RequestError};
+use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::job::spec::LayoutSpec;
 use wireup_core::shell_words::quoted;
@@ -46,17 +46,6 @@ pub(super) struct EnvArgs {
     #[arg(value_name = "WORD")]
     words: Vec<OsString>,
 }
-
-/// Error: the variables cannot be computed.
-#[derive(Debug, thiserror::Error)]
-enum EnvError {
-    #[error(
-        "wireup env: {0} has a blank in it, where launchers end the name; use a link without one"
-    )]
-    Blank(String),
-}
-
-impl RequestError for EnvError {}
 
 /// Prints the variables, or executes a command with them.
 pub(super) fn execute(args: EnvArgs) -> Result<u8, CommandError> {
@@ -134,11 +123,13 @@ fn store_text(text: &str) -> io::Result<PathBuf> {
 }
 
 /// The variables for the hosts of a layout.
-fn variables(layout: &LayoutSpec) -> Result<Vec<(&'static str, String)>, EnvError> {
+fn variables(layout: &LayoutSpec) -> Result<Vec<(&'static str, String)>, CommandError> {
     let own = env::current_exe().unwrap_or_else(|_| "wireup".into());
     let own = own.display().to_string();
     if own.contains(char::is_whitespace) {
-        return Err(EnvError::Blank(own));
+        return Err(CommandError::request(format!(
+            "wireup env: {own} has a blank in it, where launchers end the name; use a link without one"
+        )));
     }
     let mut set = vec![
         ("HYDRA_LAUNCHER", "ssh".to_owned()),

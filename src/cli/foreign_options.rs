@@ -106,7 +106,7 @@ pub(super) fn translate(
             ArgumentKind::Option { .. } if is_plain(&word) => {
                 whole(&word).map(|habit| (habit, None))
             }
-            _ => habit(&word).or_else(|| letter(HABITS, &word)),
+            _ => among(HABITS, &word).or_else(|| letter(HABITS, &word)),
         };
         if let Some((habit, joined)) = foreign {
             let joined_values = usize::from(joined.is_some());
@@ -410,11 +410,6 @@ fn name(word: &[u8]) -> &[u8] {
     name.strip_prefix(b"-").unwrap_or(name)
 }
 
-/// The entry of a word in the table, and the value that is joined to it with `=`.
-fn habit(word: &OsStr) -> Option<(&'static ForeignOption, Option<OsString>)> {
-    among(HABITS, word)
-}
-
 /// The entry of a name behind one dash with its number, as in `-N2` and `-np2`.
 fn letter<'h>(
     habits: &'h [ForeignOption],
@@ -448,7 +443,7 @@ fn split_number(word: &OsStr) -> Option<(&OsStr, &OsStr)> {
     is_joined.then(|| (OsStr::from_bytes(name), OsStr::from_bytes(value)))
 }
 
-/// Finds an option as [`habit`] does, among these.
+/// Finds the entry of a word in a table, and the value that is joined to it with `=`.
 fn among<'h>(
     habits: &'h [ForeignOption],
     word: &OsStr,

@@ -1,6 +1,7 @@
 //! Looks up the hosts that the options name: lists, files, name services, registrations, and batch systems.
 
 use std::cell::OnceCell;
+use std::fmt::Display;
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,8 +14,8 @@ use super::options::{BatchSystemArg, HostsArgs, HostsListArgs};
 use crate::backend::local_agent;
 use crate::inspect::agent_file;
 use crate::plan::batch_systems::{self, BatchAllocation, BatchEnvironment};
-use crate::plan::hostfile;
-use wireup_core::failure::{AnyError, CommandError, RequestError};
+use crate::plan::{hostfile, launch_names};
+use wireup_core::failure::{AnyError, CommandError};
 use wireup_core::job::hosts::lookup::HostWait;
 use wireup_core::job::hosts::lookup::{HostLookup, HostSource};
 use wireup_core::job::hosts::{self, HostEntry, HostList, HostSpec};
@@ -24,16 +25,6 @@ use wireup_sys::own_host;
 
 /// Time limit of a batch system's command that lists the nodes.
 const BATCH_LIMIT: Duration = Duration::from_secs(10);
-
-/// A look-up that has found no hosts.
-#[derive(Debug, thiserror::Error)]
-#[error("--hosts {lookup}: {reason}")]
-struct HostLookupError {
-    lookup: HostLookup,
-    reason: String,
-}
-
-impl RequestError for HostLookupError {}
 
 /// Properties of a launch that decide about its hosts.
 pub(super) struct HostNeeds<'a> {
@@ -151,12 +142,11 @@ impl HostsArgs {
         if self.engine == BatchSystemArg::None {
             return Ok(None);
         }
-        let own = rustix::system::uname();
         let around = BatchEnvironment {
             variable: &|name| std::env::var(name).ok(),
             file: &|path| std::fs::read_to_string(path),
             output: &|words| batch_output(words, progress),
-            hostname: own.nodename().to_string_lossy().into_owned(),
+            hostname: launch_names::own_host(),
         };
         let named = self.engine.named();
         match (
@@ -195,11 +185,14 @@ fn has_agent() -> bool {
 /// [`CommandError`] with the option.
 fn check_resolvable(hosts: &[HostSpec], file: Option<&Path>) -> Result<(), CommandError> {
     let checked = hosts.iter().try_for_each(HostSpec::check_resolvable);
-    checked.map_err(|problem| {
-        CommandError::request(match file {
-            Some(path) => format!("--hostfile {}: {problem}", path.display()),
-            None => format!("--hosts: {problem}"),
-        })
+    checked.map_err(|problem| about_hosts(file, problem))
+}
+
+/// Adds to a problem of hosts the option that named them.
+fn about_hosts(file: Option<&Path>, problem: impl Display) -> CommandError {
+    CommandError::request(match file {
+        Some(path) => format!("--hostfile {}: {problem}", path.display()),
+        None => format!("--hosts: {problem}"),
     })
 }
 
@@ -237,30 +230,23 @@ fn listed(
     own_host: impl FnOnce() -> Option<(String, Option<String>)>,
     is_own: impl Fn(&str) -> bool,
 ) -> Result<Vec<HostSpec>, CommandError> {
-    if let Some(path) = file {
-        let wrong =
-            |text: String| CommandError::request(format!("--hostfile {}: {text}", path.display()));
-        let mut entries = hostfile::read(path)
-            .map_err(|error| CommandError::request(format!("--hostfile {error}")))?;
-        hosts::call_localhost(&mut entries, is_own);
-        hosts::name_here(&mut entries, must_rename_single, own_host);
-        return hosts::merge(entries).map_err(|problem| wrong(problem.to_string()));
-    }
-    if sources.is_empty() {
+    if file.is_none() && sources.is_empty() {
         return Ok(Vec::new());
     }
-    let mut entries = Vec::new();
-    for source in sources {
-        match source {
-            HostSource::List(list) => entries.extend(list.0),
-            HostSource::Lookup(lookup) => {
-                entries.extend(find_hosts(&lookup, awaited(lookup.slots()))?);
-            }
+    let mut entries = match file {
+        Some(path) => hostfile::read(path)
+            .map_err(|error| CommandError::request(format!("--hostfile {error}")))?,
+        None => {
+            let found = sources.into_iter().map(|source| match source {
+                HostSource::List(list) => Ok(list.0),
+                HostSource::Lookup(lookup) => find_hosts(&lookup, awaited(lookup.slots())),
+            });
+            found.collect::<Result<Vec<_>, _>>()?.concat()
         }
-    }
+    };
     hosts::call_localhost(&mut entries, is_own);
     hosts::name_here(&mut entries, must_rename_single, own_host);
-    hosts::merge(entries).map_err(|problem| CommandError::request(format!("--hosts: {problem}")))
+    hosts::merge(entries).map_err(|problem| about_hosts(file, problem))
 }
 
 /// The hosts of a look-up, once there are as many as are needed: `wireup-agent find-hosts` looks for them, which has a
@@ -281,11 +267,8 @@ fn find_hosts(lookup: &HostLookup, awaited: HostWait) -> Result<Vec<HostEntry>, 
     match status.code() {
         Some(0) => {}
         Some(_) if !text.trim().is_empty() => {
-            return Err(HostLookupError {
-                lookup: lookup.clone(),
-                reason: text.trim().to_owned(),
-            }
-            .into());
+            let reason = text.trim();
+            return Err(CommandError::request(format!("--hosts {lookup}: {reason}")));
         }
         _ => {
             let ended = format!("wireup-agent ended with {status}");

@@ -74,13 +74,8 @@ impl LookupProgress {
                 self.show(source, line.update_line(now, Some(wait)));
             }
             let ends = [line.next_deadline(), limit].into_iter().flatten();
-            let next = ends.min().map(|at| {
-                let rest = at.saturating_sub(now);
-                Timespec {
-                    tv_sec: i64::try_from(rest.as_secs()).unwrap_or(i64::MAX),
-                    tv_nsec: i64::from(rest.subsec_nanos()),
-                }
-            });
+            let rest = ends.min().map(|at| at.saturating_sub(now));
+            let next = rest.and_then(|rest| Timespec::try_from(rest).ok());
             match poll(&mut fds, next.as_ref()) {
                 Ok(0) if limit.is_some_and(|limit| started.elapsed() >= limit) => break Ok(false),
                 Ok(0) | Err(Errno::INTR) => {}

@@ -11,7 +11,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::report::status_stream::{DescriptorError, readable};
-use wireup_core::failure::RequestError;
+use wireup_core::failure::CommandError;
 use wireup_core::record::{ControlCommand, SignalCommand};
 use wireup_core::wording::json_problem;
 
@@ -37,23 +37,15 @@ pub(crate) enum ControlInput {
     Ended,
 }
 
-/// Error: the descriptor of `--control` cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error("--control fd:{number}: {error}")]
-pub(crate) struct ControlError {
-    number: i32,
-    error: DescriptorError,
-}
-
-impl RequestError for ControlError {}
-
 impl ControlStream {
     /// Opens the inherited descriptor with this number.
     ///
     /// # Errors
-    /// [`ControlError`] naming it.
-    pub(crate) fn open(number: i32) -> Result<Self, ControlError> {
-        let wrong = |error: DescriptorError| ControlError { number, error };
+    /// [`CommandError`] naming it.
+    pub(crate) fn open(number: i32) -> Result<Self, CommandError> {
+        let wrong = |error: DescriptorError| {
+            CommandError::request(format!("--control fd:{number}: {error}"))
+        };
         let fd = readable(number).map_err(wrong)?;
         Self::from_fd(fd).map_err(|errno| wrong(io::Error::from(errno).into()))
     }

@@ -134,28 +134,15 @@ fn how_it_lived(life: &RankStatus) -> queries::ProcessState {
 }
 
 impl LaunchSpawns {
-    /// Plans a spawned job, and names the nodes that must be prepared before its plan is complete.
-    pub(super) fn plan(
+    /// Places the ranks of a spawned job among the processes that `stays` selects.
+    fn place(
         &self,
         cx: &LaunchContext,
         spawn: &QueuedSpawn,
-    ) -> Result<SpawnDecision, SpawnFailure> {
-        let QueuedSpawn {
-            source, request, ..
-        } = spawn;
-        if cx.supervisor.is_ending() {
-            return Err(ending());
-        }
-        if let Some(process) = source.rank()
-            && cx.ranks.get(process).end.is_some()
-        {
-            return Err(SpawnFailure {
-                kind: SpawnFailureKind::Ending,
-                text: "the requesting process has ended".to_owned(),
-            });
-        }
-        let (live, before) = allocation_requests::census(cx, |_| true);
-        let reserved = allocation_requests::reserved(cx, |_| true);
+        stays: impl Fn(KnownRank) -> bool + Copy,
+    ) -> Result<SpawnedJobPlan, SpawnFailure> {
+        let (live, before) = allocation_requests::census(cx, stays);
+        let reserved = allocation_requests::reserved(cx, stays);
         let standing = LaunchSnapshot {
             offset: GlobalRank(cx.jobs.size()),
             before: &before,
@@ -166,9 +153,29 @@ impl LaunchSpawns {
             names: &self.names,
             jobs: &cx.jobs,
         };
+        let requester = requester_plan(cx, &spawn.source);
+        SpawnPlanner::new(&cx.plan).plan(requester, &spawn.request, standing)
+    }
+
+    /// Plans a spawned job, and names the nodes that must be prepared before its plan is complete.
+    pub(super) fn plan(
+        &self,
+        cx: &LaunchContext,
+        spawn: &QueuedSpawn,
+    ) -> Result<SpawnDecision, SpawnFailure> {
+        if cx.supervisor.is_ending() {
+            return Err(ending());
+        }
+        if let Some(process) = spawn.source.rank()
+            && cx.ranks.get(process).end.is_some()
+        {
+            return Err(SpawnFailure {
+                kind: SpawnFailureKind::Ending,
+                text: "the requesting process has ended".to_owned(),
+            });
+        }
         let first = &cx.plan;
-        let mut job =
-            SpawnPlanner::new(first).plan(requester_plan(cx, source), request, standing)?;
+        let mut job = self.place(cx, spawn, |_| true)?;
         job.prepared_as = spawn.prepared_as.clone();
         job.pack(first)?;
         let nodes = job.nodes_to_prepare(first);

@@ -18,9 +18,7 @@ impl LauncherSignals {
     pub(super) fn new(signals: Signals) -> Self {
         Self { signals }
     }
-}
 
-impl LauncherSignals {
     /// Handles the pending signals.
     pub(super) fn take(&mut self, cx: &mut LaunchContext, terminal: &mut RankTerminal) {
         while let Some((signal, sender)) = self.signals.pending_from() {

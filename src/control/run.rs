@@ -32,13 +32,13 @@ use crate::report::{dry_run, explain};
 use crate::start_ranks::StdinPlan;
 use crate::stdio::streams::{OutputFormat, OutputStreams};
 use crate::stdio::{rank_files, stdin};
-use wireup_core::failure::{CommandError, RequestError};
+use wireup_core::failure::CommandError;
 use wireup_core::job::ids::{NodeId, Nspace, Rank};
 use wireup_core::job::spec::{DebugSpec, FenceTimeoutSpec, InterfaceChoice, JobSpec, StdinTarget};
 use wireup_core::link::liveness::SILENCE;
 use wireup_sys::inherited_state::InheritedState;
 use wireup_sys::leftovers;
-use wireup_sys::log::{self, FilterError};
+use wireup_sys::log;
 use wireup_sys::namespace::NodeNamespaces;
 use wireup_sys::poll::{PollSource, PollToken};
 use wireup_sys::signals::Signals;
@@ -48,13 +48,6 @@ mod early_resources;
 mod several_hosts;
 
 pub use early_resources::EarlyResources;
-
-/// Error: the filter of `--log` is invalid.
-#[derive(Debug, thiserror::Error)]
-#[error("--log: {0}")]
-struct LogError(FilterError);
-
-impl RequestError for LogError {}
 
 /// Runs a launch and returns its exit code. An error in `beginning` is reported like any other
 /// failure. `report_start` is called when all ranks have been started.
@@ -97,7 +90,8 @@ pub fn run(
     }
     spec.status.spans = launch_spans::context(&variables);
     if let Some(filter) = &spec.log {
-        log::start(filter).map_err(LogError)?;
+        let invalid = |error| CommandError::request(format!("--log: {error}"));
+        log::start(filter).map_err(invalid)?;
     }
     let span = beginning.as_ref().map_or_else(
         |_| Span::none(),

@@ -208,9 +208,7 @@ impl StallWatch {
         self.hold_up_reported |= is_new;
         is_new.then_some(StallFinding::HeldUp)
     }
-}
 
-impl StallWatch {
     /// Starts the inspections, when all ranks have connected and may wait for each other.
     pub(super) fn watch(&mut self, cx: &mut LaunchContext) {
         if cx.plan.job.process_map.size() > 1 {

@@ -181,11 +181,6 @@ fn wait_for_one(job: &str, mut connection: AttachConnection) -> Result<u8, Comma
     }
 }
 
-/// Error: another client shows the output of this job now.
-#[derive(Debug, thiserror::Error)]
-#[error("another `wireup attach` has taken over job {0}, which continues")]
-struct AttachReplaced(String);
-
 fn unreadable(garbage: InvalidMessage) -> CommandError {
     CommandError::system("invalid message from the job's attach server", garbage)
 }
@@ -331,9 +326,12 @@ impl Client {
                 }
             }
             if !alive {
-                return Err(match address::is_kept(&self.job) {
-                    true => CommandError::request(AttachReplaced(self.job.clone())),
-                    false => lost(&self.job),
+                let job = &self.job;
+                return Err(match address::is_kept(job) {
+                    true => CommandError::request(format!(
+                        "another `wireup attach` has taken over job {job}, which continues"
+                    )),
+                    false => lost(job),
                 });
             }
         }

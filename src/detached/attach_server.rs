@@ -44,11 +44,6 @@ const INPUT: usize = 64 << 10;
 /// Maximum number of clients that wait, or have not sent their request.
 const CLIENTS_MAX: usize = 256;
 
-/// Error: the user has started the attach server.
-#[derive(Debug, thiserror::Error)]
-#[error("{COMMAND} is started by `wireup run`")]
-struct ManualStartError;
-
 /// Starts the launcher with these arguments after `run`, and serves until some time after its end. Writes a byte to standard
 /// output when it serves.
 ///
@@ -56,7 +51,8 @@ struct ManualStartError;
 /// [`CommandError`] if the launcher cannot be started, or clients cannot connect.
 pub fn serve_launcher(args: &[OsString]) -> Result<u8, CommandError> {
     let own = |what: &'static str| move |error: io::Error| CommandError::system(what, error);
-    let job = job_name_from_env().ok_or_else(|| CommandError::request(ManualStartError))?;
+    let by_hand = || CommandError::request(format!("{COMMAND} is started by `wireup run`"));
+    let job = job_name_from_env().ok_or_else(by_hand)?;
     // `wireup run --detach` ends before this process, and waits for the byte.
     let _ = set_parent_process_death_signal(None);
     descriptors::reserve_low()
@@ -241,10 +237,8 @@ impl AttachServer {
         let others = self.pending_clients.iter().enumerate();
         what.extend(others.map(|(at, (one, _))| (Polled::Other(at), one.as_fd(), PollFlags::IN)));
         let left = [left, Some(patience).filter(|patience| !patience.is_zero())];
-        let left = left.into_iter().flatten().min().map(|left| Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(left.subsec_nanos()),
-        });
+        let left = left.into_iter().flatten().min();
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
         let fds = what
             .iter()
             .map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags));

@@ -4,16 +4,15 @@
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{DoctorSubject, examined_program};
+use super::{DoctorSubject, examined_program, run_within};
 use crate::backend::{cleanup_record, container};
 use wireup_core::doctor::facts::{ImageCheck, ProgramFacts};
 use wireup_core::job::spec::ImageSpec;
-use wireup_sys::pidfd::wait_for;
 
 /// Time that the check may take.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -49,24 +48,15 @@ pub(super) fn try_image(asked: &DoctorSubject, cwd: &Path) -> ImageTrial {
 fn tried(asked: &DoctorSubject, cwd: &Path) -> std::io::Result<ImageTrial> {
     // A predictable name could be taken by another user.
     let number = cleanup_record::number()?;
-    let mut child = Command::new(std::env::current_exe()?)
+    let mut command = Command::new(std::env::current_exe()?);
+    command
         .arg0("wireup")
         .args(["doctor", "--container", &format!("{number:016x}"), "--wdir"])
         .arg(cwd)
         .args(&asked.image_words)
         .arg("--")
-        .args(&asked.program)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()?;
-    // The output fits into a pipe.
-    let ended = wait_for(&child, PATIENCE);
-    if !ended {
-        // The process may have exited in between.
-        let _ = child.kill();
-    }
-    let output = child.wait_with_output()?;
+        .args(&asked.program);
+    let (ended, output) = run_within(&mut command, PATIENCE)?;
     if let Ok(tried) = serde_json::from_slice(&output.stdout) {
         return Ok(tried);
     }

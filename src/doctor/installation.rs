@@ -3,15 +3,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 use wireup_core::executables::{AGENT, IMPI};
 
 use memchr::memmem;
 
+use super::run_within;
 use crate::inspect::{agent_file, sidecar_files};
 use wireup_core::doctor::facts::InstalledPart;
-use wireup_sys::pidfd::wait_for;
 
 /// Text in front of the version in the shim's file. The file is read: it cannot be loaded without a libpmix.
 const MARK: &[u8] = b"wireup-shim-version=";
@@ -35,18 +35,8 @@ pub(super) fn find_parts() -> Vec<InstalledPart> {
 
 /// Returns the version that a program prints after its name; `None` if it fails or takes too long.
 fn version(program: &Path) -> Option<String> {
-    let mut child = Command::new(program)
-        .arg("--version")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    // The line fits into a pipe.
-    if !wait_for(&child, VERSION_TIMEOUT) {
-        let _ = child.kill();
-    }
-    let output = child.wait_with_output().ok()?;
+    let mut command = Command::new(program);
+    let (_, output) = run_within(command.arg("--version"), VERSION_TIMEOUT).ok()?;
     output.status.success().then_some(())?;
     let text = String::from_utf8(output.stdout).ok()?;
     text.split_ascii_whitespace().next_back().map(str::to_owned)

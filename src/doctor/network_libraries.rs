@@ -3,12 +3,12 @@
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
+use super::run_within;
 use crate::doctor::fabric_libraries::{self, LIBFABRIC, UCP};
 use wireup_core::doctor::facts::{NetworkLibrary, ProgramFacts};
-use wireup_sys::pidfd::wait_for;
 
 /// Time that opening them may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -46,20 +46,12 @@ fn library_directories(mpi: Option<&str>) -> Vec<PathBuf> {
 
 fn tried(directories: &[PathBuf]) -> Option<Vec<NetworkLibrary>> {
     let own = std::env::current_exe().ok()?;
-    let mut child = Command::new(own)
+    let mut command = Command::new(own);
+    command
         .arg0("wireup")
         .args(["doctor", "--providers"])
-        .args(directories)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    // The output fits into a pipe.
-    if !wait_for(&child, PATIENCE) {
-        let _ = child.kill();
-    }
-    let output = child.wait_with_output().ok()?;
+        .args(directories);
+    let (_, output) = run_within(&mut command, PATIENCE).ok()?;
     // UCX prints its warnings to standard output too.
     let printed = String::from_utf8_lossy(&output.stdout);
     let mut lines = printed.lines();

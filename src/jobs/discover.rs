@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use super::snapshot::{JobTag, ProcessRole, ProcessSnapshot, Snapshot};
-use super::{JobLifeState, JobPlacement, JobStep, LocalJobInfo, Rank};
+use super::{JobLifeState, JobStep, LocalJobInfo, Rank};
 use crate::backend::job_label::{self, JobStage};
 use wireup_sys::procfs::{self, Process};
 
@@ -158,12 +158,7 @@ impl<'a> ProcessTree<'a> {
         let ranks = name.map_or_else(Vec::new, |name| self.ranks(children.iter().copied(), name));
         let members = name.map_or_else(Vec::new, |name| self.members(name));
         let command = command(led.first).unwrap_or_default().to_vec();
-        let placement = label(led.first).map(|label| JobPlacement {
-            hosts: label.placement.hosts.clone(),
-            absent: label.placement.absent.clone(),
-            ranks: label.placement.ranks.clone(),
-            launcher: label.placement.launcher.clone(),
-        });
+        let placement = label(led.first).map(|label| label.placement.clone());
         let of_members = |number: fn(&JobTag) -> Option<u32>| {
             let marks = members.iter().map(|member| member.1);
             let mut own = marks.filter(|mark| mark.spawned_job == 0);

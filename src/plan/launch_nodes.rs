@@ -1,5 +1,6 @@
 //! Nodes of a launch with their slots, as input of the placement.
 
+use super::launch_names::own_host;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::LayoutSpec;
 use wireup_core::placement::{AppPlacement, LaunchNodes, NodeCapacity, SharedMachine};
@@ -74,10 +75,7 @@ pub(super) fn node_names(layout: &LayoutSpec) -> Vec<String> {
 /// Node names for this machine as `nodes` nodes. A single node has the machine's host name; virtual nodes add a number to its
 /// first part.
 pub(crate) fn names_here(nodes: u32) -> Vec<String> {
-    let own = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
+    let own = own_host();
     let usable = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
     let own = match own.is_empty() || !own.chars().all(usable) {
         true => "localhost".to_owned(),

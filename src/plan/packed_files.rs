@@ -140,9 +140,7 @@ impl StagedFile {
             bytes,
         })
     }
-}
 
-impl StagedFile {
     /// Frees the content of the file; its name stays.
     pub(crate) fn unload(&mut self) {
         self.bytes = Vec::new();

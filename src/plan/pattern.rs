@@ -23,6 +23,18 @@ pub struct PatternFields<'a> {
     pub stream: Option<&'a str>,
 }
 
+impl PatternFields<'_> {
+    /// Fields with which a pattern is checked before the ranks are known.
+    pub(crate) const ANY: PatternFields<'static> = PatternFields {
+        rank: Rank(0),
+        host: "",
+        job: "",
+        node: 0,
+        local: 0,
+        stream: None,
+    };
+}
+
 /// Pattern that cannot be filled in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {

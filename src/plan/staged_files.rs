@@ -15,7 +15,7 @@ use crate::plan::packed_files::{
     self, CleanupSink, Owner, PlacedFile, StagedFile, StagingBudget, StagingError, UnpackedFiles,
 };
 use crate::plan::{AppStart, HostPlan, JobPlan, Variable};
-use wireup_core::failure::{CommandError, RequestError};
+use wireup_core::failure::CommandError;
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spec::{AppRequest, StagingSpec};
 
@@ -150,16 +150,6 @@ fn search_first(env: &mut Vec<Variable>, directory: PathBuf) {
     env.push((NAME.into(), value));
 }
 
-/// Error: a program that must be copied is not on this machine.
-#[derive(Debug, thiserror::Error)]
-#[error("{option}: {} is not on this machine, or cannot be executed", program.display())]
-struct MissingProgram {
-    option: &'static str,
-    program: PathBuf,
-}
-
-impl RequestError for MissingProgram {}
-
 /// Reads the files to copy for a job on several hosts, by application context; empty if no application has
 /// any.
 ///
@@ -178,8 +168,10 @@ pub(crate) fn pack_files(plan: &HostPlan) -> Result<Vec<StagedFiles>, CommandErr
         if let Some(option) = option
             && app.program.kind() == &Kind::Elsewhere
         {
-            let program = program.to_owned();
-            return Err(MissingProgram { option, program }.into());
+            return Err(CommandError::request(format!(
+                "{option}: {} is not on this machine, or cannot be executed",
+                program.display()
+            )));
         }
         let (staging, cwd) = (&spec.preload, &plan.inheritance.cwd);
         let packed = StagedFiles::pack(staging, &app.program, app, cwd, false, &mut room)?;

@@ -98,16 +98,9 @@ impl Wrapper {
             return Err(WrapError::Empty);
         }
         let name = words.remove(0);
-        let any = PatternFields {
-            rank: Rank(0),
-            host: "",
-            job: "",
-            node: 0,
-            local: 0,
-            stream: None,
-        };
         for word in &words {
-            any.fill(word)
+            PatternFields::ANY
+                .fill(word)
                 .map_err(|error| WrapError::Pattern(spec.command.clone(), error))?;
         }
         if let Some(set) = &spec.ranks

@@ -39,59 +39,46 @@ pub fn start_failure(
     let wrapper = app.wrapper.as_ref().filter(|wrapper| wrapper.wraps(rank));
     let program = wrapper.map_or(&app.program, |wrapper| &wrapper.program);
     let program = program.path().display();
-    let (error, code) = match error {
-        RankStartError::Skipped => ("the job had failed before".to_owned(), EXIT_WIREUP),
-        RankStartError::Descriptors(errno) => (out_of_descriptors(errno), EXIT_WIREUP),
-        RankStartError::Spawn(SpawnStage::Exec, Errno::NOENT) => (
-            format!("{program} cannot be executed: it or its interpreter is gone"),
-            EXIT_NOT_FOUND,
-        ),
-        RankStartError::Spawn(SpawnStage::Exec, Errno::TOOBIG) => (
-            format!("{program} cannot be executed: arguments and environment are too long"),
-            EXIT_NOT_EXECUTABLE,
-        ),
-        RankStartError::Spawn(SpawnStage::Exec, errno) => (
-            format!("{program} cannot be executed: {errno}"),
-            EXIT_NOT_EXECUTABLE,
-        ),
-        RankStartError::Spawn(SpawnStage::Clone, Errno::AGAIN) => {
-            (NO_PROCESSES.to_owned(), EXIT_WIREUP)
+    let code = match error {
+        RankStartError::Spawn(SpawnStage::Exec, Errno::NOENT) => EXIT_NOT_FOUND,
+        RankStartError::Spawn(SpawnStage::Exec, _) => EXIT_NOT_EXECUTABLE,
+        _ => EXIT_WIREUP,
+    };
+    let error = match error {
+        RankStartError::Skipped => "the job had failed before".to_owned(),
+        RankStartError::Descriptors(errno) => out_of_descriptors(errno),
+        RankStartError::Spawn(SpawnStage::Exec, Errno::NOENT) => {
+            format!("{program} cannot be executed: it or its interpreter is gone")
         }
+        RankStartError::Spawn(SpawnStage::Exec, Errno::TOOBIG) => {
+            format!("{program} cannot be executed: arguments and environment are too long")
+        }
+        RankStartError::Spawn(SpawnStage::Exec, errno) => {
+            format!("{program} cannot be executed: {errno}")
+        }
+        RankStartError::Spawn(SpawnStage::Clone, Errno::AGAIN) => NO_PROCESSES.to_owned(),
         RankStartError::Spawn(SpawnStage::Clone, Errno::MFILE | Errno::NFILE) => {
-            (out_of_descriptors(Errno::MFILE), EXIT_WIREUP)
+            out_of_descriptors(Errno::MFILE)
         }
         RankStartError::Spawn(SpawnStage::Directory, errno) => {
             let wdir = app
                 .cwd
                 .as_ref()
                 .map_or_else(String::new, |dir| dir.display().to_string());
-            (
-                format!("cannot enter the working directory {wdir}: {errno}"),
-                EXIT_WIREUP,
-            )
+            format!("cannot enter the working directory {wdir}: {errno}")
         }
-        RankStartError::Spawn(SpawnStage::Binding, errno) => (
-            format!(
-                "cannot be bound to its CPUs: {errno}; they have been taken from this host's control group or switched off since the start"
-            ),
-            EXIT_WIREUP,
+        RankStartError::Spawn(SpawnStage::Binding, errno) => format!(
+            "cannot be bound to its CPUs: {errno}; they have been taken from this host's control group or switched off since the start"
         ),
-        RankStartError::Spawn(SpawnStage::Memory, errno) => (
-            format!(
-                "cannot be given memory of these NUMA nodes (--mem-bind): {errno}; the control group may exclude them, or the kernel has no NUMA"
-            ),
-            EXIT_WIREUP,
+        RankStartError::Spawn(SpawnStage::Memory, errno) => format!(
+            "cannot be given memory of these NUMA nodes (--mem-bind): {errno}; the control group may exclude them, or the kernel has no NUMA"
         ),
-        RankStartError::Spawn(SpawnStage::Stop, errno) => (
-            format!(
-                "cannot be stopped before main: {errno}; the system or the container does not permit ptrace(2)"
-            ),
-            EXIT_WIREUP,
+        RankStartError::Spawn(SpawnStage::Stop, errno) => format!(
+            "cannot be stopped before main: {errno}; the system or the container does not permit ptrace(2)"
         ),
-        RankStartError::Spawn(step, errno) => (
-            format!("preparing the process failed ({step:?}): {errno}"),
-            EXIT_WIREUP,
-        ),
+        RankStartError::Spawn(step, errno) => {
+            format!("preparing the process failed ({step:?}): {errno}")
+        }
     };
     FailureCause::NotStarted {
         rank: process,

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use crate::plan::pattern::{PatternError, PatternFields};
-use wireup_core::job::ids::{JobIndex, Rank};
+use wireup_core::job::ids::JobIndex;
 use wireup_core::job::wall_clock::WallClock;
 use wireup_core::record::Stream;
 
@@ -81,16 +81,8 @@ impl Label {
     /// # Errors
     /// The errors of [`Label::fill`].
     pub fn check(pattern: &OsStr) -> Result<(), PatternError> {
-        let fields = PatternFields {
-            rank: Rank(0),
-            host: "",
-            job: "",
-            node: 0,
-            local: 0,
-            stream: None,
-        };
         let any = LabelFields {
-            fields,
+            fields: PatternFields::ANY,
             size: 1,
             job: JobIndex::INITIAL,
             pid: 0,
@@ -148,6 +140,7 @@ impl LabelFields<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wireup_core::job::ids::Rank;
 
     #[test]
     fn codes_of_process_and_line_are_filled_in() {

@@ -427,11 +427,8 @@ fn first_line(output: OwnedFd) -> io::Result<String> {
     let (mut line, mut byte) = (Vec::new(), [0]);
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        let left = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(left.subsec_nanos()),
-        };
-        if poll(&mut [PollFd::new(&output, PollFlags::IN)], Some(&left))? == 0 {
+        let left = Timespec::try_from(left).ok();
+        if poll(&mut [PollFd::new(&output, PollFlags::IN)], left.as_ref())? == 0 {
             let text = format!("no output within {} s", MADE_WITHIN.as_secs());
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }

@@ -2,7 +2,6 @@
 //! before it looks for programs. So a program in an image is found and inspected like any other, the PMIx server can
 //! load the libpmix of an image, and the mounts end with the processes of the launch.
 
-use std::env;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
@@ -14,6 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use tracing::info;
 
+use super::image_container::find;
 use wireup_core::failure::{CommandError, RequestError};
 use wireup_core::job::spec::{ContainerSpec, Uenv};
 use wireup_sys::mounts::{self, MountRights};
@@ -131,11 +131,11 @@ fn mount(
         match mounts::by_loop_device(image, mount) {
             Ok(()) => return Ok(None),
             // A container around the launch may have FUSE without loop devices.
-            Err(error) if squashfuse().is_none() => return Err(failed(error)),
+            Err(error) if find(SQUASHFUSE).is_none() => return Err(failed(error)),
             Err(error) => info!("{}: {error}; squashfuse is tried", file.display()),
         }
     }
-    let program = squashfuse().ok_or_else(|| UenvProblem::NoSquashfuse(file.clone()))?;
+    let program = find(SQUASHFUSE).ok_or_else(|| UenvProblem::NoSquashfuse(file.clone()))?;
     let device = mounts::by_fuse(mount).map_err(failed)?;
     let server = serve(&program, path, device).map_err(failed)?;
     // This call returns when the server serves, and fails when the server has ended.
@@ -144,12 +144,6 @@ fn mount(
         error,
     })?;
     Ok(Some(server))
-}
-
-fn squashfuse() -> Option<PathBuf> {
-    let path = env::var_os("PATH")?;
-    let mut found = env::split_paths(&path).map(|dir| dir.join(SQUASHFUSE));
-    found.find(|program| program.is_file())
 }
 
 /// Starts the server of a mount.

@@ -252,7 +252,9 @@ impl GdbSessions {
         }
         let path = search_path(purpose.path());
         let started = match find_gdb(&path) {
-            Some(gdb) => self.start_gdb(cx, gdb, path, running, ticket, purpose),
+            Some(gdb) => self
+                .start_gdb(cx, gdb, path, running, ticket, purpose)
+                .map_err(|errno| InspectionError::NotStarted(errno.raw_os_error())),
             None => Err(InspectionError::NotInstalled),
         };
         let Err(failure) = started else {
@@ -296,19 +298,6 @@ impl GdbSessions {
     }
 
     fn start_gdb(
-        &mut self,
-        cx: &mut StepContext,
-        gdb: PathBuf,
-        path: OsString,
-        running: &[(GlobalRank, i32)],
-        ticket: u32,
-        purpose: Purpose,
-    ) -> Result<(), InspectionError> {
-        let started = self.spawn_gdb(cx, gdb, path, running, ticket, purpose);
-        started.map_err(|errno| InspectionError::NotStarted(errno.raw_os_error()))
-    }
-
-    fn spawn_gdb(
         &mut self,
         cx: &mut StepContext,
         gdb: PathBuf,

@@ -84,17 +84,13 @@ impl LocalJob {
             container: None,
         }
     }
-}
 
-impl LocalJob {
     /// Replaces the plan of the initial job, after hosts have joined the launch.
     pub(super) fn grow(&mut self, plan: &Arc<HostPlan>) {
         self.context = Arc::clone(&plan.job);
         self.plan = Some(Arc::clone(plan));
     }
-}
 
-impl LocalJob {
     /// Returns the plan, if the job can run on this host.
     pub(super) fn runnable_plan(&self) -> Option<&Arc<HostPlan>> {
         self.plan.as_ref()

@@ -30,10 +30,6 @@ use wireup_sys::local_link::LocalLink;
 use wireup_sys::poll::{Poll, PollSource, PollToken};
 use wireup_sys::signals::Signals;
 
-#[derive(Debug, thiserror::Error)]
-#[error("`wireup step` is started by an agent, with a socket as descriptor {LINK_FD}: {0}")]
-struct NotByAgent(rustix::io::Errno);
-
 /// Error: the agent has another link version than this program.
 #[derive(Debug, thiserror::Error)]
 #[error("this step is a wireup with link version {VERSION}, and its agent has version {0}")]
@@ -41,7 +37,11 @@ struct OtherVersion(u32);
 
 /// Takes the agent's socket, and moves it to a number that ranks do not use.
 pub(super) fn take_link() -> Result<OwnedFd, CommandError> {
-    let not_ours = |errno| CommandError::request(NotByAgent(errno));
+    let not_ours = |errno| {
+        CommandError::request(format!(
+            "`wireup step` is started by an agent, with a socket as descriptor {LINK_FD}: {errno}"
+        ))
+    };
     // SAFETY: the process that starts a step passes this descriptor, and nothing here has opened or
     // taken any before; if there is none, duplicating fails.
     let given = unsafe { BorrowedFd::borrow_raw(LINK_FD) };

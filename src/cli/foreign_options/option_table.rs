@@ -153,7 +153,7 @@ pub(in crate::cli) const OWN: Dialect = Dialect {
     has_clusters: false,
 };
 
-use OptionTranslation::{Instead, Nothing, Only, Option, Variable, VariableEverywhere, Words};
+use OptionTranslation::{Only, Option, Variable, VariableEverywhere, Words};
 
 pub(in crate::cli) const fn habit(
     names: &'static [&'static str],
@@ -165,6 +165,39 @@ pub(in crate::cli) const fn habit(
         values,
         meaning,
     }
+}
+
+/// An option that is refused; the advice names its replacement.
+pub(in crate::cli) const fn instead(
+    names: &'static [&'static str],
+    values: usize,
+    advice: &'static str,
+) -> ForeignOption {
+    habit(names, values, OptionTranslation::Instead(advice))
+}
+
+/// An option that is accepted without effect, for this reason.
+pub(in crate::cli) const fn ignored(
+    names: &'static [&'static str],
+    values: usize,
+    reason: &'static str,
+) -> ForeignOption {
+    habit(names, values, OptionTranslation::Nothing(reason))
+}
+
+/// An option whose words are computed from its value; see [`OptionTranslation::Computed`].
+pub(in crate::cli) const fn computed(
+    names: &'static [&'static str],
+    values: usize,
+    compute: fn(&str) -> TranslatedWords,
+    advice: &'static str,
+    description: &'static str,
+) -> ForeignOption {
+    habit(
+        names,
+        values,
+        OptionTranslation::Computed(compute, advice, description),
+    )
 }
 
 const NODES: &str = "to srun it is a number of nodes, to mpirun of ranks on each; write --nodes {1} or --ppn {1} \
@@ -197,29 +230,25 @@ const ROOT: &str = "root may start launches";
 pub(super) const HABITS: &[ForeignOption] = &[
     // Number of ranks.
     habit(&["np", "n"], 1, Option("-n")),
-    habit(
+    instead(
         &["c"],
         1,
-        Instead(
-            "to mpirun it is a number of ranks, to srun CPUs for each; write -n {1} for {1} ranks, or \
+        "to mpirun it is a number of ranks, to srun CPUs for each; write -n {1} for {1} ranks, or \
              --cpus-per-rank {1} for {1} CPUs of each",
-        ),
     ),
-    habit(&["ntasks"], 1, Instead("write -n {1}")),
+    instead(&["ntasks"], 1, "write -n {1}"),
     habit(
         &["perhost", "npernode", "ntasks-per-node", "tasks-per-node"],
         1,
         Option("--ppn"),
     ),
-    habit(&["pernode"], 0, Instead("write --ppn 1")),
-    habit(&["N"], 1, Instead(NODES)),
+    instead(&["pernode"], 0, "write --ppn 1"),
+    instead(&["N"], 1, NODES),
     habit(&["nooversubscribe"], 0, Option("--no-oversubscribe")),
-    habit(
+    instead(
         &["use-hwthread-cpus"],
         0,
-        Instead(
-            "every CPU this process may use is a slot, hardware threads included; leave it out",
-        ),
+        "every CPU this process may use is a slot, hardware threads included; leave it out",
     ),
     // Hosts and placement.
     habit(
@@ -228,110 +257,100 @@ pub(super) const HABITS: &[ForeignOption] = &[
         Option("--hostfile"),
     ),
     habit(&["host", "H", "w", "nodelist"], 1, Option("--hosts")),
-    habit(&["nolocal"], 0, Instead(LIST_ONLY)),
-    habit(&["rank-by", "rr", "order-nodes"], 1, Instead(NO_MAPPING)),
+    instead(&["nolocal"], 0, LIST_ONLY),
+    instead(&["rank-by", "rr", "order-nodes"], 1, NO_MAPPING),
     habit(&["cpu-bind"], 1, Only("none", BINDING)),
-    habit(&["bind-to-none"], 0, Nothing(UNBOUND)),
+    ignored(&["bind-to-none"], 0, UNBOUND),
     habit(&["bind-to-core"], 0, Words(&["--bind-to", "core"])),
     habit(&["bind-to-socket"], 0, Words(&["--bind-to", "package"])),
     habit(&["bycore"], 0, Words(&["--map-by", "core"])),
     habit(&["bysocket"], 0, Words(&["--map-by", "package"])),
-    habit(&["cpu-set"], 1, Instead(BINDING)),
+    instead(&["cpu-set"], 1, BINDING),
     habit(&["rf"], 1, Option("--rankfile")),
     habit(&["cpus-per-proc"], 1, Option("--cpus-per-rank")),
-    habit(
+    instead(
         &["display-map", "display-allocation"],
         0,
-        Instead("write -v, which shows where the ranks run, or --report-bindings"),
+        "write -v, which shows where the ranks run, or --report-bindings",
     ),
     // Variables.
     habit(&["-env"], 2, Variable),
     habit(&["genv"], 2, VariableEverywhere),
-    habit(&["envall", "genvall"], 0, Nothing(INHERITED)),
-    habit(&["envnone", "genvnone"], 0, Instead("write --env none")),
-    habit(
+    ignored(&["envall", "genvall"], 0, INHERITED),
+    instead(&["envnone", "genvnone"], 0, "write --env none"),
+    instead(
         &["envlist", "genvlist"],
         1,
-        Instead("write --env {1}, with the comma at the end if it is one name"),
+        "write --env {1}, with the comma at the end if it is one name",
     ),
-    habit(
+    instead(
         &["mca", "gmca"],
         2,
-        Instead("write -x OMPI_MCA_{1}={2}: parameters of Open MPI reach the ranks as variables"),
+        "write -x OMPI_MCA_{1}={2}: parameters of Open MPI reach the ranks as variables",
     ),
-    habit(
+    instead(
         &["pmixmca", "gpmixmca"],
         2,
-        Instead("write -x PMIX_MCA_{1}={2}: parameters of PMIx reach the ranks as variables"),
+        "write -x PMIX_MCA_{1}={2}: parameters of PMIx reach the ranks as variables",
     ),
-    habit(
-        &["prtemca"],
-        2,
-        Instead("wireup does not use PRRTE; leave it out"),
-    ),
-    habit(
+    instead(&["prtemca"], 2, "wireup does not use PRRTE; leave it out"),
+    instead(
         &["am", "tune"],
         1,
-        Instead("write each parameter of {1} as -x OMPI_MCA_NAME=VALUE"),
+        "write each parameter of {1} as -x OMPI_MCA_NAME=VALUE",
     ),
-    habit(
+    instead(
         &["path"],
         1,
-        Instead("write -x PATH={1}:$PATH; programs are looked for there"),
+        "write -x PATH={1}:$PATH; programs are looked for there",
     ),
-    habit(
+    instead(
         &["export"],
         1,
-        Instead(
-            "write --env all, none or NAME,NAME for what ranks inherit, -x NAME=VALUE for what is set",
-        ),
+        "write --env all, none or NAME,NAME for what ranks inherit, -x NAME=VALUE for what is set",
     ),
-    habit(
+    instead(
         &["prefix"],
         1,
-        Instead("write -x PATH={1}/bin:$PATH -x LD_LIBRARY_PATH={1}/lib"),
+        "write -x PATH={1}/bin:$PATH -x LD_LIBRARY_PATH={1}/lib",
     ),
     // Directory, input, output.
     habit(&["wd", "chdir", "D"], 1, Option("--wdir")),
-    habit(&["u", "unbuffered"], 0, Nothing(UNBUFFERED)),
+    ignored(&["u", "unbuffered"], 0, UNBUFFERED),
     habit(&["prepend-rank", "tag-output"], 0, Option("--label")),
-    habit(
+    instead(
         &["outfile-pattern", "errfile-pattern"],
         1,
-        Instead(
-            "write --output '{1}', which takes standard error too; in the name %r is the rank and %s is \
+        "write --output '{1}', which takes standard error too; in the name %r is the rank and %s is \
              out or err",
-        ),
     ),
-    habit(
+    instead(
         &["output-filename"],
         1,
-        Instead("write --output '{1}/%r.%s', where %r is the rank and %s is out or err"),
+        "write --output '{1}/%r.%s', where %r is the rank and %s is out or err",
     ),
-    habit(
+    instead(
         &["o"],
         1,
-        Instead("write --output {1}, where %r is the rank, or > {1} for one file of all ranks"),
+        "write --output {1}, where %r is the rank, or > {1} for one file of all ranks",
     ),
-    habit(
+    instead(
         &["e", "error"],
         1,
-        Instead(
-            "write --output with %r for the rank and %s for out or err in the name, or 2> {1} for one \
+        "write --output with %r for the rank and %s for out or err in the name, or 2> {1} for one \
              file of all ranks",
-        ),
     ),
-    habit(&["i", "input"], 1, Instead(INPUT)),
-    habit(&["q", "Q", "quiet"], 0, Instead(QUIET)),
-    habit(&["s"], 1, Instead("write --stdin {1}")),
-    habit(
+    instead(&["i", "input"], 1, INPUT),
+    instead(&["q", "Q", "quiet"], 0, QUIET),
+    instead(&["s"], 1, "write --stdin {1}"),
+    instead(
         &["configfile", "app", "multi-prog"],
         1,
-        Instead("write the programs of {1} into the line: wireup run -n 1 ./a : -n 3 ./b"),
+        "write the programs of {1} into the line: wireup run -n 1 ./a : -n 3 ./b",
     ),
     // Options without a counterpart.
-    habit(&["allow-run-as-root"], 0, Nothing(ROOT)),
-    habit(
+    ignored(&["allow-run-as-root"], 0, ROOT),
+    instead(
         &[
             "launcher",
             "bootstrap",
@@ -342,34 +361,34 @@ pub(super) const HABITS: &[ForeignOption] = &[
             "localhost",
         ],
         1,
-        Instead(OWN_SOCKETS),
+        OWN_SOCKETS,
     ),
-    habit(
+    instead(
         &["t", "time"],
         1,
-        Instead("write --timeout SECONDS; Slurm counts in minutes"),
+        "write --timeout SECONDS; Slurm counts in minutes",
     ),
-    habit(
+    instead(
         &["gdb", "debug"],
         0,
-        Instead("write --wrap 'xterm -e gdb --args', or put the debugger in front of the program"),
+        "write --wrap 'xterm -e gdb --args', or put the debugger in front of the program",
     ),
     habit(&["cpus-per-task"], 1, Option("--cpus-per-rank")),
-    habit(
+    instead(
         &["m", "distribution"],
         1,
-        Instead("write --map-by slot for block, --map-by node for cyclic"),
+        "write --map-by slot for block, --map-by node for cyclic",
     ),
     // Options that batch systems decide.
-    habit(&["J", "job-name"], 1, Instead(NAMES_JOBS)),
-    habit(
+    instead(&["J", "job-name"], 1, NAMES_JOBS),
+    instead(
         &["p", "partition", "A", "account", "qos", "constraint", "C"],
         1,
-        Instead(NO_BATCH),
+        NO_BATCH,
     ),
-    habit(&["exclusive", "overlap"], 0, Instead(NO_BATCH)),
-    habit(&["mem", "mem-per-cpu"], 1, Instead(NO_MEMORY)),
-    habit(
+    instead(&["exclusive", "overlap"], 0, NO_BATCH),
+    instead(&["mem", "mem-per-cpu"], 1, NO_MEMORY),
+    instead(
         &[
             "gres",
             "G",
@@ -381,22 +400,20 @@ pub(super) const HABITS: &[ForeignOption] = &[
             "gpu-bind",
         ],
         1,
-        Instead(NO_GPUS),
+        NO_GPUS,
     ),
-    habit(
+    instead(
         &["W", "wait"],
         1,
-        Instead(
-            "a job runs until all its ranks have ended or one has failed; leave it out, or write \
+        "a job runs until all its ranks have ended or one has failed; leave it out, or write \
              --timeout SECONDS for the whole job",
-        ),
     ),
     // In the spelling of srun.
     habit(&["kill-on-bad-exit=1"], 0, Option("--kill-on-bad-exit")),
     habit(&["kill-on-bad-exit=0"], 0, Option("--no-kill-on-bad-exit")),
-    habit(
+    instead(
         &["K", "disable-auto-cleanup"],
         0,
-        Instead("the first rank that fails ends the job; leave it out"),
+        "the first rank that fails ends the job; leave it out",
     ),
 ];

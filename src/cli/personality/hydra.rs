@@ -7,11 +7,11 @@ use std::os::unix::ffi::OsStringExt as _;
 use super::option_values;
 use super::{NO_AGENTS, NO_COUNTERPART};
 use crate::cli::foreign_options::option_table::OptionTranslation::{
-    Computed, Everywhere, Instead, Nothing, Option as Same, Redirect, Show, Variable,
-    VariableEverywhere, Words,
+    Everywhere, Option as Same, Redirect, Show, Variable, VariableEverywhere, Words,
 };
 use crate::cli::foreign_options::option_table::{
-    ForeignOption, LauncherSetting, Page, RedirectedStream, habit, setting,
+    ForeignOption, LauncherSetting, Page, RedirectedStream, computed, habit, ignored, instead,
+    setting,
 };
 
 const TOOL: &str = "write --wrap with the command of the tool in front of the program, and --wrap-ranks with the ranks";
@@ -32,70 +32,54 @@ pub(super) const HABITS: &[ForeignOption] = &[
     habit(&["gwdir"], 1, Everywhere(&["--wdir", "{1}"])),
     habit(&["env"], 2, Variable),
     habit(&["genv"], 2, VariableEverywhere),
-    habit(
-        &["genvall", "envall"],
-        0,
-        Nothing("ranks inherit the environment"),
-    ),
+    ignored(&["genvall", "envall"], 0, "ranks inherit the environment"),
     habit(&["envlist"], 1, Words(&["--env", "{1},"])),
     habit(&["genvlist"], 1, Everywhere(&["--env", "{1},"])),
     habit(&["envnone"], 0, Words(&["--env", "none"])),
     habit(&["genvnone"], 0, Everywhere(&["--env", "none"])),
-    habit(
+    computed(
         &["bind-to", "binding"],
         1,
-        Computed(
-            option_values::binding,
-            "write -bind-to none, hwthread, core, l2, l3, numa, socket or user:LIST",
-            "--bind-to; socket is package, and user:LIST is cpu-list:LIST",
-        ),
+        option_values::binding,
+        "write -bind-to none, hwthread, core, l2, l3, numa, socket or user:LIST",
+        "--bind-to; socket is package, and user:LIST is cpu-list:LIST",
     ),
-    habit(
+    computed(
         &["cpu-bind"],
         1,
-        Computed(
-            option_values::binding,
-            "write --bind-to none, hwthread, core, l2, l3, numa, socket or cpu-list:LIST",
-            "--bind-to; socket is package",
-        ),
+        option_values::binding,
+        "write --bind-to none, hwthread, core, l2, l3, numa, socket or cpu-list:LIST",
+        "--bind-to; socket is package",
     ),
-    habit(
+    computed(
         &["map-by"],
         1,
-        Computed(
-            option_values::mapping,
-            "write -map-by slot, node, hwthread, core, l2, l3, numa or socket",
-            "--map-by; socket is package",
-        ),
+        option_values::mapping,
+        "write -map-by slot, node, hwthread, core, l2, l3, numa or socket",
+        "--map-by; socket is package",
     ),
-    habit(
+    computed(
         &["membind"],
         1,
-        Computed(
-            option_values::memory,
-            "write --mem-bind none, local, prefer or interleave",
-            "--mem-bind; firsttouch is local, and nexttouch is prefer",
-        ),
+        option_values::memory,
+        "write --mem-bind none, local, prefer or interleave",
+        "--mem-bind; firsttouch is local, and nexttouch is prefer",
     ),
-    habit(
+    computed(
         &["gpus-per-proc"],
         1,
-        Computed(
-            option_values::gpus,
-            "write -gpus-per-proc with a number",
-            "--gpus-per-rank {1}",
-        ),
+        option_values::gpus,
+        "write -gpus-per-proc with a number",
+        "--gpus-per-rank {1}",
     ),
     habit(&["memory-alloc-kinds"], 1, Same("--memory-alloc-kinds")),
     habit(&["l", "prepend-rank"], 0, Words(&["--label"])),
-    habit(
+    computed(
         &["prepend-pattern"],
         1,
-        Computed(
-            label,
-            "write %r for the rank, %g for the process group, %p for the number of the host, %h for the host, %t for seconds",
-            "--label=, in which %p is %n",
-        ),
+        label,
+        "write %r for the rank, %g for the process group, %p for the number of the host, %h for the host, %t for seconds",
+        "--label=, in which %p is %n",
     ),
     habit(&["prepend-timestamp"], 0, Words(&["--timestamps"])),
     habit(&["outfile-pattern"], 1, Redirect(RedirectedStream::Output)),
@@ -107,60 +91,42 @@ pub(super) const HABITS: &[ForeignOption] = &[
         0,
         Words(&["--no-kill-on-bad-exit"]),
     ),
-    habit(
-        &["skip-launch-node", "nolocal"],
-        0,
-        Instead(super::LIST_ONLY),
-    ),
-    habit(
+    instead(&["skip-launch-node", "nolocal"], 0, super::LIST_ONLY),
+    instead(
         &["rankmap"],
         1,
-        Instead(
-            "write --layout NODE*RANKS,… for the ranks of each node in turn, or --rankfile FILE",
-        ),
+        "write --layout NODE*RANKS,… for the ranks of each node in turn, or --rankfile FILE",
     ),
-    habit(
+    instead(
         &["usize"],
         1,
-        Instead(
-            "the universe size is the number of slots of the launch; name them: -hosts n1:SLOTS",
-        ),
+        "the universe size is the number of slots of the launch; name them: -hosts n1:SLOTS",
     ),
-    habit(
+    instead(
         &["configfile"],
         1,
-        Instead("write the programs of {1} into the line: mpiexec -n 1 ./a : -n 3 ./b"),
+        "write the programs of {1} into the line: mpiexec -n 1 ./a : -n 3 ./b",
     ),
-    habit(
+    instead(
         &["gdb"],
         0,
-        Instead("write --wrap 'xterm -e gdb --args', or `wireup debug` for a running job"),
+        "write --wrap 'xterm -e gdb --args', or `wireup debug` for a running job",
     ),
-    habit(
-        &["gdb-args"],
-        1,
-        Instead("write --wrap 'xterm -e gdb {1} --args'"),
-    ),
-    habit(
+    instead(&["gdb-args"], 1, "write --wrap 'xterm -e gdb {1} --args'"),
+    instead(
         &["tv"],
         0,
-        Instead(
-            "write --wrap with the command of the debugger, or start it with -a: totalview -args wireup run …",
-        ),
+        "write --wrap with the command of the debugger, or start it with -a: totalview -args wireup run …",
     ),
-    habit(&["gtool", "gtoolfile"], 1, Instead(TOOL)),
-    habit(
-        &["aps", "mps"],
-        0,
-        Instead("write aps in front of the program"),
-    ),
-    habit(
+    instead(&["gtool", "gtoolfile"], 1, TOOL),
+    instead(&["aps", "mps"], 0, "write aps in front of the program"),
+    instead(
         &["check_mpi", "trace"],
         0,
-        Instead("write -x LD_PRELOAD=LIBRARY with the library of the tool"),
+        "write -x LD_PRELOAD=LIBRARY with the library of the tool",
     ),
-    habit(&["tune"], 1, Instead("write -x I_MPI_TUNING_BIN={1}")),
-    habit(
+    instead(&["tune"], 1, "write -x I_MPI_TUNING_BIN={1}"),
+    ignored(
         &[
             "launcher",
             "bootstrap",
@@ -170,31 +136,27 @@ pub(super) const HABITS: &[ForeignOption] = &[
             "branch-count",
         ],
         1,
-        Nothing(NO_AGENTS),
+        NO_AGENTS,
     ),
-    habit(
+    ignored(
         &["enable-x", "disable-x", "pmi-port", "hybrid-hosts"],
         0,
-        Nothing(NO_AGENTS),
+        NO_AGENTS,
     ),
-    habit(
-        &["demux", "iface", "localhost"],
-        1,
-        Nothing(super::OWN_SOCKETS),
-    ),
-    habit(&["topolib"], 1, Nothing(OWN_TOPOLOGY)),
-    habit(
+    ignored(&["demux", "iface", "localhost"], 1, super::OWN_SOCKETS),
+    ignored(&["topolib"], 1, OWN_TOPOLOGY),
+    ignored(
         &["order-nodes"],
         1,
-        Nothing("nodes are used in the order in which they are given"),
+        "nodes are used in the order in which they are given",
     ),
-    habit(&["disable-hostname-propagation"], 0, Nothing(HOST_NAMES)),
-    habit(&["print-all-exitcodes"], 0, Nothing(REPORTED)),
-    habit(&["silent-abort"], 0, Nothing("one line reports an abort")),
-    habit(&["nameserver"], 1, Nothing(OWN_NAMES)),
+    ignored(&["disable-hostname-propagation"], 0, HOST_NAMES),
+    ignored(&["print-all-exitcodes"], 0, REPORTED),
+    ignored(&["silent-abort"], 0, "one line reports an abort"),
+    ignored(&["nameserver"], 1, OWN_NAMES),
     habit(&["profile"], 0, Words(&["--report", "-"])),
     habit(&["info"], 0, Show(Page::Version)),
-    habit(&["soft", "arch", "file"], 1, Instead(NO_COUNTERPART)),
+    instead(&["soft", "arch", "file"], 1, NO_COUNTERPART),
 ];
 
 /// Variables of Hydra, and those of Intel MPI's.

@@ -7,11 +7,11 @@ use std::path::Path;
 use super::option_values;
 use super::{NO_AGENTS, NO_COUNTERPART};
 use crate::cli::foreign_options::option_table::OptionTranslation::{
-    Computed, Everywhere, Instead, Label, Nothing, Option as Same, Parameter, Parts, Redirect,
-    Words,
+    Everywhere, Label, Option as Same, Parameter, Parts, Redirect, Words,
 };
 use crate::cli::foreign_options::option_table::{
-    Dialect, ForeignOption, LauncherSetting, RedirectedStream, Tag, habit, setting,
+    Dialect, ForeignOption, LauncherSetting, RedirectedStream, Tag, computed, habit, ignored,
+    instead, setting,
 };
 
 const NO_DVM: &str =
@@ -31,50 +31,42 @@ pub(super) const HABITS: &[ForeignOption] = &[
     habit(&["c", "np", "n"], 1, Same("-n")),
     habit(&["N", "npernode"], 1, Same("--ppn")),
     habit(&["npersocket"], 1, Words(&["--map-by", "ppr:{1}:package"])),
-    habit(
+    computed(
         &["ppr"],
         1,
-        Computed(
-            option_values::per_resource,
-            "write --ppr K:node, K:core, K:l2, K:l3, K:numa or K:socket",
-            "--map-by ppr:{1}, or --ppn if the unit is node",
-        ),
+        option_values::per_resource,
+        "write --ppr K:node, K:core, K:l2, K:l3, K:numa or K:socket",
+        "--map-by ppr:{1}, or --ppn if the unit is node",
     ),
     habit(&["pernode"], 0, Words(&["--ppn", "1"])),
     habit(&["bynode"], 0, Words(&["--map-by", "node"])),
     habit(&["byslot"], 0, Words(&["--map-by", "slot"])),
     habit(&["bycore"], 0, Words(&["--map-by", "core"])),
-    habit(
+    computed(
         &["map-by"],
         1,
-        Computed(
-            option_values::mapping,
-            "write --map-by slot, node, hwthread, core, l2, l3, numa, package or ppr:K: and one of these",
-            "--map-by; ppr:K:node is --ppn K, and PE=K is --cpus-per-rank K",
-        ),
+        option_values::mapping,
+        "write --map-by slot, node, hwthread, core, l2, l3, numa, package or ppr:K: and one of these",
+        "--map-by; ppr:K:node is --ppn K, and PE=K is --cpus-per-rank K",
     ),
-    habit(
+    computed(
         &["rank-by"],
         1,
-        Computed(
-            option_values::ranking,
-            "ranks are numbered as they are laid out, see --map-by slot and node; leave it out",
-            "nothing for slot and fill, the order of ranks in wireup",
-        ),
+        option_values::ranking,
+        "ranks are numbered as they are laid out, see --map-by slot and node; leave it out",
+        "nothing for slot and fill, the order of ranks in wireup",
     ),
-    habit(
+    computed(
         &["bind-to"],
         1,
-        Computed(
-            option_values::binding,
-            "write --bind-to none, hwthread, core, l2, l3, numa, package or cpu-list:LIST",
-            "--bind-to; socket is package",
-        ),
+        option_values::binding,
+        "write --bind-to none, hwthread, core, l2, l3, numa, package or cpu-list:LIST",
+        "--bind-to; socket is package",
     ),
     habit(&["bind-to-none"], 0, Words(&["--bind-to", "none"])),
     habit(&["bind-to-core"], 0, Words(&["--bind-to", "core"])),
     habit(&["bind-to-socket"], 0, Words(&["--bind-to", "package"])),
-    habit(&["cpu-list", "cpu-set", "slot-list"], 1, Instead(CPUS)),
+    instead(&["cpu-list", "cpu-set", "slot-list"], 1, CPUS),
     habit(
         &["cpus-per-proc", "cpus-per-rank"],
         1,
@@ -95,39 +87,33 @@ pub(super) const HABITS: &[ForeignOption] = &[
     ),
     habit(&["oversubscribe"], 0, Words(&["--oversubscribe"])),
     habit(&["nooversubscribe"], 0, Words(&["--no-oversubscribe"])),
-    habit(&["nolocal"], 0, Instead(super::LIST_ONLY)),
+    instead(&["nolocal"], 0, super::LIST_ONLY),
     habit(&["wdir", "wd"], 1, Same("--wdir")),
-    habit(
+    instead(
         &["set-cwd-to-session-dir"],
         0,
-        Instead(
-            "write --rank-tmpdir, whose directory $WIREUP_TMPDIR names, and change to it in the program",
-        ),
+        "write --rank-tmpdir, whose directory $WIREUP_TMPDIR names, and change to it in the program",
     ),
-    habit(
-        &["tmpdir"],
-        1,
-        Instead("write TMPDIR={1} in front of the line"),
-    ),
-    habit(
+    instead(&["tmpdir"], 1, "write TMPDIR={1} in front of the line"),
+    instead(
         &["path"],
         1,
-        Instead("write -x PATH={1}:$PATH; programs are looked for there"),
+        "write -x PATH={1}:$PATH; programs are looked for there",
     ),
-    habit(
+    instead(
         &["prefix"],
         1,
-        Instead("write -x PATH={1}/bin:$PATH -x LD_LIBRARY_PATH={1}/lib"),
+        "write -x PATH={1}/bin:$PATH -x LD_LIBRARY_PATH={1}/lib",
     ),
-    habit(
+    instead(
         &["app-pmix-prefix", "pmix-prefix"],
         1,
-        Instead("write --libpmix {1}/lib/libpmix.so.2"),
+        "write --libpmix {1}/lib/libpmix.so.2",
     ),
-    habit(
+    instead(
         &["app"],
         1,
-        Instead("write the programs of {1} into the line: mpirun -n 1 ./a : -n 3 ./b"),
+        "write the programs of {1} into the line: mpirun -n 1 ./a : -n 3 ./b",
     ),
     // Variables and parameters.
     habit(&["mca", "gmca", "omca", "gomca"], 2, Parameter("OMPI_MCA_")),
@@ -137,33 +123,27 @@ pub(super) const HABITS: &[ForeignOption] = &[
         2,
         Everywhere(&["-x", "PMIX_MCA_{1}={2}"]),
     ),
-    habit(&["am", "tune"], 1, Instead(PARAMETER_FILE)),
+    instead(&["am", "tune"], 1, PARAMETER_FILE),
     habit(&["set-env"], 1, Same("-x")),
-    habit(&["unset-env"], 1, Instead("write --wrap 'env -u {1}'")),
-    habit(
+    instead(&["unset-env"], 1, "write --wrap 'env -u {1}'"),
+    instead(
         &["append-env", "prepend-env"],
         2,
-        Instead("write -x NAME=VALUE with the whole value"),
+        "write -x NAME=VALUE with the whole value",
     ),
-    habit(
-        &["gpu-support"],
-        1,
-        Instead("write --mca opal_cuda_support {1}"),
-    ),
-    habit(
+    instead(&["gpu-support"], 1, "write --mca opal_cuda_support {1}"),
+    computed(
         &["gpus-per-proc"],
         1,
-        Computed(
-            option_values::gpus,
-            "write -gpus-per-proc with a number",
-            "--gpus-per-rank {1}",
-        ),
+        option_values::gpus,
+        "write -gpus-per-proc with a number",
+        "--gpus-per-rank {1}",
     ),
     habit(&["memory-alloc-kinds"], 1, Same("--memory-alloc-kinds")),
-    habit(
+    instead(
         &["pset"],
         1,
-        Instead("write --pset {1}=RANKS with the ranks of the program"),
+        "write --pset {1}=RANKS with the ranks of the program",
     ),
     // Files.
     habit(&["s", "preload-binary"], 0, Words(&["--stage=program"])),
@@ -186,14 +166,12 @@ pub(super) const HABITS: &[ForeignOption] = &[
         0,
         Words(&["-v"]),
     ),
-    habit(
+    computed(
         &["display"],
         1,
-        Computed(
-            option_values::display,
-            "write --display map, allocation or bind",
-            "-v for map, allocation and topo, --report-bindings for bind",
-        ),
+        option_values::display,
+        "write --display map, allocation or bind",
+        "-v for map, allocation and topo, --report-bindings for bind",
     ),
     habit(&["do-not-launch"], 0, Words(&["--dry-run"])),
     habit(&["tag-output"], 0, Label(Tag::Proc)),
@@ -230,19 +208,15 @@ pub(super) const HABITS: &[ForeignOption] = &[
             "--label= for tag, rank and timestamp, --output for dir=DIR",
         ),
     ),
-    habit(&["stream-buffering"], 1, Nothing(super::UNBUFFERED)),
+    ignored(&["stream-buffering"], 1, super::UNBUFFERED),
     habit(&["stdin"], 1, Same("--stdin")),
-    habit(&["xml"], 0, Instead(NO_XML)),
-    habit(&["xml-file"], 1, Instead(NO_XML)),
-    habit(
-        &["xterm"],
-        1,
-        Instead("write --wrap 'xterm -e' --wrap-ranks {1}"),
-    ),
-    habit(
+    instead(&["xml"], 0, NO_XML),
+    instead(&["xml-file"], 1, NO_XML),
+    instead(&["xterm"], 1, "write --wrap 'xterm -e' --wrap-ranks {1}"),
+    ignored(
         &["q", "quiet"],
         0,
-        Nothing("wireup prints nothing of its own when all goes well"),
+        "wireup prints nothing of its own when all goes well",
     ),
     // The end.
     habit(&["timeout"], 1, Same("--timeout")),
@@ -258,59 +232,53 @@ pub(super) const HABITS: &[ForeignOption] = &[
         Words(&["--on-failure", "continue"]),
     ),
     habit(&["continuous"], 0, Words(&["--on-failure", "continue"])),
-    habit(&["disable-recovery"], 0, Nothing(RECOVERY)),
-    habit(
+    ignored(&["disable-recovery"], 0, RECOVERY),
+    instead(
         &["max-restarts"],
         1,
-        Instead("wireup restarts no rank; --restartable admits one that another program restarts"),
+        "wireup restarts no rank; --restartable admits one that another program restarts",
     ),
-    habit(
+    instead(
         &["report-child-jobs-separately"],
         0,
-        Instead("write --children independent, whose exit codes do not count"),
+        "write --children independent, whose exit codes do not count",
     ),
-    habit(
+    instead(
         &["with-ft"],
         1,
-        Instead("write --on-failure continue, with which ranks survive others"),
+        "write --on-failure continue, with which ranks survive others",
     ),
-    habit(
+    computed(
         &["runtime-options"],
         1,
-        Computed(
-            option_values::runtime,
-            "write --on-failure continue for recoverable, --dry-run for donotlaunch, --timeout and --stacks",
-            "options of the same names; recoverable is --on-failure continue, and donotlaunch is --dry-run",
-        ),
+        option_values::runtime,
+        "write --on-failure continue for recoverable, --dry-run for donotlaunch, --timeout and --stacks",
+        "options of the same names; recoverable is --on-failure continue, and donotlaunch is --dry-run",
     ),
-    habit(
+    ignored(
         &["forward-signals"],
         1,
-        Nothing("signals of the launcher go to all ranks"),
+        "signals of the launcher go to all ranks",
     ),
     // Debuggers.
     habit(&["stop-on-exec"], 0, Words(&["--stop-at", "exec"])),
     habit(&["stop-in-init"], 0, Words(&["--stop-at", "init"])),
-    habit(
+    instead(
         &["stop-in-app"],
         0,
-        Instead("write --stop-at init or --stop-at exec"),
+        "write --stop-at init or --stop-at exec",
     ),
-    habit(&["debug", "tv"], 0, Instead(DEBUGGER)),
-    habit(&["debugger"], 1, Instead(DEBUGGER)),
-    habit(
+    instead(&["debug", "tv"], 0, DEBUGGER),
+    instead(&["debugger"], 1, DEBUGGER),
+    instead(
         &["output-proctable"],
         0,
-        Instead("write `wireup ps --proctable JOB`, while the job runs"),
+        "write `wireup ps --proctable JOB`, while the job runs",
     ),
-    habit(
-        &["report-pid", "report-uri", "report-events"],
-        1,
-        Nothing(NO_REPORT),
-    ),
+    ignored(&["report-pid", "report-uri", "report-events"], 1, NO_REPORT),
     // How processes are started, which programs do not notice.
-    habit(&["launch-agent", "max-vm-size"], 1, Nothing(NO_AGENTS)),
-    habit(
+    ignored(&["launch-agent", "max-vm-size"], 1, NO_AGENTS),
+    ignored(
         &[
             "novm",
             "noprefix",
@@ -326,49 +294,41 @@ pub(super) const HABITS: &[ForeignOption] = &[
             "hetero-nodes",
         ],
         0,
-        Nothing(NO_AGENTS),
+        NO_AGENTS,
     ),
-    habit(&["show-progress"], 0, Nothing(PROGRESS)),
-    habit(&["do-not-resolve"], 0, Nothing(LOOKED_UP)),
-    habit(
-        &["display-comm", "display-comm-finalize"],
-        0,
-        Nothing(DETAILS),
-    ),
-    habit(
+    ignored(&["show-progress"], 0, PROGRESS),
+    ignored(&["do-not-resolve"], 0, LOOKED_UP),
+    ignored(&["display-comm", "display-comm-finalize"], 0, DETAILS),
+    ignored(
         &["use-hwthread-cpus"],
         0,
-        Nothing("every CPU this process may use is a slot, hardware threads included"),
+        "every CPU this process may use is a slot, hardware threads included",
     ),
-    habit(
-        &["allow-run-as-root"],
-        0,
-        Nothing("root may start launches"),
-    ),
-    habit(
+    ignored(&["allow-run-as-root"], 0, "root may start launches"),
+    ignored(
         &["personality"],
         1,
-        Nothing("wireup detects which MPI a program uses"),
+        "wireup detects which MPI a program uses",
     ),
-    habit(
+    instead(
         &["ompi-server"],
         1,
-        Instead("write --names STORE for names that launches share"),
+        "write --names STORE for names that launches share",
     ),
-    habit(
+    instead(
         &["index-argv-by-rank"],
         0,
-        Instead("read WIREUP_RANK in the program"),
+        "read WIREUP_RANK in the program",
     ),
-    habit(&["hnp"], 1, Instead(NO_DVM)),
+    instead(&["hnp"], 1, NO_DVM),
     // Open MPI 4 has it without a value.
-    habit(&["dvm", "system-server"], 0, Instead(NO_DVM)),
-    habit(
+    instead(&["dvm", "system-server"], 0, NO_DVM),
+    instead(
         &["keepalive", "singleton"],
         1,
-        Instead("only programs that spawn write it, to prte"),
+        "only programs that spawn write it, to prte",
     ),
-    habit(&["cf", "cartofile"], 1, Instead(NO_COUNTERPART)),
+    instead(&["cf", "cartofile"], 1, NO_COUNTERPART),
 ];
 
 /// Parameters of the launcher, as variables (`OMPI_MCA_…`, `PRTE_MCA_…`) and behind `--mca` and `--prtemca`.

@@ -4,10 +4,11 @@ use std::ffi::OsString;
 
 use super::option_values;
 use crate::cli::foreign_options::option_table::OptionTranslation::{
-    Computed, Instead, Nothing, Option as Same, Parts, Redirect, Words,
+    Option as Same, Parts, Redirect, Words,
 };
 use crate::cli::foreign_options::option_table::{
-    ForeignOption, LauncherSetting, RedirectedStream, UNBUFFERED, habit, setting,
+    ForeignOption, LauncherSetting, RedirectedStream, UNBUFFERED, computed, habit, ignored,
+    instead, setting,
 };
 
 const NO_STEP: &str = "wireup starts a launch on all nodes that it is given; leave it out";
@@ -29,100 +30,78 @@ const ALL_GPUS: &str = "GPUs are counted by the allocation; --gpus-per-task N gi
 
 pub(super) const HABITS: &[ForeignOption] = &[
     habit(&["n", "ntasks"], 1, Same("-n")),
-    habit(
+    computed(
         &["N", "nodes"],
         1,
-        Computed(
-            option_values::nodes,
-            "write -N K with one number",
-            "--nodes {1}; of a range the smaller number",
-        ),
+        option_values::nodes,
+        "write -N K with one number",
+        "--nodes {1}; of a range the smaller number",
     ),
-    habit(
+    computed(
         &["c", "cpus-per-task"],
         1,
-        Computed(
-            option_values::cpus,
-            "write -c with a number",
-            "--cpus-per-rank {1}",
-        ),
+        option_values::cpus,
+        "write -c with a number",
+        "--cpus-per-rank {1}",
     ),
     habit(&["ntasks-per-node"], 1, Same("--ppn")),
     habit(&["w", "nodelist"], 1, Same("--hosts")),
     habit(&["F", "nodefile"], 1, Same("--hostfile")),
-    habit(
-        &["ntasks-per-socket", "ntasks-per-gpu"],
-        1,
-        Instead(NO_LAYOUT),
-    ),
-    habit(
+    instead(&["ntasks-per-socket", "ntasks-per-gpu"], 1, NO_LAYOUT),
+    computed(
         &["m", "distribution"],
         1,
-        Computed(
-            option_values::distribution,
-            "write -m block or -m cyclic; -m arbitrary needs SLURM_HOSTFILE, or write --rankfile FILE",
-            "--map-by slot for block, --map-by node for cyclic, --rankfile $SLURM_HOSTFILE for arbitrary",
-        ),
+        option_values::distribution,
+        "write -m block or -m cyclic; -m arbitrary needs SLURM_HOSTFILE, or write --rankfile FILE",
+        "--map-by slot for block, --map-by node for cyclic, --rankfile $SLURM_HOSTFILE for arbitrary",
     ),
     habit(&["O", "overcommit"], 0, Words(&["--oversubscribe"])),
     habit(&["l", "label"], 0, Words(&["--label=%R: "])),
     habit(&["o", "output"], 1, Redirect(RedirectedStream::Output)),
     habit(&["e", "error"], 1, Redirect(RedirectedStream::Error)),
     habit(&["i", "input"], 1, Redirect(RedirectedStream::Input)),
-    habit(
+    computed(
         &["export"],
         1,
-        Computed(
-            option_values::export,
-            "write ALL, NONE, NAME or NAME=VALUE",
-            "-x for NAME=VALUE, --env for NAME and NONE",
-        ),
+        option_values::export,
+        "write ALL, NONE, NAME or NAME=VALUE",
+        "-x for NAME=VALUE, --env for NAME and NONE",
     ),
     habit(&["D", "chdir"], 1, Same("--wdir")),
-    habit(
+    computed(
         &["t", "time"],
         1,
-        Computed(
-            option_values::time,
-            "write MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS or DAYS-HOURS",
-            "--timeout with this time in seconds",
-        ),
+        option_values::time,
+        "write MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS or DAYS-HOURS",
+        "--timeout with this time in seconds",
     ),
-    habit(
+    computed(
         &["mpi"],
         1,
-        Computed(
-            option_values::interface,
-            "write none, pmi2 or pmix",
-            "--pmi pmi2 or --pmi pmix",
-        ),
+        option_values::interface,
+        "write none, pmi2 or pmix",
+        "--pmi pmi2 or --pmi pmix",
     ),
-    habit(
+    computed(
         &["mem-bind"],
         1,
-        Computed(
-            option_values::mem_bind,
-            "write --mem-bind none, local or prefer",
-            "--mem-bind {1}",
-        ),
+        option_values::mem_bind,
+        "write --mem-bind none, local or prefer",
+        "--mem-bind {1}",
     ),
-    habit(
+    computed(
         &["cpu-bind"],
         1,
-        Computed(
-            option_values::cpu_bind,
-            "write --cpu-bind none, threads, cores, sockets, ldoms, map_cpu:LIST or mask_cpu:LIST",
-            "--bind-to, with --report-bindings for verbose",
-        ),
+        option_values::cpu_bind,
+        "write --cpu-bind none, threads, cores, sockets, ldoms, map_cpu:LIST or mask_cpu:LIST",
+        "--bind-to, with --report-bindings for verbose",
     ),
-    habit(
+    computed(
         &["gpus-per-task"],
         1,
-        Computed(
-            option_values::gpus,
-            "write --gpus-per-task N; wireup gives out what the host has, and reserves none",
-            "--gpus-per-rank {1}",
-        ),
+        option_values::gpus,
+        "write --gpus-per-task N; wireup gives out what the host has, and reserves none",
+        "--gpus-per-rank {1}",
     ),
     habit(
         &["gres"],
@@ -133,69 +112,65 @@ pub(super) const HABITS: &[ForeignOption] = &[
             "-x CUDA_VISIBLE_DEVICES and variables of other vendors, for gpu:N",
         ),
     ),
-    habit(
+    computed(
         &["gpus-per-node"],
         1,
-        Computed(
-            option_values::gpus_of_host,
-            "write --gpus-per-node N",
-            "-x CUDA_VISIBLE_DEVICES and variables of other vendors",
-        ),
+        option_values::gpus_of_host,
+        "write --gpus-per-node N",
+        "-x CUDA_VISIBLE_DEVICES and variables of other vendors",
     ),
-    habit(
+    ignored(
         &["G", "gpus", "gpus-per-socket", "cpus-per-gpu", "gpu-freq"],
         1,
-        Nothing(ALL_GPUS),
+        ALL_GPUS,
     ),
-    habit(
+    instead(
         &["gpu-bind", "accel-bind"],
         1,
-        Instead("write --gpus-per-task N, which gives each rank the GPUs that are near its CPUs"),
+        "write --gpus-per-task N, which gives each rank the GPUs that are near its CPUs",
     ),
     habit(&["pty"], 0, Words(&["--pty", "0"])),
     habit(&["v", "verbose"], 0, Words(&["-v"])),
     habit(&["-K0"], 0, Words(&["--no-kill-on-bad-exit"])),
     habit(&["K"], 0, Words(&["--kill-on-bad-exit"])),
     habit(&["bcast"], 0, Words(&["--stage"])),
-    habit(
+    computed(
         &["send-libs"],
         0,
-        Computed(
-            option_values::send_libs,
-            "write --send-libs=yes or no",
-            "--stage, except for no",
-        ),
+        option_values::send_libs,
+        "write --send-libs=yes or no",
+        "--stage, except for no",
     ),
-    habit(
+    instead(
         &["container"],
         1,
-        Instead("write --image DIRECTORY with the root directory in the bundle"),
+        "write --image DIRECTORY with the root directory in the bundle",
     ),
-    habit(
+    instead(
         &["multi-prog"],
         0,
-        Instead("write the programs of the file into the line: srun -n 1 ./a : -n 3 ./b"),
+        "write the programs of the file into the line: srun -n 1 ./a : -n 3 ./b",
     ),
-    habit(&["prolog", "epilog"], 1, Instead(AROUND)),
-    habit(&["task-prolog", "task-epilog"], 1, Instead(AROUND_TASKS)),
+    instead(&["prolog", "epilog"], 1, AROUND),
+    instead(&["task-prolog", "task-epilog"], 1, AROUND_TASKS),
     // What Slurm shows or decides, and programs do not notice.
-    habit(
+    ignored(
         &["J", "job-name", "comment", "wckey", "mcs-label"],
         1,
-        Nothing("wireup names jobs itself, and `wireup ps` shows them"),
+        "wireup names jobs itself, and `wireup ps` shows them",
     ),
-    habit(&["u", "unbuffered"], 0, Nothing(UNBUFFERED)),
-    habit(
+    ignored(&["u", "unbuffered"], 0, UNBUFFERED),
+    ignored(
         &["exact", "exclusive", "overlap", "s", "oversubscribe"],
         0,
-        Nothing(SHARED_NODES),
+        SHARED_NODES,
     ),
-    habit(
+    ignored(
         &["Q", "quiet"],
         0,
-        Nothing("wireup prints nothing of its own when all goes well"),
+        "wireup prints nothing of its own when all goes well",
     ),
-    habit(
+    ignored(
         &[
             "A",
             "account",
@@ -209,9 +184,9 @@ pub(super) const HABITS: &[ForeignOption] = &[
             "prefer",
         ],
         1,
-        Nothing(OF_ALLOCATION),
+        OF_ALLOCATION,
     ),
-    habit(
+    ignored(
         &[
             "mem",
             "mem-per-cpu",
@@ -249,9 +224,9 @@ pub(super) const HABITS: &[ForeignOption] = &[
             "bcast-exclude",
         ],
         1,
-        Nothing(OF_ALLOCATION),
+        OF_ALLOCATION,
     ),
-    habit(
+    ignored(
         &[
             "contiguous",
             "spread-job",
@@ -262,9 +237,9 @@ pub(super) const HABITS: &[ForeignOption] = &[
             "preserve-env",
         ],
         0,
-        Nothing(OF_ALLOCATION),
+        OF_ALLOCATION,
     ),
-    habit(
+    ignored(
         &[
             "b",
             "begin",
@@ -278,41 +253,39 @@ pub(super) const HABITS: &[ForeignOption] = &[
             "time-min",
         ],
         1,
-        Nothing(OF_BATCH),
+        OF_BATCH,
     ),
-    habit(
+    ignored(
         &["H", "hold", "I", "immediate", "nice", "Z", "no-allocate"],
         0,
-        Nothing(OF_BATCH),
+        OF_BATCH,
     ),
-    habit(&["W", "wait"], 1, Nothing(NO_LIMIT)),
-    habit(&["signal"], 1, Nothing(NO_SIGNAL)),
-    habit(&["msg-timeout"], 1, Nothing(NO_DAEMON)),
-    habit(&["uid", "gid"], 1, Instead(AS_USER)),
+    ignored(&["W", "wait"], 1, NO_LIMIT),
+    ignored(&["signal"], 1, NO_SIGNAL),
+    ignored(&["msg-timeout"], 1, NO_DAEMON),
+    instead(&["uid", "gid"], 1, AS_USER),
     habit(&["test-only"], 0, Words(&["--dry-run"])),
-    habit(&["x11"], 0, Instead(NO_X11)),
-    habit(&["propagate"], 0, Nothing(LIMITS)),
-    habit(&["k", "no-kill"], 0, Nothing("a lost host ends the job")),
-    habit(&["resv-ports"], 0, Nothing(OWN_SOCKETS)),
-    habit(
+    instead(&["x11"], 0, NO_X11),
+    ignored(&["propagate"], 0, LIMITS),
+    ignored(&["k", "no-kill"], 0, "a lost host ends the job"),
+    ignored(&["resv-ports"], 0, OWN_SOCKETS),
+    ignored(
         &["X", "disable-status", "quit-on-interrupt"],
         0,
-        Nothing("the first Ctrl-C ends the job"),
+        "the first Ctrl-C ends the job",
     ),
-    habit(
+    instead(
         &["open-mode"],
         1,
-        Instead("write >> FILE behind the line for output that is appended"),
+        "write >> FILE behind the line for output that is appended",
     ),
-    habit(&["r", "relative", "x", "exclude"], 1, Instead(NO_STEP)),
-    habit(
+    instead(&["r", "relative", "x", "exclude"], 1, NO_STEP),
+    computed(
         &["hint"],
         1,
-        Computed(
-            option_values::hint,
-            "write --cpu-bind cores or threads, and -c for the CPUs of each task",
-            "--bind-to core for nomultithread, --bind-to hwthread for multithread",
-        ),
+        option_values::hint,
+        "write --cpu-bind cores or threads, and -c for the CPUs of each task",
+        "--bind-to core for nomultithread, --bind-to hwthread for multithread",
     ),
 ];
 

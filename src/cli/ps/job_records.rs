@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use super::{node_of, state_of};
-use crate::jobs::{self, JobPlacement, LocalJobInfo};
+use crate::backend::job_label::LabelPlacement;
+use crate::jobs::{self, LocalJobInfo};
 use wireup_core::printable;
 
 /// A job as scripts see it.
@@ -63,7 +64,7 @@ fn part(job: &LocalJobInfo) -> Option<PartRecord<'_>> {
         return None;
     }
     let placements = job.placement.iter();
-    let hosts = placements.flat_map(JobPlacement::present_hosts);
+    let hosts = placements.flat_map(LabelPlacement::present_hosts);
     let nodes = job.nodes_here().map(|(step, host)| NodeRecord {
         node: step.node.map(|node| node.0),
         of: job.node_count,

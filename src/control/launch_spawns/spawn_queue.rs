@@ -7,14 +7,11 @@ use std::time::Duration;
 
 use super::{LaunchSpawns, SpawnDecision};
 use crate::backend::step_messages::NodeRefusal;
-use crate::control::allocation_requests;
 use crate::control::launch_context::LaunchContext;
 use crate::control::queued_spawn::QueuedSpawn;
-use crate::control::spawn_answers::{hosts_failure, refuse_spawn, requester_job, requester_plan};
+use crate::control::spawn_answers::{hosts_failure, refuse_spawn, requester_job};
 use crate::control::spawn_line::SpawnLine;
-use crate::plan::allocation_table::SlotUsage;
-use crate::plan::{LaunchSnapshot, SpawnPlanner};
-use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
@@ -128,21 +125,7 @@ impl LaunchSpawns {
         let own = requester_job(&wanting.source);
         let line: Vec<JobIndex> = cx.job_tree.line_of(own).collect();
         let stays = |process: KnownRank| line.contains(&process.job());
-        let (live, before) = allocation_requests::census(cx, stays);
-        let reserved = allocation_requests::reserved(cx, stays);
-        let standing = LaunchSnapshot {
-            offset: GlobalRank(cx.jobs.size()),
-            before: &before,
-            ground: SlotUsage {
-                live: &live,
-                reserved: &reserved,
-            },
-            names: &self.names,
-            jobs: &cx.jobs,
-        };
-        let by = requester_plan(cx, &wanting.source);
-        let alone = SpawnPlanner::new(&cx.plan).plan(by, &wanting.request, standing);
-        alone.is_ok()
+        self.place(cx, wanting, stays).is_ok()
     }
 
     /// Decides the waiting spawns again, after a process has exited or a deadline has passed.

@@ -96,6 +96,19 @@ impl QueryServer {
         self.order_look(cx, reply_to, ranks, look, limit);
     }
 
+    /// Requests the stacks of all running ranks.
+    fn inspect_all_stacks(
+        &mut self,
+        cx: &mut LaunchContext,
+        reply_to: InspectionRequester,
+        limit: Duration,
+    ) {
+        let ranks = cx.jobs.all_ranks().collect();
+        let (python, path) = (false, None);
+        let look = InspectionKind::Stacks { python, path };
+        self.inspect_ranks(cx, reply_to, ranks, look, limit);
+    }
+
     fn order_look(
         &mut self,
         cx: &mut LaunchContext,
@@ -263,12 +276,7 @@ impl QueryServer {
     /// Prints the stacks of all ranks in a late fence, if the user chose that (`--stacks`).
     pub(in crate::control) fn show_stacks_of_late_fence(&mut self, cx: &mut LaunchContext) {
         if cx.plan.spec.debug.stacks {
-            let ranks = cx.jobs.all_ranks().collect();
-            let look = InspectionKind::Stacks {
-                python: false,
-                path: None,
-            };
-            self.inspect_ranks(cx, InspectionRequester::LateFence, ranks, look, LIMIT);
+            self.inspect_all_stacks(cx, InspectionRequester::LateFence, LIMIT);
         }
     }
 
@@ -284,18 +292,7 @@ impl QueryServer {
         }
         if !std::mem::replace(&mut self.looks.failure_seen, true) {
             self.looks.failure = Some(cause.clone());
-            let ranks = cx.jobs.all_ranks().collect();
-            let look = InspectionKind::Stacks {
-                python: false,
-                path: None,
-            };
-            self.inspect_ranks(
-                cx,
-                InspectionRequester::FailedFence,
-                ranks,
-                look,
-                LIMIT_AT_END,
-            );
+            self.inspect_all_stacks(cx, InspectionRequester::FailedFence, LIMIT_AT_END);
             return true;
         }
         self.looks.failure.is_some()
@@ -314,12 +311,7 @@ impl QueryServer {
             && !cx.supervisor.is_ending()
             && !std::mem::replace(&mut self.looks.timeout_seen, true)
         {
-            let ranks = cx.jobs.all_ranks().collect();
-            let look = InspectionKind::Stacks {
-                python: false,
-                path: None,
-            };
-            self.inspect_ranks(cx, InspectionRequester::Timeout, ranks, look, LIMIT_AT_END);
+            self.inspect_all_stacks(cx, InspectionRequester::Timeout, LIMIT_AT_END);
         }
         self.looks.hold_timeout()
     }

@@ -12,7 +12,7 @@ use crate::plan::host_plan::{HostPlanError, HostSite, PlanMismatch};
 use crate::plan::host_scope::HostScope;
 use crate::plan::reasons::InterfaceOffer;
 use crate::plan::{HostPlan, JobPlan, pattern};
-use wireup_core::failure::{CommandError, RequestError};
+use wireup_core::failure::CommandError;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 use wireup_core::job::spec::{DebugSpec, JobSpec};
@@ -40,14 +40,6 @@ impl From<HostPlanError> for SpawnFailure {
 }
 
 /// Error: the container of a spawned job does not exist.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "the container of the job does not exist: it was not created or has been removed; spawn again"
-)]
-struct NoContainer;
-
-impl RequestError for NoContainer {}
-
 impl SpawnedJobPlan {
     /// Plan of the job for all nodes; `first` is the plan of the initial job.
     pub fn decided(&self, first: &JobPlan) -> JobPlan {
@@ -148,7 +140,9 @@ impl SpawnedJobPlan {
         let map = &self.job.process_map;
         let has_ranks = |scope: HostScope| scope.size(map) > 0;
         if self.container.is_some() && inside.is_none() && first.scope.is_some_and(has_ranks) {
-            return Err(HostPlanError::Container(NoContainer.into()));
+            return Err(HostPlanError::Container(CommandError::request(
+                "the container of the job does not exist: it was not created or has been removed; spawn again",
+            )));
         }
         let site = HostSite {
             scope: first.scope,

@@ -132,13 +132,10 @@ fn file(path: &Path) -> Result<OwnedFd, Errno> {
 
 /// Writes bytes synchronously, as long as some are taken within `patience`.
 pub(super) fn write_now(fd: &OwnedFd, mut bytes: &[u8], patience: Duration) {
-    let timeout = Timespec {
-        tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(patience.subsec_nanos()),
-    };
+    let timeout = Timespec::try_from(patience).ok();
     while !bytes.is_empty() {
         let mut ready = [PollFd::new(fd, PollFlags::OUT)];
-        match poll(&mut ready, Some(&timeout)) {
+        match poll(&mut ready, timeout.as_ref()) {
             Ok(0) => return,
             Err(Errno::INTR) => continue,
             // The write reports a descriptor that cannot be waited for.

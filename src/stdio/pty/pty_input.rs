@@ -154,10 +154,7 @@ impl Input<'_> {
         if for_input {
             watched.push(PollFd::new(&self.stdin, PollFlags::IN));
         }
-        let time = time.map(|time| Timespec {
-            tv_sec: time.as_secs() as i64,
-            tv_nsec: i64::from(time.subsec_nanos()),
-        });
+        let time = time.and_then(|time| Timespec::try_from(time).ok());
         // Only a signal can interrupt it.
         let _ = poll(&mut watched, time.as_ref());
         let ready = |index: usize| {
