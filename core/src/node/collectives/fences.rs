@@ -233,10 +233,7 @@ impl Fences {
     ) {
         match output {
             FenceAction::Send { to, message } => {
-                cx.order(NodeAction::SendPeer {
-                    to,
-                    message: PeerMessage::Fence(message),
-                });
+                cx.send(to, PeerMessage::Fence(message));
             }
             FenceAction::SendAll(message) => {
                 let message = PeerMessage::Fence(message);
@@ -365,7 +362,7 @@ fn release_pmi(
             if let Err(error) = server.released(collective, Ok(&released.data), &mut effects) {
                 let error = error.to_string();
                 let cause = FailureCause::FenceFailed { error };
-                cx.order(NodeAction::Notify(NodeNotice::Failed(cause)));
+                cx.report(NodeNotice::Failed(cause));
             }
         }
         Err(FenceFailure::Withdrawn { .. }) => server.begin_again(collective, &mut effects),

@@ -18,7 +18,7 @@ use crate::job::proc;
 use crate::job::process_map::ProcessMap;
 use crate::node::context::NodeContext;
 use crate::node::context::collective_policy::HEAD;
-use crate::node::event::{NodeAction, PeerMessage};
+use crate::node::event::PeerMessage;
 use crate::node::node_service::NodeService;
 use crate::pmix::sidecar_link::{RequestId, UpcallId};
 use crate::pmix::upcall::UpcallAnswer;
@@ -156,7 +156,7 @@ impl InterlaunchState {
             return self.peer_message(to, message, cx);
         }
         let message = PeerMessage::Collective(message);
-        cx.order(NodeAction::SendPeer { to, message });
+        cx.send(to, message);
     }
 
     pub(in crate::node) fn peer_message(

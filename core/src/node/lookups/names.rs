@@ -22,7 +22,7 @@ use crate::names::request::{
 use crate::node::context::NodeContext;
 use crate::node::context::collective_policy::HEAD;
 use crate::node::context::node_effect::NodeEffect;
-use crate::node::event::{NodeAction, PeerMessage};
+use crate::node::event::PeerMessage;
 use crate::node::node_service::NodeService;
 use crate::pmi::limits::NAME_MAX;
 use crate::pmi::server::NameAnswer;
@@ -251,10 +251,7 @@ impl Names {
         );
         for output in outputs {
             match output {
-                NameAction::Send { to, message } => cx.order(NodeAction::SendPeer {
-                    to,
-                    message: PeerMessage::Store(message),
-                }),
+                NameAction::Send { to, message } => cx.send(to, PeerMessage::Store(message)),
                 NameAction::Shared(message) => {
                     cx.send_to_name_server(NameServerCommand::Store(message));
                 }
