@@ -2,6 +2,7 @@ use super::*;
 use crate::interlaunch::InterlaunchAction;
 use crate::name_server::message::NameServerReport;
 use crate::node::NodeCore;
+use crate::node::event::NodeAction;
 use crate::node::event::{NodeCommand, NodeEvent};
 use crate::node::served;
 use crate::pmix::sidecar_protocol::serve::{self, Body};
