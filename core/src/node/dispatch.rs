@@ -90,15 +90,15 @@ impl Dispatcher<'_> {
             NodeEvent::PmiReceived { rank, bytes } => {
                 cx.last_contact[rank.index()] = Some(now);
                 if let Some((job, local, pmi)) = cx.pmi_of(rank) {
-                    let mut effects = Vec::new();
-                    pmi.receive(local, bytes, &mut effects);
+                    pmi.receive(local, bytes);
+                    let effects = pmi.take_actions();
                     self.pmi_effects(job, effects);
                 }
             }
             NodeEvent::PmiFinalized { rank } => {
                 if let Some((job, local, pmi)) = cx.pmi_of(rank) {
-                    let mut effects = Vec::new();
-                    pmi.finalized(local, &mut effects);
+                    pmi.finalized(local);
+                    let effects = pmi.take_actions();
                     self.pmi_effects(job, effects);
                 }
             }
@@ -188,8 +188,8 @@ impl Dispatcher<'_> {
         };
         self.services.queries.note_end(at, end, died);
         if let Some((job, local, pmi)) = self.cx.pmi_of(at) {
-            let mut effects = Vec::new();
-            pmi.closed(local, &mut effects);
+            pmi.closed(local);
+            let effects = pmi.take_actions();
             self.pmi_effects(job, effects);
         }
         self.services.names.rank_ended(process, self.cx);
@@ -507,8 +507,8 @@ impl Dispatcher<'_> {
         let KeyRequester { job, rank, number } = asker;
         let server = self.cx.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
         let Some(server) = server else { return };
-        let mut effects = Vec::new();
-        server.renewed(rank, number, &mut effects);
+        server.renewed(rank, number);
+        let effects = server.take_actions();
         self.pmi_effects(job, effects);
     }
 
@@ -583,10 +583,11 @@ impl Dispatcher<'_> {
         let at = |local: LocalRank| NodeRank(first.0 + local.0);
         let failed = |cause| NodeAction::Notify(NodeNotice::Failed(cause));
         for effect in effects {
+            let Self { cx, services } = self;
             match effect {
                 PmiAction::Send { rank, bytes } => {
                     let rank = at(rank);
-                    self.cx.order(NodeAction::SendPmi { rank, bytes });
+                    cx.order(NodeAction::SendPmi { rank, bytes });
                 }
                 PmiAction::Begun { collective } => self.on_barrier_begun(job, collective),
                 PmiAction::Ended { collective } => self.on_local_barrier_complete(job, &collective),
@@ -595,7 +596,7 @@ impl Dispatcher<'_> {
                     contribution,
                 } => self.pmi_fence(job, collective, contribution),
                 PmiAction::Withdrawn { collective } => {
-                    let (series, _) = barrier_series(self.cx, job, &collective);
+                    let (series, _) = barrier_series(cx, job, &collective);
                     self.fence(FenceEvent::Withdraw { series });
                 }
                 PmiAction::Renew { rank, number } => {
@@ -606,8 +607,8 @@ impl Dispatcher<'_> {
                     code,
                     message,
                 } => {
-                    let rank = self.cx.process(at(rank));
-                    self.cx.order(failed(FailureCause::Aborted {
+                    let rank = cx.process(at(rank));
+                    cx.order(failed(FailureCause::Aborted {
                         rank,
                         code,
                         message,
@@ -615,11 +616,11 @@ impl Dispatcher<'_> {
                 }
                 PmiAction::Initialized { rank } => {
                     let rank = at(rank);
-                    self.cx.report(NodeNotice::RankConnected { rank });
+                    cx.report(NodeNotice::RankConnected { rank });
                 }
                 PmiAction::Finalized { rank } => {
                     let rank = at(rank);
-                    self.cx.report(NodeNotice::RankFinalized { rank });
+                    cx.report(NodeNotice::RankFinalized { rank });
                 }
                 PmiAction::Publish {
                     rank,
@@ -627,27 +628,25 @@ impl Dispatcher<'_> {
                     port,
                     limits,
                 } => {
-                    self.services
+                    services
                         .names
-                        .pmi_publish(at(rank), service, port, limits, self.cx);
+                        .pmi_publish(at(rank), service, port, limits, cx);
                     self.settle();
                 }
                 PmiAction::Lookup { rank, service } => {
-                    self.services.names.pmi_lookup(at(rank), service, self.cx);
+                    services.names.pmi_lookup(at(rank), service, cx);
                     self.settle();
                 }
                 PmiAction::Unpublish { rank, service } => {
-                    self.services
-                        .names
-                        .pmi_unpublish(at(rank), service, self.cx);
+                    services.names.pmi_unpublish(at(rank), service, cx);
                     self.settle();
                 }
-                PmiAction::DescribeHost => self.cx.order(NodeAction::DescribeHost),
+                PmiAction::DescribeHost => cx.order(NodeAction::DescribeHost),
                 PmiAction::RemoveAtEnd { resource } => {
-                    self.cx.order(NodeAction::RemoveAtEnd { job, resource });
+                    cx.order(NodeAction::RemoveAtEnd { job, resource });
                 }
                 PmiAction::Spawn { rank, request } => {
-                    self.services.spawns.pmi_spawn(at(rank), request, self.cx)
+                    services.spawns.pmi_spawn(at(rank), request, cx)
                 }
                 PmiAction::Key {
                     rank,
@@ -656,15 +655,12 @@ impl Dispatcher<'_> {
                     request: wanted,
                 } => {
                     let asker = KeyRequester { job, rank, number };
-                    self.services
-                        .remote_keys
-                        .request_key(asker, other, wanted, self.cx);
+                    services.remote_keys.request_key(asker, other, wanted, cx);
                     self.settle();
                 }
                 PmiAction::Misbehaved { rank, error } => {
-                    let rank = self.cx.process(at(rank));
-                    self.cx
-                        .order(failed(FailureCause::Misbehaved { rank, error }));
+                    let rank = cx.process(at(rank));
+                    cx.order(failed(FailureCause::Misbehaved { rank, error }));
                 }
             }
         }

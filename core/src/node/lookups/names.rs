@@ -100,9 +100,7 @@ impl Names {
     fn pmi_ask(&mut self, at: NodeRank, request: NameRequest, cx: &mut NodeContext) {
         let who = self.requester(cx.process(at), cx);
         self.with_store(
-            |store, names| {
-                store.start_request(who, request, ReplyTarget::Pmi(at), names);
-            },
+            |store, names| store.start_request(who, request, ReplyTarget::Pmi(at), names),
             cx,
         );
     }
@@ -177,9 +175,7 @@ impl Names {
         match (who, request) {
             (Some(who), Ok(request)) => {
                 self.with_store(
-                    |store, names| {
-                        store.start_request(who, request, ReplyTarget::Pmix(id), names);
-                    },
+                    |store, names| store.start_request(who, request, ReplyTarget::Pmix(id), names),
                     cx,
                 );
             }
@@ -196,12 +192,7 @@ impl Names {
         message: NameMessage,
         cx: &mut NodeContext,
     ) {
-        self.with_store(
-            |store, names| {
-                store.message(from, message, names);
-            },
-            cx,
-        );
+        self.with_store(|store, names| store.message(from, message, names), cx);
     }
 
     pub(in crate::node) fn rank_ended(&mut self, process: GlobalRank, cx: &mut NodeContext) {
@@ -298,8 +289,8 @@ impl Names {
                 NameAnswer::Refused("job ends")
             }
         };
-        let mut effects = Vec::new();
-        server.name_answer(local, answer, &mut effects);
+        server.name_answer(local, answer);
+        let effects = server.take_actions();
         cx.leave(NodeEffect::Pmi(job, effects));
     }
 }

@@ -106,8 +106,8 @@ impl RemoteKeyReads {
         let Some(server) = member.and_then(|member| member.pmi.as_mut()) else {
             return;
         };
-        let mut effects = Vec::new();
-        server.key_answer(rank, number, answer, &mut effects);
+        server.key_answer(rank, number, answer);
+        let effects = server.take_actions();
         cx.leave(NodeEffect::Pmi(job, effects));
     }
 
