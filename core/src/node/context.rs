@@ -99,7 +99,7 @@ impl NodeContext {
         self.order(NodeAction::SendPeer { to, message });
     }
 
-    /// Notifies the launcher.
+    /// Sends the launcher a notice.
     pub(super) fn report(&mut self, notice: NodeNotice) {
         self.order(NodeAction::Notify(notice));
     }
