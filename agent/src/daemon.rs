@@ -104,10 +104,7 @@ fn daemon(args: AgentArgs, front: Option<UnixStream>) -> Result<u8, CommandError
 }
 
 fn runtime() -> Result<Runtime, CommandError> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(8)
-        .build()
+    worker_threads::main()
         .map_err(|error| CommandError::system("cannot create the asynchronous runtime", error))
 }
 

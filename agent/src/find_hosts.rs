@@ -69,9 +69,7 @@ pub fn main(words: impl Iterator<Item = OsString>) -> Result<u8, CommandError> {
             "this command is internal: `wireup run` uses it to look up hosts".to_owned(),
         )
     })?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
+    let runtime = crate::worker_threads::single_task()
         .map_err(|error| CommandError::system("cannot create the asynchronous runtime", error))?;
     let found = runtime.block_on(find(&lookup, awaited));
     // Nothing ends a look-up in the C library but itself.

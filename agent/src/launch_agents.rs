@@ -59,11 +59,7 @@ fn run<F: Future<Output = Result<(), CommandError>>>(
     // A small limit is enough for small launches.
     let _ = files::raise();
     let runtime = |error| CommandError::system("cannot create the asynchronous runtime", error);
-    let main = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(8)
-        .build()
-        .map_err(runtime)?;
+    let main = crate::worker_threads::main().map_err(runtime)?;
     let network = crate::worker_threads::network().map_err(runtime)?;
     let served = main.block_on(serve(network.handle().clone()));
     network.shutdown_background();

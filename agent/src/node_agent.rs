@@ -438,10 +438,7 @@ impl From<ExchangeError> for Status {
 
 impl From<LauncherStartError> for Status {
     fn from(error: LauncherStartError) -> Self {
-        let text = error.to_string();
-        match error {
-            LauncherStartError::Spawn(_) | LauncherStartError::Io(_) => Self::internal(text),
-        }
+        Self::internal(error.to_string())
     }
 }
 

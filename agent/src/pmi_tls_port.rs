@@ -159,10 +159,7 @@ pub fn main(words: &[String]) -> Result<u8, CommandError> {
     let proxy = duplicate(io::stdout().as_fd()).map_err(failed)?;
     let certificate = RankCertificate::new();
     let certificate = certificate.map_err(|error| failed(io::Error::other(error)))?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(failed)?;
+    let runtime = crate::worker_threads::single_task().map_err(failed)?;
     let served = runtime.block_on(serve(listener, proxy, certificate, socket, rank));
     served.map(|()| 0).map_err(failed)
 }

@@ -86,10 +86,7 @@ pub fn main() -> Result<u8, CommandError> {
         .map_err(|error| failed(error.into()))?;
     let exported: ExportedSpans =
         serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| failed(error.into()))?;
+    let runtime = crate::worker_threads::single_task().map_err(|error| failed(error.into()))?;
     runtime.block_on(send(exported)).map_err(failed)?;
     Ok(0)
 }

@@ -19,17 +19,15 @@ const LOOKUPS: usize = 512;
 /// Threads that look up accounts and start launchers for requests.
 const ACCOUNTS: usize = 8;
 
+/// Most helper threads of the main thread.
+const MAIN_HELPERS: usize = 8;
+
 /// Creates the runtime of the network's thread.
 ///
 /// # Errors
 /// The system refuses a thread.
 pub fn network() -> io::Result<Runtime> {
-    Builder::new_multi_thread()
-        .worker_threads(1)
-        .max_blocking_threads(LOOKUPS)
-        .thread_name("network")
-        .enable_all()
-        .build()
+    own_thread("network", LOOKUPS)
 }
 
 /// Makes the thread of users' requests.
@@ -37,12 +35,35 @@ pub fn network() -> io::Result<Runtime> {
 /// # Errors
 /// When the system refuses a thread.
 pub fn requests() -> io::Result<Runtime> {
+    own_thread("requests", ACCOUNTS)
+}
+
+fn own_thread(name: &str, helpers: usize) -> io::Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(1)
-        .max_blocking_threads(ACCOUNTS)
-        .thread_name("requests")
+        .max_blocking_threads(helpers)
+        .thread_name(name)
         .enable_all()
         .build()
+}
+
+/// Creates the runtime of an agent's main thread.
+///
+/// # Errors
+/// The system refuses a descriptor.
+pub fn main() -> io::Result<Runtime> {
+    Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(MAIN_HELPERS)
+        .build()
+}
+
+/// Creates the runtime of a process that does one thing.
+///
+/// # Errors
+/// The system refuses a descriptor.
+pub fn single_task() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
 }
 
 /// Has requests that arrive on the network's thread executed by another thread.

@@ -182,9 +182,16 @@ pub struct InterlaunchHub {
     open: BTreeMap<InterlaunchId, PendingInterlaunch>,
     /// Number of completed operations of each kind and members.
     done: BTreeMap<(InterlaunchOperation, InterlaunchMembers), u32>,
+    /// Actions that the caller has not taken yet.
+    pub(crate) actions: Vec<InterlaunchAction>,
 }
 
 impl InterlaunchHub {
+    /// Takes the actions that result from the calls since the last time.
+    pub fn take_actions(&mut self) -> Vec<InterlaunchAction> {
+        std::mem::take(&mut self.actions)
+    }
+
     /// Handles the arrival of a node of this launch. `local_participants` is the launch's part.
     pub fn arrive(
         &mut self,
@@ -192,7 +199,6 @@ impl InterlaunchHub {
         members: InterlaunchMembers,
         local: LocalParticipants,
         arrival: NodeArrival,
-        out: &mut Vec<InterlaunchAction>,
     ) {
         let done = self.done.get(&(act, members.clone()));
         let generation = done.copied().unwrap_or_default();
@@ -213,18 +219,23 @@ impl InterlaunchHub {
             .min();
         if pending.arrived == pending.local_participants.nodes && !pending.sent {
             pending.sent = true;
-            for to in pending.remote_job_states.keys() {
-                let packet = HeadNodeMessage::Arrived {
-                    key: key.clone(),
-                    jobs: pending.local_participants.jobs.clone(),
-                    status: pending.local_contribution.status,
-                    data: pending.local_contribution.data.clone(),
-                };
-                let to = to.clone();
-                out.push(InterlaunchAction::Send { to, packet });
+            let packet = HeadNodeMessage::Arrived {
+                key: key.clone(),
+                jobs: pending.local_participants.jobs.clone(),
+                status: pending.local_contribution.status,
+                data: pending.local_contribution.data.clone(),
+            };
+            for to in pending
+                .remote_job_states
+                .keys()
+                .cloned()
+                .collect::<Vec<_>>()
+            {
+                let packet = packet.clone();
+                self.actions.push(InterlaunchAction::Send { to, packet });
             }
         }
-        self.advance_operation(&key, out);
+        self.advance_operation(&key);
     }
 
     /// Handles the arrival of another launch, in an operation of which `local_participants` is this launch's part.
@@ -233,7 +244,6 @@ impl InterlaunchHub {
         key: &InterlaunchId,
         local: LocalParticipants,
         arrival: LaunchArrival<'_>,
-        out: &mut Vec<InterlaunchAction>,
     ) {
         let done = self.done.get(&(key.act, key.members.clone()));
         // A finished collective does not begin again.
@@ -255,19 +265,13 @@ impl InterlaunchHub {
                 .remote_contribution
                 .take(arrival.status, arrival.data);
         }
-        self.advance_operation(key, out);
+        self.advance_operation(key);
     }
 
     /// Handles a node's result of the registration of the other jobs.
-    pub fn registered(
-        &mut self,
-        key: &InterlaunchId,
-        node: NodeId,
-        result: Result<(), i32>,
-        out: &mut Vec<InterlaunchAction>,
-    ) {
+    pub fn registered(&mut self, key: &InterlaunchId, node: NodeId, result: Result<(), i32>) {
         if let Err(status) = result {
-            return self.end(key, Err(status), out);
+            return self.end(key, Err(status));
         }
         let Some(pending) = self.open.get_mut(key) else {
             return;
@@ -286,61 +290,50 @@ impl InterlaunchHub {
                     jobs: jobs.clone(),
                 };
                 let to = to.clone();
-                out.push(InterlaunchAction::Send { to, packet });
+                self.actions.push(InterlaunchAction::Send { to, packet });
             }
         }
-        self.advance_operation(key, out);
+        self.advance_operation(key);
     }
 
     /// Notes that the servers of another launch have registered this one's jobs.
-    pub fn ready(
-        &mut self,
-        key: &InterlaunchId,
-        jobs: &[Nspace],
-        out: &mut Vec<InterlaunchAction>,
-    ) {
+    pub fn ready(&mut self, key: &InterlaunchId, jobs: &[Nspace]) {
         if let Some(pending) = self.open.get_mut(key) {
             for job in jobs {
                 if let Some((_, ready)) = pending.remote_job_states.get_mut(job) {
                     *ready = true;
                 }
             }
-            self.advance_operation(key, out);
+            self.advance_operation(key);
         }
     }
 
     /// Fails the operations with jobs of other launches that have ended.
-    pub fn gone(
-        &mut self,
-        is_gone: impl Fn(&Nspace) -> bool,
-        status: i32,
-        out: &mut Vec<InterlaunchAction>,
-    ) {
-        let open = self.open.iter();
-        let lost = open.filter(|(_, pending)| pending.remote_job_states.keys().any(&is_gone));
-        let lost: Vec<InterlaunchId> = lost.map(|(key, _)| key.clone()).collect();
-        for key in lost {
-            self.end(&key, Err(status), out);
-        }
+    pub fn gone(&mut self, is_gone: impl Fn(&Nspace) -> bool, status: i32) {
+        self.fail_where(status, |pending| {
+            pending.remote_job_states.keys().any(&is_gone)
+        });
     }
 
     /// Fails the operations of a lost node of this launch.
-    pub fn node_lost(&mut self, node: NodeId, status: i32, out: &mut Vec<InterlaunchAction>) {
-        let open = self.open.iter();
-        let lost = open.filter(|(_, pending)| pending.local_participants.nodes.contains(&node));
-        let lost: Vec<InterlaunchId> = lost.map(|(key, _)| key.clone()).collect();
-        for key in lost {
-            self.end(&key, Err(status), out);
-        }
+    pub fn node_lost(&mut self, node: NodeId, status: i32) {
+        self.fail_where(status, |pending| {
+            pending.local_participants.nodes.contains(&node)
+        });
     }
 
     /// Ends operations that take too long.
-    pub fn tick(&mut self, now: Moment, status: i32, out: &mut Vec<InterlaunchAction>) {
-        let open = self.open.iter();
-        let late = open.filter(|(_, pending)| pending.deadline.is_some_and(|at| at <= now));
-        let late: Vec<InterlaunchId> = late.map(|(key, _)| key.clone()).collect();
-        for key in late {
-            self.end(&key, Err(status), out);
+    pub fn tick(&mut self, now: Moment, status: i32) {
+        self.fail_where(status, |pending| {
+            pending.deadline.is_some_and(|at| at <= now)
+        });
+    }
+
+    fn fail_where(&mut self, status: i32, is_over: impl Fn(&PendingInterlaunch) -> bool) {
+        let over = self.open.iter().filter(|(_, pending)| is_over(pending));
+        let over: Vec<InterlaunchId> = over.map(|(key, _)| key.clone()).collect();
+        for key in over {
+            self.end(&key, Err(status));
         }
     }
 
@@ -373,7 +366,7 @@ impl InterlaunchHub {
         })
     }
 
-    fn advance_operation(&mut self, key: &InterlaunchId, out: &mut Vec<InterlaunchAction>) {
+    fn advance_operation(&mut self, key: &InterlaunchId) {
         let Some(pending) = self.open.get_mut(key) else {
             return;
         };
@@ -385,7 +378,9 @@ impl InterlaunchHub {
             if !jobs.is_empty() {
                 let nodes = pending.local_participants.nodes.clone();
                 let key = key.clone();
-                return out.push(InterlaunchAction::Register { key, nodes, jobs });
+                return self
+                    .actions
+                    .push(InterlaunchAction::Register { key, nodes, jobs });
             }
             let here = pending.registered == pending.local_participants.nodes;
             if !here || !pending.remote_job_states.values().all(|(_, ready)| *ready) {
@@ -398,21 +393,16 @@ impl InterlaunchHub {
             &pending.remote_contribution.data,
         );
         let outcome = Ok((all.status, all.data));
-        self.end(key, outcome, out);
+        self.end(key, outcome);
     }
 
-    fn end(
-        &mut self,
-        key: &InterlaunchId,
-        outcome: InterlaunchResult,
-        out: &mut Vec<InterlaunchAction>,
-    ) {
+    fn end(&mut self, key: &InterlaunchId, outcome: InterlaunchResult) {
         let Some(pending) = self.open.remove(key) else {
             return;
         };
         let done = self.done.entry((key.act, key.members.clone()));
         *done.or_default() = key.generation + 1;
-        out.push(InterlaunchAction::Release {
+        self.actions.push(InterlaunchAction::Release {
             key: key.clone(),
             nodes: pending.local_participants.nodes,
             outcome,

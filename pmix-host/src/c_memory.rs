@@ -20,6 +20,19 @@ pub(crate) struct CallbackData {
     pub(crate) arguments: Box<dyn Send>,
 }
 
+impl CallbackData {
+    /// Starts a call of libpmix with data for its callback. If the call fails, there is no callback.
+    pub(crate) fn start(self, call: impl FnOnce(*mut c_void) -> pmix_status_t) -> pmix_status_t {
+        let data = Box::into_raw(Box::new(self));
+        let status = call(data.cast());
+        if status != Status::SUCCESS.0 {
+            // SAFETY: there will be no callback, so the box is still ours.
+            drop(unsafe { Box::from_raw(data) });
+        }
+        status
+    }
+}
+
 /// Answers a direct modex request with the blob from libpmix.
 ///
 /// # Safety

@@ -1,11 +1,10 @@
 //! Output of ranks for libpmix's subscribers, at the pace of those that read (see `backlog`).
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::backlog::{self, ClientBacklog, OutputDecision};
-use crate::c_memory::{self, CBytes, CProc, CallbackData, check};
+use crate::c_memory::{self, CBytes, CProc, check};
 use crate::pmix_calls::{PmixServer, refusal, unknown_job};
 use wireup_core::pmix::sidecar_protocol::{ControlRefusal, SidecarNotice};
 use wireup_core::pmix::value::{Channels, PmixProc, Status};
@@ -111,29 +110,13 @@ impl PmixServer {
         let source = CProc::new(self.libraries.shim, &source.nspace, source.rank)?;
         let bytes = CBytes::new(self.libraries.shim, data)?;
         let (proc, object) = (source.0, bytes.0);
-        let call = Box::new(CallbackData {
-            replies: Arc::clone(&self.replies),
-            id,
-            arguments: Box::new((source, bytes)),
+        let (pmix, done) = (self.libraries.pmix, Some(c_memory::on_done as _));
+        let (channel, infos) = (channel.0, std::ptr::null());
+        let status = self.callback_data(id, (source, bytes)).start(|data| {
+            // SAFETY: proc and bytes live in the box until the callback, which takes it, once; there are no
+            // infos.
+            unsafe { pmix.PMIx_server_IOF_deliver(proc, channel, object, infos, 0, done, data) }
         });
-        let data = Box::into_raw(call).cast();
-        // SAFETY: proc and bytes live in the box until the callback, which takes it, once; there are no
-        // infos.
-        let status = unsafe {
-            self.libraries.pmix.PMIx_server_IOF_deliver(
-                proc,
-                channel.0,
-                object,
-                std::ptr::null(),
-                0,
-                Some(c_memory::on_done),
-                data,
-            )
-        };
-        if status != Status::SUCCESS.0 {
-            // SAFETY: there will be no callback, so the box is still ours.
-            drop(unsafe { Box::from_raw(data.cast::<CallbackData>()) });
-        }
         check(status, "PMIx_server_IOF_deliver failed")
     }
 }

@@ -64,14 +64,14 @@ impl PmixServer {
         // SAFETY: the module is static and larger than any version's; the infos live until the
         // call returned, and libpmix copies them.
         let status = unsafe {
-            let version = self.libraries.version;
-            let module = self
-                .libraries
-                .shim
-                .wireup_module(version.major.into(), version.minor.into());
-            self.libraries
-                .pmix
-                .PMIx_server_init(module, infos.items(), infos.count())
+            let Libraries {
+                pmix,
+                shim,
+                version,
+                ..
+            } = &self.libraries;
+            let module = shim.wireup_module(version.major.into(), version.minor.into());
+            pmix.PMIx_server_init(module, infos.items(), infos.count())
         };
         if let Err(failed) = check(status, "PMIx_server_init failed") {
             return Err(explained(failed));
@@ -119,20 +119,14 @@ impl PmixServer {
         clients: &[ClientRegistration],
         infos: CInfos,
     ) -> Result<ForkEnv, ControlRefusal> {
+        let pmix = self.libraries.pmix;
         let name = c_string(nspace);
         let local = i32::try_from(clients.len()).expect("bounded by the frame's size");
         let waiter = Waiter::new();
         // SAFETY: name and infos live until the callback came, or for ever.
         waiter.start(|callback, data| unsafe {
             let (items, count) = (infos.items(), infos.count());
-            self.libraries.pmix.PMIx_server_register_nspace(
-                name.as_ptr(),
-                local,
-                items,
-                count,
-                callback,
-                data,
-            )
+            pmix.PMIx_server_register_nspace(name.as_ptr(), local, items, count, callback, data)
         });
         finish(waiter.wait(), "PMIx_server_register_nspace", (infos, name))?;
 
@@ -145,14 +139,8 @@ impl PmixServer {
             // SAFETY: the proc lives until the callback came, or for ever; there is no server
             // object.
             waiter.start(|callback, data| unsafe {
-                self.libraries.pmix.PMIx_server_register_client(
-                    proc.0,
-                    client.uid,
-                    client.gid,
-                    std::ptr::null_mut(),
-                    callback,
-                    data,
-                )
+                let (uid, gid, object) = (client.uid, client.gid, std::ptr::null_mut());
+                pmix.PMIx_server_register_client(proc.0, uid, gid, object, callback, data)
             });
         }
         let procs = finish(waiter.wait(), "PMIx_server_register_client", procs)?;
@@ -167,12 +155,9 @@ impl PmixServer {
 
     fn setup_fork(&self, proc: &CProc) -> Result<Vec<(Text, Text)>, ControlRefusal> {
         let mut environment: *mut *mut c_char = std::ptr::null_mut();
+        let pmix = self.libraries.pmix;
         // SAFETY: the proc is valid; libpmix grows the array, which starts empty, with malloc.
-        let status = unsafe {
-            self.libraries
-                .pmix
-                .PMIx_server_setup_fork(proc.0, &raw mut environment)
-        };
+        let status = unsafe { pmix.PMIx_server_setup_fork(proc.0, &raw mut environment) };
         // SAFETY: all that libpmix made is ours now, also if it failed half way.
         let variables = unsafe { c_memory::take_environment(environment) };
         check(status, "PMIx_server_setup_fork failed")?;
@@ -186,22 +171,11 @@ impl PmixServer {
         }
         self.replies.concerns(id, &proc.nspace);
         let name = CProc::new(self.libraries.shim, &proc.nspace, proc.rank)?;
-        let call = Box::new(CallbackData {
-            replies: Arc::clone(&self.replies),
-            id,
-            arguments: Box::new(()),
+        let pmix = self.libraries.pmix;
+        let status = self.callback_data(id, ()).start(|data| {
+            // SAFETY: libpmix copies the proc; the callback takes the box, once.
+            unsafe { pmix.PMIx_server_dmodex_request(name.0, Some(c_memory::on_modex), data) }
         });
-        let data = Box::into_raw(call).cast();
-        // SAFETY: libpmix copies the proc; the callback takes the box, once.
-        let status = unsafe {
-            self.libraries
-                .pmix
-                .PMIx_server_dmodex_request(name.0, Some(c_memory::on_modex), data)
-        };
-        if status != Status::SUCCESS.0 {
-            // SAFETY: there will be no callback, so the box is still ours.
-            drop(unsafe { Box::from_raw(data.cast::<CallbackData>()) });
-        }
         check(status, "PMIx_server_dmodex_request failed")
     }
 
@@ -217,29 +191,12 @@ impl PmixServer {
         let infos = CInfos::decode(self.libraries.shim, infos)?;
         let source = CProc::new(self.libraries.shim, &source.nspace, source.rank)?;
         let (proc, items, count) = (source.0, infos.items(), infos.count());
-        let call = Box::new(CallbackData {
-            replies: Arc::clone(&self.replies),
-            id,
-            arguments: Box::new((source, infos)),
+        let (pmix, done) = (self.libraries.pmix, Some(c_memory::on_done as _));
+        let status = self.callback_data(id, (source, infos)).start(|data| {
+            // SAFETY: source, which libpmix copies only up to 5.0, and infos live in the box until the
+            // callback, which takes it, once.
+            unsafe { pmix.PMIx_Notify_event(code.0, proc, range.0, items, count, done, data) }
         });
-        let data = Box::into_raw(call).cast();
-        // SAFETY: source, which libpmix copies only up to 5.0, and infos live in the box until the
-        // callback, which takes it, once.
-        let status = unsafe {
-            self.libraries.pmix.PMIx_Notify_event(
-                code.0,
-                proc,
-                range.0,
-                items,
-                count,
-                Some(c_memory::on_done),
-                data,
-            )
-        };
-        if status != Status::SUCCESS.0 {
-            // SAFETY: there will be no callback, so the box is still ours.
-            drop(unsafe { Box::from_raw(data.cast::<CallbackData>()) });
-        }
         if status == Status::OPERATION_SUCCEEDED.0 {
             self.replies.finish(id, Ok(Body::Done));
             return Ok(());
@@ -251,20 +208,20 @@ impl PmixServer {
     pub(crate) fn probe(&self, id: u64) -> Result<(), ControlRefusal> {
         self.check_running()?;
         let unknown = self.unknown_process()?;
-        let call = Box::new(CallbackData {
+        let data = Box::into_raw(Box::new(self.callback_data(id, ()))).cast();
+        let pmix = self.libraries.pmix;
+        // SAFETY: libpmix copies the proc; the callback takes the box, once, also on errors.
+        unsafe { pmix.PMIx_server_deregister_client(unknown.0, Some(c_memory::on_done), data) };
+        Ok(())
+    }
+
+    /// Returns the data of a callback that answers a request. libpmix uses the arguments until then.
+    pub(crate) fn callback_data(&self, id: u64, arguments: impl Send + 'static) -> CallbackData {
+        CallbackData {
             replies: Arc::clone(&self.replies),
             id,
-            arguments: Box::new(()),
-        });
-        // SAFETY: libpmix copies the proc; the callback takes the box, once, also on errors.
-        unsafe {
-            self.libraries.pmix.PMIx_server_deregister_client(
-                unknown.0,
-                Some(c_memory::on_done),
-                Box::into_raw(call).cast(),
-            );
+            arguments: Box::new(arguments),
         }
-        Ok(())
     }
 
     /// Returns a process that libpmix never knew.
@@ -284,14 +241,11 @@ impl PmixServer {
 
     fn deregister(&self, nspace: &Text) -> Result<(), ControlRefusal> {
         let name = c_string(nspace);
+        let pmix = self.libraries.pmix;
         let waiter = Waiter::new();
         waiter.start(|callback, data| {
             // SAFETY: the name lives until the callback came, or for ever.
-            unsafe {
-                self.libraries
-                    .pmix
-                    .PMIx_server_deregister_nspace(name.as_ptr(), callback, data);
-            }
+            unsafe { pmix.PMIx_server_deregister_nspace(name.as_ptr(), callback, data) };
             Status::SUCCESS.0
         });
         finish(waiter.wait(), "PMIx_server_deregister_nspace", name).map(drop)

@@ -43,10 +43,7 @@ pub fn main() -> Result<u8, CommandError> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|errno| failed(errno.into()))?;
     let _ = setsid();
     signals::block_for_ranks();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| failed(error.into()))?;
+    let runtime = crate::worker_threads::single_task().map_err(|error| failed(error.into()))?;
     let parent = getppid();
     let (sender, events) = mpsc::channel(4);
     watch_input(sender.clone());

@@ -64,10 +64,7 @@ pub fn main(words: &[String]) -> Result<u8, CommandError> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned();
     let socket = UnixStream::from(socket.map_err(failed)?);
     socket.set_nonblocking(true).map_err(failed)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(failed)?;
+    let runtime = crate::worker_threads::single_task().map_err(failed)?;
     let session = data_encoding::HEXLOWER.encode(&LaunchToken::random().to_bytes()[..8]);
     runtime.block_on(async {
         let user = UserId(rustix::process::geteuid().as_raw());

@@ -46,14 +46,9 @@ impl Launches {
         }
     }
 
-    fn on(
-        &mut self,
-        launch: usize,
-        what: impl FnOnce(&mut InterlaunchHub, &mut Vec<InterlaunchAction>),
-    ) {
-        let mut out = Vec::new();
-        what(&mut self.hubs[launch], &mut out);
-        for output in out {
+    fn on(&mut self, launch: usize, what: impl FnOnce(&mut InterlaunchHub)) {
+        what(&mut self.hubs[launch]);
+        for output in self.hubs[launch].take_actions() {
             match output {
                 InterlaunchAction::Send { to, packet } => {
                     let to = usize::from(to == job(1));
@@ -78,20 +73,20 @@ impl Launches {
     fn arrive(&mut self, launch: usize, node: u32, act: InterlaunchOperation) {
         let data = vec![launch as u8, node as u8];
         let deadline = Some(Moment(Duration::from_secs(9)));
-        self.on(launch, |hub, out| {
+        self.on(launch, |hub| {
             let arrival = NodeArrival {
                 node: NodeId(node),
                 status: 0,
                 data,
                 deadline,
             };
-            hub.arrive(act, members(), own(launch), arrival, out);
+            hub.arrive(act, members(), own(launch), arrival);
         });
     }
 
     fn deliver(&mut self) {
         for (to, packet) in std::mem::take(&mut self.packets) {
-            self.on(to, |hub, out| match packet {
+            self.on(to, |hub| match packet {
                 HeadNodeMessage::Arrived {
                     key,
                     jobs,
@@ -100,9 +95,9 @@ impl Launches {
                 } => {
                     let data = &data;
                     let arrival = LaunchArrival { jobs, status, data };
-                    hub.arrived(&key, own(to), arrival, out);
+                    hub.arrived(&key, own(to), arrival);
                 }
-                HeadNodeMessage::Ready { key, jobs } => hub.ready(&key, &jobs, out),
+                HeadNodeMessage::Ready { key, jobs } => hub.ready(&key, &jobs),
                 other => panic!("{other:?}"),
             });
         }
@@ -110,7 +105,7 @@ impl Launches {
 
     fn register(&mut self, count: usize) {
         for (launch, node, key, _) in self.registering.drain(..count).collect::<Vec<_>>() {
-            self.on(launch, |hub, out| hub.registered(&key, node, Ok(()), out));
+            self.on(launch, |hub| hub.registered(&key, node, Ok(())));
         }
     }
 }
@@ -179,7 +174,7 @@ fn failed_server_lost_launch_or_deadline_ends_operation() {
     };
     let mut launches = begin();
     let gone = |nspace: &Nspace| *nspace == job(1);
-    launches.on(0, |hub, out| hub.gone(gone, -7, out));
+    launches.on(0, |hub| hub.gone(gone, -7));
     assert_eq!(
         launches.released,
         [0, 1].map(|node| (0, NodeId(node), Err(-7)))
@@ -187,7 +182,7 @@ fn failed_server_lost_launch_or_deadline_ends_operation() {
 
     let mut launches = begin();
     let due = launches.hubs[0].next_deadline().unwrap();
-    launches.on(0, |hub, out| hub.tick(due, -8, out));
+    launches.on(0, |hub| hub.tick(due, -8));
     assert_eq!(
         launches.released,
         [0, 1].map(|node| (0, NodeId(node), Err(-8)))
@@ -200,7 +195,7 @@ fn failed_server_lost_launch_or_deadline_ends_operation() {
     }
     launches.deliver();
     let (launch, node, key, _) = launches.registering.remove(0);
-    launches.on(launch, |hub, out| hub.registered(&key, node, Err(-9), out));
+    launches.on(launch, |hub| hub.registered(&key, node, Err(-9)));
     assert_eq!(
         launches.released,
         [0, 1].map(|node| (launch, NodeId(node), Err(-9)))

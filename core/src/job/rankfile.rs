@@ -44,7 +44,8 @@ pub struct Rankfile {
 }
 
 /// A file that gives ranks no hosts.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{}{problem}", .line.map_or_else(String::new, |line| format!("line {line}: ")))]
 pub struct RankfileError {
     /// Counted from 1; of the whole file when absent.
     pub line: Option<usize>,
@@ -93,17 +94,6 @@ impl fmt::Display for RankHost {
         }
     }
 }
-
-impl fmt::Display for RankfileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(line) = self.line {
-            write!(f, "line {line}: ")?;
-        }
-        self.problem.fmt(f)
-    }
-}
-
-impl std::error::Error for RankfileError {}
 
 impl From<RankfileProblem> for RankfileError {
     fn from(problem: RankfileProblem) -> Self {

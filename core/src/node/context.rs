@@ -20,7 +20,7 @@ use crate::job::job_table::JobTable;
 use crate::job::outcome::PmiState;
 use crate::job::proc;
 use crate::name_server::message::NameServerCommand;
-use crate::node::event::{NodeAction, NodeReport, Notification, PeerMessage};
+use crate::node::event::{NodeAction, NodeNotice, NodeReport, Notification, PeerMessage};
 use crate::pmi::server as pmi;
 use crate::pmix::sidecar_link::{RequestId, SidecarLink, UpcallId};
 use crate::pmix::sidecar_protocol::SidecarCommand;
@@ -92,6 +92,16 @@ impl NodeContext {
     /// Appends an order to those of the event.
     pub(super) fn order(&mut self, action: NodeAction) {
         self.actions.push(action);
+    }
+
+    /// Sends a message to another node.
+    pub(super) fn send(&mut self, to: NodeId, message: PeerMessage) {
+        self.order(NodeAction::SendPeer { to, message });
+    }
+
+    /// Sends the launcher a notice.
+    pub(super) fn report(&mut self, notice: NodeNotice) {
+        self.order(NodeAction::Notify(notice));
     }
 
     /// Leaves work to another part of the node.

@@ -84,96 +84,86 @@ impl Dispatcher<'_> {
     }
 
     pub(super) fn dispatch(&mut self, event: NodeEvent<'_>) {
-        let now = self.cx.now;
+        let Self { cx, services } = self;
+        let now = cx.now;
         match event {
             NodeEvent::PmiReceived { rank, bytes } => {
-                self.cx.last_contact[rank.index()] = Some(now);
-                if let Some((job, local, pmi)) = self.cx.pmi_of(rank) {
-                    let mut effects = Vec::new();
-                    pmi.receive(local, bytes, &mut effects);
+                cx.last_contact[rank.index()] = Some(now);
+                if let Some((job, local, pmi)) = cx.pmi_of(rank) {
+                    pmi.receive(local, bytes);
+                    let effects = pmi.take_actions();
                     self.pmi_effects(job, effects);
                 }
             }
             NodeEvent::PmiFinalized { rank } => {
-                if let Some((job, local, pmi)) = self.cx.pmi_of(rank) {
-                    let mut effects = Vec::new();
-                    pmi.finalized(local, &mut effects);
+                if let Some((job, local, pmi)) = cx.pmi_of(rank) {
+                    pmi.finalized(local);
+                    let effects = pmi.take_actions();
                     self.pmi_effects(job, effects);
                 }
             }
             NodeEvent::PmiClient { rank, has_groups } => {
-                if let Some((_, local, pmi)) = self.cx.pmi_of(rank) {
+                if let Some((_, local, pmi)) = cx.pmi_of(rank) {
                     pmi.note_client(local, has_groups);
                 }
             }
             NodeEvent::RankStarted { rank, pid } => {
-                self.services.queries.rank_started(rank, pid);
-                self.services.stopped_ranks.started_stopped(rank, self.cx);
+                services.queries.rank_started(rank, pid);
+                services.stopped_ranks.started_stopped(rank, cx);
             }
             NodeEvent::StdinWritten {
                 number,
                 rank,
                 result: fed,
-            } => self
-                .services
-                .iof_pushes
-                .on_stdin_written(number, rank, fed, self.cx),
+            } => services.iof_pushes.on_stdin_written(number, rank, fed, cx),
             NodeEvent::RankEnded { rank, end } => self.rank_ended(rank, end),
             NodeEvent::OutputRead {
                 rank,
                 channel,
                 bytes,
-            } => self
-                .services
-                .iof_pulls
-                .pass_output(rank, channel, bytes, self.cx),
+            } => services.iof_pulls.pass_output(rank, channel, bytes, cx),
             NodeEvent::ControlReceived(bytes) => {
-                let events = self.cx.sidecar_link.on_control_bytes(bytes);
+                let events = cx.sidecar_link.on_control_bytes(bytes);
                 self.sidecar_replied(events);
             }
             NodeEvent::UpcallReceived(bytes) => {
-                let events = self.cx.sidecar_link.on_upcall_bytes(bytes);
+                let events = cx.sidecar_link.on_upcall_bytes(bytes);
                 self.sidecar_replied(events);
             }
-            NodeEvent::SidecarObserved(doing) => self.cx.sidecar_inspected(doing),
-            NodeEvent::SidecarClosed => self.cx.sidecar_closed(),
-            NodeEvent::SidecarEnded { how, end } => self.cx.sidecar_ended(how, end),
+            NodeEvent::SidecarObserved(doing) => cx.sidecar_inspected(doing),
+            NodeEvent::SidecarClosed => cx.sidecar_closed(),
+            NodeEvent::SidecarEnded { how, end } => cx.sidecar_ended(how, end),
             NodeEvent::Peer { from, message } => self.peer_message(from, message),
             NodeEvent::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason),
-            NodeEvent::StartsReported(asked) => self.services.queries.starts_known(asked, self.cx),
+            NodeEvent::StartsReported(asked) => services.queries.starts_known(asked, cx),
             NodeEvent::MemoryMeasured {
                 query: asked,
                 server,
                 processes,
-            } => self
-                .services
+            } => services
                 .queries
-                .on_memory_measured(asked, server, &processes, self.cx),
+                .on_memory_measured(asked, server, &processes, cx),
             NodeEvent::Command(command) => match command {
                 NodeCommand::Rendezvous(message) => self.on_name_server_message(message),
                 NodeCommand::NameServerLost => self.rendezvous_lost(),
                 NodeCommand::Spawned { ticket, result } => {
-                    let was_waiting = self.services.spawns.spawned(ticket, &result, self.cx);
+                    let was_waiting = services.spawns.spawned(ticket, &result, cx);
                     self.settle();
                     if let (true, Ok(nspace)) = (was_waiting, &result) {
                         self.services.iof_pulls.job_announced(nspace, self.cx);
                         raise_job_start(nspace, self.cx);
                     }
                 }
-                NodeCommand::Allocated { ticket, result } => self
-                    .services
-                    .allocations
-                    .allocated(ticket, &result, self.cx),
-                NodeCommand::LaunchComplete => self
-                    .services
-                    .indirect_launch
-                    .report_launch_complete(self.cx),
+                NodeCommand::Allocated { ticket, result } => {
+                    services.allocations.allocated(ticket, &result, cx)
+                }
+                NodeCommand::LaunchComplete => services.indirect_launch.report_launch_complete(cx),
             },
             NodeEvent::JobOver(job) => self.on_job_ended(job),
             NodeEvent::JobsEnded(ends) => {
-                if !self.cx.tools.is_empty() && self.cx.sidecar.is_ready() {
-                    self.services.iof_pulls.notify_kept_ends(true, self.cx);
-                    self.services.end_notices.send(ends, self.cx);
+                if !cx.tools.is_empty() && cx.sidecar.is_ready() {
+                    services.iof_pulls.notify_kept_ends(true, cx);
+                    services.end_notices.send(ends, cx);
                 }
             }
             NodeEvent::LaunchEnded => self.launch_ended(),
@@ -198,8 +188,8 @@ impl Dispatcher<'_> {
         };
         self.services.queries.note_end(at, end, died);
         if let Some((job, local, pmi)) = self.cx.pmi_of(at) {
-            let mut effects = Vec::new();
-            pmi.closed(local, &mut effects);
+            pmi.closed(local);
+            let effects = pmi.take_actions();
             self.pmi_effects(job, effects);
         }
         self.services.names.rank_ended(process, self.cx);
@@ -234,52 +224,38 @@ impl Dispatcher<'_> {
     }
 
     fn peer_message(&mut self, from: NodeId, message: PeerMessage) {
+        let Self { cx, services } = self;
         match message {
             // Ranks that have ended get no answer to a fence.
             PeerMessage::Fence(message)
                 if message
                     .last_node()
-                    .is_some_and(|last| last.0 >= self.cx.jobs.nodes()) => {}
+                    .is_some_and(|last| last.0 >= cx.jobs.nodes()) => {}
             PeerMessage::Fence(message) => {
                 self.fence(FenceEvent::Message { from, message });
             }
             PeerMessage::Modex(message) => {
                 self.modex(ModexEvent::Message { from, message });
             }
-            PeerMessage::Store(message) => self.services.names.peer_message(from, message, self.cx),
-            PeerMessage::Group(message) => {
-                self.services.groups.peer_message(from, message, self.cx)
+            PeerMessage::Store(message) => services.names.peer_message(from, message, cx),
+            PeerMessage::Group(message) => services.groups.peer_message(from, message, cx),
+            PeerMessage::Collective(message) => {
+                services.interlaunch.peer_message(from, message, cx)
             }
-            PeerMessage::Collective(message) => self
-                .services
-                .interlaunch
-                .peer_message(from, message, self.cx),
-            PeerMessage::Query(message) => {
-                self.services.queries.peer_message(from, message, self.cx)
-            }
+            PeerMessage::Query(message) => services.queries.peer_message(from, message, cx),
             PeerMessage::Notify(event) if event.code == Status::READY_FOR_DEBUG => {
-                self.services
-                    .stopped_ranks
-                    .node_stopped(from, &event, self.cx);
+                services.stopped_ranks.node_stopped(from, &event, cx);
             }
             PeerMessage::Notify(event) => self.notify(&event),
             PeerMessage::Died(process) => {
-                if self.cx.jobs.node_of(process) == Some(from) {
+                if cx.jobs.node_of(process) == Some(from) {
                     self.on_process_died(process);
                 }
             }
-            PeerMessage::Output(message) => {
-                self.services.iof_pulls.peer_message(from, message, self.cx)
-            }
-            PeerMessage::Key(message) => self
-                .services
-                .remote_keys
-                .peer_message(from, message, self.cx),
+            PeerMessage::Output(message) => services.iof_pulls.peer_message(from, message, cx),
+            PeerMessage::Key(message) => services.remote_keys.peer_message(from, message, cx),
             PeerMessage::Epoch(message) => self.epoch_message(from, message),
-            PeerMessage::Input(message) => self
-                .services
-                .iof_pushes
-                .input_message(from, message, self.cx),
+            PeerMessage::Input(message) => services.iof_pushes.input_message(from, message, cx),
         }
     }
 
@@ -371,7 +347,7 @@ impl Dispatcher<'_> {
                 error: refusal.to_string(),
             },
         };
-        self.cx.order(NodeAction::Notify(report));
+        self.cx.report(report);
     }
 
     /// Handles the end of all ranks of a spawned job, on all nodes.
@@ -509,7 +485,7 @@ impl Dispatcher<'_> {
             EpochMessage::Begin { number } if self.cx.node == HEAD => {
                 let epoch = self.next_epoch();
                 let message = PeerMessage::Epoch(EpochMessage::Begun { number, epoch });
-                self.cx.order(NodeAction::SendPeer { to: from, message });
+                self.cx.send(from, message);
             }
             EpochMessage::Begun { number, epoch } if from == HEAD => {
                 if let Some(asker) = self.services.epoch_requests.take(number) {
@@ -531,8 +507,8 @@ impl Dispatcher<'_> {
         let KeyRequester { job, rank, number } = asker;
         let server = self.cx.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
         let Some(server) = server else { return };
-        let mut effects = Vec::new();
-        server.renewed(rank, number, &mut effects);
+        server.renewed(rank, number);
+        let effects = server.take_actions();
         self.pmi_effects(job, effects);
     }
 
@@ -607,10 +583,11 @@ impl Dispatcher<'_> {
         let at = |local: LocalRank| NodeRank(first.0 + local.0);
         let failed = |cause| NodeAction::Notify(NodeNotice::Failed(cause));
         for effect in effects {
+            let Self { cx, services } = self;
             match effect {
                 PmiAction::Send { rank, bytes } => {
                     let rank = at(rank);
-                    self.cx.order(NodeAction::SendPmi { rank, bytes });
+                    cx.order(NodeAction::SendPmi { rank, bytes });
                 }
                 PmiAction::Begun { collective } => self.on_barrier_begun(job, collective),
                 PmiAction::Ended { collective } => self.on_local_barrier_complete(job, &collective),
@@ -619,7 +596,7 @@ impl Dispatcher<'_> {
                     contribution,
                 } => self.pmi_fence(job, collective, contribution),
                 PmiAction::Withdrawn { collective } => {
-                    let (series, _) = barrier_series(self.cx, job, &collective);
+                    let (series, _) = barrier_series(cx, job, &collective);
                     self.fence(FenceEvent::Withdraw { series });
                 }
                 PmiAction::Renew { rank, number } => {
@@ -630,8 +607,8 @@ impl Dispatcher<'_> {
                     code,
                     message,
                 } => {
-                    let rank = self.cx.process(at(rank));
-                    self.cx.order(failed(FailureCause::Aborted {
+                    let rank = cx.process(at(rank));
+                    cx.order(failed(FailureCause::Aborted {
                         rank,
                         code,
                         message,
@@ -639,13 +616,11 @@ impl Dispatcher<'_> {
                 }
                 PmiAction::Initialized { rank } => {
                     let rank = at(rank);
-                    self.cx
-                        .order(NodeAction::Notify(NodeNotice::RankConnected { rank }));
+                    cx.report(NodeNotice::RankConnected { rank });
                 }
                 PmiAction::Finalized { rank } => {
                     let rank = at(rank);
-                    self.cx
-                        .order(NodeAction::Notify(NodeNotice::RankFinalized { rank }));
+                    cx.report(NodeNotice::RankFinalized { rank });
                 }
                 PmiAction::Publish {
                     rank,
@@ -653,28 +628,26 @@ impl Dispatcher<'_> {
                     port,
                     limits,
                 } => {
-                    self.services
+                    services
                         .names
-                        .pmi_publish(at(rank), service, port, limits, self.cx);
+                        .pmi_publish(at(rank), service, port, limits, cx);
                     self.settle();
                 }
                 PmiAction::Lookup { rank, service } => {
-                    self.services.names.pmi_lookup(at(rank), service, self.cx);
+                    services.names.pmi_lookup(at(rank), service, cx);
                     self.settle();
                 }
                 PmiAction::Unpublish { rank, service } => {
-                    self.services
-                        .names
-                        .pmi_unpublish(at(rank), service, self.cx);
+                    services.names.pmi_unpublish(at(rank), service, cx);
                     self.settle();
                 }
-                PmiAction::DescribeHost => self.cx.order(NodeAction::DescribeHost),
-                PmiAction::RecordSegment => self.cx.order(NodeAction::RecordSegment { job }),
+                PmiAction::DescribeHost => cx.order(NodeAction::DescribeHost),
+                PmiAction::RecordSegment => cx.order(NodeAction::RecordSegment { job }),
                 PmiAction::RemoveAtEnd { resource } => {
-                    self.cx.order(NodeAction::RemoveAtEnd { job, resource });
+                    cx.order(NodeAction::RemoveAtEnd { job, resource });
                 }
                 PmiAction::Spawn { rank, request } => {
-                    self.services.spawns.pmi_spawn(at(rank), request, self.cx)
+                    services.spawns.pmi_spawn(at(rank), request, cx)
                 }
                 PmiAction::Key {
                     rank,
@@ -683,15 +656,12 @@ impl Dispatcher<'_> {
                     request: wanted,
                 } => {
                     let asker = KeyRequester { job, rank, number };
-                    self.services
-                        .remote_keys
-                        .request_key(asker, other, wanted, self.cx);
+                    services.remote_keys.request_key(asker, other, wanted, cx);
                     self.settle();
                 }
                 PmiAction::Misbehaved { rank, error } => {
-                    let rank = self.cx.process(at(rank));
-                    self.cx
-                        .order(failed(FailureCause::Misbehaved { rank, error }));
+                    let rank = cx.process(at(rank));
+                    cx.order(failed(FailureCause::Misbehaved { rank, error }));
                 }
             }
         }
@@ -749,13 +719,11 @@ impl Dispatcher<'_> {
                 SidecarEvent::Hello(hello) => {
                     self.cx.sidecar_loaded();
                     self.services.groups.libpmix.clone_from(&hello.libpmix);
-                    self.cx
-                        .order(NodeAction::Notify(NodeNotice::SidecarLoaded(hello)));
+                    self.cx.report(NodeNotice::SidecarLoaded(hello));
                 }
                 SidecarEvent::Warning(text) => {
                     let text = text.to_string();
-                    self.cx
-                        .order(NodeAction::Notify(NodeNotice::SidecarWarning { text }));
+                    self.cx.report(NodeNotice::SidecarWarning { text });
                 }
                 SidecarEvent::Failed(failed) => self.cx.sidecar_gave_up(&failed),
                 SidecarEvent::Reply { id, reply } => self.control_reply(id, reply),
@@ -780,10 +748,10 @@ impl Dispatcher<'_> {
             ControlReply::RegisterJob(Ok(env)) => {
                 self.services.queries.note_server(&env);
                 if self.cx.sidecar_ready() {
-                    self.cx.order(NodeAction::Notify(NodeNotice::SidecarReady {
+                    self.cx.report(NodeNotice::SidecarReady {
                         job: JobIndex::INITIAL,
                         env,
-                    }));
+                    });
                     self.services.stopped_ranks.report_earlier_stops(self.cx);
                 }
             }
@@ -814,26 +782,23 @@ impl Dispatcher<'_> {
     }
 
     fn notice(&mut self, notice: Notice) {
-        let now = self.cx.now;
+        let Self { cx, services } = self;
+        let now = cx.now;
         match notice {
             Notice::ClientConnected { proc, .. } => {
-                if let Some(local) = self.cx.local_of(&proc) {
-                    self.cx.pmix_states[local.index()] = PmixState::Connected;
-                    self.cx.last_contact[local.index()] = Some(now);
-                    let proc = self.cx.name_of(self.cx.process(local));
+                if let Some(local) = cx.local_of(&proc) {
+                    cx.pmix_states[local.index()] = PmixState::Connected;
+                    cx.last_contact[local.index()] = Some(now);
+                    let proc = cx.name_of(cx.process(local));
                     self.modex(ModexEvent::RankConnected { proc });
-                    self.cx.order(NodeAction::Notify(NodeNotice::RankConnected {
-                        rank: local,
-                    }));
+                    self.cx.report(NodeNotice::RankConnected { rank: local });
                 }
             }
             Notice::ClientFinalized { proc } => {
-                if let Some(local) = self.cx.local_of(&proc) {
-                    self.cx.pmix_states[local.index()] = PmixState::Finalized;
-                    self.cx.last_contact[local.index()] = Some(now);
-                    self.cx.order(NodeAction::Notify(NodeNotice::RankFinalized {
-                        rank: local,
-                    }));
+                if let Some(local) = cx.local_of(&proc) {
+                    cx.pmix_states[local.index()] = PmixState::Finalized;
+                    cx.last_contact[local.index()] = Some(now);
+                    cx.report(NodeNotice::RankFinalized { rank: local });
                 }
             }
             Notice::NotifyEvent {
@@ -841,10 +806,7 @@ impl Dispatcher<'_> {
                 source,
                 infos,
                 ..
-            } => self
-                .services
-                .stopped_ranks
-                .rank_stopped(&source, &infos, self.cx),
+            } => services.stopped_ranks.rank_stopped(&source, &infos, cx),
             Notice::NotifyEvent {
                 code,
                 source,
@@ -852,11 +814,11 @@ impl Dispatcher<'_> {
                 infos,
             } => {
                 if code == Status::DEBUGGER_RELEASE {
-                    let direction = &mut self.services.indirect_launch;
-                    if direction.launcher_released(&source, &infos, self.cx) {
+                    let direction = &mut services.indirect_launch;
+                    if direction.launcher_released(&source, &infos, cx) {
                         return;
                     }
-                    self.services.stopped_ranks.rank_released(&infos, self.cx);
+                    services.stopped_ranks.rank_released(&infos, cx);
                 }
                 self.forward(Notification {
                     code,
@@ -872,45 +834,41 @@ impl Dispatcher<'_> {
                 procs,
                 infos,
                 channels,
-            } => self
-                .services
-                .iof_pulls
-                .subscribe(&procs, &infos, channels, self.cx),
-            Notice::Spawned { nspace } => self.services.iof_pulls.job_subscribed(&nspace, self.cx),
-            Notice::GroupEnded { name, procs } => {
-                self.services.groups.group_ended(&name, &procs, self.cx)
-            }
+            } => services.iof_pulls.subscribe(&procs, &infos, channels, cx),
+            Notice::Spawned { nspace } => services.iof_pulls.job_subscribed(&nspace, cx),
+            Notice::GroupEnded { name, procs } => services.groups.group_ended(&name, &procs, cx),
             Notice::ConnectionsLost { source, infos } => {
-                let gone = disconnect_tools(self.cx, source, infos);
+                let gone = disconnect_tools(cx, source, infos);
                 for tool in &gone {
-                    self.services.iof_pulls.tool_gone(tool, self.cx);
+                    services.iof_pulls.tool_gone(tool, cx);
                 }
-                if !gone.is_empty() && self.cx.tools.is_empty() {
-                    report_no_tools(self.cx);
+                if !gone.is_empty() && cx.tools.is_empty() {
+                    report_no_tools(cx);
                 }
-                self.services.iof_pulls.unsubscribe_ended(self.cx);
+                services.iof_pulls.unsubscribe_ended(cx);
             }
         }
     }
 
     fn request(&mut self, id: UpcallId, request: UpcallRequest) {
+        let Self { cx, services } = self;
         match request {
             UpcallRequest::Fence { procs, infos, data } => {
                 self.pmix_fence(id, &procs, &infos, data);
             }
             UpcallRequest::DirectModex { proc, infos } => {
-                let Some(process) = self.cx.find_process(&proc) else {
-                    return self.services.interlaunch.request_remote_data(
+                let Some(process) = cx.find_process(&proc) else {
+                    return services.interlaunch.request_remote_data(
                         id,
                         &proc,
                         timeout(&infos),
-                        self.cx,
+                        cx,
                     );
                 };
-                let proc = self.cx.name_of(process);
-                let owner = self.cx.jobs.node_of(process);
+                let proc = cx.name_of(process);
+                let owner = cx.jobs.node_of(process);
                 // Without a given limit, the owner applies its own.
-                let timeout = self.cx.policy.timeout_or(timeout(&infos));
+                let timeout = cx.policy.timeout_or(timeout(&infos));
                 let timeout = timeout.filter(|timeout| timeout.kind != TimeoutSource::Default);
                 let timeout = timeout.map(|timeout| timeout.after);
                 self.modex(ModexEvent::Ask {
@@ -926,72 +884,62 @@ impl Dispatcher<'_> {
                 status,
                 message,
                 targets,
-            } => self
-                .services
+            } => services
                 .demands
-                .abort(id, &proc, status, &message, &targets, self.cx),
-            UpcallRequest::Query { queries, .. } => {
-                self.services.queries.query(id, queries, self.cx)
-            }
+                .abort(id, &proc, status, &message, &targets, cx),
+            UpcallRequest::Query { queries, .. } => services.queries.query(id, queries, cx),
             UpcallRequest::Log {
                 proc,
                 data,
                 directives,
-            } => log(id, &proc, data, &directives, self.cx),
-            UpcallRequest::Publish { proc, infos } => {
-                self.services.names.publish(id, &proc, infos, self.cx)
-            }
+            } => log(id, &proc, data, &directives, cx),
+            UpcallRequest::Publish { proc, infos } => services.names.publish(id, &proc, infos, cx),
             UpcallRequest::Lookup { proc, keys, infos } => {
                 let tool = self.tool_as_requester(&proc);
                 self.services
                     .names
                     .look_up(id, &proc, tool, keys, &infos, self.cx);
             }
-            UpcallRequest::Unpublish { proc, keys, infos } => self
-                .services
-                .names
-                .unpublish(id, &proc, keys, &infos, self.cx),
+            UpcallRequest::Unpublish { proc, keys, infos } => {
+                services.names.unpublish(id, &proc, keys, &infos, cx)
+            }
             UpcallRequest::Group {
                 op,
                 name,
                 procs,
                 infos,
-            } => self
-                .services
-                .groups
-                .request(id, op, name, &procs, infos, self.cx),
+            } => services.groups.request(id, op, name, &procs, infos, cx),
             UpcallRequest::JobControl {
                 proc,
                 targets,
                 directives,
-            } => self
-                .services
+            } => services
                 .demands
-                .job_control(id, &proc, &targets, &directives, self.cx),
+                .job_control(id, &proc, &targets, &directives, cx),
             UpcallRequest::SessionControl {
                 proc,
                 session,
                 directives,
             } => {
                 let extended =
-                    self.services
+                    services
                         .demands
-                        .session_control(id, &proc, session, &directives, self.cx);
+                        .session_control(id, &proc, session, &directives, cx);
                 if let Some(infos) = extended {
-                    self.services.allocations.request_allocation(
+                    services.allocations.request_allocation(
                         id,
                         &proc,
                         Directive::Extend,
                         &infos,
-                        self.cx,
+                        cx,
                     );
                 }
             }
             UpcallRequest::PushStdin { targets, data, .. } => {
-                self.services.iof_pushes.push(id, &targets, &data, self.cx)
+                services.iof_pushes.push(id, &targets, &data, cx)
             }
             UpcallRequest::Spawn { proc, infos, apps } => {
-                self.services.spawns.spawn(id, &proc, &infos, apps, self.cx)
+                services.spawns.spawn(id, &proc, &infos, apps, cx)
             }
             UpcallRequest::Connect { procs, infos } => {
                 self.connect_or_disconnect(id, InterlaunchOperation::Connect, &procs, &infos);
@@ -1000,32 +948,29 @@ impl Dispatcher<'_> {
                 self.connect_or_disconnect(id, InterlaunchOperation::Disconnect, &procs, &infos);
             }
             UpcallRequest::GetCredential { proc, directives } => {
-                let answer =
-                    self.services
-                        .credentials
-                        .issue_credential(proc, &directives, self.cx.now);
-                self.cx.answer(id, &answer);
+                let answer = services
+                    .credentials
+                    .issue_credential(proc, &directives, cx.now);
+                cx.answer(id, &answer);
             }
             UpcallRequest::ValidateCredential {
                 credential,
                 directives,
                 ..
             } => {
-                let answer =
-                    self.services
-                        .credentials
-                        .validate(&credential, &directives, self.cx.now);
-                self.cx.answer(id, &answer);
+                let answer = services
+                    .credentials
+                    .validate(&credential, &directives, cx.now);
+                cx.answer(id, &answer);
             }
             UpcallRequest::Allocate {
                 proc,
                 directive,
                 infos,
-            } => self
-                .services
+            } => services
                 .allocations
-                .allocate(id, &proc, directive, &infos, self.cx),
-            UpcallRequest::ToolConnected { infos } => connect_tool(self.cx, id, &infos),
+                .allocate(id, &proc, directive, &infos, cx),
+            UpcallRequest::ToolConnected { infos } => connect_tool(cx, id, &infos),
         }
     }
 

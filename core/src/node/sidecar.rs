@@ -128,7 +128,7 @@ impl NodeContext {
     /// Reports the loss. The services that use the sidecar follow.
     fn sidecar_lost(&mut self, error: String, is_running: bool) {
         self.sidecar.stop_monitoring(SidecarState::Broken);
-        self.order(NodeAction::Notify(NodeNotice::SidecarLost { error }));
+        self.report(NodeNotice::SidecarLost { error });
         self.leave(NodeEffect::SidecarLost { is_running });
     }
 

@@ -162,7 +162,6 @@ fn singleton(pieces: usize, sent: &[u8]) {
 /// The server, and what an observer remembers to judge it by.
 struct Job {
     server: PmiServer,
-    effects: Vec<PmiAction>,
     /// Bytes fed to each rank that are not accounted for by an answer: no request is shorter than
     /// five bytes, and each has at most one answer.
     fed: [usize; RANKS as usize],
@@ -198,7 +197,6 @@ impl Job {
                 true => server.restartable(),
                 false => server,
             },
-            effects: Vec::new(),
             fed: [0; RANKS as usize],
             broken: [false; RANKS as usize],
             entered: BTreeMap::new(),
@@ -226,9 +224,7 @@ impl Job {
                 let why = String::from_utf8_lossy(bytes);
                 let entered = self.entered.pop_first();
                 let collective = entered.map_or(PmiCollective::WORLD, |(entered, _)| entered);
-                let failed = self
-                    .server
-                    .released(&collective, Err(&why), &mut self.effects);
+                let failed = self.server.released(&collective, Err(&why));
                 assert_eq!(failed, Ok(()), "a failure can always be reported");
             }
             NAME => {
@@ -239,7 +235,7 @@ impl Job {
                     _ => NameAnswer::Refused(&why),
                 };
                 let rank = self.asked.pop_front().unwrap_or(rank);
-                self.server.name_answer(rank, answer, &mut self.effects);
+                self.server.name_answer(rank, answer);
             }
             SPAWNED => {
                 let rank = self.spawning.pop_front().unwrap_or(rank);
@@ -251,8 +247,7 @@ impl Job {
                     }),
                 };
                 let started: Vec<u32> = bytes.iter().map(|&count| count.into()).collect();
-                self.server
-                    .spawned(rank, &result, &started, &mut self.effects);
+                self.server.spawned(rank, &result, &started);
             }
             KEY => {
                 let answer = match bytes.len() % 3 {
@@ -261,13 +256,12 @@ impl Job {
                     _ => KeyAnswer::NoJob,
                 };
                 let (asker, number) = self.keys.pop_front().unwrap_or((rank, 0));
-                self.server
-                    .key_answer(asker, number, answer, &mut self.effects);
+                self.server.key_answer(asker, number, answer);
             }
-            CLOSE => self.server.closed(rank, &mut self.effects),
+            CLOSE => self.server.closed(rank),
             _ => {
                 self.fed[rank.index()] += bytes.len();
-                self.server.receive(rank, bytes, &mut self.effects);
+                self.server.receive(rank, bytes);
             }
         }
         self.judge();
@@ -278,19 +272,17 @@ impl Job {
     /// Where ranks restart, every other one has its fence withdrawn, and an epoch begins with each.
     fn release(&mut self, others: &[u8]) {
         if let Some((rank, number)) = self.renewals.pop_front() {
-            return self.server.renewed(rank, number, &mut self.effects);
+            return self.server.renewed(rank, number);
         }
         let entered = self.entered.pop_first();
         if self.restartable && others.len() % 2 == 1 {
             let collective = entered.map_or(PmiCollective::WORLD, |(entered, _)| entered);
-            return self.server.begin_again(&collective, &mut self.effects);
+            return self.server.begin_again(&collective);
         }
         let is_early = entered.is_none();
         let (collective, own) = entered.unwrap_or((PmiCollective::WORLD, Vec::new()));
         let all = [&own, others].concat();
-        let released = self
-            .server
-            .released(&collective, Ok(&all), &mut self.effects);
+        let released = self.server.released(&collective, Ok(&all));
         assert!(
             !is_early || released.is_err(),
             "released what is not complete"
@@ -302,7 +294,7 @@ impl Job {
         assert!(
             held <= RANKS as usize * (REQUEST_LINE_MAX.max(FRAME_MAX) + SPAWN_MAX + CONTINUED_MAX)
         );
-        for effect in std::mem::take(&mut self.effects) {
+        for effect in self.server.take_actions() {
             match effect {
                 PmiAction::Send { rank, bytes } => {
                     assert!(!self.broken[rank.index()], "answer to a broken client");

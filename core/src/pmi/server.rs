@@ -87,6 +87,8 @@ pub struct PmiServer {
     dead: BTreeSet<Rank>,
     /// Whether another process may speak for a rank.
     restartable: bool,
+    /// Actions that the caller has not taken yet.
+    actions: Vec<PmiAction>,
 }
 
 impl PmiServer {
@@ -123,7 +125,13 @@ impl PmiServer {
             survives: false,
             dead: BTreeSet::new(),
             restartable: false,
+            actions: Vec::new(),
         })
+    }
+
+    /// Takes the actions that result from the calls since the last time.
+    pub fn take_actions(&mut self) -> Vec<PmiAction> {
+        std::mem::take(&mut self.actions)
     }
 
     /// Adds an attribute that clients can read. An attribute with a value that PMI-1 cannot carry is ignored. The file of
@@ -171,15 +179,15 @@ impl PmiServer {
     ///
     /// # Panics
     /// If `rank` is not a local rank of the job, as all functions that take one.
-    pub fn receive(&mut self, rank: LocalRank, bytes: &[u8], effects: &mut Vec<PmiAction>) {
+    pub fn receive(&mut self, rank: LocalRank, bytes: &[u8]) {
         if self.client(rank).state.error().is_some() {
             return;
         }
         // Taken out for the loop: a message borrows from it while the server changes.
         let mut input = std::mem::take(&mut self.client(rank).input);
-        match self.messages(rank, &mut input, bytes, effects) {
+        match self.messages(rank, &mut input, bytes) {
             Ok(()) => self.client(rank).input = input,
-            Err(error) => self.misbehaved(rank, error, effects),
+            Err(error) => self.misbehaved(rank, error),
         }
     }
 
@@ -188,17 +196,16 @@ impl PmiServer {
         rank: LocalRank,
         input: &mut InputFramer,
         mut bytes: &[u8],
-        effects: &mut Vec<PmiAction>,
     ) -> Result<(), ProtocolError> {
         loop {
             match input {
                 InputFramer::Lines(framer) => match framer.next(&mut bytes)? {
-                    Some(line) => self.line(rank, line, effects)?,
+                    Some(line) => self.line(rank, line)?,
                     None => return Ok(()),
                 },
                 InputFramer::Frames(framer) => match framer.next(&mut bytes)? {
-                    Some(Message::Frame(text)) => self.frame(rank, text, effects)?,
-                    Some(Message::Line(line)) => self.line(rank, line, effects)?,
+                    Some(Message::Frame(text)) => self.frame(rank, text)?,
+                    Some(Message::Line(line)) => self.line(rank, line)?,
                     None => return Ok(()),
                 },
             }
@@ -223,20 +230,20 @@ impl PmiServer {
     }
 
     /// Notes that the rank has left `MPI_Finalize`, and its process ends without the finalize of the protocol.
-    pub fn finalized(&mut self, rank: LocalRank, effects: &mut Vec<PmiAction>) {
+    pub fn finalized(&mut self, rank: LocalRank) {
         let state = &mut self.client(rank).state;
         if state.in_session() {
             state.enter(ClientPhase::Finalized);
-            effects.push(PmiAction::Finalized { rank });
+            self.actions.push(PmiAction::Finalized { rank });
         }
     }
 
     /// Handles the end of the rank's process. Half a message is a protocol error; the caller judges by
     /// [`PmiServer::state`] whether the exit itself is a failure.
-    pub fn closed(&mut self, rank: LocalRank, effects: &mut Vec<PmiAction>) {
+    pub fn closed(&mut self, rank: LocalRank) {
         let unfinished = self.client(rank).unfinished();
         if unfinished > 0 {
-            self.misbehaved(rank, ProtocolError::ClosedInside(unfinished), effects);
+            self.misbehaved(rank, ProtocolError::ClosedInside(unfinished));
         }
         self.forget(rank);
         self.client(rank).end();
@@ -244,7 +251,7 @@ impl PmiServer {
             let name = self.clients[rank.index()].rank;
             let complete = self.barriers.leave(rank, name, &mut self.store);
             for (collective, arrival) in complete {
-                self.arrived(collective, arrival, effects);
+                self.arrived(collective, arrival);
             }
         }
     }
@@ -258,12 +265,11 @@ impl PmiServer {
         &mut self,
         collective: &PmiCollective,
         outcome: Result<&[u8], &str>,
-        effects: &mut Vec<PmiAction>,
     ) -> Result<(), ReleaseError> {
         let all = match outcome {
             Ok(all) => all,
             Err(why) => {
-                self.fail_meeting(collective, why, effects);
+                self.fail_meeting(collective, why);
                 return Ok(());
             }
         };
@@ -278,17 +284,17 @@ impl PmiServer {
             });
         };
         let merged = match collective {
-            PmiCollective::Ring => return self.ring_released(all, effects),
+            PmiCollective::Ring => return self.ring_released(all),
             &PmiCollective::WORLD => self.store.merge(all).map(|()| None),
             _ => self.store.merge_recent(all, given).map(Some),
         };
         match merged {
             Ok(news_since) => {
-                self.let_out(collective, news_since, effects);
+                self.let_out(collective, news_since);
                 Ok(())
             }
             Err(source) => {
-                self.fail_meeting(collective, &source.to_string(), effects);
+                self.fail_meeting(collective, &source.to_string());
                 Err(ReleaseError::Data {
                     collective: collective.clone(),
                     source,
@@ -299,13 +305,8 @@ impl PmiServer {
 
     /// Answers the rank's pending request to the name service. Without one (the rank misbehaved meanwhile) nothing
     /// happens.
-    pub fn name_answer(
-        &mut self,
-        rank: LocalRank,
-        answer: NameAnswer<'_>,
-        effects: &mut Vec<PmiAction>,
-    ) {
-        let client = self.client(rank);
+    pub fn name_answer(&mut self, rank: LocalRank, answer: NameAnswer<'_>) {
+        let client = &mut self.clients[rank.index()];
         let Some((call, _)) = client.names.pop_front() else {
             return;
         };
@@ -318,10 +319,11 @@ impl PmiServer {
                 (_, NameAnswer::Port(port)) if sendable(call.dialect, port) => PmiReply::Port(port),
                 _ => PmiReply::Refused(PmiRefusal::Other("service not found")),
             };
-            send(rank, &call, &reply, effects);
+            send(rank, &call, &reply, &mut self.actions);
         }
         let next = client.names.front_mut();
-        effects.extend(next.and_then(|(_, effect)| effect.take()));
+        self.actions
+            .extend(next.and_then(|(_, effect)| effect.take()));
     }
 
     /// Returns the protocol state of a rank.
@@ -369,8 +371,8 @@ impl PmiServer {
         &mut self.clients[rank.index()]
     }
 
-    fn misbehaved(&mut self, rank: LocalRank, error: ProtocolError, effects: &mut Vec<PmiAction>) {
-        effects.push(PmiAction::Misbehaved {
+    fn misbehaved(&mut self, rank: LocalRank, error: ProtocolError) {
+        self.actions.push(PmiAction::Misbehaved {
             rank,
             error: error.to_string(),
         });
@@ -384,36 +386,21 @@ impl PmiServer {
         self.connections.forget(rank);
     }
 
-    fn line(
-        &mut self,
-        rank: LocalRank,
-        line: &[u8],
-        effects: &mut Vec<PmiAction>,
-    ) -> Result<(), ProtocolError> {
+    fn line(&mut self, rank: LocalRank, line: &[u8]) -> Result<(), ProtocolError> {
         let client = self.client(rank);
         if client.spawn.is_some() || SpawnLines::starts_with(line) {
             let lines = client.spawn.get_or_insert_default();
             if lines.push(line)? {
                 let lines = client.spawn.take().expect("pushed to it just now");
-                return self.on_request(
-                    rank,
-                    RequestContext::spawn_lines(),
-                    lines.request(),
-                    effects,
-                );
+                return self.on_request(rank, RequestContext::spawn_lines(), lines.request());
             }
             return Ok(());
         }
         let (call, request) = request_v1::parse(&Pmi1Line::parse(line)?)?;
-        self.on_request(rank, call, request, effects)
+        self.on_request(rank, call, request)
     }
 
-    fn frame(
-        &mut self,
-        rank: LocalRank,
-        text: &[u8],
-        effects: &mut Vec<PmiAction>,
-    ) -> Result<(), ProtocolError> {
+    fn frame(&mut self, rank: LocalRank, text: &[u8]) -> Result<(), ProtocolError> {
         let mut frame = Pmi2Frame::parse(text)?;
         let all;
         match self.client(rank).continued.take(&frame)? {
@@ -426,7 +413,7 @@ impl PmiServer {
         }
         let call = request_v2::call(&frame);
         let request = request_v2::parse(call.command, &frame);
-        self.on_request(rank, call, request, effects)
+        self.on_request(rank, call, request)
     }
 }
 
@@ -437,14 +424,19 @@ fn send(
     reply: &PmiReply<'_>,
     effects: &mut Vec<PmiAction>,
 ) {
-    let bytes = match (reply, call.dialect) {
+    let bytes = encode(call, reply);
+    effects.push(PmiAction::Send { rank, bytes });
+}
+
+/// Returns the bytes of the answer to a request.
+fn encode(call: &RequestContext<'_>, reply: &PmiReply<'_>) -> Vec<u8> {
+    match (reply, call.dialect) {
         // Also the start of PMI-2 is answered by a line.
         (PmiReply::Init(_) | PmiReply::Restarted, _) | (_, Dialect::Pmi1) => {
             reply_v1::line(reply, call)
         }
         (_, Dialect::Pmi2) => reply_v2::frame(reply, call),
-    };
-    effects.push(PmiAction::Send { rank, bytes });
+    }
 }
 
 impl PmiServer {
@@ -473,7 +465,6 @@ impl PmiServer {
         call: &RequestContext<'_>,
         collective: PmiCollective,
         ring: Option<RingValues>,
-        effects: &mut Vec<PmiAction>,
     ) -> Result<Option<PmiReply<'_>>, PmiRefusal<'static>> {
         let number = self.barriers.number();
         let state = &mut self.client(rank).state;
@@ -495,98 +486,70 @@ impl PmiServer {
         }
         let store = &mut self.store;
         let arrival = self.barriers.arrive(&collective, waiter, ring, store);
-        self.arrived(collective, arrival, effects);
+        self.arrived(collective, arrival);
         Ok(None)
     }
 
     /// Acts on the arrival of a rank, or on the end of one that was waited for.
-    fn arrived(
-        &mut self,
-        collective: PmiCollective,
-        arrival: BarrierArrival,
-        effects: &mut Vec<PmiAction>,
-    ) {
+    fn arrived(&mut self, collective: PmiCollective, arrival: BarrierArrival) {
         let mut states = self.clients.iter().map(|client| &client.state);
         let is_entered = matches!(
             arrival,
             BarrierArrival::Entered(_) | BarrierArrival::Ended { .. }
         );
         if is_entered && states.any(|state| state.in_session() && state.finalizes_at_exit()) {
-            effects.push(PmiAction::RecordSegment);
+            self.actions.push(PmiAction::RecordSegment);
         }
         match arrival {
-            BarrierArrival::Begun => effects.push(PmiAction::Begun { collective }),
+            BarrierArrival::Begun => self.actions.push(PmiAction::Begun { collective }),
             BarrierArrival::Waits => {}
-            BarrierArrival::Entered(contribution) => effects.push(PmiAction::Entered {
+            BarrierArrival::Entered(contribution) => self.actions.push(PmiAction::Entered {
                 collective,
                 contribution,
             }),
             BarrierArrival::Ended { has_begun: begun } => {
-                self.let_out(&collective, None, effects);
-                effects.extend(begun.then_some(PmiAction::Ended { collective }));
+                self.let_out(&collective, None);
+                self.actions
+                    .extend(begun.then_some(PmiAction::Ended { collective }));
             }
         }
     }
 
     /// Releases the ranks of a completed barrier.
-    fn let_out(
-        &mut self,
-        collective: &PmiCollective,
-        news_since: Option<KvsStamp>,
-        effects: &mut Vec<PmiAction>,
-    ) {
+    fn let_out(&mut self, collective: &PmiCollective, news_since: Option<KvsStamp>) {
         let end = self.barriers.end(collective, news_since);
         for waiter in end.waiting {
-            self.answer(waiter, collective, &PmiReply::BarrierOut, effects);
+            self.answer(waiter, collective, &PmiReply::BarrierOut);
         }
-        self.enter_next(collective, end.next, effects);
+        self.enter_next(collective, end.next);
     }
 
     /// Answers a rank that waited in a barrier or ring, unless it has broken the protocol since.
-    fn answer(
-        &mut self,
-        waiter: HeldRequest,
-        collective: &PmiCollective,
-        reply: &PmiReply<'_>,
-        effects: &mut Vec<PmiAction>,
-    ) {
+    fn answer(&mut self, waiter: HeldRequest, collective: &PmiCollective, reply: &PmiReply<'_>) {
         let state = &mut self.client(waiter.rank).state;
         state.answered(
             |open| matches!(open, OpenRequest::Collective(open, _) if open == collective),
         );
         state.leave();
         if state.error().is_none() {
-            send(waiter.rank, &waiter.call, reply, effects);
+            send(waiter.rank, &waiter.call, reply, &mut self.actions);
         }
     }
 
     /// Fails a barrier or ring: the waiting ranks and later arrivals get a refusal.
-    fn fail_meeting(
-        &mut self,
-        collective: &PmiCollective,
-        why: &str,
-        effects: &mut Vec<PmiAction>,
-    ) {
+    fn fail_meeting(&mut self, collective: &PmiCollective, why: &str) {
         let reply = PmiReply::Refused(PmiRefusal::Other(why));
         let end = self.barriers.fail(collective, why.to_owned());
         let next = end.next.into_iter().map(|(waiter, _)| waiter);
         for waiter in end.waiting.into_iter().chain(next) {
-            self.answer(waiter, collective, &reply, effects);
+            self.answer(waiter, collective, &reply);
         }
     }
 
     /// Releases the ranks of a completed ring.
-    fn ring_released(
-        &mut self,
-        all: &[u8],
-        effects: &mut Vec<PmiAction>,
-    ) -> Result<(), ReleaseError> {
+    fn ring_released(&mut self, all: &[u8]) -> Result<(), ReleaseError> {
         let Some(ring) = Ring::decode(all, self.barriers.size(), self.survives) else {
-            self.fail_meeting(
-                &PmiCollective::Ring,
-                &ReleaseError::Ring.to_string(),
-                effects,
-            );
+            self.fail_meeting(&PmiCollective::Ring, &ReleaseError::Ring.to_string());
             return Err(ReleaseError::Ring);
         };
         let own = self.barriers.take_ring();
@@ -599,9 +562,9 @@ impl PmiServer {
                 left_value: left,
                 right,
             };
-            self.answer(waiter, &PmiCollective::Ring, &reply, effects);
+            self.answer(waiter, &PmiCollective::Ring, &reply);
         }
-        self.enter_next(&PmiCollective::Ring, end.next, effects);
+        self.enter_next(&PmiCollective::Ring, end.next);
         Ok(())
     }
 }
@@ -616,26 +579,26 @@ impl PmiServer {
     }
 
     /// Begins a barrier or ring again after the restart of a member on some node, before any rank was released.
-    pub fn begin_again(&mut self, collective: &PmiCollective, effects: &mut Vec<PmiAction>) {
+    pub fn begin_again(&mut self, collective: &PmiCollective) {
         if let Some(arrival) = self.barriers.begin_again(collective, &mut self.store) {
-            self.arrived(collective.clone(), arrival, effects);
+            self.arrived(collective.clone(), arrival);
         }
     }
 
     /// Enters the collectives that a restarted rank has requested before its epoch began.
-    pub fn renewed(&mut self, local: LocalRank, number: u64, effects: &mut Vec<PmiAction>) {
+    pub fn renewed(&mut self, local: LocalRank, number: u64) {
         let pending = &mut self.client(local).renewal;
         let Some(renewal) = pending.take_if(|renewal| renewal.number == number) else {
             // The epoch belongs to a process that has ended since.
             return;
         };
         for (collective, waiter, ring) in renewal.pending_entries {
-            self.enter(collective, waiter, ring, effects);
+            self.enter(collective, waiter, ring);
         }
     }
 
     /// Requests an epoch for a restarted process of the rank.
-    fn request_epoch(&mut self, local: LocalRank, goes_on: bool, effects: &mut Vec<PmiAction>) {
+    fn request_epoch(&mut self, local: LocalRank, goes_on: bool) {
         if goes_on || !self.state(local).has_restarted() {
             return;
         }
@@ -646,7 +609,7 @@ impl PmiServer {
             number,
             pending_entries: held,
         });
-        effects.push(PmiAction::Renew {
+        self.actions.push(PmiAction::Renew {
             rank: local,
             number,
         });
@@ -666,7 +629,7 @@ impl PmiServer {
             }
     }
 
-    fn restart(&mut self, local: LocalRank, effects: &mut Vec<PmiAction>) {
+    fn restart(&mut self, local: LocalRank) {
         self.store.reset(local);
         self.node_attributes.reset(local);
         self.connections.forget(local);
@@ -674,31 +637,20 @@ impl PmiServer {
         client.restart();
         let rank = client.rank;
         for collective in self.barriers.restart(local, rank) {
-            effects.push(PmiAction::Withdrawn { collective });
+            self.actions.push(PmiAction::Withdrawn { collective });
         }
     }
 
     /// Enters ranks into the next barrier or ring that came too late for the one that has ended.
-    fn enter_next(
-        &mut self,
-        collective: &PmiCollective,
-        late: Vec<LateArrival>,
-        effects: &mut Vec<PmiAction>,
-    ) {
+    fn enter_next(&mut self, collective: &PmiCollective, late: Vec<LateArrival>) {
         for (waiter, ring) in late {
-            self.enter(collective.clone(), waiter, ring, effects);
+            self.enter(collective.clone(), waiter, ring);
         }
     }
 
-    fn enter(
-        &mut self,
-        collective: PmiCollective,
-        waiter: HeldRequest,
-        ring: Option<RingValues>,
-        effects: &mut Vec<PmiAction>,
-    ) {
+    fn enter(&mut self, collective: PmiCollective, waiter: HeldRequest, ring: Option<RingValues>) {
         let store = &mut self.store;
         let arrival = self.barriers.arrive(&collective, waiter, ring, store);
-        self.arrived(collective, arrival, effects);
+        self.arrived(collective, arrival);
     }
 }

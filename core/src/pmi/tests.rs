@@ -75,8 +75,8 @@ impl Job {
     }
 
     fn feed(&mut self, rank: u32, bytes: &[u8]) {
-        let mut effects = Vec::new();
-        self.server.receive(LocalRank(rank), bytes, &mut effects);
+        self.server.receive(LocalRank(rank), bytes);
+        let effects = self.server.take_actions();
         // Only the tests of these three are interested in them.
         let notes = self.notes;
         let noted = |effect: &&PmiAction| {
@@ -136,16 +136,15 @@ impl Job {
 
     /// Ends a barrier or ring.
     fn end(&mut self, collective: &PmiCollective, outcome: Result<&[u8], &str>) -> Vec<String> {
-        let mut effects = Vec::new();
-        let released = self.server.released(collective, outcome, &mut effects);
+        let released = self.server.released(collective, outcome);
+        let effects = self.server.take_actions();
         assert_eq!(released, Ok(()));
         effects.iter().map(render).collect()
     }
 
     fn answer(&mut self, rank: u32, answer: NameAnswer<'_>) -> Vec<String> {
-        let mut effects = Vec::new();
-        self.server
-            .name_answer(LocalRank(rank), answer, &mut effects);
+        self.server.name_answer(LocalRank(rank), answer);
+        let effects = self.server.take_actions();
         effects.iter().map(render).collect()
     }
 
@@ -155,9 +154,8 @@ impl Job {
 
     /// Ends a spawn with this number of ranks of each program.
     fn spawned_with(&mut self, rank: u32, result: &SpawnResult, started: &[u32]) -> Vec<String> {
-        let mut effects = Vec::new();
-        self.server
-            .spawned(LocalRank(rank), result, started, &mut effects);
+        self.server.spawned(LocalRank(rank), result, started);
+        let effects = self.server.take_actions();
         effects.iter().map(render).collect()
     }
 

@@ -285,13 +285,13 @@ fn encode(steps: Vec<CollectiveStep>) -> Result<Vec<c_int>, PeerError> {
     Ok(words)
 }
 
-/// Defines functions that return 0 or -1.
+/// Defines functions that return this value if they fail.
 macro_rules! calls {
-    ($($name:ident ( $($arg:ident : $type:ty),* ) $body:block)*) => {$(
+    ($failed:literal as $result:ty: $($name:ident ( $($arg:ident : $type:ty),* ) $body:block)*) => {$(
         #[unsafe(no_mangle)]
         #[allow(missing_docs, reason = "see wireup-impi.h")]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
-            guarded(-1, || { $body })
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> $result {
+            guarded($failed, || { $body })
         }
     )*};
 }
@@ -310,97 +310,34 @@ pub extern "C" fn wireup_impi_error() -> *const c_char {
     ERROR.with_borrow(|error| error.as_ptr())
 }
 
-#[unsafe(no_mangle)]
-#[allow(missing_docs, reason = "see wireup-impi.h")]
-pub unsafe extern "C" fn wireup_impi_isend(
-    world: *const Peer,
-    data: *const c_void,
-    count: usize,
-    kind: c_int,
-    to: c_int,
-    tag: c_int,
-) -> u64 {
-    guarded(0, || {
+calls! {
+    0 as u64:
+    wireup_impi_isend(world: *const Peer, data: *const c_void, count: usize, kind: c_int, to: c_int, tag: c_int) {
         start(world, data, count, kind, to, tag, false).map(|request| request.0)
-    })
-}
-
-#[unsafe(no_mangle)]
-#[allow(missing_docs, reason = "see wireup-impi.h")]
-pub unsafe extern "C" fn wireup_impi_issend(
-    world: *const Peer,
-    data: *const c_void,
-    count: usize,
-    kind: c_int,
-    to: c_int,
-    tag: c_int,
-) -> u64 {
-    guarded(0, || {
+    }
+    wireup_impi_issend(world: *const Peer, data: *const c_void, count: usize, kind: c_int, to: c_int, tag: c_int) {
         start(world, data, count, kind, to, tag, true).map(|request| request.0)
-    })
-}
-
-#[unsafe(no_mangle)]
-#[allow(missing_docs, reason = "see wireup-impi.h")]
-pub unsafe extern "C" fn wireup_impi_irecv(
-    world: *const Peer,
-    count: usize,
-    kind: c_int,
-    source: c_int,
-    tag: c_int,
-) -> u64 {
-    guarded(0, || {
+    }
+    wireup_impi_irecv(world: *const Peer, count: usize, kind: c_int, source: c_int, tag: c_int) {
         let kind = element(kind)?;
         let limit = bytes(count, kind, 1)?;
-        peer(world)?
-            .start_receive(limit, kind, any(source)?, any_tag(tag))
-            .map(|request| request.0)
-    })
-}
-
-#[unsafe(no_mangle)]
-#[allow(missing_docs, reason = "see wireup-impi.h")]
-pub unsafe extern "C" fn wireup_impi_isend_bytes(
-    world: *const Peer,
-    data: *const c_void,
-    length: usize,
-    to: c_int,
-    tag: c_int,
-    context: u64,
-    synchronous: c_int,
-) -> u64 {
-    guarded(0, || {
-        let envelope = Envelope {
-            destination: rank(to)?,
-            tag,
-            context,
-            synchronous: synchronous != 0,
-        };
+        peer(world)?.start_receive(limit, kind, any(source)?, any_tag(tag)).map(|request| request.0)
+    }
+    wireup_impi_isend_bytes(
+        world: *const Peer, data: *const c_void, length: usize, to: c_int, tag: c_int, context: u64, synchronous: c_int
+    ) {
+        let envelope = Envelope { destination: rank(to)?, tag, context, synchronous: synchronous != 0 };
         let data = input(data, bytes(length, ElementType::Byte, 1)?)?;
-        peer(world)?
-            .start_send_bytes(envelope, data)
-            .map(|request| request.0)
-    })
-}
-
-#[unsafe(no_mangle)]
-#[allow(missing_docs, reason = "see wireup-impi.h")]
-pub unsafe extern "C" fn wireup_impi_irecv_bytes(
-    world: *const Peer,
-    length: usize,
-    source: c_int,
-    tag: c_int,
-    context: u64,
-) -> u64 {
-    guarded(0, || {
+        peer(world)?.start_send_bytes(envelope, data).map(|request| request.0)
+    }
+    wireup_impi_irecv_bytes(world: *const Peer, length: usize, source: c_int, tag: c_int, context: u64) {
         let limit = bytes(length, ElementType::Byte, 1)?;
-        peer(world)?
-            .start_receive_bytes(match_spec(source, tag, context)?, limit)
-            .map(|request| request.0)
-    })
+        peer(world)?.start_receive_bytes(match_spec(source, tag, context)?, limit).map(|request| request.0)
+    }
 }
 
 calls! {
+    -1 as c_int:
     wireup_impi_iprobe_bytes(
         world: *const Peer, source: c_int, tag: c_int, context: u64, status: *mut CStatus
     ) {

@@ -233,10 +233,7 @@ impl Fences {
     ) {
         match output {
             FenceAction::Send { to, message } => {
-                cx.order(NodeAction::SendPeer {
-                    to,
-                    message: PeerMessage::Fence(message),
-                });
+                cx.send(to, PeerMessage::Fence(message));
             }
             FenceAction::SendAll(message) => {
                 let message = PeerMessage::Fence(message);
@@ -359,21 +356,18 @@ fn release_pmi(
 ) {
     let server = cx.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
     let Some(server) = server else { return };
-    let mut effects = Vec::new();
-    match result {
-        Ok(released) => {
-            if let Err(error) = server.released(collective, Ok(&released.data), &mut effects) {
-                let error = error.to_string();
-                let cause = FailureCause::FenceFailed { error };
-                cx.order(NodeAction::Notify(NodeNotice::Failed(cause)));
-            }
+    let outcome = match result {
+        Ok(released) => server.released(collective, Ok(&released.data)),
+        Err(FenceFailure::Withdrawn { .. }) => {
+            server.begin_again(collective);
+            Ok(())
         }
-        Err(FenceFailure::Withdrawn { .. }) => server.begin_again(collective, &mut effects),
-        Err(failure) => {
-            let text = failure.to_string();
-            // Telling the ranks is all that is left; the job fails in any case.
-            let _ = server.released(collective, Err(&text), &mut effects);
-        }
+        Err(failure) => server.released(collective, Err(&failure.to_string())),
+    };
+    let effects = server.take_actions();
+    if let Err(error) = outcome {
+        let error = error.to_string();
+        cx.report(NodeNotice::Failed(FailureCause::FenceFailed { error }));
     }
     cx.leave(NodeEffect::Pmi(job, effects));
 }

@@ -212,10 +212,7 @@ impl GroupState {
         );
         for output in outputs {
             match output {
-                GroupAction::Send { to, message } => cx.order(NodeAction::SendPeer {
-                    to,
-                    message: PeerMessage::Group(message),
-                }),
+                GroupAction::Send { to, message } => cx.send(to, PeerMessage::Group(message)),
                 GroupAction::SendAll(message) => {
                     cx.order(NodeAction::SendEveryPeer(PeerMessage::Group(message)));
                 }
@@ -246,7 +243,7 @@ impl GroupState {
                  later (--libpmix)",
                 version(&self.libpmix).unwrap_or("of an old version"),
             );
-            cx.order(NodeAction::Notify(NodeNotice::SidecarWarning { text }));
+            cx.report(NodeNotice::SidecarWarning { text });
         }
         let nothing = vec![Info::new(keys::GROUP_CONTEXT_ID, Value::Size(0))];
         cx.answer(id, &UpcallAnswer::Infos(Status::ERR_NOT_SUPPORTED, nothing));

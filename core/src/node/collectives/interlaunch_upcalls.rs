@@ -18,7 +18,7 @@ use crate::job::proc;
 use crate::job::process_map::ProcessMap;
 use crate::node::context::NodeContext;
 use crate::node::context::collective_policy::HEAD;
-use crate::node::event::{NodeAction, PeerMessage};
+use crate::node::event::PeerMessage;
 use crate::node::node_service::NodeService;
 use crate::pmix::sidecar_link::{RequestId, UpcallId};
 use crate::pmix::upcall::UpcallAnswer;
@@ -156,7 +156,7 @@ impl InterlaunchState {
             return self.peer_message(to, message, cx);
         }
         let message = PeerMessage::Collective(message);
-        cx.order(NodeAction::SendPeer { to, message });
+        cx.send(to, message);
     }
 
     pub(in crate::node) fn peer_message(
@@ -181,12 +181,12 @@ impl InterlaunchState {
                     data,
                     deadline: timeout.map(|timeout| now + timeout),
                 };
-                self.with_hub(|hub, out| hub.arrive(act, members, own, arrival, out), cx);
+                self.with_hub(|hub| hub.arrive(act, members, own, arrival), cx);
             }
             InterlaunchMessage::Registered { key, result } if cx.node == HEAD => {
                 self.with_hub(
-                    |hub, out| {
-                        hub.registered(&key, from, result, out);
+                    |hub| {
+                        hub.registered(&key, from, result);
                     },
                     cx,
                 );
@@ -279,7 +279,7 @@ impl NodeService for InterlaunchState {
     fn tick(&mut self, cx: &mut NodeContext) {
         let now = cx.now;
         let timeout = Status::ERR_TIMEOUT.0;
-        self.with_hub(|hub, out| hub.tick(now, timeout, out), cx);
+        self.with_hub(|hub| hub.tick(now, timeout), cx);
         let fetching = self.fetching.iter();
         let late = fetching.filter(|(_, (_, until))| until.is_some_and(|until| until <= now));
         let late: Vec<(u64, UpcallId)> = late.map(|(serial, (id, _))| (*serial, *id)).collect();
@@ -295,7 +295,7 @@ impl NodeService for InterlaunchState {
         if node == HEAD {
             return self.tear_down(cx);
         }
-        self.with_hub(|hub, out| hub.node_lost(node, lost, out), cx);
+        self.with_hub(|hub| hub.node_lost(node, lost), cx);
     }
 
     /// Fails all pending requests at the end of the launch.

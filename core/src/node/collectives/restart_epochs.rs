@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::node::context::NodeContext;
 use crate::node::context::collective_policy::HEAD;
-use crate::node::event::{NodeAction, PeerMessage};
+use crate::node::event::PeerMessage;
 use crate::node::lookups::remote_keys::KeyRequester;
 use crate::node::service_messages::EpochMessage;
 
@@ -23,7 +23,7 @@ impl EpochRequests {
         let number = self.last_number;
         self.waiting.insert(number, asker);
         let message = PeerMessage::Epoch(EpochMessage::Begin { number });
-        cx.order(NodeAction::SendPeer { to: HEAD, message });
+        cx.send(HEAD, message);
     }
 
     /// Takes the process that waits for the reply with that number.

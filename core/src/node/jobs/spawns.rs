@@ -202,8 +202,8 @@ impl PendingSpawns {
                 let Some((job, rank, server)) = cx.pmi_of(at) else {
                     return;
                 };
-                let mut effects = Vec::new();
-                server.spawned(rank, result, &started, &mut effects);
+                server.spawned(rank, result, &started);
+                let effects = server.take_actions();
                 cx.leave(NodeEffect::Pmi(job, effects));
             }
         }

@@ -10,7 +10,7 @@ use crate::job::proc::Proc;
 use crate::node::context::NodeContext;
 use crate::node::context::node_effect::{ModexRequester, NodeEffect};
 use crate::node::context::upcalls::modex_status;
-use crate::node::event::{NodeAction, PeerMessage};
+use crate::node::event::PeerMessage;
 use crate::node::node_service::NodeService;
 use crate::pmix::sidecar_link::{RequestId, UpcallId};
 use crate::pmix::sidecar_protocol::{ControlRefusal, SidecarCommand};
@@ -42,10 +42,7 @@ impl DirectModex {
         self.engine.handle(input, cx.now, &mut outputs);
         for output in outputs {
             match output {
-                ModexAction::Send { to, message } => cx.order(NodeAction::SendPeer {
-                    to,
-                    message: PeerMessage::Modex(message),
-                }),
+                ModexAction::Send { to, message } => cx.send(to, PeerMessage::Modex(message)),
                 ModexAction::AskHost { proc } => self.request_from_sidecar(proc, cx),
                 ModexAction::Complete { ticket, result } => match ticket {
                     ModexRequester::Pmix(id) => answer(id, result, cx),

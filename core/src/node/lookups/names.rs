@@ -22,7 +22,7 @@ use crate::names::request::{
 use crate::node::context::NodeContext;
 use crate::node::context::collective_policy::HEAD;
 use crate::node::context::node_effect::NodeEffect;
-use crate::node::event::{NodeAction, PeerMessage};
+use crate::node::event::PeerMessage;
 use crate::node::node_service::NodeService;
 use crate::pmi::limits::NAME_MAX;
 use crate::pmi::server::NameAnswer;
@@ -100,9 +100,7 @@ impl Names {
     fn pmi_ask(&mut self, at: NodeRank, request: NameRequest, cx: &mut NodeContext) {
         let who = self.requester(cx.process(at), cx);
         self.with_store(
-            |store, names| {
-                store.start_request(who, request, ReplyTarget::Pmi(at), names);
-            },
+            |store, names| store.start_request(who, request, ReplyTarget::Pmi(at), names),
             cx,
         );
     }
@@ -177,9 +175,7 @@ impl Names {
         match (who, request) {
             (Some(who), Ok(request)) => {
                 self.with_store(
-                    |store, names| {
-                        store.start_request(who, request, ReplyTarget::Pmix(id), names);
-                    },
+                    |store, names| store.start_request(who, request, ReplyTarget::Pmix(id), names),
                     cx,
                 );
             }
@@ -196,12 +192,7 @@ impl Names {
         message: NameMessage,
         cx: &mut NodeContext,
     ) {
-        self.with_store(
-            |store, names| {
-                store.message(from, message, names);
-            },
-            cx,
-        );
+        self.with_store(|store, names| store.message(from, message, names), cx);
     }
 
     pub(in crate::node) fn rank_ended(&mut self, process: GlobalRank, cx: &mut NodeContext) {
@@ -251,10 +242,7 @@ impl Names {
         );
         for output in outputs {
             match output {
-                NameAction::Send { to, message } => cx.order(NodeAction::SendPeer {
-                    to,
-                    message: PeerMessage::Store(message),
-                }),
+                NameAction::Send { to, message } => cx.send(to, PeerMessage::Store(message)),
                 NameAction::Shared(message) => {
                     cx.send_to_name_server(NameServerCommand::Store(message));
                 }
@@ -301,8 +289,8 @@ impl Names {
                 NameAnswer::Refused("job ends")
             }
         };
-        let mut effects = Vec::new();
-        server.name_answer(local, answer, &mut effects);
+        server.name_answer(local, answer);
+        let effects = server.take_actions();
         cx.leave(NodeEffect::Pmi(job, effects));
     }
 }

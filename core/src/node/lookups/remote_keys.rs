@@ -14,7 +14,7 @@ use std::sync::Arc;
 use crate::job::ids::{JobIndex, LocalRank, NodeId, Nspace};
 use crate::node::context::NodeContext;
 use crate::node::context::node_effect::NodeEffect;
-use crate::node::event::{NodeAction, PeerMessage};
+use crate::node::event::PeerMessage;
 use crate::node::node_service::NodeService;
 use crate::node::service_messages::KeyMessage;
 use crate::pmi::pmi_action::{KeyAnswer, RemoteKeyRead};
@@ -62,7 +62,7 @@ impl RemoteKeyReads {
                     job,
                     request,
                 });
-                return cx.order(NodeAction::SendPeer { to, message });
+                return cx.send(to, message);
             }
             found => found,
         };
@@ -106,8 +106,8 @@ impl RemoteKeyReads {
         let Some(server) = member.and_then(|member| member.pmi.as_mut()) else {
             return;
         };
-        let mut effects = Vec::new();
-        server.key_answer(rank, number, answer, &mut effects);
+        server.key_answer(rank, number, answer);
+        let effects = server.take_actions();
         cx.leave(NodeEffect::Pmi(job, effects));
     }
 
@@ -128,7 +128,7 @@ impl RemoteKeyReads {
                     KeyLookup::NoKey | KeyLookup::NoJob | KeyLookup::Elsewhere(_) => None,
                 };
                 let message = PeerMessage::Key(KeyMessage::Told { number, value });
-                cx.order(NodeAction::SendPeer { to: from, message });
+                cx.send(from, message);
             }
             KeyMessage::Told { number, value } => {
                 if let Some((asker, _)) = self.waiting.remove(&number) {

@@ -257,10 +257,7 @@ impl IofPulls {
     fn send(&mut self, to: NodeId, message: IofPullMessage, cx: &mut NodeContext) {
         match to == cx.node {
             true => self.peer_message(to, message, cx),
-            false => cx.order(NodeAction::SendPeer {
-                to,
-                message: PeerMessage::Output(message),
-            }),
+            false => cx.send(to, PeerMessage::Output(message)),
         }
     }
 

@@ -92,10 +92,7 @@ impl IofPushes {
     fn send_input(&mut self, to: NodeId, message: IofPushMessage, cx: &mut NodeContext) {
         match to == cx.node {
             true => self.input_message(to, message, cx),
-            false => cx.order(NodeAction::SendPeer {
-                to,
-                message: PeerMessage::Input(message),
-            }),
+            false => cx.send(to, PeerMessage::Input(message)),
         }
     }
 

@@ -163,10 +163,7 @@ impl QueryState {
         act(&mut self.engine, &mut outputs);
         for output in outputs {
             match output {
-                QueryAction::Send { to, message } => cx.order(NodeAction::SendPeer {
-                    to,
-                    message: PeerMessage::Query(message),
-                }),
+                QueryAction::Send { to, message } => cx.send(to, PeerMessage::Query(message)),
                 QueryAction::Look {
                     query: asked,
                     question,

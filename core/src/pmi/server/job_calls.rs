@@ -19,13 +19,7 @@ impl PmiServer {
     ///
     /// Rule: the parent is answered when its children run; it waits for them elsewhere. Source:
     /// docs/pmi-operations.md#spawn.
-    pub fn spawned(
-        &mut self,
-        rank: LocalRank,
-        result: &SpawnResult,
-        started: &[u32],
-        effects: &mut Vec<PmiAction>,
-    ) {
+    pub fn spawned(&mut self, rank: LocalRank, result: &SpawnResult, started: &[u32]) {
         let client = self.client(rank);
         let Some(Some(HeldSpawn { call, counts })) = client.spawning.take() else {
             return;
@@ -48,7 +42,7 @@ impl PmiServer {
                 }
             }
         };
-        send(rank, &call, &reply, effects);
+        send(rank, &call, &reply, &mut self.actions);
     }
 
     /// Returns the result of a read by another job's rank.
@@ -64,13 +58,7 @@ impl PmiServer {
     }
 
     /// Answers a rank's read of another job. Answers may arrive in any order.
-    pub fn key_answer(
-        &mut self,
-        rank: LocalRank,
-        number: u64,
-        answer: KeyAnswer<'_>,
-        effects: &mut Vec<PmiAction>,
-    ) {
+    pub fn key_answer(&mut self, rank: LocalRank, number: u64, answer: KeyAnswer<'_>) {
         let client = self.client(rank);
         let Some((call, job)) = client.keys.remove(&number) else {
             return;
@@ -92,7 +80,7 @@ impl PmiServer {
             KeyAnswer::Value(_) | KeyAnswer::NoKey => PmiReply::Refused(PmiRefusal::KeyNotFound),
             KeyAnswer::NoJob => PmiReply::Refused(PmiRefusal::UnknownKvsname),
         };
-        send(rank, &call, &reply, effects);
+        send(rank, &call, &reply, &mut self.actions);
     }
 
     /// Passes a spawn request on; its answer follows when the new job runs.
@@ -101,7 +89,6 @@ impl PmiServer {
         rank: LocalRank,
         call: &RequestContext<'_>,
         spawn: PmiSpawn,
-        effects: &mut Vec<PmiAction>,
     ) -> Result<(), PmiRefusal<'static>> {
         let client = self.client(rank);
         if client.spawning.is_some() {
@@ -113,7 +100,7 @@ impl PmiServer {
             call: call.clone().into_owned(),
             counts: request.apps.iter().map(|app| app.count).collect(),
         }));
-        effects.push(PmiAction::Spawn { rank, request });
+        self.actions.push(PmiAction::Spawn { rank, request });
         Ok(())
     }
 
@@ -124,10 +111,9 @@ impl PmiServer {
         call: &RequestContext<'_>,
         job: Nspace,
         key: &[u8],
-        effects: &mut Vec<PmiAction>,
     ) -> Result<Option<PmiReply<'_>>, PmiRefusal<'static>> {
         if self.connections.copy(&job).is_none() {
-            self.request_remote_key(rank, call, job, RemoteKeyRead::Key(key.to_vec()), effects);
+            self.request_remote_key(rank, call, job, RemoteKeyRead::Key(key.to_vec()));
             return Ok(None);
         }
         let value = self.connections.copy(&job).and_then(|copy| copy.get(key));
@@ -142,7 +128,6 @@ impl PmiServer {
         rank: LocalRank,
         call: &RequestContext<'_>,
         kvsname: Option<&[u8]>,
-        effects: &mut Vec<PmiAction>,
     ) -> Result<(), PmiRefusal<'static>> {
         let pairs = match self.store.other_job(kvsname) {
             None => {
@@ -158,13 +143,13 @@ impl PmiServer {
                     Some(pairs)
                 }
                 None => {
-                    self.request_remote_key(rank, call, job, RemoteKeyRead::Pairs, effects);
+                    self.request_remote_key(rank, call, job, RemoteKeyRead::Pairs);
                     return Ok(());
                 }
             },
         };
         let pairs = pairs.ok_or(PmiRefusal::TooLong("store"))?;
-        send(rank, call, &PmiReply::Pairs(&pairs), effects);
+        send(rank, call, &PmiReply::Pairs(&pairs), &mut self.actions);
         Ok(())
     }
 
@@ -174,13 +159,12 @@ impl PmiServer {
         rank: LocalRank,
         call: &RequestContext<'_>,
         job: &[u8],
-        effects: &mut Vec<PmiAction>,
     ) -> Result<Option<PmiReply<'_>>, PmiRefusal<'static>> {
         let Some(other) = self.store.other_job(Some(job)) else {
             self.store.own_kvs(Some(job))?;
             return Ok(Some(PmiReply::Connected { copy: false }));
         };
-        self.request_remote_key(rank, call, other, RemoteKeyRead::Job, effects);
+        self.request_remote_key(rank, call, other, RemoteKeyRead::Job);
         Ok(None)
     }
 
@@ -191,7 +175,6 @@ impl PmiServer {
         call: &RequestContext<'_>,
         job: Nspace,
         request: RemoteKeyRead,
-        effects: &mut Vec<PmiAction>,
     ) {
         self.last_number += 1;
         let number = self.last_number;
@@ -200,7 +183,7 @@ impl PmiServer {
         client
             .keys
             .insert(number, (call.clone().into_owned(), job.clone()));
-        effects.push(PmiAction::Key {
+        self.actions.push(PmiAction::Key {
             rank,
             number,
             job,

@@ -1,6 +1,6 @@
 //! Executes one request of a rank: answers it, or holds it until other ranks have entered.
 
-use super::{PmiServer, send};
+use super::{PmiServer, encode, send};
 use crate::job::ids::{LocalRank, Rank};
 use crate::pmi::client::{ClientPhase, OpenRequest};
 use crate::pmi::command::{Dialect, RequestContext};
@@ -27,12 +27,11 @@ impl PmiServer {
         rank: LocalRank,
         call: RequestContext<'_>,
         request: Result<PmiRequest<'_>, PmiRefusal<'static>>,
-        effects: &mut Vec<PmiAction>,
     ) -> Result<(), ProtocolError> {
         let aborts = matches!(request, Ok(PmiRequest::Abort { .. }));
         let restarts = matches!(request, Ok(PmiRequest::Restart));
         if self.is_restart(rank, &request) {
-            self.restart(rank, effects);
+            self.restart(rank);
         }
         let state = &mut self.client(rank).state;
         if !aborts && !restarts {
@@ -48,14 +47,15 @@ impl PmiServer {
         };
         let reply = match request {
             _ if is_out_of_place => Err(PmiRefusal::NotInitialized),
-            Ok(request) => self.carry_out(rank, &call, request, effects),
+            Ok(request) => self.carry_out(rank, &call, request),
             Err(why) => Err(why),
         };
-        match reply {
-            Ok(Some(reply)) => send(rank, &call, &reply, effects),
-            Ok(None) => {}
-            Err(why) => send(rank, &call, &PmiReply::Refused(why), effects),
-        }
+        let bytes = match reply {
+            Ok(Some(reply)) => encode(&call, &reply),
+            Ok(None) => return Ok(()),
+            Err(why) => encode(&call, &PmiReply::Refused(why)),
+        };
+        self.actions.push(PmiAction::Send { rank, bytes });
         Ok(())
     }
 
@@ -65,35 +65,32 @@ impl PmiServer {
         rank: LocalRank,
         call: &RequestContext<'_>,
         request: PmiRequest<'_>,
-        effects: &mut Vec<PmiAction>,
     ) -> Result<Option<PmiReply<'_>>, PmiRefusal<'static>> {
         Ok(Some(match request {
             PmiRequest::Init { version, .. } => {
-                self.init(rank, version, effects)?;
+                self.init(rank, version)?;
                 return Ok(None);
             }
-            PmiRequest::FullInit { rank: stated, job } => {
-                self.full_init(rank, stated, job, effects)?
-            }
+            PmiRequest::FullInit { rank: stated, job } => self.full_init(rank, stated, job)?,
             PmiRequest::Maxes => PmiReply::Maxes,
             PmiRequest::AppNum => PmiReply::AppNum(self.client(rank).appnum),
             PmiRequest::KvsName => PmiReply::KvsName(self.store.kvsname()),
             PmiRequest::UniverseSize => PmiReply::UniverseSize(self.universe_size),
             PmiRequest::Hosts => {
                 let hosts = self.barriers.hosts(&self.hosts)?;
-                send(rank, call, &PmiReply::Hosts(&hosts), effects);
+                send(rank, call, &PmiReply::Hosts(&hosts), &mut self.actions);
                 return Ok(None);
             }
             PmiRequest::Barrier(group) => {
                 let collective = self.barrier(rank, group)?;
-                return self.arrive(rank, call, collective, None, effects);
+                return self.arrive(rank, call, collective, None);
             }
             PmiRequest::Ring {
                 left_value: left,
                 right,
             } => {
                 let values = (self.client(rank).rank, left.to_vec(), right.to_vec());
-                return self.arrive(rank, call, PmiCollective::Ring, Some(values), effects);
+                return self.arrive(rank, call, PmiCollective::Ring, Some(values));
             }
             PmiRequest::Put {
                 kvsname,
@@ -104,18 +101,18 @@ impl PmiServer {
                 PmiReply::Put
             }
             PmiRequest::Get { kvsname, key } if let Some(job) = self.store.other_job(kvsname) => {
-                return self.key_of(rank, call, job, key, effects);
+                return self.key_of(rank, call, job, key);
             }
             PmiRequest::Get { kvsname, key } => {
-                self.before_read(key, effects);
+                self.before_read(key);
                 PmiReply::Value(self.store.get(call.dialect, kvsname, key)?)
             }
             PmiRequest::JobAttribute { key } => {
-                self.before_read(key, effects);
+                self.before_read(key);
                 self.job_attribute(call.dialect, key)?
             }
             PmiRequest::PutNodeAttribute { key, value } => {
-                self.put_node_attribute(rank, call, key, value, effects)?;
+                self.put_node_attribute(rank, call, key, value)?;
                 return Ok(None);
             }
             PmiRequest::NodeAttribute { key, wait } => {
@@ -127,7 +124,7 @@ impl PmiServer {
                     return Err(PmiRefusal::Other("too many registered resources"));
                 }
                 client.resources += 1;
-                effects.push(PmiAction::RemoveAtEnd { resource });
+                self.actions.push(PmiAction::RemoveAtEnd { resource });
                 PmiReply::Put
             }
             PmiRequest::Publish {
@@ -142,22 +139,22 @@ impl PmiServer {
                     port,
                     limits,
                 };
-                return Ok(self.name(rank, call, effect, effects));
+                return Ok(self.name(rank, call, effect));
             }
             PmiRequest::Lookup { service } => {
                 let service = service.to_vec();
-                return Ok(self.name(rank, call, PmiAction::Lookup { rank, service }, effects));
+                return Ok(self.name(rank, call, PmiAction::Lookup { rank, service }));
             }
             PmiRequest::Unpublish { service } => {
                 let service = service.to_vec();
-                return Ok(self.name(rank, call, PmiAction::Unpublish { rank, service }, effects));
+                return Ok(self.name(rank, call, PmiAction::Unpublish { rank, service }));
             }
             PmiRequest::Spawn(spawn) => {
-                self.spawn(rank, call, spawn, effects)?;
+                self.spawn(rank, call, spawn)?;
                 return Ok(None);
             }
             PmiRequest::GetAll { kvsname } => {
-                self.all_pairs(rank, call, kvsname, effects)?;
+                self.all_pairs(rank, call, kvsname)?;
                 return Ok(None);
             }
             PmiRequest::PutAll { job, pairs } => {
@@ -166,7 +163,7 @@ impl PmiServer {
                 self.connections.bring(&job, rank, &pairs)?;
                 PmiReply::Put
             }
-            PmiRequest::Connect { job } => return self.connect(rank, call, job, effects),
+            PmiRequest::Connect { job } => return self.connect(rank, call, job),
             PmiRequest::Disconnect { job } => {
                 if let Some(job) = self.store.other_job(Some(job)) {
                     self.connections.disconnect(&job, rank)?;
@@ -177,7 +174,7 @@ impl PmiServer {
             }
             PmiRequest::Abort { code, message } => {
                 let message = String::from_utf8_lossy(message).into_owned();
-                effects.push(PmiAction::Abort {
+                self.actions.push(PmiAction::Abort {
                     rank,
                     code,
                     message,
@@ -186,8 +183,8 @@ impl PmiServer {
             }
             PmiRequest::Finalize => {
                 self.client(rank).state.enter(ClientPhase::Finalized);
-                send(rank, call, &PmiReply::FinalizeAck, effects);
-                effects.push(PmiAction::Finalized { rank });
+                send(rank, call, &PmiReply::FinalizeAck, &mut self.actions);
+                self.actions.push(PmiAction::Finalized { rank });
                 return Ok(None);
             }
             PmiRequest::Restart if self.restartable => PmiReply::Restarted,
@@ -196,12 +193,7 @@ impl PmiServer {
     }
 
     /// Starts a connection, or starts it again, in either version of PMI.
-    fn init(
-        &mut self,
-        rank: LocalRank,
-        version: u32,
-        effects: &mut Vec<PmiAction>,
-    ) -> Result<(), PmiRefusal<'static>> {
+    fn init(&mut self, rank: LocalRank, version: u32) -> Result<(), PmiRefusal<'static>> {
         let dialect = match version {
             version if version == VERSION_1.0 => Dialect::Pmi1,
             version if version == VERSION_2.0 => Dialect::Pmi2,
@@ -227,11 +219,11 @@ impl PmiServer {
             rank,
             &RequestContext::line(b"init"),
             &PmiReply::Init(version),
-            effects,
+            &mut self.actions,
         );
-        self.request_epoch(rank, was_in_session, effects);
+        self.request_epoch(rank, was_in_session);
         if !was_in_session {
-            effects.push(PmiAction::Initialized { rank });
+            self.actions.push(PmiAction::Initialized { rank });
         }
         Ok(())
     }
@@ -243,7 +235,6 @@ impl PmiServer {
         local: LocalRank,
         stated: Option<Rank>,
         job: Option<&[u8]>,
-        effects: &mut Vec<PmiAction>,
     ) -> Result<PmiReply<'_>, PmiRefusal<'static>> {
         let size = self.barriers.size();
         let client = &mut self.clients[local.index()];
@@ -254,7 +245,7 @@ impl PmiServer {
             return Err(PmiRefusal::OtherJob);
         }
         if !client.state.in_session() {
-            effects.push(PmiAction::Initialized { rank: local });
+            self.actions.push(PmiAction::Initialized { rank: local });
         }
         client.state.enter(ClientPhase::Initialized);
         Ok(PmiReply::FullInit {
@@ -266,10 +257,10 @@ impl PmiServer {
     }
 
     /// Requests the description of the host before a client gets the path of its file for the first time.
-    fn before_read(&mut self, key: &[u8], effects: &mut Vec<PmiAction>) {
+    fn before_read(&mut self, key: &[u8]) {
         if !self.is_host_described && key == TOPOLOGY_FILE.as_bytes() {
             self.is_host_described = true;
-            effects.push(PmiAction::DescribeHost);
+            self.actions.push(PmiAction::DescribeHost);
         }
     }
 
@@ -294,14 +285,18 @@ impl PmiServer {
         call: &RequestContext<'_>,
         key: &[u8],
         value: &[u8],
-        effects: &mut Vec<PmiAction>,
     ) -> Result<(), PmiRefusal<'static>> {
         let woken = self.node_attributes.put(rank, key, value)?;
-        send(rank, call, &PmiReply::Put, effects);
+        send(rank, call, &PmiReply::Put, &mut self.actions);
         for waiter in woken {
             let state = &mut self.client(waiter.rank).state;
             state.answered(|open| matches!(open, OpenRequest::Attribute(name) if name == key));
-            send(waiter.rank, &waiter.call, &PmiReply::Value(value), effects);
+            send(
+                waiter.rank,
+                &waiter.call,
+                &PmiReply::Value(value),
+                &mut self.actions,
+            );
         }
         Ok(())
     }
@@ -338,13 +333,12 @@ impl PmiServer {
         rank: LocalRank,
         call: &RequestContext<'_>,
         effect: PmiAction,
-        effects: &mut Vec<PmiAction>,
     ) -> Option<PmiReply<'static>> {
-        let client = self.client(rank);
+        let client = &mut self.clients[rank.index()];
         client.state.wait(call, OpenRequest::Name);
         let effect = match client.names.is_empty() {
             true => {
-                effects.push(effect);
+                self.actions.push(effect);
                 None
             }
             false => Some(effect),

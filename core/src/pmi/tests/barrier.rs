@@ -98,17 +98,15 @@ fn failed_barrier_answers_present_and_later_ranks() {
 fn release_without_all_local_ranks_is_refused_without_effect() {
     let mut job = Job::initialized(2);
     job.ask(0, BARRIER);
-    let mut effects = Vec::new();
     assert_eq!(
-        job.server
-            .released(&PmiCollective::WORLD, Ok(b""), &mut effects),
+        job.server.released(&PmiCollective::WORLD, Ok(b"")),
         Err(ReleaseError::NotComplete {
             collective: PmiCollective::WORLD,
             arrived: 1,
             expected: 2
         })
     );
-    assert_eq!(effects, []);
+    assert_eq!(job.server.take_actions(), []);
     assert_eq!(job.ask(1, BARRIER), ["E> barrier"]);
 }
 
@@ -116,15 +114,15 @@ fn release_without_all_local_ranks_is_refused_without_effect() {
 fn unusable_data_fail_barrier_for_every_rank() {
     let mut job = Job::initialized(1);
     job.ask(0, BARRIER);
-    let mut effects = Vec::new();
     let error = job
         .server
-        .released(&PmiCollective::WORLD, Ok(b"garbage"), &mut effects)
+        .released(&PmiCollective::WORLD, Ok(b"garbage"))
         .unwrap_err();
     let source = KvsError::Truncated {
         offset: 0,
         length: 7,
     };
+    let effects = job.server.take_actions();
     let collective = PmiCollective::WORLD;
     assert_eq!(error, ReleaseError::Data { collective, source });
     assert_eq!(

@@ -14,9 +14,8 @@ const OTHER: &str = "other.1";
 
 /// Answers what the rank has asked of another job.
 fn answer(job: &mut Job, number: u64, answer: KeyAnswer<'_>) -> Vec<String> {
-    let mut effects = Vec::new();
-    job.server
-        .key_answer(LocalRank(0), number, answer, &mut effects);
+    job.server.key_answer(LocalRank(0), number, answer);
+    let effects = job.server.take_actions();
     effects.iter().map(render).collect()
 }
 
@@ -243,8 +242,8 @@ fn invalid_fragment_ends_connection_but_abort_is_accepted() {
     let mut job = pmi2(1);
     job.frame(0, "cmd=spawn;ncmds=1;");
     assert_eq!(job.frame(0, "cmd=abort;exitcode=3;"), ["E> abort 0 3"]);
-    let mut effects = Vec::new();
-    job.server.closed(LocalRank(0), &mut effects);
+    job.server.closed(LocalRank(0));
+    let effects = job.server.take_actions();
     assert!(render(&effects[0]).contains("closed in the middle of a message"));
 }
 
@@ -360,7 +359,7 @@ fn remote_keys_are_fetched_and_kept_while_rank_is_connected() {
         let reply = job.framed_reply(1, &format!("cmd={request};"));
         assert!(reply.ends_with("rc=3;errmsg=not connected;"), "{reply}");
     }
-    job.server.closed(LocalRank(0), &mut Vec::new());
+    job.server.closed(LocalRank(0));
     assert_eq!(job.frame(1, &get), [format!("E> key 1 {OTHER} a")]);
 }
 

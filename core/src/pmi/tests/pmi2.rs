@@ -294,8 +294,8 @@ fn frame_of_exactly_limit_is_accepted_and_spawn_may_be_longer() {
 fn close_inside_frame_is_error() {
     let mut job = pmi2(1);
     job.feed(0, b"14    cmd=job");
-    let mut effects = Vec::new();
-    job.server.closed(LocalRank(0), &mut effects);
+    job.server.closed(LocalRank(0));
+    let effects = job.server.take_actions();
     assert_eq!(
         effects.iter().map(render).collect::<Vec<_>>(),
         ["E> misbehaved 0: connection closed in the middle of a message (13 bytes)"]

@@ -98,7 +98,7 @@ fn attribute_wakes_all_living_waiters() {
     for rank in [0, 2, 3] {
         assert_eq!(job.frame(rank, wait), [""; 0]);
     }
-    job.server.closed(LocalRank(2), &mut Vec::new());
+    job.server.closed(LocalRank(2));
     job.frame(1, "cmd=info-putnodeattr;key=other;value=v;");
     assert_eq!(
         job.frame(1, "cmd=info-putnodeattr;key=n;value=a;;b;"),
@@ -118,9 +118,9 @@ fn attribute_wakes_all_living_waiters() {
 fn wait_that_no_local_rank_can_end_is_reported() {
     let mut job = pmi2(3);
     job.frame(0, "cmd=info-getnodeattr;key=n;wait=TRUE;");
-    job.server.closed(LocalRank(2), &mut Vec::new());
+    job.server.closed(LocalRank(2));
     assert!(!job.server.waits_for(Rank(2)), "rank 1 may still put it");
-    job.server.closed(LocalRank(1), &mut Vec::new());
+    job.server.closed(LocalRank(1));
     assert!(job.server.waits_for(Rank(2)));
 }
 
@@ -307,15 +307,16 @@ fn ring_without_all_ranks_fails_for_present_and_later_ranks() {
     let mut job = pmi2(2);
     let ring = "cmd=ring;ring-count=1;ring-left=l;ring-right=r;";
     job.frame(0, ring);
-    let mut effects = Vec::new();
     let collective = PmiCollective::Ring;
-    let early = job.server.released(&collective, Ok(b""), &mut effects);
+    let early = job.server.released(&collective, Ok(b""));
+    assert_eq!(job.server.take_actions(), []);
     assert_eq!(
         early.unwrap_err().to_string(),
         "barrier ring released with 1 of 2 local ranks in it"
     );
     job.frame(1, ring);
-    let outcome = job.server.released(&collective, Ok(b""), &mut effects);
+    let outcome = job.server.released(&collective, Ok(b""));
+    let effects = job.server.take_actions();
     assert_eq!(outcome, Err(crate::pmi::server::ReleaseError::Ring));
     assert_eq!(effects.len(), 2);
     let failed = "cmd=ring-response;rc=1;errmsg=the data of a ring does not have all ranks;";

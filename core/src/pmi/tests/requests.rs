@@ -344,11 +344,11 @@ fn name_request_is_answered_once_and_holds_rank() {
 #[test]
 fn close_inside_message_is_error_and_between_messages_is_not() {
     let mut job = Job::initialized(2);
-    let mut effects = Vec::new();
-    job.server.closed(LocalRank(0), &mut effects);
-    assert_eq!(effects, []);
+    job.server.closed(LocalRank(0));
+    assert_eq!(job.server.take_actions(), []);
     job.feed(1, b"cmd=final");
-    job.server.closed(LocalRank(1), &mut effects);
+    job.server.closed(LocalRank(1));
+    let effects = job.server.take_actions();
     assert_eq!(
         effects.iter().map(render).collect::<Vec<_>>(),
         ["E> misbehaved 1: connection closed in the middle of a message (9 bytes)"]
@@ -437,12 +437,12 @@ fn finalize_at_exit_is_recognized_by_memory_kinds_request() {
         job.reply(rank, line);
     }
     assert_eq!(job.server.sessions_beside(first), Some(2));
-    let mut effects = Vec::new();
-    job.server.finalized(first, &mut effects);
+    job.server.finalized(first);
+    let effects = job.server.take_actions();
     assert_eq!(effects, [PmiAction::Finalized { rank: first }]);
     assert!(!job.server.state(first).in_session());
     assert_eq!(job.server.sessions_beside(first), None, "it has finalized");
-    job.server.closed(LocalRank(2), &mut effects);
+    job.server.closed(LocalRank(2));
     assert_eq!(job.server.sessions_beside(second), Some(0));
 }
 

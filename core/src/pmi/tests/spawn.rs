@@ -75,9 +75,8 @@ fn keys_of_other_jobs_are_requested_remotely() {
         (KeyAnswer::NoKey, "rc=-1 msg=key_not_found"),
         (KeyAnswer::NoJob, "rc=-1 msg=unknown_kvsname"),
     ]) {
-        let mut effects = Vec::new();
-        job.server
-            .key_answer(LocalRank(0), number, answer, &mut effects);
+        job.server.key_answer(LocalRank(0), number, answer);
+        let effects = job.server.take_actions();
         let effects: Vec<_> = effects.iter().map(render).collect();
         assert_eq!(effects, [format!("0 S> cmd=get_result {reply}\\n")]);
         job.ask(0, get);

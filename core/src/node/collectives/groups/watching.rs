@@ -16,7 +16,7 @@ use crate::job::proc;
 use crate::node::context::NodeContext;
 use crate::node::context::node_effect::NodeEffect;
 use crate::node::context::pmi_state::PmixState;
-use crate::node::event::{NodeAction, Notification, PeerMessage};
+use crate::node::event::{Notification, PeerMessage};
 use crate::pmix::keys;
 use crate::pmix::value::{Array, DataRange, Info, PmixProc, Status, Text, Value, find};
 
@@ -179,10 +179,7 @@ impl GroupState {
             });
             let own = cx.node;
             for &to in nodes.iter().filter(|to| **to != own) {
-                cx.order(NodeAction::SendPeer {
-                    to,
-                    message: PeerMessage::Notify(Arc::clone(&event)),
-                });
+                cx.send(to, PeerMessage::Notify(Arc::clone(&event)));
             }
             if nodes.contains(&own) {
                 cx.leave(NodeEffect::Notify(event));

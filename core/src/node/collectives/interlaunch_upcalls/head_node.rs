@@ -16,12 +16,11 @@ impl InterlaunchState {
     /// Has the hub do something and carries out its orders.
     pub(super) fn with_hub(
         &mut self,
-        operation: impl FnOnce(&mut InterlaunchHub, &mut Vec<InterlaunchAction>),
+        operation: impl FnOnce(&mut InterlaunchHub),
         cx: &mut NodeContext,
     ) {
-        let mut out = Vec::new();
-        operation(&mut self.hub, &mut out);
-        for output in out {
+        operation(&mut self.hub);
+        for output in self.hub.take_actions() {
             match output {
                 InterlaunchAction::Send { to, packet } => self.relay(to, &packet, cx),
                 InterlaunchAction::Register { key, nodes, jobs } => {
@@ -80,17 +79,17 @@ impl InterlaunchState {
                 let own = self.local_participants(&key.members, cx);
                 if !own.nodes.is_empty() {
                     self.with_hub(
-                        |hub, out| {
+                        |hub| {
                             let data = &data;
                             let arrival = LaunchArrival { jobs, status, data };
-                            hub.arrived(&key, own, arrival, out);
+                            hub.arrived(&key, own, arrival);
                         },
                         cx,
                     );
                 }
             }
             HeadNodeMessage::Ready { key, jobs } => {
-                self.with_hub(|hub, out| hub.ready(&key, &jobs, out), cx);
+                self.with_hub(|hub| hub.ready(&key, &jobs), cx);
             }
             HeadNodeMessage::Fetch { serial, proc } => {
                 let process = cx.find_job(proc.nspace.as_str());
@@ -134,7 +133,7 @@ impl InterlaunchState {
     pub(in crate::node) fn jobs_gone(&mut self, jobs: Option<&[Nspace]>, cx: &mut NodeContext) {
         let is_gone = |nspace: &Nspace| jobs.is_none_or(|jobs| jobs.contains(nspace));
         let lost = Status::ERR_LOST_CONNECTION.0;
-        self.with_hub(|hub, out| hub.gone(is_gone, lost, out), cx);
+        self.with_hub(|hub| hub.gone(is_gone, lost), cx);
         let fetches = self.fetches.iter();
         let lost_ones = fetches.filter(|(_, (_, _, nspace))| is_gone(nspace));
         let lost_ones: Vec<u64> = lost_ones.map(|(serial, _)| *serial).collect();

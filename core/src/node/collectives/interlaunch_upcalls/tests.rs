@@ -2,6 +2,7 @@ use super::*;
 use crate::interlaunch::InterlaunchAction;
 use crate::name_server::message::NameServerReport;
 use crate::node::NodeCore;
+use crate::node::event::NodeAction;
 use crate::node::event::{NodeCommand, NodeEvent};
 use crate::node::served;
 use crate::pmix::sidecar_protocol::serve::{self, Body};
@@ -51,7 +52,7 @@ fn job_of_other_launch_is_forgotten_with_its_launch() {
     cores[0].with_actions(now, &mut actions, |core| {
         core.services
             .interlaunch
-            .with_hub(|_, out| out.push(register), &mut core.cx)
+            .with_hub(|hub| hub.actions.push(register), &mut core.cx)
     });
     bring(&mut cores[1], &mut actions);
     // The job's own registration was request 1.

@@ -6,6 +6,7 @@ use crate::job::ids::{Nspace, Rank, UserId};
 use crate::job::outcome::RankEnd;
 use crate::name_server::{ClientId, NameServer};
 use crate::node::NodeCore;
+use crate::node::event::NodeAction;
 use crate::node::event::{NodeCommand, NodeEvent, NodeReport};
 use crate::node::served;
 use crate::pmix::keys;
