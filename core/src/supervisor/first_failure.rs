@@ -299,7 +299,8 @@ impl FirstFailure {
         }
     }
 
-    /// Judges an abort that was withheld, once no other rank is about to end.
+    /// Judges an abort that was withheld, once no other rank is about to end, and every sidecar has answered that was asked
+    /// because of such an end: after the loss of a sidecar the abort came first.
     fn judge_abort(&mut self, cx: &mut HostContext<'_, impl HostView>) {
         let Some((cause, until)) = self.abort.take() else {
             return;
@@ -307,7 +308,8 @@ impl FirstFailure {
         let other = cause
             .rank()
             .is_some_and(|rank| another_exits(rank, cx.host));
-        match other && cx.now < until && !cx.host.is_ending() {
+        let waits = other && cx.now < until || cx.host.sidecars_in_doubt();
+        match waits && !cx.host.is_ending() {
             true => self.abort = Some((cause, until)),
             false => self.fail(cause, cx),
         }

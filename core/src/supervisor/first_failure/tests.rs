@@ -5,6 +5,8 @@ use super::*;
 enum Rank {
     Runs,
     Exits,
+    /// It has ended, and its sidecar has not answered yet.
+    HasEnded,
 }
 
 const RANK: GlobalRank = GlobalRank(1);
@@ -32,7 +34,7 @@ impl HostView for Rank {
     }
 
     fn sidecars_in_doubt(&self) -> bool {
-        false
+        *self == Self::HasEnded
     }
 
     fn sidecars_are_done(&self) -> bool {
@@ -111,4 +113,28 @@ fn broken_pipe_follows_signal_that_broke_it() {
         });
         assert_eq!(judged.collect::<Vec<_>>(), [RANK, other], "{consequence:?}");
     }
+}
+
+#[test]
+fn abort_before_loss_of_sidecar_prevails_over_exits_after_it() {
+    let mut failures = FirstFailure::new(true);
+    let mut out = Vec::new();
+    let mut handle = |event, host: Rank| {
+        failures.handle(event, &host, Duration::ZERO, &mut out);
+        std::mem::take(&mut out)
+    };
+    let abort = FailureCause::Aborted {
+        rank: GlobalRank(RANK.0 + 1),
+        code: 7,
+        message: String::new(),
+    };
+    // The other rank exits already when the abort is read, since the sidecar was killed after it had sent the abort.
+    assert_eq!(handle(FailureEvent::Failed(abort.clone()), Rank::Exits), []);
+    let (rank, end) = (RANK, RankEnd::Code(1));
+    let ended = handle(FailureEvent::RankEnded { rank, end }, Rank::HasEnded);
+    assert_eq!(ended, [FailureDecision::ProbeSidecars]);
+    assert_eq!(handle(FailureEvent::Tick, Rank::HasEnded), []);
+    let (node, error) = (NodeId(0), "killed".to_owned());
+    let lost = handle(FailureEvent::SidecarLost { node, error }, Rank::HasEnded);
+    assert_eq!(lost[0], FailureDecision::Fail(abort));
 }
