@@ -5,7 +5,7 @@ use super::*;
 enum Rank {
     Runs,
     Exits,
-    /// It has ended, and its sidecar has not answered yet.
+    /// The rank has ended, and its sidecar has not answered yet.
     HasEnded,
 }
 
