@@ -205,7 +205,7 @@ struct StartQueue {
 impl StartQueue {
     /// Starts the ranks of plans until none is left, or until the deadline.
     fn carry_out(&self, results: &Sender<StartResult>, deadline: Option<Instant>) {
-        let mut spawner = ProcessSpawner::new();
+        let mut spawner = ProcessSpawner::default();
         while deadline.is_none_or(|deadline| Instant::now() < deadline) {
             // Relaxed suffices to assign indices; locks protect the plans.
             let index = self.next.fetch_add(1, Ordering::Relaxed);

@@ -114,7 +114,7 @@ impl Sidecar {
             argv.extend([c"--tools-fd".into(), c_string(TOOLS_FD.to_string())]);
             descriptors.push((listener, TOOLS_FD));
         }
-        let child = ProcessSpawner::new().spawn(&ChildCommand {
+        let child = ProcessSpawner::default().spawn(&ChildCommand {
             env: &[spec.env],
             descriptors: &descriptors,
             reset_signals: spec.reset_signals,

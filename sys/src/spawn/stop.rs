@@ -98,7 +98,7 @@ mod tests {
     };
 
     fn spawn(program: &std::ffi::CStr) -> Result<Child, SpawnError> {
-        ProcessSpawner::new().spawn(&ChildCommand {
+        ProcessSpawner::default().spawn(&ChildCommand {
             stopped: true,
             ..ChildCommand::new(program, &[program.to_owned()])
         })
