@@ -12,7 +12,6 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::sockopt::set_socket_passcred;
@@ -24,6 +23,7 @@ use wireup_core::job::ids::GlobalRank;
 use wireup_sys::cgroup::Cgroup;
 use wireup_sys::mounts::MountView;
 use wireup_sys::namespace::NodeNamespaces;
+use wireup_sys::poll::pause;
 use wireup_sys::spawn::{Child, ChildCommand, ProcessSettings, ProcessSpawner, SpawnStage};
 
 mod threads;
@@ -181,10 +181,7 @@ pub enum RankStartError {
 /// cloned in the meantime, with a copy of every descriptor, has not yet executed its own program.
 const BUSY_TRIES: u32 = 20;
 /// Pause between two of these attempts.
-const BUSY_PAUSE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 5_000_000,
-};
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Report of a starting thread; one for each planned rank.
 pub type StartResult = (GlobalRank, Result<StartedProcess, RankStartError>);
@@ -373,7 +370,7 @@ fn start_one(
             Err(error) if error.errno == Errno::TXTBSY && tries < BUSY_TRIES => {
                 tries += 1;
                 // No event reports the end of this state.
-                let _ = poll(&mut [], Some(&BUSY_PAUSE));
+                pause(BUSY_PAUSE);
             }
             other => break other,
         }

@@ -16,10 +16,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::event::{Timespec, poll};
 use rustix::fs::{Access, Mode, OFlags, open, statfs};
 
 use crate::access;
+use crate::poll::pause;
 
 /// Mount points of version 2 of the interface: alone, or together with version 1.
 const POINTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
@@ -29,10 +29,7 @@ pub const PREFIX: &str = "wireup-";
 
 /// A group that has just lost its last member may take a moment to show it.
 const REMOVE_TRIES: u32 = 100;
-const REMOVE_PAUSE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: Duration::from_millis(1).as_nanos() as i64,
-};
+const REMOVE_PAUSE: Duration = Duration::from_millis(1);
 
 /// Returns the path of a group called `name` below this process's own; `None` where the process may make none.
 pub fn place(name: &str) -> Option<PathBuf> {
@@ -178,7 +175,7 @@ pub fn end(group: &Path) -> bool {
     (0..REMOVE_TRIES).any(|_| {
         let gone = remove(group);
         if !gone {
-            let _ = poll(&mut [], Some(&REMOVE_PAUSE));
+            pause(REMOVE_PAUSE);
         }
         gone
     })
