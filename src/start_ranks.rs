@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::sockopt::set_socket_passcred;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use zeroize::Zeroize as _;
 
@@ -25,6 +24,7 @@ use wireup_sys::mounts::MountView;
 use wireup_sys::namespace::NodeNamespaces;
 use wireup_sys::poll::pause;
 use wireup_sys::spawn::{Child, ChildCommand, ProcessSettings, ProcessSpawner, SpawnStage};
+use wireup_sys::unix_socket;
 
 mod threads;
 
@@ -393,13 +393,7 @@ fn start_one(
 
 /// Creates a PMI connection; returns wireup's end, which is non-blocking and receives the pid of each sender, then the rank's.
 fn pmi_socket(kept_from: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
-    let (ours, theirs) = socketpair(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    fcntl_setfl(&ours, OFlags::NONBLOCK)?;
+    let (ours, theirs) = unix_socket::pair()?;
     set_socket_passcred(&ours, true)?;
     Ok((move_descriptor(ours, kept_from), theirs))
 }

@@ -3,15 +3,27 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with, socketpair,
 };
 
 use crate::poll::pause;
 
 /// Interval between attempts while the listen queue is full.
 const INTERVAL: Duration = Duration::from_millis(10);
+
+/// Makes a connection within this machine: our end, which is non-blocking, and that of a child.
+///
+/// # Errors
+/// When the process is out of descriptors.
+pub fn pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    fcntl_setfl(&ours, OFlags::NONBLOCK)?;
+    Ok((ours, theirs))
+}
 
 /// Connects to a listening socket, and returns the non-blocking connection.
 ///
