@@ -218,12 +218,12 @@ pub(super) fn directory(path: &Path) -> Directory {
         found.no_exec = system.f_flag.contains(StatVfsMountFlags::NOEXEC);
     }
     // Other hosts may have the same directory, and a predictable name could be taken by another user.
-    let made = cleanup_record::number().map_err(io::Error::from);
-    let made = made.and_then(|number| {
+    let number = cleanup_record::number().map_err(io::Error::from);
+    let creation = number.and_then(|number| {
         let file = path.join(format!(".wireup-doctor.{number:016x}"));
         File::create_new(&file).and_then(|_| fs::remove_file(&file))
     });
-    found.problem = made.err().map(|error| error.to_string());
+    found.problem = creation.err().map(|error| error.to_string());
     found
 }
 
