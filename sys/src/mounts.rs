@@ -190,17 +190,10 @@ fn loop_device(image: &File) -> io::Result<(File, String)> {
         opened.map_err(|error| named(name, error))
     };
     let control = open(LOOP_CONTROL)?;
-    let config = LoopConfig {
-        fd: image.as_raw_fd().unsigned_abs(),
-        block_size: 0,
-        device_inode_rdevice_offset_limit: [0; 5],
-        number_encryption: [0; 3],
-        flags: READ_ONLY_AND_AUTOCLEAR,
-        names: [0; 128],
-        key: [0; 32],
-        init: [0; 2],
-        reserved: [0; 8],
-    };
+    // SAFETY: it has numbers only, and zeros for all that is not requested.
+    let mut config: LoopConfig = unsafe { std::mem::zeroed() };
+    config.fd = image.as_raw_fd().unsigned_abs();
+    config.flags = READ_ONLY_AND_AUTOCLEAR;
     let mut last = io::Error::from(io::ErrorKind::ResourceBusy);
     for _ in 0..LOOP_TRIES {
         // SAFETY: the request takes no argument.
