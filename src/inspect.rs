@@ -38,7 +38,7 @@ pub use detected::{
 
 pub(crate) use libraries::mpi_libraries;
 
-use wrapper::{ExecContext, WrappedCommand, WrapperTarget};
+use wrapper::{ExecContext, WrappedCommand};
 
 /// Maximum number of wrappers, one behind the other, that are inspected.
 const DEPTH: u8 = 12;
@@ -161,8 +161,10 @@ impl ProgramInspector<'_> {
                 argument,
             } => {
                 let before = argument.iter().cloned();
-                if let Some(seen) = self.interpreter(program, interpreter, before, call, depth) {
-                    return seen;
+                if let Some(inspection) =
+                    self.interpreter(program, interpreter, before, call, depth)
+                {
+                    return inspection;
                 }
                 unknown(DetectionReason::Script {
                     interpreter: interpreter.clone(),
@@ -200,14 +202,15 @@ impl ProgramInspector<'_> {
             argv: &argv,
             ..call
         };
-        let mut seen = self.at(&program, call, depth + 1);
+        let mut inspection = self.at(&program, call, depth + 1);
         let name = script.path().file_name()?.to_string_lossy().into_owned();
-        seen.detected.behind.insert(0, name);
-        matches!(
-            seen.detected.wants,
+        let detected = &mut inspection.detected;
+        detected.behind.insert(0, name);
+        let is_mpi = matches!(
+            detected.wants,
             DetectedInterface::Pmix | DetectedInterface::Pmi
-        )
-        .then_some(seen)
+        );
+        is_mpi.then_some(inspection)
     }
 
     /// Inspects the command that a wrapper starts, if it starts one.
@@ -219,7 +222,6 @@ impl ProgramInspector<'_> {
         loader: Loader,
         depth: u8,
     ) -> ProgramInspection {
-        let only = |wants, why| DetectionResult::new(wants, program.path(), why);
         let command = WrappedCommand {
             argv: call.argv.to_vec(),
             place: ExecContext {
@@ -228,27 +230,26 @@ impl ProgramInspector<'_> {
             },
         };
         let command = match wrapper.parse_target(&command) {
-            WrapperTarget::Nothing => {
-                let detected = only(DetectedInterface::Plain, DetectionReason::StartsNothing);
+            Ok(command) => command,
+            Err(why) => {
+                let wants = match why {
+                    DetectionReason::StartsNothing => DetectedInterface::Plain,
+                    _ => DetectedInterface::Unknown,
+                };
+                let detected = DetectionResult::new(wants, program.path(), why);
                 return ProgramInspection { detected, loader };
             }
-            WrapperTarget::Opaque(what) => {
-                let detected = only(DetectedInterface::Unknown, DetectionReason::Opaque(what));
-                return ProgramInspection { detected, loader };
-            }
-            WrapperTarget::Command(command) => command,
         };
-        let mut seen = if depth == DEPTH {
-            let detected = only(
-                DetectedInterface::Unknown,
-                DetectionReason::Opaque(OpaqueReason::TooDeep),
-            );
+        let mut inspection = if depth == DEPTH {
+            let why = DetectionReason::Opaque(OpaqueReason::TooDeep);
+            let detected = DetectionResult::new(DetectedInterface::Unknown, program.path(), why);
             ProgramInspection { detected, loader }
         } else {
             self.command(wrapper, program, &command, depth)
         };
-        seen.detected.behind.insert(0, wrapper.name().to_owned());
-        seen
+        let behind = &mut inspection.detected.behind;
+        behind.insert(0, wrapper.name().to_owned());
+        inspection
     }
 
     /// Finds and inspects the command that a wrapper starts.
