@@ -6,7 +6,7 @@
 //! Such a program is [`DetectedInterface::Plain`], which is right for MPICH's family and wrong for Open MPI:
 //! the user has to choose the interface.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::inspect::ldso::{Loader, LoaderFiles};
@@ -37,6 +37,7 @@ pub use detected::{
 };
 
 pub(crate) use libraries::mpi_libraries;
+pub use library_names::family_of;
 
 use wrapper::{ExecContext, WrappedCommand};
 
@@ -49,21 +50,6 @@ pub struct ProgramInspection {
     pub detected: DetectionResult,
     /// The dynamic loader of the program's environment, which a wrapper may have changed.
     pub loader: Loader,
-}
-
-/// Returns the owner of a library, by its file name; `None` for a library of no interest.
-pub fn family_of(name: &OsStr) -> Option<LibraryFamily> {
-    if library_names::matches(name, library_names::OPEN_MPI) {
-        Some(LibraryFamily::OpenMpi)
-    } else if library_names::matches(name, library_names::MPICH) {
-        Some(LibraryFamily::Mpich)
-    } else if library_names::matches(name, &["libpmix.so"]) {
-        Some(LibraryFamily::Pmix)
-    } else if library_names::matches(name, library_names::PMI) {
-        Some(LibraryFamily::Pmi)
-    } else {
-        None
-    }
 }
 
 /// Returns the paths of the entries of a directory, sorted; none if it cannot be read.
