@@ -196,12 +196,12 @@ impl WorkerLaunch {
             let host = &mut hosts[*number];
             let first = host.facts.is_err() && !ports.contains_key(number);
             match line {
-                WorkerMessage::Answer(WorkerReply::Facts { facts, port }) => {
+                Ok(WorkerReply::Facts { facts, port }) => {
                     host.facts = Ok(*facts);
                     ports.insert(*number, port);
                 }
-                WorkerMessage::Answer(_) => return 0,
-                WorkerMessage::Text(text) => {
+                Ok(_) => return 0,
+                Err(text) => {
                     ports.entry(*number).or_insert(0);
                     if host.facts.is_err() {
                         host.facts = Err(text);
@@ -246,8 +246,7 @@ impl WorkerLaunch {
             Instant::now() + PATIENCE,
             answered.len(),
             |rank, line, _| {
-                let (Some(number), WorkerMessage::Answer(WorkerReply::Seen(mut views))) =
-                    (reached.get(rank), line)
+                let (Some(number), Ok(WorkerReply::Seen(mut views))) = (reached.get(rank), line)
                 else {
                     return 0;
                 };
@@ -274,7 +273,7 @@ impl WorkerLaunch {
         self.take_lines(sent_at + TIME, count, |rank, line, at| {
             let (
                 Some(host),
-                WorkerMessage::Answer(WorkerReply::Time {
+                Ok(WorkerReply::Time {
                     number: of,
                     seconds,
                 }),

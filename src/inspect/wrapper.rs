@@ -49,6 +49,9 @@ pub(super) struct WrappedCommand {
     pub(super) place: ExecContext,
 }
 
+/// The command that a wrapper starts, as far as it can be determined.
+type WrapperTarget = Result<WrappedCommand, WrapperOptionError>;
+
 /// A wrapper with a known command line.
 #[derive(Clone, Debug)]
 pub(super) struct KnownWrapper {
@@ -101,7 +104,7 @@ impl KnownWrapper {
 }
 
 /// Returns the command `argv`, started in `place`.
-fn one(argv: &[OsString], place: ExecContext) -> Result<WrappedCommand, WrapperOptionError> {
+fn one(argv: &[OsString], place: ExecContext) -> WrapperTarget {
     if argv.is_empty() {
         return Err(WrapperOptionError::Missing);
     }
@@ -110,11 +113,7 @@ fn one(argv: &[OsString], place: ExecContext) -> Result<WrappedCommand, WrapperO
 }
 
 /// Parses options, the wrapper's own arguments, and the command.
-fn usual(
-    table: &'static Table,
-    args: &[OsString],
-    of: &WrappedCommand,
-) -> Result<WrappedCommand, WrapperOptionError> {
+fn usual(table: &'static Table, args: &[OsString], of: &WrappedCommand) -> WrapperTarget {
     let ParsedOptions { options, rest } = wrapper_options::parse(table, args)?;
     let mut place = of.place.clone();
     if matches!(table.tool, Tool::Strace) {
@@ -142,7 +141,7 @@ fn assign(place: &mut ExecContext, text: &OsStr) {
 }
 
 /// Parses `perf [GLOBAL OPTIONS] record|stat [OPTIONS] COMMAND`.
-fn perf(args: &[OsString], of: &WrappedCommand) -> Result<WrappedCommand, WrapperOptionError> {
+fn perf(args: &[OsString], of: &WrappedCommand) -> WrapperTarget {
     let ParsedOptions { rest, .. } = wrapper_options::parse(&known_wrappers::PERF, args)?;
     let (word, rest) = rest.split_first().ok_or(WrapperOptionError::Missing)?;
     let table = match word.to_str() {
@@ -154,11 +153,7 @@ fn perf(args: &[OsString], of: &WrappedCommand) -> Result<WrappedCommand, Wrappe
 }
 
 /// Parses `gdb [OPTIONS] PROGRAM [CORE|PID]` or `gdb [OPTIONS] --args PROGRAM ARGS`.
-fn gdb(
-    table: &'static Table,
-    args: &[OsString],
-    of: &WrappedCommand,
-) -> Result<WrappedCommand, WrapperOptionError> {
+fn gdb(table: &'static Table, args: &[OsString], of: &WrappedCommand) -> WrapperTarget {
     let mut rest = args;
     let mut named = None;
     let mut place = of.place.clone();
@@ -190,11 +185,7 @@ fn gdb(
 }
 
 /// Parses `xterm [OPTIONS] -e COMMAND`; a single word with blanks is for the shell.
-fn xterm(
-    table: &'static Table,
-    args: &[OsString],
-    of: &WrappedCommand,
-) -> Result<WrappedCommand, WrapperOptionError> {
+fn xterm(table: &'static Table, args: &[OsString], of: &WrappedCommand) -> WrapperTarget {
     let ParsedOptions { options, rest } = wrapper_options::parse(table, args)?;
     if !options.iter().any(|(name, _)| *name == "e") {
         return Err(WrapperOptionError::Script);

@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use super::known_wrappers::Table;
 use super::wrapper_options::{ParsedOptions, WrapperOptionError, parse};
-use super::{ExecContext, WrappedCommand, assign, one};
+use super::{ExecContext, WrappedCommand, WrapperTarget, assign, one};
 
 /// Maximum number of `-S` texts, one inside the other.
 const SPLITS: u8 = 8;
@@ -17,7 +17,7 @@ pub(super) fn parse_target(
     table: &'static Table,
     args: &[OsString],
     of: &WrappedCommand,
-) -> Result<WrappedCommand, WrapperOptionError> {
+) -> WrapperTarget {
     let mut place = of.place.clone();
     let mut removed = Vec::new();
     let mut cleared = false;
@@ -90,10 +90,7 @@ fn until_split<'a>(
 }
 
 /// Parses the assignments and the command.
-fn command(
-    words: &[OsString],
-    mut place: ExecContext,
-) -> Result<WrappedCommand, WrapperOptionError> {
+fn command(words: &[OsString], mut place: ExecContext) -> WrapperTarget {
     let assigned = words
         .iter()
         .take_while(|word| word.as_bytes().contains(&b'='))
