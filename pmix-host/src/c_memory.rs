@@ -266,13 +266,13 @@ mod tests {
         // SAFETY: it is a `CallbackData`, passed once.
         unsafe { on_done(Status::SUCCESS.0, data) };
         drop(replies);
-        let mut said = Vec::new();
-        (&agent).read_to_end(&mut said).expect("what was said");
+        let mut bytes = Vec::new();
+        (&agent).read_to_end(&mut bytes).expect("a reply");
         let refusal = ControlRefusal {
             status: Status::ERROR,
             text: "the sidecar panicked".to_owned(),
         };
         let refused = serve::reply(kind, id, Err(&refusal)).expect("a short text");
-        assert_eq!(said, refused);
+        assert_eq!(bytes, refused);
     }
 }

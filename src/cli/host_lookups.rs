@@ -70,12 +70,12 @@ impl HostsArgs {
         let mut sources = self.hosts.clone();
         let mut allocation = None;
         let by_default = self.launch_agents_by_default;
-        let asked = self.launch_agents.as_deref().filter(|_| !by_default);
-        if !needs.is_virtual && self.agent.is_none() && asked.is_none() {
+        let launch_agents = self.launch_agents.as_deref().filter(|_| !by_default);
+        if !needs.is_virtual && self.agent.is_none() && launch_agents.is_none() {
             allocation = self.allocation(given, progress)?;
         }
         // Agents that run on this machine are used for it too.
-        let needs_none = asked.is_none() && self.agent.is_none() && allocation.is_none();
+        let needs_none = launch_agents.is_none() && self.agent.is_none() && allocation.is_none();
         let agent = OnceCell::new();
         let is_own =
             |name: &str| needs_none && own_host::is_own(name) && !agent.get_or_init(has_agent);
@@ -109,15 +109,15 @@ impl HostsArgs {
                 }
             }
         }
-        if let Some(wanted) = self.nodes {
+        if let Some(nodes) = self.nodes {
             let there = hosts.len().max(1);
-            if wanted as usize > there {
+            if nodes as usize > there {
                 let plural = if there == 1 { "" } else { "s" };
                 return Err(CommandError::request(format!(
-                    "--nodes {wanted}: this launch has {there} host{plural}; name more (--hosts)"
+                    "--nodes {nodes}: this launch has {there} host{plural}; name more (--hosts)"
                 )));
             }
-            hosts.truncate(wanted as usize);
+            hosts.truncate(nodes as usize);
         }
         let mut starter = allocation.and_then(|found| found.starter(&hosts));
         if starter.is_none() {

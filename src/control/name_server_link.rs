@@ -228,8 +228,8 @@ impl NameServerLink {
                     if let NameServerReport::Relayed { .. } | NameServerReport::Gone(_) = &message {
                         self.silent_peer = None;
                     }
-                    let said = NodeCommand::Rendezvous(message);
-                    cx.steps.send(LauncherToStep::Node(HEAD, said));
+                    let command = NodeCommand::Rendezvous(message);
+                    cx.steps.send(LauncherToStep::Node(HEAD, command));
                 }
                 Err(error) => return self.lose(cx, &NameServerLoss::Garbage(error)),
             }
@@ -268,8 +268,8 @@ impl NameServerLink {
                     cx.warn(&format!("--names {backend}: {text}"));
                 }
                 (_, Ok(message)) => {
-                    let said = NodeCommand::Rendezvous(message);
-                    cx.steps.send(LauncherToStep::Node(HEAD, said));
+                    let command = NodeCommand::Rendezvous(message);
+                    cx.steps.send(LauncherToStep::Node(HEAD, command));
                 }
                 (_, Err(error)) => lost = Some(NameServerLoss::Garbage(error)),
             }

@@ -6,13 +6,13 @@
 //! slots of its own, which stay unused until it reacquires them. Only the allocator (`--allocator`) provides nodes outside
 //! the launch.
 
+mod allocation_attributes;
 mod choice;
-mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub(crate) use allocation_attributes::AllocationAttributes;
 pub(crate) use choice::AllocationCandidates;
-pub(crate) use wanted::AllocationAttributes;
 use wireup_core::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind as Kind, Directive, NodeShare,
 };

@@ -179,11 +179,11 @@ fn text(plan: &HostPlan, surroundings: &InheritedState) -> Result<String, Comman
         if let Some(wrapper) = &app.wrapper {
             sheet.add("", &wrapper.to_string());
         }
-        let asked = &plan.spec.apps[index];
-        if let Some(mask) = asked.umask {
+        let request = &plan.spec.apps[index];
+        if let Some(mask) = request.umask {
             sheet.add("", &format!("makes files with the mask {mask:03o}"));
         }
-        for limit in &asked.limits {
+        for limit in &request.limits {
             sheet.add("", &format!("has the limit {limit}"));
         }
     }

@@ -169,12 +169,12 @@ impl Node {
         }
     }
 
-    /// Reads until an event satisfies `wanted`; the others stay in order.
-    pub(crate) fn wait_for<T>(&mut self, wanted: impl Fn(&SidecarEvent) -> Option<T>) -> T {
+    /// Reads until `select` returns a value for an event; the others stay in order.
+    pub(crate) fn wait_for<T>(&mut self, select: impl Fn(&SidecarEvent) -> Option<T>) -> T {
         let end = Instant::now() + DEADLINE;
         loop {
             for (position, event) in self.events.iter().enumerate() {
-                if let Some(found) = wanted(event) {
+                if let Some(found) = select(event) {
                     self.events.remove(position);
                     return found;
                 }
@@ -202,9 +202,9 @@ impl Node {
         })
     }
 
-    pub(crate) fn reply(&mut self, wanted: RequestId) -> ControlReply {
+    pub(crate) fn reply(&mut self, request_id: RequestId) -> ControlReply {
         self.wait_for(|event| match event {
-            SidecarEvent::Reply { id, reply } if *id == wanted => Some(reply.clone()),
+            SidecarEvent::Reply { id, reply } if *id == request_id => Some(reply.clone()),
             _ => None,
         })
     }

@@ -340,8 +340,8 @@ fn files_of_podman(root: &Path, mounts: &[(BindMount, bool)]) -> Vec<(BindMount,
             .iter()
             .any(|(known, _)| path.starts_with(&known.target))
     };
-    let wanted = files.filter(|path| path.is_file() && !is_covered(path));
-    let mounted = wanted.map(|path| BindMount {
+    let paths = files.filter(|path| path.is_file() && !is_covered(path));
+    let mounted = paths.map(|path| BindMount {
         read_only: true,
         ..BindMount::from_path(&path)
     });

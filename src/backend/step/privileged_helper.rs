@@ -271,10 +271,10 @@ impl HelperServer {
                     says,
                     environment,
                 };
-                let wanted = rules::ProcessKind::Step {
+                let kind = rules::ProcessKind::Step {
                     caller: descriptors.next(),
                 };
-                self.make(owner, &wanted, part)
+                self.make(owner, &kind, part)
             }
             HelperRequest::Launcher {
                 owner,
@@ -333,12 +333,12 @@ impl HelperServer {
                 if let Err(reason) = rules::check(rules, uid, kind, &mut self.used) {
                     return RequestOutcome::refused(reason.to_string());
                 }
-                let asked = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from);
-                let asked = asked.and_then(|(reply, to)| {
+                let pipe = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from);
+                let reply = pipe.and_then(|(reply, to)| {
                     send(accounts, &encode(&uid), &[to.as_fd()])?;
                     Ok(reply)
                 });
-                match asked {
+                match reply {
                     Ok(reply) => TargetUser::Asked { uid, gid, reply },
                     Err(error) => return RequestOutcome::Answer(failed(&error)),
                 }

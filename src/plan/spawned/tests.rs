@@ -349,8 +349,11 @@ fn hostfiles_are_relative_to_directory_of_parent() {
     let plan = first("n1:4,n2:4");
     let mut app = app("a", 3);
     app.cwd = Some(dir.path().into());
-    let asked = request(vec![app.clone()], &[("hostfile", "hosts")]);
-    assert_eq!(nodes(&spawn(&plan, &asked, &[0, 0]).unwrap()), [1, 0, 0]);
+    let spawn_request = request(vec![app.clone()], &[("hostfile", "hosts")]);
+    assert_eq!(
+        nodes(&spawn(&plan, &spawn_request, &[0, 0]).unwrap()),
+        [1, 0, 0]
+    );
     let gone = spawn(&plan, &request(vec![app], &[("hostfile", "gone")]), &[0, 0]).unwrap_err();
     assert_eq!(gone.kind, SpawnFailureKind::BadRequest);
     assert!(gone.text.contains("/gone: No such file"), "{}", gone.text);
@@ -411,8 +414,8 @@ fn spawn_beyond_launch_maximum_is_refused_before_placement() {
 
 #[test]
 fn oversized_spawn_is_refused_with_counts_unless_allowed() {
-    let asked = request(vec![app("a", 3)], &[]);
-    let refused = spawn(&first("n1:2,n2:1"), &asked, &[1, 1]).unwrap_err();
+    let spawn_request = request(vec![app("a", 3)], &[]);
+    let refused = spawn(&first("n1:2,n2:1"), &spawn_request, &[1, 1]).unwrap_err();
     assert_eq!(
         refused,
         SpawnFailure {
@@ -423,7 +426,7 @@ fn oversized_spawn_is_refused_with_counts_unless_allowed() {
         }
     );
     let loose = changed("n1:2,n2:1", &|spec| spec.layout.oversubscribe = true);
-    let job = spawn(&loose, &asked, &[1, 1]).unwrap();
+    let job = spawn(&loose, &spawn_request, &[1, 1]).unwrap();
     assert_eq!((nodes(&job), job.oversubscribed), (vec![0, 0, 1], true));
     let strict = request(vec![app("a", 3)], &[("pmix.noover", "true")]);
     assert!(spawn(&loose, &strict, &[1, 1]).is_err());
@@ -449,8 +452,8 @@ fn this_machine_has_slots_of_its_processors() {
 #[test]
 fn unknown_host_is_refused() {
     let plan = first("n1:2,n2:2");
-    let asked = request(vec![app("a", 1)], &[("host", "n7")]);
-    let refused = spawn(&plan, &asked, &[0, 0]).unwrap_err();
+    let spawn_request = request(vec![app("a", 1)], &[("host", "n7")]);
+    let refused = spawn(&plan, &spawn_request, &[0, 0]).unwrap_err();
     assert_eq!(refused.kind, SpawnFailureKind::NotSupported);
     assert!(
         refused.text.contains("n7 is not in the launch"),
@@ -474,9 +477,9 @@ fn added_hosts_are_those_missing_in_launch() {
     let mut apps = vec![app("a", 1), app("b", 1)];
     apps[0].infos = vec![info("add-host", "n2,n7:4")];
     apps[1].infos = vec![info("add-host", "n2,n7:4")];
-    let asked = request(apps, &[("pmix.addhost", "n8")]);
+    let spawn_request = request(apps, &[("pmix.addhost", "n8")]);
     let both = vec![("n7".to_owned(), Some(4)), ("n8".to_owned(), None)];
-    assert_eq!(added(&plan, &asked), Ok(both));
+    assert_eq!(added(&plan, &spawn_request), Ok(both));
     let known = request(vec![app("a", 1)], &[("add-host", "n2,localhost")]);
     assert_eq!(added(&plan, &known), Ok(Vec::new()));
     let wrong = request(vec![app("a", 1)], &[("add-host", "n7:")]);
@@ -717,8 +720,8 @@ fn step_of_virtual_nodes_prepares_container_once() {
         spec.layout.oversubscribe = true;
         spec.apps[0].count = Some(2);
     });
-    let asked = request(vec![app("/bin/true", 2)], &[("uenv", "a.squashfs")]);
-    let job = spawn(&plan, &asked, &[1, 1]).unwrap();
+    let spawn_request = request(vec![app("/bin/true", 2)], &[("uenv", "a.squashfs")]);
+    let job = spawn(&plan, &spawn_request, &[1, 1]).unwrap();
     assert_eq!(
         job.nodes_to_prepare(&plan.job_plan),
         BTreeSet::from([NodeId(0)])
@@ -732,10 +735,10 @@ fn host_of_unknown_size_counts_its_processors() {
     let plan = first("n1,n2");
     let node = there(&plan, 1);
     let slots = node.slots.count();
-    let asked = request(vec![app("/bin/true", slots)], &[("host", "n2")]);
-    let fits = spawn(&plan, &asked, &[1, 0]).unwrap();
+    let spawn_request = request(vec![app("/bin/true", slots)], &[("host", "n2")]);
+    let fits = spawn(&plan, &spawn_request, &[1, 0]).unwrap();
     assert!(fits.resolve(&node, None).is_ok());
-    let full = spawn(&plan, &asked, &[1, 1]).unwrap();
+    let full = spawn(&plan, &spawn_request, &[1, 1]).unwrap();
     let refused = full.resolve(&node, None).unwrap_err();
     assert_eq!(refused.kind, SpawnFailureKind::NoSlots);
     assert!(
