@@ -176,10 +176,10 @@ fn decide_here(
     let rooms = rooms(cx);
     let mut holdings = std::mem::take(&mut cx.allocations);
     let field = candidates(cx, requester, rooms, attributes);
-    let given =
+    let result =
         field.and_then(|field| holdings.decide(directive, attributes, requester.job(), &field));
     cx.allocations = holdings;
-    given
+    result
 }
 
 /// Counts processes by node: living ones that `counts` selects, and all that the launch ever had.

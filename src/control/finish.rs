@@ -149,7 +149,7 @@ fn flush(controller: &mut Controller) {
     let status = |controller: &Controller| controller.cx.status.queued();
     let before = controller.cx.end_signals;
     let patience = (before > 0).then_some(PATIENCE);
-    let kept = wait_for_reader(controller, before, output, 0, patience);
+    let queued = wait_for_reader(controller, before, output, 0, patience);
     controller.cx.status.close();
     let lost = wait_for_reader(controller, before, status, 0, Some(PATIENCE));
     // The queue is also empty if the reader has just closed the stream.
@@ -160,7 +160,7 @@ fn flush(controller: &mut Controller) {
             .print_line("warning: the status stream (--json) has no reader; its end is lost");
     }
     controller.cx.streams.close();
-    wait_for_reader(controller, before, output, kept, patience);
+    wait_for_reader(controller, before, output, queued, patience);
 }
 
 /// Waits until at most `rest` bytes are queued, another interrupt comes, or the reader takes nothing for

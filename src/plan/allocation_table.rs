@@ -73,8 +73,10 @@ impl<'a> SlotUsage<'a> {
         let live = |live: &[u32]| live.get(node.index()).copied().unwrap_or(0);
         let inside: u32 = self.reserved.iter().map(|one| live(&one.live)).sum();
         let outside = live(self.live).saturating_sub(inside);
-        let kept = self.reserved.iter().map(|one| one.reserved_slots(node));
-        kept.sum::<Option<u32>>().map(|kept| kept + outside)
+        let reserved = self.reserved.iter().map(|one| one.reserved_slots(node));
+        reserved
+            .sum::<Option<u32>>()
+            .map(|reserved| reserved + outside)
     }
 }
 

@@ -255,7 +255,7 @@ pub(super) fn resolve_app(
         args: app.argv[1..].to_vec(),
         size: ranks.end - ranks.start,
         count,
-        preset_rank_vars: rank_env::places_given(&env),
+        preset_rank_vars: rank_env::preset_variables(&env),
         env,
         base_env,
         mpi,
@@ -341,8 +341,8 @@ pub(super) fn variables(
         text.strip_suffix(b"*").unwrap_or(text).to_owned()
     };
     let unset = |name: &OsString| {
-        let given = app.env.iter().find(|text| bare(text) == name.as_bytes());
-        given.map_or_else(
+        let option = app.env.iter().find(|text| bare(text) == name.as_bytes());
+        option.map_or_else(
             || not_set("--env-file", name),
             |written| not_set("-x", written),
         )

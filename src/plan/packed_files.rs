@@ -443,7 +443,7 @@ mod tests {
             .put_file(&job(), to.path(), &packed, &mut |_, _| {})
             .unwrap();
         let path = to.path().join("data");
-        fs::rename(&path, to.path().join("kept")).unwrap();
+        fs::rename(&path, to.path().join("old")).unwrap();
         fs::write(&path, "another").unwrap();
         drop(unpacked);
         assert_eq!(fs::read_to_string(&path).unwrap(), "another");

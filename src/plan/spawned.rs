@@ -335,8 +335,8 @@ impl<'a> SpawnPlanner<'a> {
         app_requests: &[AppPlacementRequest<'_>],
     ) -> Result<Option<ContainerSpec>, SpawnFailure> {
         let mut images = app_requests.iter().map(|(_, wishes, _)| &wishes.images);
-        let given = images.find(|images| images.is_given());
-        let spec = given.map(|images| images.spec(&self.initial.spec.container));
+        let image_infos = images.find(|images| images.is_given());
+        let spec = image_infos.map(|images| images.spec(&self.initial.spec.container));
         spec.transpose()
     }
 
@@ -356,9 +356,9 @@ impl<'a> SpawnPlanner<'a> {
         };
         let keys = app_requests.iter().find_map(|(_, other, _)| {
             let layout = (wishes.layout.is_some(), "layout");
-            let given = [(wishes.rankfile.is_some(), "rankfile"), layout];
-            let mut given = given.into_iter().chain(other.placement_keys());
-            let mut next = || given.find_map(|(is_given, key)| is_given.then_some(key));
+            let candidates = [(wishes.rankfile.is_some(), "rankfile"), layout];
+            let mut candidates = candidates.into_iter().chain(other.placement_keys());
+            let mut next = || candidates.find_map(|(is_given, key)| is_given.then_some(key));
             Some((next()?, next()?))
         });
         if let Some((key, other)) = keys {

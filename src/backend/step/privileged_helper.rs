@@ -155,7 +155,7 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, CommandError> 
             ForkRole::Launcher(..) => None,
         };
         match maker.fork(group.as_ref()) {
-            Ok(ForkSide::Server(pid, pidfd)) => server.has_made(pid, pidfd)?,
+            Ok(ForkSide::Server(pid, pidfd)) => server.on_process_forked(pid, pidfd)?,
             Err(error) => server.answer(&failed(&error), &[])?,
             Ok(ForkSide::Copy) => {
                 let (program, spared) = (server.program.clone(), server.spared);
@@ -244,7 +244,7 @@ impl HelperServer {
         send(&self.socket, &encode(answer), descriptors).map_err(broken)
     }
 
-    fn has_made(&mut self, pid: i32, pidfd: OwnedFd) -> Result<(), CommandError> {
+    fn on_process_forked(&mut self, pid: i32, pidfd: OwnedFd) -> Result<(), CommandError> {
         self.last_id += 1;
         let id = self.last_id;
         self.answer(&HelperReply::Made { pid, id }, &[pidfd.as_fd()])?;

@@ -44,9 +44,9 @@ pub(super) fn take_link() -> Result<OwnedFd, CommandError> {
     };
     // SAFETY: the process that starts a step passes this descriptor, and nothing here has opened or
     // taken any before; if there is none, duplicating fails.
-    let given = unsafe { BorrowedFd::borrow_raw(LINK_FD) };
-    rustix::net::sockopt::socket_type(given).map_err(not_ours)?;
-    let link = rustix::io::fcntl_dupfd_cloexec(given, 10).map_err(not_ours)?;
+    let descriptor = unsafe { BorrowedFd::borrow_raw(LINK_FD) };
+    rustix::net::sockopt::socket_type(descriptor).map_err(not_ours)?;
+    let link = rustix::io::fcntl_dupfd_cloexec(descriptor, 10).map_err(not_ours)?;
     // SAFETY: it is known to be open, and no other code uses it.
     drop(unsafe { OwnedFd::from_raw_fd(LINK_FD) });
     Ok(link)

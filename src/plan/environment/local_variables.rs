@@ -54,7 +54,7 @@ pub fn is_local(name: &OsStr) -> bool {
 
 /// Whether each node may have its own value of a variable.
 pub fn is_given_by_node(name: &OsStr) -> bool {
-    GIVEN_BY_NODE.iter().any(|given| name == *given)
+    GIVEN_BY_NODE.iter().any(|variable| name == *variable)
 }
 
 /// Whether the value of a variable must not be shown.

@@ -20,7 +20,7 @@ fn forwards(list: &[&str]) -> Vec<EnvForward> {
 }
 
 /// Names of `list` that ranks inherit without options.
-fn kept<'a>(list: &[&'a str]) -> Vec<&'a str> {
+fn inherited_names<'a>(list: &[&'a str]) -> Vec<&'a str> {
     let inherited: Vec<_> = list.iter().map(|name| (*name, "1")).collect();
     let base = base(&pairs(&inherited), &EnvInheritance::All, &[]);
     list.iter()
@@ -58,7 +58,7 @@ fn variables_of_other_launchers_are_removed() {
         WIREUP_MACHINE WIREUP_APPNUM WIREUP_UNIVERSE_SIZE";
     for launcher in [open_mpi_4, prrte, hydra, intel, schedulers, wireup] {
         let list: Vec<_> = launcher.split_whitespace().collect();
-        assert_eq!(kept(&list), [""; 0]);
+        assert_eq!(inherited_names(&list), [""; 0]);
     }
 }
 
@@ -95,7 +95,7 @@ fn settings_of_users_stay() {
         "WIREUP_LIBPMIX",
         "PMIXER",
     ];
-    assert_eq!(kept(&list), list);
+    assert_eq!(inherited_names(&list), list);
 }
 
 #[test]
@@ -290,8 +290,8 @@ mod properties {
                 _ => None,
             });
             for name in inherited.iter().map(|(name, _)| name).chain(set) {
-                let given = expected(name, &inherited, &forwards).is_some();
-                prop_assert_eq!(seen.contains(name), given, "{:?}", name);
+                let is_expected = expected(name, &inherited, &forwards).is_some();
+                prop_assert_eq!(seen.contains(name), is_expected, "{:?}", name);
             }
             // Exactly the missing variables are reported.
             let missing = forwards.iter().filter(|forward| match forward {
