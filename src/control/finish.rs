@@ -68,12 +68,12 @@ pub(super) fn finish(
     status_records::record_result(&mut controller.cx, code, result.as_ref().err());
     // A launch that was refused before its start leaves an older report as it is.
     let refused = result.is_err() && controller.cx.ranks.iter().all(|life| life.pid.is_none());
-    let made = refused || status_records::write_reports(&mut controller.cx);
+    let is_reported = refused || status_records::write_reports(&mut controller.cx);
     controller.services.names.leave(&mut controller.cx);
     flush(&mut controller);
     controller.services.terminal.leave(&mut controller.cx);
     // A missing report fails the job as lost output does: a script must not take the job for complete.
-    let code = if code == 0 && !made {
+    let code = if code == 0 && !is_reported {
         EXIT_WIREUP
     } else {
         code

@@ -203,13 +203,13 @@ pub fn base(
     selected: &EnvInheritance,
     forwards: &[EnvForward],
 ) -> InheritedEnv {
-    let mut seen = HashSet::with_capacity(inherited.len());
+    let mut names = HashSet::with_capacity(inherited.len());
     // Programs read the first of two variables with one name.
     let inherited: Vec<_> = inherited
         .iter()
-        .filter(|(name, _)| seen.insert(name.as_os_str()))
+        .filter(|(name, _)| names.insert(name.as_os_str()))
         .collect();
-    let under_hydra = seen.contains(OsStr::new(HYDRA_MARK));
+    let under_hydra = names.contains(OsStr::new(HYDRA_MARK));
     let is_selected = |name: &OsStr| match selected {
         EnvInheritance::All => !(is_launcher_state(name) || under_hydra && name == HYDRA_HOST),
         EnvInheritance::None => false,

@@ -163,8 +163,8 @@ fn leave_out<'a>(
         all.extend(old);
     }
     all.extend(components);
-    let mut seen = BTreeSet::new();
-    all.retain(|component| seen.insert(*component));
+    let mut names = BTreeSet::new();
+    all.retain(|component| names.insert(*component));
     news.then(|| format!("^{}", all.join(",")))
 }
 

@@ -65,19 +65,19 @@ pub(crate) fn client_program() -> &'static Path {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let program = dir.join("pmix_client");
         // Tests in other processes execute the same file.
-        let made = dir.join(format!("pmix_client.{}", std::process::id()));
+        let unique_path = dir.join(format!("pmix_client.{}", std::process::id()));
         let source = concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/../tests/programs/pmix_client.c"
         );
         let status = Command::new("cc")
             .args(["-std=gnu11", "-Wall", "-pthread", "-o"])
-            .arg(&made)
+            .arg(&unique_path)
             .arg(source)
             .args(pkg_config(&["--cflags", "--libs"]))
             .status();
         assert!(status.unwrap().success(), "cc {source}");
-        std::fs::rename(&made, &program).unwrap();
+        std::fs::rename(&unique_path, &program).unwrap();
         program
     })
 }

@@ -118,10 +118,10 @@ impl JobContainers {
                 node,
                 cwd: &launch.inheritance.cwd,
             };
-            let tell = &mut |path: &Path, identity: Option<FileIdentity>| {
+            let cleanup = &mut |path: &Path, identity: Option<FileIdentity>| {
                 guard.charge(path, identity);
             };
-            let (images, result) = match container.make(tell) {
+            let (images, result) = match container.make(cleanup) {
                 Ok((images, root)) => {
                     let processes = images.processes().collect();
                     (Some(images), Ok((root, processes)))

@@ -207,19 +207,22 @@ impl HelperServer {
             let accounts = self.separated.iter().map(|(_, accounts)| accounts);
             let links = std::iter::once(&self.socket).chain(accounts);
             let known = links.clone().count();
-            let made = self.child_pidfds.values();
-            let all = links.chain(made).map(AsFd::as_fd).chain(groups.makers());
+            let children = self.child_pidfds.values();
+            let all = links
+                .chain(children)
+                .map(AsFd::as_fd)
+                .chain(groups.makers());
             let mut all: Vec<_> = all
                 .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
                 .collect();
             retry_on_intr(|| poll(&mut all, None))
                 .map_err(|errno| CommandError::system("cannot wait for orders", errno))?;
             let ready: Vec<bool> = all.iter().map(|fd| !fd.revents().is_empty()).collect();
-            let (made, makers) = ready[known..].split_at(self.child_pidfds.len());
+            let (children, makers) = ready[known..].split_at(self.child_pidfds.len());
             if makers.contains(&true) {
                 groups.sweep();
             }
-            let mut ended = made.iter();
+            let mut ended = children.iter();
             self.child_pidfds
                 .retain(|_, _| !ended.next().is_some_and(|ended| *ended));
             // The account process never writes to this socket: readiness means its end.

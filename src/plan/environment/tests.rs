@@ -280,9 +280,9 @@ mod properties {
                 .collect();
             let base = base(&inherited, &EnvInheritance::All, &forwards);
             // Each name occurs once: of two variables with one name, programs read the first or the last.
-            let mut seen = HashSet::new();
+            let mut set_names = HashSet::new();
             for (name, value) in &base.variables {
-                prop_assert!(seen.insert(name), "{name:?} twice");
+                prop_assert!(set_names.insert(name), "{name:?} twice");
                 prop_assert_eq!(Some(value.clone()), expected(name, &inherited, &forwards));
             }
             let set = forwards.iter().filter_map(|forward| match forward {
@@ -291,7 +291,7 @@ mod properties {
             });
             for name in inherited.iter().map(|(name, _)| name).chain(set) {
                 let is_expected = expected(name, &inherited, &forwards).is_some();
-                prop_assert_eq!(seen.contains(name), is_expected, "{:?}", name);
+                prop_assert_eq!(set_names.contains(name), is_expected, "{:?}", name);
             }
             // Exactly the missing variables are reported.
             let missing = forwards.iter().filter(|forward| match forward {

@@ -166,7 +166,7 @@ fn job_names_of_launch_differ_in_hash_of_open_mpi() {
     let request = request(vec![app("/bin/true", 1)], &[]);
     let names = JobNames::new(&plan.job.nspace);
     let jobs = Jobs::new(Arc::new(first("")));
-    let mut seen = BTreeSet::from([openmpi_family(&plan.job.nspace)]);
+    let mut families = BTreeSet::from([openmpi_family(&plan.job.nspace)]);
     // With random names, two of so many jobs would have equal bits almost certainly.
     for _ in 0..2000 {
         let standing = LaunchSnapshot {
@@ -182,7 +182,7 @@ fn job_names_of_launch_differ_in_hash_of_open_mpi() {
         let by = RequesterPlan::Rank(&plan, Rank(0));
         let job = SpawnPlanner::new(&plan).plan(by, &request, standing);
         let name = job.unwrap().job.nspace.clone();
-        assert!(seen.insert(openmpi_family(&name)), "{name}");
+        assert!(families.insert(openmpi_family(&name)), "{name}");
     }
 }
 
@@ -289,11 +289,14 @@ fn images_come_from_launch_unless_request_names_one() {
         ("image_mount", "/data:/d:ro\n/e"),
     ];
     let job = spawned(&[&[uenvs], &mounts[..]].concat()).unwrap();
-    let made = job.spec(&plan.spec).container;
-    let files = made.uenvs.iter().map(|uenv| uenv.file.to_str().unwrap());
+    let container = job.spec(&plan.spec).container;
+    let files = container
+        .uenvs
+        .iter()
+        .map(|uenv| uenv.file.to_str().unwrap());
     let files: Vec<_> = files.collect();
     assert_eq!(files, ["launch.squashfs", "a.squashfs", "b.squashfs"]);
-    let image = made.image.unwrap();
+    let image = container.image.unwrap();
     assert_eq!((image.runtime, image.mounts.len()), (Runtime::Crun, 2));
     // Each node has one rank.
     let nodes = job.nodes_to_prepare(&plan.job_plan);
@@ -567,15 +570,15 @@ fn environment_is_that_of_launch_with_request_last() {
         info("pmix.envar.prepnd", ":PATH=/x"),
     ];
     let job = spawn(&plan, &request(vec![app], &[]), &[0]).unwrap();
-    let made = travelled(&job).resolve(&plan, None).unwrap();
-    let made = &made.apps[0];
-    assert_eq!(variable(made, "OMPI_PARENT_PORT"), Some(&"1=2;3".into()));
-    assert_eq!(variable(made, "SETTING"), Some(&"child".into()));
-    assert_eq!(variable(made, "EXTRA"), Some(&"1".into()));
-    let path = variable(made, "PATH").unwrap().to_str().unwrap();
+    let host_plan = travelled(&job).resolve(&plan, None).unwrap();
+    let child = &host_plan.apps[0];
+    assert_eq!(variable(child, "OMPI_PARENT_PORT"), Some(&"1=2;3".into()));
+    assert_eq!(variable(child, "SETTING"), Some(&"child".into()));
+    assert_eq!(variable(child, "EXTRA"), Some(&"1".into()));
+    let path = variable(child, "PATH").unwrap().to_str().unwrap();
     assert!(path.starts_with("/x:"), "{path}");
     assert_eq!(variable(&plan.apps[0], "SETTING"), Some(&"launch".into()));
-    assert_eq!(made.args, ["a b", ""]);
+    assert_eq!(child.args, ["a b", ""]);
     let mut bad = self::app("/bin/true", 1);
     bad.env.push("NAME".into());
     let refused = spawn(&plan, &request(vec![bad], &[]), &[0]).unwrap_err();
@@ -593,24 +596,27 @@ fn settings_of_launch_apply_to_its_spawns() {
         spec.apps[0].wrap = Some(wrap(None));
     });
     let request = request(vec![app("/bin/true", 1)], &[]);
-    let made = spawn(&plan, &request, &[0])
+    let host_plan = spawn(&plan, &request, &[0])
         .unwrap()
         .resolve(&plan, None)
         .unwrap();
-    assert_eq!(made.apps[0].settings.umask, Some(0o27));
-    assert!(made.apps[0].wrapper.is_some());
-    assert_eq!(made.spec.stdio.output, Some("out.%r.%j".into()));
+    assert_eq!(host_plan.apps[0].settings.umask, Some(0o27));
+    assert!(host_plan.apps[0].wrapper.is_some());
+    assert_eq!(host_plan.spec.stdio.output, Some("out.%r.%j".into()));
     assert_eq!(
-        (made.spec.stdio.stdin, made.spec.stdio.label.clone()),
+        (
+            host_plan.spec.stdio.stdin,
+            host_plan.spec.stdio.label.clone()
+        ),
         (StdinTarget::None, Some(LabelSpec::Rank))
     );
-    assert_eq!(made.launch.nspace, plan.job.nspace);
+    assert_eq!(host_plan.launch.nspace, plan.job.nspace);
     let plan = changed("", &|spec| spec.apps[0].wrap = Some(wrap(Some("0"))));
-    let made = spawn(&plan, &request, &[0])
+    let host_plan = spawn(&plan, &request, &[0])
         .unwrap()
         .resolve(&plan, None)
         .unwrap();
-    assert!(made.apps[0].wrapper.is_none());
+    assert!(host_plan.apps[0].wrapper.is_none());
 }
 
 #[test]
@@ -628,8 +634,8 @@ fn programs_are_found_beside_parent_and_in_requested_path() {
         let mut app = app(name, 1);
         app.cwd = Some(dir.path().into());
         let job = spawn(&plan, &request(vec![app], infos), &[0]).unwrap();
-        let made = job.resolve(&plan, None)?;
-        Ok::<_, SpawnFailure>(made.apps[0].program.path().to_owned())
+        let host_plan = job.resolve(&plan, None)?;
+        Ok::<_, SpawnFailure>(host_plan.apps[0].program.path().to_owned())
     };
     let below = dir.path().join("bin/below");
     let inner = dir.path().join("bin");
@@ -686,9 +692,9 @@ fn host_resolves_programs_of_its_ranks_and_names_itself() {
             .iter()
             .all(|app| app.program.kind() == &Kind::Elsewhere)
     );
-    let made = job.resolve(&there(&plan, 1), None).unwrap();
-    assert_eq!(made.node_names, plan.node_names);
-    assert_eq!(made.apps[1].program.kind(), &Kind::Elsewhere);
+    let host_plan = job.resolve(&there(&plan, 1), None).unwrap();
+    assert_eq!(host_plan.node_names, plan.node_names);
+    assert_eq!(host_plan.apps[1].program.kind(), &Kind::Elsewhere);
     let refused = job.resolve(&there(&plan, 2), None).unwrap_err();
     assert_eq!(refused.kind, SpawnFailureKind::NotFound);
     assert!(
