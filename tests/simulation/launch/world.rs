@@ -350,7 +350,7 @@ impl World {
         if let Some(rank) = self.ranks.iter().find(|rank| rank.runs) {
             return Err(format!(
                 "rank {} is left: {:?} is not answered",
-                rank.rank, rank.asked
+                rank.rank, rank.pending_request
             ));
         }
         let Some(launcher) = &self.launcher else {
@@ -382,10 +382,7 @@ impl World {
         }
         let unfinished = self.ranks.iter().find(|rank| !rank.finalized);
         match unfinished.filter(|_| !self.broken) {
-            Some(rank) => Err(format!(
-                "rank {} has not done all that it wanted",
-                rank.rank
-            )),
+            Some(rank) => Err(format!("rank {} has not done all its acts", rank.rank)),
             None => Ok(()),
         }
     }

@@ -79,8 +79,9 @@ impl World {
                 }
                 self.broken = true;
                 // The server may have reported a leaving one, and cannot notify it.
-                let leaves =
-                    |rank: &GlobalRank| self.ranks[rank.index()].asked == Some(Act::Finalize);
+                let leaves = |rank: &GlobalRank| {
+                    self.ranks[rank.index()].pending_request == Some(Act::Finalize)
+                };
                 let needs = |rank| !self.ranks[GlobalRank::index(rank)].finalized && !leaves(&rank);
                 let error = String::new();
                 self.may = vec![Some(FailureCause::SidecarFailed { node, error })];
