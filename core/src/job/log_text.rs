@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn each_line_is_own_datagram_and_cannot_imitate_another() {
-        let said = |bytes: &[u8]| -> Vec<String> {
+        let datagrams = |bytes: &[u8]| -> Vec<String> {
             let text = text(bytes);
             let lines = text.lines("Nov  1 09:05:03", 7);
             lines
@@ -133,11 +133,11 @@ mod tests {
         };
         let head = "<11>Nov  1 09:05:03 wireup[7]: job.3: ";
         assert_eq!(
-            said(b"one\n\ntwo\x1b[2J\r\n"),
+            datagrams(b"one\n\ntwo\x1b[2J\r\n"),
             [format!("{head}one"), format!("{head}two [2J ")]
         );
-        assert_eq!(said(b"\n"), [""; 0]);
-        assert_eq!(said(&[b'x'; 10_000])[0].len(), head.len() + LINE_MAX);
+        assert_eq!(datagrams(b"\n"), [""; 0]);
+        assert_eq!(datagrams(&[b'x'; 10_000])[0].len(), head.len() + LINE_MAX);
     }
 
     #[test]

@@ -135,14 +135,14 @@ impl Dispatcher<'_> {
             NodeEvent::SidecarEnded { how, end } => cx.sidecar_ended(how, end),
             NodeEvent::Peer { from, message } => self.peer_message(from, message),
             NodeEvent::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason),
-            NodeEvent::StartsReported(asked) => services.queries.starts_known(asked, cx),
+            NodeEvent::StartsReported(query) => services.queries.starts_known(query, cx),
             NodeEvent::MemoryMeasured {
-                query: asked,
+                query,
                 server,
                 processes,
             } => services
                 .queries
-                .on_memory_measured(asked, server, &processes, cx),
+                .on_memory_measured(query, server, &processes, cx),
             NodeEvent::Command(command) => match command {
                 NodeCommand::Rendezvous(message) => self.on_name_server_message(message),
                 NodeCommand::NameServerLost => self.rendezvous_lost(),
@@ -285,7 +285,7 @@ impl Dispatcher<'_> {
             // The launcher reports trouble.
             NameServerReport::Welcome | NameServerReport::Trouble(_) => {}
             NameServerReport::Store(message) => {
-                self.services.names.shared_said(message, self.cx);
+                self.services.names.on_name_server_reply(message, self.cx);
                 self.settle();
             }
             NameServerReport::Relayed { from, body } => {

@@ -27,7 +27,7 @@ fn core(limit: FenceTimeoutSpec) -> NodeCore {
     .unwrap()
 }
 
-fn said(core: &mut NodeCore, rank: u32, text: &str, at: Duration) -> Vec<NodeAction> {
+fn feed_pmi(core: &mut NodeCore, rank: u32, text: &str, at: Duration) -> Vec<NodeAction> {
     let event = NodeEvent::PmiReceived {
         rank: NodeRank(rank),
         bytes: text.as_bytes(),
@@ -80,9 +80,9 @@ fn fence_series_encodes_its_barrier() {
 #[test]
 fn barrier_of_one_node_times_out_and_its_ranks_are_named() {
     let mut core = core(FenceTimeoutSpec::After(5 * SECOND));
-    said(&mut core, 0, INIT, SECOND);
-    said(&mut core, 1, INIT, SECOND);
-    said(&mut core, 0, "cmd=barrier_in group=NODE:7\n", 2 * SECOND);
+    feed_pmi(&mut core, 0, INIT, SECOND);
+    feed_pmi(&mut core, 1, INIT, SECOND);
+    feed_pmi(&mut core, 0, "cmd=barrier_in group=NODE:7\n", 2 * SECOND);
     let mut actions = Vec::new();
     while let Some(next) = core.next_deadline() {
         core.handle(NodeEvent::Tick, next, &mut actions);
@@ -110,12 +110,12 @@ fn barrier_of_one_node_times_out_and_its_ranks_are_named() {
 fn completed_barrier_of_one_node_leaves_no_timeout() {
     let mut core = core(FenceTimeoutSpec::After(5 * SECOND));
     for rank in [0, 1] {
-        said(&mut core, rank, INIT, SECOND);
+        feed_pmi(&mut core, rank, INIT, SECOND);
     }
     for round in 2..5 {
         for rank in [0, 1] {
             let now = round * SECOND;
-            said(&mut core, rank, "cmd=barrier_in group=0,1:7\n", now);
+            feed_pmi(&mut core, rank, "cmd=barrier_in group=0,1:7\n", now);
         }
         assert_eq!(core.next_deadline(), None);
     }
@@ -124,8 +124,8 @@ fn completed_barrier_of_one_node_leaves_no_timeout() {
 #[test]
 fn ranks_in_barrier_get_node_loss_at_once() {
     let mut core = core(FenceTimeoutSpec::Unlimited);
-    said(&mut core, 0, INIT, SECOND);
-    said(&mut core, 0, "cmd=barrier_in\n", SECOND);
+    feed_pmi(&mut core, 0, INIT, SECOND);
+    feed_pmi(&mut core, 0, "cmd=barrier_in\n", SECOND);
     let mut actions = Vec::new();
     let lost = NodeEvent::NodesLost {
         nodes: &[NodeId(1)],
