@@ -128,9 +128,9 @@ impl World {
                 }
                 ModexAction::AskHost { proc } => {
                     let life = self.ranks.get_mut(&proc).expect("a rank that exists");
-                    assert_eq!(life.node, at, "asked the wrong host");
-                    assert!(!life.dead, "asked for a dead rank");
-                    assert!(!life.is_requested, "asked twice");
+                    assert_eq!(life.node, at, "request to the wrong host");
+                    assert!(!life.dead, "request for a dead rank");
+                    assert!(!life.is_requested, "second request");
                     life.is_requested = true;
                 }
                 ModexAction::Complete { ticket, result } => self.answered(at, ticket, result),

@@ -162,7 +162,7 @@ impl Dispatcher<'_> {
             NodeEvent::JobOver(job) => self.on_job_ended(job),
             NodeEvent::JobsEnded(ends) => {
                 if !cx.tools.is_empty() && cx.sidecar.is_ready() {
-                    services.iof_pulls.notify_kept_ends(true, cx);
+                    services.iof_pulls.notify_due_ends(true, cx);
                     services.end_notices.send(ends, cx);
                 }
             }
@@ -536,7 +536,7 @@ impl Dispatcher<'_> {
             InterlaunchOperation::Fence => FenceOperation::Pmix,
         };
         let status = local_status(infos);
-        let given = timeout(infos);
+        let program_timeout = timeout(infos);
         let input = FenceEvent::Arrive {
             series: FenceSeries { kind, participants },
             nodes,
@@ -547,7 +547,10 @@ impl Dispatcher<'_> {
             },
             // libpmix has its own timer, and a callback after it has fired uses freed memory, so the answer must arrive
             // first.
-            timeout: self.cx.policy.timeout_or(given.map(|given| given * 3 / 4)),
+            timeout: self
+                .cx
+                .policy
+                .timeout_or(program_timeout.map(|timeout| timeout * 3 / 4)),
             ticket: FenceRequester::Connect(id),
         };
         self.fence(input);
@@ -653,10 +656,10 @@ impl Dispatcher<'_> {
                     rank,
                     number,
                     job: other,
-                    request: wanted,
+                    request,
                 } => {
                     let asker = KeyRequester { job, rank, number };
-                    services.remote_keys.request_key(asker, other, wanted, cx);
+                    services.remote_keys.request_key(asker, other, request, cx);
                     self.settle();
                 }
                 PmiAction::Misbehaved { rank, error } => {

@@ -255,7 +255,7 @@ impl World {
             self.step_turn(node);
             let after = self.steps.get(&node).and_then(|step| step.deadline);
             if after.is_some_and(|after| after <= self.now) {
-                self.violate(format!("a deadline of {node:?} was not kept"));
+                self.violate(format!("a deadline of {node:?} was missed"));
             }
         }
         let due = self
@@ -268,7 +268,7 @@ impl World {
             self.launcher_turn();
             let after = self.launcher.as_ref().and_then(Launcher::next_deadline);
             if !self.left && after.is_some_and(|after| after <= self.now) {
-                self.violate("a deadline of the launcher was not kept".to_owned());
+                self.violate("a deadline of the launcher was missed".to_owned());
             }
         }
     }

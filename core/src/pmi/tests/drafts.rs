@@ -21,8 +21,8 @@ fn answer(job: &mut Job, number: u64, answer: KeyAnswer<'_>) -> Vec<String> {
 
 /// Connects rank 0 with a job of another launch, as the first or a later question.
 fn connect(job: &mut Job, number: u64) -> Vec<String> {
-    let actions = job.frame(0, &format!("cmd=job-connect;jobid={OTHER};"));
-    assert_eq!(actions, [format!("E> connect 0 {OTHER}")]);
+    let effects = job.frame(0, &format!("cmd=job-connect;jobid={OTHER};"));
+    assert_eq!(effects, [format!("E> connect 0 {OTHER}")]);
     answer(job, number, KeyAnswer::NoJob)
 }
 
@@ -230,9 +230,9 @@ fn invalid_fragment_ends_connection_but_abort_is_accepted() {
     ];
     for (parts, reason) in table {
         let mut job = pmi2(1);
-        let seen: Vec<String> = parts.iter().flat_map(|part| job.frame(0, part)).collect();
+        let effects: Vec<String> = parts.iter().flat_map(|part| job.frame(0, part)).collect();
         assert_eq!(
-            seen,
+            effects,
             [format!(
                 "E> misbehaved 0: request in several messages: {reason}"
             )]
@@ -553,21 +553,21 @@ proptest! {
             }
             let is_last = messages.is_empty();
             spawning = (!is_last && matches!(request, Asked::Spawn(_))).then_some(thread);
-            let actions = job.frame(0, &message.concat());
+            let effects = job.frame(0, &message.concat());
             if !is_last {
-                prop_assert_eq!(actions, [""; 0]);
+                prop_assert_eq!(effects, [""; 0]);
                 continue;
             }
             let (request, _) = queues[thread].pop_front().unwrap();
             let expected = request.expected(thread, &mut model);
-            prop_assert_eq!(actions.len(), 1, "{:?}", &actions);
+            prop_assert_eq!(effects.len(), 1, "{:?}", &effects);
             if let Asked::Spawn(_) = request {
-                prop_assert_eq!(&actions[0], &expected);
+                prop_assert_eq!(&effects[0], &expected);
                 let done = job.spawned(0, &Ok(Nspace::new("job.1").unwrap()));
                 let reply = format!("cmd=spawn-response;thrid={thread};rc=0;jobid=job.1;nerrs=0;");
                 prop_assert!(done[0].ends_with(&reply), "{:?}", done);
             } else {
-                let text = actions[0].strip_prefix("0 S> ").unwrap();
+                let text = effects[0].strip_prefix("0 S> ").unwrap();
                 prop_assert_eq!(without_lengths(text), expected);
             }
         }

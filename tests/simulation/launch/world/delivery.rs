@@ -306,7 +306,7 @@ impl World {
             self.push(End::Launcher, entry, Message::Frame(frame));
         }
         if came.iter().any(|(came, credited)| credited > came) {
-            self.violate("more credit was given than bytes came".to_owned());
+            self.violate("more credit was sent than bytes came".to_owned());
         }
         if over && !self.left {
             self.left = true;

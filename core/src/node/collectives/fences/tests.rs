@@ -60,12 +60,12 @@ fn fence_series_encodes_its_barrier() {
         (ranks, 9),
     ];
     let all = all.map(|(scope, tag)| PmiCollective::Barrier { scope, tag });
-    let mut seen = Vec::new();
+    let mut all_series = Vec::new();
     for collective in all.into_iter().chain([PmiCollective::Ring]) {
         let who = series(&job, &collective);
         assert_eq!(collective_of(&who), Some((&job, collective)));
-        assert!(!seen.contains(&who), "{who:?}");
-        seen.push(who);
+        assert!(!all_series.contains(&who), "{who:?}");
+        all_series.push(who);
     }
     for kind in [
         FenceOperation::Pmix,
@@ -149,8 +149,8 @@ fn timeout_of_program_counts_unless_user_timeout_is_shorter() {
         limit,
         ..CollectivePolicy::default()
     };
-    let given = Some(30 * SECOND);
-    for (limit, given, expected) in [
+    let program_timeout = Some(30 * SECOND);
+    for (limit, program_timeout, expected) in [
         (
             FenceTimeoutSpec::Sensible,
             None,
@@ -158,31 +158,31 @@ fn timeout_of_program_counts_unless_user_timeout_is_shorter() {
         ),
         (
             FenceTimeoutSpec::Sensible,
-            given,
+            program_timeout,
             Some((30, TimeoutSource::Program)),
         ),
         (FenceTimeoutSpec::Unlimited, None, None),
         (
             FenceTimeoutSpec::Unlimited,
-            given,
+            program_timeout,
             Some((30, TimeoutSource::Program)),
         ),
         (
             FenceTimeoutSpec::After(9 * SECOND),
-            given,
+            program_timeout,
             Some((9, TimeoutSource::User)),
         ),
         (
             FenceTimeoutSpec::After(90 * SECOND),
-            given,
+            program_timeout,
             Some((30, TimeoutSource::Program)),
         ),
     ] {
-        let timeout = terms(limit).timeout_or(given);
+        let timeout = terms(limit).timeout_or(program_timeout);
         let expected = expected.map(|(seconds, kind)| FenceTimeout {
             after: seconds * SECOND,
             kind,
         });
-        assert_eq!(timeout, expected, "{limit:?} {given:?}");
+        assert_eq!(timeout, expected, "{limit:?} {program_timeout:?}");
     }
 }
