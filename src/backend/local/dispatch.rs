@@ -703,7 +703,7 @@ impl StepDispatcher<'_> {
             }
             ReadResult::Bytes(count) => {
                 let bytes = &buffer[..count];
-                trace!(parent: span, bytes = %bytes.escape_ascii(), "PMI");
+                trace!(parent: span, said = %bytes.escape_ascii(), "PMI");
                 self.handle_event(node, NodeEvent::PmiReceived { rank: local, bytes });
             }
             ReadResult::Nothing => {}
