@@ -12,11 +12,9 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::sockopt::set_socket_passcred;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use zeroize::Zeroize as _;
 
@@ -24,7 +22,9 @@ use wireup_core::job::ids::GlobalRank;
 use wireup_sys::cgroup::Cgroup;
 use wireup_sys::mounts::MountView;
 use wireup_sys::namespace::NodeNamespaces;
+use wireup_sys::poll::pause;
 use wireup_sys::spawn::{Child, ChildCommand, ProcessSettings, ProcessSpawner, SpawnStage};
+use wireup_sys::unix_socket;
 
 mod threads;
 
@@ -181,10 +181,7 @@ pub enum RankStartError {
 /// cloned in the meantime, with a copy of every descriptor, has not yet executed its own program.
 const BUSY_TRIES: u32 = 20;
 /// Pause between two of these attempts.
-const BUSY_PAUSE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 5_000_000,
-};
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Report of a starting thread; one for each planned rank.
 pub type StartResult = (GlobalRank, Result<StartedProcess, RankStartError>);
@@ -205,7 +202,7 @@ struct StartQueue {
 impl StartQueue {
     /// Starts the ranks of plans until none is left, or until the deadline.
     fn carry_out(&self, results: &Sender<StartResult>, deadline: Option<Instant>) {
-        let mut spawner = ProcessSpawner::new();
+        let mut spawner = ProcessSpawner::default();
         while deadline.is_none_or(|deadline| Instant::now() < deadline) {
             // Relaxed suffices to assign indices; locks protect the plans.
             let index = self.next.fetch_add(1, Ordering::Relaxed);
@@ -373,7 +370,7 @@ fn start_one(
             Err(error) if error.errno == Errno::TXTBSY && tries < BUSY_TRIES => {
                 tries += 1;
                 // No event reports the end of this state.
-                let _ = poll(&mut [], Some(&BUSY_PAUSE));
+                pause(BUSY_PAUSE);
             }
             other => break other,
         }
@@ -396,13 +393,7 @@ fn start_one(
 
 /// Creates a PMI connection; returns wireup's end, which is non-blocking and receives the pid of each sender, then the rank's.
 fn pmi_socket(lowest_rank_fd: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
-    let (ours, theirs) = socketpair(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    fcntl_setfl(&ours, OFlags::NONBLOCK)?;
+    let (ours, theirs) = unix_socket::pair()?;
     set_socket_passcred(&ours, true)?;
     Ok((move_descriptor(ours, lowest_rank_fd), theirs))
 }

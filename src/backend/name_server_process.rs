@@ -181,7 +181,7 @@ pub(crate) fn start(listener: impl AsFd) -> io::Result<()> {
         ],
         ..ChildCommand::new(c"/proc/self/exe", &argv)
     };
-    let started = ProcessSpawner::new()
+    let started = ProcessSpawner::default()
         .spawn(&command)
         .map_err(io::Error::other)?;
     drop(started);

@@ -75,6 +75,14 @@ impl HostSpec {
         }
     }
 
+    /// Returns the host as `--hosts` names it, without slots.
+    pub fn entry(&self) -> String {
+        match self.has_own_address() {
+            true => format!("{}@{}", self.name, self.address),
+            false => self.name.clone(),
+        }
+    }
+
     /// Whether the agent's address is not the host's name with the default port.
     pub fn has_own_address(&self) -> bool {
         let name = &self.name;

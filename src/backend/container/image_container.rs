@@ -245,7 +245,7 @@ impl Container {
             descriptors: &descriptors,
             ..ChildCommand::new(&program, &argv)
         };
-        let child = ProcessSpawner::new()
+        let child = ProcessSpawner::default()
             .spawn(&command)
             .map_err(io::Error::other)?;
         self.runtime = Some(child);

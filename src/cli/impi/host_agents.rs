@@ -149,7 +149,7 @@ impl HostAgents {
             descriptors: &descriptors,
             ..ChildCommand::new(&own, &argv)
         };
-        let launcher = ProcessSpawner::new().spawn(&command)?;
+        let launcher = ProcessSpawner::default().spawn(&command)?;
         // The backend reaps unknown children.
         zombie::remember(launcher.pid);
         Ok(Self {
