@@ -16,7 +16,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tracing::{info, warn};
 
 use super::open_connections::{ConnectionLife, OpenConnections};
-use super::verify::{self, TicketReceipts};
+use super::verify;
 use crate::identity::{Certificate, Identity, IdentityError};
 use crate::pki::authority::CertificatePair;
 use crate::pki::certificate_files::{self, PkiFileError};
@@ -385,7 +385,7 @@ fn loaded(
     verifiers
         .check(own, chain.get(1..).unwrap_or_default())
         .map_err(|error| wrong(&certificate, verify::own_error_text(&error)))?;
-    let configs = verifiers.configs(chain, private, Arc::new(TicketReceipts));
+    let configs = verifiers.configs(chain, private);
     let (server, client) = configs.map_err(|error| match error {
         rustls::Error::InconsistentKeys(_) => wrong(
             &key,
