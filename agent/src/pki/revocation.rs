@@ -9,10 +9,10 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::authority::CertificatePair;
-use super::certificate_files::{self, PkiFileError};
+use super::certificate_files::{self, PkiFileError, certificates};
 use super::dates::date;
-use super::{CA, CERTIFICATE, MADE, PkiError, REVOKED, issued, load, read};
-use crate::identity::{Certificate, check_name, significant};
+use super::{CA, CERTIFICATE, MADE, PkiError, REVOKED, issued, load, parse, read};
+use crate::identity::{check_name, significant};
 use crate::revocation_lists::{RevocationListError, RevocationLists};
 
 /// Last line of a list.
@@ -22,13 +22,7 @@ const END: &str = "-----END X509 CRL-----\n";
 /// has its number.
 pub(super) fn remember(dir: &Path, pair: &CertificatePair) -> Result<(), PkiError> {
     let path = dir.join(MADE);
-    let unreadable = |error: &dyn std::fmt::Display| PkiError::Certificate {
-        path: path.clone(),
-        error: error.to_string(),
-    };
-    let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes());
-    let der = der.map_err(|error| unreadable(&error))?;
-    let made = Certificate::from_der(&der).map_err(|error| unreadable(&error))?;
+    let made = parse(pair.certificate.as_bytes(), &path)?;
     let name = made.identity.map_or(made.subject, |identity| identity.name);
     let line = format!(
         "{}\t{name}\t{}\n",
@@ -104,10 +98,7 @@ pub fn revoke(
         all.entry(serial).or_insert(now);
     }
     let list = authority.revoke(&all, now);
-    let list = list.map_err(|error| PkiError::Authority {
-        path: dir.join(CA),
-        error,
-    })?;
+    let list = list.map_err(PkiError::authority(dir.join(CA)))?;
     let text = list.replace("\r\n", "\n") + &others;
     certificate_files::write(&path, text.as_bytes(), certificate_files::PUBLIC)?;
     for name in issued(dir)? {
@@ -127,11 +118,9 @@ pub(super) fn is_revoked(certificate: &Path) -> Result<bool, PkiError> {
         return Ok(false);
     };
     let authorities = certificate_files::read_public(&certificate.with_file_name(CA))?;
-    let authorities: Vec<_> = CertificateDer::pem_slice_iter(&authorities)
-        .filter_map(Result::ok)
-        .collect();
     let failed = |error| PkiError::Revoked { path, error };
-    let revoked = RevocationLists::read(list.as_bytes(), &authorities).map_err(failed)?;
+    let revoked = RevocationLists::read(list.as_bytes(), &certificates(&authorities));
+    let revoked = revoked.map_err(failed)?;
     let pem = certificate_files::read_public(certificate)?;
     let der = CertificateDer::from_pem_slice(&pem);
     Ok(der.is_ok_and(|der| revoked.contains(&der)))

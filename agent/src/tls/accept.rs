@@ -51,18 +51,8 @@ pub struct TlsConnection {
 }
 
 /// Accepts connections until the stream is dropped. It has no errors, and its end is that of the
-/// task that accepts: it runs as long as the runtime.
+/// task that accepts: it runs as long as the runtime. `open` is dropped when the listener has been closed.
 pub fn server_incoming(
-    listener: TcpListener,
-    tls: Arc<TlsConfigs>,
-    heartbeat: Heartbeat,
-    refusals: Arc<Refusals>,
-) -> ReceiverStream<io::Result<TlsConnection>> {
-    server_incoming_until_closed(listener, tls, heartbeat, refusals, ())
-}
-
-/// Accepts connections like [`server_incoming`]; `open` is dropped when the listener has been closed.
-pub fn server_incoming_until_closed(
     listener: TcpListener,
     tls: Arc<TlsConfigs>,
     heartbeat: Heartbeat,

@@ -129,7 +129,7 @@ async fn serve(tls: Arc<TlsConfigs>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (_, health) = tonic_health::server::health_reporter();
-    let incoming = server_incoming(listener, tls, Heartbeat::default(), Arc::default());
+    let incoming = server_incoming(listener, tls, Heartbeat::default(), Arc::default(), ());
     let serving = server(Heartbeat::default(), Arc::default(), Handle::current())
         .add_service(health)
         .serve_with_incoming(incoming);
@@ -194,7 +194,7 @@ async fn nodes_connect_and_identify_callers() {
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let mut incoming = server_incoming(listener, one, Heartbeat::default(), Arc::default());
+    let mut incoming = server_incoming(listener, one, Heartbeat::default(), Arc::default(), ());
     let (reached, accepted) = tokio::join!(
         connect(&two, "n1", &address, Heartbeat::default()),
         tokio_stream::StreamExt::next(&mut incoming)
