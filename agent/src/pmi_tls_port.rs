@@ -25,8 +25,9 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use crate::permit_counts::PermitCounts;
 use crate::refusals::Refusals;
-use crate::tls::accept::HandshakeCounts;
+use crate::tls::accept::take_place;
 use crate::tls::verify::tls13_signatures;
 use crate::tls::words;
 use wireup_core::failure::CommandError;
@@ -160,7 +161,7 @@ async fn serve(
 
 async fn accept_all(listener: TcpListener, acceptor: TlsAcceptor, socket: &str, rank: &str) {
     let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
-    let sources = Arc::new(HandshakeCounts::default());
+    let places = PermitCounts::new();
     let refusals = Arc::new(Refusals::default());
     loop {
         let Ok((stream, from)) = listener.accept().await else {
@@ -171,7 +172,7 @@ async fn accept_all(listener: TcpListener, acceptor: TlsAcceptor, socket: &str, 
         let Ok(permit) = handshakes.clone().acquire_owned().await else {
             return;
         };
-        let place = sources.enter(from.ip());
+        let place = take_place(&places, from.ip());
         let (acceptor, refusals) = (acceptor.clone(), refusals.clone());
         // A name that starts with NUL is abstract.
         let (socket, rank) = (format!("\0{socket}"), rank.to_owned());
