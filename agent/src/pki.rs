@@ -77,10 +77,10 @@ pub fn init(dir: &Path, name: &str, validity: Validity) -> Result<(), PkiError> 
             return Err(PkiError::Made(path));
         }
     }
-    let made = Authority::init(name, validity).map_err(PkiError::authority(dir.to_owned()))?;
+    let pair = Authority::init(name, validity).map_err(PkiError::authority(dir.to_owned()))?;
     let files = [
-        (CA_KEY, &*made.key, SECRET),
-        (CA, &*made.certificate, PUBLIC),
+        (CA_KEY, &*pair.key, SECRET),
+        (CA, &*pair.certificate, PUBLIC),
     ];
     Ok(certificate_files::write_all(dir, &files)?)
 }
@@ -121,32 +121,32 @@ pub fn issue(
     for address in addresses {
         crate::identity::check_name(address)?;
     }
-    let mut wanted = Vec::new();
+    let mut holders = Vec::new();
     for name in names {
         let identity = Identity::new(name, role)?;
         if [CA, CA_KEY, REVOKED, MADE].contains(&name.as_str()) {
             return Err(PkiError::Reserved(name.clone()));
         }
         let path = dir.join(name);
-        if fs::symlink_metadata(&path).is_ok() || wanted.iter().any(|(_, other)| *other == path) {
+        if fs::symlink_metadata(&path).is_ok() || holders.iter().any(|(_, other)| *other == path) {
             return Err(PkiError::Issued {
                 name: name.clone(),
                 path,
             });
         }
-        wanted.push((identity, path));
+        holders.push((identity, path));
     }
-    let mut made = Vec::new();
-    for (identity, path) in wanted {
+    let mut directories = Vec::new();
+    for (identity, path) in holders {
         let pair = authority.issue(&identity, addresses, validity);
         let pair = pair.map_err(PkiError::authority(dir.join(CA)))?;
         revocation::remember(dir, &pair)?;
         let fresh = certificate_files::StagedDirectory::begin(&path)?;
-        put(dir, fresh.path(), &pair, authority.certificate())?;
+        put(dir, &fresh.path, &pair, &authority.certificate)?;
         fresh.finish()?;
-        made.push(path);
+        directories.push(path);
     }
-    Ok(made)
+    Ok(directories)
 }
 
 /// Writes the files of a holder. The key comes first: a reader in between detects that it is not
@@ -229,7 +229,7 @@ pub fn renew(
     let pair = authority.issue(&identity, &found.names, validity);
     let pair = pair.map_err(PkiError::authority(dir.join(CA)))?;
     revocation::remember(dir, &pair)?;
-    put(dir, &path, &pair, authority.certificate())?;
+    put(dir, &path, &pair, &authority.certificate)?;
     Ok(path)
 }
 

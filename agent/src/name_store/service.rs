@@ -133,7 +133,7 @@ impl<S: NameStore> NameStoreService<S> {
                 let of_app = |record: &StoredName| {
                     record.persistence == Persistence::App
                         && record.owner.nspace == nspace
-                        && record.app() == app
+                        && record.app == app.0
                 };
                 self.withdraw_all(of_app).await;
             }

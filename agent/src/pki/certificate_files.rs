@@ -284,7 +284,8 @@ fn sync_directory(path: &Path) -> Result<(), PkiFileError> {
 /// A directory that is filled before it gets its name.
 #[derive(Debug)]
 pub(crate) struct StagedDirectory {
-    path: PathBuf,
+    /// Directory for the files.
+    pub(crate) path: PathBuf,
     target: PathBuf,
 }
 
@@ -305,11 +306,6 @@ impl StagedDirectory {
             path,
             target: target.to_owned(),
         })
-    }
-
-    /// Returns the directory for the files.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Gives it its name, which must be free.

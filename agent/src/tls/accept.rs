@@ -195,13 +195,6 @@ pub(super) fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref().and_then(|inner| inner.downcast_ref())
 }
 
-impl TlsConnection {
-    /// Returns the identity of the other end.
-    pub fn peer(&self) -> &RemoteCaller {
-        &self.peer
-    }
-}
-
 impl Connected for TlsConnection {
     type ConnectInfo = RemoteCaller;
 

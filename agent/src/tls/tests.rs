@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio_rustls::TlsConnector;
+use tonic::transport::server::Connected as _;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tracing::Dispatch;
@@ -200,7 +201,7 @@ async fn nodes_connect_and_identify_callers() {
         tokio_stream::StreamExt::next(&mut incoming)
     );
     reached.unwrap();
-    let peer = accepted.unwrap().unwrap().peer().clone();
+    let peer = accepted.unwrap().unwrap().connect_info();
     assert_eq!(peer.identity, two.identity());
     assert_eq!(log.lines(), [""; 0]);
 }
