@@ -151,7 +151,7 @@ impl PeerService {
             .enter(&opening.launch, opening.token, opening.uid, place)
             .map_err(|refusal| refused(&refusal))?;
 
-        let (up, queued) = queue(seat.account());
+        let (up, queued) = queue(&seat.account);
         let welcome = v1::peer_up::Message::Welcome(v1::Welcome {
             version: VERSION,
             agent: PROGRAM_VERSION.to_owned(),
@@ -167,7 +167,7 @@ impl PeerService {
             events: events(
                 stream,
                 caller.identity.name.clone(),
-                GrowthAssembler::new(seat.account()),
+                GrowthAssembler::new(&seat.account),
             )
             .boxed(),
         };
