@@ -39,7 +39,7 @@ use crate::capability_probe::CapabilityProbe;
 #[cfg(feature = "etcd")]
 use crate::etcd::EtcdSettings;
 #[cfg(feature = "etcd")]
-use crate::host_registrar::HostRegistrar;
+use crate::host_registrar::register_until;
 use crate::launch::launch_registry::LaunchRegistry;
 use crate::local_socket::agent_socket::Socket;
 use crate::name_servers::NameServers;
@@ -333,7 +333,7 @@ async fn register_host(
             () = wait_for_leave(leaving) => {}
         }
     };
-    HostRegistrar::new(etcd, own).run_until(end).await;
+    register_until(end, &etcd, own).await;
 }
 
 /// Serves metrics until the agent leaves its listeners to the next one.
