@@ -7,10 +7,6 @@ mod agent_servers;
 pub mod front;
 mod listen;
 mod notify;
-#[allow(
-    unsafe_code,
-    reason = "what is awaited of a process is its pidfd, which the runtime cannot know to be one"
-)]
 mod separate;
 pub mod settings;
 

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write as _};
 use std::net::Shutdown;
-use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,6 +18,7 @@ use tokio_stream::Stream;
 use super::frame_router::{RoutedFrame, frame_bodies};
 use super::queue::{LINK_MAX, QueueFull};
 use crate::budget::{BudgetAccount, ByteReservation, COPIED};
+use crate::readiness::watch;
 use wireup_core::link::frame::{FrameAddress, FrameClass, FrameError, HEADER, Header};
 use wireup_core::link::liveness::LivenessMessage;
 use wireup_core::link::{decode, encode};
@@ -85,13 +85,6 @@ pub fn link(
         broken: false,
     };
     Ok((reader, writer))
-}
-
-/// Has the runtime of this thread wait for a socket to become readable or writable, not for both: each read by the
-/// neighbour makes a Unix socket writable, and would wake this thread.
-fn watch<T: AsRawFd>(socket: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    // SAFETY: both callers pass a stream, which owns its descriptor and keeps it until it is dropped.
-    Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
 }
 
 /// The direction towards this agent. The stream ends with the neighbour's end, or after an error.

@@ -74,31 +74,25 @@ pub struct ScheduledLauncher {
 }
 
 /// Lives as long as the launcher of a launch, and then ends the launch.
-pub async fn supervise(launch: Arc<ScheduledLaunch>, launcher: ScheduledLauncher) {
-    let Some(head) = &launch.head else {
-        return;
-    };
+pub async fn supervise(
+    launch: Arc<ScheduledLaunch>,
+    head: Arc<LauncherState>,
+    mut launcher: ScheduledLauncher,
+) {
+    let head = &*head;
     let limit = LINE + LINE_PER_RANK * u64::from(launch.place.size);
     let gone = watch::Sender::new(false);
     let mut last = String::new();
-    let ScheduledLauncher {
-        process,
-        control,
-        stdout,
-        stderr,
-        mut orders,
-        grace,
-        started,
-    } = launcher;
     let read = async {
-        let stdout = Pipe::new(stdout, limit, gone.subscribe());
-        let stderr = Pipe::new(stderr, STDERR_LINE_MAX, gone.subscribe());
+        let stdout = Pipe::new(launcher.stdout, limit, gone.subscribe());
+        let stderr = Pipe::new(launcher.stderr, STDERR_LINE_MAX, gone.subscribe());
         let (unreadable, ()) = tokio::join!(lines(head, stdout), words(head, stderr, &mut last));
         unreadable
     };
     let wait = async {
-        let patience = grace.unwrap_or(GRACE) + PATIENCE;
-        let status = run(head, &process, &control, &mut orders, patience).await;
+        let patience = launcher.grace.unwrap_or(GRACE) + PATIENCE;
+        let (process, control) = (&launcher.process, &launcher.control);
+        let status = run(head, process, control, &mut launcher.orders, patience).await;
         gone.send_replace(true);
         status
     };
@@ -115,7 +109,7 @@ pub async fn supervise(launch: Arc<ScheduledLaunch>, launcher: ScheduledLauncher
     head.drop_resizes();
     head.learn(|progress| progress.end(&lost, now()));
     head.output(crate::scheduled::unread_output::BufferedOutput::end);
-    drop(started);
+    drop(launcher.started);
     let progress = head.progress();
     let (_, reason) = progress.state();
     tracing::info!(

@@ -43,14 +43,9 @@ impl Peers {
     ) {
         let (queue, queued) = queue(account);
         for (hello, bytes) in hellos(opening, node) {
-            let message = v1::peer_down::Message::Hello(hello);
+            let message = Some(v1::peer_down::Message::Hello(hello));
             queue
-                .push(
-                    v1::PeerDown {
-                        message: Some(message),
-                    },
-                    bytes,
-                )
+                .push(v1::PeerDown { message }, bytes)
                 .expect("an opening is smaller than what may wait");
         }
         let (peers, member) = (self.clone(), opening.member(node).clone());
