@@ -138,10 +138,7 @@ impl NodeAgent for NodeAgentService {
             )));
         }
         let launch = self.0.scheduled.steer(&launch_id, &caller)?;
-        let reason: String = reason
-            .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .collect();
+        let reason = reason.replace(char::is_control, " ");
         tracing::info!(launch = launch.id, uid = launch.owner, %caller, reason, "abort");
         match &launch.head {
             Some(head) => {

@@ -303,10 +303,7 @@ async fn words(head: &LauncherState, mut stderr: Pipe<pipe::Receiver>, last: &mu
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end();
         let text = text.strip_prefix("wireup: ").unwrap_or(text);
-        *last = text
-            .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .collect();
+        *last = text.replace(char::is_control, " ");
         let bytes = Bytes::from(std::mem::take(&mut line));
         deliver(head, OptionalRankId::default(), Stream::Stderr, bytes).await;
     }
