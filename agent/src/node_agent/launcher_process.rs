@@ -129,22 +129,17 @@ async fn run(
     patience: Duration,
 ) -> std::io::Result<ExitStatus> {
     let mut ended = pin!(process.ended());
-    let mut deadline = None;
+    let mut deadline: Option<Instant> = None;
     // Orders not read yet: a launcher that does not read must not delay its own end.
     let mut unread = Vec::new();
     loop {
-        let overdue = async {
-            match deadline {
-                Some(deadline) => sleep_until(deadline).await,
-                None => std::future::pending().await,
-            }
-        };
+        let due = deadline.unwrap_or_else(Instant::now);
         let order = tokio::select! {
             status = &mut ended => {
                 orders.close();
                 return status;
             }
-            () = overdue => {
+            () = sleep_until(due), if deadline.is_some() => {
                 process.signal(Signal::KILL);
                 deadline = None;
                 continue;
