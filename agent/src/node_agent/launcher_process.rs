@@ -48,15 +48,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Default of a rank's grace. Source: docs/ending.md.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Error: a line is not a record of the status stream.
-#[derive(Debug, thiserror::Error)]
-enum LineError {
-    #[error("invalid line from the launcher: {}", json_problem(.0))]
-    Json(serde_json::Error),
-    #[error("incomplete line from the launcher")]
-    Cut,
-}
-
 /// A process that was just started.
 #[derive(Debug)]
 pub struct ScheduledLauncher {
@@ -99,7 +90,7 @@ pub async fn supervise(
     let (unreadable, status) = tokio::join!(read, wait);
 
     let lost = match (unreadable, status) {
-        (Some(error), _) => error.to_string(),
+        (Some(error), _) => error,
         (None, Ok(status)) => lost(status, &last),
         (None, Err(error)) => format!("unknown exit status of the launcher: {error}"),
     };
@@ -232,7 +223,7 @@ impl<R: AsyncRead + Unpin> Pipe<R> {
 }
 
 /// Reads the status stream to its end; a record that cannot be read ends the launch.
-async fn lines(head: &LauncherState, mut stdout: Pipe<pipe::Receiver>) -> Option<LineError> {
+async fn lines(head: &LauncherState, mut stdout: Pipe<pipe::Receiver>) -> Option<String> {
     let mut line = Vec::new();
     // The launcher's clock counts from its start, and its lines may have waited.
     let mut origin = None;
@@ -241,8 +232,11 @@ async fn lines(head: &LauncherState, mut stdout: Pipe<pipe::Receiver>) -> Option
             return None;
         }
         let parsed = match line.last() {
-            Some(b'\n') => StatusRecord::read(&line).map_err(LineError::Json),
-            _ => Err(LineError::Cut),
+            Some(b'\n') => StatusRecord::read(&line).map_err(|error| {
+                let problem = json_problem(&error);
+                format!("invalid line from the launcher: {problem}")
+            }),
+            _ => Err("incomplete line from the launcher".to_owned()),
         };
         match parsed {
             Ok((_, StatusRecord::Output(output))) => {
