@@ -110,9 +110,7 @@ impl RemoteBackend {
         if envelope.class == FrameClass::Control {
             return match decode(body) {
                 Ok(AgentReport::Refused { reason }) => self.lose_link(&reason),
-                Ok(AgentReport::Unreachable { nodes, reason, .. }) => {
-                    self.lose_branch(&nodes, &reason)
-                }
+                Ok(AgentReport::Unreachable(loss)) => self.lose_branch(&loss.nodes, &loss.reason),
                 Ok(AgentReport::Returned(returned)) => self.returned(returned),
                 Ok(AgentReport::Nodes(_)) => {}
                 Err(error) => self.lose_link(&format!("invalid message from the agent: {error}")),

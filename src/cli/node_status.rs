@@ -103,7 +103,7 @@ fn query_over_socket(
                 Some(Ok(AgentReport::Refused { reason })) => {
                     return Err(CommandError::request(reason));
                 }
-                Some(Ok(AgentReport::Unreachable { .. } | AgentReport::Returned(_))) => {
+                Some(Ok(AgentReport::Unreachable(_) | AgentReport::Returned(_))) => {
                     return Err(garbled("about a launch".into()));
                 }
                 Some(Err(error)) => return Err(garbled(error.into())),
