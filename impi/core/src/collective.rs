@@ -240,7 +240,7 @@ struct CollectiveMessages {
 
 impl CollectiveMessages {
     /// Returns the other processes of the client.
-    fn others(&self) -> impl Iterator<Item = usize> {
+    fn other_members(&self) -> impl Iterator<Item = usize> {
         let others = self.client.clone();
         others.filter(move |other| *other != self.me)
     }
@@ -381,12 +381,12 @@ impl Topology {
         if !self.is_linear() {
             arrivals.reverse();
         }
-        let mut steps: Vec<CollectiveStep> = messages.others().map(signal_in).collect();
+        let mut steps: Vec<CollectiveStep> = messages.other_members().map(signal_in).collect();
         steps.extend(arrivals.into_iter().map(signal_in));
         steps.extend(parent.map(signal_out));
         steps.extend(parent.map(signal_in));
         steps.extend(children.into_iter().map(signal_out));
-        steps.extend(messages.others().map(signal_out));
+        steps.extend(messages.other_members().map(signal_out));
         steps
     }
 
@@ -400,7 +400,7 @@ impl Topology {
         let (parent, children) = self.fan_out(root, client);
         let mut steps = Vec::new();
         steps.extend(parent.map(|peer| messages.receive(peer, blocks)));
-        let receivers = children.into_iter().chain(messages.others());
+        let receivers = children.into_iter().chain(messages.other_members());
         steps.extend(receivers.map(|peer| messages.send(peer, blocks)));
         steps
     }
@@ -420,7 +420,7 @@ impl Topology {
         }
         let masters = self.fan_in(root, client);
         let children = masters.children.into_iter().map(|(child, _)| child);
-        let senders = messages.others().chain(children);
+        let senders = messages.other_members().chain(children);
         let mut steps: Vec<CollectiveStep> =
             senders.map(|peer| messages.combine(peer, VALUE)).collect();
         if let Some((parent, _)) = masters.parent {
@@ -493,7 +493,7 @@ impl Topology {
             }
             steps.push(CollectiveStep::Combine { from: 1, to: 0 });
             if me == last {
-                let others = messages.others();
+                let others = messages.other_members();
                 steps.extend(others.map(|other| messages.send(other, &[OTHER])));
             }
         }

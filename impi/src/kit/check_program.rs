@@ -40,7 +40,7 @@ pub struct ProgramScope {
     pub gather: bool,
 }
 
-/// What each process does in a part of the program.
+/// Function of each process in a part of the program.
 type PartFn = fn(ProgramProcess<'_>) -> Result<(), ProgramError>;
 
 /// The parts of the program, in the order in which they end: the name in reports, whether the part runs, and its function.

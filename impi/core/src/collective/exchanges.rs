@@ -32,7 +32,7 @@ impl Topology {
             return vec![messages.send(standing, &[me])];
         }
         let mut steps: Vec<CollectiveStep> = messages
-            .others()
+            .other_members()
             .map(|other| messages.receive(other, &[other]))
             .collect();
         let masters = self.fan_in(root, client);
@@ -70,7 +70,7 @@ impl Topology {
         for (child, clients) in masters.children.into_iter().rev() {
             steps.push(messages.send(child, &self.blocks_of_all(&clients)));
         }
-        for other in messages.others() {
+        for other in messages.other_members() {
             steps.push(messages.send(other, &[other]));
         }
         steps
@@ -79,47 +79,48 @@ impl Topology {
     pub(super) fn allgather(&self, long: bool, tag: i32, me: usize) -> Vec<CollectiveStep> {
         let all: Vec<usize> = (0..self.size()).collect();
         if long {
-            let own = |process| vec![process];
-            let between = |from, _| self.members(from).collect();
-            return self.exchange_by_masters(tag, me, own, between, |_| all.clone());
+            let process_blocks = |process| vec![process];
+            let client_blocks = |from, _| self.members(from).collect();
+            let result_blocks = |_| all.clone();
+            return self.exchange_by_masters(tag, me, process_blocks, client_blocks, result_blocks);
         }
         let mut steps = self.gather_by_masters(0, tag, me);
         steps.extend(self.bcast(0, &all, me));
         steps
     }
 
-    /// Exchanges blocks between the masters, with one message from each client to each other. `own` are the blocks that a
-    /// process sends to its master, `between` those from one client to another, and `all` those that a process receives.
+    /// Exchanges blocks between the masters, with one message from each client to each other. A process sends its master
+    /// `process_blocks` and receives `result_blocks`; `client_blocks` go from one client to another.
     fn exchange_by_masters(
         &self,
         tag: i32,
         me: usize,
-        own: impl Fn(usize) -> Vec<usize>,
-        between: impl Fn(usize, usize) -> Vec<usize>,
-        all: impl Fn(usize) -> Vec<usize>,
+        process_blocks: impl Fn(usize) -> Vec<usize>,
+        client_blocks: impl Fn(usize, usize) -> Vec<usize>,
+        result_blocks: impl Fn(usize) -> Vec<usize>,
     ) -> Vec<CollectiveStep> {
         let messages = self.messages(me, tag);
         let client = self.client(me);
         let master = self.master(client);
         if me != master {
             return vec![
-                messages.send(master, &own(me)),
-                messages.receive(master, &all(me)),
+                messages.send(master, &process_blocks(me)),
+                messages.receive(master, &result_blocks(me)),
             ];
         }
         let clients = || (0..self.masters()).filter(move |other| *other != client);
         let mut steps = Vec::new();
-        for process in messages.others() {
-            steps.push(messages.receive(process, &own(process)));
+        for process in messages.other_members() {
+            steps.push(messages.receive(process, &process_blocks(process)));
         }
         for other in clients() {
-            steps.push(messages.send(self.master(other), &between(client, other)));
+            steps.push(messages.send(self.master(other), &client_blocks(client, other)));
         }
         for other in clients() {
-            steps.push(messages.receive(self.master(other), &between(other, client)));
+            steps.push(messages.receive(self.master(other), &client_blocks(other, client)));
         }
-        for process in messages.others() {
-            steps.push(messages.send(process, &all(process)));
+        for process in messages.other_members() {
+            steps.push(messages.send(process, &result_blocks(process)));
         }
         steps
     }
@@ -143,12 +144,13 @@ impl Topology {
     /// Returns the steps of an all-to-all exchange in which all data from one client to another is one message.
     pub(super) fn alltoall_by_masters(&self, me: usize) -> Vec<CollectiveStep> {
         let processes = || 0..self.size();
-        let own = |from| processes().map(|to| self.block(from, to)).collect();
-        let all = |to| processes().map(|from| self.block(from, to)).collect();
-        let between = |from, to| {
+        let process_blocks = |from| processes().map(|to| self.block(from, to)).collect();
+        let result_blocks = |to| processes().map(|from| self.block(from, to)).collect();
+        let client_blocks = |from, to| {
             let blocks = |from| self.members(to).map(move |to| self.block(from, to));
             self.members(from).flat_map(blocks).collect()
         };
-        self.exchange_by_masters(tags::ALLTOALL, me, own, between, all)
+        let tag = tags::ALLTOALL;
+        self.exchange_by_masters(tag, me, process_blocks, client_blocks, result_blocks)
     }
 }
