@@ -192,13 +192,13 @@ fn run(
     };
     let until = Instant::now() + settings.timeout;
     let mut words = Vec::new();
-    match wait(&mut child, until) {
+    match super::wait_until(&mut child, until) {
         Ok(Some(status)) if status.success() => {}
         Ok(Some(status)) => words.push(format!("the command ended with {status}")),
-        Ok(None) => words.push(format!(
-            "the command did not end within {:?}",
-            settings.timeout
-        )),
+        Ok(None) => words.push(match super::end_group(&mut child) {
+            Ok(()) => format!("the command did not end within {:?}", settings.timeout),
+            Err(error) => format!("the command: {error}"),
+        }),
         Err(error) => words.push(format!("the command: {error}")),
     }
     // The event for which the kit itself waits may never come.
@@ -244,20 +244,6 @@ fn start(settings: &ClientTestSettings, server: &str) -> io::Result<Child> {
         .stdout(io::stderr())
         .process_group(0)
         .spawn()
-}
-
-/// Returns the status of a child, which is ended with its group when the time is over.
-fn wait(child: &mut Child, until: Instant) -> io::Result<Option<std::process::ExitStatus>> {
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if Instant::now() >= until {
-            super::end_group(child)?;
-            return Ok(None);
-        }
-        std::thread::park_timeout(Duration::from_millis(20));
-    }
 }
 
 /// Runs a client with its processes.
