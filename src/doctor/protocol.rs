@@ -69,13 +69,8 @@ pub(super) fn lines(answer: &WorkerReply) -> Vec<String> {
 #[derive(Debug, Default)]
 pub(super) struct LineAssembler(String);
 
-/// Message that a line completes.
-#[derive(Debug)]
-pub(super) enum WorkerMessage {
-    Answer(WorkerReply),
-    /// Text that is not an answer.
-    Text(String),
-}
+/// Message that a line completes, or text that is none.
+pub(super) type WorkerMessage = Result<WorkerReply, String>;
 
 impl LineAssembler {
     /// Adds a line, and returns the message that it completes.
@@ -85,16 +80,16 @@ impl LineAssembler {
             return None;
         }
         let Some(last) = line.strip_prefix('.') else {
-            return Some(WorkerMessage::Text(line.to_owned()));
+            return Some(Err(line.to_owned()));
         };
         let mut text = std::mem::take(&mut self.0);
         text.push_str(last);
-        Some(match serde_json::from_str(&text) {
-            Ok(answer) => WorkerMessage::Answer(answer),
-            Err(error) => WorkerMessage::Text(format!(
-                "invalid message from wireup doctor on this host: {error}"
-            )),
-        })
+        let reply = serde_json::from_str(&text);
+        Some(
+            reply.map_err(|error| {
+                format!("invalid message from wireup doctor on this host: {error}")
+            }),
+        )
     }
 }
 
@@ -116,7 +111,7 @@ mod tests {
         assert!(lines.len() > 3 && lines.iter().all(|line| line.len() <= 4096));
         let mut pieces = LineAssembler::default();
         let mut found = lines.iter().filter_map(|line| pieces.take(line.trim_end()));
-        let Some(WorkerMessage::Answer(WorkerReply::Facts {
+        let Some(Ok(WorkerReply::Facts {
             facts: got,
             port: 7,
         })) = found.next()
@@ -124,9 +119,6 @@ mod tests {
             panic!("no answer");
         };
         assert_eq!(*got, facts);
-        assert!(matches!(
-            pieces.take("sh: not found"),
-            Some(WorkerMessage::Text(_))
-        ));
+        assert!(matches!(pieces.take("sh: not found"), Some(Err(_))));
     }
 }
