@@ -32,30 +32,6 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Longest time of a lookup that is not reported as slow.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// Reason for which a launch has too few hosts.
-#[derive(Debug, thiserror::Error)]
-enum FindError {
-    /// Waiting does not help.
-    #[error(transparent)]
-    Never(HostSearchFailure),
-    #[error("no host found within {} s: {reason}", .limit.as_secs_f32())]
-    NoneFound {
-        limit: Duration,
-        reason: HostSearchFailure,
-    },
-    /// Fewer hosts than needed were found in time.
-    #[error(
-        "only {} of {count} hosts found within {} s ({names}); start more, wait longer (--wait-hosts) or use fewer (--nodes)",
-        .found, .limit.as_secs_f32()
-    )]
-    TooFew {
-        found: usize,
-        count: u32,
-        names: String,
-        limit: Duration,
-    },
-}
-
 /// Prints the hosts of a lookup. The words are the arguments after the command.
 ///
 /// # Errors
@@ -143,15 +119,18 @@ impl HostSearchFailure {
 impl HostSourceKind {
     fn new(lookup: &HostLookup) -> Result<Self, HostSearchFailure> {
         Ok(match lookup {
-            HostLookup::Dns { name, slots } => Self::Dns(DnsHosts::new(name, *slots)),
+            HostLookup::Dns { name, slots } => Self::Dns(DnsHosts {
+                name: name.clone(),
+                slots: *slots,
+            }),
             #[cfg(feature = "etcd")]
-            HostLookup::Registered(wanted) => Self::Etcd(EtcdHosts::new(wanted)?.into()),
+            HostLookup::Registered(spec) => Self::Etcd(EtcdHosts::new(spec)?.into()),
             #[cfg(not(feature = "etcd"))]
             HostLookup::Registered(_) => return Err(MissingFeature("etcd").into()),
         })
     }
 
-    async fn find_hosts(&self) -> Result<Vec<FoundHost>, HostSearchFailure> {
+    async fn find_hosts(&mut self) -> Result<Vec<FoundHost>, HostSearchFailure> {
         match self {
             Self::Dns(source) => Ok(source.find_hosts().await?),
             #[cfg(feature = "etcd")]
@@ -169,21 +148,23 @@ impl HostSourceKind {
     }
 }
 
-async fn find(lookup: &HostLookup, awaited: HostWait) -> Result<Vec<FoundHost>, FindError> {
+async fn find(lookup: &HostLookup, awaited: HostWait) -> Result<Vec<FoundHost>, String> {
     let HostWait { count, limit } = awaited;
     let end = Instant::now() + limit;
-    let source = match HostSourceKind::new(lookup) {
+    let mut source = match HostSourceKind::new(lookup) {
         Ok(source) => source,
         Err(missing) => return Err(refusal(Err(missing), awaited)),
     };
     let mut last_message = None;
     loop {
-        let mut search = pin!(source.find_hosts());
-        let found = match timeout(SILENCE, &mut search).await {
-            Ok(found) => found,
-            Err(_) => {
-                eprintln!("wireup: {lookup}: no reply yet");
-                search.await
+        let found = {
+            let mut search = pin!(source.find_hosts());
+            match timeout(SILENCE, &mut search).await {
+                Ok(found) => found,
+                Err(_) => {
+                    eprintln!("wireup: {lookup}: no reply yet");
+                    search.await
+                }
             }
         };
         if let Ok(hosts) = &found
@@ -209,19 +190,20 @@ async fn find(lookup: &HostLookup, awaited: HostWait) -> Result<Vec<FoundHost>, 
     }
 }
 
-fn refusal(found: Result<Vec<FoundHost>, HostSearchFailure>, awaited: HostWait) -> FindError {
+/// Returns the reason for which a launch has too few hosts.
+fn refusal(found: Result<Vec<FoundHost>, HostSearchFailure>, awaited: HostWait) -> String {
     let HostWait { count, limit } = awaited;
+    let seconds = limit.as_secs_f32();
     match found {
-        Err(missing) if missing.is_final() => FindError::Never(missing),
-        Err(reason) => FindError::NoneFound { limit, reason },
+        Err(failure) if failure.is_final() => failure.to_string(),
+        Err(reason) => format!("no host found within {seconds} s: {reason}"),
         Ok(hosts) => {
             let names: Vec<&str> = hosts.iter().map(|host| &*host.name).collect();
-            FindError::TooFew {
-                found: hosts.len(),
-                count,
-                names: compress(&names),
-                limit,
-            }
+            let (found, names) = (hosts.len(), compress(&names));
+            format!(
+                "only {found} of {count} hosts found within {seconds} s ({names}); start more, wait longer \
+                 (--wait-hosts) or use fewer (--nodes)"
+            )
         }
     }
 }

@@ -26,9 +26,9 @@ use wireup_impi_core::auth::Secrets;
 use wireup_impi_core::startup::StartupError;
 
 pub use invitation::HostInvitation;
-pub use launch_host::{ConnectedHost, ListeningHost};
+pub use launch_host::ListeningHost;
 pub use member::{JoinedMember, PublishedHost};
-pub use service::Events;
+pub use service::{ConnectedHost, Events};
 
 /// Settings of a launch that joins an IMPI job.
 #[derive(Clone, Debug)]

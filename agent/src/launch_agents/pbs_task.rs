@@ -22,7 +22,7 @@ mod task_connection;
 mod tests;
 
 use std::io;
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::{Pid, kill_process};
@@ -37,7 +37,7 @@ use self::task_connection::{Task, TaskCaller};
 use super::{RankSignals, run};
 use crate::daemon::settings::host_name;
 pub use wireup_core::executables::TASK_CALLER as CALLER;
-use wireup_core::failure::{CommandError, RequestError};
+use wireup_core::failure::CommandError;
 
 /// The command of the task: then the caller's address and fingerprint, and the words to execute.
 pub const TASK: &str = "tm-task";
@@ -57,26 +57,14 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 /// Connections that a caller takes until one has proved that it is the task's.
 const ATTEMPTS: usize = 64;
 
-#[derive(Debug, thiserror::Error)]
-enum TaskStartError {
-    #[error("this process does not belong to a PBS job: {COOKIE} is not set")]
-    NoCookie,
-    #[error("{CALLER} needs a host and a command")]
-    NoHost,
-    #[error("{TASK} needs an address, a fingerprint and a command")]
-    NoAddress,
-    #[error("the task on {host} did not connect: {STARTER} ended with {status}")]
-    Ended { host: String, status: ExitStatus },
-    #[error("the task on {0} did not connect: {ATTEMPTS} other connections arrived in its place")]
-    Strangers(String),
-}
-
-impl RequestError for TaskStartError {}
-
-fn cookie() -> Result<Vec<u8>, TaskStartError> {
+fn cookie() -> Result<Vec<u8>, CommandError> {
     let cookie = std::env::var(COOKIE).ok();
     let cookie = cookie.filter(|cookie| !cookie.is_empty());
-    Ok(cookie.ok_or(TaskStartError::NoCookie)?.into_bytes())
+    cookie.map(String::into_bytes).ok_or_else(|| {
+        CommandError::request(format!(
+            "this process does not belong to a PBS job: {COOKIE} is not set"
+        ))
+    })
 }
 
 fn failed(error: io::Error) -> CommandError {
@@ -89,7 +77,8 @@ fn failed(error: io::Error) -> CommandError {
 /// One line.
 pub fn caller(words: Vec<String>) -> Result<u8, CommandError> {
     let [host, command @ ..] = &words[..] else {
-        return Err(TaskStartError::NoHost.into());
+        let problem = format!("{CALLER} needs a host and a command");
+        return Err(CommandError::request(problem));
     };
     let cookie = cookie()?;
     run(async |_| {
@@ -117,11 +106,15 @@ pub fn caller(words: Vec<String>) -> Result<u8, CommandError> {
             .map_err(|error| CommandError::system(STARTER, error))?;
         let task = tokio::select! {
             task = admitted(&listener, &caller, &cookie) => {
-                task.ok_or_else(|| TaskStartError::Strangers(host.clone()))?
+                task.ok_or_else(|| CommandError::request(format!(
+                    "the task on {host} did not connect: {ATTEMPTS} other connections arrived in its place"
+                )))?
             }
             status = starter.wait() => {
-                let (host, status) = (host.clone(), status.map_err(failed)?);
-                return Err(TaskStartError::Ended { host, status }.into());
+                let status = status.map_err(failed)?;
+                return Err(CommandError::request(format!(
+                    "the task on {host} did not connect: {STARTER} ended with {status}"
+                )));
             }
         };
         drop(listener);
@@ -172,7 +165,8 @@ async fn admitted(
 /// One line.
 pub fn task(words: Vec<String>) -> Result<u8, CommandError> {
     let [address, fingerprint, program, args @ ..] = &words[..] else {
-        return Err(TaskStartError::NoAddress.into());
+        let problem = format!("{TASK} needs an address, a fingerprint and a command");
+        return Err(CommandError::request(problem));
     };
     let cookie = cookie()?;
     run(async |_| {

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use wireup_impi_core::command::Command;
+use wireup_impi_core::hexadecimal::hex;
 use wireup_impi_core::packet::ProcId;
 use wireup_impi_core::server::MAX_PRINT;
 use wireup_impi_core::startup::{Startup, StartupError};
@@ -86,10 +87,7 @@ impl JoinedMember {
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let mut variables =
             world_environment::variables(&self.world, self.settings.client as usize);
-        variables.push((
-            process_handshake::TICKET_VARIABLE,
-            process_handshake::hex(&self.ticket),
-        ));
+        variables.push((process_handshake::TICKET_VARIABLE, hex(&self.ticket)));
         variables
     }
 
