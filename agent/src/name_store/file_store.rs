@@ -80,10 +80,10 @@ impl FileStore {
         let done = tokio::task::spawn_blocking(move || operation(&files));
         match tokio::time::timeout(LIMIT, done).await {
             Ok(done) => done.expect("no panic in there"),
-            Err(_) => Err(StoreError::Slow {
-                path: self.0.base.clone(),
-                limit: LIMIT,
-            }),
+            Err(_) => {
+                let (base, seconds) = (self.0.base.display(), LIMIT.as_secs());
+                Err(format!("{base} did not answer within {seconds} s").into())
+            }
         }
     }
 }
@@ -132,10 +132,7 @@ impl NameStore for FileStore {
 }
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> StoreError + '_ {
-    |error| StoreError::Io {
-        path: path.to_owned(),
-        error,
-    }
+    |error| format!("{}: {error}", path.display()).into()
 }
 
 impl FileStoreState {

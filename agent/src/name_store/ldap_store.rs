@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 use wireup_core::job::wall_clock::WallClock;
 
 use super::stored_name::{self, StoredName};
-use super::{NameStore, SessionStatus, StoreError, VersionedName};
+use super::{NameStore, SessionStatus, StoreError, VersionedName, unreadable};
 use crate::launch::descriptor::LaunchToken;
 use crate::ldap::{AddOutcome, Attributes, LdapClient, LdapEntry, LdapSettings};
 
@@ -91,7 +91,11 @@ impl LdapStore {
             .await?;
         match added {
             AddOutcome::Done | AddOutcome::Exists => Ok(()),
-            AddOutcome::NoParent => Err(StoreError::NoBase(self.base.clone())),
+            AddOutcome::NoParent => {
+                let base = &self.base;
+                let problem = "in the directory; it must exist as the base of names";
+                Err(format!("no entry {base:?} {problem}").into())
+            }
         }
     }
 
@@ -147,15 +151,13 @@ impl LdapStore {
                     .await?;
                 let time = found.as_ref().and_then(modified);
                 let now = Instant::now();
-                *clock.insert((now, time.ok_or_else(|| self.no_time())?))
+                let attribute = || format!("{MODIFIED} of {}", self.user_dn());
+                let time = time.ok_or_else(|| unreadable(&attribute()))?;
+                *clock.insert((now, time))
             }
         };
         let since = i64::try_from(at.elapsed().as_secs()).unwrap_or(i64::MAX);
         Ok(time.saturating_add(since))
-    }
-
-    fn no_time(&self) -> StoreError {
-        StoreError::Unreadable(format!("{} of {}", MODIFIED, self.user_dn()))
     }
 
     /// Whether the session of a process has ended.
@@ -323,12 +325,10 @@ impl NameStore for LdapStore {
         let Some(entry) = found.await? else {
             return Ok(None);
         };
-        let unreadable = || StoreError::Unreadable(id.to_owned());
-        let mut kept = self
-            .versioned_name(&entry, |_| false)
-            .ok_or_else(unreadable)?;
-        kept.dead = kept.record.bound && self.is_over(&kept.record.session).await?;
-        Ok(Some(kept))
+        let name = self.versioned_name(&entry, |_| false);
+        let mut name = name.ok_or_else(|| unreadable(id))?;
+        name.dead = name.record.bound && self.is_over(&name.record.session).await?;
+        Ok(Some(name))
     }
 
     async fn change(

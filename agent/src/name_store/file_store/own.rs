@@ -55,11 +55,8 @@ pub(super) fn own_directory(path: &Path, user: u32) -> Result<(), StoreError> {
     check(fs::symlink_metadata(path).map_err(failed(path))?)
 }
 
-pub(super) fn untrusted(path: &Path, problem: &'static str) -> StoreError {
-    StoreError::Untrusted {
-        path: path.to_owned(),
-        problem,
-    }
+pub(super) fn untrusted(path: &Path, problem: &str) -> StoreError {
+    format!("{} {problem}", path.display()).into()
 }
 
 /// Locks a file until the result is dropped.
