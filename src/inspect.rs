@@ -7,7 +7,7 @@
 //! the user has to choose the interface.
 
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::inspect::ldso::{Loader, LoaderFiles};
 use crate::inspect::program::{Kind, Program};
@@ -64,6 +64,14 @@ pub fn family_of(name: &OsStr) -> Option<LibraryFamily> {
     } else {
         None
     }
+}
+
+/// Returns the paths of the entries of a directory, sorted; none if it cannot be read.
+pub(crate) fn sorted_entries(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
 }
 
 /// Inspects a program that was found, and the one behind it if it is a wrapper. `argv` is its command line,

@@ -148,16 +148,14 @@ impl crate::peer::peer_connection::Peers {
         PeerError,
     > {
         let (to, queued) = queue(account);
-        let hello = v1::meet_request::Message::Hello(v1::MeetHello {
+        let message = Some(v1::meet_request::Message::Hello(v1::MeetHello {
             version: wireup_core::link::agent_protocol::VERSION,
             agent: crate::PROGRAM_VERSION.to_owned(),
             uid: *uid,
             name: name.clone(),
-        });
-        let hello = v1::MeetRequest {
-            message: Some(hello),
-        };
-        to.push(hello, 0).expect("the queue is empty");
+        }));
+        to.push(v1::MeetRequest { message }, 0)
+            .expect("the queue is empty");
         let sent = Resend::new(queued);
         let meet = |mut client: PeerClient<Channel>| {
             let attempt = sent.attempt();

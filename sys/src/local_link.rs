@@ -171,6 +171,17 @@ impl LocalLink {
         message: &impl Serialize,
         poll: &Poll,
     ) {
+        self.encode(to, class, message);
+        // Nothing can follow an incomplete message.
+        self.stuck |= self.channel.queued() + self.out.len() > QUEUE_MAX;
+        if !self.stuck {
+            self.channel.send_from(&mut self.out, poll);
+        }
+        self.out.shrink_to(KEPT);
+    }
+
+    /// Puts a message into the buffer.
+    fn encode(&mut self, to: FrameAddress, class: FrameClass, message: &impl Serialize) {
         let envelope = Envelope {
             to,
             from: self.local_address,
@@ -178,12 +189,6 @@ impl LocalLink {
         };
         self.out.clear();
         write(envelope, message, &mut self.out);
-        // Nothing can follow an incomplete message.
-        self.stuck |= self.channel.queued() + self.out.len() > QUEUE_MAX;
-        if !self.stuck {
-            self.channel.send_from(&mut self.out, poll);
-        }
-        self.out.shrink_to(KEPT);
     }
 
     /// Writes queued data, when the socket has room.
@@ -199,13 +204,7 @@ impl LocalLink {
         message: &impl Serialize,
         limit: Duration,
     ) {
-        let envelope = Envelope {
-            to,
-            from: self.local_address,
-            class,
-        };
-        self.out.clear();
-        write(envelope, message, &mut self.out);
+        self.encode(to, class, message);
         // An end that does not read does not get it.
         let _ = self.channel.send_all(&self.out, limit);
     }

@@ -14,6 +14,19 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+/// Waits for this time. A signal that is handled ends the wait early.
+pub fn pause(time: Duration) {
+    let _ = rustix::event::poll(&mut [], Some(&timespec(time)));
+}
+
+/// Converts a time to the system's form.
+pub(crate) fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(time.subsec_nanos()),
+    }
+}
+
 /// Owner of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 #[repr(u8)]
@@ -238,10 +251,7 @@ impl Poll {
         ready.clear();
         self.events.clear();
         self.events.reserve(BATCH);
-        let timeout = timeout.map(|t| Timespec {
-            tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(t.subsec_nanos()),
-        });
+        let timeout = timeout.map(timespec);
         match epoll::wait(
             &*self.epoll,
             spare_capacity(&mut self.events),

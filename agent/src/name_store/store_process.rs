@@ -87,14 +87,8 @@ pub fn main(words: &[String]) -> Result<u8, CommandError> {
             }
             #[cfg(feature = "ldap")]
             NameStoreKind::Ldap(url) => {
-                serve(
-                    LdapStore::new(&url, session.clone()),
-                    scope,
-                    session,
-                    user,
-                    launch,
-                )
-                .await;
+                let store = LdapStore::new(&url, session.clone());
+                serve(store, scope, session, user, launch).await;
             }
             #[cfg(not(feature = "ldap"))]
             NameStoreKind::Ldap(_) => {

@@ -31,6 +31,7 @@ use wireup_core::link::helper_protocol::{
 };
 use wireup_core::link::{decode, encode};
 use wireup_sys::fd_passing::{receive, send};
+use wireup_sys::pidfd::ended_within;
 use wireup_sys::spawn::{Child, wait};
 
 /// Interval between checks of a helper that has not answered, and the time that a helper may take to end. An order takes a fork at most.
@@ -419,9 +420,7 @@ pub(super) fn await_answer(
 
 /// Waits a while for the end of a process that ends by itself; whether it has.
 fn collect(child: &Child) -> bool {
-    let limit = Timespec::try_from(LIMIT).expect("a few seconds");
-    let mut ready = [PollFd::new(&child.pidfd, PollFlags::IN)];
-    let ended = poll(&mut ready, Some(&limit)).is_ok_and(|count| count > 0);
+    let ended = ended_within(&child.pidfd, LIMIT);
     if ended {
         let _ = wait(&child.pidfd);
     }
