@@ -140,7 +140,7 @@ pub struct StartShared {
     pub stdin: OwnedFd,
     /// Lowest number for the launcher's ends of a rank's descriptors, if there are many ranks. Child processes get no copies
     /// of descriptors from this number on: to close them would take the last ranks longer than their programs run.
-    pub kept_from: Option<RawFd>,
+    pub lowest_rank_fd: Option<RawFd>,
 }
 
 impl Drop for StartShared {
@@ -280,10 +280,10 @@ impl RankStarter {
 }
 
 /// Creates a pipe; returns the launcher's read end, non-blocking, then the rank's write end.
-fn output_pipe(kept_from: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
+fn output_pipe(lowest_rank_fd: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     fcntl_setfl(&read, OFlags::NONBLOCK)?;
-    Ok((move_descriptor(read, kept_from), write))
+    Ok((move_descriptor(read, lowest_rank_fd), write))
 }
 
 /// Moves a descriptor to a number from `from` on. At the limit of descriptors it keeps its number, which only costs time.
@@ -299,10 +299,10 @@ fn start_one(
 ) -> Result<StartedProcess, RankStartError> {
     let app = &shared.apps[plan.app];
     let executed = plan.wrapper.as_ref().unwrap_or(&app.executed);
-    let kept_from = shared.kept_from;
+    let lowest_rank_fd = shared.lowest_rank_fd;
     let pmi = plan
         .pmi
-        .then(|| pmi_socket(kept_from))
+        .then(|| pmi_socket(lowest_rank_fd))
         .transpose()
         .map_err(RankStartError::Descriptors)?;
     let stdin_pipe = (plan.stdin == StdinPlan::Pipe)
@@ -311,8 +311,8 @@ fn start_one(
         .map_err(RankStartError::Descriptors)?;
     let pipes = match plan.output {
         OutputPlan::Pipes => Some((
-            output_pipe(kept_from).map_err(RankStartError::Descriptors)?,
-            output_pipe(kept_from).map_err(RankStartError::Descriptors)?,
+            output_pipe(lowest_rank_fd).map_err(RankStartError::Descriptors)?,
+            output_pipe(lowest_rank_fd).map_err(RankStartError::Descriptors)?,
         )),
         OutputPlan::Files { .. } | OutputPlan::Terminal { .. } => None,
     };
@@ -361,7 +361,7 @@ fn start_one(
             .as_ref()
             .map(|ns| ns.namespaces_of_node(plan.node)),
         oom_score: shared.oom_score.as_deref(),
-        crowded: kept_from.is_some(),
+        crowded: lowest_rank_fd.is_some(),
         stopped: plan.stopped,
     };
     let mut tries = 0;
@@ -376,7 +376,7 @@ fn start_one(
         }
     };
     let mut child = child.map_err(|error| RankStartError::Spawn(error.step, error.errno))?;
-    child.pidfd = move_descriptor(child.pidfd, kept_from);
+    child.pidfd = move_descriptor(child.pidfd, lowest_rank_fd);
     let (stdout, stderr) = match (pipes, plan.output) {
         (Some(((out, _), (err, _))), _) => (Some(out), Some(err)),
         (None, OutputPlan::Terminal { master, .. }) => (Some(master), None),
@@ -387,15 +387,15 @@ fn start_one(
         pmi: pmi.map(|(ours, _)| ours),
         stdout,
         stderr,
-        stdin: stdin_pipe.map(|(_, write)| move_descriptor(write, kept_from)),
+        stdin: stdin_pipe.map(|(_, write)| move_descriptor(write, lowest_rank_fd)),
     })
 }
 
 /// Creates a PMI connection; returns wireup's end, which is non-blocking and receives the pid of each sender, then the rank's.
-fn pmi_socket(kept_from: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
+fn pmi_socket(lowest_rank_fd: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
     let (ours, theirs) = unix_socket::pair()?;
     set_socket_passcred(&ours, true)?;
-    Ok((move_descriptor(ours, kept_from), theirs))
+    Ok((move_descriptor(ours, lowest_rank_fd), theirs))
 }
 
 #[cfg(test)]

@@ -7,10 +7,6 @@ mod agent_servers;
 pub mod front;
 mod listen;
 mod notify;
-#[allow(
-    unsafe_code,
-    reason = "what is awaited of a process is its pidfd, which the runtime cannot know to be one"
-)]
 mod separate;
 pub mod settings;
 
@@ -39,7 +35,7 @@ use crate::capability_probe::CapabilityProbe;
 #[cfg(feature = "etcd")]
 use crate::etcd::EtcdSettings;
 #[cfg(feature = "etcd")]
-use crate::host_registrar::HostRegistrar;
+use crate::host_registrar::register_until;
 use crate::launch::launch_registry::LaunchRegistry;
 use crate::local_socket::agent_socket::Socket;
 use crate::name_servers::NameServers;
@@ -129,12 +125,9 @@ async fn start(settings: AgentSettings, front: Option<UnixStream>) -> Result<(),
     let front = front.map_err(|error| CommandError::system("cannot use standard input", error))?;
     let listener = listen(settings.listen, "--listen").await?;
     // It is watched by the network's thread.
-    let listener = listener
-        .into_std()
-        .map_err(|error| CommandError::system("cannot listen", error))?;
-    let bound = listener
-        .local_addr()
-        .map_err(|error| CommandError::system("cannot listen", error))?;
+    let failed = |error| CommandError::system("cannot listen", error);
+    let listener = listener.into_std().map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
     let metrics = match settings.metrics {
         Some(address) => Some(listen(Some(address), "--metrics").await?.into_std()),
         None => None,
@@ -173,28 +166,18 @@ async fn start(settings: AgentSettings, front: Option<UnixStream>) -> Result<(),
 }
 
 async fn serve(
-    ready: PreparedAgent,
+    mut ready: PreparedAgent,
     network: &Handle,
     requests: &Handle,
 ) -> Result<(), CommandError> {
-    let PreparedAgent {
-        settings,
-        mut signals,
-        mut front,
-        listener,
-        metrics,
-        bound,
-        socket,
-        steps,
-        served,
-    } = ready;
     tokio::spawn(fabric::sweep());
-    let agent = Arc::new(new_agent(&settings, bound, &steps, network, served));
+    let agent = Arc::new(new_agent(&ready, network));
     info!(
-        "wireup {PROGRAM_VERSION} serves node {}: {bound} (for others {}), {}",
+        "wireup {PROGRAM_VERSION} serves node {}: {} (for others {}), {}",
         agent.name,
+        ready.bound,
         agent.advertised(None),
-        settings.socket.display()
+        ready.settings.socket.display()
     );
     let (leave, left) = watch::channel(false);
     let (local_open, local_closed) = oneshot::channel::<()>();
@@ -203,28 +186,36 @@ async fn serve(
         clients,
         network_closed,
         tasks,
-    } = AgentServers::start(&agent, &settings, listener, network, requests, &left).await;
+    } = AgentServers::start(
+        &agent,
+        &ready.settings,
+        ready.listener,
+        network,
+        requests,
+        &left,
+    )
+    .await;
     let mut serving = pin!(agent_servers::ended(tasks));
     let failed = |error| CommandError::system("cannot serve", error);
     #[cfg(feature = "etcd")]
-    let registered = settings.register.map(|(register, etcd)| {
+    let registered = ready.settings.register.map(|(register, etcd)| {
         network.spawn(register_host(agent.clone(), register, etcd, left.clone()))
     });
-    if let Some(listener) = metrics {
-        let tls = settings.tls.clone();
+    if let Some(listener) = ready.metrics {
+        let tls = ready.settings.tls.clone();
         network.spawn(serve_metrics(agent.clone(), listener, tls, left.clone()));
     }
-    notify(front.as_mut(), READY).await;
+    notify(ready.front.as_mut(), READY).await;
     let launchers = local_socket::serve(
         agent.clone(),
         requests.clone(),
-        socket,
+        ready.socket,
         clients,
         wait_for_leave(left.clone()),
         local_open,
     );
     let leaving = async {
-        if let Some(mut front) = front.take() {
+        if let Some(mut front) = ready.front.take() {
             front.gone(&agent).await;
             let _ = leave.send(true);
             // Nothing is sent: they are dropped.
@@ -255,10 +246,10 @@ async fn serve(
         } => {}
         () = agent.name_servers.run_timers() => {}
         () = agent.scheduled.run_timers() => {}
-        () = settings.tls.watch() => {}
-        () = reload(signals.hangup, &settings.tls) => {}
-        failure = separate::lost(&steps) => return Err(failure),
-        stopped = stop(&mut signals.end, &agent.registry) => {
+        () = ready.settings.tls.watch() => {}
+        () = reload(ready.signals.hangup, &ready.settings.tls) => {}
+        failure = separate::lost(&ready.steps) => return Err(failure),
+        stopped = stop(&mut ready.signals.end, &agent.registry) => {
             if stopped {
                 // Watchers of the last launch must get its end.
                 if let Ok(served) = timeout(LAST_WORDS, serving).await {
@@ -276,13 +267,8 @@ async fn serve(
 }
 
 /// An agent without launches.
-fn new_agent(
-    settings: &AgentSettings,
-    bound: SocketAddr,
-    steps: &Arc<StepSpawner>,
-    network: &Handle,
-    served: ServedUsers,
-) -> Agent {
+fn new_agent(ready: &PreparedAgent, network: &Handle) -> Agent {
+    let settings = &ready.settings;
     let budgets = Arc::<Budgets>::default();
     let peers = Peers::new(settings.tls.clone(), settings.heartbeat, network.clone());
     Agent {
@@ -290,9 +276,9 @@ fn new_agent(
         boot_id: procfs::boot_id().unwrap_or_default(),
         address: match &settings.advertise {
             Some(address) => AdvertisedAddress::Configured(address.clone()),
-            None => AdvertisedAddress::Assumed(advertised(bound)),
+            None => AdvertisedAddress::Assumed(advertised(ready.bound)),
         },
-        step_spawner: Arc::clone(steps),
+        step_spawner: Arc::clone(&ready.steps),
         capability_probe: CapabilityProbe::new(settings.step.clone()),
         socket: settings.socket.clone(),
         registry: Arc::new(LaunchRegistry::new(budgets.clone())),
@@ -305,7 +291,7 @@ fn new_agent(
         budgets,
         refusals: Arc::default(),
         counters: Arc::default(),
-        served_users: served,
+        served_users: ready.served,
         frames: network.clone(),
         background: Handle::current(),
     }
@@ -333,7 +319,7 @@ async fn register_host(
             () = wait_for_leave(leaving) => {}
         }
     };
-    HostRegistrar::new(etcd, own).run_until(end).await;
+    register_until(end, &etcd, own).await;
 }
 
 /// Serves metrics until the agent leaves its listeners to the next one.

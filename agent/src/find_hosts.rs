@@ -143,15 +143,18 @@ impl HostSearchFailure {
 impl HostSourceKind {
     fn new(lookup: &HostLookup) -> Result<Self, HostSearchFailure> {
         Ok(match lookup {
-            HostLookup::Dns { name, slots } => Self::Dns(DnsHosts::new(name, *slots)),
+            HostLookup::Dns { name, slots } => Self::Dns(DnsHosts {
+                name: name.clone(),
+                slots: *slots,
+            }),
             #[cfg(feature = "etcd")]
-            HostLookup::Registered(wanted) => Self::Etcd(EtcdHosts::new(wanted)?.into()),
+            HostLookup::Registered(spec) => Self::Etcd(EtcdHosts::new(spec)?.into()),
             #[cfg(not(feature = "etcd"))]
             HostLookup::Registered(_) => return Err(MissingFeature("etcd").into()),
         })
     }
 
-    async fn find_hosts(&self) -> Result<Vec<FoundHost>, HostSearchFailure> {
+    async fn find_hosts(&mut self) -> Result<Vec<FoundHost>, HostSearchFailure> {
         match self {
             Self::Dns(source) => Ok(source.find_hosts().await?),
             #[cfg(feature = "etcd")]
@@ -172,18 +175,20 @@ impl HostSourceKind {
 async fn find(lookup: &HostLookup, awaited: HostWait) -> Result<Vec<FoundHost>, FindError> {
     let HostWait { count, limit } = awaited;
     let end = Instant::now() + limit;
-    let source = match HostSourceKind::new(lookup) {
+    let mut source = match HostSourceKind::new(lookup) {
         Ok(source) => source,
         Err(missing) => return Err(refusal(Err(missing), awaited)),
     };
     let mut last_message = None;
     loop {
-        let mut search = pin!(source.find_hosts());
-        let found = match timeout(SILENCE, &mut search).await {
-            Ok(found) => found,
-            Err(_) => {
-                eprintln!("wireup: {lookup}: no reply yet");
-                search.await
+        let found = {
+            let mut search = pin!(source.find_hosts());
+            match timeout(SILENCE, &mut search).await {
+                Ok(found) => found,
+                Err(_) => {
+                    eprintln!("wireup: {lookup}: no reply yet");
+                    search.await
+                }
             }
         };
         if let Ok(hosts) = &found

@@ -30,55 +30,39 @@ pub fn hosts_prefix(settings: &EtcdSettings) -> String {
     format!("{}{HOSTS}", settings.prefix)
 }
 
-/// The registration of one node.
-#[derive(Debug)]
-pub struct HostRegistrar {
-    settings: EtcdSettings,
+/// Keeps a node registered until `end` completes.
+pub async fn register_until(
+    end: impl Future<Output = ()>,
+    settings: &EtcdSettings,
     registration: HostRegistration,
-}
-
-impl HostRegistrar {
-    pub fn new(settings: EtcdSettings, registration: HostRegistration) -> Self {
-        Self {
-            settings,
-            registration,
+) {
+    let mut session = RegistrationSession {
+        etcd: Etcd::new(settings),
+        key: format!("{}{}", hosts_prefix(settings), registration.name),
+        value: serde_json::to_vec(&registration).expect("text and numbers only"),
+        ttl: settings.ttl,
+        registration,
+        lease: None,
+    };
+    let renewing = async {
+        let mut logged_state = LoggedState::Nothing;
+        let mut next = Instant::now();
+        loop {
+            let now = session.renew().await;
+            logged_state = session.log_change(
+                logged_state,
+                now.unwrap_or_else(|error| LoggedState::Failed(error.to_string())),
+            );
+            next += settings.ttl / RENEWALS;
+            next = next.max(Instant::now());
+            sleep_until(next).await;
         }
+    };
+    tokio::select! {
+        () = renewing => {}
+        () = end => {}
     }
-
-    /// Keeps the node registered until `end` completes.
-    pub async fn run_until(self, end: impl Future<Output = ()>) {
-        let Self {
-            settings,
-            registration: own,
-        } = self;
-        let mut kept = RegistrationSession {
-            etcd: Etcd::new(&settings),
-            key: format!("{}{}", hosts_prefix(&settings), own.name),
-            value: serde_json::to_vec(&own).expect("text and numbers only"),
-            ttl: settings.ttl,
-            registration: own,
-            lease: None,
-        };
-        let renewing = async {
-            let mut logged_state = LoggedState::Nothing;
-            let mut next = Instant::now();
-            loop {
-                let now = kept.renew().await;
-                logged_state = kept.log_change(
-                    logged_state,
-                    now.unwrap_or_else(|error| LoggedState::Failed(error.to_string())),
-                );
-                next += settings.ttl / RENEWALS;
-                next = next.max(Instant::now());
-                sleep_until(next).await;
-            }
-        };
-        tokio::select! {
-            () = renewing => {}
-            () = end => {}
-        }
-        kept.end().await;
-    }
+    session.end().await;
 }
 
 /// Subject of the last log line; a line is repeated only after a change.

@@ -11,20 +11,13 @@
 //! - [`frame_link`]: a link to its launcher or its step
 
 pub mod descriptor;
-#[allow(
-    unsafe_code,
-    reason = "a socket is watched for one direction, and read into new memory"
-)]
+#[allow(unsafe_code, reason = "a socket is read into new memory")]
 pub mod frame_link;
 pub mod frame_router;
 pub mod joining_nodes;
 pub mod launch_members;
 pub mod launch_registry;
 pub mod queue;
-#[allow(
-    unsafe_code,
-    reason = "what is awaited of a process is its pidfd, which the runtime cannot know to be one"
-)]
 pub mod step_process;
 pub mod step_watch;
 

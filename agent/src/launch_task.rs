@@ -149,9 +149,7 @@ pub async fn run_launch(
     let router = Router::new(place, descriptor.tree());
     let below = router.child_nodes();
     // Nothing is started for a launch with nodes that cannot be found.
-    let finding = agent
-        .peers
-        .find(&descriptor, &below, registration.account());
+    let finding = agent.peers.find(&descriptor, &below, &registration.account);
     let found = timeout(NAMES_FIRST, finding).await.unwrap_or_default();
     let wide = below.len() > WIDE;
     let mut task = LaunchTask::start(
@@ -224,7 +222,7 @@ impl LaunchTask {
         registration: &LaunchRegistration,
         found: ResolvedPeers,
     ) -> Self {
-        let (place, account) = (router.place(), registration.account());
+        let (place, account) = (router.place(), &registration.account);
         let mut events = SelectAll::new();
         let mut caller = None;
         let mut said: Option<Arc<OnceLock<LaunchSummary>>> = None;

@@ -11,6 +11,7 @@
 //! - `missing_feature`: parts that this build lacks
 //! - `memory`: returns unused memory to the kernel
 //! - `stream`: the parts that a stream delegates to the one inside it
+//! - `readiness`: waits for a descriptor in one direction
 //! - [`worker_threads`]: the thread that nothing of a user's delays
 //! - [`user`]: whom an agent serves, and processes that are theirs
 //! - [`caller_identity`]: the identity of a connection's other end
@@ -76,9 +77,12 @@ pub mod name_store;
 pub mod node_agent;
 pub mod peer;
 pub mod peer_service;
+mod permit_counts;
 pub mod pki;
 pub mod pmi_tls_port;
 pub mod proto;
+#[allow(unsafe_code, reason = "a descriptor is watched for one direction")]
+mod readiness;
 pub mod refusals;
 pub mod revocation_lists;
 pub mod scheduled;

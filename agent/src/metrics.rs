@@ -123,73 +123,59 @@ fn text(agent: &Agent) -> String {
     let mut out = Exposition::default();
     out.family("wireup_build_info", Kind::Gauge, "The version, as a label.")
         .sample("wireup_build_info", &[("version", PROGRAM_VERSION)], 1);
-    let mut single = |name, kind, help, value| {
-        out.single(name, kind, help, value);
-    };
-    single(
+    out.gauge(
         "wireup_agent_launches",
-        Kind::Gauge,
         "Launches in which this node takes part.",
         agent.registry.count() as u64,
     );
-    single(
+    out.gauge(
         "wireup_agent_draining",
-        Kind::Gauge,
         "Whether the agent accepts no new launch (1) or does (0).",
         agent.registry.draining().into(),
     );
-    single(
+    out.counter(
         "wireup_agent_launch_parts_total",
-        Kind::Counter,
         "Launches in which this node has begun to take part.",
         counters.parts.get(),
     );
-    single(
+    out.counter(
         "wireup_agent_launch_ranks_total",
-        Kind::Counter,
         "Ranks of launches that were started on this node and have ended.",
         counters.ranks.get(),
     );
-    single(
+    out.counter(
         "wireup_agent_sidecar_restarts_total",
-        Kind::Counter,
         "PMIx servers of these launches that were started again.",
         counters.sidecar_restarts.get(),
     );
-    single(
+    out.counter(
         "wireup_agent_peer_sent_bytes_total",
-        Kind::Counter,
         "Bytes of launches' messages sent to other agents.",
         counters.sent.get(),
     );
-    single(
+    out.counter(
         "wireup_agent_peer_received_bytes_total",
-        Kind::Counter,
         "Bytes of launches' messages received from other agents.",
         counters.received.get(),
     );
     let held = agent.budgets.held();
-    single(
+    out.gauge(
         "wireup_agent_queue_bytes",
-        Kind::Gauge,
         "Bytes that the agent holds: messages to be sent, requests, names.",
         held.bytes as u64,
     );
-    single(
+    out.gauge(
         "wireup_agent_users",
-        Kind::Gauge,
         "Users with launches, names or requests at this agent.",
         held.users as u64,
     );
-    single(
+    out.counter(
         "wireup_agent_refusals_total",
-        Kind::Counter,
         "Connections and requests that were refused.",
         agent.refusals.count(),
     );
-    single(
+    out.gauge(
         "wireup_agent_certificate_expiry_timestamp_seconds",
-        Kind::Gauge,
         "When this node's certificate expires, in seconds since 1970.",
         agent
             .peers

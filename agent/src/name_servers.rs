@@ -19,13 +19,12 @@ use tokio_stream::Stream;
 use tracing::{debug, warn};
 
 use crate::budget::{BudgetAccount, BudgetExceeded, Budgets, ByteReservation};
-use crate::launch::RoutedFrame;
+use crate::launch::frame_router::{RoutedFrame, frames_to_launcher};
 use crate::launch::queue::{LinkQueue, LinkQueueReceiver, queue};
 use crate::peer::peer_error::MessageError;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::UserId;
-use wireup_core::link::agent_protocol::{AgentReport, NodeAddress};
-use wireup_core::link::frame::{BODY_MAX, FrameAddress};
+use wireup_core::link::agent_protocol::NodeAddress;
 use wireup_core::link::{DecodeError, decode, encode};
 use wireup_core::name_server::message::NameServerCommand;
 use wireup_core::name_server::{ClientId, NameServer, Reply};
@@ -179,23 +178,12 @@ impl NameServerState {
             let Some(queue) = self.launches.get(&id) else {
                 continue;
             };
-            let mut rest = queue.account().count_message(Bytes::from(encode(&message)));
-            let mut full = Ok(());
-            while full.is_ok() {
-                let body = rest.split_to(rest.len().min(BODY_MAX));
-                let (length, more) = (body.len(), !rest.is_empty());
-                let packet = RoutedFrame {
-                    to: FrameAddress::Launcher,
-                    from: FrameAddress::EveryNode,
-                    more,
-                    body,
-                };
-                full = queue.push(packet, length);
-                if !more {
-                    break;
-                }
-            }
-            if full.is_err() {
+            let message = queue.account().count_message(Bytes::from(encode(&message)));
+            let result = frames_to_launcher(message).try_for_each(|frame| {
+                let length = frame.body.len();
+                queue.push(frame, length)
+            });
+            if result.is_err() {
                 // The end of its queue is the end of its connection.
                 warn!("gave up a launch that does not read from its name server");
                 self.launches.remove(&id);
@@ -296,8 +284,4 @@ where
         let _ = ended.send(());
     });
     queued.take_until(end)
-}
-
-pub(crate) fn refused(reason: String) -> Bytes {
-    Bytes::from(encode(&AgentReport::Refused { reason }))
 }

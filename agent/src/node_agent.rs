@@ -38,10 +38,6 @@ mod launch_streams;
 pub mod launcher_process;
 pub mod launcher_start;
 mod offered_services;
-#[allow(
-    unsafe_code,
-    reason = "what is awaited of a process is its pidfd, which the runtime cannot know to be one"
-)]
 pub mod process;
 mod signal;
 mod turn;
@@ -58,18 +54,9 @@ const REGISTERED: usize = 4;
 const REASON_MAX: usize = 1024;
 
 #[derive(Debug)]
-pub struct NodeAgentService {
-    agent: Arc<Agent>,
-}
+pub struct NodeAgentService(pub Arc<Agent>);
 
 type Outgoing<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-
-impl NodeAgentService {
-    /// Makes the service of an agent.
-    pub fn new(agent: Arc<Agent>) -> Self {
-        Self { agent }
-    }
-}
 
 #[tonic::async_trait]
 impl NodeAgent for NodeAgentService {
@@ -82,7 +69,7 @@ impl NodeAgent for NodeAgentService {
         request: Request<v1::LaunchProcessesRequest>,
     ) -> Result<Response<v1::LaunchProcessesResponse>, Status> {
         let caller = Caller::from_extensions(request.extensions())?;
-        let agent = Arc::clone(&self.agent);
+        let agent = Arc::clone(&self.0);
         let turn = request.extensions().get::<RequestPermit>().cloned();
         let request = request.into_inner();
         // A separate task: a caller that disconnects meanwhile leaves no half-started launch.
@@ -100,7 +87,7 @@ impl NodeAgent for NodeAgentService {
     ) -> Result<Response<v1::PmiFenceResponse>, Status> {
         let caller = Caller::from_extensions(request.extensions())?;
         let request = request.into_inner();
-        let launch = self.agent.scheduled.steer(&request.launch_id, &caller)?;
+        let launch = self.0.scheduled.steer(&request.launch_id, &caller)?;
         let answer = launch.arrive(request.node_index, request.kvs_entries)?;
         // The caller may go away.
         let waiting = ExchangeWaiter {
@@ -133,7 +120,7 @@ impl NodeAgent for NodeAgentService {
     ) -> Result<Response<v1::PmiFenceCompleteResponse>, Status> {
         let caller = Caller::from_extensions(request.extensions())?;
         let request = request.into_inner();
-        let launch = self.agent.scheduled.steer(&request.launch_id, &caller)?;
+        let launch = self.0.scheduled.steer(&request.launch_id, &caller)?;
         let answered = launch.end_exchange(&Ok(Arc::new(request.merged_kvs)));
         Ok(Response::new(v1::PmiFenceCompleteResponse { answered }))
     }
@@ -150,11 +137,8 @@ impl NodeAgent for NodeAgentService {
                 reason.len()
             )));
         }
-        let launch = self.agent.scheduled.steer(&launch_id, &caller)?;
-        let reason: String = reason
-            .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .collect();
+        let launch = self.0.scheduled.steer(&launch_id, &caller)?;
+        let reason = reason.replace(char::is_control, " ");
         tracing::info!(launch = launch.id, uid = launch.owner, %caller, reason, "abort");
         match &launch.head {
             Some(head) => {
@@ -175,12 +159,10 @@ impl NodeAgent for NodeAgentService {
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let caller = Caller::from_extensions(request.extensions())?;
-        let launch = self
-            .agent
-            .scheduled
-            .find(&request.into_inner().launch_id, &caller)?;
-        head(&launch)?;
-        Ok(Response::new(launch_streams::watch(launch)))
+        let launch_id = request.into_inner().launch_id;
+        let launch = self.0.scheduled.find(&launch_id, &caller)?;
+        let head = Arc::clone(head(&launch)?);
+        Ok(Response::new(launch_streams::watch(launch, head)))
     }
 
     async fn stdio(
@@ -192,9 +174,10 @@ impl NodeAgent for NodeAgentService {
         let first = input.message().await?.ok_or_else(|| {
             Status::invalid_argument("no message: the first one must name the launch")
         })?;
-        let launch = self.agent.scheduled.steer(&first.launch_id, &caller)?;
-        head(&launch)?;
-        Ok(Response::new(launch_streams::stdio(launch, first, input)?))
+        let launch = self.0.scheduled.steer(&first.launch_id, &caller)?;
+        let head = Arc::clone(head(&launch)?);
+        let output = launch_streams::stdio(launch, head, first, input)?;
+        Ok(Response::new(output))
     }
 
     async fn signal(
@@ -203,7 +186,7 @@ impl NodeAgent for NodeAgentService {
     ) -> Result<Response<v1::SignalResponse>, Status> {
         let caller = Caller::from_extensions(request.extensions())?;
         let request = request.into_inner();
-        let launch = self.agent.scheduled.steer(&request.launch_id, &caller)?;
+        let launch = self.0.scheduled.steer(&request.launch_id, &caller)?;
         signal::send(head(&launch)?, &launch, request.signal, request.ranks)?;
         tracing::info!(launch = launch.id, uid = launch.owner, %caller, signal = request.signal, "signal");
         Ok(Response::new(v1::SignalResponse {}))
@@ -220,7 +203,7 @@ impl NodeAgent for NodeAgentService {
             remove,
             end_ranks: ends_ranks,
         } = request.into_inner();
-        let launch = self.agent.scheduled.steer(&launch_id, &caller)?;
+        let launch = self.0.scheduled.steer(&launch_id, &caller)?;
         tracing::info!(launch = launch.id, uid = launch.owner, %caller, add, remove, "resize");
         let command = ResizeCommand {
             request: 0,
@@ -244,8 +227,8 @@ impl NodeAgent for NodeAgentService {
         let caller = Caller::from_extensions(request.extensions())?;
         let v1::QueryRequest { launch_id, ranks } = request.into_inner();
         let launches = match launch_id.is_empty() {
-            true => self.agent.scheduled.seen_by(&caller),
-            false => vec![self.agent.scheduled.find(&launch_id, &caller)?],
+            true => self.0.scheduled.seen_by(&caller),
+            false => vec![self.0.scheduled.find(&launch_id, &caller)?],
         };
         Ok(Response::new(launch_streams::query(launches, ranks)))
     }
@@ -255,11 +238,11 @@ impl NodeAgent for NodeAgentService {
         request: Request<v1::CapabilitiesRequest>,
     ) -> Result<Response<v1::CapabilitiesResponse>, Status> {
         Caller::from_extensions(request.extensions())?;
-        let found = self.agent.capability_probe.capabilities().await;
+        let found = self.0.capability_probe.capabilities().await;
         let found = found.ok_or_else(|| {
             Status::unavailable(format!(
                 "the agent of {} cannot find the interfaces of its node; its log has the reason",
-                self.agent.name
+                self.0.name
             ))
         })?;
         Ok(Response::new(v1::CapabilitiesResponse {
@@ -272,14 +255,14 @@ impl NodeAgent for NodeAgentService {
         request: Request<v1::DrainRequest>,
     ) -> Result<Response<v1::DrainResponse>, Status> {
         let caller = Caller::from_extensions(request.extensions())?;
-        if !caller.may_drain(self.agent.agent_uid()) {
+        if !caller.may_drain(self.0.agent_uid()) {
             return Err(Status::permission_denied(format!(
                 "{caller} may not drain this agent: only root, its own user and schedulers may"
             )));
         }
         tracing::info!(%caller, "drain");
-        self.agent.registry.drain();
-        let launches = self.agent.count_launches();
+        self.0.registry.drain();
+        let launches = self.0.count_launches();
         Ok(Response::new(v1::DrainResponse { launches }))
     }
 }
@@ -369,7 +352,7 @@ async fn user(agent: &Agent, run_as: v1::RunAs) -> Result<User, Status> {
 }
 
 /// Returns the launcher's side of a launch.
-fn head(launch: &ScheduledLaunch) -> Result<&LauncherState, Status> {
+fn head(launch: &ScheduledLaunch) -> Result<&Arc<LauncherState>, Status> {
     launch.head.as_ref().ok_or_else(|| {
         let head = &launch.place.nodes[launch.place.head as usize];
         Status::failed_precondition(format!(

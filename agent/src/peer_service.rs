@@ -40,8 +40,52 @@ impl Service for PeerService {
         &self,
         request: Request<Streaming<v1::PeerDown>>,
     ) -> Result<Response<Self::JoinStream>, Status> {
-        let caller = caller(&request)?;
-        self.joined(&caller, request.into_inner()).await
+        let caller = calling_node(&request)?;
+        let mut stream = request.into_inner();
+        let agent = &self.0;
+        let (opening, node) = opening(&agent.budgets, &mut stream).await?;
+        let member = opening.member(node);
+        if member.name != agent.name {
+            return Err(Status::invalid_argument(format!(
+                "this is node {}, not {}; correct the address {} in the host list",
+                agent.name, member.name, member.address
+            )));
+        }
+        if let Some(parent) = opening.tree().parent(node) {
+            let parent = &opening.member(parent).name;
+            if *parent != caller {
+                return Err(Status::permission_denied(format!(
+                    "launch {} must come to {} from {parent}, not from {}",
+                    opening.launch, agent.name, caller
+                )));
+            }
+        }
+        let user = agent
+            .user(opening.uid)
+            .await
+            .map_err(|error| Status::permission_denied(error.to_string()))?;
+        let place = TreePosition::Member(node);
+        let seat = agent
+            .registry
+            .enter(&opening.launch, opening.token, opening.uid, place)
+            .map_err(|refusal| refused(&refusal))?;
+
+        let (up, queued) = queue(&seat.account);
+        let message = Some(v1::peer_up::Message::Welcome(v1::Welcome {
+            version: VERSION,
+            agent: PROGRAM_VERSION.to_owned(),
+            boot: agent.boot_id.clone(),
+        }));
+        up.push(v1::PeerUp { message }, 0)
+            .expect("the queue is empty");
+        let above = LaunchSource::Agent {
+            name: caller.clone(),
+            queue: up,
+            events: events(stream, caller, GrowthAssembler::new(&seat.account)).boxed(),
+        };
+        let launch = run_launch(agent.clone(), opening, user, place, above, seat);
+        agent.frames.spawn(launch);
+        Ok(Response::new(queued.map(Ok).boxed()))
     }
 
     type MeetStream = Pin<Box<dyn Stream<Item = Result<v1::Frame, Status>> + Send>>;
@@ -50,8 +94,38 @@ impl Service for PeerService {
         &self,
         request: Request<Streaming<v1::MeetRequest>>,
     ) -> Result<Response<Self::MeetStream>, Status> {
-        let caller = caller(&request)?;
-        self.accept_name_client(caller, request.into_inner()).await
+        let caller = calling_node(&request)?;
+        let mut stream = request.into_inner();
+        let message = stream.message().await?.and_then(|request| request.message);
+        let Some(v1::meet_request::Message::Hello(hello)) = message else {
+            return Err(Status::invalid_argument(
+                "the stream does not start with a MeetHello",
+            ));
+        };
+        same_version(hello.version, Some(&hello.agent))?;
+        if hello.name.len() > MEET_MAX {
+            return Err(Status::invalid_argument(format!(
+                "the name scope (--meet) has more than {MEET_MAX} bytes"
+            )));
+        }
+        // Nothing can run here for an unknown user.
+        self.0
+            .serves(hello.uid)
+            .map_err(|error| Status::permission_denied(error.to_string()))?;
+        let frames = stream.map(|request| match request.map(|request| request.message) {
+            Ok(Some(v1::meet_request::Message::Frame(frame))) => Ok(packet(frame)?),
+            Ok(_) => Err(MessageError::Unknown.into()),
+            Err(status) => Err(GuestError::Lost(cause(&status))),
+        });
+        let answers = name_servers::serve(
+            &self.0.name_servers,
+            (hello.uid, hello.name),
+            caller,
+            frames,
+        );
+        Ok(Response::new(
+            answers.map(|packet| Ok(packet.into())).boxed(),
+        ))
     }
 
     async fn status(
@@ -73,115 +147,19 @@ impl Service for PeerService {
     }
 }
 
-impl PeerService {
-    async fn accept_name_client(
-        &self,
-        caller: RemoteCaller,
-        mut stream: Streaming<v1::MeetRequest>,
-    ) -> Result<Response<<Self as Service>::MeetStream>, Status> {
-        if caller.identity.role != Role::Node {
-            return Err(Status::permission_denied(
-                "only agents of nodes may call this",
-            ));
-        }
-        let message = stream.message().await?.and_then(|request| request.message);
-        let Some(v1::meet_request::Message::Hello(hello)) = message else {
-            return Err(Status::invalid_argument(
-                "the stream does not start with a MeetHello",
-            ));
-        };
-        same_version(hello.version, Some(&hello.agent))?;
-        if hello.name.len() > MEET_MAX {
-            return Err(Status::invalid_argument(format!(
-                "the name scope (--meet) has more than {MEET_MAX} bytes"
-            )));
-        }
-        // Nothing can run here for an unknown user.
-        self.0
-            .serves(hello.uid)
-            .map_err(|error| Status::permission_denied(error.to_string()))?;
-        let said = stream.map(|request| match request.map(|request| request.message) {
-            Ok(Some(v1::meet_request::Message::Frame(frame))) => Ok(packet(frame)?),
-            Ok(_) => Err(MessageError::Unknown.into()),
-            Err(status) => Err(GuestError::Lost(cause(&status))),
-        });
-        let from = caller.identity.name;
-        let answers =
-            name_servers::serve(&self.0.name_servers, (hello.uid, hello.name), from, said);
-        Ok(Response::new(
-            answers.map(|packet| Ok(packet.into())).boxed(),
-        ))
-    }
-
-    async fn joined(
-        &self,
-        caller: &RemoteCaller,
-        mut stream: Streaming<v1::PeerDown>,
-    ) -> Result<Response<<Self as Service>::JoinStream>, Status> {
-        if caller.identity.role != Role::Node {
-            return Err(Status::permission_denied(
-                "only agents of nodes may call this",
-            ));
-        }
-        let agent = &self.0;
-        let (opening, node) = opening(&agent.budgets, &mut stream).await?;
-        let member = opening.member(node);
-        if member.name != agent.name {
-            return Err(Status::invalid_argument(format!(
-                "this is node {}, not {}; correct the address {} in the host list",
-                agent.name, member.name, member.address
-            )));
-        }
-        if let Some(parent) = opening.tree().parent(node) {
-            let parent = &opening.member(parent).name;
-            if *parent != caller.identity.name {
-                return Err(Status::permission_denied(format!(
-                    "launch {} must come to {} from {parent}, not from {}",
-                    opening.launch, agent.name, caller.identity.name
-                )));
-            }
-        }
-        let user = agent
-            .user(opening.uid)
-            .await
-            .map_err(|error| Status::permission_denied(error.to_string()))?;
-        let place = TreePosition::Member(node);
-        let seat = agent
-            .registry
-            .enter(&opening.launch, opening.token, opening.uid, place)
-            .map_err(|refusal| refused(&refusal))?;
-
-        let (up, queued) = queue(seat.account());
-        let welcome = v1::peer_up::Message::Welcome(v1::Welcome {
-            version: VERSION,
-            agent: PROGRAM_VERSION.to_owned(),
-            boot: agent.boot_id.clone(),
-        });
-        let welcome = v1::PeerUp {
-            message: Some(welcome),
-        };
-        up.push(welcome, 0).expect("the queue is empty");
-        let above = LaunchSource::Agent {
-            name: caller.identity.name.clone(),
-            queue: up,
-            events: events(
-                stream,
-                caller.identity.name.clone(),
-                GrowthAssembler::new(seat.account()),
-            )
-            .boxed(),
-        };
-        let launch = run_launch(agent.clone(), opening, user, place, above, seat);
-        agent.frames.spawn(launch);
-        Ok(Response::new(queued.map(Ok).boxed()))
+/// Returns the name of the node whose agent calls.
+fn calling_node<T>(request: &Request<T>) -> Result<String, Status> {
+    let identity = caller(request)?.identity;
+    match identity.role {
+        Role::Node => Ok(identity.name),
+        _ => Err(Status::permission_denied(
+            "only agents of nodes may call this",
+        )),
     }
 }
 
 /// Returns the identity of the caller.
-///
-/// # Errors
-/// Never: every connection has a caller.
-pub fn caller<T>(request: &Request<T>) -> Result<RemoteCaller, Status> {
+fn caller<T>(request: &Request<T>) -> Result<RemoteCaller, Status> {
     let caller = request.extensions().get::<RemoteCaller>().cloned();
     caller.ok_or_else(|| Status::unauthenticated("the connection has no certificate"))
 }

@@ -86,9 +86,7 @@ impl Refusals {
             );
         }
     }
-}
 
-impl Refusals {
     /// Returns the number of refusals so far, logged or not.
     pub fn count(&self) -> u64 {
         self.count.get()
@@ -195,10 +193,8 @@ where
 
 /// Escapes the reason for a log line.
 fn reason(status: &Status) -> String {
-    let characters = status.message().chars().take(REASON);
-    characters
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
+    let text: String = status.message().chars().take(REASON).collect();
+    text.replace(char::is_control, " ")
 }
 
 fn is_refusal(code: Code, path: &str) -> bool {

@@ -17,32 +17,6 @@ use wireup_core::timeline::{ExportedSpans, Span, SpanAttribute};
 
 use crate::PROGRAM_VERSION;
 
-/// Variables that name the protocol, the first one that is set; without them it is the default of OpenTelemetry.
-const PROTOCOL: [&str; 2] = [
-    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
-    "OTEL_EXPORTER_OTLP_PROTOCOL",
-];
-
-/// Variables that name the collector, the first one that is set.
-const ENDPOINT: [&str; 2] = [
-    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_ENDPOINT",
-];
-
-/// Variables that name the authorities that a collector's certificate may be of, the certificate of the caller, and its key.
-const AUTHORITY: [&str; 2] = [
-    "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
-    "OTEL_EXPORTER_OTLP_CERTIFICATE",
-];
-const CLIENT_CERTIFICATE: [&str; 2] = [
-    "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",
-    "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
-];
-const CLIENT_KEY: [&str; 2] = [
-    "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY",
-    "OTEL_EXPORTER_OTLP_CLIENT_KEY",
-];
-
 /// Files with the authorities that the system trusts.
 const SYSTEM: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -68,9 +42,11 @@ enum ExporterError {
     NoAuthorities,
 }
 
-/// Returns the value of the first of these variables that has one.
-fn first_of(names: &[&str]) -> Option<String> {
-    let mut values = names.iter().filter_map(|name| std::env::var(name).ok());
+/// Returns the value of `OTEL_EXPORTER_OTLP_TRACES_{name}`, or else of `OTEL_EXPORTER_OTLP_{name}`.
+fn setting(name: &str) -> Option<String> {
+    let prefixes = ["OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"];
+    let values = prefixes.map(|prefix| std::env::var(format!("{prefix}{name}")));
+    let mut values = values.into_iter().flatten();
     values.find(|value| !value.is_empty())
 }
 
@@ -113,8 +89,8 @@ fn resource() -> Resource {
 
 /// Makes the exporter by the standard variables: protocol, endpoint, headers, time, certificates.
 fn exporter() -> Result<SpanExporter, AnyError> {
-    let endpoint = first_of(&ENDPOINT).filter(|endpoint| endpoint.starts_with("https://"));
-    Ok(match first_of(&PROTOCOL).as_deref() {
+    let endpoint = setting("ENDPOINT").filter(|endpoint| endpoint.starts_with("https://"));
+    Ok(match setting("PROTOCOL").as_deref() {
         None | Some("http/protobuf") => match endpoint {
             None => SpanExporter::builder().with_http().build()?,
             Some(endpoint) => return Err(ExporterError::HttpOverTls(endpoint).into()),
@@ -137,11 +113,11 @@ fn tls() -> Result<ClientTlsConfig, ExporterError> {
         Err(error) => Err(ExporterError::File { path, error }),
     };
     let system = || SYSTEM.iter().find(|path| Path::new(path).exists());
-    let authorities = first_of(&AUTHORITY).or_else(|| system().map(|path| (*path).to_owned()));
+    let authorities = setting("CERTIFICATE").or_else(|| system().map(|path| (*path).to_owned()));
     let authorities = read(authorities.ok_or(ExporterError::NoAuthorities)?)?;
     let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authorities));
     Ok(
-        match (first_of(&CLIENT_CERTIFICATE), first_of(&CLIENT_KEY)) {
+        match (setting("CLIENT_CERTIFICATE"), setting("CLIENT_KEY")) {
             (Some(certificate), Some(key)) => {
                 config.identity(Identity::from_pem(read(certificate)?, read(key)?))
             }

@@ -116,12 +116,11 @@ impl Agent {
         NodeStatus {
             name: self.name.clone(),
             advertised: self.advertised(None),
-            queried_address: String::new(),
             version: PROGRAM_VERSION.to_owned(),
             launches: self.count_launches(),
             draining: self.registry.draining(),
-            problem: None,
             capabilities: self.capability_probe.capabilities().await,
+            ..NodeStatus::default()
         }
     }
 }

@@ -112,9 +112,16 @@ impl Exposition {
         self
     }
 
-    /// Appends a family of one sample without labels.
-    pub fn single(&mut self, name: &str, kind: Kind, help: &str, value: u64) -> &mut Self {
-        self.family(name, kind, help).sample(name, &[], value)
+    /// Appends a counter without labels.
+    pub fn counter(&mut self, name: &str, help: &str, value: u64) -> &mut Self {
+        self.family(name, Kind::Counter, help)
+            .sample(name, &[], value)
+    }
+
+    /// Appends a gauge without labels.
+    pub fn gauge(&mut self, name: &str, help: &str, value: u64) -> &mut Self {
+        self.family(name, Kind::Gauge, help)
+            .sample(name, &[], value)
     }
 
     /// Returns the whole text.

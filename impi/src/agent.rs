@@ -6,7 +6,7 @@
 //! the server. A launch on one machine has both in one process ([`join`]), one on several a process for each host.
 //! Source: IMPI 2.3.8, 2.4.
 
-pub mod host_connect;
+mod host_connect;
 mod invitation;
 mod launch_host;
 mod member;
@@ -26,9 +26,9 @@ use wireup_impi_core::auth::Secrets;
 use wireup_impi_core::startup::StartupError;
 
 pub use invitation::HostInvitation;
-pub use launch_host::{ConnectedHost, ListeningHost};
+pub use launch_host::ListeningHost;
 pub use member::{JoinedMember, PublishedHost};
-pub use service::Events;
+pub use service::{ConnectedHost, Events};
 
 /// Settings of a launch that joins an IMPI job.
 #[derive(Clone, Debug)]

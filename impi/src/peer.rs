@@ -161,8 +161,6 @@ impl Peer {
         tag: i32,
         synchronous: bool,
     ) -> Result<RequestId, PeerError> {
-        self.check_peer(to)?;
-        self.check_tag(tag)?;
         let envelope = Envelope {
             destination: to,
             tag,
@@ -183,17 +181,12 @@ impl Peer {
         source: Option<usize>,
         tag: Option<i32>,
     ) -> Result<RequestId, PeerError> {
-        source.map_or(Ok(()), |source| self.check_peer(source))?;
-        tag.map_or(Ok(()), |tag| self.check_tag(tag))?;
-        self.receive_in(
-            MatchSpec {
-                source,
-                tag,
-                context: POINT,
-            },
-            limit,
-            element,
-        )
+        let match_spec = MatchSpec {
+            source,
+            tag,
+            context: POINT,
+        };
+        self.receive_in(match_spec, limit, element)
     }
 
     /// Waits for a request's end.
@@ -247,14 +240,14 @@ impl Peer {
         tag: Option<i32>,
         wait: bool,
     ) -> Result<Option<Status>, PeerError> {
-        let wanted = MatchSpec {
+        let match_spec = MatchSpec {
             source,
             tag,
             context: POINT,
         };
         let mut state = self.shared.lock();
         loop {
-            let found = state.endpoint.probe(wanted);
+            let found = state.endpoint.probe(match_spec);
             if found.is_some() || !wait {
                 return Ok(found);
             }
@@ -272,8 +265,6 @@ impl Peer {
         envelope: Envelope,
         data: &[u8],
     ) -> Result<RequestId, PeerError> {
-        self.check_peer(envelope.destination)?;
-        self.check_tag(envelope.tag)?;
         self.send_in(envelope, data, ElementType::Byte)
     }
 
@@ -286,9 +277,6 @@ impl Peer {
         match_spec: MatchSpec,
         limit: usize,
     ) -> Result<RequestId, PeerError> {
-        let MatchSpec { source, tag, .. } = match_spec;
-        source.map_or(Ok(()), |source| self.check_peer(source))?;
-        tag.map_or(Ok(()), |tag| self.check_tag(tag))?;
         self.receive_in(match_spec, limit, ElementType::Byte)
     }
 
@@ -368,8 +356,7 @@ impl Peer {
         if let Some(writer) = self.writer.take() {
             drop(writer.join());
         }
-        let broken = self.shared.lock().broken.clone();
-        broken.map_or(Ok(()), |why| Err(PeerError::Broken(why)))
+        check(&self.shared.lock())
     }
 
     fn send_in(
@@ -378,6 +365,8 @@ impl Peer {
         data: &[u8],
         element: ElementType,
     ) -> Result<RequestId, PeerError> {
+        self.check_peer(envelope.destination)?;
+        self.check_tag(envelope.tag)?;
         let mut data = data.to_vec();
         self.representation.convert(&mut data, element.size());
         let mut state = self.shared.lock();
@@ -393,6 +382,9 @@ impl Peer {
         limit: usize,
         element: ElementType,
     ) -> Result<RequestId, PeerError> {
+        let MatchSpec { source, tag, .. } = match_spec;
+        source.map_or(Ok(()), |source| self.check_peer(source))?;
+        tag.map_or(Ok(()), |tag| self.check_tag(tag))?;
         let mut state = self.shared.lock();
         let request = state.endpoint.receive(match_spec, limit as u64);
         state.elements.insert(request, (element, limit));

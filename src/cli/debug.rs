@@ -97,7 +97,7 @@ pub(super) fn execute(args: DebugCommandArgs) -> Result<u8, CommandError> {
             }
             return Err(host.execute("debug", options, true));
         }
-    } else if args.hosts.are_given() {
+    } else if args.hosts.has_any() {
         let text = "--hosts, --hostfile and --agent of `wireup debug` are for a JOB; put those of the launch behind --";
         return Err(CommandError::request(text.to_owned()));
     }

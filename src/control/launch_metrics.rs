@@ -120,33 +120,28 @@ impl LaunchCounters {
         .sample(ranks, &[("state", "running")], running)
         .sample(ranks, &[("state", "ended")], ended);
         let connected = cx.ranks.iter().filter(|life| life.connected).count();
-        out.single(
+        out.gauge(
             "wireup_launch_ranks_connected",
-            Kind::Gauge,
             "Ranks that have been in contact with their process-management interface.",
             connected as u64,
         )
-        .single(
+        .counter(
             "wireup_launch_ranks_failed_total",
-            Kind::Counter,
             "Ranks that did not end in order.",
             failed,
         )
-        .single(
+        .gauge(
             "wireup_launch_jobs",
-            Kind::Gauge,
             "Jobs of the launch: the first one, and those that were spawned.",
             cx.jobs.count().into(),
         )
-        .single(
+        .counter(
             "wireup_launch_sidecar_restarts_total",
-            Kind::Counter,
             "PMIx servers that were started again.",
             self.sidecar_restarts.into(),
         )
-        .single(
+        .gauge(
             "wireup_launch_queue_bytes",
-            Kind::Gauge,
             "Bytes of output that wait for the reader of the launch's standard output and standard error.",
             cx.streams.queued() as u64,
         );

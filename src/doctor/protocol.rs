@@ -69,8 +69,13 @@ pub(super) fn lines(answer: &WorkerReply) -> Vec<String> {
 #[derive(Debug, Default)]
 pub(super) struct LineAssembler(String);
 
-/// Message that a line completes, or text that is none.
-pub(super) type WorkerMessage = Result<WorkerReply, String>;
+/// Message that a line completes.
+#[derive(Debug)]
+pub(super) enum WorkerMessage {
+    Answer(WorkerReply),
+    /// Text that is not an answer.
+    Text(String),
+}
 
 impl LineAssembler {
     /// Adds a line, and returns the message that it completes.
@@ -80,16 +85,16 @@ impl LineAssembler {
             return None;
         }
         let Some(last) = line.strip_prefix('.') else {
-            return Some(Err(line.to_owned()));
+            return Some(WorkerMessage::Text(line.to_owned()));
         };
         let mut text = std::mem::take(&mut self.0);
         text.push_str(last);
-        let reply = serde_json::from_str(&text);
-        Some(
-            reply.map_err(|error| {
-                format!("invalid message from wireup doctor on this host: {error}")
-            }),
-        )
+        Some(match serde_json::from_str(&text) {
+            Ok(answer) => WorkerMessage::Answer(answer),
+            Err(error) => WorkerMessage::Text(format!(
+                "invalid message from wireup doctor on this host: {error}"
+            )),
+        })
     }
 }
 
@@ -111,7 +116,7 @@ mod tests {
         assert!(lines.len() > 3 && lines.iter().all(|line| line.len() <= 4096));
         let mut pieces = LineAssembler::default();
         let mut found = lines.iter().filter_map(|line| pieces.take(line.trim_end()));
-        let Some(Ok(WorkerReply::Facts {
+        let Some(WorkerMessage::Answer(WorkerReply::Facts {
             facts: got,
             port: 7,
         })) = found.next()
@@ -119,6 +124,9 @@ mod tests {
             panic!("no answer");
         };
         assert_eq!(*got, facts);
-        assert!(matches!(pieces.take("sh: not found"), Some(Err(_))));
+        assert!(matches!(
+            pieces.take("sh: not found"),
+            Some(WorkerMessage::Text(_))
+        ));
     }
 }

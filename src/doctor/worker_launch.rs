@@ -196,12 +196,12 @@ impl WorkerLaunch {
             let host = &mut hosts[*number];
             let first = host.facts.is_err() && !ports.contains_key(number);
             match line {
-                Ok(WorkerReply::Facts { facts, port }) => {
+                WorkerMessage::Answer(WorkerReply::Facts { facts, port }) => {
                     host.facts = Ok(*facts);
                     ports.insert(*number, port);
                 }
-                Ok(_) => return 0,
-                Err(text) => {
+                WorkerMessage::Answer(_) => return 0,
+                WorkerMessage::Text(text) => {
                     ports.entry(*number).or_insert(0);
                     if host.facts.is_err() {
                         host.facts = Err(text);
@@ -246,7 +246,8 @@ impl WorkerLaunch {
             Instant::now() + PATIENCE,
             answered.len(),
             |rank, line, _| {
-                let (Some(number), Ok(WorkerReply::Seen(mut views))) = (reached.get(rank), line)
+                let (Some(number), WorkerMessage::Answer(WorkerReply::Seen(mut views))) =
+                    (reached.get(rank), line)
                 else {
                     return 0;
                 };
@@ -273,7 +274,7 @@ impl WorkerLaunch {
         self.take_lines(sent_at + TIME, count, |rank, line, at| {
             let (
                 Some(host),
-                Ok(WorkerReply::Time {
+                WorkerMessage::Answer(WorkerReply::Time {
                     number: of,
                     seconds,
                 }),

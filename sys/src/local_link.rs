@@ -106,7 +106,7 @@ impl LocalLink {
     /// With `is_creator`, the process has created its socket itself and gets more time while it is busy.
     pub fn watch(&mut self, silence: Duration, is_creator: bool, now: Moment) {
         self.watch = Some(LivenessMonitor::new(silence, now));
-        self.pid = peer(&self.channel).filter(|_| is_creator);
+        self.pid = if is_creator { peer(&self.channel) } else { None };
     }
 
     /// Does not watch it any more.

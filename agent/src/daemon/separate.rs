@@ -7,10 +7,10 @@ use std::sync::Arc;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::thread::set_no_new_privs;
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 use super::settings::AgentSettings;
 use crate::local_socket::agent_socket::Socket;
+use crate::readiness::watch;
 use crate::user::spawn::step_spawner::StepSpawner;
 use wireup_core::failure::CommandError;
 use wireup_core::link::helper_protocol::{HelperPolicy, UserIds};
@@ -39,7 +39,7 @@ pub(super) fn drop_privileges(
         credentials: paths
             .map(|path| path.as_os_str().as_bytes().to_vec())
             .into(),
-        socket: socket.file(),
+        socket: socket.file.clone(),
     };
     // Every other thread would keep them.
     if std::fs::read_dir("/proc/self/task")
@@ -75,11 +75,8 @@ pub(super) async fn lost(steps: &StepSpawner) -> CommandError {
     if !steps.is_separated() {
         return std::future::pending().await;
     }
-    let watched = steps.helper().and_then(|process| {
-        // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; only its readiness is asked
-        // for.
-        Ok(unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }?)
-    });
+    let helper = steps.helper();
+    let watched = helper.and_then(|process| watch(process, Interest::READABLE));
     let ended = async {
         match &watched {
             Ok(process) => drop(process.readable().await),

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::ValueEnum as _;
 use rustix::process::geteuid;
 use serde::Deserialize;
 use tracing::warn;
@@ -174,20 +175,14 @@ pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
     let heartbeat = config.heartbeat.map(|ConfiguredDuration(time)| time);
     let fence_timeout = config.fence_timeout;
     let fence_timeout = fence_timeout.map(|ConfiguredDuration(time)| time);
-    let format = config.log_format.as_deref().map(|word| match word {
-        "text" => Ok(LogFormat::Text),
-        "json" => Ok(LogFormat::Json),
-        other => Err(wrong(format!(
-            "invalid log-format {other:?}: use text or json"
-        ))),
+    let format = config.log_format.map(|word| {
+        LogFormat::from_str(&word, false)
+            .map_err(|_| wrong(format!("invalid log-format {word:?}: use text or json")))
     });
     let format = format.transpose()?;
-    let on_stop = config.on_stop.as_deref().map(|word| match word {
-        "wait" => Ok(AgentStopPolicy::Wait),
-        "leave" => Ok(AgentStopPolicy::Leave),
-        other => Err(wrong(format!(
-            "invalid on-stop {other:?}: use wait or leave"
-        ))),
+    let on_stop = config.on_stop.map(|word| {
+        AgentStopPolicy::from_str(&word, false)
+            .map_err(|_| wrong(format!("invalid on-stop {word:?}: use wait or leave")))
     });
     let on_stop = on_stop.transpose()?;
     let names = config.names.map(|names| names.join(",").parse());

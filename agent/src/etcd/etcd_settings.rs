@@ -218,15 +218,13 @@ fn login(
             password: Secret::new(password.to_owned()),
         });
     }
-    let password = match (password, file) {
-        (Some(password), _) => password,
-        (None, Some(path)) => site_settings::password(&path)?,
-        (None, None) => return Err(EtcdSettingsError::NoPassword(user)),
-    };
-    Ok(Login {
-        name: user,
-        password: Secret::new(password),
-    })
+    match site_settings::password(password, file)? {
+        Some(password) => Ok(Login {
+            name: user,
+            password: Secret::new(password),
+        }),
+        None => Err(EtcdSettingsError::NoPassword(user)),
+    }
 }
 
 #[cfg(test)]

@@ -33,18 +33,11 @@ pub(super) struct LookupError(#[from] io::Error);
 
 #[derive(Debug)]
 pub(super) struct DnsHosts {
-    name: String,
-    slots: Option<u32>,
+    pub(super) name: String,
+    pub(super) slots: Option<u32>,
 }
 
 impl DnsHosts {
-    pub(super) fn new(name: &str, slots: Option<u32>) -> Self {
-        Self {
-            name: name.to_owned(),
-            slots,
-        }
-    }
-
     /// Returns the current hosts.
     ///
     /// # Errors

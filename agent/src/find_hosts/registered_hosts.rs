@@ -1,7 +1,6 @@
 //! Hosts that agents have registered with etcd.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
@@ -18,11 +17,6 @@ pub(super) struct EtcdHosts {
     etcd: Etcd,
     prefix: String,
     spec: EtcdHostSpec,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
     /// Revision of the last read; `None` before it.
     revision: Option<i64>,
     /// Keys that were named as no registrations.
@@ -30,49 +24,40 @@ struct State {
 }
 
 impl EtcdHosts {
-    pub(super) fn new(wanted: &EtcdHostSpec) -> Result<Self, HostSearchFailure> {
+    pub(super) fn new(spec: &EtcdHostSpec) -> Result<Self, HostSearchFailure> {
         let settings = EtcdSettings::load()?;
         Ok(Self {
             etcd: Etcd::new(&settings),
             prefix: hosts_prefix(&settings),
-            spec: wanted.clone(),
-            state: Mutex::default(),
+            spec: spec.clone(),
+            revision: None,
+            reported_keys: BTreeSet::new(),
         })
     }
 
     /// Returns the current hosts.
-    pub(super) async fn find_hosts(&self) -> Result<Vec<FoundHost>, HostSearchFailure> {
-        self.state
-            .lock()
-            .expect("no panic while it is held")
-            .revision = None;
+    pub(super) async fn find_hosts(&mut self) -> Result<Vec<FoundHost>, HostSearchFailure> {
+        self.revision = None;
         let found = self.etcd.list(&self.prefix).await?;
-        let mut state = self.state.lock().expect("no panic while it is held");
-        state.revision = Some(found.revision);
+        self.revision = Some(found.revision);
         let mut all = Vec::new();
         for key in found.keys {
             match registration(&key.key, &key.value, &self.prefix) {
                 Some(registration) => all.push(registration),
-                None => {
-                    if state.reported_keys.insert(key.key.clone()) {
-                        let key = String::from_utf8_lossy(&key.key).into_owned();
-                        eprintln!(
-                            "wireup: etcd key {key:?} ignored: not a registration of an agent"
-                        );
-                    }
+                None if self.reported_keys.insert(key.key.clone()) => {
+                    let key = String::from_utf8_lossy(&key.key).into_owned();
+                    eprintln!("wireup: etcd key {key:?} ignored: not a registration of an agent");
                 }
+                None => {}
             }
         }
         let registered = all.len();
         let hosts = FoundHost::from_registrations(all, &self.spec);
         if hosts.is_empty() {
-            let wanted = self.spec.labels.clone();
-            return Err(match wanted.is_empty() {
+            let labels = self.spec.labels.clone();
+            return Err(match labels.is_empty() {
                 true => HostSearchFailure::NoneRegistered,
-                false => HostSearchFailure::NoneHas {
-                    registered,
-                    labels: wanted,
-                },
+                false => HostSearchFailure::NoneHas { registered, labels },
             });
         }
         Ok(hosts)
@@ -80,12 +65,7 @@ impl EtcdHosts {
 
     /// Returns when there may be others, or after this time.
     pub(super) async fn changed(&self, pause: Duration, limit: Duration) {
-        let revision = self
-            .state
-            .lock()
-            .expect("no panic while it is held")
-            .revision;
-        let Some(revision) = revision else {
+        let Some(revision) = self.revision else {
             return sleep(pause).await;
         };
         // A cluster that cannot be watched is asked again.

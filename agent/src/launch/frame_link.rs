@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write as _};
 use std::net::Shutdown;
-use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use prost::bytes::{Bytes, BytesMut};
 use rustix::io::Errno;
@@ -16,10 +16,12 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 use tokio_stream::Stream;
 
-use super::RoutedFrame;
+use super::frame_router::{RoutedFrame, frame_bodies};
 use super::queue::{LINK_MAX, QueueFull};
 use crate::budget::{BudgetAccount, ByteReservation, COPIED};
-use wireup_core::link::frame::{BODY_MAX, FrameAddress, FrameClass, FrameError, HEADER, Header};
+use crate::readiness::watch;
+use wireup_core::link::agent_protocol::AgentReport;
+use wireup_core::link::frame::{FrameAddress, FrameClass, FrameError, HEADER, Header};
 use wireup_core::link::liveness::LivenessMessage;
 use wireup_core::link::{decode, encode};
 
@@ -38,7 +40,7 @@ pub enum LinkInput {
     Control {
         /// Whether the message continues in the next frame.
         more: bool,
-        /// At most [`BODY_MAX`] bytes.
+        /// At most [`BODY_MAX`](wireup_core::link::frame::BODY_MAX) bytes.
         body: Bytes,
     },
     /// About the link itself.
@@ -85,13 +87,6 @@ pub fn link(
         broken: false,
     };
     Ok((reader, writer))
-}
-
-/// Has the runtime of this thread wait for a socket to become readable or writable, not for both: each read by the
-/// neighbour makes a Unix socket writable, and would wake this thread.
-fn watch<T: AsRawFd>(socket: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    // SAFETY: both callers pass a stream, which owns its descriptor and keeps it until it is dropped.
-    Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
 }
 
 /// The direction towards this agent. The stream ends with the neighbour's end, or after an error.
@@ -237,6 +232,16 @@ impl Stream for LinkReader {
     }
 }
 
+/// Returns a frame for the neighbour, whatever the addresses are.
+fn neighbour_frame(body: Bytes, more: bool) -> RoutedFrame {
+    RoutedFrame {
+        to: FrameAddress::EveryNode,
+        from: FrameAddress::EveryNode,
+        more,
+        body,
+    }
+}
+
 /// The direction towards the neighbour. Nothing is written before [`poll_flush`](Self::poll_flush).
 #[derive(Debug)]
 pub struct LinkWriter {
@@ -259,14 +264,7 @@ impl LinkWriter {
     /// # Errors
     /// [`QueueFull`]; the frame is dropped.
     pub fn carry(&mut self, packet: &RoutedFrame) -> Result<(), QueueFull> {
-        let header = Header {
-            to: packet.to,
-            from: packet.from,
-            class: FrameClass::Carried,
-            more: packet.more,
-            body: packet.body.len(),
-        };
-        self.push(&header, &packet.body)
+        self.push(FrameClass::Carried, packet)
     }
 
     /// Queues a message about the link.
@@ -275,14 +273,7 @@ impl LinkWriter {
     /// [`QueueFull`]; the message is dropped.
     pub fn sign(&mut self, sign: LivenessMessage) -> Result<(), QueueFull> {
         let body = Bytes::from(encode(&sign));
-        let header = Header {
-            to: FrameAddress::EveryNode,
-            from: FrameAddress::EveryNode,
-            class: FrameClass::Sign,
-            more: false,
-            body: body.len(),
-        };
-        self.push(&header, &body)
+        self.push(FrameClass::Sign, &neighbour_frame(body, false))
     }
 
     /// Queues a control message, cut as needed.
@@ -290,28 +281,36 @@ impl LinkWriter {
     /// # Errors
     /// [`QueueFull`]; the part that is queued already is useless.
     pub fn control(&mut self, message: &Bytes) -> Result<(), QueueFull> {
-        let mut rest = message.clone();
-        loop {
-            let body = rest.split_to(rest.len().min(BODY_MAX));
-            let header = Header {
-                // For the neighbour, whatever the addresses are.
-                to: FrameAddress::EveryNode,
-                from: FrameAddress::EveryNode,
-                class: FrameClass::Control,
-                more: !rest.is_empty(),
-                body: body.len(),
-            };
-            self.push(&header, &body)?;
-            if rest.is_empty() {
-                return Ok(());
-            }
+        frame_bodies(message.clone()).try_for_each(|(body, more)| {
+            self.push(FrameClass::Control, &neighbour_frame(body, more))
+        })
+    }
+
+    /// Sends a report to the neighbour, and waits until it is written.
+    pub async fn report(&mut self, report: &AgentReport) {
+        if self.control(&Bytes::from(encode(report))).is_ok() {
+            self.flush().await;
         }
     }
 
-    fn push(&mut self, header: &Header, body: &Bytes) -> Result<(), QueueFull> {
+    /// Answers a probe of the neighbour; false if that does not read.
+    pub fn answer(&mut self, sign: LivenessMessage, silence: Duration) -> bool {
+        let silence = Some(silence);
+        sign != LivenessMessage::Ask || self.sign(LivenessMessage::Alive { silence }).is_ok()
+    }
+
+    fn push(&mut self, class: FrameClass, frame: &RoutedFrame) -> Result<(), QueueFull> {
         if self.broken {
             return Ok(());
         }
+        let body = &frame.body;
+        let header = Header {
+            to: frame.to,
+            from: frame.from,
+            class,
+            more: frame.more,
+            body: body.len(),
+        };
         let bytes = HEADER + body.len();
         if self.waiting + bytes > LINK_MAX {
             return Err(QueueFull::Link);
@@ -421,6 +420,7 @@ mod tests {
     use proptest::prelude::*;
     use tokio_stream::StreamExt;
     use wireup_core::job::ids::NodeId;
+    use wireup_core::link::frame::BODY_MAX;
 
     use super::*;
 

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use prost::Message;
 use prost::bytes::{Bytes, BytesMut};
 
-use super::frame_router::GrowthRequest;
+use super::frame_router::{GrowthRequest, frame_bodies};
 use super::launch_members::{OPENING_MAX, check_count, members_of, members_to};
 use crate::budget::{BudgetAccount, BudgetExceeded, ByteReservation};
 use crate::proto::v1;
 use wireup_core::link::agent_protocol::{AgentRequest, LaunchSummary};
-use wireup_core::link::frame::BODY_MAX;
 use wireup_core::link::{DecodeError, decode};
 
 /// Reason for which a message about new nodes is invalid.
@@ -124,22 +123,14 @@ pub fn pieces(growth: &GrowthRequest) -> impl Iterator<Item = v1::Grow> + use<> 
         members: members_to(&growth.members),
         description: growth.description.clone(),
     };
-    let mut rest = Some(Bytes::from(growth.encode_to_vec()));
-    std::iter::from_fn(move || {
-        let mut whole = rest.take()?;
-        let piece = whole.split_to(whole.len().min(BODY_MAX));
-        let more = !whole.is_empty();
-        rest = more.then_some(whole);
-        Some(v1::Grow {
-            growth: piece,
-            more,
-        })
-    })
+    let pieces = frame_bodies(growth.encode_to_vec().into());
+    pieces.map(|(growth, more)| v1::Grow { growth, more })
 }
 
 #[cfg(test)]
 mod tests {
     use wireup_core::link::agent_protocol::{NODES_MAX, NodeAddress};
+    use wireup_core::link::frame::BODY_MAX;
 
     use super::*;
 

@@ -91,7 +91,8 @@ pub struct LaunchRegistration {
     registry: Arc<LaunchRegistry>,
     launch: String,
     place: TreePosition,
-    account: Arc<BudgetAccount>,
+    /// Account of the launch's user.
+    pub account: Arc<BudgetAccount>,
     _taken: LaunchPermit,
 }
 
@@ -190,9 +191,13 @@ impl LaunchRegistry {
 
     /// Waits until draining has begun.
     pub async fn draining_begun(&self) {
+        self.wait_until(|launches| launches.draining).await;
+    }
+
+    async fn wait_until(&self, is_reached: impl Fn(&LaunchTable) -> bool) {
         loop {
             let changed = self.changed.notified();
-            if self.draining() {
+            if is_reached(&self.lock()) {
                 return;
             }
             changed.await;
@@ -228,13 +233,7 @@ impl LaunchRegistry {
 
     /// Waits until [`Self::end_steps`] is called.
     pub async fn steps_end(&self) {
-        loop {
-            let changed = self.changed.notified();
-            if self.lock().ending {
-                return;
-            }
-            changed.await;
-        }
+        self.wait_until(|launches| launches.ending).await;
     }
 
     /// Sends a signal to the steps that run, for their ranks.
@@ -250,16 +249,10 @@ impl LaunchRegistry {
 
     /// Waits until draining has begun and no launch is left.
     pub async fn drained(&self) {
-        loop {
-            let changed = self.changed.notified();
-            {
-                let launches = self.lock();
-                if launches.draining && launches.entries.is_empty() && launches.launchers == 0 {
-                    return;
-                }
-            }
-            changed.await;
-        }
+        let is_drained = |launches: &LaunchTable| {
+            launches.draining && launches.entries.is_empty() && launches.launchers == 0
+        };
+        self.wait_until(is_drained).await;
     }
 }
 
@@ -271,13 +264,6 @@ impl Drop for RunningLauncher {
     fn drop(&mut self) {
         self.0.lock().launchers -= 1;
         self.0.changed.notify_waiters();
-    }
-}
-
-impl LaunchRegistration {
-    /// Returns the account of the launch's user.
-    pub fn account(&self) -> &Arc<BudgetAccount> {
-        &self.account
     }
 }
 

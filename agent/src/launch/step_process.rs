@@ -18,8 +18,10 @@ use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 
 use super::frame_router::{Neighbour, RouterEvent};
+use crate::PROGRAM_VERSION;
 use crate::budget::BudgetAccount;
 use crate::launch::frame_link::{LinkError, LinkInput, LinkReader, LinkWriter, link};
+use crate::readiness::watch;
 use crate::user::User;
 use crate::user::output_log::relay;
 use crate::user::spawn::step_spawner::{SignalHandle, StepSpawner};
@@ -69,14 +71,10 @@ pub fn start(
     let starting = async move {
         let (step, says) = starting.await.map_err(|_| StepSpawnError::Ends)??;
         if let Some(exec_report) = step.exec_report {
-            let problem = match exec_report.receive().await {
-                Ok(None) => None,
-                Ok(Some((what, error))) => Some((what, error)),
-                Err(error) => Some(("exec", error)),
-            };
-            if let Some((what, error)) = problem {
+            let problem = exec_report.receive().await;
+            if let Some((stage, error)) = problem.unwrap_or_else(|error| Some(("exec", error))) {
                 end(&step.child);
-                return Err(StepSpawnError::Child { stage: what, error });
+                return Err(StepSpawnError::Child { stage, error });
             }
         }
         started.watch(step.child, step.signal_handle)?;
@@ -102,9 +100,7 @@ pub fn start(
 
 impl StepProcess {
     fn watch(&self, child: Child, signal_handle: SignalHandle) -> io::Result<()> {
-        // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; only its readiness is asked
-        // for.
-        let fd = unsafe { AsyncFd::register_with_interest(child.pidfd, Interest::READABLE) }?;
+        let fd = watch(child.pidfd, Interest::READABLE)?;
         // Watched once, by the future that starts it.
         let _ = self.0.pid.set(child.pid.as_raw_nonzero().get());
         let _ = self.0.fd.set((fd, signal_handle));
@@ -237,27 +233,23 @@ impl StepEvents {
 
     fn last(&mut self, how: &str) -> RouterEvent {
         self.done = true;
-        if let Some(silence) = self.process.0.given_up.get() {
+        let reason = if let Some(silence) = self.process.0.given_up.get() {
             let pid = self.process.pid().unwrap_or_default();
             let seconds = silence.as_secs_f64();
-            let reason = format!(
+            format!(
                 "its step (pid {pid}) did not answer within {seconds} s and was killed; check whether it was stopped"
-            );
-            return RouterEvent::StepGone { reason };
-        }
-        if let Some(version) = self.other_version {
-            let reason = format!(
-                "its step is a wireup with link version {version}, and its agent (wireup {}) has version {VERSION}; \
-                 restart the agent with the installed wireup",
-                env!("CARGO_PKG_VERSION")
-            );
-            return RouterEvent::StepGone { reason };
-        }
-        let broken = self.closed.take().flatten();
-        let broken = broken.map(|error| format!(" (its link: {error})"));
-        RouterEvent::StepGone {
-            reason: format!("its step {how}{}", broken.unwrap_or_default()),
-        }
+            )
+        } else if let Some(version) = self.other_version {
+            format!(
+                "its step is a wireup with link version {version}, and its agent (wireup {PROGRAM_VERSION}) has version \
+                 {VERSION}; restart the agent with the installed wireup"
+            )
+        } else {
+            let broken = self.closed.take().flatten();
+            let broken = broken.map(|error| format!(" (its link: {error})"));
+            format!("its step {how}{}", broken.unwrap_or_default())
+        };
+        RouterEvent::StepGone { reason }
     }
 }
 

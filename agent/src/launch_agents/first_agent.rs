@@ -89,7 +89,7 @@ fn main(link: OwnedFd, orders: &[u8]) -> Result<u8, CommandError> {
 
 /// A command that starts agents, and keeps them as long as it has its input.
 struct StarterProcess {
-    child: Option<Child>,
+    child: Child,
     input: tokio::task::JoinHandle<()>,
 }
 
@@ -121,17 +121,17 @@ fn start(
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         match command.spawn() {
-            Ok(child) => running(child, name, text.clone(), ports.clone()),
+            Ok(child) => Some(running(child, name, text.clone(), ports.clone())),
             Err(error) => {
                 ports.send_modify(|known| known.end_reason = Some(format!("{name}: {error}")));
-                let input = tokio::spawn(async {});
-                StarterProcess { child: None, input }
+                None
             }
         }
     };
     // Parts of which the launch uses no host keep their numbers.
     let used = |part: &usize| !starter.parts[*part].is_empty();
-    (0..starter.parts.len()).filter(used).map(one).collect()
+    let parts = (0..starter.parts.len()).filter(used);
+    parts.filter_map(one).collect()
 }
 
 /// Returns the file of a command. Links to wireup in its place (`wireup install-links`) would start a launch in place
@@ -181,16 +181,13 @@ fn running(
         }
         ports.send_modify(|known| known.end_reason = Some(format!("{name} has ended")));
     });
-    StarterProcess {
-        child: Some(child),
-        input,
-    }
+    StarterProcess { child, input }
 }
 
 impl StarterProcess {
     /// Waits for the command, whose input has ended; one that does not end is terminated.
     async fn end(self) {
-        let Some(mut child) = self.child else { return };
+        let mut child = self.child;
         if timeout(END_LIMIT, child.wait()).await.is_ok() {
             return;
         }

@@ -78,7 +78,7 @@ async fn serve(
         tls::server(Heartbeat::default(), refusals.clone(), Handle::current()).add_service(service);
     network.spawn(async move {
         let listener = TcpListener::from_std(listener).map_err(io::Error::other)?;
-        let incoming = tls::server_incoming(listener, tls, Heartbeat::default(), refusals);
+        let incoming = tls::server_incoming(listener, tls, Heartbeat::default(), refusals, ());
         let served = server.serve_with_incoming(incoming);
         served.await.map_err(io::Error::other)
     });

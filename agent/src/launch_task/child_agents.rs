@@ -71,8 +71,6 @@ impl LaunchTask {
         let body = piece.growth.len();
         let message = Some(v1::peer_down::Message::Grow(piece));
         let result = queue.push(v1::PeerDown { message }, body);
-        result
-            .err()
-            .and_then(|full| self.stuck(Neighbour::Child(root), full))
+        self.check_link(Neighbour::Child(root), result)
     }
 }

@@ -11,6 +11,7 @@ use crate::launch::joining_nodes::pieces;
 use crate::launch::queue::QueueFull;
 use crate::launch::{NodeLoss, NodeReturned, RoutedFrame};
 use crate::proto::v1;
+use crate::proto::v1::peer_up::Message;
 use wireup_core::link::agent_protocol::{AgentReport, StepCommand};
 use wireup_core::link::encode;
 use wireup_core::link::liveness::LivenessMessage;
@@ -35,10 +36,8 @@ impl LaunchTask {
                 self.step_kill_timer
                     .as_mut()
                     .reset(Instant::now() + ORPHAN_LIMIT);
-                writer
-                    .control(&message)
-                    .err()
-                    .and_then(|full| self.stuck(Neighbour::Step, full))
+                let result = writer.control(&message);
+                self.check_link(Neighbour::Step, result)
             }
             RouterAction::Close(node) => {
                 if let Some(child) = self.children.get_mut(&node) {
@@ -76,7 +75,7 @@ impl LaunchTask {
             Neighbour::Up => match &mut self.upstream {
                 UpstreamLink::Launcher(writer) => writer.carry(&packet),
                 UpstreamLink::Agent(queue) => {
-                    let message = Some(v1::peer_up::Message::Frame(packet.into()));
+                    let message = Some(Message::Frame(packet.into()));
                     queue.push(v1::PeerUp { message }, body)
                 }
                 UpstreamLink::Gone => Ok(()),
@@ -95,7 +94,7 @@ impl LaunchTask {
                 _ => Ok(()),
             },
         };
-        result.err().and_then(|full| self.stuck(to, full))
+        self.check_link(to, result)
     }
 
     /// Says something about the link to a local neighbour.
@@ -105,8 +104,8 @@ impl LaunchTask {
             (Neighbour::Step, _, Some((writer, _))) => writer,
             _ => return None,
         };
-        let full = writer.sign(sign).err()?;
-        self.stuck(to, full)
+        let result = writer.sign(sign);
+        self.check_link(to, result)
     }
 
     pub(super) fn report(&mut self, loss: NodeLoss) -> Option<RouterEvent> {
@@ -126,48 +125,41 @@ impl LaunchTask {
                 }
             }
         }
-        let result = match &mut self.upstream {
-            UpstreamLink::Launcher(writer) => {
-                let message = AgentReport::Unreachable {
-                    nodes: loss.nodes,
-                    reason: loss.reason,
-                    step: loss.step,
-                };
-                writer.control(&Bytes::from(encode(&message)))
-            }
-            UpstreamLink::Agent(queue) => {
-                let message = Some(v1::peer_up::Message::Unreachable(loss.into()));
-                queue.push(v1::PeerUp { message }, 8 * count)
-            }
-            UpstreamLink::Gone => Ok(()),
-        };
-        result
-            .err()
-            .and_then(|full| self.stuck(Neighbour::Up, full))
+        let report = AgentReport::Unreachable(loss.clone());
+        self.send_report(&report, Message::Unreachable(loss.into()), 8 * count)
     }
 
     /// Says that the agent of a lost node answers again.
     fn report_back(&mut self, returned: NodeReturned) -> Option<RouterEvent> {
         let NodeReturned { node, rebooted } = returned;
         info!(launch = %self.launch, "the agent of lost node {} answers again; rebooted: {rebooted}", node.0);
-        let result = match &mut self.upstream {
-            UpstreamLink::Launcher(writer) => {
-                writer.control(&Bytes::from(encode(&AgentReport::Returned(returned))))
-            }
-            UpstreamLink::Agent(queue) => {
-                let message = Some(v1::peer_up::Message::Returned(returned.into()));
-                queue.push(v1::PeerUp { message }, 8)
-            }
-            UpstreamLink::Gone => Ok(()),
-        };
-        result
-            .err()
-            .and_then(|full| self.stuck(Neighbour::Up, full))
+        let report = AgentReport::Returned(returned);
+        self.send_report(&report, Message::Returned(returned.into()), 8)
     }
 
-    /// Gives up a link that takes nothing.
-    pub(super) fn stuck(&mut self, neighbour: Neighbour, full: QueueFull) -> Option<RouterEvent> {
-        let reason = full.to_string();
+    /// Sends a report to the launcher, or the same as a message of `bytes` bytes to the parent.
+    fn send_report(
+        &mut self,
+        report: &AgentReport,
+        message: Message,
+        bytes: usize,
+    ) -> Option<RouterEvent> {
+        let message = Some(message);
+        let result = match &mut self.upstream {
+            UpstreamLink::Launcher(writer) => writer.control(&Bytes::from(encode(report))),
+            UpstreamLink::Agent(queue) => queue.push(v1::PeerUp { message }, bytes),
+            UpstreamLink::Gone => Ok(()),
+        };
+        self.check_link(Neighbour::Up, result)
+    }
+
+    /// Gives up a link that accepts no more data.
+    pub(super) fn check_link(
+        &mut self,
+        neighbour: Neighbour,
+        result: Result<(), QueueFull>,
+    ) -> Option<RouterEvent> {
+        let reason = result.err()?.to_string();
         warn!(launch = %self.launch, "gave up the link to {neighbour:?}: {reason}");
         match neighbour {
             Neighbour::Up => {

@@ -123,17 +123,16 @@ impl LdapSettings {
                 return Err(LdapSettingsError::Plain(dn));
             }
             Some(dn) => {
-                let password = match (variable("WIREUP_LDAP_PASSWORD"), config.password_file) {
-                    (Some(password), _) => password,
-                    (None, Some(path)) => site_settings::password(&path)?,
-                    (None, None) => String::new(),
-                };
+                let variable = variable("WIREUP_LDAP_PASSWORD");
+                let password = site_settings::password(variable, config.password_file)?;
                 // Servers take an empty one for no user at all (RFC 4513, 5.1.2).
-                if password.is_empty() {
-                    return Err(LdapSettingsError::NoPassword(dn));
+                match password.filter(|password| !password.is_empty()) {
+                    Some(password) => Bind::Password {
+                        dn,
+                        password: Secret::new(password),
+                    },
+                    None => return Err(LdapSettingsError::NoPassword(dn)),
                 }
-                let password = Secret::new(password);
-                Bind::Password { dn, password }
             }
         };
         let ttl = config

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::stream::{self, StreamExt as _};
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -26,20 +27,23 @@ fn outgoing<T: Send + 'static>() -> (mpsc::Sender<Result<T, Status>>, Outgoing<T
 }
 
 /// Returns the state changes of a launch, up to its end.
-pub(super) fn watch(launch: Arc<ScheduledLaunch>) -> Outgoing<WatchEvent> {
+pub(super) fn watch(
+    launch: Arc<ScheduledLaunch>,
+    head: Arc<LauncherState>,
+) -> Outgoing<WatchEvent> {
     let (client, stream) = outgoing();
     tokio::spawn(async move {
         // A client that is gone needs nothing.
-        let _ = send_events(&launch, &client).await;
+        let _ = send_events(&launch, &head, &client).await;
     });
     stream
 }
 
 async fn send_events(
     launch: &ScheduledLaunch,
+    head: &LauncherState,
     client: &mpsc::Sender<Result<WatchEvent, Status>>,
 ) -> Result<(), mpsc::error::SendError<Result<WatchEvent, Status>>> {
-    let head = launch.head.as_ref().expect("only head nodes are watched");
     let mut bell = head.news();
     let mut cursor = Cursor::default();
     loop {
@@ -82,17 +86,11 @@ async fn send_events(
 }
 
 /// A reader of a launch's output, which another may follow.
-struct OutputReader(Arc<ScheduledLaunch>);
-
-impl OutputReader {
-    fn head(&self) -> &LauncherState {
-        self.0.head.as_ref().expect("only head nodes have output")
-    }
-}
+struct OutputReader(Arc<LauncherState>);
 
 impl Drop for OutputReader {
     fn drop(&mut self) {
-        self.head().output(BufferedOutput::detach);
+        self.0.output(BufferedOutput::detach);
     }
 }
 
@@ -102,23 +100,23 @@ impl Drop for OutputReader {
 /// When another is connected.
 pub(super) fn stdio(
     launch: Arc<ScheduledLaunch>,
+    head: Arc<LauncherState>,
     first: StdioInput,
     input: Streaming<StdioInput>,
 ) -> Result<Outgoing<StdioOutput>, Status> {
-    let head = launch.head.as_ref().expect("the caller has looked");
     if !head.output(BufferedOutput::attach) {
         return Err(Status::already_exists(format!(
             "another client reads the standard output of launch {:?}: close its stream first",
             launch.id
         )));
     }
-    let attached = OutputReader(Arc::clone(&launch));
+    let attached = OutputReader(head);
     let (client, stream) = outgoing();
     let problems = client.clone();
     tokio::spawn(async move {
         tokio::select! {
-            () = forward(attached.head(), &client) => {}
-            problem = feed(&launch, first, input) => {
+            () = forward(&attached.0, &client) => {}
+            problem = feed(&launch, &attached.0, first, input) => {
                 let _ = problems.send(Err(problem)).await;
             }
         }
@@ -152,12 +150,12 @@ async fn forward(head: &LauncherState, client: &mpsc::Sender<Result<StdioOutput,
 /// Writes input until the client has a problem; a client without more input has none.
 async fn feed(
     launch: &ScheduledLaunch,
-    first: StdioInput,
+    head: &LauncherState,
+    mut message: StdioInput,
     mut input: Streaming<StdioInput>,
 ) -> Status {
-    let mut message = first;
     loop {
-        if let Err(problem) = write(launch, &message).await {
+        if let Err(problem) = write(launch, head, &message).await {
             return problem;
         }
         message = match input.message().await {
@@ -170,14 +168,17 @@ async fn feed(
             Err(_) => return std::future::pending().await,
         };
         if message.eof && message.data.is_empty() {
-            let _ = write(launch, &message).await;
+            let _ = write(launch, head, &message).await;
             return std::future::pending().await;
         }
     }
 }
 
-async fn write(launch: &ScheduledLaunch, message: &StdioInput) -> Result<(), Status> {
-    let head = launch.head.as_ref().expect("the caller has looked");
+async fn write(
+    launch: &ScheduledLaunch,
+    head: &LauncherState,
+    message: &StdioInput,
+) -> Result<(), Status> {
     let mut stdin = head.stdin.lock().await;
     match &mut *stdin {
         Stdin::Nobody if !message.data.is_empty() => {
@@ -202,15 +203,6 @@ async fn write(launch: &ScheduledLaunch, message: &StdioInput) -> Result<(), Sta
 
 /// Streams the state of launches.
 pub(super) fn query(launches: Vec<Arc<ScheduledLaunch>>, ranks: bool) -> Outgoing<LaunchInfo> {
-    let (client, stream) = outgoing();
-    tokio::spawn(async move {
-        for launch in launches {
-            for info in launch.info(ranks) {
-                if client.send(Ok(info)).await.is_err() {
-                    return;
-                }
-            }
-        }
-    });
-    stream
+    let info = stream::iter(launches).flat_map(move |launch| stream::iter(launch.info(ranks)));
+    Box::pin(info.map(Ok))
 }

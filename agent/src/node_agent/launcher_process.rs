@@ -74,31 +74,25 @@ pub struct ScheduledLauncher {
 }
 
 /// Lives as long as the launcher of a launch, and then ends the launch.
-pub async fn supervise(launch: Arc<ScheduledLaunch>, launcher: ScheduledLauncher) {
-    let Some(head) = &launch.head else {
-        return;
-    };
+pub async fn supervise(
+    launch: Arc<ScheduledLaunch>,
+    head: Arc<LauncherState>,
+    mut launcher: ScheduledLauncher,
+) {
+    let head = &*head;
     let limit = LINE + LINE_PER_RANK * u64::from(launch.place.size);
     let gone = watch::Sender::new(false);
     let mut last = String::new();
-    let ScheduledLauncher {
-        process,
-        control,
-        stdout,
-        stderr,
-        mut orders,
-        grace,
-        started,
-    } = launcher;
     let read = async {
-        let stdout = Pipe::new(stdout, limit, gone.subscribe());
-        let stderr = Pipe::new(stderr, STDERR_LINE_MAX, gone.subscribe());
+        let stdout = Pipe::new(launcher.stdout, limit, gone.subscribe());
+        let stderr = Pipe::new(launcher.stderr, STDERR_LINE_MAX, gone.subscribe());
         let (unreadable, ()) = tokio::join!(lines(head, stdout), words(head, stderr, &mut last));
         unreadable
     };
     let wait = async {
-        let patience = grace.unwrap_or(GRACE) + PATIENCE;
-        let status = run(head, &process, &control, &mut orders, patience).await;
+        let patience = launcher.grace.unwrap_or(GRACE) + PATIENCE;
+        let (process, control) = (&launcher.process, &launcher.control);
+        let status = run(head, process, control, &mut launcher.orders, patience).await;
         gone.send_replace(true);
         status
     };
@@ -115,7 +109,7 @@ pub async fn supervise(launch: Arc<ScheduledLaunch>, launcher: ScheduledLauncher
     head.drop_resizes();
     head.learn(|progress| progress.end(&lost, now()));
     head.output(crate::scheduled::unread_output::BufferedOutput::end);
-    drop(started);
+    drop(launcher.started);
     let progress = head.progress();
     let (_, reason) = progress.state();
     tracing::info!(
@@ -135,22 +129,17 @@ async fn run(
     patience: Duration,
 ) -> std::io::Result<ExitStatus> {
     let mut ended = pin!(process.ended());
-    let mut deadline = None;
+    let mut deadline: Option<Instant> = None;
     // Orders not read yet: a launcher that does not read must not delay its own end.
     let mut unread = Vec::new();
     loop {
-        let overdue = async {
-            match deadline {
-                Some(deadline) => sleep_until(deadline).await,
-                None => std::future::pending().await,
-            }
-        };
+        let due = deadline.unwrap_or_else(Instant::now);
         let order = tokio::select! {
             status = &mut ended => {
                 orders.close();
                 return status;
             }
-            () = overdue => {
+            () = sleep_until(due), if deadline.is_some() => {
                 process.signal(Signal::KILL);
                 deadline = None;
                 continue;
@@ -309,10 +298,7 @@ async fn words(head: &LauncherState, mut stderr: Pipe<pipe::Receiver>, last: &mu
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end();
         let text = text.strip_prefix("wireup: ").unwrap_or(text);
-        *last = text
-            .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .collect();
+        *last = text.replace(char::is_control, " ");
         let bytes = Bytes::from(std::mem::take(&mut line));
         deliver(head, OptionalRankId::default(), Stream::Stderr, bytes).await;
     }

@@ -103,9 +103,10 @@ pub async fn start(
         grace: request.grace,
         started,
     };
-    let head = LauncherState::new(request, stdin, orders_to);
-    let launch = Arc::new(ScheduledLaunch::new(request, uid, Some(head), reservation));
-    tokio::spawn(supervise(Arc::clone(&launch), launcher));
+    let head = Arc::new(LauncherState::new(request, stdin, orders_to));
+    let launch = ScheduledLaunch::new(request, uid, Some(Arc::clone(&head)), reservation);
+    let launch = Arc::new(launch);
+    tokio::spawn(supervise(Arc::clone(&launch), head, launcher));
     Ok((launch, pid))
 }
 

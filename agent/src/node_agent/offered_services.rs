@@ -29,10 +29,13 @@ pub async fn routes(agent: Arc<Agent>) -> Routes {
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()
         .expect("descriptions made by the compiler of the files");
-    let service = NodeAgentServer::new(NodeAgentService::new(agent.clone()));
-    Routes::new(InTurn::new(service, agent))
-        .add_service(health_service)
-        .add_service(reflection)
+    let service = NodeAgentServer::new(NodeAgentService(agent.clone()));
+    Routes::new(InTurn {
+        inner: service,
+        agent,
+    })
+    .add_service(health_service)
+    .add_service(reflection)
 }
 
 /// Says that nothing is served once the agent drains.

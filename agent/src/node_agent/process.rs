@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::readiness::watch;
 use crate::user::spawn::step_spawner::SignalHandle;
 use wireup_sys::spawn::{ExitStatus, wait};
 
@@ -20,10 +21,7 @@ impl WatchedProcess {
     /// # Errors
     /// When the runtime cannot watch it.
     pub fn new(pidfd: OwnedFd, signal_handle: SignalHandle) -> io::Result<Self> {
-        // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; only its readiness is asked
-        // for.
-        let watched = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) };
-        Ok(Self(watched?, signal_handle))
+        Ok(Self(watch(pidfd, Interest::READABLE)?, signal_handle))
     }
 
     /// Signals it; one that has ended needs none.

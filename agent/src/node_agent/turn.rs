@@ -49,14 +49,8 @@ pub(super) struct RequestPermit {
 /// Service whose large requests are taken in turn; each has its [`RequestPermit`] as an extension.
 #[derive(Clone, Debug)]
 pub(super) struct InTurn<S> {
-    inner: S,
-    agent: Arc<Agent>,
-}
-
-impl<S> InTurn<S> {
-    pub(super) fn new(inner: S, agent: Arc<Agent>) -> Self {
-        Self { inner, agent }
-    }
+    pub(super) inner: S,
+    pub(super) agent: Arc<Agent>,
 }
 
 impl<S: NamedService> NamedService for InTurn<S> {

@@ -16,13 +16,12 @@ use super::reboot::LostChild;
 use crate::PROGRAM_VERSION;
 use crate::budget::BudgetAccount;
 use crate::launch::descriptor::LaunchDescriptor;
-use crate::launch::frame_router::{Neighbour, RouterEvent};
+use crate::launch::frame_router::{Neighbour, RouterEvent, frame_bodies};
 use crate::launch::queue::{LinkQueue, Resend, queue};
 use crate::proto::v1;
 use crate::proto::v1::peer_client::PeerClient;
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::agent_protocol::{NodeAddress, NodeStatus, VERSION};
-use wireup_core::link::frame::BODY_MAX;
 
 /// Timeout of an agent's state report.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,14 +43,9 @@ impl Peers {
     ) {
         let (queue, queued) = queue(account);
         for (hello, bytes) in hellos(opening, node) {
-            let message = v1::peer_down::Message::Hello(hello);
+            let message = Some(v1::peer_down::Message::Hello(hello));
             queue
-                .push(
-                    v1::PeerDown {
-                        message: Some(message),
-                    },
-                    bytes,
-                )
+                .push(v1::PeerDown { message }, bytes)
                 .expect("an opening is smaller than what may wait");
         }
         let (peers, member) = (self.clone(), opening.member(node).clone());
@@ -84,13 +78,8 @@ impl Peers {
         let request = v1::StatusRequest { version: VERSION };
         let mut status = NodeStatus {
             name: member.name.clone(),
-            advertised: String::new(),
             queried_address: member.address.clone(),
-            version: String::new(),
-            launches: 0,
-            draining: false,
-            problem: None,
-            capabilities: None,
+            ..NodeStatus::default()
         };
         // Only the answer is limited: a connection has separate limits, and may have to wait for the user's turn.
         let ask = |mut client: PeerClient<Channel>| async move {
@@ -128,19 +117,14 @@ fn hellos(opening: &LaunchDescriptor, node: NodeId) -> impl Iterator<Item = (v1:
         node: node.0,
         ..Default::default()
     });
-    let mut rest = opening.bytes.clone();
-    std::iter::from_fn(move || {
-        if first.is_none() && rest.is_empty() {
-            return None;
-        }
-        let piece = rest.split_to(rest.len().min(BODY_MAX));
-        let bytes = piece.len();
+    frame_bodies(opening.bytes.clone()).map(move |(opening, more)| {
+        let bytes = opening.len();
         let hello = v1::Hello {
-            opening: piece,
-            more: !rest.is_empty(),
+            opening,
+            more,
             ..first.take().unwrap_or_default()
         };
-        Some((hello, bytes))
+        (hello, bytes)
     })
 }
 

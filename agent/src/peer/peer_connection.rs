@@ -127,18 +127,13 @@ impl Peers {
                 let found = self.found(&connection, account).await;
                 (node, found.err(), connection)
             });
-        let looking = stream::iter(looking).buffer_unordered(LOOKUPS);
-        let found: Vec<_> = looking.collect().await;
-        let missing = found
-            .iter()
-            .filter_map(|(node, why, _)| Some((*node, why.clone()?)));
-        ResolvedPeers {
-            missing: missing.collect(),
-            connections: found
-                .into_iter()
-                .map(|(node, _, connection)| (node, connection))
-                .collect(),
+        let mut looking = stream::iter(looking).buffer_unordered(LOOKUPS);
+        let mut peers = ResolvedPeers::default();
+        while let Some((node, error, connection)) = looking.next().await {
+            peers.missing.extend(error.map(|error| (node, error)));
+            peers.connections.insert(node, connection);
         }
+        peers
     }
 
     /// Makes a call. An agent that is restarted ends its connections, those that are kept included: a call that is lost
@@ -206,8 +201,7 @@ impl Peers {
                 return Err(error.clone());
             }
         }
-        let NodeAddress { name, address } = member.clone();
-        Err(PeerError::Unsteady { name, address })
+        Err(PeerError::Unsteady(member.clone()))
     }
 
     /// Returns the connection to an agent that others use already, or one to be made.
@@ -309,10 +303,8 @@ impl Peers {
 }
 
 fn unreachable(member: &NodeAddress, error: ConnectError) -> PeerError {
-    let NodeAddress { name, address } = member.clone();
     PeerError::Unreachable {
-        name,
-        address,
+        member: member.clone(),
         error: Arc::new(error),
     }
 }
@@ -332,19 +324,16 @@ impl ConnectionUse {
 
     /// Converts the status of a failed call: it was refused, or the connection is lost.
     pub(crate) fn failed(&self, status: &Status) -> PeerError {
-        let NodeAddress { name, address } = self.member().clone();
+        let member = self.member().clone();
         // The other side's error has no source here.
         if std::error::Error::source(status).is_none() {
             let message = status.message().to_owned();
+            let name = member.name;
             return PeerError::Refused { name, message };
         }
         self.0.broken.store(true, Ordering::Relaxed);
         let cause = cause(status);
-        PeerError::Lost {
-            name,
-            address,
-            cause,
-        }
+        PeerError::Lost { member, cause }
     }
 
     /// Returns the error for an invalid message of the other agent.

@@ -5,30 +5,30 @@ use std::sync::Arc;
 use crate::PROGRAM_VERSION;
 use crate::launch::joining_nodes::GrowthError;
 use crate::tls::ConnectError;
-use wireup_core::link::agent_protocol::{NO_SIGN, VERSION};
+use wireup_core::link::agent_protocol::{NO_SIGN, NodeAddress, VERSION};
 use wireup_core::link::frame::BODY_MAX;
 
 /// Another agent is not there, or not any more. Users of one connection learn of the same failure.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PeerError {
     /// No connection was made.
-    #[error("cannot reach the agent of {name} at {address}: {error}")]
+    #[error("cannot reach the agent of {} at {}: {error}", .member.name, .member.address)]
     Unreachable {
-        name: String,
-        /// Address of the connection attempt.
-        address: String,
+        member: NodeAddress,
         error: Arc<ConnectError>,
     },
     /// Connections are made and lost.
-    #[error("the agent of {name} at {address} closes every connection at once")]
-    Unsteady { name: String, address: String },
+    #[error("the agent of {} at {} closes every connection at once", .0.name, .0.address)]
+    Unsteady(NodeAddress),
     /// The agent refused the call with an error.
     #[error("the agent of {name} refused the request: {message}")]
     Refused { name: String, message: String },
-    #[error("the connection to the agent of {name} at {address} is lost: {cause}")]
+    #[error(
+        "the connection to the agent of {} at {} is lost: {cause}",
+        .member.name, .member.address
+    )]
     Lost {
-        name: String,
-        address: String,
+        member: NodeAddress,
         /// Text of the innermost error.
         cause: String,
     },
@@ -53,7 +53,7 @@ impl PeerError {
     pub(super) fn may_be_restart(&self) -> bool {
         match self {
             Self::Unreachable { error, .. } => error.may_be_restart(),
-            Self::Unsteady { .. } => true,
+            Self::Unsteady(_) => true,
             Self::Lost { cause, .. } => cause != NO_SIGN,
             _ => false,
         }

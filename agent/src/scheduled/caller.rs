@@ -58,11 +58,7 @@ impl Caller {
 
     /// Whether it starts launches for others: users' launches must not conflict with it.
     pub fn starts_for_others(&self) -> bool {
-        match self {
-            Self::Local { uid } => *uid == 0,
-            Self::Scheduler { .. } => true,
-            Self::Observer { .. } => false,
-        }
+        matches!(self, Self::Local { uid: 0 } | Self::Scheduler { .. })
     }
 
     /// Whether it may observe a launch that runs as `owner`.
@@ -86,11 +82,7 @@ impl Caller {
 
     /// Whether an agent with the rights of `own` may be drained.
     pub fn may_drain(&self, own: u32) -> bool {
-        match self {
-            Self::Local { uid } => *uid == 0 || *uid == own,
-            Self::Scheduler { .. } => true,
-            Self::Observer { .. } => false,
-        }
+        self.may_see(own) && !matches!(self, Self::Observer { .. })
     }
 
     /// Returns the user as whom an agent with the rights of `own` executes a request. The agent's [users](crate::user)

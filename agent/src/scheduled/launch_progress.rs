@@ -22,7 +22,7 @@ const LOG: usize = 4096;
 const LOG_PER_RANK: usize = 4;
 
 /// The state of a launch.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Progress {
     state: LaunchState,
     reason: Arc<str>,
@@ -49,7 +49,7 @@ pub struct LaunchResult {
     pub rank: Option<u32>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct RankProgress {
     /// Number of its job, if that was spawned.
     job: u32,
@@ -61,8 +61,9 @@ struct RankProgress {
     time: i64,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum RankExitState {
+    #[default]
     Unknown,
     Code(u8),
     Signal(i32),
@@ -84,15 +85,8 @@ impl Progress {
     /// epoch.
     pub fn new(size: u32, time: i64) -> Self {
         let mut new = Self {
-            state: LaunchState::Unspecified,
-            reason: "".into(),
-            changed_at: time,
             size,
-            ranks: Vec::new(),
-            log: VecDeque::new(),
-            base: 0,
-            abort: None,
-            result: None,
+            ..Self::default()
         };
         new.enter(LaunchState::Starting, "", time);
         new
@@ -172,13 +166,8 @@ impl Progress {
         };
         if state == LaunchState::Planned {
             let unknown = RankProgress {
-                job: 0,
-                node: 0,
-                app: 0,
-                pid: 0,
-                state: RankState::Unspecified,
-                end: RankExitState::Unknown,
                 time: now,
+                ..RankProgress::default()
             };
             self.ranks.resize(self.size as usize, unknown);
         }

@@ -112,49 +112,41 @@ impl LaunchRequest {
     ///
     /// # Errors
     /// [`RequestError`] for the first thing that is wrong.
-    pub fn check(asked: v1::LaunchProcessesRequest, here: &str) -> Result<Self, RequestError> {
-        check_id(&asked.launch_id)?;
-        let allocation = asked.allocation_id;
+    pub fn check(
+        mut request: v1::LaunchProcessesRequest,
+        here: &str,
+    ) -> Result<Self, RequestError> {
+        check_id(&request.launch_id)?;
+        let allocation = &request.allocation_id;
         if allocation.len() > ALLOCATION_MAX || allocation.contains('\0') {
             return Err(RequestError::Allocation(allocation.len()));
         }
-        let job = asked.job.unwrap_or_default();
+        let job = request.job.take().unwrap_or_default();
         check_apps(job.apps.len())?;
-        let place = NodeLayout::check(
-            requested_layout::LayoutRequest {
-                peers: asked.peers,
-                head: asked.head_node_index,
-                node: asked.node_index,
-                tasks: asked.tasks_per_node,
-                first: asked.first_rank,
-                size: asked.world_size,
-                layout: job.layout,
-            },
-            here,
-        )?;
+        let place = NodeLayout::check(&mut request, job.layout.as_ref(), here)?;
         let programs = match job.apps.is_empty() {
-            true => vec![one_program(asked.entrypoint, asked.args, place.size)?],
-            false if asked.entrypoint.is_empty() && asked.args.is_empty() => {
+            true => vec![one_program(request.entrypoint, request.args, place.size)?],
+            false if request.entrypoint.is_empty() && request.args.is_empty() => {
                 programs(job.apps, place.size)?
             }
             false => return Err(RequestError::TwoPrograms),
         };
-        let variables = (programs.len(), asked.env.len());
+        let variables = (programs.len(), request.env.len());
         if variables.0.saturating_mul(variables.1) > NAMES_MAX {
             return Err(RequestError::Names(variables.0, variables.1));
         }
-        let env = asked.env.into_iter().map(|(name, value)| v1::EnvVar {
+        let env = request.env.into_iter().map(|(name, value)| v1::EnvVar {
             name: name.into(),
             value: value.into(),
         });
         Ok(Self {
-            id: asked.launch_id,
-            allocation,
+            id: request.launch_id,
+            allocation: request.allocation_id,
             programs,
             env: self::variables(env)?,
-            cxi: asked.cxi_credentials.map(cxi).transpose()?,
-            pmi: pmi(asked.pmi_mode)?,
-            run_as: asked.run_as,
+            cxi: request.cxi_credentials.map(cxi).transpose()?,
+            pmi: pmi(request.pmi_mode)?,
+            run_as: request.run_as,
             cwd: directory(&job.cwd)?,
             stdin: match job.stdin {
                 Some(target) => stdin(target, place.size)?,

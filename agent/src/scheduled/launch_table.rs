@@ -230,14 +230,9 @@ impl ScheduledLaunches {
     pub async fn run_timers(&self) {
         loop {
             let next = self.end_overdue(Instant::now());
-            let overdue = async {
-                match next {
-                    Some(next) => sleep_until(next.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let due = next.unwrap_or_else(Instant::now);
             tokio::select! {
-                () = overdue => {}
+                () = sleep_until(due.into()), if next.is_some() => {}
                 () = self.waits.notified() => {}
             }
         }

@@ -30,7 +30,7 @@ pub struct ScheduledLaunch {
     /// Time of the request, in milliseconds since the epoch.
     pub started: i64,
     /// The launcher, on the head node.
-    pub head: Option<LauncherState>,
+    pub head: Option<Arc<LauncherState>>,
     exchange: Mutex<KeyExchange<oneshot::Sender<ExchangeAnswer>>>,
     /// Since when it waits for its launcher, if the launcher has not reached this node yet.
     waits: Mutex<Option<Instant>>,
@@ -110,7 +110,7 @@ impl ScheduledLaunch {
     pub fn new(
         request: &LaunchRequest,
         owner: u32,
-        head: Option<LauncherState>,
+        head: Option<Arc<LauncherState>>,
         reservation: ByteReservation,
     ) -> Self {
         let nodes = u32::try_from(request.place.nodes.len()).expect("a message is shorter");

@@ -3,7 +3,9 @@
 use super::cluster::Cluster;
 use super::launcher::{Heard, Launcher, gone};
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::agent_protocol::{AgentReport, AgentRequest, NodeAddress, VERSION};
+use wireup_core::link::agent_protocol::{
+    AgentReport, AgentRequest, NodeAddress, NodeLoss, VERSION,
+};
 use wireup_core::link::frame::BODY_MAX;
 
 fn grow(members: Vec<NodeAddress>) -> AgentRequest {
@@ -67,7 +69,7 @@ fn nodes_that_cannot_join_are_reported_and_launch_continues() {
     let mut answers = [launcher.hear(), launcher.hear()];
     answers.sort_by_key(|answer| matches!(answer, Heard::Said(..)));
     let [lost, begun] = answers;
-    let Heard::Agent(AgentReport::Unreachable { nodes, .. }) = lost else {
+    let Heard::Agent(AgentReport::Unreachable(NodeLoss { nodes, .. })) = lost else {
         panic!("{lost:?}");
     };
     assert_eq!(nodes, [NodeId(4)]);

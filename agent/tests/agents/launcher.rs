@@ -180,11 +180,10 @@ impl Launcher {
     /// The next thing, which is the loss of nodes: which, why, and whether only the step is lost.
     pub(crate) fn lost(&mut self) -> (Vec<u32>, String, bool) {
         match self.hear() {
-            Heard::Agent(AgentReport::Unreachable {
-                nodes,
-                reason,
-                step,
-            }) => (nodes.into_iter().map(|node| node.0).collect(), reason, step),
+            Heard::Agent(AgentReport::Unreachable(loss)) => {
+                let nodes = loss.nodes.into_iter().map(|node| node.0);
+                (nodes.collect(), loss.reason, loss.step)
+            }
             other => panic!("{other:?}"),
         }
     }

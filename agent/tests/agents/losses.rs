@@ -4,7 +4,7 @@ use rustix::process::Signal;
 
 use super::cluster::Cluster;
 use super::launcher::{Heard, Launcher, gone};
-use wireup_core::link::agent_protocol::VERSION;
+use wireup_core::link::agent_protocol::{AgentReport, NodeLoss, VERSION};
 use wireup_core::link::frame::FrameAddress;
 
 #[test]
@@ -86,11 +86,11 @@ fn unreachable_agents_are_reported_once_with_subtree() {
     while begun.len() + lost.len() < 7 {
         match launcher.hear() {
             Heard::Said(node, _) => begun.push(node),
-            Heard::Agent(wireup_core::link::agent_protocol::AgentReport::Unreachable {
+            Heard::Agent(AgentReport::Unreachable(NodeLoss {
                 nodes,
                 reason,
                 step: false,
-            }) => match nodes[0].0 {
+            })) => match nodes[0].0 {
                 1 => {
                     assert!(
                         reason.contains("cannot reach the agent of n1 at 127.0.0.1:1"),

@@ -365,12 +365,12 @@ fn entries_of(word: &str) -> Result<Vec<HostEntry>, HostsProblem> {
         }
     }
     let addresses = address.map(|text| addresses(word, text)).transpose()?;
-    let given = addresses.as_ref().map_or(names.len(), Vec::len);
-    if given != names.len() {
+    let count = addresses.as_ref().map_or(names.len(), Vec::len);
+    if count != names.len() {
         return Err(HostsProblem::Count {
             word: word.into(),
             names: names.len(),
-            addresses: given,
+            addresses: count,
         });
     }
     let mut addresses = addresses.into_iter().flatten();

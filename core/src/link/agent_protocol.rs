@@ -146,16 +146,21 @@ pub enum AgentReport {
         reason: String,
     },
     /// Nodes that take no part in the launch, or no longer do. Frames to them are dropped.
-    Unreachable {
-        nodes: Vec<NodeId>,
-        /// The first of them is the one that failed; the others are behind it in the tree.
-        reason: String,
-        /// The agent's step ended or was killed; the agent still runs.
-        step: bool,
-    },
+    Unreachable(NodeLoss),
     Nodes(Vec<NodeStatus>),
     /// The agent of a node that was reported as lost answers again. The node takes no part all the same.
     Returned(NodeReturned),
+}
+
+/// Nodes that take no part in a launch, or no longer do.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeLoss {
+    /// Lost nodes. The first one failed; the others are behind it in the tree.
+    pub nodes: Vec<NodeId>,
+    /// One line for people.
+    pub reason: String,
+    /// Whether only the node's step has ended; its agent continues to route frames.
+    pub step: bool,
 }
 
 /// The agent of a lost node answers again. The node takes no part all the same.
@@ -167,7 +172,7 @@ pub struct NodeReturned {
 }
 
 /// Status of a node and its agent.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeStatus {
     pub name: String,
     /// The address that its agent advertises; empty if it was not reached.

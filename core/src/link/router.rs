@@ -27,7 +27,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::agent_protocol::{NODES_MAX, NodeAddress, NodeReturned};
+use super::agent_protocol::{NODES_MAX, NodeAddress, NodeLoss, NodeReturned};
 use super::frame::FrameAddress;
 use super::liveness::LivenessMessage;
 use super::routing_tree::RoutingTree;
@@ -42,17 +42,6 @@ pub struct RoutedFrame<B> {
     pub more: bool,
     /// The message, or a part of it; at most [`BODY_MAX`](super::frame::BODY_MAX) bytes.
     pub body: B,
-}
-
-/// Nodes that take no part in a launch, or no longer do.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NodeLoss {
-    /// Lost nodes. The first one failed; the others are behind it in the tree.
-    pub nodes: Vec<NodeId>,
-    /// One line for people.
-    pub reason: String,
-    /// Whether only the node's step has ended; its agent continues to route frames.
-    pub step: bool,
 }
 
 /// Nodes that will join.

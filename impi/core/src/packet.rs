@@ -194,6 +194,16 @@ pub struct Packet {
     pub data: Vec<u8>,
 }
 
+impl From<PacketHeader> for Packet {
+    /// Makes a packet without data.
+    fn from(header: PacketHeader) -> Self {
+        Self {
+            header,
+            data: Vec::new(),
+        }
+    }
+}
+
 impl Packet {
     /// Returns header and data in the order in which they are written.
     pub fn bytes(&self) -> Vec<u8> {

@@ -125,6 +125,16 @@ pub enum WorldError {
     Twins(usize, usize),
 }
 
+impl WorldError {
+    fn out_of_range(label: Label, index: usize, value: impl Into<i64>) -> Self {
+        Self::Range {
+            label: label.name(),
+            index,
+            value: value.into(),
+        }
+    }
+}
+
 impl ImpiJob {
     /// Creates the world from the values of `clients` clients.
     ///
@@ -144,9 +154,7 @@ impl ImpiJob {
         let crossover_size = reader.equal(Label::CrossoverSize, CROSSOVER_SIZE)?;
         let max_linear = reader.equal(Label::MaxLinear, MAX_LINEAR)?;
         let ack_mark = reader.least(Label::AckMark, hosts, |value| value >= 1)?;
-        let high_water = reader.least(Label::HighWater, hosts, |value| {
-            value >= i64::from(ack_mark)
-        })?;
+        let high_water = reader.least(Label::HighWater, hosts, |value| value >= ack_mark)?;
         let host_procs = reader.words(Label::HostProcs, hosts)?;
         let ports = reader.words(Label::HostPort, hosts)?;
         let addresses = reader.exactly(Label::HostAddress, hosts * 16)?;
@@ -173,11 +181,7 @@ impl ImpiJob {
             let end = first + proc_count;
             for index in host..host + host_count {
                 let size = host_procs[index] as usize;
-                let range = |label: Label, value: u32| WorldError::Range {
-                    label: label.name(),
-                    index,
-                    value: value.into(),
-                };
+                let range = |label, value: u32| WorldError::out_of_range(label, index, value);
                 if first + size > end {
                     return Err(range(Label::HostProcs, host_procs[index]));
                 }
@@ -194,13 +198,8 @@ impl ImpiJob {
                 first += size;
             }
             if first != end {
-                let label = Label::HostProcs.name();
-                let short = i64::try_from(end - first).unwrap_or(i64::MAX);
-                return Err(WorldError::Range {
-                    label,
-                    index: host,
-                    value: -short,
-                });
+                let missing = i64::try_from(end - first).unwrap_or(i64::MAX);
+                return Err(WorldError::out_of_range(Label::HostProcs, host, -missing));
             }
             host += host_count;
         }

@@ -6,6 +6,7 @@
 use std::io::{self, Read, Write};
 
 use wireup_impi_core::external32::Representation;
+use wireup_impi_core::hexadecimal::unhex;
 
 use crate::secrets::challenge;
 
@@ -30,7 +31,6 @@ pub(super) struct Welcome {
     /// World rank of the first process.
     pub(super) first: usize,
     pub(super) lam: bool,
-    pub(super) representation: Representation,
     pub(super) values: Vec<u8>,
 }
 
@@ -51,22 +51,6 @@ pub struct ProcessWelcome {
 pub(super) fn ticket() -> io::Result<ProcessTicket> {
     let random = challenge()?;
     Ok(std::array::from_fn(|at| random[at]))
-}
-
-/// Encodes a ticket in the form of the environment.
-pub(super) fn hex(ticket: &[u8]) -> String {
-    ticket.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Returns the bytes of [`hex`]; `None` for other text.
-pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(2) || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return None;
-    }
-    let pairs = (0..text.len()).step_by(2);
-    pairs
-        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok())
-        .collect()
 }
 
 /// Returns the agent of the process with this rank in the launch, by the variable [`AGENT`], and its index there. The
@@ -106,10 +90,8 @@ impl Welcome {
     pub(super) fn introduce(&self, stream: &mut impl Write, index: usize) -> io::Result<()> {
         let word = |value: usize| u32::try_from(value).map_err(io::Error::other);
         let mut reply = word(self.first + index)?.to_be_bytes().to_vec();
-        reply.push(u8::from(self.lam));
-        reply.push(u8::from(
-            self.representation == Representation::LittleEndian,
-        ));
+        // Whether another client is LAM, and whether messages are little-endian, which they are for LAM.
+        reply.extend([u8::from(self.lam); 2]);
         reply.extend(word(self.values.len())?.to_be_bytes());
         reply.extend_from_slice(&self.values);
         stream.write_all(&reply)

@@ -53,13 +53,13 @@ pub(super) fn find(meet: &str, base: &Path) -> Result<NameServerEndpoint, Socket
                 0o700
             },
         )?;
-        let made = make(&directory, 0o700).and_then(|()| lock(&directory));
-        let _lock = match made {
+        let result = make(&directory, 0o700).and_then(|()| lock(&directory));
+        let _lock = match result {
             // An ending name server has just removed the directory.
             Err(SocketDirectoryError::Io(_, error)) if error.kind() == io::ErrorKind::NotFound => {
                 continue;
             }
-            made => made?,
+            result => result?,
         };
         match connect_within(&address, LIMIT) {
             Ok(connection) => return Ok(NameServerEndpoint::There(connection)),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::sidecar::{Ask, Reply};
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
 use wireup_core::job::outcome::{FailureCause, PmiState, RankEnd};
-use wireup_core::link::router::{NodeLoss, RoutedFrame};
+use wireup_core::link::agent_protocol::NodeLoss;
+use wireup_core::link::router::RoutedFrame;
 use wireup_core::node::JobContext;
 use wireup_core::node::event::{NodeCommand, NodeReport, PeerMessage};
 use wireup_core::step::report_batch::{BatchableReport, RankReport, RankReportBatch};
@@ -73,13 +74,13 @@ pub(crate) enum Carried {
     JobOver(JobIndex),
     Node(NodeCommand),
     Finish,
-    Told(Vec<Told>),
+    Reports(Vec<SimulatedReport>),
     Peer(PeerMessage),
 }
 
 /// Report of a step to the launcher.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Told {
+pub(crate) enum SimulatedReport {
     Ready,
     Started(GlobalRank),
     NotStarted(GlobalRank),
@@ -95,7 +96,7 @@ pub(crate) enum Told {
     Over,
 }
 
-impl BatchableReport for Told {
+impl BatchableReport for SimulatedReport {
     fn rank_report(&self) -> Option<(GlobalRank, RankReport)> {
         Some(match self {
             Self::Started(rank) => (*rank, RankReport::Started { pid: 0 }),
@@ -116,7 +117,7 @@ impl BatchableReport for Told {
     }
 }
 
-impl Told {
+impl SimulatedReport {
     /// Whether the report may be sent a moment later.
     pub(crate) fn can_wait(&self) -> bool {
         match self {

@@ -29,43 +29,35 @@ pub struct NodeLayout {
     pub blocks: Vec<(NodeId, u32)>,
 }
 
-/// Nodes and ranks of a request.
-#[derive(Debug)]
-pub(super) struct LayoutRequest {
-    pub(super) peers: Vec<v1::PeerInfo>,
-    pub(super) head: u32,
-    pub(super) node: Option<u32>,
-    pub(super) tasks: u32,
-    pub(super) first: u32,
-    pub(super) size: u32,
-    pub(super) layout: Option<v1::Layout>,
-}
-
 impl NodeLayout {
     /// Whether this node's agent starts the launcher.
     pub fn is_head(&self) -> bool {
         self.local_node == self.head
     }
 
-    pub(super) fn check(asked: LayoutRequest, here: &str) -> Result<Self, RequestError> {
-        let LayoutRequest {
-            size, tasks, first, ..
-        } = asked;
+    /// Checks the nodes and ranks of a request, and takes its nodes.
+    pub(super) fn check(
+        request: &mut v1::LaunchProcessesRequest,
+        layout: Option<&v1::Layout>,
+        here: &str,
+    ) -> Result<Self, RequestError> {
+        let (tasks, first) = (request.tasks_per_node, request.first_rank);
+        let size = request.world_size;
         if !(1..=SIZE_MAX).contains(&size) {
             return Err(RequestError::Size(size));
         }
-        if asked.peers.is_empty() && (first != 0 || tasks != size) {
+        if request.peers.is_empty() && (first != 0 || tasks != size) {
             return Err(RequestError::Alone { first, tasks, size });
         }
-        let peers = match asked.peers.is_empty() {
+        let peers = match request.peers.is_empty() {
             true => vec![v1::PeerInfo {
                 node_id: here.to_owned(),
                 num_ranks: size,
                 ..Default::default()
             }],
             false => {
-                check_names(&asked.peers)?;
-                asked.peers
+                check_names(&request.peers)?;
+                std::mem::take(&mut request.peers)
             }
         };
         let index = |field, index: u32| match peers.get(index as usize) {
@@ -76,8 +68,8 @@ impl NodeLayout {
                 nodes: peers.len(),
             }),
         };
-        let head = index("head_node_index", asked.head)?;
-        let node = match asked.node {
+        let head = index("head_node_index", request.head_node_index)?;
+        let node = match request.node_index {
             Some(node) => index("node_index", node)?,
             None => peers
                 .iter()
@@ -104,8 +96,8 @@ impl NodeLayout {
         if ranks != u64::from(size) {
             return Err(RequestError::Sum { ranks, size });
         }
-        let blocks = match asked.layout {
-            Some(layout) => explicit(&peers, &layout)?,
+        let blocks = match layout {
+            Some(layout) => explicit(&peers, layout)?,
             None => consecutive(&peers)?,
         };
         let nodes = peers.into_iter().map(|peer| HostSpec {
