@@ -28,19 +28,19 @@ use tracing::warn;
 use self::agent_socket::Socket;
 use self::grpc_clients::{Clients, LocalClient};
 use crate::PROGRAM_VERSION;
-use crate::budget::{BudgetAccount, ByteReservation, PER_USER};
+use crate::budget::{BudgetAccount, BudgetExceeded, ByteReservation, PER_USER};
 use crate::caller_identity::LocalCaller;
-use crate::launch::descriptor::LaunchDescriptor;
-use crate::launch::frame_link::{LinkInput, LinkReader, LinkWriter, link};
+use crate::launch::descriptor::{LaunchDescriptor, LaunchDescriptorError};
+use crate::launch::frame_link::{LinkError, LinkInput, LinkReader, LinkWriter, link};
 use crate::launch::frame_router::TreePosition;
 use crate::launch::launch_members::OPENING_MAX;
-use crate::launch_agent_ports::START_LIMIT;
+use crate::launch::launch_registry;
+use crate::launch_agent_ports::{AgentStartError, START_LIMIT};
 use crate::launch_task::{LaunchSource, run_launch};
 use crate::name_client;
 use crate::permit_counts::{CountedPermit, PermitCounts};
 use crate::state::Agent;
-use crate::user::User;
-use wireup_core::failure::AnyError;
+use crate::user::{User, UserError};
 use wireup_core::link::agent_protocol::{
     AgentReport, AgentRequest, NODES_MAX, NodeAddress, NodeStatus, VERSION, version_in,
 };
@@ -158,7 +158,7 @@ async fn caller(
         let _ = writer.sign(LivenessMessage::Alive { silence });
         let _ = poll_fn(|cx| Poll::Ready(writer.poll_flush(cx))).await;
     }
-    let refusal: AnyError = match slot {
+    let refusal = match slot {
         Some(_slot) => match read_request(&agent, &mut reader, &account, uid).await {
             Ok(Some(LocalRequest::Launch(launch))) => {
                 let (opening, user) = *launch;
@@ -197,10 +197,7 @@ async fn caller(
             Ok(None) => return,
             Err(reason) => reason,
         },
-        None => {
-            let problem = format!("user id {uid} already has {PER_USER} connections to this agent");
-            problem.into()
-        }
+        None => LocalRefusal::Connections(uid),
     };
     let who = LocalCaller { uid }.to_string();
     agent.refusals.log(&who, || {
@@ -243,6 +240,49 @@ async fn speaks_http(connection: &UnixStream) -> bool {
     matches!(timeout(PATIENCE, look).await, Ok(Ok(true)))
 }
 
+/// Reason for which a process of this machine is not served. The text follows "a launcher:".
+#[derive(Debug, thiserror::Error)]
+enum LocalRefusal {
+    #[error("no request within {} s", PATIENCE.as_secs())]
+    Late,
+    #[error("user id {0} already has {PER_USER} connections to this agent")]
+    Connections(u32),
+    #[error(
+        "invalid request, or more than {NODES_MAX} nodes; this is an agent of wireup {PROGRAM_VERSION}"
+    )]
+    Unreadable,
+    #[error(
+        "the launcher has link version {0}, and this agent (wireup {PROGRAM_VERSION}) version {VERSION}; use the \
+         same wireup for both, and restart the agent after an update"
+    )]
+    Version(u32),
+    #[error("the name scope (--meet) has more than {MEET_MAX} bytes")]
+    MeetName,
+    #[error("request for more nodes without an open launch")]
+    GrowsNothing,
+    #[error("the connection closed within the request")]
+    Ended,
+    #[error("not the launcher protocol: {0}")]
+    Link(LinkError),
+    #[error("a message arrived before a launch was opened")]
+    TooEarly,
+    #[error("the request is longer than {} MiB", OPENING_MAX >> 20)]
+    Long,
+    #[error(transparent)]
+    Spent(#[from] BudgetExceeded),
+    #[error(transparent)]
+    User(#[from] UserError),
+    #[error(transparent)]
+    Agents(#[from] AgentStartError),
+    #[error(transparent)]
+    Opening(#[from] LaunchDescriptorError),
+    #[error("the agent of {name}: {refusal}")]
+    Registry {
+        name: String,
+        refusal: launch_registry::LaunchRefusal,
+    },
+}
+
 enum LocalRequest {
     Launch(Box<(LaunchDescriptor, User)>),
     /// With their share of the user's budget.
@@ -255,13 +295,8 @@ async fn read_request(
     reader: &mut LinkReader,
     account: &Arc<BudgetAccount>,
     uid: u32,
-) -> Result<Option<LocalRequest>, AnyError> {
-    let late = |_| format!("no request within {} s", PATIENCE.as_secs());
-    let invalid = || {
-        format!(
-            "invalid request, or more than {NODES_MAX} nodes; this is an agent of wireup {PROGRAM_VERSION}"
-        )
-    };
+) -> Result<Option<LocalRequest>, LocalRefusal> {
+    let late = |_| LocalRefusal::Late;
     timeout(PATIENCE, reader.first()).await.map_err(late)?;
     let request = {
         let _permit = account.reading().await;
@@ -277,17 +312,11 @@ async fn read_request(
     if !matches!(decoded, Ok(AgentRequest::Grow { .. })) {
         match version_in(&request) {
             Some(VERSION) => {}
-            Some(version) => {
-                let problem = format!(
-                    "the launcher has link version {version}, and this agent (wireup {PROGRAM_VERSION}) version \
-                     {VERSION}; use the same wireup for both, and restart the agent after an update"
-                );
-                return Err(problem.into());
-            }
-            None => return Err(invalid().into()),
+            Some(version) => return Err(LocalRefusal::Version(version)),
+            None => return Err(LocalRefusal::Unreadable),
         }
     }
-    let request = decoded.map_err(|_| invalid())?;
+    let request = decoded.map_err(|_| LocalRefusal::Unreadable)?;
     drop((held, turn));
     let user = agent.user(uid).await?;
     match request {
@@ -312,17 +341,13 @@ async fn read_request(
             )?;
             Ok(Some(LocalRequest::Launch(Box::new((opening, user)))))
         }
-        AgentRequest::Meet { name, .. } if name.len() > MEET_MAX => {
-            Err(format!("the name scope (--meet) has more than {MEET_MAX} bytes").into())
-        }
+        AgentRequest::Meet { name, .. } if name.len() > MEET_MAX => Err(LocalRefusal::MeetName),
         AgentRequest::Meet { name, .. } => Ok(Some(LocalRequest::NameServer(name))),
         AgentRequest::Nodes { members, .. } => {
             let held = account.take(members.len() * QUESTION)?;
             Ok(Some(LocalRequest::Nodes(members, held)))
         }
-        AgentRequest::Grow { .. } | AgentRequest::Ended(_) => {
-            Err("request for more nodes without an open launch".into())
-        }
+        AgentRequest::Grow { .. } | AgentRequest::Ended(_) => Err(LocalRefusal::GrowsNothing),
     }
 }
 
@@ -330,21 +355,20 @@ async fn read_request(
 async fn first_message(
     reader: &mut LinkReader,
     account: &Arc<BudgetAccount>,
-) -> Result<Option<(Vec<u8>, ByteReservation)>, AnyError> {
+) -> Result<Option<(Vec<u8>, ByteReservation)>, LocalRefusal> {
     let mut message = Vec::new();
     let mut held = account.hold(0);
     loop {
         match reader.next().await {
             None if message.is_empty() => return Ok(None),
-            None => return Err("the connection closed within the request".into()),
-            Some(Err(error)) => return Err(format!("not the launcher protocol: {error}").into()),
+            None => return Err(LocalRefusal::Ended),
+            Some(Err(error)) => return Err(LocalRefusal::Link(error)),
             Some(Ok(LinkInput::Carried(_) | LinkInput::Sign(_))) => {
-                return Err("a message arrived before a launch was opened".into());
+                return Err(LocalRefusal::TooEarly);
             }
             Some(Ok(LinkInput::Control { more, body })) => {
                 if message.len() + body.len() > OPENING_MAX {
-                    let limit = OPENING_MAX >> 20;
-                    return Err(format!("the request is longer than {limit} MiB").into());
+                    return Err(LocalRefusal::Long);
                 }
                 held.grow(body.len())?;
                 message.extend_from_slice(&body);
@@ -364,7 +388,7 @@ fn open(
     reader: LinkReader,
     writer: LinkWriter,
     root: Option<OwnedFd>,
-) -> Result<impl Future<Output = ()> + Send + use<>, Box<(AnyError, LinkWriter)>> {
+) -> Result<impl Future<Output = ()> + Send + use<>, Box<(LocalRefusal, LinkWriter)>> {
     let place = match opening.spread.nodes[0].name == agent.name {
         true => TreePosition::EntryAndRoot,
         false => TreePosition::Entry,
@@ -380,8 +404,8 @@ fn open(
             Ok(run_launch(agent.clone(), opening, user, place, above, seat))
         }
         Err(refusal) => {
-            let problem = format!("the agent of {}: {refusal}", agent.name);
-            Err(Box::new((problem.into(), writer)))
+            let name = agent.name.clone();
+            Err(Box::new((LocalRefusal::Registry { name, refusal }, writer)))
         }
     }
 }
