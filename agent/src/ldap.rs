@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
 use self::ldap_settings::Bind;
-pub(crate) use self::ldap_settings::LdapSettings;
+pub(crate) use self::ldap_settings::{LdapSettings, LdapSettingsError};
 
 /// Timeout of an answer.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -35,6 +35,19 @@ const DONE: u32 = 0;
 const NO_ENTRY: u32 = 32;
 const EXISTS: u32 = 68;
 const NOT_SO: u32 = 122;
+
+/// Error: a call was not answered.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum DirectoryError {
+    #[error("cannot reach the directory {server} ({reason})")]
+    Unreachable { server: String, reason: String },
+    #[error("the directory {server} refused the request ({reason}){}", hint(*.code))]
+    Refused {
+        server: String,
+        code: u32,
+        reason: String,
+    },
+}
 
 /// Returns the remedy for a result code, for the administrator.
 fn hint(code: u32) -> &'static str {
@@ -99,7 +112,7 @@ pub(crate) struct LdapClient {
 struct Link {
     ldap: Option<Ldap>,
     /// Time and error of the last failed connection.
-    failed: Option<(Instant, String)>,
+    failed: Option<(Instant, DirectoryError)>,
 }
 
 /// A task that ends with this.
@@ -124,7 +137,7 @@ impl LdapClient {
         dn: String,
         class: &'static str,
         attributes: Attributes,
-    ) -> Result<AddOutcome, String> {
+    ) -> Result<AddOutcome, DirectoryError> {
         let class = [("objectClass", Some(class.as_bytes().to_vec()))];
         let all = class.into_iter().chain(attributes);
         let all = all.filter_map(|(name, value)| Some((name.into(), HashSet::from([value?]))));
@@ -144,7 +157,7 @@ impl LdapClient {
         dn: String,
         condition: Option<(&'static str, &str)>,
         attributes: Attributes,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, DirectoryError> {
         let all = attributes.into_iter();
         let all = all.map(|(name, value)| Mod::Replace(name.into(), value.into_iter().collect()));
         let all: Vec<Mod<Vec<u8>>> = all.collect();
@@ -163,7 +176,7 @@ impl LdapClient {
         &self,
         dn: String,
         condition: Option<(&'static str, &str)>,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, DirectoryError> {
         let condition = condition.map(|(attribute, value)| equals(attribute, value));
         let call = move |mut ldap: Ldap| async move {
             if let Some(filter) = condition {
@@ -180,7 +193,7 @@ impl LdapClient {
         dn: String,
         filter: &'static str,
         attributes: &'static [&'static str],
-    ) -> Result<Option<LdapEntry>, String> {
+    ) -> Result<Option<LdapEntry>, DirectoryError> {
         let call = move |mut ldap: Ldap| async move {
             let found = ldap.search(&dn, Scope::Base, filter, attributes).await?;
             let entry = found.0.into_iter().next().map(SearchEntry::construct);
@@ -197,7 +210,7 @@ impl LdapClient {
         dn: String,
         filter: String,
         attributes: &'static [&'static str],
-    ) -> Result<Vec<LdapEntry>, String> {
+    ) -> Result<Vec<LdapEntry>, DirectoryError> {
         let call = move |mut ldap: Ldap| async move {
             let pages: Vec<Box<dyn Adapter<'_, _, _>>> = vec![
                 Box::new(EntriesOnly::new()),
@@ -217,7 +230,11 @@ impl LdapClient {
         Ok(entries)
     }
 
-    async fn result<F>(&self, call: impl FnOnce(Ldap) -> F, expected: &[u32]) -> Result<u32, String>
+    async fn result<F>(
+        &self,
+        call: impl FnOnce(Ldap) -> F,
+        expected: &[u32],
+    ) -> Result<u32, DirectoryError>
     where
         F: Future<Output = Result<LdapResult, LdapError>> + Send + 'static,
     {
@@ -226,14 +243,18 @@ impl LdapClient {
     }
 
     /// Returns the result's code, if it is one of the wanted ones.
-    fn check(&self, result: LdapResult, wanted: &[u32]) -> Result<u32, String> {
+    fn check(&self, result: LdapResult, wanted: &[u32]) -> Result<u32, DirectoryError> {
         match result.rc {
             code if wanted.contains(&code) => Ok(code),
             _ => Err(self.refused(&result)),
         }
     }
 
-    async fn call<T, F>(&self, limit: Duration, call: impl FnOnce(Ldap) -> F) -> Result<T, String>
+    async fn call<T, F>(
+        &self,
+        limit: Duration,
+        call: impl FnOnce(Ldap) -> F,
+    ) -> Result<T, DirectoryError>
     where
         F: Future<Output = Result<T, LdapError>> + Send + 'static,
         T: Send + 'static,
@@ -255,7 +276,7 @@ impl LdapClient {
     }
 
     /// Returns the connection, which it opens if there is none.
-    async fn link(&self) -> Result<Ldap, String> {
+    async fn link(&self) -> Result<Ldap, DirectoryError> {
         let asked = Instant::now();
         let mut link = self.link.lock().await;
         if let Some(ldap) = &mut link.ldap
@@ -313,18 +334,23 @@ impl LdapClient {
         format!("{}://{host}{}", url.scheme(), port.unwrap_or_default())
     }
 
-    fn unreachable(&self, reason: String) -> String {
-        format!("cannot reach the directory {} ({reason})", self.server())
+    fn unreachable(&self, reason: String) -> DirectoryError {
+        DirectoryError::Unreachable {
+            server: self.server(),
+            reason,
+        }
     }
 
-    fn refused(&self, result: &LdapResult) -> String {
-        let (server, code) = (self.server(), result.rc);
-        let reason = match &*result.text {
-            "" => format!("code {code}"),
-            text => format!("code {code}: {text}"),
-        };
-        let hint = hint(code);
-        format!("the directory {server} refused the request ({reason}){hint}")
+    fn refused(&self, result: &LdapResult) -> DirectoryError {
+        let text = &result.text;
+        DirectoryError::Refused {
+            server: self.server(),
+            code: result.rc,
+            reason: match &**text {
+                "" => format!("code {}", result.rc),
+                text => format!("code {}: {text}", result.rc),
+            },
+        }
     }
 
     fn words(&self, error: &LdapError) -> String {

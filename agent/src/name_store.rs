@@ -25,23 +25,55 @@ mod service;
 mod store_process;
 mod stored_name;
 
+use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
-
-use wireup_core::failure::AnyError;
 
 pub use self::store_process::main;
 use self::stored_name::StoredName;
+#[cfg(feature = "etcd")]
+use crate::etcd::{EtcdError, EtcdSettingsError};
+#[cfg(feature = "ldap")]
+use crate::ldap::{DirectoryError, LdapSettingsError};
+#[cfg(not(all(feature = "etcd", feature = "ldap")))]
+use crate::missing_feature::MissingFeature;
 
 /// Lifetime of a session without renewal, if the store has no setting for it.
 const SESSION: Duration = Duration::from_secs(30);
 
 /// Error of a store. The text is for the user.
-type StoreError = AnyError;
-
-/// Returns the error of a stored record that cannot be read.
-#[cfg(any(feature = "etcd", feature = "ldap"))]
-fn unreadable(name: &str) -> StoreError {
-    format!("invalid name {name:?} in the store: not written by wireup").into()
+#[derive(Debug, thiserror::Error)]
+enum StoreError {
+    #[error("{}: {error}", .path.display())]
+    Io { path: PathBuf, error: io::Error },
+    #[error("{} {problem}", .path.display())]
+    Untrusted {
+        path: PathBuf,
+        problem: &'static str,
+    },
+    #[error("{} did not answer within {} s", .path.display(), .limit.as_secs())]
+    Slow { path: PathBuf, limit: Duration },
+    #[cfg(any(feature = "etcd", feature = "ldap"))]
+    #[error("invalid name {0:?} in the store: not written by wireup")]
+    Unreadable(String),
+    #[cfg(feature = "etcd")]
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
+    #[cfg(feature = "etcd")]
+    #[error(transparent)]
+    EtcdSettings(#[from] EtcdSettingsError),
+    #[cfg(feature = "ldap")]
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    #[cfg(feature = "ldap")]
+    #[error(transparent)]
+    LdapSettings(#[from] LdapSettingsError),
+    #[cfg(feature = "ldap")]
+    #[error("no entry {0:?} in the directory; it must exist as the base of names")]
+    NoBase(String),
+    #[cfg(not(all(feature = "etcd", feature = "ldap")))]
+    #[error(transparent)]
+    Missing(#[from] MissingFeature),
 }
 
 /// A record with the version in which it was read.

@@ -6,7 +6,7 @@
 //! the server. A launch on one machine has both in one process ([`join`]), one on several a process for each host.
 //! Source: IMPI 2.3.8, 2.4.
 
-pub mod host_connect;
+mod host_connect;
 mod invitation;
 mod launch_host;
 mod member;

@@ -1,6 +1,6 @@
 use std::sync::mpsc::{Receiver, channel};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Mode, open};
 
 use super::*;

@@ -3,7 +3,6 @@
 //!
 //! Rule: a password is sent only over TLS, a Unix socket or the loopback interface, and never read from a command line.
 
-use std::fmt::Display;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -14,14 +13,35 @@ use rustls::ClientConfig;
 use serde::Deserialize;
 use url::Url;
 
-use crate::site_services;
-use crate::site_settings;
+use crate::site_services::{self, FileError};
+use crate::site_settings::{self, PasswordError};
 use wireup_core::duration::ConfiguredDuration;
-use wireup_core::failure::AnyError;
 use wireup_core::secret::Secret;
 
 /// Bounds of the time after which a launch is gone that does not renew its entry. Servers count whole seconds.
 const TTL: RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(3600);
+
+/// Error in the settings for a directory.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LdapSettingsError {
+    #[error("invalid directory URL {0:?}: {1}")]
+    Url(String, String),
+    #[error(
+        "no base of names in the directory: write ldap://HOST/BASE, or base = \"ou=names,dc=example,dc=org\" into {}",
+        .0.display()
+    )]
+    NoBase(PathBuf),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Password(#[from] PasswordError),
+    #[error("no password for {0}: name a file (password-file), or set WIREUP_LDAP_PASSWORD")]
+    NoPassword(String),
+    #[error("the password of {0} would be sent unencrypted: use ldaps://, or leave starttls on")]
+    Plain(String),
+    #[error("invalid ttl = {}: use 3 to 3600 seconds", .0.as_secs_f64())]
+    Ttl(Duration),
+}
 
 /// Contents of the settings file.
 #[derive(Debug, Default, Deserialize)]
@@ -62,7 +82,7 @@ pub(crate) struct LdapSettings {
 
 impl LdapSettings {
     /// Reads the settings of this process, for the directory at a URL.
-    pub(crate) fn load(url: &str) -> Result<Self, AnyError> {
+    pub(crate) fn load(url: &str) -> Result<Self, LdapSettingsError> {
         let (config, file) = site_settings::settings("ldap")?;
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         Self::new(url, config, file, &variable)
@@ -73,19 +93,12 @@ impl LdapSettings {
         config: LdapConfigFile,
         file: PathBuf,
         variable: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<Self, AnyError> {
-        let wrong = |reason: &dyn Display| format!("invalid directory URL {text:?}: {reason}");
-        let url = Url::parse(text).map_err(|error| wrong(&error))?;
-        let parts = ldap3::get_url_params(&url).map_err(|error| wrong(&error))?;
-        let no_base = || {
-            format!(
-                "no base of names in the directory: write ldap://HOST/BASE, or \
-                 base = \"ou=names,dc=example,dc=org\" into {}",
-                file.display()
-            )
-        };
+    ) -> Result<Self, LdapSettingsError> {
+        let wrong = |reason: String| LdapSettingsError::Url(text.to_owned(), reason);
+        let url = Url::parse(text).map_err(|error| wrong(error.to_string()))?;
+        let parts = ldap3::get_url_params(&url).map_err(|error| wrong(error.to_string()))?;
         let base = match &*parts.base {
-            "" => config.base.ok_or_else(no_base)?,
+            "" => config.base.ok_or(LdapSettingsError::NoBase(file))?,
             base => base.to_owned(),
         };
         let is_local = url.scheme() == "ldapi";
@@ -107,9 +120,7 @@ impl LdapSettings {
             None if is_local => Bind::External,
             None => Bind::Anonymous,
             Some(dn) if !(with_tls || is_local || is_loopback(&url)) => {
-                let remedy = "use ldaps://, or leave starttls on";
-                let problem = format!("the password of {dn} would be sent unencrypted: {remedy}");
-                return Err(problem.into());
+                return Err(LdapSettingsError::Plain(dn));
             }
             Some(dn) => {
                 let variable = variable("WIREUP_LDAP_PASSWORD");
@@ -120,10 +131,7 @@ impl LdapSettings {
                         dn,
                         password: Secret::new(password),
                     },
-                    None => {
-                        let remedy = "name a file (password-file), or set WIREUP_LDAP_PASSWORD";
-                        return Err(format!("no password for {dn}: {remedy}").into());
-                    }
+                    None => return Err(LdapSettingsError::NoPassword(dn)),
                 }
             }
         };
@@ -131,8 +139,7 @@ impl LdapSettings {
             .ttl
             .map_or(Duration::from_secs(30), |ConfiguredDuration(ttl)| ttl);
         if !TTL.contains(&ttl) {
-            let seconds = ttl.as_secs_f64();
-            return Err(format!("invalid ttl = {seconds}: use 3 to 3600 seconds").into());
+            return Err(LdapSettingsError::Ttl(ttl));
         }
         Ok(Self {
             url,

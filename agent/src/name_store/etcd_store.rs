@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
 use super::stored_name::{self, StoredName};
-use super::{NameStore, SessionStatus, StoreError, VersionedName, unreadable};
+use super::{NameStore, SessionStatus, StoreError, VersionedName};
 use crate::etcd::{Etcd, EtcdSettings, WriteOutcome};
 use crate::proto::etcd::KeyValue;
 
@@ -63,9 +63,10 @@ impl EtcdStore {
     }
 
     fn versioned_name(&self, found: &KeyValue) -> Result<VersionedName, StoreError> {
-        let failed = |_| unreadable(&String::from_utf8_lossy(&found.key));
+        let unreadable =
+            |_| StoreError::Unreadable(String::from_utf8_lossy(&found.key).into_owned());
         Ok(VersionedName {
-            record: serde_json::from_slice(&found.value).map_err(failed)?,
+            record: serde_json::from_slice(&found.value).map_err(unreadable)?,
             version: found.mod_revision.to_be_bytes().to_vec(),
             dead: false,
         })

@@ -80,10 +80,10 @@ impl FileStore {
         let done = tokio::task::spawn_blocking(move || operation(&files));
         match tokio::time::timeout(LIMIT, done).await {
             Ok(done) => done.expect("no panic in there"),
-            Err(_) => {
-                let (base, seconds) = (self.0.base.display(), LIMIT.as_secs());
-                Err(format!("{base} did not answer within {seconds} s").into())
-            }
+            Err(_) => Err(StoreError::Slow {
+                path: self.0.base.clone(),
+                limit: LIMIT,
+            }),
         }
     }
 }
@@ -132,7 +132,10 @@ impl NameStore for FileStore {
 }
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> StoreError + '_ {
-    |error| format!("{}: {error}", path.display()).into()
+    |error| StoreError::Io {
+        path: path.to_owned(),
+        error,
+    }
 }
 
 impl FileStoreState {

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 use wireup_core::job::wall_clock::WallClock;
 
 use super::stored_name::{self, StoredName};
-use super::{NameStore, SessionStatus, StoreError, VersionedName, unreadable};
+use super::{NameStore, SessionStatus, StoreError, VersionedName};
 use crate::launch::descriptor::LaunchToken;
 use crate::ldap::{AddOutcome, Attributes, LdapClient, LdapEntry, LdapSettings};
 
@@ -91,11 +91,7 @@ impl LdapStore {
             .await?;
         match added {
             AddOutcome::Done | AddOutcome::Exists => Ok(()),
-            AddOutcome::NoParent => {
-                let base = &self.base;
-                let problem = "in the directory; it must exist as the base of names";
-                Err(format!("no entry {base:?} {problem}").into())
-            }
+            AddOutcome::NoParent => Err(StoreError::NoBase(self.base.clone())),
         }
     }
 
@@ -151,8 +147,8 @@ impl LdapStore {
                     .await?;
                 let time = found.as_ref().and_then(modified);
                 let now = Instant::now();
-                let attribute = || format!("{MODIFIED} of {}", self.user_dn());
-                let time = time.ok_or_else(|| unreadable(&attribute()))?;
+                let unreadable = || format!("{MODIFIED} of {}", self.user_dn());
+                let time = time.ok_or_else(|| StoreError::Unreadable(unreadable()))?;
                 *clock.insert((now, time))
             }
         };
@@ -325,10 +321,12 @@ impl NameStore for LdapStore {
         let Some(entry) = found.await? else {
             return Ok(None);
         };
-        let name = self.versioned_name(&entry, |_| false);
-        let mut name = name.ok_or_else(|| unreadable(id))?;
-        name.dead = name.record.bound && self.is_over(&name.record.session).await?;
-        Ok(Some(name))
+        let unreadable = || StoreError::Unreadable(id.to_owned());
+        let mut kept = self
+            .versioned_name(&entry, |_| false)
+            .ok_or_else(unreadable)?;
+        kept.dead = kept.record.bound && self.is_over(&kept.record.session).await?;
+        Ok(Some(kept))
     }
 
     async fn change(

@@ -343,7 +343,7 @@ impl<S: NameStore> NameStoreService<S> {
         });
         let mut ids: Vec<String> = Vec::new();
         if keys.is_empty() {
-            ids.extend(self.own_names(&is_meant).into_iter().map(|(id, _)| id));
+            ids.extend(self.own_names(is_meant).into_iter().map(|(id, _)| id));
         }
         for key in &keys {
             ids.extend([false, true].map(|global| stored_name::id(&self.scope, global, key)));

@@ -43,8 +43,11 @@ pub struct ProgramScope {
 /// Function of each process in a part of the program.
 type PartFn = fn(ProgramProcess<'_>) -> Result<(), ProgramError>;
 
-/// The parts of the program, in the order in which they end: the name in reports, whether the part runs, and its function.
-pub(super) const PARTS: [(&str, fn(ProgramScope) -> bool, PartFn); 18] = [
+/// Part of the program: its name in reports, whether it runs, and its function.
+type ProgramPart = (&'static str, fn(ProgramScope) -> bool, PartFn);
+
+/// The parts of the program, in the order in which they end.
+pub(super) const PARTS: [ProgramPart; 18] = [
     ("messages of all lengths", |_| true, exchange_messages),
     ("more messages than the window", |_| true, exchange_many),
     ("synchronous send", |scope| scope.ssend, send_synchronously),

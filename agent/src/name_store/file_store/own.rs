@@ -55,8 +55,11 @@ pub(super) fn own_directory(path: &Path, user: u32) -> Result<(), StoreError> {
     check(fs::symlink_metadata(path).map_err(failed(path))?)
 }
 
-pub(super) fn untrusted(path: &Path, problem: &str) -> StoreError {
-    format!("{} {problem}", path.display()).into()
+pub(super) fn untrusted(path: &Path, problem: &'static str) -> StoreError {
+    StoreError::Untrusted {
+        path: path.to_owned(),
+        problem,
+    }
 }
 
 /// Locks a file until the result is dropped.
