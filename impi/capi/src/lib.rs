@@ -58,6 +58,13 @@ fn peer<'a>(world: *const Peer) -> Result<&'a Peer, PeerError> {
     unsafe { world.as_ref() }.ok_or_else(|| argument("the world is NULL"))
 }
 
+/// Takes back the world that a caller gives up.
+fn take_back(world: *mut Peer) -> Result<Box<Peer>, PeerError> {
+    peer(world)?;
+    // SAFETY: the caller has it from wireup_impi_open, and gives it back once.
+    Ok(unsafe { Box::from_raw(world) })
+}
+
 /// Returns the entry of a list that a number of the header denotes.
 fn listed<T: Copy>(all: &[T], number: c_int, what: &str) -> Result<T, PeerError> {
     let known = usize::try_from(number).ok().and_then(|at| all.get(at));
@@ -134,11 +141,7 @@ fn total(lengths: &[usize]) -> Result<usize, PeerError> {
 }
 
 fn any(value: c_int) -> Result<Option<usize>, PeerError> {
-    if value == -1 {
-        Ok(None)
-    } else {
-        rank(value).map(Some)
-    }
+    (value != -1).then(|| rank(value)).transpose()
 }
 
 fn any_tag(tag: c_int) -> Option<i32> {
@@ -168,15 +171,15 @@ fn finish(
     match peer.wait(request)? {
         RequestResult::Sent => write_status(status, None, false),
         RequestResult::Cancelled => write_status(status, None, true),
-        RequestResult::Received(got, message) => {
+        RequestResult::Received(origin, message) => {
             if message.len() > room {
                 return Err(PeerError::Truncated {
-                    length: got.length,
+                    length: origin.length,
                     limit: room,
                 });
             }
             output(data, message.len())?.copy_from_slice(&message);
-            write_status(status, Some(&got), false);
+            write_status(status, Some(&origin), false);
         }
     }
     Ok(())
@@ -194,10 +197,10 @@ fn take(
         None => return Ok(0),
         Some(Completion::Sent) => write_status(status, None, false),
         Some(Completion::Cancelled) => write_status(status, None, true),
-        Some(Completion::Received(got, message) | Completion::Truncated(got, message)) => {
+        Some(Completion::Received(origin, message) | Completion::Truncated(origin, message)) => {
             let length = message.len().min(room);
             output(data, length)?.copy_from_slice(&message[..length]);
-            write_status(status, Some(&got), false);
+            write_status(status, Some(&origin), false);
         }
     }
     Ok(1)
@@ -358,18 +361,10 @@ calls! {
         Ok(0)
     }
     wireup_impi_close(world: *mut Peer) {
-        if world.is_null() {
-            return Err(argument("the world is NULL"));
-        }
-        // SAFETY: the caller has it from wireup_impi_open, and gives it back once.
-        unsafe { Box::from_raw(world) }.close().map(|()| 0)
+        take_back(world)?.close().map(|()| 0)
     }
     wireup_impi_leave(world: *mut Peer) {
-        if world.is_null() {
-            return Err(argument("the world is NULL"));
-        }
-        // SAFETY: the caller has it from wireup_impi_open, and gives it back once.
-        unsafe { Box::from_raw(world) }.leave().map(|()| 0)
+        take_back(world)?.leave().map(|()| 0)
     }
     wireup_impi_print(world: *const Peer, text: *const c_char) {
         if text.is_null() {
@@ -396,8 +391,8 @@ calls! {
             return Err(argument(format!("the communicator has {} processes", topology.size())));
         }
         let words = encode(topology.steps(operation(collective, root)?, is_long != 0, process))?;
-        let given = words.len().min(room);
-        let text: Vec<u8> = words[..given].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let room = words.len().min(room);
+        let text: Vec<u8> = words[..room].iter().flat_map(|word| word.to_ne_bytes()).collect();
         output(steps.cast(), text.len())?.copy_from_slice(&text);
         c_int::try_from(words.len()).map_err(|_| argument("too many processes"))
     }

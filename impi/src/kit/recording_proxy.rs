@@ -143,7 +143,7 @@ fn replaced(shared: &Arc<ProxyState>, label: Label, value: &[u8]) -> Option<Vec<
                     .map(|bytes| place(host_address(*bytes), shared.address));
                 progress.places = Arc::new(places.collect::<io::Result<_>>().ok()?);
             }
-            let seen = progress.places.iter().zip(addresses).map(|(place, bytes)| {
+            let addresses = progress.places.iter().zip(addresses).map(|(place, bytes)| {
                 let own = place.listener.local_addr().ok()?.ip();
                 Some(if own == place.address {
                     *bytes
@@ -151,7 +151,7 @@ fn replaced(shared: &Arc<ProxyState>, label: Label, value: &[u8]) -> Option<Vec<
                     host_bytes(own)
                 })
             });
-            Some(seen.collect::<Option<Vec<_>>>()?.concat())
+            Some(addresses.collect::<Option<Vec<_>>>()?.concat())
         }
         Label::HostPort => {
             let (ports, _) = value.as_chunks::<4>();

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::analysis_log::{AnalysisLog, Party};
 use super::conformance_rules::Rule;
+use crate::command::words;
 use crate::world::{ImpiJob, Label, LabelValues};
 
 /// State of one client's conversation with the server.
@@ -55,11 +56,11 @@ impl Job {
     pub(super) fn answered(&mut self, label: i32, mask: u32, data: &[u8], log: &mut AnalysisLog) {
         let none = BTreeMap::new();
         let values = self.sent.get(&label).unwrap_or(&none);
-        let wanted = values.keys().fold(0, |mask, client| {
+        let senders = values.keys().fold(0, |mask, client| {
             mask | 1_u32.checked_shl(*client).unwrap_or(0)
         });
-        log.check(Rule::CollMask, Party::Server, mask == wanted, || {
-            format!("label {label:#x}: mask {mask:#x} instead of {wanted:#x}")
+        log.check(Rule::CollMask, Party::Server, mask == senders, || {
+            format!("label {label:#x}: mask {mask:#x} instead of {senders:#x}")
         });
         let joined: Vec<u8> = values.values().flatten().copied().collect();
         log.check(Rule::CollByRank, Party::Server, joined == data, || {
@@ -240,9 +241,4 @@ impl Job {
             "two processes have the same IMPI_P_IPV6 and IMPI_P_PID".into()
         });
     }
-}
-
-fn words(data: &[u8]) -> Vec<u32> {
-    let (words, _) = data.as_chunks();
-    words.iter().map(|word| u32::from_be_bytes(*word)).collect()
 }

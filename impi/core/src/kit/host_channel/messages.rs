@@ -78,11 +78,8 @@ impl Messages {
                 *self.cancels.entry(own).or_default() += 1;
             }
             PacketType::CancelYes | PacketType::CancelNo => {
-                let asked = self.cancels.get_mut(&theirs).filter(|count| **count > 0);
-                let holds = asked.is_some_and(|count| {
-                    *count -= 1;
-                    true
-                });
+                let pending = self.cancels.get_mut(&theirs).filter(|count| **count > 0);
+                let holds = pending.map(|count| *count -= 1).is_some();
                 log.check(Rule::CancelReply, party, holds, || {
                     format!("{:?} to no CANCEL of request {:#x}", header.kind, theirs.2)
                 });
@@ -140,18 +137,11 @@ impl Messages {
             message.acknowledged.is_some(),
             || format!("a further part before the ACK, request {:#x}", key.2),
         );
-        let wanted = message.acknowledged.unwrap_or(header.destination_request);
-        log.check(
-            Rule::LongRequest,
-            party,
-            header.destination_request == wanted,
-            || {
-                format!(
-                    "pk_drqid {:#x} instead of {wanted:#x}",
-                    header.destination_request
-                )
-            },
-        );
+        let request = header.destination_request;
+        let acknowledged = message.acknowledged.unwrap_or(request);
+        log.check(Rule::LongRequest, party, request == acknowledged, || {
+            format!("pk_drqid {request:#x} instead of {acknowledged:#x}")
+        });
         message.arrived += length;
         let (arrived, all) = (message.arrived, message.total);
         log.check(Rule::LongSum, party, arrived <= all && total == all, || {
