@@ -227,6 +227,11 @@ impl ImpiJob {
             .partition_point(|client| client.first + client.size <= rank)
     }
 
+    /// Returns the rank of a process.
+    pub fn rank_of(&self, id: ProcId) -> Option<usize> {
+        self.procs.iter().position(|known| *known == id)
+    }
+
     /// Returns the number of a client's first host.
     pub fn first_host(&self, client: usize) -> usize {
         self.hosts.partition_point(|host| host.client < client)

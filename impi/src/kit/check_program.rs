@@ -1,8 +1,9 @@
 //! The processes of the check program, without an MPI. `impi/kit/check.c` is the same program for the client under test.
 
 use thiserror::Error;
+use wireup_impi_core::endpoint::Completion;
 
-use crate::peer::{ElementType, Operator, Peer, PeerError, RequestResult};
+use crate::peer::{ElementType, Operator, Peer, PeerError};
 
 /// The program's text, for the user to compile.
 pub const SOURCE: &str = include_str!("../../kit/check.c");
@@ -163,7 +164,7 @@ impl ProgramProcess<'_> {
     fn receive(self, limit: usize, element: ElementType, tag: i32) -> Result<Vec<u8>, PeerError> {
         let request = (self.peer).start_receive(limit, element, Some(self.from), Some(tag))?;
         Ok(match self.peer.wait(request)? {
-            RequestResult::Received(_, data) => data,
+            Completion::Received(_, data) => data,
             _ => Vec::new(),
         })
     }
@@ -230,7 +231,7 @@ fn cancel(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
     // Otherwise the message could still be in this process, and nothing would be on the wire.
     me.peer.barrier()?;
     me.peer.cancel(send)?;
-    let cancelled = me.peer.wait(send)? == RequestResult::Cancelled;
+    let cancelled = me.peer.wait(send)? == Completion::Cancelled;
     let flag = [u8::from(cancelled)];
     let send = (me.peer).start_send(&flag, ElementType::Byte, me.to, 16, false)?;
     let cancelled = me.receive(1, ElementType::Byte, 16)? == [1];
@@ -242,7 +243,7 @@ fn cancel(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
     }
     let receive = (me.peer).start_receive(1, ElementType::Byte, Some(me.from), Some(15))?;
     me.peer.cancel(receive)?;
-    let cancelled = me.peer.wait(receive)? == RequestResult::Cancelled;
+    let cancelled = me.peer.wait(receive)? == Completion::Cancelled;
     me.ensure(cancelled, "cancel of a receive")
 }
 

@@ -40,12 +40,10 @@ impl Job {
         });
         let known = self.clients.entry(client).or_default();
         let last = known.last_label.replace(label);
-        log.check(
-            Rule::LabelsAscend,
-            party,
-            last.is_none_or(|last| last < label),
-            || format!("label {label:#x} after {:#x}", last.unwrap_or_default()),
-        );
+        let ascends = last.is_none_or(|last| last < label);
+        log.check(Rule::LabelsAscend, party, ascends, || {
+            format!("label {label:#x} after {:#x}", last.unwrap_or_default())
+        });
         self.sent
             .entry(label)
             .or_default()
@@ -102,18 +100,12 @@ impl Job {
 
     /// Returns a channel of a client whose other end has not sent FINI: the client's host, and the other one.
     pub(super) fn open_channel(&self, client: u32) -> Option<(usize, usize)> {
-        let hosts = &self.world.as_ref()?.hosts;
-        let own = |host: usize| {
-            hosts
-                .get(host)
-                .is_some_and(|host| u32::try_from(host.client) == Ok(client))
-        };
-        let ends = self
+        let own = |host| self.party(Some(host), 0) == Party::Client(client);
+        let mut ends = self
             .channels
             .iter()
             .flat_map(|(low, high)| [(*low, *high), (*high, *low)]);
-        ends.into_iter()
-            .find(|end| own(end.0) && !self.finis.contains(end))
+        ends.find(|end| own(end.0) && !self.finis.contains(end))
     }
 
     /// Returns the client of a host.
@@ -195,12 +187,8 @@ impl Job {
             }
             Label::AckMark => {
                 log.check(Rule::HostCount, party, data.len() == hosts * 4, what);
-                log.check(
-                    Rule::Limits,
-                    party,
-                    values.iter().all(|value| *value >= 1),
-                    what,
-                );
+                let holds = values.iter().all(|value| *value >= 1);
+                log.check(Rule::Limits, party, holds, what);
             }
             Label::HighWater => {
                 log.check(Rule::HostCount, party, data.len() == hosts * 4, what);

@@ -26,7 +26,8 @@ pub(super) fn value(label: Label, data: &[u8]) -> String {
     values.collect::<Vec<_>>().join(", ")
 }
 
-fn number(bytes: &[u8]) -> u64 {
+/// Reads a big-endian number.
+pub(super) fn number(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0, |number, byte| number << 8 | u64::from(*byte))
@@ -52,7 +53,7 @@ pub(super) fn method(number: u32) -> String {
 
 /// Returns the text of a process: its rank where it is known.
 pub(super) fn process(id: ProcId, world: Option<&ImpiJob>) -> String {
-    let rank = world.and_then(|world| world.procs.iter().position(|known| *known == id));
+    let rank = world.and_then(|world| world.rank_of(id));
     rank.map_or_else(
         || format!("{}/{}", address(&id.host), id.pid),
         |rank| rank.to_string(),
