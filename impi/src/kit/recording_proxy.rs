@@ -13,10 +13,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use wireup_impi_core::kit::conversation_record::{ConversationSide, Kind};
 use wireup_impi_core::kit::rewrite::Rewriter;
+use wireup_impi_core::packet::{host_address, host_bytes};
 use wireup_impi_core::world::Label;
 
 use super::recorder::Recorder;
-use crate::agent::{host_address, host_bytes};
 use crate::stream::connect_from;
 
 /// Interval of checks for the end.

@@ -1,8 +1,6 @@
 //! Values of labels, methods and packets as text.
 
-use std::net::Ipv6Addr;
-
-use crate::packet::{PacketHeader, PacketType, ProcId};
+use crate::packet::{PacketHeader, PacketType, ProcId, host_address};
 use crate::world::{ImpiJob, Label};
 
 /// Returns the values of a label, comma-separated.
@@ -34,11 +32,7 @@ pub(super) fn number(bytes: &[u8]) -> u64 {
 }
 
 fn address(bytes: &[u8]) -> String {
-    let six = Ipv6Addr::from(std::array::from_fn::<u8, 16, _>(|at| bytes[at]));
-    match six.to_ipv4() {
-        Some(four) if six != Ipv6Addr::LOCALHOST => four.to_string(),
-        _ => six.to_string(),
-    }
+    host_address(std::array::from_fn(|at| bytes[at])).to_string()
 }
 
 /// Returns the name of a method of authentication.
