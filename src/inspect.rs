@@ -6,7 +6,7 @@
 //! Such a program is [`DetectedInterface::Plain`], which is right for MPICH's family and wrong for Open MPI:
 //! the user has to choose the interface.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::inspect::ldso::{Loader, LoaderFiles};
@@ -37,8 +37,9 @@ pub use detected::{
 };
 
 pub(crate) use libraries::mpi_libraries;
+pub use library_names::family_of;
 
-use wrapper::{ExecContext, WrappedCommand, WrapperTarget};
+use wrapper::{ExecContext, WrappedCommand};
 
 /// Maximum number of wrappers, one behind the other, that are inspected.
 const DEPTH: u8 = 12;
@@ -49,21 +50,6 @@ pub struct ProgramInspection {
     pub detected: DetectionResult,
     /// The dynamic loader of the program's environment, which a wrapper may have changed.
     pub loader: Loader,
-}
-
-/// Returns the owner of a library, by its file name; `None` for a library of no interest.
-pub fn family_of(name: &OsStr) -> Option<LibraryFamily> {
-    if library_names::matches(name, library_names::OPEN_MPI) {
-        Some(LibraryFamily::OpenMpi)
-    } else if library_names::matches(name, library_names::MPICH) {
-        Some(LibraryFamily::Mpich)
-    } else if library_names::matches(name, &["libpmix.so"]) {
-        Some(LibraryFamily::Pmix)
-    } else if library_names::matches(name, library_names::PMI) {
-        Some(LibraryFamily::Pmi)
-    } else {
-        None
-    }
 }
 
 /// Returns the paths of the entries of a directory, sorted; none if it cannot be read.
@@ -161,8 +147,10 @@ impl ProgramInspector<'_> {
                 argument,
             } => {
                 let before = argument.iter().cloned();
-                if let Some(seen) = self.interpreter(program, interpreter, before, call, depth) {
-                    return seen;
+                if let Some(inspection) =
+                    self.interpreter(program, interpreter, before, call, depth)
+                {
+                    return inspection;
                 }
                 unknown(DetectionReason::Script {
                     interpreter: interpreter.clone(),
@@ -200,14 +188,15 @@ impl ProgramInspector<'_> {
             argv: &argv,
             ..call
         };
-        let mut seen = self.at(&program, call, depth + 1);
+        let mut inspection = self.at(&program, call, depth + 1);
         let name = script.path().file_name()?.to_string_lossy().into_owned();
-        seen.detected.behind.insert(0, name);
-        matches!(
-            seen.detected.wants,
+        let detected = &mut inspection.detected;
+        detected.behind.insert(0, name);
+        let is_mpi = matches!(
+            detected.wants,
             DetectedInterface::Pmix | DetectedInterface::Pmi
-        )
-        .then_some(seen)
+        );
+        is_mpi.then_some(inspection)
     }
 
     /// Inspects the command that a wrapper starts, if it starts one.
@@ -219,7 +208,6 @@ impl ProgramInspector<'_> {
         loader: Loader,
         depth: u8,
     ) -> ProgramInspection {
-        let only = |wants, why| DetectionResult::new(wants, program.path(), why);
         let command = WrappedCommand {
             argv: call.argv.to_vec(),
             place: ExecContext {
@@ -228,27 +216,26 @@ impl ProgramInspector<'_> {
             },
         };
         let command = match wrapper.parse_target(&command) {
-            WrapperTarget::Nothing => {
-                let detected = only(DetectedInterface::Plain, DetectionReason::StartsNothing);
+            Ok(command) => command,
+            Err(why) => {
+                let wants = match why {
+                    DetectionReason::StartsNothing => DetectedInterface::Plain,
+                    _ => DetectedInterface::Unknown,
+                };
+                let detected = DetectionResult::new(wants, program.path(), why);
                 return ProgramInspection { detected, loader };
             }
-            WrapperTarget::Opaque(what) => {
-                let detected = only(DetectedInterface::Unknown, DetectionReason::Opaque(what));
-                return ProgramInspection { detected, loader };
-            }
-            WrapperTarget::Command(command) => command,
         };
-        let mut seen = if depth == DEPTH {
-            let detected = only(
-                DetectedInterface::Unknown,
-                DetectionReason::Opaque(OpaqueReason::TooDeep),
-            );
+        let mut inspection = if depth == DEPTH {
+            let why = DetectionReason::Opaque(OpaqueReason::TooDeep);
+            let detected = DetectionResult::new(DetectedInterface::Unknown, program.path(), why);
             ProgramInspection { detected, loader }
         } else {
             self.command(wrapper, program, &command, depth)
         };
-        seen.detected.behind.insert(0, wrapper.name().to_owned());
-        seen
+        let behind = &mut inspection.detected.behind;
+        behind.insert(0, wrapper.name().to_owned());
+        inspection
     }
 
     /// Finds and inspects the command that a wrapper starts.

@@ -347,7 +347,7 @@ fn start_one(
         cwd: app.cwd.as_deref(),
         descriptors: &descriptors,
         terminal,
-        settings: &app.settings,
+        settings: Some(&app.settings),
         cpus: &plan.cpus,
         memory: plan
             .memory

@@ -17,7 +17,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use prost::bytes::Bytes;
 use rustix::net::RecvFlags;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -45,8 +44,8 @@ use crate::user::{User, UserError};
 use wireup_core::link::agent_protocol::{
     AgentReport, AgentRequest, NODES_MAX, NodeAddress, NodeStatus, VERSION, version_in,
 };
+use wireup_core::link::decode;
 use wireup_core::link::liveness::LivenessMessage;
-use wireup_core::link::{decode, encode};
 use wireup_core::name_server::MEET_MAX;
 
 /// Timeout of a launcher's request.
@@ -426,8 +425,6 @@ async fn nodes(
 }
 
 async fn answer(writer: &mut LinkWriter, message: &AgentReport) {
-    if writer.control(&Bytes::from(encode(message))).is_ok() {
-        // A launcher that does not read is not waited for.
-        let _ = timeout(PATIENCE, writer.flush()).await;
-    }
+    // A launcher that does not read is not waited for.
+    let _ = timeout(PATIENCE, writer.report(message)).await;
 }

@@ -60,11 +60,8 @@ pub fn check_hosts(
         pairs: Vec::new(),
     });
     let mut hosts: Vec<DoctorHost> = hosts.collect();
-    let reached = members.iter().enumerate();
-    let reached: Vec<usize> = reached
-        .filter(|(_, (_, version))| version.is_ok())
-        .map(|(number, _)| number)
-        .collect();
+    let reached = (0..members.len()).filter(|number| members[*number].1.is_ok());
+    let reached: Vec<usize> = reached.collect();
     if reached.is_empty() {
         return Ok(hosts);
     }
@@ -221,30 +218,28 @@ impl WorkerLaunch {
         for number in 0..TIMES {
             self.time(number, hosts, reached, answered.len());
         }
+        // Workers identify hosts by rank.
+        let rank_of = |number: &usize| reached.iter().position(|it| it == number);
         let place = |(at, number): (usize, &usize)| {
             let facts = hosts[*number].reported_facts()?;
             let interfaces = facts.network.interfaces.iter();
             let usable = interfaces.filter(|it| it.up && !it.loopback);
             let reaches = neighbours::neighbour_indices(at, answered.len());
             Some((
-                *number,
+                rank_of(number)?,
                 HostEndpoint {
                     name: hosts[*number].name.clone(),
                     addresses: usable.flat_map(|it| it.addresses.iter().copied()).collect(),
                     port: ports.get(number).copied().unwrap_or(0),
-                    reaches: reaches.into_iter().map(|at| answered[at]).collect(),
+                    reaches: reaches
+                        .iter()
+                        .filter_map(|at| rank_of(&answered[*at]))
+                        .collect(),
                 },
             ))
         };
-        // Workers identify hosts by rank.
-        let places: BTreeMap<usize, HostEndpoint> =
-            answered.iter().enumerate().filter_map(place).collect();
-        let rank_of = |number: &usize| reached.iter().position(|it| it == number);
-        let by_rank = places.into_iter().filter_map(|(number, mut place)| {
-            place.reaches = place.reaches.iter().filter_map(rank_of).collect();
-            Some((rank_of(&number)?, place))
-        });
-        if answered.len() < 2 || !self.order(&WorkerCommand::Neighbours(by_rank.collect())) {
+        let places = answered.iter().enumerate().filter_map(place).collect();
+        if answered.len() < 2 || !self.order(&WorkerCommand::Neighbours(places)) {
             return;
         }
         self.take_lines(

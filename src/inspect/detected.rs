@@ -81,8 +81,8 @@ pub struct FoundLibrary {
     pub path: Option<PathBuf>,
 }
 
-/// Owner of a library.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Owner of a library. Of several libraries that a program loads, that of the first of these decides.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LibraryFamily {
     OpenMpi,
     /// PMIx, not part of an MPI.

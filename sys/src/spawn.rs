@@ -31,7 +31,6 @@ mod stop;
 
 use child_main::{ChildSetup, child_main};
 pub use exit::{ExitStatus, wait, wait_with_usage};
-use process_settings::INHERITED;
 pub use process_settings::ProcessSettings;
 
 /// Stack of the child until exec, in bytes. The child function is shallow; signal handlers cannot
@@ -48,7 +47,7 @@ pub struct Namespaces<'a> {
 }
 
 /// Command and environment of a child process. The caller prepares everything; nothing is looked up here.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ChildCommand<'a> {
     /// Path of the executable, as execve takes it.
     pub program: &'a CStr,
@@ -63,8 +62,8 @@ pub struct ChildCommand<'a> {
     pub descriptors: &'a [(BorrowedFd<'a>, RawFd)],
     /// Whether descriptor 0 is a terminal that is to control the process's session.
     pub terminal: bool,
-    /// Settings of the program that the kernel keeps: limits and others.
-    pub settings: &'a ProcessSettings,
+    /// Settings of the program that the kernel keeps: limits and others; the launcher's own when absent.
+    pub settings: Option<&'a ProcessSettings>,
     /// CPUs on which the program may run, 64 in each word, lowest first; the launcher's own when empty.
     pub cpus: &'a [u64],
     /// Policy for the program's memory (`MPOL_*`) and the NUMA nodes of that policy, 64 in each word.
@@ -92,20 +91,7 @@ impl<'a> ChildCommand<'a> {
         Self {
             program,
             argv,
-            env: &[],
-            cwd: None,
-            descriptors: &[],
-            terminal: false,
-            settings: &INHERITED,
-            cpus: &[],
-            memory: None,
-            reset_signals: &[],
-            namespaces: None,
-            view: None,
-            group: None,
-            oom_score: None,
-            crowded: false,
-            stopped: false,
+            ..Self::default()
         }
     }
 }

@@ -147,15 +147,13 @@ impl LdapStore {
                     .await?;
                 let time = found.as_ref().and_then(modified);
                 let now = Instant::now();
-                *clock.insert((now, time.ok_or_else(|| self.no_time())?))
+                let unreadable = || format!("{MODIFIED} of {}", self.user_dn());
+                let time = time.ok_or_else(|| StoreError::Unreadable(unreadable()))?;
+                *clock.insert((now, time))
             }
         };
         let since = i64::try_from(at.elapsed().as_secs()).unwrap_or(i64::MAX);
         Ok(time.saturating_add(since))
-    }
-
-    fn no_time(&self) -> StoreError {
-        StoreError::Unreadable(format!("{} of {}", MODIFIED, self.user_dn()))
     }
 
     /// Whether the session of a process has ended.

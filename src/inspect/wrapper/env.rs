@@ -17,7 +17,7 @@ pub(super) fn parse_target(
     table: &'static Table,
     args: &[OsString],
     of: &WrappedCommand,
-) -> Result<WrapperTarget, WrapperOptionError> {
+) -> WrapperTarget {
     let mut place = of.place.clone();
     let mut removed = Vec::new();
     let mut cleared = false;
@@ -90,10 +90,7 @@ fn until_split<'a>(
 }
 
 /// Parses the assignments and the command.
-fn command(
-    words: &[OsString],
-    mut place: ExecContext,
-) -> Result<WrapperTarget, WrapperOptionError> {
+fn command(words: &[OsString], mut place: ExecContext) -> WrapperTarget {
     let assigned = words
         .iter()
         .take_while(|word| word.as_bytes().contains(&b'='))

@@ -18,9 +18,10 @@ fn starts(line: &str) -> String {
         place: before.clone(),
     };
     match wrapper.parse_target(&command) {
-        WrapperTarget::Nothing => "nothing".into(),
-        WrapperTarget::Opaque(what) => format!("opaque: {what:?}"),
-        WrapperTarget::Command(command) => tell(&command, &before),
+        Ok(command) => tell(&command, &before),
+        Err(DetectionReason::StartsNothing) => "nothing".into(),
+        Err(DetectionReason::Opaque(reason)) => format!("opaque: {reason:?}"),
+        Err(other) => panic!("{line}: {other:?}"),
     }
 }
 

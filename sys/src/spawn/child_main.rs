@@ -78,7 +78,9 @@ fn prepare(setup: &ChildSetup<'_>) -> Result<(), SpawnStage> {
     place_descriptors(setup)?;
     bind_cpus(setup)?;
     bind_memory(setup)?;
-    setup.command.settings.apply()?;
+    if let Some(settings) = setup.command.settings {
+        settings.apply()?;
+    }
     // Last, so that a signal meant for the launcher cannot end the child half prepared with
     // the launcher's disposition.
     reset_signals(setup)

@@ -19,7 +19,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Gid, Pid, Signal, WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
@@ -103,7 +103,7 @@ impl StepSpawner {
         let (theirs, ours) = UnixStream::pair()?;
         let says = io::stderr().as_fd().try_clone_to_owned()?;
         let program = wireup(&own, ACCOUNTS_COMMAND, theirs.into(), says)?;
-        let accounts = spawn(&myself()?, program).map_err(io::Error::other)?;
+        let accounts = spawn(&User::current()?, program).map_err(io::Error::other)?;
         let mut helper = self.lock();
         let helper = helper.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         helper.done(&HelperRequest::Separate(rules), &[ours.as_fd()])?;
@@ -306,18 +306,6 @@ fn credential(user: &User) -> Vec<(OsString, OsString)> {
         .collect()
 }
 
-/// Returns the agent's own user, who can become every user that the agent can become.
-fn myself() -> io::Result<User> {
-    let groups = rustix::process::getgroups()?;
-    Ok(User {
-        uid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getegid().as_raw(),
-        groups: groups.into_iter().map(Gid::as_raw).collect(),
-        name: None,
-        home: None,
-    })
-}
-
 fn unexpected(answer: HelperReply) -> io::Error {
     match answer {
         HelperReply::Failed { errno } => io::Error::from_raw_os_error(errno),
@@ -336,7 +324,7 @@ impl PrivilegedHelper {
             socket.set_write_timeout(Some(LIMIT))?;
             let says = io::stderr().as_fd().try_clone_to_owned()?;
             let program = wireup(program, STEP_SERVER, theirs.into(), says)?;
-            let child = spawn(&myself()?, program).map_err(io::Error::other)?;
+            let child = spawn(&User::current()?, program).map_err(io::Error::other)?;
             Ok(Self {
                 child,
                 socket,
