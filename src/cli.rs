@@ -170,7 +170,7 @@ fn execute(args: Vec<OsString>) -> u8 {
         }
         Some(word) if word == impi::NAME => impi::execute(rest),
         Some(word) if remote_command::is_ssh_option(word) => {
-            Err(remote_command::shell(args[1..].to_vec()))
+            Err(remote_command::rsh(args[1..].to_vec()))
         }
         _ if let Some(personality) = named(1) => personality.execute(args[2..].to_vec()),
         // Started by agents, not by people: no part of the command line as it is described.
@@ -243,7 +243,7 @@ fn run_subcommand(args: Vec<OsString>) -> Result<u8, CommandError> {
         Ok(WireupCommand::Pmi(args)) => pmi::execute(args),
         Ok(WireupCommand::Serve(args)) => Err(serve::execute(args)),
         Ok(WireupCommand::Exec(args)) => Err(remote_command::exec(args)),
-        Ok(WireupCommand::Rsh(args)) => Err(remote_command::rsh(args)),
+        Ok(WireupCommand::Rsh(args)) => Err(remote_command::rsh(args.words)),
         Ok(WireupCommand::Env(args)) => env_command::execute(args),
         Ok(WireupCommand::InstallLinks(args)) => personality::install_links(&args),
         Ok(WireupCommand::Completions(args)) => completions::execute(&args),
