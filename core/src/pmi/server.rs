@@ -392,7 +392,8 @@ impl PmiServer {
             let lines = client.spawn.get_or_insert_default();
             if lines.push(line)? {
                 let lines = client.spawn.take().expect("pushed to it just now");
-                return self.on_request(rank, RequestContext::spawn_lines(), lines.request());
+                let request = lines.parse().map(PmiRequest::Spawn);
+                return self.on_request(rank, RequestContext::spawn_lines(), request);
             }
             return Ok(());
         }
