@@ -51,10 +51,7 @@ impl HostRecords {
     ) -> Result<Self, CommandError> {
         let agent = args.agent().map(Path::to_owned);
         let hosts = args.resolve()?;
-        let members = hosts.iter().map(|host| NodeAddress {
-            name: host.name.clone(),
-            address: host.address.clone(),
-        });
+        let members = hosts.iter().map(NodeAddress::from);
         let nodes = query_nodes(agent.as_deref(), members.collect())?;
         let mut reached = Vec::new();
         for (host, node) in hosts.iter().zip(&nodes) {

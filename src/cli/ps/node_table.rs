@@ -14,10 +14,7 @@ use wireup_core::text_table;
 pub(super) fn execute(args: HostsListArgs, json: bool) -> Result<u8, CommandError> {
     let agent = args.agent().map(Path::to_owned);
     let hosts = args.resolve()?;
-    let members = hosts.into_iter().map(|host| NodeAddress {
-        name: host.name,
-        address: host.address,
-    });
+    let members = hosts.iter().map(NodeAddress::from);
     let nodes = query_nodes(agent.as_deref(), members.collect())?;
     let text = match json {
         true => {
