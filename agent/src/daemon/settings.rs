@@ -18,16 +18,15 @@ use tracing::warn;
 
 pub use self::addresses::{advertised, everywhere};
 #[cfg(feature = "etcd")]
-use crate::etcd::EtcdSettings;
+use crate::etcd::{EtcdSettings, EtcdSettingsError};
 use crate::identity::Role;
 #[cfg(not(feature = "etcd"))]
 use crate::missing_feature::MissingFeature;
-use crate::pki::{CERTIFICATE, default_directory};
+use crate::pki::{CERTIFICATE, PkiError, default_directory};
 use crate::site_services::toml_problem;
-use crate::tls::{Heartbeat, TlsConfigs};
+use crate::tls::{CertificateFilesError, Heartbeat, TlsConfigs};
 use wireup_agent_args::agent_args::{AgentArgs, AgentStopPolicy, LogFormat};
 use wireup_core::duration::ConfiguredDuration;
-use wireup_core::failure::AnyError;
 #[cfg(feature = "etcd")]
 use wireup_core::job::hosts::registered::EtcdHostSpec;
 use wireup_core::job::hosts::{self, HostList, HostsProblem};
@@ -79,6 +78,61 @@ pub struct LogSettings {
     pub format: LogFormat,
 }
 
+/// Error: the settings are invalid.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// A file of defaults.
+    #[error("{}: {}", .0.display(), .1)]
+    Config(PathBuf, String),
+    #[error(transparent)]
+    Directory(#[from] PkiError),
+    #[error(transparent)]
+    Credentials(#[from] CertificateFilesError),
+    #[error(
+        "--name {name} does not match the certificate, which is for {certified}; omit --name, or issue a certificate \
+         for {name} (wireup pki issue --name {name})"
+    )]
+    Name {
+        /// Name from the settings.
+        name: String,
+        /// Name in the certificate.
+        certified: String,
+    },
+    /// The certificate is not a node's.
+    #[error(
+        "the certificate is that of {0}, but an agent needs a node's; issue one with `wireup pki issue`"
+    )]
+    Role(String),
+    #[error("invalid --heartbeat {}: use 0.5 to 600 seconds", .0.as_secs_f64())]
+    Heartbeat(Duration),
+    #[error("invalid --advertise {0:?}: use HOST:PORT, or [ADDRESS]:PORT for IPv6")]
+    Advertise(String),
+    /// The agents where launches meet are wrong.
+    #[error("--names: {0}")]
+    Names(HostsProblem),
+    /// Settings of the registration's etcd cluster.
+    #[cfg(feature = "etcd")]
+    #[error("--register: {0}")]
+    Register(#[from] EtcdSettingsError),
+    #[cfg(not(feature = "etcd"))]
+    #[error("--register: {0}")]
+    Register(#[from] MissingFeature),
+    /// The executable of steps.
+    #[error("step executable not found: {}; install it", .0.display())]
+    Step(PathBuf),
+    /// The user to which the agent would change.
+    #[error("--user {0} needs an agent started by root, and an account other than root's")]
+    User(String),
+    /// The account of the agent.
+    #[error(
+        "unknown account {0}: create it (packaging/sysusers.d/wireup.conf) or choose another with --user"
+    )]
+    Account(String),
+    /// The path of this executable is unknown.
+    #[error("cannot find the path of this executable: {0}")]
+    Own(io::Error),
+}
+
 /// A file of defaults.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -104,17 +158,17 @@ struct AgentConfigFile {
 /// Adds the file of defaults to a command line.
 ///
 /// # Errors
-/// A text with the setting that is invalid, or the file that cannot be read.
-pub fn with_file(args: AgentArgs) -> Result<AgentArgs, AnyError> {
-    let (path, is_requested) = match &args.config {
+/// [`SettingsError`].
+pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
+    let (path, asked) = match &args.config {
         Some(path) => (path.clone(), true),
         None => (default_directory("agent.toml", "--config")?, false),
     };
-    let wrong = |problem: String| format!("{}: {problem}", path.display());
+    let wrong = |what: String| SettingsError::Config(path.clone(), what);
     let text = match read_own_settings(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound && !is_requested => return Ok(args),
-        Err(error) => return Err(wrong(error.to_string()).into()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !asked => return Ok(args),
+        Err(error) => return Err(wrong(error.to_string())),
     };
     let config: AgentConfigFile =
         toml::from_str(&text).map_err(|error| wrong(toml_problem(&text, &error)))?;
@@ -173,8 +227,8 @@ impl AgentSettings {
     /// Creates the settings from a command line to which defaults were added; reads the certificate.
     ///
     /// # Errors
-    /// A text with the setting that is invalid.
-    pub fn new(args: AgentArgs) -> Result<Self, AnyError> {
+    /// [`SettingsError`].
+    pub fn new(args: AgentArgs) -> Result<Self, SettingsError> {
         let host = host_name();
         let tls = match args.tls {
             Some(directory) => directory,
@@ -184,20 +238,15 @@ impl AgentSettings {
         let tls = TlsConfigs::load(&tls)?;
         let identity = tls.identity();
         if identity.role != Role::Node {
-            return Err(format!(
-                "the certificate is that of {identity}, but an agent needs a node's; issue one with `wireup pki issue`"
-            )
-            .into());
+            return Err(SettingsError::Role(identity.to_string()));
         }
         let named = args.name.is_some();
         let name = args.name.unwrap_or_else(|| identity.name.clone());
         if name != identity.name {
-            return Err(format!(
-                "--name {name} does not match the certificate, which is for {}; omit --name, or issue a certificate \
-                 for {name} (wireup pki issue --name {name})",
-                identity.name
-            )
-            .into());
+            return Err(SettingsError::Name {
+                name,
+                certified: identity.name,
+            });
         }
         if !named && !certified(&tls.names(), &host) {
             warn!(
@@ -210,17 +259,11 @@ impl AgentSettings {
         if let Some(address) = &args.advertise
             && !hosts::has_port(address)
         {
-            return Err(format!(
-                "invalid --advertise {address:?}: use HOST:PORT, or [ADDRESS]:PORT for IPv6"
-            )
-            .into());
+            return Err(SettingsError::Advertise(address.clone()));
         }
         let heartbeat = match args.heartbeat {
             Some(limit) if !HEARTBEAT.contains(&limit) => {
-                let seconds = limit.as_secs_f64();
-                return Err(
-                    format!("invalid --heartbeat {seconds}: use 0.5 to 600 seconds").into(),
-                );
+                return Err(SettingsError::Heartbeat(limit));
             }
             Some(limit) => Heartbeat::within(limit),
             None => Heartbeat::default(),
@@ -228,7 +271,7 @@ impl AgentSettings {
         let user = UserId(geteuid().as_raw());
         #[cfg(not(feature = "etcd"))]
         if args.register.is_some() {
-            return Err(format!("--register: {}", MissingFeature("etcd")).into());
+            return Err(MissingFeature("etcd").into());
         }
         let runtime = std::env::var_os("XDG_RUNTIME_DIR");
         let socket = args
@@ -245,13 +288,7 @@ impl AgentSettings {
             names: names(args.names)?,
             #[cfg(feature = "etcd")]
             register: match args.register {
-                Some(register) => {
-                    let etcd = EtcdSettings::load();
-                    Some((
-                        register,
-                        etcd.map_err(|error| format!("--register: {error}"))?,
-                    ))
-                }
+                Some(register) => Some((register, EtcdSettings::load()?)),
                 None => None,
             },
             metrics: args.metrics,
@@ -295,18 +332,14 @@ fn certified(names: &[String], host: &str) -> bool {
 }
 
 /// Returns the account of the agent: its own group and no other.
-fn account(name: String) -> Result<UserIds, String> {
+fn account(name: String) -> Result<UserIds, SettingsError> {
     let found = CString::new(name.as_str()).ok();
     let found = found.and_then(|name| accounts::by_name(&name).ok().flatten());
     let Some(found) = found else {
-        return Err(format!(
-            "unknown account {name}: create it (packaging/sysusers.d/wireup.conf) or choose another with --user"
-        ));
+        return Err(SettingsError::Account(name));
     };
     if !geteuid().is_root() || found.uid == 0 || found.gid == 0 {
-        return Err(format!(
-            "--user {name} needs an agent started by root, and an account other than root's"
-        ));
+        return Err(SettingsError::User(name));
     }
     Ok(UserIds {
         uid: found.uid,
@@ -316,29 +349,23 @@ fn account(name: String) -> Result<UserIds, String> {
 }
 
 /// Returns the agents of a list.
-fn names(list: Option<HostList>) -> Result<Vec<NodeAddress>, String> {
+fn names(list: Option<HostList>) -> Result<Vec<NodeAddress>, SettingsError> {
     let Some(list) = list else {
         return Ok(Vec::new());
     };
-    let hosts = hosts::merge(list.0).map_err(|error| format!("--names: {error}"))?;
+    let hosts = hosts::merge(list.0).map_err(SettingsError::Names)?;
     Ok(hosts.iter().map(NodeAddress::from).collect())
 }
 
 /// Returns the path of the `wireup` executable: in this executable's directory, or in `bin` when this one is in
 /// `lib/wireup`.
-pub(crate) fn step() -> Result<PathBuf, String> {
-    let own = std::env::current_exe()
-        .map_err(|error| format!("cannot find the path of this executable: {error}"))?;
+pub(crate) fn step() -> Result<PathBuf, SettingsError> {
+    let own = std::env::current_exe().map_err(SettingsError::Own)?;
     let beside = own.with_file_name("wireup");
     let directory = own.parent().unwrap_or(&own);
     let installed = directory.join("../../bin/wireup");
     let found = [&beside, &installed]
         .into_iter()
         .find(|path| path.is_file());
-    found.cloned().ok_or_else(|| {
-        format!(
-            "step executable not found: {}; install it",
-            beside.display()
-        )
-    })
+    found.cloned().ok_or(SettingsError::Step(beside))
 }
