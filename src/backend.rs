@@ -7,10 +7,7 @@ pub(crate) mod arbitrary;
 pub mod cleanup_record;
 pub(crate) mod container;
 pub mod grant_holder;
-#[allow(
-    unsafe_code,
-    reason = "processes made by clone(2) that have one thread"
-)]
+#[allow(unsafe_code, reason = "processes of clone(2) that have one thread")]
 pub mod guard;
 pub(crate) mod inspection;
 pub mod job_label;

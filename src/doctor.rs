@@ -48,18 +48,21 @@ pub struct DoctorSubject {
 }
 
 /// Collects the facts of this host; `cwd` is the directory in which ranks start.
-pub fn facts(asked: &DoctorSubject, cwd: &Path) -> HostFacts {
+pub fn facts(subject: &DoctorSubject, cwd: &Path) -> HostFacts {
     let steal = machine_facts::StealMeasurement::start();
     let uid = rustix::process::geteuid().as_raw();
     let account = accounts::by_uid(uid).ok().flatten();
-    let (image, (program, pmix)) = match &asked.image {
-        None => (None, examined_program::inspect_program(&asked.program, cwd)),
+    let (image, (program, pmix)) = match &subject.image {
+        None => (
+            None,
+            examined_program::inspect_program(&subject.program, cwd),
+        ),
         Some(_) => {
-            let seen = image_trial::try_image(asked, cwd);
+            let trial = image_trial::try_image(subject, cwd);
             // The PMIx server runs outside of the image.
             (
-                Some(seen.image),
-                (seen.program, examined_program::inspect_program(&[], cwd).1),
+                Some(trial.image),
+                (trial.program, examined_program::inspect_program(&[], cwd).1),
             )
         }
     };

@@ -140,8 +140,8 @@ pub fn files(data: &[u8]) {
             let _ = hostfile::parse(Path::new("hosts"), text);
         }
         b'e' => {
-            let asked = env_file::parse(text).unwrap_or_default();
-            assert!(asked.len() <= text.len());
+            let forwards = env_file::parse(text).unwrap_or_default();
+            assert!(forwards.len() <= text.len());
         }
         b'o' => {
             control_stream::parse(text);

@@ -6,8 +6,8 @@
 //! Such a program is [`DetectedInterface::Plain`], which is right for MPICH's family and wrong for Open MPI:
 //! the user has to choose the interface.
 
-use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use crate::inspect::ldso::{Loader, LoaderFiles};
 use crate::inspect::program::{Kind, Program};
@@ -37,8 +37,9 @@ pub use detected::{
 };
 
 pub(crate) use libraries::mpi_libraries;
+pub use library_names::family_of;
 
-use wrapper::{ExecContext, WrappedCommand, WrapperTarget};
+use wrapper::{ExecContext, WrappedCommand};
 
 /// Maximum number of wrappers, one behind the other, that are inspected.
 const DEPTH: u8 = 12;
@@ -51,19 +52,12 @@ pub struct ProgramInspection {
     pub loader: Loader,
 }
 
-/// Returns the owner of a library, by its file name; `None` for a library of no interest.
-pub fn family_of(name: &OsStr) -> Option<LibraryFamily> {
-    if library_names::matches(name, library_names::OPEN_MPI) {
-        Some(LibraryFamily::OpenMpi)
-    } else if library_names::matches(name, library_names::MPICH) {
-        Some(LibraryFamily::Mpich)
-    } else if library_names::matches(name, &["libpmix.so"]) {
-        Some(LibraryFamily::Pmix)
-    } else if library_names::matches(name, library_names::PMI) {
-        Some(LibraryFamily::Pmi)
-    } else {
-        None
-    }
+/// Returns the paths of the entries of a directory, sorted; none if it cannot be read.
+pub(crate) fn sorted_entries(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
 }
 
 /// Inspects a program that was found, and the one behind it if it is a wrapper. `argv` is its command line,
@@ -75,7 +69,11 @@ pub fn inspect(
     cwd: &Path,
     system: &LoaderFiles,
 ) -> ProgramInspection {
-    let call = CommandContext { argv, env, cwd };
+    let place = &ExecContext {
+        env: env.to_vec(),
+        cwd: cwd.to_owned(),
+    };
+    let call = CommandContext { argv, place };
     ProgramInspector { system }.at(program, call, 0)
 }
 
@@ -83,18 +81,7 @@ pub fn inspect(
 #[derive(Clone, Copy)]
 struct CommandContext<'a> {
     argv: &'a [OsString],
-    env: &'a [(OsString, OsString)],
-    cwd: &'a Path,
-}
-
-impl<'a> From<&'a WrappedCommand> for CommandContext<'a> {
-    fn from(command: &'a WrappedCommand) -> Self {
-        Self {
-            argv: &command.argv,
-            env: &command.place.env,
-            cwd: &command.place.cwd,
-        }
-    }
+    place: &'a ExecContext,
 }
 
 struct ProgramInspector<'a> {
@@ -106,7 +93,7 @@ impl ProgramInspector<'_> {
         let path = program.path();
         let names = library_names::program_names(path);
         let wrapper = wrapper::find_wrapper(&names);
-        let loader = Loader::new(call.env, call.cwd, self.system.clone());
+        let loader = Loader::new(&call.place.env, &call.place.cwd, self.system.clone());
         let native = match program.kind() {
             // A library preloaded into a wrapper counts for its program, if the wrapper keeps the
             // variable.
@@ -153,8 +140,10 @@ impl ProgramInspector<'_> {
                 argument,
             } => {
                 let before = argument.iter().cloned();
-                if let Some(seen) = self.interpreter(program, interpreter, before, call, depth) {
-                    return seen;
+                if let Some(inspection) =
+                    self.interpreter(program, interpreter, before, call, depth)
+                {
+                    return inspection;
                 }
                 unknown(DetectionReason::Script {
                     interpreter: interpreter.clone(),
@@ -182,7 +171,7 @@ impl ProgramInspector<'_> {
         if depth == DEPTH {
             return None;
         }
-        let program = Program::find(interpreter.as_os_str(), None, call.cwd).ok()?;
+        let program = Program::find(interpreter.as_os_str(), None, &call.place.cwd).ok()?;
         let argv: Vec<OsString> = std::iter::once(interpreter.as_os_str().to_owned())
             .chain(before)
             .chain([script.path().as_os_str().to_owned()])
@@ -192,14 +181,15 @@ impl ProgramInspector<'_> {
             argv: &argv,
             ..call
         };
-        let mut seen = self.at(&program, call, depth + 1);
+        let mut inspection = self.at(&program, call, depth + 1);
         let name = script.path().file_name()?.to_string_lossy().into_owned();
-        seen.detected.behind.insert(0, name);
-        matches!(
-            seen.detected.wants,
+        let detected = &mut inspection.detected;
+        detected.behind.insert(0, name);
+        let is_mpi = matches!(
+            detected.wants,
             DetectedInterface::Pmix | DetectedInterface::Pmi
-        )
-        .then_some(seen)
+        );
+        is_mpi.then_some(inspection)
     }
 
     /// Inspects the command that a wrapper starts, if it starts one.
@@ -211,36 +201,27 @@ impl ProgramInspector<'_> {
         loader: Loader,
         depth: u8,
     ) -> ProgramInspection {
-        let only = |wants, why| DetectionResult::new(wants, program.path(), why);
-        let command = WrappedCommand {
-            argv: call.argv.to_vec(),
-            place: ExecContext {
-                env: call.env.to_vec(),
-                cwd: call.cwd.to_owned(),
-            },
-        };
-        let command = match wrapper.parse_target(&command) {
-            WrapperTarget::Nothing => {
-                let detected = only(DetectedInterface::Plain, DetectionReason::StartsNothing);
+        let command = match wrapper.parse_target(call.argv, call.place) {
+            Ok(command) => command,
+            Err(why) => {
+                let wants = match why {
+                    DetectionReason::StartsNothing => DetectedInterface::Plain,
+                    _ => DetectedInterface::Unknown,
+                };
+                let detected = DetectionResult::new(wants, program.path(), why);
                 return ProgramInspection { detected, loader };
             }
-            WrapperTarget::Opaque(what) => {
-                let detected = only(DetectedInterface::Unknown, DetectionReason::Opaque(what));
-                return ProgramInspection { detected, loader };
-            }
-            WrapperTarget::Command(command) => command,
         };
-        let mut seen = if depth == DEPTH {
-            let detected = only(
-                DetectedInterface::Unknown,
-                DetectionReason::Opaque(OpaqueReason::TooDeep),
-            );
+        let mut inspection = if depth == DEPTH {
+            let why = DetectionReason::Opaque(OpaqueReason::TooDeep);
+            let detected = DetectionResult::new(DetectedInterface::Unknown, program.path(), why);
             ProgramInspection { detected, loader }
         } else {
             self.command(wrapper, program, &command, depth)
         };
-        seen.detected.behind.insert(0, wrapper.name().to_owned());
-        seen
+        let behind = &mut inspection.detected.behind;
+        behind.insert(0, wrapper.name().to_owned());
+        inspection
     }
 
     /// Finds and inspects the command that a wrapper starts.
@@ -251,21 +232,20 @@ impl ProgramInspector<'_> {
         command: &WrappedCommand,
         depth: u8,
     ) -> ProgramInspection {
-        let WrappedCommand { argv, place, .. } = command;
+        let WrappedCommand { argv, place } = command;
         let search = place.variable("PATH").map(OsString::as_os_str);
         match Program::find(&argv[0], search, &place.cwd) {
-            Ok(program) => self.at(&program, command.into(), depth + 1),
-            Err(_) => ProgramInspection {
-                detected: DetectionResult::new(
-                    DetectedInterface::Unknown,
-                    caller.path(),
-                    DetectionReason::NotFound {
-                        wrapper: wrapper.name().to_owned(),
-                        name: argv[0].clone(),
-                    },
-                ),
-                loader: Loader::new(&place.env, &place.cwd, self.system.clone()),
-            },
+            Ok(program) => self.at(&program, CommandContext { argv, place }, depth + 1),
+            Err(_) => {
+                let why = DetectionReason::NotFound {
+                    wrapper: wrapper.name().to_owned(),
+                    name: argv[0].clone(),
+                };
+                let wants = DetectedInterface::Unknown;
+                let detected = DetectionResult::new(wants, caller.path(), why);
+                let loader = Loader::new(&place.env, &place.cwd, self.system.clone());
+                ProgramInspection { detected, loader }
+            }
         }
     }
 }

@@ -12,11 +12,9 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::sockopt::set_socket_passcred;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use zeroize::Zeroize as _;
 
@@ -24,7 +22,9 @@ use wireup_core::job::ids::GlobalRank;
 use wireup_sys::cgroup::Cgroup;
 use wireup_sys::mounts::MountView;
 use wireup_sys::namespace::NodeNamespaces;
+use wireup_sys::poll::pause;
 use wireup_sys::spawn::{Child, ChildCommand, ProcessSettings, ProcessSpawner, SpawnStage};
+use wireup_sys::unix_socket;
 
 mod threads;
 
@@ -140,7 +140,7 @@ pub struct StartShared {
     pub stdin: OwnedFd,
     /// Lowest number for the launcher's ends of a rank's descriptors, if there are many ranks. Child processes get no copies
     /// of descriptors from this number on: to close them would take the last ranks longer than their programs run.
-    pub kept_from: Option<RawFd>,
+    pub lowest_rank_fd: Option<RawFd>,
 }
 
 impl Drop for StartShared {
@@ -181,10 +181,7 @@ pub enum RankStartError {
 /// cloned in the meantime, with a copy of every descriptor, has not yet executed its own program.
 const BUSY_TRIES: u32 = 20;
 /// Pause between two of these attempts.
-const BUSY_PAUSE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 5_000_000,
-};
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Report of a starting thread; one for each planned rank.
 pub type StartResult = (GlobalRank, Result<StartedProcess, RankStartError>);
@@ -205,7 +202,7 @@ struct StartQueue {
 impl StartQueue {
     /// Starts the ranks of plans until none is left, or until the deadline.
     fn carry_out(&self, results: &Sender<StartResult>, deadline: Option<Instant>) {
-        let mut spawner = ProcessSpawner::new();
+        let mut spawner = ProcessSpawner::default();
         while deadline.is_none_or(|deadline| Instant::now() < deadline) {
             // Relaxed suffices to assign indices; locks protect the plans.
             let index = self.next.fetch_add(1, Ordering::Relaxed);
@@ -283,10 +280,10 @@ impl RankStarter {
 }
 
 /// Creates a pipe; returns the launcher's read end, non-blocking, then the rank's write end.
-fn output_pipe(kept_from: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
+fn output_pipe(lowest_rank_fd: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     fcntl_setfl(&read, OFlags::NONBLOCK)?;
-    Ok((move_descriptor(read, kept_from), write))
+    Ok((move_descriptor(read, lowest_rank_fd), write))
 }
 
 /// Moves a descriptor to a number from `from` on. At the limit of descriptors it keeps its number, which only costs time.
@@ -302,10 +299,10 @@ fn start_one(
 ) -> Result<StartedProcess, RankStartError> {
     let app = &shared.apps[plan.app];
     let executed = plan.wrapper.as_ref().unwrap_or(&app.executed);
-    let kept_from = shared.kept_from;
+    let lowest_rank_fd = shared.lowest_rank_fd;
     let pmi = plan
         .pmi
-        .then(|| pmi_socket(kept_from))
+        .then(|| pmi_socket(lowest_rank_fd))
         .transpose()
         .map_err(RankStartError::Descriptors)?;
     let stdin_pipe = (plan.stdin == StdinPlan::Pipe)
@@ -314,8 +311,8 @@ fn start_one(
         .map_err(RankStartError::Descriptors)?;
     let pipes = match plan.output {
         OutputPlan::Pipes => Some((
-            output_pipe(kept_from).map_err(RankStartError::Descriptors)?,
-            output_pipe(kept_from).map_err(RankStartError::Descriptors)?,
+            output_pipe(lowest_rank_fd).map_err(RankStartError::Descriptors)?,
+            output_pipe(lowest_rank_fd).map_err(RankStartError::Descriptors)?,
         )),
         OutputPlan::Files { .. } | OutputPlan::Terminal { .. } => None,
     };
@@ -350,7 +347,7 @@ fn start_one(
         cwd: app.cwd.as_deref(),
         descriptors: &descriptors,
         terminal,
-        settings: &app.settings,
+        settings: Some(&app.settings),
         cpus: &plan.cpus,
         memory: plan
             .memory
@@ -364,7 +361,7 @@ fn start_one(
             .as_ref()
             .map(|ns| ns.namespaces_of_node(plan.node)),
         oom_score: shared.oom_score.as_deref(),
-        crowded: kept_from.is_some(),
+        crowded: lowest_rank_fd.is_some(),
         stopped: plan.stopped,
     };
     let mut tries = 0;
@@ -373,13 +370,13 @@ fn start_one(
             Err(error) if error.errno == Errno::TXTBSY && tries < BUSY_TRIES => {
                 tries += 1;
                 // No event reports the end of this state.
-                let _ = poll(&mut [], Some(&BUSY_PAUSE));
+                pause(BUSY_PAUSE);
             }
             other => break other,
         }
     };
     let mut child = child.map_err(|error| RankStartError::Spawn(error.step, error.errno))?;
-    child.pidfd = move_descriptor(child.pidfd, kept_from);
+    child.pidfd = move_descriptor(child.pidfd, lowest_rank_fd);
     let (stdout, stderr) = match (pipes, plan.output) {
         (Some(((out, _), (err, _))), _) => (Some(out), Some(err)),
         (None, OutputPlan::Terminal { master, .. }) => (Some(master), None),
@@ -390,21 +387,15 @@ fn start_one(
         pmi: pmi.map(|(ours, _)| ours),
         stdout,
         stderr,
-        stdin: stdin_pipe.map(|(_, write)| move_descriptor(write, kept_from)),
+        stdin: stdin_pipe.map(|(_, write)| move_descriptor(write, lowest_rank_fd)),
     })
 }
 
 /// Creates a PMI connection; returns wireup's end, which is non-blocking and receives the pid of each sender, then the rank's.
-fn pmi_socket(kept_from: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
-    let (ours, theirs) = socketpair(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    fcntl_setfl(&ours, OFlags::NONBLOCK)?;
+fn pmi_socket(lowest_rank_fd: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let (ours, theirs) = unix_socket::pair()?;
     set_socket_passcred(&ours, true)?;
-    Ok((move_descriptor(ours, kept_from), theirs))
+    Ok((move_descriptor(ours, lowest_rank_fd), theirs))
 }
 
 #[cfg(test)]

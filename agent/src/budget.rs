@@ -27,6 +27,9 @@ pub const DIALS: usize = 128;
 /// Most host names that are being looked up at the same time. More wait.
 pub const LOOKUPS: usize = 64;
 
+/// Most connections whose first message is being read: it may be large. Silent ones do not count.
+const READ_AT_ONCE: usize = 4;
+
 /// Messages up to this size are copied, and counted in their queues; longer ones are shared.
 pub const COPIED: usize = 4 * 1024;
 
@@ -42,6 +45,7 @@ pub struct BudgetAccount {
     places: AtomicUsize,
     dials: Arc<Semaphore>,
     lookups: Arc<Semaphore>,
+    reading: Arc<Semaphore>,
     turn: Arc<Semaphore>,
 }
 
@@ -113,6 +117,7 @@ impl BudgetAccount {
             places: AtomicUsize::new(0),
             dials: Arc::new(Semaphore::new(DIALS)),
             lookups: Arc::new(Semaphore::new(LOOKUPS)),
+            reading: Arc::new(Semaphore::new(READ_AT_ONCE)),
             turn: Arc::new(Semaphore::new(1)),
         }
     }
@@ -176,6 +181,11 @@ impl BudgetAccount {
     /// Waits until a connection may be made.
     pub async fn dial(&self) -> OwnedSemaphorePermit {
         permit(&self.dials).await
+    }
+
+    /// Waits until the first message of a connection may be read.
+    pub async fn reading(&self) -> OwnedSemaphorePermit {
+        permit(&self.reading).await
     }
 
     /// Waits until a large request may be decoded: one of a user at a time, so that users are served in turn.

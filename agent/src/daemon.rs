@@ -66,7 +66,7 @@ pub fn main(args: AgentArgs) -> Result<u8, CommandError> {
     let args = with_file(args).map_err(CommandError::request)?;
     match args.on_stop {
         Some(AgentStopPolicy::Leave) => {
-            agent_log::start(&LogSettings::new(&args))?;
+            agent_log::start(&LogSettings::new(&args)).map_err(CommandError::request)?;
             front::main()
         }
         Some(AgentStopPolicy::Wait) | None => daemon(args, None),
@@ -85,7 +85,7 @@ pub fn behind_front(args: AgentArgs) -> Result<u8, CommandError> {
 }
 
 fn daemon(args: AgentArgs, front: Option<UnixStream>) -> Result<u8, CommandError> {
-    agent_log::start(&LogSettings::new(&args))?;
+    agent_log::start(&LogSettings::new(&args)).map_err(CommandError::request)?;
     let settings = AgentSettings::new(args).map_err(CommandError::request)?;
     // Before anything is opened: steps get their descriptors by number.
     descriptors::reserve_low()

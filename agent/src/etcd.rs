@@ -148,11 +148,8 @@ impl Etcd {
 
     async fn range(&self, key: Vec<u8>, range_end: Vec<u8>) -> Result<EtcdSnapshot, EtcdError> {
         let message = RangeRequest { key, range_end };
-        let call = |channel, token| {
-            let request = request(message.clone(), token);
-            async move { KvClient::new(channel).range(request).await }
-        };
-        let answer = self.call(call).await?;
+        let range = |channel, request| async move { KvClient::new(channel).range(request).await };
+        let answer = self.call(message, range).await?;
         Ok(EtcdSnapshot {
             revision: answer.header.map_or(0, |header| header.revision),
             keys: answer.kvs,
@@ -164,20 +161,19 @@ impl Etcd {
     /// # Errors
     /// [`EtcdError`]
     pub async fn changed(&self, prefix: &str, revision: i64) -> Result<(), EtcdError> {
-        let create = WatchRequest {
+        let message = WatchRequest {
             request_union: Some(RequestUnion::CreateRequest(WatchCreateRequest {
                 key: prefix.as_bytes().to_vec(),
                 range_end: prefix_end(prefix),
                 start_revision: revision + 1,
             })),
         };
-        let call = |channel, token| {
+        let watch = |channel, request: Request<_>| async move {
             // What ends there ends the watch.
-            let messages = stream::iter([create.clone()]).chain(stream::pending());
-            let request = request(messages, token);
-            async move { WatchClient::new(channel).watch(request).await }
+            let request = request.map(|create| stream::iter([create]).chain(stream::pending()));
+            WatchClient::new(channel).watch(request).await
         };
-        let mut events: Streaming<WatchResponse> = self.call(call).await?;
+        let mut events: Streaming<WatchResponse> = self.call(message, watch).await?;
         loop {
             match events.message().await {
                 Ok(Some(event)) if event.created && !event.canceled => {}
@@ -195,11 +191,9 @@ impl Etcd {
             ttl: i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX),
             id: 0,
         };
-        let call = |channel, token| {
-            let request = request(message, token);
-            async move { LeaseClient::new(channel).lease_grant(request).await }
-        };
-        Ok(self.call(call).await?.id)
+        let grant =
+            |channel, request| async move { LeaseClient::new(channel).lease_grant(request).await };
+        Ok(self.call(message, grant).await?.id)
     }
 
     /// Renews a lease; whether it is still there.
@@ -208,17 +202,15 @@ impl Etcd {
     /// [`EtcdError`]
     pub async fn renew_lease(&self, lease: i64) -> Result<bool, EtcdError> {
         let message = LeaseKeepAliveRequest { id: lease };
-        let call = |channel, token| {
-            let request = request(stream::iter([message]), token);
-            async move {
-                let mut client = LeaseClient::new(channel);
-                let mut answers = client.lease_keep_alive(request).await?.into_inner();
-                let answer: Option<LeaseKeepAliveResponse> = answers.message().await?;
-                let none = || Status::unavailable("the stream ended without a reply");
-                answer.map(Response::new).ok_or_else(none)
-            }
+        let renew = |channel, request: Request<_>| async move {
+            let request = request.map(|renewal| stream::iter([renewal]));
+            let mut client = LeaseClient::new(channel);
+            let mut answers = client.lease_keep_alive(request).await?.into_inner();
+            let answer: Option<LeaseKeepAliveResponse> = answers.message().await?;
+            let none = || Status::unavailable("the stream ended without a reply");
+            answer.map(Response::new).ok_or_else(none)
         };
-        Ok(self.call(call).await?.ttl > 0)
+        Ok(self.call(message, renew).await?.ttl > 0)
     }
 
     /// Ends a lease, and with it its keys.
@@ -227,11 +219,9 @@ impl Etcd {
     /// [`EtcdError`]
     pub async fn revoke(&self, lease: i64) -> Result<(), EtcdError> {
         let message = LeaseRevokeRequest { id: lease };
-        let call = |channel, token| {
-            let request = request(message, token);
-            async move { LeaseClient::new(channel).lease_revoke(request).await }
-        };
-        match self.call(call).await {
+        let revoke =
+            |channel, request| async move { LeaseClient::new(channel).lease_revoke(request).await };
+        match self.call(message, revoke).await {
             Err(EtcdError::Refused {
                 code: Code::NotFound,
                 ..
@@ -290,11 +280,8 @@ impl Etcd {
             }],
             failure: Vec::new(),
         };
-        let call = |channel, token| {
-            let request = request(message.clone(), token);
-            async move { KvClient::new(channel).txn(request).await }
-        };
-        match self.call(call).await {
+        let change = |channel, request| async move { KvClient::new(channel).txn(request).await };
+        match self.call(message, change).await {
             Ok(answer) if answer.succeeded => Ok(WriteOutcome::Done),
             Ok(_) => Ok(WriteOutcome::Changed),
             Err(EtcdError::Refused {
@@ -305,8 +292,12 @@ impl Etcd {
         }
     }
 
-    /// Asks the members one after the other, that which answered last first.
-    async fn call<T, F>(&self, send: impl Fn(Channel, AuthToken) -> F) -> Result<T, EtcdError>
+    /// Sends a message to the members one after the other, to that which answered last first.
+    async fn call<M: Clone, T, F>(
+        &self,
+        message: M,
+        send: impl Fn(Channel, Request<M>) -> F,
+    ) -> Result<T, EtcdError>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
@@ -316,7 +307,7 @@ impl Etcd {
         for turn in 0..self.members.len() {
             let index = (first + turn) % self.members.len();
             let Member { endpoint, .. } = &self.members[index];
-            let reason = match timeout(ANSWER, self.call_member(index, &send)).await {
+            let reason = match timeout(ANSWER, self.call_member(index, &message, &send)).await {
                 Ok(Ok(answer)) => {
                     self.preferred.store(index, Ordering::Relaxed);
                     return Ok(answer);
@@ -345,11 +336,12 @@ impl Etcd {
         })
     }
 
-    /// Asks one member; again with another token if the first one has expired.
-    async fn call_member<T, F>(
+    /// Sends a message to one member; again with another token if the first one has expired.
+    async fn call_member<M: Clone, T, F>(
         &self,
         index: usize,
-        send: impl Fn(Channel, AuthToken) -> F,
+        message: &M,
+        send: impl Fn(Channel, Request<M>) -> F,
     ) -> Result<T, MemberError>
     where
         F: Future<Output = Result<Response<T>, Status>>,
@@ -358,7 +350,7 @@ impl Etcd {
         let mut renewed = false;
         loop {
             let token = self.token(channel).await?;
-            let answer = send(channel.clone(), token).await;
+            let answer = send(channel.clone(), request(message.clone(), token)).await;
             match answer.map_err(trouble) {
                 Err(MemberError::Token) if !renewed => {
                     renewed = true;

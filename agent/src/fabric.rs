@@ -13,13 +13,12 @@ use tokio::time::{Instant, sleep};
 
 use self::grant_records::LockedGrantRecord;
 use self::site_command::SiteCommand;
-use self::transport::ServiceUrl;
+use self::transport::{ServiceError, ServiceUrl};
 use crate::site_services::FileError;
 use crate::site_settings;
 use wireup_core::fabric::grant_lifecycle::{GrantAction, GrantLifecycle};
 use wireup_core::fabric::grant_record::GrantRecord;
 use wireup_core::fabric::manager_rest::{ManagerReply, ManagerRequest};
-use wireup_core::failure::AnyError;
 use wireup_core::job::spec::{FabricSource, FabricSpec};
 
 pub mod grant_process;
@@ -51,21 +50,29 @@ enum FabricManager {
     Command(SiteCommand),
 }
 
+/// Reason for which a manager cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum ManagerError {
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+    #[error("cannot split the command into words; check its quotes")]
+    Words,
+    #[error("the grant comes from the environment, not from a fabric manager")]
+    None,
+}
+
 impl FabricManager {
-    fn new(spec: &FabricSpec) -> Result<Self, AnyError> {
+    fn new(spec: &FabricSpec) -> Result<Self, ManagerError> {
         match &spec.source {
             FabricSource::Service(address) => {
                 let service = ServiceUrl::new(address, spec)?;
                 Ok(Self::Service(Box::new(service)))
             }
             FabricSource::Command(words) => {
-                let command = SiteCommand::new(words)
-                    .ok_or("cannot split the command into words; check its quotes")?;
+                let command = SiteCommand::new(words).ok_or(ManagerError::Words)?;
                 Ok(Self::Command(command))
             }
-            FabricSource::Environment | FabricSource::Request => {
-                Err("the grant comes from the environment, not from a fabric manager".into())
-            }
+            FabricSource::Environment | FabricSource::Request => Err(ManagerError::None),
         }
     }
 

@@ -33,6 +33,30 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Longest time of a lookup that is not reported as slow.
 const SILENCE: Duration = Duration::from_secs(3);
 
+/// Reason for which a launch has too few hosts.
+#[derive(Debug, thiserror::Error)]
+enum FindError {
+    /// Waiting does not help.
+    #[error(transparent)]
+    Never(HostSearchFailure),
+    #[error("no host found within {} s: {reason}", .limit.as_secs_f32())]
+    NoneFound {
+        limit: Duration,
+        reason: HostSearchFailure,
+    },
+    /// Fewer hosts than needed were found in time.
+    #[error(
+        "only {} of {count} hosts found within {} s ({names}); start more, wait longer (--wait-hosts) or use fewer (--nodes)",
+        .found, .limit.as_secs_f32()
+    )]
+    TooFew {
+        found: usize,
+        count: u32,
+        names: String,
+        limit: Duration,
+    },
+}
+
 /// Prints the hosts of a lookup. The words are the arguments after the command.
 ///
 /// # Errors
@@ -149,7 +173,7 @@ impl HostSourceKind {
     }
 }
 
-async fn find(lookup: &HostLookup, awaited: HostWait) -> Result<Vec<FoundHost>, String> {
+async fn find(lookup: &HostLookup, awaited: HostWait) -> Result<Vec<FoundHost>, FindError> {
     let HostWait { count, limit } = awaited;
     let end = Instant::now() + limit;
     let mut source = match HostSourceKind::new(lookup) {
@@ -191,20 +215,19 @@ async fn find(lookup: &HostLookup, awaited: HostWait) -> Result<Vec<FoundHost>, 
     }
 }
 
-/// Returns the reason for which a launch has too few hosts.
-fn refusal(found: Result<Vec<FoundHost>, HostSearchFailure>, awaited: HostWait) -> String {
+fn refusal(found: Result<Vec<FoundHost>, HostSearchFailure>, awaited: HostWait) -> FindError {
     let HostWait { count, limit } = awaited;
-    let seconds = limit.as_secs_f32();
     match found {
-        Err(failure) if failure.is_final() => failure.to_string(),
-        Err(reason) => format!("no host found within {seconds} s: {reason}"),
+        Err(missing) if missing.is_final() => FindError::Never(missing),
+        Err(reason) => FindError::NoneFound { limit, reason },
         Ok(hosts) => {
             let names: Vec<&str> = hosts.iter().map(|host| &*host.name).collect();
-            let (found, names) = (hosts.len(), compress(&names));
-            format!(
-                "only {found} of {count} hosts found within {seconds} s ({names}); start more, wait longer \
-                 (--wait-hosts) or use fewer (--nodes)"
-            )
+            FindError::TooFew {
+                found: hosts.len(),
+                count,
+                names: compress(&names),
+                limit,
+            }
         }
     }
 }

@@ -196,16 +196,12 @@ impl LdapClient {
     ) -> Result<Option<LdapEntry>, DirectoryError> {
         let call = move |mut ldap: Ldap| async move {
             let found = ldap.search(&dn, Scope::Base, filter, attributes).await?;
-            let entries = found.0.into_iter();
-            let entries: Vec<_> = entries
-                .map(SearchEntry::construct)
-                .map(LdapEntry::new)
-                .collect();
-            Ok((entries, found.1))
+            let entry = found.0.into_iter().next().map(SearchEntry::construct);
+            Ok((entry.map(LdapEntry::new), found.1))
         };
-        let (entries, result) = self.call(ANSWER, call).await?;
+        let (entry, result) = self.call(ANSWER, call).await?;
         self.check(result, &[DONE, NO_ENTRY])?;
-        Ok(entries.into_iter().next())
+        Ok(entry)
     }
 
     /// Returns the entries below one that a filter selects; none if that one does not exist.

@@ -77,6 +77,7 @@ pub mod name_store;
 pub mod node_agent;
 pub mod peer;
 pub mod peer_service;
+mod permit_counts;
 pub mod pki;
 pub mod pmi_tls_port;
 pub mod proto;

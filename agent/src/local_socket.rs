@@ -6,7 +6,6 @@
 //! Rule: a client's first bytes are `PRI * HTTP/2.0`. Source: RFC 9113, section 3.4.
 
 pub mod agent_socket;
-mod connection_limits;
 pub mod grpc_clients;
 
 use std::future::poll_fn;
@@ -18,7 +17,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use prost::bytes::Bytes;
 use rustix::net::RecvFlags;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -28,7 +26,6 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use self::agent_socket::Socket;
-use self::connection_limits::{ConnectionLimits, ConnectionPermit};
 use self::grpc_clients::{Clients, LocalClient};
 use crate::PROGRAM_VERSION;
 use crate::budget::{BudgetAccount, BudgetExceeded, ByteReservation, PER_USER};
@@ -41,13 +38,14 @@ use crate::launch::launch_registry;
 use crate::launch_agent_ports::{AgentStartError, START_LIMIT};
 use crate::launch_task::{LaunchSource, run_launch};
 use crate::name_client;
+use crate::permit_counts::{CountedPermit, PermitCounts};
 use crate::state::Agent;
 use crate::user::{User, UserError};
 use wireup_core::link::agent_protocol::{
     AgentReport, AgentRequest, NODES_MAX, NodeAddress, NodeStatus, VERSION, version_in,
 };
+use wireup_core::link::decode;
 use wireup_core::link::liveness::LivenessMessage;
-use wireup_core::link::{decode, encode};
 use wireup_core::name_server::MEET_MAX;
 
 /// Timeout of a launcher's request.
@@ -73,7 +71,7 @@ pub async fn serve(
     leave: impl Future<Output = ()>,
     closed: impl Sized,
 ) {
-    let callers = Arc::new(ConnectionLimits::default());
+    let callers = PermitCounts::new();
     let mut leave = pin!(leave);
     let mut leaving = false;
     // What each that was accepted holds.
@@ -105,7 +103,7 @@ pub async fn serve(
             }
         };
         // In the order of their arrival, which the runtime of requests does not keep.
-        let slot = callers.enter(uid);
+        let slot = callers.enter(uid, PER_USER);
         let caller = caller(agent.clone(), slot, connection, uid, clients.clone());
         let accepted = accepted.clone();
         requests.spawn(async move {
@@ -121,14 +119,14 @@ pub async fn serve(
 /// Serves the launcher at the other end of a connection, and nothing else.
 pub async fn serve_one(agent: Arc<Agent>, connection: UnixStream, uid: u32) {
     let (clients, _) = mpsc::channel(1);
-    let slot = Arc::<ConnectionLimits>::default().enter(uid);
+    let slot = PermitCounts::new().enter(uid, PER_USER);
     caller(agent, slot, connection, uid, clients).await;
 }
 
 /// Serves one connection of this machine; without a `slot` it is refused.
 async fn caller(
     agent: Arc<Agent>,
-    slot: Option<ConnectionPermit>,
+    slot: Option<CountedPermit<u32>>,
     connection: UnixStream,
     uid: u32,
     clients: Clients,
@@ -161,7 +159,7 @@ async fn caller(
         let _ = poll_fn(|cx| Poll::Ready(writer.poll_flush(cx))).await;
     }
     let refusal = match slot {
-        Some(slot) => match read_request(&agent, &slot, &mut reader, &account, uid).await {
+        Some(_slot) => match read_request(&agent, &mut reader, &account, uid).await {
             Ok(Some(LocalRequest::Launch(launch))) => {
                 let (opening, user) = *launch;
                 let Some(reader) = moved(reader, &frames) else {
@@ -294,7 +292,6 @@ enum LocalRequest {
 
 async fn read_request(
     agent: &Agent,
-    slot: &ConnectionPermit,
     reader: &mut LinkReader,
     account: &Arc<BudgetAccount>,
     uid: u32,
@@ -302,7 +299,7 @@ async fn read_request(
     let late = |_| LocalRefusal::Late;
     timeout(PATIENCE, reader.first()).await.map_err(late)?;
     let request = {
-        let _one = slot.reading.acquire().await.expect("it is never closed");
+        let _permit = account.reading().await;
         let reading = timeout(PATIENCE, first_message(reader, account)).await;
         reading.map_err(late)??
     };
@@ -428,8 +425,6 @@ async fn nodes(
 }
 
 async fn answer(writer: &mut LinkWriter, message: &AgentReport) {
-    if writer.control(&Bytes::from(encode(message))).is_ok() {
-        // A launcher that does not read is not waited for.
-        let _ = timeout(PATIENCE, writer.flush()).await;
-    }
+    // A launcher that does not read is not waited for.
+    let _ = timeout(PATIENCE, writer.report(message)).await;
 }

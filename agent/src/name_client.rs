@@ -11,15 +11,14 @@ use crate::budget::BudgetAccount;
 use crate::launch::RoutedFrame;
 use crate::launch::frame_link::{LinkInput, LinkReader, LinkWriter};
 use crate::launch::queue::{LinkQueue, Resend, queue};
-use crate::name_servers::{NameServerKey, refused};
+use crate::name_servers::NameServerKey;
 use crate::peer::packet;
 use crate::peer::peer_connection::RESTART;
 use crate::peer::peer_error::PeerError;
 use crate::proto::v1;
 use crate::proto::v1::peer_client::PeerClient;
 use crate::state::Agent;
-use wireup_core::link::agent_protocol::NodeAddress;
-use wireup_core::link::liveness::LivenessMessage;
+use wireup_core::link::agent_protocol::{AgentReport, NodeAddress};
 
 /// Serves a launch until one of both sides ends.
 pub async fn serve_launch(
@@ -48,16 +47,7 @@ pub async fn serve_launch(
     }
     let reason = failures.join("; ");
     warn!(uid, "no name server for a launch: {reason}");
-    // The agent does not wait for a launcher that does not read.
-    if writer.control(&refused(reason)).is_ok() {
-        writer.flush().await;
-    }
-}
-
-/// Answers a launch's liveness probe; false if the launch does not read.
-fn answered(sign: LivenessMessage, agent: &Agent, writer: &mut LinkWriter) -> bool {
-    let silence = Some(agent.liveness_limit);
-    sign != LivenessMessage::Ask || writer.sign(LivenessMessage::Alive { silence }).is_ok()
+    writer.report(&AgentReport::Refused { reason }).await;
 }
 
 /// Serves a launch whose rendezvous is at this agent.
@@ -78,7 +68,7 @@ async fn serve_locally(
                         return;
                     }
                 }
-                Some(Ok(LinkInput::Sign(sign))) if answered(sign, agent, &mut writer) => {}
+                Some(Ok(LinkInput::Sign(sign))) if writer.answer(sign, agent.liveness_limit) => {}
                 _ => return,
             },
             packet = queued.next() => match packet {
@@ -112,7 +102,9 @@ async fn relay_to_agent(
                         Err(full) => full.to_string(),
                     }
                 }
-                Some(Ok(LinkInput::Sign(sign))) if answered(sign, agent, &mut writer) => continue,
+                Some(Ok(LinkInput::Sign(sign))) if writer.answer(sign, agent.liveness_limit) => {
+                    continue;
+                }
                 _ => return,
             },
             packet = frames.next() => match packet {
@@ -124,10 +116,7 @@ async fn relay_to_agent(
             () = writer.flush(), if writer.waits() => continue,
         };
         warn!("a launch lost its name server: {reason}");
-        if writer.control(&refused(reason)).is_ok() {
-            writer.flush().await;
-        }
-        return;
+        return writer.report(&AgentReport::Refused { reason }).await;
     }
 }
 

@@ -19,13 +19,12 @@ use tokio_stream::Stream;
 use tracing::{debug, warn};
 
 use crate::budget::{BudgetAccount, BudgetExceeded, Budgets, ByteReservation};
-use crate::launch::frame_router::{RoutedFrame, frame_bodies};
+use crate::launch::frame_router::{RoutedFrame, frames_to_launcher};
 use crate::launch::queue::{LinkQueue, LinkQueueReceiver, queue};
 use crate::peer::peer_error::MessageError;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::UserId;
-use wireup_core::link::agent_protocol::{AgentReport, NodeAddress};
-use wireup_core::link::frame::FrameAddress;
+use wireup_core::link::agent_protocol::NodeAddress;
 use wireup_core::link::{DecodeError, decode, encode};
 use wireup_core::name_server::message::NameServerCommand;
 use wireup_core::name_server::{ClientId, NameServer, Reply};
@@ -180,14 +179,8 @@ impl NameServerState {
                 continue;
             };
             let message = queue.account().count_message(Bytes::from(encode(&message)));
-            let result = frame_bodies(message).try_for_each(|(body, more)| {
-                let length = body.len();
-                let frame = RoutedFrame {
-                    to: FrameAddress::Launcher,
-                    from: FrameAddress::EveryNode,
-                    more,
-                    body,
-                };
+            let result = frames_to_launcher(message).try_for_each(|frame| {
+                let length = frame.body.len();
                 queue.push(frame, length)
             });
             if result.is_err() {
@@ -291,8 +284,4 @@ where
         let _ = ended.send(());
     });
     queued.take_until(end)
-}
-
-pub(crate) fn refused(reason: String) -> Bytes {
-    Bytes::from(encode(&AgentReport::Refused { reason }))
 }

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use authority::{Authority, CertificatePair, Validity};
-use certificate_files::PkiFileError;
+use certificate_files::{PUBLIC, PkiFileError, SECRET};
 pub use pki_commands::main;
 pub use pki_error::PkiError;
 use rustls::pki_types::CertificateDer;
@@ -77,21 +77,12 @@ pub fn init(dir: &Path, name: &str, validity: Validity) -> Result<(), PkiError> 
             return Err(PkiError::Made(path));
         }
     }
-    let made = Authority::init(name, validity).map_err(|error| PkiError::Authority {
-        path: dir.to_owned(),
-        error,
-    })?;
-    certificate_files::write(
-        &dir.join(CA_KEY),
-        made.key.as_bytes(),
-        certificate_files::SECRET,
-    )?;
-    certificate_files::write(
-        &dir.join(CA),
-        made.certificate.as_bytes(),
-        certificate_files::PUBLIC,
-    )?;
-    Ok(())
+    let pair = Authority::init(name, validity).map_err(PkiError::authority(dir.to_owned()))?;
+    let files = [
+        (CA_KEY, &*pair.key, SECRET),
+        (CA, &*pair.certificate, PUBLIC),
+    ];
+    Ok(certificate_files::write_all(dir, &files)?)
 }
 
 /// Reads the authority of a directory.
@@ -108,8 +99,7 @@ pub fn load(dir: &Path) -> Result<Authority, PkiError> {
     let certificate = certificate_files::read_public(&path).map_err(missing)?;
     let key = certificate_files::read_secret(&dir.join(CA_KEY)).map_err(missing)?;
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Authority::load(&text(certificate), &text(key))
-        .map_err(|error| PkiError::Authority { path, error })
+    Authority::load(&text(certificate), &text(key)).map_err(PkiError::authority(path))
 }
 
 /// Makes a certificate for each name; none, if one of them cannot have one. `addresses` are
@@ -131,57 +121,48 @@ pub fn issue(
     for address in addresses {
         crate::identity::check_name(address)?;
     }
-    let mut wanted = Vec::new();
+    let mut holders = Vec::new();
     for name in names {
         let identity = Identity::new(name, role)?;
         if [CA, CA_KEY, REVOKED, MADE].contains(&name.as_str()) {
             return Err(PkiError::Reserved(name.clone()));
         }
         let path = dir.join(name);
-        if fs::symlink_metadata(&path).is_ok() || wanted.iter().any(|(_, other)| *other == path) {
+        if fs::symlink_metadata(&path).is_ok() || holders.iter().any(|(_, other)| *other == path) {
             return Err(PkiError::Issued {
                 name: name.clone(),
                 path,
             });
         }
-        wanted.push((identity, path));
+        holders.push((identity, path));
     }
-    let mut made = Vec::new();
-    for (identity, path) in wanted {
+    let mut directories = Vec::new();
+    for (identity, path) in holders {
         let pair = authority.issue(&identity, addresses, validity);
-        let pair = pair.map_err(|error| PkiError::Authority {
-            path: dir.join(CA),
-            error,
-        })?;
+        let pair = pair.map_err(PkiError::authority(dir.join(CA)))?;
         revocation::remember(dir, &pair)?;
         let fresh = certificate_files::StagedDirectory::begin(&path)?;
-        put(dir, fresh.path(), &pair, authority.certificate())?;
+        put(dir, &fresh.path, &pair, &authority.certificate)?;
         fresh.finish()?;
-        made.push(path);
+        directories.push(path);
     }
-    Ok(made)
+    Ok(directories)
 }
 
 /// Writes the files of a holder. The key comes first: a reader in between detects that it is not
 /// the certificate's, and reads again.
 fn put(authority: &Path, dir: &Path, pair: &CertificatePair, ca: &str) -> Result<(), PkiFileError> {
     match certificate_files::read_public(&authority.join(REVOKED)) {
-        Ok(list) => certificate_files::write(&dir.join(REVOKED), &list, certificate_files::PUBLIC)?,
+        Ok(list) => certificate_files::write(&dir.join(REVOKED), &list, PUBLIC)?,
         Err(error) if certificate_files::is_missing(&error) => {}
         Err(error) => return Err(error),
     }
-    certificate_files::write(
-        &dir.join(KEY),
-        pair.key.as_bytes(),
-        certificate_files::SECRET,
-    )?;
-    let certificate = dir.join(CERTIFICATE);
-    certificate_files::write(
-        &certificate,
-        pair.certificate.as_bytes(),
-        certificate_files::PUBLIC,
-    )?;
-    certificate_files::write(&dir.join(CA), ca.as_bytes(), certificate_files::PUBLIC)
+    let files = [
+        (KEY, &*pair.key, SECRET),
+        (CERTIFICATE, &*pair.certificate, PUBLIC),
+        (CA, ca, PUBLIC),
+    ];
+    certificate_files::write_all(dir, &files)
 }
 
 /// Reads the first certificate of a file.
@@ -189,12 +170,16 @@ fn put(authority: &Path, dir: &Path, pair: &CertificatePair, ca: &str) -> Result
 /// # Errors
 /// [`PkiError`]
 pub fn read(path: &Path) -> Result<Certificate, PkiError> {
+    parse(&certificate_files::read_public(path)?, path)
+}
+
+/// Parses the first certificate in the contents of a file.
+fn parse(pem: &[u8], path: &Path) -> Result<Certificate, PkiError> {
     let unreadable = |error: &dyn std::fmt::Display| PkiError::Certificate {
         path: path.to_owned(),
         error: error.to_string(),
     };
-    let bytes = certificate_files::read_public(path)?;
-    let der = CertificateDer::from_pem_slice(&bytes)
+    let der = CertificateDer::from_pem_slice(pem)
         .map_err(|_| unreadable(&"no certificate in this file (PEM)"))?;
     Certificate::from_der(&der).map_err(|error| unreadable(&error))
 }
@@ -242,12 +227,9 @@ pub fn renew(
     let found = read(&certificate)?;
     let identity = found.identity.ok_or(IdentityError::Nobody)?;
     let pair = authority.issue(&identity, &found.names, validity);
-    let pair = pair.map_err(|error| PkiError::Authority {
-        path: dir.join(CA),
-        error,
-    })?;
+    let pair = pair.map_err(PkiError::authority(dir.join(CA)))?;
     revocation::remember(dir, &pair)?;
-    put(dir, &path, &pair, authority.certificate())?;
+    put(dir, &path, &pair, &authority.certificate)?;
     Ok(path)
 }
 

@@ -15,22 +15,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rcgen::{CertificateParams, KeyPair};
-use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
+use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError,
-    PeerIncompatible, ServerConfig, SignatureScheme, client::danger::HandshakeSignatureValid,
-    version,
-};
+use rustls::{CertificateError, DistinguishedName, Error, OtherError, ServerConfig, version};
 use tokio::io::{AsyncReadExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use crate::permit_counts::PermitCounts;
 use crate::refusals::Refusals;
-use crate::tls::accept::HandshakeCounts;
+use crate::tls::accept::take_place;
+use crate::tls::verify::tls13_signatures;
 use crate::tls::words;
 use wireup_core::failure::CommandError;
 use wireup_sys::signals::Signals;
@@ -60,13 +58,11 @@ impl RankCertificate {
         let key = KeyPair::generate()?;
         let certificate = CertificateParams::new([NAME.to_owned()])?.self_signed(&key)?;
         let pem = certificate.pem() + &key.serialize_pem();
-        let provider = Arc::new(ring::default_provider());
         let clients = RankVerifier {
             certificate: certificate.der().clone(),
-            provider: provider.clone(),
         };
         let key = PrivatePkcs8KeyDer::from(key.serialize_der());
-        let mut config = ServerConfig::builder_with_provider(provider)
+        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&version::TLS13])?
             .with_client_cert_verifier(Arc::new(clients))
             .with_single_cert(vec![certificate.der().clone()], key.into())?;
@@ -96,7 +92,6 @@ struct WrongCertificate;
 #[derive(Debug)]
 struct RankVerifier {
     certificate: CertificateDer<'static>,
-    provider: Arc<CryptoProvider>,
 }
 
 impl ClientCertVerifier for RankVerifier {
@@ -116,29 +111,7 @@ impl ClientCertVerifier for RankVerifier {
         }
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(PeerIncompatible::Tls12NotOffered.into())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let known = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, known)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        let known = &self.provider.signature_verification_algorithms;
-        known.supported_schemes()
-    }
+    tls13_signatures!();
 }
 
 /// Runs the process. Its arguments are the abstract socket of the rank proxy and the rank; standard input is the listener,
@@ -188,7 +161,7 @@ async fn serve(
 
 async fn accept_all(listener: TcpListener, acceptor: TlsAcceptor, socket: &str, rank: &str) {
     let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
-    let sources = Arc::new(HandshakeCounts::default());
+    let places = PermitCounts::new();
     let refusals = Arc::new(Refusals::default());
     loop {
         let Ok((stream, from)) = listener.accept().await else {
@@ -199,7 +172,7 @@ async fn accept_all(listener: TcpListener, acceptor: TlsAcceptor, socket: &str, 
         let Ok(permit) = handshakes.clone().acquire_owned().await else {
             return;
         };
-        let place = sources.enter(from.ip());
+        let place = take_place(&places, from.ip());
         let (acceptor, refusals) = (acceptor.clone(), refusals.clone());
         // A name that starts with NUL is abstract.
         let (socket, rank) = (format!("\0{socket}"), rank.to_owned());

@@ -43,25 +43,16 @@ pub(crate) fn settings<T: DeserializeOwned + Default>(
     Ok((T::default(), file))
 }
 
-/// Reads the password in a file that only its owner may read.
+/// Returns the password of a variable, or else that in a file which only its owner may read.
 #[cfg(any(feature = "etcd", feature = "ldap"))]
-pub(crate) fn password(path: &Path) -> Result<String, PasswordError> {
-    let bytes = certificate_files::read_secret(path)?;
-    let text = String::from_utf8(bytes).map_err(|_| {
-        unusable(
-            path,
-            "the password is not UTF-8: write it as text in one line",
-        )
-    })?;
-    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
-}
-
-/// Errors in reading a password.
-#[cfg(any(feature = "etcd", feature = "ldap"))]
-#[derive(Debug, thiserror::Error)]
-pub enum PasswordError {
-    #[error(transparent)]
-    Store(#[from] PkiFileError),
-    #[error(transparent)]
-    File(#[from] FileError),
+pub(crate) fn password(
+    variable: Option<String>,
+    file: Option<PathBuf>,
+) -> Result<Option<String>, PkiFileError> {
+    let (None, Some(path)) = (&variable, file) else {
+        return Ok(variable);
+    };
+    let bytes = certificate_files::read_secret(&path)?;
+    let text = String::from_utf8(bytes).map_err(|_| PkiFileError::Encoding(path))?;
+    Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
 }

@@ -24,6 +24,24 @@ const SYSTEM: [&str; 3] = [
     "/etc/ssl/ca-bundle.pem",
 ];
 
+/// Variables that ask for an export that is not supported.
+#[derive(Debug, thiserror::Error)]
+enum ExporterError {
+    #[error("unsupported OTLP protocol {0}; use http/protobuf or grpc")]
+    UnknownProtocol(String),
+    #[error(
+        "unsupported OTLP endpoint {0}: wireup supports TLS with gRPC only; set OTEL_EXPORTER_OTLP_PROTOCOL=grpc and \
+         name the collector's port for that (4317), or name a collector on this machine with http://"
+    )]
+    HttpOverTls(String),
+    #[error("cannot read {path}: {error}")]
+    File { path: String, error: std::io::Error },
+    #[error(
+        "this system has no list of certificate authorities; name one with OTEL_EXPORTER_OTLP_CERTIFICATE"
+    )]
+    NoAuthorities,
+}
+
 /// Returns the value of `OTEL_EXPORTER_OTLP_TRACES_{name}`, or else of `OTEL_EXPORTER_OTLP_{name}`.
 fn setting(name: &str) -> Option<String> {
     let prefixes = ["OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"];
@@ -75,14 +93,7 @@ fn exporter() -> Result<SpanExporter, AnyError> {
     Ok(match setting("PROTOCOL").as_deref() {
         None | Some("http/protobuf") => match endpoint {
             None => SpanExporter::builder().with_http().build()?,
-            Some(endpoint) => {
-                return Err(format!(
-                    "unsupported OTLP endpoint {endpoint}: wireup supports TLS with gRPC only; set \
-                     OTEL_EXPORTER_OTLP_PROTOCOL=grpc and name the collector's port for that (4317), or name a \
-                     collector on this machine with http://"
-                )
-                .into());
-            }
+            Some(endpoint) => return Err(ExporterError::HttpOverTls(endpoint).into()),
         },
         Some("grpc") => {
             let builder = SpanExporter::builder().with_tonic();
@@ -91,22 +102,19 @@ fn exporter() -> Result<SpanExporter, AnyError> {
                 Some(_) => builder.with_tls_config(tls()?).build()?,
             }
         }
-        Some(other) => {
-            let problem = format!("unsupported OTLP protocol {other}; use http/protobuf or grpc");
-            return Err(problem.into());
-        }
+        Some(other) => return Err(ExporterError::UnknownProtocol(other.to_owned()).into()),
     })
 }
 
 /// Reads the TLS settings from the standard variables; `opentelemetry-otlp` reads none of them.
-fn tls() -> Result<ClientTlsConfig, AnyError> {
-    let read =
-        |path: String| std::fs::read(&path).map_err(|error| format!("cannot read {path}: {error}"));
+fn tls() -> Result<ClientTlsConfig, ExporterError> {
+    let read = |path: String| match std::fs::read(&path) {
+        Ok(pem) => Ok(pem),
+        Err(error) => Err(ExporterError::File { path, error }),
+    };
     let system = || SYSTEM.iter().find(|path| Path::new(path).exists());
     let authorities = setting("CERTIFICATE").or_else(|| system().map(|path| (*path).to_owned()));
-    let authorities = read(authorities.ok_or(
-        "this system has no list of certificate authorities; name one with OTEL_EXPORTER_OTLP_CERTIFICATE",
-    )?)?;
+    let authorities = read(authorities.ok_or(ExporterError::NoAuthorities)?)?;
     let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authorities));
     Ok(
         match (setting("CLIENT_CERTIFICATE"), setting("CLIENT_KEY")) {

@@ -25,7 +25,7 @@ use tonic::transport::Server;
 use tower::layer::util::{Identity, Stack};
 
 pub(crate) use accept::words;
-pub use accept::{TlsConnection, server_incoming, server_incoming_until_closed};
+pub use accept::{TlsConnection, server_incoming};
 pub use connect::{ConnectError, PeerStream, channel, connect, dial};
 pub use tls_certificates::{CertificateFilesError, TlsConfigs};
 

@@ -27,6 +27,23 @@ pub struct User {
     pub home: Option<PathBuf>,
 }
 
+impl User {
+    /// Returns the user of this process, without name and home.
+    ///
+    /// # Errors
+    /// The system does not give the groups.
+    pub fn current() -> rustix::io::Result<Self> {
+        let groups = getgroups()?;
+        Ok(Self {
+            uid: geteuid().as_raw(),
+            gid: getegid().as_raw(),
+            groups: groups.into_iter().map(Gid::as_raw).collect(),
+            name: None,
+            home: None,
+        })
+    }
+}
+
 /// Reason for which no process is started for a user.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum UserError {
@@ -109,13 +126,10 @@ impl ServedUsers {
         // The agent's own user already has its groups, and needs no account: containers
         // run under numbers that have none.
         if let Self::Only(_) = self {
-            let groups = getgroups().map_err(lookup)?;
             return Ok(User {
-                uid,
-                gid: getegid().as_raw(),
-                groups: groups.into_iter().map(Gid::as_raw).collect(),
                 name,
                 home: home.or_else(|| std::env::var_os("HOME").map(PathBuf::from)),
+                ..User::current().map_err(lookup)?
             });
         }
         let found = found.ok_or(UserError::Unknown(uid))?;

@@ -220,9 +220,9 @@ fn cpus(
         }
         BindTo::Level(level) => *level,
     };
-    for asked in [Some(level), mapped_over(spec.map)].into_iter().flatten() {
-        if topology.parts(asked).is_empty() {
-            return Err(BindingError::NoSuchPart(asked));
+    for part in [Some(level), mapped_over(spec.map)].into_iter().flatten() {
+        if topology.parts(part).is_empty() {
+            return Err(BindingError::NoSuchPart(part));
         }
     }
     let units = map::Units::choose(topology, usable, spec, level, demand);

@@ -206,7 +206,8 @@ impl<T> GroupEngine<T> {
 
     /// Forgets that invited members may have left an earlier group of that name.
     pub fn invited(&mut self, name: &[u8], members: &[Proc]) {
-        self.hub.made_anew(name, |proc| members.contains(proc));
+        self.hub
+            .forget_departed(name, |proc| members.contains(proc));
     }
 
     /// Fails the operations of a lost node's members.

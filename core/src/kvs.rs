@@ -190,16 +190,16 @@ impl Kvs {
         Ok(())
     }
 
-    /// Merges what some nodes gave as [`Kvs::recent`], this one at `sent_stamp`. The last entry of a key
-    /// wins, but never over a later local put, and one that is passed on over none that its node has put. Answers from where on the next such barrier of the
-    /// same members has to give something.
+    /// Merges the entries that some nodes contributed with [`Kvs::recent`], this node at `sent_stamp`. The last entry of
+    /// a key wins, but never over a later local put, and a forwarded entry never over one that its node has put. Returns
+    /// the stamp after which the next such barrier of the same members must contribute.
     ///
     /// # Errors
     /// As [`Kvs::merge`].
-    pub fn merge_recent(&mut self, all: &[u8], given: KvsStamp) -> Result<KvsStamp, KvsError> {
-        let nothing_since = self.now == given;
-        self.merge_entries(all, given, false)?;
-        Ok(if nothing_since { self.now } else { given })
+    pub fn merge_recent(&mut self, all: &[u8], sent_stamp: KvsStamp) -> Result<KvsStamp, KvsError> {
+        let nothing_since = self.now == sent_stamp;
+        self.merge_entries(all, sent_stamp, false)?;
+        Ok(if nothing_since { self.now } else { sent_stamp })
     }
 
     fn merge_entries(

@@ -149,7 +149,7 @@ impl NameServer {
         let nodes: BTreeSet<NodeId> = nodes.into_values().collect();
         let mut answers = ClientReplies::new();
         self.store
-            .nodes_gone(&nodes, |(asked, _)| *asked == client, &mut answers);
+            .nodes_gone(&nodes, |(requester, _)| *requester == client, &mut answers);
         deliver(answers, out);
     }
 

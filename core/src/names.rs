@@ -253,8 +253,8 @@ impl<T: Ord + Clone> NameTable<T> {
         now: Moment,
         answers: &mut Vec<(T, NameReply)>,
     ) {
-        let mut seen = BTreeSet::new();
-        lookup.keys.retain(|key| seen.insert(key.clone()));
+        let mut unique_keys = BTreeSet::new();
+        lookup.keys.retain(|key| unique_keys.insert(key.clone()));
         if let Err(refusal) = usable(&lookup.keys) {
             return answers.push((ticket, NameReply::Refused(refusal)));
         }
@@ -366,19 +366,17 @@ impl<T: Ord + Clone> NameTable<T> {
         {
             return NameReply::Refused(refusal);
         }
-        let wanted: BTreeSet<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let keys: BTreeSet<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let removed = match removal {
-            UnpublishScope::Own(range) => {
-                self.values.remove_own(&who.proc, range.as_ref(), &wanted)
-            }
-            UnpublishScope::Anybodys => wanted
+            UnpublishScope::Own(range) => self.values.remove_own(&who.proc, range.as_ref(), &keys),
+            UnpublishScope::Anybodys => keys
                 .iter()
                 .filter(|key| self.values.remove_in_session(who, key))
                 .count(),
         };
         match removed {
-            0 if !wanted.is_empty() => NameReply::Refused(NameRefusal::NotFound),
-            removed if removed < wanted.len() => NameReply::Partial(Vec::new()),
+            0 if !keys.is_empty() => NameReply::Refused(NameRefusal::NotFound),
+            removed if removed < keys.len() => NameReply::Partial(Vec::new()),
             _ => NameReply::Done,
         }
     }

@@ -360,8 +360,8 @@ impl NodeCore {
 
     /// Whether a rank is between PMI's init and finalize.
     pub fn has_pmi_session(&self, rank: NodeRank) -> bool {
-        let seen = self.cx.pmi_server(rank);
-        seen.is_some_and(|(local, server)| server.state(local).in_session())
+        let pmi_server = self.cx.pmi_server(rank);
+        pmi_server.is_some_and(|(local, server)| server.state(local).in_session())
     }
 
     /// Whether some rank of a job is between init and finalize on this node.

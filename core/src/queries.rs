@@ -225,14 +225,11 @@ impl<T> QueryEngine<T> {
             }
             let question = question.clone();
             out.push(if node == self.node {
-                let asked = QueryId {
+                let query = QueryId {
                     requester: node,
                     serial,
                 };
-                QueryAction::Look {
-                    query: asked,
-                    question,
-                }
+                QueryAction::Look { query, question }
             } else {
                 let message = QueryMessage::Request { serial, question };
                 QueryAction::Send { to: node, message }
@@ -268,14 +265,11 @@ impl<T> QueryEngine<T> {
         }
         match message {
             QueryMessage::Request { serial, question } => {
-                let asked = QueryId {
+                let query = QueryId {
                     requester: from,
                     serial,
                 };
-                out.push(QueryAction::Look {
-                    query: asked,
-                    question,
-                });
+                out.push(QueryAction::Look { query, question });
             }
             QueryMessage::Reply { serial, part } => {
                 self.on_result(from, serial, NodeQueryResult::Part(part), out);
@@ -345,13 +339,13 @@ impl<T> QueryEngine<T> {
         if gathering.is_some_and(|gathering| gathering.awaited.is_empty())
             && let Some(PendingQuery {
                 ticket,
-                results_by_node: heard,
+                results_by_node,
                 ..
             }) = self.gatherings.remove(&serial)
         {
             out.push(QueryAction::Complete {
                 ticket,
-                results_by_node: heard,
+                results_by_node,
             });
         }
     }

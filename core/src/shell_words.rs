@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn words_changed_by_shell_are_quoted() {
-        for (word, wanted) in [
+        for (word, expected) in [
             (&b"a.out"[..], "a.out"),
             (b"./a-b_c=1", "./a-b_c=1"),
             (b"", "''"),
@@ -61,7 +61,7 @@ mod tests {
             (b"\x1b[1m\xff", r"$'\x1b[1m\xff'"),
             ("\u{85}é".as_bytes(), r"$'\xc2\x85é'"),
         ] {
-            assert_eq!(quoted(OsStr::from_bytes(word)), wanted);
+            assert_eq!(quoted(OsStr::from_bytes(word)), expected);
         }
     }
 }

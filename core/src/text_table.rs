@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn words_are_quoted_and_stay_on_one_line() {
-        let given = ["-n", "2", "a b", "", "it's", "x\ny"].map(Into::into);
-        assert_eq!(words(&given), r"-n 2 'a b' '' 'it'\''s' $'x\ny'");
+        let arguments = ["-n", "2", "a b", "", "it's", "x\ny"].map(Into::into);
+        assert_eq!(words(&arguments), r"-n 2 'a b' '' 'it'\''s' $'x\ny'");
     }
 }

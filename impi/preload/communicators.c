@@ -434,6 +434,20 @@ static int agree_in_group(struct impi_comm *impi_comm, int size, const int *memb
     return error;
 }
 
+/* Makes a communicator of a group of this client. MPICH 4 reads the group that belongs to `comm` without a check: it has
+ * none before the first MPI_Comm_group, and `local` may come from another communicator. */
+static int create_group_here(MPI_Comm comm, MPI_Group local, int tag, MPI_Comm *part)
+{
+    MPI_Group group;
+    int error = PMPI(Comm_group)(comm, &group);
+
+    if (error == MPI_SUCCESS) {
+        PMPI(Group_free)(&group);
+        error = PMPI(Comm_create_group)(comm, local, tag, part);
+    }
+    return error;
+}
+
 /* The part of `MPI_Comm_create_group` for a group with members in several clients. */
 static int create_in_group(struct impi_comm *impi_comm, MPI_Group group, int tag, MPI_Comm *part)
 {
@@ -448,10 +462,10 @@ static int create_in_group(struct impi_comm *impi_comm, MPI_Group group, int tag
         error = copy_local_members(size, members, &local);
     }
     if (error == MPI_SUCCESS) {
-        error = PMPI(Comm_create_group)(impi_comm->local, local, tag, part);
+        error = create_group_here(impi_comm->local, local, tag, part);
         if (error == MPI_SUCCESS && *part != MPI_COMM_NULL) {
             /* While members have begun MPI_Comm_idup, Open MPI's MPI_Comm_split waits for all of them. */
-            error = PMPI(Comm_create_group)(impi_comm->local, local, tag, &collective);
+            error = create_group_here(impi_comm->local, local, tag, &collective);
         }
         PMPI(Group_free)(&local);
     }
@@ -478,7 +492,7 @@ int MPI_Comm_create_group(MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *par
     }
     error = copy_to_local_group(group, &local);
     if (error == MPI_SUCCESS) {
-        error = PMPI(Comm_create_group)(comm, local, tag, part);
+        error = create_group_here(comm, local, tag, part);
         PMPI(Group_free)(&local);
     }
     return error == MPI_SUCCESS ? error : raise_error(comm, error);

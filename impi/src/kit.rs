@@ -1,7 +1,8 @@
 //! The conformance kit with sockets: the recorder, and the programs that play clients, servers and processes.
 
 use std::io;
-use std::process::Child;
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -11,6 +12,20 @@ pub mod recorder;
 pub mod recording_proxy;
 pub mod server_under_test;
 pub mod tap;
+
+/// Waits for a child, and returns `None` if it has not ended by a time.
+///
+/// # Errors
+/// When the kernel refuses.
+fn wait_until(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
+    loop {
+        let status = child.try_wait()?;
+        if status.is_some() || Instant::now() >= deadline {
+            return Ok(status);
+        }
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+}
 
 /// Ends a child that leads a process group, with all in this group.
 ///

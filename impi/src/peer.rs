@@ -39,17 +39,6 @@ const POINT: u64 = 0;
 const COLLECTIVE: u64 = 1;
 const LOCAL: u64 = u64::MAX;
 
-/// Result of a request.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum RequestResult {
-    /// Send that is complete.
-    Sent,
-    /// A message, in the machine's byte order.
-    Received(Status, Vec<u8>),
-    /// Request that was cancelled.
-    Cancelled,
-}
-
 /// A process of the world.
 #[derive(Debug)]
 pub struct Peer {
@@ -161,8 +150,6 @@ impl Peer {
         tag: i32,
         synchronous: bool,
     ) -> Result<RequestId, PeerError> {
-        self.check_peer(to)?;
-        self.check_tag(tag)?;
         let envelope = Envelope {
             destination: to,
             tag,
@@ -183,24 +170,19 @@ impl Peer {
         source: Option<usize>,
         tag: Option<i32>,
     ) -> Result<RequestId, PeerError> {
-        source.map_or(Ok(()), |source| self.check_peer(source))?;
-        tag.map_or(Ok(()), |tag| self.check_tag(tag))?;
-        self.receive_in(
-            MatchSpec {
-                source,
-                tag,
-                context: POINT,
-            },
-            limit,
-            element,
-        )
+        let match_spec = MatchSpec {
+            source,
+            tag,
+            context: POINT,
+        };
+        self.receive_in(match_spec, limit, element)
     }
 
-    /// Waits for a request's end.
+    /// Waits for a request's end; a message is in the machine's byte order, and never truncated.
     ///
     /// # Errors
     /// When the job breaks, the message is too long, or there is no such request.
-    pub fn wait(&self, request: RequestId) -> Result<RequestResult, PeerError> {
+    pub fn wait(&self, request: RequestId) -> Result<Completion, PeerError> {
         let mut state = self.shared.lock();
         loop {
             if let Some(completion) = state.endpoint.take_completion(request) {
@@ -247,14 +229,14 @@ impl Peer {
         tag: Option<i32>,
         wait: bool,
     ) -> Result<Option<Status>, PeerError> {
-        let wanted = MatchSpec {
+        let match_spec = MatchSpec {
             source,
             tag,
             context: POINT,
         };
         let mut state = self.shared.lock();
         loop {
-            let found = state.endpoint.probe(wanted);
+            let found = state.endpoint.probe(match_spec);
             if found.is_some() || !wait {
                 return Ok(found);
             }
@@ -272,8 +254,6 @@ impl Peer {
         envelope: Envelope,
         data: &[u8],
     ) -> Result<RequestId, PeerError> {
-        self.check_peer(envelope.destination)?;
-        self.check_tag(envelope.tag)?;
         self.send_in(envelope, data, ElementType::Byte)
     }
 
@@ -286,9 +266,6 @@ impl Peer {
         match_spec: MatchSpec,
         limit: usize,
     ) -> Result<RequestId, PeerError> {
-        let MatchSpec { source, tag, .. } = match_spec;
-        source.map_or(Ok(()), |source| self.check_peer(source))?;
-        tag.map_or(Ok(()), |tag| self.check_tag(tag))?;
         self.receive_in(match_spec, limit, ElementType::Byte)
     }
 
@@ -368,8 +345,7 @@ impl Peer {
         if let Some(writer) = self.writer.take() {
             drop(writer.join());
         }
-        let broken = self.shared.lock().broken.clone();
-        broken.map_or(Ok(()), |why| Err(PeerError::Broken(why)))
+        check(&self.shared.lock())
     }
 
     fn send_in(
@@ -378,6 +354,8 @@ impl Peer {
         data: &[u8],
         element: ElementType,
     ) -> Result<RequestId, PeerError> {
+        self.check_peer(envelope.destination)?;
+        self.check_tag(envelope.tag)?;
         let mut data = data.to_vec();
         self.representation.convert(&mut data, element.size());
         let mut state = self.shared.lock();
@@ -393,6 +371,9 @@ impl Peer {
         limit: usize,
         element: ElementType,
     ) -> Result<RequestId, PeerError> {
+        let MatchSpec { source, tag, .. } = match_spec;
+        source.map_or(Ok(()), |source| self.check_peer(source))?;
+        tag.map_or(Ok(()), |tag| self.check_tag(tag))?;
         let mut state = self.shared.lock();
         let request = state.endpoint.receive(match_spec, limit as u64);
         state.elements.insert(request, (element, limit));
@@ -406,15 +387,13 @@ impl Peer {
         state: &mut ConnectionState,
         request: RequestId,
         completion: Completion,
-    ) -> Result<RequestResult, PeerError> {
+    ) -> Result<Completion, PeerError> {
         let known = state.elements.remove(&request);
         match completion {
-            Completion::Sent => Ok(RequestResult::Sent),
-            Completion::Cancelled => Ok(RequestResult::Cancelled),
             Completion::Received(status, mut data) => {
                 let size = known.map_or(1, |(element, _)| element.size());
                 self.representation.convert(&mut data, size);
-                Ok(RequestResult::Received(status, data))
+                Ok(Completion::Received(status, data))
             }
             Completion::Truncated(status, _) => {
                 let limit = known.map_or(0, |(_, limit)| limit);
@@ -423,6 +402,7 @@ impl Peer {
                     limit,
                 })
             }
+            completion => Ok(completion),
         }
     }
 

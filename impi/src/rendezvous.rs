@@ -4,8 +4,8 @@
 mod client_connection;
 
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind, Write};
-use std::net::TcpListener;
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use wireup_impi_core::server::{Action, ConnectionId, Server, ServerNotice, ServerSettings};
 
 use crate::secrets::challenge;
-use crate::stream::watch;
+use crate::stream::prepare;
 use client_connection::{ClientLink, ConnectionProgress};
 
 /// Descriptors that connections may occupy: members, strangers, and those that still have to read.
@@ -241,7 +241,7 @@ impl Driver<'_> {
             // Gone again.
             Err(_) => return Ok(()),
         };
-        let Ok(link) = watch(&stream).and_then(|()| ClientLink::new(stream, tls)) else {
+        let Ok(link) = prepare(&stream).and_then(|()| ClientLink::new(stream, tls)) else {
             return Ok(());
         };
         let id = ConnectionId(self.next);
@@ -295,12 +295,6 @@ pub fn bind(
     address: std::net::IpAddr,
     ports: std::ops::RangeInclusive<u16>,
 ) -> io::Result<TcpListener> {
-    let mut last = io::Error::from(ErrorKind::InvalidInput);
-    for port in ports {
-        match TcpListener::bind((address, port)) {
-            Ok(listener) => return Ok(listener),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
+    let addresses: Vec<SocketAddr> = ports.map(|port| SocketAddr::new(address, port)).collect();
+    TcpListener::bind(&addresses[..])
 }

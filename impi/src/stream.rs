@@ -76,12 +76,14 @@ fn connect_once(source: IpAddr, to: SocketAddr, within: Duration) -> io::Result<
 /// Time after which a machine that does not answer counts as lost.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Lets a connection break when the machine at its other end is lost: nothing else would tell a reader.
+/// Sets up a connection: it sends at once, and it breaks when the machine at its other end is lost, which nothing else
+/// would show to a reader.
 ///
 /// # Errors
 /// When the system refuses.
-pub fn watch(stream: &TcpStream) -> io::Result<()> {
+pub fn prepare(stream: &TcpStream) -> io::Result<()> {
     const PROBES: u32 = 3;
+    stream.set_nodelay(true)?;
     let interval = SILENCE / (PROBES + 1);
     sockopt::set_tcp_keepidle(stream, interval)?;
     sockopt::set_tcp_keepintvl(stream, interval)?;
@@ -97,20 +99,24 @@ pub fn watch(stream: &TcpStream) -> io::Result<()> {
 /// # Errors
 /// When the text is no address, or no route leads there.
 pub fn address_towards(server: &str) -> io::Result<IpAddr> {
-    let mut last = io::Error::new(ErrorKind::InvalidInput, "no address");
-    for to in server.to_socket_addrs()? {
+    try_addresses(server, |to| {
         let any = match to {
             SocketAddr::V4(_) => IpAddr::from([0; 4]),
             SocketAddr::V6(_) => IpAddr::from([0; 16]),
         };
         // Sends nothing: the system chooses the address when the socket gets its destination.
-        let socket = UdpSocket::bind((any, 0));
-        let chosen = socket.and_then(|socket| {
-            socket.connect(to)?;
-            socket.local_addr()
-        });
-        match chosen {
-            Ok(chosen) => return Ok(chosen.ip()),
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect(to)?;
+        Ok(socket.local_addr()?.ip())
+    })
+}
+
+/// Returns the first success with an address of `HOST:PORT`, or the last error.
+fn try_addresses<T>(server: &str, attempt: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
+    let mut last = io::Error::new(ErrorKind::InvalidInput, "no address");
+    for address in server.to_socket_addrs()? {
+        match attempt(address) {
+            Ok(value) => return Ok(value),
             Err(error) => last = error,
         }
     }
@@ -137,31 +143,18 @@ impl ServerStream {
     /// # Errors
     /// When that is no address, or the server cannot be reached.
     pub fn connect(server: &str, tls: Option<Arc<rustls::ClientConfig>>) -> io::Result<Self> {
-        let mut last = io::Error::new(ErrorKind::InvalidInput, "no address");
-        for address in server.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, Duration::from_secs(20)) {
-                Ok(stream) => {
-                    stream.set_nodelay(true)?;
-                    watch(&stream)?;
-                    let Some(config) = tls else {
-                        return Ok(Self::Plain(stream));
-                    };
-                    let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
-                    let name = host
-                        .trim_matches(['[', ']'])
-                        .to_owned()
-                        .try_into()
-                        .map_err(io::Error::other)?;
-                    let connection =
-                        rustls::ClientConnection::new(config, name).map_err(io::Error::other)?;
-                    return Ok(Self::Tls(Box::new(rustls::StreamOwned::new(
-                        connection, stream,
-                    ))));
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+        let timeout = Duration::from_secs(20);
+        let stream = try_addresses(server, |to| TcpStream::connect_timeout(&to, timeout))?;
+        prepare(&stream)?;
+        let Some(config) = tls else {
+            return Ok(Self::Plain(stream));
+        };
+        let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
+        let name = host.trim_matches(['[', ']']).to_owned();
+        let name = name.try_into().map_err(io::Error::other)?;
+        let connection = rustls::ClientConnection::new(config, name).map_err(io::Error::other)?;
+        let stream = rustls::StreamOwned::new(connection, stream);
+        Ok(Self::Tls(Box::new(stream)))
     }
 
     /// Returns the socket itself.
@@ -171,32 +164,20 @@ impl ServerStream {
             Self::Tls(stream) => &stream.sock,
         }
     }
-}
 
-impl Read for ServerStream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    /// Returns the stream of the conversation.
+    pub fn stream(&mut self) -> &mut dyn ReadWrite {
         match self {
-            Self::Plain(stream) => stream.read(buffer),
-            Self::Tls(stream) => stream.read(buffer),
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream,
         }
     }
 }
 
-impl Write for ServerStream {
-    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Plain(stream) => stream.write(buffer),
-            Self::Tls(stream) => stream.write(buffer),
-        }
-    }
+/// A stream in both directions.
+pub trait ReadWrite: Read + Write {}
 
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::Plain(stream) => stream.flush(),
-            Self::Tls(stream) => stream.flush(),
-        }
-    }
-}
+impl<T: Read + Write> ReadWrite for T {}
 
 #[cfg(test)]
 mod tests {

@@ -118,16 +118,19 @@ impl ClientBacklog {
 
     fn update_connections(&mut self, connections: Vec<ConnectionBacklog>, now: Instant) {
         let before = std::mem::take(&mut self.marks);
-        for seen in connections.into_iter().filter(|seen| seen.waits) {
+        for connection in connections
+            .into_iter()
+            .filter(|connection| connection.waits)
+        {
             // One that waited at no look before may have waited since the last. One that has taken less
             // than before is another.
             let known = before
-                .get(&seen.fd)
-                .filter(|mark| mark.acked_bytes <= seen.acked_bytes);
+                .get(&connection.fd)
+                .filter(|mark| mark.acked_bytes <= connection.acked_bytes);
             let mark = match known {
                 Some(mark) => StalledConnection {
-                    acked_bytes: seen.acked_bytes,
-                    moved: if mark.acked_bytes < seen.acked_bytes {
+                    acked_bytes: connection.acked_bytes,
+                    moved: if mark.acked_bytes < connection.acked_bytes {
                         now
                     } else {
                         mark.moved
@@ -135,15 +138,15 @@ impl ClientBacklog {
                     ..*mark
                 },
                 None => StalledConnection {
-                    tool: seen.tool,
+                    tool: connection.tool,
                     handed: self.looked,
-                    before: seen.acked_bytes,
-                    acked_bytes: seen.acked_bytes,
+                    before: connection.acked_bytes,
+                    acked_bytes: connection.acked_bytes,
                     moved: now,
                     cut: false,
                 },
             };
-            self.marks.insert(seen.fd, mark);
+            self.marks.insert(connection.fd, mark);
         }
         self.looked = self.handed;
         let limit = if self.full { MOST / 2 } else { MOST };
@@ -201,7 +204,7 @@ mod tests {
 
     const MEGABYTE: usize = 1 << 20;
 
-    fn seen(fd: c_int, waits: bool, taken: u64) -> ConnectionBacklog {
+    fn connection(fd: c_int, waits: bool, taken: u64) -> ConnectionBacklog {
         ConnectionBacklog {
             fd,
             tool: fd >= 100,
@@ -228,15 +231,15 @@ mod tests {
     #[test]
     fn output_waits_for_slow_connection_until_it_catches_up() {
         let (mut backlog, mut now) = (ClientBacklog::default(), Instant::now());
-        let behind = |_| vec![seen(7, true, 100), seen(8, false, 5)];
+        let behind = |_| vec![connection(7, true, 100), connection(8, false, 5)];
         assert_eq!(passed(&mut backlog, now, 1000, behind), 33);
         for megabytes in 0..16 {
             now += PATIENCE / 2;
-            let look = || vec![seen(7, true, 100 + (megabytes << 20))];
+            let look = || vec![connection(7, true, 100 + (megabytes << 20))];
             assert_eq!(backlog.judge(9, now, look), OutputDecision::Wait);
             assert_eq!(backlog.judge(0, now, look), OutputDecision::Pass);
         }
-        let look = || vec![seen(7, true, 100 + (17 << 20))];
+        let look = || vec![connection(7, true, 100 + (17 << 20))];
         assert_eq!(backlog.judge(9, now, look), OutputDecision::Pass);
         assert_eq!(passed(&mut backlog, now, 1000, |_| look()), 16);
         assert!(backlog.stuck().is_empty());
@@ -245,7 +248,7 @@ mod tests {
     #[test]
     fn blocked_tool_is_cut_off_once_and_others_get_all_output() {
         let (mut backlog, now) = (ClientBacklog::default(), Instant::now());
-        let stuck = || vec![seen(100, true, 5)];
+        let stuck = || vec![connection(100, true, 5)];
         assert_eq!(passed(&mut backlog, now, 1000, |_| stuck()), 33);
         let soon = now + PATIENCE - Duration::from_millis(1);
         assert_eq!(backlog.judge(9, soon, stuck), OutputDecision::Wait);
@@ -263,14 +266,14 @@ mod tests {
     #[test]
     fn output_for_blocked_client_is_dropped_and_reported_once() {
         let (mut backlog, now) = (ClientBacklog::default(), Instant::now());
-        let stuck = || vec![seen(7, true, 0)];
+        let stuck = || vec![connection(7, true, 0)];
         assert_eq!(passed(&mut backlog, now, 1000, |_| stuck()), 33);
         assert_eq!(backlog.judge(9, now, stuck), OutputDecision::Wait);
         let later = now + PATIENCE;
         assert_eq!(backlog.judge(9, later, stuck), OutputDecision::DropAndTell);
         assert_eq!(backlog.judge(9, later, stuck), OutputDecision::Drop);
         assert_eq!(backlog.judge(0, later, stuck), OutputDecision::Pass);
-        let moves = || vec![seen(7, true, 1 << 20)];
+        let moves = || vec![connection(7, true, 1 << 20)];
         assert_eq!(backlog.judge(9, later, moves), OutputDecision::Wait);
     }
 
@@ -278,15 +281,15 @@ mod tests {
     fn slow_closed_or_reused_connection_blocks_nothing() {
         let now = Instant::now();
         // It takes all, a little late.
-        let slow = |megabytes: u64| vec![seen(7, true, megabytes.saturating_sub(5) << 20)];
+        let slow = |megabytes: u64| vec![connection(7, true, megabytes.saturating_sub(5) << 20)];
         assert_eq!(passed(&mut ClientBacklog::default(), now, 500, slow), 500);
         // Its number is another's before it is too much.
-        let other = |megabytes: u64| vec![seen(7, true, 1000 - megabytes / 20)];
+        let other = |megabytes: u64| vec![connection(7, true, 1000 - megabytes / 20)];
         assert_eq!(passed(&mut ClientBacklog::default(), now, 500, other), 500);
         // It goes, and another comes.
         let other = |megabytes: u64| match megabytes % 20 {
             0 => Vec::new(),
-            _ => vec![seen(7, true, megabytes)],
+            _ => vec![connection(7, true, megabytes)],
         };
         assert_eq!(passed(&mut ClientBacklog::default(), now, 500, other), 500);
     }

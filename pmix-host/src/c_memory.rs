@@ -47,7 +47,7 @@ pub(crate) unsafe extern "C" fn on_modex(
     let CallbackData {
         replies,
         id,
-        arguments: kept,
+        arguments,
     } = *unsafe { Box::from_raw(data.cast::<CallbackData>()) };
     answer(&replies, id, || {
         match check(status, "the process's data is not available") {
@@ -59,7 +59,7 @@ pub(crate) unsafe extern "C" fn on_modex(
                 replies.finish(id, Ok(Body::Data(blob)));
             }
         }
-        drop(kept);
+        drop(arguments);
     });
 }
 
@@ -72,10 +72,10 @@ pub(crate) unsafe extern "C" fn on_done(status: pmix_status_t, data: *mut c_void
     let CallbackData {
         replies,
         id,
-        arguments: kept,
+        arguments,
     } = *unsafe { Box::from_raw(data.cast::<CallbackData>()) };
     answer(&replies, id, || {
-        drop(kept);
+        drop(arguments);
         let outcome = check(status, "libpmix did not complete the request");
         replies.finish(id, outcome.as_ref().map(|()| Body::Done));
     });
@@ -266,13 +266,13 @@ mod tests {
         // SAFETY: it is a `CallbackData`, passed once.
         unsafe { on_done(Status::SUCCESS.0, data) };
         drop(replies);
-        let mut said = Vec::new();
-        (&agent).read_to_end(&mut said).expect("what was said");
+        let mut bytes = Vec::new();
+        (&agent).read_to_end(&mut bytes).expect("a reply");
         let refusal = ControlRefusal {
             status: Status::ERROR,
             text: "the sidecar panicked".to_owned(),
         };
         let refused = serve::reply(kind, id, Err(&refusal)).expect("a short text");
-        assert_eq!(said, refused);
+        assert_eq!(bytes, refused);
     }
 }

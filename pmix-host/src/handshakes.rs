@@ -401,8 +401,8 @@ mod tests {
             [&begin(4)[..], &users, name, library].concat(),
         ] {
             let library = Peer::read(&text).unwrap().library.unwrap();
-            let said = (&*library.version, &*library.packing);
-            assert_eq!(said, ("7.0.0rc1", "v61"), "{text:?}");
+            let fields = (&*library.version, &*library.packing);
+            assert_eq!(fields, ("7.0.0rc1", "v61"), "{text:?}");
             // A message with fewer fields.
             let less = Peer::read(&text[..text.len() - 7]).unwrap();
             assert_eq!(less.library, None);

@@ -18,8 +18,8 @@ use crate::boundary::caught;
 const LIMIT: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// Whether this thread is asked to report its sleep: most calls of `epoll_wait` look only here.
-    static IS_ASKED: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread must report its sleep; most calls of `epoll_wait` look only here.
+    static MUST_REPORT: Cell<bool> = const { Cell::new(false) };
     static REPORT: RefCell<Option<SyncSender<()>>> = const { RefCell::new(None) };
 }
 
@@ -47,18 +47,18 @@ pub(crate) unsafe extern "C" fn request_report(_: pmix_status_t, data: *mut c_vo
     let report = unsafe { Box::from_raw(data.cast::<SyncSender<()>>()) };
     let _ = caught(|| {
         REPORT.set(Some(*report));
-        IS_ASKED.set(true);
+        MUST_REPORT.set(true);
     });
 }
 
-/// Whether this thread is asked to report its sleep.
-pub(crate) fn is_asked() -> bool {
-    IS_ASKED.get()
+/// Whether this thread must report its sleep.
+pub(crate) fn must_report() -> bool {
+    MUST_REPORT.get()
 }
 
 /// Reports that this thread has nothing to do.
 pub(crate) fn report() {
-    IS_ASKED.set(false);
+    MUST_REPORT.set(false);
     if let Some(report) = REPORT.take() {
         let _ = report.try_send(());
     }

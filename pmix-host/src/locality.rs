@@ -83,10 +83,10 @@ impl<'a> Cpus<'a> {
         let mut text: *mut c_char = null_mut();
         // SAFETY: the set has been read; the text is from malloc, and ours.
         unsafe {
-            let made = self
+            let status = self
                 .pmix
                 .PMIx_server_generate_locality_string(&raw const self.set, &raw mut text);
-            check(made, "cannot describe the locality of a process")?;
+            check(status, "cannot describe the locality of a process")?;
             Ok(take_text(text))
         }
     }
@@ -94,7 +94,7 @@ impl<'a> Cpus<'a> {
     /// Returns the distances to the devices of the node; none if libpmix knows no devices.
     fn distances(&self) -> Vec<Value> {
         let mut set = self.set;
-        let (mut made, mut count): (*mut pmix_device_distance_t, usize) = (null_mut(), 0);
+        let (mut distances, mut count): (*mut pmix_device_distance_t, usize) = (null_mut(), 0);
         // SAFETY: without a topology libpmix takes its own; the set has been read, and stays ours.
         let status = unsafe {
             self.pmix.PMIx_Compute_distances(
@@ -102,16 +102,16 @@ impl<'a> Cpus<'a> {
                 &raw mut set,
                 null_mut(),
                 0,
-                &raw mut made,
+                &raw mut distances,
                 &raw mut count,
             )
         };
         let mut found = Vec::new();
-        if status == 0 && !made.is_null() {
+        if status == 0 && !distances.is_null() {
             for index in 0..count {
                 // SAFETY: `count` distances begin there; the texts are from malloc, and ours.
                 let (one, uuid, name) = unsafe {
-                    let one = *made.add(index);
+                    let one = *distances.add(index);
                     (one, take_text(one.uuid), take_text(one.osname))
                 };
                 found.push(DeviceDistance {
@@ -123,7 +123,7 @@ impl<'a> Cpus<'a> {
                 });
             }
             // SAFETY: from malloc, and ours.
-            unsafe { libc::free(made.cast()) };
+            unsafe { libc::free(distances.cast()) };
         }
         found.retain(|one| one.kinds & KINDS != 0);
         found.into_iter().map(Value::DeviceDistance).collect()

@@ -150,7 +150,7 @@ pub(crate) unsafe extern "C" fn epoll_wait(
             0,
         ) as c_int
     };
-    if timeout != 0 && idle::is_asked() {
+    if timeout != 0 && idle::must_report() {
         let got = wait(0);
         if got != 0 {
             return got;

@@ -203,11 +203,11 @@ impl AllocatorClient {
         &mut self,
         messages: &mut Vec<FromAllocator>,
     ) -> Result<(), AllocatorError> {
-        let heard = self.receive(messages);
-        if heard.is_err() {
+        let result = self.receive(messages);
+        if result.is_err() {
             self.channel = None;
         }
-        heard
+        result
     }
 
     fn receive(&mut self, messages: &mut Vec<FromAllocator>) -> Result<(), AllocatorError> {

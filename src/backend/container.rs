@@ -40,7 +40,7 @@ impl MountedImages {
 }
 
 /// Mounts the images of the ranks of a node, or of all nodes of this machine, and makes their container. Relative paths
-/// count from `cwd`. `tell` is called with the path of each directory before it is created. Must be called while the
+/// count from `cwd`. `cleanup` is called with the path of each directory before it is created. Must be called while the
 /// process has a single thread.
 ///
 /// # Errors
@@ -50,15 +50,15 @@ pub(crate) fn enter(
     job: &Nspace,
     node: NodeId,
     cwd: &Path,
-    tell: CleanupSink<'_>,
+    cleanup: CleanupSink<'_>,
 ) -> Result<MountedImages, CommandError> {
     let servers = uenv::enter(spec, cwd)?;
-    let made = spec.image.as_ref().map(|image| {
+    let container = spec.image.as_ref().map(|image| {
         let shown = spec.uenvs.iter().map(|uenv| &*uenv.mount);
         let name = image_container::name(job.as_str(), node);
-        Container::make(image, job, &name, cwd, &shown.collect::<Vec<_>>(), tell)
+        Container::make(image, job, &name, cwd, &shown.collect::<Vec<_>>(), cleanup)
     });
-    let container = made.transpose()?;
+    let container = container.transpose()?;
     Ok(MountedImages { servers, container })
 }
 
@@ -78,14 +78,14 @@ pub(crate) struct JobContainer<'a> {
 }
 
 impl JobContainer<'_> {
-    /// Makes the container in the calling thread, which must live as long as the container. `tell` is called with the path
+    /// Makes the container in the calling thread, which must live as long as the container. `cleanup` is called with the path
     /// of each directory before it is created.
     ///
     /// # Errors
     /// As [`enter`].
     pub(crate) fn make(
         &self,
-        tell: CleanupSink<'_>,
+        cleanup: CleanupSink<'_>,
     ) -> Result<(MountedImages, ContainerRoot), CommandError> {
         mounts::separate_thread().map_err(|error| {
             CommandError::request(format!(
@@ -97,13 +97,13 @@ impl JobContainer<'_> {
             false => MountRights::OwnNamespace,
         };
         let servers = uenv::mount_all(self.spec, self.cwd, || Ok(rights))?;
-        let made = self.spec.image.as_ref().map(|image| {
+        let container = self.spec.image.as_ref().map(|image| {
             let uenvs = self.launch_uenvs.iter().chain(&self.spec.uenvs);
             let shown = uenvs.map(|uenv| &*uenv.mount).collect::<Vec<_>>();
             let name = image_container::name(self.name.as_str(), self.node);
-            Container::make(image, self.launch, &name, self.cwd, &shown, tell)
+            Container::make(image, self.launch, &name, self.cwd, &shown, cleanup)
         });
-        let container = made.transpose()?;
+        let container = container.transpose()?;
         let root = match &container {
             Some(container) => container.inside(),
             None => {
@@ -131,8 +131,8 @@ pub(crate) fn attempt<T: Send>(
 ) -> Result<T, CommandError> {
     let job = Nspace::new(&attempted(number)).map_err(CommandError::request)?;
     let name = image_container::name(job.as_str(), NodeId(0));
-    let made = Container::make(image, &job, &name, cwd, &[], &mut |_, _| {})?;
-    let inside = made.inside();
+    let instance = Container::make(image, &job, &name, cwd, &[], &mut |_, _| {})?;
+    let inside = instance.inside();
     let own = std::env::vars_os().filter(|(name, _)| !container::is_of_the_image(name));
     let mut env: Vec<Variable> = own.collect();
     container::environment(&mut env, &inside.env);

@@ -274,7 +274,7 @@ fn watch(
     };
     ear.rest();
     let keepers = keepers(launcher, rustix::process::getpid());
-    let mut kept = CleanupRecordFile::make(record, keepers, job.as_str(), started).ok();
+    let mut record_file = CleanupRecordFile::make(record, keepers, job.as_str(), started).ok();
     let start_rendezvous = || {
         for listener in ear.descriptors.borrow_mut().drain(..) {
             execute_rendezvous(listener.as_fd());
@@ -282,7 +282,9 @@ fn watch(
     };
     let charge = read_charge(&ear, start_rendezvous, |thing| {
         // If no more can be recorded, the existing record is still right.
-        let _ = kept.as_mut().map(|kept| kept.add(thing));
+        let _ = record_file
+            .as_mut()
+            .map(|record_file| record_file.add(thing));
     });
     // First, since the user is already typing.
     if let Some(terminal) = &charge.terminal {

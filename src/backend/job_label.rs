@@ -206,9 +206,9 @@ mod tests {
         let mut label = JobLabel::new(JOB, &placement(Some(1)));
         for stage in [JobStage::Starting, JobStage::Running, JobStage::Ending] {
             label.turn(stage);
-            let seen = read().unwrap();
-            assert_eq!((seen.job.as_str(), seen.stage), (JOB, stage));
-            assert_eq!(seen.placement, placement(Some(1)));
+            let contents = read().unwrap();
+            assert_eq!((contents.job.as_str(), contents.stage), (JOB, stage));
+            assert_eq!(contents.placement, placement(Some(1)));
         }
         label.turn(JobStage::Running);
         assert_eq!(read().unwrap().stage, JobStage::Ending);

@@ -79,7 +79,7 @@ fn begin(
         reset_signals: &[libc::SIGPIPE],
         ..ChildCommand::new(&program, &argv)
     };
-    let child = ProcessSpawner::new()
+    let child = ProcessSpawner::default()
         .spawn(&command)
         .map_err(io::Error::other)?;
     drop(input);

@@ -141,8 +141,8 @@ impl LocalStep {
     /// [`CommandError`] if the system lacks a needed resource.
     pub(crate) fn new(parts: LocalParts<'_>) -> Result<Self, CommandError> {
         let mut directory = None;
-        let made = match HostResources::new(&parts, &mut directory) {
-            Ok(made) => made,
+        let resources = match HostResources::new(&parts, &mut directory) {
+            Ok(resources) => resources,
             Err(failure) => {
                 if let Some(directory) = directory {
                     // The guard could not remove it either.
@@ -153,7 +153,7 @@ impl LocalStep {
         };
         let size = parts.scope.size(&parts.plan.job.process_map);
         let plan = Arc::clone(parts.plan);
-        let first = LocalJob::new(plan, size, made.nodes.len(), made.directories);
+        let first = LocalJob::new(plan, size, resources.nodes.len(), resources.directories);
         let children = parts.inherited_state.children.clone();
         let guard = parts.guard.clone();
         let containers = JobContainers::new(parts.scope.node_at(0), guard, Arc::clone(&parts.wake));
@@ -164,12 +164,12 @@ impl LocalStep {
             started: parts.started,
             started_at: parts.started_at,
             poll: parts.poll,
-            nodes: made.nodes,
+            nodes: resources.nodes,
             ranks: ProcessTable::new(size),
             processes: ProcessReaper::new(children, parts.guard.pid()),
             guard: parts.guard,
             namespaces: parts.namespaces.map(Arc::new),
-            cleanup: HostCleanup::new(directory, made.group, containers),
+            cleanup: HostCleanup::new(directory, resources.group, containers),
             reports: VecDeque::new(),
             buffer: Vec::with_capacity(CHUNK),
             ending: false,
@@ -311,10 +311,10 @@ impl LocalStep {
         first: &HostPlan,
         node: NodeId,
     ) -> Result<UnpackedFiles, SpawnFailure> {
-        let mut tell = |path: &Path, identity: Option<FileIdentity>| {
+        let mut cleanup = |path: &Path, identity: Option<FileIdentity>| {
             self.cx.guard.charge(path, identity);
         };
-        spawned.unpack(first, node, &mut tell)
+        spawned.unpack(first, node, &mut cleanup)
     }
 
     /// Adds a spawned job with a plan for this host. Its ranks are started when the sidecars have registered it.

@@ -105,7 +105,7 @@ struct AgentNotFound {
 
 impl RequestError for AgentNotFound {}
 
-/// Connects to the agent of this machine: the one with the socket `given`, or the user's own, or
+/// Connects to the agent of this machine: the one with the socket `agent_path`, or the user's own, or
 /// the system's. `runtime` is the user's `XDG_RUNTIME_DIR`.
 ///
 /// The agent gets everything about the job, environment included, and must be trusted. An agent that the user names is
@@ -114,11 +114,11 @@ impl RequestError for AgentNotFound {}
 /// # Errors
 /// [`CommandError`] with all searched paths.
 pub fn find(
-    given_path: Option<&Path>,
+    agent_path: Option<&Path>,
     user: UserId,
     runtime: Option<&OsStr>,
 ) -> Result<OwnedFd, CommandError> {
-    find_from(None, given_path, user, runtime)
+    find_from(None, agent_path, user, runtime)
 }
 
 /// Connects to the agent that [`find`] finds, for a launch.
@@ -126,7 +126,7 @@ pub fn find(
 /// # Errors
 /// Those of [`find`].
 pub(crate) fn find_for_launch(
-    given_path: Option<&Path>,
+    agent_path: Option<&Path>,
     user: UserId,
     runtime: Option<&OsStr>,
 ) -> Result<OwnedFd, CommandError> {
@@ -136,18 +136,18 @@ pub(crate) fn find_for_launch(
         SocketAddrUnix::new_abstract_name(&name)
     };
     let own = name().map_err(|errno| CommandError::system("cannot name a socket", errno))?;
-    find_from(Some(&own), given_path, user, runtime)
+    find_from(Some(&own), agent_path, user, runtime)
 }
 
 fn find_from(
     own_address: Option<&SocketAddrUnix>,
-    given_path: Option<&Path>,
+    agent_path: Option<&Path>,
     user: UserId,
     runtime: Option<&OsStr>,
 ) -> Result<OwnedFd, CommandError> {
     let deadline = Instant::now() + RESTART;
     loop {
-        match try_connect(given_path, user, runtime, (own_address, ACCEPT_LIMIT)) {
+        match try_connect(agent_path, user, runtime, (own_address, ACCEPT_LIMIT)) {
             Err(tried) if Instant::now() < deadline && may_be_restart(&tried) => {
                 // A listener that appears sends no notice.
                 std::thread::park_timeout(PAUSE);
@@ -159,20 +159,20 @@ fn find_from(
 
 /// Connects to the agent that [`find`] finds, if it accepts at once; for callers that must not wait.
 pub(crate) fn try_find(
-    given_path: Option<&Path>,
+    agent_path: Option<&Path>,
     user: UserId,
     runtime: Option<&OsStr>,
 ) -> Option<OwnedFd> {
-    try_connect(given_path, user, runtime, (None, SHORT_LIMIT)).ok()
+    try_connect(agent_path, user, runtime, (None, SHORT_LIMIT)).ok()
 }
 
 fn try_connect(
-    given_path: Option<&Path>,
+    agent_path: Option<&Path>,
     user: UserId,
     runtime: Option<&OsStr>,
     how: Connecting<'_>,
 ) -> Result<OwnedFd, Vec<AgentUnavailable>> {
-    if let Some(path) = given_path {
+    if let Some(path) = agent_path {
         return connect_to(path, how).map_err(|failure| vec![failure.or_gone()]);
     }
     let mut failures = Vec::new();

@@ -92,7 +92,7 @@ pub fn base(user: UserId, runtime: Option<&OsStr>) -> PathBuf {
     let of_session = PathBuf::from(format!("/run/user/{}", user.0));
     let runtime = match runtime {
         None if of_session.is_dir() => Some(of_session.as_os_str()),
-        given => given,
+        runtime => runtime,
     };
     let socket = places::agent_socket(user, runtime);
     socket.parent().map_or_else(PathBuf::new, Path::to_owned)
@@ -181,7 +181,7 @@ pub(crate) fn start(listener: impl AsFd) -> io::Result<()> {
         ],
         ..ChildCommand::new(c"/proc/self/exe", &argv)
     };
-    let started = ProcessSpawner::new()
+    let started = ProcessSpawner::default()
         .spawn(&command)
         .map_err(io::Error::other)?;
     drop(started);

@@ -87,7 +87,7 @@ pub(crate) fn start(
         descriptors: &[(other, 0), (null, 1), (null, 2)],
         ..ChildCommand::new(&program, &argv)
     };
-    drop(ProcessSpawner::new().spawn(&command)?);
+    drop(ProcessSpawner::default().spawn(&command)?);
     Ok(own.into())
 }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::event::{Timespec, poll};
 use rustix::process::Signal;
 
+use wireup_sys::poll::pause;
 use wireup_sys::procfs::{self, Process};
 use wireup_sys::{cgroup, leftovers, remove_dir, sysv};
 
@@ -110,11 +110,7 @@ impl OrphanedJobCleanup<'_> {
                 leftovers::signal(&new, Signal::CONT);
             }
             // A plain sleep: these processes are not children and cannot be waited for.
-            let nap = Timespec {
-                tv_sec: 0,
-                tv_nsec: 10_000_000,
-            };
-            let _ = poll(&mut [], Some(&nap));
+            pause(Duration::from_millis(10));
         }
     }
 }

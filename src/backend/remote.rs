@@ -364,14 +364,14 @@ impl RemoteBackend {
         wake: Arc<OwnedFd>,
     ) -> Result<Self, CommandError> {
         let staged_files = pack_files(plan)?;
-        let given = plan.spec.layout.spread.agent.as_deref();
+        let agent_path = plan.spec.layout.spread.agent.as_deref();
         let runtime = plan.inheritance.variable("XDG_RUNTIME_DIR");
         let (socket, entry) = match &plan.spec.layout.spread.starter {
             Some(starter) => {
                 let (socket, entry) = launch_agent_process::start(starter)?;
                 (socket, Some(entry))
             }
-            None => (find_for_launch(given, plan.job.uid, runtime)?, None),
+            None => (find_for_launch(agent_path, plan.job.uid, runtime)?, None),
         };
         let own = |errno| CommandError::system("cannot wait for events", errno);
         let token = PollToken::new(PollSource::Link, 0);

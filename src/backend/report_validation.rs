@@ -467,11 +467,14 @@ mod tests {
             };
             assert_eq!(admitted(not_started), there);
             assert_eq!(admitted(StepToLauncher::Left { waiting, cause }), there);
-            let said = |report| {
+            let admitted_from_node = |report| {
                 let node = NodeId(1);
                 admitted(StepToLauncher::Node { node, report })
             };
-            assert_eq!(said(NodeReport::FenceLate(late(number, &[], &[]))), there);
+            assert_eq!(
+                admitted_from_node(NodeReport::FenceLate(late(number, &[], &[]))),
+                there
+            );
             let timeout = FailureCause::FenceTimeout(Box::new(late(number, &[0], &[1])));
             assert_eq!(admitted(failed(timeout)), there);
             let demand = JobControlRequest {
@@ -479,14 +482,14 @@ mod tests {
                 action: JobControlAction::Kill,
                 ranks: Some(vec![GlobalRank(0), rank]),
             };
-            assert_eq!(said(NodeReport::JobControl(demand)), there);
+            assert_eq!(admitted_from_node(NodeReport::JobControl(demand)), there);
             let text = LogText {
                 rank: Some(rank),
                 channel: LogChannel::Stdout,
                 once: false,
                 text: Vec::new(),
             };
-            assert_eq!(said(NodeReport::Log(text)), there);
+            assert_eq!(admitted_from_node(NodeReport::Log(text)), there);
         }
         for (number, there) in [(0, true), (1, true), (2, false)] {
             let node = NodeId(number);

@@ -6,13 +6,13 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 use rustix::fs::{OFlags, fcntl_setfl};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use wireup_core::job::ids::NodeId;
 use wireup_sys::channel::{BacklogPolicy, Channel};
 use wireup_sys::poll::{Poll, PollSource, PollToken};
 use wireup_sys::spawn::{Child, ChildCommand, Namespaces, ProcessSpawner, SpawnError, SpawnStage};
+use wireup_sys::unix_socket;
 
 /// Descriptor numbers in the sidecar.
 const CONTROL_FD: i32 = 3;
@@ -71,18 +71,8 @@ impl Sidecar {
             step: SpawnStage::Descriptors,
             errno,
         };
-        let pair = || {
-            let (ours, theirs) = socketpair(
-                AddressFamily::UNIX,
-                SocketType::STREAM,
-                SocketFlags::CLOEXEC,
-                None,
-            )?;
-            fcntl_setfl(&ours, OFlags::NONBLOCK)?;
-            rustix::io::Result::Ok((ours, theirs))
-        };
-        let (control, control_theirs) = pair().map_err(broken)?;
-        let (upcall, upcall_theirs) = pair().map_err(broken)?;
+        let (control, control_theirs) = unix_socket::pair().map_err(broken)?;
+        let (upcall, upcall_theirs) = unix_socket::pair().map_err(broken)?;
         let (output, output_theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(broken)?;
         fcntl_setfl(&output, OFlags::NONBLOCK).map_err(broken)?;
         let null = rustix::fs::open(
@@ -114,7 +104,7 @@ impl Sidecar {
             argv.extend([c"--tools-fd".into(), c_string(TOOLS_FD.to_string())]);
             descriptors.push((listener, TOOLS_FD));
         }
-        let child = ProcessSpawner::new().spawn(&ChildCommand {
+        let child = ProcessSpawner::default().spawn(&ChildCommand {
             env: &[spec.env],
             descriptors: &descriptors,
             reset_signals: spec.reset_signals,

@@ -151,7 +151,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
     }
     let mut description = description;
     let brought = bring(&mut poll, &mut link, &mut backlog, node, &mut description);
-    let made = brought.and_then(|()| {
+    let backend = brought.and_then(|()| {
         make_backend(
             poll,
             node,
@@ -161,8 +161,8 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
             &mut surroundings,
         )
     });
-    match made {
-        Ok(made) => {
+    match backend {
+        Ok(backend) => {
             let step_start::StepBackend {
                 local,
                 signals,
@@ -170,7 +170,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
                 guard,
                 started: origin,
                 watch,
-            } = made;
+            } = backend;
             link.watch(silence, true, Moment(origin.elapsed()));
             let window = window(plan.job.process_map.nodes());
             let builds = program_builds::builds_of(&plan, Some(node));

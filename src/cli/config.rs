@@ -215,8 +215,8 @@ fn refused(words: Vec<OsString>) -> Option<clap::Error> {
     run_args::parse(OptionTable::from_parser::<RunArgs>(), words).err()
 }
 
-/// The options that a defaults file may give.
-fn may_be_given(own: &OptionTable) -> impl Iterator<Item = &clap::Arg> {
+/// Returns the options that a defaults file may set.
+fn file_options(own: &OptionTable) -> impl Iterator<Item = &clap::Arg> {
     own.options()
         .filter(|arg| arg.get_long().is_some_and(|name| !PER_JOB.contains(&name)))
 }

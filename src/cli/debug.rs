@@ -7,7 +7,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use rustix::event::{Timespec, poll};
 
 use super::launcher_host::LauncherHost;
 use super::options::HostsListArgs;
@@ -22,6 +21,7 @@ use wireup_core::job::rank_set::RankSet;
 use wireup_core::printable;
 use wireup_core::shell_words::quoted;
 use wireup_sys::leftovers::JOB;
+use wireup_sys::poll::pause;
 use wireup_sys::{accounts, procfs};
 
 const AFTER_HELP: &str = "\
@@ -49,10 +49,7 @@ const PANES_MAX: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Interval between checks of the launch.
-const LOOK: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 100_000_000,
-};
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Shell script that runs a line in a terminal of its own, and hangs that up when the pane is closed. script(1) blocks SIGHUP:
 /// gdb would keep its rank stopped.
@@ -100,7 +97,7 @@ pub(super) fn execute(args: DebugCommandArgs) -> Result<u8, CommandError> {
             }
             return Err(host.execute("debug", options, true));
         }
-    } else if args.hosts.are_given() {
+    } else if args.hosts.has_any() {
         let text = "--hosts, --hostfile and --agent of `wireup debug` are for a JOB; put those of the launch behind --";
         return Err(CommandError::request(text.to_owned()));
     }
@@ -154,7 +151,7 @@ fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, CommandErr
             let text = "the ranks have not been started in time".to_owned();
             return Err(CommandError::job(text));
         }
-        let _ = poll(&mut [], Some(&LOOK));
+        pause(LOOK);
     };
     for pane in &panes {
         session.split(pane)?;

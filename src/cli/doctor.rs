@@ -109,7 +109,7 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, CommandError> {
     if let Some(directories) = &args.providers {
         return super::print(network_libraries::opened(directories).as_bytes());
     }
-    let wanted = args.run.then(|| match args.run_program {
+    let ping_pong_program = args.run.then(|| match args.run_program {
         Some(program) => PingPongProgram::Given(program),
         None => {
             let variable = std::env::var_os("MPICC").filter(|command| !command.is_empty());
@@ -127,7 +127,7 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, CommandError> {
     if let Some((image, number)) = image.as_ref().zip(args.container) {
         return super::print(image_trial::made(number, image, &args.program, &cwd).as_bytes());
     }
-    let asked = DoctorSubject {
+    let subject = DoctorSubject {
         program: args.program,
         image_words: image.as_ref().map(image_words).unwrap_or_default(),
         image,
@@ -136,7 +136,7 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, CommandError> {
         let own = std::env::var("WIREUP_RANK")
             .ok()
             .and_then(|it| it.parse().ok());
-        let worked = worker::work(&asked, &cwd, own.unwrap_or(0));
+        let worked = worker::work(&subject, &cwd, own.unwrap_or(0));
         return worked
             .map(|()| 0)
             .map_err(|error| CommandError::system("wireup doctor elsewhere is lost", error));
@@ -145,18 +145,18 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, CommandError> {
     let members = args.hosts.resolve()?;
     let specs = members.clone();
     let mut found = match members.is_empty() {
-        true => vec![local_host(&asked, &cwd)],
+        true => vec![local_host(&subject, &cwd)],
         false => {
             let mut words: Vec<OsString> = vec!["doctor".into(), "--facts".into(), "--wdir".into()];
             words.push(cwd.into_os_string());
-            words.extend(asked.image_words);
+            words.extend(subject.image_words);
             words.push("--".into());
-            words.extend(asked.program);
+            words.extend(subject.program);
             across(members, agent.as_ref(), &words)?
         }
     };
-    if let Some(wanted) = &wanted {
-        ping_pong(&mut found, &specs, agent.as_ref(), wanted)?;
+    if let Some(program) = &ping_pong_program {
+        ping_pong(&mut found, &specs, agent.as_ref(), program)?;
     }
     let needs = LaunchNeeds {
         ranks: args.ppn,
@@ -174,8 +174,8 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, CommandError> {
 }
 
 /// This machine alone.
-fn local_host(asked: &DoctorSubject, cwd: &std::path::Path) -> DoctorHost {
-    let facts = facts(asked, cwd);
+fn local_host(subject: &DoctorSubject, cwd: &std::path::Path) -> DoctorHost {
+    let facts = facts(subject, cwd);
     DoctorHost {
         name: facts.name.clone(),
         agent: None,
@@ -192,11 +192,11 @@ fn across(
     agent: Option<&OsString>,
     words: &[OsString],
 ) -> Result<Vec<DoctorHost>, CommandError> {
-    let asked = members.iter().map(|host| NodeAddress {
+    let addresses = members.iter().map(|host| NodeAddress {
         name: host.name.clone(),
         address: host.address.clone(),
     });
-    let nodes = query_nodes(agent.map(AsRef::as_ref), asked.collect())?;
+    let nodes = query_nodes(agent.map(AsRef::as_ref), addresses.collect())?;
     let state = |node: wireup_core::link::agent_protocol::NodeStatus| match node.problem {
         Some(problem) => Err(problem),
         None => Ok(node.version),

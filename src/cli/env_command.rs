@@ -99,9 +99,9 @@ fn inherited(text: &str) -> io::Result<String> {
 
 /// Writes a text to a file that remains after this process, and returns its path. Equal texts share a file.
 fn store_text(text: &str) -> io::Result<PathBuf> {
-    let given = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter();
-    let given = given.filter_map(env::var_os).map(PathBuf::from);
-    let dir = given.chain(["/tmp".into()]).find(|dir| dir.is_dir());
+    let directories = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter();
+    let directories = directories.filter_map(env::var_os).map(PathBuf::from);
+    let dir = directories.chain(["/tmp".into()]).find(|dir| dir.is_dir());
     let digest = sha2::Sha256::digest(text.as_bytes());
     let name = data_encoding::HEXLOWER.encode(&digest[..8]);
     let user = rustix::process::geteuid().as_raw();

@@ -66,23 +66,23 @@ impl HostsArgs {
         needs: HostNeeds<'_>,
         progress: LookupProgress,
     ) -> Result<(Vec<HostSpec>, Option<AgentLaunchCommand>), CommandError> {
-        let given = self.are_given();
+        let names_hosts = self.has_hosts();
         let mut sources = self.hosts.clone();
         let mut allocation = None;
         let by_default = self.launch_agents_by_default;
-        let asked = self.launch_agents.as_deref().filter(|_| !by_default);
-        if !needs.is_virtual && self.agent.is_none() && asked.is_none() {
-            allocation = self.allocation(given, progress)?;
+        let launch_agents = self.launch_agents.as_deref().filter(|_| !by_default);
+        if !needs.is_virtual && self.agent.is_none() && launch_agents.is_none() {
+            allocation = self.allocation(names_hosts, progress)?;
         }
         // Agents that run on this machine are used for it too.
-        let needs_none = asked.is_none() && self.agent.is_none() && allocation.is_none();
+        let needs_none = launch_agents.is_none() && self.agent.is_none() && allocation.is_none();
         let agent = OnceCell::new();
         let is_own =
             |name: &str| needs_none && own_host::is_own(name) && !agent.get_or_init(has_agent);
-        if let (Some(found), false) = (&allocation, given) {
+        if let (Some(found), false) = (&allocation, names_hosts) {
             let hosts = found.hosts().map_err(CommandError::request)?;
             sources = vec![HostSource::List(hosts)];
-        } else if let (Some(others), false) = (needs.by_rankfile, given) {
+        } else if let (Some(others), false) = (needs.by_rankfile, names_hosts) {
             sources = vec![HostSource::List(others)];
         }
         // A launch on this machine alone needs no agent, unless one is named.
@@ -97,7 +97,7 @@ impl HostsArgs {
         let are_looked_up = sources.iter().any(is_lookup);
         let file = self.hostfile.as_deref();
         let mut hosts = listed(sources, file, awaited, alone, own, is_own)?;
-        if given {
+        if names_hosts {
             // Hosts with an address of their own have agents that run.
             let of_agents = |host: &HostSpec| host.is_here() || host.has_own_address();
             allocation = allocation.filter(|_| !hosts.iter().any(of_agents));
@@ -109,15 +109,15 @@ impl HostsArgs {
                 }
             }
         }
-        if let Some(wanted) = self.nodes {
+        if let Some(nodes) = self.nodes {
             let there = hosts.len().max(1);
-            if wanted as usize > there {
+            if nodes as usize > there {
                 let plural = if there == 1 { "" } else { "s" };
                 return Err(CommandError::request(format!(
-                    "--nodes {wanted}: this launch has {there} host{plural}; name more (--hosts)"
+                    "--nodes {nodes}: this launch has {there} host{plural}; name more (--hosts)"
                 )));
             }
-            hosts.truncate(wanted as usize);
+            hosts.truncate(nodes as usize);
         }
         let mut starter = allocation.and_then(|found| found.starter(&hosts));
         if starter.is_none() {

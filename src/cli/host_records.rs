@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::node_status::query_nodes;
 use super::options::HostsListArgs;
-use super::remote_launch::{SCRIPT, host_entry};
+use super::remote_launch::SCRIPT;
 use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::link::agent_protocol::NodeAddress;
@@ -90,7 +90,7 @@ fn launch(
     agent: Option<&Path>,
     words: &[OsString],
 ) -> std::io::Result<std::process::Output> {
-    let list: Vec<String> = hosts.iter().map(|host| host_entry(host)).collect();
+    let list: Vec<String> = hosts.iter().map(|host| host.entry()).collect();
     let own = std::env::current_exe()?;
     let mut command = Command::new(&own);
     command

@@ -77,8 +77,8 @@ mod tests {
                 .stderr(Stdio::piped())
                 .spawn()
                 .unwrap();
-            let mut said = child.stderr.take().unwrap();
-            std::io::Read::read_exact(&mut said, &mut [0]).unwrap();
+            let mut stderr = child.stderr.take().unwrap();
+            std::io::Read::read_exact(&mut stderr, &mut [0]).unwrap();
             assert_eq!(job_of(child.id() as i32), expected, "{command}");
             child.kill().unwrap();
             child.wait().unwrap();

@@ -9,9 +9,10 @@ use serde_json::Value;
 use super::host_records::HostRecords;
 use super::options::HostsListArgs;
 use super::ps;
-use super::remote_launch::{SCRIPT, become_run, host_entry, host_options};
+use super::remote_launch::{SCRIPT, become_run, host_options};
 use crate::jobs::name;
 use wireup_core::failure::CommandError;
+use wireup_core::job::hosts::HostSpec;
 use wireup_core::printable;
 use wireup_core::shell_words::quoted;
 
@@ -91,7 +92,7 @@ impl LauncherHost {
         let host = hosts.iter().find(|host| host.name == found.host);
         Ok(Self {
             job: beginning(found.name),
-            host: host.map_or_else(|| found.host.to_owned(), host_entry),
+            host: host.map_or_else(|| found.host.to_owned(), HostSpec::entry),
             agent,
         })
     }

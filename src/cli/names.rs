@@ -18,6 +18,7 @@ use wireup_core::names::request::{
 };
 use wireup_core::text_table;
 use wireup_core::wording::counted;
+use wireup_sys::poll::pause;
 
 const LS: &str = "\
 Examples:
@@ -168,11 +169,7 @@ pub(super) fn names(args: NamesArgs) -> Result<u8, CommandError> {
                 let come = now.difference(&known).map(|name| format!("+ {name}\n"));
                 super::print(gone.chain(come).collect::<String>().as_bytes())?;
                 known = now;
-                let pause = rustix::event::Timespec {
-                    tv_sec: 0,
-                    tv_nsec: PAUSE.subsec_nanos().into(),
-                };
-                let _ = rustix::event::poll(&mut [], Some(&pause));
+                pause(PAUSE);
             }
         }
     }

@@ -29,8 +29,8 @@ pub(super) fn own_node(
     let user = UserId(rustix::process::geteuid().as_raw());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR");
     let socket = local_agent::try_find(agent, user, runtime.as_deref());
-    let asked = socket.and_then(|socket| query_over_socket(socket, Vec::new(), progress).ok());
-    match asked.and_then(|nodes| nodes.into_iter().next()) {
+    let nodes = socket.and_then(|socket| query_over_socket(socket, Vec::new(), progress).ok());
+    match nodes.and_then(|nodes| nodes.into_iter().next()) {
         Some(NodeStatus {
             name, advertised, ..
         }) => Some((name, Some(advertised).filter(|at| !at.is_empty()))),

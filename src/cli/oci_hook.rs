@@ -130,7 +130,7 @@ fn make_ready(plan: &HookPlan, args: &HookArgs) -> Result<(), OciHookError> {
         let opened = open_node(plan, node)?;
         mount_open_into(&plan.root, opened.as_fd(), node).map_err(io_at(node))?;
     }
-    let shared = &plan.shared_memory;
+    let shared = Path::new(hook::SHARED_MEMORY);
     mount_into(&plan.root, shared).map_err(io_at(shared))?;
     if let Some(program) = &plan.host_mpi {
         for directory in &args.mpi_directory {

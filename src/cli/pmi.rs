@@ -90,15 +90,15 @@ const ATTRIBUTES: [&str; 4] = [
     "PMI_dead_processes",
 ];
 
-/// Asks.
+/// Sends the requests of the subcommand and prints the replies.
 pub(super) fn execute(args: PmiArgs) -> Result<u8, CommandError> {
     if let PmiSubcommand::Proxy { output, program } = &args.command {
         return stand_between(output.as_ref(), program);
     }
     let mut client = PmiConnection::new().map_err(CommandError::request)?;
-    let said = run_subcommand(&mut client, args.command).map_err(CommandError::job)?;
+    let text = run_subcommand(&mut client, args.command).map_err(CommandError::job)?;
     client.finalize().map_err(CommandError::job)?;
-    super::print(said.as_bytes())
+    super::print(text.as_bytes())
 }
 
 fn run_subcommand(client: &mut PmiConnection, what: PmiSubcommand) -> Result<String, AskError> {

@@ -74,17 +74,17 @@ impl PrteRequest {
 
 /// Serves the program; `words` are those after `prte`.
 pub(super) fn execute(words: &[OsString]) -> Result<u8, CommandError> {
-    let asked = PrteRequest::new(words).map_err(CommandError::request)?;
-    let nspace = Nspace::new(&asked.nspace);
+    let request = PrteRequest::new(words).map_err(CommandError::request)?;
+    let nspace = Nspace::new(&request.nspace);
     let nspace = nspace.map_err(|error| CommandError::request(error.to_string()))?;
     let failed =
         |error: io::Error| CommandError::system("cannot serve the program that spawns", error);
-    serve(&asked, &nspace).map_err(failed)
+    serve(&request, &nspace).map_err(failed)
 }
 
-fn serve(asked: &PrteRequest, nspace: &Nspace) -> io::Result<u8> {
-    let report = inherited_fd::take(asked.report)?;
-    let keepalive = inherited_fd::take(asked.keepalive)?;
+fn serve(request: &PrteRequest, nspace: &Nspace) -> io::Result<u8> {
+    let report = inherited_fd::take(request.report)?;
+    let keepalive = inherited_fd::take(request.keepalive)?;
     let (reads, writes) = pipe_with(PipeFlags::CLOEXEC)?;
     let own = getpid().as_raw_nonzero().to_string();
     let mut args: Vec<OsString> = ["--pmi", "pmix", "--oversubscribe", "-n", "1"]
@@ -173,7 +173,7 @@ pub(super) fn rank(words: &[OsString]) -> Result<u8, CommandError> {
 mod tests {
     use super::*;
 
-    fn asked(line: &str) -> Result<PrteRequest, String> {
+    fn parse(line: &str) -> Result<PrteRequest, String> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         PrteRequest::new(&words)
     }
@@ -186,9 +186,9 @@ mod tests {
             report: 29,
             keepalive: 30,
         };
-        assert_eq!(asked(line), Ok(expected));
+        assert_eq!(parse(line), Ok(expected));
         let refused = |line: &str, words: &str| {
-            let text = asked(line).unwrap_err();
+            let text = parse(line).unwrap_err();
             assert!(text.contains(words), "{line}: {text}");
         };
         refused("--daemonize", "takes the place of prte");

@@ -88,7 +88,7 @@ pub(super) fn execute(args: PsArgs) -> Result<u8, CommandError> {
     if args.nodes {
         return node_table::execute(args.host_list, args.json);
     }
-    if args.host_list.are_given() {
+    if args.host_list.has_any() {
         if args.ranks || args.proctable || !args.jobs.is_empty() || !args.host_list.has_hosts() {
             return Err(CommandError::request(
                 "--hosts and --hostfile show all jobs of hosts, without JOB, --ranks and --proctable; --agent needs one \
@@ -241,21 +241,21 @@ fn job_table<'a>(
 fn ranks_of(job: &LocalJobInfo, size: &str) -> String {
     let first = job.first_ranks().count();
     let spawned = job.ranks.len() - first;
-    let given = job.placement.as_ref().map(|_| {
-        let given = job.steps.iter().map(|step| job.ranks_of(step).count());
-        given.sum::<usize>()
+    let local = job.placement.as_ref().map(|_| {
+        let counts = job.steps.iter().map(|step| job.ranks_of(step).count());
+        counts.sum::<usize>()
     });
-    rank_counts(&first.to_string(), given, spawned as u64, size)
+    rank_counts(&first.to_string(), local, spawned as u64, size)
 }
 
-/// Numbers of ranks: those alive, those `given` to this machine if the job is on several, those spawned, and all.
-fn rank_counts(alive: &str, given: Option<usize>, spawned: u64, size: &str) -> String {
+/// Numbers of ranks: those alive, those of this machine (`local`) if the job is on several hosts, those spawned, and all.
+fn rank_counts(alive: &str, local: Option<usize>, spawned: u64, size: &str) -> String {
     let spawned = match spawned {
         0 => String::new(),
         spawned => format!("+{spawned}"),
     };
-    match given {
-        Some(given) => format!("{alive}/{given}{spawned} of {size}"),
+    match local {
+        Some(local) => format!("{alive}/{local}{spawned} of {size}"),
         None => format!("{alive}/{size}{spawned}"),
     }
 }

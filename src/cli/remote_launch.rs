@@ -6,7 +6,6 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use wireup_core::failure::CommandError;
-use wireup_core::job::hosts::HostSpec;
 
 /// Variable with the command that starts agents, for launches within a launch that name only their hosts.
 pub(super) const AGENTS: &str = "WIREUP_LAUNCH_AGENTS";
@@ -21,14 +20,6 @@ for own in "$0" "$(command -v wireup)"; do
 done
 echo "no $0 on $(uname -n), and no wireup in PATH" >&2
 exit 127"#;
-
-/// A host as `--hosts` names it, without slots.
-pub(super) fn host_entry(host: &HostSpec) -> String {
-    match host.has_own_address() {
-        true => format!("{}@{}", host.name, host.address),
-        false => host.name.clone(),
-    }
-}
 
 /// Returns options of `wireup run` for one host, from the addresses and the agent command of `wireup env`.
 pub(super) fn host_options(host: &OsStr) -> Vec<OsString> {

@@ -78,8 +78,8 @@ pub(super) fn execute(args: &ReportArgs) -> Result<u8, CommandError> {
     for path in traces() {
         write(path, trace(&timeline).to_string().as_bytes())?;
     }
-    let is_summary_wanted = args.outputs.contains(&ReportTarget::Lines);
-    if is_summary_wanted || args.outputs.is_empty() && args.trace.is_none() {
+    let is_summary_requested = args.outputs.contains(&ReportTarget::Lines);
+    if is_summary_requested || args.outputs.is_empty() && args.trace.is_none() {
         show(&summary(&timeline))
             .map_err(|error| CommandError::system("cannot write to standard output", error))?;
     }

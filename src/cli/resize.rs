@@ -69,11 +69,11 @@ pub(super) fn execute(mut args: ResizeArgs) -> Result<u8, CommandError> {
     let hosts = std::mem::take(&mut args.hosts);
     if let Some(host) = LauncherHost::find(hosts, args.job.as_deref())? {
         let lists = [("--add", &args.add), ("--remove", &args.remove)];
-        let given = lists.into_iter().filter_map(|(name, list)| {
+        let options = lists.into_iter().filter_map(|(name, list)| {
             let list = list.as_ref()?;
             Some([name.into(), list.into()])
         });
-        let mut options: Vec<OsString> = given.flatten().collect();
+        let mut options: Vec<OsString> = options.flatten().collect();
         options.extend(args.end_ranks.then(|| "--end-ranks".into()));
         return Err(host.execute("resize", options, false));
     }

@@ -17,7 +17,7 @@ mod launch_lookups;
 pub(super) mod more_hosts;
 
 use arguments::{CommandLine, LaunchArguments, LaunchLookups, has_option};
-use detach::can_be_kept;
+use detach::check_detachable;
 pub(super) use launch_lookups::filter_of_environment;
 
 use super::config::Defaults;
@@ -46,13 +46,13 @@ enum RunRequest {
 
 /// Runs the job of a whole command line, `wireup run` included, and returns its exit code.
 pub(super) fn line(args: Vec<OsString>) -> Result<u8, CommandError> {
-    let given = detached::job_name_from_env();
-    if given.is_none()
+    let job_name = detached::job_name_from_env();
+    if job_name.is_none()
         && let Some(code) = detach::hand_over(&args)?
     {
         return Ok(code);
     }
-    let name = given.and_then(|name| Nspace::new(&name).ok());
+    let name = job_name.and_then(|name| Nspace::new(&name).ok());
     let name = name.or_else(openmpi_singleton::nspace);
     let guarded = starts_ranks_here(&args);
     let prepare = || EarlyResources::new(guarded, name.clone());
@@ -118,10 +118,10 @@ fn request(args: Vec<OsString>) -> Result<RunRequest, CommandError> {
     let arguments = LaunchArguments::new(args, line, &defaults, rankfile).inspect_err(report)?;
     if !is_dry && detached::job_name_from_env().is_some() {
         // Defaults files may add options that exclude --detach.
-        can_be_kept(&arguments.spec.stdio, &arguments.spec.status)?;
+        check_detachable(&arguments.spec.stdio, &arguments.spec.status)?;
     }
     let found = launch_lookups::look_up(&arguments).inspect_err(report)?;
-    let names_hosts = arguments.hosts.are_given() || arguments.is_virtual();
+    let names_hosts = arguments.hosts.has_hosts() || arguments.is_virtual();
     let impi = arguments.impi.clone();
     let spec = arguments.into_spec(found).inspect_err(report)?;
     if !names_hosts

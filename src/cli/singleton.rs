@@ -47,12 +47,12 @@ pub(super) fn execute(arguments: &[OsString]) -> CommandError {
 /// Runs the rank proxy of the program; `words` are those after the command.
 pub(super) fn rank(words: &[OsString]) -> Result<u8, CommandError> {
     let text = |word: &OsStr| word.to_str().map(str::to_owned);
-    let given = match words {
+    let endpoint = match words {
         [port, key] => text(port).zip(text(key)),
         _ => None,
     };
-    let given = given.and_then(|(port, key)| Some((port.parse().ok()?, key)));
-    let Some((port, key)) = given else {
+    let endpoint = endpoint.and_then(|(port, key)| Some((port.parse().ok()?, key)));
+    let Some((port, key)) = endpoint else {
         return Err(CommandError::request(format!(
             "{RANK_COMMAND} needs PORT KEY"
         )));

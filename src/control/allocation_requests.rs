@@ -103,25 +103,26 @@ impl AllocationRequests {
         if cx.supervisor.is_ending() {
             return refuse(Kind::Canceled, "the launch is being ended");
         }
-        let wanted = AllocationAttributes::from_infos(&request.infos)?;
+        let attributes = AllocationAttributes::from_infos(&request.infos)?;
         if self.outside.is_none() {
-            wanted.is_known()?;
-            if let Some(resize) = resize_of(cx, reply_to, requester, request, &wanted)? {
+            attributes.is_known()?;
+            if let Some(resize) = resize_of(cx, reply_to, requester, request, &attributes)? {
                 cx.effects.push(LaunchEffect::Resize(resize));
                 return Ok(None);
             }
-            let given = decide_here(cx, requester, request.directive, &wanted)?;
-            return Ok(Some(given));
+            let allocation = decide_here(cx, requester, request.directive, &attributes)?;
+            return Ok(Some(allocation));
         }
         if request.directive == Directive::Cancel {
-            return self.withdraw(cx, requester, &wanted).map(Some);
+            return self.withdraw(cx, requester, &attributes).map(Some);
         }
-        if request.directive == Directive::Release && wanted.id.is_none() {
+        if request.directive == Directive::Release && attributes.id.is_none() {
             // Slots in use cannot be released, whatever the allocator decides.
             let rooms = rooms(cx);
-            candidates(cx, requester, rooms, &wanted).and_then(|field| wanted.choose(&field))?;
+            candidates(cx, requester, rooms, &attributes)
+                .and_then(|field| attributes.choose(&field))?;
         }
-        self.request(cx, reply_to, requester, request, wanted)?;
+        self.request(cx, reply_to, requester, request, attributes)?;
         Ok(None)
     }
 
@@ -175,10 +176,10 @@ fn decide_here(
     let rooms = rooms(cx);
     let mut holdings = std::mem::take(&mut cx.allocations);
     let field = candidates(cx, requester, rooms, attributes);
-    let given =
+    let result =
         field.and_then(|field| holdings.decide(directive, attributes, requester.job(), &field));
     cx.allocations = holdings;
-    given
+    result
 }
 
 /// Counts processes by node: living ones that `counts` selects, and all that the launch ever had.
@@ -295,6 +296,6 @@ pub(super) fn answer_allocation(
             }
         }
     }
-    let said = NodeCommand::Allocated { ticket, result };
-    cx.steps.send(LauncherToStep::Node(node, said));
+    let command = NodeCommand::Allocated { ticket, result };
+    cx.steps.send(LauncherToStep::Node(node, command));
 }

@@ -20,19 +20,19 @@ impl DialectCheck {
         rank: KnownRank,
         spoken: Option<Dialect>,
     ) {
-        let wanted = match cx.plan.spec.interface.pmi {
+        let expected_dialect = match cx.plan.spec.interface.pmi {
             InterfaceChoice::Pmi1 => Dialect::Pmi1,
             InterfaceChoice::Pmi2 => Dialect::Pmi2,
             _ => return,
         };
-        let Some(spoken) = spoken.filter(|spoken| *spoken != wanted) else {
+        let Some(spoken) = spoken.filter(|spoken| *spoken != expected_dialect) else {
             return;
         };
         if !self.is_warned {
             self.is_warned = true;
             let choice = cx.plan.spec.interface.pmi;
             cx.warn(&format!(
-                "{rank} speaks {spoken}, not {wanted} as --pmi {choice} expects: its library decides \
+                "{rank} speaks {spoken}, not {expected_dialect} as --pmi {choice} expects: its library decides \
                  that, and is served"
             ));
         }

@@ -68,12 +68,12 @@ pub(super) fn finish(
     status_records::record_result(&mut controller.cx, code, result.as_ref().err());
     // A launch that was refused before its start leaves an older report as it is.
     let refused = result.is_err() && controller.cx.ranks.iter().all(|life| life.pid.is_none());
-    let made = refused || status_records::write_reports(&mut controller.cx);
+    let is_reported = refused || status_records::write_reports(&mut controller.cx);
     controller.services.names.leave(&mut controller.cx);
     flush(&mut controller);
     controller.services.terminal.leave(&mut controller.cx);
     // A missing report fails the job as lost output does: a script must not take the job for complete.
-    let code = if code == 0 && !made {
+    let code = if code == 0 && !is_reported {
         EXIT_WIREUP
     } else {
         code
@@ -149,7 +149,7 @@ fn flush(controller: &mut Controller) {
     let status = |controller: &Controller| controller.cx.status.queued();
     let before = controller.cx.end_signals;
     let patience = (before > 0).then_some(PATIENCE);
-    let kept = wait_for_reader(controller, before, output, 0, patience);
+    let queued = wait_for_reader(controller, before, output, 0, patience);
     controller.cx.status.close();
     let lost = wait_for_reader(controller, before, status, 0, Some(PATIENCE));
     // The queue is also empty if the reader has just closed the stream.
@@ -160,7 +160,7 @@ fn flush(controller: &mut Controller) {
             .print_line("warning: the status stream (--json) has no reader; its end is lost");
     }
     controller.cx.streams.close();
-    wait_for_reader(controller, before, output, kept, patience);
+    wait_for_reader(controller, before, output, queued, patience);
 }
 
 /// Waits until at most `rest` bytes are queued, another interrupt comes, or the reader takes nothing for

@@ -440,8 +440,8 @@ impl Controller {
         Ok(())
     }
 
-    fn on_node_report(&mut self, node: NodeId, said: NodeReport<KnownRank>) {
-        match said {
+    fn on_node_report(&mut self, node: NodeId, report: NodeReport<KnownRank>) {
+        match report {
             NodeReport::JobControl(mut demand) => {
                 let ends = !matches!(demand.action, JobControlAction::Signal(_));
                 demand.ranks = demand

@@ -108,8 +108,8 @@ pub(super) fn direct(cx: &mut LaunchContext, infos: &[SpawnInfo]) {
     if cx.plan.spec.debug.director.is_none() || cx.stage != LaunchStage::Preparing {
         return;
     }
-    let wanted = launch_directives::tool_directives(&cx.plan, infos);
-    let debugged = wanted.unwrap_or_else(|failure| {
+    let directives = launch_directives::tool_directives(&cx.plan, infos);
+    let debugged = directives.unwrap_or_else(|failure| {
         let text = failure.text;
         cx.warn(&format!(
             "the directives of the tool that has started this launcher are ignored: {text}"

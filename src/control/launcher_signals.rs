@@ -1,11 +1,14 @@
 //! Signals to the launcher, and its reactions to them.
 
+use std::time::Duration;
+
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::launch_context::LaunchContext;
 use super::rank_terminal::RankTerminal;
 use super::supervision;
 use crate::backend::step_messages::LauncherToStep;
+use wireup_sys::poll::pause;
 use wireup_sys::signal_sender;
 use wireup_sys::signals::{ENDING, Signals};
 
@@ -51,11 +54,7 @@ impl LauncherSignals {
 fn stop_job(cx: &mut LaunchContext, terminal: &mut RankTerminal) {
     cx.streams.draw(None);
     cx.steps.send(LauncherToStep::Signal(libc::SIGTSTP));
-    let moment = rustix::event::Timespec {
-        tv_sec: 0,
-        tv_nsec: 50_000_000,
-    };
-    let _ = rustix::event::poll(&mut [], Some(&moment));
+    pause(Duration::from_millis(50));
     cx.steps.send(LauncherToStep::Signal(libc::SIGSTOP));
     terminal.leave(cx);
     let _ = kill_process(getpid(), Signal::STOP);

@@ -163,9 +163,9 @@ impl NameServerLink {
     /// it does not run.
     fn find_rendezvous(&mut self, cx: &mut LaunchContext) -> Result<(), NameServerLoss> {
         let name = name_scope(cx)?;
-        let given = cx.plan.spec.layout.spread.agent.as_deref();
+        let agent_path = cx.plan.spec.layout.spread.agent.as_deref();
         let runtime = cx.plan.inheritance.variable("XDG_RUNTIME_DIR");
-        let socket = match local_agent::try_find(given, cx.plan.job.uid, runtime) {
+        let socket = match local_agent::try_find(agent_path, cx.plan.job.uid, runtime) {
             Some(socket) => socket,
             None => match find_without_agent(cx, &name) {
                 Ok(NameServerEndpoint::There(socket)) => socket,
@@ -228,8 +228,8 @@ impl NameServerLink {
                     if let NameServerReport::Relayed { .. } | NameServerReport::Gone(_) = &message {
                         self.silent_peer = None;
                     }
-                    let said = NodeCommand::Rendezvous(message);
-                    cx.steps.send(LauncherToStep::Node(HEAD, said));
+                    let command = NodeCommand::Rendezvous(message);
+                    cx.steps.send(LauncherToStep::Node(HEAD, command));
                 }
                 Err(error) => return self.lose(cx, &NameServerLoss::Garbage(error)),
             }
@@ -268,8 +268,8 @@ impl NameServerLink {
                     cx.warn(&format!("--names {backend}: {text}"));
                 }
                 (_, Ok(message)) => {
-                    let said = NodeCommand::Rendezvous(message);
-                    cx.steps.send(LauncherToStep::Node(HEAD, said));
+                    let command = NodeCommand::Rendezvous(message);
+                    cx.steps.send(LauncherToStep::Node(HEAD, command));
                 }
                 (_, Err(error)) => lost = Some(NameServerLoss::Garbage(error)),
             }

@@ -54,8 +54,8 @@ pub(super) fn persist_names(cx: &LaunchContext, message: &mut NameServerCommand)
         && *persistence != Persistence::FirstRead
     {
         *persistence = Persistence::Indefinite;
-        let kept = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
-        limits.expires = limits.expires.or(kept);
+        let lifetime = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
+        limits.expires = limits.expires.or(lifetime);
     }
 }
 

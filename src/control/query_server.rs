@@ -314,11 +314,11 @@ impl QueryServer {
             let text = format!("no rank {rank}: the job has ranks 0 to {last}");
             return self.answer(cx, number, &JobAnswer::Refused(text));
         }
-        let wanted = |process: &KnownRank| match &request.ranks {
+        let is_requested = |process: &KnownRank| match &request.ranks {
             None => true,
             Some(ranks) => process.is_in_initial_job() && ranks.contains(process.rank()),
         };
-        let ranks: Vec<KnownRank> = cx.jobs.all_ranks().filter(wanted).collect();
+        let ranks: Vec<KnownRank> = cx.jobs.all_ranks().filter(is_requested).collect();
         if let Some(caller) = self.callers.get_mut(&number) {
             caller.progress = request.progress;
         }

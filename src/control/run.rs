@@ -154,8 +154,8 @@ fn prepare(
         return Ok((controller, surroundings, keeper));
     }
     let (mut surroundings, nspace, guard) = beginning.guarded()?;
-    let tell = &mut |path: &Path, identity| guard.line().charge(path, identity);
-    let (plan, entered, keeper) = match planned(spec, nspace, &surroundings, tell) {
+    let cleanup = &mut |path: &Path, identity| guard.line().charge(path, identity);
+    let (plan, entered, keeper) = match planned(spec, nspace, &surroundings, cleanup) {
         Ok((plan, entered, keeper)) => (Arc::new(plan), entered, keeper),
         Err(failure) => {
             drop(guard.dismiss());
@@ -170,7 +170,7 @@ fn prepare(
     let show = show(&plan, started_at, status.as_ref());
     // From here on signals wait until the loop reads them.
     let signals = Signals::take(&surroundings.ignored, plan.spec.stdio.pty.is_some());
-    let made = EventSources::new().and_then(|events| {
+    let parts = EventSources::new().and_then(|events| {
         let local = LocalStep::new(local::LocalParts {
             plan: &plan,
             poll: events.poll.clone(),
@@ -185,8 +185,8 @@ fn prepare(
         })?;
         Ok((events, local))
     });
-    let (events, mut local) = match made {
-        Ok(made) => made,
+    let (events, mut local) = match parts {
+        Ok(parts) => parts,
         Err(failure) => {
             drop(guard.dismiss());
             return Err(failure);
@@ -220,9 +220,9 @@ fn planned(
     spec: JobSpec,
     nspace: Nspace,
     surroundings: &InheritedState,
-    tell: CleanupSink<'_>,
+    cleanup: CleanupSink<'_>,
 ) -> Result<(HostPlan, MountedImages, Option<GrantHolder>), CommandError> {
-    let entered = enter(&spec, &nspace, tell)?;
+    let entered = enter(&spec, &nspace, cleanup)?;
     let limit = surroundings.nofile.rlim_max;
     let mut plan = HostPlan::new(spec, nspace, limit, entered.inside())?;
     let keeper = grant_holder::obtain(&mut plan)?;
@@ -234,7 +234,7 @@ fn planned(
 fn enter(
     spec: &JobSpec,
     nspace: &Nspace,
-    tell: CleanupSink<'_>,
+    cleanup: CleanupSink<'_>,
 ) -> Result<MountedImages, CommandError> {
     if spec.layout.across_hosts() {
         let cwd = std::env::current_dir().unwrap_or_default();
@@ -250,7 +250,7 @@ fn enter(
     }
     let cwd = std::env::current_dir()
         .map_err(|error| CommandError::system("the working directory", error))?;
-    container::enter(&spec.container, nspace, NodeId(0), &cwd, tell)
+    container::enter(&spec.container, nspace, NodeId(0), &cwd, cleanup)
 }
 
 /// Returns the format of the ranks' output.
@@ -346,7 +346,7 @@ fn namespaces(plan: &HostPlan) -> Option<NodeNamespaces> {
     if plan.job.process_map.nodes() == 1 {
         return None;
     }
-    let tell = |text: &str| {
+    let report = |text: &str| {
         info!("{text}");
         if plan.spec.verbose > 0 {
             eprintln!("wireup: {text}");
@@ -355,14 +355,14 @@ fn namespaces(plan: &HostPlan) -> Option<NodeNamespaces> {
     match NodeNamespaces::create(&plan.node_names) {
         Ok(namespaces) => {
             if let Err(error) = namespaces.hosts() {
-                tell(&format!(
+                report(&format!(
                     "virtual nodes cannot resolve their names: no /etc/hosts of their own: {error}"
                 ));
             }
             Some(namespaces)
         }
         Err(error) => {
-            tell(&format!("virtual nodes share this machine's name: {error}"));
+            report(&format!("virtual nodes share this machine's name: {error}"));
             None
         }
     }

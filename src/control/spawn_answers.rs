@@ -76,8 +76,8 @@ pub(super) fn answer_spawn(
         let plan = cx.jobs.get(job).expect("the job was added");
         plan.job.nspace.clone()
     });
-    let said = NodeCommand::Spawned { ticket, result };
-    cx.steps.send(LauncherToStep::Node(node, said));
+    let command = NodeCommand::Spawned { ticket, result };
+    cx.steps.send(LauncherToStep::Node(node, command));
 }
 
 /// Returns the failure of a spawn that exceeded its timeout.

@@ -340,7 +340,7 @@ mod tests {
         assert!(waited(sample(5299, 10, None)));
         assert!(!waited(sample(5300, 10, None)), "a hundredth of the time");
         assert!(!waited(sample(5000, 11, None)), "it has printed");
-        assert!(!waited(sample(4000, 10, None)), "another process was seen");
+        assert!(!waited(sample(4000, 10, None)), "another process");
         assert!(waited(sample(35_000, 10, Some("PMI 3"))));
         assert!(!waited(sample(35_000, 10, Some("PMI 4"))));
     }

@@ -180,15 +180,15 @@ pub(super) fn record_spawn_reply(
 
 /// Writes the reports about the launch, which has ended. Returns whether all could be written.
 pub(super) fn write_reports(cx: &mut LaunchContext) -> bool {
-    let Some(kept) = cx.status.take_recorded() else {
+    let Some(stream) = cx.status.take_recorded() else {
         return true;
     };
     let plan = Arc::clone(&cx.plan);
-    let made = kept.make(&plan.spec.status);
-    made.lines.iter().for_each(|line| cx.print_line(line));
-    let failures = made.failures.iter().map(ToString::to_string);
+    let output = stream.make(&plan.spec.status);
+    output.lines.iter().for_each(|line| cx.print_line(line));
+    let failures = output.failures.iter().map(ToString::to_string);
     failures.for_each(|failure| cx.print_line(&failure));
-    made.failures.is_empty()
+    output.failures.is_empty()
 }
 
 /// Prints a warning if the status stream cannot be written any more. The job continues without it.

@@ -43,8 +43,8 @@ impl WaitQuestions {
 
     /// Returns all queries, for a step that has joined.
     pub(super) fn all_questions(&self) -> Option<LauncherToStep> {
-        let asked = self.requested.clone();
-        (!asked.is_empty()).then_some(LauncherToStep::Ask(asked))
+        let waits = self.requested.clone();
+        (!waits.is_empty()).then_some(LauncherToStep::Ask(waits))
     }
 
     /// Stores evidence that a step has found.
@@ -67,10 +67,10 @@ mod tests {
         for round in 0..3 {
             assert!(!all().any(|waiting| questions.asks(waiting)));
             match questions.next_question() {
-                Some(LauncherToStep::Ask(asked)) if round == 0 => {
-                    assert!(all().all(|waiting| asked.contains(waiting)));
-                    assert!(!asked.contains(WaitEvidence::For(GlobalRank(RANKS - 1))));
-                    let bytes = encode(&LauncherToStep::Ask(asked)).len();
+                Some(LauncherToStep::Ask(waits)) if round == 0 => {
+                    assert!(all().all(|waiting| waits.contains(waiting)));
+                    assert!(!waits.contains(WaitEvidence::For(GlobalRank(RANKS - 1))));
+                    let bytes = encode(&LauncherToStep::Ask(waits)).len();
                     assert!(bytes < 20, "{bytes}");
                 }
                 None if round > 0 => {}

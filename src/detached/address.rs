@@ -95,7 +95,7 @@ fn keepers() -> Vec<AttachServerProcess> {
 }
 
 /// Whether the attach server of this job runs.
-pub(super) fn is_kept(job: &str) -> bool {
+pub(super) fn has_attach_server(job: &str) -> bool {
     keepers().iter().any(|keeper| keeper.job == job)
 }
 

@@ -327,7 +327,7 @@ impl Client {
             }
             if !alive {
                 let job = &self.job;
-                return Err(match address::is_kept(job) {
+                return Err(match address::has_attach_server(job) {
                     true => CommandError::request(format!(
                         "another `wireup attach` has taken over job {job}, which continues"
                     )),

@@ -41,7 +41,7 @@ pub(crate) fn start(
         reset_signals: &RESET,
         ..ChildCommand::new(&program, &argv)
     };
-    ProcessSpawner::new()
+    ProcessSpawner::default()
         .spawn(&command)
         .map_err(io::Error::other)
 }

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::inspect::sorted_entries;
 use wireup_core::doctor::facts::{DeviceNode, DeviceNodeKind};
 use wireup_sys::device_files::openable;
 
@@ -34,7 +35,9 @@ pub(super) fn find_devices() -> Vec<DeviceNode> {
             // Some entries with these names, such as nvidia-caps, are directories.
             name.as_encoded_bytes().starts_with(start.as_bytes()) && !path.is_dir()
         };
-        let found = entries(Path::new(directory)).into_iter().filter(named);
+        let found = sorted_entries(Path::new(directory))
+            .into_iter()
+            .filter(named);
         found.map(|path| DeviceNode {
             kind: *kind,
             problem: open_problem(&path),
@@ -51,8 +54,8 @@ fn open_problem(path: &Path) -> Option<String> {
 
 /// Returns the ports, `DEVICE/ports/NUMBER`, whose state is a line such as `4: ACTIVE`.
 fn ports(class: &Path) -> Vec<DeviceNode> {
-    let devices = entries(class).into_iter();
-    let ports = devices.flat_map(|device| entries(&device.join("ports")));
+    let devices = sorted_entries(class).into_iter();
+    let ports = devices.flat_map(|device| sorted_entries(&device.join("ports")));
     let port = |path: PathBuf| {
         let state = fs::read_to_string(path.join("state")).ok()?;
         let state = state.trim();
@@ -63,13 +66,6 @@ fn ports(class: &Path) -> Vec<DeviceNode> {
         })
     };
     ports.filter_map(port).collect()
-}
-
-fn entries(directory: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    paths.sort();
-    paths
 }
 
 #[cfg(test)]

@@ -5,16 +5,14 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest as _, Sha256};
-
 use crate::inspect::ldso::{Loader, LoaderFiles};
 use crate::inspect::program::Program as ProgramFile;
 use crate::inspect::{
-    DetectedInterface, DetectionReason, DetectionResult, ProgramInspection, inspect, libpmix,
-    sidecar_files,
+    DetectionReason, DetectionResult, ProgramInspection, inspect, libpmix, sidecar_files,
 };
 use crate::plan::Variable;
-use wireup_core::doctor::facts::{NeededInterface as Wanted, Pmix, ProgramFacts};
+use crate::plan::content_store::Digest;
+use wireup_core::doctor::facts::{Pmix, ProgramFacts};
 use wireup_core::job::outcome::EXIT_NOT_EXECUTABLE;
 
 /// Inspects a program with its arguments, and libpmix; without a program only libpmix.
@@ -51,12 +49,7 @@ pub(super) fn inspect_with_env(
     let ProgramInspection { detected, loader } = inspect(&found, argv, env, cwd, &system);
     program.path = Some(found.path().display().to_string());
     program.digest = digest(found.path()).ok();
-    program.wants = match detected.wants {
-        DetectedInterface::Pmix => Wanted::Pmix,
-        DetectedInterface::Pmi => Wanted::Pmi,
-        DetectedInterface::Unknown => Wanted::Unknown,
-        DetectedInterface::Plain => Wanted::Plain,
-    };
+    program.wants = detected.wants;
     program.missing.clone_from(&detected.missing);
     if let Some(mpi) = mpi(&detected) {
         program.mpi_digest = digest(&mpi).ok();
@@ -104,22 +97,7 @@ fn pmix(detected: Option<&DetectionResult>, loader: &Loader) -> Pmix {
 
 /// Returns a digest of a file's contents.
 fn digest(path: &Path) -> io::Result<String> {
-    let mut sha = Sha256::new();
-    io::copy(&mut File::open(path)?, &mut Writer(&mut sha))?;
-    Ok(data_encoding::HEXLOWER.encode(&sha.finalize()[..16]))
-}
-
-struct Writer<'a>(&'a mut Sha256);
-
-impl io::Write for Writer<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+    Ok(Digest::from_reader(File::open(path)?)?.short())
 }
 
 #[cfg(test)]

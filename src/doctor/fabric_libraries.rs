@@ -83,29 +83,27 @@ type GetInfo = unsafe extern "C" fn(
 type OpenFabric =
     unsafe extern "C" fn(*mut FiFabricAttr, *mut *mut FidFabric, *mut c_void) -> c_int;
 
-/// Opens a library; `None` if it is not installed.
-fn open(path: &Path) -> Option<Library> {
+/// Opens a library and examines it with one of the functions below; `None` if it is not installed.
+pub(crate) fn open_library(
+    name: &str,
+    path: &Path,
+    examine: fn(&Library, &mut NetworkLibrary) -> Result<(), String>,
+) -> Option<NetworkLibrary> {
     // SAFETY: libraries for networks, which MPIs of the user load as well; this process does nothing else.
-    unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.ok()
-}
-
-/// Tries each provider of libfabric; `None` if it is not installed.
-pub(crate) fn libfabric(path: &Path) -> Option<NetworkLibrary> {
-    let library = open(path)?;
+    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.ok()?;
     let mut found = NetworkLibrary {
-        name: "libfabric".into(),
+        name: name.into(),
         path: path.display().to_string(),
         ..NetworkLibrary::default()
     };
-    if let Err(problem) = providers(&library, &mut found) {
-        found.problem = Some(problem);
-    }
-    // The providers may have started threads.
+    found.problem = examine(&library, &mut found).err();
+    // Its providers may have started threads.
     std::mem::forget(library);
     Some(found)
 }
 
-fn providers(library: &Library, found: &mut NetworkLibrary) -> Result<(), String> {
+/// Tries each provider of libfabric.
+pub(crate) fn try_providers(library: &Library, found: &mut NetworkLibrary) -> Result<(), String> {
     let missing = |error: libloading::Error| error.to_string();
     // SAFETY: the functions of libfabric 1 have these signatures. Their results are used as the manual pages describe: a list
     // that stays valid, since it is not freed, and objects that are closed once. Pointers are checked before they are used.
@@ -188,22 +186,7 @@ unsafe fn text(text: *const c_char) -> String {
         .into_owned()
 }
 
-/// Starts UCX; `None` if it is not installed.
-pub(crate) fn ucx(path: &Path) -> Option<NetworkLibrary> {
-    let library = open(path)?;
-    let mut found = NetworkLibrary {
-        name: "UCX".into(),
-        path: path.display().to_string(),
-        ..NetworkLibrary::default()
-    };
-    if let Err(problem) = start_ucx(&library, &mut found) {
-        found.problem = Some(problem);
-    }
-    std::mem::forget(library);
-    Some(found)
-}
-
-fn start_ucx(library: &Library, found: &mut NetworkLibrary) -> Result<(), String> {
+pub(crate) fn start_ucx(library: &Library, found: &mut NetworkLibrary) -> Result<(), String> {
     type Init = unsafe extern "C" fn(
         c_uint,
         c_uint,

@@ -38,14 +38,11 @@ impl ImageTrial {
 }
 
 /// Checks the image in a separate process.
-pub(super) fn try_image(asked: &DoctorSubject, cwd: &Path) -> ImageTrial {
-    match tried(asked, cwd) {
-        Ok(tried) => tried,
-        Err(error) => ImageTrial::failed(error.to_string()),
-    }
+pub(super) fn try_image(subject: &DoctorSubject, cwd: &Path) -> ImageTrial {
+    tried(subject, cwd).unwrap_or_else(|error| ImageTrial::failed(error.to_string()))
 }
 
-fn tried(asked: &DoctorSubject, cwd: &Path) -> std::io::Result<ImageTrial> {
+fn tried(subject: &DoctorSubject, cwd: &Path) -> std::io::Result<ImageTrial> {
     // A predictable name could be taken by another user.
     let number = cleanup_record::number()?;
     let mut command = Command::new(std::env::current_exe()?);
@@ -53,9 +50,9 @@ fn tried(asked: &DoctorSubject, cwd: &Path) -> std::io::Result<ImageTrial> {
         .arg0("wireup")
         .args(["doctor", "--container", &format!("{number:016x}"), "--wdir"])
         .arg(cwd)
-        .args(&asked.image_words)
+        .args(&subject.image_words)
         .arg("--")
-        .args(&asked.program);
+        .args(&subject.program);
     let (ended, output) = run_within(&mut command, PATIENCE)?;
     if let Ok(tried) = serde_json::from_slice(&output.stdout) {
         return Ok(tried);
@@ -70,10 +67,10 @@ fn tried(asked: &DoctorSubject, cwd: &Path) -> std::io::Result<ImageTrial> {
 /// Makes the check, and returns the line that the separate process prints.
 pub fn made(number: u64, image: &ImageSpec, argv: &[OsString], cwd: &Path) -> String {
     let tried = if container::has_runtime(image) {
-        let made = container::attempt(number, image, cwd, |env| {
+        let program = container::attempt(number, image, cwd, |env| {
             examined_program::inspect_with_env(argv, cwd, env).0
         });
-        match made {
+        match program {
             Ok(program) => ImageTrial {
                 program,
                 ..ImageTrial::default()

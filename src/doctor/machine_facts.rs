@@ -49,7 +49,7 @@ const CONTAINER_VARIABLES: [(&str, &str); 3] = [
 pub(super) fn kernel(uid: u32) -> Kernel {
     let names = rustix::system::uname();
     let setting = |name: &&str| {
-        let text = text(&Path::new("/proc/sys").join(name))?;
+        let text = text(Path::new("/proc/sys").join(name))?;
         Some(((*name).to_owned(), text))
     };
     let of_user = |pid: &i32| procfs::owner(*pid).is_some_and(|(owner, _)| owner == uid);
@@ -64,9 +64,7 @@ pub(super) fn kernel(uid: u32) -> Kernel {
         no_cma: kernel::read_by_process_vm().err().map(|e| e.to_string()),
         synchronized: kernel::clock_is_synchronized(),
         container: container(),
-        hides_processes: hides_processes(
-            &text(Path::new("/proc/self/mountinfo")).unwrap_or_default(),
-        ),
+        hides_processes: hides_processes(&text("/proc/self/mountinfo").unwrap_or_default()),
         threads: threads.sum::<usize>() as u64,
     }
 }
@@ -96,16 +94,14 @@ fn hides_processes(mounts: &str) -> bool {
 /// Collects facts about the processors.
 pub(super) fn cpus() -> Cpus {
     let slots = SlotLimits::detect();
-    let nodes = fs::read_dir("/sys/devices/system/node")
-        .into_iter()
-        .flatten()
-        .flatten();
+    let nodes = fs::read_dir("/sys/devices/system/node");
+    let nodes = nodes.into_iter().flatten().flatten();
     let is_node = |name: &str| {
         let number = name.strip_prefix("node");
         number.is_some_and(|it| it.bytes().all(|byte| byte.is_ascii_digit()))
     };
     let nodes = nodes.filter(|entry| entry.file_name().to_str().is_some_and(is_node));
-    let load = text(Path::new("/proc/loadavg"));
+    let load = text("/proc/loadavg");
     let load = load.and_then(|text| text.split(' ').next()?.parse().ok());
     Cpus {
         online: online().unwrap_or(0),
@@ -114,9 +110,7 @@ pub(super) fn cpus() -> Cpus {
         numa_nodes: nodes.count() as u32,
         load: load.unwrap_or(0.0),
         steal: None,
-        governor: text(Path::new(
-            "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
-        )),
+        governor: text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
     }
 }
 
@@ -129,7 +123,7 @@ struct ProcessorTime {
 
 impl ProcessorTime {
     fn read() -> Option<Self> {
-        Self::parse(&text(Path::new("/proc/stat"))?)
+        Self::parse(&text("/proc/stat")?)
     }
 
     /// Parses `/proc/stat`. Time of guests is part of `user` and `nice` already. Source: proc_stat(5).
@@ -178,13 +172,13 @@ impl StealMeasurement {
 }
 
 pub(super) fn memory() -> Memory {
-    let info = text(Path::new("/proc/meminfo")).unwrap_or_default();
+    let info = text("/proc/meminfo").unwrap_or_default();
     let number = |name: &str| {
         let line = info.lines().find_map(|line| line.strip_prefix(name));
         let number = line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok());
         number.unwrap_or(0_u64)
     };
-    let mounts = text(Path::new("/proc/mounts")).unwrap_or_default();
+    let mounts = text("/proc/mounts").unwrap_or_default();
     let is_huge = |line: &str| line.split(' ').nth(2) == Some("hugetlbfs");
     Memory {
         available: number("MemAvailable:") * 1024,
@@ -218,12 +212,12 @@ pub(super) fn directory(path: &Path) -> Directory {
         found.no_exec = system.f_flag.contains(StatVfsMountFlags::NOEXEC);
     }
     // Other hosts may have the same directory, and a predictable name could be taken by another user.
-    let made = cleanup_record::number().map_err(io::Error::from);
-    let made = made.and_then(|number| {
+    let number = cleanup_record::number().map_err(io::Error::from);
+    let creation = number.and_then(|number| {
         let file = path.join(format!(".wireup-doctor.{number:016x}"));
         File::create_new(&file).and_then(|_| fs::remove_file(&file))
     });
-    found.problem = made.err().map(|error| error.to_string());
+    found.problem = creation.err().map(|error| error.to_string());
     found
 }
 
@@ -240,7 +234,7 @@ pub(super) fn entered(path: &Path) -> Directory {
 pub(super) fn find_leftovers(uid: u32) -> Leftovers {
     let files = leftovers::unused_shared_memory(uid, SystemTime::UNIX_EPOCH);
     let bytes = files.iter().filter_map(|path| fs::metadata(path).ok());
-    let segments = text(Path::new("/proc/sysvipc/shm")).unwrap_or_default();
+    let segments = text("/proc/sysvipc/shm").unwrap_or_default();
     let segments = segments_left(&segments, uid);
     let orphaned = jobs::list(UserScope::User(uid)).into_iter();
     let orphaned = orphaned.filter(|job| job.state == JobLifeState::Orphaned);
@@ -276,7 +270,7 @@ pub(super) fn variables() -> BTreeMap<String, String> {
         .collect()
 }
 
-fn text(path: &Path) -> Option<String> {
+fn text(path: impl AsRef<Path>) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.trim_end().to_owned())
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::run_within;
-use crate::doctor::fabric_libraries::{self, LIBFABRIC, UCP};
+use crate::doctor::fabric_libraries::{LIBFABRIC, UCP, open_library, start_ucx, try_providers};
 use wireup_core::doctor::facts::{NetworkLibrary, ProgramFacts};
 
 /// Time that opening them may take.
@@ -61,8 +61,12 @@ fn tried(directories: &[PathBuf]) -> Option<Vec<NetworkLibrary>> {
 /// Opens the libraries, and returns the line that the separate process prints: a list of libraries.
 pub fn opened(directories: &[PathBuf]) -> String {
     let mut all = Vec::new();
-    all.extend(fabric_libraries::libfabric(&file(directories, LIBFABRIC)));
-    all.extend(fabric_libraries::ucx(&file(directories, UCP)));
+    all.extend(open_library(
+        "libfabric",
+        &file(directories, LIBFABRIC),
+        try_providers,
+    ));
+    all.extend(open_library("UCX", &file(directories, UCP), start_ucx));
     serde_json::to_string(&all).expect("text only") + "\n"
 }
 

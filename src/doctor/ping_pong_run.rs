@@ -149,11 +149,8 @@ fn launch(
         match hosts {
             None => command.arg("--oversubscribe"),
             Some(hosts) => {
-                let named = hosts.map(|spec| match spec.has_own_address() {
-                    true => format!("{}@{}", spec.name, spec.address),
-                    false => spec.name.clone(),
-                });
-                command.args(["--ppn", "1", "--stage=program", "--hosts", &named.join(",")])
+                let list = hosts.map(HostSpec::entry).join(",");
+                command.args(["--ppn", "1", "--stage=program", "--hosts", &list])
             }
         };
         if let Some(agent) = agent.filter(|_| hosts.is_some()) {
@@ -171,12 +168,12 @@ fn launch(
 
 /// Describes the failure of a launch: the first line of wireup, and the last of the MPI.
 fn failure_text(output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stderr);
-    let own = said.lines().find_map(|line| {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let own = stderr.lines().find_map(|line| {
         let line = line.strip_prefix("wireup: ")?;
         (!line.starts_with("warning: ")).then(|| line.to_owned())
     });
-    let theirs = said
+    let theirs = stderr
         .lines()
         .rfind(|line| !line.starts_with("wireup: ") && !line.trim().is_empty());
     match (own, theirs) {
@@ -187,8 +184,8 @@ fn failure_text(output: &Output) -> String {
     }
 }
 
-fn last_line(said: &[u8]) -> Option<String> {
-    let said = String::from_utf8_lossy(said);
-    let line = said.lines().rfind(|line| !line.trim().is_empty())?;
+fn last_line(output: &[u8]) -> Option<String> {
+    let output = String::from_utf8_lossy(output);
+    let line = output.lines().rfind(|line| !line.trim().is_empty())?;
     Some(line.trim().to_owned())
 }

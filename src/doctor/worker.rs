@@ -16,14 +16,14 @@ use wireup_sys::address_names;
 ///
 /// # Errors
 /// If standard output or input cannot be used.
-pub fn work(asked: &DoctorSubject, cwd: &Path, own: usize) -> io::Result<()> {
+pub fn work(subject: &DoctorSubject, cwd: &Path, own: usize) -> io::Result<()> {
     // The kernel completes connections to the listener, which no code accepts.
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
         .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)));
     let port = listener.as_ref().ok();
     let port = port.and_then(|listener| listener.local_addr().ok());
     answer(&WorkerReply::Facts {
-        facts: Box::new(facts(asked, cwd)),
+        facts: Box::new(facts(subject, cwd)),
         port: port.map_or(0, |at| at.port()),
     })?;
     for line in io::stdin().lock().lines() {

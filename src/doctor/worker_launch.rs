@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::protocol::{HostEndpoint, LineAssembler, WorkerCommand, WorkerMessage, WorkerReply};
@@ -34,6 +34,10 @@ done
 echo "no $0, and no wireup in PATH"
 "#;
 
+/// Words of the launch in front of the list of hosts.
+const LAUNCH: &str =
+    "run --no-config --engine none --pmi none --ppn 1 --label --stdin all --wdir / --hosts";
+
 /// Host to check, as the user names it, with the version of its agent or the reason why that was not reached.
 pub type WorkerHost = (HostSpec, Result<String, String>);
 
@@ -56,44 +60,32 @@ pub fn check_hosts(
         pairs: Vec::new(),
     });
     let mut hosts: Vec<DoctorHost> = hosts.collect();
-    let reached = members.iter().enumerate();
-    let reached: Vec<usize> = reached
-        .filter(|(_, (_, version))| version.is_ok())
-        .map(|(number, _)| number)
-        .collect();
+    let reached = (0..members.len()).filter(|number| members[*number].1.is_ok());
+    let reached: Vec<usize> = reached.collect();
     if reached.is_empty() {
         return Ok(hosts);
     }
-    let list: Vec<String> = reached
-        .iter()
-        .map(|number| {
-            let spec = &members[*number].0;
-            match spec.has_own_address() {
-                true => format!("{}@{}", spec.name, spec.address),
-                false => spec.name.clone(),
-            }
-        })
-        .collect();
-    let list = list.join(",");
+    let list = reached.iter().map(|number| members[*number].0.entry());
+    let list = list.collect::<Vec<_>>().join(",");
     let mut ask = |user: Option<User>| {
         let mut launch = WorkerLaunch::start(&list, agent, words, user)
             .map_err(|error| CommandError::system("cannot start wireup run", error))?;
         launch.question(&mut hosts, &reached);
         Ok::<_, CommandError>(launch.end())
     };
-    let mut said = ask(None)?;
-    if rustix::process::geteuid().is_root() && said.contains(ROOT_LAUNCHES) {
+    let mut messages = ask(None)?;
+    if rustix::process::geteuid().is_root() && messages.contains(ROOT_LAUNCHES) {
         let user = User::in_place_of_root();
         let number = user.uid;
         eprintln!(
             "wireup: the agents refuse launches of root; the hosts are checked as user id {number}"
         );
-        said = ask(Some(user))?;
+        messages = ask(Some(user))?;
     }
     for number in reached {
         let host = &mut hosts[number];
         if let Err(why) = &mut host.facts
-            && let Some(line) = said.lines().find(|line| line.starts_with("wireup: "))
+            && let Some(line) = messages.lines().find(|line| line.starts_with("wireup: "))
         {
             *why = format!("{why}; {}", line.trim_start_matches("wireup: "));
         }
@@ -149,23 +141,7 @@ impl WorkerLaunch {
             command.uid(uid).gid(gid).current_dir("/");
             command.env_remove("XDG_RUNTIME_DIR").env_remove("TMPDIR");
         }
-        command.arg0("wireup").args([
-            "run",
-            "--no-config",
-            "--engine",
-            "none",
-            "--pmi",
-            "none",
-            "--ppn",
-            "1",
-            "--label",
-            "--stdin",
-            "all",
-            "--wdir",
-            "/",
-            "--hosts",
-            hosts,
-        ]);
+        command.arg0("wireup").args(LAUNCH.split(' ')).arg(hosts);
         if let Some(agent) = agent {
             command.arg("--agent").arg(agent);
         }
@@ -192,7 +168,7 @@ impl WorkerLaunch {
                 }
             }
         });
-        let said = std::thread::spawn(move || {
+        let stderr_reader = std::thread::spawn(move || {
             let mut text = Vec::new();
             if let Some(err) = &mut err {
                 // Text before an error is kept.
@@ -204,7 +180,7 @@ impl WorkerLaunch {
             orders: child.stdin.take(),
             child,
             lines,
-            stderr_reader: Some(said),
+            stderr_reader: Some(stderr_reader),
             pieces: BTreeMap::new(),
         })
     }
@@ -242,30 +218,28 @@ impl WorkerLaunch {
         for number in 0..TIMES {
             self.time(number, hosts, reached, answered.len());
         }
+        // Workers identify hosts by rank.
+        let rank_of = |number: &usize| reached.iter().position(|it| it == number);
         let place = |(at, number): (usize, &usize)| {
             let facts = hosts[*number].reported_facts()?;
             let interfaces = facts.network.interfaces.iter();
             let usable = interfaces.filter(|it| it.up && !it.loopback);
             let reaches = neighbours::neighbour_indices(at, answered.len());
             Some((
-                *number,
+                rank_of(number)?,
                 HostEndpoint {
                     name: hosts[*number].name.clone(),
                     addresses: usable.flat_map(|it| it.addresses.iter().copied()).collect(),
                     port: ports.get(number).copied().unwrap_or(0),
-                    reaches: reaches.into_iter().map(|at| answered[at]).collect(),
+                    reaches: reaches
+                        .iter()
+                        .filter_map(|at| rank_of(&answered[*at]))
+                        .collect(),
                 },
             ))
         };
-        // Workers identify hosts by rank.
-        let places: BTreeMap<usize, HostEndpoint> =
-            answered.iter().enumerate().filter_map(place).collect();
-        let rank_of = |number: &usize| reached.iter().position(|it| it == number);
-        let by_rank = places.into_iter().filter_map(|(number, mut place)| {
-            place.reaches = place.reaches.iter().filter_map(rank_of).collect();
-            Some((rank_of(&number)?, place))
-        });
-        if answered.len() < 2 || !self.order(&WorkerCommand::Neighbours(by_rank.collect())) {
+        let places = answered.iter().enumerate().filter_map(place).collect();
+        if answered.len() < 2 || !self.order(&WorkerCommand::Neighbours(places)) {
             return;
         }
         self.take_lines(
@@ -292,12 +266,12 @@ impl WorkerLaunch {
 
     /// Sends one request for the time, and stores the answers.
     fn time(&mut self, number: u32, hosts: &mut [DoctorHost], reached: &[usize], count: usize) {
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let (Ok(now), true) = (now, self.order(&WorkerCommand::Time(number))) else {
             return;
         };
-        self.take_lines(asked + TIME, count, |rank, line, at| {
+        self.take_lines(sent_at + TIME, count, |rank, line, at| {
             let (
                 Some(host),
                 WorkerMessage::Answer(WorkerReply::Time {
@@ -308,7 +282,7 @@ impl WorkerLaunch {
             else {
                 return 0;
             };
-            let error = at.duration_since(asked).as_secs_f64() / 2.0;
+            let error = at.duration_since(sent_at).as_secs_f64() / 2.0;
             let clock = &mut hosts[*host].clock;
             if of == number && clock.is_none_or(|known| error < known.error) {
                 let ahead = seconds - (now.as_secs_f64() + error);
@@ -336,13 +310,11 @@ impl WorkerLaunch {
         let mut counted = 0;
         while counted < count {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.lines.recv_timeout(left) {
-                Ok((rank, line, at)) => {
-                    if let Some(line) = self.pieces.entry(rank).or_default().take(&line) {
-                        counted += take(rank, line, at);
-                    }
-                }
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
+            let Ok((rank, line, at)) = self.lines.recv_timeout(left) else {
+                return;
+            };
+            if let Some(line) = self.pieces.entry(rank).or_default().take(&line) {
+                counted += take(rank, line, at);
             }
         }
     }
@@ -356,7 +328,8 @@ impl WorkerLaunch {
         }
         // The launcher ends within its grace time after the signal.
         let _ = self.child.wait();
-        let said = self.stderr_reader.take().and_then(|said| said.join().ok());
-        said.unwrap_or_default()
+        let reader = self.stderr_reader.take();
+        let messages = reader.and_then(|reader| reader.join().ok());
+        messages.unwrap_or_default()
     }
 }

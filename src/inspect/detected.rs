@@ -3,18 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The interface to offer a program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DetectedInterface {
-    /// PMIx: Open MPI, or any program on libpmix.
-    Pmix,
-    /// PMI-1 or PMI-2: MPICH and its relatives, or any program on libpmi.
-    Pmi,
-    /// Every interface: the program behind an interpreter or wrapper is unknown.
-    Unknown,
-    /// PMI, because it costs nothing; no MPI was found.
-    Plain,
-}
+pub use wireup_core::doctor::facts::DetectedInterface;
 
 /// Result of inspecting a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -92,8 +81,8 @@ pub struct FoundLibrary {
     pub path: Option<PathBuf>,
 }
 
-/// Owner of a library.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Owner of a library. Of several libraries that a program loads, that of the first of these decides.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LibraryFamily {
     OpenMpi,
     /// PMIx, not part of an MPI.

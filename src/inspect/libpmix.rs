@@ -7,10 +7,10 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use crate::inspect::DetectionResult;
 use crate::inspect::elf::{self, ElfError, Machine};
 use crate::inspect::ldso::{Loader, SearchStep};
 use crate::inspect::symbols;
+use crate::inspect::{DetectionResult, sorted_entries};
 use wireup_core::pmix::release::{MINIMUM, PmixRelease};
 
 /// Environment variable that names a libpmix.
@@ -312,18 +312,11 @@ fn openmpi_libpmix_paths(libmpi: &Path, loader: &Loader) -> Vec<PathBuf> {
 
 /// Returns the libpmix that Open MPI's PMIx plugins in a directory would load.
 fn needed_by_plugins(directory: &Path, loader: &Loader) -> Vec<PathBuf> {
-    let mut plugins: Vec<_> = std::fs::read_dir(directory)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| {
-            let name = path.file_name().map(OsStr::to_string_lossy);
-            path.extension() == Some(OsStr::new("so"))
-                && name.is_some_and(|name| name.starts_with("mca_pmix_"))
-        })
-        .collect();
-    plugins.sort();
+    let plugins = sorted_entries(directory).into_iter().filter(|path| {
+        let name = path.file_name().map(OsStr::to_string_lossy);
+        path.extension() == Some(OsStr::new("so"))
+            && name.is_some_and(|name| name.starts_with("mca_pmix_"))
+    });
     let is_libpmix = |name: &OsStr| name.to_string_lossy().starts_with("libpmix.so");
     let mut found = Vec::new();
     for plugin in plugins {

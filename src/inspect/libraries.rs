@@ -1,25 +1,21 @@
 //! Finds the MPI, PMI or PMIx library of a native program.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use super::detected::{
     DetectedInterface, DetectionReason, DetectionResult, FoundLibrary, LibraryFamily,
 };
-use super::library_names::{LEAVES, MPICH, OPEN_MPI, PMI, matches};
+use super::library_names::{LEAVES, family_of, matches};
 use crate::inspect::elf::Elf;
 use crate::inspect::ldso::{Dependency, Loader, SearchStep};
 
 /// Libraries of a program that identify its interface.
 #[derive(Default)]
 struct LibraryEvidence {
-    pmix: Option<FoundLibrary>,
-    openmpi: Option<FoundLibrary>,
-    mpich: Option<FoundLibrary>,
-    pmi: Option<FoundLibrary>,
-    /// The libmpi with an ambiguous name.
-    other_mpi: Option<FoundLibrary>,
+    /// One library of each family; [`LibraryFamily::UnknownMpi`] is a libmpi with an ambiguous name.
+    libraries: BTreeMap<LibraryFamily, FoundLibrary>,
     missing: Vec<String>,
 }
 
@@ -37,11 +33,12 @@ pub(super) fn inspect_libraries(path: &Path, elf: &Elf, loader: &Loader) -> Dete
         .unwrap_or((DetectedInterface::Plain, DetectionReason::NoMpi));
     let mut detected = DetectionResult::new(wants, path, why);
     detected.missing = evidence.missing;
-    detected.openmpi = evidence
-        .openmpi
-        .filter(FoundLibrary::is_libmpi)
-        .and_then(|seen| seen.path);
-    detected.libpmix = evidence.pmix.and_then(|seen| seen.path);
+    let mut libraries = evidence.libraries;
+    let openmpi = libraries.remove(&LibraryFamily::OpenMpi);
+    let openmpi = openmpi.filter(FoundLibrary::is_libmpi);
+    detected.openmpi = openmpi.and_then(|library| library.path);
+    let libpmix = libraries.remove(&LibraryFamily::Pmix);
+    detected.libpmix = libpmix.and_then(|library| library.path);
     detected
 }
 
@@ -53,14 +50,9 @@ pub(crate) fn mpi_libraries(path: &Path, elf: &Elf, loader: &Loader) -> Vec<Foun
         elf.clone(),
         |name| matches(name, LEAVES),
         |dependency| {
-            let name = Path::new(dependency.name).file_name();
-            let name = name.unwrap_or(dependency.name).to_string_lossy();
-            if name.starts_with("libmpi") {
-                found.push(FoundLibrary {
-                    name: name.into_owned(),
-                    dependent: dependency.dependent.to_owned(),
-                    path: dependency.found.map(|(path, _)| path.to_owned()),
-                });
+            let library = FoundLibrary::from(dependency);
+            if library.is_libmpi() {
+                found.push(library);
             }
             SearchStep::Descend
         },
@@ -70,68 +62,56 @@ pub(crate) fn mpi_libraries(path: &Path, elf: &Elf, loader: &Loader) -> Vec<Foun
 
 impl LibraryEvidence {
     fn note(&mut self, dependency: Dependency<'_>) -> SearchStep {
-        let is_mpi = |name: &OsStr| name.as_bytes().starts_with(b"libmpi");
-        let name = Path::new(dependency.name)
-            .file_name()
-            .unwrap_or(dependency.name);
-        if dependency.found.is_none() {
-            self.missing.push(name.to_string_lossy().into_owned());
+        let library = FoundLibrary::from(dependency);
+        if library.path.is_none() {
+            self.missing.push(library.name.clone());
         }
-        let slot = if matches(name, &["libpmix.so"]) {
-            &mut self.pmix
-        } else if matches(name, OPEN_MPI) {
-            &mut self.openmpi
-        } else if matches(name, MPICH) {
-            &mut self.mpich
-        } else if matches(name, PMI) {
-            &mut self.pmi
-        } else if is_mpi(name) {
-            &mut self.other_mpi
-        } else if self.openmpi.is_some() {
+        let family = match family_of(OsStr::new(&library.name)) {
+            Some(family) => family,
+            None if library.is_libmpi() => LibraryFamily::UnknownMpi,
             // Only Open MPI's own libpmix is still to be found.
-            return if by_open_mpi(dependency.dependent) {
-                SearchStep::Descend
-            } else {
-                SearchStep::Pass
-            };
-        } else {
-            return SearchStep::Descend;
-        };
-        let seen = FoundLibrary {
-            name: name.to_string_lossy().into_owned(),
-            dependent: dependency.dependent.to_owned(),
-            path: dependency.found.map(|(path, _)| path.to_owned()),
+            None if self.libraries.contains_key(&LibraryFamily::OpenMpi)
+                && !by_open_mpi(dependency.dependent) =>
+            {
+                return SearchStep::Pass;
+            }
+            None => return SearchStep::Descend,
         };
         // In some programs Open MPI's lower libraries come before libmpi; libmpi takes precedence.
-        match slot {
-            Some(known) if known.is_libmpi() || !seen.is_libmpi() => {}
-            _ => *slot = Some(seen),
+        match self.libraries.get(&family) {
+            Some(known) if known.is_libmpi() || !library.is_libmpi() => {}
+            _ => drop(self.libraries.insert(family, library)),
         }
-        if self.pmix.is_some() {
-            SearchStep::Stop
-        } else {
-            SearchStep::Descend
+        match self.libraries.contains_key(&LibraryFamily::Pmix) {
+            true => SearchStep::Stop,
+            false => SearchStep::Descend,
         }
     }
 
     fn judge(&self) -> Option<(DetectedInterface, DetectionReason)> {
-        let (wants, seen, family) = if let Some(seen) = &self.openmpi {
-            (DetectedInterface::Pmix, seen, LibraryFamily::OpenMpi)
-        } else if let Some(seen) = &self.pmix {
-            (DetectedInterface::Pmix, seen, LibraryFamily::Pmix)
-        } else if let Some(seen) = &self.mpich {
-            (DetectedInterface::Pmi, seen, LibraryFamily::Mpich)
-        } else if let Some(seen) = &self.pmi {
-            (DetectedInterface::Pmi, seen, LibraryFamily::Pmi)
-        } else {
-            let seen = self.other_mpi.as_ref()?;
-            match neighbours(seen.path.as_deref()) {
-                wants @ DetectedInterface::Pmix => (wants, seen, LibraryFamily::BesideOpenMpi),
-                wants @ DetectedInterface::Pmi => (wants, seen, LibraryFamily::BesideMpich),
-                wants => (wants, seen, LibraryFamily::UnknownMpi),
-            }
+        let (family, library) = self.libraries.first_key_value()?;
+        let (wants, family) = match family {
+            LibraryFamily::OpenMpi | LibraryFamily::Pmix => (DetectedInterface::Pmix, *family),
+            LibraryFamily::Mpich | LibraryFamily::Pmi => (DetectedInterface::Pmi, *family),
+            _ => match neighbours(library.path.as_deref()) {
+                wants @ DetectedInterface::Pmix => (wants, LibraryFamily::BesideOpenMpi),
+                wants @ DetectedInterface::Pmi => (wants, LibraryFamily::BesideMpich),
+                wants => (wants, LibraryFamily::UnknownMpi),
+            },
         };
-        Some((wants, DetectionReason::Library(seen.clone(), family)))
+        Some((wants, DetectionReason::Library(library.clone(), family)))
+    }
+}
+
+impl From<Dependency<'_>> for FoundLibrary {
+    fn from(dependency: Dependency<'_>) -> Self {
+        let name = Path::new(dependency.name).file_name();
+        let name = name.unwrap_or(dependency.name).to_string_lossy();
+        Self {
+            name: name.into_owned(),
+            dependent: dependency.dependent.to_owned(),
+            path: dependency.found.map(|(path, _)| path.to_owned()),
+        }
     }
 }
 
@@ -143,7 +123,7 @@ impl FoundLibrary {
 
 /// Whether a file belongs to Open MPI.
 fn by_open_mpi(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| matches(name, OPEN_MPI))
+    path.file_name().and_then(family_of) == Some(LibraryFamily::OpenMpi)
 }
 
 /// Returns the MPI of a library with an ambiguous name, such as libmpi_abi: by the name of the file behind its links, as

@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use super::detected::LibraryFamily;
+
 /// Libraries of Open MPI; the name alone decides.
 pub(super) const OPEN_MPI: &[&str] = &[
     "libmpi.so.40",
@@ -21,7 +23,21 @@ pub(super) const MPICH: &[&str] = &[
     "libmpi_ilp64.so.4",
 ];
 /// Client libraries of PMI-1 and PMI-2.
-pub(super) const PMI: &[&str] = &["libpmi.so", "libpmi2.so"];
+const PMI: &[&str] = &["libpmi.so", "libpmi2.so"];
+
+/// Names of libraries, by their owners.
+const FAMILIES: [(&[&str], LibraryFamily); 4] = [
+    (OPEN_MPI, LibraryFamily::OpenMpi),
+    (MPICH, LibraryFamily::Mpich),
+    (&["libpmix.so"], LibraryFamily::Pmix),
+    (PMI, LibraryFamily::Pmi),
+];
+
+/// Returns the owner of a library, by its file name; `None` for a library of no interest.
+pub fn family_of(name: &OsStr) -> Option<LibraryFamily> {
+    let found = FAMILIES.iter().find(|(names, _)| matches(name, names));
+    found.map(|(_, family)| *family)
+}
 
 /// Libraries that never load an MPI. They are not searched, which keeps the usual case fast.
 pub(super) const LEAVES: &[&str] = &[

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::ldso::Loader;
 use super::libpmix;
+use super::sorted_entries;
 use crate::inspect::elf::{self, Machine};
 use wireup_core::job::mpi::{MpiAbi, MpiFamily, MpiInstallation};
 
@@ -216,7 +217,7 @@ impl MpiSearch<'_> {
         }
         for parent in PARENTS {
             let all = parent.ends_with("/mpi");
-            for prefix in entries(Path::new(parent))
+            for prefix in sorted_entries(Path::new(parent))
                 .into_iter()
                 .filter(|path| all || is_mpi_name(path))
             {
@@ -251,13 +252,6 @@ pub(crate) fn own_libpmix(installation: &MpiInstallation, loader: &Loader) -> Op
     libpmix::find_openmpi_libpmix(library, loader)
 }
 
-fn entries(directory: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    paths.sort();
-    paths
-}
-
 fn is_mpi_name(path: &Path) -> bool {
     let name = path
         .file_name()
@@ -273,7 +267,7 @@ fn walk(root: &Path, depth: usize, mut visit: impl FnMut(&Path)) {
     let mut count = 0;
     for _ in 0..depth {
         let mut next = Vec::new();
-        for path in level.iter().flat_map(|directory| entries(directory)) {
+        for path in level.iter().flat_map(|directory| sorted_entries(directory)) {
             count += 1;
             if count > DIRECTORIES_MAX {
                 return;

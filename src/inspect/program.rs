@@ -22,7 +22,7 @@ mod program_error;
 mod source;
 
 pub use program_error::ProgramError;
-use program_error::{ExecRefusal, not_found};
+use program_error::not_found;
 pub use source::{SourceUse, is_assignment, run_line};
 
 /// The search path when PATH is unset. Source: `confstr(_CS_PATH)`.
@@ -96,13 +96,12 @@ impl Program {
         let found = if name.as_bytes().contains(&b'/') {
             let found = cwd.join(name);
             match executable(&found) {
-                Err(ExecRefusal::Absent) => {
-                    let searched = format!("{} does not exist", plain(&found).display());
+                Err(ProgramError::NotFound { searched, .. }) => {
                     return Err(not_found(name, searched));
                 }
-                Err(refusal) => return Err(refusal.into_error(found)),
-                Ok(()) => found,
+                result => result?,
             }
+            found
         } else {
             search(name, path.unwrap_or_else(|| OsStr::new(DEFAULT_PATH)), cwd)?
         };
@@ -207,18 +206,24 @@ fn c_string(text: &OsStr) -> CString {
         .expect("names with NUL were refused, and cwd came from the system")
 }
 
-fn executable(path: &Path) -> Result<(), ExecRefusal> {
-    let refused = |errno| match errno {
-        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP => ExecRefusal::Absent,
-        other => ExecRefusal::Unreachable(other),
+/// Checks that a path leads to an executable file.
+fn executable(file: &Path) -> Result<(), ProgramError> {
+    let path = || file.to_owned();
+    let refused = |why| match why {
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP => {
+            let searched = format!("{} does not exist", plain(file).display());
+            not_found(file.as_os_str(), searched)
+        }
+        why => ProgramError::NotReachable { path: path(), why },
     };
-    let stat = rustix::fs::stat(path).map_err(refused)?;
+    let stat = rustix::fs::stat(file).map_err(refused)?;
     match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
         rustix::fs::FileType::RegularFile => {}
-        rustix::fs::FileType::Directory => return Err(ExecRefusal::Directory),
-        _ => return Err(ExecRefusal::Special),
+        rustix::fs::FileType::Directory => return Err(ProgramError::Directory { path: path() }),
+        _ => return Err(ProgramError::NotAFile { path: path() }),
     }
-    access::check(path, Access::EXEC_OK).map_err(ExecRefusal::Denied)
+    let denied = |why| ProgramError::NotExecutable { path: path(), why };
+    access::check(file, Access::EXEC_OK).map_err(denied)
 }
 
 fn search(name: &OsStr, path: &OsStr, cwd: &Path) -> Result<PathBuf, ProgramError> {
@@ -230,14 +235,14 @@ fn search(name: &OsStr, path: &OsStr, cwd: &Path) -> Result<PathBuf, ProgramErro
             Ok(()) => return Ok(found),
             // Programs in directories that may not be entered are ignored: PATH often names directories
             // of another user.
-            Err(ExecRefusal::Absent | ExecRefusal::Unreachable(_)) => {}
+            Err(ProgramError::NotFound { .. } | ProgramError::NotReachable { .. }) => {}
             Err(refusal) => {
-                refused.get_or_insert((refusal, found));
+                refused.get_or_insert(refusal);
             }
         }
     }
-    if let Some((refusal, found)) = refused {
-        return Err(refusal.into_error(found));
+    if let Some(refusal) = refused {
+        return Err(refusal);
     }
     let mut searched = searched(&path.to_string_lossy());
     if executable(&cwd.join(name)).is_ok() {
@@ -337,13 +342,15 @@ fn script(path: &Path, line: &[u8], cwd: &Path, depth: u8) -> Result<Kind, Progr
     let target = cwd.join(interpreter);
     match executable(&target) {
         Ok(()) => {}
-        Err(ExecRefusal::Absent) if interpreter.as_bytes().ends_with(b"\r") => {
+        Err(ProgramError::NotFound { .. }) if interpreter.as_bytes().ends_with(b"\r") => {
             return Err(bad(
                 "the script has Windows line ends; try: sed -i 's/\\r$//'".into(),
             ));
         }
-        Err(ExecRefusal::Absent) => return Err(bad("the file does not exist".into())),
-        Err(refusal) => return Err(bad(refusal.into_error(target).to_string())),
+        Err(ProgramError::NotFound { .. }) => {
+            return Err(bad("the file does not exist".into()));
+        }
+        Err(refusal) => return Err(bad(refusal.to_string())),
     }
     if depth == SCRIPT_DEPTH {
         return Err(bad("too many interpreters that are scripts".into()));

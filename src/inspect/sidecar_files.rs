@@ -93,24 +93,20 @@ fn listed(places: &[PathBuf]) -> String {
 fn part(
     name: &'static str,
     flag: &'static str,
-    given_path: Option<&Path>,
+    named_path: Option<&Path>,
 ) -> Result<PathBuf, PartError> {
-    if let Some(path) = given_path {
+    let no_path = |action| move |error| PartError::NoPath { action, error };
+    if let Some(path) = named_path {
         return match path.is_file() {
-            true => std::path::absolute(path).map_err(|error| PartError::NoPath {
-                action: flag,
-                error,
-            }),
+            true => std::path::absolute(path).map_err(no_path(flag)),
             false => Err(PartError::NoFile {
                 flag,
                 path: path.to_owned(),
             }),
         };
     }
-    let own = std::env::current_exe().map_err(|error| PartError::NoPath {
-        action: "cannot find the executable of wireup",
-        error,
-    })?;
+    let own = std::env::current_exe();
+    let own = own.map_err(no_path("cannot find the executable of wireup"))?;
     let installed = own.parent().and_then(Path::parent);
     let installed = installed.map(|prefix| prefix.join("lib/wireup").join(name));
     let places: Vec<PathBuf> = std::iter::once(own.with_file_name(name))

@@ -1,14 +1,14 @@
 //! Finds the program of a wrapper from its command line, which is parsed as the wrapper does.
 //!
 //! A wrapper is identified by its name. An unknown element, such as an option that the table lacks,
-//! makes its target [`WrapperTarget::Opaque`]: then every interface is offered, which is never
+//! makes its target [`DetectionReason::Opaque`]: then every interface is offered, which is never
 //! wrong, only slower to start.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
-use super::detected::OpaqueReason;
+use super::detected::{DetectionReason, OpaqueReason};
 
 mod env;
 mod known_wrappers;
@@ -49,15 +49,8 @@ pub(super) struct WrappedCommand {
     pub(super) place: ExecContext,
 }
 
-/// The program of a wrapper.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum WrapperTarget {
-    /// The wrapper starts no other program.
-    Nothing,
-    Command(WrappedCommand),
-    /// The program cannot be determined.
-    Opaque(OpaqueReason),
-}
+/// The command that a wrapper starts, as far as it can be determined.
+type WrapperTarget = Result<WrappedCommand, WrapperOptionError>;
 
 /// A wrapper with a known command line.
 #[derive(Clone, Debug)]
@@ -81,49 +74,50 @@ impl KnownWrapper {
         &self.name
     }
 
-    /// Returns the wrapper's program, with the arguments from `command`.
-    pub(super) fn parse_target(&self, command: &WrappedCommand) -> WrapperTarget {
+    /// Returns the command that the wrapper starts, from its own command line and context, or why there is none or it is
+    /// unknown.
+    ///
+    /// # Errors
+    /// [`DetectionReason::StartsNothing`] and [`DetectionReason::Opaque`]
+    pub(super) fn parse_target(
+        &self,
+        argv: &[OsString],
+        context: &ExecContext,
+    ) -> Result<WrappedCommand, DetectionReason> {
         let name = || self.name().to_owned();
-        let args = &command.argv[1..];
-        let seen = match self.table.tool {
-            Tool::Env => env::parse_target(self.table, args, command),
-            Tool::Perf => perf(args, command),
-            Tool::Gdb => gdb(self.table, args, command),
-            Tool::Xterm => xterm(self.table, args, command),
-            Tool::Plain | Tool::Strace | Tool::Chrt => usual(self.table, args, command),
+        let args = &argv[1..];
+        let target = match self.table.tool {
+            Tool::Env => env::parse_target(self.table, args, context),
+            Tool::Perf => perf(args, context),
+            Tool::Gdb => gdb(self.table, args, context),
+            Tool::Xterm => xterm(self.table, args, context),
+            Tool::Plain | Tool::Strace | Tool::Chrt => usual(self.table, args, context),
         };
-        match seen {
-            Ok(behind) => behind,
-            Err(WrapperOptionError::Missing | WrapperOptionError::NoCommand) => {
-                WrapperTarget::Nothing
+        target.map_err(|error| match error {
+            WrapperOptionError::Missing | WrapperOptionError::NoCommand => {
+                DetectionReason::StartsNothing
             }
-            Err(WrapperOptionError::Unknown(option)) => {
-                WrapperTarget::Opaque(OpaqueReason::Option(name(), option))
+            WrapperOptionError::Unknown(option) => {
+                DetectionReason::Opaque(OpaqueReason::Option(name(), option))
             }
-            Err(WrapperOptionError::Script) => WrapperTarget::Opaque(OpaqueReason::Script(name())),
-        }
+            WrapperOptionError::Script => DetectionReason::Opaque(OpaqueReason::Script(name())),
+        })
     }
 }
 
 /// Returns the command `argv`, started in `place`.
-fn one(argv: &[OsString], place: ExecContext) -> Result<WrapperTarget, WrapperOptionError> {
+fn one(argv: &[OsString], place: ExecContext) -> WrapperTarget {
     if argv.is_empty() {
         return Err(WrapperOptionError::Missing);
     }
-    Ok(WrapperTarget::Command(WrappedCommand {
-        argv: argv.to_vec(),
-        place,
-    }))
+    let argv = argv.to_vec();
+    Ok(WrappedCommand { argv, place })
 }
 
 /// Parses options, the wrapper's own arguments, and the command.
-fn usual(
-    table: &'static Table,
-    args: &[OsString],
-    of: &WrappedCommand,
-) -> Result<WrapperTarget, WrapperOptionError> {
+fn usual(table: &'static Table, args: &[OsString], context: &ExecContext) -> WrapperTarget {
     let ParsedOptions { options, rest } = wrapper_options::parse(table, args)?;
-    let mut place = of.place.clone();
+    let mut place = context.clone();
     if matches!(table.tool, Tool::Strace) {
         for (_, value) in options.iter().filter(|(name, _)| *name == "E") {
             assign(&mut place, value.as_deref().unwrap_or_default());
@@ -149,7 +143,7 @@ fn assign(place: &mut ExecContext, text: &OsStr) {
 }
 
 /// Parses `perf [GLOBAL OPTIONS] record|stat [OPTIONS] COMMAND`.
-fn perf(args: &[OsString], of: &WrappedCommand) -> Result<WrapperTarget, WrapperOptionError> {
+fn perf(args: &[OsString], context: &ExecContext) -> WrapperTarget {
     let ParsedOptions { rest, .. } = wrapper_options::parse(&known_wrappers::PERF, args)?;
     let (word, rest) = rest.split_first().ok_or(WrapperOptionError::Missing)?;
     let table = match word.to_str() {
@@ -157,18 +151,14 @@ fn perf(args: &[OsString], of: &WrappedCommand) -> Result<WrapperTarget, Wrapper
         Some("stat") => &known_wrappers::PERF_STAT,
         _ => return Err(WrapperOptionError::Unknown(word.clone())),
     };
-    usual(table, rest, of)
+    usual(table, rest, context)
 }
 
 /// Parses `gdb [OPTIONS] PROGRAM [CORE|PID]` or `gdb [OPTIONS] --args PROGRAM ARGS`.
-fn gdb(
-    table: &'static Table,
-    args: &[OsString],
-    of: &WrappedCommand,
-) -> Result<WrapperTarget, WrapperOptionError> {
+fn gdb(table: &'static Table, args: &[OsString], context: &ExecContext) -> WrapperTarget {
     let mut rest = args;
     let mut named = None;
-    let mut place = of.place.clone();
+    let mut place = context.clone();
     // Options may also follow the program, unless its arguments do.
     loop {
         let parsed = wrapper_options::parse(table, rest)?;
@@ -197,18 +187,14 @@ fn gdb(
 }
 
 /// Parses `xterm [OPTIONS] -e COMMAND`; a single word with blanks is for the shell.
-fn xterm(
-    table: &'static Table,
-    args: &[OsString],
-    of: &WrappedCommand,
-) -> Result<WrapperTarget, WrapperOptionError> {
+fn xterm(table: &'static Table, args: &[OsString], context: &ExecContext) -> WrapperTarget {
     let ParsedOptions { options, rest } = wrapper_options::parse(table, args)?;
     if !options.iter().any(|(name, _)| *name == "e") {
         return Err(WrapperOptionError::Script);
     }
     match rest {
         [text] if text.as_bytes().contains(&b' ') => Err(WrapperOptionError::Script),
-        _ => one(rest, of.place.clone()),
+        _ => one(rest, context.clone()),
     }
 }
 

@@ -193,8 +193,8 @@ mod tests {
                 .unwrap();
             let snapshot = Snapshot::take();
             let pid = child.id() as i32;
-            let seen = snapshot.processes.iter().find(|s| s.process.pid == pid);
-            let mark = seen.unwrap().mark.clone();
+            let process = snapshot.processes.iter().find(|s| s.process.pid == pid);
+            let mark = process.unwrap().mark.clone();
             drop(child.stdin.take());
             child.wait().unwrap();
             assert_eq!(mark.is_some(), expected, "{value}");

@@ -29,6 +29,7 @@ use crate::backend::orphaned_job_cleanup::{GIVE_UP, LOOK_AT_LEAST, OrphanedJobCl
 use wireup_core::job::spec::GRACE;
 use wireup_sys::leftovers;
 use wireup_sys::pidfd::ProcessHandle;
+use wireup_sys::poll::pause;
 use wireup_sys::privileges::{NOBODY, as_user};
 use wireup_sys::procfs;
 use wireup_sys::procfs::Process;
@@ -166,7 +167,7 @@ fn await_ending(job: &LocalJobInfo, leader: &Process) {
         label.is_none_or(|label| label.stage == JobStage::Ending)
     };
     while !ending() && start.elapsed() < BEGIN {
-        nap();
+        pause(POLL_INTERVAL);
     }
 }
 
@@ -379,7 +380,7 @@ pub fn wait(job: &LocalJobInfo, sent: &SentSignal, most: Duration) -> Result<boo
                 drop(clean(now, Signal::TERM)?);
             }
             Some(_) if left().is_zero() => return Ok(false),
-            Some(_) => nap(),
+            Some(_) => pause(POLL_INTERVAL),
         }
     }
 }
@@ -406,12 +407,4 @@ pub fn wait_for_ranks(sent: &SentSignal, most: Duration) -> bool {
     let start = Instant::now();
     let left = || most.saturating_sub(start.elapsed());
     sent.waited_for.iter().all(|held| held.wait(left()))
-}
-
-fn nap() {
-    let nap = rustix::event::Timespec {
-        tv_sec: 0,
-        tv_nsec: i64::from(POLL_INTERVAL.subsec_nanos()),
-    };
-    let _ = rustix::event::poll(&mut [], Some(&nap));
 }

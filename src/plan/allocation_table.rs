@@ -6,13 +6,13 @@
 //! slots of its own, which stay unused until it reacquires them. Only the allocator (`--allocator`) provides nodes outside
 //! the launch.
 
+mod allocation_attributes;
 mod choice;
-mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub(crate) use allocation_attributes::AllocationAttributes;
 pub(crate) use choice::AllocationCandidates;
-pub(crate) use wanted::AllocationAttributes;
 use wireup_core::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind as Kind, Directive, NodeShare,
 };
@@ -73,8 +73,10 @@ impl<'a> SlotUsage<'a> {
         let live = |live: &[u32]| live.get(node.index()).copied().unwrap_or(0);
         let inside: u32 = self.reserved.iter().map(|one| live(&one.live)).sum();
         let outside = live(self.live).saturating_sub(inside);
-        let kept = self.reserved.iter().map(|one| one.reserved_slots(node));
-        kept.sum::<Option<u32>>().map(|kept| kept + outside)
+        let reserved = self.reserved.iter().map(|one| one.reserved_slots(node));
+        reserved
+            .sum::<Option<u32>>()
+            .map(|reserved| reserved + outside)
     }
 }
 

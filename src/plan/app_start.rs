@@ -255,7 +255,7 @@ pub(super) fn resolve_app(
         args: app.argv[1..].to_vec(),
         size: ranks.end - ranks.start,
         count,
-        preset_rank_vars: rank_env::places_given(&env),
+        preset_rank_vars: rank_env::preset_variables(&env),
         env,
         base_env,
         mpi,
@@ -283,10 +283,10 @@ pub(super) fn working_directory(
     inheritance: &InheritedContext,
     stand: InspectionSite,
 ) -> Result<Option<PathBuf>, AppError> {
-    let asked = app.wdir.as_ref().map(|dir| inheritance.cwd.join(dir));
-    let dir = match (asked, stand) {
+    let wdir = app.wdir.as_ref().map(|dir| inheritance.cwd.join(dir));
+    let dir = match (wdir, stand) {
         (None, InspectionSite::Alone) => return Ok(None),
-        (asked, _) => asked.unwrap_or_else(|| inheritance.cwd.clone()),
+        (wdir, _) => wdir.unwrap_or_else(|| inheritance.cwd.clone()),
     };
     if !stand.starts() {
         return Ok(Some(dir));
@@ -311,27 +311,27 @@ pub(super) fn variables(
     in_image: bool,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Variable>, AppError> {
-    let mut asked = Vec::new();
+    let mut forwards = Vec::new();
     for path in &app.env_files {
         let text = read_env_file(path).map_err(|error| AppError::UnreadableEnvironment {
             path: path.clone(),
             error,
         })?;
         let variables = environment::env_file::parse(&text);
-        asked.extend(variables.map_err(|error| AppError::Environment {
+        forwards.extend(variables.map_err(|error| AppError::Environment {
             path: path.clone(),
             error,
         })?);
     }
     for text in &app.env {
-        asked.push(EnvForward::parse(text).map_err(AppError::Forward)?);
+        forwards.push(EnvForward::parse(text).map_err(AppError::Forward)?);
     }
-    let mut base = environment::base(&inheritance.vars, &app.inherited, &asked);
+    let mut base = environment::base(&inheritance.vars, &app.inherited, &forwards);
     if in_image {
-        environment::leave_files(&mut base.variables, &app.inherited, &asked);
+        environment::leave_files(&mut base.variables, &app.inherited, &forwards);
     }
     if inheritance.is_for_hosts() {
-        environment::leave_local(&mut base.variables, &app.inherited, &asked);
+        environment::leave_local(&mut base.variables, &app.inherited, &forwards);
     }
     let not_set = |option: &str, name: &OsString| {
         format!("{option} {}: not set here", name.to_string_lossy())
@@ -341,8 +341,8 @@ pub(super) fn variables(
         text.strip_suffix(b"*").unwrap_or(text).to_owned()
     };
     let unset = |name: &OsString| {
-        let given = app.env.iter().find(|text| bare(text) == name.as_bytes());
-        given.map_or_else(
+        let option = app.env.iter().find(|text| bare(text) == name.as_bytes());
+        option.map_or_else(
             || not_set("--env-file", name),
             |written| not_set("-x", written),
         )

@@ -182,9 +182,9 @@ impl BatchAllocation {
     /// Command that starts agents on these nodes of the allocation; `None` if the allocation is this machine alone.
     pub(crate) fn starter(self, hosts: &[HostSpec]) -> Option<AgentLaunchCommand> {
         let mut starter = self.starter?;
-        let wanted: BTreeSet<&str> = hosts.iter().map(|host| &*host.name).collect();
+        let names: BTreeSet<&str> = hosts.iter().map(|host| &*host.name).collect();
         for part in &mut starter.parts {
-            part.retain(|name| wanted.contains(&**name));
+            part.retain(|name| names.contains(&**name));
         }
         Some(starter)
     }

@@ -25,7 +25,7 @@ impl fmt::Debug for Digest {
 
 impl Digest {
     /// Computes the digest of all bytes of a reader.
-    pub(super) fn from_reader(mut file: impl io::Read) -> io::Result<Self> {
+    pub(crate) fn from_reader(mut file: impl io::Read) -> io::Result<Self> {
         let mut hash = Sha256::new();
         let mut buffer = vec![0; 256 * 1024];
         loop {
@@ -36,6 +36,11 @@ impl Digest {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Formats the first half in hexadecimal.
+    pub(crate) fn short(&self) -> String {
+        HEXLOWER.encode(&self.0[..16])
     }
 }
 

@@ -203,29 +203,30 @@ pub fn base(
     selected: &EnvInheritance,
     forwards: &[EnvForward],
 ) -> InheritedEnv {
-    let mut seen = HashSet::with_capacity(inherited.len());
+    let mut names = HashSet::with_capacity(inherited.len());
     // Programs read the first of two variables with one name.
     let inherited: Vec<_> = inherited
         .iter()
-        .filter(|(name, _)| seen.insert(name.as_os_str()))
+        .filter(|(name, _)| names.insert(name.as_os_str()))
         .collect();
-    let under_hydra = seen.contains(OsStr::new(HYDRA_MARK));
+    let under_hydra = names.contains(OsStr::new(HYDRA_MARK));
     let is_selected = |name: &OsStr| match selected {
         EnvInheritance::All => !(is_launcher_state(name) || under_hydra && name == HYDRA_HOST),
         EnvInheritance::None => false,
-        EnvInheritance::Only(list) => list.iter().any(|wanted| is_meant(wanted, name)),
+        EnvInheritance::Only(list) => list.iter().any(|pattern| is_meant(pattern, name)),
     };
     let stays = |name: &OsStr| {
         is_selected(name)
             || forwards.iter().any(|forward| match forward {
-                EnvForward::Inherit(wanted) => name == wanted,
+                EnvForward::Inherit(variable) => name == variable,
                 EnvForward::InheritAll(prefix) => starts_with(name, prefix.as_bytes()),
                 EnvForward::Set(..) => false,
             })
     };
     let mut result = InheritedEnv::default();
     if let EnvInheritance::Only(list) = selected {
-        let absent = |wanted: &&OsString| !inherited.iter().any(|(name, _)| is_meant(wanted, name));
+        let absent =
+            |pattern: &&OsString| !inherited.iter().any(|(name, _)| is_meant(pattern, name));
         result.not_there = list.iter().filter(absent).cloned().collect();
     }
     for (name, value) in &inherited {
@@ -257,9 +258,9 @@ pub fn base(
     result
 }
 
-/// Whether `wanted`, a name or `PREFIX*`, matches this name.
-fn is_meant(wanted: &OsStr, name: &OsStr) -> bool {
-    match wanted.as_bytes() {
+/// Whether `pattern`, a name or `PREFIX*`, matches this name.
+fn is_meant(pattern: &OsStr, name: &OsStr) -> bool {
+    match pattern.as_bytes() {
         [prefix @ .., b'*'] => starts_with(name, prefix),
         exact => name.as_bytes() == exact,
     }

@@ -203,8 +203,9 @@ pub(super) fn bind(
                 // The search for devices takes time: it is done only to bind GPUs, to show devices, or if ranks read them.
                 let shown = spec.dry_run || spec.verbose > 0 || spec.binding.report;
                 let read = decided.offer.pmi && !devices::without_near_and_far(Path::new(SYS));
-                let wanted = spec.binding.gpus_per_rank.is_some() || shown || read;
-                let mut host = BindingHost::from_hwloc(libpmix.and_then(Path::parent), wanted)?;
+                let must_find_devices = spec.binding.gpus_per_rank.is_some() || shown || read;
+                let mut host =
+                    BindingHost::from_hwloc(libpmix.and_then(Path::parent), must_find_devices)?;
                 if host.limit.is_none() && !spec.dry_run {
                     return Err(HostBindingCause::OtherHost);
                 }

@@ -100,7 +100,7 @@ impl InheritedContext {
             .into_iter()
             .filter(|(name, _)| environment::is_given_by_node(name));
         let known: Vec<Variable> = own
-            .filter(|(name, _)| !self.vars.iter().any(|(given, _)| given == name))
+            .filter(|(name, _)| !self.vars.iter().any(|(variable, _)| variable == name))
             .collect();
         self.vars.extend(known);
         self.vars.extend(home_without_account(&self.vars));
@@ -114,7 +114,9 @@ impl InheritedContext {
             return;
         }
         for (name, value) in &self.vars {
-            if environment::is_given_by_node(name) && !env.iter().any(|(given, _)| given == name) {
+            if environment::is_given_by_node(name)
+                && !env.iter().any(|(variable, _)| variable == name)
+            {
                 env.push((name.clone(), value.clone()));
             }
         }

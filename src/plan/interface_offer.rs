@@ -33,12 +33,12 @@ fn interfaces(choice: InterfaceChoice, apps: &[AppStart]) -> InterfaceOffer {
         why,
         without_pmix: None,
     };
-    let asked = OfferReason::Asked(choice);
+    let reason = OfferReason::Asked(choice);
     match choice {
-        InterfaceChoice::Pmi1 | InterfaceChoice::Pmi2 => offer(true, false, asked),
-        InterfaceChoice::Pmix => offer(false, true, asked),
-        InterfaceChoice::All => offer(true, true, asked),
-        InterfaceChoice::None => offer(false, false, asked),
+        InterfaceChoice::Pmi1 | InterfaceChoice::Pmi2 => offer(true, false, reason),
+        InterfaceChoice::Pmix => offer(false, true, reason),
+        InterfaceChoice::All => offer(true, true, reason),
+        InterfaceChoice::None => offer(false, false, reason),
         InterfaceChoice::Auto => {
             let first =
                 |wants: DetectedInterface| apps.iter().position(|app| app.detected.wants == wants);
@@ -188,11 +188,11 @@ pub(super) fn host_parts(
     if spec.container.image.is_some() {
         // The server runs outside the image, on the libraries of the host.
         let loader = Loader::new(&inheritance.vars, &inheritance.cwd, LoaderFiles::default());
-        let asked = spec.interface.libpmix.as_deref();
-        let libpmix = libpmix::choose(asked, None, variable, &[], &loader);
+        let path = spec.interface.libpmix.as_deref();
+        let libpmix = libpmix::choose(path, None, variable, &[], &loader);
         return sidecar_files::find(spec, libpmix);
     }
-    let wanted = apps
+    let index = apps
         .iter()
         .position(|app| {
             let DetectionResult {
@@ -209,10 +209,10 @@ pub(super) fn host_parts(
     let scripts: Vec<PathBuf> = apps.iter().flat_map(close_by).collect();
     let libpmix = libpmix::choose(
         spec.interface.libpmix.as_deref(),
-        Some(&apps[wanted].detected),
+        Some(&apps[index].detected),
         variable,
         &scripts,
-        &loaders[wanted],
+        &loaders[index],
     );
     sidecar_files::find(spec, libpmix)
 }

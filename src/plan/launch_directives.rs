@@ -22,11 +22,11 @@ pub const RENDEZVOUS: &str = "PMIX_LAUNCHER_RENDEZVOUS_FILE";
 
 /// Finds the tool of an indirect launch by the launcher's variables.
 pub fn director(variables: &[Variable]) -> Option<IndirectLaunchTool> {
-    let value = |wanted: &str| {
-        let mut found = variables.iter().filter(|(name, _)| name == wanted);
+    let value = |variable: &str| {
+        let mut found = variables.iter().filter(|(name, _)| name == variable);
         found.next().map(|(_, value)| value.as_os_str())
     };
-    let text = |wanted: &str| value(wanted).and_then(OsStr::to_str);
+    let text = |variable: &str| value(variable).and_then(OsStr::to_str);
     value(URI).or_else(|| value(PAUSE))?;
     let nspace = text("PMIX_SERVER_NSPACE").and_then(|name| Nspace::new(name).ok());
     let rank = text("PMIX_SERVER_RANK").and_then(|rank| rank.parse().ok());
@@ -56,11 +56,11 @@ pub fn tool_directives(
     infos: &[SpawnInfo],
 ) -> Result<DebugDirectives, SpawnFailure> {
     let own = &plan.job.debug;
-    let wanted = spawned::directed(infos, plan.job.process_map.size())?;
+    let directives = spawned::directed(infos, plan.job.process_map.size())?;
     Ok(DebugDirectives {
-        on_exec: wanted.on_exec.or_else(|| own.on_exec.clone()),
-        in_init: wanted.in_init.or_else(|| own.in_init.clone()),
-        in_app: wanted.in_app,
+        on_exec: directives.on_exec.or_else(|| own.on_exec.clone()),
+        in_init: directives.in_init.or_else(|| own.in_init.clone()),
+        in_app: directives.in_app,
         ..DebugDirectives::default()
     })
 }

@@ -54,9 +54,9 @@ impl LaunchNames {
     /// is ignored.
     pub(super) fn new(inheritance: &InheritedContext, nspace: &Nspace) -> Self {
         let find = |name: &str| inheritance.variable(name).filter(|value| !value.is_empty());
-        let given = find(LAUNCH).filter(|_| find(leftovers::JOB).is_none());
+        let launch = find(LAUNCH).filter(|_| find(leftovers::JOB).is_none());
         Self {
-            launch: given.map_or_else(|| nspace.as_str().into(), ToOwned::to_owned),
+            launch: launch.map_or_else(|| nspace.as_str().into(), ToOwned::to_owned),
             allocation: find(ALLOCATION)
                 .or_else(|| batch_systems::allocation_name(find))
                 .map(ToOwned::to_owned),

@@ -201,10 +201,10 @@ impl MpiChooser<'_> {
         env: &mut Vec<Variable>,
         inspection: &mut ProgramInspection,
     ) -> Result<Option<ChosenMpi>, MpiChoiceError> {
-        let Some(asked) = &self.app.mpi.choice else {
+        let Some(choice) = &self.app.mpi.choice else {
             return Ok(None);
         };
-        let choice = asked.to_string_lossy().into_owned();
+        let choice = choice.to_string_lossy().into_owned();
         let program = inspection.detected.program.clone();
         match inspection.detected.why {
             DetectionReason::NotHere => return Ok(None),

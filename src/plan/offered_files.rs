@@ -145,7 +145,7 @@ pub(super) fn survey(
         .iter()
         .any(|file| file.role == FileRole::Program && !file.is_here());
     for (number, file) in (first..).zip(offered) {
-        let (here, wanted) = match file.role {
+        let (here, must_place) = match file.role {
             FileRole::Program => (!moved, moved),
             FileRole::System => {
                 let here = !system.locate(&file.name).is_empty();
@@ -157,7 +157,7 @@ pub(super) fn survey(
                 (here, moved || !here)
             }
         };
-        if !wanted {
+        if !must_place {
             continue;
         }
         let sent = lacking.values().any(|known| known.digest == file.digest);

@@ -355,10 +355,10 @@ fn make(path: &Path) -> Result<(), StagingError> {
 fn write(path: &Path, packed: &StagedFile) -> Result<(), StagingError> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(packed.mode);
-    let made = options
+    let file = options
         .open(path)
         .map_err(StagingError::io("cannot make", path));
-    made?
+    file?
         .write_all(&packed.bytes)
         .map_err(StagingError::io("cannot write", path))
 }
@@ -396,8 +396,10 @@ mod tests {
         let mut unpacked = UnpackedFiles::default();
         for name in ["data", "own"] {
             let packed = packed(from.path(), name);
-            let tell = &mut |path: &Path, _| paths.push(path.to_owned());
-            unpacked.put_file(&job(), to.path(), &packed, tell).unwrap();
+            let cleanup = &mut |path: &Path, _| paths.push(path.to_owned());
+            unpacked
+                .put_file(&job(), to.path(), &packed, cleanup)
+                .unwrap();
         }
         let read = |name: &str| fs::read_to_string(to.path().join(name)).ok();
         assert_eq!(read("data").as_deref(), Some("text"));
@@ -443,7 +445,7 @@ mod tests {
             .put_file(&job(), to.path(), &packed, &mut |_, _| {})
             .unwrap();
         let path = to.path().join("data");
-        fs::rename(&path, to.path().join("kept")).unwrap();
+        fs::rename(&path, to.path().join("old")).unwrap();
         fs::write(&path, "another").unwrap();
         drop(unpacked);
         assert_eq!(fs::read_to_string(&path).unwrap(), "another");
@@ -463,7 +465,7 @@ mod tests {
         let mut unpacked = UnpackedFiles::default();
         let mut paths = Vec::new();
         let packed = packed(Path::new("/"), "/bin/true");
-        let tell = &mut |path: &Path, _| paths.push(path.to_owned());
+        let cleanup = &mut |path: &Path, _| paths.push(path.to_owned());
         unpacked
             .put_program(
                 Owner {
@@ -472,7 +474,7 @@ mod tests {
                     app,
                 },
                 &packed,
-                tell,
+                cleanup,
             )
             .unwrap();
         let path = program(&job, node, app, &packed);

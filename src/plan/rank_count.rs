@@ -46,9 +46,9 @@ pub(super) fn sizes(
     };
     apps.iter()
         .map(|app| {
-            let given = |count| (count, CountReason::Given);
+            let from_option = |count| (count, CountReason::Given);
             let default = || by_parts.unwrap_or_else(default);
-            app.count.map_or_else(default, given)
+            app.count.map_or_else(default, from_option)
         })
         .collect()
 }
@@ -87,8 +87,8 @@ pub(super) fn check_node(
     descriptors: u64,
 ) -> Result<(), SizeError> {
     let layout = &spec.layout;
-    let given = layout.hosts[node.index()].slots.is_some();
-    if !given && !layout.oversubscribe && slots.exceeded_by(ranks) {
+    let has_slots = layout.hosts[node.index()].slots.is_some();
+    if !has_slots && !layout.oversubscribe && slots.exceeded_by(ranks) {
         let slots = slots.arithmetic();
         return Err(SizeError::Host { ranks, slots });
     }

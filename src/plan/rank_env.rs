@@ -52,9 +52,9 @@ const PLACE: [&str; 6] = [
 const PROVIDER: &str = "FI_PROVIDER";
 
 /// Returns the variables of ranks in `variables` that keep the user's values.
-pub fn places_given(variables: &[(OsString, OsString)]) -> Vec<&'static str> {
-    let given = |name: &&str| variables.iter().any(|(known, _)| known == name);
-    PLACE.into_iter().chain([PROVIDER]).filter(given).collect()
+pub fn preset_variables(variables: &[(OsString, OsString)]) -> Vec<&'static str> {
+    let is_set = |name: &&str| variables.iter().any(|(known, _)| known == name);
+    PLACE.into_iter().chain([PROVIDER]).filter(is_set).collect()
 }
 
 /// Variables of all ranks of a job.
@@ -143,7 +143,7 @@ pub fn app_variables(plan: &HostPlan, app: AppNum, own: &HashSet<&OsStr>) -> Vec
     let open = |name: &str| {
         !variables
             .iter()
-            .any(|(given, _)| mpi_settings::is_decided_by(name, given))
+            .any(|(variable, _)| mpi_settings::is_decided_by(name, variable))
     };
     let sizes = || plan.apps.iter().map(|app| app.size);
     let firsts = sizes().scan(0, |first, size| {
@@ -176,8 +176,9 @@ pub fn choices(plan: &HostPlan) -> impl Iterator<Item = (&'static str, &'static 
         .into_iter()
         .filter(|(name, _)| {
             plan.apps.iter().any(|app| {
-                let decides =
-                    |(given, _): &(OsString, OsString)| mpi_settings::is_decided_by(name, given);
+                let decides = |(variable, _): &(OsString, OsString)| {
+                    mpi_settings::is_decided_by(name, variable)
+                };
                 !app.env.iter().any(decides)
             })
         })
@@ -283,13 +284,13 @@ pub fn rank_variables(
     let on_node = before + ranks.local_rank(rank).unwrap_or_default().0;
     let on_node = on_node.to_string();
     let place = [&local, &local_size, &number, &local, &local_size, &on_node];
-    let given = &plan.apps[plan.app_of(rank)].preset_rank_vars;
+    let preset_vars = &plan.apps[plan.app_of(rank)].preset_rank_vars;
     for (name, value) in PLACE.into_iter().zip(place) {
-        if !given.contains(&name) {
+        if !preset_vars.contains(&name) {
             env.extend(entry(name, value));
         }
     }
-    if plan.fabric_grant.is_some() && !given.contains(&PROVIDER) {
+    if plan.fabric_grant.is_some() && !preset_vars.contains(&PROVIDER) {
         env.extend(entry(PROVIDER, "cxi"));
     }
     env

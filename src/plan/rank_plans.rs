@@ -121,8 +121,8 @@ pub(crate) fn host_requests(
 ) -> Result<[SidecarCommand; 2], CommandError> {
     // The tool of an indirect launch has given the head node's server its name.
     let director = plan.spec.debug.director.as_ref();
-    let given = director.and_then(|tool| tool.server.clone());
-    let (nspace, rank) = given
+    let server = director.and_then(|tool| tool.server.clone());
+    let (nspace, rank) = server
         .filter(|_| node == HEAD)
         .unwrap_or_else(|| server_name(plan, node));
     let init = Init {

@@ -142,7 +142,7 @@ impl fmt::Display for DetectionResult {
         }
         let program = self.program.display();
         match &self.why {
-            DetectionReason::Library(seen, family) => write!(f, "{seen}: {family}")?,
+            DetectionReason::Library(library, family) => write!(f, "{library}: {family}")?,
             DetectionReason::NoMpi => write!(f, "{program} needs no MPI or PMI library")?,
             DetectionReason::Static(clients) => {
                 let has = match clients.map(|clients| (clients.pmi, clients.pmix)) {

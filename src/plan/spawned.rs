@@ -155,8 +155,8 @@ impl<'a> SpawnPlanner<'a> {
             let wishes = SpawnAttributes::from_app_infos(&request.infos, &app.infos, template)?;
             ignored.extend_from_slice(&wishes.ignored);
             let cwd = self.directory(base, app);
-            let wanted = self.placement_request(app, &wishes, names, &cwd)?;
-            app_requests.push((app, wishes, wanted));
+            let placement = self.placement_request(app, &wishes, names, &cwd)?;
+            app_requests.push((app, wishes, placement));
         }
         let allocation = allocation(&app_requests)?;
         let layout = self.job_layout(base, &app_requests)?;
@@ -180,13 +180,18 @@ impl<'a> SpawnPlanner<'a> {
                 PlacementRequest::Runs {
                     size: counts().map(u64::from).sum(),
                     runs,
-                    oversubscribe: app_requests.iter().any(|(.., wanted)| wanted.oversubscribe),
+                    oversubscribe: app_requests
+                        .iter()
+                        .any(|(.., placement)| placement.oversubscribe),
                     even: false,
                 }
             }
-            (None, None) => {
-                PlacementRequest::Apps(app_requests.iter().map(|(.., wanted)| wanted).collect())
-            }
+            (None, None) => PlacementRequest::Apps(
+                app_requests
+                    .iter()
+                    .map(|(.., placement)| placement)
+                    .collect(),
+            ),
         };
         let (layout, map) = (&self.initial.spec.layout, &self.initial.job.process_map);
         let placed = PlacedJob::new(
@@ -262,7 +267,9 @@ impl<'a> SpawnPlanner<'a> {
             container,
             prepared_as: None,
             oversubscribed,
-            oversubscribe: app_requests.iter().any(|(.., wanted)| wanted.oversubscribe),
+            oversubscribe: app_requests
+                .iter()
+                .any(|(.., placement)| placement.oversubscribe),
         })
     }
 
@@ -328,8 +335,8 @@ impl<'a> SpawnPlanner<'a> {
         app_requests: &[AppPlacementRequest<'_>],
     ) -> Result<Option<ContainerSpec>, SpawnFailure> {
         let mut images = app_requests.iter().map(|(_, wishes, _)| &wishes.images);
-        let given = images.find(|images| images.is_given());
-        let spec = given.map(|images| images.spec(&self.initial.spec.container));
+        let image_infos = images.find(|images| images.is_given());
+        let spec = image_infos.map(|images| images.spec(&self.initial.spec.container));
         spec.transpose()
     }
 
@@ -349,9 +356,9 @@ impl<'a> SpawnPlanner<'a> {
         };
         let keys = app_requests.iter().find_map(|(_, other, _)| {
             let layout = (wishes.layout.is_some(), "layout");
-            let given = [(wishes.rankfile.is_some(), "rankfile"), layout];
-            let mut given = given.into_iter().chain(other.placement_keys());
-            let mut next = || given.find_map(|(is_given, key)| is_given.then_some(key));
+            let candidates = [(wishes.rankfile.is_some(), "rankfile"), layout];
+            let mut candidates = candidates.into_iter().chain(other.placement_keys());
+            let mut next = || candidates.find_map(|(is_given, key)| is_given.then_some(key));
             Some((next()?, next()?))
         });
         if let Some((key, other)) = keys {

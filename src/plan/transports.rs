@@ -118,16 +118,16 @@ fn choose(in_files: &[Parameters], env: &[Variable]) -> Vec<(String, String)> {
             Some((name.strip_prefix(PARAMETER)?.to_owned(), text(value)))
         })
         .collect();
-    let given = || in_files.iter().flatten().chain(&in_env);
+    let all_parameters = || in_files.iter().flatten().chain(&in_env);
     // The user names other parameter files, or chooses among the providers of libfabric.
     let elsewhere = in_env.keys().any(|name| name.starts_with("mca_base_"))
-        || given().any(|(name, _)| name.starts_with("opal_common_ofi_"))
+        || all_parameters().any(|(name, _)| name.starts_with("opal_common_ofi_"))
         || env.iter().any(|(name, _)| name == "FI_PROVIDER");
     if elsewhere || in_files.is_empty() {
         return Vec::new();
     }
     let left_out = LEFT_OUT.iter().filter_map(|(framework, components)| {
-        let asked_for = given().any(|(name, value)| {
+        let is_selected = all_parameters().any(|(name, value)| {
             let component = name
                 .strip_prefix(framework)
                 .and_then(|rest| rest.strip_prefix('_'));
@@ -137,7 +137,7 @@ fn choose(in_files: &[Parameters], env: &[Variable]) -> Vec<(String, String)> {
             component.is_some_and(settles)
                 || (*framework == "mtl" && name == "pml" && !value.starts_with('^'))
         });
-        if asked_for || in_env.contains_key(*framework) {
+        if is_selected || in_env.contains_key(*framework) {
             return None;
         }
         let lists = in_files.iter().map(|files| files.get(*framework));
@@ -163,8 +163,8 @@ fn leave_out<'a>(
         all.extend(old);
     }
     all.extend(components);
-    let mut seen = BTreeSet::new();
-    all.retain(|component| seen.insert(*component));
+    let mut names = BTreeSet::new();
+    all.retain(|component| names.insert(*component));
     news.then(|| format!("^{}", all.join(",")))
 }
 

@@ -40,8 +40,8 @@ impl<W: Write> TranscriptWriter<W> {
         };
         for message in side.read_messages(bytes) {
             let took = match (sender, self.requested_at) {
-                (Sender::Server, Some(asked)) => {
-                    format!(" ({} us)", now.duration_since(asked).as_micros())
+                (Sender::Server, Some(requested_at)) => {
+                    format!(" ({} us)", now.duration_since(requested_at).as_micros())
                 }
                 _ => String::new(),
             };

@@ -90,31 +90,31 @@ impl PmixPort {
     }
 
     /// Relays bytes, and accepts connections. The end of a client is handled before the next one.
-    pub(super) fn advance(&mut self, mut tell: impl FnMut(SocketAddr, Refusal)) {
-        self.carry(&mut tell);
+    pub(super) fn advance(&mut self, mut report_refusal: impl FnMut(SocketAddr, Refusal)) {
+        self.carry(&mut report_refusal);
         while let Ok((stream, from)) = self.listener.accept() {
             match self.admit(stream, from) {
                 Ok(passage) => {
                     if self.open.len() >= MAX {
                         // A connection that has sent bytes since the last turn is not silent.
-                        self.carry(&mut tell);
+                        self.carry(&mut report_refusal);
                     }
                     // At most one connection has sent anything.
                     let mut silent = self.open.iter().map(|passage| !passage.spoke);
                     if self.open.len() >= MAX
                         && let Some(oldest) = silent.position(|silent| silent)
                     {
-                        tell(self.open.remove(oldest).from, Refusal::Replaced);
+                        report_refusal(self.open.remove(oldest).from, Refusal::Replaced);
                     }
                     self.open.push(passage);
                 }
-                Err(refusal) => tell(from, refusal),
+                Err(refusal) => report_refusal(from, refusal),
             }
         }
-        self.carry(&mut tell);
+        self.carry(&mut report_refusal);
     }
 
-    fn carry(&mut self, mut tell: impl FnMut(SocketAddr, Refusal)) {
+    fn carry(&mut self, mut report_refusal: impl FnMut(SocketAddr, Refusal)) {
         let served = &mut self.served;
         self.open.retain_mut(|passage| {
             if !passage.spoke {
@@ -137,7 +137,7 @@ impl PmixPort {
             match recv(client, &mut [0; 1][..], RecvFlags::PEEK) {
                 Err(Errno::AGAIN | Errno::INTR) => true,
                 Ok((1.., _)) if taken => {
-                    tell(passage.from, Refusal::Taken);
+                    report_refusal(passage.from, Refusal::Taken);
                     false
                 }
                 Ok((1.., _)) => {

@@ -165,11 +165,11 @@ impl RankPort {
         self.waiting.iter().map(|waiting| waiting.deadline).min()
     }
 
-    /// Accepts and reads connections. Returns the next client or connection for notices; reports refusals to `tell`.
+    /// Accepts and reads connections. Returns the next client or connection for notices; reports refusals to `report_refusal`.
     pub(super) fn arrival(
         &mut self,
         now: Instant,
-        mut tell: impl FnMut(SocketAddr, Refusal),
+        mut report_refusal: impl FnMut(SocketAddr, Refusal),
     ) -> Option<AcceptedConnection> {
         let mut arrival = None;
         for _ in 0..ACCEPTED_MAX {
@@ -178,18 +178,18 @@ impl RankPort {
             };
             match admitted {
                 Ok(waiting) => {
-                    if let Some(arrival) = self.read_connection(waiting, now, &mut tell) {
+                    if let Some(arrival) = self.read_connection(waiting, now, &mut report_refusal) {
                         return Some(arrival);
                     }
                 }
-                Err(refusal) => tell(from, refusal),
+                Err(refusal) => report_refusal(from, refusal),
             }
         }
         for waiting in std::mem::take(&mut self.waiting) {
             match arrival {
                 // The next turn reads it.
                 Some(_) => self.waiting.push(waiting),
-                None => arrival = self.read_connection(waiting, now, &mut tell),
+                None => arrival = self.read_connection(waiting, now, &mut report_refusal),
             }
         }
         arrival
@@ -200,11 +200,11 @@ impl RankPort {
         &mut self,
         mut waiting: PendingConnection,
         now: Instant,
-        mut tell: impl FnMut(SocketAddr, Refusal),
+        mut report_refusal: impl FnMut(SocketAddr, Refusal),
     ) -> Option<AcceptedConnection> {
         match waiting.read_handshake(now, self.has_client) {
             Ok(HandshakeOutcome::Open) => {
-                self.make_room(waiting.from, tell);
+                self.make_room(waiting.from, report_refusal);
                 self.waiting.push(waiting);
             }
             Ok(HandshakeOutcome::Admitted {
@@ -221,21 +221,21 @@ impl RankPort {
                 });
             }
             Ok(HandshakeOutcome::Aside { .. }) if waiting.from == NODE => {
-                tell(NODE, Refusal::Notices);
+                report_refusal(NODE, Refusal::Notices);
             }
             Ok(HandshakeOutcome::Aside { signal }) => {
                 let stream = TcpStream::from(waiting.stream);
                 return Some(AcceptedConnection::Listener { stream, signal });
             }
-            Ok(HandshakeOutcome::Refused(error)) => tell(waiting.from, error.into()),
-            Err(refusal) => tell(waiting.from, refusal),
+            Ok(HandshakeOutcome::Refused(error)) => report_refusal(waiting.from, error.into()),
+            Err(refusal) => report_refusal(waiting.from, refusal),
         }
         None
     }
 
     /// Closes the oldest connection of an address that has too many, or of the address with the most if there are too many;
     /// silent ones first.
-    fn make_room(&mut self, from: SocketAddr, mut tell: impl FnMut(SocketAddr, Refusal)) {
+    fn make_room(&mut self, from: SocketAddr, mut report_refusal: impl FnMut(SocketAddr, Refusal)) {
         let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
         for waiting in &self.waiting {
             *counts.entry(network(waiting.from.ip())).or_default() += 1;
@@ -261,7 +261,7 @@ impl RankPort {
             silent.or_else(|| self.waiting.iter().position(is_from))
         });
         if let Some(oldest) = oldest {
-            tell(self.waiting.remove(oldest).from, Refusal::Replaced);
+            report_refusal(self.waiting.remove(oldest).from, Refusal::Replaced);
         }
     }
 

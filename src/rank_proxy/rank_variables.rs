@@ -49,13 +49,13 @@ impl RankEnvironment {
     /// docs/pmi-wire.md#tcp-mode.
     pub fn new(own: impl Iterator<Item = (String, String)>, served: &RankEndpoint) -> Self {
         let is_pmix = |name: &str| name.starts_with("PMIX_") || name == "JSM_JSRUN_PORT";
-        let kept = |name: &str| {
+        let is_inherited = |name: &str| {
             let known =
                 KEPT.contains(&name) || KEPT_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
             known && (served.pmix.is_some() || !is_pmix(name))
         };
         let mut variables: Vec<_> = own
-            .filter(|(name, _)| kept(name))
+            .filter(|(name, _)| is_inherited(name))
             .map(|(name, value)| {
                 match served.pmix.and_then(|port| redirected(&name, &value, port)) {
                     Some(value) => (name, value),

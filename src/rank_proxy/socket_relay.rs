@@ -102,11 +102,11 @@ impl SocketRelay {
         ]
     }
 
-    /// Relays as many bytes as possible; `seen` gets those that were read.
-    pub fn carry(&mut self, mut seen: impl FnMut(Sender, &[u8])) -> RelayStatus {
+    /// Relays as many bytes as possible, and calls `observe` with those that were read.
+    pub fn carry(&mut self, mut observe: impl FnMut(Sender, &[u8])) -> RelayStatus {
         let succession = &mut self.succession;
         let up = |bytes: &[u8], waiting: &mut Vec<u8>| {
-            seen(Sender::Client, bytes);
+            observe(Sender::Client, bytes);
             match succession {
                 Some(succession) => waiting.extend(succession.from_client(bytes)),
                 None => waiting.extend_from_slice(bytes),
@@ -115,7 +115,7 @@ impl SocketRelay {
         self.up.move_on(&self.client, &self.server, up);
         let succession = &mut self.succession;
         let down = |bytes: &[u8], waiting: &mut Vec<u8>| {
-            seen(Sender::Server, bytes);
+            observe(Sender::Server, bytes);
             if let Some(succession) = succession {
                 succession.from_server(bytes);
             }
@@ -198,9 +198,9 @@ mod tests {
         let mut carrier = carrier.begun(b"first ".to_vec()).without_greeting();
         client.write_all(b"second").unwrap();
         server.write_all(b"greet").unwrap();
-        let mut seen = Vec::new();
+        let mut reads = Vec::new();
         let mut note =
-            |from, bytes: &[u8]| seen.extend((!bytes.is_empty()).then(|| (from, bytes.to_vec())));
+            |from, bytes: &[u8]| reads.extend((!bytes.is_empty()).then(|| (from, bytes.to_vec())));
         assert_eq!(carrier.carry(&mut note), RelayStatus::On);
         server.write_all(b"ing\nanswer").unwrap();
         assert_eq!(carrier.carry(&mut note), RelayStatus::On);
@@ -220,7 +220,7 @@ mod tests {
             (Sender::Client, "last"),
         ];
         assert_eq!(
-            seen,
+            reads,
             expected.map(|(from, text)| (from, text.as_bytes().to_vec()))
         );
     }

@@ -32,10 +32,10 @@ pub(crate) fn ranks(binding: &HostBinding) -> Vec<(Rank, String)> {
     ranks.sort_by_key(|(rank, _)| *rank);
     let ranks = ranks.into_iter().map(|(rank, cpus)| {
         let gpus = binding.gpus_of(*rank);
-        let given = gpus.unwrap_or_default().iter();
-        let given = given.map(|gpu| binding.topology.devices[gpu.device].to_string());
-        let given: String = given.map(|gpu| format!(", {gpu}")).collect();
-        let mut place = format!("{}{given}", binding.place(cpus));
+        let devices = gpus.unwrap_or_default().iter();
+        let names = devices.map(|gpu| binding.topology.devices[gpu.device].to_string());
+        let gpu_text: String = names.map(|gpu| format!(", {gpu}")).collect();
+        let mut place = format!("{}{gpu_text}", binding.place(cpus));
         if gpus.is_none() {
             place.push_str(&near(binding, cpus, DeviceKind::Gpu));
         }

@@ -44,7 +44,7 @@ mod tests {
             let words: Vec<OsString> = words.iter().map(OsString::from).collect();
             command_line(&words)
         };
-        for (words, wanted) in [
+        for (words, expected) in [
             (&["run", "-x", "A=b c", "./a"][..], "run -x 'A=b c' ./a"),
             (&["-x", "FI_CXI_A=s", "./a"], "-x FI_CXI_A=…hidden ./a"),
             (&["-xSLINGSHOT_VNIS=1,2"], "-xSLINGSHOT_VNIS=…hidden"),
@@ -60,7 +60,7 @@ mod tests {
             (&["-x", "FI_CXI_A", "./a"], "-x FI_CXI_A ./a"),
             (&["-x", "MAX_TOKENS=5"], "-x MAX_TOKENS=5"),
         ] {
-            assert_eq!(line(words), wanted);
+            assert_eq!(line(words), expected);
         }
     }
 }

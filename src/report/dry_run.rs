@@ -179,11 +179,11 @@ fn text(plan: &HostPlan, surroundings: &InheritedState) -> Result<String, Comman
         if let Some(wrapper) = &app.wrapper {
             sheet.add("", &wrapper.to_string());
         }
-        let asked = &plan.spec.apps[index];
-        if let Some(mask) = asked.umask {
+        let request = &plan.spec.apps[index];
+        if let Some(mask) = request.umask {
             sheet.add("", &format!("makes files with the mask {mask:03o}"));
         }
-        for limit in &asked.limits {
+        for limit in &request.limits {
             sheet.add("", &format!("has the limit {limit}"));
         }
     }
@@ -250,14 +250,14 @@ fn surroundings_of(
     sheet.line(&format!(
         "environment of rank {rank}, where it differs from this one:"
     ));
-    let mut kept = HashSet::new();
+    let mut set_names = HashSet::new();
     for entry in set {
         let bytes = entry.to_bytes();
         let at = bytes.iter().position(|byte| *byte == b'=');
         let (name, value) = bytes.split_at(at.unwrap_or(bytes.len()));
         let name = OsStr::from_bytes(name);
         let value = OsStr::from_bytes(value.get(1..).unwrap_or_default());
-        kept.insert(name.to_owned());
+        set_names.insert(name.to_owned());
         if !ours.contains(&(name.to_owned(), value.to_owned())) {
             let value = match environment::is_hidden(name) {
                 true => HIDDEN.to_owned(),
@@ -267,12 +267,12 @@ fn surroundings_of(
         }
     }
     if plan.offer.pmix {
-        let given = "PMIX_NAMESPACE, PMIX_RANK, PMIX_SERVER_URI…, PMIX_…";
-        sheet.line(&format!("  and what the PMIx server gives: {given}"));
+        let variables = "PMIX_NAMESPACE, PMIX_RANK, PMIX_SERVER_URI…, PMIX_…";
+        sheet.line(&format!("  and what the PMIx server gives: {variables}"));
     }
     let mut removed: Vec<String> = ours
         .iter()
-        .filter(|(name, _)| !kept.contains(name) && name != environment::PERSONALITY)
+        .filter(|(name, _)| !set_names.contains(name) && name != environment::PERSONALITY)
         .map(|(name, _)| name.to_string_lossy().into_owned())
         .collect();
     removed.sort();

@@ -166,7 +166,7 @@ fn server(plan: &HostPlan) -> Vec<String> {
     let over = chosen.passed_over.iter();
     lines.extend(over.map(|candidate| format!("libpmix: passed over {candidate}")));
     lines.push(format!("libpmix: taken {chosen}"));
-    for (path, flag, given) in [
+    for (path, flag, choice) in [
         (
             &host.program,
             "--libpmix host=",
@@ -174,7 +174,7 @@ fn server(plan: &HostPlan) -> Vec<String> {
         ),
         (&host.shim, "--libpmix shim=", &plan.spec.interface.shim),
     ] {
-        let why = match given {
+        let why = match choice {
             Some(_) => format!("given by {flag}"),
             None => format!(
                 "found with wireup or in {}",

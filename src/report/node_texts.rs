@@ -167,17 +167,17 @@ fn travels(plan: &HostPlan) -> Vec<String> {
     if !left.is_empty() {
         lines.push(format!("not unless asked for with -x: {}", names(&left)));
     }
-    for (asked, app) in plan.spec.apps.iter().zip(&plan.apps) {
-        if asked.preload.program {
+    for (request, app) in plan.spec.apps.iter().zip(&plan.apps) {
+        if request.preload.program {
             lines.push(format!("program {}", app.program.path().display()));
         }
-        if asked.preload.stage {
+        if request.preload.stage {
             let path = app.program.path().display();
             lines.push(format!(
                 "program {path} and its libraries, as far as hosts lack them"
             ));
         }
-        let files = asked.preload.files.iter();
+        let files = request.preload.files.iter();
         lines.extend(files.map(|file| format!("file {}", inheritance.cwd.join(file).display())));
     }
     lines

@@ -95,8 +95,8 @@ impl MpiProcess {
             false => ("PMI", offer.pmi, "pmi1"),
         };
         if !offered {
-            let asked = matches!(offer.why, OfferReason::Asked(_));
-            return certain(match (&offer.without_pmix, asked) {
+            let is_user_choice = matches!(offer.why, OfferReason::Asked(_));
+            return certain(match (&offer.without_pmix, is_user_choice) {
                 (Some(error), _) if pmix => format!("it needs PMIx, which is not offered: {error}"),
                 (_, true) => format!(
                     "it needs {needs}, which --pmi did not allow; leave --pmi out or give --pmi {choice}"
@@ -219,7 +219,7 @@ mod tests {
         without_pmix: None,
     };
 
-    fn asked(choice: InterfaceChoice) -> InterfaceOffer {
+    fn requested_offer(choice: InterfaceChoice) -> InterfaceOffer {
         InterfaceOffer {
             pmi: choice == InterfaceChoice::Pmi1,
             pmix: choice == InterfaceChoice::Pmix,
@@ -264,8 +264,8 @@ mod tests {
 
     #[test]
     fn each_evidence_has_own_remedy() {
-        let pmi_only = &asked(InterfaceChoice::Pmi1);
-        let pmix_only = &asked(InterfaceChoice::Pmix);
+        let pmi_only = &requested_offer(InterfaceChoice::Pmi1);
+        let pmix_only = &requested_offer(InterfaceChoice::Pmix);
         let not_recognised = &InterfaceOffer {
             pmix: false,
             why: OfferReason::Plain,
@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn warning_is_as_certain_as_its_evidence() {
-        let mut why = openmpi().explain(&asked(InterfaceChoice::Pmi1));
+        let mut why = openmpi().explain(&requested_offer(InterfaceChoice::Pmi1));
         let text = warning("p", 4, &why, ProgramState::Succeeded);
         let start = "4 ranks of p never contacted PMI; each ran alone, as rank 0 of 1: it needs";
         assert!(text.starts_with(start), "{text}");

@@ -1,6 +1,6 @@
 use std::sync::mpsc::{Receiver, channel};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Mode, open};
 
 use super::*;
@@ -29,7 +29,7 @@ fn shared(program: &str, ranks: u32) -> Arc<StartShared> {
         reset_signals: Vec::new(),
         null: null(),
         stdin: null(),
-        kept_from: descriptors::lowest_rank_fd(ranks as usize),
+        lowest_rank_fd: descriptors::lowest_rank_fd(ranks as usize),
     })
 }
 

@@ -210,8 +210,8 @@ fn is_device(path: &Path) -> bool {
 fn create(path: &Path) -> rustix::io::Result<File> {
     match open_new(path) {
         Err(Errno::NOENT) => {
-            let made = path.parent().map(std::fs::create_dir_all);
-            match made {
+            let result = path.parent().map(std::fs::create_dir_all);
+            match result {
                 Some(Ok(())) => open_new(path),
                 Some(Err(error)) => Err(Errno::from_io_error(&error).unwrap_or(Errno::NOENT)),
                 None => Err(Errno::NOENT),

@@ -557,10 +557,10 @@ mod tests {
         let stdin = input(&bytes);
         let (read, pipe) = new_pipe();
         fcntl_setpipe_size(&pipe, page).unwrap();
-        let given = bytes.clone();
+        let input_bytes = bytes.clone();
         let thread = thread::spawn(move || {
             let first = FirstInput::default();
-            first.write_first(&stdin, &given, &mut vec![reader(pipe)])
+            first.write_first(&stdin, &input_bytes, &mut vec![reader(pipe)])
         });
         let mut found = Vec::new();
         File::from(read).read_to_end(&mut found).unwrap();

@@ -16,10 +16,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::event::{Timespec, poll};
 use rustix::fs::{Access, Mode, OFlags, open, statfs};
 
 use crate::access;
+use crate::poll::pause;
 
 /// Mount points of version 2 of the interface: alone, or together with version 1.
 const POINTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
@@ -29,10 +29,7 @@ pub const PREFIX: &str = "wireup-";
 
 /// A group that has just lost its last member may take a moment to show it.
 const REMOVE_TRIES: u32 = 100;
-const REMOVE_PAUSE: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: Duration::from_millis(1).as_nanos() as i64,
-};
+const REMOVE_PAUSE: Duration = Duration::from_millis(1);
 
 /// Returns the path of a group called `name` below this process's own; `None` where the process may make none.
 pub fn place(name: &str) -> Option<PathBuf> {
@@ -57,7 +54,7 @@ pub fn own_group() -> Option<PathBuf> {
 
 /// Returns the path of the group of version 1 that has a controller, without the slash at its start, given the text of
 /// `/proc/self/cgroup`.
-pub fn first_version_in<'a>(text: &'a str, controller: &str) -> Option<&'a str> {
+fn first_version_in<'a>(text: &'a str, controller: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
         let has = controllers.split(',').any(|name| name == controller);
@@ -65,19 +62,21 @@ pub fn first_version_in<'a>(text: &'a str, controller: &str) -> Option<&'a str> 
     })
 }
 
+/// Returns the group of this process in the hierarchy of version 1 that has a controller.
+pub(crate) fn first_version_group(controller: &str) -> Option<PathBuf> {
+    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = first_version_in(&text, controller)?;
+    Some(Path::new("/sys/fs/cgroup").join(controller).join(path))
+}
+
 /// Returns the amount of a resource that the groups of this process still permit: the minimum of limit minus use over
 /// its group and those above. The names of the files (limit, use) are those of version 2 and of version 1; `None`
 /// without a limit.
 pub fn remaining_limit(controller: &str, second: (&str, &str), first: (&str, &str)) -> Option<u64> {
-    let group = || {
-        let text = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let path = first_version_in(&text, controller)?;
-        let group = Path::new("/sys/fs/cgroup").join(controller).join(path);
-        Some((group, first))
-    };
     let has = |(group, files): &(PathBuf, (&str, &str))| group.join(files.1).exists();
     let second = own_group().map(|group| (group, second));
-    let (group, (limit, used)) = second.filter(has).or_else(group)?;
+    let first = || Some((first_version_group(controller)?, first));
+    let (group, (limit, used)) = second.filter(has).or_else(first)?;
     let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let left = group.ancestors().filter_map(|group| {
         // Version 1 writes a number near the largest for no limit.
@@ -178,7 +177,7 @@ pub fn end(group: &Path) -> bool {
     (0..REMOVE_TRIES).any(|_| {
         let gone = remove(group);
         if !gone {
-            let _ = poll(&mut [], Some(&REMOVE_PAUSE));
+            pause(REMOVE_PAUSE);
         }
         gone
     })

@@ -1,6 +1,6 @@
 //! Facilities of the kernel that `wireup doctor` asks for.
 
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 
 /// Copies memory of this process by process_vm_readv(2), as MPIs copy that of other ranks: a filter of system calls
 /// refuses both.
@@ -10,17 +10,10 @@ use std::io;
 pub fn read_by_process_vm() -> io::Result<()> {
     let from = [1_u8; 8];
     let mut to = [0_u8; 8];
-    let size = to.len();
-    let local = libc::iovec {
-        iov_base: to.as_mut_ptr().cast(),
-        iov_len: size,
-    };
-    let remote = libc::iovec {
-        iov_base: from.as_ptr().cast_mut().cast(),
-        iov_len: size,
-    };
-    // SAFETY: both describe arrays of that size which outlive the call, and only the first is written.
-    let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    let (local, remote) = ([IoSliceMut::new(&mut to)], [IoSlice::new(&from)]);
+    let (local, remote) = (local.as_ptr().cast(), remote.as_ptr().cast());
+    // SAFETY: both are laid out as iovec, and describe arrays which outlive the call; only the first is written.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), local, 1, remote, 1, 0) };
     match read {
         8 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -8,12 +8,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::event::{Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::pidfd::ProcessHandle;
+use crate::poll::pause;
 use crate::procfs::{self, Process, ProcessEnvironment, processes};
 use wireup_core::name_server;
 
@@ -103,11 +103,7 @@ pub fn end_all_with(name: &str, value: &[u8], most: Duration) {
         }
         signal(&found, Signal::KILL);
         // A timed wait on nothing: they may be no children of this process.
-        let nap = Timespec {
-            tv_sec: 0,
-            tv_nsec: 10_000_000,
-        };
-        let _ = poll(&mut [], Some(&nap));
+        pause(Duration::from_millis(10));
     }
 }
 
@@ -148,9 +144,7 @@ pub fn signal(processes: &[Process], signal: Signal) {
 /// behind [`SystemTime::now`], and more where a virtual machine does not run: a file made right after would seem older.
 pub fn file_time() -> SystemTime {
     let now = clock_gettime(ClockId::RealtimeCoarse);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or(0);
-    SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)
+    SystemTime::UNIX_EPOCH + Duration::try_from(now).unwrap_or_default()
 }
 
 /// Directory in which MPI libraries keep shared memory.

@@ -103,10 +103,10 @@ impl LocalLink {
     }
 
     /// Monitors the process at the other end from now on, with this limit or the one that the process states itself.
-    /// With `seen`, the process has created its socket itself and gets more time while it is busy.
-    pub fn watch(&mut self, silence: Duration, seen: bool, now: Moment) {
+    /// With `is_creator`, the process has created its socket itself and gets more time while it is busy.
+    pub fn watch(&mut self, silence: Duration, is_creator: bool, now: Moment) {
         self.watch = Some(LivenessMonitor::new(silence, now));
-        self.pid = if seen { peer(&self.channel) } else { None };
+        self.pid = if is_creator { peer(&self.channel) } else { None };
     }
 
     /// Does not watch it any more.
@@ -131,12 +131,7 @@ impl LocalLink {
         match watch.tick(now, busy) {
             LivenessAction::Fine => None,
             LivenessAction::Ask => {
-                self.send(
-                    FrameAddress::EveryNode,
-                    FrameClass::Sign,
-                    &LivenessMessage::Ask,
-                    poll,
-                );
+                self.send_sign(&LivenessMessage::Ask, poll);
                 None
             }
             LivenessAction::Silent => {
@@ -145,6 +140,10 @@ impl LocalLink {
                 Some(PeerSilent { pid, limit })
             }
         }
+    }
+
+    fn send_sign(&mut self, sign: &LivenessMessage, poll: &Poll) {
+        self.send(FrameAddress::EveryNode, FrameClass::Sign, sign, poll);
     }
 
     fn take_sign(&mut self, sign: LivenessMessage) {
@@ -171,6 +170,17 @@ impl LocalLink {
         message: &impl Serialize,
         poll: &Poll,
     ) {
+        self.encode(to, class, message);
+        // Nothing can follow an incomplete message.
+        self.stuck |= self.channel.queued() + self.out.len() > QUEUE_MAX;
+        if !self.stuck {
+            self.channel.send_from(&mut self.out, poll);
+        }
+        self.out.shrink_to(KEPT);
+    }
+
+    /// Puts a message into the buffer.
+    fn encode(&mut self, to: FrameAddress, class: FrameClass, message: &impl Serialize) {
         let envelope = Envelope {
             to,
             from: self.local_address,
@@ -178,12 +188,6 @@ impl LocalLink {
         };
         self.out.clear();
         write(envelope, message, &mut self.out);
-        // Nothing can follow an incomplete message.
-        self.stuck |= self.channel.queued() + self.out.len() > QUEUE_MAX;
-        if !self.stuck {
-            self.channel.send_from(&mut self.out, poll);
-        }
-        self.out.shrink_to(KEPT);
     }
 
     /// Writes queued data, when the socket has room.
@@ -199,13 +203,7 @@ impl LocalLink {
         message: &impl Serialize,
         limit: Duration,
     ) {
-        let envelope = Envelope {
-            to,
-            from: self.local_address,
-            class,
-        };
-        self.out.clear();
-        write(envelope, message, &mut self.out);
+        self.encode(to, class, message);
         // An end that does not read does not get it.
         let _ = self.channel.send_all(&self.out, limit);
     }
@@ -252,8 +250,7 @@ impl LocalLink {
     ) -> Result<(), LinkError> {
         let result = self.read(messages);
         if std::mem::take(&mut self.probe_received) {
-            let alive = LivenessMessage::Alive { silence: None };
-            self.send(FrameAddress::EveryNode, FrameClass::Sign, &alive, poll);
+            self.send_sign(&LivenessMessage::Alive { silence: None }, poll);
         }
         if result.is_err() {
             let _ = poll.remove(&self.channel);

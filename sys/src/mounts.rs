@@ -46,7 +46,7 @@ pub enum MountRights {
     OwnNamespace,
 }
 
-fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
+pub(crate) fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
     // SAFETY: no flag that is given here is about descriptors.
     unsafe { unshare_unsafe(flags) }
 }
@@ -84,7 +84,7 @@ pub fn separate_thread() -> io::Result<()> {
 }
 
 /// Lets what the system mounts be seen here too, and nothing the other way.
-fn receive_mounts() -> io::Result<()> {
+pub(crate) fn receive_mounts() -> io::Result<()> {
     let received = MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM;
     Ok(mount_change("/", received)?)
 }
@@ -102,9 +102,7 @@ impl MountView {
     /// # Errors
     /// Those of opening its files in `/proc`.
     pub fn from_thread() -> io::Result<Self> {
-        let namespace = File::open("/proc/thread-self/ns/mnt")?;
-        let root = File::open("/proc/thread-self/root")?;
-        Ok(Self::new(namespace.into(), root.into()))
+        Self::from_proc(Path::new("/proc/thread-self"))
     }
 
     /// Opens the view of a process.
@@ -112,12 +110,13 @@ impl MountView {
     /// # Errors
     /// When the process has ended, or is another user's.
     pub fn from_pid(pid: i32) -> io::Result<Self> {
-        let namespace = File::open(format!("/proc/{pid}/ns/mnt"))?;
-        let root = File::open(format!("/proc/{pid}/root"))?;
-        Ok(Self {
-            namespace: namespace.into(),
-            root: root.into(),
-        })
+        Self::from_proc(&Path::new("/proc").join(pid.to_string()))
+    }
+
+    fn from_proc(directory: &Path) -> io::Result<Self> {
+        let namespace = File::open(directory.join("ns/mnt"))?;
+        let root = File::open(directory.join("root"))?;
+        Ok(Self::new(namespace.into(), root.into()))
     }
 
     /// Makes a value of the mount namespace and root directory of the process that opened these.
@@ -191,17 +190,10 @@ fn loop_device(image: &File) -> io::Result<(File, String)> {
         opened.map_err(|error| named(name, error))
     };
     let control = open(LOOP_CONTROL)?;
-    let config = LoopConfig {
-        fd: image.as_raw_fd().unsigned_abs(),
-        block_size: 0,
-        device_inode_rdevice_offset_limit: [0; 5],
-        number_encryption: [0; 3],
-        flags: READ_ONLY_AND_AUTOCLEAR,
-        names: [0; 128],
-        key: [0; 32],
-        init: [0; 2],
-        reserved: [0; 8],
-    };
+    // SAFETY: it has numbers only, and zeros for all that is not requested.
+    let mut config: LoopConfig = unsafe { std::mem::zeroed() };
+    config.fd = image.as_raw_fd().unsigned_abs();
+    config.flags = READ_ONLY_AND_AUTOCLEAR;
     let mut last = io::Error::from(io::ErrorKind::ResourceBusy);
     for _ in 0..LOOP_TRIES {
         // SAFETY: the request takes no argument.

@@ -9,18 +9,18 @@
 use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::{fs, io};
 
-use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::mount::mount_bind;
 use rustix::process::{Pid, WaitOptions, waitpid};
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::system::sethostname;
-use rustix::thread::{UnshareFlags, unshare_unsafe};
+use rustix::thread::UnshareFlags;
 
 use crate::fd_passing;
-use crate::mounts::MountView;
+use crate::mounts::{MountView, receive_mounts, unshare};
 use crate::spawn::Namespaces;
 
 /// File in which names are looked up first.
@@ -42,12 +42,7 @@ impl NodeNamespaces {
     /// When the system permits neither UTS namespaces nor user namespaces, or is out of
     /// processes or descriptors.
     pub fn create(names: &[String]) -> io::Result<Self> {
-        let (ours, theirs) = socketpair(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
+        let (ours, theirs) = UnixStream::pair()?;
         // SAFETY: the process has one thread (the caller's promise), so the child may run any
         // code: no lock can be held by a thread that does not exist there.
         let child = match unsafe { libc::fork() } {
@@ -83,11 +78,6 @@ impl NodeNamespaces {
             uts: self.uts[index].as_fd(),
         }
     }
-}
-
-fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
-    // SAFETY: no flag that is given here is about descriptors.
-    unsafe { unshare_unsafe(flags) }
 }
 
 /// In the child: first message `u` or `-` (with the user namespace or nothing), second message `m`
@@ -144,10 +134,7 @@ fn add_to_hosts(names: &[String]) -> io::Result<[OwnedFd; 2]> {
         text.extend(format!("127.0.0.1 {name}\n").into_bytes());
     }
     unshare(UnshareFlags::NEWNS)?;
-    mount_change(
-        "/",
-        MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM,
-    )?;
+    receive_mounts()?;
     // Another user could take a name that can be known before.
     let mut number = [0; 8];
     getrandom(&mut number, GetRandomFlags::empty())?;
@@ -169,27 +156,20 @@ fn add_to_hosts(names: &[String]) -> io::Result<[OwnedFd; 2]> {
 
 fn receive(from: BorrowedFd<'_>, nodes: usize) -> io::Result<NodeNamespaces> {
     let (kind, mut user) = receive_one(from)?;
+    let reason = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
     if kind != b"u" && kind != b"-" {
-        return Err(io::Error::other(
-            String::from_utf8_lossy(&kind).into_owned(),
-        ));
+        return Err(io::Error::other(reason(&kind)));
     }
     let (text, mut mounts) = receive_one(from)?;
     let hosts = match (mounts.pop(), mounts.pop()) {
         (Some(root), Some(namespace)) => Ok(Arc::new(MountView::new(namespace, root))),
-        _ => Err(String::from_utf8_lossy(&text).into_owned()),
+        _ => Err(reason(&text)),
     };
     let mut uts = Vec::with_capacity(nodes);
     while uts.len() < nodes {
         let (text, mut namespace) = receive_one(from)?;
-        match namespace.pop() {
-            Some(fd) => uts.push(fd),
-            None => {
-                return Err(io::Error::other(
-                    String::from_utf8_lossy(&text).into_owned(),
-                ));
-            }
-        }
+        let namespace = namespace.pop();
+        uts.push(namespace.ok_or_else(|| io::Error::other(reason(&text)))?);
     }
     Ok(NodeNamespaces {
         user: user.pop(),

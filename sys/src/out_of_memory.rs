@@ -34,53 +34,40 @@ pub fn rank_score() -> Option<CString> {
     CString::new(score.to_string()).ok()
 }
 
-/// Mount point of version 1's memory controller.
-const VERSION_1: &str = "/sys/fs/cgroup/memory";
-
 /// The counter of a group, with its value at the start of the ranks.
 #[derive(Clone, Debug)]
 pub struct OomCounter {
     group: PathBuf,
-    version: MemoryController,
+    files: MemoryFiles,
     kills: u64,
 }
 
+/// Names of a memory controller's files.
 #[derive(Clone, Copy, Debug)]
-enum MemoryController {
-    V1,
-    V2,
+struct MemoryFiles {
+    kills: &'static str,
+    limit: &'static str,
 }
 
-impl MemoryController {
-    fn file(self) -> &'static str {
-        match self {
-            Self::V1 => "memory.oom_control",
-            Self::V2 => "memory.events",
-        }
-    }
-
-    fn limit_file(self) -> &'static str {
-        match self {
-            Self::V1 => "memory.limit_in_bytes",
-            Self::V2 => "memory.max",
-        }
-    }
-}
+const VERSION_1: MemoryFiles = MemoryFiles {
+    kills: "memory.oom_control",
+    limit: "memory.limit_in_bytes",
+};
+const VERSION_2: MemoryFiles = MemoryFiles {
+    kills: "memory.events",
+    limit: "memory.max",
+};
 
 impl OomCounter {
     /// Reads it; `None` where no group of this process counts.
     pub fn read() -> Option<Self> {
-        let second = cgroup::own_group().map(|group| (group, MemoryController::V2));
-        let first = || {
-            let text = fs::read_to_string("/proc/self/cgroup").ok()?;
-            let group = cgroup::first_version_in(&text, "memory")?;
-            Some((Path::new(VERSION_1).join(group), MemoryController::V1))
-        };
-        let of = |(group, version): (PathBuf, MemoryController)| {
-            let kills = kills(&group, version)?;
+        let second = cgroup::own_group().map(|group| (group, VERSION_2));
+        let first = || Some((cgroup::first_version_group("memory")?, VERSION_1));
+        let of = |(group, files): (PathBuf, MemoryFiles)| {
+            let kills = kills(&group, files)?;
             Some(Self {
                 group,
-                version,
+                files,
                 kills,
             })
         };
@@ -90,11 +77,11 @@ impl OomCounter {
     /// Describes with how much memory processes were killed since, for a rank that was killed; `None` if none was
     /// killed.
     pub fn describe(&self) -> Option<String> {
-        if kills(&self.group, self.version)? <= self.kills {
+        if kills(&self.group, self.files)? <= self.kills {
             return None;
         }
         let limit = self.group.ancestors().filter_map(|group| {
-            let text = fs::read_to_string(group.join(self.version.limit_file())).ok()?;
+            let text = fs::read_to_string(group.join(self.files.limit)).ok()?;
             text.trim().parse::<u64>().ok()
         });
         // Version 1 writes a number near the largest for no limit.
@@ -110,8 +97,8 @@ impl OomCounter {
     }
 }
 
-fn kills(group: &Path, version: MemoryController) -> Option<u64> {
-    count(&fs::read_to_string(group.join(version.file())).ok()?)
+fn kills(group: &Path, files: MemoryFiles) -> Option<u64> {
+    count(&fs::read_to_string(group.join(files.kills)).ok()?)
 }
 
 fn count(text: &str) -> Option<u64> {

@@ -8,10 +8,11 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal};
 
+use crate::poll::timespec;
 use crate::procfs::{self, Process};
 
 /// Opens a pidfd for a process that is known by number only.
@@ -40,11 +41,7 @@ pub fn wait_for_parent(most: Duration) {
 /// Waits for the end of a process, at most so long; whether it has ended.
 pub fn ended_within(pidfd: &OwnedFd, most: Duration) -> bool {
     let mut ready = [PollFd::new(pidfd, PollFlags::IN)];
-    let most = Timespec {
-        tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(most.subsec_nanos()),
-    };
-    poll(&mut ready, Some(&most)).is_ok_and(|count| count > 0)
+    poll(&mut ready, Some(&timespec(most))).is_ok_and(|count| count > 0)
 }
 
 /// One process, living or not.

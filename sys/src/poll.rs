@@ -14,6 +14,19 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+/// Waits for this time. A signal that is handled ends the wait early.
+pub fn pause(time: Duration) {
+    let _ = rustix::event::poll(&mut [], Some(&timespec(time)));
+}
+
+/// Converts a time to the system's form.
+pub(crate) fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(time.subsec_nanos()),
+    }
+}
+
 /// Owner of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 #[repr(u8)]
@@ -149,18 +162,10 @@ impl Interest {
 }
 
 /// The set of watched descriptors. A clone is the same set: one of them waits, and the others add to it.
+#[derive(Clone)]
 pub struct Poll {
     epoll: Arc<OwnedFd>,
     events: Vec<epoll::Event>,
-}
-
-impl Clone for Poll {
-    fn clone(&self) -> Self {
-        Self {
-            epoll: Arc::clone(&self.epoll),
-            events: Vec::new(),
-        }
-    }
 }
 
 /// Events taken from the system per wait: enough that a burst of ranks costs few calls.
@@ -238,10 +243,7 @@ impl Poll {
         ready.clear();
         self.events.clear();
         self.events.reserve(BATCH);
-        let timeout = timeout.map(|t| Timespec {
-            tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(t.subsec_nanos()),
-        });
+        let timeout = timeout.map(timespec);
         match epoll::wait(
             &*self.epoll,
             spare_capacity(&mut self.events),

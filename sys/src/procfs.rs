@@ -259,9 +259,7 @@ pub fn ticks(count: u64) -> Duration {
 
 /// Returns the time since the system started, in the clock of [`Process::started`].
 pub fn now() -> Duration {
-    let now = clock_gettime(ClockId::Boottime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or(0))
+    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
 #[cfg(test)]

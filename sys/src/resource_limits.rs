@@ -49,11 +49,11 @@ pub struct Forbidden {
 ///
 /// # Errors
 /// [`Forbidden`] for a value above the hard limit that this process may not exceed.
-pub fn resolve(wanted: &[ResourceLimit]) -> Result<Vec<RawLimit>, Forbidden> {
-    let mut limits: Vec<RawLimit> = Vec::with_capacity(wanted.len());
-    for (index, limit) in wanted.iter().enumerate() {
+pub fn resolve(requests: &[ResourceLimit]) -> Result<Vec<RawLimit>, Forbidden> {
+    let mut limits: Vec<RawLimit> = Vec::with_capacity(requests.len());
+    for (index, limit) in requests.iter().enumerate() {
         let resource = limit.resource;
-        if wanted[index + 1..].iter().any(|l| l.resource == resource) {
+        if requests[index + 1..].iter().any(|l| l.resource == resource) {
             continue;
         }
         let own = getrlimit(raw(resource));
@@ -67,8 +67,8 @@ pub fn resolve(wanted: &[ResourceLimit]) -> Result<Vec<RawLimit>, Forbidden> {
             });
         }
         let limit = libc::rlimit {
-            rlim_cur: number(limit.soft),
-            rlim_max: number(hard),
+            rlim_cur: number(limit.soft).unwrap_or(libc::RLIM_INFINITY),
+            rlim_max: number(hard).unwrap_or(libc::RLIM_INFINITY),
         };
         limits.push((raw(resource) as i32, limit));
     }
@@ -87,22 +87,18 @@ pub fn own_limits() -> BTreeMap<String, u64> {
 /// Whether the hard limit may be raised: found out by doing so for a moment, since privileges
 /// alone do not show (user namespaces; the system's own maximum of descriptors).
 fn may_raise(resource: Raw, own: &Rlimit, hard: LimitValue) -> bool {
-    let maximum = match hard {
-        LimitValue::At(value) => Some(value),
-        LimitValue::Unlimited => None,
-    };
     let raised = Rlimit {
         current: own.current,
-        maximum,
+        maximum: number(hard),
     };
     // Going back is always allowed.
     setrlimit(resource, raised).is_ok() && setrlimit(resource, *own).is_ok()
 }
 
-fn number(bound: LimitValue) -> libc::rlim_t {
+fn number(bound: LimitValue) -> Option<libc::rlim_t> {
     match bound {
-        LimitValue::At(value) => value,
-        LimitValue::Unlimited => libc::RLIM_INFINITY,
+        LimitValue::At(value) => Some(value),
+        LimitValue::Unlimited => None,
     }
 }
 

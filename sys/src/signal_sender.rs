@@ -6,12 +6,10 @@ use std::path::Path;
 /// Describes a sender, for example `pid 4711 (wireup kill, user alice)`, as far as it is known.
 pub fn describe(pid: i32, uid: u32) -> String {
     let user = user_of(uid, &fs::read_to_string("/etc/passwd").unwrap_or_default());
-    match fs::read(format!("/proc/{pid}/cmdline")) {
-        Ok(line) => match program_of(&line) {
-            Some(program) => format!("pid {pid} ({program}, {user})"),
-            None => format!("pid {pid} ({user})"),
-        },
-        Err(_) => format!("pid {pid} ({user})"),
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    match program_of(&line) {
+        Some(program) => format!("pid {pid} ({program}, {user})"),
+        None => format!("pid {pid} ({user})"),
     }
 }
 

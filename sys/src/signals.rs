@@ -147,10 +147,10 @@ impl Signals {
         if unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) } == libc::SIG_ERR {
             return Err(io::Error::last_os_error());
         }
-        let wanted =
+        let is_blocked =
             |signal: &Signal| *signal == Signal::CHILD || !ignored.contains(&signal.as_raw());
         let resizes = resizes.then_some(Signal::WINCH);
-        let set = set(handled_signals().chain(resizes).filter(wanted));
+        let set = set(handled_signals().chain(resizes).filter(is_blocked));
         mask(libc::SIG_BLOCK, &set)?;
         let fd = descriptor(&set)?;
         Ok(Self { fd })
@@ -204,14 +204,9 @@ impl HeldSignals {
         let ending = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].into_iter();
         let ending = ending.filter(|signal| !ignored.contains(&signal.as_raw()));
         let fd = descriptor(&set(ending.clone()))?;
-        let mut mask = set([]);
         // A child in a process group of its own may write to the terminal: it inherits the mask.
-        let held = set(ending.chain([Signal::TTOU]));
-        // SAFETY: reads one set, and writes the other.
-        match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const held, &raw mut mask) } {
-            0 => Ok(Self { fd, mask }),
-            error => Err(io::Error::from_raw_os_error(error)),
-        }
+        let mask = mask(libc::SIG_BLOCK, &set(ending.chain([Signal::TTOU])))?;
+        Ok(Self { fd, mask })
     }
 
     /// Whether one has arrived.
@@ -286,11 +281,12 @@ fn set(signals: impl IntoIterator<Item = Signal>) -> libc::sigset_t {
     }
 }
 
-/// Changes which signals the calling thread blocks.
-fn mask(how: i32, set: &libc::sigset_t) -> io::Result<()> {
-    // SAFETY: reads the set.
-    match unsafe { libc::pthread_sigmask(how, set, ptr::null_mut()) } {
-        0 => Ok(()),
+/// Changes which signals the calling thread blocks, and returns those that it has blocked so far.
+fn mask(how: i32, signals: &libc::sigset_t) -> io::Result<libc::sigset_t> {
+    let mut previous = set([]);
+    // SAFETY: reads one set, and writes the other.
+    match unsafe { libc::pthread_sigmask(how, signals, &raw mut previous) } {
+        0 => Ok(previous),
         error => Err(io::Error::from_raw_os_error(error)),
     }
 }

@@ -29,9 +29,8 @@ mod into_group;
 mod process_settings;
 mod stop;
 
-use child_main::{ChildOutcome, ChildSetup, child_main};
+use child_main::{ChildSetup, child_main};
 pub use exit::{ExitStatus, wait, wait_with_usage};
-use process_settings::INHERITED;
 pub use process_settings::ProcessSettings;
 
 /// Stack of the child until exec, in bytes. The child function is shallow; signal handlers cannot
@@ -48,7 +47,7 @@ pub struct Namespaces<'a> {
 }
 
 /// Command and environment of a child process. The caller prepares everything; nothing is looked up here.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ChildCommand<'a> {
     /// Path of the executable, as execve takes it.
     pub program: &'a CStr,
@@ -63,8 +62,8 @@ pub struct ChildCommand<'a> {
     pub descriptors: &'a [(BorrowedFd<'a>, RawFd)],
     /// Whether descriptor 0 is a terminal that is to control the process's session.
     pub terminal: bool,
-    /// Settings of the program that the kernel keeps: limits and others.
-    pub settings: &'a ProcessSettings,
+    /// Settings of the program that the kernel keeps: limits and others; the launcher's own when absent.
+    pub settings: Option<&'a ProcessSettings>,
     /// CPUs on which the program may run, 64 in each word, lowest first; the launcher's own when empty.
     pub cpus: &'a [u64],
     /// Policy for the program's memory (`MPOL_*`) and the NUMA nodes of that policy, 64 in each word.
@@ -92,20 +91,7 @@ impl<'a> ChildCommand<'a> {
         Self {
             program,
             argv,
-            env: &[],
-            cwd: None,
-            descriptors: &[],
-            terminal: false,
-            settings: &INHERITED,
-            cpus: &[],
-            memory: None,
-            reset_signals: &[],
-            namespaces: None,
-            view: None,
-            group: None,
-            oom_score: None,
-            crowded: false,
-            stopped: false,
+            ..Self::default()
         }
     }
 }
@@ -158,25 +144,19 @@ pub struct SpawnError {
 pub struct ProcessSpawner {
     stack: Box<[MaybeUninit<u8>]>,
     pointers: Vec<*const c_char>,
-    descriptors: Vec<(RawFd, RawFd)>,
 }
 
 impl Default for ProcessSpawner {
+    /// Allocates the child's stack.
     fn default() -> Self {
-        Self::new()
+        Self {
+            stack: Box::new_uninit_slice(CHILD_STACK),
+            pointers: Vec::new(),
+        }
     }
 }
 
 impl ProcessSpawner {
-    /// Allocates the child's stack.
-    pub fn new() -> Self {
-        Self {
-            stack: Box::new_uninit_slice(CHILD_STACK),
-            pointers: Vec::new(),
-            descriptors: Vec::new(),
-        }
-    }
-
     /// Starts a process in its own session, with a clean signal mask.
     ///
     /// # Errors
@@ -187,28 +167,12 @@ impl ProcessSpawner {
             .extend(command.argv.iter().map(|arg| arg.as_ptr()));
         self.pointers.push(ptr::null());
         let env_at = self.pointers.len();
-        self.pointers.extend(
-            command
-                .env
-                .iter()
-                .flat_map(|part| part.iter())
-                .map(|e| e.as_ptr()),
-        );
+        let env = command.env.iter().copied().flatten();
+        self.pointers.extend(env.map(|entry| entry.as_ptr()));
         self.pointers.push(ptr::null());
-        self.descriptors.clear();
-        self.descriptors.extend(
-            command
-                .descriptors
-                .iter()
-                .map(|(fd, to)| (fd.as_raw_fd(), *to)),
-        );
-        let close_from = self
-            .descriptors
-            .iter()
-            .map(|d| d.1 + 1)
-            .max()
-            .unwrap_or(3)
-            .max(3);
+        let descriptors = command.descriptors.iter();
+        let targets = descriptors.clone().map(|(_, target)| target + 1);
+        let close_from = targets.max().unwrap_or(3).max(3);
         let (argv, envp) = self.pointers.split_at(env_at);
         let user_ns = command.namespaces.and_then(|namespaces| namespaces.user);
         let uts_ns = command.namespaces.map(|namespaces| namespaces.uts);
@@ -216,36 +180,23 @@ impl ProcessSpawner {
         let (mounts, root) = view.unzip();
         let named = [user_ns, uts_ns, mounts, root, command.group];
         let named = named.into_iter().flatten().map(|fd| fd.as_raw_fd());
-        let sources = self.descriptors.iter().map(|(source, _)| *source);
+        let sources = descriptors.map(|(source, _)| source.as_raw_fd());
         let highest = sources.chain(named).max();
         // What a child cannot separate at once it must not share.
         let shares = command.crowded && close_range::is_available();
         let copy_below = highest.filter(|_| shares).map(|highest| highest + 1);
         let mut setup = ChildSetup {
-            program: command.program,
+            command,
             argv,
             envp,
-            cwd: command.cwd,
-            descriptors: &self.descriptors,
             copy_below,
             close_from,
-            terminal: command.terminal,
-            settings: command.settings,
-            cpus: command.cpus,
-            memory: command.memory,
-            reset_signals: command.reset_signals,
-            user_ns,
-            uts_ns,
             view,
             parent: rustix::process::getpid().as_raw_nonzero().get(),
             group: None,
-            oom_score: command.oom_score,
-            stopped: command.stopped,
-            outcome: ChildOutcome {
-                has_begun: false,
-                failed_step: SpawnStage::Clone,
-                failed_errno: 0,
-            },
+            has_begun: false,
+            failed_step: SpawnStage::Clone,
+            failed_errno: 0,
         };
         let files = copy_below.map_or(0, |_| libc::CLONE_FILES);
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | files;
@@ -263,8 +214,8 @@ impl ProcessSpawner {
         // SAFETY: `setup` is a live local and the child is past exec or exit.
         let (step, errno) = unsafe {
             (
-                ptr::read_volatile(&setup.outcome.failed_step),
-                ptr::read_volatile(&setup.outcome.failed_errno),
+                ptr::read_volatile(&setup.failed_step),
+                ptr::read_volatile(&setup.failed_errno),
             )
         };
         if errno != 0 {
@@ -302,7 +253,7 @@ fn clone_into(
     };
     // The child stored through a pointer the compiler cannot follow.
     // SAFETY: `setup` is live and the child is past exec or exit.
-    if unsafe { !ptr::read_volatile(&setup.outcome.has_begun) } {
+    if unsafe { !ptr::read_volatile(&setup.has_begun) } {
         let _ = wait(&pidfd);
         return None;
     }

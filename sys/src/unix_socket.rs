@@ -3,17 +3,27 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, poll};
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with, socketpair,
 };
 
+use crate::poll::pause;
+
 /// Interval between attempts while the listen queue is full.
-const NAP: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 10_000_000,
-};
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// Makes a connection within this machine: our end, which is non-blocking, and that of a child.
+///
+/// # Errors
+/// When the process is out of descriptors.
+pub fn pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    fcntl_setfl(&ours, OFlags::NONBLOCK)?;
+    Ok((ours, theirs))
+}
 
 /// Connects to a listening socket, and returns the non-blocking connection.
 ///
@@ -44,9 +54,7 @@ pub fn connect_from(
             Err(Errno::INTR) => {}
             // Rule: there is nothing to be waited for, as the connection is not under way. Source:
             // unix(7), connect(2).
-            Err(Errno::AGAIN) if start.elapsed() < limit => {
-                let _ = poll(&mut [], Some(&NAP));
-            }
+            Err(Errno::AGAIN) if start.elapsed() < limit => pause(INTERVAL),
             Err(Errno::AGAIN) => return Err(Errno::TIMEDOUT),
             Err(errno) => return Err(errno),
         }

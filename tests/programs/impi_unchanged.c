@@ -482,6 +482,32 @@ static void communicators(void)
     MPI_Comm_free_keyval(&key);
 }
 
+/* The members of a group make a communicator from one whose group the program has never asked for. */
+static void communicators_of_groups(void)
+{
+    MPI_Comm copy, made;
+    MPI_Group world, group;
+    int value = -1, ranges[1][3] = {{size - 1, 0, -1}};
+
+    MPI_Comm_dup(MPI_COMM_WORLD, &copy);
+    MPI_Comm_group(MPI_COMM_WORLD, &world);
+    /* All but the last one, so that each client has several members. */
+    if (size > 1)
+        ranges[0][0]--;
+    MPI_Group_range_incl(world, 1, ranges, &group);
+    if (rank <= ranges[0][0]) {
+        MPI_Comm_create_group(copy, group, 80, &made);
+        MPI_Comm_rank(made, &value);
+        ENSURE(value == ranges[0][0] - rank);
+        MPI_Allreduce(&rank, &value, 1, MPI_INT, MPI_MAX, made);
+        ENSURE(value == ranges[0][0]);
+        MPI_Comm_free(&made);
+    }
+    MPI_Group_free(&world);
+    MPI_Group_free(&group);
+    MPI_Comm_free(&copy);
+}
+
 /* No process waits for another to begin, and processes begin duplicates of two communicators in different orders. */
 static void duplicates(void)
 {
@@ -812,6 +838,7 @@ int main(int argc, char **argv)
     nonblocking(MPI_COMM_WORLD);
     combined(MPI_COMM_WORLD);
     communicators();
+    communicators_of_groups();
     duplicates();
     topology();
     graph();

@@ -154,7 +154,7 @@ struct World {
     engines: Vec<FenceEngine<usize>>,
     net: Net<FenceMessage>,
     groups: Vec<Group>,
-    asked: Vec<Asked>,
+    requests: Vec<Asked>,
     answers: BTreeMap<usize, FenceResult>,
     /// Number of pending requests of each node and group.
     waiting: BTreeMap<(NodeId, usize), usize>,
@@ -198,7 +198,7 @@ impl World {
             engines: nodes.into_iter().map(engine).collect(),
             net: Net::new(&mut rng),
             groups,
-            asked: Vec::new(),
+            requests: Vec::new(),
             answers: BTreeMap::new(),
             waiting: BTreeMap::new(),
             killed: Vec::new(),
@@ -269,7 +269,7 @@ impl World {
     }
 
     fn answered(&mut self, at: NodeId, ticket: usize, result: FenceResult) {
-        let Asked { node, group, round } = self.asked[ticket];
+        let Asked { node, group, round } = self.requests[ticket];
         let of = &self.groups[group];
         assert_eq!(node, at, "answered on another node");
         let not_entered = of.nodes.iter().filter(|n| of.entered[n] <= round);
@@ -350,9 +350,9 @@ impl World {
         let entered = of.entered.get_mut(&node).expect("a member");
         let round = *entered;
         let begun = of.begun.remove(&node);
-        let ticket = begun.unwrap_or(self.asked.len());
+        let ticket = begun.unwrap_or(self.requests.len());
         if begun.is_none() {
-            self.asked.push(Asked { node, group, round });
+            self.requests.push(Asked { node, group, round });
             *self.waiting.entry((node, group)).or_default() += 1;
         }
         let series = FenceSeries {
@@ -540,7 +540,7 @@ impl World {
     fn check_agreement(&self) {
         let mut ends: BTreeMap<(usize, usize), &FenceResult> = BTreeMap::new();
         for (ticket, result) in &self.answers {
-            let Asked { node, group, round } = self.asked[*ticket];
+            let Asked { node, group, round } = self.requests[*ticket];
             let hub = self.groups[group].nodes[0];
             let gone = |node| self.killed.contains(node) || self.torn_down.contains(node);
             let cut_off = self.groups[group].above(node);

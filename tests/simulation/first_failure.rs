@@ -21,12 +21,12 @@ const SIGKILL: i32 = 9;
 
 /// Report of a host to the launcher.
 #[derive(Clone, Debug)]
-enum Told {
+enum FailureReport {
     Judged(GlobalRank, RankEnd),
     Failed(FailureCause),
 }
 
-impl Told {
+impl FailureReport {
     fn may_follow(&self) -> bool {
         match self {
             Self::Judged(_, end) => may_follow(Ok((*end, &in_session()))),
@@ -45,7 +45,7 @@ enum Happening {
     ServerReported(usize),
     /// A server that lives answers.
     ServerAnswers(usize),
-    Arrives(usize, Told),
+    Arrives(usize, FailureReport),
     HostLost(NodeId),
 }
 
@@ -60,7 +60,7 @@ enum Life {
 struct Server {
     dead: bool,
     reported: bool,
-    asked: bool,
+    is_probed: bool,
 }
 
 /// Processes of one host.
@@ -88,7 +88,7 @@ impl HostView for Machine {
     }
 
     fn sidecars_in_doubt(&self) -> bool {
-        self.server.asked && !self.server.reported
+        self.server.is_probed && !self.server.reported
     }
 
     fn sidecars_are_done(&self) -> bool {
@@ -115,7 +115,7 @@ struct World {
     to_come: BTreeMap<(Duration, usize), Happening>,
     machines: Vec<Machine>,
     failures: Vec<FirstFailure>,
-    across: WithheldReports<Told>,
+    across: WithheldReports<FailureReport>,
     supervisor: Supervisor,
     /// Failure cause that arrived first at a host.
     naive: Option<FailureCause>,
@@ -294,11 +294,14 @@ impl World {
                 self.naive.get_or_insert(cause);
                 self.event(host, FailureEvent::SidecarLost { node, error });
             }
-            Happening::ServerAnswers(host) => self.machines[host].server.asked = false,
+            Happening::ServerAnswers(host) => self.machines[host].server.is_probed = false,
             Happening::HostLost(node) => {
                 let error = "crashed".to_owned();
                 let (before, after) = self.across.settle_around_loss(node);
-                let failed = [Told::Failed(FailureCause::NodeFailed { node, error })];
+                let failed = [FailureReport::Failed(FailureCause::NodeFailed {
+                    node,
+                    error,
+                })];
                 for report in before.into_iter().chain(failed).chain(after) {
                     self.judged(report);
                 }
@@ -312,11 +315,13 @@ impl World {
         self.failures[host].handle(event, &self.machines[host], self.now, &mut decisions);
         for decision in decisions {
             match decision {
-                FailureDecision::Judge { rank, end } => self.report(host, Told::Judged(rank, end)),
-                FailureDecision::Fail(cause) => self.report(host, Told::Failed(cause)),
+                FailureDecision::Judge { rank, end } => {
+                    self.report(host, FailureReport::Judged(rank, end))
+                }
+                FailureDecision::Fail(cause) => self.report(host, FailureReport::Failed(cause)),
                 FailureDecision::ProbeSidecars => {
                     let server = &mut self.machines[host].server;
-                    server.asked = true;
+                    server.is_probed = true;
                     if !server.dead {
                         let at = self.now + self.millis(30);
                         self.at(at, Happening::ServerAnswers(host));
@@ -330,7 +335,7 @@ impl World {
     }
 
     /// One host needs no network to itself.
-    fn report(&mut self, host: usize, report: Told) {
+    fn report(&mut self, host: usize, report: FailureReport) {
         if self.machines.len() == 1 {
             return self.judged(report);
         }
@@ -339,17 +344,17 @@ impl World {
         self.at(at, Happening::Arrives(host, report));
     }
 
-    fn receive(&mut self, host: usize, report: Told) {
+    fn receive(&mut self, host: usize, report: FailureReport) {
         match report.may_follow() {
             true => self.across.withhold(NodeId(host as u32), report, self.now),
             false => self.judged(report),
         }
     }
 
-    fn judged(&mut self, report: Told) {
+    fn judged(&mut self, report: FailureReport) {
         let mut orders = Vec::new();
         match report {
-            Told::Judged(rank, end) => {
+            FailureReport::Judged(rank, end) => {
                 let gone = RankExit {
                     rank,
                     job: JobIndex(0),
@@ -360,7 +365,7 @@ impl World {
                 };
                 self.supervisor.rank_ended(gone, self.now, &mut orders);
             }
-            Told::Failed(cause) => self.supervisor.fail(cause, self.now, &mut orders),
+            FailureReport::Failed(cause) => self.supervisor.fail(cause, self.now, &mut orders),
         }
     }
 
@@ -382,7 +387,7 @@ impl World {
             for host in 0..self.failures.len() {
                 self.event(host, FailureEvent::Tick);
             }
-            let due: Vec<Told> = self.across.due(self.now).collect();
+            let due: Vec<FailureReport> = self.across.due(self.now).collect();
             for report in due {
                 self.judged(report);
             }

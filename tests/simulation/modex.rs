@@ -23,8 +23,8 @@ struct Life {
     node: NodeId,
     published: bool,
     dead: bool,
-    /// The engine has asked the host and not been answered.
-    asked: bool,
+    /// Whether the engine has requested the data from the host and has no reply.
+    is_requested: bool,
 }
 
 /// Requester of a rank's data: ticket numbers are indices into the list of these.
@@ -53,7 +53,7 @@ struct World {
     net: Net<ModexMessage>,
     ranks: BTreeMap<Proc, Life>,
     asks_left: usize,
-    asked: Vec<Asked>,
+    requesters: Vec<Asked>,
     answers: BTreeMap<usize, ModexResult>,
     killed: Vec<NodeId>,
     torn_down: Vec<NodeId>,
@@ -76,7 +76,7 @@ impl World {
             net: Net::new(&mut rng),
             ranks: BTreeMap::new(),
             asks_left: rng.between(5, 60),
-            asked: Vec::new(),
+            requesters: Vec::new(),
             answers: BTreeMap::new(),
             killed: Vec::new(),
             torn_down: Vec::new(),
@@ -128,10 +128,10 @@ impl World {
                 }
                 ModexAction::AskHost { proc } => {
                     let life = self.ranks.get_mut(&proc).expect("a rank that exists");
-                    assert_eq!(life.node, at, "asked the wrong host");
-                    assert!(!life.dead, "asked for a dead rank");
-                    assert!(!life.asked, "asked twice");
-                    life.asked = true;
+                    assert_eq!(life.node, at, "request to the wrong host");
+                    assert!(!life.dead, "request for a dead rank");
+                    assert!(!life.is_requested, "second request");
+                    life.is_requested = true;
                 }
                 ModexAction::Complete { ticket, result } => self.answered(at, ticket, result),
             }
@@ -139,16 +139,16 @@ impl World {
     }
 
     fn answered(&mut self, at: NodeId, ticket: usize, result: ModexResult) {
-        let asked = &self.asked[ticket];
-        assert_eq!(asked.node, at, "answered on another node");
-        let life = self.ranks.get(&asked.proc);
+        let requester = &self.requesters[ticket];
+        assert_eq!(requester.node, at, "answered on another node");
+        let life = self.ranks.get(&requester.proc);
         match &result {
             Ok(data) => {
                 let text = str::from_utf8(data).expect("we wrote text");
                 let (proc, step) = text.split_once(" at ").expect("we wrote both");
-                assert_eq!(proc, asked.proc.to_string(), "data of another rank");
+                assert_eq!(proc, requester.proc.to_string(), "data of another rank");
                 let step: usize = step.parse().expect("we wrote a number");
-                assert!(step >= asked.request, "the answer to an older request");
+                assert!(step >= requester.request, "the answer to an older request");
             }
             Err(ModexFailure::NotFound) => assert!(life.is_none()),
             Err(ModexFailure::RankGone) => assert!(life.is_some_and(|life| life.dead)),
@@ -156,7 +156,11 @@ impl World {
                 assert!(self.killed.contains(node) && life.is_none_or(|life| life.node == *node));
             }
             Err(ModexFailure::Timeout { .. }) => {
-                assert!(asked.deadline.is_some_and(|deadline| deadline <= self.now));
+                assert!(
+                    requester
+                        .deadline
+                        .is_some_and(|deadline| deadline <= self.now)
+                );
             }
             Err(ModexFailure::TornDown { node }) => assert!(self.torn_down.contains(node)),
             Err(other) => panic!("unexpected: {other}"),
@@ -167,11 +171,13 @@ impl World {
 
     /// Unanswered tickets of a node for a rank.
     fn waiting(&self, node: NodeId, proc: &Proc) -> Vec<usize> {
-        let tickets = 0..self.asked.len();
+        let tickets = 0..self.requesters.len();
         tickets
             .filter(|ticket| {
-                let asked = &self.asked[*ticket];
-                asked.node == node && asked.proc == *proc && !self.answers.contains_key(ticket)
+                let requester = &self.requesters[*ticket];
+                requester.node == node
+                    && requester.proc == *proc
+                    && !self.answers.contains_key(ticket)
             })
             .collect()
     }
@@ -191,18 +197,18 @@ impl World {
         let limited = self.faults.timeouts && self.rng.percent(60);
         let timeout = limited.then(|| Duration::from_millis(self.rng.between(0, 400) as u64));
         let joined = self.waiting(node, &proc).first().copied();
-        self.asked.push(Asked {
+        self.requesters.push(Asked {
             node,
             proc: proc.clone(),
             deadline: timeout.map(|timeout| self.now + timeout),
-            request: joined.map_or(self.step, |ticket| self.asked[ticket].request),
+            request: joined.map_or(self.step, |ticket| self.requesters[ticket].request),
         });
         let input = ModexEvent::Ask {
             proc,
             owner,
             timeout,
             key: None,
-            ticket: self.asked.len() - 1,
+            ticket: self.requesters.len() - 1,
         };
         self.input(node, input);
     }
@@ -226,8 +232,8 @@ impl World {
             return self.input(node, ModexEvent::RankGone { proc });
         }
         // A host may answer even after the rank's end; that must do no harm.
-        if life.published && life.asked {
-            life.asked = false;
+        if life.published && life.is_requested {
+            life.is_requested = false;
             let data = Arc::from(format!("{proc} at {step}").into_bytes());
             let result = Ok(data);
             self.input(node, ModexEvent::SidecarAnswered { proc, result });
@@ -238,7 +244,7 @@ impl World {
 
     fn step(&mut self) -> bool {
         self.step += 1;
-        let parked = |life: &Life| life.asked && !self.killed.contains(&life.node);
+        let parked = |life: &Life| life.is_requested && !self.killed.contains(&life.node);
         let hosts_done = !self.ranks.values().any(parked);
         if self.asks_left == 0 && self.net.is_empty() && self.unnoticed.is_empty() && hosts_done {
             return false;
@@ -303,12 +309,12 @@ impl World {
     }
 
     fn finish(self) {
-        for (ticket, asked) in self.asked.iter().enumerate() {
-            let over = self.killed.contains(&asked.node) || self.answers.contains_key(&ticket);
+        for (ticket, requester) in self.requesters.iter().enumerate() {
+            let over = self.killed.contains(&requester.node) || self.answers.contains_key(&ticket);
             assert!(
                 over,
                 "{} asked for {} and got no answer",
-                asked.node, asked.proc
+                requester.node, requester.proc
             );
         }
         for node in self.alive() {

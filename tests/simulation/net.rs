@@ -91,11 +91,11 @@ impl<M: Clone> Net<M> {
 
     /// A node is gone: nothing reaches it, and of what it sent the last part may be lost.
     pub(crate) fn kill(&mut self, node: NodeId, rng: &mut Rng) {
-        let kept = rng.between(0, self.flights.len());
+        let remaining = rng.between(0, self.flights.len());
         let mut at = 0;
         self.flights.retain(|flight| {
             at += 1;
-            flight.to != node && (flight.from != node || at <= kept)
+            flight.to != node && (flight.from != node || at <= remaining)
         });
     }
 }

@@ -234,7 +234,7 @@ impl World {
         let mut threads = self.threads.iter_mut().filter(|((r, _), _)| *r == rank);
         let (&(_, number), thread) = threads
             .find(|(_, thread)| thread.inside == Some(group))
-            .expect("nobody asked for it");
+            .expect("it was not requested");
         thread.inside = None;
         let round = self.left.entry((group, rank)).or_default();
         let now = *round;
@@ -264,7 +264,7 @@ impl World {
         assert!(members.iter().any(lost), "{text}");
         let mut threads = self.threads.iter_mut().filter(|((r, _), _)| *r == rank);
         let thread = threads.find(|(_, thread)| thread.inside == Some(group));
-        thread.expect("nobody asked for it").1.inside = None;
+        thread.expect("it was not requested").1.inside = None;
     }
 
     fn kill(&mut self) {
@@ -429,7 +429,7 @@ fn ring_passes_all_nodes() {
             world.ask(rank, &frame("cmd=fullinit;"));
         }
         while !ranks.is_empty() || !world.net.is_empty() {
-            let given = if ranks.is_empty() || !world.net.is_empty() && world.rng.percent(50) {
+            let replies = if ranks.is_empty() || !world.net.is_empty() && world.rng.percent(50) {
                 let (from, to, message) = world.net.deliver(&mut world.rng);
                 world.handle(to, NodeEvent::Peer { from, message })
             } else {
@@ -443,7 +443,7 @@ fn ring_passes_all_nodes() {
                 };
                 world.handle(node, event)
             };
-            answers.extend(given);
+            answers.extend(replies);
         }
         assert_eq!(answers.len(), size as usize);
         for (rank, text) in answers {

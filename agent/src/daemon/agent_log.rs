@@ -6,18 +6,27 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, registry};
 use wireup_agent_args::agent_args::LogFormat;
-use wireup_core::failure::CommandError;
 use wireup_sys::log;
 
 use super::settings::LogSettings;
 
+/// A filter that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("--log {filter:?}: {error}")]
+pub(super) struct FilterError {
+    filter: String,
+    error: log::FilterError,
+}
+
 /// Starts the log on standard error.
 ///
 /// # Errors
-/// [`CommandError::Request`] if the filter cannot be used; nothing is logged.
-pub(super) fn start(settings: &LogSettings) -> Result<(), CommandError> {
-    let filter = log::parse(&settings.filter)
-        .map_err(|error| CommandError::request(format!("--log {:?}: {error}", settings.filter)))?;
+/// [`FilterError`]; nothing is logged.
+pub(super) fn start(settings: &LogSettings) -> Result<(), FilterError> {
+    let filter = log::parse(&settings.filter).map_err(|error| FilterError {
+        filter: settings.filter.clone(),
+        error,
+    })?;
     let lines = fmt::layer()
         .with_writer(io::stderr)
         // It would panic where standard error is closed.

@@ -53,8 +53,7 @@ impl AgentServers {
         let drained_remote = drained(agent.registry.clone(), leaving.clone());
         let remote = network.spawn(async move {
             let listener = TcpListener::from_std(listener).map_err(io::Error::other)?;
-            let incoming =
-                tls::server_incoming_until_closed(listener, tls, heartbeat, refusals, open);
+            let incoming = tls::server_incoming(listener, tls, heartbeat, refusals, open);
             let served = remote.serve_with_incoming_shutdown(incoming, drained_remote);
             served.await.map_err(io::Error::other)
         });

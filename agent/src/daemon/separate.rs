@@ -39,7 +39,7 @@ pub(super) fn drop_privileges(
         credentials: paths
             .map(|path| path.as_os_str().as_bytes().to_vec())
             .into(),
-        socket: socket.file(),
+        socket: socket.file.clone(),
     };
     // Every other thread would keep them.
     if std::fs::read_dir("/proc/self/task")

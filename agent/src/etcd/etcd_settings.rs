@@ -11,7 +11,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::pki::certificate_files::{self, PkiFileError};
 use crate::site_services::{self, FileError};
-use crate::site_settings::{self, PasswordError};
+use crate::site_settings;
 use wireup_core::duration::ConfiguredDuration;
 use wireup_core::secret::Secret;
 
@@ -37,8 +37,6 @@ pub enum EtcdSettingsError {
     NoEndpoints(PathBuf),
     #[error(transparent)]
     File(#[from] FileError),
-    #[error(transparent)]
-    Password(#[from] PasswordError),
     #[error("invalid etcd endpoint {0:?}: use http://HOST:PORT or https://HOST:PORT")]
     Endpoint(String),
     #[error(
@@ -218,15 +216,13 @@ fn login(
             password: Secret::new(password.to_owned()),
         });
     }
-    let password = match (password, file) {
-        (Some(password), _) => password,
-        (None, Some(path)) => site_settings::password(&path)?,
-        (None, None) => return Err(EtcdSettingsError::NoPassword(user)),
-    };
-    Ok(Login {
-        name: user,
-        password: Secret::new(password),
-    })
+    match site_settings::password(password, file)? {
+        Some(password) => Ok(Login {
+            name: user,
+            password: Secret::new(password),
+        }),
+        None => Err(EtcdSettingsError::NoPassword(user)),
+    }
 }
 
 #[cfg(test)]

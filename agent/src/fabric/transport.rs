@@ -23,7 +23,7 @@ use wireup_core::fabric::manager_rest::{ANSWER_MAX, HttpRequest, ManagerReply};
 use wireup_core::failure::AnyError;
 use wireup_core::job::spec::FabricSpec;
 
-use crate::site_services;
+use crate::site_services::{self, FileError};
 use crate::tls::verify;
 
 /// Timeout of one request.
@@ -31,6 +31,15 @@ const LIMIT: Duration = Duration::from_secs(15);
 
 /// Most bytes of a token.
 const TOKEN_MAX: usize = 16 * 1024;
+
+/// Reason for which a service cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ServiceError {
+    #[error("invalid address {address}")]
+    Address { address: String },
+    #[error("cacert = {0}")]
+    Authorities(FileError),
+}
 
 /// A connection, with TLS or without.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -57,8 +66,10 @@ pub(super) struct ServiceUrl {
 }
 
 impl ServiceUrl {
-    pub(super) fn new(address: &str, spec: &FabricSpec) -> Result<Self, AnyError> {
-        let wrong = || format!("invalid address {address}");
+    pub(super) fn new(address: &str, spec: &FabricSpec) -> Result<Self, ServiceError> {
+        let wrong = || ServiceError::Address {
+            address: address.to_owned(),
+        };
         let uri: hyper::Uri = address.parse().map_err(|_| wrong())?;
         let host = uri.host().ok_or_else(wrong)?;
         let host = host.trim_matches(['[', ']']).to_owned();
@@ -68,8 +79,8 @@ impl ServiceUrl {
             true => {
                 let name = ServerName::try_from(host.clone()).map_err(|_| wrong())?;
                 let authorities = site_services::authorities(spec.authorities.as_deref());
-                let config = site_services::tls_client(authorities)
-                    .map_err(|error| format!("cacert = {error}"))?;
+                let config =
+                    site_services::tls_client(authorities).map_err(ServiceError::Authorities)?;
                 Some(ServiceTls {
                     connector: TlsConnector::from(Arc::new(config)),
                     name,

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use prost::bytes::{Bytes, BytesMut};
 use rustix::io::Errno;
@@ -19,6 +20,7 @@ use super::frame_router::{RoutedFrame, frame_bodies};
 use super::queue::{LINK_MAX, QueueFull};
 use crate::budget::{BudgetAccount, ByteReservation, COPIED};
 use crate::readiness::watch;
+use wireup_core::link::agent_protocol::AgentReport;
 use wireup_core::link::frame::{FrameAddress, FrameClass, FrameError, HEADER, Header};
 use wireup_core::link::liveness::LivenessMessage;
 use wireup_core::link::{decode, encode};
@@ -282,6 +284,19 @@ impl LinkWriter {
         frame_bodies(message.clone()).try_for_each(|(body, more)| {
             self.push(FrameClass::Control, &neighbour_frame(body, more))
         })
+    }
+
+    /// Sends a report to the neighbour, and waits until it is written.
+    pub async fn report(&mut self, report: &AgentReport) {
+        if self.control(&Bytes::from(encode(report))).is_ok() {
+            self.flush().await;
+        }
+    }
+
+    /// Answers a probe of the neighbour; false if that does not read.
+    pub fn answer(&mut self, sign: LivenessMessage, silence: Duration) -> bool {
+        let silence = Some(silence);
+        sign != LivenessMessage::Ask || self.sign(LivenessMessage::Alive { silence }).is_ok()
     }
 
     fn push(&mut self, class: FrameClass, frame: &RoutedFrame) -> Result<(), QueueFull> {

@@ -3,7 +3,7 @@
 
 use prost::bytes::Bytes;
 pub use wireup_core::link::agent_protocol::{NodeLoss, NodeReturned};
-use wireup_core::link::frame::BODY_MAX;
+use wireup_core::link::frame::{BODY_MAX, FrameAddress};
 use wireup_core::link::router;
 pub use wireup_core::link::router::{Neighbour, Router, TreePosition};
 
@@ -25,5 +25,15 @@ pub fn frame_bodies(message: Bytes) -> impl Iterator<Item = (Bytes, bool)> {
         let more = !whole.is_empty();
         rest = more.then_some(whole);
         Some((body, more))
+    })
+}
+
+/// Cuts a message of a name server into frames for the launcher.
+pub fn frames_to_launcher(message: Bytes) -> impl Iterator<Item = RoutedFrame> {
+    frame_bodies(message).map(|(body, more)| RoutedFrame {
+        to: FrameAddress::Launcher,
+        from: FrameAddress::EveryNode,
+        more,
+        body,
     })
 }

@@ -24,9 +24,8 @@ use crate::launch::frame_link::{LinkError, LinkInput, LinkReader, LinkWriter, li
 use crate::readiness::watch;
 use crate::user::User;
 use crate::user::output_log::relay;
-use crate::user::spawn::end;
 use crate::user::spawn::step_spawner::{SignalHandle, StepSpawner};
-use wireup_core::failure::AnyError;
+use crate::user::spawn::{SpawnError, end};
 use wireup_core::link::agent_protocol::{StepReport, VERSION};
 use wireup_core::link::decode;
 use wireup_sys::spawn::Child;
@@ -70,12 +69,12 @@ pub fn start(
     let process = StepProcess::default();
     let started = process.clone();
     let starting = async move {
-        let (step, says) = starting.await.map_err(|_| "this agent ends")??;
+        let (step, says) = starting.await.map_err(|_| StepSpawnError::Ends)??;
         if let Some(exec_report) = step.exec_report {
             let problem = exec_report.receive().await;
             if let Some((stage, error)) = problem.unwrap_or_else(|error| Some(("exec", error))) {
                 end(&step.child);
-                return Err(format!("cannot start it: {stage}: {error}").into());
+                return Err(StepSpawnError::Child { stage, error });
             }
         }
         started.watch(step.child, step.signal_handle)?;
@@ -84,7 +83,7 @@ pub fn start(
             relay(says, who)?
         };
         background.spawn(relayed);
-        Ok::<(), AnyError>(())
+        Ok(())
     };
     let events = StepEvents {
         reader,
@@ -171,12 +170,29 @@ impl StepProcess {
     }
 }
 
+/// Reason for which there is no step.
+#[derive(Debug, thiserror::Error)]
+enum StepSpawnError {
+    #[error("this agent ends")]
+    Ends,
+    #[error(transparent)]
+    Refused(#[from] SpawnError),
+    #[error(transparent)]
+    Watch(#[from] io::Error),
+    /// The new process failed before it was a step.
+    #[error("cannot start it: {stage}: {error}")]
+    Child {
+        stage: &'static str,
+        error: io::Error,
+    },
+}
+
 /// Messages of a step, and then its end.
 pub struct StepEvents {
     reader: LinkReader,
     pub process: StepProcess,
     /// Start of the step; `None` once it is complete.
-    starting: Option<BoxFuture<'static, Result<(), AnyError>>>,
+    starting: Option<BoxFuture<'static, Result<(), StepSpawnError>>>,
     /// Reason for which the link was closed, once it is.
     closed: Option<Option<LinkError>>,
     /// Text about the end of the process, once it has ended.

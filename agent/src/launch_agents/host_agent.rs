@@ -78,7 +78,7 @@ async fn serve(
         tls::server(Heartbeat::default(), refusals.clone(), Handle::current()).add_service(service);
     network.spawn(async move {
         let listener = TcpListener::from_std(listener).map_err(io::Error::other)?;
-        let incoming = tls::server_incoming(listener, tls, Heartbeat::default(), refusals);
+        let incoming = tls::server_incoming(listener, tls, Heartbeat::default(), refusals, ());
         let served = server.serve_with_incoming(incoming);
         served.await.map_err(io::Error::other)
     });
@@ -102,6 +102,14 @@ async fn serve(
     Ok(())
 }
 
+/// An agent that was started on another host than those of the launch.
+#[derive(Debug, thiserror::Error)]
+#[error("the agent of {host} is not on a host of the launch ({hosts})")]
+struct UnknownHost {
+    host: String,
+    hosts: String,
+}
+
 /// This host among those of the launch.
 fn own_name(hosts: &[String], given: Option<String>) -> Result<String, CommandError> {
     let slurm = std::env::var(SLURM_NAME).ok();
@@ -112,10 +120,10 @@ fn own_name(hosts: &[String], given: Option<String>) -> Result<String, CommandEr
         same.or_else(|| hosts.iter().find(|host| label(host) == label(name)))
     });
     found.cloned().ok_or_else(|| {
-        let (host, hosts) = (host_name(), hosts.join(","));
-        CommandError::request(format!(
-            "the agent of {host} is not on a host of the launch ({hosts})"
-        ))
+        CommandError::request(UnknownHost {
+            host: host_name(),
+            hosts: hosts.join(","),
+        })
     })
 }
 

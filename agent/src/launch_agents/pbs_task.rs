@@ -22,7 +22,7 @@ mod task_connection;
 mod tests;
 
 use std::io;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, kill_process};
@@ -37,7 +37,7 @@ use self::task_connection::{Task, TaskCaller};
 use super::{RankSignals, run};
 use crate::daemon::settings::host_name;
 pub use wireup_core::executables::TASK_CALLER as CALLER;
-use wireup_core::failure::CommandError;
+use wireup_core::failure::{CommandError, RequestError};
 
 /// The command of the task: then the caller's address and fingerprint, and the words to execute.
 pub const TASK: &str = "tm-task";
@@ -57,14 +57,26 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 /// Connections that a caller takes until one has proved that it is the task's.
 const ATTEMPTS: usize = 64;
 
-fn cookie() -> Result<Vec<u8>, CommandError> {
+#[derive(Debug, thiserror::Error)]
+enum TaskStartError {
+    #[error("this process does not belong to a PBS job: {COOKIE} is not set")]
+    NoCookie,
+    #[error("{CALLER} needs a host and a command")]
+    NoHost,
+    #[error("{TASK} needs an address, a fingerprint and a command")]
+    NoAddress,
+    #[error("the task on {host} did not connect: {STARTER} ended with {status}")]
+    Ended { host: String, status: ExitStatus },
+    #[error("the task on {0} did not connect: {ATTEMPTS} other connections arrived in its place")]
+    Strangers(String),
+}
+
+impl RequestError for TaskStartError {}
+
+fn cookie() -> Result<Vec<u8>, TaskStartError> {
     let cookie = std::env::var(COOKIE).ok();
     let cookie = cookie.filter(|cookie| !cookie.is_empty());
-    cookie.map(String::into_bytes).ok_or_else(|| {
-        CommandError::request(format!(
-            "this process does not belong to a PBS job: {COOKIE} is not set"
-        ))
-    })
+    Ok(cookie.ok_or(TaskStartError::NoCookie)?.into_bytes())
 }
 
 fn failed(error: io::Error) -> CommandError {
@@ -77,8 +89,7 @@ fn failed(error: io::Error) -> CommandError {
 /// One line.
 pub fn caller(words: Vec<String>) -> Result<u8, CommandError> {
     let [host, command @ ..] = &words[..] else {
-        let problem = format!("{CALLER} needs a host and a command");
-        return Err(CommandError::request(problem));
+        return Err(TaskStartError::NoHost.into());
     };
     let cookie = cookie()?;
     run(async |_| {
@@ -106,15 +117,11 @@ pub fn caller(words: Vec<String>) -> Result<u8, CommandError> {
             .map_err(|error| CommandError::system(STARTER, error))?;
         let task = tokio::select! {
             task = admitted(&listener, &caller, &cookie) => {
-                task.ok_or_else(|| CommandError::request(format!(
-                    "the task on {host} did not connect: {ATTEMPTS} other connections arrived in its place"
-                )))?
+                task.ok_or_else(|| TaskStartError::Strangers(host.clone()))?
             }
             status = starter.wait() => {
-                let status = status.map_err(failed)?;
-                return Err(CommandError::request(format!(
-                    "the task on {host} did not connect: {STARTER} ended with {status}"
-                )));
+                let (host, status) = (host.clone(), status.map_err(failed)?);
+                return Err(TaskStartError::Ended { host, status }.into());
             }
         };
         drop(listener);
@@ -165,8 +172,7 @@ async fn admitted(
 /// One line.
 pub fn task(words: Vec<String>) -> Result<u8, CommandError> {
     let [address, fingerprint, program, args @ ..] = &words[..] else {
-        let problem = format!("{TASK} needs an address, a fingerprint and a command");
-        return Err(CommandError::request(problem));
+        return Err(TaskStartError::NoAddress.into());
     };
     let cookie = cookie()?;
     run(async |_| {

@@ -13,8 +13,9 @@ use rustls::ClientConfig;
 use serde::Deserialize;
 use url::Url;
 
+use crate::pki::certificate_files::PkiFileError;
 use crate::site_services::{self, FileError};
-use crate::site_settings::{self, PasswordError};
+use crate::site_settings;
 use wireup_core::duration::ConfiguredDuration;
 use wireup_core::secret::Secret;
 
@@ -34,7 +35,7 @@ pub(crate) enum LdapSettingsError {
     #[error(transparent)]
     File(#[from] FileError),
     #[error(transparent)]
-    Password(#[from] PasswordError),
+    Password(#[from] PkiFileError),
     #[error("no password for {0}: name a file (password-file), or set WIREUP_LDAP_PASSWORD")]
     NoPassword(String),
     #[error("the password of {0} would be sent unencrypted: use ldaps://, or leave starttls on")]
@@ -123,17 +124,16 @@ impl LdapSettings {
                 return Err(LdapSettingsError::Plain(dn));
             }
             Some(dn) => {
-                let password = match (variable("WIREUP_LDAP_PASSWORD"), config.password_file) {
-                    (Some(password), _) => password,
-                    (None, Some(path)) => site_settings::password(&path)?,
-                    (None, None) => String::new(),
-                };
+                let variable = variable("WIREUP_LDAP_PASSWORD");
+                let password = site_settings::password(variable, config.password_file)?;
                 // Servers take an empty one for no user at all (RFC 4513, 5.1.2).
-                if password.is_empty() {
-                    return Err(LdapSettingsError::NoPassword(dn));
+                match password.filter(|password| !password.is_empty()) {
+                    Some(password) => Bind::Password {
+                        dn,
+                        password: Secret::new(password),
+                    },
+                    None => return Err(LdapSettingsError::NoPassword(dn)),
                 }
-                let password = Secret::new(password);
-                Bind::Password { dn, password }
             }
         };
         let ttl = config

@@ -1,5 +1,6 @@
 //! The Unix socket of an agent, as a file.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
@@ -17,9 +18,8 @@ use wireup_sys::unix_socket::connect_within;
 #[derive(Debug)]
 pub struct Socket {
     pub(super) listener: UnixListener,
-    path: PathBuf,
-    dev: u64,
-    inode: u64,
+    /// Identity of the socket's file.
+    pub file: SocketFile,
 }
 
 /// Reason for which the socket cannot be opened.
@@ -63,28 +63,22 @@ impl Socket {
         let found = std::fs::symlink_metadata(path).map_err(failed)?;
         Ok(Self {
             listener,
-            path: path.to_owned(),
-            dev: found.dev(),
-            inode: found.ino(),
+            file: SocketFile {
+                path: path.as_os_str().as_bytes().to_vec(),
+                dev: found.dev(),
+                ino: found.ino(),
+            },
         })
-    }
-
-    /// Returns the identity of the socket's file.
-    pub fn file(&self) -> SocketFile {
-        SocketFile {
-            path: self.path.as_os_str().as_bytes().to_vec(),
-            dev: self.dev,
-            ino: self.inode,
-        }
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let found = std::fs::symlink_metadata(&self.path);
-        if found.is_ok_and(|found| found.ino() == self.inode) {
+        let path = OsStr::from_bytes(&self.file.path);
+        let found = std::fs::symlink_metadata(path);
+        if found.is_ok_and(|found| found.ino() == self.file.ino) {
             // The next agent cleans up the rest.
-            let _ = std::fs::remove_file(&self.path);
+            let _ = std::fs::remove_file(path);
         }
     }
 }

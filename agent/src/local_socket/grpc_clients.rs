@@ -6,8 +6,8 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tonic::transport::server::Connected;
 
-use super::connection_limits::ConnectionPermit;
 use crate::caller_identity::LocalCaller;
+use crate::permit_counts::CountedPermit;
 use crate::stream::{read_through, write_through};
 
 /// A connection of a user of this machine.
@@ -15,7 +15,7 @@ use crate::stream::{read_through, write_through};
 pub struct LocalClient {
     stream: UnixStream,
     caller: LocalCaller,
-    _slot: Option<ConnectionPermit>,
+    _slot: Option<CountedPermit<u32>>,
 }
 
 /// Queue for accepted connections.
@@ -23,7 +23,7 @@ pub type Clients = mpsc::Sender<io::Result<LocalClient>>;
 
 impl LocalClient {
     /// Makes a connection of this user, which takes one of the user's places as long as it lasts.
-    pub(super) fn new(stream: UnixStream, uid: u32, slot: Option<ConnectionPermit>) -> Self {
+    pub(super) fn new(stream: UnixStream, uid: u32, slot: Option<CountedPermit<u32>>) -> Self {
         Self {
             stream,
             caller: LocalCaller { uid },

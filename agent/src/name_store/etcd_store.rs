@@ -1,8 +1,9 @@
 //! Names in etcd: one key for each, `PREFIX/names/UID/ID`. What goes with its launch is under the launch's lease.
 
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
 use super::stored_name::{self, StoredName};
@@ -19,9 +20,9 @@ pub(super) struct EtcdStore {
     prefix: String,
     ttl: Duration,
     /// The lease of the session, once there is one.
-    lease: tokio::sync::Mutex<Option<i64>>,
+    lease: Mutex<Option<i64>>,
     /// The youngest revision that was read.
-    revision: Mutex<i64>,
+    revision: AtomicI64,
 }
 
 impl EtcdStore {
@@ -33,8 +34,8 @@ impl EtcdStore {
             etcd: Etcd::new(&settings),
             prefix: format!("{}names/{user}/", settings.prefix),
             ttl: settings.ttl,
-            lease: tokio::sync::Mutex::default(),
-            revision: Mutex::default(),
+            lease: Mutex::default(),
+            revision: AtomicI64::default(),
         })
     }
 
@@ -92,11 +93,6 @@ impl EtcdStore {
             }
         }
     }
-
-    fn saw(&self, revision: i64) {
-        let mut last = self.revision.lock().expect("no panic while it is held");
-        *last = (*last).max(revision);
-    }
 }
 
 impl NameStore for EtcdStore {
@@ -106,7 +102,7 @@ impl NameStore for EtcdStore {
 
     async fn read(&self, id: &str) -> Result<Option<VersionedName>, StoreError> {
         let found = self.etcd.get_snapshot(&self.key(id)).await?;
-        self.saw(found.revision);
+        self.revision.fetch_max(found.revision, Ordering::Relaxed);
         found
             .keys
             .first()
@@ -133,7 +129,7 @@ impl NameStore for EtcdStore {
 
     async fn list(&self) -> Result<Vec<(String, VersionedName)>, StoreError> {
         let found = self.etcd.list(&self.prefix).await?;
-        self.saw(found.revision);
+        self.revision.fetch_max(found.revision, Ordering::Relaxed);
         let mut all = Vec::new();
         for key in found.keys {
             let id = key
@@ -149,7 +145,7 @@ impl NameStore for EtcdStore {
     }
 
     async fn changed(&self) {
-        let revision = *self.revision.lock().expect("no panic while it is held");
+        let revision = self.revision.load(Ordering::Relaxed);
         let watch = self.etcd.changed(&self.prefix, revision);
         if let Ok(Err(_)) = timeout(LOOK_AGAIN, watch).await {
             sleep(LOOK_AGAIN).await;

@@ -22,11 +22,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::OFlags;
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::job::proc::Proc;
+use wireup_sys::procfs::boot_id;
 
-use own::{content, kernel, lock, own_directory, time_of, touch, untrusted};
+use own::{content, lock, own_directory, time_of, touch, untrusted};
 
 use super::stored_name::StoredName;
 use super::{NameStore, SESSION, SessionStatus, StoreError, VersionedName};
@@ -262,14 +263,14 @@ impl FileStoreState {
         }
         // Locked before it has its name: no other process finds it without a lock.
         let new = path.with_extension("new");
-        let made = (|| {
+        let session_file = (|| {
             let mut file = File::create(&new)?;
-            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-            file.write_all(kernel()?.as_bytes())?;
+            file.try_lock()?;
+            file.write_all(boot_id()?.as_bytes())?;
             fs::rename(&new, &path)?;
             Ok(file)
         })();
-        *alive = Some(made.map_err(failed(&path))?);
+        *alive = Some(session_file.map_err(failed(&path))?);
         Ok(())
     }
 
@@ -315,10 +316,9 @@ impl FileStoreState {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
             Err(error) => return Err(failed(&path)(error)),
         };
-        let free = flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
-        let here =
-            io::read_to_string(&file).map_err(failed(&path))? == kernel().map_err(failed(&path))?;
-        if here {
+        let free = file.try_lock_shared().is_ok();
+        let kernel = io::read_to_string(&file).map_err(failed(&path))?;
+        if kernel == boot_id().map_err(failed(&path))? {
             return Ok(free);
         }
         let touched = file.metadata().and_then(|meta| meta.modified());

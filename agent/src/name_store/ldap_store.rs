@@ -9,14 +9,15 @@
 //! session ends when its entry was not renewed within its time to live, by the server's clock: `modifyTimestamp`, in whole
 //! seconds. Entries that are over are removed by the next process that begins a session.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
 use ldap3::dn_escape;
-use time::{Date, Month, OffsetDateTime, Time};
+use time::{Date, Month, Time};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
+use wireup_core::job::wall_clock::WallClock;
 
 use super::stored_name::{self, StoredName};
 use super::{NameStore, SessionStatus, StoreError, VersionedName};
@@ -146,15 +147,13 @@ impl LdapStore {
                     .await?;
                 let time = found.as_ref().and_then(modified);
                 let now = Instant::now();
-                *clock.insert((now, time.ok_or_else(|| self.no_time())?))
+                let unreadable = || format!("{MODIFIED} of {}", self.user_dn());
+                let time = time.ok_or_else(|| StoreError::Unreadable(unreadable()))?;
+                *clock.insert((now, time))
             }
         };
         let since = i64::try_from(at.elapsed().as_secs()).unwrap_or(i64::MAX);
         Ok(time.saturating_add(since))
-    }
-
-    fn no_time(&self) -> StoreError {
-        StoreError::Unreadable(format!("{} of {}", MODIFIED, self.user_dn()))
     }
 
     /// Whether the session of a process has ended.
@@ -256,21 +255,14 @@ fn as_read(entry: &LdapEntry) -> Option<(&'static str, &str)> {
 /// Milliseconds since 1970 as a directory has them, in whole seconds.
 fn timestamp(millis: u64) -> String {
     // A later one is as good as none.
-    let seconds = i64::try_from(millis.div_ceil(1000)).map_or(LATEST, |at| at.min(LATEST));
-    let at = OffsetDateTime::from_unix_timestamp(seconds).expect("before the year 10000");
-    format!(
-        "{:04}{:02}{:02}{:02}{:02}{:02}Z",
-        at.year(),
-        u8::from(at.month()),
-        at.day(),
-        at.hour(),
-        at.minute(),
-        at.second()
-    )
+    let seconds = millis.div_ceil(1000).min(LATEST);
+    let clock = WallClock::utc(Duration::from_secs(seconds));
+    let text = clock.at(Duration::ZERO).to_string();
+    text.replace(['-', 'T', ':'], "").replace(".000", "")
 }
 
 /// The last second of the year 9999.
-const LATEST: i64 = 253_402_300_799;
+const LATEST: u64 = 253_402_300_799;
 
 /// Returns the time of the entry's last change, as the server has it, in seconds since 1970.
 fn modified(entry: &LdapEntry) -> Option<i64> {
@@ -361,12 +353,8 @@ impl NameStore for LdapStore {
             .list(self.user_dn(), NAMES.to_owned(), wanted);
         let found = found.await?;
         let sessions = self.sessions().await?;
-        let live: BTreeSet<&str> = sessions
-            .iter()
-            .filter(|(_, (over, _))| !over)
-            .map(|(session, _)| &**session)
-            .collect();
-        let over = |record: &StoredName| record.bound && !live.contains(&*record.session);
+        let has_ended = |session: &str| sessions.get(session).is_none_or(|(over, _)| *over);
+        let over = |record: &StoredName| record.bound && has_ended(&record.session);
         // What others have written there is no name.
         let names = found.iter().filter_map(|entry| {
             let id = entry.text(ID)?.replace("%20", " ");

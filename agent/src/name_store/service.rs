@@ -133,7 +133,7 @@ impl<S: NameStore> NameStoreService<S> {
                 let of_app = |record: &StoredName| {
                     record.persistence == Persistence::App
                         && record.owner.nspace == nspace
-                        && record.app() == app
+                        && record.app == app.0
                 };
                 self.withdraw_all(of_app).await;
             }
@@ -293,16 +293,20 @@ impl<S: NameStore> NameStoreService<S> {
         Ok(())
     }
 
+    /// Returns those of this launch's names for other launches for which that holds.
+    fn own_names(&self, is_meant: impl Fn(&StoredName) -> bool) -> Vec<(String, StoredName)> {
+        let state = self.state();
+        let names = state.own_names.iter();
+        let names = names.filter(|(_, record)| is_meant(record));
+        names
+            .map(|(id, record)| (id.clone(), record.clone()))
+            .collect()
+    }
+
     /// Removes those of this launch's values for which that holds.
     async fn withdraw_all(&self, doomed: impl Fn(&StoredName) -> bool) {
-        let of_others: Vec<(String, StoredName)> = {
-            let mut state = self.state();
-            state.narrow.retain(|_, record| !doomed(record));
-            let own = state.own_names.iter().filter(|(_, record)| doomed(record));
-            own.map(|(id, record)| (id.clone(), record.clone()))
-                .collect()
-        };
-        for (id, record) in of_others {
+        self.state().narrow.retain(|_, record| !doomed(record));
+        for (id, record) in self.own_names(&doomed) {
             if let Err(error) = self.withdraw(&id, &record).await {
                 self.trouble(&error);
             }
@@ -320,7 +324,7 @@ impl<S: NameStore> NameStoreService<S> {
         {
             return Ok(NameReply::Refused(refusal));
         }
-        let wanted: BTreeSet<Vec<u8>> = keys.into_iter().collect();
+        let keys: BTreeSet<Vec<u8>> = keys.into_iter().collect();
         let mut removed = BTreeSet::new();
         let is_meant = |record: &StoredName| match removal {
             UnpublishScope::Own(range) => {
@@ -329,26 +333,19 @@ impl<S: NameStore> NameStoreService<S> {
             }
             UnpublishScope::Anybodys => record.range == NameRange::Session,
         };
-        let mut ids: Vec<String> = Vec::new();
-        {
-            let mut state = self.state();
-            state.narrow.retain(|_, record| {
-                let key = record.key();
-                let goes = is_meant(record) && (wanted.is_empty() || wanted.contains(&key));
-                if goes {
-                    removed.insert(key);
-                }
-                !goes
-            });
-            if wanted.is_empty() {
-                let own = state
-                    .own_names
-                    .iter()
-                    .filter(|(_, record)| is_meant(record));
-                ids.extend(own.map(|(id, _)| id.clone()));
+        self.state().narrow.retain(|_, record| {
+            let key = record.key();
+            let goes = is_meant(record) && (keys.is_empty() || keys.contains(&key));
+            if goes {
+                removed.insert(key);
             }
+            !goes
+        });
+        let mut ids: Vec<String> = Vec::new();
+        if keys.is_empty() {
+            ids.extend(self.own_names(is_meant).into_iter().map(|(id, _)| id));
         }
-        for key in &wanted {
+        for key in &keys {
             ids.extend([false, true].map(|global| stored_name::id(&self.scope, global, key)));
         }
         for id in ids {
@@ -367,8 +364,8 @@ impl<S: NameStore> NameStoreService<S> {
             }
         }
         Ok(match removed.len() {
-            0 if !wanted.is_empty() => NameReply::Refused(NameRefusal::NotFound),
-            some if some < wanted.len() => NameReply::Partial(Vec::new()),
+            0 if !keys.is_empty() => NameReply::Refused(NameRefusal::NotFound),
+            some if some < keys.len() => NameReply::Partial(Vec::new()),
             _ => NameReply::Done,
         })
     }
@@ -413,13 +410,7 @@ impl<S: NameStore> NameStoreService<S> {
 
     /// Keeps the session alive, if something is bound to it.
     pub(super) async fn renew(&self) {
-        let bound: Vec<(String, StoredName)> = {
-            let state = self.state();
-            let bound = state.own_names.iter().filter(|(_, record)| record.bound);
-            bound
-                .map(|(id, record)| (id.clone(), record.clone()))
-                .collect()
-        };
+        let bound = self.own_names(|record| record.bound);
         if bound.is_empty() {
             return;
         }

@@ -14,9 +14,8 @@ use tokio_stream::StreamExt as _;
 use wireup_core::failure::CommandError;
 use wireup_core::job::ids::UserId;
 use wireup_core::job::name_store_kind::NameStoreKind;
-use wireup_core::link::agent_protocol::{AgentRequest, VERSION};
-use wireup_core::link::frame::{BODY_MAX, FrameAddress};
-use wireup_core::link::liveness::{LivenessMessage, SILENCE};
+use wireup_core::link::agent_protocol::{AgentReport, AgentRequest, VERSION};
+use wireup_core::link::liveness::SILENCE;
 use wireup_core::link::{decode, encode};
 use wireup_core::name_server::PROCESS_OF_STORE;
 use wireup_core::name_server::message::{NameServerCommand, NameServerReport};
@@ -31,9 +30,9 @@ use super::ldap_store::LdapStore;
 use super::service::NameStoreService;
 use super::{NameStore, StoreError, stored_name};
 use crate::budget::Budgets;
-use crate::launch::RoutedFrame;
 use crate::launch::descriptor::LaunchToken;
 use crate::launch::frame_link::{LinkInput, LinkReader, LinkWriter, link};
+use crate::launch::frame_router::{RoutedFrame, frames_to_launcher};
 #[cfg(not(all(feature = "etcd", feature = "ldap")))]
 use crate::missing_feature::MissingFeature;
 
@@ -87,14 +86,8 @@ pub fn main(words: &[String]) -> Result<u8, CommandError> {
             }
             #[cfg(feature = "ldap")]
             NameStoreKind::Ldap(url) => {
-                serve(
-                    LdapStore::new(&url, session.clone()),
-                    scope,
-                    session,
-                    user,
-                    launch,
-                )
-                .await;
+                let store = LdapStore::new(&url, session.clone());
+                serve(store, scope, session, user, launch).await;
             }
             #[cfg(not(feature = "ldap"))]
             NameStoreKind::Ldap(_) => {
@@ -119,11 +112,8 @@ async fn serve<S: NameStore>(
     let store = match store {
         Ok(store) => store,
         Err(error) => {
-            let refused = crate::name_servers::refused(error.to_string());
-            if writer.control(&refused).is_ok() {
-                writer.flush().await;
-            }
-            return;
+            let reason = error.to_string();
+            return writer.report(&AgentReport::Refused { reason }).await;
         }
     };
     let service = NameStoreService::new(store, scope, session, user, out.clone());
@@ -147,7 +137,8 @@ async fn serve<S: NameStore>(
                 }
             }
             Some(message) = to_launch.recv() => {
-                if !write(&mut connection.writer, &message) {
+                let mut frames = frames_to_launcher(Bytes::from(encode(&message)));
+                if !frames.all(|frame| connection.writer.carry(&frame).is_ok()) {
                     break;
                 }
             }
@@ -191,15 +182,7 @@ impl<S: NameStore> StoreConnection<S> {
                     return ControlFlow::Break(());
                 }
             }
-            LinkInput::Sign(LivenessMessage::Ask) => {
-                let alive = LivenessMessage::Alive {
-                    silence: Some(SILENCE),
-                };
-                if self.writer.sign(alive).is_err() {
-                    return ControlFlow::Break(());
-                }
-            }
-            LinkInput::Sign(_) => {}
+            LinkInput::Sign(sign) if self.writer.answer(sign, SILENCE) => {}
             _ => return ControlFlow::Break(()),
         }
         ControlFlow::Continue(())
@@ -246,25 +229,5 @@ impl<S: NameStore> StoreConnection<S> {
         self.service.close();
         while self.tasks.join_next().await.is_some() {}
         self.service.end().await;
-    }
-}
-
-/// Writes a message; returns false if the launcher does not read.
-fn write(writer: &mut LinkWriter, message: &NameServerReport) -> bool {
-    let mut rest = Bytes::from(encode(message));
-    loop {
-        let body = rest.split_to(rest.len().min(BODY_MAX));
-        let more = !rest.is_empty();
-        let packet = RoutedFrame {
-            to: FrameAddress::Launcher,
-            from: FrameAddress::EveryNode,
-            more,
-            body,
-        };
-        match writer.carry(&packet) {
-            Err(_) => return false,
-            Ok(()) if !more => return true,
-            Ok(()) => {}
-        }
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct StoredName {
     /// The number of its node; of its launch alone.
     node: u32,
     pub(super) user: u32,
-    app: u32,
+    pub(super) app: u32,
     app_size: u32,
     pub(super) range: NameRange,
     pub(super) persistence: Persistence,
@@ -179,10 +179,6 @@ impl StoredName {
             app: AppNum(self.app),
             app_size: self.app_size,
         }
-    }
-
-    pub(super) fn app(&self) -> AppNum {
-        AppNum(self.app)
     }
 
     /// Returns the record with one lookup less; `None` if there is none left.

@@ -48,6 +48,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Default of a rank's grace. Source: docs/ending.md.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// Error: a line is not a record of the status stream.
+#[derive(Debug, thiserror::Error)]
+enum LineError {
+    #[error("invalid line from the launcher: {}", json_problem(.0))]
+    Json(serde_json::Error),
+    #[error("incomplete line from the launcher")]
+    Cut,
+}
+
 /// A process that was just started.
 #[derive(Debug)]
 pub struct ScheduledLauncher {
@@ -90,7 +99,7 @@ pub async fn supervise(
     let (unreadable, status) = tokio::join!(read, wait);
 
     let lost = match (unreadable, status) {
-        (Some(error), _) => error,
+        (Some(error), _) => error.to_string(),
         (None, Ok(status)) => lost(status, &last),
         (None, Err(error)) => format!("unknown exit status of the launcher: {error}"),
     };
@@ -223,7 +232,7 @@ impl<R: AsyncRead + Unpin> Pipe<R> {
 }
 
 /// Reads the status stream to its end; a record that cannot be read ends the launch.
-async fn lines(head: &LauncherState, mut stdout: Pipe<pipe::Receiver>) -> Option<String> {
+async fn lines(head: &LauncherState, mut stdout: Pipe<pipe::Receiver>) -> Option<LineError> {
     let mut line = Vec::new();
     // The launcher's clock counts from its start, and its lines may have waited.
     let mut origin = None;
@@ -232,11 +241,8 @@ async fn lines(head: &LauncherState, mut stdout: Pipe<pipe::Receiver>) -> Option
             return None;
         }
         let parsed = match line.last() {
-            Some(b'\n') => StatusRecord::read(&line).map_err(|error| {
-                let problem = json_problem(&error);
-                format!("invalid line from the launcher: {problem}")
-            }),
-            _ => Err("incomplete line from the launcher".to_owned()),
+            Some(b'\n') => StatusRecord::read(&line).map_err(LineError::Json),
+            _ => Err(LineError::Cut),
         };
         match parsed {
             Ok((_, StatusRecord::Output(output))) => {

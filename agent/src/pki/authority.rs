@@ -72,7 +72,9 @@ pub struct CertificatePair {
 
 /// Certificate authority, with its key.
 pub struct Authority {
-    certificate: String,
+    /// Certificate that the holders of the authority's certificates must trust, in PEM.
+    pub certificate: String,
+    /// End of the authority's own validity; no certificate of it is valid longer.
     not_after: SystemTime,
     issuer: Issuer<'static, KeyPair>,
 }
@@ -120,16 +122,6 @@ impl Authority {
             not_after: found.not_after,
             issuer,
         })
-    }
-
-    /// Returns the certificate that the holders of the authority's certificates must trust, in PEM.
-    pub fn certificate(&self) -> &str {
-        &self.certificate
-    }
-
-    /// Returns the end of the authority's own validity; no certificate of it is valid longer.
-    pub fn not_after(&self) -> SystemTime {
-        self.not_after
     }
 
     /// Makes a certificate with a new key. `names` are further names or addresses by which

@@ -6,6 +6,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
 /// Most bytes of a file that is read: a bundle of many authorities, with room.
 const FILE_MAX: u64 = 1024 * 1024;
 
@@ -43,6 +46,8 @@ pub enum PkiFileError {
     },
     #[error("{} belongs to user id {owner}; it must belong to user id {me} or root", .path.display())]
     Owner { path: PathBuf, owner: u32, me: u32 },
+    #[error("{}: the password is not UTF-8: write it as text in one line", .0.display())]
+    Encoding(PathBuf),
     /// The file is larger than [`FILE_MAX`].
     #[error("{} is larger than {FILE_MAX} bytes", .0.display())]
     Size(PathBuf),
@@ -111,14 +116,18 @@ pub(crate) fn make_private(path: &Path) -> Result<(), PkiFileError> {
 /// # Errors
 /// [`PkiFileError`]
 pub(crate) fn check_private(path: &Path) -> Result<(), PkiFileError> {
+    check(path, &directory(path)?, 0o077, 0o700)
+}
+
+fn directory(path: &Path) -> Result<Metadata, PkiFileError> {
     let found = fs::metadata(path).map_err(failed("open", path))?;
-    if !found.is_dir() {
-        return Err(PkiFileError::Kind {
+    match found.is_dir() {
+        true => Ok(found),
+        false => Err(PkiFileError::Kind {
             path: path.to_owned(),
             expected_kind: "directory",
-        });
+        }),
     }
-    check(path, &found, 0o077, 0o700)
 }
 
 /// Refuses a directory that others may change or replace: it, and all above it up to the root, must
@@ -128,14 +137,7 @@ pub(crate) fn check_private(path: &Path) -> Result<(), PkiFileError> {
 /// # Errors
 /// [`PkiFileError`]
 pub(crate) fn check_place(path: &Path) -> Result<(), PkiFileError> {
-    let found = fs::metadata(path).map_err(failed("open", path))?;
-    if !found.is_dir() {
-        return Err(PkiFileError::Kind {
-            path: path.to_owned(),
-            expected_kind: "directory",
-        });
-    }
-    check(path, &found, 0o022, 0o700)?;
+    check(path, &directory(path)?, 0o022, 0o700)?;
     // The given path, where another user could put another link, and its target.
     let named = std::path::absolute(path).map_err(failed("open", path))?;
     let real = fs::canonicalize(path).map_err(failed("open", path))?;
@@ -213,6 +215,12 @@ fn read(file: File, path: &Path, forbidden: u32, remedy: u32) -> Result<Vec<u8>,
     }
 }
 
+/// Parses the certificates in the contents of a file. What cannot be read is missed by its reader.
+pub(crate) fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {
+    let all = CertificateDer::pem_slice_iter(pem);
+    all.filter_map(Result::ok).collect()
+}
+
 /// Replaces a file atomically: a reader never sees a part of it.
 ///
 /// # Errors
@@ -235,6 +243,15 @@ pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), PkiFileE
     }
     written.map_err(failed("write", path))?;
     sync_directory(path)
+}
+
+/// Replaces files of a directory, each with its mode, in this order.
+///
+/// # Errors
+/// [`PkiFileError`]; the files before are replaced then.
+pub(crate) fn write_all(dir: &Path, files: &[(&str, &str, u32)]) -> Result<(), PkiFileError> {
+    let mut files = files.iter();
+    files.try_for_each(|(file, text, mode)| write(&dir.join(file), text.as_bytes(), *mode))
 }
 
 /// Adds a line to a file, which is made if it is not there.
@@ -269,7 +286,8 @@ fn sync_directory(path: &Path) -> Result<(), PkiFileError> {
 /// A directory that is filled before it gets its name.
 #[derive(Debug)]
 pub(crate) struct StagedDirectory {
-    path: PathBuf,
+    /// Directory for the files.
+    pub(crate) path: PathBuf,
     target: PathBuf,
 }
 
@@ -290,11 +308,6 @@ impl StagedDirectory {
             path,
             target: target.to_owned(),
         })
-    }
-
-    /// Returns the directory for the files.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Gives it its name, which must be free.

@@ -7,10 +7,9 @@ use std::time::{Duration, SystemTime};
 use data_encoding::HEXLOWER;
 use serde::Serialize;
 
-use super::dates::since_epoch;
+use super::dates::date_time;
 use super::{CA, CERTIFICATE, PkiError, issued, read, revocation};
 use crate::identity::{Certificate, role_name};
-use wireup_core::job::wall_clock::WallClock;
 use wireup_core::text_table;
 
 /// One certificate, as it is shown.
@@ -87,9 +86,7 @@ fn shown_as(
         role,
         serial: HEXLOWER.encode(&certificate.serial),
         revoked,
-        expires: WallClock::utc(since_epoch(certificate.not_after))
-            .at(Duration::ZERO)
-            .to_string(),
+        expires: date_time(certificate.not_after),
         days: left,
         names: certificate.names,
         file,

@@ -68,3 +68,10 @@ pub enum PkiError {
     #[error("{}: {error}", path.display())]
     Certificate { path: PathBuf, error: String },
 }
+
+impl PkiError {
+    /// Returns the conversion of an error of the authority whose files are at this path.
+    pub(super) fn authority(path: PathBuf) -> impl FnOnce(AuthorityError) -> Self {
+        move |error| Self::Authority { path, error }
+    }
+}

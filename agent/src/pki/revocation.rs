@@ -9,10 +9,10 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::authority::CertificatePair;
-use super::certificate_files::{self, PkiFileError};
+use super::certificate_files::{self, PkiFileError, certificates};
 use super::dates::date;
-use super::{CA, CERTIFICATE, MADE, PkiError, REVOKED, issued, load, read};
-use crate::identity::{Certificate, check_name, significant};
+use super::{CA, CERTIFICATE, MADE, PkiError, REVOKED, issued, load, parse, read};
+use crate::identity::{check_name, significant};
 use crate::revocation_lists::{RevocationListError, RevocationLists};
 
 /// Last line of a list.
@@ -22,18 +22,13 @@ const END: &str = "-----END X509 CRL-----\n";
 /// has its number.
 pub(super) fn remember(dir: &Path, pair: &CertificatePair) -> Result<(), PkiError> {
     let path = dir.join(MADE);
-    let unreadable = |error: &dyn std::fmt::Display| PkiError::Certificate {
-        path: path.clone(),
-        error: error.to_string(),
-    };
-    let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes());
-    let der = der.map_err(|error| unreadable(&error))?;
-    let made = Certificate::from_der(&der).map_err(|error| unreadable(&error))?;
-    let name = made.identity.map_or(made.subject, |identity| identity.name);
+    let certificate = parse(pair.certificate.as_bytes(), &path)?;
+    let identity = certificate.identity;
+    let name = identity.map_or(certificate.subject, |identity| identity.name);
     let line = format!(
         "{}\t{name}\t{}\n",
-        HEXLOWER.encode(&made.serial),
-        date(made.not_after)
+        HEXLOWER.encode(&certificate.serial),
+        date(certificate.not_after)
     );
     Ok(certificate_files::append(
         &path,
@@ -55,24 +50,18 @@ pub fn revoke(
 ) -> Result<usize, PkiError> {
     let authority = load(dir)?;
     let path = dir.join(REVOKED);
-    let (own, others) = match read_text(&path)? {
-        None => (None, String::new()),
-        Some(text) => match text.find(END) {
-            Some(end) => {
-                let (own, others) = text.split_at(end + END.len());
-                (Some(own.to_owned()), others.to_owned())
-            }
-            None => (Some(text), String::new()),
-        },
-    };
+    let lists = read_text(&path)?;
+    let text = lists.as_deref().unwrap_or_default();
+    let end = text.find(END).map_or(text.len(), |end| end + END.len());
+    let (own, others) = text.split_at(end);
     let failed = |error| PkiError::Revoked {
         path: path.clone(),
         error,
     };
-    let mut all = match own {
+    let mut all = match &lists {
         None => Default::default(),
-        Some(own) => {
-            let ca = CertificateDer::from_pem_slice(authority.certificate().as_bytes());
+        Some(_) => {
+            let ca = CertificateDer::from_pem_slice(authority.certificate.as_bytes());
             let ca =
                 ca.map_err(|error| failed(RevocationListError::Malformed(error.to_string())))?;
             let read = RevocationLists::read(own.as_bytes(), &[ca]);
@@ -81,10 +70,10 @@ pub fn revoke(
     };
     let before = all.len();
     // Of any length: it is this user's own, and grows with every renewal.
-    let made = fs::read_to_string(dir.join(MADE)).unwrap_or_default();
+    let table = fs::read_to_string(dir.join(MADE)).unwrap_or_default();
     for name in names {
         check_name(name)?;
-        let mut found = numbers(&made, name);
+        let mut found = numbers(&table, name);
         let certificate = dir.join(name).join(CERTIFICATE);
         if certificate.exists() {
             found.push(read(&certificate)?.serial);
@@ -104,11 +93,8 @@ pub fn revoke(
         all.entry(serial).or_insert(now);
     }
     let list = authority.revoke(&all, now);
-    let list = list.map_err(|error| PkiError::Authority {
-        path: dir.join(CA),
-        error,
-    })?;
-    let text = list.replace("\r\n", "\n") + &others;
+    let list = list.map_err(PkiError::authority(dir.join(CA)))?;
+    let text = list.replace("\r\n", "\n") + others;
     certificate_files::write(&path, text.as_bytes(), certificate_files::PUBLIC)?;
     for name in issued(dir)? {
         let path = dir.join(name).join(REVOKED);
@@ -127,19 +113,17 @@ pub(super) fn is_revoked(certificate: &Path) -> Result<bool, PkiError> {
         return Ok(false);
     };
     let authorities = certificate_files::read_public(&certificate.with_file_name(CA))?;
-    let authorities: Vec<_> = CertificateDer::pem_slice_iter(&authorities)
-        .filter_map(Result::ok)
-        .collect();
     let failed = |error| PkiError::Revoked { path, error };
-    let revoked = RevocationLists::read(list.as_bytes(), &authorities).map_err(failed)?;
+    let revoked = RevocationLists::read(list.as_bytes(), &certificates(&authorities));
+    let revoked = revoked.map_err(failed)?;
     let pem = certificate_files::read_public(certificate)?;
     let der = CertificateDer::from_pem_slice(&pem);
     Ok(der.is_ok_and(|der| revoked.contains(&der)))
 }
 
 /// Returns the numbers of a name's certificates in the list of all.
-fn numbers(made: &str, name: &str) -> Vec<Vec<u8>> {
-    let lines = made.lines().filter_map(|line| {
+fn numbers(table: &str, name: &str) -> Vec<Vec<u8>> {
+    let lines = table.lines().filter_map(|line| {
         let mut fields = line.split('\t');
         let serial = fields.next()?;
         (fields.next()? == name).then(|| number(serial)).flatten()

@@ -207,7 +207,7 @@ fn revoking_name_revokes_all_its_certificates_only() {
     // The new one is not taken back, and its directory has the list.
     renew(&dir, &authority, "n1", valid(50)).unwrap();
     let is_revoked = |pem: &[u8]| {
-        let ca = CertificateDer::from_pem_slice(authority.certificate().as_bytes()).unwrap();
+        let ca = CertificateDer::from_pem_slice(authority.certificate.as_bytes()).unwrap();
         let list = fs::read(one.join(REVOKED)).unwrap();
         let list = crate::revocation_lists::RevocationLists::read(&list, &[ca]).unwrap();
         list.contains(&CertificateDer::from_pem_slice(pem).unwrap())

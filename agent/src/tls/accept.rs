@@ -3,11 +3,10 @@
 //! Until a caller has shown its certificate, it takes one of a bounded number of places, and its address one of
 //! fewer: strangers at one address cannot keep out others.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -27,6 +26,7 @@ use super::tls_certificates::TlsConfigs;
 use super::{Heartbeat, verify};
 use crate::caller_identity::RemoteCaller;
 use crate::identity::{Identity, IdentityError};
+use crate::permit_counts::{CountedPermit, PermitCounts};
 use crate::refusals::Refusals;
 use crate::stream::write_through;
 
@@ -51,18 +51,8 @@ pub struct TlsConnection {
 }
 
 /// Accepts connections until the stream is dropped. It has no errors, and its end is that of the
-/// task that accepts: it runs as long as the runtime.
+/// task that accepts: it runs as long as the runtime. `open` is dropped when the listener has been closed.
 pub fn server_incoming(
-    listener: TcpListener,
-    tls: Arc<TlsConfigs>,
-    heartbeat: Heartbeat,
-    refusals: Arc<Refusals>,
-) -> ReceiverStream<io::Result<TlsConnection>> {
-    server_incoming_until_closed(listener, tls, heartbeat, refusals, ())
-}
-
-/// Accepts connections like [`server_incoming`]; `open` is dropped when the listener has been closed.
-pub fn server_incoming_until_closed(
     listener: TcpListener,
     tls: Arc<TlsConfigs>,
     heartbeat: Heartbeat,
@@ -85,7 +75,7 @@ async fn accept_all(
     sender: mpsc::Sender<io::Result<TlsConnection>>,
 ) {
     let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
-    let sources = Arc::new(HandshakeCounts::default());
+    let places = PermitCounts::new();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -107,7 +97,7 @@ async fn accept_all(
                 warn!("refused a connection from {address}: {reason}");
             });
         };
-        let Some(place) = sources.enter(address.ip()) else {
+        let Some(place) = take_place(&places, address.ip()) else {
             refused(&refusals, &HandshakeRefusal::Places);
             continue;
         };
@@ -141,47 +131,18 @@ enum HandshakeRefusal {
     Identity(#[from] IdentityError),
 }
 
-/// Number of connections without a certificate, by address.
-#[derive(Debug, Default)]
-pub(crate) struct HandshakeCounts(Mutex<BTreeMap<IpAddr, usize>>);
-
-/// A caller's place, given back when this is dropped.
-#[derive(Debug)]
-pub(crate) struct HandshakePermit {
-    sources: Arc<HandshakeCounts>,
-    source: IpAddr,
+/// Takes a place in the handshake for a connection from an address; `None` if all of its network are taken.
+pub(crate) fn take_place(
+    places: &Arc<PermitCounts<IpAddr>>,
+    address: IpAddr,
+) -> Option<CountedPermit<IpAddr>> {
+    places.enter(network(address), PER_SOURCE)
 }
 
-impl HandshakeCounts {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, usize>> {
-        // Every change under the lock is one that cannot panic half-way.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<HandshakePermit> {
-        let source = match address {
-            IpAddr::V4(_) => address,
-            IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
-        };
-        let mut sources = self.lock();
-        let count = sources.entry(source).or_default();
-        if *count == PER_SOURCE {
-            return None;
-        }
-        *count += 1;
-        let sources = Arc::clone(self);
-        Some(HandshakePermit { sources, source })
-    }
-}
-
-impl Drop for HandshakePermit {
-    fn drop(&mut self) {
-        let mut sources = self.sources.lock();
-        let count = sources.entry(self.source).or_default();
-        *count = count.saturating_sub(1);
-        if *count == 0 {
-            sources.remove(&self.source);
-        }
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
     }
 }
 
@@ -234,13 +195,6 @@ pub(super) fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref().and_then(|inner| inner.downcast_ref())
 }
 
-impl TlsConnection {
-    /// Returns the identity of the other end.
-    pub fn peer(&self) -> &RemoteCaller {
-        &self.peer
-    }
-}
-
 impl Connected for TlsConnection {
     type ConnectInfo = RemoteCaller;
 
@@ -267,19 +221,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn address_at_its_connection_limit_leaves_others_room() {
-        let sources = Arc::new(HandshakeCounts::default());
-        let at = |text: &str| text.parse::<IpAddr>().unwrap();
-        let mut places: Vec<_> = (0..PER_SOURCE)
-            .map(|n| sources.enter(at(&format!("fd00::{n:x}"))).unwrap())
-            .collect();
-        assert!(sources.enter(at("fd00::ffff")).is_none());
+    fn addresses_of_one_ipv6_network_share_places() {
+        let places = |text: &str| network(text.parse().unwrap());
+        assert_eq!(places("fd00::1"), places("fd00::ffff"));
         for other in ["fd00:0:0:1::1", "10.0.0.1"] {
-            assert!(sources.enter(at(other)).is_some());
+            assert_ne!(places("fd00::1"), places(other));
         }
-        places.pop();
-        assert!(sources.enter(at("fd00::ffff")).is_some());
-        drop(places);
-        assert!(sources.lock().is_empty());
+        assert_ne!(places("10.0.0.1"), places("10.0.0.2"));
     }
 }

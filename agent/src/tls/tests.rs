@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio_rustls::TlsConnector;
+use tonic::transport::server::Connected as _;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tracing::Dispatch;
@@ -129,7 +130,7 @@ async fn serve(tls: Arc<TlsConfigs>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (_, health) = tonic_health::server::health_reporter();
-    let incoming = server_incoming(listener, tls, Heartbeat::default(), Arc::default());
+    let incoming = server_incoming(listener, tls, Heartbeat::default(), Arc::default(), ());
     let serving = server(Heartbeat::default(), Arc::default(), Handle::current())
         .add_service(health)
         .serve_with_incoming(incoming);
@@ -194,13 +195,13 @@ async fn nodes_connect_and_identify_callers() {
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let mut incoming = server_incoming(listener, one, Heartbeat::default(), Arc::default());
+    let mut incoming = server_incoming(listener, one, Heartbeat::default(), Arc::default(), ());
     let (reached, accepted) = tokio::join!(
         connect(&two, "n1", &address, Heartbeat::default()),
         tokio_stream::StreamExt::next(&mut incoming)
     );
     reached.unwrap();
-    let peer = accepted.unwrap().unwrap().peer().clone();
+    let peer = accepted.unwrap().unwrap().connect_info();
     assert_eq!(peer.identity, two.identity());
     assert_eq!(log.lines(), [""; 0]);
 }

@@ -16,10 +16,10 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tracing::{info, warn};
 
 use super::open_connections::{ConnectionLife, OpenConnections};
-use super::verify::{self, TicketReceipts};
+use super::verify;
 use crate::identity::{Certificate, Identity, IdentityError};
 use crate::pki::authority::CertificatePair;
-use crate::pki::certificate_files::{self, PkiFileError};
+use crate::pki::certificate_files::{self, PkiFileError, certificates};
 use crate::pki::{CA, CERTIFICATE, KEY, REVOKED, dates};
 use crate::revocation_lists::RevocationLists;
 use crate::user::spawn::step_spawner::StepSpawner;
@@ -105,19 +105,28 @@ impl TlsConfigs {
         }
         let files = paths(dir).map(|path| certificate_files::open(&path));
         let stamps = files.each_ref().map(stamp);
-        let loaded = Arc::new(read(dir, files)?);
+        let loaded = read(dir, files)?;
         warn_of_expiry(&loaded, dir);
-        Ok(Arc::new(Self {
+        Ok(Self::new(dir, false, loaded, stamps))
+    }
+
+    fn new(
+        dir: &Path,
+        in_memory: bool,
+        loaded: LoadedCertificates,
+        stamps: [FileStamp; 4],
+    ) -> Arc<Self> {
+        Arc::new(Self {
             dir: dir.to_owned(),
-            in_memory: false,
+            in_memory,
             opener: OnceLock::new(),
             state: Mutex::new(CertificateState {
-                loaded,
+                loaded: Arc::new(loaded),
                 stamps,
                 looked: Instant::now(),
             }),
             lives: OpenConnections::default(),
-        }))
+        })
     }
 
     /// Credentials that are in no file, in PEM: the authority's certificate, and this node's with its key.
@@ -128,28 +137,12 @@ impl TlsConfigs {
         authority: &str,
         certificate: &CertificatePair,
     ) -> Result<Arc<Self>, CertificateFilesError> {
-        let dir = PathBuf::from("memory");
-        let chain = |pem: &str| {
-            let all = CertificateDer::pem_slice_iter(pem.as_bytes());
-            all.filter_map(Result::ok).collect()
-        };
-        let contents = CertificateFiles {
-            authorities: chain(authority),
-            chain: chain(&certificate.certificate),
-            key: certificate.key.as_bytes().to_vec(),
-            revoked: Arc::default(),
-        };
-        Ok(Arc::new(Self {
-            state: Mutex::new(CertificateState {
-                loaded: Arc::new(loaded(&dir, contents)?),
-                stamps: [None; 4],
-                looked: Instant::now(),
-            }),
-            dir,
-            in_memory: true,
-            opener: OnceLock::new(),
-            lives: OpenConnections::default(),
-        }))
+        let dir = Path::new("memory");
+        let authorities = certificates(authority.as_bytes());
+        let chain = certificates(certificate.certificate.as_bytes());
+        let key = certificate.key.as_bytes();
+        let loaded = loaded(dir, &authorities, chain, key, Arc::default())?;
+        Ok(Self::new(dir, true, loaded, [None; 4]))
     }
 
     /// Returns the files, in the order in which the helper passes them.
@@ -316,15 +309,6 @@ fn warn_of_expiry(loaded: &LoadedCertificates, dir: &Path) {
     }
 }
 
-/// Parsed contents of the certificate files.
-struct CertificateFiles {
-    authorities: Vec<CertificateDer<'static>>,
-    chain: Vec<CertificateDer<'static>>,
-    /// Private key in PEM.
-    key: Vec<u8>,
-    revoked: Arc<RevocationLists>,
-}
-
 /// Reads and checks everything.
 fn read(dir: &Path, files: Files) -> Result<LoadedCertificates, CertificateFilesError> {
     let [ca, certificate, key, list] = paths(dir);
@@ -332,30 +316,24 @@ fn read(dir: &Path, files: Files) -> Result<LoadedCertificates, CertificateFiles
     let missing = |error| missing(dir, error);
     let key = key_file.and_then(|file| certificate_files::read_secret_of(file, &key));
     let key = key.map_err(missing)?;
-    let chain = certificates(certificate_file, &certificate).map_err(missing)?;
-    let authorities = certificates(ca_file, &ca).map_err(missing)?;
-    let revoked = Arc::new(revoked(list_file, list, &authorities)?);
-    let contents = CertificateFiles {
-        authorities,
-        chain,
-        key: key.to_vec(),
-        revoked,
+    let read_all = |file: Result<File, PkiFileError>, path: &Path| {
+        certificate_files::read_public_of(file?, path).map(|pem| certificates(&pem))
     };
-    loaded(dir, contents)
+    let chain = read_all(certificate_file, &certificate).map_err(missing)?;
+    let authorities = read_all(ca_file, &ca).map_err(missing)?;
+    let revoked = Arc::new(revoked(list_file, list, &authorities)?);
+    loaded(dir, &authorities, chain, &key, revoked)
 }
 
-/// Checks everything; errors name the files.
+/// Checks everything, the private key in PEM; errors name the files.
 fn loaded(
     dir: &Path,
-    contents: CertificateFiles,
+    authorities: &[CertificateDer<'_>],
+    chain: Vec<CertificateDer<'static>>,
+    key_pem: &[u8],
+    revoked: Arc<RevocationLists>,
 ) -> Result<LoadedCertificates, CertificateFilesError> {
     let [ca, certificate, key, _] = paths(dir);
-    let CertificateFiles {
-        authorities,
-        chain,
-        key: key_pem,
-        revoked,
-    } = contents;
     let wrong = |path: &Path, reason: String| CertificateFilesError::Content {
         path: path.to_owned(),
         reason,
@@ -370,14 +348,14 @@ fn loaded(
     let identity = parsed.identity.clone().ok_or(IdentityError::Nobody);
     let identity = identity.map_err(|error| wrong(&certificate, error.to_string()))?;
     let mut roots = RootCertStore::empty();
-    for authority in &authorities {
+    for authority in authorities {
         let added = roots.add(authority.clone());
         added.map_err(|error| wrong(&ca, error.to_string()))?;
     }
     if roots.is_empty() {
         return Err(wrong(&ca, "no certificate in this file (PEM)".into()));
     }
-    let private = PrivateKeyDer::from_pem_slice(&key_pem)
+    let private = PrivateKeyDer::from_pem_slice(key_pem)
         .map_err(|_| wrong(&key, "no private key in this file (PEM)".into()))?;
     let verifiers = verify::Verifiers::new(roots, revoked.clone());
     let verifiers = verifiers.map_err(|e| wrong(&ca, e.to_string()))?;
@@ -385,7 +363,7 @@ fn loaded(
     verifiers
         .check(own, chain.get(1..).unwrap_or_default())
         .map_err(|error| wrong(&certificate, verify::own_error_text(&error)))?;
-    let configs = verifiers.configs(chain, private, Arc::new(TicketReceipts));
+    let configs = verifiers.configs(chain, private);
     let (server, client) = configs.map_err(|error| match error {
         rustls::Error::InconsistentKeys(_) => wrong(
             &key,
@@ -420,15 +398,4 @@ fn revoked(
         Err(error) if certificate_files::is_missing(&error) => Ok(RevocationLists::default()),
         Err(error) => Err(error.into()),
     }
-}
-
-fn certificates(
-    file: Result<File, PkiFileError>,
-    path: &Path,
-) -> Result<Vec<CertificateDer<'static>>, PkiFileError> {
-    let pem = certificate_files::read_public_of(file?, path)?;
-    // What cannot be read is missed by its reader.
-    Ok(CertificateDer::pem_slice_iter(&pem)
-        .filter_map(Result::ok)
-        .collect())
 }

@@ -3,32 +3,55 @@
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{StoresServerSessions, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{
-    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName,
-    Error, OtherError, RootCertStore, ServerConfig, SignatureScheme, version,
+    AlertDescription, CertificateError, ClientConfig, DistinguishedName, Error, OtherError,
+    RootCertStore, ServerConfig, version,
 };
 
 use crate::identity::{Identity, IdentityError, Role};
 use crate::revocation_lists::RevocationLists;
 
+/// Implements the checks of signatures in a verifier of certificates: TLS 1.3 only, with the algorithms of ring.
+macro_rules! tls13_signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &rustls::pki_types::CertificateDer<'_>,
+            _: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            Err(rustls::PeerIncompatible::Tls12NotOffered.into())
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &rustls::pki_types::CertificateDer<'_>,
+            signature: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            let ring = rustls::crypto::ring::default_provider();
+            let algorithms = &ring.signature_verification_algorithms;
+            rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+            let ring = rustls::crypto::ring::default_provider();
+            ring.signature_verification_algorithms.supported_schemes()
+        }
+    };
+}
+
+pub(crate) use tls13_signatures;
+
 /// The protocol on top, as TLS calls it.
 const ALPN: &[u8] = b"h2";
 
-/// A valid certificate that was not expected.
-#[derive(Debug, thiserror::Error)]
-enum UnexpectedPeer {
-    #[error(transparent)]
-    Identity(#[from] IdentityError),
-    #[error("the certificate belongs to {0}, not to a node")]
-    Role(Identity),
-}
-
-fn unwanted(reason: UnexpectedPeer) -> Error {
+fn unwanted(reason: IdentityError) -> Error {
     CertificateError::Other(OtherError(Arc::new(reason))).into()
 }
 
@@ -89,7 +112,6 @@ impl Verifiers {
         self,
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
-        sessions: Arc<TicketReceipts>,
     ) -> Result<(ServerConfig, ClientConfig), Error> {
         let versions = &[&version::TLS13];
         let mut server = ServerConfig::builder_with_provider(self.provider.clone())
@@ -97,7 +119,7 @@ impl Verifiers {
             .with_client_cert_verifier(self.clients)
             .with_single_cert(chain.clone(), key.clone_key())?;
         server.alpn_protocols = vec![ALPN.to_vec()];
-        server.session_storage = sessions;
+        server.session_storage = Arc::new(TicketReceipts);
         server.send_tls13_tickets = 1;
         let mut client = ClientConfig::builder_with_provider(self.provider)
             .with_protocol_versions(versions)?
@@ -114,7 +136,7 @@ impl Verifiers {
 /// its certificate; the ticket, which no session can be resumed with, is the receipt that it was
 /// accepted.
 #[derive(Debug)]
-pub(super) struct TicketReceipts;
+struct TicketReceipts;
 
 impl StoresServerSessions for TicketReceipts {
     fn put(&self, _: Vec<u8>, _: Vec<u8>) -> bool {
@@ -151,33 +173,11 @@ impl ClientCertVerifier for ClientVerifier {
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.0.verify_client_cert(certificate, rest, now)?;
         check_revoked(&self.1, certificate, rest)?;
-        Identity::from_der(certificate).map_err(|error| unwanted(error.into()))?;
+        Identity::from_der(certificate).map_err(unwanted)?;
         Ok(verified)
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0
-            .verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0
-            .verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
-    }
+    tls13_signatures!();
 }
 
 /// Servers: nodes, by one of their names.
@@ -197,36 +197,14 @@ impl ServerCertVerifier for ServerVerifier {
             .0
             .verify_server_cert(certificate, rest, name, ocsp, now)?;
         check_revoked(&self.1, certificate, rest)?;
-        let identity = Identity::from_der(certificate).map_err(|error| unwanted(error.into()))?;
+        let identity = Identity::from_der(certificate).map_err(unwanted)?;
         match identity.role {
             Role::Node => Ok(verified),
-            _ => Err(unwanted(UnexpectedPeer::Role(identity))),
+            _ => Err(unwanted(IdentityError::Role(identity))),
         }
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0
-            .verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0
-            .verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
-    }
+    tls13_signatures!();
 }
 
 /// Returns the reason for which this node's own certificate cannot be used.

@@ -56,12 +56,7 @@ impl LogLines {
         self.count = self.count.saturating_add(1);
         match self.count {
             ..LINES_MAX => {
-                let line = String::from_utf8_lossy(&line);
-                let harmless = line.chars().map(|letter| match letter.is_control() {
-                    true => '?',
-                    false => letter,
-                });
-                say(&harmless.collect::<String>());
+                say(&String::from_utf8_lossy(&line).replace(char::is_control, "?"));
             }
             LINES_MAX => say("more than is logged"),
             _ => {}

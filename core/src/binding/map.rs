@@ -194,7 +194,7 @@ fn too_small(
 
 /// Groups of `each` units one after the other, in the order of the host. If there are enough of these none reaches over
 /// two NUMA nodes, or else two packages.
-fn in_order(topology: &Topology, units: &Units, each: usize, wanted: usize) -> Vec<CpuSet> {
+fn in_order(topology: &Topology, units: &Units, each: usize, needed_groups: usize) -> Vec<CpuSet> {
     let all: Vec<&CpuSet> = units.sets.iter().collect();
     if each > 1 {
         for level in [ObjectType::Numa, ObjectType::Package] {
@@ -204,7 +204,7 @@ fn in_order(topology: &Topology, units: &Units, each: usize, wanted: usize) -> V
                 chunks(&inside.copied().collect::<Vec<_>>(), each)
             });
             let inside: Vec<CpuSet> = inside.collect();
-            if inside.len() >= wanted {
+            if inside.len() >= needed_groups {
                 return inside;
             }
         }

@@ -33,6 +33,15 @@ pub enum ImageRoot<'a> {
     Image(&'a OsStr, &'a [BindMount]),
 }
 
+impl<'a> ImageRoot<'a> {
+    fn mounts(self) -> &'a [BindMount] {
+        match self {
+            Self::Directory(_, layout) => &layout.mounts,
+            Self::Image(_, mounts) => mounts,
+        }
+    }
+}
+
 /// The process that holds the container.
 #[derive(Clone, Copy, Debug)]
 pub struct ContainerHolder<'a> {
@@ -80,19 +89,18 @@ pub fn command(
         Runtime::Charliecloud => charliecloud(&mut words, root, holder),
         Runtime::Crun => {
             separated(&mut words, host);
-            words.add(["crun"]);
+            words.add("crun");
             // What it would keep elsewhere stays when it is killed.
             words.option("--root", holder.bundle.join("crun"));
-            words.add(["--cgroup-manager=disabled"]);
-            words.add(["run", "--bundle"]);
-            words.0.push(holder.bundle.into());
-            words.add([holder.name]);
+            words.add("--cgroup-manager=disabled run");
+            words.option("--bundle", holder.bundle);
+            words.0.push(holder.name.into());
         }
         Runtime::Podman => {
             separated(&mut words, host);
             match host.user {
                 true => users_podman(&mut words, holder),
-                false => words.add(["podman"]),
+                false => words.add("podman"),
             }
             podman(&mut words, root, holder);
         }
@@ -104,11 +112,12 @@ pub fn command(
 struct Words(Vec<OsString>);
 
 impl Words {
-    fn add<'a>(&mut self, words: impl IntoIterator<Item = &'a str>) {
-        self.0.extend(words.into_iter().map(OsString::from));
+    /// Appends words that have a blank between them.
+    fn add(&mut self, words: &str) {
+        self.0.extend(words.split(' ').map(OsString::from));
     }
 
-    fn option(&mut self, name: &str, value: PathBuf) {
+    fn option(&mut self, name: &str, value: impl Into<OsString>) {
         self.0.extend([name.into(), value.into()]);
     }
 
@@ -119,7 +128,7 @@ impl Words {
     }
 
     fn holder(&mut self, holder: ContainerHolder<'_>) {
-        self.add([HOLDER, &holder.watches.to_string()]);
+        self.option(HOLDER, holder.watches.to_string());
     }
 }
 
@@ -132,7 +141,7 @@ fn separated(words: &mut Words, host: RuntimeHostFacts) {
     const COVERED: &str = "mount -n -t tmpfs none /sys/fs/cgroup/unified && ";
     let before = match (host.user, host.hybrid_cgroups) {
         (true, hybrid) => {
-            words.add(["unshare", "--user", "--map-root-user", "--mount"]);
+            words.add("unshare --user --map-root-user --mount");
             // What is mounted outside cannot be removed there.
             if hybrid {
                 COVERED.to_owned()
@@ -141,17 +150,14 @@ fn separated(words: &mut Words, host: RuntimeHostFacts) {
             }
         }
         (false, true) => {
-            words.add(["unshare", "--mount"]);
+            words.add("unshare --mount");
             format!("umount -l /sys/fs/cgroup/unified && {COVERED}")
         }
         (false, false) => String::new(),
     };
-    words.add([
-        "sh",
-        "-c",
-        &format!("trap '' TERM; {before}exec \"$@\""),
-        "sh",
-    ]);
+    words.add("sh");
+    words.option("-c", format!("trap '' TERM; {before}exec \"$@\""));
+    words.add("sh");
 }
 
 /// Formats a mount as `SOURCE:TARGET`, with the suffix of the runtime.
@@ -166,38 +172,24 @@ fn pair(mount: &BindMount, read_only: &str, writable: &str) -> OsString {
 /// Appends the command line of Apptainer. Its own mounts are left out, except for `/dev`: devices do not work in its
 /// other mounts. As root, Apptainer requests all capabilities, which the caller may not have; the holder needs none.
 fn apptainer(words: &mut Words, root: ImageRoot<'_>, holder: ContainerHolder<'_>) {
-    words.add(["env"]);
+    words.add("env");
     // It would make one in the user's home directory.
     words.variable("APPTAINER_CONFIGDIR=", holder.bundle.join("apptainer"));
-    words.add([
-        "apptainer",
-        "--silent",
-        "--nocolor",
-        "exec",
-        "--no-privs",
-        "--no-umask",
-    ]);
-    words.add(["--no-home", "--cleanenv", "--pwd", "/"]);
-    words.add(["--no-mount", "home,cwd,tmp,proc,sys,bind-paths,hostfs"]);
-    let mounts = match root {
-        ImageRoot::Directory(_, layout) => &layout.mounts,
-        ImageRoot::Image(_, mounts) => mounts,
-    };
+    words.add("apptainer --silent --nocolor exec --no-privs --no-umask");
+    words.add("--no-home --cleanenv --pwd /");
+    words.add("--no-mount home,cwd,tmp,proc,sys,bind-paths,hostfs");
     let devices = Path::new("/dev");
-    let own = mounts
-        .iter()
-        .filter(|mount| !mount.is_same() || mount.target != devices);
+    let own = root.mounts().iter();
+    let own = own.filter(|mount| !mount.is_same() || mount.target != devices);
     // Whatever the site's configuration makes of /dev.
     let shared = BindMount::from_path(Path::new("/dev/shm"));
     for mount in own.chain([&shared]) {
-        words.add(["--bind"]);
-        words.0.push(pair(mount, ":ro", ""));
+        words.option("--bind", pair(mount, ":ro", ""));
     }
     match root {
         ImageRoot::Directory(path, _) => words.0.push(path.into()),
         ImageRoot::Image(file, _) => {
-            words.add(["--bind"]);
-            words.0.push(pair(&holder.mount(), ":ro", ""));
+            words.option("--bind", pair(&holder.mount(), ":ro", ""));
             words.0.push(file.to_owned());
         }
     }
@@ -205,35 +197,33 @@ fn apptainer(words: &mut Words, root: ImageRoot<'_>, holder: ContainerHolder<'_>
 }
 
 fn bwrap(words: &mut Words, root: ImageRoot<'_>, holder: ContainerHolder<'_>) {
-    words.add(["bwrap", "--die-with-parent"]);
+    words.add("bwrap --die-with-parent");
     if let ImageRoot::Directory(path, layout) = root {
-        words.add(["--bind"]);
-        words.0.extend([path.into(), "/".into()]);
+        words.option("--bind", path);
+        words.add("/");
         for mount in &layout.mounts {
-            words.add([match (mount.read_only, mount.target.starts_with("/dev")) {
+            let option = match (mount.read_only, mount.target.starts_with("/dev")) {
                 (true, _) => "--ro-bind",
                 (false, true) => "--dev-bind",
                 (false, false) => "--bind",
-            }]);
-            words
-                .0
-                .extend([(&mount.source).into(), (&mount.target).into()]);
+            };
+            words.option(option, &mount.source);
+            words.0.push((&mount.target).into());
         }
     }
-    words.add(["--"]);
+    words.add("--");
     words.holder(holder);
 }
 
 fn charliecloud(words: &mut Words, root: ImageRoot<'_>, holder: ContainerHolder<'_>) {
-    words.add(["ch-run", "--no-passwd", "--private-tmp"]);
+    words.add("ch-run --no-passwd --private-tmp");
     if let ImageRoot::Directory(path, layout) = root {
         for mount in &layout.mounts {
-            words.add(["-b"]);
-            words.0.push(pair(mount, "", ""));
+            words.option("-b", pair(mount, "", ""));
         }
         words.0.push(path.into());
     }
-    words.add(["--"]);
+    words.add("--");
     words.holder(holder);
 }
 
@@ -241,19 +231,12 @@ fn charliecloud(words: &mut Words, root: ImageRoot<'_>, holder: ContainerHolder<
 /// directories depend on the user's number in the namespace, which is 0 for every user.
 fn users_podman(words: &mut Words, holder: ContainerHolder<'_>) {
     let below = |name: &str| holder.bundle.join(name);
-    words.add(["env", "_CONTAINERS_USERNS_CONFIGURED=done"]);
+    words.add("env _CONTAINERS_USERNS_CONFIGURED=done");
     for name in ["HOME=", "XDG_RUNTIME_DIR=", "XDG_CONFIG_HOME="] {
         words.variable(name, holder.bundle.to_owned());
     }
     words.variable("CONTAINERS_CONF=", below(PODMAN_CONFIGURATION));
-    words.add([
-        "podman",
-        "--storage-driver",
-        "vfs",
-        "--cgroup-manager",
-        "cgroupfs",
-    ]);
-    words.add(["--events-backend", "none"]);
+    words.add("podman --storage-driver vfs --cgroup-manager cgroupfs --events-backend none");
     for (option, name) in [
         ("--root", "podman"),
         ("--runroot", "podman-run"),
@@ -264,49 +247,28 @@ fn users_podman(words: &mut Words, holder: ContainerHolder<'_>) {
 }
 
 fn podman(words: &mut Words, root: ImageRoot<'_>, holder: ContainerHolder<'_>) {
-    words.add(["run", "--rm", "--interactive", "--log-driver", "none"]);
-    words.add([
-        "--network",
-        "host",
-        "--pid",
-        "host",
-        "--ipc",
-        "host",
-        "--uts",
-        "host",
-    ]);
-    words.add(["--cgroupns", "host", "--security-opt", "label=disable"]);
+    words.add("run --rm --interactive --log-driver none");
+    words.add("--network host --pid host --ipc host --uts host --cgroupns host");
+    words.add("--security-opt label=disable");
     // A group for the process that monitors the holder may not be possible, and podman would warn about it.
-    words.add(["--cgroups", "no-conmon"]);
-    words.add(["--pull", "never", "--name", holder.name]);
+    words.add("--cgroups no-conmon --pull never");
+    words.option("--name", holder.name);
     // The holder's alone: podman would raise them, for which it may have no right.
-    words.add([
-        "--ulimit",
-        "nofile=1024:1024",
-        "--ulimit",
-        "nproc=1024:1024",
-    ]);
-    let mounts = match root {
-        ImageRoot::Directory(_, layout) => &layout.mounts,
-        ImageRoot::Image(_, mounts) => mounts,
-    };
+    words.add("--ulimit nofile=1024:1024 --ulimit nproc=1024:1024");
     let dynamic = |mount: &&BindMount| !mount.is_same() || mount.target != Path::new("/proc");
-    for mount in mounts.iter().filter(dynamic) {
-        words.add(["--volume"]);
-        words.0.push(pair(mount, ":ro,rbind", ":rbind"));
+    for mount in root.mounts().iter().filter(dynamic) {
+        words.option("--volume", pair(mount, ":ro,rbind", ":rbind"));
     }
     match root {
         ImageRoot::Directory(path, _) => {
-            words.add(["--rootfs"]);
-            words.0.push(path.into());
+            words.option("--rootfs", path);
             words.holder(holder);
         }
         ImageRoot::Image(name, _) => {
-            words.add(["--volume"]);
-            words.0.push(pair(&holder.mount(), ":ro", ""));
-            words.add(["--entrypoint", HOLDER]);
+            words.option("--volume", pair(&holder.mount(), ":ro", ""));
+            words.option("--entrypoint", HOLDER);
             words.0.push(name.to_owned());
-            words.add([&*holder.watches.to_string()]);
+            words.add(&holder.watches.to_string());
         }
     }
 }

@@ -18,7 +18,7 @@ pub const MPI_ANNOTATION: (&str, &str) = ("org.wireup.mpi", "host");
 const SERVER: &str = "PMIX_SERVER_TMPDIR=";
 
 /// Directory that the ranks of one node share.
-const SHARED_MEMORY: &str = "/dev/shm";
+pub const SHARED_MEMORY: &str = "/dev/shm";
 
 /// Mounts that the hook makes, at the host's paths, below the root directory of the container.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,7 +30,6 @@ pub struct HookPlan {
     pub group: u32,
     /// The directory of the rank's node in its job, if it is offered PMIx.
     pub node: Option<PathBuf>,
-    pub shared_memory: PathBuf,
     /// Program of the container, if it gets the host's MPI.
     pub host_mpi: Option<HookProgram>,
 }
@@ -82,29 +81,25 @@ struct Root {
     path: PathBuf,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct OciProcess {
-    #[serde(default)]
     env: Vec<String>,
-    #[serde(default)]
     user: OciUser,
-    #[serde(default)]
     args: Vec<String>,
-    #[serde(default)]
     cwd: PathBuf,
 }
 
 #[derive(Default, Deserialize)]
+#[serde(default)]
 struct OciUser {
-    #[serde(default)]
     uid: u32,
-    #[serde(default)]
     gid: u32,
 }
 
 #[derive(Default, Deserialize)]
+#[serde(default)]
 struct Linux {
-    #[serde(default)]
     namespaces: Vec<Namespace>,
 }
 
@@ -121,12 +116,12 @@ struct Namespace {
 /// # Errors
 /// [`HookError`]
 pub fn bundle(state: &[u8]) -> Result<PathBuf, HookError> {
-    let what = "state";
-    let state: OciState = serde_json::from_slice(state).map_err(|error| HookError::Unreadable {
-        document: what,
-        error,
-    })?;
+    let state: OciState = parse("state", state)?;
     Ok(state.bundle)
+}
+
+fn parse<'a, T: Deserialize<'a>>(document: &'static str, text: &'a [u8]) -> Result<T, HookError> {
+    serde_json::from_slice(text).map_err(|error| HookError::Unreadable { document, error })
 }
 
 /// Plans the mounts for a container; `None` if its annotations do not request any.
@@ -134,12 +129,7 @@ pub fn bundle(state: &[u8]) -> Result<PathBuf, HookError> {
 /// # Errors
 /// [`HookError`] if ranks cannot run in the container.
 pub fn plan(config: &[u8], bundle: &Path) -> Result<Option<HookPlan>, HookError> {
-    let what = "configuration";
-    let config: OciConfig =
-        serde_json::from_slice(config).map_err(|error| HookError::Unreadable {
-            document: what,
-            error,
-        })?;
+    let config: OciConfig = parse("configuration", config)?;
     let (name, value) = ANNOTATION;
     if config.annotations.get(name).map(String::as_str) != Some(value) {
         return Ok(None);
@@ -174,7 +164,6 @@ pub fn plan(config: &[u8], bundle: &Path) -> Result<Option<HookPlan>, HookError>
         user: config.process.user.uid,
         group: config.process.user.gid,
         node,
-        shared_memory: SHARED_MEMORY.into(),
         host_mpi,
     }))
 }
@@ -246,7 +235,6 @@ mod tests {
             user: 7,
             group: 8,
             node: Some("/tmp/wireup-0123.n1/n1".into()),
-            shared_memory: "/dev/shm".into(),
             host_mpi: None,
         };
         assert_eq!(

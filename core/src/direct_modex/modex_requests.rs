@@ -196,8 +196,8 @@ impl<T> ModexRequests<T> {
     pub(super) fn peer_lost(&mut self, node: NodeId, reason: Arc<str>) -> Vec<T> {
         self.lost_nodes.entry(node).or_insert(reason);
         let all = std::mem::take(&mut self.in_flight).into_iter();
-        let (lost, kept): (BTreeMap<_, _>, _) = all.partition(|(_, r)| r.owner == node);
-        self.in_flight = kept;
+        let (lost, remaining): (BTreeMap<_, _>, _) = all.partition(|(_, r)| r.owner == node);
+        self.in_flight = remaining;
         tickets(lost.into_values())
     }
 

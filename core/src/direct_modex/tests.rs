@@ -16,7 +16,7 @@ fn data(text: &str) -> Arc<[u8]> {
 struct Cluster {
     engines: Vec<ModexEngine<&'static str>>,
     sent: Vec<(NodeId, NodeId, ModexMessage)>,
-    asked_host: Vec<(u32, Proc)>,
+    host_requests: Vec<(u32, Proc)>,
     answers: Vec<(&'static str, ModexResult)>,
     now: Moment,
 }
@@ -28,7 +28,7 @@ impl Cluster {
                 .map(|n| ModexEngine::new(NodeId(n), None))
                 .collect(),
             sent: Vec::new(),
-            asked_host: Vec::new(),
+            host_requests: Vec::new(),
             answers: Vec::new(),
             now: Moment::default(),
         };
@@ -46,7 +46,7 @@ impl Cluster {
         for output in out {
             match output {
                 ModexAction::Send { to, message } => self.sent.push((NodeId(at), to, message)),
-                ModexAction::AskHost { proc } => self.asked_host.push((at, proc)),
+                ModexAction::AskHost { proc } => self.host_requests.push((at, proc)),
                 ModexAction::Complete { ticket, result } => self.answers.push((ticket, result)),
             }
         }
@@ -101,12 +101,12 @@ impl Cluster {
         }
     }
 
-    fn lose(&mut self, lost: u32, seen_by: u32) {
+    fn lose(&mut self, lost: u32, observer: u32) {
         let input = ModexEvent::PeerLost {
             node: NodeId(lost),
             reason: Arc::from("stream closed"),
         };
-        self.input(seen_by, input);
+        self.input(observer, input);
     }
 
     fn answered(&mut self) -> Vec<(&'static str, ModexResult)> {
@@ -127,7 +127,7 @@ fn rank_is_requested_once_and_every_requester_answered_once() {
     c.ask(1, 2, "c");
     assert_eq!(c.sent.len(), 2, "one request per asking node");
     c.deliver();
-    assert_eq!(c.asked_host, [(2, proc(2))]);
+    assert_eq!(c.host_requests, [(2, proc(2))]);
     assert_eq!(c.answered(), []);
     c.host_answers(2, Ok("card"));
     c.deliver();
@@ -148,7 +148,7 @@ fn later_request_queries_host_again() {
     for (round, ticket) in [(1, "a"), (2, "b")] {
         c.ask(0, 1, ticket);
         c.deliver();
-        assert_eq!(c.asked_host.len(), round);
+        assert_eq!(c.host_requests.len(), round);
         c.host_answers(1, Ok("x"));
         c.deliver();
         assert_eq!(c.answered(), [(ticket, Ok(data("x")))]);
@@ -185,7 +185,7 @@ fn unknown_ranks_and_jobs_are_not_found_without_asking_host() {
         c.deliver();
         assert_eq!(c.answered(), [(ticket, Err(ModexFailure::NotFound))]);
     }
-    assert!(c.asked_host.is_empty());
+    assert!(c.host_requests.is_empty());
     c.assert_idle();
 }
 
@@ -239,7 +239,7 @@ fn repeated_request_joins_pending_request_of_host() {
     c.ask(0, 1, "new");
     c.deliver();
     c.answered();
-    assert_eq!(c.asked_host.len(), 1);
+    assert_eq!(c.host_requests.len(), 1);
     c.host_answers(1, Ok("x"));
     c.deliver();
     assert_eq!(c.answered(), [("new", Ok(data("x")))]);
@@ -267,7 +267,7 @@ fn end_of_rank_answers_pending_and_later_requests() {
             ("later", gone)
         ]
     );
-    assert_eq!(c.asked_host.len(), 1);
+    assert_eq!(c.host_requests.len(), 1);
     c.assert_idle();
 }
 
@@ -382,7 +382,7 @@ fn request_that_outlives_its_node_is_dropped() {
     c.ask(0, 1, "lost");
     c.lose(0, 1);
     c.deliver();
-    assert!(c.asked_host.is_empty());
+    assert!(c.host_requests.is_empty());
     assert!(c.engines[1].is_idle());
 }
 
@@ -423,7 +423,7 @@ fn connected_rank_without_commit_is_given_up_by_its_node() {
     c.host_answers(1, Ok("at last"));
     c.deliver();
     assert_eq!(c.answers, [("c", Ok(data("at last")))]);
-    assert_eq!(c.asked_host.len(), 1);
+    assert_eq!(c.host_requests.len(), 1);
     assert_eq!(c.engines[1].next_deadline(), None);
     assert!(c.engines[1].is_idle());
 }
@@ -440,7 +440,7 @@ fn data_without_required_key_is_requested_again() {
     assert!(c.engines[0].next_deadline().is_some());
     c.advance(1);
     c.deliver();
-    assert_eq!(c.asked_host, [(1, proc(1)), (1, proc(1))]);
+    assert_eq!(c.host_requests, [(1, proc(1)), (1, proc(1))]);
     c.host_answers(1, Ok("key-1\0x key-2\0y"));
     c.deliver();
     assert_eq!(c.answered(), [("a", Ok(data("key-1\0x key-2\0y")))]);

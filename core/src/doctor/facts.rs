@@ -253,14 +253,18 @@ pub struct ImageCheck {
     pub problem: Option<String>,
 }
 
-/// Process-management interface that a program needs.
+/// Process-management interface to offer a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum NeededInterface {
+pub enum DetectedInterface {
+    /// PMIx: Open MPI, or any program on libpmix.
     Pmix,
+    /// PMI-1 or PMI-2: MPICH and its relatives, or any program on libpmi.
     Pmi,
+    /// Every interface: the program behind an interpreter or wrapper is unknown.
     #[default]
     Unknown,
+    /// PMI, because it costs nothing; no MPI was found.
     Plain,
 }
 
@@ -277,7 +281,7 @@ pub struct ProgramFacts {
     pub is_unsuitable: bool,
     /// A digest of its contents.
     pub digest: Option<String>,
-    pub wants: NeededInterface,
+    pub wants: DetectedInterface,
     /// MPI library that the program loads.
     pub mpi: Option<String>,
     pub mpi_digest: Option<String>,

@@ -22,8 +22,7 @@ use std::time::Duration;
 use super::grant::FabricGrant;
 use super::grant_record::{GrantRecord, VERSION};
 use super::manager_rest::{
-    GrantRequest, InvalidField, ManagerReply, ManagerRequest, ServiceId, authorized, created,
-    listed,
+    GrantRequest, ManagerReply, ManagerRequest, ServiceId, authorized, created, listed,
 };
 use crate::job::spec::FabricSpec;
 
@@ -96,11 +95,11 @@ pub struct GrantLifecycle {
 
 impl GrantLifecycle {
     /// Starts a grant; returns it with the first action.
-    pub fn begin(wanted: GrantRequest, spec: FabricSpec, now: Duration) -> (Self, GrantAction) {
-        let create = ManagerRequest::Create(wanted.clone());
+    pub fn begin(request: GrantRequest, spec: FabricSpec, now: Duration) -> (Self, GrantAction) {
+        let create = ManagerRequest::Create(request.clone());
         let life = Self {
             state: GrantState::Creating,
-            request: wanted,
+            request,
             spec,
             credential: FabricGrant::default(),
             services: Vec::new(),
@@ -117,24 +116,17 @@ impl GrantLifecycle {
 
     /// Starts the revocation of a grant that another process has left.
     pub fn resume(record: GrantRecord, now: Duration) -> (Self, GrantAction) {
+        let request = GrantRequest {
+            name: record.name,
+            ..GrantRequest::default()
+        };
+        let (begun, _) = Self::begin(request, record.spec, now);
         let mut life = Self {
             state: GrantState::Ready,
-            request: GrantRequest {
-                name: record.name,
-                allocation: None,
-                nodes: Vec::new(),
-                vni: None,
-            },
-            spec: record.spec,
-            credential: FabricGrant::default(),
             services: record.services,
             uncertain: record.uncertain,
             unanswered: record.uncertain,
-            is_missing: false,
-            list_problem: None,
-            refusal: String::new(),
-            attempt: 0,
-            started_at: now,
+            ..begun
         };
         let order = life.end(now);
         (life, order)
@@ -233,23 +225,38 @@ impl GrantLifecycle {
     }
 
     fn on_listed(&mut self, answer: &ManagerReply, now: Duration) -> GrantAction {
+        match self.read_list(answer) {
+            Some(Ok(found)) => {
+                let mut found = found.into_iter();
+                let Some((id, credential)) = found.next() else {
+                    self.state = GrantState::Creating;
+                    return self.waited();
+                };
+                self.credential = credential;
+                self.services = vec![id];
+                self.services.extend(found.map(|(id, _)| id));
+                self.enter_state(GrantState::Authorizing)
+            }
+            Some(Err(problem)) => self.unlisted(problem),
+            None => self.again(GrantState::Listing, answer, now),
+        }
+    }
+
+    /// Returns the services of this grant in an answer, or why the manager cannot list them; `None` if the request is
+    /// to be repeated.
+    fn read_list(
+        &self,
+        answer: &ManagerReply,
+    ) -> Option<Result<Vec<(ServiceId, FabricGrant)>, String>> {
         match answer {
-            ManagerReply::Status(200, body) => match listed(body, &self.request.name) {
-                Ok(found) => {
-                    let mut found = found.into_iter();
-                    let Some((id, credential)) = found.next() else {
-                        self.state = GrantState::Creating;
-                        return self.waited();
-                    };
-                    self.credential = credential;
-                    self.services = vec![id];
-                    self.services.extend(found.map(|(id, _)| id));
-                    self.enter_state(GrantState::Authorizing)
-                }
-                Err(invalid) => self.unlisted(not_understood(invalid)),
-            },
-            ManagerReply::Status(400..=499 | 501, _) => self.unlisted(no_list()),
-            other => self.again(GrantState::Listing, other, now),
+            ManagerReply::Status(200, body) => Some(
+                listed(body, &self.request.name)
+                    .map_err(|invalid| format!("invalid list of services: {invalid}")),
+            ),
+            ManagerReply::Status(400..=499 | 501, _) => {
+                Some(Err("the fabric manager does not list services".to_owned()))
+            }
+            _ => None,
         }
     }
 
@@ -275,26 +282,22 @@ impl GrantLifecycle {
     }
 
     fn on_searched(&mut self, answer: &ManagerReply, now: Duration) -> GrantAction {
-        match answer {
-            ManagerReply::Status(200, body) => match listed(body, &self.request.name) {
-                Ok(found) => {
-                    let found = found.into_iter().map(|(id, _)| id);
-                    self.services = found.collect();
-                    let was_missing =
-                        std::mem::replace(&mut self.is_missing, self.services.is_empty());
-                    match (self.is_missing, was_missing) {
-                        (true, true) => {
-                            self.uncertain = false;
-                            self.finish(None)
-                        }
-                        (true, false) => GrantAction::Wait(LATE_SERVICE),
-                        (false, _) => self.enter_state(GrantState::Revoking),
+        match self.read_list(answer) {
+            Some(Ok(found)) => {
+                let found = found.into_iter().map(|(id, _)| id);
+                self.services = found.collect();
+                let was_missing = std::mem::replace(&mut self.is_missing, self.services.is_empty());
+                match (self.is_missing, was_missing) {
+                    (true, true) => {
+                        self.uncertain = false;
+                        self.finish(None)
                     }
+                    (true, false) => GrantAction::Wait(LATE_SERVICE),
+                    (false, _) => self.enter_state(GrantState::Revoking),
                 }
-                Err(invalid) => self.unsearchable(not_understood(invalid)),
-            },
-            ManagerReply::Status(400..=499 | 501, _) => self.unsearchable(no_list()),
-            other => self.again(GrantState::Searching, other, now),
+            }
+            Some(Err(problem)) => self.unsearchable(problem),
+            None => self.again(GrantState::Searching, answer, now),
         }
     }
 
@@ -404,15 +407,6 @@ impl GrantLifecycle {
         let first = self.services.first().cloned();
         first.expect("a state about a service has one")
     }
-}
-
-/// Returns the text about a manager without a list.
-fn no_list() -> String {
-    "the fabric manager does not list services".to_owned()
-}
-
-fn not_understood(invalid: InvalidField) -> String {
-    format!("invalid list of services: {invalid}")
 }
 
 /// Whether it makes no sense to repeat a request that was answered so.

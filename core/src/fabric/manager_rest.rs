@@ -28,7 +28,7 @@ const SERVICES: &str = "/fabric/cxi/services";
 pub const ANSWER_MAX: usize = 1024 * 1024;
 
 /// Request of a launch for a fabric grant.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct GrantRequest {
     /// Name of the launch, different from that of any other.
     pub name: String,
@@ -74,7 +74,7 @@ pub enum ManagerReply {
 
 /// The manager's name of a service: safe in a path.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[serde(try_from = "String")]
 pub struct ServiceId(String);
 
 /// A text that is no name of a service.
@@ -95,12 +95,6 @@ impl TryFrom<String> for ServiceId {
     }
 }
 
-impl From<ServiceId> for String {
-    fn from(id: ServiceId) -> Self {
-        id.0
-    }
-}
-
 impl ServiceId {
     pub fn as_str(&self) -> &str {
         &self.0
@@ -116,11 +110,11 @@ impl ManagerRequest {
             idempotency: None,
         };
         match self {
-            Self::Create(wanted) => HttpRequest {
+            Self::Create(request) => HttpRequest {
                 method: "POST",
                 path: SERVICES.to_owned(),
-                body: Some(wanted.json()),
-                idempotency: Some(wanted.name.clone()),
+                body: Some(request.json()),
+                idempotency: Some(request.name.clone()),
             },
             Self::Auth(id) => plain("GET", format!("{SERVICES}/{}/auth", id.0)),
             Self::Revoke(id) => plain("DELETE", format!("{SERVICES}/{}", id.0)),

@@ -52,11 +52,11 @@ impl SurvivorState {
         result: &FenceResult,
     ) {
         let ends = self.completed_fences.entry(id.series.clone()).or_default();
-        let kept = CompletedFence {
+        let fence = CompletedFence {
             nodes: nodes.clone(),
             result: result.clone(),
         };
-        ends.insert(id.generation, kept);
+        ends.insert(id.generation, fence);
         if ends.len() > KEPT {
             ends.pop_first();
         }
@@ -94,10 +94,10 @@ impl<T> FenceEngine<T> {
         survivors.deaths = true;
         let mut ended: Vec<(NodeSet, FenceMessage)> = Vec::new();
         for (series, ends) in &survivors.completed_fences {
-            for (&generation, kept) in ends.iter().filter(|(_, end)| end.nodes.contains(node)) {
+            for (&generation, fence) in ends.iter().filter(|(_, end)| end.nodes.contains(node)) {
                 let series = series.clone();
-                let message = kept.message(FenceId { series, generation });
-                ended.push((kept.nodes.clone(), message));
+                let message = fence.message(FenceId { series, generation });
+                ended.push((fence.nodes.clone(), message));
             }
         }
         for (nodes, message) in ended {
@@ -177,10 +177,10 @@ impl<T> FenceEngine<T> {
         else {
             return;
         };
-        let kept = self.survivors.as_ref().filter(|_| !lost.is_empty());
-        let kept = kept.and_then(|survivors| survivors.completed_fences.get(&id.series));
-        if let Some(kept) = kept.and_then(|ends| ends.get(&id.generation)) {
-            self.send(to, kept.message(id.clone()), cx);
+        let survivors = self.survivors.as_ref().filter(|_| !lost.is_empty());
+        let ends = survivors.and_then(|survivors| survivors.completed_fences.get(&id.series));
+        if let Some(fence) = ends.and_then(|ends| ends.get(&id.generation)) {
+            self.send(to, fence.message(id.clone()), cx);
         }
     }
 

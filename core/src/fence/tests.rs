@@ -140,8 +140,8 @@ impl Cluster {
         }
     }
 
-    fn lose(&mut self, lost: u32, seen_by: &[u32]) {
-        for &at in seen_by {
+    fn lose(&mut self, lost: u32, observers: &[u32]) {
+        for &at in observers {
             let input = FenceEvent::PeerLost {
                 node: node(lost),
                 reason: Arc::from("stream closed"),

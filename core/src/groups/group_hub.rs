@@ -187,7 +187,7 @@ impl GroupHub {
     }
 
     /// Forgets the members that had left a group, when the group has ended or has all these members again.
-    pub(super) fn made_anew(&mut self, name: &[u8], is_member: impl Fn(&Proc) -> bool) {
+    pub(super) fn forget_departed(&mut self, name: &[u8], is_member: impl Fn(&Proc) -> bool) {
         self.departed_members
             .retain(|(left, proc)| **left != *name || !is_member(proc));
     }
@@ -204,15 +204,15 @@ impl GroupHub {
     fn release(&mut self, key: GroupKey) -> GroupDecision {
         let open = self.open.remove(&key).expect("it has just been completed");
         let offers = || open.arrivals.values();
-        let wanted =
+        let needs_context =
             key.operation == GroupOperation::Construct && offers().any(|o| o.wants_context);
-        let context = wanted.then(|| {
+        let context = needs_context.then(|| {
             let count = self.contexts;
             self.contexts += 1;
             count * CONTEXT_STEP + u64::from(self.node.0) + 1
         });
         let members = open.remaining_members();
-        self.made_anew(&key.name, |proc| key.members.contains(proc));
+        self.forget_departed(&key.name, |proc| key.members.contains(proc));
         let released = GroupRelease {
             context,
             members,

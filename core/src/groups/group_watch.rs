@@ -1,5 +1,5 @@
 //! Groups whose members are notified of the death of others: groups constructed with that
-//! attribute, and groups made by invitation, of which the host learns by the events that cross it.
+//! attribute, and groups constructed by invitation, of which the host learns by the events that cross it.
 //!
 //! Every node follows all of them, so that the node of a process that dies knows which processes to notify.
 //!
@@ -54,7 +54,12 @@ pub struct GroupWatch {
 
 impl GroupWatch {
     /// Adds a constructed group whose members requested notifications of deaths.
-    pub fn made(&mut self, name: Arc<[u8]>, members: Vec<Proc>, context: Option<u64>) {
+    pub fn add_constructed_group(
+        &mut self,
+        name: Arc<[u8]>,
+        members: Vec<Proc>,
+        context: Option<u64>,
+    ) {
         self.ended(&name, |proc| members.contains(proc));
         self.add(WatchedGroup {
             name,
@@ -184,8 +189,8 @@ mod tests {
     #[test]
     fn members_get_each_death_once_and_until_group_ends() {
         let mut watch = GroupWatch::default();
-        watch.made(name("a"), procs(&[0, 1, 2]), Some(7));
-        watch.made(name("b"), procs(&[1, 3]), None);
+        watch.add_constructed_group(name("a"), procs(&[0, 1, 2]), Some(7));
+        watch.add_constructed_group(name("b"), procs(&[1, 3]), None);
         let notices = watch.died(&proc(1));
         assert_eq!(notices.len(), 2);
         assert_eq!(
@@ -201,8 +206,8 @@ mod tests {
     #[test]
     fn groups_of_one_name_and_other_members_are_others() {
         let mut watch = GroupWatch::default();
-        watch.made(name("a"), procs(&[0, 1]), None);
-        watch.made(name("a"), procs(&[2, 3]), None);
+        watch.add_constructed_group(name("a"), procs(&[0, 1]), None);
+        watch.add_constructed_group(name("a"), procs(&[2, 3]), None);
         watch.ended(b"a", |member| *member == proc(2));
         assert_eq!(death_notices(&mut watch, 3), []);
         assert_eq!(

@@ -196,7 +196,7 @@ fn group_of_one_node_is_made_at_once() {
 #[test]
 fn ids_differ_across_nodes_and_are_assigned_on_request_only() {
     let mut cluster = Cluster::new(3);
-    let mut seen = BTreeSet::new();
+    let mut used_ids = BTreeSet::new();
     for round in 0..3 {
         for members in [&[0, 1, 2][..], &[1, 2], &[0, 2], &[2]] {
             for node in members {
@@ -204,7 +204,7 @@ fn ids_differ_across_nodes_and_are_assigned_on_request_only() {
             }
             cluster.deliver();
             let id = cluster.released(members.len())[0].context.unwrap();
-            assert!(id > 0 && seen.insert(id), "{id}");
+            assert!(id > 0 && used_ids.insert(id), "{id}");
         }
     }
     cluster.arrive(0, GroupOperation::Destruct, "a", &[0], None);
@@ -503,7 +503,7 @@ fn every_call_has_one_consistent_reply_in_any_order() {
         }
         assert_eq!(calls, 0, "seed {seed}");
         assert!(
-            contexts.values().all(|seen| *seen == 2 || *seen == 4),
+            contexts.values().all(|count| *count == 2 || *count == 4),
             "seed {seed}: {contexts:?}"
         );
     }
@@ -602,7 +602,7 @@ fn last_waiter_completes_operation_that_lacks_only_dead() {
     cluster.deliver();
     for group in cluster.released(2) {
         assert!(group.members.iter().eq([proc(0), proc(1)]));
-        assert!(group.notify, "one node asked for it");
+        assert!(group.notify, "one node requested it");
     }
 }
 

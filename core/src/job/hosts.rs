@@ -83,6 +83,14 @@ impl HostSpec {
         }
     }
 
+    /// Returns the host as `--hosts` names it, without slots.
+    pub fn entry(&self) -> String {
+        match self.has_own_address() {
+            true => format!("{}@{}", self.name, self.address),
+            false => self.name.clone(),
+        }
+    }
+
     /// Whether the agent's address is not the host's name with the default port.
     pub fn has_own_address(&self) -> bool {
         let name = &self.name;
@@ -365,12 +373,12 @@ fn entries_of(word: &str) -> Result<Vec<HostEntry>, HostsProblem> {
         }
     }
     let addresses = address.map(|text| addresses(word, text)).transpose()?;
-    let given = addresses.as_ref().map_or(names.len(), Vec::len);
-    if given != names.len() {
+    let count = addresses.as_ref().map_or(names.len(), Vec::len);
+    if count != names.len() {
         return Err(HostsProblem::Count {
             word: word.into(),
             names: names.len(),
-            addresses: given,
+            addresses: count,
         });
     }
     let mut addresses = addresses.into_iter().flatten();

@@ -83,11 +83,11 @@ pub struct SyslogText {
 impl SyslogText {
     /// Converts a priority of `syslog(3)`: a severity without a facility gets that of user programs. `None` for an
     /// invalid priority.
-    pub fn priority(given: i32) -> Option<u8> {
-        let given = (0..=PRIORITY_MAX).contains(&given).then_some(given as u8)?;
-        Some(match given >> 3 {
-            0 => given | FACILITY_USER,
-            _ => given,
+    pub fn priority(value: i32) -> Option<u8> {
+        let value = (0..=PRIORITY_MAX).contains(&value).then_some(value as u8)?;
+        Some(match value >> 3 {
+            0 => value | FACILITY_USER,
+            _ => value,
         })
     }
 
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn each_line_is_own_datagram_and_cannot_imitate_another() {
-        let said = |bytes: &[u8]| -> Vec<String> {
+        let datagrams = |bytes: &[u8]| -> Vec<String> {
             let text = text(bytes);
             let lines = text.lines("Nov  1 09:05:03", 7);
             lines
@@ -133,16 +133,16 @@ mod tests {
         };
         let head = "<11>Nov  1 09:05:03 wireup[7]: job.3: ";
         assert_eq!(
-            said(b"one\n\ntwo\x1b[2J\r\n"),
+            datagrams(b"one\n\ntwo\x1b[2J\r\n"),
             [format!("{head}one"), format!("{head}two [2J ")]
         );
-        assert_eq!(said(b"\n"), [""; 0]);
-        assert_eq!(said(&[b'x'; 10_000])[0].len(), head.len() + LINE_MAX);
+        assert_eq!(datagrams(b"\n"), [""; 0]);
+        assert_eq!(datagrams(&[b'x'; 10_000])[0].len(), head.len() + LINE_MAX);
     }
 
     #[test]
     fn severity_alone_gets_user_facility() {
-        for (given, priority) in [
+        for (value, priority) in [
             (0, Some(8)),
             (3, Some(PRIORITY_DEFAULT)),
             (7, Some(15)),
@@ -152,7 +152,7 @@ mod tests {
             (192, None),
             (-1, None),
         ] {
-            assert_eq!(SyslogText::priority(given), priority, "{given}");
+            assert_eq!(SyslogText::priority(value), priority, "{value}");
         }
     }
 }

@@ -68,16 +68,16 @@ fn keys(bytes: &[u8]) -> Vec<String> {
 fn entries_of_partial_exchange_still_go_to_all_at_next_barrier() {
     let mut kvs = Kvs::new(LIMITS);
     kvs.put(b"a", b"1").unwrap();
-    let (bytes, given) = kvs.recent(KvsStamp::default());
+    let (bytes, stamp) = kvs.recent(KvsStamp::default());
     assert_eq!(keys(&bytes), ["a"]);
     let mut all = bytes;
     encode_entry(b"far", b"2", &mut all);
-    let since = kvs.merge_recent(&all, given).unwrap();
+    let since = kvs.merge_recent(&all, stamp).unwrap();
     assert_eq!(kvs.get(b"far"), Some(&b"2"[..]));
-    // The same nodes need to hear nothing twice, others all of it.
+    // Nodes of the same barrier get no entry twice, other nodes all of them.
     assert_eq!(keys(&kvs.recent(since).0), [""; 0]);
     assert_eq!(keys(&kvs.recent(KvsStamp::default()).0), ["a", "far"]);
-    // Its own node tells the others of `far`.
+    // The node that put `far` contributes it.
     let contribution = kvs.take_contribution();
     assert_eq!(keys(&contribution), ["a"]);
     // Until that is merged the value is unknown to nodes that have not.
@@ -90,10 +90,10 @@ fn entries_of_partial_exchange_still_go_to_all_at_next_barrier() {
 fn put_during_partial_exchange_is_newer_and_goes_with_next() {
     let mut kvs = Kvs::new(LIMITS);
     kvs.put(b"a", b"old").unwrap();
-    let (bytes, given) = kvs.recent(KvsStamp::default());
+    let (bytes, stamp) = kvs.recent(KvsStamp::default());
     kvs.put(b"a", b"new").unwrap();
     kvs.put(b"b", b"1").unwrap();
-    let since = kvs.merge_recent(&bytes, given).unwrap();
+    let since = kvs.merge_recent(&bytes, stamp).unwrap();
     assert_eq!(kvs.get(b"a"), Some(&b"new"[..]));
     let expected = [
         (b"a".to_vec(), b"new".to_vec()),
@@ -107,9 +107,9 @@ fn put_during_partial_exchange_is_newer_and_goes_with_next() {
 fn value_replaced_by_others_is_not_contributed() {
     let mut kvs = Kvs::new(LIMITS);
     kvs.put(b"a", b"mine").unwrap();
-    let (mut all, given) = kvs.recent(KvsStamp::default());
+    let (mut all, stamp) = kvs.recent(KvsStamp::default());
     encode_entry(b"a", b"theirs", &mut all);
-    kvs.merge_recent(&all, given).unwrap();
+    kvs.merge_recent(&all, stamp).unwrap();
     assert_eq!(kvs.get(b"a"), Some(&b"theirs"[..]));
     assert_eq!(kvs.take_contribution(), b"");
     kvs.put(b"a", b"mine again").unwrap();
@@ -227,12 +227,12 @@ fn forwarded_entries_do_not_hide_later_puts() {
     let (all, _) = first.recent(KvsStamp::default());
     second.merge_recent(&all, KvsStamp::default()).unwrap();
     first.put(b"a", b"new").unwrap();
-    let (own, given) = first.recent(KvsStamp::default());
-    let (passed_on, also_given) = second.recent(KvsStamp::default());
+    let (own, first_stamp) = first.recent(KvsStamp::default());
+    let (passed_on, second_stamp) = second.recent(KvsStamp::default());
     assert_eq!(pairs(&passed_on), [(b"a".to_vec(), b"old".to_vec())]);
     let all = [own, passed_on].concat();
-    first.merge_recent(&all, given).unwrap();
-    second.merge_recent(&all, also_given).unwrap();
+    first.merge_recent(&all, first_stamp).unwrap();
+    second.merge_recent(&all, second_stamp).unwrap();
     for kvs in [first, second] {
         assert_eq!(kvs.get(b"a"), Some(&b"new"[..]));
     }

@@ -260,11 +260,11 @@ fn equal_node_ids_of_two_launches_are_distinct() {
 fn wait_ends_at_timeout() {
     let mut meeting = Meeting::of(1);
     let timeout = std::time::Duration::from_secs(3);
-    let NameRequest::Lookup(mut wanted) = lookup("a", true) else {
+    let NameRequest::Lookup(mut request) = lookup("a", true) else {
         panic!("no lookup");
     };
-    wanted.wait.as_mut().unwrap().timeout = Some(timeout);
-    meeting.ask(0, NameRequest::Lookup(wanted));
+    request.wait.as_mut().unwrap().timeout = Some(timeout);
+    meeting.ask(0, NameRequest::Lookup(request));
     let due = meeting.now + timeout;
     assert_eq!(meeting.rendezvous.next_deadline(), Some(due));
     meeting.rendezvous.tick(due, &mut meeting.out);

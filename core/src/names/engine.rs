@@ -230,9 +230,9 @@ impl<T> NameEngine<T> {
         let mut answers = Vec::new();
         if let Some(mut head) = self.at_head.take() {
             head.store.tear_down(&mut answers);
-            let asked = head.abroad.take().unwrap_or_default().pending_requests;
+            let pending = head.abroad.take().unwrap_or_default().pending_requests;
             let refused = |ticket| (ticket, NameReply::Refused(NameRefusal::TornDown));
-            answers.extend(asked.into_iter().map(refused));
+            answers.extend(pending.into_iter().map(refused));
         }
         self.deliver(answers, cx);
         for (_, (_, ticket)) in std::mem::take(&mut self.asking) {

@@ -230,9 +230,9 @@ fn range_limits_readers_of_value() {
         (Nspace::new("job").unwrap(), RankOrWildcard::One(Rank(2))),
         (Nspace::new("other").unwrap(), RankOrWildcard::Wildcard),
     ];
-    // Seen by: itself, its neighbour on the node, a rank of another node, one of another job that
+    // Visible to: itself, its neighbour on the node, a rank of another node, one of another job that
     // is on its node.
-    for (range, seen) in [
+    for (range, expected) in [
         (NameRange::Rm, [false; 4]),
         (NameRange::ProcLocal, [true, false, false, false]),
         (NameRange::Local, [true, true, false, true]),
@@ -244,15 +244,15 @@ fn range_limits_readers_of_value() {
         let mut shop = Shop::default();
         let publish = publish_as(range.clone(), Persistence::Session, &["a"]);
         assert_eq!(shop.answer(&who(0), publish), NameReply::Done);
-        let see = [who(0), who(1), who(2), stranger.clone()]
+        let found = [who(0), who(1), who(2), stranger.clone()]
             .map(|other| matches!(shop.answer(&other, lookup(&["a"])), NameReply::Found(_)));
-        assert_eq!(see, seen, "{range:?}");
+        assert_eq!(found, expected, "{range:?}");
     }
 }
 
 #[test]
 fn range_of_lookup_limits_publishers() {
-    for (range, seen) in [
+    for (range, expected) in [
         (NameRange::Rm, [false; 4]),
         (NameRange::ProcLocal, [true, false, false, false]),
         (NameRange::Local, [true, true, false, true]),
@@ -260,14 +260,14 @@ fn range_of_lookup_limits_publishers() {
         (NameRange::Global, [true; 4]),
     ] {
         let publishers = [who(0), who(1), who(2), who_of("other", 1)];
-        let see = publishers.map(|publisher| {
+        let found = publishers.map(|publisher| {
             let mut shop = Shop::default();
             let publish = publish_as(NameRange::Global, Persistence::Session, &["a"]);
             assert_eq!(shop.answer(&publisher, publish), NameReply::Done);
             let lookup = lookup_in(range.clone(), &["a"], None);
             matches!(shop.answer(&who(0), lookup), NameReply::Found(_))
         });
-        assert_eq!(see, seen, "{range:?}");
+        assert_eq!(found, expected, "{range:?}");
     }
 }
 

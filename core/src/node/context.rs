@@ -232,8 +232,8 @@ impl NodeContext {
                 }
             }
         }
-        let mut seen = BTreeSet::new();
-        members.retain(|member| seen.insert(*member));
+        let mut unique = BTreeSet::new();
+        members.retain(|member| unique.insert(*member));
         Some(members)
     }
 

@@ -135,14 +135,14 @@ impl Dispatcher<'_> {
             NodeEvent::SidecarEnded { how, end } => cx.sidecar_ended(how, end),
             NodeEvent::Peer { from, message } => self.peer_message(from, message),
             NodeEvent::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason),
-            NodeEvent::StartsReported(asked) => services.queries.starts_known(asked, cx),
+            NodeEvent::StartsReported(query) => services.queries.starts_known(query, cx),
             NodeEvent::MemoryMeasured {
-                query: asked,
+                query,
                 server,
                 processes,
             } => services
                 .queries
-                .on_memory_measured(asked, server, &processes, cx),
+                .on_memory_measured(query, server, &processes, cx),
             NodeEvent::Command(command) => match command {
                 NodeCommand::Rendezvous(message) => self.on_name_server_message(message),
                 NodeCommand::NameServerLost => self.rendezvous_lost(),
@@ -162,7 +162,7 @@ impl Dispatcher<'_> {
             NodeEvent::JobOver(job) => self.on_job_ended(job),
             NodeEvent::JobsEnded(ends) => {
                 if !cx.tools.is_empty() && cx.sidecar.is_ready() {
-                    services.iof_pulls.notify_kept_ends(true, cx);
+                    services.iof_pulls.notify_due_ends(true, cx);
                     services.end_notices.send(ends, cx);
                 }
             }
@@ -285,7 +285,7 @@ impl Dispatcher<'_> {
             // The launcher reports trouble.
             NameServerReport::Welcome | NameServerReport::Trouble(_) => {}
             NameServerReport::Store(message) => {
-                self.services.names.shared_said(message, self.cx);
+                self.services.names.on_name_server_reply(message, self.cx);
                 self.settle();
             }
             NameServerReport::Relayed { from, body } => {
@@ -536,7 +536,7 @@ impl Dispatcher<'_> {
             InterlaunchOperation::Fence => FenceOperation::Pmix,
         };
         let status = local_status(infos);
-        let given = timeout(infos);
+        let program_timeout = timeout(infos);
         let input = FenceEvent::Arrive {
             series: FenceSeries { kind, participants },
             nodes,
@@ -547,7 +547,10 @@ impl Dispatcher<'_> {
             },
             // libpmix has its own timer, and a callback after it has fired uses freed memory, so the answer must arrive
             // first.
-            timeout: self.cx.policy.timeout_or(given.map(|given| given * 3 / 4)),
+            timeout: self
+                .cx
+                .policy
+                .timeout_or(program_timeout.map(|timeout| timeout * 3 / 4)),
             ticket: FenceRequester::Connect(id),
         };
         self.fence(input);
@@ -653,10 +656,10 @@ impl Dispatcher<'_> {
                     rank,
                     number,
                     job: other,
-                    request: wanted,
+                    request,
                 } => {
                     let asker = KeyRequester { job, rank, number };
-                    services.remote_keys.request_key(asker, other, wanted, cx);
+                    services.remote_keys.request_key(asker, other, request, cx);
                     self.settle();
                 }
                 PmiAction::Misbehaved { rank, error } => {

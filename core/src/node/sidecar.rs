@@ -241,13 +241,13 @@ impl NodeContext {
         let life = &mut self.sidecar;
         match (life.state, doing) {
             (SidecarState::Starting, SidecarActivity::Stopped) => {
-                life.seen_stopped += 1;
+                life.stopped_count += 1;
                 // One that was stopped for a moment continues.
-                if life.seen_stopped > STOPPED_LOOKS {
+                if life.stopped_count > STOPPED_LOOKS {
                     self.sidecar_broken("its process is stopped".to_owned());
                 }
             }
-            (SidecarState::Starting, _) => life.seen_stopped = 0,
+            (SidecarState::Starting, _) => life.stopped_count = 0,
             (SidecarState::Ready, SidecarActivity::Works)
                 if now.duration_since(life.silent_since) < BUSY_LIMIT =>
             {

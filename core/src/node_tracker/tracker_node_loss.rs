@@ -133,9 +133,13 @@ impl NodeTracker {
     /// Returns the origin of the loss of a host with which the job failed or was refused.
     pub fn blame(&self, error: &str) -> LossOrigin {
         // An ended node does not report any more, whether or not it is reachable.
-        let heard = |node: &&NodeState| !node.is_lost() && !node.has_ended;
+        let is_reporting = |node: &&NodeState| !node.is_lost() && !node.has_ended;
         let refused = self.nodes.iter().any(|node| node.refusal.is_some());
-        match blame(error, self.nodes.iter().filter(heard).count(), self.silent) {
+        match blame(
+            error,
+            self.nodes.iter().filter(is_reporting).count(),
+            self.silent,
+        ) {
             // A launch that is refused does not wait until others are found to be silent as well.
             LossOrigin::Lost if refused && error.ends_with(NO_SIGN) => LossOrigin::Either,
             blame => blame,

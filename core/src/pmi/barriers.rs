@@ -282,7 +282,7 @@ impl Barriers {
     ) -> Option<BarrierArrival> {
         let (_, elsewhere) = self.members(collective);
         let barrier = self.open.get_mut(collective)?;
-        let (bytes, given) = match collective {
+        let (bytes, stamp) = match collective {
             &PmiCollective::WORLD => (store.take_contribution(), KvsStamp::default()),
             PmiCollective::Ring => (ring::encode(&mut barrier.ring), KvsStamp::default()),
             // Local puts are visible to all local ranks.
@@ -296,7 +296,7 @@ impl Barriers {
                 store.recent(since.unwrap_or_default())
             }
         };
-        barrier.contribution_stamp = Some(given);
+        barrier.contribution_stamp = Some(stamp);
         Some(BarrierArrival::Entered(bytes))
     }
 

@@ -419,8 +419,8 @@ impl PmiClient {
     pub(super) fn restart(&mut self) {
         self.spawn = None;
         self.names.truncate(1);
-        if let Some((asked, _)) = self.names.front_mut() {
-            *asked = None;
+        if let Some((call, _)) = self.names.front_mut() {
+            *call = None;
         }
         self.spawning = self.spawning.take().map(|_| None);
         self.keys.clear();

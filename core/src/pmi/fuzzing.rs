@@ -77,10 +77,10 @@ pub fn gate(data: &[u8]) {
     singleton(pieces, sent);
     multiplexer(pieces, sent);
     let mut side = TranscriptSide::default();
-    let heard = sent
+    let messages = sent
         .chunks(pieces)
         .flat_map(|piece| side.read_messages(piece));
-    assert!(heard.map(|message| message.len()).sum::<usize>() <= 16 * sent.len());
+    assert!(messages.map(|message| message.len()).sum::<usize>() <= 16 * sent.len());
     let key = AuthKey::from_text("key");
     let required = size & 1 == 1;
     let job = Nspace::new("job.0").ok();
@@ -169,7 +169,7 @@ struct Job {
     /// Collectives that were entered and not yet released, with their contributions.
     entered: BTreeMap<PmiCollective, Vec<u8>>,
     /// Ranks with a pending request at the name service.
-    asked: VecDeque<LocalRank>,
+    name_requests: VecDeque<LocalRank>,
     /// Ranks that wait for a job they spawn.
     spawning: VecDeque<LocalRank>,
     /// Ranks that wait for a key of another job.
@@ -200,7 +200,7 @@ impl Job {
             fed: [0; RANKS as usize],
             broken: [false; RANKS as usize],
             entered: BTreeMap::new(),
-            asked: VecDeque::new(),
+            name_requests: VecDeque::new(),
             spawning: VecDeque::new(),
             keys: VecDeque::new(),
             renewals: VecDeque::new(),
@@ -234,7 +234,7 @@ impl Job {
                     1 => NameAnswer::Port(bytes),
                     _ => NameAnswer::Refused(&why),
                 };
-                let rank = self.asked.pop_front().unwrap_or(rank);
+                let rank = self.name_requests.pop_front().unwrap_or(rank);
                 self.server.name_answer(rank, answer);
             }
             SPAWNED => {
@@ -334,7 +334,7 @@ impl Job {
                 | PmiAction::Lookup { rank, .. }
                 | PmiAction::Unpublish { rank, .. } => {
                     assert!(!self.broken[rank.index()]);
-                    self.asked.push_back(rank);
+                    self.name_requests.push_back(rank);
                 }
                 PmiAction::DescribeHost
                 | PmiAction::RecordSegment

@@ -111,11 +111,11 @@ impl PmiStore {
             total: KVS_BYTES_MAX,
         });
         // Every node has them: nothing has to be brought to others.
-        let mut given = Vec::new();
+        let mut entries = Vec::new();
         for (key, value) in preputs {
-            kvs::encode_entry(key, value, &mut given);
+            kvs::encode_entry(key, value, &mut entries);
         }
-        kvs.merge(&given).map_err(SetupError::Preputs)?;
+        kvs.merge(&entries).map_err(SetupError::Preputs)?;
         Ok(Self {
             kvsname,
             process_mapping: map.process_mapping(PROCESS_MAPPING_MAX.max(VALLEN_2_MAX)),

@@ -71,8 +71,8 @@ fn start(call: &RequestContext<'_>) -> LineBuilder {
         Some(name) => LineBuilder::new(name),
         None => {
             // An unknown name may have the full length; its reply is a command too.
-            let kept = call.name.len().min(COMMAND_MAX - END.len());
-            LineBuilder::new(&[&call.name[..kept], END].concat())
+            let length = call.name.len().min(COMMAND_MAX - END.len());
+            LineBuilder::new(&[&call.name[..length], END].concat())
         }
     }
 }

@@ -274,7 +274,7 @@ impl PmiServer {
             }
         };
         let barrier = self.barriers.open(collective);
-        let Some(given) = barrier.and_then(|barrier| barrier.contribution_stamp()) else {
+        let Some(sent_stamp) = barrier.and_then(|barrier| barrier.contribution_stamp()) else {
             let everybody = (0, self.clients.len());
             let (arrived, expected) = barrier.map_or(everybody, |barrier| barrier.progress());
             return Err(ReleaseError::NotComplete {
@@ -286,7 +286,7 @@ impl PmiServer {
         let merged = match collective {
             PmiCollective::Ring => return self.ring_released(all),
             &PmiCollective::WORLD => self.store.merge(all).map(|()| None),
-            _ => self.store.merge_recent(all, given).map(Some),
+            _ => self.store.merge_recent(all, sent_stamp).map(Some),
         };
         match merged {
             Ok(news_since) => {

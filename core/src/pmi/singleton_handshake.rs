@@ -97,10 +97,10 @@ impl SingletonHandshake {
         if line.name != b"singinit" {
             return Err(SingletonError::NotSinginit);
         }
-        let wanted = ["pmi_version", "stdio", "authtype", "authstring"];
-        let [version, stdio, auth_type, auth_string] = request_v1::pick(line.fields(), wanted)?;
+        let names = ["pmi_version", "stdio", "authtype", "authstring"];
+        let [version, stdio, auth_type, auth_string] = request_v1::pick(line.fields(), names)?;
         match auth_type.unwrap_or(b"none") {
-            given if given == self.auth_type().as_bytes() => {}
+            auth_type if auth_type == self.auth_type().as_bytes() => {}
             other => return Err(SingletonError::AuthType(other.escape_ascii().to_string())),
         }
         if let Some(key) = &self.key
@@ -155,36 +155,36 @@ mod tests {
 
     #[test]
     fn key_must_match_and_version_be_known() {
-        let said = |key: &str, text: &str| {
+        let handshake = |key: &str, text: &str| {
             SingletonHandshake::new(key, false, "j").receive(text.as_bytes())
         };
         let shared = "cmd=singinit pmi_version=1 pmi_subversion=1 authtype=shared authstring=";
         assert!(
-            said("k1", &format!("{shared}k1\n"))
+            handshake("k1", &format!("{shared}k1\n"))
                 .unwrap()
                 .unwrap()
                 .version_ok
         );
         assert_eq!(
-            said("k1", &format!("{shared}k2\n")),
+            handshake("k1", &format!("{shared}k2\n")),
             Err(SingletonError::WrongKey)
         );
         assert!(matches!(
-            said("k1", ANSWER),
+            handshake("k1", ANSWER),
             Err(SingletonError::AuthType(_))
         ));
         assert!(matches!(
-            said(NO_KEY, &format!("{shared}k\n")),
+            handshake(NO_KEY, &format!("{shared}k\n")),
             Err(SingletonError::AuthType(_))
         ));
         let other = ANSWER.replace("version=1", "version=7");
-        assert!(!said(NO_KEY, &other).unwrap().unwrap().version_ok);
+        assert!(!handshake(NO_KEY, &other).unwrap().unwrap().version_ok);
         assert_eq!(
-            said(NO_KEY, "cmd=init pmi_version=1\n"),
+            handshake(NO_KEY, "cmd=init pmi_version=1\n"),
             Err(SingletonError::NotSinginit)
         );
         assert_eq!(
-            said(NO_KEY, &"x".repeat(ANSWER_MAX)),
+            handshake(NO_KEY, &"x".repeat(ANSWER_MAX)),
             Err(SingletonError::TooLong)
         );
     }

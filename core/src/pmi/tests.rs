@@ -34,9 +34,9 @@ const INIT_REPLY: &str = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion
 /// A server and the effects not yet looked at, one line of text each.
 struct Job {
     server: PmiServer,
-    /// Whether the beginning and local end of barriers are seen.
+    /// Whether the beginning and local end of barriers are noted.
     notes: bool,
-    seen: VecDeque<String>,
+    effects: VecDeque<String>,
 }
 
 impl Job {
@@ -62,7 +62,7 @@ impl Job {
         for rank in 0..ranks {
             job.feed(rank, INIT.as_bytes());
         }
-        job.seen.clear();
+        job.effects.clear();
         job
     }
 
@@ -70,7 +70,7 @@ impl Job {
         Self {
             server: PmiServer::new(job, map, node).unwrap(),
             notes: false,
-            seen: VecDeque::new(),
+            effects: VecDeque::new(),
         }
     }
 
@@ -86,19 +86,20 @@ impl Job {
                     PmiAction::Begun { .. } | PmiAction::Ended { .. } | PmiAction::RecordSegment
                 )
         };
-        self.seen.extend(effects.iter().filter(noted).map(render));
+        self.effects
+            .extend(effects.iter().filter(noted).map(render));
     }
 
     /// Feeds one line and returns the effects of it.
     fn ask(&mut self, rank: u32, line: &str) -> Vec<String> {
         self.feed(rank, format!("{line}\n").as_bytes());
-        self.seen.drain(..).collect()
+        self.effects.drain(..).collect()
     }
 
     /// Feeds one frame and returns the effects of it.
     fn frame(&mut self, rank: u32, pairs: &str) -> Vec<String> {
         self.feed(rank, format!("{:<6}{pairs}", pairs.len()).as_bytes());
-        self.seen.drain(..).collect()
+        self.effects.drain(..).collect()
     }
 
     /// Feeds one frame that has exactly one answer, and returns it without its length.
@@ -117,7 +118,7 @@ impl Job {
             self.feed(rank, INIT_2.as_bytes());
             self.frame(rank, "cmd=fullinit;");
         }
-        self.seen.clear();
+        self.effects.clear();
     }
 
     /// Feeds one line that has exactly one answer, and returns it without its newline.
@@ -244,11 +245,8 @@ fn render(effect: &PmiAction) -> String {
             line
         }
         PmiAction::Key {
-            rank,
-            job,
-            request: wanted,
-            ..
-        } => match wanted {
+            rank, job, request, ..
+        } => match request {
             RemoteKeyRead::Key(key) => format!("E> key {rank} {job} {}", text(key)),
             RemoteKeyRead::Pairs => format!("E> pairs {rank} {job}"),
             RemoteKeyRead::Job => format!("E> connect {rank} {job}"),

@@ -91,7 +91,7 @@ mod tests {
     const FRAMES: &str = "cmd=init pmi_version=2 pmi_subversion=0\n14    cmd=job-getid;    23cmd=fullinit;pmirank=1;\
         cmd=init pmi_version=1 pmi_subversion=1\ncmd=finalize\n";
 
-    fn heard(side: &mut TranscriptSide, text: &[u8], size: usize) -> Vec<String> {
+    fn read_in_pieces(side: &mut TranscriptSide, text: &[u8], size: usize) -> Vec<String> {
         text.chunks(size)
             .flat_map(|piece| side.read_messages(piece))
             .collect()
@@ -101,7 +101,7 @@ mod tests {
     fn lines_and_frames_are_split_at_their_ends() {
         let lines: Vec<&str> = LINES.lines().collect();
         assert_eq!(
-            heard(&mut TranscriptSide::default(), LINES.as_bytes(), 1000),
+            read_in_pieces(&mut TranscriptSide::default(), LINES.as_bytes(), 1000),
             lines
         );
         let expected = [
@@ -112,7 +112,7 @@ mod tests {
             "cmd=finalize",
         ];
         assert_eq!(
-            heard(&mut TranscriptSide::default(), FRAMES.as_bytes(), 1000),
+            read_in_pieces(&mut TranscriptSide::default(), FRAMES.as_bytes(), 1000),
             expected
         );
     }
@@ -127,7 +127,7 @@ mod tests {
         );
         assert_eq!(side.read_messages(b"more"), ["(not PMI) more"]);
         let mut endless = TranscriptSide::default();
-        heard(&mut endless, &vec![b'x'; 2 * KEPT_MAX], 65536);
+        read_in_pieces(&mut endless, &vec![b'x'; 2 * KEPT_MAX], 65536);
         assert!(endless.partial.len() <= KEPT_MAX);
     }
 
@@ -135,8 +135,8 @@ mod tests {
         #[test]
         fn pieces_do_not_matter(size in 1_usize..50, frames in any::<bool>()) {
             let text = if frames { FRAMES } else { LINES }.as_bytes();
-            let whole = heard(&mut TranscriptSide::default(), text, 1000);
-            prop_assert_eq!(heard(&mut TranscriptSide::default(), text, size), whole);
+            let whole = read_in_pieces(&mut TranscriptSide::default(), text, 1000);
+            prop_assert_eq!(read_in_pieces(&mut TranscriptSide::default(), text, size), whole);
         }
     }
 }

@@ -121,13 +121,13 @@ impl Pmi2Framer {
     }
 }
 
-/// Moves bytes from the front of `input` until `buffer` has `wanted`; returns whether it has.
-fn take_up_to(buffer: &mut Vec<u8>, input: &mut &[u8], wanted: usize) -> bool {
-    let missing = wanted.saturating_sub(buffer.len()).min(input.len());
+/// Moves bytes from the front of `input` until `buffer` has `length` bytes; returns whether it has.
+fn take_up_to(buffer: &mut Vec<u8>, input: &mut &[u8], length: usize) -> bool {
+    let missing = length.saturating_sub(buffer.len()).min(input.len());
     let (head, rest) = input.split_at(missing);
     buffer.extend_from_slice(head);
     *input = rest;
-    buffer.len() >= wanted
+    buffer.len() >= length
 }
 
 /// Parses the number in front of a frame: digits with blanks around them, not 0.
@@ -259,8 +259,8 @@ impl FrameBuilder {
     pub fn response(name: &[u8]) -> Self {
         const END: &[u8] = b"-response";
         // An unknown name may have the full length; its reply is a command too.
-        let kept = name.len().min(COMMAND_MAX - END.len());
-        Self([b"      cmd=", &name[..kept], END, b";"].concat())
+        let length = name.len().min(COMMAND_MAX - END.len());
+        Self([b"      cmd=", &name[..length], END, b";"].concat())
     }
 
     /// Starts `cmd=NAME`, of at most [`COMMAND_MAX`] bytes.

@@ -61,15 +61,15 @@ impl Nodes {
                     self.at(to.0, |engine, out| engine.message(from, message, out));
                 }
                 QueryAction::Look { .. } if self.mute == Some(NodeId(node)) => {}
-                QueryAction::Look { query: asked, .. } => {
+                QueryAction::Look { query, .. } => {
                     self.at(node, |engine, out| {
-                        engine.on_inspected(asked, part(node), out)
+                        engine.on_inspected(query, part(node), out)
                     });
                 }
                 QueryAction::Complete {
                     ticket,
-                    results_by_node: heard,
-                } => self.answers.push((ticket, heard)),
+                    results_by_node,
+                } => self.answers.push((ticket, results_by_node)),
             }
         }
     }
@@ -82,9 +82,9 @@ impl Nodes {
     }
 }
 
-fn heard(of: &[(u32, NodeQueryResult)]) -> BTreeMap<NodeId, NodeQueryResult> {
+fn results(of: &[(u32, NodeQueryResult)]) -> BTreeMap<NodeId, NodeQueryResult> {
     let of = of.iter().cloned();
-    of.map(|(node, heard)| (NodeId(node), heard)).collect()
+    of.map(|(node, result)| (NodeId(node), result)).collect()
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn each_node_is_queried_once_and_requester_answered_once() {
     let all: Vec<_> = (0..3)
         .map(|node| (node, NodeQueryResult::Part(part(node))))
         .collect();
-    assert_eq!(nodes.answers, [(7, heard(&all))]);
+    assert_eq!(nodes.answers, [(7, results(&all))]);
     assert_eq!(nodes.engines[1].next_deadline(), None);
     nodes.ask(1, 8, &[]);
     assert_eq!(nodes.answers[1], (8, BTreeMap::new()));
@@ -106,7 +106,7 @@ fn lost_node_is_reported_and_not_awaited() {
     nodes.ask(0, 1, &[0, 2]);
     assert!(nodes.answers.is_empty());
     nodes.at(0, |engine, out| engine.node_lost(NodeId(2), out));
-    let known = heard(&[
+    let known = results(&[
         (0, NodeQueryResult::Part(part(0))),
         (2, NodeQueryResult::Lost),
     ]);
@@ -124,7 +124,7 @@ fn silent_node_is_awaited_until_deadline() {
     nodes.at(0, |engine, out| engine.tick(early, out));
     assert!(nodes.answers.is_empty());
     nodes.at(0, |engine, out| engine.tick(LATER, out));
-    let known = heard(&[
+    let known = results(&[
         (1, NodeQueryResult::Part(part(1))),
         (2, NodeQueryResult::Nothing),
     ]);
@@ -149,7 +149,7 @@ fn late_or_duplicate_reply_is_ignored() {
     assert_eq!(nodes.answers.len(), 1);
     nodes.at(0, |engine, out| engine.message(two, reply(1), out));
     nodes.at(0, |engine, out| engine.message(two, reply(1), out));
-    let known = heard(&[
+    let known = results(&[
         (1, NodeQueryResult::Part(part(1))),
         (2, NodeQueryResult::Part(part(2))),
     ]);
@@ -161,7 +161,7 @@ fn end_answers_all_pending_queries() {
     let mut nodes = Nodes::new(Some(2));
     nodes.ask(0, 1, &[2]);
     nodes.at(0, QueryEngine::tear_down);
-    let known = heard(&[(2, NodeQueryResult::Nothing)]);
+    let known = results(&[(2, NodeQueryResult::Nothing)]);
     assert_eq!(nodes.answers, [(1, known.clone())]);
     nodes.ask(0, 2, &[2]);
     assert_eq!(nodes.answers[1], (2, known));

@@ -146,11 +146,11 @@ pub fn together<R: BatchableReport>(reports: Vec<R>, ending: bool) -> Vec<R> {
     let mut run = ReportBatch::default();
     for report in reports {
         match report.rank_report() {
-            Some((rank, said)) if ending || !said.is_a_failure() => {
-                if !run.may_add(rank, said.stage()) {
+            Some((rank, rank_report)) if ending || !rank_report.is_a_failure() => {
+                if !run.may_add(rank, rank_report.stage()) {
                     run.end(&mut out);
                 }
-                run.add(rank, said, report);
+                run.add(rank, rank_report, report);
             }
             _ => {
                 run.end(&mut out);
@@ -222,9 +222,9 @@ impl<R: BatchableReport> ReportBatch<R> {
         before.is_none_or(|before| *before < stage || stage == ReportStage::Last)
     }
 
-    fn add(&mut self, rank: GlobalRank, said: RankReport, report: R) {
-        self.stages.insert(rank, said.stage());
-        match said {
+    fn add(&mut self, rank: GlobalRank, rank_report: RankReport, report: R) {
+        self.stages.insert(rank, rank_report.stage());
+        match rank_report {
             RankReport::Started { pid } => return self.started.push((rank, pid, report)),
             RankReport::Connected { dialect } => {
                 return self
@@ -256,8 +256,8 @@ impl<R: BatchableReport> ReportBatch<R> {
         let pids = RankReportBatch::Started(pids.collect());
         let started = run.started.into_iter();
         put(pids, started.map(|(_, _, report)| report), out);
-        for (dialect, said) in run.connected {
-            let (ranks, reports): (_, Vec<_>) = said.into_iter().unzip();
+        for (dialect, connected) in run.connected {
+            let (ranks, reports): (_, Vec<_>) = connected.into_iter().unzip();
             put(
                 RankReportBatch::Connected { dialect, ranks },
                 reports.into_iter(),

@@ -100,8 +100,8 @@ impl CpuSet {
     }
 
     fn trimmed(mut words: Vec<u64>) -> Self {
-        let kept = words.iter().rposition(|word| *word != 0);
-        words.truncate(kept.map_or(0, |last| last + 1));
+        let last = words.iter().rposition(|word| *word != 0);
+        words.truncate(last.map_or(0, |last| last + 1));
         Self { words }
     }
 

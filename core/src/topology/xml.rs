@@ -198,14 +198,14 @@ fn kinds(root: &Node<'_, '_>) -> Result<Vec<CpuKind>, CpuSetError> {
     let capacity = |node: &Node<'_, '_>| info(node, "LinuxCapacity")?.parse().ok();
     let frequency = |node: &Node<'_, '_>| info(node, "FrequencyMaxMHz")?.parse().ok();
     let ways: [Way<'_>; 4] = [&forced, &core_type, &capacity, &frequency];
-    let said = ways
+    let efficiencies = ways
         .iter()
         .find_map(|way| nodes.iter().map(way).collect::<Option<Vec<u32>>>());
     let kinds = nodes.iter().enumerate().map(|(at, node)| {
         Ok(CpuKind {
             cpus: set(node, "cpuset")?.unwrap_or_default(),
             name: info(node, "CoreType").map(str::to_owned),
-            efficiency: said.as_ref().map(|said| said[at]),
+            efficiency: efficiencies.as_ref().map(|values| values[at]),
         })
     });
     kinds.collect()

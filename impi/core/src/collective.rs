@@ -12,6 +12,8 @@ mod exchanges;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
+
 use crate::world::ImpiJob;
 
 /// Tags. Source: LAM/MPI 7.1.4; the names are the specification's.
@@ -205,7 +207,7 @@ impl Topology {
             .partition_point(|(first, size)| first + size <= rank)
     }
 
-    fn members(&self, client: usize) -> std::ops::Range<usize> {
+    fn members(&self, client: usize) -> Range<usize> {
         let (first, size) = self.clients[client];
         first..first + size
     }
@@ -224,28 +226,62 @@ impl Topology {
     }
 }
 
-fn send(to: usize, tag: i32, channel: CollectiveChannel, blocks: &[usize]) -> CollectiveStep {
-    CollectiveStep::Send {
-        to,
-        tag,
-        channel,
-        blocks: blocks.to_vec(),
-    }
+/// Messages of one process in a collective.
+struct CollectiveMessages {
+    me: usize,
+    /// Ranks of the process's client.
+    client: Range<usize>,
+    tag: i32,
+    /// Channel to processes of the same client.
+    local: CollectiveChannel,
+    /// Channel to processes of other clients.
+    remote: CollectiveChannel,
 }
 
-fn receive(
-    from: usize,
-    tag: i32,
-    channel: CollectiveChannel,
-    blocks: &[usize],
-    join: BlockMerge,
-) -> CollectiveStep {
-    CollectiveStep::Receive {
-        from,
-        tag,
-        channel,
-        blocks: blocks.to_vec(),
-        join,
+impl CollectiveMessages {
+    /// Returns the other processes of the client.
+    fn other_members(&self) -> impl Iterator<Item = usize> {
+        let others = self.client.clone();
+        others.filter(move |other| *other != self.me)
+    }
+
+    fn channel(&self, peer: usize) -> CollectiveChannel {
+        if self.client.contains(&peer) {
+            self.local
+        } else {
+            self.remote
+        }
+    }
+
+    fn send(&self, to: usize, blocks: &[usize]) -> CollectiveStep {
+        CollectiveStep::Send {
+            to,
+            tag: self.tag,
+            channel: self.channel(to),
+            blocks: blocks.to_vec(),
+        }
+    }
+
+    /// Receives blocks that replace the own ones.
+    fn receive(&self, from: usize, blocks: &[usize]) -> CollectiveStep {
+        CollectiveStep::Receive {
+            from,
+            tag: self.tag,
+            channel: self.channel(from),
+            blocks: blocks.to_vec(),
+            join: BlockMerge::Replace,
+        }
+    }
+
+    /// Receives a block and computes `received op own`.
+    fn combine(&self, from: usize, block: usize) -> CollectiveStep {
+        CollectiveStep::Receive {
+            from,
+            tag: self.tag,
+            channel: self.channel(from),
+            blocks: vec![block],
+            join: BlockMerge::Before,
+        }
     }
 }
 
@@ -265,12 +301,17 @@ fn cube_dimension(count: usize) -> u32 {
     count.next_power_of_two().trailing_zeros()
 }
 
-/// Returns the highest set bit, if there is one.
-fn high_bit(value: usize) -> Option<u32> {
-    value.checked_ilog2()
-}
-
 impl Topology {
+    fn messages(&self, me: usize, tag: i32) -> CollectiveMessages {
+        CollectiveMessages {
+            me,
+            client: self.members(self.client(me)),
+            tag,
+            local: CollectiveChannel::Local,
+            remote: CollectiveChannel::Collective,
+        }
+    }
+
     fn fan_in(&self, root: usize, client: usize) -> TreeNeighbours {
         let (count, root_client) = (self.masters(), self.client(root));
         let mut all = TreeNeighbours::default();
@@ -306,179 +347,111 @@ impl Topology {
         all
     }
 
+    /// Returns the processes from which a client's master receives, and to which it then sends in order. None for the root.
+    fn fan_out(&self, root: usize, client: usize) -> (Option<usize>, Vec<usize>) {
+        let (count, root_client) = (self.masters(), self.client(root));
+        if self.is_linear() {
+            if client != root_client {
+                return (Some(root), Vec::new());
+            }
+            let others = (0..count).filter(|other| *other != client);
+            return (None, others.map(|other| self.master(other)).collect());
+        }
+        let rank = |number: usize| self.standing((number + root_client) % count, root);
+        let number = (client + count - root_client) % count;
+        let high_bit = number.checked_ilog2();
+        let children = (high_bit.map_or(0, |high| high + 1)..cube_dimension(count))
+            .map(|bit| number | 1 << bit)
+            .filter(|child| *child < count);
+        let parent = high_bit.map(|high| rank(number & !(1 << high)));
+        (parent, children.map(rank).collect())
+    }
+
     fn barrier(&self, me: usize) -> Vec<CollectiveStep> {
+        let messages = self.messages(me, tags::BARRIER);
+        let signal_in = |from| messages.receive(from, &[]);
+        let signal_out = |to| messages.send(to, &[]);
         let client = self.client(me);
         let master = self.master(client);
-        let signal_in = |from| {
-            receive(
-                from,
-                tags::BARRIER,
-                CollectiveChannel::Local,
-                &[],
-                BlockMerge::Replace,
-            )
-        };
-        let signal_out = |to| send(to, tags::BARRIER, CollectiveChannel::Local, &[]);
         if me != master {
             return vec![signal_out(master), signal_in(master)];
         }
-        let others = || self.members(client).skip(1);
-        let mut steps: Vec<CollectiveStep> = others().map(signal_in).collect();
-        self.barrier_of_masters(client, &mut steps);
-        steps.extend(others().map(signal_out));
+        let (parent, children) = self.fan_out(0, client);
+        let mut arrivals = children.clone();
+        if !self.is_linear() {
+            arrivals.reverse();
+        }
+        let mut steps: Vec<CollectiveStep> = messages.other_members().map(signal_in).collect();
+        steps.extend(arrivals.into_iter().map(signal_in));
+        steps.extend(parent.map(signal_out));
+        steps.extend(parent.map(signal_in));
+        steps.extend(children.into_iter().map(signal_out));
+        steps.extend(messages.other_members().map(signal_out));
         steps
-    }
-
-    fn barrier_of_masters(&self, me: usize, steps: &mut Vec<CollectiveStep>) {
-        let count = self.masters();
-        let rank = |master| self.master(master);
-        let from = |master| {
-            receive(
-                rank(master),
-                tags::BARRIER,
-                CollectiveChannel::Collective,
-                &[],
-                BlockMerge::Replace,
-            )
-        };
-        let to = |master| {
-            send(
-                rank(master),
-                tags::BARRIER,
-                CollectiveChannel::Collective,
-                &[],
-            )
-        };
-        if self.is_linear() {
-            if me == 0 {
-                steps.extend((1..count).map(from));
-                steps.extend((1..count).map(to));
-            } else {
-                steps.extend([to(0), from(0)]);
-            }
-            return;
-        }
-        let high = high_bit(me);
-        let first = high.map_or(0, |high| high + 1);
-        let children = first..cube_dimension(count);
-        let peers = |bit: u32| Some(me | 1 << bit).filter(|peer| *peer < count);
-        steps.extend(children.clone().rev().filter_map(peers).map(from));
-        if let Some(high) = high {
-            let parent = me & !(1 << high);
-            steps.extend([to(parent), from(parent)]);
-        }
-        steps.extend(children.filter_map(peers).map(to));
     }
 
     fn bcast(&self, root: usize, blocks: &[usize], me: usize) -> Vec<CollectiveStep> {
+        let messages = self.messages(me, tags::BCAST);
         let client = self.client(me);
         let standing = self.standing(client, root);
         if me != standing {
-            return vec![receive(
-                standing,
-                tags::BCAST,
-                CollectiveChannel::Local,
-                blocks,
-                BlockMerge::Replace,
-            )];
+            return vec![messages.receive(standing, blocks)];
         }
+        let (parent, children) = self.fan_out(root, client);
         let mut steps = Vec::new();
-        let from = |peer| {
-            receive(
-                peer,
-                tags::BCAST,
-                CollectiveChannel::Collective,
-                blocks,
-                BlockMerge::Replace,
-            )
-        };
-        let to = |peer| send(peer, tags::BCAST, CollectiveChannel::Collective, blocks);
-        let count = self.masters();
-        let root_client = self.client(root);
-        if self.is_linear() {
-            if me == root {
-                let others = (0..count).filter(|other| *other != root_client);
-                steps.extend(others.map(|other| to(self.master(other))));
-            } else {
-                steps.push(from(root));
-            }
-        } else {
-            let number = (client + count - root_client) % count;
-            let rank = |number: usize| self.standing((number + root_client) % count, root);
-            let high = high_bit(number);
-            if let Some(high) = high {
-                steps.push(from(rank(number & !(1 << high))));
-            }
-            let children = high.map_or(0, |high| high + 1)..cube_dimension(count);
-            let children = children
-                .map(|bit| number | 1 << bit)
-                .filter(|child| *child < count);
-            steps.extend(children.map(|child| to(rank(child))));
-        }
-        let others = self.members(client).filter(|other| *other != me);
-        steps
-            .extend(others.map(|other| send(other, tags::BCAST, CollectiveChannel::Local, blocks)));
+        steps.extend(parent.map(|peer| messages.receive(peer, blocks)));
+        let receivers = children.into_iter().chain(messages.other_members());
+        steps.extend(receivers.map(|peer| messages.send(peer, blocks)));
         steps
     }
-}
 
-/// The value, and a second one.
-const VALUE: &[usize] = &[0];
-const OTHER: &[usize] = &[1];
-
-impl Topology {
     fn reduce(&self, root: usize, commutative: bool, me: usize) -> Vec<CollectiveStep> {
         if !commutative {
             return self.reduce_in_order(root, me);
         }
+        let messages = CollectiveMessages {
+            remote: self.reduce,
+            ..self.messages(me, tags::REDUCE)
+        };
         let client = self.client(me);
         let standing = self.standing(client, root);
         if me != standing {
-            return vec![send(
-                standing,
-                tags::REDUCE,
-                CollectiveChannel::Local,
-                VALUE,
-            )];
+            return vec![messages.send(standing, &[VALUE])];
         }
-        let others = self.members(client).filter(|other| *other != me);
-        let local = |other| {
-            receive(
-                other,
-                tags::REDUCE,
-                CollectiveChannel::Local,
-                VALUE,
-                BlockMerge::Before,
-            )
-        };
-        let mut steps: Vec<CollectiveStep> = others.map(local).collect();
-        let from = |peer| receive(peer, tags::REDUCE, self.reduce, VALUE, BlockMerge::Before);
-        let to = |peer| send(peer, tags::REDUCE, self.reduce, VALUE);
         let masters = self.fan_in(root, client);
-        steps.extend(masters.children.into_iter().map(|(child, _)| from(child)));
-        steps.extend(masters.parent.map(|(parent, _)| to(parent)));
+        let children = masters.children.into_iter().map(|(child, _)| child);
+        let senders = messages.other_members().chain(children);
+        let mut steps: Vec<CollectiveStep> =
+            senders.map(|peer| messages.combine(peer, VALUE)).collect();
+        if let Some((parent, _)) = masters.parent {
+            steps.push(messages.send(parent, &[VALUE]));
+        }
         steps
     }
 
     /// Sends all blocks to the root, which combines from the last process to the first.
     fn reduce_in_order(&self, root: usize, me: usize) -> Vec<CollectiveStep> {
+        let messages = CollectiveMessages {
+            local: self.reduce,
+            remote: self.reduce,
+            ..self.messages(me, tags::REDUCE)
+        };
         if me != root {
-            return vec![send(root, tags::REDUCE, self.reduce, VALUE)];
+            return vec![messages.send(root, &[VALUE])];
         }
         let last = self.size() - 1;
-        let from = |peer, join| receive(peer, tags::REDUCE, self.reduce, OTHER, join);
         let own = |peer: usize| peer == root;
         let mut steps = Vec::new();
         steps.push(if own(last) {
             CollectiveStep::Copy { from: 0, to: 1 }
         } else {
-            from(last, BlockMerge::Replace)
+            messages.receive(last, &[OTHER])
         });
         for peer in (0..last).rev() {
             steps.push(if own(peer) {
                 CollectiveStep::Combine { from: 0, to: 1 }
             } else {
-                from(peer, BlockMerge::Before)
+                messages.combine(peer, OTHER)
             });
         }
         steps.push(CollectiveStep::Copy { from: 1, to: 0 });
@@ -487,25 +460,13 @@ impl Topology {
 
     /// Combines along one chain over all processes.
     fn scan_chain(&self, me: usize) -> Vec<CollectiveStep> {
-        let channel = |one, other| {
-            if self.client(one) == self.client(other) {
-                CollectiveChannel::Local
-            } else {
-                CollectiveChannel::Collective
-            }
-        };
+        let messages = self.messages(me, tags::SCAN);
         let mut steps = Vec::new();
         if me > 0 {
-            steps.push(receive(
-                me - 1,
-                tags::SCAN,
-                channel(me - 1, me),
-                VALUE,
-                BlockMerge::Before,
-            ));
+            steps.push(messages.combine(me - 1, VALUE));
         }
         if me + 1 < self.size() {
-            steps.push(send(me + 1, tags::SCAN, channel(me, me + 1), VALUE));
+            steps.push(messages.send(me + 1, &[VALUE]));
         }
         steps
     }
@@ -513,52 +474,36 @@ impl Topology {
     /// Combines along a chain in each client at once; then the combination before a client goes along the clients' last
     /// processes, each of which passes it to its own processes.
     fn scan_by_clients(&self, me: usize) -> Vec<CollectiveStep> {
+        let messages = self.messages(me, tags::SCAN);
         let client = self.client(me);
-        let members = self.members(client);
-        let last = members.end - 1;
+        let last_member = |client: usize| self.members(client).end - 1;
+        let last = last_member(client);
         let mut steps = Vec::new();
-        if me > members.start {
-            steps.push(receive(
-                me - 1,
-                tags::SCAN,
-                CollectiveChannel::Local,
-                VALUE,
-                BlockMerge::Before,
-            ));
+        if me > self.master(client) {
+            steps.push(messages.combine(me - 1, VALUE));
         }
         if me < last {
-            steps.push(send(me + 1, tags::SCAN, CollectiveChannel::Local, VALUE));
+            steps.push(messages.send(me + 1, &[VALUE]));
         }
         if client > 0 {
-            let before = self.members(client - 1).end - 1;
-            if me == last {
-                steps.push(receive(
-                    before,
-                    tags::SCAN,
-                    CollectiveChannel::Collective,
-                    OTHER,
-                    BlockMerge::Replace,
-                ));
-                steps.push(CollectiveStep::Combine { from: 1, to: 0 });
-                let others = members.start..last;
-                steps.extend(
-                    others.map(|other| send(other, tags::SCAN, CollectiveChannel::Local, OTHER)),
-                );
+            if me < last {
+                steps.push(messages.receive(last, &[OTHER]));
             } else {
-                steps.push(receive(
-                    last,
-                    tags::SCAN,
-                    CollectiveChannel::Local,
-                    OTHER,
-                    BlockMerge::Replace,
-                ));
-                steps.push(CollectiveStep::Combine { from: 1, to: 0 });
+                steps.push(messages.receive(last_member(client - 1), &[OTHER]));
+            }
+            steps.push(CollectiveStep::Combine { from: 1, to: 0 });
+            if me == last {
+                let others = messages.other_members();
+                steps.extend(others.map(|other| messages.send(other, &[OTHER])));
             }
         }
         if me == last && client + 1 < self.masters() {
-            let next = self.members(client + 1).end - 1;
-            steps.push(send(next, tags::SCAN, CollectiveChannel::Collective, VALUE));
+            steps.push(messages.send(last_member(client + 1), &[VALUE]));
         }
         steps
     }
 }
+
+/// Block of the value, and of a second one.
+const VALUE: usize = 0;
+const OTHER: usize = 1;

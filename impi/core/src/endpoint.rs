@@ -173,7 +173,7 @@ impl Endpoint {
                 } else {
                     PacketType::CancelNo
                 };
-                self.reply(kind, source, &header, 0);
+                self.send_control(kind, source, header.source_request, 0);
                 Ok(())
             }
             PacketType::CancelYes | PacketType::CancelNo => self.cancel_reply(source, &header),
@@ -235,7 +235,9 @@ impl Endpoint {
     pub fn cancel(&mut self, request: RequestId) {
         if let Some(at) = self.posted.iter().position(|posted| *posted == request) {
             self.posted.remove(at);
-            self.receives.insert(request, Receive::cancelled());
+            if let Some(receive) = self.receives.get_mut(&request) {
+                receive.cancelled = true;
+            }
         } else {
             self.cancel_send(request);
         }
@@ -247,18 +249,19 @@ impl Endpoint {
         id
     }
 
-    fn reply(
+    /// Queues a packet without data about a request.
+    fn send_control(
         &mut self,
         kind: PacketType,
         to: usize,
-        header: &PacketHeader,
+        source_request: u64,
         destination_request: u64,
     ) {
-        let reply = PacketHeader {
-            source_request: header.source_request,
+        let header = PacketHeader {
+            source_request,
             destination_request,
             ..PacketHeader::new(kind, self.procs[self.rank], self.procs[to])
         };
-        self.queues[to].push_back(QueuedPacket::Control(reply));
+        self.queues[to].push_back(QueuedPacket::Control(header));
     }
 }

@@ -155,13 +155,8 @@ impl HostRouter {
                 channel.sent_fini = true;
                 let none = ProcId::default();
                 let header = PacketHeader::new(PacketType::Fini, none, none);
-                self.orders.push(HostAction::Send(
-                    ChannelPeer::Host(host),
-                    Packet {
-                        header,
-                        data: Vec::new(),
-                    },
-                ));
+                let fini = HostAction::Send(ChannelPeer::Host(host), header.into());
+                self.orders.push(fini);
                 self.close_if_over(host);
             }
         }
@@ -236,13 +231,7 @@ impl HostRouter {
                 source_request: header.source_request,
                 ..PacketHeader::new(PacketType::CancelYes, header.destination, header.source)
             };
-            self.route(
-                source,
-                Packet {
-                    header: reply,
-                    data: Vec::new(),
-                },
-            )?;
+            self.route(source, reply.into())?;
         }
         Ok(())
     }
@@ -257,13 +246,7 @@ impl HostRouter {
             );
             // A process that has finished needs no acks; a channel that is gone takes none.
             if !self.is_own(source) || !self.finished[source - self.first()] {
-                drop(self.route(
-                    source,
-                    Packet {
-                        header,
-                        data: Vec::new(),
-                    },
-                ));
+                drop(self.route(source, header.into()));
             }
         }
     }

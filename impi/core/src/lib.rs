@@ -14,6 +14,7 @@ pub mod endpoint;
 pub mod external32;
 pub mod flow;
 pub mod fuzzing;
+pub mod hexadecimal;
 pub mod host;
 pub mod kit;
 pub mod packet;

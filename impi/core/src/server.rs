@@ -16,9 +16,10 @@ mod session;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
+
+use thiserror::Error;
 
 use crate::auth::{CHALLENGE, Method, Secrets};
 use crate::command::Command;
@@ -81,14 +82,16 @@ pub enum Action {
 }
 
 /// Notice for the user, with the address of the client.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ServerNotice {
     /// The client is not authenticated; the specification demands this notice.
+    #[error("warning: {peer} joined without authentication (IMPI_AUTH_NONE)")]
     Unauthenticated {
         /// Address of the client.
         peer: String,
     },
     /// A line that a client has sent to a print server.
+    #[error("{prefix}client {rank}: {line}", prefix = .session.map(session_prefix).unwrap_or_default())]
     Printed {
         /// Number of the session, if the server has several.
         session: Option<SessionId>,
@@ -97,12 +100,14 @@ pub enum ServerNotice {
         line: String,
     },
     /// A connection ended before it was a member.
+    #[error("{peer}: {why}")]
     Refused {
         /// Address of the client.
         peer: String,
         why: ProtocolViolation,
     },
     /// A session is over because of one of its clients, or goes on without it.
+    #[error("session {}: client {rank} ({peer}): {why}", .session.0)]
     Broken {
         session: SessionId,
         /// Rank of the client.
@@ -112,12 +117,17 @@ pub enum ServerNotice {
         why: ProtocolViolation,
     },
     /// The time for the start-up has passed.
+    #[error("session {}: start-up timed out; clients not joined or not finished: {missing:?}", .session.0)]
     TimedOut {
         session: SessionId,
         /// Ranks that have not joined, or are not done.
         missing: Vec<u32>,
     },
     /// A client that the server had started ended before the start-up was complete.
+    #[error(
+        "session {}: a client ended during start-up; clients not joined or not finished: {missing:?}",
+        .session.0
+    )]
     Abandoned {
         session: SessionId,
         /// Ranks that have not joined, or are not done.
@@ -125,48 +135,8 @@ pub enum ServerNotice {
     },
 }
 
-impl fmt::Display for ServerNotice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unauthenticated { peer } => {
-                write!(
-                    f,
-                    "warning: {peer} joined without authentication (IMPI_AUTH_NONE)"
-                )
-            }
-            Self::Printed {
-                session,
-                rank,
-                line,
-            } => {
-                session.map_or(Ok(()), |session| write!(f, "session {}: ", session.0))?;
-                write!(f, "client {rank}: {line}")
-            }
-            Self::Refused { peer, why } => write!(f, "{peer}: {why}"),
-            Self::Broken {
-                session,
-                rank,
-                peer,
-                why,
-            } => {
-                write!(f, "session {}: client {rank} ({peer}): {why}", session.0)
-            }
-            Self::TimedOut { session, missing } => {
-                write!(
-                    f,
-                    "session {}: start-up timed out; clients not joined or not finished: {missing:?}",
-                    session.0
-                )
-            }
-            Self::Abandoned { session, missing } => {
-                write!(
-                    f,
-                    "session {}: a client ended during start-up; clients not joined or not finished: {missing:?}",
-                    session.0
-                )
-            }
-        }
-    }
+fn session_prefix(session: SessionId) -> String {
+    format!("session {}: ", session.0)
 }
 
 #[derive(Debug)]
@@ -282,41 +252,48 @@ impl Server {
 
     /// Ends connections that have taken too long.
     pub fn tick(&mut self, now: Duration) {
-        let late = |connection: &Connection| connection.deadline.is_some_and(|until| until <= now);
+        let is_late = |deadline: Option<Duration>| deadline.is_some_and(|until| until <= now);
         let late: Vec<ConnectionId> = self
             .connections
             .iter()
-            .filter(|(_, connection)| late(connection))
+            .filter(|(_, connection)| is_late(connection.deadline))
             .map(|(id, _)| *id)
             .collect();
         for id in late {
             self.violated(id, ProtocolViolation::Silent);
         }
-        let late = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| session.deadline.is_some_and(|until| until <= now));
-        let late: Vec<(SessionId, Vec<u32>)> =
-            late.map(|(id, session)| (*id, session.missing())).collect();
-        for (session, missing) in late {
-            self.actions
-                .push(Action::Report(ServerNotice::TimedOut { session, missing }));
+        self.fail_sessions(
+            |session| is_late(session.deadline),
+            |session, missing| ServerNotice::TimedOut { session, missing },
+        );
+    }
+
+    fn fail_sessions(
+        &mut self,
+        has_failed: impl Fn(&Session) -> bool,
+        notice: impl Fn(SessionId, Vec<u32>) -> ServerNotice,
+    ) {
+        let failed = self.sessions.iter();
+        let failed: Vec<(SessionId, Vec<u32>)> = failed
+            .filter(|(_, session)| has_failed(session))
+            .map(|(id, session)| (*id, session.missing()))
+            .collect();
+        for (session, missing) in failed {
+            self.report(notice(session, missing));
             self.end(session, false);
         }
     }
 
+    fn report(&mut self, notice: ServerNotice) {
+        self.actions.push(Action::Report(notice));
+    }
+
     /// Ends the start-up: sessions that have started continue, all others fail.
     pub fn abandon_startup(&mut self) {
-        let waiting = self.sessions.iter();
-        let waiting = waiting.filter(|(_, session)| !session.started());
-        let waiting: Vec<(SessionId, Vec<u32>)> = waiting
-            .map(|(id, session)| (*id, session.missing()))
-            .collect();
-        for (session, missing) in waiting {
-            let notice = ServerNotice::Abandoned { session, missing };
-            self.actions.push(Action::Report(notice));
-            self.end(session, false);
-        }
+        self.fail_sessions(
+            |session| !session.started(),
+            |session, missing| ServerNotice::Abandoned { session, missing },
+        );
         if let Some(limit) = self.settings.sessions {
             let never_begun = limit.saturating_sub(self.begun_sessions);
             self.begun_sessions += never_begun;
@@ -376,8 +353,7 @@ impl Server {
             Request::Send(bytes) => self.actions.push(Action::Send(id, bytes)),
             Request::Accepted(Method::None) => {
                 let peer = connection.peer.clone();
-                self.actions
-                    .push(Action::Report(ServerNotice::Unauthenticated { peer }));
+                self.report(ServerNotice::Unauthenticated { peer });
             }
             Request::Accepted(_) => {}
             Request::Join(rank) => self.join(id, rank, now)?,
@@ -436,11 +412,11 @@ impl Server {
                 .chars()
                 .map(|c| if shown(c) { c } else { '\u{fffd}' })
                 .collect();
-            self.actions.push(Action::Report(ServerNotice::Printed {
+            self.report(ServerNotice::Printed {
                 session,
                 rank,
                 line,
-            }));
+            });
         }
     }
 
@@ -506,17 +482,16 @@ impl Server {
         let peer = connection.peer;
         let Some((session, rank)) = connection.member else {
             if !matches!(why, ProtocolViolation::Unfinished { greeted: false }) {
-                self.actions
-                    .push(Action::Report(ServerNotice::Refused { peer, why }));
+                self.report(ServerNotice::Refused { peer, why });
             }
             return;
         };
-        self.actions.push(Action::Report(ServerNotice::Broken {
+        self.report(ServerNotice::Broken {
             session,
             rank,
             peer,
             why,
-        }));
+        });
         let Some(state) = self.sessions.get_mut(&session) else {
             return;
         };

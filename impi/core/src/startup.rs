@@ -158,9 +158,9 @@ impl Startup {
             return Ok(false);
         };
         let payload = &unit[8..];
-        let unexpected = |wanted| StartupError::Unexpected {
+        let unexpected = |expected_command| StartupError::Unexpected {
             got: header.command,
-            expected_command: wanted,
+            expected_command,
         };
         match (self.state, header.command) {
             (_, Command::Print) => self.has_print_server = true,
@@ -178,23 +178,18 @@ impl Startup {
                 self.clients = usize::try_from(size).expect("checked above");
                 self.submit(0);
             }
-            (StartupState::Collecting(index), Command::Coll) => {
+            (StartupState::Collecting(_) | StartupState::Finishing, Command::Coll) => {
                 let (label, mask) = int4(payload)
                     .zip(payload.get(4..).and_then(int4))
                     .ok_or(wrong)?;
                 self.collected
                     .insert(label, (mask.cast_unsigned(), payload[8..].to_vec()));
                 // Labels of others are kept and otherwise ignored.
-                if label == Label::ALL[index] as i32 {
+                if let StartupState::Collecting(index) = self.state
+                    && label == Label::ALL[index] as i32
+                {
                     self.submit(index + 1);
                 }
-            }
-            (StartupState::Finishing, Command::Coll) => {
-                let (label, mask) = int4(payload)
-                    .zip(payload.get(4..).and_then(int4))
-                    .ok_or(wrong)?;
-                self.collected
-                    .insert(label, (mask.cast_unsigned(), payload[8..].to_vec()));
             }
             (StartupState::Finishing, Command::Done) => self.state = StartupState::Started,
             (StartupState::Joining, _) => return Err(unexpected(Command::Impi)),
@@ -213,15 +208,15 @@ impl Startup {
         let follows = i32::from_be_bytes([e, f, g, h]);
         let offered = Method::from_number(number).filter(|method| self.secrets.has(*method));
         let method = offered.ok_or(StartupError::Method(number))?;
-        let wanted = if method == Method::Token {
+        let length = if method == Method::Token {
             CHALLENGE
         } else {
             0
         };
-        if usize::try_from(follows) != Ok(wanted) {
+        if usize::try_from(follows) != Ok(length) {
             return Err(StartupError::Length(Command::Auth, follows));
         }
-        let Some(reply) = self.inbox.take(8 + wanted) else {
+        let Some(reply) = self.inbox.take(8 + length) else {
             return Ok(false);
         };
         match method {

@@ -125,6 +125,16 @@ pub enum WorldError {
     Twins(usize, usize),
 }
 
+impl WorldError {
+    fn out_of_range(label: Label, index: usize, value: impl Into<i64>) -> Self {
+        Self::Range {
+            label: label.name(),
+            index,
+            value: value.into(),
+        }
+    }
+}
+
 impl ImpiJob {
     /// Creates the world from the values of `clients` clients.
     ///
@@ -144,12 +154,10 @@ impl ImpiJob {
         let crossover_size = reader.equal(Label::CrossoverSize, CROSSOVER_SIZE)?;
         let max_linear = reader.equal(Label::MaxLinear, MAX_LINEAR)?;
         let ack_mark = reader.least(Label::AckMark, hosts, |value| value >= 1)?;
-        let high_water = reader.least(Label::HighWater, hosts, |value| {
-            value >= i64::from(ack_mark)
-        })?;
+        let high_water = reader.least(Label::HighWater, hosts, |value| value >= ack_mark)?;
         let host_procs = reader.words(Label::HostProcs, hosts)?;
         let ports = reader.words(Label::HostPort, hosts)?;
-        let addresses = reader.exactly(Label::HostAddress, hosts * 16)?;
+        let (addresses, _) = reader.exactly(Label::HostAddress, hosts * 16)?.as_chunks();
         let mut world = Self {
             version,
             clients: Vec::new(),
@@ -173,20 +181,15 @@ impl ImpiJob {
             let end = first + proc_count;
             for index in host..host + host_count {
                 let size = host_procs[index] as usize;
-                let range = |label: Label, value: u32| WorldError::Range {
-                    label: label.name(),
-                    index,
-                    value: value.into(),
-                };
+                let range = |label, value: u32| WorldError::out_of_range(label, index, value);
                 if first + size > end {
                     return Err(range(Label::HostProcs, host_procs[index]));
                 }
                 let port = u16::try_from(ports[index])
                     .map_err(|_| range(Label::HostPort, ports[index]))?;
-                let address = std::array::from_fn(|i| addresses[index * 16 + i]);
                 world.hosts.push(ImpiHost {
                     client,
-                    address,
+                    address: addresses[index],
                     port,
                     first,
                     size,
@@ -194,25 +197,18 @@ impl ImpiJob {
                 first += size;
             }
             if first != end {
-                let label = Label::HostProcs.name();
-                let short = i64::try_from(end - first).unwrap_or(i64::MAX);
-                return Err(WorldError::Range {
-                    label,
-                    index: host,
-                    value: -short,
-                });
+                let missing = i64::try_from(end - first).unwrap_or(i64::MAX);
+                return Err(WorldError::out_of_range(Label::HostProcs, host, -missing));
             }
             host += host_count;
         }
-        let ids = reader.exactly(Label::ProcAddress, size * 16)?;
-        let pids = reader.exactly(Label::ProcPid, size * 8)?;
+        let (hosts, _) = reader.exactly(Label::ProcAddress, size * 16)?.as_chunks();
+        let (pids, _) = reader.exactly(Label::ProcPid, size * 8)?.as_chunks();
         let mut known = BTreeMap::new();
-        for rank in 0..size {
-            let pid: [u8; 8] = std::array::from_fn(|i| pids[rank * 8 + i]);
-            let host = std::array::from_fn(|i| ids[rank * 16 + i]);
+        for (rank, (host, pid)) in hosts.iter().zip(pids).enumerate() {
             let id = ProcId {
-                host,
-                pid: i64::from_be_bytes(pid),
+                host: *host,
+                pid: i64::from_be_bytes(*pid),
             };
             if let Some(other) = known.insert(id, rank) {
                 return Err(WorldError::Twins(other, rank));
@@ -226,6 +222,11 @@ impl ImpiJob {
     pub fn client_of(&self, rank: usize) -> usize {
         self.clients
             .partition_point(|client| client.first + client.size <= rank)
+    }
+
+    /// Returns the rank of a process.
+    pub fn rank_of(&self, id: ProcId) -> Option<usize> {
+        self.procs.iter().position(|known| *known == id)
     }
 
     /// Returns the number of a client's first host.

@@ -1,14 +1,15 @@
 //! Connections between hosts: the higher rank connects, and sends its rank in 4 bytes. Source: IMPI 2.3.8.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use wireup_impi_core::packet::host_address;
 use wireup_impi_core::world::ImpiJob;
 
+use super::AgentError;
 use super::pending_connections::PendingConnections;
-use super::{AgentError, host_address};
-use crate::stream::{connect_from, watch};
+use crate::stream::{connect_from, prepare};
 
 /// Time for the other hosts to connect.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -19,7 +20,7 @@ const SAYS: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// When a host cannot be reached, or does not connect.
-pub fn connect_all(
+pub(super) fn connect_all(
     world: &ImpiJob,
     me: usize,
     listener: &TcpListener,
@@ -39,8 +40,7 @@ pub fn connect_all(
             )
         };
         let mut stream = connect_from(from, address, PATIENCE).map_err(AgentError::io(name()))?;
-        let prepared = stream.set_nodelay(true).and_then(|()| watch(&stream));
-        prepared.map_err(AgentError::io(name()))?;
+        prepare(&stream).map_err(AgentError::io(name()))?;
         let rank = u32::try_from(me).expect("fewer than 2^32 hosts");
         stream
             .write_all(&rank.to_be_bytes())
@@ -56,34 +56,10 @@ pub fn connect_all(
         let host = u32::from_be_bytes(rank) as usize;
         // Any other connection is no host of this job.
         if let Some(at) = missing.iter().position(|known| *known == host) {
-            let prepared = stream.set_nodelay(true).and_then(|()| watch(&stream));
-            prepared.map_err(waiting())?;
+            prepare(&stream).map_err(waiting())?;
             missing.remove(at);
             channels.push((host, stream));
         }
     }
     Ok(channels)
-}
-
-/// Accepts one connection within a deadline.
-///
-/// # Errors
-/// `TimedOut` when none arrives until then.
-pub fn accept_until(listener: &TcpListener, until: Instant) -> io::Result<TcpStream> {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
-        match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout)) {
-            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(error) => return Err(error.into()),
-        }
-        match listener.accept() {
-            Ok((stream, _)) => return Ok(stream),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-            Err(error) => return Err(error),
-        }
-    }
 }

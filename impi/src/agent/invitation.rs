@@ -1,9 +1,10 @@
 //! Invitation of a client's agent to its hosts on other machines: one line, `CLIENT TICKET ORDER VALUES`.
 
+use wireup_impi_core::hexadecimal::{hex, unhex};
 use wireup_impi_core::world::{ImpiJob, decode};
 
 use super::AgentError;
-use super::process_handshake::{ProcessTicket, hex, unhex};
+use super::process_handshake::ProcessTicket;
 
 /// Data of the job that a host of the client needs.
 #[derive(Clone, PartialEq, Eq, Debug)]

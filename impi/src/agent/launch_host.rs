@@ -1,15 +1,9 @@
 //! One host of a launch: where the hosts of other clients and its own processes connect.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
-
-use wireup_impi_core::external32::Representation;
-use wireup_impi_core::world::ImpiJob;
+use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use super::invitation::HostInvitation;
-use super::process_handshake::Welcome;
-use super::service::ServedLaunch;
-use super::{AgentError, Events, host_connect, service};
+use super::{AgentError, ConnectedHost, host_connect};
 
 /// A host before the start-up: it listens.
 #[derive(Debug)]
@@ -17,17 +11,6 @@ pub struct ListeningHost {
     address: IpAddr,
     hosts: TcpListener,
     door: TcpListener,
-}
-
-/// A host that is connected with all others; its processes may connect.
-#[derive(Debug)]
-pub struct ConnectedHost {
-    world: ImpiJob,
-    /// Index of the host in the world.
-    number: usize,
-    channels: Vec<(usize, TcpStream)>,
-    door: TcpListener,
-    invitation: HostInvitation,
 }
 
 impl ListeningHost {
@@ -87,44 +70,5 @@ impl ListeningHost {
             door: self.door,
             invitation,
         })
-    }
-}
-
-impl ConnectedHost {
-    /// Serves the processes until all have finished and all hosts have sent FINI. [`Events::launch_over`] reports that
-    /// no further process will connect. After that, the others have `patience` to end. `print` gets lines of processes.
-    ///
-    /// # Errors
-    /// When a process, another host or the network broke the job.
-    pub fn serve(
-        self,
-        events: &Events,
-        patience: Duration,
-        print: &mut dyn FnMut(&str),
-    ) -> Result<(), AgentError> {
-        let representation = if self.invitation.lam {
-            Representation::LittleEndian
-        } else {
-            Representation::External32
-        };
-        let welcome = Welcome {
-            ticket: self.invitation.ticket,
-            first: self.world.hosts[self.number].first,
-            lam: self.invitation.lam,
-            representation,
-            values: self.invitation.values,
-        };
-        service::serve(
-            self.number,
-            &self.world,
-            self.channels,
-            &self.door,
-            welcome,
-            ServedLaunch {
-                events,
-                patience,
-                print,
-            },
-        )
     }
 }

@@ -5,13 +5,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use wireup_impi_core::command::Command;
-use wireup_impi_core::packet::ProcId;
+use wireup_impi_core::hexadecimal::hex;
+use wireup_impi_core::packet::{ProcId, host_bytes};
 use wireup_impi_core::server::MAX_PRINT;
 use wireup_impi_core::startup::{Startup, StartupError};
 use wireup_impi_core::world::{ClientOffer, HostOffer, ImpiJob, encode};
 
 use super::invitation::HostInvitation;
-use super::{AgentError, LaunchSettings, host_bytes, process_handshake, world_environment};
+use super::{AgentError, LaunchSettings, process_handshake, world_environment};
 use crate::stream::{ServerStream, pause};
 
 /// Times to wait before further tries when the server closes a connection and has sent nothing.
@@ -86,10 +87,7 @@ impl JoinedMember {
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let mut variables =
             world_environment::variables(&self.world, self.settings.client as usize);
-        variables.push((
-            process_handshake::TICKET_VARIABLE,
-            process_handshake::hex(&self.ticket),
-        ));
+        variables.push((process_handshake::TICKET_VARIABLE, hex(&self.ticket)));
         variables
     }
 
@@ -110,8 +108,9 @@ impl JoinedMember {
         let end = line.floor_char_boundary(MAX_PRINT);
         let unit = Command::Print.unit(&line.as_bytes()[..end]);
         let mut send = || {
-            self.server.write_all(&unit)?;
-            self.server.flush()
+            let server = self.server.stream();
+            server.write_all(&unit)?;
+            server.flush()
         };
         self.settings.is_printing && send().is_ok()
     }
@@ -119,11 +118,11 @@ impl JoinedMember {
     /// Leaves the job: all processes have finished, and all channels are closed.
     pub fn leave(mut self) {
         // A write to a server that has ended may succeed.
-        let said = is_there(self.server.socket())
-            .and_then(|()| self.server.write_all(&Command::Fini.unit(&[])))
-            .and_then(|()| self.server.flush());
+        let result = is_there(self.server.socket())
+            .and_then(|()| self.server.stream().write_all(&Command::Fini.unit(&[])))
+            .and_then(|()| self.server.stream().flush());
         // That the server is gone by now does no harm to the job.
-        if let Err(error) = said {
+        if let Err(error) = result {
             let server = &self.settings.server;
             eprintln!("wireup impi: warning: server {server}: {error}");
         }
@@ -139,7 +138,9 @@ fn join_job(
 ) -> Result<(ServerStream, Startup, ImpiJob), AgentError> {
     let server = settings.server.as_str();
     let to_server = || AgentError::io(format!("server {server}"));
-    let mut stream = ServerStream::connect(server, settings.tls.clone()).map_err(to_server())?;
+    let connection = ServerStream::connect(server, settings.tls.clone());
+    let mut connection = connection.map_err(to_server())?;
+    let stream = connection.stream();
     let mut startup = Startup::new(
         settings.secrets.clone(),
         settings.client,
@@ -179,15 +180,15 @@ fn join_job(
             break world;
         }
     };
-    Ok((stream, startup, world))
+    Ok((connection, startup, world))
 }
 
 /// Whether the other end has not closed the connection.
 fn is_there(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
-    let seen = stream.peek(&mut [0]);
+    let peeked = stream.peek(&mut [0]);
     stream.set_nonblocking(false)?;
-    match seen {
+    match peeked {
         Ok(0) => Err(io::Error::other("it ended before the job")),
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
         _ => Ok(()),

@@ -54,10 +54,8 @@ impl Outboxes {
                 }
                 HostAction::Print(rank, text) => self.lines.push((rank, text)),
                 HostAction::Close(host) => {
-                    self.queues
-                        .entry(ChannelPeer::Host(host))
-                        .or_default()
-                        .closing = true;
+                    let outbox = self.queues.entry(ChannelPeer::Host(host)).or_default();
+                    outbox.closing = true;
                 }
             }
         }

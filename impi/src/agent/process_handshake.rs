@@ -6,6 +6,7 @@
 use std::io::{self, Read, Write};
 
 use wireup_impi_core::external32::Representation;
+use wireup_impi_core::hexadecimal::unhex;
 
 use crate::secrets::challenge;
 
@@ -30,7 +31,6 @@ pub(super) struct Welcome {
     /// World rank of the first process.
     pub(super) first: usize,
     pub(super) lam: bool,
-    pub(super) representation: Representation,
     pub(super) values: Vec<u8>,
 }
 
@@ -53,22 +53,6 @@ pub(super) fn ticket() -> io::Result<ProcessTicket> {
     Ok(std::array::from_fn(|at| random[at]))
 }
 
-/// Encodes a ticket in the form of the environment.
-pub(super) fn hex(ticket: &[u8]) -> String {
-    ticket.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Returns the bytes of [`hex`]; `None` for other text.
-pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(2) || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return None;
-    }
-    let pairs = (0..text.len()).step_by(2);
-    pairs
-        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok())
-        .collect()
-}
-
 /// Returns the agent of the process with this rank in the launch, by the variable [`AGENT`], and its index there. The
 /// variable names one agent, or one for each host: `PROCS=HOST:PORT` in the order of ranks, with commas.
 pub fn agent_of(variable: &str, rank: u32) -> Option<(&str, u32)> {
@@ -89,15 +73,11 @@ pub fn agent_of(variable: &str, rank: u32) -> Option<(&str, u32)> {
 impl Welcome {
     /// Checks the first message of a connection, and returns its rank in the launch.
     pub(super) fn admit(&self, hello: &[u8; HELLO], procs: usize) -> io::Result<usize> {
-        let refuse = || io::Error::from(io::ErrorKind::PermissionDenied);
         let ticket = hello[4..].iter().zip(&self.ticket);
         let differ = ticket.fold(0, |sum, (theirs, ours)| sum | (theirs ^ ours));
-        if &hello[..4] != MAGIC || differ != 0 {
-            return Err(refuse());
-        }
         let index = u32::from_be_bytes(std::array::from_fn(|at| hello[4 + TICKET + at])) as usize;
-        if index >= procs {
-            return Err(refuse());
+        if &hello[..4] != MAGIC || differ != 0 || index >= procs {
+            return Err(io::ErrorKind::PermissionDenied.into());
         }
         Ok(index)
     }
@@ -106,10 +86,8 @@ impl Welcome {
     pub(super) fn introduce(&self, stream: &mut impl Write, index: usize) -> io::Result<()> {
         let word = |value: usize| u32::try_from(value).map_err(io::Error::other);
         let mut reply = word(self.first + index)?.to_be_bytes().to_vec();
-        reply.push(u8::from(self.lam));
-        reply.push(u8::from(
-            self.representation == Representation::LittleEndian,
-        ));
+        // Whether another client is LAM, and whether messages are little-endian, which they are for LAM.
+        reply.extend([u8::from(self.lam); 2]);
         reply.extend(word(self.values.len())?.to_be_bytes());
         reply.extend_from_slice(&self.values);
         stream.write_all(&reply)

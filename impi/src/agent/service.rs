@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use wireup_impi_core::host::{ChannelPeer, HostRouter};
 use wireup_impi_core::world::ImpiJob;
 
 use super::AgentError;
+use super::invitation::HostInvitation;
 use super::outboxes::{Outboxes, WriterAction};
 use super::pending_connections::PendingConnections;
 use super::process_handshake::{HELLO, Welcome};
@@ -127,95 +128,95 @@ impl ServiceState {
     }
 }
 
-/// Launch whose processes a service connects with other hosts.
-pub(super) struct ServedLaunch<'a> {
-    pub(super) events: &'a Events,
-    /// Time that other clients may take to end after the launch.
-    pub(super) patience: Duration,
-    /// Prints a line of a process.
-    pub(super) print: &'a mut dyn FnMut(&str),
+/// A host that is connected with all others; its processes may connect.
+#[derive(Debug)]
+pub struct ConnectedHost {
+    pub(super) world: ImpiJob,
+    /// Index of the host in the world.
+    pub(super) number: usize,
+    pub(super) channels: Vec<(usize, TcpStream)>,
+    pub(super) door: TcpListener,
+    pub(super) invitation: HostInvitation,
 }
 
-/// Serves until all is over.
-pub(super) fn serve(
-    me: usize,
-    world: &ImpiJob,
-    channels: Vec<(usize, TcpStream)>,
-    door: &TcpListener,
-    welcome: Welcome,
-    launch: ServedLaunch<'_>,
-) -> Result<(), AgentError> {
-    let ServedLaunch {
-        events,
-        patience,
-        print,
-    } = launch;
-    let size = world.hosts[me].size;
-    let shared = Arc::new(ServiceState {
-        state: Mutex::new(ServicePhase {
-            outboxes: Outboxes::new(HostRouter::new(me, world.clone())),
-            connected: vec![false; size],
-            end_reported: false,
-        }),
-        filled: Condvar::new(),
-        events: events.sender.clone(),
-        limit: world.limits.data_length,
-        first: world.hosts[me].first,
-        first_of_launch: world.clients[world.hosts[me].client].first,
-        clients: world.hosts.iter().map(|host| host.client).collect(),
-    });
-    let mut writers = Vec::new();
-    for (host, stream) in channels {
-        writers.extend(
-            attach(&shared, ChannelPeer::Host(host), stream)
-                .map_err(AgentError::io(format!("host {host}")))?,
-        );
-    }
-    let door = door
-        .try_clone()
-        .map_err(AgentError::io("listening for processes"))?;
-    let at_door = Arc::clone(&shared);
-    std::thread::spawn(move || admit_all(&at_door, &door, &welcome, size));
-    let mut until = None;
-    loop {
-        let event = match until {
-            None => events.receiver.recv().ok(),
-            Some(until) => {
-                let left = Instant::saturating_duration_since(&until, Instant::now());
-                match events.receiver.recv_timeout(left) {
-                    Ok(event) => Some(event),
-                    Err(RecvTimeoutError::Timeout) => {
-                        let why = "the launch has ended, but other clients did not end in time";
+impl ConnectedHost {
+    /// Serves the processes until all have finished and all hosts have sent FINI. [`Events::launch_over`] reports that
+    /// no further process will connect. After that, the others have `patience` to end. `print` gets lines of processes.
+    ///
+    /// # Errors
+    /// When a process, another host or the network broke the job.
+    pub fn serve(
+        self,
+        events: &Events,
+        patience: Duration,
+        print: &mut dyn FnMut(&str),
+    ) -> Result<(), AgentError> {
+        let (me, world) = (self.number, self.world);
+        let (first, size) = (world.hosts[me].first, world.hosts[me].size);
+        let welcome = Welcome {
+            ticket: self.invitation.ticket,
+            first,
+            lam: self.invitation.lam,
+            values: self.invitation.values,
+        };
+        let shared = Arc::new(ServiceState {
+            state: Mutex::new(ServicePhase {
+                outboxes: Outboxes::new(HostRouter::new(me, world.clone())),
+                connected: vec![false; size],
+                end_reported: false,
+            }),
+            filled: Condvar::new(),
+            events: events.sender.clone(),
+            limit: world.limits.data_length,
+            first,
+            first_of_launch: world.clients[world.hosts[me].client].first,
+            clients: world.hosts.iter().map(|host| host.client).collect(),
+        });
+        let mut writers = Vec::new();
+        for (host, stream) in self.channels {
+            let writer = attach(&shared, ChannelPeer::Host(host), stream);
+            writers.push(writer.map_err(AgentError::io(format!("host {host}")))?);
+        }
+        let (door, at_door) = (self.door, Arc::clone(&shared));
+        std::thread::spawn(move || admit_all(&at_door, &door, &welcome, size));
+        let mut until = None;
+        loop {
+            let event = match until {
+                None => events.receiver.recv().ok(),
+                Some(until) => {
+                    let left = Instant::saturating_duration_since(&until, Instant::now());
+                    events.receiver.recv_timeout(left).ok()
+                }
+            };
+            // `events` has a sender itself: only the time can end a wait.
+            let Some(event) = event else {
+                let why = "the launch has ended, but other clients did not end in time";
+                return Err(AgentError::Broken(why.into()));
+            };
+            match event {
+                ServiceEvent::Over => {
+                    // What has been queued is written before the process ends.
+                    for writer in writers {
+                        let _ = writer.join();
+                    }
+                    return Ok(());
+                }
+                ServiceEvent::Broken(why) => return Err(AgentError::Broken(why)),
+                ServiceEvent::Line(line) => print(&line),
+                ServiceEvent::LaunchOver { failed } => {
+                    let mut state = shared.lock();
+                    if failed && !state.connected.iter().all(|connected| *connected) {
+                        let why = "the launch failed before all of its processes had joined";
                         return Err(AgentError::Broken(why.into()));
                     }
-                    Err(RecvTimeoutError::Disconnected) => None,
-                }
-            }
-        };
-        match event {
-            Some(ServiceEvent::Over) => {
-                // What has been queued is written before the process ends.
-                for writer in writers {
-                    let _ = writer.join();
-                }
-                return Ok(());
-            }
-            None => return Ok(()),
-            Some(ServiceEvent::Broken(why)) => return Err(AgentError::Broken(why)),
-            Some(ServiceEvent::Line(line)) => print(&line),
-            Some(ServiceEvent::LaunchOver { failed }) => {
-                let mut state = shared.lock();
-                if failed && !state.connected.iter().all(|connected| *connected) {
-                    let why = "the launch failed before all of its processes had joined";
-                    return Err(AgentError::Broken(why.into()));
-                }
-                for index in 0..size {
-                    if !state.connected[index] {
-                        state.outboxes.host.finish(shared.first + index);
+                    for index in 0..size {
+                        if !state.connected[index] {
+                            state.outboxes.host.finish(first + index);
+                        }
                     }
+                    shared.act(&mut state);
+                    until = Some(Instant::now() + patience);
                 }
-                shared.act(&mut state);
-                until = Some(Instant::now() + patience);
             }
         }
     }
@@ -264,11 +265,11 @@ fn attach(
     shared: &Arc<ServiceState>,
     end: ChannelPeer,
     stream: TcpStream,
-) -> io::Result<Option<std::thread::JoinHandle<()>>> {
+) -> io::Result<std::thread::JoinHandle<()>> {
     let reader = stream.try_clone()?;
     let (reads, writes) = (Arc::clone(shared), Arc::clone(shared));
     std::thread::Builder::new().spawn(move || read(&reads, end, reader))?;
-    let writer = std::thread::Builder::new().spawn(move || {
+    std::thread::Builder::new().spawn(move || {
         let Err(error) = write(&writes, end, stream) else {
             return;
         };
@@ -278,8 +279,7 @@ fn attach(
         }
         state.outboxes.discard(end);
         writes.act(&mut state);
-    })?;
-    Ok(Some(writer))
+    })
 }
 
 fn read(shared: &ServiceState, end: ChannelPeer, mut stream: TcpStream) {

@@ -49,7 +49,7 @@ pub(super) fn execute(args: CheckClientArgs) -> anyhow::Result<u8> {
     let mut report = CheckReport::new(io::stdout().lock())?;
     report.add("the check program runs to its end", &verdict.run)?;
     for (part, outcome) in &verdict.parts {
-        report.add(&format!("the check program: {}", part.name()), outcome)?;
+        report.add(&format!("the check program: {part}"), outcome)?;
     }
     for (rule, outcome) in &verdict.rules {
         report.rule(*rule, outcome)?;

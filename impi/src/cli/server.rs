@@ -1,7 +1,7 @@
 //! `wireup impi server`.
 
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::{Context, bail};
 use wireup_impi_cli::server_options::ServerArgs;
@@ -9,6 +9,7 @@ use wireup_impi_core::auth::{Method, parse_preference};
 use wireup_impi_core::server::ServerSettings;
 
 use super::client_file::{ClientFile, StartedClients};
+use crate::stream::address_towards;
 use crate::{rendezvous, secrets, tls};
 
 /// Serves, and returns 0 if all sessions were successful.
@@ -82,20 +83,15 @@ fn ports(text: &str) -> anyhow::Result<(u16, u16)> {
     Ok((first, last))
 }
 
-/// Returns the address by which this machine reaches others of the family of `any`, or loopback. Connecting a datagram socket
-/// sends no data. The destinations are for documentation (RFC 5737, RFC 3849).
+/// Returns the address by which this machine reaches others of the family of `any`, or loopback. The destinations are for
+/// documentation (RFC 5737, RFC 3849).
 fn own_address(any: IpAddr) -> IpAddr {
     let (other, loopback) = if any.is_ipv6() {
-        ("2001:db8::1", IpAddr::V6(Ipv6Addr::LOCALHOST))
+        ("[2001:db8::1]:9", IpAddr::V6(Ipv6Addr::LOCALHOST))
     } else {
-        ("192.0.2.1", IpAddr::V4(Ipv4Addr::LOCALHOST))
+        ("192.0.2.1:9", IpAddr::V4(Ipv4Addr::LOCALHOST))
     };
-    let find = || -> io::Result<IpAddr> {
-        let socket = UdpSocket::bind((any, 0))?;
-        socket.connect((other, 9))?;
-        Ok(socket.local_addr()?.ip())
-    };
-    find().unwrap_or(loopback)
+    address_towards(other).unwrap_or(loopback)
 }
 
 #[cfg(test)]

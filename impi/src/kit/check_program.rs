@@ -1,8 +1,9 @@
 //! The processes of the check program, without an MPI. `impi/kit/check.c` is the same program for the client under test.
 
 use thiserror::Error;
+use wireup_impi_core::endpoint::Completion;
 
-use crate::peer::{ElementType, Operator, Peer, PeerError, RequestResult};
+use crate::peer::{ElementType, Operator, Peer, PeerError};
 
 /// The program's text, for the user to compile.
 pub const SOURCE: &str = include_str!("../../kit/check.c");
@@ -40,102 +41,33 @@ pub struct ProgramScope {
     pub gather: bool,
 }
 
-/// Part of the program.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-#[allow(missing_docs, reason = "the names of MPI")]
-pub enum ProgramPart {
-    /// Messages of all lengths.
-    Messages,
-    /// Messages that do not fit into the window.
-    ManyMessages,
-    SynchronousSend,
-    Probe,
-    Cancel,
-    Barrier,
-    Bcast,
-    Reduce,
-    Allreduce,
-    Gather,
-    Scatter,
-    Allgather,
-    Alltoall,
-    Gatherv,
-    Scatterv,
-    Allgatherv,
-    Alltoallv,
-    Scan,
-}
+/// Function of each process in a part of the program.
+type PartFn = fn(ProgramProcess<'_>) -> Result<(), ProgramError>;
 
-impl ProgramPart {
-    /// All parts, in the order in which they end.
-    pub const ALL: [Self; 18] = [
-        Self::Messages,
-        Self::ManyMessages,
-        Self::SynchronousSend,
-        Self::Probe,
-        Self::Cancel,
-        Self::Barrier,
-        Self::Bcast,
-        Self::Reduce,
-        Self::Allreduce,
-        Self::Gather,
-        Self::Scatter,
-        Self::Allgather,
-        Self::Alltoall,
-        Self::Gatherv,
-        Self::Scatterv,
-        Self::Allgatherv,
-        Self::Alltoallv,
-        Self::Scan,
-    ];
+/// Part of the program: its name in reports, whether it runs, and its function.
+type ProgramPart = (&'static str, fn(ProgramScope) -> bool, PartFn);
 
-    /// Returns the name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Messages => "messages of all lengths",
-            Self::ManyMessages => "more messages than the window",
-            Self::SynchronousSend => "synchronous send",
-            Self::Probe => "probe",
-            Self::Cancel => "cancel",
-            Self::Barrier => "barrier",
-            Self::Bcast => "bcast",
-            Self::Reduce => "reduce",
-            Self::Allreduce => "allreduce",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-            Self::Allgather => "allgather",
-            Self::Alltoall => "alltoall",
-            Self::Gatherv => "gatherv",
-            Self::Scatterv => "scatterv",
-            Self::Allgatherv => "allgatherv",
-            Self::Alltoallv => "alltoallv",
-            Self::Scan => "scan",
-        }
-    }
-
-    /// Whether the part runs.
-    pub fn is_in(self, scope: ProgramScope) -> bool {
-        match self {
-            Self::SynchronousSend => scope.ssend,
-            Self::Probe | Self::Cancel => scope.probe,
-            Self::Gather
-            | Self::Scatter
-            | Self::Allgather
-            | Self::Alltoall
-            | Self::Gatherv
-            | Self::Scatterv
-            | Self::Allgatherv
-            | Self::Alltoallv
-            | Self::Scan => scope.gather,
-            Self::Messages
-            | Self::ManyMessages
-            | Self::Barrier
-            | Self::Bcast
-            | Self::Reduce
-            | Self::Allreduce => true,
-        }
-    }
-}
+/// The parts of the program, in the order in which they end.
+pub(super) const PARTS: [ProgramPart; 18] = [
+    ("messages of all lengths", |_| true, exchange_messages),
+    ("more messages than the window", |_| true, exchange_many),
+    ("synchronous send", |scope| scope.ssend, send_synchronously),
+    ("probe", |scope| scope.probe, probe),
+    ("cancel", |scope| scope.probe, cancel),
+    ("barrier", |_| true, |me| Ok(me.peer.barrier()?)),
+    ("bcast", |_| true, bcast),
+    ("reduce", |_| true, reduce),
+    ("allreduce", |_| true, allreduce),
+    ("gather", |scope| scope.gather, gather),
+    ("scatter", |scope| scope.gather, scatter),
+    ("allgather", |scope| scope.gather, allgather),
+    ("alltoall", |scope| scope.gather, alltoall),
+    ("gatherv", |scope| scope.gather, gatherv),
+    ("scatterv", |scope| scope.gather, scatterv),
+    ("allgatherv", |scope| scope.gather, allgatherv),
+    ("alltoallv", |scope| scope.gather, alltoallv),
+    ("scan", |scope| scope.gather, scan),
+];
 
 /// Returns an integer whose bytes mean the same in both byte orders.
 fn endian_neutral_bytes(value: usize) -> [u8; 4] {
@@ -157,14 +89,14 @@ fn byte(value: usize) -> u8 {
     u8::try_from(value % 256).unwrap_or(0)
 }
 
-/// Runs it, and reports each part that passes.
+/// Runs it, and reports each part that passes, by its name.
 ///
 /// # Errors
 /// When a call fails, or gives another result than it must.
 pub fn play(
     peer: Peer,
     scope: ProgramScope,
-    mut passed: impl FnMut(ProgramPart),
+    mut passed: impl FnMut(&'static str),
 ) -> Result<(), ProgramError> {
     let (rank, size) = (peer.rank(), peer.size());
     let process = ProgramProcess {
@@ -174,10 +106,10 @@ pub fn play(
         to: (rank + size / 2) % size,
         from: (rank + size - size / 2) % size,
     };
-    for part in ProgramPart::ALL {
-        if part.is_in(scope) {
-            process.run(part)?;
-            passed(part);
+    for (name, is_in, run) in PARTS {
+        if is_in(scope) {
+            run(process)?;
+            passed(name);
         }
     }
     peer.close()?;
@@ -186,7 +118,7 @@ pub fn play(
 
 /// A process of the program and its partners, half the world away.
 #[derive(Clone, Copy)]
-struct ProgramProcess<'a> {
+pub(super) struct ProgramProcess<'a> {
     peer: &'a Peer,
     rank: usize,
     size: usize,
@@ -195,68 +127,6 @@ struct ProgramProcess<'a> {
 }
 
 impl ProgramProcess<'_> {
-    fn run(self, part: ProgramPart) -> Result<(), ProgramError> {
-        match part {
-            ProgramPart::Messages => self.exchange_messages(),
-            ProgramPart::ManyMessages => self.exchange_many_messages(),
-            ProgramPart::SynchronousSend => {
-                let send = (self.peer).start_send(&[0], ElementType::Byte, self.to, 0, true)?;
-                self.receive(1, ElementType::Byte, 0)?;
-                Ok(self.peer.wait(send).map(drop)?)
-            }
-            ProgramPart::Probe => self.probe(),
-            ProgramPart::Cancel => self.cancel(),
-            ProgramPart::Barrier => Ok(self.peer.barrier()?),
-            ProgramPart::Bcast => self.for_ends(|root| {
-                let mut value = endian_neutral_bytes(self.rank + 1);
-                self.peer.bcast(&mut value, INT, root)?;
-                self.ensure(value == endian_neutral_bytes(root + 1), "bcast")
-            }),
-            ProgramPart::Reduce => {
-                let mut value = endian_neutral_bytes(1);
-                let last = self.size - 1;
-                self.peer.reduce(&mut value, INT, Operator::Sum, last)?;
-                let holds = self.rank != last || value == endian_neutral_bytes(self.size);
-                self.ensure(holds, "reduce")
-            }
-            ProgramPart::Allreduce => {
-                let mut value = endian_neutral_bytes(1);
-                self.peer.allreduce(&mut value, INT, Operator::Sum)?;
-                self.ensure(value == endian_neutral_bytes(self.size), "allreduce")
-            }
-            ProgramPart::Gather => self.for_counts(|count| self.gather(count)),
-            ProgramPart::Scatter => self.for_counts(|count| self.scatter(count)),
-            ProgramPart::Allgather => self.for_counts(|count| {
-                let mut all = vec![0; 4 * count * self.size];
-                (self.peer).allgather(&block(self.rank, count), &mut all, INT)?;
-                self.ensure(all == self.blocks(count, |process| process), "allgather")
-            }),
-            ProgramPart::Alltoall => self.for_counts(|count| {
-                let out = self.blocks(count, |process| 2 * self.rank + process);
-                let mut all = vec![0; out.len()];
-                self.peer.alltoall(&out, &mut all, INT)?;
-                let expected = self.blocks(count, |process| 2 * process + self.rank);
-                self.ensure(all == expected, "alltoall")
-            }),
-            ProgramPart::Gatherv => self.for_counts(|count| self.gatherv(count)),
-            ProgramPart::Scatterv => self.for_counts(|count| self.scatterv(count)),
-            ProgramPart::Allgatherv => self.for_counts(|count| {
-                let lengths = self.lengths(|process| part_count(process, count));
-                let own = block(self.rank, part_count(self.rank, count));
-                let mut all = vec![0; lengths.iter().sum()];
-                self.peer.allgatherv(&own, &mut all, &lengths, INT)?;
-                self.ensure(all == self.parts(count), "allgatherv")
-            }),
-            ProgramPart::Alltoallv => self.for_counts(|count| self.alltoallv(count)),
-            ProgramPart::Scan => self.for_counts(|count| {
-                let mut value = endian_neutral_bytes(1).repeat(count);
-                self.peer.scan(&mut value, INT, Operator::Sum)?;
-                let expected = endian_neutral_bytes(self.rank + 1).repeat(count);
-                self.ensure(value == expected, "scan")
-            }),
-        }
-    }
-
     fn ensure(self, holds: bool, operation: &'static str) -> Result<(), ProgramError> {
         let rank = self.rank;
         holds
@@ -272,18 +142,10 @@ impl ProgramProcess<'_> {
         [0, self.size - 1].into_iter().try_for_each(collective)
     }
 
-    /// Repeats a collective with few and with many integers.
-    fn for_counts(
-        self,
-        collective: impl Fn(usize) -> Result<(), ProgramError>,
-    ) -> Result<(), ProgramError> {
-        COUNTS.into_iter().try_for_each(collective)
-    }
-
-    /// Returns a block for each process, with the integers that `value` gives it.
-    fn blocks(self, count: usize, value: impl Fn(usize) -> usize) -> Vec<u8> {
+    /// Returns a block for each process, with the number and the value of its integers.
+    fn blocks(self, count: impl Fn(usize) -> usize, value: impl Fn(usize) -> usize) -> Vec<u8> {
         (0..self.size)
-            .flat_map(|process| block(value(process), count))
+            .flat_map(|process| block(value(process), count(process)))
             .collect()
     }
 
@@ -294,136 +156,206 @@ impl ProgramProcess<'_> {
 
     /// Returns a part for each process, with its integers.
     fn parts(self, count: usize) -> Vec<u8> {
-        (0..self.size)
-            .flat_map(|process| block(process, part_count(process, count)))
-            .collect()
+        self.blocks(|process| part_count(process, count), |process| process)
     }
 
     fn receive(self, limit: usize, element: ElementType, tag: i32) -> Result<Vec<u8>, PeerError> {
         let request = (self.peer).start_receive(limit, element, Some(self.from), Some(tag))?;
         Ok(match self.peer.wait(request)? {
-            RequestResult::Received(_, data) => data,
+            Completion::Received(_, data) => data,
             _ => Vec::new(),
         })
     }
+}
 
-    fn exchange_messages(self) -> Result<(), ProgramError> {
-        let first = (self.peer).start_send(&INTEGER.to_ne_bytes(), INT, self.to, 11, false)?;
-        self.receive(4, INT, 11)?;
-        self.peer.wait(first)?;
-        for (step, length) in LENGTHS.into_iter().enumerate() {
-            let data = vec![byte(self.rank + step); length];
-            let send = (self.peer).start_send(&data, ElementType::Byte, self.to, 12, false)?;
-            let got = self.receive(1 << 20, ElementType::Byte, 12)?;
-            self.ensure(got == vec![byte(self.from + step); length], "a message")?;
-            self.peer.wait(send)?;
-        }
-        Ok(())
-    }
+/// Repeats a collective with few and with many integers.
+fn for_counts(collective: impl Fn(usize) -> Result<(), ProgramError>) -> Result<(), ProgramError> {
+    COUNTS.into_iter().try_for_each(collective)
+}
 
-    fn exchange_many_messages(self) -> Result<(), ProgramError> {
-        for value in 0..45 {
-            let data = endian_neutral_bytes(value);
-            let send = self.peer.start_send(&data, INT, self.to, 13, false)?;
-            self.peer.wait(send)?;
-        }
-        for value in 0..45 {
-            let holds = self.receive(4, INT, 13)? == endian_neutral_bytes(value);
-            self.ensure(holds, "the order of messages")?;
-        }
-        Ok(())
+fn exchange_messages(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
+    let first = (me.peer).start_send(&INTEGER.to_ne_bytes(), INT, me.to, 11, false)?;
+    me.receive(4, INT, 11)?;
+    me.peer.wait(first)?;
+    for (step, length) in LENGTHS.into_iter().enumerate() {
+        let data = vec![byte(me.rank + step); length];
+        let send = (me.peer).start_send(&data, ElementType::Byte, me.to, 12, false)?;
+        let message = me.receive(1 << 20, ElementType::Byte, 12)?;
+        me.ensure(message == vec![byte(me.from + step); length], "a message")?;
+        me.peer.wait(send)?;
     }
+    Ok(())
+}
 
-    fn probe(self) -> Result<(), ProgramError> {
-        let send = (self.peer).start_send(b"five\0", ElementType::Byte, self.to, 14, false)?;
-        let source = Some(self.from);
-        for (tag, wait) in [(Some(14), true), (None, false)] {
-            let status = self.peer.probe(source, tag, wait)?;
-            let holds = status.is_some_and(|status| {
-                (status.source, status.tag, status.length) == (self.from, 14, 5)
-            });
-            self.ensure(holds, "probe")?;
-        }
-        let got = self.receive(5, ElementType::Byte, 14)?;
-        self.ensure(got == b"five\0", "a message after probe")?;
-        let none = self.peer.probe(source, Some(14), false)?.is_none();
-        self.ensure(none, "probe without a message")?;
-        self.peer.wait(send)?;
-        Ok(())
+fn exchange_many(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
+    for value in 0..45 {
+        let data = endian_neutral_bytes(value);
+        let send = me.peer.start_send(&data, INT, me.to, 13, false)?;
+        me.peer.wait(send)?;
     }
+    for value in 0..45 {
+        let holds = me.receive(4, INT, 13)? == endian_neutral_bytes(value);
+        me.ensure(holds, "the order of messages")?;
+    }
+    Ok(())
+}
 
-    /// Cancels a send and a receive. A send may be cancelled or not: the receiver learns which.
-    fn cancel(self) -> Result<(), ProgramError> {
-        let send = (self.peer).start_send(&[0], ElementType::Byte, self.to, 15, false)?;
-        // Otherwise the message could still be in this process, and nothing would be on the wire.
-        self.peer.barrier()?;
-        self.peer.cancel(send)?;
-        let cancelled = self.peer.wait(send)? == RequestResult::Cancelled;
-        let flag = [u8::from(cancelled)];
-        let send = (self.peer).start_send(&flag, ElementType::Byte, self.to, 16, false)?;
-        let cancelled = self.receive(1, ElementType::Byte, 16)? == [1];
-        self.peer.wait(send)?;
-        let found = self.peer.probe(Some(self.from), Some(15), false)?.is_some();
-        self.ensure(found != cancelled, "cancel of a send")?;
-        if found {
-            self.receive(1, ElementType::Byte, 15)?;
-        }
-        let receive = (self.peer).start_receive(1, ElementType::Byte, Some(self.from), Some(15))?;
-        self.peer.cancel(receive)?;
-        let cancelled = self.peer.wait(receive)? == RequestResult::Cancelled;
-        self.ensure(cancelled, "cancel of a receive")
-    }
+fn send_synchronously(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
+    let send = (me.peer).start_send(&[0], ElementType::Byte, me.to, 0, true)?;
+    me.receive(1, ElementType::Byte, 0)?;
+    Ok(me.peer.wait(send).map(drop)?)
+}
 
-    fn gather(self, count: usize) -> Result<(), ProgramError> {
-        self.for_ends(|root| {
-            let mut all = vec![0; 4 * count * self.size];
-            (self.peer).gather(&block(self.rank, count), &mut all, INT, root)?;
-            let holds = self.rank != root || all == self.blocks(count, |process| process);
-            self.ensure(holds, "gather")
-        })
+fn probe(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
+    let send = (me.peer).start_send(b"five\0", ElementType::Byte, me.to, 14, false)?;
+    let source = Some(me.from);
+    for (tag, wait) in [(Some(14), true), (None, false)] {
+        let status = me.peer.probe(source, tag, wait)?;
+        let holds = status
+            .is_some_and(|status| (status.source, status.tag, status.length) == (me.from, 14, 5));
+        me.ensure(holds, "probe")?;
     }
+    let message = me.receive(5, ElementType::Byte, 14)?;
+    me.ensure(message == b"five\0", "a message after probe")?;
+    let none = me.peer.probe(source, Some(14), false)?.is_none();
+    me.ensure(none, "probe without a message")?;
+    me.peer.wait(send)?;
+    Ok(())
+}
 
-    fn scatter(self, count: usize) -> Result<(), ProgramError> {
-        self.for_ends(|root| {
-            let out = self.blocks(count, |process| root + process);
-            let mut own = vec![0; 4 * count];
-            self.peer.scatter(&out, &mut own, INT, root)?;
-            self.ensure(own == block(root + self.rank, count), "scatter")
-        })
+/// Cancels a send and a receive. A send may be cancelled or not: the receiver learns which.
+fn cancel(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
+    let send = (me.peer).start_send(&[0], ElementType::Byte, me.to, 15, false)?;
+    // Otherwise the message could still be in this process, and nothing would be on the wire.
+    me.peer.barrier()?;
+    me.peer.cancel(send)?;
+    let cancelled = me.peer.wait(send)? == Completion::Cancelled;
+    let flag = [u8::from(cancelled)];
+    let send = (me.peer).start_send(&flag, ElementType::Byte, me.to, 16, false)?;
+    let cancelled = me.receive(1, ElementType::Byte, 16)? == [1];
+    me.peer.wait(send)?;
+    let found = me.peer.probe(Some(me.from), Some(15), false)?.is_some();
+    me.ensure(found != cancelled, "cancel of a send")?;
+    if found {
+        me.receive(1, ElementType::Byte, 15)?;
     }
-    fn gatherv(self, count: usize) -> Result<(), ProgramError> {
-        self.for_ends(|root| {
-            let lengths = self.lengths(|process| part_count(process, count));
-            let own = block(self.rank, part_count(self.rank, count));
-            let mut all = vec![0; lengths.iter().sum()];
-            self.peer.gatherv(&own, &mut all, &lengths, INT, root)?;
-            let holds = self.rank != root || all == self.parts(count);
-            self.ensure(holds, "gatherv")
-        })
-    }
+    let receive = (me.peer).start_receive(1, ElementType::Byte, Some(me.from), Some(15))?;
+    me.peer.cancel(receive)?;
+    let cancelled = me.peer.wait(receive)? == Completion::Cancelled;
+    me.ensure(cancelled, "cancel of a receive")
+}
 
-    fn scatterv(self, count: usize) -> Result<(), ProgramError> {
-        self.for_ends(|root| {
-            let lengths = self.lengths(|process| part_count(process, count));
-            let mut own = vec![0; lengths[self.rank]];
-            (self.peer).scatterv(&self.parts(count), &lengths, &mut own, INT, root)?;
-            let expected = block(self.rank, part_count(self.rank, count));
-            self.ensure(own == expected, "scatterv")
-        })
-    }
+fn bcast(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
+    me.for_ends(|root| {
+        let mut value = endian_neutral_bytes(me.rank + 1);
+        me.peer.bcast(&mut value, INT, root)?;
+        me.ensure(value == endian_neutral_bytes(root + 1), "bcast")
+    })
+}
 
-    /// Exchanges as many integers as the sum of the two ranks has; both know it.
-    fn alltoallv(self, count: usize) -> Result<(), ProgramError> {
-        let lengths = self.lengths(|process| part_count(self.rank + process, count));
-        let blocks = |value: &dyn Fn(usize) -> usize| -> Vec<u8> {
-            (0..self.size)
-                .flat_map(|process| block(value(process), part_count(self.rank + process, count)))
-                .collect()
-        };
-        let out = blocks(&|process| 2 * self.rank + process);
+fn reduce(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
+    let mut value = endian_neutral_bytes(1);
+    let last = me.size - 1;
+    me.peer.reduce(&mut value, INT, Operator::Sum, last)?;
+    let holds = me.rank != last || value == endian_neutral_bytes(me.size);
+    me.ensure(holds, "reduce")
+}
+
+fn allreduce(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
+    let mut value = endian_neutral_bytes(1);
+    me.peer.allreduce(&mut value, INT, Operator::Sum)?;
+    me.ensure(value == endian_neutral_bytes(me.size), "allreduce")
+}
+
+fn gather(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
+    let gather = |count: usize, root: usize| {
+        let mut all = vec![0; 4 * count * me.size];
+        (me.peer).gather(&block(me.rank, count), &mut all, INT, root)?;
+        let holds = me.rank != root || all == me.blocks(|_| count, |process| process);
+        me.ensure(holds, "gather")
+    };
+    for_counts(|count| me.for_ends(|root| gather(count, root)))
+}
+
+fn scatter(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
+    let scatter = |count: usize, root: usize| {
+        let out = me.blocks(|_| count, |process| root + process);
+        let mut own = vec![0; 4 * count];
+        me.peer.scatter(&out, &mut own, INT, root)?;
+        me.ensure(own == block(root + me.rank, count), "scatter")
+    };
+    for_counts(|count| me.for_ends(|root| scatter(count, root)))
+}
+
+fn allgather(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
+    for_counts(|count| {
+        let mut all = vec![0; 4 * count * me.size];
+        (me.peer).allgather(&block(me.rank, count), &mut all, INT)?;
+        me.ensure(all == me.blocks(|_| count, |process| process), "allgather")
+    })
+}
+
+fn alltoall(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
+    for_counts(|count| {
+        let out = me.blocks(|_| count, |process| 2 * me.rank + process);
         let mut all = vec![0; out.len()];
-        (self.peer).alltoallv(&out, &lengths, &mut all, &lengths, INT)?;
-        let expected = blocks(&|process| 2 * process + self.rank);
-        self.ensure(all == expected, "alltoallv")
-    }
+        me.peer.alltoall(&out, &mut all, INT)?;
+        let expected = me.blocks(|_| count, |process| 2 * process + me.rank);
+        me.ensure(all == expected, "alltoall")
+    })
+}
+
+fn gatherv(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
+    let gather = |count: usize, root: usize| {
+        let lengths = me.lengths(|process| part_count(process, count));
+        let own = block(me.rank, part_count(me.rank, count));
+        let mut all = vec![0; lengths.iter().sum()];
+        me.peer.gatherv(&own, &mut all, &lengths, INT, root)?;
+        let holds = me.rank != root || all == me.parts(count);
+        me.ensure(holds, "gatherv")
+    };
+    for_counts(|count| me.for_ends(|root| gather(count, root)))
+}
+
+fn scatterv(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
+    let scatter = |count: usize, root: usize| {
+        let lengths = me.lengths(|process| part_count(process, count));
+        let mut own = vec![0; lengths[me.rank]];
+        (me.peer).scatterv(&me.parts(count), &lengths, &mut own, INT, root)?;
+        let expected = block(me.rank, part_count(me.rank, count));
+        me.ensure(own == expected, "scatterv")
+    };
+    for_counts(|count| me.for_ends(|root| scatter(count, root)))
+}
+
+fn allgatherv(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
+    for_counts(|count| {
+        let lengths = me.lengths(|process| part_count(process, count));
+        let own = block(me.rank, part_count(me.rank, count));
+        let mut all = vec![0; lengths.iter().sum()];
+        me.peer.allgatherv(&own, &mut all, &lengths, INT)?;
+        me.ensure(all == me.parts(count), "allgatherv")
+    })
+}
+
+/// Exchanges as many integers as the sum of the two ranks has; both know it.
+fn alltoallv(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
+    for_counts(|count| {
+        let count = |process: usize| part_count(me.rank + process, count);
+        let lengths = me.lengths(count);
+        let out = me.blocks(count, |process| 2 * me.rank + process);
+        let mut all = vec![0; out.len()];
+        (me.peer).alltoallv(&out, &lengths, &mut all, &lengths, INT)?;
+        let expected = me.blocks(count, |process| 2 * process + me.rank);
+        me.ensure(all == expected, "alltoallv")
+    })
+}
+
+fn scan(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
+    for_counts(|count| {
+        let mut value = endian_neutral_bytes(1).repeat(count);
+        me.peer.scan(&mut value, INT, Operator::Sum)?;
+        let expected = endian_neutral_bytes(me.rank + 1).repeat(count);
+        me.ensure(value == expected, "scan")
+    })
 }

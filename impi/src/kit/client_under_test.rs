@@ -16,7 +16,7 @@ use wireup_impi_core::kit::conversation_record::RecordedEvent;
 use wireup_impi_core::kit::{Finding, Observer, Party};
 use wireup_impi_core::server;
 
-use super::check_program::{ProgramPart, ProgramScope, play};
+use super::check_program::{PARTS, ProgramScope, play};
 use super::recorder::Recorder;
 use super::recording_proxy;
 use super::tap::CheckOutcome;
@@ -51,8 +51,8 @@ pub struct ClientTestSettings {
 /// Result of a test of a client.
 #[derive(Debug)]
 pub struct ClientReport {
-    /// Each part of the check program, by the processes of the other clients.
-    pub parts: Vec<(ProgramPart, CheckOutcome)>,
+    /// Each part of the check program by its name, as the processes of the other clients have executed it.
+    pub parts: Vec<(&'static str, CheckOutcome)>,
     /// Each rule that a conversation shows, for the client under test.
     pub rules: Vec<(Rule, CheckOutcome)>,
     /// The command's end, and the other clients'.
@@ -119,27 +119,26 @@ pub fn check(
 
 /// Processes of the kit that have passed each part of the program.
 #[derive(Clone, Default)]
-struct PartProgress(Arc<Mutex<BTreeMap<ProgramPart, usize>>>);
+struct PartProgress(Arc<Mutex<BTreeMap<&'static str, usize>>>);
 
 impl PartProgress {
-    fn add(&self, part: ProgramPart) {
+    fn add(&self, part: &'static str) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *counts.entry(part).or_default() += 1;
     }
 
     /// Returns the outcome of each part: of those that not all processes have passed, only the first counts.
-    fn outcomes(&self, settings: &ClientTestSettings) -> Vec<(ProgramPart, CheckOutcome)> {
+    fn outcomes(&self, settings: &ClientTestSettings) -> Vec<(&'static str, CheckOutcome)> {
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let all = (settings.clients as usize - 1) * settings.procs;
         let mut failed = None;
-        let parts = ProgramPart::ALL.into_iter().map(|part| {
-            let count = counts.get(&part).copied().unwrap_or(0);
-            let outcome = if !part.is_in(settings.scope) {
+        let parts = PARTS.into_iter().map(|(part, is_in, _)| {
+            let count = counts.get(part).copied().unwrap_or(0);
+            let outcome = if !is_in(settings.scope) {
                 CheckOutcome::Skipped("left out".into())
             } else if count == all {
                 CheckOutcome::Passed
             } else if let Some(failed) = failed {
-                let failed = ProgramPart::name(failed);
                 CheckOutcome::Skipped(format!("{failed} has not passed"))
             } else {
                 failed = Some(part);
@@ -193,13 +192,13 @@ fn run(
     };
     let until = Instant::now() + settings.timeout;
     let mut words = Vec::new();
-    match wait(&mut child, until) {
+    match super::wait_until(&mut child, until) {
         Ok(Some(status)) if status.success() => {}
         Ok(Some(status)) => words.push(format!("the command ended with {status}")),
-        Ok(None) => words.push(format!(
-            "the command did not end within {:?}",
-            settings.timeout
-        )),
+        Ok(None) => words.push(match super::end_group(&mut child) {
+            Ok(()) => format!("the command did not end within {:?}", settings.timeout),
+            Err(error) => format!("the command: {error}"),
+        }),
         Err(error) => words.push(format!("the command: {error}")),
     }
     // The event for which the kit itself waits may never come.
@@ -245,20 +244,6 @@ fn start(settings: &ClientTestSettings, server: &str) -> io::Result<Child> {
         .stdout(io::stderr())
         .process_group(0)
         .spawn()
-}
-
-/// Returns the status of a child, which is ended with its group when the time is over.
-fn wait(child: &mut Child, until: Instant) -> io::Result<Option<std::process::ExitStatus>> {
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if Instant::now() >= until {
-            super::end_group(child)?;
-            return Ok(None);
-        }
-        std::thread::park_timeout(Duration::from_millis(20));
-    }
 }
 
 /// Runs a client with its processes.

@@ -7,19 +7,23 @@
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use wireup_impi_core::kit::conversation_record::{ConversationSide, Kind};
 use wireup_impi_core::kit::rewrite::Rewriter;
+use wireup_impi_core::packet::{host_address, host_bytes};
 use wireup_impi_core::world::Label;
 
 use super::recorder::Recorder;
-use crate::agent::host_connect::accept_until;
-use crate::agent::{host_address, host_bytes};
 use crate::stream::connect_from;
 
 /// Interval of checks for the end.
-const TICK: Duration = Duration::from_millis(100);
+const TICK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
 /// Time for an end to connect or to send its rank.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -98,10 +102,16 @@ pub fn run(
     }
 }
 
+/// Returns the next connection, if one arrives before the next check for the end.
 fn accept(listener: &TcpListener) -> io::Result<Option<TcpStream>> {
-    match accept_until(listener, Instant::now() + TICK) {
-        Ok(stream) => Ok(Some(stream)),
-        Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
+    match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&TICK)) {
+        Ok(0) | Err(Errno::INTR) => return Ok(None),
+        Ok(_) => {}
+        Err(error) => return Err(error.into()),
+    }
+    match listener.accept() {
+        Ok((stream, _)) => Ok(Some(stream)),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -133,7 +143,7 @@ fn replaced(shared: &Arc<ProxyState>, label: Label, value: &[u8]) -> Option<Vec<
                     .map(|bytes| place(host_address(*bytes), shared.address));
                 progress.places = Arc::new(places.collect::<io::Result<_>>().ok()?);
             }
-            let seen = progress.places.iter().zip(addresses).map(|(place, bytes)| {
+            let addresses = progress.places.iter().zip(addresses).map(|(place, bytes)| {
                 let own = place.listener.local_addr().ok()?.ip();
                 Some(if own == place.address {
                     *bytes
@@ -141,7 +151,7 @@ fn replaced(shared: &Arc<ProxyState>, label: Label, value: &[u8]) -> Option<Vec<
                     host_bytes(own)
                 })
             });
-            Some(seen.collect::<Option<Vec<_>>>()?.concat())
+            Some(addresses.collect::<Option<Vec<_>>>()?.concat())
         }
         Label::HostPort => {
             let (ports, _) = value.as_chunks::<4>();

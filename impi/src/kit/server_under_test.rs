@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use wireup_impi_core::kit::conformance_rules::{Level, Rule};
-use wireup_impi_core::kit::server_checks::{Access, Check, ExpectedEnd, STARTS, Step, checks};
+use wireup_impi_core::kit::server_checks::{Access, Check, STARTS, Step, checks};
 
 use super::tap::CheckOutcome;
 use wireup_core::wording::without_error_codes;
@@ -50,9 +50,7 @@ pub fn check(
 ) -> io::Result<()> {
     for check in checks(settings.clients, settings.access) {
         let outcome = match (&settings.target, check.rule) {
-            (Target::Address(_), Rule::ServerExits | Rule::LostReported) => {
-                CheckOutcome::Skipped("this check needs the command that starts the server".into())
-            }
+            (Target::Address(_), Rule::ServerExits | Rule::LostReported) => needs_command(),
             (Target::Address(address), rule) => outcome(rule, play(settings, &check, address)),
             (Target::Command(words), rule) => outcome(rule, launch(settings, &check, words)),
         };
@@ -60,9 +58,7 @@ pub fn check(
     }
     for rule in STARTS {
         let outcome = match &settings.target {
-            Target::Address(_) => {
-                CheckOutcome::Skipped("this check needs the command that starts the server".into())
-            }
+            Target::Address(_) => needs_command(),
             Target::Command(_) if rule == Rule::AuthNoneWarning && !settings.access.none => {
                 CheckOutcome::Skipped("IMPI_AUTH_NONE is not set".into())
             }
@@ -73,17 +69,18 @@ pub fn check(
     Ok(())
 }
 
-fn outcome(rule: Rule, result: Result<(), String>) -> CheckOutcome {
-    match result {
-        Ok(()) => CheckOutcome::Passed,
-        Err(what) => failed(rule, without_error_codes(&what).into_owned()),
-    }
+fn needs_command() -> CheckOutcome {
+    CheckOutcome::Skipped("this check needs the command that starts the server".into())
 }
 
-fn failed(rule: Rule, what: String) -> CheckOutcome {
+fn outcome(rule: Rule, result: Result<(), String>) -> CheckOutcome {
+    let Err(error) = result else {
+        return CheckOutcome::Passed;
+    };
+    let error = without_error_codes(&error).into_owned();
     match rule.level() {
-        Level::Must => CheckOutcome::Failed(what),
-        _ => CheckOutcome::Differs(what),
+        Level::Must => CheckOutcome::Failed(error),
+        _ => CheckOutcome::Differs(error),
     }
 }
 
@@ -138,15 +135,16 @@ fn launch(settings: &ServerTestSettings, check: &Check, words: &[OsString]) -> R
     let server = Running::start(words, settings, true)?;
     play(settings, check, server.line.trim())?;
     let output = server.end(settings.timeout)?;
-    match check.end {
-        ExpectedEnd::Success if !output.status.success() => Err(format!(
+    match check.rule {
+        Rule::LostReported if output.err.is_empty() && output.out.is_empty() => {
+            Err("the server reports nothing".into())
+        }
+        Rule::LostReported => Ok(()),
+        _ if output.status.success() => Ok(()),
+        _ => Err(format!(
             "the server ends with {}: {}",
             output.status, output.err
         )),
-        ExpectedEnd::Anything if output.err.is_empty() && output.out.is_empty() => {
-            Err("the server reports nothing".into())
-        }
-        _ => Ok(()),
     }
 }
 
@@ -217,25 +215,19 @@ impl Running {
     }
 
     fn end(mut self, timeout: Duration) -> Result<ServerOutput, String> {
-        let until = Instant::now() + timeout;
-        loop {
-            if let Some(status) = self.child.try_wait().map_err(|error| error.to_string())? {
-                let text = |thread: Option<JoinHandle<String>>| {
-                    thread
-                        .and_then(|thread| thread.join().ok())
-                        .unwrap_or_default()
-                };
-                return Ok(ServerOutput {
-                    status,
-                    out: text(self.out.take()),
-                    err: text(self.err.take()),
-                });
-            }
-            if Instant::now() >= until {
-                return Err(format!("the server did not end within {timeout:?}"));
-            }
-            std::thread::park_timeout(Duration::from_millis(10));
-        }
+        let status = super::wait_until(&mut self.child, Instant::now() + timeout);
+        let status = status.map_err(|error| error.to_string())?;
+        let status = status.ok_or_else(|| format!("the server did not end within {timeout:?}"))?;
+        let text = |thread: Option<JoinHandle<String>>| {
+            thread
+                .and_then(|thread| thread.join().ok())
+                .unwrap_or_default()
+        };
+        Ok(ServerOutput {
+            status,
+            out: text(self.out.take()),
+            err: text(self.err.take()),
+        })
     }
 }
 
@@ -295,25 +287,21 @@ fn take(stream: &mut TcpStream, step: &Step, timeout: Duration) -> Result<(), St
                 .try_for_each(|byte| stream.write_all(byte))
                 .map_err(text)
         }
-        Step::Expect(_, wanted) => {
+        Step::Expect(_, expected) => {
             stream.set_read_timeout(Some(timeout)).map_err(text)?;
-            let mut got = Vec::new();
-            while got.len() < wanted.len() {
-                let mut piece = vec![0; wanted.len() - got.len()];
+            let mut received = Vec::new();
+            // A difference is known before all of the unit has arrived.
+            while received.len() < expected.len() && expected.starts_with(&received) {
+                let mut piece = vec![0; expected.len() - received.len()];
                 match stream.read(&mut piece) {
-                    Ok(0) => break,
-                    Ok(count) => got.extend(&piece[..count]),
+                    Ok(count @ 1..) => received.extend(&piece[..count]),
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(_) => break,
-                }
-                // A difference is known before all of the unit has arrived.
-                if !wanted.starts_with(&got) {
-                    break;
+                    _ => break,
                 }
             }
-            (got == *wanted)
+            (received == *expected)
                 .then_some(())
-                .ok_or_else(|| format!("{got:02x?} arrived instead of {wanted:02x?}"))
+                .ok_or_else(|| format!("{received:02x?} arrived instead of {expected:02x?}"))
         }
         Step::Quiet(_) => {
             stream.set_read_timeout(Some(QUIET)).map_err(text)?;

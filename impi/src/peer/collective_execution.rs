@@ -1,9 +1,14 @@
 //! The steps of collectives, executed.
 
-use wireup_impi_core::collective::{BlockMerge, CollectiveChannel, CollectiveStep, Operation};
-use wireup_impi_core::endpoint::{Envelope, MatchSpec, RequestId};
+#![allow(
+    clippy::missing_errors_doc,
+    reason = "all collectives fail as the barrier does"
+)]
 
-use super::{COLLECTIVE, ElementType, LOCAL, Operator, POINT, Peer, PeerError, RequestResult};
+use wireup_impi_core::collective::{BlockMerge, CollectiveChannel, CollectiveStep, Operation};
+use wireup_impi_core::endpoint::{Completion, Envelope, MatchSpec, RequestId};
+
+use super::{COLLECTIVE, ElementType, LOCAL, Operator, POINT, Peer, PeerError};
 
 fn context(channel: CollectiveChannel) -> u64 {
     match channel {
@@ -40,11 +45,6 @@ impl Peer {
     }
 
     /// The root's data replaces that of all.
-    #[allow(
-        missing_docs,
-        clippy::missing_errors_doc,
-        reason = "as for the barrier"
-    )]
     pub fn bcast(
         &self,
         data: &mut [u8],
@@ -56,7 +56,6 @@ impl Peer {
     }
 
     /// Reduces: at the root `data` becomes the combination of all.
-    #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn reduce(
         &self,
         data: &mut [u8],
@@ -73,7 +72,6 @@ impl Peer {
     }
 
     /// Reduces for all: `data` becomes the combination of all.
-    #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn allreduce(
         &self,
         data: &mut [u8],
@@ -89,7 +87,6 @@ impl Peer {
     }
 
     /// Scans: `data` becomes the combination of all up to this process.
-    #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn scan(
         &self,
         data: &mut [u8],
@@ -100,7 +97,6 @@ impl Peer {
     }
 
     /// Gathers: at the root `all` gets the data of each process, in the order of ranks.
-    #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn gather(
         &self,
         own_data: &[u8],
@@ -109,11 +105,10 @@ impl Peer {
         root: usize,
     ) -> Result<(), PeerError> {
         let lengths = vec![own_data.len(); self.size()];
-        self.gather_blocks(Operation::Gather { root }, own_data, all, lengths, element)
+        self.exchange_blocks(Operation::Gather { root }, own_data, all, lengths, element)
     }
 
     /// Gathers data of different lengths, which only the root has to know: `lengths` has the bytes of each process.
-    #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn gatherv(
         &self,
         own_data: &[u8],
@@ -123,11 +118,10 @@ impl Peer {
         root: usize,
     ) -> Result<(), PeerError> {
         let lengths = self.lengths_at_root(lengths, own_data.len(), root)?;
-        self.gather_blocks(Operation::Gatherv { root }, own_data, all, lengths, element)
+        self.exchange_blocks(Operation::Gatherv { root }, own_data, all, lengths, element)
     }
 
     /// Scatters: each process gets its part of the root's `all`.
-    #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn scatter(
         &self,
         all: &[u8],
@@ -136,11 +130,10 @@ impl Peer {
         root: usize,
     ) -> Result<(), PeerError> {
         let lengths = vec![own_data.len(); self.size()];
-        self.scatter_blocks(Operation::Scatter { root }, all, own_data, lengths, element)
+        self.exchange_blocks(Operation::Scatter { root }, all, own_data, lengths, element)
     }
 
     /// Scatters parts of different lengths, which only the root has to know: `lengths` has the bytes of each process.
-    #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn scatterv(
         &self,
         all: &[u8],
@@ -150,7 +143,7 @@ impl Peer {
         root: usize,
     ) -> Result<(), PeerError> {
         let lengths = self.lengths_at_root(lengths, own_data.len(), root)?;
-        self.scatter_blocks(
+        self.exchange_blocks(
             Operation::Scatterv { root },
             all,
             own_data,
@@ -160,7 +153,6 @@ impl Peer {
     }
 
     /// Gathers for all: `all` gets the data of each process, in the order of ranks.
-    #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn allgather(
         &self,
         own_data: &[u8],
@@ -168,11 +160,10 @@ impl Peer {
         element: ElementType,
     ) -> Result<(), PeerError> {
         let lengths = vec![own_data.len(); self.size()];
-        self.gather_blocks(Operation::Allgather, own_data, all, lengths, element)
+        self.exchange_blocks(Operation::Allgather, own_data, all, lengths, element)
     }
 
     /// Gathers data of different lengths for all: `lengths` has the bytes of each process.
-    #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn allgatherv(
         &self,
         own_data: &[u8],
@@ -181,11 +172,10 @@ impl Peer {
         element: ElementType,
     ) -> Result<(), PeerError> {
         let lengths = self.checked_lengths(lengths, own_data.len())?;
-        self.gather_blocks(Operation::Allgatherv, own_data, all, lengths, element)
+        self.exchange_blocks(Operation::Allgatherv, own_data, all, lengths, element)
     }
 
     /// Exchanges parts: part `r` of `out` goes to process `r`; part `r` of `all` comes from it.
-    #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn alltoall(
         &self,
         out: &[u8],
@@ -199,7 +189,6 @@ impl Peer {
     }
 
     /// Exchanges parts of different lengths: `out_lengths` has the bytes for each process, `all_lengths` those from each.
-    #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn alltoallv(
         &self,
         out: &[u8],
@@ -220,66 +209,66 @@ impl Peer {
         self.exchange_blocks(Operation::Alltoallv, out, all, lengths, element)
     }
 
-    fn gather_blocks(
-        &self,
-        operation: Operation,
-        own_data: &[u8],
-        all: &mut [u8],
-        lengths: Vec<usize>,
-        element: ElementType,
-    ) -> Result<(), PeerError> {
-        let root = match operation {
-            Operation::Gather { root } | Operation::Gatherv { root } => Some(root),
-            _ => None,
-        };
-        root.map_or(Ok(()), |root| self.check_peer(root))?;
-        let mut blocks = vec![Vec::new(); self.size()];
-        blocks[self.rank] = own_data.to_vec();
-        self.run(operation, shape(element, lengths, None)?, &mut blocks)?;
-        if root.is_none_or(|root| root == self.rank) {
-            copy_out(&blocks, all)?;
-        }
-        Ok(())
-    }
-
-    fn scatter_blocks(
-        &self,
-        operation: Operation,
-        all: &[u8],
-        own_data: &mut [u8],
-        lengths: Vec<usize>,
-        element: ElementType,
-    ) -> Result<(), PeerError> {
-        let (Operation::Scatter { root } | Operation::Scatterv { root }) = operation else {
-            unreachable!("the callers pass one of these");
-        };
-        self.check_peer(root)?;
-        let mut blocks = vec![Vec::new(); self.size()];
-        if self.rank == root {
-            copy_in(all, &lengths, &mut blocks)?;
-        }
-        self.run(operation, shape(element, lengths, None)?, &mut blocks)?;
-        own_data.copy_from_slice(&blocks[self.rank]);
-        Ok(())
-    }
-
+    /// Runs a collective with blocks: those of this process are in `input`, and those that it gets go to `output`.
     fn exchange_blocks(
         &self,
         operation: Operation,
-        out: &[u8],
-        all: &mut [u8],
+        input: &[u8],
+        output: &mut [u8],
         lengths: Vec<usize>,
         element: ElementType,
     ) -> Result<(), PeerError> {
-        let size = self.size();
-        let own = self.rank * size..(self.rank + 1) * size;
-        let mut blocks = vec![Vec::new(); size * size];
-        copy_in(out, &lengths[own.clone()], &mut blocks[own])?;
+        let (rank, size) = (self.rank, self.size());
+        let all = || (0..size).collect::<Vec<_>>();
+        let all_at = |root: usize| if rank == root { all() } else { Vec::new() };
+        let (sent, received) = match operation {
+            Operation::Gather { root } | Operation::Gatherv { root } => {
+                self.check_peer(root)?;
+                (vec![rank], all_at(root))
+            }
+            Operation::Scatter { root } | Operation::Scatterv { root } => {
+                self.check_peer(root)?;
+                (all_at(root), vec![rank])
+            }
+            Operation::Alltoall | Operation::Alltoallv => {
+                let to_each = rank * size..(rank + 1) * size;
+                let from_each = (0..size).map(|from| from * size + rank);
+                (to_each.collect(), from_each.collect())
+            }
+            _ => (vec![rank], all()),
+        };
+        let mut blocks = vec![Vec::new(); operation.blocks(size)];
+        let sum: usize = sent.iter().map(|block| lengths[*block]).sum();
+        if !sent.is_empty() && input.len() != sum {
+            return Err(PeerError::Argument(format!(
+                "{} bytes are not {} parts of {sum} bytes together",
+                input.len(),
+                sent.len()
+            )));
+        }
+        let mut rest = input;
+        for block in sent {
+            let (part, next) = rest.split_at(lengths[block]);
+            blocks[block] = part.to_vec();
+            rest = next;
+        }
         self.run(operation, shape(element, lengths, None)?, &mut blocks)?;
-        let mine: Vec<Vec<u8>> = (0..size)
-            .map(|from| std::mem::take(&mut blocks[from * size + self.rank]))
+        if received.is_empty() {
+            return Ok(());
+        }
+        let received = received.into_iter();
+        let data: Vec<u8> = received
+            .flat_map(|block| std::mem::take(&mut blocks[block]))
             .collect();
-        copy_out(&mine, all)
+        if data.len() != output.len() {
+            return Err(PeerError::Argument(format!(
+                "the buffer has {} bytes, but {} arrived",
+                output.len(),
+                data.len()
+            )));
+        }
+        output.copy_from_slice(&data);
+        Ok(())
     }
 
     /// Returns the bytes of each process, of which the own must be these.
@@ -349,11 +338,10 @@ impl Peer {
                         .flat_map(|block| &blocks[*block])
                         .copied()
                         .collect();
-                    let context = context(channel);
                     let envelope = Envelope {
                         destination: to,
                         tag,
-                        context,
+                        context: context(channel),
                         synchronous: false,
                     };
                     sends.push(self.send_in(envelope, &data, shape.element)?);
@@ -365,14 +353,14 @@ impl Peer {
                     blocks: received,
                     join,
                 } => {
-                    let wanted = MatchSpec {
+                    let match_spec = MatchSpec {
                         source: Some(from),
                         tag: Some(tag),
                         context: context(channel),
                     };
                     let length = received.iter().map(|block| shape.lengths[*block]).sum();
-                    let request = self.receive_in(wanted, length, shape.element)?;
-                    let RequestResult::Received(_, data) = self.wait(request)? else {
+                    let request = self.receive_in(match_spec, length, shape.element)?;
+                    let Completion::Received(_, data) = self.wait(request)? else {
                         continue;
                     };
                     if data.len() != length {
@@ -431,35 +419,4 @@ fn shape(
         lengths,
         operator,
     })
-}
-
-fn copy_in(all: &[u8], lengths: &[usize], blocks: &mut [Vec<u8>]) -> Result<(), PeerError> {
-    let sum: usize = lengths.iter().sum();
-    if all.len() != sum {
-        return Err(PeerError::Argument(format!(
-            "{} bytes are not {} parts of {sum} bytes together",
-            all.len(),
-            blocks.len()
-        )));
-    }
-    let mut rest = all;
-    for (block, length) in blocks.iter_mut().zip(lengths) {
-        let (part, next) = rest.split_at(*length);
-        *block = part.to_vec();
-        rest = next;
-    }
-    Ok(())
-}
-
-fn copy_out(blocks: &[Vec<u8>], all: &mut [u8]) -> Result<(), PeerError> {
-    let data = blocks.concat();
-    if data.len() != all.len() {
-        return Err(PeerError::Argument(format!(
-            "the buffer has {} bytes, but {} arrived",
-            all.len(),
-            data.len()
-        )));
-    }
-    all.copy_from_slice(&data);
-    Ok(())
 }

@@ -31,7 +31,6 @@ pub(super) struct ClientLink {
 impl ClientLink {
     pub(super) fn new(stream: TcpStream, tls: Option<&Arc<ServerConfig>>) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
         let tls = tls.map(|config| ServerConnection::new(Arc::clone(config)).map(Box::new));
         Ok(Self {
             stream,

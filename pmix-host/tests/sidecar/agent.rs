@@ -65,19 +65,19 @@ pub(crate) fn client_program() -> &'static Path {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let program = dir.join("pmix_client");
         // Tests in other processes execute the same file.
-        let made = dir.join(format!("pmix_client.{}", std::process::id()));
+        let unique_path = dir.join(format!("pmix_client.{}", std::process::id()));
         let source = concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/../tests/programs/pmix_client.c"
         );
         let status = Command::new("cc")
             .args(["-std=gnu11", "-Wall", "-pthread", "-o"])
-            .arg(&made)
+            .arg(&unique_path)
             .arg(source)
             .args(pkg_config(&["--cflags", "--libs"]))
             .status();
         assert!(status.unwrap().success(), "cc {source}");
-        std::fs::rename(&made, &program).unwrap();
+        std::fs::rename(&unique_path, &program).unwrap();
         program
     })
 }
@@ -169,12 +169,12 @@ impl Node {
         }
     }
 
-    /// Reads until an event satisfies `wanted`; the others stay in order.
-    pub(crate) fn wait_for<T>(&mut self, wanted: impl Fn(&SidecarEvent) -> Option<T>) -> T {
+    /// Reads until `select` returns a value for an event; the others stay in order.
+    pub(crate) fn wait_for<T>(&mut self, select: impl Fn(&SidecarEvent) -> Option<T>) -> T {
         let end = Instant::now() + DEADLINE;
         loop {
             for (position, event) in self.events.iter().enumerate() {
-                if let Some(found) = wanted(event) {
+                if let Some(found) = select(event) {
                     self.events.remove(position);
                     return found;
                 }
@@ -202,9 +202,9 @@ impl Node {
         })
     }
 
-    pub(crate) fn reply(&mut self, wanted: RequestId) -> ControlReply {
+    pub(crate) fn reply(&mut self, request_id: RequestId) -> ControlReply {
         self.wait_for(|event| match event {
-            SidecarEvent::Reply { id, reply } if *id == wanted => Some(reply.clone()),
+            SidecarEvent::Reply { id, reply } if *id == request_id => Some(reply.clone()),
             _ => None,
         })
     }

@@ -108,9 +108,9 @@ fn direct_modex_finds_rank_started_after_request() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 1, &libpmix);
         cluster.launch_rank(Rank(0), &["late"]);
-        let asked =
+        let is_modex_request =
             |upcall: &Upcall| matches!(upcall, Upcall::Request(UpcallRequest::DirectModex { .. }));
-        cluster.run_until(|cluster| cluster.upcalls.iter().any(asked));
+        cluster.run_until(|cluster| cluster.upcalls.iter().any(is_modex_request));
         cluster.launch_rank(Rank(1), &["late"]);
         cluster.run();
         assert_eq!(cluster.exits.len(), 2);
@@ -212,8 +212,9 @@ fn events_reach_clients_when_server_ends_right_after_them() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["alone"], 1, &libpmix);
         cluster.launch(&["events", "100"]);
-        let said = |upcall: &Upcall| matches!(upcall, Upcall::Request(UpcallRequest::Log { .. }));
-        cluster.run_until(|cluster| cluster.upcalls.iter().any(said));
+        let is_log_request =
+            |upcall: &Upcall| matches!(upcall, Upcall::Request(UpcallRequest::Log { .. }));
+        cluster.run_until(|cluster| cluster.upcalls.iter().any(is_log_request));
         // The source of an event is not notified of it.
         let source = PmixProc::new(&Nspace::new("other").unwrap(), Rank(0));
         let mut node = cluster.nodes.pop().unwrap();
@@ -255,8 +256,8 @@ fn output_reaches_subscribers_and_input_reaches_agent() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 1, &libpmix);
         cluster.launch(&["output"]);
-        let asked = |upcall: &Upcall| matches!(upcall, Upcall::Notice(Notice::IofPull { .. }));
-        cluster.run_until(|cluster| cluster.upcalls.iter().any(asked));
+        let is_pull = |upcall: &Upcall| matches!(upcall, Upcall::Notice(Notice::IofPull { .. }));
+        cluster.run_until(|cluster| cluster.upcalls.iter().any(is_pull));
         let source = PmixProc::new(&cluster.jobs[0].nspace, Rank(1));
         for (channel, data) in [
             (Channels::STDOUT, "one"),
@@ -277,7 +278,7 @@ fn output_reaches_subscribers_and_input_reaches_agent() {
         let pulls: Vec<_> = cluster
             .upcalls
             .iter()
-            .filter(|upcall| asked(upcall))
+            .filter(|upcall| is_pull(upcall))
             .collect();
         let [
             Upcall::Notice(Notice::IofPull {

@@ -38,8 +38,9 @@ fn ranks_of_large_job_find_places_in_maps_alone() {
             cluster.launch_rank(rank, &["log"]);
         }
         cluster.run();
-        let said = |upcall: &&Upcall| matches!(upcall, Upcall::Request(UpcallRequest::Log { .. }));
-        assert_eq!(cluster.upcalls.iter().filter(said).count(), 2);
+        let is_log_request =
+            |upcall: &&Upcall| matches!(upcall, Upcall::Request(UpcallRequest::Log { .. }));
+        assert_eq!(cluster.upcalls.iter().filter(is_log_request).count(), 2);
         assert_eq!(cluster.exits.len(), 2);
         assert!(cluster.exits.contains_key(&Rank(17 * 25)));
         cluster.finish();

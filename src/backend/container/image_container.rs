@@ -123,7 +123,7 @@ impl Container {
     /// Returns the ranks' view of the file system.
     pub(super) fn inside(&self) -> ContainerRoot {
         let inside = self.inside.clone();
-        inside.expect("one that was made has been entered")
+        inside.expect("a complete container has a view")
     }
 
     /// Returns the pids of the processes that keep the container alive.
@@ -141,7 +141,7 @@ impl Container {
         name: &str,
         cwd: &Path,
         shown: &[&Path],
-        tell: CleanupSink<'_>,
+        cleanup: CleanupSink<'_>,
     ) -> Result<Self, CommandError> {
         if HOLDER_PROGRAM.is_empty() {
             return Err(ContainerError::NoHolder.into());
@@ -170,13 +170,13 @@ impl Container {
             mounts.extend(files_of_podman(root, &mounts));
         }
         let directory = directory(name);
-        tell(&directory, None);
+        cleanup(&directory, None);
         let broken = |error| CommandError::system(directory.display().to_string(), error);
         DirBuilder::new()
             .mode(0o700)
             .create(&directory)
             .map_err(broken)?;
-        let mut made = Self {
+        let mut instance = Self {
             inside: None,
             runtime: None,
             monitor: None,
@@ -212,7 +212,7 @@ impl Container {
             }
         };
         let log = directory.join("log");
-        let pid = made
+        let pid = instance
             .start(&words, &log)
             .map_err(|error| ContainerError::Refused {
                 image: (&image.image).into(),
@@ -224,8 +224,8 @@ impl Container {
             None => variables(pid).map_err(broken)?,
         };
         let view = Arc::new(MountView::from_pid(pid).map_err(broken)?);
-        made.inside = Some(ContainerRoot { view, env });
-        Ok(made)
+        instance.inside = Some(ContainerRoot { view, env });
+        Ok(instance)
     }
 
     /// Starts the runtime, and waits until the holder has printed its pid.
@@ -245,7 +245,7 @@ impl Container {
             descriptors: &descriptors,
             ..ChildCommand::new(&program, &argv)
         };
-        let child = ProcessSpawner::new()
+        let child = ProcessSpawner::default()
             .spawn(&command)
             .map_err(io::Error::other)?;
         self.runtime = Some(child);
@@ -340,8 +340,8 @@ fn files_of_podman(root: &Path, mounts: &[(BindMount, bool)]) -> Vec<(BindMount,
             .iter()
             .any(|(known, _)| path.starts_with(&known.target))
     };
-    let wanted = files.filter(|path| path.is_file() && !is_covered(path));
-    let mounted = wanted.map(|path| BindMount {
+    let paths = files.filter(|path| path.is_file() && !is_covered(path));
+    let mounted = paths.map(|path| BindMount {
         read_only: true,
         ..BindMount::from_path(&path)
     });

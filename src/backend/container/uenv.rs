@@ -167,7 +167,7 @@ fn serve(program: &Path, image: &Path, device: OwnedFd) -> io::Result<i32> {
         descriptors: &descriptors,
         ..ChildCommand::new(&program, &argv)
     };
-    let child = ProcessSpawner::new()
+    let child = ProcessSpawner::default()
         .spawn(&command)
         .map_err(io::Error::other)?;
     Ok(child.pid.as_raw_nonzero().get())

@@ -337,7 +337,7 @@ impl GdbSessions {
         let (lines, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         fcntl_setfl(&lines, OFlags::NONBLOCK)?;
         let reset = cx.inherited_state.signals_to_reset();
-        let child = ProcessSpawner::new().spawn(&ChildCommand {
+        let child = ProcessSpawner::default().spawn(&ChildCommand {
             env: &[&env],
             descriptors: &[
                 (null.as_fd(), 0),

@@ -33,9 +33,9 @@ impl HostResources {
     ) -> Result<Self, CommandError> {
         let (plan, part) = (parts.plan, parts.scope);
         let ranks = part.size(&plan.job.process_map);
-        let kept_from = descriptors::lowest_rank_fd(ranks as usize).unwrap_or_default();
+        let lowest_rank_fd = descriptors::lowest_rank_fd(ranks as usize).unwrap_or_default();
         descriptors::make_room(
-            rank_count::descriptors(ranks) + u64::from(kept_from.unsigned_abs()),
+            rank_count::descriptors(ranks) + u64::from(lowest_rank_fd.unsigned_abs()),
         );
         become_subreaper().map_err(|error| CommandError::system("cannot adopt orphans", error))?;
         let of_ranks = plan.spec.apps.iter().any(|app| app.rank_tmpdir);

@@ -45,9 +45,9 @@ impl HostWarnings {
         let server = &directories.server;
         let root = PathBuf::from(format!("/proc/{}/root", raw(pid)));
         let identity = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
-        let seen = identity(&root.join(server.strip_prefix("/").unwrap_or(server)));
-        let is_hidden = match (identity(server), seen) {
-            (Ok(own), Ok(seen)) => own != seen,
+        let rank_view = identity(&root.join(server.strip_prefix("/").unwrap_or(server)));
+        let is_hidden = match (identity(server), rank_view) {
+            (Ok(own), Ok(rank_view)) => own != rank_view,
             // A process that has ended meanwhile has no root directory.
             (Ok(_), Err(error)) => error.kind() == ErrorKind::NotFound && identity(&root).is_ok(),
             _ => false,

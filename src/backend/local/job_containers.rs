@@ -27,8 +27,8 @@ pub(super) struct JobContainers {
     pub(super) of_launch: Option<Container>,
     /// Containers by the name under which they are made.
     by_name: BTreeMap<Nspace, NamedContainer>,
-    made_tx: Sender<(Nspace, MadeContainer)>,
-    made_rx: Receiver<(Nspace, MadeContainer)>,
+    container_tx: Sender<(Nspace, MadeContainer)>,
+    container_rx: Receiver<(Nspace, MadeContainer)>,
     threads: Vec<JoinHandle<()>>,
     node: NodeId,
     guard: GuardLine,
@@ -46,12 +46,12 @@ struct NamedContainer {
 impl JobContainers {
     /// Makes none. Threads that have made one wake the loop by `wake`, and `node` is the first one here.
     pub(super) fn new(node: NodeId, guard: GuardLine, wake: Arc<OwnedFd>) -> Self {
-        let (made_tx, made_rx) = channel();
+        let (container_tx, container_rx) = channel();
         Self {
             of_launch: None,
             by_name: BTreeMap::new(),
-            made_tx,
-            made_rx,
+            container_tx,
+            container_rx,
             threads: Vec::new(),
             node,
             guard,
@@ -102,10 +102,10 @@ impl JobContainers {
             self.guard.clone(),
             Arc::clone(&self.wake),
         );
-        let (node, made_tx) = (self.node, self.made_tx.clone());
-        let (keep, is_kept) = channel();
+        let (node, container_tx) = (self.node, self.container_tx.clone());
+        let (holder, removal) = channel();
         let container = NamedContainer {
-            _thread: keep,
+            _thread: holder,
             root: None,
         };
         self.by_name.insert(name.clone(), container);
@@ -118,10 +118,10 @@ impl JobContainers {
                 node,
                 cwd: &launch.inheritance.cwd,
             };
-            let tell = &mut |path: &Path, identity: Option<FileIdentity>| {
+            let cleanup = &mut |path: &Path, identity: Option<FileIdentity>| {
                 guard.charge(path, identity);
             };
-            let (images, result) = match container.make(tell) {
+            let (images, result) = match container.make(cleanup) {
                 Ok((images, root)) => {
                     let processes = images.processes().collect();
                     (Some(images), Ok((root, processes)))
@@ -129,11 +129,11 @@ impl JobContainers {
                 Err(error) => (None, Err(error)),
             };
             // Fails when the launch is over.
-            let _ = made_tx.send((name, result));
+            let _ = container_tx.send((name, result));
             let _ = rustix::io::write(wake.as_fd(), &1_u64.to_ne_bytes());
             if images.is_some() {
                 // Nothing is sent: this fails when the container is to be removed.
-                let _ = is_kept.recv();
+                let _ = removal.recv();
             }
         };
         let thread = thread::Builder::new().name("container".into());
@@ -147,7 +147,7 @@ impl JobContainers {
     /// container that is removed.
     pub(super) fn take_results(&mut self) -> Vec<(StepToLauncher, Vec<i32>)> {
         let mut results = Vec::new();
-        while let Ok((name, result)) = self.made_rx.try_recv() {
+        while let Ok((name, result)) = self.container_rx.try_recv() {
             let (error, processes) = match result {
                 Ok((root, processes)) => {
                     if let Some(container) = self.by_name.get_mut(&name) {

@@ -109,15 +109,15 @@ impl StreamReader {
         let Some(pipe) = &mut stream.pipe else {
             return Ok(());
         };
-        let wanted = !self.paused && !pipe.is_held;
-        if wanted == pipe.watched {
+        let must_watch = !self.paused && !pipe.is_held;
+        if must_watch == pipe.watched {
             return Ok(());
         }
-        match wanted {
+        match must_watch {
             true => poll.add(&pipe.fd, PollToken::new(self.source, pipe.rank.0))?,
             false => poll.remove(&pipe.fd)?,
         }
-        pipe.watched = wanted;
+        pipe.watched = must_watch;
         Ok(())
     }
 

@@ -50,8 +50,8 @@ fn is_stopped(cx: &StepContext, rank: GlobalRank) -> bool {
     let Some(pid) = cx.slot(rank).running_pid() else {
         return false;
     };
-    let wanted = plan.job.debug.on_exec.as_ref();
-    wanted.is_some_and(|stops| stops.holds(number))
+    let stops = plan.job.debug.on_exec.as_ref();
+    stops.is_some_and(|stops| stops.holds(number))
         && procfs::process(raw(pid)).is_some_and(|process| process.is_stopped())
 }
 

@@ -286,7 +286,7 @@ fn shared(
         reset_signals: signals_to_reset(cx, surroundings),
         null,
         stdin,
-        kept_from: descriptors::lowest_rank_fd(cx.ranks.len()),
+        lowest_rank_fd: descriptors::lowest_rank_fd(cx.ranks.len()),
     }))
 }
 

@@ -227,7 +227,7 @@ mod tests {
     fn deferred_signal_is_sent_when_process_runs() {
         let argv = [c"sleep".to_owned(), c"600".to_owned()];
         let command = ChildCommand::new(c"/bin/sleep", &argv);
-        let child = ProcessSpawner::new().spawn(&command).unwrap();
+        let child = ProcessSpawner::default().spawn(&command).unwrap();
         let (pid, span, pmi) = (child.pid, Span::none(), None);
         let mut rank = RankProcess::default();
         rank.defer_signal(Signal::TERM);

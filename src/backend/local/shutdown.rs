@@ -179,8 +179,8 @@ impl Shutdown {
             },
             ShutdownPhase::Draining | ShutdownPhase::LastDraining => {
                 let paused = output.paused();
-                let given_up = self.hurried > 0 || self.impatient && paused;
-                let open = output.open() > 0 && !given_up;
+                let is_abandoned = self.hurried > 0 || self.impatient && paused;
+                let open = output.open() > 0 && !is_abandoned;
                 if open && paused {
                     // While readers do not take our own output, the pipes are neither empty nor read.
                     self.next = None;

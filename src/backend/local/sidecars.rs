@@ -206,7 +206,7 @@ pub(super) fn activity(cx: &StepContext, node: NodeId) -> SidecarActivity {
     let pid = sidecar.map(|sidecar| raw(sidecar.child.pid));
     match pid {
         Some(pid) if procfs::is_busy(pid) => SidecarActivity::Works,
-        Some(pid) if procfs::process(pid).is_some_and(|seen| seen.is_stopped()) => {
+        Some(pid) if procfs::process(pid).is_some_and(|process| process.is_stopped()) => {
             SidecarActivity::Stopped
         }
         _ => SidecarActivity::Waits,

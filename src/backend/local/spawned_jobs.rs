@@ -47,12 +47,13 @@ fn prepare_job(
     if let Some(directory) = cx.cleanup.directory().filter(|_| served) {
         for (index, requests) in requests.iter_mut().enumerate() {
             let node = cx.scope.node_at(index);
-            let made = directory.node(node, &plan.job.nspace);
-            let made = made.map_err(|error| failed(format!("its directories: {error}")))?;
+            let node_directories = directory.node(node, &plan.job.nspace);
+            let node_directories =
+                node_directories.map_err(|error| failed(format!("its directories: {error}")))?;
             let others = cx.nodes[index].core.running_local_processes();
-            let request = register_request(&plan, node, &others, &made);
+            let request = register_request(&plan, node, &others, &node_directories);
             requests.push(request.map_err(|error| failed(error.to_string()))?);
-            directories.push(made);
+            directories.push(node_directories);
         }
     }
     let mut job = LocalJob::new(Arc::clone(&plan), ranks, count, directories);

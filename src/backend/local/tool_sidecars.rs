@@ -189,25 +189,25 @@ pub(super) fn requests_for_tools(
     };
     let core = &cx.nodes[index].core;
     let running: Vec<JobIndex> = core.running_jobs().map(|(number, _)| number).collect();
-    let made = directory.node(node, &plan.job.nspace).map_err(unmade)?;
-    let mut requests = Vec::from(host_requests(plan, node, &made)?);
-    let mut places = vec![(JobIndex::INITIAL, made)];
+    let node_directories = directory.node(node, &plan.job.nspace).map_err(unmade)?;
+    let mut requests = Vec::from(host_requests(plan, node, &node_directories)?);
+    let mut places = vec![(JobIndex::INITIAL, node_directories)];
     for number in running.into_iter().filter(|number| !number.is_initial()) {
         let job = cx.jobs.get(number).and_then(|job| job.runnable_plan());
         let Some(plan) = job else { continue };
-        let made = directory.node(node, &plan.job.nspace).map_err(unmade)?;
+        let node_directories = directory.node(node, &plan.job.nspace).map_err(unmade)?;
         let mut others = core.running_local_processes();
         others.retain(|proc| proc.nspace != *plan.job.nspace.as_str());
-        requests.push(register_request(plan, node, &others, &made)?);
-        places.push((number, made));
+        requests.push(register_request(plan, node, &others, &node_directories)?);
+        places.push((number, node_directories));
     }
-    for (number, made) in places {
+    for (number, node_directories) in places {
         let Some(job) = cx.jobs.get_mut(number) else {
             continue;
         };
         match job.directories.get_mut(index) {
-            Some(known) => *known = made,
-            None => job.directories.push(made),
+            Some(known) => *known = node_directories,
+            None => job.directories.push(node_directories),
         }
     }
     Ok(requests)

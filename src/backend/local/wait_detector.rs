@@ -37,8 +37,8 @@ impl WaitDetector {
     }
 
     fn report_waiters(&mut self, cx: &mut StepContext) {
-        let asked = self.awaited_ranks.iter();
-        let waits: WaitSet = asked.filter(|waiting| cx.waits(*waiting)).collect();
+        let evidence = self.awaited_ranks.iter();
+        let waits: WaitSet = evidence.filter(|waiting| cx.waits(*waiting)).collect();
         if !waits.is_empty() {
             cx.report(StepToLauncher::Waits(waits));
         }

@@ -10,12 +10,12 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, bind, listen};
 
 use super::{BACKLOG, NameServerEndpoint, RACES, socket};
+use wireup_sys::poll::pause;
 use wireup_sys::unix_socket::connect_within;
 
 /// Name of the directory, below that in which the user's agent would listen.
@@ -24,10 +24,8 @@ const DIRECTORY: &str = "meet";
 /// Time limit for the lock, and for a name server to accept a connection.
 const LIMIT: Duration = Duration::from_secs(1);
 
-const NAP: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 5_000_000,
-};
+/// Interval between attempts to take the lock.
+const INTERVAL: Duration = Duration::from_millis(5);
 
 /// Error: no name server can be used in such a directory.
 #[derive(Debug, thiserror::Error)]
@@ -55,13 +53,13 @@ pub(super) fn find(meet: &str, base: &Path) -> Result<NameServerEndpoint, Socket
                 0o700
             },
         )?;
-        let made = make(&directory, 0o700).and_then(|()| lock(&directory));
-        let _lock = match made {
+        let result = make(&directory, 0o700).and_then(|()| lock(&directory));
+        let _lock = match result {
             // An ending name server has just removed the directory.
             Err(SocketDirectoryError::Io(_, error)) if error.kind() == io::ErrorKind::NotFound => {
                 continue;
             }
-            made => made?,
+            result => result?,
         };
         match connect_within(&address, LIMIT) {
             Ok(connection) => return Ok(NameServerEndpoint::There(connection)),
@@ -143,9 +141,7 @@ fn lock(directory: &Path) -> Result<File, SocketDirectoryError> {
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(file),
-            Err(Errno::AGAIN) if start.elapsed() < LIMIT => {
-                let _ = poll(&mut [], Some(&NAP));
-            }
+            Err(Errno::AGAIN) if start.elapsed() < LIMIT => pause(INTERVAL),
             Err(Errno::AGAIN) => return Err(SocketDirectoryError::Locked(directory.to_owned())),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(failed(errno.into())),

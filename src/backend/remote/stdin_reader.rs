@@ -39,12 +39,12 @@ impl RemoteBackend {
     /// Returns the nodes whose ranks read standard input.
     fn readers(&self) -> Vec<NodeId> {
         let ranks = &self.plan.job.process_map;
-        let wanted = |node: &NodeId| match self.plan.spec.stdio.stdin {
+        let is_reader = |node: &NodeId| match self.plan.spec.stdio.stdin {
             StdinTarget::None => false,
             StdinTarget::Rank(rank) => ranks.node_of(rank) == Some(*node),
             StdinTarget::All => ranks.local_size(*node) > 0,
         };
-        let nodes = ranks.node_ids().filter(wanted);
+        let nodes = ranks.node_ids().filter(is_reader);
         nodes
             .filter(|node| self.fleet.may_read_stdin(*node))
             .collect()

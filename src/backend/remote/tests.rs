@@ -56,7 +56,7 @@ fn sent(agent: &mut UnixStream) -> (Vec<(FrameAddress, LauncherToStep)>, usize) 
 #[test]
 fn last_ready_node_is_reported_once() {
     let (mut remote, mut agent, _dir) = remote();
-    let mut heard = Vec::new();
+    let mut reports = Vec::new();
     let job = JobIndex(0);
     for report in [
         StepToLauncher::Ready,
@@ -70,18 +70,18 @@ fn last_ready_node_is_reported_once() {
                 let own = remote.next_report();
                 assert_eq!(own, Some(LinkReport::NodeReady { node }.into()));
             }
-            // What is said twice counts once.
+            // A repeated report counts once.
             if node == NodeId(7) {
                 report_of_node(&mut remote, node, report.clone());
             }
         }
-        heard.extend(std::iter::from_fn(|| remote.next_report()));
+        reports.extend(std::iter::from_fn(|| remote.next_report()));
         if report == StepToLauncher::Ready {
             report_of_node(&mut remote, NodeId(0), StepToLauncher::Ready);
         }
     }
     assert_eq!(
-        heard,
+        reports,
         [
             StepToLauncher::Ready,
             StepToLauncher::AllStarted { job },

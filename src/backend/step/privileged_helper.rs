@@ -155,7 +155,7 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, CommandError> 
             ForkRole::Launcher(..) => None,
         };
         match maker.fork(group.as_ref()) {
-            Ok(ForkSide::Server(pid, pidfd)) => server.has_made(pid, pidfd)?,
+            Ok(ForkSide::Server(pid, pidfd)) => server.on_process_forked(pid, pidfd)?,
             Err(error) => server.answer(&failed(&error), &[])?,
             Ok(ForkSide::Copy) => {
                 let (program, spared) = (server.program.clone(), server.spared);
@@ -207,19 +207,22 @@ impl HelperServer {
             let accounts = self.separated.iter().map(|(_, accounts)| accounts);
             let links = std::iter::once(&self.socket).chain(accounts);
             let known = links.clone().count();
-            let made = self.child_pidfds.values();
-            let all = links.chain(made).map(AsFd::as_fd).chain(groups.makers());
+            let children = self.child_pidfds.values();
+            let all = links
+                .chain(children)
+                .map(AsFd::as_fd)
+                .chain(groups.makers());
             let mut all: Vec<_> = all
                 .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
                 .collect();
             retry_on_intr(|| poll(&mut all, None))
                 .map_err(|errno| CommandError::system("cannot wait for orders", errno))?;
             let ready: Vec<bool> = all.iter().map(|fd| !fd.revents().is_empty()).collect();
-            let (made, makers) = ready[known..].split_at(self.child_pidfds.len());
+            let (children, makers) = ready[known..].split_at(self.child_pidfds.len());
             if makers.contains(&true) {
                 groups.sweep();
             }
-            let mut ended = made.iter();
+            let mut ended = children.iter();
             self.child_pidfds
                 .retain(|_, _| !ended.next().is_some_and(|ended| *ended));
             // The account process never writes to this socket: readiness means its end.
@@ -244,7 +247,7 @@ impl HelperServer {
         send(&self.socket, &encode(answer), descriptors).map_err(broken)
     }
 
-    fn has_made(&mut self, pid: i32, pidfd: OwnedFd) -> Result<(), CommandError> {
+    fn on_process_forked(&mut self, pid: i32, pidfd: OwnedFd) -> Result<(), CommandError> {
         self.last_id += 1;
         let id = self.last_id;
         self.answer(&HelperReply::Made { pid, id }, &[pidfd.as_fd()])?;
@@ -271,10 +274,10 @@ impl HelperServer {
                     says,
                     environment,
                 };
-                let wanted = rules::ProcessKind::Step {
+                let kind = rules::ProcessKind::Step {
                     caller: descriptors.next(),
                 };
-                self.make(owner, &wanted, part)
+                self.make(owner, &kind, part)
             }
             HelperRequest::Launcher {
                 owner,
@@ -333,12 +336,12 @@ impl HelperServer {
                 if let Err(reason) = rules::check(rules, uid, kind, &mut self.used) {
                     return RequestOutcome::refused(reason.to_string());
                 }
-                let asked = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from);
-                let asked = asked.and_then(|(reply, to)| {
+                let pipe = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from);
+                let reply = pipe.and_then(|(reply, to)| {
                     send(accounts, &encode(&uid), &[to.as_fd()])?;
                     Ok(reply)
                 });
-                match asked {
+                match reply {
                     Ok(reply) => TargetUser::Asked { uid, gid, reply },
                     Err(error) => return RequestOutcome::Answer(failed(&error)),
                 }

@@ -104,9 +104,9 @@ impl StepCgroups {
 
 /// Opens a helper's process, unless it has ended.
 fn living((pid, started): HelperId) -> Result<Option<ProcessHandle>, Errno> {
-    let seen = procfs::process(pid);
-    match seen.filter(|seen| seen.started == started && !seen.has_ended()) {
-        Some(seen) => ProcessHandle::open(&seen),
+    let process = procfs::process(pid);
+    match process.filter(|process| process.started == started && !process.has_ended()) {
+        Some(process) => ProcessHandle::open(&process),
         None => Ok(None),
     }
 }

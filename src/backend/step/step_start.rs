@@ -44,9 +44,9 @@ pub(super) fn take_link() -> Result<OwnedFd, CommandError> {
     };
     // SAFETY: the process that starts a step passes this descriptor, and nothing here has opened or
     // taken any before; if there is none, duplicating fails.
-    let given = unsafe { BorrowedFd::borrow_raw(LINK_FD) };
-    rustix::net::sockopt::socket_type(given).map_err(not_ours)?;
-    let link = rustix::io::fcntl_dupfd_cloexec(given, 10).map_err(not_ours)?;
+    let descriptor = unsafe { BorrowedFd::borrow_raw(LINK_FD) };
+    rustix::net::sockopt::socket_type(descriptor).map_err(not_ours)?;
+    let link = rustix::io::fcntl_dupfd_cloexec(descriptor, 10).map_err(not_ours)?;
     // SAFETY: it is known to be open, and no other code uses it.
     drop(unsafe { OwnedFd::from_raw_fd(LINK_FD) });
     Ok(link)
@@ -173,12 +173,12 @@ pub(super) fn make_backend(
     let limit = surroundings.nofile.rlim_max;
     let signals = Signals::take(&surroundings.ignored, false)
         .map_err(|error| CommandError::system("cannot receive signals", error));
-    let tell = &mut |path: &Path, identity| guard.line().charge(path, identity);
+    let cleanup = &mut |path: &Path, identity| guard.line().charge(path, identity);
     let nspace = &decided.job.nspace;
-    let entered = container::enter(&spec.container, nspace, node, &inheritance.cwd, tell);
-    let made = entered.and_then(|entered| {
+    let entered = container::enter(&spec.container, nspace, node, &inheritance.cwd, cleanup);
+    let parts = entered.and_then(|entered| {
         decided.check(&spec, Some(node))?;
-        let unpacked = decided.unpack(&spec.apps, &staged_files, &inheritance, node, tell)?;
+        let unpacked = decided.unpack(&spec.apps, &staged_files, &inheritance, node, cleanup)?;
         let inside = entered.inside();
         let plan = HostPlan::resolve(
             decided,
@@ -192,8 +192,8 @@ pub(super) fn make_backend(
         let watch = GrantWatcher::start(&plan, node)?;
         Ok((entered, unpacked, Arc::new(plan), signals?, watch))
     });
-    let (entered, unpacked, plan, signals, watch) = match made {
-        Ok(made) => made,
+    let (entered, unpacked, plan, signals, watch) = match parts {
+        Ok(parts) => parts,
         Err(failure) => {
             guard.dismiss();
             return Err(failure);
@@ -203,7 +203,7 @@ pub(super) fn make_backend(
     surroundings
         .children
         .extend(watch.as_ref().map(GrantWatcher::pid));
-    let made = poll.add_wake().map_err(cannot_wait).and_then(|wake| {
+    let step = poll.add_wake().map_err(cannot_wait).and_then(|wake| {
         LocalStep::new(local::LocalParts {
             plan: &plan,
             poll,
@@ -217,7 +217,7 @@ pub(super) fn make_backend(
             silence,
         })
     });
-    let mut local = match made {
+    let mut local = match step {
         Ok(local) => local,
         Err(failure) => {
             guard.dismiss();

@@ -226,7 +226,7 @@ pub(in crate::cli) fn plain(args: &TopArgs) -> Result<u8, CommandError> {
     let mut before = watch.sample()?.ok_or_else(nothing)?;
     let pause = args.interval.unwrap_or(GLANCE);
     loop {
-        wait(pause);
+        wireup_sys::poll::pause(pause);
         let Some(now) = watch.sample()? else {
             return Ok(0);
         };
@@ -250,11 +250,6 @@ fn text(before: &Sample, now: &Sample, args: &TopArgs) -> String {
         view::title(now),
         text_table::render(head, &rows, width)
     )
-}
-
-fn wait(time: Duration) {
-    let time = rustix::time::Timespec::try_from(time).unwrap_or_default();
-    let _ = rustix::event::poll(&mut [], Some(&time));
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::show::{quoted, toml_value};
-use super::{ConfigError, PER_JOB, may_be_given};
+use super::{ConfigError, PER_JOB, file_options};
 use crate::cli::negation::opposite;
 use crate::cli::option_scan::{OptionTable, has_optional_value};
 use wireup_agent_args::usage_errors::is_near;
@@ -127,17 +127,17 @@ fn entry(
     // `no-X = true` where X has an option of its own for both: one key for both.
     if let Some(positive) = key.strip_prefix("no-")
         && let DeValue::Boolean(on) = value.get_ref()
-        && may_be_given(table).any(|arg| arg.get_long() == Some(key))
-        && may_be_given(table).any(|arg| arg.get_long() == Some(positive))
+        && file_options(table).any(|arg| arg.get_long() == Some(key))
+        && file_options(table).any(|arg| arg.get_long() == Some(positive))
     {
         let value = Spanned::new(value.span(), DeValue::Boolean(!on));
         return entry(table, positive, &value);
     }
-    let Some(arg) = may_be_given(table).find(|arg| arg.get_long() == Some(key)) else {
-        let current = may_be_given(table).filter(|arg| !arg.is_hide_set());
+    let Some(arg) = file_options(table).find(|arg| arg.get_long() == Some(key)) else {
+        let current = file_options(table).filter(|arg| !arg.is_hide_set());
         return Err(unknown(key, current.filter_map(Arg::get_long)));
     };
-    let given: Vec<(Vec<OsString>, String)> = match (arg.get_action(), value.get_ref()) {
+    let values: Vec<(Vec<OsString>, String)> = match (arg.get_action(), value.get_ref()) {
         (ArgAction::SetTrue | ArgAction::SetFalse, DeValue::Boolean(on)) => {
             vec![(vec![switch(key, *on)], on.to_string())]
         }
@@ -157,7 +157,7 @@ fn entry(
         (_, DeValue::Array(_)) => return Err(EntryError::List(key.to_owned())),
         (_, value) => vec![with_value(arg, key, value)?],
     };
-    let (words, shown): (Vec<Vec<OsString>>, Vec<String>) = given.into_iter().unzip();
+    let (words, shown): (Vec<Vec<OsString>>, Vec<String>) = values.into_iter().unzip();
     Ok(ConfigEntry {
         key: key.to_owned(),
         line: 0,

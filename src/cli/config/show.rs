@@ -6,7 +6,7 @@ use std::fmt::Write;
 use clap::{Arg, ArgAction, Args, Subcommand};
 
 use super::location::FileLocation;
-use super::{Defaults, may_be_given, read, variable_of};
+use super::{Defaults, file_options, read, variable_of};
 use crate::cli::negation::{PREFIX, opposite};
 use crate::cli::option_scan::OptionTable;
 use crate::cli::print;
@@ -85,7 +85,7 @@ fn table(own: &OptionTable, defaults: &Defaults) -> String {
         let _ = writeln!(text, "# {whose}: {} ({state})", path.unwrap_or_default());
     }
     text.push_str("\n[run]\n");
-    for arg in may_be_given(own) {
+    for arg in file_options(own) {
         let key = arg.get_long().expect("has a long name");
         // An old spelling.
         if arg.is_hide_set() && !defaults.entries().any(|(_, entry)| entry.key == key) {
@@ -118,16 +118,18 @@ fn effective(
         return (Some(quoted(&value)), format!("${name}"));
     }
     let is_list = matches!(arg.get_action(), ArgAction::Append);
-    let given = || defaults.entries().filter(|(_, entry)| entry.key == key);
-    let Some((last, entry)) = given().last() else {
+    let entries = || defaults.entries().filter(|(_, entry)| entry.key == key);
+    let Some((last, entry)) = entries().last() else {
         return built_in(table, arg, key);
     };
     let mut from = last.path.display().to_string();
     let value = if is_list {
-        let mut files: Vec<String> = given().map(|(f, _)| f.path.display().to_string()).collect();
+        let mut files: Vec<String> = entries()
+            .map(|(f, _)| f.path.display().to_string())
+            .collect();
         files.dedup();
         from = files.join(" and ");
-        list(given().flat_map(|(_, entry)| entry.shown.iter().cloned()))
+        list(entries().flat_map(|(_, entry)| entry.shown.iter().cloned()))
     } else {
         entry.shown.first().cloned().unwrap_or_default()
     };

@@ -173,7 +173,7 @@ fn files_are_refused_among_options_only() {
 #[test]
 fn every_option_except_those_of_one_job_is_accepted() {
     let own = own();
-    let names: Vec<&str> = may_be_given(&own).filter_map(clap::Arg::get_long).collect();
+    let names: Vec<&str> = file_options(&own).filter_map(clap::Arg::get_long).collect();
     for name in PER_JOB {
         assert!(own.long(name).is_some(), "{name} is no option any more");
         assert!(!names.contains(name));
@@ -189,7 +189,7 @@ fn every_option_except_those_of_one_job_is_accepted() {
 #[test]
 fn every_switch_from_file_is_accepted_by_parser() {
     let own = own();
-    for arg in may_be_given(&own).filter(|arg| !arg.get_action().takes_values()) {
+    for arg in file_options(&own).filter(|arg| !arg.get_action().takes_values()) {
         let name = arg.get_long().unwrap();
         for value in ["true", "false"] {
             let defaults = defaults(&[&format!("[run]\n{name} = {value}")]).unwrap();

@@ -149,11 +149,11 @@ fn unknown_words_are_left_to_parser() {
 #[test]
 fn foreign_options_hide_no_own_options() {
     let own = OptionTable::from_parser::<RunArgs>();
-    let mut seen = BTreeSet::new();
+    let mut names = BTreeSet::new();
     for habit in HABITS {
         assert!(habit.values <= 2);
         for name in habit.names {
-            assert!(seen.insert(name), "{name} is there twice");
+            assert!(names.insert(name), "{name} is there twice");
             // With its value it is none of ours.
             let long = format!("--{name}");
             assert!(

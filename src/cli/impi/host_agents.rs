@@ -130,7 +130,7 @@ impl HostAgents {
             high(input.into())?,
             high(output.into())?,
         );
-        let said = high(complaints.try_clone()?.into())?;
+        let error_output = high(complaints.try_clone()?.into())?;
         let own = CString::new(std::env::current_exe()?.into_os_string().into_vec())?;
         let argv = [c"wireup".to_owned(), CString::new(COMMAND)?];
         let env: Result<Vec<CString>, _> = std::env::vars_os()
@@ -140,7 +140,7 @@ impl HostAgents {
         let descriptors = [
             (input.as_fd(), 0),
             (output.as_fd(), 1),
-            (said.as_fd(), 2),
+            (error_output.as_fd(), 2),
             (file.as_fd(), JOB),
         ];
         // It runs in a session of its own, since this launcher handles interrupts. It ends with this launcher.
@@ -149,7 +149,7 @@ impl HostAgents {
             descriptors: &descriptors,
             ..ChildCommand::new(&own, &argv)
         };
-        let launcher = ProcessSpawner::new().spawn(&command)?;
+        let launcher = ProcessSpawner::default().spawn(&command)?;
         // The backend reaps unknown children.
         zombie::remember(launcher.pid);
         Ok(Self {
@@ -249,9 +249,9 @@ impl HostAgents {
         let mut line = String::new();
         let read = self.output.read_line(&mut line);
         match (read, parse_report(line.trim_end())) {
-            (Ok(count), Some(said)) if count > 0 => match said {
+            (Ok(count), Some(report)) if count > 0 => match report {
                 HostReport::Broken(why) => Err(HostsError(why)),
-                said => Ok(said),
+                report => Ok(report),
             },
             (Ok(count), None) if count > 0 => Err(HostsError(format!("{:?}", line.trim_end()))),
             _ => {

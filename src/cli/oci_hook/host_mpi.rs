@@ -408,14 +408,14 @@ impl Image {
                 return Err(io::ErrorKind::InvalidInput.into());
             };
             let directory = found(CWD, directory, OFlags::DIRECTORY)?;
-            let made = match File::from(tree.try_clone()?).metadata()?.is_dir() {
+            let result = match File::from(tree.try_clone()?).metadata()?.is_dir() {
                 true => mkdirat(&directory, name, Mode::from_raw_mode(0o755)),
                 false => {
                     let new = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
                     openat(&directory, name, new, Mode::from_raw_mode(0o644)).map(drop)
                 }
             };
-            match made {
+            match result {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno.into()),
             }

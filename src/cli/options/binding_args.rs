@@ -73,7 +73,7 @@ impl BindingArgs {
         ];
         let needing = needs_cpus
             .iter()
-            .find(|(given, _)| *given && to == BindTo::None);
+            .find(|(is_set, _)| *is_set && to == BindTo::None);
         if let Some((_, option)) = needing {
             return Err(CommandError::request(format!(
                 "{option} follows the CPUs of each rank; write --bind-to too"

@@ -107,8 +107,9 @@ enum TerminalLossPolicy {
 impl TerminationArgs {
     /// Whether the job is kept without its terminal.
     pub(crate) fn detach_policy(&self) -> Option<DetachPolicy> {
-        let kept = self.on_terminal_loss == TerminalLossPolicy::Keep;
-        self.detach.or_else(|| kept.then_some(DetachPolicy::OnLoss))
+        let must_detach = self.on_terminal_loss == TerminalLossPolicy::Keep;
+        self.detach
+            .or_else(|| must_detach.then_some(DetachPolicy::OnLoss))
     }
 
     /// Refuses what contradicts itself.

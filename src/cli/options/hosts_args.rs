@@ -112,8 +112,8 @@ pub(crate) struct HostsListArgs {
 }
 
 impl HostsListArgs {
-    /// Whether the line has one of these.
-    pub(crate) fn are_given(&self) -> bool {
+    /// Whether the line has one of these options.
+    pub(crate) fn has_any(&self) -> bool {
         !self.hosts.is_empty() || self.hostfile.is_some() || self.agent.is_some()
     }
 
@@ -173,7 +173,7 @@ impl BatchSystemArg {
 
 impl HostsArgs {
     /// Whether the line, or a defaults file, names hosts.
-    pub(crate) fn are_given(&self) -> bool {
+    pub(crate) fn has_hosts(&self) -> bool {
         !self.hosts.is_empty() || self.hostfile.is_some()
     }
 

@@ -71,7 +71,7 @@ impl LayoutArgs {
                     "--map-by ppr:N:node and --ppn say the same; write one of them",
                 ));
             }
-            (given, ppn) => given.or(ppn),
+            (per_node, ppn) => per_node.or(ppn),
         };
         Ok(LayoutSpec {
             hosts: Vec::new(),

@@ -167,11 +167,11 @@ pub(super) fn visible(count: usize, variable: impl Fn(&str) -> Option<String>) -
     let numbers = (0..count).map(|gpu| gpu.to_string());
     let numbers: Vec<String> = numbers.collect();
     let assignment = |name: &str| {
-        let seen = match variable(name) {
+        let gpus = match variable(name) {
             Some(list) => list.split(',').take(count).collect::<Vec<_>>().join(","),
             None => numbers.join(","),
         };
-        ["-x".into(), format!("{name}={seen}").into()]
+        ["-x".into(), format!("{name}={gpus}").into()]
     };
     NAMES.into_iter().flat_map(assignment).collect()
 }

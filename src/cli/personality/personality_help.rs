@@ -40,12 +40,15 @@ impl Personality {
     /// Lists the options by their treatment.
     fn options(self) -> String {
         let (mut taken, mut idle, mut refused) = (String::new(), String::new(), String::new());
-        let mut seen: Vec<&str> = Vec::new();
+        let mut listed_names: Vec<&str> = Vec::new();
         let tables = self.dialect().options.iter();
         for habit in tables.flat_map(|table| table.iter()) {
-            let names = habit.names.iter().filter(|name| !seen.contains(*name));
+            let names = habit
+                .names
+                .iter()
+                .filter(|name| !listed_names.contains(*name));
             let names: Vec<&str> = names.copied().collect();
-            seen.extend_from_slice(&names);
+            listed_names.extend_from_slice(&names);
             if names.is_empty() {
                 continue;
             }

@@ -638,9 +638,9 @@ fn tables_name_options_once_and_settings_exist() {
     for (_, personality, _) in NAMES {
         let dialect = personality.dialect();
         for table in dialect.options {
-            let mut seen = std::collections::BTreeSet::new();
+            let mut names = std::collections::BTreeSet::new();
             for name in table.iter().flat_map(|habit| habit.names) {
-                assert!(seen.insert(name), "{name} is there twice");
+                assert!(names.insert(name), "{name} is there twice");
             }
         }
         for setting in dialect.settings.iter().copied().flatten() {

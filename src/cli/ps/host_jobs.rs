@@ -72,7 +72,7 @@ fn job_table(records: &[Value], users: bool) -> String {
             let part = &record["part"];
             // Without hosts it is not known which ranks are where.
             let is_placed = part["hosts"].get(0).is_some();
-            let given = is_placed.then(|| {
+            let local = is_placed.then(|| {
                 let nodes = part["nodes"].as_array().into_iter().flatten();
                 let ranks = nodes.filter_map(|node| node["ranks"].as_array());
                 ranks.map(Vec::len).sum()
@@ -88,7 +88,7 @@ fn job_table(records: &[Value], users: bool) -> String {
                 known(&record["state"], "?"),
                 rank_counts(
                     &known(&record["ranks_alive"], "?"),
-                    given,
+                    local,
                     record["spawned_alive"].as_u64().unwrap_or_default(),
                     &known(&record["size"], "?"),
                 ),

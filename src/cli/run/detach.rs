@@ -50,7 +50,7 @@ pub(super) fn hand_over(args: &[OsString]) -> Result<Option<u8>, CommandError> {
         None => return Ok(None),
     };
     let status = StatusSpec::from(args_of_line.status);
-    can_be_kept(&args_of_line.stdio.into(), &status)
+    check_detachable(&args_of_line.stdio.into(), &status)
         .inspect_err(|failure| refused(&status, failure))?;
     let job = attach_client::start_keeper(args.get(2..).unwrap_or_default())?;
     let name = job.name.clone();
@@ -67,7 +67,7 @@ pub(super) fn hand_over(args: &[OsString]) -> Result<Option<u8>, CommandError> {
 }
 
 /// Checks that a job needs nothing of this process but its directory and its environment.
-pub(super) fn can_be_kept(stdio: &StdioSpec, status: &StatusSpec) -> Result<(), CommandError> {
+pub(super) fn check_detachable(stdio: &StdioSpec, status: &StatusSpec) -> Result<(), CommandError> {
     let inherited = matches!(status.json, Some(StatusTarget::Descriptor(_)));
     let what = match stdio.pty {
         Some(_) => "--pty gives a rank this terminal",

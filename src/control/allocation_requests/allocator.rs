@@ -80,15 +80,15 @@ impl AllocationRequests {
                 .collect(),
             free: shares(cx, free),
         });
-        let said = match self.outside.take() {
+        let result = match self.outside.take() {
             Some(mut outside) => {
-                let said = outside.send_message(&message, &hello, &cx.events.poll);
+                let result = outside.send_message(&message, &hello, &cx.events.poll);
                 self.outside = Some(outside);
-                said
+                result
             }
             None => Err(AllocatorError::None),
         };
-        said.or_else(|problem| refuse(Kind::Unreachable, problem.to_string()))?;
+        result.or_else(|problem| refuse(Kind::Unreachable, problem.to_string()))?;
         let pending = PendingAllocation {
             reply_to,
             requester,
@@ -155,9 +155,9 @@ impl AllocationRequests {
         if !event.readable {
             return;
         }
-        let mut said = Vec::new();
-        let heard = outside.drain_messages(&mut said);
-        for message in said {
+        let mut messages = Vec::new();
+        let result = outside.drain_messages(&mut messages);
+        for message in messages {
             match message {
                 FromAllocator::Granted(granted) => self.granted(cx, granted),
                 FromAllocator::Refused { number, reason } => {
@@ -168,7 +168,7 @@ impl AllocationRequests {
                 }
             }
         }
-        if let Err(problem) = heard {
+        if let Err(problem) = result {
             self.lose(cx, &problem.to_string());
         }
     }
@@ -199,24 +199,24 @@ impl AllocationRequests {
             reply_to: asker,
             requester: by,
             directive,
-            attributes: wanted,
+            attributes,
             ..
         } = pending;
-        let mut given = Allocation {
-            id: granted.id.or_else(|| wanted.id.clone()),
-            req_id: wanted.req_id.clone(),
+        let mut allocation = Allocation {
+            id: granted.id.or_else(|| attributes.id.clone()),
+            req_id: attributes.req_id.clone(),
             shares: granted.nodes,
             seconds: granted.seconds,
         };
         match directive {
             Directive::New | Directive::Extend => {
-                if given.id.is_none() && directive == Directive::New {
-                    given.id = Some(cx.allocations.new_id());
+                if allocation.id.is_none() && directive == Directive::New {
+                    allocation.id = Some(cx.allocations.new_id());
                 }
-                if let Some(id) = given.id.clone() {
-                    let own = own_part(cx, &given.shares);
+                if let Some(id) = allocation.id.clone() {
+                    let own = own_part(cx, &allocation.shares);
                     let known = |share: &NodeShare| node_of_host(cx, &share.name).is_some();
-                    let foreign = given.shares.iter().filter(|share| !known(share));
+                    let foreign = allocation.shares.iter().filter(|share| !known(share));
                     let foreign: Vec<NodeShare> = foreign.cloned().collect();
                     let holdings = &mut cx.allocations;
                     holdings.grant_slots(&id, by.job(), own);
@@ -224,19 +224,19 @@ impl AllocationRequests {
                 }
             }
             Directive::Release | Directive::Reacquire | Directive::Cancel => {
-                let wanted = AllocationAttributes {
+                let attributes = AllocationAttributes {
                     seconds: None,
-                    ..wanted
+                    ..attributes
                 };
                 // Nodes outside the launch are managed by the allocator.
-                if let Ok(own) = decide_here(cx, by, directive, &wanted)
-                    && given.shares.is_empty()
+                if let Ok(own) = decide_here(cx, by, directive, &attributes)
+                    && allocation.shares.is_empty()
                 {
-                    given.shares = own.shares;
+                    allocation.shares = own.shares;
                 }
             }
         }
-        answer_allocation(cx, asker, by, Ok(given));
+        answer_allocation(cx, asker, by, Ok(allocation));
     }
 
     /// Cancels requests whose deadline has passed.

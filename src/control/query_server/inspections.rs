@@ -62,10 +62,10 @@ pub(in crate::control) struct InspectionRequests {
     open: BTreeMap<u32, PendingInspection>,
     last_ticket: u32,
     /// Whether the stacks for the timeout of the job were requested.
-    timeout_seen: bool,
+    timeout_stacks_requested: bool,
     /// Fence failure that fails the job when the stacks are known.
     failure: Option<FailureCause>,
-    failure_seen: bool,
+    failure_stacks_requested: bool,
 }
 
 impl InspectionRequests {
@@ -290,7 +290,7 @@ impl QueryServer {
         if !late || !cx.plan.spec.debug.stacks || cx.supervisor.is_ending() {
             return false;
         }
-        if !std::mem::replace(&mut self.looks.failure_seen, true) {
+        if !std::mem::replace(&mut self.looks.failure_stacks_requested, true) {
             self.looks.failure = Some(cause.clone());
             self.inspect_all_stacks(cx, InspectionRequester::FailedFence, LIMIT_AT_END);
             return true;
@@ -309,7 +309,7 @@ impl QueryServer {
         if spec.debug.stacks
             && due
             && !cx.supervisor.is_ending()
-            && !std::mem::replace(&mut self.looks.timeout_seen, true)
+            && !std::mem::replace(&mut self.looks.timeout_stacks_requested, true)
         {
             self.inspect_all_stacks(cx, InspectionRequester::Timeout, LIMIT_AT_END);
         }

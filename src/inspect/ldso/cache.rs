@@ -9,6 +9,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::inspect::elf::open_regular;
+use crate::inspect::sorted_entries;
 
 const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 const OLD_MAGIC: &[u8] = b"ld.so-1.7.0";
@@ -131,18 +132,11 @@ fn glob(pattern: &Path) -> Vec<PathBuf> {
         return vec![pattern.to_owned()];
     };
     let (prefix, suffix) = (&last.as_bytes()[..star], &last.as_bytes()[star + 1..]);
-    let mut files: Vec<_> = std::fs::read_dir(directory)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter(|entry| {
-            let name = entry.file_name();
-            name.as_bytes()
-                .strip_prefix(prefix)
-                .is_some_and(|rest| rest.ends_with(suffix))
-        })
-        .map(|entry| entry.path())
-        .collect();
-    files.sort();
+    let mut files = sorted_entries(directory);
+    files.retain(|file| {
+        let name = file.file_name().unwrap_or_default().as_bytes();
+        let rest = name.strip_prefix(prefix);
+        rest.is_some_and(|rest| rest.ends_with(suffix))
+    });
     files
 }

@@ -128,30 +128,6 @@ impl ProgramError {
     }
 }
 
-/// Reason why a path does not lead to an executable file.
-pub(super) enum ExecRefusal {
-    Absent,
-    Directory,
-    Special,
-    Unreachable(Errno),
-    Denied(Errno),
-}
-
-impl ExecRefusal {
-    pub(super) fn into_error(self, path: PathBuf) -> ProgramError {
-        match self {
-            Self::Absent => {
-                let searched = format!("{} does not exist", path.display());
-                not_found(path.as_os_str(), searched)
-            }
-            Self::Directory => ProgramError::Directory { path },
-            Self::Special => ProgramError::NotAFile { path },
-            Self::Unreachable(why) => ProgramError::NotReachable { path, why },
-            Self::Denied(why) => ProgramError::NotExecutable { path, why },
-        }
-    }
-}
-
 pub(super) fn not_found(name: &OsStr, searched: String) -> ProgramError {
     ProgramError::NotFound {
         name: name.into(),

@@ -4,7 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::Path;
 
-use super::{ExecRefusal, Kind, ProgramError, executable};
+use super::{Kind, ProgramError, executable};
+use wireup_core::shell_words::quoted;
 
 /// Way to run a source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,13 +63,13 @@ impl SourceUse {
     /// Returns the command to use instead of the source, for this number of ranks if it is given.
     pub fn advice(self, name: &OsStr, ranks: Option<u32>) -> impl fmt::Display {
         let count = count(ranks);
-        let shown = shell_word(name);
+        let shown = quoted(name);
         match self {
             Self::Interpret(interpreter) => format!("wireup run {count}{interpreter} {shown}"),
             Self::Compile(compiler) => {
                 let made = Path::new(name).file_stem().unwrap_or(name);
                 let program = Path::new(".").join(made);
-                let (made, program) = (shell_word(made), shell_word(program.as_os_str()));
+                let (made, program) = (quoted(made), quoted(program.as_os_str()));
                 format!("{compiler} {shown} -o {made} && wireup run {count}{program}")
             }
         }
@@ -94,7 +95,10 @@ pub(super) fn explained(error: ProgramError, name: &OsStr, cwd: &Path) -> Progra
             }
         }
         ProgramError::NotFound { .. } | ProgramError::NotExecutable { .. } => {
-            let is_there = matches!(executable(&cwd.join(name)), Err(ExecRefusal::Denied(_)));
+            let is_there = matches!(
+                executable(&cwd.join(name)),
+                Err(ProgramError::NotExecutable { .. })
+            );
             match SourceUse::from_name(name).filter(|_| is_there) {
                 Some(way) => source(name, way),
                 None => error,
@@ -139,18 +143,16 @@ fn is_number(word: &OsStr) -> bool {
 pub fn run_line(words: &[OsString], ranks: Option<u32>) -> String {
     let assigned = words.iter().take_while(|word| is_assignment(word)).count();
     let (variables, command) = words.split_at(assigned);
-    let variables = variables
-        .iter()
-        .map(|word| format!("-x {} ", shell_word(word)));
+    let variables = variables.iter().map(|word| format!("-x {} ", quoted(word)));
     let variables: String = variables.collect();
     let shown = match command {
         [] => "PROGRAM".to_owned(),
         // Options are between the variables and the program.
         [first, ..] if first.as_encoded_bytes().starts_with(b"-") => {
-            let words: Vec<String> = command.iter().map(|word| shell_word(word)).collect();
+            let words: Vec<String> = command.iter().map(|word| quoted(word)).collect();
             words.join(" ")
         }
-        [program, ..] => shell_word(program),
+        [program, ..] => quoted(program),
     };
     format!("wireup run {}{variables}{shown}", count(ranks))
 }
@@ -158,16 +160,4 @@ pub fn run_line(words: &[OsString], ranks: Option<u32>) -> String {
 /// Returns the option for a number of ranks.
 fn count(ranks: Option<u32>) -> String {
     ranks.map_or_else(String::new, |ranks| format!("-n {ranks} "))
-}
-
-/// Quotes a word for a shell, if necessary.
-fn shell_word(word: &OsStr) -> String {
-    let Some(word) = word.to_str() else {
-        return format!("$'{}'", word.as_encoded_bytes().escape_ascii());
-    };
-    let is_plain = |char: char| char.is_ascii_alphanumeric() || "_-./=:,+@%".contains(char);
-    match word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
 }

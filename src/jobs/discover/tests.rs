@@ -48,22 +48,22 @@ fn rank(pid: i32, parent: i32, job: &str, rank: u32) -> ProcessSnapshot {
 }
 
 fn launcher(pid: i32, parent: i32) -> ProcessSnapshot {
-    let mut seen = plain(pid, parent);
-    seen.process.name = "wireup".into();
-    seen.role = Some(ProcessRole::Launcher {
+    let mut snapshot = plain(pid, parent);
+    snapshot.process.name = "wireup".into();
+    snapshot.role = Some(ProcessRole::Launcher {
         command: vec!["-n".into(), "2".into(), "./app".into()],
         starting: false,
         label: None,
     });
-    seen
+    snapshot
 }
 
 fn guard(pid: i32, parent: i32, charge: &[i32]) -> ProcessSnapshot {
-    let mut seen = plain(pid, parent);
-    seen.role = Some(ProcessRole::Guard {
+    let mut snapshot = plain(pid, parent);
+    snapshot.role = Some(ProcessRole::Guard {
         charge: charge.to_vec(),
     });
-    seen
+    snapshot
 }
 
 /// Label of a job of four ranks on two hosts.
@@ -86,27 +86,27 @@ fn shows(job: &str, node: Option<u32>, stage: JobStage) -> Option<Box<job_label:
 }
 
 fn remote(pid: i32, job: &str, stage: JobStage) -> ProcessSnapshot {
-    let mut seen = launcher(pid, 5);
-    if let Some(ProcessRole::Launcher { label, .. }) = &mut seen.role {
+    let mut snapshot = launcher(pid, 5);
+    if let Some(ProcessRole::Launcher { label, .. }) = &mut snapshot.role {
         *label = shows(job, None, stage);
     }
-    seen
+    snapshot
 }
 
 fn agent(pid: i32) -> ProcessSnapshot {
-    let mut seen = plain(pid, 1);
-    seen.process.name = AGENT.into();
-    seen.uid = 0;
-    seen
+    let mut snapshot = plain(pid, 1);
+    snapshot.process.name = AGENT.into();
+    snapshot.uid = 0;
+    snapshot
 }
 
 fn step(pid: i32, parent: i32, job: &str, node: u32) -> ProcessSnapshot {
-    let mut seen = plain(pid, parent);
-    seen.process.name = "wireup".into();
-    seen.role = Some(ProcessRole::Step {
+    let mut snapshot = plain(pid, parent);
+    snapshot.process.name = "wireup".into();
+    snapshot.role = Some(ProcessRole::Step {
         label: shows(job, Some(node), JobStage::Running),
     });
-    seen
+    snapshot
 }
 
 fn of(processes: impl IntoIterator<Item = ProcessSnapshot>) -> Vec<LocalJobInfo> {
@@ -142,10 +142,10 @@ fn shown(jobs: &[LocalJobInfo]) -> Vec<Shown<'_>> {
 #[test]
 fn ranks_of_spawned_jobs_are_separate_from_initial_job() {
     let spawned = |pid, number| {
-        let mut seen = rank(pid, 10, OUTER, number);
-        let mark = seen.mark.as_mut().unwrap();
+        let mut snapshot = rank(pid, 10, OUTER, number);
+        let mark = snapshot.mark.as_mut().unwrap();
         (mark.spawned_job, mark.size) = (1, Some(3));
-        seen
+        snapshot
     };
     let jobs = of([
         launcher(10, 5),
@@ -278,8 +278,8 @@ fn job_is_stopped_with_launcher_or_all_ranks() {
             rank(12, 10, OUTER, 0),
             rank(13, 10, OUTER, 1),
         ];
-        for (seen, state) in all.iter_mut().zip([launcher_state, first, second]) {
-            seen.process.state = state;
+        for (snapshot, state) in all.iter_mut().zip([launcher_state, first, second]) {
+            snapshot.process.state = state;
         }
         of(all)[0].state
     };

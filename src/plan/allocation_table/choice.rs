@@ -143,7 +143,7 @@ impl AllocationAttributes {
             self.slots.is_some(),
             !self.hosts.is_empty(),
         ];
-        if counts.into_iter().filter(|given| *given).count() > 1 || !self.slots_of.is_empty() {
+        if counts.into_iter().filter(|is_set| *is_set).count() > 1 || !self.slots_of.is_empty() {
             return wrong(
                 "contradicting sizes: use only one of a number of nodes, a number of slots, or a list of nodes",
             );

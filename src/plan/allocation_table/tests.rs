@@ -68,13 +68,13 @@ impl Launch {
             required: true,
         };
         let infos: Vec<_> = infos.iter().map(info).collect();
-        let wanted = AllocationAttributes::from_infos(&infos).unwrap();
+        let attributes = AllocationAttributes::from_infos(&infos).unwrap();
         let at = |name: &str| self.names.iter().position(|known| known == name).unwrap();
         let node = |name: &str| NodeId(u32::try_from(at(name)).unwrap());
-        let named = match wanted.hosts.is_empty() {
+        let named = match attributes.hosts.is_empty() {
             true => Vec::new(),
             false => {
-                let hosts = wireup_core::job::hosts::merge(wanted.hosts.clone()).unwrap();
+                let hosts = wireup_core::job::hosts::merge(attributes.hosts.clone()).unwrap();
                 hosts
                     .iter()
                     .map(|host| (node(&host.name), host.slots))
@@ -92,16 +92,17 @@ impl Launch {
             names: &self.names,
             named,
         };
-        let given = self.holdings.decide(directive, &wanted, owner, &field);
-        let given = given.map_err(|failure| format!("{:?}: {}", failure.kind, failure.text))?;
+        let allocation = self.holdings.decide(directive, &attributes, owner, &field);
+        let allocation =
+            allocation.map_err(|failure| format!("{:?}: {}", failure.kind, failure.text))?;
         let share = |share: &NodeShare| match share.slots {
             Some(slots) => format!("{slots} on {}", share.name),
             None => format!("all on {}", share.name),
         };
-        let shares: Vec<_> = given.shares.iter().map(share).collect();
+        let shares: Vec<_> = allocation.shares.iter().map(share).collect();
         Ok(format!(
             "{}: {}",
-            given.id.unwrap_or_default(),
+            allocation.id.unwrap_or_default(),
             shares.join(", ")
         ))
     }

@@ -39,7 +39,7 @@ pub enum LineError {
 pub fn parse(text: &[u8]) -> Result<Vec<EnvForward>, FileError> {
     // Some editors write a byte order mark.
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-    let mut asked = Vec::new();
+    let mut forwards = Vec::new();
     for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
         let line = line.strip_suffix(b"\r").unwrap_or(line).trim_ascii_start();
         if line.is_empty() || line[0] == b'#' {
@@ -49,9 +49,9 @@ pub fn parse(text: &[u8]) -> Result<Vec<EnvForward>, FileError> {
             line: index + 1,
             error,
         })?;
-        asked.push(forward);
+        forwards.push(forward);
     }
-    Ok(asked)
+    Ok(forwards)
 }
 
 fn variable(line: &[u8]) -> Result<EnvForward, LineError> {

@@ -54,7 +54,7 @@ pub fn is_local(name: &OsStr) -> bool {
 
 /// Whether each node may have its own value of a variable.
 pub fn is_given_by_node(name: &OsStr) -> bool {
-    GIVEN_BY_NODE.iter().any(|given| name == *given)
+    GIVEN_BY_NODE.iter().any(|variable| name == *variable)
 }
 
 /// Whether the value of a variable must not be shown.
@@ -132,16 +132,16 @@ fn leave(
     forwards: &[EnvForward],
     meant: fn(&OsStr) -> bool,
 ) {
-    let wanted = |name: &OsStr| {
+    let is_requested = |name: &OsStr| {
         let selected = match selected {
-            EnvInheritance::Only(list) => list.iter().any(|wanted| is_meant(wanted, name)),
+            EnvInheritance::Only(list) => list.iter().any(|pattern| is_meant(pattern, name)),
             EnvInheritance::All | EnvInheritance::None => false,
         };
         selected
             || forwards.iter().any(|forward| match forward {
-                EnvForward::Inherit(wanted) | EnvForward::Set(wanted, _) => name == wanted,
+                EnvForward::Inherit(variable) | EnvForward::Set(variable, _) => name == variable,
                 EnvForward::InheritAll(prefix) => starts_with(name, prefix.as_bytes()),
             })
     };
-    variables.retain(|(name, _)| !meant(name) || wanted(name));
+    variables.retain(|(name, _)| !meant(name) || is_requested(name));
 }

@@ -13,14 +13,14 @@ fn names(base: &InheritedEnv) -> Vec<&str> {
         .collect()
 }
 
-fn asked(list: &[&str]) -> Vec<EnvForward> {
+fn forwards(list: &[&str]) -> Vec<EnvForward> {
     list.iter()
         .map(|text| EnvForward::parse(text.as_ref()).unwrap())
         .collect()
 }
 
 /// Names of `list` that ranks inherit without options.
-fn kept<'a>(list: &[&'a str]) -> Vec<&'a str> {
+fn inherited_names<'a>(list: &[&'a str]) -> Vec<&'a str> {
     let inherited: Vec<_> = list.iter().map(|name| (*name, "1")).collect();
     let base = base(&pairs(&inherited), &EnvInheritance::All, &[]);
     list.iter()
@@ -58,7 +58,7 @@ fn variables_of_other_launchers_are_removed() {
         WIREUP_MACHINE WIREUP_APPNUM WIREUP_UNIVERSE_SIZE";
     for launcher in [open_mpi_4, prrte, hydra, intel, schedulers, wireup] {
         let list: Vec<_> = launcher.split_whitespace().collect();
-        assert_eq!(kept(&list), [""; 0]);
+        assert_eq!(inherited_names(&list), [""; 0]);
     }
 }
 
@@ -95,7 +95,7 @@ fn settings_of_users_stay() {
         "WIREUP_LIBPMIX",
         "PMIXER",
     ];
-    assert_eq!(kept(&list), list);
+    assert_eq!(inherited_names(&list), list);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn requested_variables_are_kept_despite_removal() {
         ("SLURM_PROCID", "0"),
         ("Z", "2"),
     ]);
-    let all = base(&inherited, &EnvInheritance::All, &asked(&["SLURM_*"]));
+    let all = base(&inherited, &EnvInheritance::All, &forwards(&["SLURM_*"]));
     assert_eq!(
         names(&all),
         ["A", "SLURM_JOBID", "SLURM_PROCID", "Z"],
@@ -115,7 +115,7 @@ fn requested_variables_are_kept_despite_removal() {
     let one = base(
         &inherited,
         &EnvInheritance::All,
-        &asked(&["SLURM_JOBID", "PMI_RANK=9"]),
+        &forwards(&["SLURM_JOBID", "PMI_RANK=9"]),
     );
     assert_eq!(
         one.variables,
@@ -134,7 +134,7 @@ fn last_request_for_name_wins_and_new_names_come_last() {
     let base = base(
         &inherited,
         &EnvInheritance::All,
-        &asked(&["B=x", "N=1", "B", "N=2", "E=", "Q=a=b"]),
+        &forwards(&["B=x", "N=1", "B", "N=2", "E=", "Q=a=b"]),
     );
     let expected = pairs(&[
         ("B", "old"),
@@ -152,7 +152,7 @@ fn unset_names_are_reported() {
     let base = base(
         &pairs(&[("A", "1")]),
         &EnvInheritance::All,
-        &asked(&["NO", "NONE_*", "A"]),
+        &forwards(&["NO", "NONE_*", "A"]),
     );
     assert_eq!(base.unset, ["NO", "NONE_"]);
     assert_eq!(base.variables, pairs(&[("A", "1")]));
@@ -192,13 +192,13 @@ fn selection_excludes_all_but_selected_variables() {
         ("LC_ALL", "C"),
         ("LC_X", "2"),
     ]);
-    let none = base(&inherited, &EnvInheritance::None, &asked(&["A", "N=2"]));
+    let none = base(&inherited, &EnvInheritance::None, &forwards(&["A", "N=2"]));
     assert_eq!(none.variables, pairs(&[("A", "1"), ("N", "2")]));
     let list = ["LC_*", "SLURM_JOB_ID", "B", "C*"].map(OsString::from);
     let only = base(
         &inherited,
         &EnvInheritance::Only(list.to_vec()),
-        &asked(&["N=2"]),
+        &forwards(&["N=2"]),
     );
     assert_eq!(names(&only), ["SLURM_JOB_ID", "LC_ALL", "LC_X", "N"]);
     assert_eq!(only.not_there, ["B", "C*"]);
@@ -246,17 +246,19 @@ mod properties {
     fn expected(
         name: &OsStr,
         inherited: &[(OsString, OsString)],
-        asked: &[EnvForward],
+        forwards: &[EnvForward],
     ) -> Option<OsString> {
         let first = inherited.iter().find(|(known, _)| known == name);
         let first = first.map(|(_, value)| value.clone());
         let under_hydra = inherited.iter().any(|(known, _)| known == HYDRA_MARK);
         let removed = is_launcher_state(name) || under_hydra && name == HYDRA_HOST;
         let mut value = first.clone().filter(|_| !removed);
-        for forward in asked {
+        for forward in forwards {
             match forward {
                 EnvForward::Set(set, to) if set == name => value = Some(to.clone()),
-                EnvForward::Inherit(wanted) if wanted == name => value = first.clone().or(value),
+                EnvForward::Inherit(variable) if variable == name => {
+                    value = first.clone().or(value)
+                }
                 EnvForward::InheritAll(start) if starts_with(name, start.as_bytes()) => {
                     value = first.clone().or(value);
                 }
@@ -270,30 +272,30 @@ mod properties {
         #[test]
         fn last_option_for_name_sets_its_value(
             inherited in prop::collection::vec((name(), "[abc]{0,2}"), 0..16),
-            asked in prop::collection::vec(forward(), 0..8),
+            forwards in prop::collection::vec(forward(), 0..8),
         ) {
             let inherited: Vec<(OsString, OsString)> = inherited
                 .into_iter()
                 .map(|(name, value)| (name.into(), value.into()))
                 .collect();
-            let base = base(&inherited, &EnvInheritance::All, &asked);
+            let base = base(&inherited, &EnvInheritance::All, &forwards);
             // Each name occurs once: of two variables with one name, programs read the first or the last.
-            let mut seen = HashSet::new();
+            let mut set_names = HashSet::new();
             for (name, value) in &base.variables {
-                prop_assert!(seen.insert(name), "{name:?} twice");
-                prop_assert_eq!(Some(value.clone()), expected(name, &inherited, &asked));
+                prop_assert!(set_names.insert(name), "{name:?} twice");
+                prop_assert_eq!(Some(value.clone()), expected(name, &inherited, &forwards));
             }
-            let set = asked.iter().filter_map(|forward| match forward {
+            let set = forwards.iter().filter_map(|forward| match forward {
                 EnvForward::Set(name, _) => Some(name),
                 _ => None,
             });
             for name in inherited.iter().map(|(name, _)| name).chain(set) {
-                let given = expected(name, &inherited, &asked).is_some();
-                prop_assert_eq!(seen.contains(name), given, "{:?}", name);
+                let is_expected = expected(name, &inherited, &forwards).is_some();
+                prop_assert_eq!(set_names.contains(name), is_expected, "{:?}", name);
             }
             // Exactly the missing variables are reported.
-            let missing = asked.iter().filter(|forward| match forward {
-                EnvForward::Inherit(wanted) => !inherited.iter().any(|(name, _)| name == wanted),
+            let missing = forwards.iter().filter(|forward| match forward {
+                EnvForward::Inherit(variable) => !inherited.iter().any(|(name, _)| name == variable),
                 EnvForward::InheritAll(start) => {
                     !inherited.iter().any(|(name, _)| starts_with(name, start.as_bytes()))
                 }
@@ -316,10 +318,10 @@ mod properties {
 #[test]
 fn machine_specific_variables_are_dropped_unless_requested() {
     let names = ["PATH", "TMPDIR", "SSH_TTY", "DISPLAY", "HOSTNAME"];
-    let left = |selected: &EnvInheritance, asked: &[EnvForward]| {
+    let left = |selected: &EnvInheritance, forwards: &[EnvForward]| {
         let mut variables: Vec<(OsString, OsString)> =
             names.iter().map(|name| (name.into(), "v".into())).collect();
-        leave_local(&mut variables, selected, asked);
+        leave_local(&mut variables, selected, forwards);
         let names = variables
             .into_iter()
             .map(|(name, _)| name.into_string().unwrap());
@@ -327,9 +329,9 @@ fn machine_specific_variables_are_dropped_unless_requested() {
     };
     let ask = |text: &str| EnvForward::parse(OsStr::new(text)).unwrap();
     assert_eq!(left(&EnvInheritance::All, &[]), ["PATH"]);
-    let asked = [ask("SSH_*"), ask("DISPLAY"), ask("TMPDIR=/x")];
+    let forwards = [ask("SSH_*"), ask("DISPLAY"), ask("TMPDIR=/x")];
     let all = ["PATH", "TMPDIR", "SSH_TTY", "DISPLAY"];
-    assert_eq!(left(&EnvInheritance::All, &asked), all);
+    assert_eq!(left(&EnvInheritance::All, &forwards), all);
     let only = EnvInheritance::Only(vec!["HOST*".into(), "PATH".into()]);
     assert_eq!(left(&only, &[]), ["PATH", "HOSTNAME"]);
 }

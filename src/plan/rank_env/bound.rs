@@ -24,7 +24,7 @@ pub(super) fn binding_variables(plan: &HostPlan, rank: Rank) -> Vec<(&'static st
         return Vec::new();
     };
     let variables = &plan.apps[plan.app_of(rank)].env;
-    let given = |names: &[&str]| {
+    let has_any = |names: &[&str]| {
         variables
             .iter()
             .any(|(known, _)| names.iter().any(|name| known == name))
@@ -32,7 +32,7 @@ pub(super) fn binding_variables(plan: &HostPlan, rank: Rank) -> Vec<(&'static st
     let mut env = Vec::new();
     if plan.spec.binding.openmp
         && let Some(cpus) = binding.cpus_of(rank)
-        && !given(&["OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND"])
+        && !has_any(&["OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND"])
     {
         let cores = binding.cores_within(cpus);
         let place = |core: &CpuSet| {
@@ -48,8 +48,8 @@ pub(super) fn binding_variables(plan: &HostPlan, rank: Rank) -> Vec<(&'static st
         let numbers: Vec<String> = gpus.iter().map(|gpu| gpu.number.to_string()).collect();
         let variables = first.maker.variables(&numbers.join(","));
         let names: Vec<&str> = variables.iter().map(|(name, _)| *name).collect();
-        let by_hip = first.maker == GpuVendor::Amd && given(&["HIP_VISIBLE_DEVICES"]);
-        if !given(&names) && !by_hip {
+        let by_hip = first.maker == GpuVendor::Amd && has_any(&["HIP_VISIBLE_DEVICES"]);
+        if !has_any(&names) && !by_hip {
             env.extend(variables);
         }
     }

@@ -57,8 +57,8 @@ pub(super) fn is_decided_by(name: &str, variable: &OsStr) -> bool {
         ("OMPI_MCA_btl_tcp_if_include", _) => variable == "OMPI_MCA_btl_tcp_if_exclude",
         // MPICH reads a setting under these names too.
         (_, Some(rest)) => ["MPIR_PARAM_", "MPICH_"].iter().any(|prefix| {
-            let given = variable.to_str().and_then(|v| v.strip_prefix(prefix));
-            given == Some(rest)
+            let suffix = variable.to_str().and_then(|v| v.strip_prefix(prefix));
+            suffix == Some(rest)
         }),
         _ => false,
     }

@@ -42,14 +42,14 @@ fn small(version: Option<PmixRelease>) -> u32 {
 /// job, and settings of the PMIx server. `libpmix` is the library that the sidecar loads.
 pub fn sidecar_variables(plan: &HostPlan, libpmix: &libpmix::LibpmixChoice) -> Vec<CString> {
     let base = environment::base(&plan.inheritance.vars, &EnvInheritance::All, &[]);
-    let given = |name: &str| base.variables.iter().any(|(given, _)| given == name);
-    let asked_for = plan.job.process_map.size() <= small(libpmix.version);
-    let described = DESCRIPTIONS.into_iter().any(given);
+    let is_set = |name: &str| base.variables.iter().any(|(variable, _)| variable == name);
+    let is_small = plan.job.process_map.size() <= small(libpmix.version);
+    let described = DESCRIPTIONS.into_iter().any(is_set);
     let settings = server_settings::ALWAYS
         .into_iter()
         .chain((!described).then(|| (COMPONENTS, components())))
-        .chain(asked_for.then_some(server_settings::SMALL_JOBS))
-        .filter(|(name, _)| !given(name));
+        .chain(is_small.then_some(server_settings::SMALL_JOBS))
+        .filter(|(name, _)| !is_set(name));
     let inherited = base
         .variables
         .iter()
@@ -61,7 +61,7 @@ pub fn sidecar_variables(plan: &HostPlan, libpmix: &libpmix::LibpmixChoice) -> V
     let filter = plan.spec.log.as_ref();
     env.extend(filter.and_then(|filter| entry(log::VARIABLE, filter)));
     env.extend(settings.filter_map(|(name, value)| entry(name, value)));
-    if !given(relocated::OPENPMIX)
+    if !is_set(relocated::OPENPMIX)
         && let Some(prefix) = relocated::openpmix(&libpmix.path)
     {
         env.extend(entry(relocated::OPENPMIX, prefix));

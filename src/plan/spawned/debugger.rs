@@ -83,8 +83,8 @@ pub(super) fn daemon_placement(
     jobs: &Jobs,
     app_requests: &mut [AppPlacementRequest<'_>],
 ) -> Result<Option<DaemonPlacement>, SpawnFailure> {
-    for (.., wanted) in app_requests.iter_mut() {
-        wanted.oversubscribe = true;
+    for (.., placement) in app_requests.iter_mut() {
+        placement.oversubscribe = true;
     }
     let (count, key) = match (job.daemons_per_node, job.daemons_per_proc) {
         (Some(_), Some(_)) => {
@@ -111,9 +111,11 @@ pub(super) fn daemon_placement(
     };
     let debugged = debugged_by_node(target, jobs)?;
     let Some(count) = count else {
-        for (_, wishes, wanted) in app_requests {
+        for (_, wishes, placement) in app_requests {
             if wishes.hosts.is_empty() && wishes.hostfiles.is_empty() {
-                wanted.nodes.retain(|(node, _)| debugged.contains_key(node));
+                placement
+                    .nodes
+                    .retain(|(node, _)| debugged.contains_key(node));
             }
         }
         return Ok(None);

@@ -33,9 +33,9 @@ impl<'a> SpawnPlanner<'a> {
             None => outside_allocations(&launch.nodes, ground),
             Some(id) => {
                 let usage = ground.find(id)?;
-                for (_, wishes, wanted) in app_requests {
+                for (_, wishes, placement) in app_requests {
                     if wishes.hosts.is_empty() && wishes.hostfiles.is_empty() {
-                        wanted
+                        placement
                             .nodes
                             .retain(|(node, _)| usage.shares.contains_key(node));
                     }

@@ -35,7 +35,7 @@ impl SpawnedJobPlan {
         let path = plan.inheritance.variable("PATH");
         let mut room = StagingBudget::default();
         let mut all = Vec::with_capacity(self.requests.len());
-        for (request, made) in self.requests.iter().zip(&plan.apps) {
+        for (request, app) in self.requests.iter().zip(&plan.apps) {
             let staging = &request.preload;
             let found = (staging.program || staging.stage).then(|| {
                 let found = Program::find_spawned(&request.argv[0], &request.search, path, cwd);
@@ -45,8 +45,8 @@ impl SpawnedJobPlan {
                 })
             });
             let found = found.transpose()?;
-            let program = found.as_ref().unwrap_or(&made.program);
-            let packed = StagedFiles::pack(staging, program, made, cwd, true, &mut room);
+            let program = found.as_ref().unwrap_or(&app.program);
+            let packed = StagedFiles::pack(staging, program, app, cwd, true, &mut room);
             all.push(packed.map_err(failed)?);
         }
         if !all.iter().all(StagedFiles::is_empty) {

@@ -166,7 +166,7 @@ fn job_names_of_launch_differ_in_hash_of_open_mpi() {
     let request = request(vec![app("/bin/true", 1)], &[]);
     let names = JobNames::new(&plan.job.nspace);
     let jobs = Jobs::new(Arc::new(first("")));
-    let mut seen = BTreeSet::from([openmpi_family(&plan.job.nspace)]);
+    let mut families = BTreeSet::from([openmpi_family(&plan.job.nspace)]);
     // With random names, two of so many jobs would have equal bits almost certainly.
     for _ in 0..2000 {
         let standing = LaunchSnapshot {
@@ -182,7 +182,7 @@ fn job_names_of_launch_differ_in_hash_of_open_mpi() {
         let by = RequesterPlan::Rank(&plan, Rank(0));
         let job = SpawnPlanner::new(&plan).plan(by, &request, standing);
         let name = job.unwrap().job.nspace.clone();
-        assert!(seen.insert(openmpi_family(&name)), "{name}");
+        assert!(families.insert(openmpi_family(&name)), "{name}");
     }
 }
 
@@ -289,11 +289,14 @@ fn images_come_from_launch_unless_request_names_one() {
         ("image_mount", "/data:/d:ro\n/e"),
     ];
     let job = spawned(&[&[uenvs], &mounts[..]].concat()).unwrap();
-    let made = job.spec(&plan.spec).container;
-    let files = made.uenvs.iter().map(|uenv| uenv.file.to_str().unwrap());
+    let container = job.spec(&plan.spec).container;
+    let files = container
+        .uenvs
+        .iter()
+        .map(|uenv| uenv.file.to_str().unwrap());
     let files: Vec<_> = files.collect();
     assert_eq!(files, ["launch.squashfs", "a.squashfs", "b.squashfs"]);
-    let image = made.image.unwrap();
+    let image = container.image.unwrap();
     assert_eq!((image.runtime, image.mounts.len()), (Runtime::Crun, 2));
     // Each node has one rank.
     let nodes = job.nodes_to_prepare(&plan.job_plan);
@@ -349,8 +352,11 @@ fn hostfiles_are_relative_to_directory_of_parent() {
     let plan = first("n1:4,n2:4");
     let mut app = app("a", 3);
     app.cwd = Some(dir.path().into());
-    let asked = request(vec![app.clone()], &[("hostfile", "hosts")]);
-    assert_eq!(nodes(&spawn(&plan, &asked, &[0, 0]).unwrap()), [1, 0, 0]);
+    let spawn_request = request(vec![app.clone()], &[("hostfile", "hosts")]);
+    assert_eq!(
+        nodes(&spawn(&plan, &spawn_request, &[0, 0]).unwrap()),
+        [1, 0, 0]
+    );
     let gone = spawn(&plan, &request(vec![app], &[("hostfile", "gone")]), &[0, 0]).unwrap_err();
     assert_eq!(gone.kind, SpawnFailureKind::BadRequest);
     assert!(gone.text.contains("/gone: No such file"), "{}", gone.text);
@@ -411,8 +417,8 @@ fn spawn_beyond_launch_maximum_is_refused_before_placement() {
 
 #[test]
 fn oversized_spawn_is_refused_with_counts_unless_allowed() {
-    let asked = request(vec![app("a", 3)], &[]);
-    let refused = spawn(&first("n1:2,n2:1"), &asked, &[1, 1]).unwrap_err();
+    let spawn_request = request(vec![app("a", 3)], &[]);
+    let refused = spawn(&first("n1:2,n2:1"), &spawn_request, &[1, 1]).unwrap_err();
     assert_eq!(
         refused,
         SpawnFailure {
@@ -423,7 +429,7 @@ fn oversized_spawn_is_refused_with_counts_unless_allowed() {
         }
     );
     let loose = changed("n1:2,n2:1", &|spec| spec.layout.oversubscribe = true);
-    let job = spawn(&loose, &asked, &[1, 1]).unwrap();
+    let job = spawn(&loose, &spawn_request, &[1, 1]).unwrap();
     assert_eq!((nodes(&job), job.oversubscribed), (vec![0, 0, 1], true));
     let strict = request(vec![app("a", 3)], &[("pmix.noover", "true")]);
     assert!(spawn(&loose, &strict, &[1, 1]).is_err());
@@ -449,8 +455,8 @@ fn this_machine_has_slots_of_its_processors() {
 #[test]
 fn unknown_host_is_refused() {
     let plan = first("n1:2,n2:2");
-    let asked = request(vec![app("a", 1)], &[("host", "n7")]);
-    let refused = spawn(&plan, &asked, &[0, 0]).unwrap_err();
+    let spawn_request = request(vec![app("a", 1)], &[("host", "n7")]);
+    let refused = spawn(&plan, &spawn_request, &[0, 0]).unwrap_err();
     assert_eq!(refused.kind, SpawnFailureKind::NotSupported);
     assert!(
         refused.text.contains("n7 is not in the launch"),
@@ -474,9 +480,9 @@ fn added_hosts_are_those_missing_in_launch() {
     let mut apps = vec![app("a", 1), app("b", 1)];
     apps[0].infos = vec![info("add-host", "n2,n7:4")];
     apps[1].infos = vec![info("add-host", "n2,n7:4")];
-    let asked = request(apps, &[("pmix.addhost", "n8")]);
+    let spawn_request = request(apps, &[("pmix.addhost", "n8")]);
     let both = vec![("n7".to_owned(), Some(4)), ("n8".to_owned(), None)];
-    assert_eq!(added(&plan, &asked), Ok(both));
+    assert_eq!(added(&plan, &spawn_request), Ok(both));
     let known = request(vec![app("a", 1)], &[("add-host", "n2,localhost")]);
     assert_eq!(added(&plan, &known), Ok(Vec::new()));
     let wrong = request(vec![app("a", 1)], &[("add-host", "n7:")]);
@@ -564,15 +570,15 @@ fn environment_is_that_of_launch_with_request_last() {
         info("pmix.envar.prepnd", ":PATH=/x"),
     ];
     let job = spawn(&plan, &request(vec![app], &[]), &[0]).unwrap();
-    let made = travelled(&job).resolve(&plan, None).unwrap();
-    let made = &made.apps[0];
-    assert_eq!(variable(made, "OMPI_PARENT_PORT"), Some(&"1=2;3".into()));
-    assert_eq!(variable(made, "SETTING"), Some(&"child".into()));
-    assert_eq!(variable(made, "EXTRA"), Some(&"1".into()));
-    let path = variable(made, "PATH").unwrap().to_str().unwrap();
+    let host_plan = travelled(&job).resolve(&plan, None).unwrap();
+    let child = &host_plan.apps[0];
+    assert_eq!(variable(child, "OMPI_PARENT_PORT"), Some(&"1=2;3".into()));
+    assert_eq!(variable(child, "SETTING"), Some(&"child".into()));
+    assert_eq!(variable(child, "EXTRA"), Some(&"1".into()));
+    let path = variable(child, "PATH").unwrap().to_str().unwrap();
     assert!(path.starts_with("/x:"), "{path}");
     assert_eq!(variable(&plan.apps[0], "SETTING"), Some(&"launch".into()));
-    assert_eq!(made.args, ["a b", ""]);
+    assert_eq!(child.args, ["a b", ""]);
     let mut bad = self::app("/bin/true", 1);
     bad.env.push("NAME".into());
     let refused = spawn(&plan, &request(vec![bad], &[]), &[0]).unwrap_err();
@@ -590,24 +596,27 @@ fn settings_of_launch_apply_to_its_spawns() {
         spec.apps[0].wrap = Some(wrap(None));
     });
     let request = request(vec![app("/bin/true", 1)], &[]);
-    let made = spawn(&plan, &request, &[0])
+    let host_plan = spawn(&plan, &request, &[0])
         .unwrap()
         .resolve(&plan, None)
         .unwrap();
-    assert_eq!(made.apps[0].settings.umask, Some(0o27));
-    assert!(made.apps[0].wrapper.is_some());
-    assert_eq!(made.spec.stdio.output, Some("out.%r.%j".into()));
+    assert_eq!(host_plan.apps[0].settings.umask, Some(0o27));
+    assert!(host_plan.apps[0].wrapper.is_some());
+    assert_eq!(host_plan.spec.stdio.output, Some("out.%r.%j".into()));
     assert_eq!(
-        (made.spec.stdio.stdin, made.spec.stdio.label.clone()),
+        (
+            host_plan.spec.stdio.stdin,
+            host_plan.spec.stdio.label.clone()
+        ),
         (StdinTarget::None, Some(LabelSpec::Rank))
     );
-    assert_eq!(made.launch.nspace, plan.job.nspace);
+    assert_eq!(host_plan.launch.nspace, plan.job.nspace);
     let plan = changed("", &|spec| spec.apps[0].wrap = Some(wrap(Some("0"))));
-    let made = spawn(&plan, &request, &[0])
+    let host_plan = spawn(&plan, &request, &[0])
         .unwrap()
         .resolve(&plan, None)
         .unwrap();
-    assert!(made.apps[0].wrapper.is_none());
+    assert!(host_plan.apps[0].wrapper.is_none());
 }
 
 #[test]
@@ -625,8 +634,8 @@ fn programs_are_found_beside_parent_and_in_requested_path() {
         let mut app = app(name, 1);
         app.cwd = Some(dir.path().into());
         let job = spawn(&plan, &request(vec![app], infos), &[0]).unwrap();
-        let made = job.resolve(&plan, None)?;
-        Ok::<_, SpawnFailure>(made.apps[0].program.path().to_owned())
+        let host_plan = job.resolve(&plan, None)?;
+        Ok::<_, SpawnFailure>(host_plan.apps[0].program.path().to_owned())
     };
     let below = dir.path().join("bin/below");
     let inner = dir.path().join("bin");
@@ -683,9 +692,9 @@ fn host_resolves_programs_of_its_ranks_and_names_itself() {
             .iter()
             .all(|app| app.program.kind() == &Kind::Elsewhere)
     );
-    let made = job.resolve(&there(&plan, 1), None).unwrap();
-    assert_eq!(made.node_names, plan.node_names);
-    assert_eq!(made.apps[1].program.kind(), &Kind::Elsewhere);
+    let host_plan = job.resolve(&there(&plan, 1), None).unwrap();
+    assert_eq!(host_plan.node_names, plan.node_names);
+    assert_eq!(host_plan.apps[1].program.kind(), &Kind::Elsewhere);
     let refused = job.resolve(&there(&plan, 2), None).unwrap_err();
     assert_eq!(refused.kind, SpawnFailureKind::NotFound);
     assert!(
@@ -717,8 +726,8 @@ fn step_of_virtual_nodes_prepares_container_once() {
         spec.layout.oversubscribe = true;
         spec.apps[0].count = Some(2);
     });
-    let asked = request(vec![app("/bin/true", 2)], &[("uenv", "a.squashfs")]);
-    let job = spawn(&plan, &asked, &[1, 1]).unwrap();
+    let spawn_request = request(vec![app("/bin/true", 2)], &[("uenv", "a.squashfs")]);
+    let job = spawn(&plan, &spawn_request, &[1, 1]).unwrap();
     assert_eq!(
         job.nodes_to_prepare(&plan.job_plan),
         BTreeSet::from([NodeId(0)])
@@ -732,10 +741,10 @@ fn host_of_unknown_size_counts_its_processors() {
     let plan = first("n1,n2");
     let node = there(&plan, 1);
     let slots = node.slots.count();
-    let asked = request(vec![app("/bin/true", slots)], &[("host", "n2")]);
-    let fits = spawn(&plan, &asked, &[1, 0]).unwrap();
+    let spawn_request = request(vec![app("/bin/true", slots)], &[("host", "n2")]);
+    let fits = spawn(&plan, &spawn_request, &[1, 0]).unwrap();
     assert!(fits.resolve(&node, None).is_ok());
-    let full = spawn(&plan, &asked, &[1, 1]).unwrap();
+    let full = spawn(&plan, &spawn_request, &[1, 1]).unwrap();
     let refused = full.resolve(&node, None).unwrap_err();
     assert_eq!(refused.kind, SpawnFailureKind::NoSlots);
     assert!(

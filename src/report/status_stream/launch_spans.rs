@@ -33,11 +33,11 @@ pub(crate) fn context(variables: &[(OsString, OsString)]) -> Option<TraceContext
         found.and_then(|(_, value)| value.to_str()).unwrap_or("")
     };
     let exporters = value("OTEL_TRACES_EXPORTER");
-    let wanted = ENDPOINTS.iter().any(|name| !value(name).is_empty())
+    let is_enabled = ENDPOINTS.iter().any(|name| !value(name).is_empty())
         && !value("OTEL_SDK_DISABLED").eq_ignore_ascii_case("true")
         && (exporters.is_empty() || exporters.split(',').any(|name| name.trim() == "otlp"));
     let parent = TraceParent::parse(value(TRACEPARENT));
-    if !wanted || parent.is_some_and(|parent| !parent.sampled) {
+    if !is_enabled || parent.is_some_and(|parent| !parent.sampled) {
         return None;
     }
     let mut random = [0; 24];
@@ -82,8 +82,8 @@ pub(crate) fn send(
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let line = said.lines().find(|line| !line.trim().is_empty());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let line = stderr.lines().find(|line| !line.trim().is_empty());
     let line = line.map(|line| line.trim_start_matches("wireup: ").to_owned());
     Err(line.unwrap_or_else(|| format!("not within {} s", PATIENCE.as_secs())))
 }

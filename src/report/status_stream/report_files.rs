@@ -47,12 +47,12 @@ impl RecordedStream {
 
     /// Makes the reports that were requested.
     pub(crate) fn make(&self, spec: &StatusSpec) -> ReportOutput {
-        let mut made = ReportOutput::default();
+        let mut output = ReportOutput::default();
         let timeline = match Timeline::read(&self.lines) {
             Ok(timeline) => timeline,
             Err(error) => {
-                made.failures.push(error.into());
-                return made;
+                output.failures.push(error.into());
+                return output;
             }
         };
         let page = |path| write(path, page::page(&timeline).as_bytes());
@@ -62,18 +62,19 @@ impl RecordedStream {
             spec.trace.as_deref().map(trace),
         ];
         let failures = written.into_iter().flatten().filter_map(Result::err);
-        made.failures.extend(failures);
+        output.failures.extend(failures);
         if spec.timing {
-            made.lines = timeline::summary(&timeline);
+            output.lines = timeline::summary(&timeline);
         }
         if let Some(context) = &spec.spans
             && let Err(why) = launch_spans::send(&timeline, context, self.started_at)
         {
             // The collector may belong to others, so this is not a failure of the launch.
-            made.lines
+            output
+                .lines
                 .push(format!("warning: spans of the launch were not sent: {why}"));
         }
-        made
+        output
     }
 }
 

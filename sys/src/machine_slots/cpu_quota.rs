@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::ffi::OsStringExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Share of CPU time, in thousandths of one CPU.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -157,24 +157,21 @@ fn mount(line: &str) -> Option<Mount> {
     })
 }
 
-/// Directories from the mount point down to this process's group. For a path outside the mount (in a
+/// Directories from this process's group up to the mount point. For a path outside the mount (in a
 /// container with only a part of the hierarchy) only the mount point.
 fn levels(mount: &Mount, own: &str) -> Vec<PathBuf> {
     let rest = match own.strip_prefix(mount.root.trim_end_matches('/')) {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,
         _ => "",
     };
-    let names: Vec<_> = rest.split('/').filter(|name| !name.is_empty()).collect();
-    if names.contains(&"..") {
+    let below = Path::new(rest.trim_start_matches('/'));
+    if below.components().any(|part| part == Component::ParentDir) {
         return vec![mount.point.clone()];
     }
-    let mut directory = mount.point.clone();
-    let mut levels = vec![directory.clone()];
-    for name in names {
-        directory.push(name);
-        levels.push(directory.clone());
-    }
-    levels
+    let group = mount.point.join(below);
+    let groups = group.ancestors();
+    let groups = groups.take_while(|group| group.starts_with(&mount.point));
+    groups.map(Path::to_owned).collect()
 }
 
 /// Decodes the octal escapes of mountinfo, such as `\040` for a blank.

@@ -1,47 +1,30 @@
 //! Code of the child between clone and exec. It runs on the parent's memory and makes system calls only (see the rules
 //! of [`spawn`](super)).
 
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
-use super::process_settings::ProcessSettings;
-use super::{SpawnStage, stop};
+use super::{ChildCommand, SpawnStage, stop};
 use crate::{close_range, out_of_memory};
 
 /// State shared with the child while the parent's thread sleeps.
 pub(super) struct ChildSetup<'a> {
-    pub(super) program: &'a CStr,
+    pub(super) command: &'a ChildCommand<'a>,
     /// Pointers to the arguments, and a null pointer.
     pub(super) argv: &'a [*const c_char],
     /// Pointers to the environment's entries, and a null pointer.
     pub(super) envp: &'a [*const c_char],
-    pub(super) cwd: Option<&'a CStr>,
-    pub(super) descriptors: &'a [(RawFd, RawFd)],
     /// The table of descriptors is the launcher's until it is copied up to this number; absent if it has been
     /// copied whole.
     pub(super) copy_below: Option<c_int>,
     pub(super) close_from: c_int,
-    pub(super) terminal: bool,
-    pub(super) settings: &'a ProcessSettings,
-    pub(super) cpus: &'a [u64],
-    pub(super) memory: Option<(c_int, &'a [u64])>,
-    pub(super) reset_signals: &'a [c_int],
-    pub(super) user_ns: Option<BorrowedFd<'a>>,
-    pub(super) uts_ns: Option<BorrowedFd<'a>>,
     /// A mount namespace, and its root.
     pub(super) view: Option<(BorrowedFd<'a>, BorrowedFd<'a>)>,
     pub(super) parent: libc::pid_t,
     /// The control group that it has to enter by itself.
     pub(super) group: Option<BorrowedFd<'a>>,
-    pub(super) oom_score: Option<&'a CStr>,
-    pub(super) stopped: bool,
-    pub(super) outcome: ChildOutcome,
-}
-
-/// Outcome of the preparation, which the child writes and its parent reads.
-pub(super) struct ChildOutcome {
-    /// Whether the child has begun: it was not killed before.
+    /// Whether the child has begun: it was not killed before. The child writes this and the next two, its parent reads them.
     pub(super) has_begun: bool,
     pub(super) failed_step: SpawnStage,
     /// 0 if the program was executed.
@@ -55,17 +38,17 @@ pub(super) extern "C" fn child_main(argument: *mut c_void) -> c_int {
     // same time, and both arrays of pointers end with a null pointer.
     unsafe {
         let setup = &mut *argument.cast::<ChildSetup<'_>>();
-        ptr::write_volatile(&mut setup.outcome.has_begun, true);
+        ptr::write_volatile(&mut setup.has_begun, true);
         let step = match prepare(setup) {
             Err(step) => step,
             Ok(()) => {
                 let (argv, envp) = (setup.argv.as_ptr(), setup.envp.as_ptr());
-                libc::execve(setup.program.as_ptr(), argv, envp);
+                libc::execve(setup.command.program.as_ptr(), argv, envp);
                 SpawnStage::Exec
             }
         };
-        ptr::write_volatile(&mut setup.outcome.failed_step, step);
-        ptr::write_volatile(&mut setup.outcome.failed_errno, *libc::__errno_location());
+        ptr::write_volatile(&mut setup.failed_step, step);
+        ptr::write_volatile(&mut setup.failed_errno, *libc::__errno_location());
         libc::_exit(127)
     }
 }
@@ -88,14 +71,16 @@ fn prepare(setup: &ChildSetup<'_>) -> Result<(), SpawnStage> {
     set_oom_score(setup);
     join_namespaces(setup)?;
     follow_parent(setup.parent);
-    if let Some(cwd) = setup.cwd {
+    if let Some(cwd) = setup.command.cwd {
         // SAFETY: the path ends with a NUL.
         check(unsafe { libc::chdir(cwd.as_ptr()) }, SpawnStage::Directory)?;
     }
     place_descriptors(setup)?;
     bind_cpus(setup)?;
     bind_memory(setup)?;
-    setup.settings.apply()?;
+    if let Some(settings) = setup.command.settings {
+        settings.apply()?;
+    }
     // Last, so that a signal meant for the launcher cannot end the child half prepared with
     // the launcher's disposition.
     reset_signals(setup)
@@ -131,7 +116,7 @@ fn enter_group(setup: &ChildSetup<'_>) {
 /// Sets the score for the out-of-memory killer, if it can be set. It is the child's own, though memory is shared: the
 /// system makes that exception for CLONE_VFORK.
 fn set_oom_score(setup: &ChildSetup<'_>) {
-    let Some(score) = setup.oom_score else {
+    let Some(score) = setup.command.oom_score else {
         return;
     };
     let flags = libc::O_WRONLY | libc::O_CLOEXEC;
@@ -151,11 +136,11 @@ fn join_namespaces(setup: &ChildSetup<'_>) -> Result<(), SpawnStage> {
         let result = unsafe { libc::setns(namespace.as_raw_fd(), kind) };
         check(result, SpawnStage::Namespace)
     };
-    if let Some(user) = setup.user_ns {
-        join(user, libc::CLONE_NEWUSER)?;
-    }
-    if let Some(uts) = setup.uts_ns {
-        join(uts, libc::CLONE_NEWUTS)?;
+    if let Some(namespaces) = &setup.command.namespaces {
+        if let Some(user) = namespaces.user {
+            join(user, libc::CLONE_NEWUSER)?;
+        }
+        join(namespaces.uts, libc::CLONE_NEWUTS)?;
     }
     if let Some((mounts, root)) = setup.view {
         join(mounts, libc::CLONE_NEWNS)?;
@@ -187,7 +172,8 @@ fn follow_parent(parent: libc::pid_t) {
 
 /// Gives the descriptors their numbers, and has all others closed at exec.
 fn place_descriptors(setup: &ChildSetup<'_>) -> Result<(), SpawnStage> {
-    for &(from, to) in setup.descriptors {
+    for (from, to) in setup.command.descriptors {
+        let (from, to) = (from.as_raw_fd(), *to);
         // dup2 onto itself would keep close-on-exec set, so clear it explicitly.
         // SAFETY: numbers of descriptors of the child's own table.
         let result = unsafe {
@@ -198,7 +184,7 @@ fn place_descriptors(setup: &ChildSetup<'_>) -> Result<(), SpawnStage> {
         };
         check(result, SpawnStage::Descriptors)?;
     }
-    if setup.terminal {
+    if setup.command.terminal {
         // SAFETY: the request takes a number.
         let result = unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) };
         check(result, SpawnStage::Terminal)?;
@@ -210,19 +196,20 @@ fn place_descriptors(setup: &ChildSetup<'_>) -> Result<(), SpawnStage> {
 }
 
 fn bind_cpus(setup: &ChildSetup<'_>) -> Result<(), SpawnStage> {
-    if setup.cpus.is_empty() {
+    let cpus = setup.command.cpus;
+    if cpus.is_empty() {
         return Ok(());
     }
     // The system call rather than the wrapper, whose type has room for 1024 CPUs. Its words are of 64 bits on
     // the machines that wireup is for.
-    let (number, size) = (libc::SYS_sched_setaffinity, size_of_val(setup.cpus));
+    let (number, size) = (libc::SYS_sched_setaffinity, size_of_val(cpus));
     // SAFETY: the size is that of the words.
-    let result = unsafe { libc::syscall(number, 0, size, setup.cpus.as_ptr()) };
+    let result = unsafe { libc::syscall(number, 0, size, cpus.as_ptr()) };
     check(result as c_int, SpawnStage::Binding)
 }
 
 fn bind_memory(setup: &ChildSetup<'_>) -> Result<(), SpawnStage> {
-    let Some((policy, nodes)) = setup.memory else {
+    let Some((policy, nodes)) = setup.command.memory else {
         return Ok(());
     };
     // The kernel leaves out the last bit of the number that it is given.
@@ -234,14 +221,14 @@ fn bind_memory(setup: &ChildSetup<'_>) -> Result<(), SpawnStage> {
 
 /// Gives signals their default dispositions, and a clean mask.
 fn reset_signals(setup: &ChildSetup<'_>) -> Result<(), SpawnStage> {
-    for signal in setup.reset_signals {
+    for signal in setup.command.reset_signals {
         // SAFETY: no handler is set.
         unsafe { libc::signal(*signal, libc::SIG_DFL) };
     }
     // SAFETY: zeros are a set of signals; it is set up before it is used, in the child.
     unsafe {
         let mut mask: libc::sigset_t = std::mem::zeroed();
-        match setup.stopped {
+        match setup.command.stopped {
             true => stop::request_stop(&mut mask).map_err(|()| SpawnStage::Stop)?,
             false => _ = libc::sigemptyset(&mut mask),
         }

@@ -5,7 +5,6 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::OnceLock;
 
 use rustix::io::Errno;
-use rustix::process::WaitIdOptions;
 
 use wireup_core::job::outcome::RankEnd;
 use wireup_core::job::usage::ResourceUsage;
@@ -37,33 +36,34 @@ impl From<ExitStatus> for RankEnd {
 /// # Errors
 /// The system's error, for instance when the exit was collected before.
 pub fn wait(pidfd: &OwnedFd) -> rustix::io::Result<ExitStatus> {
-    use rustix::process::{WaitId, waitid};
-    use std::os::fd::AsFd;
-    loop {
-        match waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED) {
-            Ok(Some(status)) => {
-                return Ok(match (status.exit_status(), status.terminating_signal()) {
-                    (Some(code), _) => ExitStatus::Code((code & 0xff) as u8),
-                    (None, signal) => ExitStatus::Signal {
-                        number: signal.unwrap_or(libc::SIGKILL),
-                        dumped: status.dumped(),
-                    },
-                });
-            }
-            Ok(None) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
+    Ok(collect(pidfd)?.0)
 }
 
 /// Waits like [`wait`], and also returns the resources that the process has used.
 ///
-/// Rule: the fifth argument of the system call, which the function of the C library lacks, gets the usage of the
-/// process and of its children that it has waited for (waitid(2), "C library/kernel differences"; getrusage(2)).
-///
 /// # Errors
 /// As of [`wait`].
 pub fn wait_with_usage(pidfd: &OwnedFd) -> rustix::io::Result<(ExitStatus, ResourceUsage)> {
+    let (status, used) = collect(pidfd)?;
+    let micros = |time: libc::timeval| {
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        seconds * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0)
+    };
+    let usage = ResourceUsage {
+        cpu_user_us: micros(used.ru_utime),
+        cpu_system_us: micros(used.ru_stime),
+        // Between clone and exec a process has the memory of the one that has made it.
+        rss_max: (used.ru_maxrss > own_peak())
+            .then(|| u64::try_from(used.ru_maxrss).unwrap_or(0) * 1024),
+    };
+    Ok((status, usage))
+}
+
+/// Collects the exit of a process, with its use of resources.
+///
+/// Rule: the fifth argument of the system call, which the function of the C library lacks, gets the usage of the
+/// process and of its children that it has waited for (waitid(2), "C library/kernel differences"; getrusage(2)).
+fn collect(pidfd: &OwnedFd) -> rustix::io::Result<(ExitStatus, libc::rusage)> {
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     let mut used = MaybeUninit::<libc::rusage>::zeroed();
     loop {
@@ -98,18 +98,7 @@ pub fn wait_with_usage(pidfd: &OwnedFd) -> rustix::io::Result<(ExitStatus, Resou
             dumped: code == libc::CLD_DUMPED,
         },
     };
-    let micros = |time: libc::timeval| {
-        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-        seconds * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0)
-    };
-    let usage = ResourceUsage {
-        cpu_user_us: micros(used.ru_utime),
-        cpu_system_us: micros(used.ru_stime),
-        // Between clone and exec a process has the memory of the one that has made it.
-        rss_max: (used.ru_maxrss > own_peak())
-            .then(|| u64::try_from(used.ru_maxrss).unwrap_or(0) * 1024),
-    };
-    Ok((status, usage))
+    Ok((status, used))
 }
 
 /// Returns the most memory that this process had resident since it executed this program, in KiB. The kernel's count

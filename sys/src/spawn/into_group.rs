@@ -23,6 +23,7 @@ mod imp {
     const INTO_GROUP: u64 = 0x2_0000_0000;
 
     /// `struct clone_args` of the kernel's `linux/sched.h`.
+    #[derive(Default)]
     #[repr(C)]
     struct Arguments {
         flags: u64,
@@ -55,16 +56,12 @@ mod imp {
         let arguments = Arguments {
             flags: flags as u64 | INTO_GROUP,
             pidfd: address(pidfd.as_mut_ptr().cast()),
-            child_tid: 0,
-            parent_tid: 0,
             exit_signal: libc::SIGCHLD as u64,
             stack: address(stack),
             // Its end, where the child begins, has to be aligned.
             stack_size: (stack_size - (address(stack) as usize + stack_size) % 16) as u64,
-            tls: 0,
-            set_tid: 0,
-            set_tid_size: 0,
             group: group as u64,
+            ..Arguments::default()
         };
         let result: i64;
         // SAFETY: the caller's promise. The system call leaves all registers but three as they are.

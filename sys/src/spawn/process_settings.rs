@@ -12,12 +12,6 @@ pub struct ProcessSettings {
     pub umask: Option<u32>,
 }
 
-/// The settings of the launcher.
-pub(super) static INHERITED: ProcessSettings = ProcessSettings {
-    limits: Vec::new(),
-    umask: None,
-};
-
 impl ProcessSettings {
     /// Gives them to this process, a child between clone and exec: system calls only. On `Err` errno holds the reason.
     ///

@@ -11,8 +11,9 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, poll};
 use rustix::process::Pid;
+
+use crate::poll::pause;
 
 /// `PTRACE_SETSIGMASK` of the kernel's `linux/ptrace.h`.
 const SET_SIGNAL_MASK: libc::c_uint = 0x420b;
@@ -67,10 +68,6 @@ pub(super) fn detach_stopped(pid: Pid) {
 /// Waits until the child stops: it wakes once more before it takes the SIGSTOP. Debuggers are to find it stopped.
 fn wait_for_stop(pid: i32) {
     let begun = Instant::now();
-    let moment = Timespec {
-        tv_sec: 0,
-        tv_nsec: 100_000,
-    };
     while begun.elapsed() < LIMIT {
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
         // SAFETY: zeros are a value of it; the call fills it in or leaves it.
@@ -83,7 +80,7 @@ fn wait_for_stop(pid: i32) {
         if result != 0 || stopped != 0 {
             return;
         }
-        let _ = poll(&mut [], Some(&moment));
+        pause(Duration::from_micros(100));
     }
 }
 
@@ -98,7 +95,7 @@ mod tests {
     };
 
     fn spawn(program: &std::ffi::CStr) -> Result<Child, SpawnError> {
-        ProcessSpawner::new().spawn(&ChildCommand {
+        ProcessSpawner::default().spawn(&ChildCommand {
             stopped: true,
             ..ChildCommand::new(program, &[program.to_owned()])
         })

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use spawns::Spawns;
 
-use super::message::{Carried, Told};
+use super::message::{Carried, SimulatedReport};
 use super::mutation::{Fault, Mutation};
 use super::step::{GRACE, SIGKILL};
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
@@ -26,7 +26,7 @@ pub(crate) struct Launcher {
     fleet: NodeTracker,
     pub(crate) jobs: JobTable<Arc<JobContext>>,
     spawns: Spawns,
-    across: WithheldReports<Told>,
+    across: WithheldReports<SimulatedReport>,
     pub(crate) supervisor: Supervisor,
     /// Whether some node could not take part.
     pub(crate) refused: bool,
@@ -87,9 +87,9 @@ impl Launcher {
                         false => FailureCause::NodeFailed { node, error },
                     };
                     let (before, after) = self.across.settle_around_loss(node);
-                    let failed = [Told::Failed(cause)];
+                    let failed = [SimulatedReport::Failed(cause)];
                     for report in before.into_iter().chain(failed).chain(after) {
-                        self.hear(report, now);
+                        self.apply_report(report, now);
                     }
                 }
                 TrackerAction::Gone(rank) => {
@@ -115,54 +115,64 @@ impl Launcher {
     }
 
     fn settle(&mut self, now: Duration) {
-        let withheld: Vec<Told> = self.across.settle().collect();
+        let withheld: Vec<SimulatedReport> = self.across.settle().collect();
         for report in withheld {
-            self.hear(report, now);
+            self.apply_report(report, now);
         }
     }
 
-    pub(crate) fn receive(&mut self, node: NodeId, report: Told, now: Duration) {
+    pub(crate) fn receive(&mut self, node: NodeId, report: SimulatedReport, now: Duration) {
         let known = self.fleet.look_up(node).expect("a node of the launch");
         match &report {
-            Told::Ready => return self.conclude(now, |fleet, _, out| fleet.ready(known, out)),
-            Told::AllStarted(job) => {
+            SimulatedReport::Ready => {
+                return self.conclude(now, |fleet, _, out| fleet.ready(known, out));
+            }
+            SimulatedReport::AllStarted(job) => {
                 let job = *job;
                 return self.conclude(now, |fleet, _, out| fleet.started(known, job, out));
             }
-            Told::Over => return self.conclude(now, |fleet, _, out| fleet.node_over(known, out)),
-            Told::Printed(bytes) => {
+            SimulatedReport::Over => {
+                return self.conclude(now, |fleet, _, out| fleet.node_over(known, out));
+            }
+            SimulatedReport::Printed(bytes) => {
                 self.came[node.index()].0 += u64::from(*bytes);
                 let bytes = *bytes;
                 return self.conclude(now, |fleet, _, out| {
                     fleet.output(known, Stream::Stdout, bytes, out);
                 });
             }
-            Told::NotStarted(rank) | Told::Judged(rank, ..) => {
+            SimulatedReport::NotStarted(rank) | SimulatedReport::Judged(rank, ..) => {
                 self.fleet.rank_done(self.look_up(*rank));
             }
-            Told::Ended(rank, _) => self.fleet.rank_ended(self.look_up(*rank)),
-            Told::Alike(RankReportBatch::Ended {
+            SimulatedReport::Ended(rank, _) => self.fleet.rank_ended(self.look_up(*rank)),
+            SimulatedReport::Alike(RankReportBatch::Ended {
                 end, state, ranks, ..
             }) => {
                 for (rank, _) in ranks {
-                    self.receive(node, Told::Ended(*rank, *end), now);
-                    self.receive(node, Told::Judged(*rank, *end, state.clone()), now);
+                    self.receive(node, SimulatedReport::Ended(*rank, *end), now);
+                    self.receive(
+                        node,
+                        SimulatedReport::Judged(*rank, *end, state.clone()),
+                        now,
+                    );
                 }
                 return;
             }
-            Told::JobRefused(job) => return self.spawn_failed(*job, now),
-            Told::Node(said) => return self.spawn(node, said),
-            Told::Started(_) | Told::Alike(_) | Told::Failed(_) => {}
+            SimulatedReport::JobRefused(job) => return self.spawn_failed(*job, now),
+            SimulatedReport::Node(report) => return self.spawn(node, report),
+            SimulatedReport::Started(_)
+            | SimulatedReport::Alike(_)
+            | SimulatedReport::Failed(_) => {}
         }
         let follows = match &report {
-            Told::Judged(_, end, state) => may_follow(Ok((*end, state))),
-            Told::Failed(cause) => may_follow(Err(cause)),
+            SimulatedReport::Judged(_, end, state) => may_follow(Ok((*end, state))),
+            SimulatedReport::Failed(cause) => may_follow(Err(cause)),
             _ => false,
         };
         let withholds = follows && !self.fleet.is_ending() && self.fleet.len() > 1;
         match withholds && self.mutation.fault != Some(Fault::NothingWithheld) {
             true => self.across.withhold(node, report, now),
-            false => self.hear(report, now),
+            false => self.apply_report(report, now),
         }
     }
 
@@ -170,10 +180,10 @@ impl Launcher {
         self.jobs.look_up(rank).expect("a rank of the launch")
     }
 
-    fn hear(&mut self, report: Told, now: Duration) {
+    fn apply_report(&mut self, report: SimulatedReport, now: Duration) {
         let mut orders = Vec::new();
         match report {
-            Told::Judged(rank, end, state) => {
+            SimulatedReport::Judged(rank, end, state) => {
                 let gone = RankExit {
                     rank,
                     job: self.look_up(rank).job(),
@@ -185,8 +195,8 @@ impl Launcher {
                 self.supervisor.rank_ended(gone, now, &mut orders);
                 self.rank_over(rank);
             }
-            Told::Failed(cause) => self.supervisor.fail(cause, now, &mut orders),
-            Told::NotStarted(rank) => {
+            SimulatedReport::Failed(cause) => self.supervisor.fail(cause, now, &mut orders),
+            SimulatedReport::NotStarted(rank) => {
                 self.supervisor.rank_skipped();
                 self.rank_over(rank);
             }
@@ -247,9 +257,9 @@ impl Launcher {
 
     /// Returns the messages that the launcher sends after an event.
     pub(crate) fn turn(&mut self, now: Duration) -> Vec<(FrameAddress, Carried)> {
-        let due: Vec<Told> = self.across.due(now).collect();
+        let due: Vec<SimulatedReport> = self.across.due(now).collect();
         for report in due {
-            self.hear(report, now);
+            self.apply_report(report, now);
         }
         self.conclude(now, |fleet, jobs, out| fleet.tick(jobs, now, out));
         let mut orders = Vec::new();

@@ -74,13 +74,13 @@ pub(crate) enum Carried {
     JobOver(JobIndex),
     Node(NodeCommand),
     Finish,
-    Told(Vec<Told>),
+    Reports(Vec<SimulatedReport>),
     Peer(PeerMessage),
 }
 
 /// Report of a step to the launcher.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Told {
+pub(crate) enum SimulatedReport {
     Ready,
     Started(GlobalRank),
     NotStarted(GlobalRank),
@@ -96,7 +96,7 @@ pub(crate) enum Told {
     Over,
 }
 
-impl BatchableReport for Told {
+impl BatchableReport for SimulatedReport {
     fn rank_report(&self) -> Option<(GlobalRank, RankReport)> {
         Some(match self {
             Self::Started(rank) => (*rank, RankReport::Started { pid: 0 }),
@@ -117,7 +117,7 @@ impl BatchableReport for Told {
     }
 }
 
-impl Told {
+impl SimulatedReport {
     /// Whether the report may be sent a moment later.
     pub(crate) fn can_wait(&self) -> bool {
         match self {

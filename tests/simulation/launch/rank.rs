@@ -56,7 +56,7 @@ pub(super) struct Rank {
     pmix: bool,
     pub(super) acts: VecDeque<Act>,
     /// The request that is not answered.
-    pub(super) asked: Option<Act>,
+    pub(super) pending_request: Option<Act>,
     pub(super) runs: bool,
     pub(super) started: bool,
     /// Barriers that it has entered, and left.
@@ -92,7 +92,7 @@ impl Rank {
             size,
             pmix,
             acts,
-            asked: None,
+            pending_request: None,
             runs: false,
             started: false,
             entered: 0,
@@ -107,7 +107,7 @@ impl Rank {
     pub(super) fn can_act(&self) -> bool {
         let full =
             matches!(self.acts.front(), Some(Act::Print(more)) if self.in_pipe + more > PIPE);
-        self.runs && self.asked.is_none() && !full
+        self.runs && self.pending_request.is_none() && !full
     }
 
     pub(super) fn act(&mut self) -> Does {
@@ -125,7 +125,7 @@ impl Rank {
             Act::Exit(code) => return Does::Exits(code),
             _ => {}
         }
-        self.asked = Some(act);
+        self.pending_request = Some(act);
         match self.pmix {
             true => Does::Asks(Ask {
                 by: sidecar::proc(&self.nspace, self.number),
@@ -199,8 +199,8 @@ impl Rank {
     /// gone wrong, so that what several do may fail.
     fn takes(&mut self, all: bool, broken: bool) -> Result<Act, String> {
         let rank = self.rank;
-        let act = self.asked.take();
-        let act = act.ok_or_else(|| format!("rank {rank} has asked nothing and is answered"))?;
+        let act = self.pending_request.take();
+        let act = act.ok_or_else(|| format!("rank {rank} is answered without a request"))?;
         if act == Act::Finalize {
             self.session = false;
             self.finalized = true;
@@ -213,10 +213,15 @@ impl Rank {
     }
 
     /// Takes a line of its PMI socket.
-    pub(super) fn hear(&mut self, text: &str, all: bool, broken: bool) -> Result<(), String> {
+    pub(super) fn on_pmi_line(
+        &mut self,
+        text: &str,
+        all: bool,
+        broken: bool,
+    ) -> Result<(), String> {
         let failed = text.contains("rc=-1") || text.contains("rc=1");
         let act = self.takes(all || failed, broken)?;
-        let wanted = match act {
+        let expected = match act {
             Act::Init => "cmd=response_to_init rc=0".to_owned(),
             Act::Put => "cmd=put_result rc=0".to_owned(),
             Act::Get(of) => {
@@ -225,7 +230,7 @@ impl Rank {
             }
             Act::Finalize => "cmd=finalize_ack".to_owned(),
             Act::Barrier if broken && failed => {
-                // What it wanted to know next is not there.
+                // The key that it reads next is missing.
                 self.acts.retain(|act| !matches!(act, Act::Get(_)));
                 return Ok(());
             }
@@ -238,9 +243,11 @@ impl Rank {
         };
         let may_fail = matches!(act, Act::Get(_) | Act::Spawn(_));
         let rank = self.rank;
-        match text.starts_with(&wanted) || broken && may_fail {
+        match text.starts_with(&expected) || broken && may_fail {
             true => Ok(()),
-            false => Err(format!("rank {rank} wanted {wanted:?} and got {text:?}")),
+            false => Err(format!(
+                "rank {rank} expected {expected:?} and got {text:?}"
+            )),
         }
     }
 

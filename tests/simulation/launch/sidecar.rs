@@ -199,13 +199,14 @@ impl Sidecar {
         for frame in self.frames(false, bytes) {
             let kind = UpcallKind::from_op(frame.op);
             let waiting = self.waiting.remove(&frame.id);
-            let (Some((asked, waiting)), Ok(parts)) = (waiting, UpcallAnswer::decode(&frame))
+            let (Some((request_kind, waiting)), Ok(parts)) =
+                (waiting, UpcallAnswer::decode(&frame))
             else {
                 self.broken = Some(format!("{kind:?} {} has another answer", frame.id));
                 return;
             };
-            if kind != Some(asked) {
-                self.broken = Some(format!("{asked:?} is answered as {kind:?}"));
+            if kind != Some(request_kind) {
+                self.broken = Some(format!("{request_kind:?} is answered as {kind:?}"));
             }
             let context = parts.infos.iter().find_map(|info| match info.value {
                 Value::Size(context) if info.key == keys::GROUP_CONTEXT_ID => Some(context),
@@ -247,7 +248,7 @@ impl Sidecar {
     }
 
     /// Handles a request of a rank.
-    pub(crate) fn asked(&mut self, by: GlobalRank, ask: Ask) {
+    pub(crate) fn on_request(&mut self, by: GlobalRank, ask: Ask) {
         let Ask { by: proc, what } = ask;
         let nspace = proc.nspace.clone();
         let here = self.clients.get(&nspace).cloned().unwrap_or_default();

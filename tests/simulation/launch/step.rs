@@ -8,7 +8,7 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::message::{Carried, Told};
+use super::message::{Carried, SimulatedReport};
 use super::mutation::{Fault, Mutation};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, NodeRank, Nspace};
@@ -82,7 +82,7 @@ pub(crate) struct Step {
     ranks: BTreeMap<GlobalRank, Life>,
     /// Processes that have ended, of which that is not reported.
     pub(crate) exiting: BTreeSet<GlobalRank>,
-    unsent_reports: Vec<Told>,
+    unsent_reports: Vec<SimulatedReport>,
     outbound: Vec<(FrameAddress, PeerMessage)>,
     own: Vec<PeerMessage>,
     pub(crate) paused: bool,
@@ -233,10 +233,10 @@ impl Step {
 
     fn ready(&mut self) {
         self.ready_reported = true;
-        self.tell(Told::Ready);
+        self.queue_report(SimulatedReport::Ready);
     }
 
-    fn tell(&mut self, report: Told) {
+    fn queue_report(&mut self, report: SimulatedReport) {
         self.duty.note(report.can_wait());
         self.unsent_reports.push(report);
     }
@@ -251,7 +251,7 @@ impl Step {
     pub(crate) fn exited(&mut self, rank: GlobalRank, end: RankEnd, now: Duration) {
         self.exiting.remove(&rank);
         self.ranks.insert(rank, Life::Over);
-        self.tell(Told::Ended(rank, end));
+        self.queue_report(SimulatedReport::Ended(rank, end));
         self.happened(first_failure::FailureEvent::RankEnded { rank, end }, now);
     }
 
@@ -260,7 +260,7 @@ impl Step {
         if self.duty.spend(Stream::Stdout, bytes as usize) {
             self.paused = true;
         }
-        self.tell(Told::Printed(bytes));
+        self.queue_report(SimulatedReport::Printed(bytes));
     }
 
     fn order_signal(&mut self, signal: i32) {
@@ -279,7 +279,7 @@ impl Step {
             })
             .collect();
         for rank in skipped {
-            self.tell(Told::NotStarted(rank));
+            self.queue_report(SimulatedReport::NotStarted(rank));
         }
     }
 
@@ -308,7 +308,7 @@ impl Step {
                     })
                     .collect();
                 self.start(started, now);
-                self.tell(Told::AllStarted(JobIndex(0)));
+                self.queue_report(SimulatedReport::AllStarted(JobIndex(0)));
             }
             (FrameAddress::Launcher, Carried::AddJob(job)) => self.add_job(job, now),
             (FrameAddress::Launcher, Carried::DropJob(job)) => self.drop_job(*job),
@@ -339,7 +339,7 @@ impl Step {
                 self.duty.finishes();
                 self.finish(now);
             }
-            (from, carried) => self.broken = Some(format!("{from:?} said {carried:?}")),
+            (from, carried) => self.broken = Some(format!("{from:?} sent {carried:?}")),
         }
     }
 
@@ -387,8 +387,8 @@ impl Step {
         let (later, known): (Vec<_>, Vec<_>) =
             awaited.partition(|(_, jobs)| jobs.iter().any(planned));
         self.awaited = later;
-        for (asked, _) in known {
-            self.feed(NodeEvent::StartsReported(asked), now);
+        for (query, _) in known {
+            self.feed(NodeEvent::StartsReported(query), now);
         }
         self.happened(first_failure::FailureEvent::Tick, now);
         for last in self.duty.orphan_action(self.ranks_are_over(), now) {
@@ -400,7 +400,7 @@ impl Step {
         let ended = self.ranks_are_over() && self.server_gone;
         if self.finishing && ended && empty && !self.over {
             self.over = true;
-            self.tell(Told::Over);
+            self.queue_report(SimulatedReport::Over);
         }
         let mut does = take(&mut self.does);
         let outbound = gathered(take(&mut self.outbound), &self.children);
@@ -410,7 +410,10 @@ impl Step {
             self.duty.reports_flushed();
             let ending = self.ending || self.duty.is_orphaned();
             let reports = together(take(&mut self.unsent_reports), ending);
-            does.push(Does::Send(FrameAddress::Launcher, Carried::Told(reports)));
+            does.push(Does::Send(
+                FrameAddress::Launcher,
+                Carried::Reports(reports),
+            ));
         }
         self.deadline = self.next_deadline();
         does

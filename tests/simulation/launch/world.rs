@@ -255,7 +255,7 @@ impl World {
             self.step_turn(node);
             let after = self.steps.get(&node).and_then(|step| step.deadline);
             if after.is_some_and(|after| after <= self.now) {
-                self.violate(format!("a deadline of {node:?} was not kept"));
+                self.violate(format!("a deadline of {node:?} was missed"));
             }
         }
         let due = self
@@ -268,7 +268,7 @@ impl World {
             self.launcher_turn();
             let after = self.launcher.as_ref().and_then(Launcher::next_deadline);
             if !self.left && after.is_some_and(|after| after <= self.now) {
-                self.violate("a deadline of the launcher was not kept".to_owned());
+                self.violate("a deadline of the launcher was missed".to_owned());
             }
         }
     }
@@ -350,7 +350,7 @@ impl World {
         if let Some(rank) = self.ranks.iter().find(|rank| rank.runs) {
             return Err(format!(
                 "rank {} is left: {:?} is not answered",
-                rank.rank, rank.asked
+                rank.rank, rank.pending_request
             ));
         }
         let Some(launcher) = &self.launcher else {
@@ -382,10 +382,7 @@ impl World {
         }
         let unfinished = self.ranks.iter().find(|rank| !rank.finalized);
         match unfinished.filter(|_| !self.broken) {
-            Some(rank) => Err(format!(
-                "rank {} has not done all that it wanted",
-                rank.rank
-            )),
+            Some(rank) => Err(format!("rank {} has not done all its acts", rank.rank)),
             None => Ok(()),
         }
     }

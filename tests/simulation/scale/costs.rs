@@ -56,12 +56,12 @@ impl fmt::Display for Costs {
 impl Costs {
     /// Returns the costs that environment variables set, in microseconds and in MB/s.
     pub(super) fn of_environment() -> Self {
-        let given = |name: &str| {
+        let variable = |name: &str| {
             let text = std::env::var(format!("WIREUP_SCALE_{name}")).ok()?;
             Some(text.parse::<f64>().expect("a number"))
         };
         let time = |name, default: Duration| {
-            given(name).map_or(default, |us| Duration::from_secs_f64(us / 1e6))
+            variable(name).map_or(default, |us| Duration::from_secs_f64(us / 1e6))
         };
         let default = Self::default();
         Self {
@@ -71,7 +71,7 @@ impl Costs {
             begin: time("BEGIN", default.begin),
             start: time("START", default.start),
             rank: time("RANK", default.rank),
-            rate: given("RATE").map_or(default.rate, |rate| rate * 1e6),
+            rate: variable("RATE").map_or(default.rate, |rate| rate * 1e6),
         }
     }
 

@@ -13,7 +13,7 @@ use super::Measured;
 use super::costs::Costs;
 use crate::launch::agent::Agent;
 use crate::launch::launcher::Launcher;
-use crate::launch::message::{Carried, End, Frame, Message, Told, batch_size};
+use crate::launch::message::{Carried, End, Frame, Message, SimulatedReport, batch_size};
 use crate::launch::step::{self, Step};
 use sending::Load;
 use served::{Deed, FENCES, GROUP};
@@ -87,10 +87,10 @@ fn resident() -> usize {
 }
 
 /// Returns the number of ranks that have started or ended, by a report.
-fn ranks(report: &Told) -> usize {
+fn ranks(report: &SimulatedReport) -> usize {
     match report {
-        Told::Alike(alike) => batch_size(alike),
-        Told::Started(_) | Told::Ended(..) => 1,
+        SimulatedReport::Alike(alike) => batch_size(alike),
+        SimulatedReport::Started(_) | SimulatedReport::Ended(..) => 1,
         _ => 0,
     }
 }
@@ -233,13 +233,13 @@ impl Timed {
                     ..
                 }),
             ) => {
-                if let Carried::Told(reports) = &*body {
+                if let Carried::Reports(reports) = &*body {
                     let ranks: usize = reports.iter().map(ranks).sum();
                     let busy = self.busy.entry(to).or_default();
                     *busy += self.costs.rank * ranks as u32;
                     self.now = self.now.max(*busy);
                     for one in reports {
-                        if matches!(one, Told::AllStarted(JobIndex(0))) {
+                        if matches!(one, SimulatedReport::AllStarted(JobIndex(0))) {
                             self.started = self.now;
                         }
                         self.launcher.receive(node, one.clone(), self.now);

@@ -5,17 +5,16 @@ use std::sync::Arc;
 
 use data_encoding::HEXLOWER;
 use rcgen::{CertificateParams, KeyPair};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
+use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, PeerIncompatible, ServerConfig,
-    SignatureScheme, version,
-};
+use rustls::{CertificateError, ClientConfig, Error, ServerConfig, version};
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+
+use crate::tls::verify::tls13_signatures;
 
 /// The name in the certificate, which is known by its fingerprint.
 const NAME: &str = "wireup";
@@ -101,16 +100,14 @@ impl Task {
         let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "not a fingerprint");
         let bytes = HEXLOWER.decode(fingerprint.as_bytes()).ok();
         let fingerprint = bytes.and_then(|bytes| bytes.try_into().ok());
-        let provider = Arc::new(ring::default_provider());
-        let known = PinnedCertificate {
+        let verifier = PinnedCertificate {
             fingerprint: fingerprint.ok_or_else(invalid)?,
-            provider: provider.clone(),
         };
-        let mut config = ClientConfig::builder_with_provider(provider)
+        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&version::TLS13])
             .map_err(io::Error::other)?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(known))
+            .with_custom_certificate_verifier(Arc::new(verifier))
             .with_no_client_auth();
         config.resumption = rustls::client::Resumption::disabled();
         Ok(Self(Arc::new(config).into()))
@@ -141,7 +138,6 @@ impl Task {
 #[derive(Debug)]
 struct PinnedCertificate {
     fingerprint: Digest,
-    provider: Arc<CryptoProvider>,
 }
 
 impl ServerCertVerifier for PinnedCertificate {
@@ -159,29 +155,7 @@ impl ServerCertVerifier for PinnedCertificate {
         }
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(PeerIncompatible::Tls12NotOffered.into())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let known = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, known)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        let known = &self.provider.signature_verification_algorithms;
-        known.supported_schemes()
-    }
+    tls13_signatures!();
 }
 
 #[cfg(test)]

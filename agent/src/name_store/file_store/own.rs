@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::Path;
 use std::time::SystemTime;
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::OFlags;
 
 use super::failed;
 use crate::name_store::StoreError;
@@ -64,22 +64,18 @@ pub(super) fn untrusted(path: &Path, problem: &'static str) -> StoreError {
 
 /// Locks a file until the result is dropped.
 pub(super) fn lock(path: &Path) -> Result<File, StoreError> {
-    let open = OpenOptions::new()
+    let file = open_or_create(path).map_err(failed(path))?;
+    file.lock().map_err(failed(path))?;
+    Ok(file)
+}
+
+fn open_or_create(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(false)
         .mode(0o600)
-        .open(path);
-    let file = open.map_err(failed(path))?;
-    flock(&file, FlockOperation::LockExclusive).map_err(|errno| failed(path)(errno.into()))?;
-    Ok(file)
-}
-
-/// Names the kernel that runs here, since its last boot.
-pub(super) fn kernel() -> io::Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?
-        .trim()
-        .to_owned())
+        .open(path)
 }
 
 /// Gives a file the file system's time.
@@ -100,15 +96,7 @@ const NOW: rustix::fs::Timespec = rustix::fs::Timespec {
 
 /// Returns the file system's time.
 pub(super) fn time_of(clock: &Path) -> Result<SystemTime, StoreError> {
-    let open = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(clock);
-    open.and_then(|file| {
-        touch(&file)?;
-        file.metadata()?.modified()
-    })
-    .map_err(failed(clock))
+    let file = open_or_create(clock).map_err(failed(clock))?;
+    let time = touch(&file).and_then(|()| file.metadata()?.modified());
+    time.map_err(failed(clock))
 }

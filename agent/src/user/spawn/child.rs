@@ -28,43 +28,34 @@ const SIGNALS: u8 = 64;
 /// A step of the change to a user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SetupStep {
-    Session = 1,
+    Session,
     Descriptors,
-    Groups,
-    Group,
-    User,
-    Regained,
+    User(UserChange),
     Exec,
 }
 
 impl SetupStep {
+    /// All steps, by their numbers in a report.
     const ALL: [Self; 7] = [
         Self::Session,
         Self::Descriptors,
-        Self::Groups,
-        Self::Group,
-        Self::User,
-        Self::Regained,
+        Self::User(UserChange::Groups),
+        Self::User(UserChange::Group),
+        Self::User(UserChange::User),
+        Self::User(UserChange::Regained),
         Self::Exec,
     ];
 
-    fn from_change(part: UserChange) -> Self {
-        match part {
-            UserChange::Groups => Self::Groups,
-            UserChange::Group => Self::Group,
-            UserChange::User => Self::User,
-            UserChange::Regained => Self::Regained,
-        }
+    fn number(self) -> c_int {
+        let number = Self::ALL.iter().position(|step| *step == self);
+        number.map_or(-1, |number| number as c_int)
     }
 
     fn words(self) -> &'static str {
         match self {
             Self::Session => "a session of its own",
             Self::Descriptors => "its descriptors",
-            Self::Groups => UserChange::Groups.words(),
-            Self::Group => UserChange::Group.words(),
-            Self::User => UserChange::User.words(),
-            Self::Regained => UserChange::Regained.words(),
+            Self::User(change) => change.words(),
             Self::Exec => "exec",
         }
     }
@@ -126,10 +117,9 @@ fn parse_report(bytes: [u8; 8], count: usize) -> io::Result<Option<(&'static str
                 let word = bytes[at..at + 4].try_into().expect("four bytes");
                 i32::from_ne_bytes(word)
             });
-            let stage = SetupStep::ALL
-                .into_iter()
-                .find(|known| *known as i32 == stage);
-            let what = stage.map_or("exec", SetupStep::words);
+            let mut steps = SetupStep::ALL.into_iter();
+            let step = steps.find(|step| step.number() == stage);
+            let what = step.map_or("exec", SetupStep::words);
             Ok(Some((what, io::Error::from_raw_os_error(errno))))
         }
         _ => Err(io::ErrorKind::InvalidData.into()),
@@ -165,8 +155,7 @@ fn run(plan: &UserExecPlan<'_>) -> ! {
             let User {
                 uid, gid, groups, ..
             } = plan.user;
-            drop_root(*uid, *gid, groups)
-                .map_err(|(part, errno)| (SetupStep::from_change(part), errno))
+            drop_root(*uid, *gid, groups).map_err(|(part, errno)| (SetupStep::User(part), errno))
         }
         false => Ok(()),
     });
@@ -179,7 +168,7 @@ fn run(plan: &UserExecPlan<'_>) -> ! {
                 (SetupStep::Exec, *libc::__errno_location())
             }
         };
-        let words = [stage as c_int, errno];
+        let words = [stage.number(), errno];
         libc::write(plan.exec_report, words.as_ptr().cast(), size_of_val(&words));
         libc::_exit(127)
     }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Gid, Pid, Signal, WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
@@ -31,6 +31,7 @@ use wireup_core::link::helper_protocol::{
 };
 use wireup_core::link::{decode, encode};
 use wireup_sys::fd_passing::{receive, send};
+use wireup_sys::pidfd::ended_within;
 use wireup_sys::spawn::{Child, wait};
 
 /// Interval between checks of a helper that has not answered, and the time that a helper may take to end. An order takes a fork at most.
@@ -102,7 +103,7 @@ impl StepSpawner {
         let (theirs, ours) = UnixStream::pair()?;
         let says = io::stderr().as_fd().try_clone_to_owned()?;
         let program = wireup(&own, ACCOUNTS_COMMAND, theirs.into(), says)?;
-        let accounts = spawn(&myself()?, program).map_err(io::Error::other)?;
+        let accounts = spawn(&User::current()?, program).map_err(io::Error::other)?;
         let mut helper = self.lock();
         let helper = helper.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         helper.done(&HelperRequest::Separate(rules), &[ours.as_fd()])?;
@@ -305,18 +306,6 @@ fn credential(user: &User) -> Vec<(OsString, OsString)> {
         .collect()
 }
 
-/// Returns the agent's own user, who can become every user that the agent can become.
-fn myself() -> io::Result<User> {
-    let groups = rustix::process::getgroups()?;
-    Ok(User {
-        uid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getegid().as_raw(),
-        groups: groups.into_iter().map(Gid::as_raw).collect(),
-        name: None,
-        home: None,
-    })
-}
-
 fn unexpected(answer: HelperReply) -> io::Error {
     match answer {
         HelperReply::Failed { errno } => io::Error::from_raw_os_error(errno),
@@ -335,7 +324,7 @@ impl PrivilegedHelper {
             socket.set_write_timeout(Some(LIMIT))?;
             let says = io::stderr().as_fd().try_clone_to_owned()?;
             let program = wireup(program, STEP_SERVER, theirs.into(), says)?;
-            let child = spawn(&myself()?, program).map_err(io::Error::other)?;
+            let child = spawn(&User::current()?, program).map_err(io::Error::other)?;
             Ok(Self {
                 child,
                 socket,
@@ -419,9 +408,7 @@ pub(super) fn await_answer(
 
 /// Waits a while for the end of a process that ends by itself; whether it has.
 fn collect(child: &Child) -> bool {
-    let limit = Timespec::try_from(LIMIT).expect("a few seconds");
-    let mut ready = [PollFd::new(&child.pidfd, PollFlags::IN)];
-    let ended = poll(&mut ready, Some(&limit)).is_ok_and(|count| count > 0);
+    let ended = ended_within(&child.pidfd, LIMIT);
     if ended {
         let _ = wait(&child.pidfd);
     }

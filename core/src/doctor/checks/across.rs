@@ -177,6 +177,12 @@ pub(super) fn firewall(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> 
     CheckResult::problem(format!("no connection to {}: {why}", names.join(" and ")))
 }
 
+/// Returns the interfaces of a host that may lead to others.
+fn interfaces(host: &HostFacts) -> impl Iterator<Item = &Interface> {
+    let all = host.network.interfaces.iter();
+    all.filter(|it| it.up && !it.loopback && !super::network::is_bridge(&it.name))
+}
+
 /// Interfaces in one network are those whose IPv4 addresses share three numbers: prefixes are not always those of the
 /// wire, and a wrong guess compares nothing.
 pub(super) fn mtu(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
@@ -189,13 +195,8 @@ pub(super) fn mtu(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
         Some([v4[0], v4[1], v4[2]])
     };
     let usable = |host: &DoctorHost| -> BTreeMap<NetworkPrefix, u32> {
-        let interfaces = host
-            .reported_facts()
-            .map(|it| it.network.interfaces.as_slice());
-        let interfaces = interfaces.unwrap_or_default().iter();
-        let used = interfaces.filter(|it| {
-            it.up && !it.loopback && it.mtu > 0 && !super::network::is_bridge(&it.name)
-        });
+        let all = host.reported_facts().into_iter().flat_map(interfaces);
+        let used = all.filter(|it| it.mtu > 0);
         used.filter_map(|it| Some((network(it)?, it.mtu))).collect()
     };
     let this = usable(&hosts[own]);
@@ -212,10 +213,8 @@ pub(super) fn mtu(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
 pub(super) fn same_address(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     let here = hosts[own].reported_facts()?;
     let usable = |host: &'_ HostFacts| -> Vec<(IpAddr, String)> {
-        let interfaces = host.network.interfaces.iter();
-        let interfaces =
-            interfaces.filter(|it| it.up && !it.loopback && !super::network::is_bridge(&it.name));
-        let all = interfaces.flat_map(|it| it.addresses.iter().map(|at| (*at, it.name.clone())));
+        let all =
+            interfaces(host).flat_map(|it| it.addresses.iter().map(|at| (*at, it.name.clone())));
         all.filter(|(at, _)| !is_link_local(at)).collect()
     };
     let others = hosts
@@ -245,12 +244,8 @@ pub(super) fn program_build(hosts: &[DoctorHost], own: usize) -> Option<CheckRes
 pub(super) fn mpi_build(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     let digest = |host: &DoctorHost| host.reported_facts()?.program.as_ref()?.mpi_digest.clone();
     odd(hosts, own, digest)?;
-    let mpi = hosts[own]
-        .reported_facts()?
-        .program
-        .as_ref()?
-        .mpi
-        .as_ref()?;
+    let program = hosts[own].reported_facts()?.program.as_ref()?;
+    let mpi = program.mpi.as_ref()?;
     CheckResult::problem(format!("another build of {mpi} than on the others"))
 }
 

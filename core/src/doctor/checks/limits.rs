@@ -31,30 +31,29 @@ pub(super) fn memlock(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> 
 /// Checks the limit of open files. A rank may have a connection to each other one.
 pub(super) fn nofile(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     let limit = *host.limits.get("nofile")?;
-    let wanted = FILES + needs.ranks_everywhere(host);
-    (limit < wanted).then_some(())?;
-    CheckResult::problem(format!("{limit} open files; a rank may need {wanted}"))
+    let required = FILES + needs.ranks_everywhere(host);
+    (limit < required).then_some(())?;
+    CheckResult::problem(format!("{limit} open files; a rank may need {required}"))
 }
 
 pub(super) fn nproc(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     let limit = *host.limits.get("nproc")?;
     // The kernel does not apply it to root.
     (host.user.uid != 0).then_some(())?;
-    let wanted = host.kernel.threads + LAUNCH_THREADS + THREADS * needs.ranks_on(host);
-    (limit < wanted).then_some(())?;
+    let required = LAUNCH_THREADS + THREADS * needs.ranks_on(host);
+    (limit < host.kernel.threads + required).then_some(())?;
     CheckResult::problem(format!(
-        "{limit} processes and threads of this user, of which {} run; the ranks need about {} more",
-        host.kernel.threads,
-        THREADS * needs.ranks_on(host) + LAUNCH_THREADS
+        "{limit} processes and threads of this user, of which {} run; the ranks need about {required} more",
+        host.kernel.threads
     ))
 }
 
 pub(super) fn cgroup_processes(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     let left = host.memory.cgroup_processes?;
-    let wanted = LAUNCH_THREADS + THREADS * needs.ranks_on(host);
-    (left < wanted).then_some(())?;
+    let required = LAUNCH_THREADS + THREADS * needs.ranks_on(host);
+    (left < required).then_some(())?;
     CheckResult::problem(format!(
-        "the cgroup permits {left} more processes and threads; the ranks need about {wanted}"
+        "the cgroup permits {left} more processes and threads; the ranks need about {required}"
     ))
 }
 

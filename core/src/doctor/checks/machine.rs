@@ -28,16 +28,16 @@ fn setting<'a>(host: &'a HostFacts, name: &str) -> Option<&'a str> {
 pub(super) fn shm(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     let free = host.shm.free?;
     let ranks = needs.ranks_on(host);
-    let wanted = SHM * ranks;
-    (free < wanted).then_some(())?;
+    let required = SHM * ranks;
+    (free < required).then_some(())?;
     let text = format!(
         "/dev/shm has {} free of {}; an MPI needs up to {} for {}",
         size(free),
         size(host.shm.size),
-        size(wanted),
+        size(required),
         counted(ranks, "rank"),
     );
-    match free < wanted / 2 {
+    match free < required / 2 {
         true => CheckResult::problem(text),
         false => CheckResult::warning(text),
     }
@@ -75,30 +75,27 @@ pub(super) fn sysv_shm(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult>
 }
 
 pub(super) fn memory(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
-    let ranks = needs.ranks_on(host);
-    let wanted = RANK * ranks;
     let available = host.memory.available;
-    (available > 0 && available < wanted).then_some(())?;
-    CheckResult::problem(format!(
-        "{} of memory available; {} need{} at least {}",
-        size(available),
-        counted(ranks, "rank"),
-        verb_ending(ranks == 1),
-        size(wanted)
-    ))
+    (available > 0).then_some(())?;
+    let amount = format!("{} of memory available", size(available));
+    too_little_memory(available, &amount, needs.ranks_on(host))
 }
 
 pub(super) fn cgroup_memory(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     let left = host.memory.cgroup?;
-    let ranks = needs.ranks_on(host);
-    let wanted = RANK * ranks;
-    (left < wanted).then_some(())?;
+    let amount = format!("the cgroup permits {} more memory", size(left));
+    too_little_memory(left, &amount, needs.ranks_on(host))
+}
+
+/// Checks that ranks have enough of a memory; `amount` is the text about what there is.
+fn too_little_memory(bytes: u64, amount: &str, ranks: u64) -> Option<CheckResult> {
+    let required = RANK * ranks;
+    (bytes < required).then_some(())?;
     CheckResult::problem(format!(
-        "the cgroup permits {} more memory; {} need{} at least {}",
-        size(left),
+        "{amount}; {} need{} at least {}",
         counted(ranks, "rank"),
         verb_ending(ranks == 1),
-        size(wanted)
+        size(required)
     ))
 }
 

@@ -88,9 +88,9 @@ pub(super) fn ports(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult
     let mut numbers = range.split_whitespace().map(str::parse::<u64>);
     let (low, high) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
     let count = high.saturating_sub(low) + 1;
-    let wanted = PORTS_OF_RANK * needs.ranks_on(host) + needs.ranks_everywhere(host);
-    (count < wanted).then_some(())?;
+    let required = PORTS_OF_RANK * needs.ranks_on(host) + needs.ranks_everywhere(host);
+    (count < required).then_some(())?;
     CheckResult::problem(format!(
-        "{count} ports from {low} to {high}; the ranks may need {wanted}"
+        "{count} ports from {low} to {high}; the ranks may need {required}"
     ))
 }

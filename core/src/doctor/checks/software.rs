@@ -1,7 +1,7 @@
 //! The program, the libraries and the devices of one host.
 
 use crate::doctor::facts::{
-    DeviceNode, DeviceNodeKind, HostFacts, InstalledPart, NeededInterface, ProgramFacts,
+    DetectedInterface, DeviceNode, DeviceNodeKind, HostFacts, InstalledPart, ProgramFacts,
 };
 use crate::doctor::{CheckResult, LaunchNeeds};
 
@@ -51,21 +51,21 @@ pub(super) fn libraries(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult
 pub(super) fn libpmix(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let problem = host.pmix.problem.as_ref()?;
     match wants(host.program.as_ref()) {
-        NeededInterface::Pmix => CheckResult::problem(problem.clone()),
-        NeededInterface::Unknown => CheckResult::warning(problem.clone()),
-        NeededInterface::Pmi | NeededInterface::Plain => None,
+        DetectedInterface::Pmix => CheckResult::problem(problem.clone()),
+        DetectedInterface::Unknown => CheckResult::warning(problem.clone()),
+        DetectedInterface::Pmi | DetectedInterface::Plain => None,
     }
 }
 
-fn wants(program: Option<&ProgramFacts>) -> NeededInterface {
-    program.map_or(NeededInterface::Unknown, |program| program.wants)
+fn wants(program: Option<&ProgramFacts>) -> DetectedInterface {
+    program.map_or(DetectedInterface::Unknown, |program| program.wants)
 }
 
 pub(super) fn vulnerable(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let text = host.pmix.vulnerable.as_ref()?;
     let needed = matches!(
         wants(host.program.as_ref()),
-        NeededInterface::Pmix | NeededInterface::Unknown
+        DetectedInterface::Pmix | DetectedInterface::Unknown
     );
     needed.then_some(())?;
     CheckResult::warning(text.clone())

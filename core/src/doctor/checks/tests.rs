@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::doctor::facts::{
-    DeviceNode, DeviceNodeKind, HostFacts, ImageCheck, InstalledPart, Interface, NeededInterface,
+    DetectedInterface, DeviceNode, DeviceNodeKind, HostFacts, ImageCheck, InstalledPart, Interface,
     NetworkLibrary, ProgramFacts, Provider, RankUser,
 };
 use crate::doctor::ping_pong::{Pair, PingPong};
@@ -68,7 +68,7 @@ fn well(number: usize) -> DoctorHost {
     facts.program = Some(ProgramFacts {
         name: "./app".into(),
         digest: Some("d1".into()),
-        wants: NeededInterface::Pmix,
+        wants: DetectedInterface::Pmix,
         mpi: Some("/usr/lib/libmpi.so.40".into()),
         mpi_digest: Some("m1".into()),
         ..ProgramFacts::default()
@@ -244,7 +244,7 @@ const OF_ONE: &[Case] = &[
         it.pmix.problem = Some("no libpmix.so.2 found".into())
     }),
     ("libpmix", Warning, "no libpmix", |it| {
-        program(it).wants = NeededInterface::Unknown;
+        program(it).wants = DetectedInterface::Unknown;
         it.pmix.problem = Some("no libpmix.so.2 found".into());
     }),
     ("libpmix-cve", Warning, "CVE", |it| {
@@ -607,7 +607,7 @@ fn every_check_has_fault_unique_name_and_text() {
 fn unneeded_facts_are_not_reported() {
     let mut hosts = hosts();
     let facts = hosts[1].facts.as_mut().unwrap();
-    program(facts).wants = NeededInterface::Pmi;
+    program(facts).wants = DetectedInterface::Pmi;
     facts.pmix.problem = Some("no libpmix.so.2 found".into());
     facts.pmix.vulnerable = Some("CVE-2023-41915".into());
     limit(facts, "memlock", 4096);

@@ -87,15 +87,15 @@ fn hosts_of(line: &str) -> Result<Vec<HostEntry>, HostsProblem> {
             let most = Some(slots()?);
             hosts.iter_mut().for_each(|host| host.most = most);
         } else if key == "address" {
-            let given = addresses(word, value)?;
-            if given.len() != hosts.len() {
+            let addresses = addresses(word, value)?;
+            if addresses.len() != hosts.len() {
                 return Err(HostsProblem::Count {
                     word: first.into(),
                     names: hosts.len(),
-                    addresses: given.len(),
+                    addresses: addresses.len(),
                 });
             }
-            for (host, address) in hosts.iter_mut().zip(given) {
+            for (host, address) in hosts.iter_mut().zip(addresses) {
                 host.address = Some(address);
             }
         } else {

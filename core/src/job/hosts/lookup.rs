@@ -154,15 +154,13 @@ impl FoundHost {
         in_order(targets.iter().map(host).collect())
     }
 
-    /// Returns the hosts of these registrations that have the labels.
-    pub fn from_registrations(all: Vec<HostRegistration>, wanted: &EtcdHostSpec) -> Vec<Self> {
-        let meant = all
-            .into_iter()
-            .filter(|one| one.labels.have(&wanted.labels));
+    /// Returns the hosts of these registrations that have the labels of `spec`.
+    pub fn from_registrations(all: Vec<HostRegistration>, spec: &EtcdHostSpec) -> Vec<Self> {
+        let meant = all.into_iter().filter(|one| one.labels.have(&spec.labels));
         let host = |one: HostRegistration| Self {
             name: one.name,
             address: one.address,
-            slots: Some(wanted.slots.unwrap_or(one.slots)),
+            slots: Some(spec.slots.unwrap_or(one.slots)),
         };
         in_order(meant.map(host).collect())
     }

@@ -6,14 +6,14 @@ use std::ops::Range;
 use super::{HOSTS_MAX, HostsProblem};
 
 /// Places of a character that are not between brackets.
-pub(super) fn outside(text: &str, wanted: char) -> Vec<usize> {
+pub(super) fn outside(text: &str, character: char) -> Vec<usize> {
     let mut depth = 0_u32;
     let mut places = Vec::new();
     for (at, c) in text.char_indices() {
         match c {
             '[' => depth += 1,
             ']' => depth = depth.saturating_sub(1),
-            _ if c == wanted && depth == 0 => places.push(at),
+            _ if c == character && depth == 0 => places.push(at),
             _ => {}
         }
     }

@@ -110,13 +110,13 @@ impl FromStr for HostLabels {
 }
 
 impl HostLabels {
-    /// Whether a host with these labels has all that are `wanted`. A wanted key without a value matches any value.
-    pub fn have(&self, wanted: &Self) -> bool {
+    /// Whether a host with these labels has all `required` labels. A required key without a value matches any value.
+    pub fn have(&self, required: &Self) -> bool {
         let has = |(key, value): (&String, &String)| match self.0.get(key) {
             Some(own) => value.is_empty() || own == value,
             None => false,
         };
-        wanted.0.iter().all(has)
+        required.0.iter().all(has)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -237,11 +237,11 @@ mod tests {
     #[test]
     fn hosts_need_all_requested_labels() {
         let host = labels("gpu,rack=1");
-        for wanted in ["", "gpu", "rack", "rack=1", "rack=1,gpu"] {
-            assert!(host.have(&labels(wanted)), "{wanted}");
+        for required in ["", "gpu", "rack", "rack=1", "rack=1,gpu"] {
+            assert!(host.have(&labels(required)), "{required}");
         }
-        for wanted in ["rack=2", "gpu=a100", "gpu,ssd"] {
-            assert!(!host.have(&labels(wanted)), "{wanted}");
+        for required in ["rack=2", "gpu=a100", "gpu,ssd"] {
+            assert!(!host.have(&labels(required)), "{required}");
         }
     }
 

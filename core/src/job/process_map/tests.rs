@@ -75,18 +75,18 @@ fn regular_layouts_of_large_machines_fit_smallest_buffer() {
 fn every_rank_is_found_on_node_that_lists_it() {
     let map = map(&[(0, 2), (1, 1), (0, 3), (2, 0), (1, 2)]);
     assert_eq!((map.size(), map.nodes()), (8, 3));
-    let mut seen = 0;
+    let mut count = 0;
     for node in map.node_ids() {
         for (position, rank) in map.ranks_on(node).enumerate() {
             let local = LocalRank(position as u32);
             assert_eq!(map.node_of(rank), Some(node));
             assert_eq!(map.local_rank(rank), Some(local));
             assert_eq!(map.rank_at(node, local), Some(rank));
-            seen += 1;
+            count += 1;
         }
         assert_eq!(map.rank_at(node, LocalRank(map.local_size(node))), None);
     }
-    assert_eq!(seen, 8);
+    assert_eq!(count, 8);
     assert_eq!(map.node_of(Rank(8)), None);
 }
 

@@ -303,18 +303,18 @@ mod tests {
 
     #[test]
     fn runtime_must_fit_image() {
-        let made = |image: &str, runtime| {
-            let made = ImageSpec::new(image.into(), runtime, Vec::new());
-            made.map(|spec| spec.runtime)
+        let runtime_of = |image: &str, runtime| {
+            let spec = ImageSpec::new(image.into(), runtime, Vec::new());
+            spec.map(|spec| spec.runtime)
         };
-        assert_eq!(made("/srv/root", None), Ok(Runtime::Bwrap));
-        assert_eq!(made("./root", Some(Runtime::Crun)), Ok(Runtime::Crun));
-        assert_eq!(made("debian:12", None), Ok(Runtime::Podman));
+        assert_eq!(runtime_of("/srv/root", None), Ok(Runtime::Bwrap));
+        assert_eq!(runtime_of("./root", Some(Runtime::Crun)), Ok(Runtime::Crun));
+        assert_eq!(runtime_of("debian:12", None), Ok(Runtime::Podman));
         let error = ImageError::NoDirectory {
             image: "debian:12".into(),
             runtime: Runtime::Crun,
         };
-        assert_eq!(made("debian:12", Some(Runtime::Crun)), Err(error));
-        assert_eq!(made("", None), Err(ImageError::NoName));
+        assert_eq!(runtime_of("debian:12", Some(Runtime::Crun)), Err(error));
+        assert_eq!(runtime_of("", None), Err(ImageError::NoName));
     }
 }

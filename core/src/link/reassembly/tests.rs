@@ -116,13 +116,13 @@ fn lost_source_leaves_nothing_and_others_continue() {
 
 #[test]
 fn equal_messages_to_all_children_are_sent_once() {
-    let gather = |children: &[u32], said: &[(u32, char)]| {
+    let gather = |children: &[u32], messages: &[(u32, char)]| {
         let children: Vec<NodeId> = children.iter().copied().map(NodeId).collect();
-        let said = said.iter().map(|(to, what)| match to {
+        let messages = messages.iter().map(|(to, what)| match to {
             0 => (FrameAddress::EveryNode, *what),
             to => (FrameAddress::Node(NodeId(*to)), *what),
         });
-        let gathered = gathered(said, &children).into_iter();
+        let gathered = gathered(messages, &children).into_iter();
         let text = gathered.map(|(to, what)| match to {
             FrameAddress::Node(NodeId(node)) => format!("{node}{what}"),
             FrameAddress::Children => format!("*{what}"),

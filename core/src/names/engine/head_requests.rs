@@ -12,8 +12,8 @@ use crate::names::name_server_requests::{
 use crate::names::request::{NameRefusal, NameReply, NameRequest, NameRequester, Persistence};
 
 impl<T> NameEngine<T> {
-    /// Handles a message of the name server.
-    pub fn shared_said(&mut self, message: NameServerReply, cx: &mut NameContext<'_, T>) {
+    /// Handles a reply of the name server.
+    pub fn on_name_server_reply(&mut self, message: NameServerReply, cx: &mut NameContext<'_, T>) {
         let Some(head) = &mut self.at_head else {
             return;
         };

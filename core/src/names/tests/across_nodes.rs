@@ -13,8 +13,8 @@ struct Job {
     engines: Vec<NameEngine<u32>>,
     messages: VecDeque<(NodeId, NodeId, NameMessage)>,
     shared: NameServer,
-    /// What the shared store has said.
-    said: VecDeque<NameServerReply>,
+    /// Replies of the name server that are not delivered yet.
+    replies: VecDeque<NameServerReply>,
     answers: Vec<(u32, NameReply)>,
     now: Moment,
     last: u32,
@@ -27,7 +27,7 @@ impl Job {
         shared.joined(ClientId(0), &mut Vec::new());
         Self {
             shared,
-            said: VecDeque::new(),
+            replies: VecDeque::new(),
             engines: (0..nodes).map(engine).collect(),
             messages: VecDeque::new(),
             answers: Vec::new(),
@@ -80,7 +80,7 @@ impl Job {
             let NameServerReport::Store(message) = message else {
                 panic!("{message:?}");
             };
-            self.said.push_back(message);
+            self.replies.push_back(message);
         }
     }
 
@@ -104,9 +104,9 @@ impl Job {
         loop {
             if let Some((from, to, message)) = self.messages.pop_front() {
                 self.on(to, |engine, cx| engine.message(from, message, cx));
-            } else if let Some(message) = self.said.pop_front() {
+            } else if let Some(message) = self.replies.pop_front() {
                 self.on(NodeId(0), |engine, cx| {
-                    engine.shared_said(message, cx);
+                    engine.on_name_server_reply(message, cx);
                 });
             } else {
                 return;
@@ -326,16 +326,16 @@ fn timeout_is_kept_at_node_with_values() {
 fn messages_to_or_from_wrong_node_are_refused() {
     let mut job = Job::new(3);
     let waiting = job.ask(2, wait_for(0, &["a"]));
-    let (_, _, asked) = job.messages[0].clone();
-    let NameMessage::Ask { serial, .. } = asked else {
-        panic!("{asked:?}");
+    let (_, _, request) = job.messages[0].clone();
+    let NameMessage::Ask { serial, .. } = request else {
+        panic!("{request:?}");
     };
     let answer = || NameMessage::Answer {
         serial,
         answer: NameReply::Done,
     };
     // Not from the head node, and not the head node.
-    for (from, to, message) in [(2, 1, answer()), (0, 1, asked), (1, 0, answer())] {
+    for (from, to, message) in [(2, 1, answer()), (0, 1, request), (1, 0, answer())] {
         job.on(NodeId(to), |engine, cx| {
             engine.message(NodeId(from), message, cx);
         });
@@ -431,8 +431,8 @@ fn loss_of_node_gives_its_undelivered_values_to_others() {
         while let Some(at) = job.messages.iter().position(|(_, to, _)| *to == NodeId(0)) {
             let (from, to, message) = job.messages.remove(at).unwrap();
             job.on(to, |engine, cx| engine.message(from, message, cx));
-            while let Some(message) = job.said.pop_front() {
-                job.on(to, |engine, cx| engine.shared_said(message, cx));
+            while let Some(message) = job.replies.pop_front() {
+                job.on(to, |engine, cx| engine.on_name_server_reply(message, cx));
             }
         }
         job.messages.clear();

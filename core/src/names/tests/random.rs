@@ -129,11 +129,11 @@ impl Plain {
                 keys.push(key);
             }
         }
-        let find = |wanted: &Vec<u8>| {
-            let seen = |(key, owner, range, _): &&Entry| {
-                key == wanted && within(range, owner, who) && within(&lookup.range, who, owner)
+        let find = |key: &Vec<u8>| {
+            let is_visible = |(published, owner, range, _): &&Entry| {
+                published == key && within(range, owner, who) && within(&lookup.range, who, owner)
             };
-            let all = self.entries.iter().filter(seen);
+            let all = self.entries.iter().filter(is_visible);
             // The first of the narrowest.
             all.min_by_key(|(_, _, range, _)| place(range)).cloned()
         };
@@ -145,8 +145,13 @@ impl Plain {
         keys.sort();
         keys.dedup();
         let all = keys.len();
-        let wanted = lookup.wait.map_or(0, |wait| wait.at_least as usize);
-        found.len() >= if wanted == 0 { all } else { wanted.min(all) }
+        let at_least = lookup.wait.map_or(0, |wait| wait.at_least as usize);
+        found.len()
+            >= if at_least == 0 {
+                all
+            } else {
+                at_least.min(all)
+            }
     }
 
     fn hand_out(&mut self, found: &[Entry]) -> NameReply {
@@ -237,7 +242,7 @@ impl Plain {
                 };
                 vec![(number, answer)]
             }
-            NameRequest::List => unreachable!("none is made"),
+            NameRequest::List => unreachable!("no test lists names"),
         }
     }
 

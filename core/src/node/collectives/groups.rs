@@ -134,10 +134,10 @@ impl GroupState {
     /// Returns the timeout of an operation. libpmix 4.2 also has its own timer, which corrupts the server when it
     /// fires; an earlier answer stops it.
     fn group_timeout(&self, infos: &[Info]) -> Option<Duration> {
-        let given = timeout(infos)?;
+        let timeout = timeout(infos)?;
         match self.libpmix_is_before(5) {
-            true => Some(given * 3 / 4),
-            false => Some(given),
+            true => Some(timeout * 3 / 4),
+            false => Some(timeout),
         }
     }
 

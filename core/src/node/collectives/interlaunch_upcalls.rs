@@ -195,8 +195,8 @@ impl InterlaunchState {
                 self.last_number += 1;
                 let number = self.last_number;
                 let to = proc.nspace.clone();
-                let asked = (from, serial, to.clone());
-                self.fetches.insert(number, asked);
+                let requester = (from, serial, to.clone());
+                self.fetches.insert(number, requester);
                 let serial = number;
                 self.relay(to, &HeadNodeMessage::Fetch { serial, proc }, cx);
             }

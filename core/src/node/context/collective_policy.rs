@@ -56,19 +56,22 @@ impl CollectivePolicy {
         Some(FenceTimeout { after, kind })
     }
 
-    /// Returns the timeout of a collective; `given` is that of the program, if any.
-    pub(in crate::node) fn timeout_or(self, given: Option<Duration>) -> Option<FenceTimeout> {
-        let given = given.map(|after| FenceTimeout {
+    /// Returns the timeout of a collective; `program_timeout` is that of the program, if any.
+    pub(in crate::node) fn timeout_or(
+        self,
+        program_timeout: Option<Duration>,
+    ) -> Option<FenceTimeout> {
+        let program = program_timeout.map(|after| FenceTimeout {
             after,
             kind: TimeoutSource::Program,
         });
-        match (given, self.timeout()) {
-            (Some(given), Some(own))
-                if own.kind == TimeoutSource::User && own.after < given.after =>
+        match (program, self.timeout()) {
+            (Some(program), Some(own))
+                if own.kind == TimeoutSource::User && own.after < program.after =>
             {
                 Some(own)
             }
-            (given, own) => given.or(own),
+            (program, own) => program.or(own),
         }
     }
 }

@@ -44,7 +44,7 @@ pub(in crate::node) struct SidecarMonitor {
     /// A probe made because a rank ended badly, and how long that end waits for it.
     pub(in crate::node) doubt: Option<(RequestId, Moment)>,
     /// Number of consecutive inspections that found the starting sidecar stopped.
-    pub(in crate::node) seen_stopped: u32,
+    pub(in crate::node) stopped_count: u32,
     /// The sidecar was started for tools: no rank that was there before needs it.
     pub(in crate::node) for_tools: bool,
     /// Whether another sidecar may replace this one: it was ready once, or was killed while it started.
@@ -68,7 +68,7 @@ impl SidecarMonitor {
             silence: SILENCE,
             silent_since: Moment::default(),
             doubt: None,
-            seen_stopped: 0,
+            stopped_count: 0,
             for_tools: false,
             replaceable: false,
         }

@@ -325,16 +325,16 @@ fn input() -> BoxedStrategy<IofPushMessage> {
 
 fn key() -> BoxedStrategy<KeyMessage> {
     let bytes = || vec(any::<u8>(), 0..9);
-    let wanted = prop_oneof![
+    let request = prop_oneof![
         bytes().prop_map(RemoteKeyRead::Key),
         Just(RemoteKeyRead::Pairs),
         Just(RemoteKeyRead::Job),
     ];
     prop_oneof![
-        (any::<u64>(), nspace(), wanted).prop_map(|(number, job, wanted)| KeyMessage::Ask {
+        (any::<u64>(), nspace(), request).prop_map(|(number, job, request)| KeyMessage::Ask {
             number,
             job,
-            request: wanted
+            request
         }),
         (any::<u64>(), proptest::option::of(bytes()))
             .prop_map(|(number, value)| KeyMessage::Told { number, value }),

@@ -42,8 +42,10 @@ impl LogDirectives {
             match (&info.key, &info.value) {
                 (key, _) if *key == keys::LOG_ONCE => manner.first_only = set,
                 (key, _) if *key == keys::LOG_AGG => manner.once |= set,
-                (key, Value::Int(given) | Value::Int32(given)) if *key == keys::LOG_SYSLOG_PRI => {
-                    let priority = SyslogText::priority(*given);
+                (key, Value::Int(priority) | Value::Int32(priority))
+                    if *key == keys::LOG_SYSLOG_PRI =>
+                {
+                    let priority = SyslogText::priority(*priority);
                     manner.priority = priority.ok_or(Status::ERR_BAD_PARAM)?;
                 }
                 (key, Value::Time(at)) if *key == keys::LOG_TIMESTAMP => manner.at = Some(*at),

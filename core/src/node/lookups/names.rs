@@ -204,9 +204,16 @@ impl Names {
         self.with_store(|store, names| store.grow(nodes, names), cx);
     }
 
-    /// Handles a message of the shared name table, at the head node.
-    pub(in crate::node) fn shared_said(&mut self, message: NameServerReply, cx: &mut NodeContext) {
-        self.with_store(|store, names| store.shared_said(message, names), cx);
+    /// Handles a reply of the name server, at the head node.
+    pub(in crate::node) fn on_name_server_reply(
+        &mut self,
+        message: NameServerReply,
+        cx: &mut NodeContext,
+    ) {
+        self.with_store(
+            |store, names| store.on_name_server_reply(message, names),
+            cx,
+        );
     }
 
     /// Handles the loss of the shared name table, at the head node.

@@ -83,8 +83,8 @@ impl Node {
         self.core.handle(event, self.now, &mut actions);
         if matches!(actions[..], [NodeAction::ObserveSidecar]) {
             actions.clear();
-            let seen = NodeEvent::SidecarObserved(self.doing);
-            self.core.handle(seen, self.now, &mut actions);
+            let observation = NodeEvent::SidecarObserved(self.doing);
+            self.core.handle(observation, self.now, &mut actions);
         }
         actions
     }
@@ -125,9 +125,9 @@ impl Node {
     }
 }
 
-/// The text of a loss that also has the process killed.
+/// Returns the error of a loss of the sidecar for which its process is killed.
 #[track_caller]
-fn given_up(actions: &[NodeAction]) -> &str {
+fn fatal_error(actions: &[NodeAction]) -> &str {
     match actions {
         [
             NodeAction::Notify(NodeNotice::SidecarLost { error }),
@@ -146,7 +146,7 @@ const MINUTES: Duration = Duration::from_secs(600);
 #[test]
 fn sidecar_that_does_not_start_is_given_up_with_its_activity() {
     let mut node = Node::new();
-    let text = given_up(&node.wait(MINUTES)).to_owned();
+    let text = fatal_error(&node.wait(MINUTES)).to_owned();
     assert!(
         text.contains("did not load its libraries within 30 s"),
         "{text}"
@@ -162,7 +162,7 @@ fn sidecar_that_does_not_start_is_given_up_with_its_activity() {
     ));
     node.handle(NodeEvent::ControlReceived(&hello.unwrap()));
     node.reply(ControlKind::Init, 1, Body::Done);
-    let text = given_up(&node.wait(MINUTES)).to_owned();
+    let text = fatal_error(&node.wait(MINUTES)).to_owned();
     assert!(
         text.contains("did not register the job within 30 s"),
         "{text}"
@@ -176,7 +176,7 @@ fn time_of_stopped_launcher_does_not_count() {
         node.now = node.now + MINUTES;
         assert!(node.handle(NodeEvent::Tick).is_empty());
     }
-    given_up(&node.wait(MINUTES));
+    fatal_error(&node.wait(MINUTES));
 }
 
 #[test]
@@ -188,10 +188,10 @@ fn sidecar_that_answers_probes_is_never_given_up() {
     }
     assert!(node.now.0 >= SILENCE / 2 * 97);
     assert!(is_probe(&node.wait(MINUTES)));
-    let asked = node.now;
-    let text = given_up(&node.wait(MINUTES)).to_owned();
+    let probed_at = node.now;
+    let text = fatal_error(&node.wait(MINUTES)).to_owned();
     assert!(text.contains("did not answer within 10 s"), "{text}");
-    assert!(node.now.duration_since(asked) <= SILENCE / 2);
+    assert!(node.now.duration_since(probed_at) <= SILENCE / 2);
 }
 
 #[test]
@@ -199,10 +199,10 @@ fn busy_sidecar_may_be_silent_for_one_minute() {
     let mut node = Node::ready();
     node.doing = SidecarActivity::Works;
     assert!(is_probe(&node.wait(MINUTES)));
-    let asked = node.now;
-    let text = given_up(&node.wait(MINUTES)).to_owned();
+    let probed_at = node.now;
+    let text = fatal_error(&node.wait(MINUTES)).to_owned();
     assert!(text.contains("did not answer within 6"), "{text}");
-    let silent = node.now.duration_since(asked);
+    let silent = node.now.duration_since(probed_at);
     assert!(
         (BUSY_LIMIT..BUSY_LIMIT + SILENCE).contains(&silent),
         "{silent:?}"
@@ -213,7 +213,7 @@ fn busy_sidecar_may_be_silent_for_one_minute() {
 fn sidecar_stopped_at_start_is_given_up_before_waiting_one() {
     let mut node = Node::new();
     node.doing = SidecarActivity::Stopped;
-    let text = given_up(&node.wait(MINUTES)).to_owned();
+    let text = fatal_error(&node.wait(MINUTES)).to_owned();
     assert!(text.contains("is stopped"), "{text}");
     assert!(node.now.0 < Duration::from_secs(11), "{}", node.now);
 }
@@ -255,7 +255,7 @@ fn closed_socket_waits_for_process_exit() {
 
     let mut node = Node::ready();
     node.handle(NodeEvent::SidecarClosed);
-    let text = given_up(&node.wait(MINUTES)).to_owned();
+    let text = fatal_error(&node.wait(MINUTES)).to_owned();
     assert!(text.contains("closed its connection"), "{text}");
     assert_eq!(node.now.0, CLOSED_LIMIT);
 }
@@ -267,7 +267,7 @@ fn sidecar_that_does_not_stop_is_killed() {
         is_probe(&node.handle(NodeEvent::LaunchEnded)),
         "the request to stop"
     );
-    let text = given_up(&node.wait(MINUTES)).to_owned();
+    let text = fatal_error(&node.wait(MINUTES)).to_owned();
     assert_eq!(text, "it did not stop within 5 s");
 
     let mut node = Node::ready();
@@ -345,7 +345,7 @@ fn sidecar_that_served_tools_can_be_replaced() {
     node.core.with_actions(node.now, &mut Vec::new(), |core| {
         core.start_sidecar_for_tools(&requests)
     });
-    given_up(&node.wait(MINUTES));
+    fatal_error(&node.wait(MINUTES));
     node.handle(ended(SidecarEnd::Killed));
     assert!(!node.core.sidecar_may_follow());
     // And the one that ranks need is not replaced.
@@ -370,7 +370,7 @@ fn garbage_ends_sidecar_after_earlier_messages() {
         before,
         NodeAction::Notify(NodeNotice::RankFinalized { rank: NodeRank(1) })
     ));
-    assert!(given_up(&actions).contains("invalid message from it"));
+    assert!(fatal_error(&actions).contains("invalid message from it"));
     assert!(node.core.ranks_are_done());
     // Nothing it still says is heard, and its end is no news.
     assert!(node.handle(NodeEvent::UpcallReceived(&bytes)).is_empty());

@@ -69,12 +69,12 @@ impl IndirectLaunchState {
             attach_tool(cx, source);
         }
         *self = IndirectLaunchState::Given(source.clone());
-        let said = match directives {
+        let directives = match directives {
             Some(Value::Infos(infos)) => infos.iter().map(to_spawn_info).collect(),
             _ => Vec::new(),
         };
         cx.order(NodeAction::ReportToLauncher(NodeReport::LaunchDirectives(
-            said,
+            directives,
         )));
         true
     }

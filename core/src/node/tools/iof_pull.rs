@@ -176,7 +176,7 @@ impl IofPulls {
     fn unsubscribe_all(&mut self, cx: &mut NodeContext) {
         self.pulls = 0;
         self.awaited.clear();
-        self.notify_kept_ends(true, cx);
+        self.notify_due_ends(true, cx);
         for to in std::mem::take(&mut self.subscribed_nodes) {
             self.send(to, IofPullMessage::WantNothing, cx);
         }
@@ -197,7 +197,7 @@ impl IofPulls {
             self.acknowledge_output(delivery, cx);
         }
         while let Some(job) = self.early_output.keys().next().copied() {
-            self.drop_kept(job, cx);
+            self.drop_early_output(job, cx);
         }
         self.unsubscribe_all(cx);
     }
@@ -275,9 +275,9 @@ impl IofPulls {
             } => {
                 let here = processes.into_iter().filter_map(|p| cx.local(p));
                 let streams = here.flat_map(|at| STREAMS.map(|stream| (at, stream.0)));
-                let wanted = streams.filter(|(_, stream)| channels.has(Channels(*stream)));
-                let wanted: Vec<LocalStream> = wanted.collect();
-                self.on_output_request(from, &wanted, cached, cx);
+                let streams = streams.filter(|(_, stream)| channels.has(Channels(*stream)));
+                let streams: Vec<LocalStream> = streams.collect();
+                self.on_output_request(from, &streams, cached, cx);
             }
             IofPullMessage::Unclaimed { processes } => {
                 let here = processes.into_iter().filter_map(|p| cx.local(p));
@@ -391,7 +391,7 @@ impl IofPulls {
         if bytes == 0 {
             self.awaited.remove(&(process, channel.0));
             if !self.ends.is_empty() {
-                self.notify_kept_ends(false, cx);
+                self.notify_due_ends(false, cx);
             }
         } else {
             let message = IofPullMessage::Taken {
@@ -420,7 +420,7 @@ impl NodeService for IofPulls {
     }
 
     fn tick(&mut self, cx: &mut NodeContext) {
-        self.notify_kept_ends(false, cx);
+        self.notify_due_ends(false, cx);
     }
 }
 

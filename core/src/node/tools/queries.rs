@@ -164,24 +164,21 @@ impl QueryState {
         for output in outputs {
             match output {
                 QueryAction::Send { to, message } => cx.send(to, PeerMessage::Query(message)),
-                QueryAction::Look {
-                    query: asked,
-                    question,
-                } => {
+                QueryAction::Look { query, question } => {
                     let jobs = question.jobs.iter();
                     let jobs = jobs.filter_map(|nspace| cx.find_job(nspace.as_str()));
                     let jobs = jobs.map(|(job, _)| job).collect();
-                    self.looking.insert(asked, question);
-                    cx.order(NodeAction::AwaitStarts { query: asked, jobs });
+                    self.looking.insert(query, question);
+                    cx.order(NodeAction::AwaitStarts { query, jobs });
                 }
                 QueryAction::Complete {
                     ticket,
-                    results_by_node: heard,
+                    results_by_node,
                 } => match ticket {
                     QueryRequester::Upcall { id, queries, jobs } => {
-                        self.answer_query(id, &queries, &jobs, &heard, cx);
+                        self.answer_query(id, &queries, &jobs, &results_by_node, cx);
                     }
-                    QueryRequester::End(job) => raise_job_end(job, &heard, cx),
+                    QueryRequester::End(job) => raise_job_end(job, &results_by_node, cx),
                 },
             }
         }
@@ -196,17 +193,17 @@ impl QueryState {
         self.with_engine(|engine, out| engine.message(from, message, out), cx);
     }
 
-    /// This node's answer about its processes; immediate, unless their memory must be measured.
-    pub(in crate::node) fn starts_known(&mut self, asked: QueryId, cx: &mut NodeContext) {
-        let Some(question) = self.looking.get(&asked) else {
+    /// Answers a query about this node's processes, at once unless their memory must be measured.
+    pub(in crate::node) fn starts_known(&mut self, query: QueryId, cx: &mut NodeContext) {
+        let Some(question) = self.looking.get(&query) else {
             return;
         };
         match question.memory {
             true => {
                 let pids = self.live_pids(question, cx).collect();
-                cx.order(NodeAction::MeasureMemory { query: asked, pids });
+                cx.order(NodeAction::MeasureMemory { query, pids });
             }
-            false => self.on_memory_measured(asked, None, &BTreeMap::new(), cx),
+            false => self.on_memory_measured(query, None, &BTreeMap::new(), cx),
         }
     }
 

@@ -24,8 +24,8 @@ pub(in crate::node) fn end_of_job<'a>(
     at: usize,
 ) -> JobEndStatus {
     let mut lives = Vec::new();
-    for heard in results {
-        match heard {
+    for result in results {
+        match result {
             NodeQueryResult::Part(part) => {
                 let processes = part.jobs.get(at).into_iter().flatten();
                 lives.extend(processes.map(|one| (Some(one.rank), one.life)));
@@ -113,7 +113,7 @@ pub(in crate::node) fn raise_job_end(
     results: &BTreeMap<NodeId, NodeQueryResult>,
     cx: &mut NodeContext,
 ) {
-    let processes = results.values().filter_map(|heard| match heard {
+    let processes = results.values().filter_map(|result| match result {
         NodeQueryResult::Part(part) => Some(part.jobs.iter().flatten()),
         NodeQueryResult::Lost | NodeQueryResult::Nothing => None,
     });
@@ -245,7 +245,7 @@ mod tests {
         let silent = (RankEnd::Code(0), true);
         let bad = (RankEnd::Code(3), false);
         let killed = (RankEnd::Signal(9), true);
-        for (heard, status) in [
+        for (results, status) in [
             (vec![part(&[good]), part(&[])], Status::SUCCESS),
             (vec![part(&[good, silent])], Status::ERR_JOB_TERM_WO_SYNC),
             (
@@ -261,8 +261,8 @@ mod tests {
                 Status::ERR_JOB_ABORTED_BY_SIG,
             ),
         ] {
-            let worst = end_of_job(&heard, 0);
-            assert_eq!(status_of_end(worst), status, "{heard:?}");
+            let worst = end_of_job(&results, 0);
+            assert_eq!(status_of_end(worst), status, "{results:?}");
         }
     }
 }

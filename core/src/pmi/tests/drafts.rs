@@ -21,8 +21,8 @@ fn answer(job: &mut Job, number: u64, answer: KeyAnswer<'_>) -> Vec<String> {
 
 /// Connects rank 0 with a job of another launch, as the first or a later question.
 fn connect(job: &mut Job, number: u64) -> Vec<String> {
-    let asked = job.frame(0, &format!("cmd=job-connect;jobid={OTHER};"));
-    assert_eq!(asked, [format!("E> connect 0 {OTHER}")]);
+    let effects = job.frame(0, &format!("cmd=job-connect;jobid={OTHER};"));
+    assert_eq!(effects, [format!("E> connect 0 {OTHER}")]);
     answer(job, number, KeyAnswer::NoJob)
 }
 
@@ -230,9 +230,9 @@ fn invalid_fragment_ends_connection_but_abort_is_accepted() {
     ];
     for (parts, reason) in table {
         let mut job = pmi2(1);
-        let seen: Vec<String> = parts.iter().flat_map(|part| job.frame(0, part)).collect();
+        let effects: Vec<String> = parts.iter().flat_map(|part| job.frame(0, part)).collect();
         assert_eq!(
-            seen,
+            effects,
             [format!(
                 "E> misbehaved 0: request in several messages: {reason}"
             )]
@@ -388,7 +388,7 @@ fn keys_unlike_announcement_are_refused() {
     }
 }
 
-/// What a thread asks for.
+/// Request of a thread.
 #[derive(Clone, Debug)]
 enum Asked {
     Put(u8, String),
@@ -399,7 +399,7 @@ enum Asked {
     Spawn(Vec<Vec<String>>),
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
+fn request() -> impl Strategy<Value = Asked> {
     let value = || "[a;= ]{1,6}";
     prop_oneof![
         (0..4_u8, value()).prop_map(|(key, value)| Asked::Put(key, value)),
@@ -517,20 +517,24 @@ proptest! {
     /// of another's.
     #[test]
     fn messages_of_threads_may_be_mixed_and_cut_in_any_way(
-        requests in vec(vec(asked(), 0..5), 3),
+        requests in vec(vec(request(), 0..5), 3),
         order in vec((0..3_usize, 0..8_u8), 0..120),
     ) {
         let mut job = pmi2(1);
         connect(&mut job, 1);
         job.frame(0, &format!("cmd=kvs-putall;jobid={OTHER};npair=0;"));
         let mut model = [BTreeMap::new(), BTreeMap::new()];
-        // What each thread has to send: the messages of one request after the other.
+        // The messages of each thread, one request after the other.
         let mut queues: Vec<VecDeque<_>> = requests
             .into_iter()
             .enumerate()
-            .map(|(thread, asked)| {
-                let each = asked.into_iter();
-                each.map(|asked| { let messages = asked.messages(thread); (asked, messages) }).collect()
+            .map(|(thread, requests)| {
+                let each = requests.into_iter();
+                each.map(|request| {
+                    let messages = request.messages(thread);
+                    (request, messages)
+                })
+                .collect()
             })
             .collect();
         // The messages of a spawn follow each other.
@@ -538,7 +542,7 @@ proptest! {
         let rest = (0..3).cycle().take(300).map(|thread| (thread, 0));
         for (pick, cut) in order.into_iter().chain(rest) {
             let thread = spawning.unwrap_or(pick);
-            let Some((asked, messages)) = queues[thread].front_mut() else { continue };
+            let Some((request, messages)) = queues[thread].front_mut() else { continue };
             let mut message = messages.pop_front().unwrap();
             // A part has at least one pair that is new; the first two are the name, and the id or thread.
             let cut = usize::from(cut);
@@ -548,22 +552,22 @@ proptest! {
                 message.push(field("concat", &thread.to_string()));
             }
             let is_last = messages.is_empty();
-            spawning = (!is_last && matches!(asked, Asked::Spawn(_))).then_some(thread);
-            let seen = job.frame(0, &message.concat());
+            spawning = (!is_last && matches!(request, Asked::Spawn(_))).then_some(thread);
+            let effects = job.frame(0, &message.concat());
             if !is_last {
-                prop_assert_eq!(seen, [""; 0]);
+                prop_assert_eq!(effects, [""; 0]);
                 continue;
             }
-            let (asked, _) = queues[thread].pop_front().unwrap();
-            let expected = asked.expected(thread, &mut model);
-            prop_assert_eq!(seen.len(), 1, "{:?}", &seen);
-            if let Asked::Spawn(_) = asked {
-                prop_assert_eq!(&seen[0], &expected);
+            let (request, _) = queues[thread].pop_front().unwrap();
+            let expected = request.expected(thread, &mut model);
+            prop_assert_eq!(effects.len(), 1, "{:?}", &effects);
+            if let Asked::Spawn(_) = request {
+                prop_assert_eq!(&effects[0], &expected);
                 let done = job.spawned(0, &Ok(Nspace::new("job.1").unwrap()));
                 let reply = format!("cmd=spawn-response;thrid={thread};rc=0;jobid=job.1;nerrs=0;");
                 prop_assert!(done[0].ends_with(&reply), "{:?}", done);
             } else {
-                let text = seen[0].strip_prefix("0 S> ").unwrap();
+                let text = effects[0].strip_prefix("0 S> ").unwrap();
                 prop_assert_eq!(without_lengths(text), expected);
             }
         }

@@ -67,7 +67,7 @@ fn six_bytes_of_garbage_are_never_part_of_request() {
         for later in garbage {
             let mut job = Job::new(1);
             job.feed(0, INIT_2.as_bytes());
-            job.seen.clear();
+            job.effects.clear();
             let fullinit = format!("cmd=fullinit;pmirank=0;threaded=FALSE;{first}");
             let reply = job.framed_reply(0, &fullinit);
             assert!(

@@ -24,7 +24,7 @@ fn two_nodes() -> Job {
     for rank in 0..3 {
         job.feed(rank, INIT.as_bytes());
     }
-    job.seen.clear();
+    job.effects.clear();
     job
 }
 
@@ -258,12 +258,12 @@ proptest! {
             let next = order.next().unwrap().index(to_come.len());
             let (at, rank) = to_come.swap_remove(next);
             missing[at] -= 1;
-            let seen = job.ask(rank, &enter(&names[at]));
+            let effects = job.ask(rank, &enter(&names[at]));
             let expected: Vec<String> = match missing[at] {
                 0 => groups[at].iter().map(|rank| out(*rank, at as u32)).collect(),
                 _ => Vec::new(),
             };
-            prop_assert_eq!(seen, expected);
+            prop_assert_eq!(effects, expected);
         }
     }
 }

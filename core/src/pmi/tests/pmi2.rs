@@ -19,7 +19,7 @@ fn connection_starts_with_line_and_continues_with_frames() {
         format!("{INIT_2}{fullinit}    14cmd=job-getid;").as_bytes(),
     );
     assert_eq!(
-        job.seen,
+        job.effects,
         [
             "1 S> cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\\n",
             "E> initialized 1",
@@ -35,7 +35,7 @@ fn length_may_be_padded_on_either_side_or_with_zeros() {
     let mut job = pmi2(1);
     for length in ["14    ", "    14", "000014", "  14  "] {
         job.feed(0, format!("{length}cmd=job-getid;").as_bytes());
-        let reply = job.seen.pop_front();
+        let reply = job.effects.pop_front();
         let expected = "0 S>     40cmd=job-getid-response;rc=0;jobid=job.0;";
         assert_eq!(reply.as_deref(), Some(expected), "{length:?}");
     }
@@ -45,7 +45,7 @@ fn length_may_be_padded_on_either_side_or_with_zeros() {
 fn client_stating_other_rank_than_its_connection_is_refused() {
     let mut job = Job::new(2);
     job.feed(1, INIT_2.as_bytes());
-    job.seen.clear();
+    job.effects.clear();
     for stated in ["pmirank=0", "srcid=0", "pmirank=2"] {
         assert_eq!(
             job.framed_reply(1, &format!("cmd=fullinit;{stated};threaded=FALSE;")),
@@ -71,7 +71,7 @@ fn client_stating_other_rank_than_its_connection_is_refused() {
 fn requests_outside_session_are_refused() {
     let mut job = Job::new(1);
     job.feed(0, INIT_2.as_bytes());
-    job.seen.clear();
+    job.effects.clear();
     let refused = |name: &str| format!("cmd={name}-response;rc=1;errmsg=not initialized;");
     assert_eq!(job.framed_reply(0, "cmd=kvs-fence;"), refused("kvs-fence"));
     assert!(job.server.state(LocalRank(0)).in_session());
@@ -89,14 +89,14 @@ fn init_line_in_place_of_frame_restarts_either_version() {
     let mut job = pmi2(1);
     job.frame(0, "cmd=finalize;");
     job.feed(0, INIT_2.as_bytes());
-    assert_eq!(job.seen.len(), 2, "{:?}", job.seen);
-    assert_eq!(job.seen[1], "E> initialized 0");
-    job.seen.clear();
+    assert_eq!(job.effects.len(), 2, "{:?}", job.effects);
+    assert_eq!(job.effects[1], "E> initialized 0");
+    job.effects.clear();
     job.frame(0, "cmd=fullinit;");
     // Without finalize, and in the same read as what follows in the other dialect.
     job.feed(0, format!("{INIT}cmd=get_appnum\n{INIT_2}").as_bytes());
     assert_eq!(
-        job.seen,
+        job.effects,
         [
             &*format!("0 S> {INIT_REPLY}\\n"),
             "0 S> cmd=appnum rc=0 appnum=0\\n",
@@ -259,12 +259,12 @@ fn unparsable_input_ends_connection_with_reason() {
         let mut job = pmi2(2);
         job.feed(0, input.as_bytes());
         assert_eq!(
-            job.seen,
+            job.effects,
             [format!("E> misbehaved 0: {reason}")],
             "{input:?}"
         );
         assert_eq!(job.state(0), format!("broke the protocol: {reason}"));
-        job.seen.clear();
+        job.effects.clear();
         assert_eq!(job.frame(0, "cmd=job-getid;"), [""; 0]);
         let other = job.framed_reply(1, "cmd=job-getid;");
         assert_eq!(other, "cmd=job-getid-response;rc=0;jobid=job.0;");
@@ -418,6 +418,6 @@ fn abort_states_its_code_in_one_of_three_ways() {
     assert_eq!(job.frame(0, "cmd=abort;exitcode=3;"), ["E> abort 0 3"]);
     let mut job = Job::new(1);
     job.feed(0, INIT_2.as_bytes());
-    job.seen.clear();
+    job.effects.clear();
     assert_eq!(job.frame(0, "cmd=abort;exitcode=4;"), ["E> abort 0 4"]);
 }

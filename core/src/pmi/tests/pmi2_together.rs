@@ -168,9 +168,9 @@ fn pmi2_publish_has_limits_of_infos() {
         for (at, (key, value)) in infos.iter().enumerate() {
             text += &format!("infokey{at}={key};infoval{at}={value};");
         }
-        let seen = job.frame(0, &text).concat();
+        let effect = job.frame(0, &text).concat();
         job.answer(0, NameAnswer::Done);
-        seen
+        effect
     };
     let expire = ("NAMEPUB_EXPIRE", " 5");
     let reads = ("NAMEPUB_REFCOUNT", "2");
@@ -223,7 +223,7 @@ fn pmi2_values_hold_nul_bytes() {
     );
     // No line holds it.
     job.feed(1, INIT.as_bytes());
-    job.seen.clear();
+    job.effects.clear();
     assert_eq!(
         job.reply(1, "cmd=get kvsname=job.0 key=k"),
         "cmd=get_result rc=-1 msg=key_not_found"
@@ -277,7 +277,7 @@ fn ring_released_before_restart_has_values_of_earlier_process() {
         job.frame(rank, &ring);
     }
     job.feed(1, b"cmd=restart\n");
-    job.seen.clear();
+    job.effects.clear();
     let mut all = Vec::new();
     let ends = [0_u32.to_le_bytes(), 2_u32.to_le_bytes()].concat();
     kvs::encode_entry(&[&ends[..], b"l0"].concat(), b"r2", &mut all);

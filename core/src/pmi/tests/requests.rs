@@ -166,12 +166,12 @@ fn unparsable_input_ends_connection_with_reason() {
         let mut job = Job::initialized(2);
         job.feed(0, input.as_bytes());
         assert_eq!(
-            job.seen,
+            job.effects,
             [format!("E> misbehaved 0: {reason}")],
             "{input:?}"
         );
         assert_eq!(job.state(0), format!("broke the protocol: {reason}"));
-        job.seen.clear();
+        job.effects.clear();
         assert_eq!(
             job.ask(0, "cmd=get_maxes"),
             [""; 0],
@@ -187,19 +187,19 @@ fn endless_line_ends_at_its_limit_and_is_not_kept() {
     let piece = [b'x'; 4096];
     for _ in 0..REQUEST_LINE_MAX / piece.len() {
         job.feed(0, &piece);
-        assert!(job.seen.is_empty());
+        assert!(job.effects.is_empty());
         assert!(job.server.unfinished() <= REQUEST_LINE_MAX);
     }
     job.feed(0, &piece);
     assert_eq!(
-        job.seen,
+        job.effects,
         ["E> misbehaved 0: request line longer than 65536 bytes"]
     );
     // A gigabyte in pieces changes nothing any more.
     for _ in 0..(1 << 30) / piece.len() {
         job.feed(0, &piece);
     }
-    assert_eq!((job.seen.len(), job.server.unfinished()), (1, 0));
+    assert_eq!((job.effects.len(), job.server.unfinished()), (1, 0));
 }
 
 #[test]
@@ -225,10 +225,10 @@ fn endless_spawn_request_ends_at_its_limit() {
     for _ in 0..SPAWN_MAX / line.len() - 1 {
         job.feed(0, line.as_bytes());
     }
-    assert!(job.seen.is_empty());
+    assert!(job.effects.is_empty());
     job.feed(0, line.as_bytes());
     assert_eq!(
-        job.seen,
+        job.effects,
         ["E> misbehaved 0: spawn request longer than 1048576 bytes"]
     );
     assert_eq!(job.server.unfinished(), 0);
@@ -299,7 +299,7 @@ fn several_requests_in_one_read_are_answered_in_order() {
     job.feed(0, format!("{INIT}cmd=get_appnum\ncmd=get_univ").as_bytes());
     job.feed(0, b"erse_size\n");
     assert_eq!(
-        job.seen,
+        job.effects,
         [
             &format!("0 S> {INIT_REPLY}\\n"),
             "E> initialized 0",

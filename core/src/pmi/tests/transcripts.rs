@@ -29,10 +29,10 @@ fn word(line: &str) -> (&str, &str) {
 
 /// The job a transcript's header describes.
 fn job(text: &str) -> Job {
-    let header = |wanted: &str| -> Vec<&str> {
+    let header = |key: &str| -> Vec<&str> {
         text.lines()
             .map(word)
-            .filter(|(name, _)| *name == wanted)
+            .filter(|(name, _)| *name == key)
             .map(|(_, rest)| rest)
             .collect()
     };
@@ -90,12 +90,12 @@ fn play(name: &str, text: &str, mut pieces: impl FnMut(usize) -> usize) {
             "#" | "kvsname" | "map" | "node" | "universe" | "appnum" | "attribute" | "preput"
             | "spawner" | "groups" => {}
             "release" => {
-                assert!(job.seen.is_empty(), "{}: {:?}", context(), job.seen);
+                assert!(job.effects.is_empty(), "{}: {:?}", context(), job.effects);
                 effects.extend(job.release(Ok(&entries(rest))));
             }
             "end" => {
                 let (group, pairs) = word(rest);
-                assert!(job.seen.is_empty(), "{}: {:?}", context(), job.seen);
+                assert!(job.effects.is_empty(), "{}: {:?}", context(), job.effects);
                 effects.extend(job.end(&barrier(group), Ok(&entries(pairs))));
             }
             "ring" => {
@@ -108,7 +108,7 @@ fn play(name: &str, text: &str, mut pieces: impl FnMut(usize) -> usize) {
                     let key = [&rank[..], &rank, left.as_bytes()].concat();
                     kvs::encode_entry(&key, right.as_bytes(), &mut all);
                 }
-                assert!(job.seen.is_empty(), "{}: {:?}", context(), job.seen);
+                assert!(job.effects.is_empty(), "{}: {:?}", context(), job.effects);
                 effects.extend(job.end(&PmiCollective::Ring, Ok(&all)));
             }
             "spawned" => {
@@ -120,7 +120,7 @@ fn play(name: &str, text: &str, mut pieces: impl FnMut(usize) -> usize) {
                     }),
                     (name, _) => Ok(Nspace::new(name).unwrap()),
                 };
-                assert!(job.seen.is_empty(), "{}: {:?}", context(), job.seen);
+                assert!(job.effects.is_empty(), "{}: {:?}", context(), job.effects);
                 effects.extend(job.spawned(rank.parse().unwrap(), &result));
             }
             "answer" => {
@@ -131,11 +131,11 @@ fn play(name: &str, text: &str, mut pieces: impl FnMut(usize) -> usize) {
                     ("refused", why) => NameAnswer::Refused(why),
                     other => panic!("{}: {other:?}", context()),
                 };
-                assert!(job.seen.is_empty(), "{}: {:?}", context(), job.seen);
+                assert!(job.effects.is_empty(), "{}: {:?}", context(), job.effects);
                 effects.extend(job.answer(rank.parse().unwrap(), answer));
             }
             _ if rest.starts_with("C> ") => {
-                assert!(job.seen.is_empty(), "{}: {:?}", context(), job.seen);
+                assert!(job.effects.is_empty(), "{}: {:?}", context(), job.effects);
                 let bytes = unescape(&rest[3..]);
                 let mut rest = &bytes[..];
                 while !rest.is_empty() {
@@ -144,11 +144,11 @@ fn play(name: &str, text: &str, mut pieces: impl FnMut(usize) -> usize) {
                     rest = after;
                 }
             }
-            _ => assert_eq!(job.seen.pop_front().as_deref(), Some(line), "{name}"),
+            _ => assert_eq!(job.effects.pop_front().as_deref(), Some(line), "{name}"),
         }
-        job.seen.extend(effects);
+        job.effects.extend(effects);
     }
-    assert!(job.seen.is_empty(), "{name}: {:?}", job.seen);
+    assert!(job.effects.is_empty(), "{name}: {:?}", job.effects);
 }
 
 #[test]

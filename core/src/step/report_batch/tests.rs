@@ -11,7 +11,7 @@ enum Said {
 impl BatchableReport for Said {
     fn rank_report(&self) -> Option<(GlobalRank, RankReport)> {
         match self {
-            Self::One(rank, said) => Some((GlobalRank(*rank), said.clone())),
+            Self::One(rank, report) => Some((GlobalRank(*rank), report.clone())),
             _ => None,
         }
     }
@@ -81,7 +81,7 @@ fn lone_report_is_not_batched() {
 #[test]
 fn ranks_that_start_connect_and_finalize_are_batched_once() {
     let pmi1 = Some(Dialect::Pmi1);
-    let said = vec![
+    let reports = vec![
         started(4),
         connected(4, pmi1),
         started(5),
@@ -92,7 +92,7 @@ fn ranks_that_start_connect_and_finalize_are_batched_once() {
     ];
     let pids = vec![(GlobalRank(4), 104), (GlobalRank(5), 105)];
     assert_eq!(
-        together(said, false),
+        together(reports, false),
         [
             Together(RankReportBatch::Started(pids)),
             connected(5, None),
@@ -107,16 +107,16 @@ fn ranks_that_start_connect_and_finalize_are_batched_once() {
 
 #[test]
 fn ends_are_batched_with_their_details() {
-    let mut said = Vec::new();
+    let mut reports = Vec::new();
     for rank in 0..3 {
-        said.extend(BOTH.map(|stream| closed(rank, stream)));
-        said.push(ended(rank, WELL));
+        reports.extend(BOTH.map(|stream| closed(rank, stream)));
+        reports.push(ended(rank, WELL));
     }
-    said.extend((0..3).map(|rank| judged(rank, WELL)));
+    reports.extend((0..3).map(|rank| judged(rank, WELL)));
     // The output of one is still open, and the end of another one is not judged yet.
-    said.extend([ended(7, WELL), judged(7, WELL), ended(8, WELL)]);
+    reports.extend([ended(7, WELL), judged(7, WELL), ended(8, WELL)]);
     assert_eq!(
-        together(said, false),
+        together(reports, false),
         [
             all_ended(&BOTH, WELL, [0, 1, 2]),
             ended(7, WELL),
@@ -128,23 +128,23 @@ fn ends_are_batched_with_their_details() {
 
 #[test]
 fn reports_are_not_batched_across_other_reports() {
-    let said = vec![started(0), started(1), Failed, started(2), started(3)];
+    let reports = vec![started(0), started(1), Failed, started(2), started(3)];
     let both = |first: u32| {
         let pair = [first, first + 1].map(|rank| (GlobalRank(rank), 100 + rank as i32));
         Together(RankReportBatch::Started(pair.to_vec()))
     };
-    assert_eq!(together(said, false), [both(0), Failed, both(2)]);
+    assert_eq!(together(reports, false), [both(0), Failed, both(2)]);
 }
 
 #[test]
 fn failures_keep_order_until_launch_is_ending() {
     let killed = RankEnd::Signal(9);
-    let mut said = Vec::new();
+    let mut reports = Vec::new();
     for (rank, end) in [(0, killed), (1, WELL), (2, killed), (3, WELL)] {
-        said.extend([ended(rank, end), judged(rank, end)]);
+        reports.extend([ended(rank, end), judged(rank, end)]);
     }
-    assert_eq!(together(said.clone(), false), said);
-    let all = together(said, true);
+    assert_eq!(together(reports.clone(), false), reports);
+    let all = together(reports, true);
     assert_eq!(
         all,
         [all_ended(&[], WELL, [1, 3]), all_ended(&[], killed, [0, 2])]

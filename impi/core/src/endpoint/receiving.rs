@@ -23,26 +23,10 @@ pub(super) struct Receive {
     data: Vec<u8>,
     /// Bytes that have come, those beyond the limit included.
     arrived: u64,
-    cancelled: bool,
+    pub(super) cancelled: bool,
 }
 
 impl Receive {
-    pub(super) fn cancelled() -> Self {
-        let spec = MatchSpec {
-            source: None,
-            tag: None,
-            context: 0,
-        };
-        Self {
-            spec,
-            limit: 0,
-            message: None,
-            data: Vec::new(),
-            arrived: 0,
-            cancelled: true,
-        }
-    }
-
     pub(super) fn is_complete(&self) -> bool {
         self.cancelled
             || self
@@ -84,10 +68,10 @@ impl MatchSpec {
 
 impl Endpoint {
     /// Posts a receive for at most `limit` bytes.
-    pub fn receive(&mut self, wanted: MatchSpec, limit: u64) -> RequestId {
+    pub fn receive(&mut self, spec: MatchSpec, limit: u64) -> RequestId {
         let request = self.request();
         let receive = Receive {
-            spec: wanted,
+            spec,
             limit,
             message: None,
             data: Vec::new(),
@@ -98,7 +82,7 @@ impl Endpoint {
         let found = self
             .unexpected
             .iter()
-            .position(|message| wanted.takes(&message.status, message.context));
+            .position(|message| spec.takes(&message.status, message.context));
         match found.and_then(|at| self.unexpected.remove(at)) {
             Some(message) => self.fill(request, &message),
             None => self.posted.push_back(request),
@@ -107,11 +91,11 @@ impl Endpoint {
     }
 
     /// Returns the status of the first message that a receive would take.
-    pub fn probe(&self, wanted: MatchSpec) -> Option<Status> {
+    pub fn probe(&self, spec: MatchSpec) -> Option<Status> {
         let found = self
             .unexpected
             .iter()
-            .find(|message| wanted.takes(&message.status, message.context));
+            .find(|message| spec.takes(&message.status, message.context));
         found.map(|message| message.status)
     }
 
@@ -120,10 +104,10 @@ impl Endpoint {
         let header = packet.header;
         let (length, message) = (u64::from(header.length), header.message_length);
         let limit = u64::from(self.limits.data_length);
-        let wrong = |wanted| EndpointError::Length {
+        let wrong = |expected_length| EndpointError::Length {
             length: header.length,
             message,
-            expected_length: wanted,
+            expected_length,
         };
         let part = header.kind == PacketType::Data && length < message;
         if part {
@@ -181,12 +165,8 @@ impl Endpoint {
         receive.message = Some(message.status);
         receive.append(&message.data);
         if message.asks {
-            let (me, to) = (self.procs[self.rank], message.status.source);
-            let header = crate::packet::PacketHeader {
-                source_request: message.source_request,
-                ..crate::packet::PacketHeader::new(PacketType::SyncAck, me, self.procs[to])
-            };
-            self.reply(PacketType::SyncAck, to, &header, request.0);
+            let (to, source_request) = (message.status.source, message.source_request);
+            self.send_control(PacketType::SyncAck, to, source_request, request.0);
         }
     }
 

@@ -76,12 +76,7 @@ impl Endpoint {
     /// Takes the next packet to a destination.
     pub(super) fn take_queued(&mut self, to: usize) -> Option<Packet> {
         let (request, part) = match self.queues[to].pop_front()? {
-            QueuedPacket::Control(header) => {
-                return Some(Packet {
-                    header,
-                    data: Vec::new(),
-                });
-            }
+            QueuedPacket::Control(header) => return Some(header.into()),
             QueuedPacket::Part(request, part) => (request, part),
         };
         let limit = u64::from(self.limits.data_length);
@@ -182,11 +177,7 @@ impl Endpoint {
         };
         if asks {
             send.cancelling = true;
-            let header = PacketHeader {
-                source_request: request.0,
-                ..PacketHeader::new(PacketType::Cancel, self.procs[self.rank], self.procs[to])
-            };
-            self.queues[to].push_back(QueuedPacket::Control(header));
+            self.send_control(PacketType::Cancel, to, request.0, 0);
         }
     }
 

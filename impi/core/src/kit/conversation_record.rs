@@ -17,6 +17,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::hexadecimal::unhex;
+
 /// First line of a record.
 pub const TITLE: &str = "wireup-impi-record 1";
 
@@ -127,15 +129,6 @@ fn parse(line: &str) -> Option<RecordedEvent> {
         connection: connection.parse().ok()?,
         action: what,
     })
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let pair = |pair: &[u8]| match pair {
-        [high, low] => u8::try_from(digit(*high)? << 4 | digit(*low)?).ok(),
-        _ => None,
-    };
-    text.as_bytes().chunks(2).map(pair).collect()
 }
 
 #[cfg(test)]

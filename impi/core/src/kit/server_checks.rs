@@ -23,22 +23,12 @@ pub enum Step {
     Leave(usize),
 }
 
-/// Required end of the server, if it can be observed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ExpectedEnd {
-    /// Exit with a success code.
-    Success,
-    /// Any end, or none.
-    Anything,
-}
-
-/// One test of a server.
+/// One test of a server, which ends with success, except for [`Rule::LostReported`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Check {
     pub rule: Rule,
     /// A conversation of one session.
     pub steps: Vec<Step>,
-    pub end: ExpectedEnd,
 }
 
 /// Credentials with which the server admits clients.
@@ -101,15 +91,19 @@ impl Script {
         self.steps.extend((0..self.clients).map(step));
     }
 
-    fn sized(&mut self) {
+    fn expect_size(&mut self) {
         let size = Command::Impi.unit(&word(self.clients));
         self.each(|client| Step::Expect(client, size.clone()));
     }
 
+    fn send_ranks(&mut self) {
+        self.each(|client| Step::Send(client, Self::rank(client)));
+        self.expect_size();
+    }
+
     fn join(&mut self) {
         (0..self.clients).for_each(|client| self.greet(client, &[]));
-        self.each(|client| Step::Send(client, Self::rank(client)));
-        self.sized();
+        self.send_ranks();
     }
 
     /// Exchanges one label of all, whose values have different lengths.
@@ -156,36 +150,29 @@ fn coll(label: i32, mask: &[u8], value: &[u8]) -> Vec<u8> {
 /// Returns the checks of a server of `clients` clients, 2 to 31. Those of methods that it does not have are left out.
 pub fn checks(clients: usize, access: Access) -> Vec<Check> {
     let mut checks = Vec::new();
-    let mut add = |rule, end, access, write: &dyn Fn(&mut Script)| {
+    let mut add = |rule, access, write: &dyn Fn(&mut Script)| {
         let mut script = Script {
             clients,
             access,
             steps: Vec::new(),
         };
         write(&mut script);
-        checks.push(Check {
-            rule,
-            steps: script.steps,
-            end,
-        });
+        let steps = script.steps;
+        checks.push(Check { rule, steps });
     };
     let last = clients - 1;
     let stranger = clients;
     for (rule, write) in SESSIONS {
-        add(*rule, ExpectedEnd::Success, access, &|script| {
-            write(script, last)
-        });
+        add(*rule, access, &|script| write(script, last));
     }
-    for (rule, said) in [
+    let no_common_method = Command::Auth.unit(&NO_METHOD.to_be_bytes());
+    for (rule, greeting) in [
         (Rule::AuthFirst, Script::rank(0)),
-        (
-            Rule::AuthNoCommon,
-            Command::Auth.unit(&NO_METHOD.to_be_bytes()),
-        ),
+        (Rule::AuthNoCommon, no_common_method),
     ] {
-        add(rule, ExpectedEnd::Success, access, &|script| {
+        add(rule, access, &|script| {
             script.steps.push(Step::Open(stranger));
-            script.send(stranger, said.clone());
+            script.send(stranger, greeting.clone());
             script.steps.push(Step::Closed(stranger));
             script.session();
         });
@@ -195,43 +182,28 @@ pub fn checks(clients: usize, access: Access) -> Vec<Check> {
             key: None,
             ..access
         };
-        add(Rule::AuthNone, ExpectedEnd::Success, open, &Script::session);
+        add(Rule::AuthNone, open, &Script::session);
     }
     if let Some(key) = access.key {
-        add(
-            Rule::AuthKey,
-            ExpectedEnd::Success,
-            access,
-            &Script::session,
-        );
+        add(Rule::AuthKey, access, &Script::session);
         let wrong = Access {
             key: Some(!key),
             ..access
         };
-        add(
-            Rule::AuthWrongKey,
-            ExpectedEnd::Success,
-            access,
-            &|script| {
-                script.access = wrong;
-                script.greet(stranger, &[]);
-                script.send(stranger, Script::rank(0));
-                script.steps.push(Step::Closed(stranger));
-                script.access = access;
-                script.session();
-            },
-        );
+        add(Rule::AuthWrongKey, access, &|script| {
+            script.access = wrong;
+            script.greet(stranger, &[]);
+            script.send(stranger, Script::rank(0));
+            script.steps.push(Step::Closed(stranger));
+            script.access = access;
+            script.session();
+        });
     }
-    add(
-        Rule::LostReported,
-        ExpectedEnd::Anything,
-        access,
-        &|script| {
-            script.join();
-            script.steps.push(Step::Leave(0));
-            script.each(Step::Leave);
-        },
-    );
+    add(Rule::LostReported, access, &|script| {
+        script.join();
+        script.steps.push(Step::Leave(0));
+        script.each(Step::Leave);
+    });
     checks
 }
 
@@ -255,14 +227,12 @@ const SESSIONS: &[(Rule, Write)] = &[
     (Rule::AuthMasks, |script, last| {
         (0..last).for_each(|client| script.greet(client, &[]));
         script.greet(last, &[0, NO_METHOD]);
-        script.each(|client| Step::Send(client, Script::rank(client)));
-        script.sized();
+        script.send_ranks();
         script.rest();
     }),
     (Rule::AuthChoice, |script, last| {
         (0..=last).for_each(|client| script.greet(client, &[NO_METHOD]));
-        script.each(|client| Step::Send(client, Script::rank(client)));
-        script.sized();
+        script.send_ranks();
         script.rest();
     }),
     (Rule::ImpiWaits, |script, last| {
@@ -273,7 +243,7 @@ const SESSIONS: &[(Rule, Write)] = &[
         script.steps.push(Step::Quiet(0));
         script.greet(last, &[]);
         script.send(last, Script::rank(last));
-        script.sized();
+        script.expect_size();
         script.rest();
     }),
     (Rule::ImpiSize, |script, _| script.session()),

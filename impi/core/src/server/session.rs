@@ -10,7 +10,7 @@ use super::server_connection::MAX_COLL;
 use super::{Action, ConnectionId, ProtocolViolation};
 use crate::command::Command;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct SessionClient {
     connection: Option<ConnectionId>,
     /// The greatest label that it has sent.
@@ -83,11 +83,7 @@ impl Session {
     pub(super) fn join(&mut self, rank: u32, connection: ConnectionId, actions: &mut Vec<Action>) {
         self.members[rank as usize] = Some(SessionClient {
             connection: Some(connection),
-            last_label: None,
-            waiting: VecDeque::new(),
-            stored: 0,
-            done: false,
-            fini: false,
+            ..SessionClient::default()
         });
         if self.members.iter().all(Option::is_some) {
             let count = u32::try_from(self.members.len()).expect("32 at most");

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::label::Label;
 use super::offer::count;
 use super::{MAX_PROCS, WorldError};
+use crate::command::words;
 
 /// The values under each label, as the server sent them: mask and concatenation.
 pub type LabelValues = BTreeMap<i32, (u32, Vec<u8>)>;
@@ -52,53 +53,56 @@ pub(super) struct Reader<'a> {
 
 impl Reader<'_> {
     fn bytes(&self, label: Label) -> Result<&[u8], WorldError> {
-        let name = label.name();
         let all = u32::MAX >> (32 - self.clients.clamp(1, 32));
-        let (mask, data) = self
-            .collected
-            .get(&(label as i32))
-            .ok_or(WorldError::Missing {
-                label: name,
-                mask: 0,
-            })?;
-        (*mask == all)
-            .then_some(&data[..])
-            .ok_or(WorldError::Missing {
-                label: name,
-                mask: *mask,
-            })
+        let values = self.collected.get(&(label as i32));
+        let (mask, data) = values.map_or((0, &[][..]), |(mask, data)| (*mask, &data[..]));
+        let missing = WorldError::Missing {
+            label: label.name(),
+            mask,
+        };
+        (mask == all).then_some(data).ok_or(missing)
     }
 
-    pub(super) fn exactly(&self, label: Label, wanted: usize) -> Result<&[u8], WorldError> {
+    pub(super) fn exactly(
+        &self,
+        label: Label,
+        expected_length: usize,
+    ) -> Result<&[u8], WorldError> {
         let bytes = self.bytes(label)?;
         let wrong = WorldError::Length {
             label: label.name(),
             got: bytes.len(),
-            expected_length: wanted,
+            expected_length,
         };
-        (bytes.len() == wanted).then_some(bytes).ok_or(wrong)
+        (bytes.len() == expected_length)
+            .then_some(bytes)
+            .ok_or(wrong)
     }
 
     pub(super) fn words(&self, label: Label, count: usize) -> Result<Vec<u32>, WorldError> {
-        let bytes = self.exactly(label, count * 4)?;
-        let word = |word: &[u8]| u32::from_be_bytes([word[0], word[1], word[2], word[3]]);
-        Ok(bytes.chunks_exact(4).map(word).collect())
+        self.exactly(label, count * 4).map(words)
+    }
+
+    /// Returns words of which each is allowed.
+    fn allowed_words(
+        &self,
+        label: Label,
+        count: usize,
+        mut is_allowed: impl FnMut(u32) -> bool,
+    ) -> Result<Vec<u32>, WorldError> {
+        let words = self.words(label, count)?;
+        match words.iter().position(|value| !is_allowed(*value)) {
+            Some(index) => Err(WorldError::out_of_range(label, index, words[index])),
+            None => Ok(words),
+        }
     }
 
     pub(super) fn counts(&self, label: Label, count: usize) -> Result<Vec<usize>, WorldError> {
-        let words = self.words(label, count)?;
         let mut total = 0;
-        for (index, value) in words.iter().enumerate() {
-            total += u64::from(*value);
-            if *value == 0 || total > MAX_PROCS {
-                let value = i64::from(*value);
-                return Err(WorldError::Range {
-                    label: label.name(),
-                    index,
-                    value,
-                });
-            }
-        }
+        let words = self.allowed_words(label, count, |value| {
+            total += u64::from(value);
+            value > 0 && total <= MAX_PROCS
+        })?;
         Ok(words.into_iter().map(|value| value as usize).collect())
     }
 
@@ -106,19 +110,9 @@ impl Reader<'_> {
         &self,
         label: Label,
         count: usize,
-        allowed: impl Fn(i64) -> bool,
+        is_allowed: impl Fn(u32) -> bool,
     ) -> Result<u32, WorldError> {
-        let words = self.words(label, count)?;
-        for (index, value) in words.iter().enumerate() {
-            let value = i64::from(*value);
-            if !allowed(value) {
-                return Err(WorldError::Range {
-                    label: label.name(),
-                    index,
-                    value,
-                });
-            }
-        }
+        let words = self.allowed_words(label, count, is_allowed)?;
         Ok(words.into_iter().min().unwrap_or_default())
     }
 
@@ -137,12 +131,7 @@ impl Reader<'_> {
                 values,
             });
         }
-        let range = WorldError::Range {
-            label: label.name(),
-            index: 0,
-            value: first.into(),
-        };
-        u32::try_from(first).map_err(|_| range)
+        u32::try_from(first).map_err(|_| WorldError::out_of_range(label, 0, first))
     }
 
     /// Returns the greatest version that all clients have. Every list is ascending and contains 0.0, so each 0.0 begins

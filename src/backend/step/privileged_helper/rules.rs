@@ -156,8 +156,8 @@ mod tests {
     #[test]
     fn helper_starts_ordinary_users_only() {
         let mut rules = rules(nowhere());
-        let refused = |rules: &HelperPolicy, uid, wanted| {
-            let refused = check(rules, uid, &wanted, &mut BTreeSet::new());
+        let refused = |rules: &HelperPolicy, uid, kind| {
+            let refused = check(rules, uid, &kind, &mut BTreeSet::new());
             refused.err().map(|e| e.to_string())
         };
         let step = || ProcessKind::Step { caller: None };

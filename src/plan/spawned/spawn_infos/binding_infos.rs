@@ -72,7 +72,7 @@ impl BindingAttributes {
                 (self.memory.unwrap_or_default() != MemBind::None, "mem_bind"),
                 (self.openmp == Some(true), "openmp"),
             ];
-            if let Some((_, key)) = needing.iter().find(|(given, _)| *given) {
+            if let Some((_, key)) = needing.iter().find(|(is_set, _)| *is_set) {
                 return Err(text(key, "requires bound ranks; give bind_to too"));
             }
         }

@@ -99,14 +99,14 @@ pub(super) fn truth(info: &SpawnInfo) -> Result<bool, SpawnFailure> {
 pub(super) fn architecture(value: &str) -> Result<(), SpawnFailure> {
     let own = std::env::consts::ARCH;
     let plain = value.to_ascii_lowercase().replace('-', "_");
-    let asked = match plain.as_str() {
+    let arch = match plain.as_str() {
         "amd64" | "x64" => "x86_64",
         "arm64" => "aarch64",
         "ppc64le" => "powerpc64",
         "i386" | "i586" | "i686" => "x86",
         other => other,
     };
-    match asked == own {
+    match arch == own {
         true => Ok(()),
         false => Err(refuse(
             SpawnFailureKind::NotSupported,

@@ -158,12 +158,12 @@ fn binding_attributes_accept_values_of_open_mpi() {
     let several = [("pmix.mapby", "numa:PE=4"), ("pmix.rankby", "slot")];
     assert_eq!(to(&several), (level(ObjectType::Core), numa, 4));
     let two = MapWithinHost::Each(2, ObjectType::Package);
-    let asked = [
+    let infos = [
         ("pmix.ppr", "2:socket"),
         ("pmix.cpuperproc", "3"),
         ("PMIX_BINDTO", "l3cache:overload-allowed"),
     ];
-    assert_eq!(to(&asked), (level(ObjectType::L3), two, 3));
+    assert_eq!(to(&infos), (level(ObjectType::L3), two, 3));
     assert_eq!(
         to(&[("map_by", "node"), ("rank_by", "node")]),
         (BindTo::None, order, 1)

@@ -50,12 +50,12 @@ fn ending() -> SpawnResult {
 
 impl Launcher {
     /// A rank wants a job.
-    pub(super) fn spawn(&mut self, node: NodeId, said: &NodeReport) {
+    pub(super) fn spawn(&mut self, node: NodeId, report: &NodeReport) {
         let NodeReport::Spawn {
             ticket,
             requester: SpawnRequester::Rank(by),
             request,
-        } = said
+        } = report
         else {
             return;
         };

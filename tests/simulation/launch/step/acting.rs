@@ -4,7 +4,7 @@ use std::mem::take;
 use std::time::Duration;
 
 use super::{Does, Server, Step};
-use crate::launch::message::Told;
+use crate::launch::message::SimulatedReport;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::JobIndex;
 use wireup_core::job::job_control::{JobControlAction, JobControlRequest};
@@ -53,7 +53,7 @@ impl Step {
                     let sent = (0..times).map(|_| Does::Pmix(false, bytes.clone()));
                     self.does.extend(sent);
                 }
-                NodeAction::AwaitStarts { query: asked, jobs } => self.awaited.push((asked, jobs)),
+                NodeAction::AwaitStarts { query, jobs } => self.awaited.push((query, jobs)),
                 NodeAction::ObserveSidecar => self.does.push(Does::Look),
                 NodeAction::KillSidecar => self.does.push(Does::KillSidecar),
                 NodeAction::Notify(NodeNotice::Failed(cause)) => {
@@ -83,8 +83,8 @@ impl Step {
                     };
                     self.happened(first_failure::FailureEvent::Failed(cause), now);
                 }
-                NodeAction::ReportToLauncher(said @ NodeReport::Spawn { .. }) => {
-                    self.tell(Told::Node(said))
+                NodeAction::ReportToLauncher(report @ NodeReport::Spawn { .. }) => {
+                    self.queue_report(SimulatedReport::Node(report))
                 }
                 NodeAction::Notify(
                     NodeNotice::RankConnected { .. }
@@ -106,12 +106,12 @@ impl Step {
             match decision {
                 FailureDecision::Judge { rank, end } => {
                     let state = self.pmi_state(rank);
-                    self.tell(Told::Judged(rank, end, state));
+                    self.queue_report(SimulatedReport::Judged(rank, end, state));
                     let rank = self.place(rank);
                     self.feed(NodeEvent::RankEnded { rank, end }, now);
                 }
                 FailureDecision::Fail(cause) => {
-                    self.tell(Told::Failed(cause));
+                    self.queue_report(SimulatedReport::Failed(cause));
                     self.ending = true;
                 }
                 FailureDecision::ProbeSidecars => {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Does, Life, SIGKILL, Server, Spawned, Step, Told};
+use super::{Does, Life, SIGKILL, Server, SimulatedReport, Spawned, Step};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobIndex};
 use wireup_core::node::JobContext;
@@ -14,7 +14,7 @@ impl Step {
     pub(crate) fn start(&mut self, ranks: Vec<GlobalRank>, now: Duration) {
         for rank in ranks {
             self.does.push(Does::Start(rank));
-            self.tell(Told::Started(rank));
+            self.queue_report(SimulatedReport::Started(rank));
             let (rank, pid) = (self.place(rank), 1000 + rank.0);
             self.feed(NodeEvent::RankStarted { rank, pid }, now);
         }
@@ -38,7 +38,7 @@ impl Step {
         added.expect("a fine job");
         self.act(actions, now);
         if self.ending {
-            self.tell(Told::JobRefused(number));
+            self.queue_report(SimulatedReport::JobRefused(number));
             self.drop_job(number);
         } else if !served {
             self.start_spawned(number, now);
@@ -50,7 +50,7 @@ impl Step {
             return;
         }
         if self.ending {
-            self.tell(Told::JobRefused(job));
+            self.queue_report(SimulatedReport::JobRefused(job));
             return self.drop_job(job);
         }
         let spawned = self.spawned.get_mut(&job).expect("it was added");
@@ -62,7 +62,7 @@ impl Step {
         self.ranks
             .extend(here.iter().map(|rank| (*rank, Life::Runs)));
         self.start(here, now);
-        self.tell(Told::AllStarted(job));
+        self.queue_report(SimulatedReport::AllStarted(job));
     }
 
     /// Ranks of a job that are not started.
@@ -82,10 +82,10 @@ impl Step {
         spawned.dropped = true;
         for rank in self.planned(job) {
             self.ranks.insert(rank, Life::Over);
-            self.tell(Told::NotStarted(rank));
+            self.queue_report(SimulatedReport::NotStarted(rank));
         }
         if !was_reported {
-            self.tell(Told::AllStarted(job));
+            self.queue_report(SimulatedReport::AllStarted(job));
         }
         let runs = |rank: &GlobalRank| self.ranks.get(rank) == Some(&Life::Runs);
         let runs = self.jobs.processes_of(job).filter(runs);
@@ -118,7 +118,7 @@ impl Step {
     }
 
     /// Handles the observed state of the PMIx server's process.
-    pub(crate) fn sidecar_seen(&mut self, stopped: bool, now: Duration) {
+    pub(crate) fn on_sidecar_observed(&mut self, stopped: bool, now: Duration) {
         let doing = match stopped {
             true => SidecarActivity::Stopped,
             false => SidecarActivity::Works,

@@ -112,7 +112,7 @@ impl World {
                     return;
                 };
                 match (from, to, message) {
-                    (End::Rank(rank), _, Message::Ask(ask)) => sidecar.asked(rank, ask),
+                    (End::Rank(rank), _, Message::Ask(ask)) => sidecar.on_request(rank, ask),
                     (_, End::Sidecar(_), Message::Pmix(bytes)) => sidecar.controlled(&bytes),
                     (_, End::Upcalls(_), Message::Pmix(bytes)) => sidecar.answered(&bytes),
                     (from, _, message) => {
@@ -168,7 +168,7 @@ impl World {
             .ranks
             .iter()
             .filter(|other| other.nspace == rank.nspace);
-        match rank.asked {
+        match rank.pending_request {
             Some(Act::Barrier) => job.all(|other| other.entered > rank.left),
             Some(act @ (Act::Enter(group) | Act::Leave(group))) => {
                 let mut members = job.filter(|other| group.has(other.number));
@@ -186,8 +186,8 @@ impl World {
         let text = String::from_utf8_lossy(bytes).into_owned();
         for line in text.lines() {
             let all = self.all_have(&self.ranks[rank.index()], None);
-            let heard = self.ranks[rank.index()].hear(line, all, self.broken);
-            if let Err(what) = heard {
+            let result = self.ranks[rank.index()].on_pmi_line(line, all, self.broken);
+            if let Err(what) = result {
                 self.violate(what);
             }
         }
@@ -198,7 +198,7 @@ impl World {
         let spawned = std::str::from_utf8(&reply.data).ok();
         let all = self.all_have(&self.ranks[rank.index()], spawned);
         if let (Some(Act::Enter(group)), Some(context)) =
-            (self.ranks[rank.index()].asked, reply.context)
+            (self.ranks[rank.index()].pending_request, reply.context)
         {
             let known = self.contexts.insert(group.number, context);
             let others = self.contexts.iter().filter(|(_, other)| **other == context);
@@ -247,8 +247,8 @@ impl World {
         self.stopped.take_if(|stopped| *stopped == node);
     }
 
-    /// The launcher has made a job.
-    fn job_made(&mut self, job: &Arc<JobContext>) {
+    /// Handles a job that the launcher adds.
+    fn on_job_added(&mut self, job: &Arc<JobContext>) {
         self.jobs.add(Arc::clone(job));
         for number in 0..job.process_map.size() {
             let acts = self.plan.child(number, &mut self.rng);
@@ -269,7 +269,7 @@ impl World {
                 body,
                 ..
             }) => {
-                if let Carried::Told(reports) = &*body {
+                if let Carried::Reports(reports) = &*body {
                     for one in reports {
                         launcher.receive(node, one.clone(), now);
                     }
@@ -295,7 +295,7 @@ impl World {
         let entry = self.entry();
         for (to, carried) in sends {
             if let Carried::AddJob(job) = &carried {
-                self.job_made(job);
+                self.on_job_added(job);
             }
             let frame = Frame {
                 to,
@@ -306,7 +306,7 @@ impl World {
             self.push(End::Launcher, entry, Message::Frame(frame));
         }
         if came.iter().any(|(came, credited)| credited > came) {
-            self.violate("more credit was given than bytes came".to_owned());
+            self.violate("more credit was sent than bytes came".to_owned());
         }
         if over && !self.left {
             self.left = true;
@@ -362,7 +362,7 @@ impl World {
                 step::Does::Look => {
                     let (stopped, now) = (self.stopped == Some(node), self.now);
                     if let Some(step) = self.steps.get_mut(&node) {
-                        step.sidecar_seen(stopped, now);
+                        step.on_sidecar_observed(stopped, now);
                     }
                     self.step_turn(node);
                 }

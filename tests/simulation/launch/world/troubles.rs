@@ -79,8 +79,9 @@ impl World {
                 }
                 self.broken = true;
                 // The server may have reported a leaving one, and cannot notify it.
-                let leaves =
-                    |rank: &GlobalRank| self.ranks[rank.index()].asked == Some(Act::Finalize);
+                let leaves = |rank: &GlobalRank| {
+                    self.ranks[rank.index()].pending_request == Some(Act::Finalize)
+                };
                 let needs = |rank| !self.ranks[GlobalRank::index(rank)].finalized && !leaves(&rank);
                 let error = String::new();
                 self.may = vec![Some(FailureCause::SidecarFailed { node, error })];
@@ -180,9 +181,9 @@ impl World {
             };
             let opened = knows(one) && knows(other);
             let stream = self.streams.entry((from, to)).or_default();
-            let kept = self.rng.below(stream.len() + 1);
+            let length = self.rng.below(stream.len() + 1);
             let opens = matches!(stream.front(), Some((_, Message::Open)));
-            stream.truncate(if opens { 0 } else { kept });
+            stream.truncate(if opens { 0 } else { length });
             let reaches = !self.is_dead(to) && (opened || knows(to));
             if reaches && !self.cut.contains(&(from, to)) {
                 self.push_raw(from, to, Message::Closed(NO_SIGN.to_owned()));

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Timed;
-use crate::launch::message::{Carried, End, Frame, Message, Told, batch_size};
+use crate::launch::message::{Carried, End, Frame, Message, SimulatedReport, batch_size};
 use wireup_core::job::ids::NodeId;
 use wireup_core::link;
 use wireup_core::link::frame::FrameAddress;
 
 /// Bytes of a report: with a pid, or what a rank has used, for each rank that it is about.
-fn reported(report: &Told) -> usize {
+fn reported(report: &SimulatedReport) -> usize {
     match report {
-        Told::Alike(alike) => 12 + batch_size(alike) * 8,
+        SimulatedReport::Alike(alike) => 12 + batch_size(alike) * 8,
         _ => 12,
     }
 }
@@ -41,7 +41,7 @@ impl Timed {
                     + match &**body {
                         Carried::Peer(message) => link::encode(message).len(),
                         Carried::AddJob(job) => link::encode(&**job).len(),
-                        Carried::Told(reports) => reports.iter().map(reported).sum(),
+                        Carried::Reports(reports) => reports.iter().map(reported).sum(),
                         _ => 16,
                     };
                 self.sizes = Some((Arc::clone(body), size));

@@ -27,7 +27,7 @@ fn core(limit: FenceTimeoutSpec) -> NodeCore {
     .unwrap()
 }
 
-fn said(core: &mut NodeCore, rank: u32, text: &str, at: Duration) -> Vec<NodeAction> {
+fn feed_pmi(core: &mut NodeCore, rank: u32, text: &str, at: Duration) -> Vec<NodeAction> {
     let event = NodeEvent::PmiReceived {
         rank: NodeRank(rank),
         bytes: text.as_bytes(),
@@ -60,12 +60,12 @@ fn fence_series_encodes_its_barrier() {
         (ranks, 9),
     ];
     let all = all.map(|(scope, tag)| PmiCollective::Barrier { scope, tag });
-    let mut seen = Vec::new();
+    let mut all_series = Vec::new();
     for collective in all.into_iter().chain([PmiCollective::Ring]) {
         let who = series(&job, &collective);
         assert_eq!(collective_of(&who), Some((&job, collective)));
-        assert!(!seen.contains(&who), "{who:?}");
-        seen.push(who);
+        assert!(!all_series.contains(&who), "{who:?}");
+        all_series.push(who);
     }
     for kind in [
         FenceOperation::Pmix,
@@ -80,9 +80,9 @@ fn fence_series_encodes_its_barrier() {
 #[test]
 fn barrier_of_one_node_times_out_and_its_ranks_are_named() {
     let mut core = core(FenceTimeoutSpec::After(5 * SECOND));
-    said(&mut core, 0, INIT, SECOND);
-    said(&mut core, 1, INIT, SECOND);
-    said(&mut core, 0, "cmd=barrier_in group=NODE:7\n", 2 * SECOND);
+    feed_pmi(&mut core, 0, INIT, SECOND);
+    feed_pmi(&mut core, 1, INIT, SECOND);
+    feed_pmi(&mut core, 0, "cmd=barrier_in group=NODE:7\n", 2 * SECOND);
     let mut actions = Vec::new();
     while let Some(next) = core.next_deadline() {
         core.handle(NodeEvent::Tick, next, &mut actions);
@@ -110,12 +110,12 @@ fn barrier_of_one_node_times_out_and_its_ranks_are_named() {
 fn completed_barrier_of_one_node_leaves_no_timeout() {
     let mut core = core(FenceTimeoutSpec::After(5 * SECOND));
     for rank in [0, 1] {
-        said(&mut core, rank, INIT, SECOND);
+        feed_pmi(&mut core, rank, INIT, SECOND);
     }
     for round in 2..5 {
         for rank in [0, 1] {
             let now = round * SECOND;
-            said(&mut core, rank, "cmd=barrier_in group=0,1:7\n", now);
+            feed_pmi(&mut core, rank, "cmd=barrier_in group=0,1:7\n", now);
         }
         assert_eq!(core.next_deadline(), None);
     }
@@ -124,8 +124,8 @@ fn completed_barrier_of_one_node_leaves_no_timeout() {
 #[test]
 fn ranks_in_barrier_get_node_loss_at_once() {
     let mut core = core(FenceTimeoutSpec::Unlimited);
-    said(&mut core, 0, INIT, SECOND);
-    said(&mut core, 0, "cmd=barrier_in\n", SECOND);
+    feed_pmi(&mut core, 0, INIT, SECOND);
+    feed_pmi(&mut core, 0, "cmd=barrier_in\n", SECOND);
     let mut actions = Vec::new();
     let lost = NodeEvent::NodesLost {
         nodes: &[NodeId(1)],
@@ -149,8 +149,8 @@ fn timeout_of_program_counts_unless_user_timeout_is_shorter() {
         limit,
         ..CollectivePolicy::default()
     };
-    let given = Some(30 * SECOND);
-    for (limit, given, expected) in [
+    let program_timeout = Some(30 * SECOND);
+    for (limit, program_timeout, expected) in [
         (
             FenceTimeoutSpec::Sensible,
             None,
@@ -158,31 +158,31 @@ fn timeout_of_program_counts_unless_user_timeout_is_shorter() {
         ),
         (
             FenceTimeoutSpec::Sensible,
-            given,
+            program_timeout,
             Some((30, TimeoutSource::Program)),
         ),
         (FenceTimeoutSpec::Unlimited, None, None),
         (
             FenceTimeoutSpec::Unlimited,
-            given,
+            program_timeout,
             Some((30, TimeoutSource::Program)),
         ),
         (
             FenceTimeoutSpec::After(9 * SECOND),
-            given,
+            program_timeout,
             Some((9, TimeoutSource::User)),
         ),
         (
             FenceTimeoutSpec::After(90 * SECOND),
-            given,
+            program_timeout,
             Some((30, TimeoutSource::Program)),
         ),
     ] {
-        let timeout = terms(limit).timeout_or(given);
+        let timeout = terms(limit).timeout_or(program_timeout);
         let expected = expected.map(|(seconds, kind)| FenceTimeout {
             after: seconds * SECOND,
             kind,
         });
-        assert_eq!(timeout, expected, "{limit:?} {given:?}");
+        assert_eq!(timeout, expected, "{limit:?} {program_timeout:?}");
     }
 }

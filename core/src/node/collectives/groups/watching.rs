@@ -30,7 +30,7 @@ impl GroupState {
         match key.operation {
             GroupOperation::Construct if released.notify && released.status == 0 => {
                 let members = released.members.iter().collect();
-                watch.made(key.name, members, released.context);
+                watch.add_constructed_group(key.name, members, released.context);
             }
             GroupOperation::Construct => {}
             GroupOperation::Destruct => watch.ended(&key.name, |proc| key.members.contains(proc)),

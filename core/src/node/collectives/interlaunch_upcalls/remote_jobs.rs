@@ -36,14 +36,14 @@ impl InterlaunchState {
                     infos,
                     clients: Vec::new(),
                 });
-            let asked = match request {
+            let request_id = match request {
                 Ok(request) => {
                     let id = cx.control(&request);
                     id.ok_or(Status::ERR_LOST_CONNECTION.0)
                 }
                 Err(_) => Err(Status::ERR_BAD_PARAM.0),
             };
-            match asked {
+            match request_id {
                 Ok(id) => self.registering.push((id, job.nspace.clone())),
                 Err(status) => {
                     let result = Err(status);

@@ -82,8 +82,8 @@ fn other_session_requests_go_to_allocator() {
         panic!("{reports:?}");
     };
     assert_eq!((*by, request.directive), (GlobalRank(1), Directive::Extend));
-    let asked: Vec<_> = request.infos.iter().map(|info| &*info.key).collect();
-    assert_eq!(asked, [keys::ALLOC_NUM_NODES]);
+    let requested_keys: Vec<_> = request.infos.iter().map(|info| &*info.key).collect();
+    assert_eq!(requested_keys, [keys::ALLOC_NUM_NODES]);
     assert_eq!(status, None);
 }
 

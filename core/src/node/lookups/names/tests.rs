@@ -53,10 +53,10 @@ impl Job {
                     self.lines.push((node, rank.0, line.trim_end().to_owned()));
                 }
                 NodeAction::ReportToLauncher(NodeReport::Rendezvous { epoch: 0, message }) => {
-                    let mut said = Vec::new();
+                    let mut replies = Vec::new();
                     self.rendezvous
-                        .on_command(ClientId(1), message, self.now, &mut said);
-                    for (_, message) in said {
+                        .on_command(ClientId(1), message, self.now, &mut replies);
+                    for (_, message) in replies {
                         self.feed(0, NodeEvent::Command(NodeCommand::Rendezvous(message)));
                     }
                 }

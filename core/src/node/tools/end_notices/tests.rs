@@ -85,17 +85,17 @@ fn says(actions: &[NodeAction], came: bool) -> bool {
 #[test]
 fn tool_keeps_its_name_unless_it_belongs_to_job_or_server() {
     let mut node = Node::new();
-    let kept = ("debugger".to_owned(), 4);
-    assert_eq!(node.attach(Some(&proc("debugger", 4))), kept);
+    let own_name = ("debugger".to_owned(), 4);
+    assert_eq!(node.attach(Some(&proc("debugger", 4))), own_name);
     assert_eq!(node.attach(None), ("job-tool-1-1".to_owned(), 0));
-    for (made, forged) in [
+    for (number, forged) in [
         (2, proc("job", 0)),
         (3, proc("job", 77)),
         (4, proc("job-host", 0)),
         (5, proc("", 0)),
         (6, proc("debugger", PmixRank::WILDCARD.0)),
     ] {
-        let name = format!("job-tool-1-{made}");
+        let name = format!("job-tool-1-{number}");
         assert_eq!(node.attach(Some(&forged)), (name, 0), "{forged:?}");
     }
 }

@@ -174,66 +174,66 @@ mod tests {
 
     #[test]
     fn cache_keeps_last_bytes_and_end_of_stream() {
-        let mut kept = OutputCache::default();
-        assert!(kept.pieces(STREAM, cached(&[])).is_empty());
-        kept.add(STREAM, b"before");
-        kept.add(STREAM, &vec![b'x'; KEPT - 3]);
-        kept.add((NodeRank(1), Channels::STDERR.0), b"of another");
+        let mut cache = OutputCache::default();
+        assert!(cache.pieces(STREAM, cached(&[])).is_empty());
+        cache.add(STREAM, b"before");
+        cache.add(STREAM, &vec![b'x'; KEPT - 3]);
+        cache.add((NodeRank(1), Channels::STDERR.0), b"of another");
         let all = [b"ore".to_vec(), vec![b'x'; KEPT - 3]].concat();
-        assert_eq!(kept.pieces(STREAM, cached(&[])), [all]);
+        assert_eq!(cache.pieces(STREAM, cached(&[])), [all]);
         let more = vec![b'y'; 2 * KEPT];
-        kept.add(STREAM, &more);
-        kept.add(STREAM, b"");
-        assert_eq!(kept.pieces(STREAM, cached(&[])), [&more[..KEPT], b""]);
-        kept.forget(|stream| stream == STREAM);
-        assert!(kept.pieces(STREAM, cached(&[])).is_empty());
+        cache.add(STREAM, &more);
+        cache.add(STREAM, b"");
+        assert_eq!(cache.pieces(STREAM, cached(&[])), [&more[..KEPT], b""]);
+        cache.forget(|stream| stream == STREAM);
+        assert!(cache.pieces(STREAM, cached(&[])).is_empty());
     }
 
     #[test]
     fn cache_per_stream_shrinks_with_number_of_full_streams() {
-        let mut kept = OutputCache::default();
+        let mut cache = OutputCache::default();
         let stream = |rank| (NodeRank(rank), Channels::STDOUT.0);
-        kept.add(stream(0), b"little");
+        cache.add(stream(0), b"little");
         let own = |rank: u32, count| vec![rank.to_le_bytes()[0]; count];
-        let last = |kept: &OutputCache, rank| kept.pieces(stream(rank), cached(&[])).concat();
+        let last = |cache: &OutputCache, rank| cache.pieces(stream(rank), cached(&[])).concat();
         for count in 1..=256_u32 {
-            kept.add(stream(count), &own(count, 2 * KEPT));
-            assert!(kept.capacity() <= KEPT_BY_NODE && kept.room == kept.capacity());
-            let each = last(&kept, count).len();
+            cache.add(stream(count), &own(count, 2 * KEPT));
+            assert!(cache.capacity() <= KEPT_BY_NODE && cache.room == cache.capacity());
+            let each = last(&cache, count).len();
             let uses_half = 2 * each * count as usize + 8 > KEPT_BY_NODE;
             assert!(each == KEPT || uses_half, "{each} of each of {count}");
             if count % 51 == 1 {
                 let mut ranks = 1..=count;
-                assert!(ranks.all(|rank| last(&kept, rank) == own(rank, each)));
+                assert!(ranks.all(|rank| last(&cache, rank) == own(rank, each)));
             }
         }
         // One that has printed little loses nothing.
-        assert_eq!(last(&kept, 0), b"little");
+        assert_eq!(last(&cache, 0), b"little");
         // A rank that goes on has its newest output.
-        kept.add(stream(7), b"newest");
-        assert!(last(&kept, 7).ends_with(b"\x07newest"));
+        cache.add(stream(7), b"newest");
+        assert!(last(&cache, 7).ends_with(b"\x07newest"));
         // Room again when a job is over.
-        kept.forget(|(at, _)| at != NodeRank(7));
-        kept.add(stream(7), &vec![b'c'; 2 * KEPT]);
-        assert_eq!(last(&kept, 7), vec![b'c'; KEPT]);
+        cache.forget(|(at, _)| at != NodeRank(7));
+        cache.add(stream(7), &vec![b'c'; 2 * KEPT]);
+        assert_eq!(last(&cache, 7), vec![b'c'; KEPT]);
     }
 
     #[test]
     fn cached_stream_uses_only_needed_memory() {
-        let mut kept = OutputCache::default();
+        let mut cache = OutputCache::default();
         for _ in 0..100 {
-            kept.add(STREAM, b"a line\n");
-            let held = kept.pieces(STREAM, cached(&[])).concat().len();
-            assert!(kept.room < 2 * held, "{} for {held}", kept.room);
+            cache.add(STREAM, b"a line\n");
+            let held = cache.pieces(STREAM, cached(&[])).concat().len();
+            assert!(cache.room < 2 * held, "{} for {held}", cache.room);
         }
-        kept.add(STREAM, b"");
-        assert_eq!(kept.room, 700);
+        cache.add(STREAM, b"");
+        assert_eq!(cache.room, 700);
     }
 
     #[test]
     fn subscriber_selects_size_and_end_of_cached_output() {
-        let mut kept = OutputCache::default();
-        kept.add(STREAM, b"abcdef");
+        let mut cache = OutputCache::default();
+        cache.add(STREAM, b"abcdef");
         for (infos, expected) in [
             (vec![], "abcdef"),
             (vec![size(100)], "abcdef"),
@@ -241,8 +241,8 @@ mod tests {
             (vec![size(2), yes(keys::IOF_DROP_OLDEST)], "ef"),
             (vec![size(2), yes(keys::IOF_DROP_NEWEST)], "ab"),
         ] {
-            assert_eq!(kept.pieces(STREAM, cached(&infos)), [expected.as_bytes()]);
+            assert_eq!(cache.pieces(STREAM, cached(&infos)), [expected.as_bytes()]);
         }
-        assert!(kept.pieces(STREAM, cached(&[size(0)])).is_empty());
+        assert!(cache.pieces(STREAM, cached(&[size(0)])).is_empty());
     }
 }

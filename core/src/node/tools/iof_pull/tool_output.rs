@@ -32,8 +32,8 @@ pub(super) struct EarlyOutput {
 /// Returns the streams of a spawned job that its tool gets.
 fn streams_of(tool: &ToolRequester) -> Vec<Channels> {
     let streams = STREAMS.into_iter().zip([tool.stdout, tool.stderr]);
-    let wanted = streams.filter(|(_, wanted)| *wanted);
-    wanted.map(|(stream, _)| stream).collect()
+    let streams = streams.filter(|(_, is_forwarded)| *is_forwarded);
+    streams.map(|(stream, _)| stream).collect()
 }
 
 impl IofPulls {
@@ -107,14 +107,14 @@ impl IofPulls {
         awaited.any(|(process, _)| cx.jobs.find(*process).is_some_and(|(of, _)| of == job))
     }
 
-    /// Tells the ends of jobs that need not wait any more; all of them if `all` is set.
-    pub(in crate::node) fn notify_kept_ends(&mut self, all: bool, cx: &mut NodeContext) {
+    /// Notifies the tools of job ends that no longer wait for output; of all ends if `all` is set.
+    pub(in crate::node) fn notify_due_ends(&mut self, all: bool, cx: &mut NodeContext) {
         let now = cx.now;
         let due = |core: &Self, job: JobIndex, until: Moment| {
             all || now >= until || !core.awaits_job(job, cx)
         };
-        let kept = self.ends.iter();
-        let due: Vec<JobIndex> = kept
+        let ends = self.ends.iter();
+        let due: Vec<JobIndex> = ends
             .filter(|(job, (until, _))| due(self, **job, *until))
             .map(|(job, _)| *job)
             .collect();
@@ -169,11 +169,11 @@ impl IofPulls {
     pub(in crate::node) fn drop_unannounced(&mut self, job: JobIndex, cx: &mut NodeContext) {
         let early = self.early_output.get(&job);
         if early.is_some_and(|early| !early.announced) {
-            self.drop_kept(job, cx);
+            self.drop_early_output(job, cx);
         }
     }
 
-    pub(super) fn drop_kept(&mut self, job: JobIndex, cx: &mut NodeContext) {
+    pub(super) fn drop_early_output(&mut self, job: JobIndex, cx: &mut NodeContext) {
         let early = self.early_output.remove(&job).unwrap_or_default();
         for piece in early.pieces {
             self.acknowledge_output(piece.delivery(), cx);

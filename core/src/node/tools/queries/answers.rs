@@ -155,7 +155,7 @@ impl QueryFacts<'_> {
         let silent = || {
             self.replies
                 .values()
-                .any(|heard| *heard == NodeQueryResult::Nothing)
+                .any(|result| *result == NodeQueryResult::Nothing)
         };
         match missing {
             // libpmix 5.0 would search by itself, for any name in memory, and return the nodes of all jobs. An empty
@@ -233,11 +233,11 @@ impl QueryFacts<'_> {
         }
         let at = self.jobs.iter().position(|job| *job == scope.job.nspace);
         let hosting = scope.job.nodes_with_ranks();
-        let heard = self
+        let results = self
             .replies
             .iter()
             .filter(|(node, _)| hosting.contains(node));
-        let worst = end_of_job(heard.map(|(_, heard)| heard), at.unwrap_or_default());
+        let worst = end_of_job(results.map(|(_, result)| result), at.unwrap_or_default());
         status_of_end(worst)
     }
 
@@ -277,7 +277,7 @@ impl QueryFacts<'_> {
     fn table(&self, scope: &QueryScope<'_>, local: bool) -> Result<Value, Status> {
         let here = |node: &NodeId| !local || *node == self.cx.node;
         let mut rows: Vec<(Rank, ProcInfo)> = Vec::new();
-        for (node, heard) in self.replies.iter().filter(|(node, _)| here(node)) {
+        for (node, result) in self.replies.iter().filter(|(node, _)| here(node)) {
             let host = Text::from(self.cx.host_name(*node).unwrap_or_default());
             let row = |rank, executable, pid, exit_code, state| {
                 let row = ProcInfo {
@@ -290,7 +290,7 @@ impl QueryFacts<'_> {
                 };
                 (rank, row)
             };
-            let unknown = match heard {
+            let unknown = match result {
                 NodeQueryResult::Part(part) => {
                     let of_job = self.processes_of_job(part, scope);
                     rows.extend(

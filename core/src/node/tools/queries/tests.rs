@@ -78,19 +78,19 @@ impl Job {
                     let answers = served::answers(&bytes);
                     self.answers.extend(answers.map(|(_, parts)| parts));
                 }
-                NodeAction::AwaitStarts { query: asked, .. } if self.starting => {
-                    self.awaiting.push((node, asked))
+                NodeAction::AwaitStarts { query, .. } if self.starting => {
+                    self.awaiting.push((node, query))
                 }
-                NodeAction::AwaitStarts { query: asked, .. } => {
-                    self.feed(node, NodeEvent::StartsReported(asked))
+                NodeAction::AwaitStarts { query, .. } => {
+                    self.feed(node, NodeEvent::StartsReported(query))
                 }
                 // Rank n uses n megabytes, the server 100.
-                NodeAction::MeasureMemory { query: asked, pids } => {
+                NodeAction::MeasureMemory { query, pids } => {
                     let weighed = pids
                         .into_iter()
                         .map(|pid| (pid, u64::from(pid - 100) << 20));
                     let event = NodeEvent::MemoryMeasured {
-                        query: asked,
+                        query,
                         server: Some(100 << 20),
                         processes: weighed.collect(),
                     };
@@ -136,8 +136,8 @@ fn query_waits_for_unreported_start_of_rank() {
     assert_eq!(job.ask(&[keys::QUERY_PROC_TABLE], Vec::new()), 0);
     let (rank, pid) = (NodeRank(1), 999);
     job.feed(1, NodeEvent::RankStarted { rank, pid });
-    for (node, asked) in std::mem::take(&mut job.awaiting) {
-        job.feed(node, NodeEvent::StartsReported(asked));
+    for (node, query) in std::mem::take(&mut job.awaiting) {
+        job.feed(node, NodeEvent::StartsReported(query));
     }
     let parts = job.answers.pop().expect("an answer");
     let pids: Vec<u32> = rows(&parts, keys::QUERY_PROC_TABLE)

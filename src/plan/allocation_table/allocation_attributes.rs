@@ -38,11 +38,11 @@ impl AllocationAttributes {
     /// # Errors
     /// [`AllocationFailure`] for an invalid value, and for infos that contradict each other.
     pub(crate) fn from_infos(infos: &[SpawnInfo]) -> Result<Self, AllocationFailure> {
-        let mut wanted = Self::default();
+        let mut attributes = Self::default();
         for info in infos {
-            wanted.add(info)?;
+            attributes.add(info)?;
         }
-        let (nodes, each) = (wanted.nodes, wanted.slots_of.len());
+        let (nodes, each) = (attributes.nodes, attributes.slots_of.len());
         if each > 0 && nodes.is_some_and(|nodes| nodes as usize != each) {
             let problem = format!(
                 "{}: {each} numbers for {} nodes",
@@ -51,7 +51,7 @@ impl AllocationAttributes {
             );
             return Err(refuse(Kind::BadRequest, problem));
         }
-        Ok(wanted)
+        Ok(attributes)
     }
 
     fn add(&mut self, info: &SpawnInfo) -> Result<(), AllocationFailure> {
@@ -124,7 +124,7 @@ fn seconds(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn wanted(infos: &[(&str, &str)]) -> Result<AllocationAttributes, String> {
+    fn parse(infos: &[(&str, &str)]) -> Result<AllocationAttributes, String> {
         let info = |(key, value): &(&str, &str)| SpawnInfo {
             key: (*key).to_owned(),
             value: (*value).to_owned(),
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn numbers_names_and_times_are_read() {
-        let read = wanted(&[
+        let read = parse(&[
             (keys::ALLOC_NUM_NODES, "2"),
             (keys::ALLOC_NUM_CPU_LIST, "4, 1"),
             (keys::ALLOC_NODE_LIST, "n[1-3]"),
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn contradictory_request_is_named() {
-        let problem = |key, value| wanted(&[(key, value)]).unwrap_err();
+        let problem = |key, value| parse(&[(key, value)]).unwrap_err();
         assert_eq!(
             problem(keys::ALLOC_NUM_NODES, "0"),
             "pmix.alloc.nnodes: \"0\" is not a number from 1 on"
@@ -170,10 +170,10 @@ mod tests {
             (keys::ALLOC_NUM_CPU_LIST, "1,2"),
         ];
         assert_eq!(
-            wanted(&both).unwrap_err(),
+            parse(&both).unwrap_err(),
             "pmix.alloc.ncpulist: 2 numbers for 3 nodes"
         );
-        let other = wanted(&[("pmix.alloc.queue", "debug")]).unwrap();
+        let other = parse(&[("pmix.alloc.queue", "debug")]).unwrap();
         let refused = other.is_known().unwrap_err();
         assert_eq!(refused.kind, Kind::NotSupported);
         assert!(refused.text.starts_with("pmix.alloc.queue is required"));
