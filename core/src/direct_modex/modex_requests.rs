@@ -91,15 +91,15 @@ impl<T> ModexRequests<T> {
         }
     }
 
-    /// Adds a waiter. Gives the serial of the request to send, or `None` if one is under way.
+    /// Adds a waiter. Gives the request to send, or `None` if one is under way.
     pub(super) fn join(
         &mut self,
-        proc: &Proc,
+        proc: Proc,
         owner: NodeId,
         waiter: ModexWaiter<T>,
-    ) -> Option<u64> {
+    ) -> Option<OutgoingModexRequest> {
         let serial = self.next_serial;
-        if let Some(request) = self.in_flight.get_mut(proc) {
+        if let Some(request) = self.in_flight.get_mut(&proc) {
             request.waiters.push(waiter);
             request.pause.take()?;
             request.serial = serial;
@@ -114,7 +114,11 @@ impl<T> ModexRequests<T> {
             self.in_flight.insert(proc.clone(), request);
         }
         self.next_serial += 1;
-        Some(serial)
+        Some(OutgoingModexRequest {
+            proc,
+            owner,
+            serial,
+        })
     }
 
     /// Ends the wait of those whom a reply serves; of no one if the reply is late, repeated or from

@@ -240,7 +240,7 @@ impl Barriers {
             barrier.ring.extend(ring);
         }
         if barrier.contribution_stamp.take().is_some() && *collective == PmiCollective::WORLD {
-            store.take_back_contribution();
+            store.kvs.take_back_contribution();
         }
         if barrier.is_empty() {
             self.open.remove(collective);
@@ -283,7 +283,7 @@ impl Barriers {
         let (_, elsewhere) = self.members(collective);
         let barrier = self.open.get_mut(collective)?;
         let (bytes, stamp) = match collective {
-            &PmiCollective::WORLD => (store.take_contribution(), KvsStamp::default()),
+            &PmiCollective::WORLD => (store.kvs.take_contribution(), KvsStamp::default()),
             PmiCollective::Ring => (ring::encode(&mut barrier.ring), KvsStamp::default()),
             // Local puts are visible to all local ranks.
             _ if !elsewhere => {
@@ -293,7 +293,7 @@ impl Barriers {
             }
             _ => {
                 let since = self.news_since.get(collective).copied();
-                store.recent(since.unwrap_or_default())
+                store.kvs.recent(since.unwrap_or_default())
             }
         };
         barrier.contribution_stamp = Some(stamp);

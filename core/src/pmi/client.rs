@@ -162,10 +162,6 @@ impl ClientState {
         self.has_ended
     }
 
-    fn fail(&mut self, error: ProtocolError) {
-        self.error = Some(error);
-    }
-
     pub(super) fn enter(&mut self, phase: ClientPhase) {
         self.phase = phase;
     }
@@ -412,7 +408,7 @@ impl PmiClient {
         for gone in [OpenRequest::Name, OpenRequest::Spawn, OpenRequest::Key] {
             self.state.answered(|open| *open == gone);
         }
-        self.state.fail(error);
+        self.state.error = Some(error);
     }
 
     /// Resets the state for another process of the rank: requests of the previous one are not answered.

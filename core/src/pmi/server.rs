@@ -285,8 +285,8 @@ impl PmiServer {
         };
         let merged = match collective {
             PmiCollective::Ring => return self.ring_released(all),
-            &PmiCollective::WORLD => self.store.merge(all).map(|()| None),
-            _ => self.store.merge_recent(all, sent_stamp).map(Some),
+            &PmiCollective::WORLD => self.store.kvs.merge(all).map(|()| None),
+            _ => self.store.kvs.merge_recent(all, sent_stamp).map(Some),
         };
         match merged {
             Ok(news_since) => {
@@ -392,7 +392,8 @@ impl PmiServer {
             let lines = client.spawn.get_or_insert_default();
             if lines.push(line)? {
                 let lines = client.spawn.take().expect("pushed to it just now");
-                return self.on_request(rank, RequestContext::spawn_lines(), lines.request());
+                let request = lines.parse().map(PmiRequest::Spawn);
+                return self.on_request(rank, RequestContext::spawn_lines(), request);
             }
             return Ok(());
         }
@@ -484,9 +485,7 @@ impl PmiServer {
             renewal.pending_entries.push((collective, waiter, ring));
             return Ok(None);
         }
-        let store = &mut self.store;
-        let arrival = self.barriers.arrive(&collective, waiter, ring, store);
-        self.arrived(collective, arrival);
+        self.enter(collective, waiter, ring);
         Ok(None)
     }
 
@@ -604,10 +603,9 @@ impl PmiServer {
         }
         self.last_number += 1;
         let number = self.last_number;
-        let held = Vec::new();
         self.client(local).renewal = Some(EpochWait {
             number,
-            pending_entries: held,
+            pending_entries: Vec::new(),
         });
         self.actions.push(PmiAction::Renew {
             rank: local,

@@ -135,7 +135,11 @@ fn total(lengths: &[usize]) -> Result<usize, PeerError> {
 }
 
 fn any(value: c_int) -> Result<Option<usize>, PeerError> {
-    (value != -1).then(|| rank(value)).transpose()
+    if value == -1 {
+        Ok(None)
+    } else {
+        rank(value).map(Some)
+    }
 }
 
 fn any_tag(tag: c_int) -> Option<i32> {

@@ -1,6 +1,6 @@
 //! A client of the job: the conversation with the server, for all hosts of a launch.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 

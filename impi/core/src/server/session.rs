@@ -25,7 +25,7 @@ struct SessionClient {
 pub(super) struct Session {
     members: Vec<Option<SessionClient>>,
     /// Whether the reply DONE has been sent.
-    started: bool,
+    pub(super) started: bool,
     failed: bool,
     /// Time by which the session must have started.
     pub(super) deadline: Option<Duration>,
@@ -47,10 +47,6 @@ impl Session {
 
     pub(super) fn holder(&self, rank: u32) -> Option<ConnectionId> {
         self.members.get(rank as usize)?.as_ref()?.connection
-    }
-
-    pub(super) fn started(&self) -> bool {
-        self.started
     }
 
     pub(super) fn stored(&self) -> usize {

@@ -79,7 +79,10 @@ impl Messages {
             }
             PacketType::CancelYes | PacketType::CancelNo => {
                 let pending = self.cancels.get_mut(&theirs).filter(|count| **count > 0);
-                let holds = pending.map(|count| *count -= 1).is_some();
+                let holds = pending.is_some_and(|count| {
+                    *count -= 1;
+                    true
+                });
                 log.check(Rule::CancelReply, party, holds, || {
                     format!("{:?} to no CANCEL of request {:#x}", header.kind, theirs.2)
                 });
