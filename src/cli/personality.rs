@@ -30,7 +30,8 @@ use self::redirects::redirected;
 use super::apps::{NextApp, split_apps};
 use super::foreign_options::option_table::OptionTranslation::Show;
 use super::foreign_options::option_table::{
-    Dialect, ForeignOption, OWN, Page, RedirectedStream, Tag, UNBUFFERED, habit, with_dashes,
+    Dialect, ForeignOption, OWN, Page, RedirectedStream, Tag, UNBUFFERED, computed, habit,
+    with_dashes,
 };
 use super::foreign_options::{
     ForeignError, TranslatedLine, TranslatedOption, translate, translate_environment,
@@ -90,6 +91,13 @@ const NAMES: [(&str, Personality, &str); 5] = [
         "prte, as programs of Open MPI 5 that spawn write it",
     ),
 ];
+
+const GPUS_PER_PROC: ForeignOption = computed(
+    &["gpus-per-proc"],
+    option_values::gpus,
+    "write -gpus-per-proc with a number",
+    "--gpus-per-rank {1}",
+);
 
 const HOSTS_OF_PROGRAM: &str = "the programs of a job share the hosts, whose slots are given to ranks in order; name all \
     hosts in front of the first program, with their slots";
@@ -571,8 +579,8 @@ fn program(own: &OptionTable, words: &[OsString]) -> Option<usize> {
 
 /// Returns the value of an option among words of wireup, up to the program.
 fn option(own: &OptionTable, words: &[OsString], name: &str) -> Option<OsString> {
-    let (_, value) = occurrences(own, words, name).pop()?;
-    Some(value)
+    let last = occurrences(own, words, name).pop();
+    last.map(|(_, value)| value)
 }
 
 /// Removes an option from the words.

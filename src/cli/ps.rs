@@ -7,13 +7,13 @@ mod proctable;
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::os::fd::AsFd;
 use std::process::Command;
 
 use clap::Args;
 pub(super) use host_jobs::list_host_jobs;
 pub(super) use proctable::{execute as show_processes, found, query_records};
 
+use super::help_text::columns_of;
 use super::options::HostsListArgs;
 use crate::jobs::discover::UserScope;
 use crate::jobs::{self, LocalJobInfo, name};
@@ -185,9 +185,7 @@ fn overview(all: &[LocalJobInfo]) -> String {
 
 /// Columns of the terminal on standard output.
 pub(super) fn width() -> Option<usize> {
-    let stdout = std::io::stdout();
-    let size = rustix::termios::tcgetwinsize(stdout.as_fd()).ok()?;
-    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+    columns_of(std::io::stdout())
 }
 
 fn job_table<'a>(
