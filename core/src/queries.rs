@@ -285,7 +285,7 @@ impl<T> QueryEngine<T> {
 
     /// Completes the queries whose deadline has passed.
     pub fn tick(&mut self, now: Moment, out: &mut Vec<QueryAction<T>>) {
-        self.complete_queries(|query| query.deadline <= now, out);
+        self.complete_queries(|query| now >= query.deadline, out);
     }
 
     /// Returns the time at which the next [`QueryEngine::tick`] is due; `None` without a pending query.
