@@ -72,6 +72,11 @@ pub fn cut(text: &str, most: usize) -> String {
     }
 }
 
+/// A value, or `-` if there is none.
+pub fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
 /// A time as batch systems write it: `M:SS`, `H:MM:SS` or `D-HH:MM:SS`.
 pub fn time(time: Duration) -> String {
     let seconds = time.as_secs();

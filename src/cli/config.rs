@@ -79,16 +79,9 @@ struct DefaultsFile {
 
 /// Whether the options before the program disable reading of files.
 pub(super) fn is_refused(own: &OptionTable, words: &[OsString]) -> bool {
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        match own.read(word) {
-            ArgumentKind::Option { .. } if word == "--no-config" => return true,
-            ArgumentKind::Option { takes_next: true } => drop(words.next()),
-            ArgumentKind::Option { takes_next: false } => {}
-            _ => break,
-        }
-    }
-    false
+    own.scan(words)
+        .take_while(|(_, kind)| matches!(kind, ArgumentKind::Option { .. }))
+        .any(|(at, _)| words[at] == "--no-config")
 }
 
 /// Reads the files that exist.

@@ -377,17 +377,8 @@ impl Session {
         let session = Self::new();
         let words: Vec<OsString> = words.collect();
         let printed = session.open(&words)?;
-        session.tmux(
-            &[
-                "set-option",
-                "-w",
-                "-t",
-                &session.target,
-                "remain-on-exit",
-                "on",
-            ],
-            &[""; 0],
-        )?;
+        let window = ["set-option", "-w", "-t", &session.target];
+        session.tmux(&window, &["remain-on-exit", "on"])?;
         let pid = printed.trim().parse().map_err(|error| {
             CommandError::system("tmux has not named the launcher's process", error)
         })?;
@@ -396,24 +387,12 @@ impl Session {
 
     /// The first pane; the pid of its process.
     fn open<W: AsRef<std::ffi::OsStr>>(&self, words: &[W]) -> Result<String, CommandError> {
-        let pid = ["-P", "-F", "#{pane_pid}"];
-        let name = ["-n", &self.target];
-        let start: Vec<&str> = match self.inside {
-            true => ["new-window"].into_iter().chain(pid).chain(name).collect(),
-            false => {
-                let place = [
-                    "new-session",
-                    "-d",
-                    "-x",
-                    "200",
-                    "-y",
-                    "50",
-                    "-s",
-                    &self.target,
-                ];
-                place.into_iter().chain(pid).chain(name).collect()
-            }
-        };
+        let mut start = vec!["new-window"];
+        if !self.inside {
+            start = vec!["new-session", "-d", "-x", "200", "-y", "50"];
+            start.extend(["-s", &self.target]);
+        }
+        start.extend(["-P", "-F", "#{pane_pid}", "-n", &self.target]);
         self.tmux(&start, words)
     }
 

@@ -15,8 +15,9 @@ use wireup_core::doctor::report::{FindingGroup, grouped};
 use wireup_core::doctor::{CHECKS, DoctorHost, LaunchNeeds, Severity, judge};
 use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::HostSpec;
-use wireup_core::link::agent_protocol::NodeAddress;
+use wireup_core::link::agent_protocol::NodeStatus;
 use wireup_core::text_table;
+use wireup_core::wording::counted;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -141,7 +142,7 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, CommandError> {
             .map(|()| 0)
             .map_err(|error| CommandError::system("wireup doctor elsewhere is lost", error));
     }
-    let agent = args.hosts.agent().map(|path| path.as_os_str().to_owned());
+    let agent = args.hosts.agent.clone().map(PathBuf::into_os_string);
     let members = args.hosts.resolve()?;
     let specs = members.clone();
     let mut found = match members.is_empty() {
@@ -192,12 +193,8 @@ fn across(
     agent: Option<&OsString>,
     words: &[OsString],
 ) -> Result<Vec<DoctorHost>, CommandError> {
-    let addresses = members.iter().map(|host| NodeAddress {
-        name: host.name.clone(),
-        address: host.address.clone(),
-    });
-    let nodes = query_nodes(agent.map(AsRef::as_ref), addresses.collect())?;
-    let state = |node: wireup_core::link::agent_protocol::NodeStatus| match node.problem {
+    let nodes = query_nodes(agent.map(AsRef::as_ref), &members)?;
+    let state = |node: NodeStatus| match node.problem {
         Some(problem) => Err(problem),
         None => Ok(node.version),
     };
@@ -239,16 +236,12 @@ fn text(hosts: &[DoctorHost], groups: &[FindingGroup]) -> String {
             .filter(|group| group.severity == severity)
             .count()
     };
-    let plural = |count: usize, word: &str| match count {
-        1 => format!("1 {word}"),
-        _ => format!("{count} {word}s"),
-    };
     text.push_str(&format!(
         "{}, {}: {}, {}\n",
-        plural(hosts.len(), "host"),
-        plural(CHECKS.len(), "check"),
-        plural(count(Severity::Problem), "problem"),
-        plural(count(Severity::Warning), "warning"),
+        counted(hosts.len(), "host"),
+        counted(CHECKS.len(), "check"),
+        counted(count(Severity::Problem), "problem"),
+        counted(count(Severity::Warning), "warning"),
     ));
     text
 }

@@ -21,6 +21,7 @@ use wireup_core::job::hosts::lookup::{HostLookup, HostSource};
 use wireup_core::job::hosts::{self, HostEntry, HostList, HostSpec};
 use wireup_core::job::ids::UserId;
 use wireup_core::job::spec::AgentLaunchCommand;
+use wireup_core::wording::counted;
 use wireup_sys::own_host;
 
 /// Time limit of a batch system's command that lists the nodes.
@@ -112,9 +113,9 @@ impl HostsArgs {
         if let Some(nodes) = self.nodes {
             let there = hosts.len().max(1);
             if nodes as usize > there {
-                let plural = if there == 1 { "" } else { "s" };
                 return Err(CommandError::request(format!(
-                    "--nodes {nodes}: this launch has {there} host{plural}; name more (--hosts)"
+                    "--nodes {nodes}: this launch has {}; name more (--hosts)",
+                    counted(there, "host")
                 )));
             }
             hosts.truncate(nodes as usize);

@@ -220,14 +220,12 @@ fn as_table(names: &[ListedName]) -> String {
             .limits
             .expires
             .map(|left| format!("{} s", left.as_secs()));
-        let reads = name.limits.reads.map(|reads| reads.to_string());
-        let none = || "-".to_owned();
         vec![
             word(&name.key),
             format!("{} of {}", name.owner.rank, name.owner.nspace),
             stays(name.persistence).to_owned(),
-            seconds.unwrap_or_else(none),
-            reads.unwrap_or_else(none),
+            text_table::or_dash(seconds),
+            text_table::or_dash(name.limits.reads),
             value(name),
         ]
     };

@@ -561,18 +561,12 @@ fn find_here(own: &OptionTable, everywhere: &[OsString], part: &mut TranslatedLi
 
 /// Returns the position of the program among words of wireup.
 fn program(own: &OptionTable, words: &[OsString]) -> Option<usize> {
-    let mut at = 0;
-    while let Some(word) = words.get(at) {
-        match own.read(word) {
-            ArgumentKind::Option { takes_next } | ArgumentKind::SingleDash { takes_next, .. } => {
-                at += 1 + usize::from(takes_next);
-            }
-            ArgumentKind::Unknown => return None,
-            ArgumentKind::Program if word == "--" => return words.get(at + 1).map(|_| at + 1),
-            ArgumentKind::Program => return Some(at),
-        }
+    let (at, kind) = own.scan(words).find(|(_, kind)| !kind.is_option())?;
+    match kind {
+        ArgumentKind::Program if words[at] == "--" => words.get(at + 1).map(|_| at + 1),
+        ArgumentKind::Program => Some(at),
+        _ => None,
     }
-    None
 }
 
 /// Returns the value of an option among words of wireup, up to the program.
@@ -590,14 +584,10 @@ fn take(own: &OptionTable, words: &mut Vec<OsString>, name: &str) {
 
 /// Returns all values of an option among words of wireup, up to the program, with the ranges of their words.
 fn occurrences(own: &OptionTable, words: &[OsString], name: &str) -> Vec<(Range<usize>, OsString)> {
-    let (mut found, mut at) = (Vec::new(), 0);
-    while let Some(word) = words.get(at) {
-        let takes_next = match own.read(word) {
-            ArgumentKind::Option { takes_next } | ArgumentKind::SingleDash { takes_next, .. } => {
-                takes_next
-            }
-            ArgumentKind::Unknown | ArgumentKind::Program => break,
-        };
+    let mut found = Vec::new();
+    let options = own.scan(words).take_while(|(_, kind)| kind.is_option());
+    for (at, kind) in options {
+        let (word, takes_next) = (&words[at], kind.takes_next());
         let end = at + 1 + usize::from(takes_next);
         let joined = word.as_bytes().strip_prefix(name.as_bytes());
         let joined = joined.and_then(|rest| rest.strip_prefix(b"="));
@@ -606,7 +596,6 @@ fn occurrences(own: &OptionTable, words: &[OsString], name: &str) -> Vec<(Range<
         } else if let Some(value) = joined {
             found.push((at..end, OsStr::from_bytes(value).to_owned()));
         }
-        at = end;
     }
     found
 }

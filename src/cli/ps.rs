@@ -215,8 +215,7 @@ fn job_table<'a>(
             };
             let mut row = vec![
                 short.unwrap_or("-").to_owned(),
-                job.pid()
-                    .map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+                text_table::or_dash(job.pid()),
                 job.state.as_str().to_owned(),
                 ranks_of(job, &known(job.size)),
                 known(job.node_count),
@@ -296,11 +295,8 @@ fn rank_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a LocalJobInfo)
             let (node, host) = node_of(rank);
             vec![
                 short.unwrap_or("-").to_owned(),
-                match rank.spawned_job {
-                    0 => rank.rank.to_string(),
-                    job => format!("{job}:{}", rank.rank),
-                },
-                node.map_or_else(|| "-".to_owned(), |node| node.to_string()),
+                rank_text(rank.spawned_job, rank.rank),
+                text_table::or_dash(node),
                 host.unwrap_or("-").to_owned(),
                 rank.process.pid.to_string(),
                 state_of(&rank.process).to_owned(),
@@ -311,6 +307,14 @@ fn rank_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a LocalJobInfo)
         }));
     }
     text_table::render(&head, &rows, width())
+}
+
+/// Formats a rank: `JOB:RANK` in a spawned job.
+pub(super) fn rank_text(job: u32, rank: u32) -> String {
+    match job {
+        0 => rank.to_string(),
+        job => format!("{job}:{rank}"),
+    }
 }
 
 fn node_of(rank: &jobs::Rank) -> (Option<u32>, Option<&str>) {

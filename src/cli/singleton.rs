@@ -2,10 +2,8 @@
 //! execute when they spawn: a launch whose rank 0 is that program.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::process::CommandExt as _;
-use std::process::Command;
 
-use super::serve::SCRIPT;
+use super::serve::become_proxies;
 use crate::rank_proxy::mpich_singleton;
 use wireup_core::failure::CommandError;
 
@@ -29,19 +27,8 @@ pub(super) fn execute(arguments: &[OsString]) -> CommandError {
         let text = format!("{OPTION} needs PORT INTERFACE KEY PID; programs that spawn write it");
         return CommandError::request(text);
     };
-    let own = match std::env::current_exe() {
-        Ok(own) => own,
-        Err(error) => return CommandError::system("cannot find wireup", error),
-    };
-    let error = Command::new("/proc/self/exe")
-        .arg0("wireup")
-        .args(["run", "--pmi", "pmi1", "--oversubscribe", "-n", "1"])
-        .args(["sh", "-c", SCRIPT])
-        .arg(own)
-        .arg(RANK_COMMAND)
-        .args([port, key])
-        .exec();
-    CommandError::system("cannot execute wireup run", error)
+    let options = ["--pmi", "pmi1", "--oversubscribe", "-n", "1"].map(OsString::from);
+    become_proxies(options, RANK_COMMAND, [port.clone(), key.clone()])
 }
 
 /// Runs the rank proxy of the program; `words` are those after the command.

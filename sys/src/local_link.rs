@@ -106,7 +106,11 @@ impl LocalLink {
     /// With `is_creator`, the process has created its socket itself and gets more time while it is busy.
     pub fn watch(&mut self, silence: Duration, is_creator: bool, now: Moment) {
         self.watch = Some(LivenessMonitor::new(silence, now));
-        self.pid = if is_creator { peer(&self.channel) } else { None };
+        self.pid = if is_creator {
+            peer(&self.channel)
+        } else {
+            None
+        };
     }
 
     /// Does not watch it any more.

@@ -28,6 +28,14 @@ pub(super) use names::split as words;
 
 /// Default port on which agents listen for each other.
 pub const PORT: u16 = 7437;
+
+/// Whether an address ends with a port, which is not 0.
+pub fn has_port(address: &str) -> bool {
+    let port = address
+        .rsplit_once(':')
+        .map(|(_, port)| port.parse::<u16>());
+    matches!(port, Some(Ok(1..)))
+}
 /// Most hosts of a launch.
 pub const HOSTS_MAX: usize = 16_384;
 /// Most slots of a host: far beyond any machine, and small enough to add up.

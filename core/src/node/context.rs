@@ -177,6 +177,29 @@ impl NodeContext {
         Some((job, local, server))
     }
 
+    /// Calls the PMI server of a process, if there is one, and leaves its actions to the dispatcher.
+    pub(super) fn with_pmi_of(
+        &mut self,
+        at: NodeRank,
+        call: impl FnOnce(&mut pmi::PmiServer, LocalRank),
+    ) {
+        if let Some((job, local, server)) = self.pmi_of(at) {
+            call(server, local);
+            let effects = server.take_actions();
+            self.leave(NodeEffect::Pmi(job, effects));
+        }
+    }
+
+    /// Calls the PMI server of a job, if there is one, and leaves its actions to the dispatcher.
+    pub(super) fn with_pmi(&mut self, job: JobIndex, call: impl FnOnce(&mut pmi::PmiServer)) {
+        let server = self.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
+        if let Some(server) = server {
+            call(server);
+            let effects = server.take_actions();
+            self.leave(NodeEffect::Pmi(job, effects));
+        }
+    }
+
     /// Returns the PMI server of a process, read only.
     pub(super) fn pmi_server(&self, at: NodeRank) -> Option<(LocalRank, &pmi::PmiServer)> {
         let (job, local) = self.jobs.local_at(self.node, at)?;

@@ -81,6 +81,11 @@ fn io_at(path: &Path) -> impl FnOnce(io::Error) -> HostMpiError + use<> {
     move |error| HostMpiError::Io { path, error }
 }
 
+fn unreadable(path: &Path) -> impl FnOnce(ElfError) -> HostMpiError + use<> {
+    let path = path.to_owned();
+    move |error| HostMpiError::Unreadable { path, error }
+}
+
 fn text(name: &OsStr) -> String {
     name.to_string_lossy().into_owned()
 }
@@ -273,10 +278,6 @@ impl Image {
 
     /// All that the program and its libraries use of the image's MPI must be in the host's.
     fn check_users(&self, mpi: &Mpi, places: &[PathBuf]) -> Result<(), HostMpiError> {
-        let unreadable = |path: &Path| {
-            let path = path.to_owned();
-            move |error| HostMpiError::Unreadable { path, error }
-        };
         let [place, ..] = places else {
             return Ok(());
         };
@@ -310,10 +311,7 @@ impl Image {
         mpi: &Mpi,
         brought: &BTreeSet<PathBuf>,
     ) -> Result<Option<(String, PathBuf)>, HostMpiError> {
-        let elf = elf::read(start).map_err(|error| HostMpiError::Unreadable {
-            path: start.to_owned(),
-            error,
-        })?;
+        let elf = elf::read(start).map_err(unreadable(start))?;
         let mut wrong = Ok(None);
         // What is preloaded may be absent.
         let loader = self.loader.without_preload();
@@ -355,12 +353,7 @@ impl Image {
         if meta.is_some_and(|meta| (meta.dev(), meta.ino()) == library.file) {
             return Ok(None);
         }
-        let own = found.map(|path| {
-            symbols::read(path).map_err(|error| HostMpiError::Unreadable {
-                path: path.to_owned(),
-                error,
-            })
-        });
+        let own = found.map(|path| symbols::read(path).map_err(unreadable(path)));
         let own = own.transpose()?;
         let itself = [(&*mpi.interface, &mpi.library)];
         let others = mpi.companions.iter().chain(&mpi.needs);

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use super::{choose, scope};
+use super::{choose, rank_text, scope};
 use crate::control::query_server::job_query::{JobQueryKind, ProcessRecord};
 use crate::jobs::name::called;
 use crate::jobs::query_launcher::{Quiet, Watcher, query_launcher};
@@ -63,14 +63,9 @@ pub(in crate::cli) fn execute(jobs: &[String], json: bool) -> Result<u8, Command
 
 fn row(record: &ProcessRecord) -> Vec<String> {
     vec![
-        match record.job {
-            0 => record.rank.to_string(),
-            job => format!("{job}:{}", record.rank),
-        },
+        rank_text(record.job, record.rank),
         record.host.clone(),
-        record
-            .pid
-            .map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+        text_table::or_dash(record.pid),
         record.state.clone(),
         record.executable.clone(),
     ]

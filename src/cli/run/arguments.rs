@@ -216,7 +216,7 @@ impl LaunchArguments {
     ///
     /// # Errors
     /// [`CommandError`] for a rankfile that does not fit the hosts.
-    pub(super) fn into_spec(self, lookups: LaunchLookups) -> Result<JobSpec, CommandError> {
+    pub(super) fn into_spec(mut self, lookups: LaunchLookups) -> Result<JobSpec, CommandError> {
         let mut hosts = lookups.hosts;
         for host in &mut hosts {
             host.slots = host.slots.map(|slots| match slots {
@@ -236,7 +236,6 @@ impl LaunchArguments {
         if hosts.is_empty() && slots.is_none() && self.cpus_per_rank > 1 {
             slots = lookups.cpus.map(|cpus| self.divided(cpus));
         }
-        let mut runs = None;
         if let Some(ReadRankfile { path, ranks: file }) = &self.rankfile {
             let names: Vec<&str> = match hosts.is_empty() {
                 true => lookups.node_names.iter().map(String::as_str).collect(),
@@ -245,15 +244,12 @@ impl LaunchArguments {
             let here: &[&str] = if names.len() == 1 { &HERE } else { &[] };
             let size = self.ranks().unwrap_or_else(|| file.size());
             let found = file.runs(size, &names, here);
-            runs = Some(found.map_err(|error| wrong_rankfile(path, &error))?);
+            self.spec.layout.runs = found.map_err(|error| wrong_rankfile(path, &error))?;
         }
         let mut spec = self.spec;
         spec.layout.hosts = hosts;
         spec.layout.spread.starter = lookups.starter;
         spec.layout.slots = slots;
-        if let Some(runs) = runs {
-            spec.layout.runs = runs;
-        }
         spec.log = lookups.log;
         Ok(spec)
     }

@@ -61,9 +61,7 @@ impl GroupState {
             warned: false,
         }
     }
-}
 
-impl GroupState {
     pub(in crate::node) fn request(
         &mut self,
         id: UpcallId,
@@ -123,12 +121,9 @@ impl GroupState {
             id,
             key: key.clone(),
         };
-        self.with_engine(
-            |engine, groups| {
-                engine.arrive(key, placement, offer, ticket, groups);
-            },
-            cx,
-        );
+        self.with_engine(cx, |engine, groups| {
+            engine.arrive(key, placement, offer, ticket, groups);
+        });
     }
 
     /// Returns the timeout of an operation. libpmix 4.2 also has its own timer, which corrupts the server when it
@@ -151,12 +146,9 @@ impl GroupState {
             GroupMessage::Arrive { key, .. } if !self.engine.is_open(key) => self.placed(key, cx),
             _ => None,
         };
-        self.with_engine(
-            |engine, groups| {
-                engine.message(from, message, placement, groups);
-            },
-            cx,
-        );
+        self.with_engine(cx, |engine, groups| {
+            engine.message(from, message, placement, groups);
+        });
     }
 
     /// Returns the names of these processes and the nodes on which they are.
@@ -202,14 +194,12 @@ impl GroupState {
     /// Calls the engine and executes the resulting actions.
     pub(in crate::node) fn with_engine(
         &mut self,
-        operation: impl FnOnce(&mut GroupEngine<GroupRequester>, &mut GroupContext<'_, GroupRequester>),
         cx: &mut NodeContext,
+        operation: impl FnOnce(&mut GroupEngine<GroupRequester>, &mut GroupContext<'_, GroupRequester>),
     ) {
         let mut outputs = Vec::new();
-        operation(
-            &mut self.engine,
-            &mut GroupContext::new(cx.now, &mut outputs),
-        );
+        let mut groups = GroupContext::new(cx.now, &mut outputs);
+        operation(&mut self.engine, &mut groups);
         for output in outputs {
             match output {
                 GroupAction::Send { to, message } => cx.send(to, PeerMessage::Group(message)),
@@ -256,15 +246,15 @@ impl NodeService for GroupState {
     }
 
     fn tick(&mut self, cx: &mut NodeContext) {
-        self.with_engine(|engine, groups| engine.tick(groups), cx);
+        self.with_engine(cx, |engine, groups| engine.tick(groups));
     }
 
     fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
-        self.with_engine(|engine, groups| engine.node_lost(node, groups), cx);
+        self.with_engine(cx, |engine, groups| engine.node_lost(node, groups));
     }
 
     fn tear_down(&mut self, cx: &mut NodeContext) {
-        self.with_engine(GroupEngine::tear_down, cx);
+        self.with_engine(cx, GroupEngine::tear_down);
     }
 }
 

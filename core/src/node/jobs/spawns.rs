@@ -17,7 +17,6 @@ use crate::job::spawn::{
     SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnRequester, SpawnResult,
 };
 use crate::node::context::NodeContext;
-use crate::node::context::node_effect::NodeEffect;
 use crate::node::event::{NodeAction, NodeReport, SpawnRequestId};
 use crate::node::node_service::NodeService;
 
@@ -125,7 +124,9 @@ impl PendingSpawns {
         request: SpawnRequest,
         cx: &mut NodeContext,
     ) {
-        let ticket = self.add_request(part);
+        self.next += 1;
+        let ticket = SpawnRequestId(self.next);
+        self.waiting.insert(ticket, part);
         let request = Box::new(request);
         cx.order(NodeAction::ReportToLauncher(NodeReport::Spawn {
             ticket,
@@ -199,23 +200,9 @@ impl PendingSpawns {
             }
             SpawnReplyTarget::Pmi(at) => {
                 let started = started_ranks(result, cx);
-                let Some((job, rank, server)) = cx.pmi_of(at) else {
-                    return;
-                };
-                server.spawned(rank, result, &started);
-                let effects = server.take_actions();
-                cx.leave(NodeEffect::Pmi(job, effects));
+                cx.with_pmi_of(at, |server, rank| server.spawned(rank, result, &started));
             }
         }
-    }
-}
-
-impl PendingSpawns {
-    fn add_request(&mut self, part: (SpawnReplyTarget, SpawnPart)) -> SpawnRequestId {
-        self.next += 1;
-        let ticket = SpawnRequestId(self.next);
-        self.waiting.insert(ticket, part);
-        ticket
     }
 }
 

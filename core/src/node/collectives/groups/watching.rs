@@ -97,10 +97,9 @@ impl GroupState {
             _ => {
                 self.watch.on_member_left(name, &source);
                 let name = Arc::from(name);
-                self.with_engine(
-                    |engine, groups| engine.member_left(&name, source, groups),
-                    cx,
-                );
+                self.with_engine(cx, |engine, groups| {
+                    engine.member_left(&name, source, groups);
+                });
             }
         }
     }
