@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -80,6 +81,30 @@ impl HostRecords {
             records,
             missed,
         })
+    }
+
+    /// Prints the records, as JSON or as this table; exit code 1 if a host was not reached.
+    ///
+    /// # Errors
+    /// The records cannot be written as JSON.
+    pub(super) fn show(
+        &self,
+        noun: &str,
+        json: bool,
+        table: impl FnOnce(&[Value]) -> String,
+    ) -> Result<u8, CommandError> {
+        let text = match json {
+            true => {
+                let json = printable::json(&self.records);
+                json.map_err(|error| {
+                    CommandError::system(format!("cannot show the {noun}"), error)
+                })? + "\n"
+            }
+            false => table(&self.records),
+        };
+        // A reader that stops early is not a failure.
+        let _ = std::io::stdout().lock().write_all(text.as_bytes());
+        Ok(u8::from(self.missed))
     }
 }
 

@@ -97,7 +97,7 @@ fn starts_ranks_here(args: &[OsString]) -> bool {
 fn request(args: Vec<OsString>) -> Result<RunRequest, CommandError> {
     let own = OptionTable::from_parser::<RunArgs>();
     let line = CommandLine::new(&own, args.into_iter().skip(2)).map_err(CommandError::request)?;
-    if let Some(topic) = line.topic(&own) {
+    if let Some(topic) = topics::topic(&own, line.first()) {
         return topics::show(topic).map(RunRequest::Answered);
     }
     if let Some(problem) = more_hosts::find(&own, line.first()) {

@@ -25,17 +25,12 @@ pub(super) struct FileLocation {
 impl FileLocation {
     /// The site's.
     pub(super) fn site() -> Option<Self> {
-        match std::env::var_os(SITE_VARIABLE) {
-            None => Some(Self {
-                path: SITE.into(),
-                named_by: None,
-            }),
-            Some(path) if path.is_empty() => None,
-            Some(path) => Some(Self {
-                path: path.into(),
-                named_by: Some(SITE_VARIABLE),
-            }),
-        }
+        let (path, named_by) = match std::env::var_os(SITE_VARIABLE) {
+            None => (SITE.into(), None),
+            Some(path) if path.is_empty() => return None,
+            Some(path) => (path.into(), Some(SITE_VARIABLE)),
+        };
+        Some(Self { path, named_by })
     }
 
     /// The user's; `None` for a user without a home.
@@ -55,10 +50,6 @@ impl FileLocation {
     /// # Errors
     /// [`ConfigError`] when it exists and cannot be read, or must exist and does not.
     pub(super) fn read(&self) -> Result<Option<String>, ConfigError> {
-        let unreadable = |error| ConfigError::Unreadable {
-            path: self.path.clone(),
-            error,
-        };
         match read_settings(&self.path) {
             Ok(text) => Ok(Some(text)),
             Err(error) if is_absent(&self.path, &error) => match self.named_by {
@@ -68,7 +59,10 @@ impl FileLocation {
                     path: self.path.clone(),
                 }),
             },
-            Err(error) => Err(unreadable(error)),
+            Err(error) => Err(ConfigError::Unreadable {
+                path: self.path.clone(),
+                error,
+            }),
         }
     }
 }

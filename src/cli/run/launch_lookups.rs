@@ -21,7 +21,7 @@ pub(super) fn read_defaults(
     table: &OptionTable,
     line: &CommandLine,
 ) -> Result<Defaults, CommandError> {
-    match line.refuses_defaults(table) {
+    match config::is_refused(table, line.first()) {
         true => Ok(Defaults::default()),
         false => config::read(table).map_err(CommandError::request),
     }
@@ -84,7 +84,7 @@ pub(super) fn look_up(arguments: &LaunchArguments) -> Result<LaunchLookups, Comm
         hosts,
         starter,
         node_names,
-        cpus: (arguments.cpus_per_rank > 1).then(|| SlotLimits::detect().count()),
+        cpus: (spec.binding.cpus_per_rank > 1).then(|| SlotLimits::detect().count()),
         log,
     })
 }
