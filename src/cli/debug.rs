@@ -1,7 +1,7 @@
 //! `wireup debug`: a gdb on each rank, side by side in tmux.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -322,8 +322,7 @@ impl Debuggers {
             let command = line(&self.local_command(record));
             format!("{name} on {}: {command}", record.host)
         });
-        // A reader that stops early is not a failure.
-        let _ = write!(std::io::stdout(), "{}", printable::lines(lines));
+        super::show(&printable::lines(lines));
         Ok(0)
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -102,8 +101,7 @@ impl HostRecords {
             }
             false => table(&self.records),
         };
-        // A reader that stops early is not a failure.
-        let _ = std::io::stdout().lock().write_all(text.as_bytes());
+        super::show(&text);
         Ok(u8::from(self.missed))
     }
 }

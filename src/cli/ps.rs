@@ -6,7 +6,6 @@ mod node_table;
 mod proctable;
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::process::Command;
 
 use clap::Args;
@@ -120,8 +119,7 @@ pub(super) fn execute(args: PsArgs) -> Result<u8, CommandError> {
         (false, true) => rank_table(chosen),
         (false, false) => job_table(chosen, args.all_users),
     };
-    // A reader that stops early is not a failure.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    super::show(&text);
     Ok(0)
 }
 

@@ -2,7 +2,6 @@
 
 use super::arguments::{CommandLine, LaunchArguments, LaunchLookups, ReadRankfile, wrong_rankfile};
 use crate::cli::config::{self, Defaults};
-use crate::cli::host_lookups::HostNeeds;
 use crate::cli::lookup_progress::LookupProgress;
 use crate::cli::option_scan::OptionTable;
 use crate::cli::options::LayoutArgs;
@@ -73,13 +72,13 @@ pub(super) fn look_up(arguments: &LaunchArguments) -> Result<LaunchLookups, Comm
         .rankfile
         .as_ref()
         .filter(|_| !arguments.is_virtual());
-    let needs = HostNeeds {
-        is_virtual: arguments.is_virtual(),
-        count: &|slots| arguments.needed_hosts(slots),
-        by_rankfile: file.and_then(|file| hosts_of(&file.ranks, &node_names)),
-    };
+    let by_rankfile = file.and_then(|file| hosts_of(&file.ranks, &node_names));
+    let count = |slots| arguments.needed_hosts(slots);
     let progress = LookupProgress::new(spec.status.no_progress, spec.verbose > 0);
-    let (hosts, starter) = arguments.hosts.resolve(needs, progress)?;
+    let (hosts, starter) =
+        arguments
+            .hosts
+            .resolve(arguments.is_virtual(), count, by_rankfile, progress)?;
     Ok(LaunchLookups {
         hosts,
         starter,
