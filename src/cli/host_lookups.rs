@@ -149,7 +149,7 @@ impl HostsArgs {
             batch_systems::find(named.map(|(engine, _)| engine), &around),
             named,
         ) {
-            (Ok(None), Some((_, problem))) => Err(CommandError::request(problem.to_owned())),
+            (Ok(None), Some((_, problem))) => Err(CommandError::request(problem)),
             (Err(_), None) if names_hosts => Ok(None),
             (found, _) => found.map_err(CommandError::request),
         }
@@ -205,8 +205,7 @@ fn by_command(command: &str, hosts: &[HostSpec]) -> Result<AgentLaunchCommand, C
     let names = ["{host}", "{hosts}"];
     if !names.iter().any(|name| command.contains(name)) || hosts.is_empty() {
         return Err(CommandError::request(
-            "--launch-agents needs {host} or {hosts} in its command, or the word ssh, and --hosts or --hostfile"
-                .to_owned(),
+            "--launch-agents needs {host} or {hosts} in its command, or the word ssh, and --hosts or --hostfile",
         ));
     }
     let names = hosts.iter().map(|host| host.name.clone()).collect();

@@ -91,8 +91,7 @@ pub(super) fn execute(args: PsArgs) -> Result<u8, CommandError> {
         if args.ranks || args.proctable || !args.jobs.is_empty() || !args.host_list.has_hosts() {
             return Err(CommandError::request(
                 "--hosts and --hostfile show all jobs of hosts, without JOB, --ranks and --proctable; --agent needs one \
-                 of them, or --nodes"
-                    .to_owned(),
+                 of them, or --nodes",
             ));
         }
         scope(args.all_users, false)?;
@@ -144,11 +143,10 @@ pub(super) fn scope(all_users: bool, named: bool) -> Result<UserScope, CommandEr
 /// # Errors
 /// If a name matches no job or several, or none is named and the user has no or several jobs; the text lists them.
 pub(super) fn choose(words: &[String], all: &[LocalJobInfo]) -> Result<Vec<usize>, CommandError> {
-    if words.is_empty() && all.len() != 1 {
-        return Err(CommandError::job(format!("name a JOB; {}", overview(all))));
-    }
-    if words.is_empty() {
-        return Ok(vec![0]);
+    match (words, all) {
+        ([], [_]) => return Ok(vec![0]),
+        ([], _) => return Err(CommandError::job(format!("name a JOB; {}", overview(all)))),
+        _ => {}
     }
     let mut chosen = Vec::new();
     for word in words {

@@ -150,9 +150,7 @@ pub(super) fn spec_of(words: Vec<OsString>) -> Result<JobSpec, CommandError> {
     let front = ["wireup", "run", "--dry-run"].map(OsString::from);
     match request(front.into_iter().chain(words).collect())? {
         RunRequest::Run(spec, _) => Ok(*spec),
-        RunRequest::Answered(_) => Err(CommandError::request(
-            "these options ask for no run".to_owned(),
-        )),
+        RunRequest::Answered(_) => Err(CommandError::request("these options ask for no run")),
     }
 }
 

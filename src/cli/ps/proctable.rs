@@ -43,7 +43,7 @@ pub(in crate::cli) fn query_records(
 pub(in crate::cli) fn execute(jobs: &[String], json: bool) -> Result<u8, CommandError> {
     if jobs.len() > 1 {
         let text = "--proctable shows one job; name one";
-        return Err(CommandError::request(text.to_owned()));
+        return Err(CommandError::request(text));
     }
     let job = found(jobs.first().map(String::as_str))?;
     let records = query_records(&job, None, JobQueryKind::Table, &mut Quiet)?;
