@@ -17,7 +17,7 @@ use crate::job::spawn::{
     SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnRequester, SpawnResult,
 };
 use crate::node::context::NodeContext;
-use crate::node::event::{NodeAction, NodeReport, SpawnRequestId};
+use crate::node::event::{NodeReport, SpawnRequestId};
 use crate::node::node_service::NodeService;
 
 use crate::pmix::keys;
@@ -65,11 +65,11 @@ impl PendingSpawns {
         cx: &mut NodeContext,
     ) {
         let Some(requester) = self.spawner(proc, cx) else {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            return cx.answer_status(id, Status::ERR_NOT_FOUND);
         };
         let apps: Option<Vec<_>> = apps.into_iter().map(app).collect();
         let Some(apps) = apps.filter(|apps| !apps.is_empty()) else {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
+            return cx.answer_status(id, Status::ERR_BAD_PARAM);
         };
         let request = SpawnRequest {
             apps,
@@ -128,11 +128,11 @@ impl PendingSpawns {
         let ticket = SpawnRequestId(self.next);
         self.waiting.insert(ticket, part);
         let request = Box::new(request);
-        cx.order(NodeAction::ReportToLauncher(NodeReport::Spawn {
+        cx.report_to_launcher(NodeReport::Spawn {
             ticket,
             requester,
             request,
-        }));
+        });
     }
 
     /// Handles the launcher's reply to a request. Returns whether the request was made here and had no reply yet.
@@ -250,12 +250,11 @@ fn os(text: Text) -> OsString {
 
 /// Converts an info to text; a value without a text form becomes empty.
 pub(in crate::node) fn to_spawn_info(info: &Info) -> SpawnInfo {
-    let text = |text: &Text| String::from_utf8_lossy(text.as_bytes()).into_owned();
     let value = match &info.value {
         // As everywhere in PMIx, an attribute without a value is a true one.
         Value::Undef => "true".to_owned(),
         Value::Bool(value) => value.to_string(),
-        Value::String(value) => text(value),
+        Value::String(value) => value.to_string(),
         Value::Byte(value) | Value::Uint8(value) => value.to_string(),
         Value::Size(value) | Value::Uint64(value) => value.to_string(),
         Value::Int(value) | Value::Int32(value) => value.to_string(),
@@ -267,7 +266,7 @@ pub(in crate::node) fn to_spawn_info(info: &Info) -> SpawnInfo {
         Value::Float(value) => value.to_string(),
         Value::Double(value) => value.to_string(),
         Value::Proc(proc) if info.key == keys::DEBUG_TARGET => {
-            format!("{}:{}", text(&proc.nspace), proc.rank.0)
+            format!("{}:{}", proc.nspace, proc.rank.0)
         }
         Value::Rank(rank) | Value::Proc(PmixProc { rank, .. }) => rank.0.to_string(),
         Value::Array(array) => {
@@ -287,12 +286,12 @@ pub(in crate::node) fn to_spawn_info(info: &Info) -> SpawnInfo {
                 0 => String::new(),
                 separator => char::from(separator).to_string(),
             };
-            format!("{separator}{}={}", text(name), text(value))
+            format!("{separator}{name}={value}")
         }
         _ => String::new(),
     };
     SpawnInfo {
-        key: text(&info.key),
+        key: info.key.to_string(),
         value,
         required: info.required,
     }

@@ -112,9 +112,7 @@ impl IofPulls {
     pub(in crate::node) fn is_asking(&self) -> bool {
         self.pulls > 0
     }
-}
 
-impl IofPulls {
     /// Whether this stream of a local process has a subscriber.
     #[cfg(test)]
     fn wants_output(&self, at: NodeRank, channel: Channels) -> bool {
@@ -233,11 +231,10 @@ impl IofPulls {
             let ahead = reader.ahead.entry(stream).or_default();
             *ahead += bytes.len();
             if *ahead >= AHEAD && self.held_streams.insert(stream) {
-                let held = true;
                 cx.order(NodeAction::HoldOutput {
                     rank,
                     channel,
-                    is_held: held,
+                    is_held: true,
                 });
             }
             if bytes.is_empty() {
@@ -295,12 +292,11 @@ impl IofPulls {
                 channel,
                 bytes,
             } => {
-                let data = bytes;
                 let piece = OutputPiece {
                     from,
                     process,
                     channel,
-                    data,
+                    data: bytes,
                 };
                 self.deliver(piece, cx);
             }
@@ -364,7 +360,7 @@ impl IofPulls {
         }
         let name = cx.name_of(process);
         let control = SidecarCommand::IofDeliver {
-            source: PmixProc::new(&name.nspace, name.rank),
+            source: PmixProc::from(&name),
             channel,
             data,
         };
