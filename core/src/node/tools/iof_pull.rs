@@ -40,27 +40,12 @@ const STREAMS: [Channels; 2] = [Channels::STDOUT, Channels::STDERR];
 /// A stream of a process of this node.
 type LocalStream = (NodeRank, u16);
 
-/// A piece of output for processes of this node.
+/// A piece of output for processes of this node, whose delivery must be acknowledged.
 #[derive(Debug)]
 struct OutputPiece {
-    /// The node of the process.
-    from: NodeId,
-    process: GlobalRank,
-    channel: Channels,
+    delivery: OutputDelivery,
     /// Bytes as read; nothing at the end of the stream.
     data: Vec<u8>,
-}
-
-impl OutputPiece {
-    /// Returns the delivery of the piece, which must be acknowledged.
-    fn delivery(&self) -> OutputDelivery {
-        OutputDelivery {
-            from: self.from,
-            process: self.process,
-            channel: self.channel,
-            bytes: self.data.len(),
-        }
-    }
 }
 
 /// The delivery of a piece of output. The node of the process is notified when the piece was taken.
@@ -292,13 +277,14 @@ impl IofPulls {
                 channel,
                 bytes,
             } => {
-                let piece = OutputPiece {
+                let delivery = OutputDelivery {
                     from,
                     process,
                     channel,
-                    data: bytes,
+                    bytes: bytes.len(),
                 };
-                self.deliver(piece, cx);
+                let data = bytes;
+                self.deliver(OutputPiece { delivery, data }, cx);
             }
             IofPullMessage::Taken {
                 process,
@@ -337,18 +323,13 @@ impl IofPulls {
 
     /// Delivers output of a process to local processes.
     fn deliver(&mut self, piece: OutputPiece, cx: &mut NodeContext) {
-        let job = cx.jobs.find(piece.process).map(|(job, _)| job);
+        let (from, process) = (piece.delivery.from, piece.delivery.process);
+        let job = cx.jobs.find(process).map(|(job, _)| job);
         if let Some(early) = job.and_then(|job| self.early_output.get_mut(&job)) {
             early.pieces.push(piece);
             return;
         }
-        let delivery = piece.delivery();
-        let OutputPiece {
-            from,
-            process,
-            channel,
-            data,
-        } = piece;
+        let OutputPiece { delivery, data } = piece;
         // Its node may have got the request to forward it after the end of the tool.
         let tool = job.and_then(|job| cx.job(job).requester.tool());
         if tool.is_some_and(|tool| tool.node == cx.node && !cx.tools.is_attached(&tool.name)) {
@@ -361,7 +342,7 @@ impl IofPulls {
         let name = cx.name_of(process);
         let control = SidecarCommand::IofDeliver {
             source: PmixProc::from(&name),
-            channel,
+            channel: delivery.channel,
             data,
         };
         match cx.control(&control) {

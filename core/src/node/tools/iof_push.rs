@@ -155,11 +155,9 @@ impl IofPushes {
         if !self.writing.get(&number).is_some_and(done) {
             return;
         }
-        if let Some(IofPushWrite {
-            from, push, status, ..
-        }) = self.writing.remove(&number)
-        {
-            self.send_input(from, IofPushMessage::Done { push, status }, cx);
+        if let Some(written) = self.writing.remove(&number) {
+            let (push, status) = (written.push, written.status);
+            self.send_input(written.from, IofPushMessage::Done { push, status }, cx);
         }
     }
 

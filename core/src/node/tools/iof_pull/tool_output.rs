@@ -174,7 +174,7 @@ impl IofPulls {
     pub(super) fn drop_early_output(&mut self, job: JobIndex, cx: &mut NodeContext) {
         let early = self.early_output.remove(&job).unwrap_or_default();
         for piece in early.pieces {
-            self.acknowledge_output(piece.delivery(), cx);
+            self.acknowledge_output(piece.delivery, cx);
         }
     }
 }
