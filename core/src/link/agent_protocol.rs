@@ -25,7 +25,7 @@ use crate::link::routing_tree::{RoutingTree, TreeShape};
 use crate::metrics::Histogram;
 
 /// Version of everything on the links. Processes of different versions refuse each other.
-pub const VERSION: u32 = 18;
+pub const VERSION: u32 = 19;
 
 /// The end of an agent's reason for a loss if it is silence.
 pub const NO_SIGN: &str = "no sign of life";
