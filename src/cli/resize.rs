@@ -64,9 +64,8 @@ fn parse_list(text: &str) -> Result<String, HostsProblem> {
 ///
 /// # Errors
 /// [`CommandError`] if the job does not exist, or its launcher refuses the change.
-pub(super) fn execute(mut args: ResizeArgs) -> Result<u8, CommandError> {
-    let hosts = std::mem::take(&mut args.hosts);
-    if let Some(host) = LauncherHost::find(hosts, args.job.as_deref())? {
+pub(super) fn execute(args: ResizeArgs) -> Result<u8, CommandError> {
+    if let Some(host) = LauncherHost::find(args.hosts, args.job.as_deref())? {
         let lists = [("--add", &args.add), ("--remove", &args.remove)];
         let options = lists.into_iter().filter_map(|(name, list)| {
             let list = list.as_ref()?;
