@@ -146,8 +146,9 @@ pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, CommandError>
     let (name, words) = line.split_at(line.len().min(2));
     let translated = translate(&all, &OWN, words.to_vec()).map_err(CommandError::request)?;
     if let Some(option) = translated.unknown {
-        let alone = all.into_command().no_binary_name(true);
-        let error = alone.try_get_matches_from([&option]).err();
+        let words = [option];
+        let alone = all.into_parser(&words).no_binary_name(true);
+        let error = alone.try_get_matches_from(words).err();
         let line = error.map_or_else(String::new, |error| one_line(&error));
         return Err(CommandError::request(line));
     }

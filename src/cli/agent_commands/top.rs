@@ -72,7 +72,7 @@ pub struct TopArgs {
 
     /// Show a line for each host instead of one for each rank
     #[arg(long)]
-    hosts: bool,
+    pub hosts: bool,
 
     /// Print tables one after the other, on a terminal too
     #[arg(long)]
@@ -101,11 +101,6 @@ impl TopArgs {
     /// Returns the order of the first table.
     pub fn order(&self) -> SortOrder {
         SortOrder::by(self.sort)
-    }
-
-    /// Whether there is a line for each host.
-    pub fn by_host(&self) -> bool {
-        self.hosts
     }
 
     /// Executes the command on the host that the job shows for its launcher, if that is another one; returns only if it is
