@@ -125,7 +125,9 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, CommandError> {
         cwd.map_err(|error| CommandError::system("cannot tell which directory this is", error))?;
     let image = args.image.resolve()?;
     if let Some((image, number)) = image.as_ref().zip(args.container) {
-        return super::print(image_trial::made(number, image, &args.program, &cwd).as_bytes());
+        return super::print(
+            image_trial::report_trial(number, image, &args.program, &cwd).as_bytes(),
+        );
     }
     let subject = DoctorSubject {
         program: args.program,

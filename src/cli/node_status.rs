@@ -55,10 +55,7 @@ pub(super) fn query_nodes(
     agent: Option<&Path>,
     hosts: &[HostSpec],
 ) -> Result<Vec<NodeStatus>, CommandError> {
-    let members = hosts.iter().map(|host| NodeAddress {
-        name: host.name.clone(),
-        address: host.address.clone(),
-    });
+    let members = hosts.iter().map(NodeAddress::from);
     let user = UserId(rustix::process::geteuid().as_raw());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR");
     let socket = local_agent::find(agent, user, runtime.as_deref())?;
