@@ -259,6 +259,14 @@ pub struct ControlRefusal {
     pub text: String,
 }
 
+impl ControlRefusal {
+    /// Creates a refusal with the status for the requester and the text for people.
+    pub fn new(status: Status, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { status, text }
+    }
+}
+
 /// The host's reply to a [`SidecarCommand`].
 #[derive(Clone, PartialEq, Debug)]
 pub enum ControlReply {
