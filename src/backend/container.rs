@@ -147,12 +147,9 @@ fn attempted(number: u64) -> String {
 
 /// Removes the files of an [attempt](attempt) whose process was killed.
 pub(crate) fn remove_attempt(number: u64) {
-    let job = attempted(number);
+    let name = image_container::name(&attempted(number), NodeId(0));
     // Mounts existed only in the container, which has ended with the process.
-    let _ = std::fs::remove_dir_all(image_container::directory(&image_container::name(
-        &job,
-        NodeId(0),
-    )));
+    let _ = std::fs::remove_dir_all(image_container::directory(&name));
 }
 
 /// Whether the runtime's program is in PATH.

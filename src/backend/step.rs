@@ -128,7 +128,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
     let StepStart {
         node,
         tree,
-        description,
+        mut description,
         silence,
     } = match begun {
         Ok(begun) => begun,
@@ -147,7 +147,6 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
         let reports: Vec<StepToLauncher> = vec![StepToLauncher::Reached { node, stage }];
         link.send(FrameAddress::Launcher, FrameClass::Carried, &reports, &poll);
     }
-    let mut description = description;
     let brought = bring(&mut poll, &mut link, &mut backlog, node, &mut description);
     let backend = brought.and_then(|()| {
         make_backend(
@@ -161,14 +160,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
     });
     match backend {
         Ok(backend) => {
-            let step_start::StepBackend {
-                local,
-                signals,
-                plan,
-                guard,
-                started: origin,
-                watch,
-            } = backend;
+            let (plan, origin) = (backend.plan, backend.started);
             link.watch(silence, true, Moment(origin.elapsed()));
             let window = window(plan.job.process_map.nodes());
             let builds = program_builds::builds_of(&plan, Some(node));
@@ -178,10 +170,10 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
             let network = network.map(|network| StepToLauncher::Network { node, network });
             let unsent_reports = builds.into_iter().chain(network).collect();
             let mut step = StepDaemon {
-                local,
-                guard: Some(guard),
+                local: backend.local,
+                guard: Some(backend.guard),
                 link,
-                signals,
+                signals: backend.signals,
                 rank_signals: RankSignals::default(),
                 surroundings,
                 children: tree.first_children(node).collect(),
@@ -193,7 +185,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
                 incoming: None,
                 unsent_reports,
                 job_ended: false,
-                watch,
+                watch: backend.watch,
             };
             step.run_job(backlog)
         }

@@ -28,7 +28,7 @@ use crate::plan::HostPlan;
 use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::outcome::{EXIT_WIREUP, FailureCause};
 use wireup_core::link::agent_protocol::AgentRequest;
-use wireup_core::link::frame::{FrameAddress, FrameClass};
+use wireup_core::link::frame::FrameAddress;
 use wireup_core::node_tracker::KnownNode;
 use wireup_core::output_credit::window;
 
@@ -45,12 +45,7 @@ impl RemoteBackend {
             description: self.description(Vec::new()),
         };
         if self.link_error.is_none() {
-            self.link.send(
-                FrameAddress::EveryNode,
-                FrameClass::Control,
-                &grow,
-                &self.poll,
-            );
+            self.send_to_agent(&grow);
         }
         let jobs = (1..self.jobs.count()).map(JobIndex);
         let known = jobs.filter_map(|number| match self.running_jobs.get(&number) {
