@@ -194,12 +194,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
                 code: failure.code(),
                 message: failure.to_string(),
             })];
-            link.last_word(
-                FrameAddress::Launcher,
-                FrameClass::Carried,
-                &refusal,
-                LAST_WORDS,
-            );
+            link.last_word(FrameClass::Carried, &refusal, LAST_WORDS);
             Ok(0)
         }
     }
@@ -395,7 +390,7 @@ impl StepDaemon {
         if self.stdin_feeder.find_first_read(self.now()) {
             self.report_to_launcher(&[StepToLauncher::InputRead]);
         }
-        if let Some(open) = self.stdin_feeder.take_report() {
+        if let Some(open) = self.stdin_feeder.report.take() {
             self.report_to_launcher(&[StepToLauncher::InputTaken { open }]);
         }
     }
