@@ -465,9 +465,11 @@ impl RemoteBackend {
                     self.start_input();
                 }
             }
-            TrackerAction::Joined(node, None) => self.joined(node),
             TrackerAction::Joined(node, refusal) => {
-                self.queue_report(LinkReport::NodeJoined { node, refusal })
+                if refusal.is_none() {
+                    self.send(FrameAddress::Node(node), &LauncherToStep::Start);
+                }
+                self.queue_report(LinkReport::NodeJoined { node, refusal });
             }
             TrackerAction::Left(node) => {
                 self.link.sources_lost(&[node]);

@@ -241,9 +241,7 @@ impl StepDaemon {
             }
             self.local.tick().map_err(broken)?;
             self.check_agent();
-            if self.stdin_feeder.find_first_read(self.now()) {
-                self.report_to_launcher(&[StepToLauncher::InputRead]);
-            }
+            self.report_input();
             self.pass_on().map_err(broken)?;
             self.run_orphaned();
         }
@@ -351,7 +349,10 @@ impl StepDaemon {
         while let Some(one) = self.local.next_report() {
             match &one {
                 StepToLauncher::Output { stream, bytes, .. } => {
-                    self.use_credit(*stream, bytes.len())?
+                    // Reading pauses when no credit is left.
+                    if self.state.spend(*stream, bytes.len()) {
+                        self.local.pause(*stream, true)?;
+                    }
                 }
                 StepToLauncher::AllStarted { job } if job.is_initial() => {
                     self.label.turn(JobStage::Running);
@@ -367,14 +368,6 @@ impl StepDaemon {
             self.unsent_reports.push(one);
         }
         Ok(())
-    }
-
-    /// Subtracts output that will be sent from the credit; pauses reading when none is left.
-    fn use_credit(&mut self, stream: Stream, bytes: usize) -> std::io::Result<()> {
-        match self.state.spend(stream, bytes) {
-            true => self.local.pause(stream, true),
-            false => Ok(()),
-        }
     }
 
     /// Sends all collected reports to the launcher.

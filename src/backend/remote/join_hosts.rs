@@ -22,7 +22,6 @@ use std::sync::Arc;
 
 use super::RemoteBackend;
 use super::members;
-use crate::backend::launcher_reports::LinkReport;
 use crate::backend::step_messages::{KnownReport, LauncherToStep, NodeRefusal, StepToLauncher};
 use crate::plan::HostPlan;
 use wireup_core::job::ids::{JobIndex, NodeId};
@@ -67,13 +66,6 @@ impl RemoteBackend {
         self.plan = Arc::clone(plan);
         self.jobs.replace_first(Arc::clone(&plan.job));
         self.fleet.set_window(window(plan.job.process_map.nodes()));
-    }
-
-    /// Handles the readiness of a node for ranks.
-    pub(super) fn joined(&mut self, node: NodeId) {
-        self.send(FrameAddress::Node(node), &LauncherToStep::Start);
-        let refusal = None;
-        self.queue_report(LinkReport::NodeJoined { node, refusal });
     }
 
     /// Whether a report of a node that has not joined yet is accepted. A report that would fail the launch only fails the
