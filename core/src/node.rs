@@ -213,7 +213,7 @@ impl NodeCore {
 
     /// Gives up a sidecar that is silent for too long.
     pub fn impatient_after(mut self, silence: Duration) -> Self {
-        self.cx.limit_silence(silence);
+        self.cx.sidecar.silence = silence;
         self
     }
 

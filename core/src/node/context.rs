@@ -25,7 +25,7 @@ use crate::pmi::server as pmi;
 use crate::pmix::sidecar_link::{RequestId, SidecarLink, UpcallId};
 use crate::pmix::sidecar_protocol::SidecarCommand;
 use crate::pmix::upcall::UpcallAnswer;
-use crate::pmix::value::{PmixProc, PmixRank};
+use crate::pmix::value::{PmixProc, PmixRank, Status, Text};
 use attached_tools::AttachedTools;
 use collective_policy::CollectivePolicy;
 use job_context::JobContext;
@@ -99,9 +99,14 @@ impl NodeContext {
         self.order(NodeAction::SendPeer { to, message });
     }
 
-    /// Sends the launcher a notice.
+    /// Sends the backend a notice.
     pub(super) fn report(&mut self, notice: NodeNotice) {
         self.order(NodeAction::Notify(notice));
+    }
+
+    /// Sends the launcher a report.
+    pub(super) fn report_to_launcher(&mut self, report: NodeReport) {
+        self.order(NodeAction::ReportToLauncher(report));
     }
 
     /// Leaves work to another part of the node.
@@ -112,10 +117,7 @@ impl NodeContext {
     /// Sends a message to the name server, through the launcher.
     pub(super) fn send_to_name_server(&mut self, message: NameServerCommand) {
         let epoch = self.rendezvous_epoch;
-        self.order(NodeAction::ReportToLauncher(NodeReport::Rendezvous {
-            epoch,
-            message,
-        }));
+        self.report_to_launcher(NodeReport::Rendezvous { epoch, message });
     }
 
     /// Makes a request of the sidecar. One that cannot be made breaks the sidecar at the end of the event.
@@ -156,6 +158,11 @@ impl NodeContext {
         jobs.find(|(_, member)| member.context.nspace.as_str() == nspace)
     }
 
+    /// Returns the job that libpmix names.
+    pub(super) fn find_pmix_job(&self, nspace: &Text) -> Option<(JobIndex, &NodeJob)> {
+        self.find_job(nspace.to_str()?)
+    }
+
     /// Returns the jobs of the launch that have not ended, in the order of their start.
     pub(super) fn running_jobs(&self) -> impl Iterator<Item = (JobIndex, &Arc<JobContext>)> {
         let running = self.jobs.jobs().filter(|(_, job)| !job.is_over());
@@ -175,6 +182,29 @@ impl NodeContext {
         let (job, local) = self.jobs.local_at(self.node, at)?;
         let server = self.jobs.get_mut(job)?.pmi.as_mut()?;
         Some((job, local, server))
+    }
+
+    /// Calls the PMI server of a process, if there is one, and leaves its actions to the dispatcher.
+    pub(super) fn with_pmi_of(
+        &mut self,
+        at: NodeRank,
+        call: impl FnOnce(&mut pmi::PmiServer, LocalRank),
+    ) {
+        if let Some((job, local, server)) = self.pmi_of(at) {
+            call(server, local);
+            let effects = server.take_actions();
+            self.leave(NodeEffect::Pmi(job, effects));
+        }
+    }
+
+    /// Calls the PMI server of a job, if there is one, and leaves its actions to the dispatcher.
+    pub(super) fn with_pmi(&mut self, job: JobIndex, call: impl FnOnce(&mut pmi::PmiServer)) {
+        let server = self.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
+        if let Some(server) = server {
+            call(server);
+            let effects = server.take_actions();
+            self.leave(NodeEffect::Pmi(job, effects));
+        }
     }
 
     /// Returns the PMI server of a process, read only.
@@ -198,7 +228,7 @@ impl NodeContext {
     /// Returns the process that libpmix names, if it is one of the launch.
     pub(super) fn find_process(&self, proc: &PmixProc) -> Option<GlobalRank> {
         let rank = proc.rank.rank()?;
-        let (job, member) = self.find_job(std::str::from_utf8(proc.nspace.as_bytes()).ok()?)?;
+        let (job, member) = self.find_pmix_job(&proc.nspace)?;
         (rank.0 < member.context.process_map.size()).then(|| self.jobs.global(job, rank))
     }
 
@@ -216,8 +246,7 @@ impl NodeContext {
     pub(super) fn members(&self, procs: &[PmixProc]) -> Option<Vec<GlobalRank>> {
         let mut members = Vec::with_capacity(procs.len());
         for proc in procs {
-            let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
-            let (job, member) = self.find_job(nspace)?;
+            let (job, member) = self.find_pmix_job(&proc.nspace)?;
             let map = &member.context.process_map;
             let global = |rank| self.jobs.global(job, rank);
             match proc.rank {
@@ -240,6 +269,11 @@ impl NodeContext {
     pub(super) fn answer(&mut self, id: UpcallId, answer: &UpcallAnswer) {
         let answer = self.sidecar_link.answer(id, answer);
         self.actions.extend(answer.map(NodeAction::SendUpcall));
+    }
+
+    /// Answers an upcall with a status alone.
+    pub(super) fn answer_status(&mut self, id: UpcallId, status: Status) {
+        self.answer(id, &UpcallAnswer::Status(status));
     }
 
     /// Raises an event on all nodes.

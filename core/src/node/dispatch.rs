@@ -16,7 +16,6 @@ use crate::job::outcome::{FailureCause, RankEnd};
 use crate::name_server::message::NameServerReport;
 use crate::names::request::NameRequester;
 use crate::node::collectives::fences::barrier_series;
-use crate::node::collectives::interlaunch_upcalls::CollectiveUpcall;
 use crate::node::context::NodeContext;
 use crate::node::context::collective_policy::HEAD;
 use crate::node::context::node_effect::{FenceRequester, ModexRequester, NodeEffect};
@@ -85,22 +84,13 @@ impl Dispatcher<'_> {
 
     pub(super) fn dispatch(&mut self, event: NodeEvent<'_>) {
         let Self { cx, services } = self;
-        let now = cx.now;
         match event {
             NodeEvent::PmiReceived { rank, bytes } => {
-                cx.last_contact[rank.index()] = Some(now);
-                if let Some((job, local, pmi)) = cx.pmi_of(rank) {
-                    pmi.receive(local, bytes);
-                    let effects = pmi.take_actions();
-                    self.pmi_effects(job, effects);
-                }
+                cx.last_contact[rank.index()] = Some(cx.now);
+                cx.with_pmi_of(rank, |pmi, local| pmi.receive(local, bytes));
             }
             NodeEvent::PmiFinalized { rank } => {
-                if let Some((job, local, pmi)) = cx.pmi_of(rank) {
-                    pmi.finalized(local);
-                    let effects = pmi.take_actions();
-                    self.pmi_effects(job, effects);
-                }
+                cx.with_pmi_of(rank, |pmi, local| pmi.finalized(local));
             }
             NodeEvent::PmiClient { rank, has_groups } => {
                 if let Some((_, local, pmi)) = cx.pmi_of(rank) {
@@ -187,11 +177,8 @@ impl Dispatcher<'_> {
             other => other,
         };
         self.services.queries.note_end(at, end, died);
-        if let Some((job, local, pmi)) = self.cx.pmi_of(at) {
-            pmi.closed(local);
-            let effects = pmi.take_actions();
-            self.pmi_effects(job, effects);
-        }
+        self.cx.with_pmi_of(at, |pmi, local| pmi.closed(local));
+        self.settle();
         self.services.names.rank_ended(process, self.cx);
         self.settle();
         self.services.iof_pulls.unsubscribe_ended(self.cx);
@@ -199,7 +186,7 @@ impl Dispatcher<'_> {
             let proc = self.cx.name_of(process);
             self.services
                 .groups
-                .with_engine(|engine, groups| engine.rank_ended(proc, groups), self.cx);
+                .with_engine(self.cx, |engine, groups| engine.rank_ended(proc, groups));
         }
         // What a rank published stays with the sidecar after it has left in order.
         if died {
@@ -263,7 +250,7 @@ impl Dispatcher<'_> {
     fn sidecar_lost(&mut self, is_running: bool) {
         self.services
             .groups
-            .with_engine(GroupEngine::server_lost, self.cx);
+            .with_engine(self.cx, GroupEngine::server_lost);
         self.services.end_notices.clear();
         lose_tools(self.cx);
         self.services.iof_pulls.sidecar_lost(self.cx);
@@ -318,25 +305,15 @@ impl Dispatcher<'_> {
         })
     }
 
-    /// Returns the spawned job that a request registers.
-    pub(super) fn registers(&self, id: RequestId) -> Option<JobIndex> {
-        let mut requests = self.services.pending_registrations.iter();
-        let request = requests.find(|(request, _)| *request == id);
-        request.map(|(_, job)| *job)
-    }
-
     /// Handles the sidecar's reply to the registration of a spawned job.
     pub(super) fn job_registered(
         &mut self,
         id: RequestId,
         result: Result<ForkEnv, ControlRefusal>,
     ) {
-        let Some(job) = self.registers(id) else {
+        let Some(job) = self.services.pending_registrations.remove(&id) else {
             return;
         };
-        self.services
-            .pending_registrations
-            .retain(|(request, _)| *request != id);
         let report = match result {
             Ok(env) => {
                 self.services.queries.note_server(&env);
@@ -505,53 +482,50 @@ impl Dispatcher<'_> {
     fn epoch_begun(&mut self, asker: KeyRequester, epoch: u64) {
         self.fence(FenceEvent::Renew { epoch });
         let KeyRequester { job, rank, number } = asker;
-        let server = self.cx.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
-        let Some(server) = server else { return };
-        server.renewed(rank, number);
-        let effects = server.take_actions();
-        self.pmi_effects(job, effects);
+        self.cx.with_pmi(job, |server| server.renewed(rank, number));
+        self.settle();
     }
 
-    /// Starts the fence of a `PMIx_Connect` or `PMIx_Disconnect`.
-    pub(super) fn connect_or_disconnect(
+    /// Starts the fence of a `PMIx_Fence`, `PMIx_Connect` or `PMIx_Disconnect`.
+    fn pmix_collective(
         &mut self,
         id: UpcallId,
         act: InterlaunchOperation,
         procs: &[PmixProc],
         infos: &[Info],
+        data: Vec<u8>,
     ) {
         let Some((participants, nodes)) = participants(self.cx, procs) else {
-            let upcall = CollectiveUpcall {
-                id,
-                act,
-                procs,
-                status: local_status(infos),
-                timeout: timeout(infos),
-            };
-            return self.services.interlaunch.enter(upcall, Vec::new(), self.cx);
+            let interlaunch = &mut self.services.interlaunch;
+            return interlaunch.enter(id, act, procs, infos, data, self.cx);
         };
-        let kind = match act {
-            InterlaunchOperation::Connect => FenceOperation::Connect,
-            InterlaunchOperation::Disconnect => FenceOperation::Disconnect,
-            InterlaunchOperation::Fence => FenceOperation::Pmix,
+        let (kind, ticket) = match act {
+            InterlaunchOperation::Fence => (FenceOperation::Pmix, FenceRequester::Pmix(id)),
+            InterlaunchOperation::Connect => (FenceOperation::Connect, FenceRequester::Connect(id)),
+            InterlaunchOperation::Disconnect => {
+                (FenceOperation::Disconnect, FenceRequester::Connect(id))
+            }
         };
-        let status = local_status(infos);
-        let program_timeout = timeout(infos);
+        let collects =
+            |info: &Info| info.key == keys::COLLECT_DATA && info.value == Value::Bool(true);
+        let (collect, program_timeout) = match act {
+            InterlaunchOperation::Fence => (infos.iter().any(collects), timeout(infos)),
+            // libpmix has its own timer, and a callback after it has fired uses freed memory, so the answer must arrive
+            // first.
+            InterlaunchOperation::Connect | InterlaunchOperation::Disconnect => {
+                (false, timeout(infos).map(|timeout| timeout * 3 / 4))
+            }
+        };
         let input = FenceEvent::Arrive {
             series: FenceSeries { kind, participants },
             nodes,
             contribution: FenceContribution {
-                data: Vec::new().into(),
-                collect: false,
-                status,
+                data: data.into(),
+                collect,
+                status: local_status(infos),
             },
-            // libpmix has its own timer, and a callback after it has fired uses freed memory, so the answer must arrive
-            // first.
-            timeout: self
-                .cx
-                .policy
-                .timeout_or(program_timeout.map(|timeout| timeout * 3 / 4)),
-            ticket: FenceRequester::Connect(id),
+            timeout: self.cx.policy.timeout_or(program_timeout),
+            ticket,
         };
         self.fence(input);
     }
@@ -593,11 +567,11 @@ impl Dispatcher<'_> {
                     cx.order(NodeAction::SendPmi { rank, bytes });
                 }
                 PmiAction::Begun { collective } => self.on_barrier_begun(job, collective),
-                PmiAction::Ended { collective } => self.on_local_barrier_complete(job, &collective),
+                PmiAction::Ended { collective } => self.enter_barrier(job, collective, None),
                 PmiAction::Entered {
                     collective,
                     contribution,
-                } => self.pmi_fence(job, collective, contribution),
+                } => self.enter_barrier(job, collective, Some(contribution)),
                 PmiAction::Withdrawn { collective } => {
                     let (series, _) = barrier_series(cx, job, &collective);
                     self.fence(FenceEvent::Withdraw { series });
@@ -630,19 +604,14 @@ impl Dispatcher<'_> {
                     service,
                     port,
                     limits,
-                } => {
-                    services
-                        .names
-                        .pmi_publish(at(rank), service, port, limits, cx);
-                    self.settle();
-                }
+                } => services
+                    .names
+                    .pmi_publish(at(rank), service, port, limits, cx),
                 PmiAction::Lookup { rank, service } => {
-                    services.names.pmi_lookup(at(rank), service, cx);
-                    self.settle();
+                    services.names.pmi_lookup(at(rank), service, cx)
                 }
                 PmiAction::Unpublish { rank, service } => {
-                    services.names.pmi_unpublish(at(rank), service, cx);
-                    self.settle();
+                    services.names.pmi_unpublish(at(rank), service, cx)
                 }
                 PmiAction::DescribeHost => cx.order(NodeAction::DescribeHost),
                 PmiAction::RecordSegment => cx.order(NodeAction::RecordSegment { job }),
@@ -660,48 +629,42 @@ impl Dispatcher<'_> {
                 } => {
                     let asker = KeyRequester { job, rank, number };
                     services.remote_keys.request_key(asker, other, request, cx);
-                    self.settle();
                 }
                 PmiAction::Misbehaved { rank, error } => {
                     let rank = cx.process(at(rank));
                     cx.order(failed(FailureCause::Misbehaved { rank, error }));
                 }
             }
+            self.settle();
         }
     }
 
-    /// Starts the fence of a barrier or ring that all local members have entered.
-    fn pmi_fence(&mut self, job: JobIndex, collective: PmiCollective, contribution: Vec<u8>) {
+    /// Enters the fence of a barrier or ring: with the contribution of all local members, or without one to end the fence of
+    /// a barrier of ranks of this node, which has completed without it.
+    fn enter_barrier(
+        &mut self,
+        job: JobIndex,
+        collective: PmiCollective,
+        contribution: Option<Vec<u8>>,
+    ) {
         let (series, nodes) = barrier_series(self.cx, job, &collective);
-        let contribution = FenceContribution {
-            data: contribution.into(),
-            collect: true,
-            status: 0,
+        let (timeout, ticket) = match contribution {
+            Some(_) => (
+                self.cx.policy.timeout(),
+                FenceRequester::Pmi(job, collective),
+            ),
+            None => (None, FenceRequester::Released),
         };
         let input = FenceEvent::Arrive {
             series,
             nodes,
-            contribution,
-            timeout: self.cx.policy.timeout(),
-            ticket: FenceRequester::Pmi(job, collective),
-        };
-        self.fence(input);
-    }
-
-    /// Ends the fence of a barrier of ranks of this node, which has completed without the fence.
-    fn on_local_barrier_complete(&mut self, job: JobIndex, collective: &PmiCollective) {
-        let (series, nodes) = barrier_series(self.cx, job, collective);
-        let contribution = FenceContribution {
-            data: Vec::new().into(),
-            collect: false,
-            status: 0,
-        };
-        let input = FenceEvent::Arrive {
-            series,
-            nodes,
-            contribution,
-            timeout: None,
-            ticket: FenceRequester::Released,
+            contribution: FenceContribution {
+                collect: contribution.is_some(),
+                data: contribution.unwrap_or_default().into(),
+                status: 0,
+            },
+            timeout,
+            ticket,
         };
         self.fence(input);
     }
@@ -720,7 +683,7 @@ impl Dispatcher<'_> {
         for event in events {
             match event {
                 SidecarEvent::Hello(hello) => {
-                    self.cx.sidecar_loaded();
+                    self.cx.sidecar.loaded = true;
                     self.services.groups.libpmix.clone_from(&hello.libpmix);
                     self.cx.report(NodeNotice::SidecarLoaded(hello));
                 }
@@ -745,7 +708,9 @@ impl Dispatcher<'_> {
                     .interlaunch
                     .on_remote_jobs_registered(id, result.map(drop), self.cx);
             }
-            ControlReply::RegisterJob(result) if self.registers(id).is_some() => {
+            ControlReply::RegisterJob(result)
+                if self.services.pending_registrations.contains_key(&id) =>
+            {
                 self.job_registered(id, result);
             }
             ControlReply::RegisterJob(Ok(env)) => {
@@ -776,7 +741,7 @@ impl Dispatcher<'_> {
             ControlReply::DeregisterJob(_) => {}
             ControlReply::IofDeliver(_) => self.services.iof_pulls.delivered(id, self.cx),
             // Its exit reports the result.
-            ControlReply::Finalize(_) => self.cx.sidecar_finalized(),
+            ControlReply::Finalize(_) => self.cx.sidecar.stopped = true,
             ControlReply::Probe(_) => {
                 self.services.end_notices.answered(id);
                 self.cx.probe_answered(id);
@@ -857,7 +822,7 @@ impl Dispatcher<'_> {
         let Self { cx, services } = self;
         match request {
             UpcallRequest::Fence { procs, infos, data } => {
-                self.pmix_fence(id, &procs, &infos, data);
+                self.pmix_collective(id, InterlaunchOperation::Fence, &procs, &infos, data);
             }
             UpcallRequest::DirectModex { proc, infos } => {
                 let Some(process) = cx.find_process(&proc) else {
@@ -945,10 +910,12 @@ impl Dispatcher<'_> {
                 services.spawns.spawn(id, &proc, &infos, apps, cx)
             }
             UpcallRequest::Connect { procs, infos } => {
-                self.connect_or_disconnect(id, InterlaunchOperation::Connect, &procs, &infos);
+                let act = InterlaunchOperation::Connect;
+                self.pmix_collective(id, act, &procs, &infos, Vec::new());
             }
             UpcallRequest::Disconnect { procs, infos } => {
-                self.connect_or_disconnect(id, InterlaunchOperation::Disconnect, &procs, &infos);
+                let act = InterlaunchOperation::Disconnect;
+                self.pmix_collective(id, act, &procs, &infos, Vec::new());
             }
             UpcallRequest::GetCredential { proc, directives } => {
                 let answer = services
@@ -975,39 +942,5 @@ impl Dispatcher<'_> {
                 .allocate(id, &proc, directive, &infos, cx),
             UpcallRequest::ToolConnected { infos } => connect_tool(cx, id, &infos),
         }
-    }
-
-    fn pmix_fence(&mut self, id: UpcallId, procs: &[PmixProc], infos: &[Info], data: Vec<u8>) {
-        let Some((participants, nodes)) = participants(self.cx, procs) else {
-            let upcall = CollectiveUpcall {
-                id,
-                act: InterlaunchOperation::Fence,
-                procs,
-                status: local_status(infos),
-                timeout: timeout(infos),
-            };
-            return self.services.interlaunch.enter(upcall, data, self.cx);
-        };
-        let collect = infos
-            .iter()
-            .any(|info| info.key == keys::COLLECT_DATA && info.value == Value::Bool(true));
-        let contribution = FenceContribution {
-            data: data.into(),
-            collect,
-            status: local_status(infos),
-        };
-        let ticket = FenceRequester::Pmix(id);
-        let timeout = self.cx.policy.timeout_or(timeout(infos));
-        let input = FenceEvent::Arrive {
-            series: FenceSeries {
-                kind: FenceOperation::Pmix,
-                participants,
-            },
-            nodes,
-            contribution,
-            timeout,
-            ticket,
-        };
-        self.fence(input);
     }
 }

@@ -1,5 +1,7 @@
 //! The services of a node, in their order.
 
+use std::collections::BTreeMap;
+
 use crate::direct_modex::ModexEngine;
 use crate::fence::FenceEngine;
 use crate::job::ids::{JobIndex, NodeId};
@@ -47,7 +49,7 @@ pub(super) struct NodeServices {
     pub(super) epoch_requests: EpochRequests,
     pub(super) demands: Demands,
     /// Requests to register spawned jobs.
-    pub(super) pending_registrations: Vec<(RequestId, JobIndex)>,
+    pub(super) pending_registrations: BTreeMap<RequestId, JobIndex>,
 }
 
 impl NodeServices {
@@ -76,7 +78,7 @@ impl NodeServices {
             remote_keys: RemoteKeyReads::default(),
             epoch_requests: EpochRequests::default(),
             demands: Demands::default(),
-            pending_registrations: Vec::new(),
+            pending_registrations: BTreeMap::new(),
         }
     }
 

@@ -31,6 +31,11 @@ const STOP_LIMIT: Duration = Duration::from_secs(5);
 /// status is more informative. An orderly exit may take two seconds.
 const CLOSED_LIMIT: Duration = Duration::from_secs(3);
 
+/// Time for which the end of a rank waits for the answer to a probe.
+const DOUBT_LIMIT: Duration = Duration::from_secs(1);
+/// Number of inspections that may find a starting sidecar stopped before it counts as broken.
+const STOPPED_LOOKS: u32 = 1;
+
 /// Remedy in the message about an invalid frame of the sidecar.
 const UNINTELLIGIBLE: &str = "; use the wireup-pmix-host of this wireup";
 
@@ -38,10 +43,8 @@ impl NodeContext {
     /// Makes the sidecar's first requests, which need what only the driver knows (directories,
     /// users). They may wait in its socket while it still loads its libraries.
     pub(super) fn start_sidecar(&mut self, requests: &[SidecarCommand]) {
-        let now = self.now;
-        let nodes = self.jobs.nodes();
-        let limit = START_LIMIT + START_LIMIT_PER_NODE * nodes;
-        self.sidecar.patience = Some(SteppedTimeout::new(limit, now));
+        let limit = START_LIMIT + START_LIMIT_PER_NODE * self.jobs.nodes();
+        self.sidecar.patience = Some(SteppedTimeout::new(limit, self.now));
         for request in requests {
             self.control(request);
         }
@@ -58,28 +61,21 @@ impl NodeContext {
         self.sidecar_broken(text);
     }
 
-    /// Notes that the sidecar has loaded its libraries.
-    pub(super) fn sidecar_loaded(&mut self) {
-        self.sidecar.loaded = true;
-    }
-
     /// Requests the sidecar to stop, after the end of all ranks.
     pub(super) fn stop_sidecar(&mut self) {
-        let now = self.now;
         if self.sidecar.is_needed() {
             self.sidecar.stop_monitoring(SidecarState::Stopping);
-            self.sidecar.patience = Some(SteppedTimeout::new(STOP_LIMIT, now));
+            self.sidecar.patience = Some(SteppedTimeout::new(STOP_LIMIT, self.now));
             self.control(&SidecarCommand::Finalize);
         }
     }
 
     /// Handles the end of one of the sidecar's sockets: the sidecar stops, has died, or has failed.
     pub(super) fn sidecar_closed(&mut self) {
-        let now = self.now;
         if self.sidecar.is_needed() && !self.sidecar.closed {
             self.sidecar.closed = true;
             self.sidecar.probe_at = None;
-            self.sidecar.patience = Some(SteppedTimeout::new(CLOSED_LIMIT, now));
+            self.sidecar.patience = Some(SteppedTimeout::new(CLOSED_LIMIT, self.now));
         }
     }
 
@@ -181,16 +177,6 @@ impl NodeContext {
         true
     }
 
-    /// Notes that the sidecar has stopped its server.
-    pub(super) fn sidecar_finalized(&mut self) {
-        self.sidecar.stopped = true;
-    }
-
-    /// Gives up a sidecar that is silent for too long.
-    pub(super) fn limit_silence(&mut self, silence: Duration) {
-        self.sidecar.silence = silence;
-    }
-
     /// Breaks the sidecar if the bytes of one of its sockets cannot be parsed.
     pub(super) fn check_sidecar_link(&mut self) {
         if let Some(error) = self.sidecar_link.error() {
@@ -198,21 +184,13 @@ impl NodeContext {
             self.sidecar_broken(text);
         }
     }
-}
 
-/// Time for which the end of a rank waits for the answer to a probe.
-const DOUBT_LIMIT: Duration = Duration::from_secs(1);
-/// Number of inspections that may find a starting sidecar stopped before it counts as broken.
-const STOPPED_LOOKS: u32 = 1;
-
-impl NodeContext {
     /// Probes the sidecar after a bad end of a rank. When a sidecar dies, its ranks lose their connection and may end
     /// before its own end is seen. They must not be blamed then.
     pub(in crate::node) fn probe_sidecar(&mut self) {
-        let now = self.now;
         if self.sidecar.state == SidecarState::Ready {
             let probe = self.control(&SidecarCommand::Probe);
-            self.sidecar.doubt = probe.map(|id| (id, now + DOUBT_LIMIT));
+            self.sidecar.doubt = probe.map(|id| (id, self.now + DOUBT_LIMIT));
         }
     }
 

@@ -354,22 +354,16 @@ fn release_pmi(
     result: &FenceResult,
     cx: &mut NodeContext,
 ) {
-    let server = cx.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
-    let Some(server) = server else { return };
-    let outcome = match result {
-        Ok(released) => server.released(collective, Ok(&released.data)),
-        Err(FenceFailure::Withdrawn { .. }) => {
-            server.begin_again(collective);
-            Ok(())
-        }
-        Err(failure) => server.released(collective, Err(&failure.to_string())),
-    };
-    let effects = server.take_actions();
+    let mut outcome = Ok(());
+    cx.with_pmi(job, |server| match result {
+        Ok(released) => outcome = server.released(collective, Ok(&released.data)),
+        Err(FenceFailure::Withdrawn { .. }) => server.begin_again(collective),
+        Err(failure) => outcome = server.released(collective, Err(&failure.to_string())),
+    });
     if let Err(error) = outcome {
         let error = error.to_string();
         cx.report(NodeNotice::Failed(FailureCause::FenceFailed { error }));
     }
-    cx.leave(NodeEffect::Pmi(job, effects));
 }
 
 #[cfg(test)]

@@ -61,9 +61,7 @@ impl GroupState {
             warned: false,
         }
     }
-}
 
-impl GroupState {
     pub(in crate::node) fn request(
         &mut self,
         id: UpcallId,
@@ -77,14 +75,14 @@ impl GroupState {
             return self.refuse_sessions(id, cx);
         }
         if procs.is_empty() || find(&infos, keys::GROUP_BOOTSTRAP).is_some() {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
+            return cx.answer_status(id, Status::ERR_NOT_SUPPORTED);
         }
         let added = match self.added_here(&infos, cx) {
             Ok(added) => added,
-            Err(status) => return cx.answer(id, &UpcallAnswer::Status(status)),
+            Err(status) => return cx.answer_status(id, status),
         };
         let Some(mut members) = cx.members(procs) else {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
+            return cx.answer_status(id, Status::ERR_BAD_PARAM);
         };
         // Others are none of the node's then, and do not call.
         let local_only = is_set(&infos, keys::GROUP_LOCAL_ONLY);
@@ -94,7 +92,7 @@ impl GroupState {
         let named = placement.members.iter();
         let named = named.map(|proc| (proc.nspace, proc::RankOrWildcard::One(proc.rank)));
         let Ok(members) = Participants::from_procs(named) else {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
+            return cx.answer_status(id, Status::ERR_BAD_PARAM);
         };
         let key = GroupKey {
             operation: match op {
@@ -123,12 +121,9 @@ impl GroupState {
             id,
             key: key.clone(),
         };
-        self.with_engine(
-            |engine, groups| {
-                engine.arrive(key, placement, offer, ticket, groups);
-            },
-            cx,
-        );
+        self.with_engine(cx, |engine, groups| {
+            engine.arrive(key, placement, offer, ticket, groups);
+        });
     }
 
     /// Returns the timeout of an operation. libpmix 4.2 also has its own timer, which corrupts the server when it
@@ -151,12 +146,9 @@ impl GroupState {
             GroupMessage::Arrive { key, .. } if !self.engine.is_open(key) => self.placed(key, cx),
             _ => None,
         };
-        self.with_engine(
-            |engine, groups| {
-                engine.message(from, message, placement, groups);
-            },
-            cx,
-        );
+        self.with_engine(cx, |engine, groups| {
+            engine.message(from, message, placement, groups);
+        });
     }
 
     /// Returns the names of these processes and the nodes on which they are.
@@ -202,14 +194,12 @@ impl GroupState {
     /// Calls the engine and executes the resulting actions.
     pub(in crate::node) fn with_engine(
         &mut self,
-        operation: impl FnOnce(&mut GroupEngine<GroupRequester>, &mut GroupContext<'_, GroupRequester>),
         cx: &mut NodeContext,
+        operation: impl FnOnce(&mut GroupEngine<GroupRequester>, &mut GroupContext<'_, GroupRequester>),
     ) {
         let mut outputs = Vec::new();
-        operation(
-            &mut self.engine,
-            &mut GroupContext::new(cx.now, &mut outputs),
-        );
+        let mut groups = GroupContext::new(cx.now, &mut outputs);
+        operation(&mut self.engine, &mut groups);
         for output in outputs {
             match output {
                 GroupAction::Send { to, message } => cx.send(to, PeerMessage::Group(message)),
@@ -256,15 +246,15 @@ impl NodeService for GroupState {
     }
 
     fn tick(&mut self, cx: &mut NodeContext) {
-        self.with_engine(|engine, groups| engine.tick(groups), cx);
+        self.with_engine(cx, |engine, groups| engine.tick(groups));
     }
 
     fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
-        self.with_engine(|engine, groups| engine.node_lost(node, groups), cx);
+        self.with_engine(cx, |engine, groups| engine.node_lost(node, groups));
     }
 
     fn tear_down(&mut self, cx: &mut NodeContext) {
-        self.with_engine(GroupEngine::tear_down, cx);
+        self.with_engine(cx, GroupEngine::tear_down);
     }
 }
 
@@ -286,14 +276,13 @@ fn local_status(infos: &[Info], may_be_missing: bool) -> Status {
 fn is_set(infos: &[Info], key: &str) -> bool {
     infos
         .iter()
-        .any(|info| info.key == key && matches!(info.value, Value::Bool(true) | Value::Undef))
+        .any(|info| info.key == key && info.value.is_set())
 }
 
 /// Returns the version in libpmix's own text, such as `OpenPMIx 5.0.11 (PMIx Standard: ...)`.
 fn version(libpmix: &Text) -> Option<&str> {
-    let words = std::str::from_utf8(libpmix.as_bytes()).ok()?;
     let is_number = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit());
-    words.split_ascii_whitespace().find(is_number)
+    libpmix.to_str()?.split_ascii_whitespace().find(is_number)
 }
 
 /// Returns the data of this server for all servers, as an info list. From libpmix 6 on it also has the infos of each

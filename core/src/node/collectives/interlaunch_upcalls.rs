@@ -18,21 +18,12 @@ use crate::job::proc;
 use crate::job::process_map::ProcessMap;
 use crate::node::context::NodeContext;
 use crate::node::context::collective_policy::HEAD;
+use crate::node::context::upcalls::{local_status, named_members, timeout};
 use crate::node::event::PeerMessage;
 use crate::node::node_service::NodeService;
 use crate::pmix::sidecar_link::{RequestId, UpcallId};
 use crate::pmix::upcall::UpcallAnswer;
-use crate::pmix::value::{PmixProc, Status};
-
-/// An upcall of processes of this node that do something together with those of other launches.
-pub(in crate::node) struct CollectiveUpcall<'a> {
-    pub(in crate::node) id: UpcallId,
-    pub(in crate::node) act: InterlaunchOperation,
-    pub(in crate::node) procs: &'a [PmixProc],
-    /// Status of the operation among the processes of this node.
-    pub(in crate::node) status: i32,
-    pub(in crate::node) timeout: Option<Duration>,
-}
+use crate::pmix::value::{Info, PmixProc, Status};
 
 /// Inter-launch operations of a node: pending upcalls, and registered jobs of other launches.
 #[derive(Debug, Default)]
@@ -45,7 +36,7 @@ pub(in crate::node) struct InterlaunchState {
     waiting: BTreeMap<(InterlaunchOperation, InterlaunchMembers), VecDeque<UpcallId>>,
     /// Jobs of other launches that are registered with the sidecar.
     registered_jobs: BTreeSet<Nspace>,
-    registering: Vec<(RequestId, Nspace)>,
+    registering: BTreeMap<RequestId, Nspace>,
     /// Operations that wait for the registration of jobs, with those jobs.
     unregistered: Vec<(InterlaunchId, BTreeSet<Nspace>)>,
     last_number: u64,
@@ -63,7 +54,7 @@ impl InterlaunchState {
     }
 
     pub(in crate::node) fn registers(&self, id: RequestId) -> bool {
-        self.registering.iter().any(|(request, _)| *request == id)
+        self.registering.contains_key(&id)
     }
 
     /// Tells how the nodes of the launch are called, for other launches and for clients of PMI.
@@ -85,19 +76,15 @@ impl InterlaunchState {
     /// Processes of this node take part in something together with those of other launches.
     pub(in crate::node) fn enter(
         &mut self,
-        upcall: CollectiveUpcall<'_>,
+        id: UpcallId,
+        act: InterlaunchOperation,
+        procs: &[PmixProc],
+        infos: &[Info],
         data: Vec<u8>,
         cx: &mut NodeContext,
     ) {
-        let CollectiveUpcall {
-            id,
-            act,
-            procs,
-            status,
-            timeout,
-        } = upcall;
-        let Some(members) = members(procs) else {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
+        let Some(members) = named_members(procs) else {
+            return cx.answer_status(id, Status::ERR_BAD_PARAM);
         };
         // Processes of other launches are unknown until they are connected.
         let is_known = |nspace: &Nspace| {
@@ -106,15 +93,15 @@ impl InterlaunchState {
         let own = self.local_participants(&members, cx);
         let all_known = members.iter().all(|(nspace, _)| is_known(nspace));
         if !own.nodes.contains(&cx.node) || act != InterlaunchOperation::Connect && !all_known {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            return cx.answer_status(id, Status::ERR_NOT_FOUND);
         }
         let key = (act, members.clone());
         self.waiting.entry(key).or_default().push_back(id);
-        let timeout = cx.policy.timeout_or(timeout);
+        let timeout = cx.policy.timeout_or(timeout(infos));
         let message = InterlaunchMessage::Arrive {
             act,
             members,
-            status,
+            status: local_status(infos),
             data,
             timeout: timeout.map(|timeout| timeout.after),
         };
@@ -181,15 +168,10 @@ impl InterlaunchState {
                     data,
                     deadline: timeout.map(|timeout| now + timeout),
                 };
-                self.with_hub(|hub| hub.arrive(act, members, own, arrival), cx);
+                self.with_hub(cx, |hub| hub.arrive(act, members, own, arrival));
             }
             InterlaunchMessage::Registered { key, result } if cx.node == HEAD => {
-                self.with_hub(
-                    |hub| {
-                        hub.registered(&key, from, result);
-                    },
-                    cx,
-                );
+                self.with_hub(cx, |hub| hub.registered(&key, from, result));
             }
             InterlaunchMessage::Fetch { serial, proc } if cx.node == HEAD => {
                 self.last_number += 1;
@@ -232,12 +214,12 @@ impl InterlaunchState {
         cx: &mut NodeContext,
     ) {
         let now = cx.now;
-        let named = members(std::slice::from_ref(proc)).and_then(|mut members| members.pop());
+        let named = named_members(std::slice::from_ref(proc)).and_then(|mut named| named.pop());
         let Some((nspace, proc::RankOrWildcard::One(rank))) = named else {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            return cx.answer_status(id, Status::ERR_NOT_FOUND);
         };
         if !self.registered_jobs.contains(&nspace) {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            return cx.answer_status(id, Status::ERR_NOT_FOUND);
         }
         self.last_number += 1;
         let serial = self.last_number;
@@ -279,13 +261,13 @@ impl NodeService for InterlaunchState {
     fn tick(&mut self, cx: &mut NodeContext) {
         let now = cx.now;
         let timeout = Status::ERR_TIMEOUT.0;
-        self.with_hub(|hub| hub.tick(now, timeout), cx);
+        self.with_hub(cx, |hub| hub.tick(now, timeout));
         let fetching = self.fetching.iter();
         let late = fetching.filter(|(_, (_, until))| until.is_some_and(|until| until <= now));
         let late: Vec<(u64, UpcallId)> = late.map(|(serial, (id, _))| (*serial, *id)).collect();
         for (serial, id) in late {
             self.fetching.remove(&serial);
-            cx.answer(id, &UpcallAnswer::Status(Status::ERR_TIMEOUT));
+            cx.answer_status(id, Status::ERR_TIMEOUT);
         }
     }
 
@@ -295,7 +277,7 @@ impl NodeService for InterlaunchState {
         if node == HEAD {
             return self.tear_down(cx);
         }
-        self.with_hub(|hub| hub.node_lost(node, lost), cx);
+        self.with_hub(cx, |hub| hub.node_lost(node, lost));
     }
 
     /// Fails all pending requests at the end of the launch.
@@ -305,22 +287,9 @@ impl NodeService for InterlaunchState {
         let waiting = waiting.into_values().flatten();
         let fetching = fetching.into_values().map(|(id, _)| id);
         for id in waiting.chain(fetching) {
-            cx.answer(id, &UpcallAnswer::Status(Status::ERR_LOST_CONNECTION));
+            cx.answer_status(id, Status::ERR_LOST_CONNECTION);
         }
     }
-}
-
-/// Returns the participants, sorted; `None` if one of them is not a process or job.
-fn members(procs: &[PmixProc]) -> Option<InterlaunchMembers> {
-    let named = procs.iter().map(|proc| {
-        let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
-        let nspace = Nspace::new(nspace).ok()?;
-        Some((nspace, proc::RankOrWildcard::from_pmix(proc.rank.0)?))
-    });
-    let mut members: InterlaunchMembers = named.collect::<Option<_>>()?;
-    members.sort();
-    members.dedup();
-    Some(members)
 }
 
 #[cfg(test)]

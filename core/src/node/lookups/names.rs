@@ -21,13 +21,11 @@ use crate::names::request::{
 };
 use crate::node::context::NodeContext;
 use crate::node::context::collective_policy::HEAD;
-use crate::node::context::node_effect::NodeEffect;
 use crate::node::event::PeerMessage;
 use crate::node::node_service::NodeService;
 use crate::pmi::limits::NAME_MAX;
 use crate::pmi::server::NameAnswer;
 use crate::pmix::sidecar_link::UpcallId;
-use crate::pmix::upcall;
 use crate::pmix::value::{Info, PmixProc, Status, Text};
 use std::sync::Arc;
 
@@ -99,10 +97,9 @@ impl Names {
 
     fn pmi_ask(&mut self, at: NodeRank, request: NameRequest, cx: &mut NodeContext) {
         let who = self.requester(cx.process(at), cx);
-        self.with_store(
-            |store, names| store.start_request(who, request, ReplyTarget::Pmi(at), names),
-            cx,
-        );
+        self.with_store(cx, |store, names| {
+            store.start_request(who, request, ReplyTarget::Pmi(at), names);
+        });
     }
 
     pub(in crate::node) fn publish(
@@ -173,16 +170,11 @@ impl Names {
             (None, _) => None,
         };
         match (who, request) {
-            (Some(who), Ok(request)) => {
-                self.with_store(
-                    |store, names| store.start_request(who, request, ReplyTarget::Pmix(id), names),
-                    cx,
-                );
-            }
-            (None, _) => {
-                cx.answer(id, &upcall::UpcallAnswer::Status(Status::ERR_NOT_FOUND));
-            }
-            (_, Err(status)) => cx.answer(id, &upcall::UpcallAnswer::Status(status)),
+            (Some(who), Ok(request)) => self.with_store(cx, |store, names| {
+                store.start_request(who, request, ReplyTarget::Pmix(id), names);
+            }),
+            (None, _) => cx.answer_status(id, Status::ERR_NOT_FOUND),
+            (_, Err(status)) => cx.answer_status(id, status),
         }
     }
 
@@ -192,16 +184,16 @@ impl Names {
         message: NameMessage,
         cx: &mut NodeContext,
     ) {
-        self.with_store(|store, names| store.message(from, message, names), cx);
+        self.with_store(cx, |store, names| store.message(from, message, names));
     }
 
     pub(in crate::node) fn rank_ended(&mut self, process: GlobalRank, cx: &mut NodeContext) {
         let NameRequester { proc, app, .. } = self.requester(process, cx);
-        self.with_store(|store, names| store.rank_ended(proc, app, names), cx);
+        self.with_store(cx, |store, names| store.rank_ended(proc, app, names));
     }
 
     pub(in crate::node) fn grow(&mut self, nodes: u32, cx: &mut NodeContext) {
-        self.with_store(|store, names| store.grow(nodes, names), cx);
+        self.with_store(cx, |store, names| store.grow(nodes, names));
     }
 
     /// Handles a reply of the name server, at the head node.
@@ -210,15 +202,14 @@ impl Names {
         message: NameServerReply,
         cx: &mut NodeContext,
     ) {
-        self.with_store(
-            |store, names| store.on_name_server_reply(message, names),
-            cx,
-        );
+        self.with_store(cx, |store, names| {
+            store.on_name_server_reply(message, names);
+        });
     }
 
     /// Handles the loss of the shared name table, at the head node.
     pub(in crate::node) fn shared_lost(&mut self, cx: &mut NodeContext) {
-        self.with_store(|store, names| store.shared_lost(names), cx);
+        self.with_store(cx, |store, names| store.shared_lost(names));
     }
 
     fn requester(&self, process: GlobalRank, cx: &NodeContext) -> NameRequester {
@@ -239,14 +230,12 @@ impl Names {
     /// Calls the store and executes the resulting actions.
     fn with_store(
         &mut self,
-        operation: impl FnOnce(&mut NameEngine<ReplyTarget>, &mut NameContext<'_, ReplyTarget>),
         cx: &mut NodeContext,
+        operation: impl FnOnce(&mut NameEngine<ReplyTarget>, &mut NameContext<'_, ReplyTarget>),
     ) {
         let mut outputs = Vec::new();
-        operation(
-            &mut self.engine,
-            &mut NameContext::new(cx.now, &mut outputs),
-        );
+        let mut names = NameContext::new(cx.now, &mut outputs);
+        operation(&mut self.engine, &mut names);
         for output in outputs {
             match output {
                 NameAction::Send { to, message } => cx.send(to, PeerMessage::Store(message)),
@@ -269,9 +258,6 @@ impl Names {
     }
 
     fn pmi_name_answer(&mut self, at: NodeRank, answer: &NameReply, cx: &mut NodeContext) {
-        let Some((job, local, server)) = cx.pmi_of(at) else {
-            return;
-        };
         let answer = match answer {
             NameReply::Done => NameAnswer::Done,
             NameReply::Found(found) => match &found[..] {
@@ -296,9 +282,7 @@ impl Names {
                 NameAnswer::Refused("job ends")
             }
         };
-        server.name_answer(local, answer);
-        let effects = server.take_actions();
-        cx.leave(NodeEffect::Pmi(job, effects));
+        cx.with_pmi_of(at, |server, local| server.name_answer(local, answer));
     }
 }
 
@@ -308,7 +292,7 @@ impl NodeService for Names {
     }
 
     fn tick(&mut self, cx: &mut NodeContext) {
-        self.with_store(|store, names| store.tick(names), cx);
+        self.with_store(cx, |store, names| store.tick(names));
     }
 
     fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
@@ -320,11 +304,11 @@ impl NodeService for Names {
                 (proc, app)
             })
             .collect();
-        self.with_store(|store, names| store.node_lost(node, procs, names), cx);
+        self.with_store(cx, |store, names| store.node_lost(node, procs, names));
     }
 
     fn tear_down(&mut self, cx: &mut NodeContext) {
-        self.with_store(|store, names| store.tear_down(names), cx);
+        self.with_store(cx, |store, names| store.tear_down(names));
     }
 }
 

@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use crate::job::ids::{JobIndex, LocalRank, NodeId, Nspace};
 use crate::node::context::NodeContext;
-use crate::node::context::node_effect::NodeEffect;
 use crate::node::event::PeerMessage;
 use crate::node::node_service::NodeService;
 use crate::node::service_messages::KeyMessage;
@@ -102,13 +101,7 @@ impl RemoteKeyReads {
         answer: KeyAnswer<'_>,
         cx: &mut NodeContext,
     ) {
-        let member = cx.jobs.get_mut(job);
-        let Some(server) = member.and_then(|member| member.pmi.as_mut()) else {
-            return;
-        };
-        server.key_answer(rank, number, answer);
-        let effects = server.take_actions();
-        cx.leave(NodeEffect::Pmi(job, effects));
+        cx.with_pmi(job, |server| server.key_answer(rank, number, answer));
     }
 
     pub(in crate::node) fn peer_message(

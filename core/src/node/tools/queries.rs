@@ -93,9 +93,7 @@ impl QueryState {
         }
         &mut self.entries[rank.index()]
     }
-}
 
-impl QueryState {
     /// Stores the server's address from the variables that the sidecar reports for a job's clients. Rule: every libpmix
     /// from 4.2 on gives them this variable, and with several versions the same value in each.
     pub(in crate::node) fn note_server(&mut self, env: &ForkEnv) {
@@ -127,9 +125,9 @@ impl QueryState {
         for query in &queries {
             if let Ok(scope) = QueryScope::from_query(cx, query) {
                 limit = scope.timeout.unwrap_or(limit);
-                query.keys.iter().for_each(|key| {
+                for key in &query.keys {
                     wants.add(key, &scope, cx);
-                });
+                }
             }
         }
         let jobs: Vec<Nspace> = wants.jobs.into_iter().collect();
@@ -145,19 +143,16 @@ impl QueryState {
             jobs,
             memory: wants.memory,
         };
-        self.with_engine(
-            |engine, out| {
-                engine.start_query(&question, wants.nodes, pending, now + limit, out);
-            },
-            cx,
-        );
+        self.with_engine(cx, |engine, out| {
+            engine.start_query(&question, wants.nodes, pending, now + limit, out);
+        });
     }
 
     /// Calls the engine and executes its orders.
     pub(in crate::node) fn with_engine(
         &mut self,
-        act: impl FnOnce(&mut QueryEngine<QueryRequester>, &mut Vec<QueryAction<QueryRequester>>),
         cx: &mut NodeContext,
+        act: impl FnOnce(&mut QueryEngine<QueryRequester>, &mut Vec<QueryAction<QueryRequester>>),
     ) {
         let mut outputs = Vec::new();
         act(&mut self.engine, &mut outputs);
@@ -190,7 +185,7 @@ impl QueryState {
         message: QueryMessage,
         cx: &mut NodeContext,
     ) {
-        self.with_engine(|engine, out| engine.message(from, message, out), cx);
+        self.with_engine(cx, |engine, out| engine.message(from, message, out));
     }
 
     /// Answers a query about this node's processes, at once unless their memory must be measured.
@@ -219,7 +214,7 @@ impl QueryState {
             return;
         };
         let part = self.part(&question, server, processes, cx);
-        self.with_engine(|engine, out| engine.on_inspected(query, part, out), cx);
+        self.with_engine(cx, |engine, out| engine.on_inspected(query, part, out));
     }
 
     fn live_pids(&self, question: &NodeQuery, cx: &NodeContext) -> impl Iterator<Item = u32> {
@@ -296,15 +291,11 @@ impl QueryState {
         id: UpcallId,
         queries: &[Query],
         jobs: &[Nspace],
-        results_by_node: &BTreeMap<NodeId, NodeQueryResult>,
+        replies: &BTreeMap<NodeId, NodeQueryResult>,
         cx: &mut NodeContext,
     ) {
-        let view = QueryFacts {
-            cx,
-            jobs,
-            replies: results_by_node,
-        };
-        let answer = view.answer(queries);
+        let facts = QueryFacts { cx, jobs, replies };
+        let answer = facts.answer(queries);
         cx.answer(id, &answer);
     }
 
@@ -323,12 +314,9 @@ impl QueryState {
             jobs: vec![cx.job(job).nspace.clone()],
             memory: false,
         };
-        self.with_engine(
-            |engine, out| {
-                engine.start_query(&question, nodes, QueryRequester::End(job), now + LIMIT, out);
-            },
-            cx,
-        );
+        self.with_engine(cx, |engine, out| {
+            engine.start_query(&question, nodes, QueryRequester::End(job), now + LIMIT, out);
+        });
     }
 }
 
@@ -339,14 +327,14 @@ impl NodeService for QueryState {
 
     fn tick(&mut self, cx: &mut NodeContext) {
         let now = cx.now;
-        self.with_engine(|engine, out| engine.tick(now, out), cx);
+        self.with_engine(cx, |engine, out| engine.tick(now, out));
     }
 
     fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
-        self.with_engine(|engine, out| engine.node_lost(node, out), cx);
+        self.with_engine(cx, |engine, out| engine.node_lost(node, out));
     }
 
     fn tear_down(&mut self, cx: &mut NodeContext) {
-        self.with_engine(QueryEngine::tear_down, cx);
+        self.with_engine(cx, QueryEngine::tear_down);
     }
 }

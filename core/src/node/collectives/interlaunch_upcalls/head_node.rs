@@ -16,8 +16,8 @@ impl InterlaunchState {
     /// Has the hub do something and carries out its orders.
     pub(super) fn with_hub(
         &mut self,
-        operation: impl FnOnce(&mut InterlaunchHub),
         cx: &mut NodeContext,
+        operation: impl FnOnce(&mut InterlaunchHub),
     ) {
         operation(&mut self.hub);
         for output in self.hub.take_actions() {
@@ -78,18 +78,13 @@ impl InterlaunchState {
             } => {
                 let own = self.local_participants(&key.members, cx);
                 if !own.nodes.is_empty() {
-                    self.with_hub(
-                        |hub| {
-                            let data = &data;
-                            let arrival = LaunchArrival { jobs, status, data };
-                            hub.arrived(&key, own, arrival);
-                        },
-                        cx,
-                    );
+                    let data = &data;
+                    let arrival = LaunchArrival { jobs, status, data };
+                    self.with_hub(cx, |hub| hub.arrived(&key, own, arrival));
                 }
             }
             HeadNodeMessage::Ready { key, jobs } => {
-                self.with_hub(|hub| hub.ready(&key, &jobs), cx);
+                self.with_hub(cx, |hub| hub.ready(&key, &jobs));
             }
             HeadNodeMessage::Fetch { serial, proc } => {
                 let process = cx.find_job(proc.nspace.as_str());
@@ -133,7 +128,7 @@ impl InterlaunchState {
     pub(in crate::node) fn jobs_gone(&mut self, jobs: Option<&[Nspace]>, cx: &mut NodeContext) {
         let is_gone = |nspace: &Nspace| jobs.is_none_or(|jobs| jobs.contains(nspace));
         let lost = Status::ERR_LOST_CONNECTION.0;
-        self.with_hub(|hub| hub.gone(is_gone, lost), cx);
+        self.with_hub(cx, |hub| hub.gone(is_gone, lost));
         let fetches = self.fetches.iter();
         let lost_ones = fetches.filter(|(_, (_, _, nspace))| is_gone(nspace));
         let lost_ones: Vec<u64> = lost_ones.map(|(serial, _)| *serial).collect();

@@ -26,8 +26,8 @@ impl InterlaunchState {
             if known.contains(&job.nspace) || !missing.insert(job.nspace.clone()) {
                 continue;
             }
-            let mut under_way = self.registering.iter();
-            if under_way.any(|(_, nspace)| *nspace == job.nspace) {
+            let mut under_way = self.registering.values();
+            if under_way.any(|nspace| *nspace == job.nspace) {
                 continue;
             }
             let request =
@@ -44,7 +44,7 @@ impl InterlaunchState {
                 Err(_) => Err(Status::ERR_BAD_PARAM.0),
             };
             match request_id {
-                Ok(id) => self.registering.push((id, job.nspace.clone())),
+                Ok(id) => drop(self.registering.insert(id, job.nspace.clone())),
                 Err(status) => {
                     let result = Err(status);
                     let message = InterlaunchMessage::Registered { key, result };
@@ -63,11 +63,9 @@ impl InterlaunchState {
         result: Result<(), ControlRefusal>,
         cx: &mut NodeContext,
     ) {
-        let registering = &mut self.registering;
-        let Some(at) = registering.iter().position(|(request, _)| *request == id) else {
+        let Some(nspace) = self.registering.remove(&id) else {
             return;
         };
-        let (_, nspace) = registering.swap_remove(at);
         if let Err(refusal) = result {
             let unregistered = std::mem::take(&mut self.unregistered);
             for (key, missing) in unregistered {

@@ -52,7 +52,7 @@ fn job_of_other_launch_is_forgotten_with_its_launch() {
     cores[0].with_actions(now, &mut actions, |core| {
         core.services
             .interlaunch
-            .with_hub(|hub| hub.actions.push(register), &mut core.cx)
+            .with_hub(&mut core.cx, |hub| hub.actions.push(register))
     });
     bring(&mut cores[1], &mut actions);
     // The job's own registration was request 1.

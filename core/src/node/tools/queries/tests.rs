@@ -251,7 +251,7 @@ fn silent_node_makes_partial_reply() {
     job.cores[0].with_actions(due, &mut actions, |core| {
         core.services
             .queries
-            .with_engine(|engine, out| engine.tick(due, out), &mut core.cx);
+            .with_engine(&mut core.cx, |engine, out| engine.tick(due, out));
     });
     let [NodeAction::SendUpcall(bytes)] = &actions[..] else {
         panic!("{actions:?}");
