@@ -247,9 +247,7 @@ impl Container {
             descriptors: &descriptors,
             ..ChildCommand::new(&program, &argv)
         };
-        let child = ProcessSpawner::default()
-            .spawn(&command)
-            .map_err(io::Error::other)?;
+        let child = ProcessSpawner::default().spawn(&command)?;
         self.runtime = Some(child);
         self.input = Some(ours);
         drop(theirs);
