@@ -51,7 +51,12 @@ impl RemoteKeyReads {
         request: RemoteKeyRead,
         cx: &mut NodeContext,
     ) {
-        let answer = match self.find_key(&job, &request, cx) {
+        match self.find_key(&job, &request, cx) {
+            KeyLookup::Value(value) => {
+                self.send_key_reply(reply_to, KeyAnswer::Value(&value), cx);
+            }
+            KeyLookup::NoKey => self.send_key_reply(reply_to, KeyAnswer::NoKey, cx),
+            KeyLookup::NoJob => self.send_key_reply(reply_to, KeyAnswer::NoJob, cx),
             KeyLookup::Elsewhere(to) => {
                 self.next += 1;
                 let number = self.next;
@@ -61,16 +66,9 @@ impl RemoteKeyReads {
                     job,
                     request,
                 });
-                return cx.send(to, message);
+                cx.send(to, message);
             }
-            found => found,
-        };
-        let answer = match &answer {
-            KeyLookup::Value(value) => KeyAnswer::Value(value),
-            KeyLookup::NoJob => KeyAnswer::NoJob,
-            KeyLookup::NoKey | KeyLookup::Elsewhere(_) => KeyAnswer::NoKey,
-        };
-        self.send_key_reply(reply_to, answer, cx);
+        }
     }
 
     fn find_key(&self, job: &Nspace, request: &RemoteKeyRead, cx: &NodeContext) -> KeyLookup {
