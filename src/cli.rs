@@ -55,6 +55,7 @@ mod unused_nodes;
 mod value_error;
 
 use std::ffi::OsString;
+use std::io::{self, Write as _};
 
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 
@@ -159,6 +160,7 @@ pub fn main(args: Vec<OsString>) -> u8 {
 
 fn execute(args: Vec<OsString>) -> u8 {
     let named = |at: usize| args.get(at).and_then(|word| Personality::from_name(word));
+    let rest = args.get(2..).unwrap_or_default();
     let result = match args.get(1) {
         _ if let Some(personality) = named(0) => personality.execute(args[1..].to_vec()),
         Some(word) if word == "run" => run::line(args),
@@ -167,21 +169,17 @@ fn execute(args: Vec<OsString>) -> u8 {
             line.extend_from_slice(&args[3..]);
             run::line(line)
         }
-        Some(word) if word == impi::NAME => impi::execute(args.get(2..).unwrap_or_default()),
+        Some(word) if word == impi::NAME => impi::execute(rest),
         Some(word) if remote_command::is_ssh_option(word) => {
-            Err(remote_command::shell(args[1..].to_vec()))
+            Err(remote_command::rsh(args[1..].to_vec()))
         }
         _ if let Some(personality) = named(1) => personality.execute(args[2..].to_vec()),
         // Started by agents, not by people: no part of the command line as it is described.
         Some(word) if word == "step" => step::run(),
-        Some(word) if word == detached::COMMAND => {
-            detached::attach_server::serve_launcher(args.get(2..).unwrap_or_default())
-        }
-        Some(word) if word == serve::RANK_COMMAND => serve::rank(args.get(2..).unwrap_or_default()),
-        Some(word) if word == singleton::RANK_COMMAND => {
-            singleton::rank(args.get(2..).unwrap_or_default())
-        }
-        Some(word) if word == prte::RANK_COMMAND => prte::rank(args.get(2..).unwrap_or_default()),
+        Some(word) if word == detached::COMMAND => detached::attach_server::serve_launcher(rest),
+        Some(word) if word == serve::RANK_COMMAND => serve::rank(rest),
+        Some(word) if word == singleton::RANK_COMMAND => singleton::rank(rest),
+        Some(word) if word == prte::RANK_COMMAND => prte::rank(rest),
         Some(word) if word == STEP_SERVER => step::serve(),
         Some(word) if word == CAPABILITIES => host_capabilities::execute(),
         Some(word) if word == "serve" => serve::sorted(args).and_then(run_subcommand),
@@ -209,6 +207,11 @@ fn rendezvous_process() -> Result<u8, CommandError> {
         CommandError::system("`wireup rendezvous` is started by launches", error)
     })?;
     Ok(0)
+}
+
+/// Writes a text to standard output. A reader that stops early is not a failure.
+fn show(text: &str) {
+    let _ = io::stdout().lock().write_all(text.as_bytes());
 }
 
 fn run_subcommand(args: Vec<OsString>) -> Result<u8, CommandError> {
@@ -246,7 +249,7 @@ fn run_subcommand(args: Vec<OsString>) -> Result<u8, CommandError> {
         Ok(WireupCommand::Pmi(args)) => pmi::execute(args),
         Ok(WireupCommand::Serve(args)) => Err(serve::execute(args)),
         Ok(WireupCommand::Exec(args)) => Err(remote_command::exec(args)),
-        Ok(WireupCommand::Rsh(args)) => Err(remote_command::rsh(args)),
+        Ok(WireupCommand::Rsh(args)) => Err(remote_command::rsh(args.words)),
         Ok(WireupCommand::Env(args)) => env_command::execute(args),
         Ok(WireupCommand::InstallLinks(args)) => personality::install_links(&args),
         Ok(WireupCommand::Completions(args)) => completions::execute(&args),

@@ -69,7 +69,11 @@ pub fn inspect(
     cwd: &Path,
     system: &LoaderFiles,
 ) -> ProgramInspection {
-    let call = CommandContext { argv, env, cwd };
+    let place = &ExecContext {
+        env: env.to_vec(),
+        cwd: cwd.to_owned(),
+    };
+    let call = CommandContext { argv, place };
     ProgramInspector { system }.at(program, call, 0)
 }
 
@@ -77,18 +81,7 @@ pub fn inspect(
 #[derive(Clone, Copy)]
 struct CommandContext<'a> {
     argv: &'a [OsString],
-    env: &'a [(OsString, OsString)],
-    cwd: &'a Path,
-}
-
-impl<'a> From<&'a WrappedCommand> for CommandContext<'a> {
-    fn from(command: &'a WrappedCommand) -> Self {
-        Self {
-            argv: &command.argv,
-            env: &command.place.env,
-            cwd: &command.place.cwd,
-        }
-    }
+    place: &'a ExecContext,
 }
 
 struct ProgramInspector<'a> {
@@ -100,7 +93,7 @@ impl ProgramInspector<'_> {
         let path = program.path();
         let names = library_names::program_names(path);
         let wrapper = wrapper::find_wrapper(&names);
-        let loader = Loader::new(call.env, call.cwd, self.system.clone());
+        let loader = Loader::new(&call.place.env, &call.place.cwd, self.system.clone());
         let native = match program.kind() {
             // A library preloaded into a wrapper counts for its program, if the wrapper keeps the
             // variable.
@@ -178,7 +171,7 @@ impl ProgramInspector<'_> {
         if depth == DEPTH {
             return None;
         }
-        let program = Program::find(interpreter.as_os_str(), None, call.cwd).ok()?;
+        let program = Program::find(interpreter.as_os_str(), None, &call.place.cwd).ok()?;
         let argv: Vec<OsString> = std::iter::once(interpreter.as_os_str().to_owned())
             .chain(before)
             .chain([script.path().as_os_str().to_owned()])
@@ -208,14 +201,7 @@ impl ProgramInspector<'_> {
         loader: Loader,
         depth: u8,
     ) -> ProgramInspection {
-        let command = WrappedCommand {
-            argv: call.argv.to_vec(),
-            place: ExecContext {
-                env: call.env.to_vec(),
-                cwd: call.cwd.to_owned(),
-            },
-        };
-        let command = match wrapper.parse_target(&command) {
+        let command = match wrapper.parse_target(call.argv, call.place) {
             Ok(command) => command,
             Err(why) => {
                 let wants = match why {
@@ -246,21 +232,20 @@ impl ProgramInspector<'_> {
         command: &WrappedCommand,
         depth: u8,
     ) -> ProgramInspection {
-        let WrappedCommand { argv, place, .. } = command;
+        let WrappedCommand { argv, place } = command;
         let search = place.variable("PATH").map(OsString::as_os_str);
         match Program::find(&argv[0], search, &place.cwd) {
-            Ok(program) => self.at(&program, command.into(), depth + 1),
-            Err(_) => ProgramInspection {
-                detected: DetectionResult::new(
-                    DetectedInterface::Unknown,
-                    caller.path(),
-                    DetectionReason::NotFound {
-                        wrapper: wrapper.name().to_owned(),
-                        name: argv[0].clone(),
-                    },
-                ),
-                loader: Loader::new(&place.env, &place.cwd, self.system.clone()),
-            },
+            Ok(program) => self.at(&program, CommandContext { argv, place }, depth + 1),
+            Err(_) => {
+                let why = DetectionReason::NotFound {
+                    wrapper: wrapper.name().to_owned(),
+                    name: argv[0].clone(),
+                };
+                let wants = DetectedInterface::Unknown;
+                let detected = DetectionResult::new(wants, caller.path(), why);
+                let loader = Loader::new(&place.env, &place.cwd, self.system.clone());
+                ProgramInspection { detected, loader }
+            }
         }
     }
 }

@@ -3,12 +3,13 @@
 //! Standard output has a word for each host, as `--hosts` takes them; or, if the process ends with 1, why there are none.
 
 use std::ffi::OsString;
+use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use self::dns::{DnsHosts, LookupError};
+use self::dns::DnsHosts;
 #[cfg(feature = "etcd")]
 use self::registered_hosts::EtcdHosts;
 #[cfg(feature = "etcd")]
@@ -107,8 +108,8 @@ enum HostSourceKind {
 /// Reason for which no host was found.
 #[derive(Debug, thiserror::Error)]
 enum HostSearchFailure {
-    #[error(transparent)]
-    Dns(#[from] LookupError),
+    #[error("{}", dns::words(.0))]
+    Dns(#[from] io::Error),
     #[cfg(feature = "etcd")]
     #[error("no agent is registered")]
     NoneRegistered,

@@ -70,6 +70,9 @@ pub enum IdentityError {
     /// The certificate has no identity.
     #[error("the certificate has no identity (URI wireup://node/NAME); use `wireup pki issue`")]
     Nobody,
+    /// Another identity than that of a node.
+    #[error("the certificate belongs to {0}, not to a node")]
+    Role(Identity),
 }
 
 impl Identity {

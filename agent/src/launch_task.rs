@@ -275,7 +275,7 @@ impl LaunchTask {
                     writer
                         .control(&begin)
                         .expect("an opening is smaller than what may wait");
-                    step = Some((writer, from.process()));
+                    step = Some((writer, from.process.clone()));
                     events.push(from.boxed());
                 }
                 Err(error) => {
@@ -326,13 +326,11 @@ impl LaunchTask {
         let mut why = String::new();
         loop {
             let mut event = poll_fn(|cx| self.poll_event(cx)).await;
-            if let RouterEvent::Carried(_, packet) = &mut event {
+            if let RouterEvent::Carried(from, packet) = &mut event {
                 packet.body = self.account.count_message(std::mem::take(&mut packet.body));
-            }
-            if let RouterEvent::Carried(from, packet) = &event
-                && self.is_agent(*from)
-            {
-                self.agent.counters.received.add(packet.body.len() as u64);
+                if self.is_agent(*from) {
+                    self.agent.counters.received.add(packet.body.len() as u64);
+                }
             }
             match &event {
                 RouterEvent::Carried(Neighbour::Step, _)
@@ -340,13 +338,13 @@ impl LaunchTask {
                     self.watch.on_alive();
                 }
                 RouterEvent::StepGone { .. } => self.watch.end(),
-                _ => {}
-            }
-            if let RouterEvent::UpGone { reason } = &event {
-                self.upstream = UpstreamLink::Gone;
-                if why.is_empty() {
-                    why.clone_from(reason);
+                RouterEvent::UpGone { reason } => {
+                    self.upstream = UpstreamLink::Gone;
+                    if why.is_empty() {
+                        why.clone_from(reason);
+                    }
                 }
+                _ => {}
             }
             self.router.handle(event, &mut actions);
             while !actions.is_empty() {
@@ -465,8 +463,6 @@ fn launcher(
         };
         std::future::ready(event)
     });
-    let ended = RouterEvent::UpGone {
-        reason: "the launcher has ended".to_owned(),
-    };
+    let ended = gone("the launcher has ended");
     events.chain(stream::iter([ended]))
 }

@@ -110,7 +110,8 @@ impl Service for PeerService {
         }
         // Nothing can run here for an unknown user.
         self.0
-            .serves(hello.uid)
+            .served_users
+            .check(hello.uid)
             .map_err(|error| Status::permission_denied(error.to_string()))?;
         let frames = stream.map(|request| match request.map(|request| request.message) {
             Ok(Some(v1::meet_request::Message::Frame(frame))) => Ok(packet(frame)?),

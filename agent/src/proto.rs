@@ -2,21 +2,8 @@
 
 use std::fmt;
 
-/// Messages and services of package `wireup.v1`.
-#[allow(
-    missing_docs,
-    unreachable_pub,
-    unused_qualifications,
-    clippy::all,
-    clippy::missing_errors_doc,
-    clippy::or_fun_call,
-    clippy::unwrap_used
-)]
-pub mod v1 {
-    tonic::include_proto!("wireup.v1");
-}
+pub use self::generated::{etcd, v1};
 
-/// The part of etcd's API that is used.
 #[allow(
     missing_docs,
     unreachable_pub,
@@ -26,8 +13,16 @@ pub mod v1 {
     clippy::or_fun_call,
     clippy::unwrap_used
 )]
-pub mod etcd {
-    tonic::include_proto!("etcdserverpb");
+mod generated {
+    /// Messages and services of package `wireup.v1`.
+    pub mod v1 {
+        tonic::include_proto!("wireup.v1");
+    }
+
+    /// The part of etcd's API that is used.
+    pub mod etcd {
+        tonic::include_proto!("etcdserverpb");
+    }
 }
 
 /// Hides the password from logs.

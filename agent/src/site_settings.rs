@@ -48,22 +48,11 @@ pub(crate) fn settings<T: DeserializeOwned + Default>(
 pub(crate) fn password(
     variable: Option<String>,
     file: Option<PathBuf>,
-) -> Result<Option<String>, PasswordError> {
+) -> Result<Option<String>, PkiFileError> {
     let (None, Some(path)) = (&variable, file) else {
         return Ok(variable);
     };
     let bytes = certificate_files::read_secret(&path)?;
-    let problem = "the password is not UTF-8: write it as text in one line";
-    let text = String::from_utf8(bytes).map_err(|_| unusable(&path, problem))?;
+    let text = String::from_utf8(bytes).map_err(|_| PkiFileError::Encoding(path))?;
     Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
-}
-
-/// Errors in reading a password.
-#[cfg(any(feature = "etcd", feature = "ldap"))]
-#[derive(Debug, thiserror::Error)]
-pub enum PasswordError {
-    #[error(transparent)]
-    Store(#[from] PkiFileError),
-    #[error(transparent)]
-    File(#[from] FileError),
 }

@@ -82,14 +82,6 @@ impl Agent {
         found.unwrap_or(Err(UserError::Unknown(uid)))
     }
 
-    /// Checks whether launches of a user may meet here, whether or not this node has an account of the user.
-    ///
-    /// # Errors
-    /// [`UserError`]
-    pub fn serves(&self, uid: u32) -> Result<(), UserError> {
-        self.served_users.check(uid)
-    }
-
     /// Returns the user whose rights the agent has: root, also if its helper has them, or the user that it serves.
     pub fn agent_uid(&self) -> u32 {
         self.served_users.agent_uid()

@@ -299,15 +299,8 @@ impl<T> ModexEngine<T> {
         };
         match reachable {
             Ok(owner) => {
-                if let Some(serial) = self.asking.join(&proc, owner, waiter) {
-                    self.send(
-                        OutgoingModexRequest {
-                            proc,
-                            owner,
-                            serial,
-                        },
-                        cx,
-                    );
+                if let Some(request) = self.asking.join(proc, owner, waiter) {
+                    self.send(request, cx);
                 }
             }
             Err(failure) => {
@@ -318,16 +311,12 @@ impl<T> ModexEngine<T> {
     }
 
     fn send(&mut self, request: OutgoingModexRequest, cx: &mut ModexContext<'_, T>) {
-        let OutgoingModexRequest {
-            proc,
-            owner,
-            serial,
-        } = request;
-        if owner == self.node {
-            return self.request(owner, serial, proc, cx);
+        let (to, serial, proc) = (request.owner, request.serial, request.proc);
+        if to == self.node {
+            return self.request(to, serial, proc, cx);
         }
         let message = ModexMessage::Request { serial, proc };
-        cx.order(ModexAction::Send { to: owner, message });
+        cx.order(ModexAction::Send { to, message });
     }
 
     /// Handles a request for a rank of this node, from another node or from this one.
@@ -388,21 +377,14 @@ impl<T> ModexEngine<T> {
     }
 
     /// Fails every request after the end.
-    fn refuse(&self, input: ModexEvent<T>, cx: &mut ModexContext<'_, T>) {
+    fn refuse(&mut self, input: ModexEvent<T>, cx: &mut ModexContext<'_, T>) {
         let result = Err(ModexFailure::TornDown { node: self.node });
         match input {
             ModexEvent::Ask { ticket, .. } => cx.order(ModexAction::Complete { ticket, result }),
             ModexEvent::Message {
-                from: to,
+                from,
                 message: ModexMessage::Request { serial, proc },
-            } if to != self.node => {
-                let message = ModexMessage::Reply {
-                    serial,
-                    proc,
-                    result,
-                };
-                cx.order(ModexAction::Send { to, message });
-            }
+            } if from != self.node => self.reply(from, serial, &proc, &result, cx),
             _ => {}
         }
     }
@@ -429,9 +411,8 @@ fn complete_all<T>(
     result: &ModexResult,
     cx: &mut ModexContext<'_, T>,
 ) {
-    cx.actions
-        .extend(tickets.into_iter().map(|ticket| ModexAction::Complete {
-            ticket,
-            result: result.clone(),
-        }));
+    for ticket in tickets {
+        let result = result.clone();
+        cx.order(ModexAction::Complete { ticket, result });
+    }
 }

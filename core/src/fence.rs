@@ -227,7 +227,7 @@ impl<T> FenceEngine<T> {
         let round = self.rounds.entry(id.clone());
         let round = round.or_insert_with(|| FenceInstance::new(&id, place.clone(), cx.now));
         round.ticket = Some(ticket);
-        round.begin(cx.now);
+        round.first_entered_at = Some(cx.now);
         round.limit(timeout, Duration::ZERO, cx.now);
         if let Some(failure) = over {
             self.end(&id, Err(failure), cx);
@@ -245,21 +245,11 @@ impl<T> FenceEngine<T> {
         cx: &mut FenceContext<'_, T>,
     ) {
         let node = self.node;
-        let refused = |ticket: Option<T>, failure| {
-            ticket.map(|ticket| FenceAction::Complete {
-                ticket,
-                result: Err(failure),
-            })
-        };
         let Some(place) = self.place(&offer.nodes) else {
-            return cx
-                .actions
-                .extend(refused(ticket, FenceFailure::NotParticipant { node }));
+            return complete(ticket, Err(FenceFailure::NotParticipant { node }), cx);
         };
         let Some(id) = self.book.next(series) else {
-            return cx
-                .actions
-                .extend(refused(ticket, FenceFailure::TooMany { node }));
+            return complete(ticket, Err(FenceFailure::TooMany { node }), cx);
         };
         self.book.enter(&id);
         if self.book.is_over(&id) {
@@ -269,7 +259,7 @@ impl<T> FenceEngine<T> {
                 true => FenceFailure::TornDown { node },
                 false => FenceFailure::TooMany { node },
             });
-            return cx.actions.extend(refused(ticket, failure));
+            return complete(ticket, Err(failure), cx);
         }
         let round = self.rounds.entry(id.clone());
         let round = round.or_insert_with(|| FenceInstance::new(&id, place, cx.now));
@@ -349,6 +339,13 @@ impl<T> FenceEngine<T> {
     }
 }
 
+/// Answers the local requester of a fence, if there is one.
+fn complete<T>(ticket: Option<T>, result: FenceResult, cx: &mut FenceContext<'_, T>) {
+    if let Some(ticket) = ticket {
+        cx.order(FenceAction::Complete { ticket, result });
+    }
+}
+
 /// Returns those of these nodes that are lost.
 fn lost_of(lost: &BTreeMap<NodeId, Arc<str>>, nodes: &NodeSet) -> Vec<NodeId> {
     let lost = lost.keys().copied();
@@ -418,7 +415,7 @@ impl<T> FenceEngine<T> {
                     return self.released_by_any(id, released, cx);
                 }
                 let round = self.rounds.get(&id);
-                let reported = round.filter(|round| round.was_reported());
+                let reported = round.filter(|round| round.reported);
                 let place = reported.map(|round| round.place.clone());
                 match place {
                     Some(place) if all && place.root() == from => self.end(&id, Ok(released), cx),
@@ -432,28 +429,20 @@ impl<T> FenceEngine<T> {
                 self.failed(from, &id, &nodes, failure, cx);
             }
             FenceMessage::Overdue {
-                id,
-                nodes,
+                ref id,
+                ref nodes,
                 timeout,
                 waited,
             } => {
-                let Some(place) = self.place_above(&nodes, from) else {
+                let Some(place) = self.place_above(nodes, from) else {
                     return;
                 };
                 match place.parent() {
-                    Some(parent) => {
-                        let message = FenceMessage::Overdue {
-                            id,
-                            nodes,
-                            timeout,
-                            waited,
-                        };
-                        self.send(parent, message, cx);
-                    }
+                    Some(parent) => self.send(parent, message, cx),
                     None => {
-                        if let Some(round) = self.open(&id, place, cx.now) {
+                        if let Some(round) = self.open(id, place, cx.now) {
                             round.limit(Some(timeout), waited, cx.now);
-                            self.on_timeout(&id, cx);
+                            self.on_timeout(id, cx);
                         }
                     }
                 }
@@ -638,19 +627,7 @@ impl<T> FenceEngine<T> {
             return self.end(id, result, cx);
         }
         for child in place.children() {
-            let id = id.clone();
-            let message = match &result {
-                Ok(released) => FenceMessage::Release {
-                    id,
-                    released: released.clone(),
-                    all: false,
-                },
-                Err(failure) => FenceMessage::Fail {
-                    id,
-                    nodes: place.nodes().clone(),
-                    failure: failure.clone(),
-                },
-            };
+            let message = FenceMessage::from_result(id.clone(), place.nodes(), &result);
             self.send(child, message, cx);
         }
         self.end(id, result, cx);
@@ -685,8 +662,7 @@ impl<T> FenceEngine<T> {
             self.book.enter(id);
         }
         self.book.end(id, unheard);
-        cx.actions
-            .extend(ticket.map(|ticket| FenceAction::Complete { ticket, result }));
+        complete(ticket, result, cx);
     }
 
     /// Fails a fence whose nodes have different lists of nodes. Two lists give two trees, so all nodes in them are
@@ -700,17 +676,13 @@ impl<T> FenceEngine<T> {
         cx: &mut FenceContext<'_, T>,
     ) {
         let first = self.node;
-        let failure = FenceFailure::NodesDisagree { first, second };
+        let result = Err(FenceFailure::NodesDisagree { first, second });
         let all = NodeSet::new(one.iter().chain(other.iter()));
         for to in all.iter().flat_map(NodeSet::iter) {
-            let message = FenceMessage::Fail {
-                id: id.clone(),
-                nodes: one.clone(),
-                failure: failure.clone(),
-            };
+            let message = FenceMessage::from_result(id.clone(), one, &result);
             self.send(to, message, cx);
         }
-        self.end(id, Err(failure), cx);
+        self.end(id, result, cx);
     }
 }
 
@@ -762,9 +734,7 @@ impl<T> FenceEngine<T> {
         if ticket.is_some() {
             self.book.enter(id);
         }
-        let result = Err(FenceFailure::TornDown { node: self.node });
-        cx.actions
-            .extend(ticket.map(|ticket| FenceAction::Complete { ticket, result }));
+        complete(ticket, Err(FenceFailure::TornDown { node: self.node }), cx);
     }
 
     /// Returns the failure for a lost node on the way to the root; `None` without one.

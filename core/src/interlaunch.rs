@@ -143,6 +143,18 @@ struct PendingInterlaunch {
     deadline: Option<Moment>,
 }
 
+impl PendingInterlaunch {
+    /// Returns the actions that send a message to each job of another launch.
+    fn send_to_all(&self, packet: &HeadNodeMessage) -> Vec<InterlaunchAction> {
+        let jobs = self.remote_job_states.keys().cloned();
+        jobs.map(|to| InterlaunchAction::Send {
+            to,
+            packet: packet.clone(),
+        })
+        .collect()
+    }
+}
+
 /// The arrival of a node of this launch, with its contribution.
 #[derive(Debug)]
 pub struct NodeArrival {
@@ -225,15 +237,8 @@ impl InterlaunchHub {
                 status: pending.local_contribution.status,
                 data: pending.local_contribution.data.clone(),
             };
-            for to in pending
-                .remote_job_states
-                .keys()
-                .cloned()
-                .collect::<Vec<_>>()
-            {
-                let packet = packet.clone();
-                self.actions.push(InterlaunchAction::Send { to, packet });
-            }
+            let sends = pending.send_to_all(&packet);
+            self.actions.extend(sends);
         }
         self.advance_operation(&key);
     }
@@ -278,20 +283,12 @@ impl InterlaunchHub {
         };
         pending.registered.insert(node);
         if pending.registered == pending.local_participants.nodes {
-            let jobs: Vec<Nspace> = pending
-                .local_participants
-                .jobs
-                .iter()
-                .map(|j| j.nspace.clone())
-                .collect();
-            for to in pending.remote_job_states.keys() {
-                let packet = HeadNodeMessage::Ready {
-                    key: key.clone(),
-                    jobs: jobs.clone(),
-                };
-                let to = to.clone();
-                self.actions.push(InterlaunchAction::Send { to, packet });
-            }
+            let jobs = pending.local_participants.jobs.iter();
+            let packet = HeadNodeMessage::Ready {
+                key: key.clone(),
+                jobs: jobs.map(|job| job.nspace.clone()).collect(),
+            };
+            self.actions.extend(pending.send_to_all(&packet));
         }
         self.advance_operation(key);
     }

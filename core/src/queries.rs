@@ -236,7 +236,7 @@ impl<T> QueryEngine<T> {
             });
         }
         self.gatherings.insert(serial, gathering);
-        self.complete_if_done(serial, out);
+        self.complete_queries(|query| query.awaited.is_empty(), out);
     }
 
     /// Handles the result of a [`QueryAction::Look`].
@@ -246,10 +246,7 @@ impl<T> QueryEngine<T> {
         part: NodeQueryReply,
         out: &mut Vec<QueryAction<T>>,
     ) {
-        let QueryId {
-            requester: by,
-            serial,
-        } = query;
+        let (by, serial) = (query.requester, query.serial);
         if by == self.node {
             self.on_result(by, serial, NodeQueryResult::Part(part), out);
         } else if !self.lost_nodes.contains(&by) && !self.torn_down {
@@ -288,12 +285,7 @@ impl<T> QueryEngine<T> {
 
     /// Completes the queries whose deadline has passed.
     pub fn tick(&mut self, now: Moment, out: &mut Vec<QueryAction<T>>) {
-        let due = |(serial, gathering): (&u64, &PendingQuery<T>)| {
-            (gathering.deadline <= now).then_some(*serial)
-        };
-        let due: Vec<u64> = self.gatherings.iter().filter_map(due).collect();
-        due.into_iter()
-            .for_each(|serial| self.expire_query(serial, out));
+        self.complete_queries(|query| now >= query.deadline, out);
     }
 
     /// Returns the time at which the next [`QueryEngine::tick`] is due; `None` without a pending query.
@@ -304,19 +296,25 @@ impl<T> QueryEngine<T> {
     /// Completes the pending queries with the replies so far, at the end of the launch.
     pub fn tear_down(&mut self, out: &mut Vec<QueryAction<T>>) {
         self.torn_down = true;
-        let all: Vec<u64> = self.gatherings.keys().copied().collect();
-        all.into_iter()
-            .for_each(|serial| self.expire_query(serial, out));
+        self.complete_queries(|_| true, out);
     }
 
-    fn expire_query(&mut self, serial: u64, out: &mut Vec<QueryAction<T>>) {
-        if let Some(gathering) = self.gatherings.get_mut(&serial) {
-            let silent = std::mem::take(&mut gathering.awaited).into_iter();
-            gathering
+    /// Completes queries; the result of a node that has not replied is [`NodeQueryResult::Nothing`].
+    fn complete_queries(
+        &mut self,
+        is_over: impl Fn(&PendingQuery<T>) -> bool,
+        out: &mut Vec<QueryAction<T>>,
+    ) {
+        for (_, mut query) in self.gatherings.extract_if(.., |_, query| is_over(query)) {
+            let silent = query.awaited.into_iter();
+            query
                 .results_by_node
                 .extend(silent.map(|node| (node, NodeQueryResult::Nothing)));
+            out.push(QueryAction::Complete {
+                ticket: query.ticket,
+                results_by_node: query.results_by_node,
+            });
         }
-        self.complete_if_done(serial, out);
     }
 
     fn on_result(
@@ -330,23 +328,7 @@ impl<T> QueryEngine<T> {
             && gathering.awaited.remove(&from)
         {
             gathering.results_by_node.insert(from, result);
-            self.complete_if_done(serial, out);
-        }
-    }
-
-    fn complete_if_done(&mut self, serial: u64, out: &mut Vec<QueryAction<T>>) {
-        let gathering = self.gatherings.get(&serial);
-        if gathering.is_some_and(|gathering| gathering.awaited.is_empty())
-            && let Some(PendingQuery {
-                ticket,
-                results_by_node,
-                ..
-            }) = self.gatherings.remove(&serial)
-        {
-            out.push(QueryAction::Complete {
-                ticket,
-                results_by_node,
-            });
+            self.complete_queries(|query| query.awaited.is_empty(), out);
         }
     }
 }

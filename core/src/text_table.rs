@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::printable::printable;
+use crate::topology;
 
 /// Formats rows as aligned columns of printable characters. The last column is cut at `width`, the width of the terminal,
 /// if it is known. Numbers are aligned right.
@@ -52,28 +53,11 @@ pub fn render(head: &[&str], rows: &[Vec<String>], width: Option<usize>) -> Stri
 /// Ascending numbers as ranges, `0-3,7`; after a few `…` stands for the rest.
 pub fn ranges(numbers: impl IntoIterator<Item = u32>) -> String {
     const MOST: usize = 4;
-    let mut all: Vec<(u32, u32)> = Vec::new();
-    for number in numbers {
-        if let Some((_, last)) = all.last_mut()
-            && last.checked_add(1) == Some(number)
-        {
-            *last = number;
-        } else if all.len() > MOST {
-            break;
-        } else {
-            all.push((number, number));
-        }
+    let all = topology::ranges(numbers);
+    match all.match_indices(',').nth(MOST - 1) {
+        Some((end, _)) => format!("{},…", &all[..end]),
+        None => all,
     }
-    let each = all
-        .iter()
-        .take(MOST)
-        .map(|(first, last)| match first == last {
-            true => first.to_string(),
-            false => format!("{first}-{last}"),
-        });
-    let rest = (all.len() > MOST).then(|| "…".to_owned());
-    let texts: Vec<String> = each.chain(rest).collect();
-    texts.join(",")
 }
 
 /// A text of at most this number of characters, the last of them `…` if it was cut.
@@ -86,6 +70,11 @@ pub fn cut(text: &str, most: usize) -> String {
             .collect(),
         false => text.to_owned(),
     }
+}
+
+/// A value, or `-` if there is none.
+pub fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
 /// A time as batch systems write it: `M:SS`, `H:MM:SS` or `D-HH:MM:SS`.

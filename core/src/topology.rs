@@ -62,20 +62,15 @@ impl ObjectType {
 
     /// Returns the noun for `count` parts of this type.
     pub fn noun(self, count: u32) -> &'static str {
-        match (self, count) {
-            (Self::Hwthread, 1) => "hardware thread",
-            (Self::Hwthread, _) => "hardware threads",
-            (Self::Core, 1) => "core",
-            (Self::Core, _) => "cores",
-            (Self::L2, 1) => "L2 cache",
-            (Self::L2, _) => "L2 caches",
-            (Self::L3, 1) => "L3 cache",
-            (Self::L3, _) => "L3 caches",
-            (Self::Numa, 1) => "NUMA node",
-            (Self::Numa, _) => "NUMA nodes",
-            (Self::Package, 1) => "package",
-            (Self::Package, _) => "packages",
-        }
+        let (one, several) = match self {
+            Self::Hwthread => ("hardware thread", "hardware threads"),
+            Self::Core => ("core", "cores"),
+            Self::L2 => ("L2 cache", "L2 caches"),
+            Self::L3 => ("L3 cache", "L3 caches"),
+            Self::Numa => ("NUMA node", "NUMA nodes"),
+            Self::Package => ("package", "packages"),
+        };
+        if count == 1 { one } else { several }
     }
 }
 

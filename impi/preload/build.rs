@@ -9,37 +9,11 @@
 //! that name too.
 
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-const SOURCES: [&str; 16] = [
-    "collective_steps.c",
-    "collectives.c",
-    "communicators.c",
-    "exchanges.c",
-    "fortran.c",
-    "groups.c",
-    "handles.c",
-    "intercommunicators.c",
-    "layouts.c",
-    "messages.c",
-    "mpi_functions.c",
-    "operations.c",
-    "requests.c",
-    "topologies.c",
-    "unsupported.c",
-    "world.c",
-];
-const HEADERS: [&str; 6] = [
-    "preload.h",
-    "mpi_functions.h",
-    "messages.inc",
-    "collectives.inc",
-    "unsupported.inc",
-    "../capi/wireup-impi.h",
-];
 /// Flags of a hardened build, as those of the shim.
 const HARDENING: [&str; 6] = [
     "-U_FORTIFY_SOURCE",
@@ -91,8 +65,9 @@ const INTERFACES: [BinaryInterface; 3] = [
 ];
 
 fn main() -> ExitCode {
-    for file in SOURCES.iter().chain(&HEADERS) {
-        println!("cargo:rerun-if-changed={file}");
+    // All files here, and the header of the library for C.
+    for path in [".", "../capi/wireup-impi.h"] {
+        println!("cargo:rerun-if-changed={path}");
     }
     match build() {
         Ok(()) => ExitCode::SUCCESS,
@@ -183,10 +158,12 @@ fn link_library(out: &Path, interface: &BinaryInterface, includes: &Path) -> Res
         "-I../capi",
         "-isystem",
     ];
+    let sources = sources()?;
     let mut words: Vec<&OsStr> = flags.iter().map(OsStr::new).collect();
     words.push(includes.as_os_str());
     words.extend(interface.define.iter().map(OsStr::new));
-    words.extend(HARDENING.iter().chain(&SOURCES).map(OsStr::new));
+    words.extend(HARDENING.iter().map(OsStr::new));
+    words.extend(sources.iter().map(|source| source.as_os_str()));
     words.extend([
         "-o".as_ref(),
         library.as_os_str(),
@@ -204,6 +181,17 @@ fn link_library(out: &Path, interface: &BinaryInterface, includes: &Path) -> Res
     let names = second_names(&library)?;
     words.extend(names.iter().map(OsStr::new));
     link(&words)
+}
+
+/// Returns the files in C, in the order of their names.
+fn sources() -> Result<Vec<OsString>, String> {
+    let entries = fs::read_dir(".").map_err(|error| error.to_string())?;
+    let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
+    let mut sources: Vec<OsString> = names
+        .filter(|name| Path::new(name).extension() == Some(OsStr::new("c")))
+        .collect();
+    sources.sort();
+    Ok(sources)
 }
 
 /// Options of the linker that give each function `MPI_name` of a library the name `PMPI_name` too.

@@ -17,7 +17,7 @@ mod service;
 mod world_environment;
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -145,45 +145,5 @@ impl JoinedClient {
             Err(error) => self.member.report(&error.to_string()),
         }
         served
-    }
-}
-
-/// Returns an address in the specification's form; of IPv4 in the embedding that LAM uses.
-pub fn host_bytes(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(four) => {
-            let mut bytes = [0; 16];
-            bytes[12..].copy_from_slice(&four.octets());
-            bytes
-        }
-        IpAddr::V6(six) => six.octets(),
-    }
-}
-
-/// Returns the address of 16 bytes, with either embedding of IPv4.
-pub fn host_address(bytes: [u8; 16]) -> IpAddr {
-    let six = Ipv6Addr::from(bytes);
-    let compatible = bytes[..12].iter().all(|byte| *byte == 0) && six != Ipv6Addr::LOCALHOST;
-    match six.to_ipv4_mapped() {
-        Some(four) => four.into(),
-        None if compatible => IpAddr::from([bytes[12], bytes[13], bytes[14], bytes[15]]),
-        None => six.into(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn both_embeddings_of_ipv4_are_read() {
-        let four = IpAddr::from([127, 0, 0, 2]);
-        assert_eq!(host_address(host_bytes(four)), four);
-        let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 2];
-        assert_eq!(host_address(mapped), four);
-        let six: IpAddr = "fe80::1".parse().unwrap();
-        assert_eq!(host_address(host_bytes(six)), six);
-        let loopback = IpAddr::V6(Ipv6Addr::LOCALHOST);
-        assert_eq!(host_address(host_bytes(loopback)), loopback);
     }
 }

@@ -39,17 +39,6 @@ const POINT: u64 = 0;
 const COLLECTIVE: u64 = 1;
 const LOCAL: u64 = u64::MAX;
 
-/// Result of a request.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum RequestResult {
-    /// Send that is complete.
-    Sent,
-    /// A message, in the machine's byte order.
-    Received(Status, Vec<u8>),
-    /// Request that was cancelled.
-    Cancelled,
-}
-
 /// A process of the world.
 #[derive(Debug)]
 pub struct Peer {
@@ -189,11 +178,11 @@ impl Peer {
         self.receive_in(match_spec, limit, element)
     }
 
-    /// Waits for a request's end.
+    /// Waits for a request's end; a message is in the machine's byte order, and never truncated.
     ///
     /// # Errors
     /// When the job breaks, the message is too long, or there is no such request.
-    pub fn wait(&self, request: RequestId) -> Result<RequestResult, PeerError> {
+    pub fn wait(&self, request: RequestId) -> Result<Completion, PeerError> {
         let mut state = self.shared.lock();
         loop {
             if let Some(completion) = state.endpoint.take_completion(request) {
@@ -398,15 +387,13 @@ impl Peer {
         state: &mut ConnectionState,
         request: RequestId,
         completion: Completion,
-    ) -> Result<RequestResult, PeerError> {
+    ) -> Result<Completion, PeerError> {
         let known = state.elements.remove(&request);
         match completion {
-            Completion::Sent => Ok(RequestResult::Sent),
-            Completion::Cancelled => Ok(RequestResult::Cancelled),
             Completion::Received(status, mut data) => {
                 let size = known.map_or(1, |(element, _)| element.size());
                 self.representation.convert(&mut data, size);
-                Ok(RequestResult::Received(status, data))
+                Ok(Completion::Received(status, data))
             }
             Completion::Truncated(status, _) => {
                 let limit = known.map_or(0, |(_, limit)| limit);
@@ -415,6 +402,7 @@ impl Peer {
                     limit,
                 })
             }
+            completion => Ok(completion),
         }
     }
 

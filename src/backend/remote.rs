@@ -439,11 +439,7 @@ impl RemoteBackend {
 
 /// Converts hosts to the node addresses that agents use.
 fn members(hosts: &[HostSpec]) -> Vec<NodeAddress> {
-    let member = |host: &HostSpec| NodeAddress {
-        name: host.name.clone(),
-        address: host.address.clone(),
-    };
-    hosts.iter().map(member).collect()
+    hosts.iter().map(NodeAddress::from).collect()
 }
 
 impl RemoteBackend {

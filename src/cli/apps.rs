@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use clap::{Args, FromArgMatches, Parser, ValueHint};
 
-use super::negation::with_negations;
 use super::option_scan::OptionTable;
 use super::options::ProcessArgs;
 use crate::cli::run_usage_errors;
@@ -121,12 +120,7 @@ pub(super) fn app_requests(
 }
 
 fn parse(words: Vec<OsString>) -> Result<AppArgs, clap::Error> {
-    let own = OptionTable::from_parser::<NextApp>();
-    let negated = words.iter().any(|word| own.negates(word));
-    let mut command = own.into_command();
-    if negated {
-        command = with_negations(command);
-    }
+    let command = OptionTable::from_parser::<NextApp>().into_parser(&words);
     let name = std::iter::once(OsString::from("wireup run … :"));
     let mut matches = command.try_get_matches_from(name.chain(words))?;
     NextApp::from_arg_matches_mut(&mut matches).map(|next| next.app)

@@ -1,9 +1,10 @@
 //! `wireup completions`: scripts that make a shell complete wireup's commands and options.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use clap_complete::{Shell, generate};
 
 use super::option_scan::{OptionTable, takes_next};
+use super::options::choice;
 use super::run_args::RunArgs;
 use super::{print, tree};
 use wireup_core::failure::CommandError;
@@ -19,26 +20,21 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(super) struct CompletionsArgs {
     /// Shell to write for
-    shell: Choice,
+    #[arg(value_parser = choice(&SHELLS))]
+    shell: Shell,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Choice {
-    Bash,
-    Zsh,
-    Fish,
-}
+const SHELLS: [(&str, Shell); 3] = [
+    ("bash", Shell::Bash),
+    ("zsh", Shell::Zsh),
+    ("fish", Shell::Fish),
+];
 
 /// Prints the script.
 pub(super) fn execute(args: &CompletionsArgs) -> Result<u8, CommandError> {
-    let shell = match args.shell {
-        Choice::Bash => Shell::Bash,
-        Choice::Zsh => Shell::Zsh,
-        Choice::Fish => Shell::Fish,
-    };
     let mut script = Vec::new();
-    generate(shell, &mut tree(), "wireup", &mut script);
-    if let Shell::Bash = shell {
+    generate(args.shell, &mut tree(), "wireup", &mut script);
+    if args.shell == Shell::Bash {
         script.extend_from_slice(in_front().as_bytes());
     }
     print(&script)

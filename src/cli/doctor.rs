@@ -1,7 +1,6 @@
 //! `wireup doctor`: checks hosts for problems that would make a launch fail.
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
@@ -15,8 +14,9 @@ use wireup_core::doctor::report::{FindingGroup, grouped};
 use wireup_core::doctor::{CHECKS, DoctorHost, LaunchNeeds, Severity, judge};
 use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::HostSpec;
-use wireup_core::link::agent_protocol::NodeAddress;
+use wireup_core::link::agent_protocol::NodeStatus;
 use wireup_core::text_table;
+use wireup_core::wording::counted;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -125,7 +125,9 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, CommandError> {
         cwd.map_err(|error| CommandError::system("cannot tell which directory this is", error))?;
     let image = args.image.resolve()?;
     if let Some((image, number)) = image.as_ref().zip(args.container) {
-        return super::print(image_trial::made(number, image, &args.program, &cwd).as_bytes());
+        return super::print(
+            image_trial::report_trial(number, image, &args.program, &cwd).as_bytes(),
+        );
     }
     let subject = DoctorSubject {
         program: args.program,
@@ -141,7 +143,7 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, CommandError> {
             .map(|()| 0)
             .map_err(|error| CommandError::system("wireup doctor elsewhere is lost", error));
     }
-    let agent = args.hosts.agent().map(|path| path.as_os_str().to_owned());
+    let agent = args.hosts.agent.clone().map(PathBuf::into_os_string);
     let members = args.hosts.resolve()?;
     let specs = members.clone();
     let mut found = match members.is_empty() {
@@ -167,8 +169,7 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, CommandError> {
         true => json(&found, &groups),
         false => text(&found, &groups),
     };
-    // A reader that stops early is not a failure.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    super::show(&text);
     let problem = |group: &FindingGroup| group.severity == Severity::Problem;
     Ok(u8::from(groups.iter().any(problem)))
 }
@@ -192,12 +193,8 @@ fn across(
     agent: Option<&OsString>,
     words: &[OsString],
 ) -> Result<Vec<DoctorHost>, CommandError> {
-    let addresses = members.iter().map(|host| NodeAddress {
-        name: host.name.clone(),
-        address: host.address.clone(),
-    });
-    let nodes = query_nodes(agent.map(AsRef::as_ref), addresses.collect())?;
-    let state = |node: wireup_core::link::agent_protocol::NodeStatus| match node.problem {
+    let nodes = query_nodes(agent.map(AsRef::as_ref), &members)?;
+    let state = |node: NodeStatus| match node.problem {
         Some(problem) => Err(problem),
         None => Ok(node.version),
     };
@@ -239,16 +236,12 @@ fn text(hosts: &[DoctorHost], groups: &[FindingGroup]) -> String {
             .filter(|group| group.severity == severity)
             .count()
     };
-    let plural = |count: usize, word: &str| match count {
-        1 => format!("1 {word}"),
-        _ => format!("{count} {word}s"),
-    };
     text.push_str(&format!(
         "{}, {}: {}, {}\n",
-        plural(hosts.len(), "host"),
-        plural(CHECKS.len(), "check"),
-        plural(count(Severity::Problem), "problem"),
-        plural(count(Severity::Warning), "warning"),
+        counted(hosts.len(), "host"),
+        counted(CHECKS.len(), "check"),
+        counted(count(Severity::Problem), "problem"),
+        counted(count(Severity::Warning), "warning"),
     ));
     text
 }

@@ -32,7 +32,7 @@ pub(super) fn width() -> usize {
 }
 
 /// Columns of a terminal.
-fn columns_of(file: impl AsFd) -> Option<usize> {
+pub(super) fn columns_of(file: impl AsFd) -> Option<usize> {
     let size = tcgetwinsize(file).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
@@ -55,11 +55,9 @@ fn reflowed_to(mut command: Command, width: usize) -> Command {
 struct Block {
     /// Blanks or the term in front of the first line.
     first: String,
-    /// Blanks in front of the others.
+    /// Columns in front of the words: in the source, and blanks in the other lines.
     indent: usize,
     words: Vec<String>,
-    /// Columns in which the source has the words.
-    source_indent: usize,
 }
 
 impl Block {
@@ -76,7 +74,6 @@ impl Block {
             first: line[..column].to_owned(),
             indent: column,
             words: words(&line[column..]),
-            source_indent: column,
         }
     }
 
@@ -85,7 +82,7 @@ impl Block {
         let text = line.trim_start();
         let indent = line.len() - text.len();
         // A term begins a new block.
-        indent == self.source_indent && (indent == 0 || !text.contains("  "))
+        indent == self.indent && (indent == 0 || !text.contains("  "))
     }
 
     fn write(&self, text: &mut String, width: usize) {

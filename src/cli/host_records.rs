@@ -10,10 +10,9 @@ use serde_json::Value;
 
 use super::node_status::query_nodes;
 use super::options::HostsListArgs;
-use super::remote_launch::SCRIPT;
+use super::remote_launch::{SCRIPT, WITHOUT_MPI};
 use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::HostSpec;
-use wireup_core::link::agent_protocol::NodeAddress;
 use wireup_core::printable;
 use wireup_core::wording::json_problem;
 
@@ -49,13 +48,9 @@ impl HostRecords {
         noun: &str,
         words: &[OsString],
     ) -> Result<Self, CommandError> {
-        let agent = args.agent().map(Path::to_owned);
+        let agent = args.agent.clone();
         let hosts = args.resolve()?;
-        let members = hosts.iter().map(|host| NodeAddress {
-            name: host.name.clone(),
-            address: host.address.clone(),
-        });
-        let nodes = query_nodes(agent.as_deref(), members.collect())?;
+        let nodes = query_nodes(agent.as_deref(), &hosts)?;
         let mut reached = Vec::new();
         for (host, node) in hosts.iter().zip(&nodes) {
             match &node.problem {
@@ -86,6 +81,29 @@ impl HostRecords {
             missed,
         })
     }
+
+    /// Prints the records, as JSON or as this table; exit code 1 if a host was not reached.
+    ///
+    /// # Errors
+    /// The records cannot be written as JSON.
+    pub(super) fn show(
+        &self,
+        noun: &str,
+        json: bool,
+        table: impl FnOnce(&[Value]) -> String,
+    ) -> Result<u8, CommandError> {
+        let text = match json {
+            true => {
+                let json = printable::json(&self.records);
+                json.map_err(|error| {
+                    CommandError::system(format!("cannot show the {noun}"), error)
+                })? + "\n"
+            }
+            false => table(&self.records),
+        };
+        super::show(&text);
+        Ok(u8::from(self.missed))
+    }
 }
 
 fn launch(
@@ -96,18 +114,9 @@ fn launch(
     let list: Vec<String> = hosts.iter().map(|host| host.entry()).collect();
     let own = std::env::current_exe()?;
     let mut command = Command::new(&own);
-    command
-        .arg0("wireup")
-        .args(["run", "--no-config", "--engine", "none", "--pmi", "none"]);
-    command.args([
-        "--ppn",
-        "1",
-        "--label",
-        "--wdir",
-        "/",
-        "--hosts",
-        &list.join(","),
-    ]);
+    command.arg0("wireup").arg("run").args(WITHOUT_MPI);
+    command.args(["--ppn", "1", "--label", "--wdir", "/"]);
+    command.args(["--hosts", &list.join(",")]);
     if let Some(agent) = agent {
         command.arg("--agent").arg(agent);
     }

@@ -2,14 +2,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
 
 use super::host_records::HostRecords;
 use super::options::HostsListArgs;
 use super::ps;
-use super::remote_launch::{SCRIPT, become_run, host_options};
+use super::remote_launch::{SCRIPT, WITHOUT_MPI, become_run, host_options};
 use crate::jobs::name;
 use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::HostSpec;
@@ -47,11 +47,13 @@ impl LauncherHost {
         if hosts.has_hosts() {
             return Self::among(hosts, word).map(Some);
         }
-        let agent = hosts.agent().map(Path::to_owned);
         match Self::shown(word) {
-            Some(host) => Ok(Some(Self { agent, ..host })),
-            None if agent.is_some() => Err(CommandError::request(
-                "--agent is for a job whose launcher is on another host: name that host with --hosts".to_owned(),
+            Some(host) => Ok(Some(Self {
+                agent: hosts.agent,
+                ..host
+            })),
+            None if hosts.agent.is_some() => Err(CommandError::request(
+                "--agent is for a job whose launcher is on another host: name that host with --hosts",
             )),
             None => Ok(None),
         }
@@ -78,7 +80,7 @@ impl LauncherHost {
     /// # Errors
     /// The hosts cannot be queried, or no job or several have their launchers on one of them.
     pub(super) fn among(args: HostsListArgs, word: Option<&str>) -> Result<Self, CommandError> {
-        let agent = args.agent().map(Path::to_owned);
+        let agent = args.agent.clone();
         let all_users = word.is_some() && rustix::process::geteuid().is_root();
         let HostRecords { hosts, records, .. } = ps::list_host_jobs(args, all_users)?;
         let led: Vec<LedJob<'_>> = records.iter().filter_map(LedJob::from_record).collect();
@@ -122,17 +124,9 @@ impl LauncherHost {
             true => ["--pty", "0"],
             false => ["--stdin", "none"],
         };
-        let first = [
-            "--no-config",
-            "--engine",
-            "none",
-            "--pmi",
-            "none",
-            "-n",
-            "1",
-        ];
-        let mut words: Vec<OsString> = first.into_iter().chain(input).map(OsString::from).collect();
-        words.extend(["--wdir", "/"].map(OsString::from));
+        let options_of_run = WITHOUT_MPI.into_iter().chain(["-n", "1"]).chain(input);
+        let options_of_run = options_of_run.chain(["--wdir", "/"]);
+        let mut words: Vec<OsString> = options_of_run.map(OsString::from).collect();
         words.extend(host_options(OsStr::new(&self.host)));
         if let Some(agent) = self.agent {
             words.extend(["--agent".into(), agent.into_os_string()]);

@@ -88,11 +88,8 @@ enum NamesSubcommand {
 /// Error: names cannot be shown or withdrawn.
 #[derive(Debug, thiserror::Error)]
 enum NamesError {
-    #[error("{variable}: {error}")]
-    Variable {
-        variable: &'static str,
-        error: InvalidNameStore,
-    },
+    #[error("WIREUP_NAMES: {0}")]
+    Variable(InvalidNameStore),
     #[error("--names {0}: {1}")]
     Refused(NameStoreKind, NameRefusal),
     #[error("{0:?} is not published")]
@@ -113,10 +110,7 @@ impl StoreArgs {
         }
         let backend = match (names.store, std::env::var("WIREUP_NAMES")) {
             (Some(backend), _) => backend,
-            (None, Ok(text)) => text.parse().map_err(|error| NamesError::Variable {
-                variable: "WIREUP_NAMES",
-                error,
-            })?,
+            (None, Ok(text)) => text.parse().map_err(NamesError::Variable)?,
             (None, Err(_)) => NameStoreKind::Agents,
         };
         let meet = names
@@ -220,14 +214,12 @@ fn as_table(names: &[ListedName]) -> String {
             .limits
             .expires
             .map(|left| format!("{} s", left.as_secs()));
-        let reads = name.limits.reads.map(|reads| reads.to_string());
-        let none = || "-".to_owned();
         vec![
             word(&name.key),
             format!("{} of {}", name.owner.rank, name.owner.nspace),
             stays(name.persistence).to_owned(),
-            seconds.unwrap_or_else(none),
-            reads.unwrap_or_else(none),
+            text_table::or_dash(seconds),
+            text_table::or_dash(name.limits.reads),
             value(name),
         ]
     };

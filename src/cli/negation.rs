@@ -1,6 +1,6 @@
 //! `--no-NAME` for every option: unsets the value that a defaults file, or an earlier option, has
 //! set, so that the built-in default holds again. Derived, so no option can be without; added to
-//! the parser only for lines that use it (see `Own::negates`), to save the others its time.
+//! the parser only for lines that use it (see `OptionTable::into_parser`), to save the others its time.
 
 use clap::{Arg, ArgAction, Command};
 

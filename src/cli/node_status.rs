@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::lookup_progress::LookupProgress;
 use crate::backend::local_agent;
 use wireup_core::failure::{AnyError, CommandError};
+use wireup_core::job::hosts::HostSpec;
 use wireup_core::job::ids::UserId;
 use wireup_core::link::agent_protocol::{
     AgentReport, AgentRequest, NodeAddress, NodeStatus, VERSION,
@@ -42,18 +43,19 @@ pub(super) fn own_node(
     }
 }
 
-/// Queries the state of these nodes through the agent of this machine; that of the agent itself if none are given.
+/// Queries the state of these hosts through the agent of this machine; that of the agent itself if none are given.
 ///
 /// # Errors
 /// When the agent does not run, refuses or does not reply.
 pub(super) fn query_nodes(
     agent: Option<&Path>,
-    members: Vec<NodeAddress>,
+    hosts: &[HostSpec],
 ) -> Result<Vec<NodeStatus>, CommandError> {
+    let members = hosts.iter().map(NodeAddress::from);
     let user = UserId(rustix::process::geteuid().as_raw());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR");
     let socket = local_agent::find(agent, user, runtime.as_deref())?;
-    query_over_socket(socket, members, LookupProgress::default())
+    query_over_socket(socket, members.collect(), LookupProgress::default())
 }
 
 fn query_over_socket(

@@ -2,6 +2,7 @@
 //! next word. Derived from the parser's description, so there is no second list.
 
 use std::ffi::{OsStr, OsString};
+use std::iter;
 use std::os::unix::ffi::OsStrExt;
 
 use clap::{Arg, Command, CommandFactory};
@@ -29,6 +30,21 @@ pub(super) enum ArgumentKind {
     Program,
 }
 
+impl ArgumentKind {
+    /// Whether it is an option of wireup in any spelling.
+    pub(super) fn is_option(&self) -> bool {
+        matches!(self, Self::Option { .. } | Self::SingleDash { .. })
+    }
+
+    /// Whether the next word belongs to it.
+    pub(super) fn takes_next(&self) -> bool {
+        match self {
+            Self::Option { takes_next } | Self::SingleDash { takes_next, .. } => *takes_next,
+            Self::Unknown | Self::Program => false,
+        }
+    }
+}
+
 /// The options of a command.
 #[derive(Debug)]
 pub(super) struct OptionTable {
@@ -54,6 +70,14 @@ impl OptionTable {
         self.command
     }
 
+    /// The parser for these words; it has negations only if a word is one.
+    pub(super) fn into_parser(self, words: &[OsString]) -> Command {
+        match words.iter().any(|word| self.negates(word)) {
+            true => negation::with_negations(self.command),
+            false => self.command,
+        }
+    }
+
     /// Returns all options, in the order of the help.
     pub(super) fn options(&self) -> impl Iterator<Item = &Arg> {
         let arguments = self.command.get_arguments();
@@ -72,6 +96,16 @@ impl OptionTable {
     /// Whether a word is an option of wireup, in wireup's spelling.
     pub(super) fn knows(&self, word: &OsStr) -> bool {
         matches!(self.read(word), ArgumentKind::Option { .. })
+    }
+
+    /// Returns the positions and meanings of all words that are no values of options.
+    pub(super) fn scan(&self, words: &[OsString]) -> impl Iterator<Item = (usize, ArgumentKind)> {
+        let mut next = 0;
+        iter::from_fn(move || {
+            let (at, kind) = (next, self.read(words.get(next)?));
+            next += 1 + usize::from(kind.takes_next());
+            Some((at, kind))
+        })
     }
 
     /// The meaning of a word.
@@ -133,7 +167,7 @@ impl OptionTable {
     }
 
     /// Whether a word is the negation of an option that does not define one.
-    pub(super) fn negates(&self, word: &OsStr) -> bool {
+    fn negates(&self, word: &OsStr) -> bool {
         let name = word.to_str().and_then(|text| text.strip_prefix("--"));
         name.is_some_and(|name| self.long(name).is_none() && self.takes_back(name))
     }

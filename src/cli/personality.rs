@@ -30,7 +30,8 @@ use self::redirects::redirected;
 use super::apps::{NextApp, split_apps};
 use super::foreign_options::option_table::OptionTranslation::Show;
 use super::foreign_options::option_table::{
-    Dialect, ForeignOption, OWN, Page, RedirectedStream, Tag, UNBUFFERED, habit, with_dashes,
+    Dialect, ForeignOption, OWN, Page, RedirectedStream, Tag, UNBUFFERED, computed, habit,
+    with_dashes,
 };
 use super::foreign_options::{
     ForeignError, TranslatedLine, TranslatedOption, translate, translate_environment,
@@ -90,6 +91,13 @@ const NAMES: [(&str, Personality, &str); 5] = [
         "prte, as programs of Open MPI 5 that spawn write it",
     ),
 ];
+
+const GPUS_PER_PROC: ForeignOption = computed(
+    &["gpus-per-proc"],
+    option_values::gpus,
+    "write -gpus-per-proc with a number",
+    "--gpus-per-rank {1}",
+);
 
 const HOSTS_OF_PROGRAM: &str = "the programs of a job share the hosts, whose slots are given to ranks in order; name all \
     hosts in front of the first program, with their slots";
@@ -234,23 +242,20 @@ impl Personality {
         let mut set = translate_environment(&dialect, variable, names, are_options);
         forget_hosts(&own, &mut set, &parts[0].words);
         let mut line = PersonalityLine::default();
-        let (mut everywhere, of_job) = split(&set);
+        let (everywhere, of_job) = split(&set);
+        set.everywhere = everywhere;
         parts[0].words.splice(0..0, of_job);
-        let (mut redirects, mut tags) = (set.redirects, set.tags);
+        for part in &mut parts {
+            set.append(part);
+        }
+        let mut everywhere = set.everywhere;
         line.notes = set.notes;
         line.pieces = set.pieces;
-        for part in &mut parts {
-            everywhere.append(&mut part.everywhere);
-            redirects.append(&mut part.redirects);
-            tags.append(&mut part.tags);
-            line.notes.append(&mut part.notes);
-            line.pieces.append(&mut part.pieces);
-        }
-        let files = redirected(&redirects, self == Self::Srun);
+        let files = redirected(&set.redirects, self == Self::Srun);
         let files = files.map_err(|error| line.with_option(error))?;
         line.files = files.files;
         line.words = files.job;
-        line.words.extend(label(&tags));
+        line.words.extend(label(&set.tags));
         match self {
             Self::Srun => {
                 if option(&own, &parts[0].words, "--gpus-per-rank").is_some() {
@@ -561,24 +566,18 @@ fn find_here(own: &OptionTable, everywhere: &[OsString], part: &mut TranslatedLi
 
 /// Returns the position of the program among words of wireup.
 fn program(own: &OptionTable, words: &[OsString]) -> Option<usize> {
-    let mut at = 0;
-    while let Some(word) = words.get(at) {
-        match own.read(word) {
-            ArgumentKind::Option { takes_next } | ArgumentKind::SingleDash { takes_next, .. } => {
-                at += 1 + usize::from(takes_next);
-            }
-            ArgumentKind::Unknown => return None,
-            ArgumentKind::Program if word == "--" => return words.get(at + 1).map(|_| at + 1),
-            ArgumentKind::Program => return Some(at),
-        }
+    let (at, kind) = own.scan(words).find(|(_, kind)| !kind.is_option())?;
+    match kind {
+        ArgumentKind::Program if words[at] == "--" => words.get(at + 1).map(|_| at + 1),
+        ArgumentKind::Program => Some(at),
+        _ => None,
     }
-    None
 }
 
 /// Returns the value of an option among words of wireup, up to the program.
 fn option(own: &OptionTable, words: &[OsString], name: &str) -> Option<OsString> {
-    let (_, value) = occurrences(own, words, name).pop()?;
-    Some(value)
+    let last = occurrences(own, words, name).pop();
+    last.map(|(_, value)| value)
 }
 
 /// Removes an option from the words.
@@ -590,14 +589,10 @@ fn take(own: &OptionTable, words: &mut Vec<OsString>, name: &str) {
 
 /// Returns all values of an option among words of wireup, up to the program, with the ranges of their words.
 fn occurrences(own: &OptionTable, words: &[OsString], name: &str) -> Vec<(Range<usize>, OsString)> {
-    let (mut found, mut at) = (Vec::new(), 0);
-    while let Some(word) = words.get(at) {
-        let takes_next = match own.read(word) {
-            ArgumentKind::Option { takes_next } | ArgumentKind::SingleDash { takes_next, .. } => {
-                takes_next
-            }
-            ArgumentKind::Unknown | ArgumentKind::Program => break,
-        };
+    let mut found = Vec::new();
+    let options = own.scan(words).take_while(|(_, kind)| kind.is_option());
+    for (at, kind) in options {
+        let (word, takes_next) = (&words[at], kind.takes_next());
         let end = at + 1 + usize::from(takes_next);
         let joined = word.as_bytes().strip_prefix(name.as_bytes());
         let joined = joined.and_then(|rest| rest.strip_prefix(b"="));
@@ -606,7 +601,6 @@ fn occurrences(own: &OptionTable, words: &[OsString], name: &str) -> Vec<(Range<
         } else if let Some(value) = joined {
             found.push((at..end, OsStr::from_bytes(value).to_owned()));
         }
-        at = end;
     }
     found
 }

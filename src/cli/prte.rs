@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{getpid, getppid};
 
-use super::serve::SCRIPT;
+use super::serve::proxy_program;
 use crate::detached::detached_start::start;
 use crate::rank_proxy::openmpi_singleton;
 use wireup_core::failure::CommandError;
@@ -75,8 +75,7 @@ impl PrteRequest {
 /// Serves the program; `words` are those after `prte`.
 pub(super) fn execute(words: &[OsString]) -> Result<u8, CommandError> {
     let request = PrteRequest::new(words).map_err(CommandError::request)?;
-    let nspace = Nspace::new(&request.nspace);
-    let nspace = nspace.map_err(|error| CommandError::request(error.to_string()))?;
+    let nspace = Nspace::new(&request.nspace).map_err(CommandError::request)?;
     let failed =
         |error: io::Error| CommandError::system("cannot serve the program that spawns", error);
     serve(&request, &nspace).map_err(failed)
@@ -93,9 +92,8 @@ fn serve(request: &PrteRequest, nspace: &Nspace) -> io::Result<u8> {
     if let Some(library) = libpmix_of_parent() {
         args.extend(["--libpmix".into(), library.into_os_string()]);
     }
-    args.extend(["sh", "-c", SCRIPT].map(OsString::from));
-    args.push(std::env::current_exe()?.into_os_string());
-    args.extend([RANK_COMMAND, &own].map(OsString::from));
+    args.extend(proxy_program(RANK_COMMAND)?);
+    args.push(own.into());
     let numbers = [writes.as_raw_fd(), keepalive.as_raw_fd()];
     args.extend(numbers.map(|number| number.to_string().into()));
     let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());

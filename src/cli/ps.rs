@@ -6,14 +6,13 @@ mod node_table;
 mod proctable;
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::os::fd::AsFd;
 use std::process::Command;
 
 use clap::Args;
 pub(super) use host_jobs::list_host_jobs;
 pub(super) use proctable::{execute as show_processes, found, query_records};
 
+use super::help_text::columns_of;
 use super::options::HostsListArgs;
 use crate::jobs::discover::UserScope;
 use crate::jobs::{self, LocalJobInfo, name};
@@ -92,8 +91,7 @@ pub(super) fn execute(args: PsArgs) -> Result<u8, CommandError> {
         if args.ranks || args.proctable || !args.jobs.is_empty() || !args.host_list.has_hosts() {
             return Err(CommandError::request(
                 "--hosts and --hostfile show all jobs of hosts, without JOB, --ranks and --proctable; --agent needs one \
-                 of them, or --nodes"
-                    .to_owned(),
+                 of them, or --nodes",
             ));
         }
         scope(args.all_users, false)?;
@@ -120,8 +118,7 @@ pub(super) fn execute(args: PsArgs) -> Result<u8, CommandError> {
         (false, true) => rank_table(chosen),
         (false, false) => job_table(chosen, args.all_users),
     };
-    // A reader that stops early is not a failure.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    super::show(&text);
     Ok(0)
 }
 
@@ -146,11 +143,10 @@ pub(super) fn scope(all_users: bool, named: bool) -> Result<UserScope, CommandEr
 /// # Errors
 /// If a name matches no job or several, or none is named and the user has no or several jobs; the text lists them.
 pub(super) fn choose(words: &[String], all: &[LocalJobInfo]) -> Result<Vec<usize>, CommandError> {
-    if words.is_empty() && all.len() != 1 {
-        return Err(CommandError::job(format!("name a JOB; {}", overview(all))));
-    }
-    if words.is_empty() {
-        return Ok(vec![0]);
+    match (words, all) {
+        ([], [_]) => return Ok(vec![0]),
+        ([], _) => return Err(CommandError::job(format!("name a JOB; {}", overview(all)))),
+        _ => {}
     }
     let mut chosen = Vec::new();
     for word in words {
@@ -185,9 +181,7 @@ fn overview(all: &[LocalJobInfo]) -> String {
 
 /// Columns of the terminal on standard output.
 pub(super) fn width() -> Option<usize> {
-    let stdout = std::io::stdout();
-    let size = rustix::termios::tcgetwinsize(stdout.as_fd()).ok()?;
-    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+    columns_of(std::io::stdout())
 }
 
 fn job_table<'a>(
@@ -215,8 +209,7 @@ fn job_table<'a>(
             };
             let mut row = vec![
                 short.unwrap_or("-").to_owned(),
-                job.pid()
-                    .map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+                text_table::or_dash(job.pid()),
                 job.state.as_str().to_owned(),
                 ranks_of(job, &known(job.size)),
                 known(job.node_count),
@@ -296,11 +289,8 @@ fn rank_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a LocalJobInfo)
             let (node, host) = node_of(rank);
             vec![
                 short.unwrap_or("-").to_owned(),
-                match rank.spawned_job {
-                    0 => rank.rank.to_string(),
-                    job => format!("{job}:{}", rank.rank),
-                },
-                node.map_or_else(|| "-".to_owned(), |node| node.to_string()),
+                rank_text(rank.spawned_job, rank.rank),
+                text_table::or_dash(node),
                 host.unwrap_or("-").to_owned(),
                 rank.process.pid.to_string(),
                 state_of(&rank.process).to_owned(),
@@ -311,6 +301,14 @@ fn rank_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a LocalJobInfo)
         }));
     }
     text_table::render(&head, &rows, width())
+}
+
+/// Formats a rank: `JOB:RANK` in a spawned job.
+pub(super) fn rank_text(job: u32, rank: u32) -> String {
+    match job {
+        0 => rank.to_string(),
+        job => format!("{job}:{rank}"),
+    }
 }
 
 fn node_of(rank: &jobs::Rank) -> (Option<u32>, Option<&str>) {

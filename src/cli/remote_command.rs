@@ -45,7 +45,7 @@ pub(super) struct RshArgs {
     /// Options of ssh, which have no effect, the host, and words that its shell gets with blanks between them
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     #[arg(value_name = "HOST")]
-    words: Vec<OsString>,
+    pub(super) words: Vec<OsString>,
 }
 
 /// Runs a command on each host.
@@ -59,23 +59,18 @@ pub(super) fn exec(args: ExecArgs) -> CommandError {
     become_run(words.into_iter())
 }
 
-/// Runs a command line of the shell on a host.
-///
-/// Executes the command in the user's home directory, as ssh does: the current directory need not exist on the host.
-pub(super) fn rsh(args: RshArgs) -> CommandError {
-    shell(args.words)
-}
-
 /// Whether a line of wireup that begins with this word is one of `wireup rsh`: launchers accept one word as their agent,
 /// and call it with options of ssh.
 pub(super) fn is_ssh_option(word: &OsStr) -> bool {
     word == "-x" || word == "-q"
 }
 
-/// Executes [`rsh`] with these words.
-pub(super) fn shell(words: Vec<OsString>) -> CommandError {
+/// Runs a command line of the shell on a host; the words are those of `wireup rsh`.
+///
+/// Executes the command in the user's home directory, as ssh does: the current directory need not exist on the host.
+pub(super) fn rsh(words: Vec<OsString>) -> CommandError {
     let Some((host, line)) = line(words) else {
-        return CommandError::request("wireup rsh needs a host and a command".to_owned());
+        return CommandError::request("wireup rsh needs a host and a command");
     };
     let mut words: Vec<OsString> = ["--no-config", "--pmi", "none", "-n", "1", "--wdir", "/"]
         .map(OsString::from)

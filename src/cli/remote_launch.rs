@@ -13,6 +13,9 @@ pub(super) const AGENTS: &str = "WIREUP_LAUNCH_AGENTS";
 /// Variable with the hosts whose agents have other addresses than their names, in the form of `--hosts`.
 pub(super) const ADDRESSES: &str = "WIREUP_ADDRESSES";
 
+/// Options of `wireup run` for a command that is no program of MPI: defaults files and batch systems do not matter.
+pub(super) const WITHOUT_MPI: [&str; 5] = ["--no-config", "--engine", "none", "--pmi", "none"];
+
 /// Script that executes wireup on a host, by the path of this one or by PATH.
 pub(super) const SCRIPT: &str = r#"export WIREUP_PASSED_ON=1
 for own in "$0" "$(command -v wireup)"; do

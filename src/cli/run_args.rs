@@ -10,7 +10,6 @@ use clap::{FromArgMatches, Parser};
 use self::help::{ABOUT, EXAMPLES, SURROUNDINGS, USAGE};
 use super::apps::AppArgs;
 use super::impi::ImpiSpec;
-use super::negation::with_negations;
 use super::option_scan::{ArgumentKind, OptionTable};
 use super::options::{
     BindingArgs, ContainerArgs, DebugArgs, FabricArgs, HostsArgs, InterfaceArgs, LayoutArgs,
@@ -103,34 +102,17 @@ impl RunArgs {
 /// Whether words of `wireup run` have a program after the options.
 pub(super) fn names_program(words: &[OsString]) -> bool {
     let own = OptionTable::from_parser::<RunArgs>();
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        match own.read(word) {
-            ArgumentKind::Option { takes_next } | ArgumentKind::SingleDash { takes_next, .. }
-                if takes_next =>
-            {
-                words.next();
-            }
-            ArgumentKind::Option { .. }
-            | ArgumentKind::SingleDash { .. }
-            | ArgumentKind::Unknown => {}
-            ArgumentKind::Program => return true,
-        }
-    }
-    false
+    own.scan(words)
+        .any(|(_, kind)| kind == ArgumentKind::Program)
 }
 
 /// Parses words that start with the first option.
 pub(super) fn parse(own: OptionTable, words: Vec<OsString>) -> Result<RunArgs, clap::Error> {
-    let negated = words.iter().any(|word| own.negates(word));
     let mut questions = words
         .iter()
         .filter(|word| *word == "--help" || *word == "-h");
     let question = questions.next();
-    let mut command = own.into_command();
-    if negated {
-        command = with_negations(command);
-    }
+    let mut command = own.into_parser(&words);
     if question.is_some_and(|word| word == "-h") {
         command = brief(command);
     } else if question.is_some() {

@@ -4,10 +4,9 @@
 //! and others see an ordinary launch.
 
 use std::ffi::OsString;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::Command;
 
 use clap::{Args, CommandFactory as _, FromArgMatches as _, ValueHint};
 
@@ -15,6 +14,7 @@ use super::foreign_options::option_table::OWN;
 use super::foreign_options::translate;
 use super::option_scan::{ArgumentKind, OptionTable};
 use super::options::choice;
+use super::remote_launch::become_run;
 use super::run::more_hosts;
 use super::run_args::{RunArgs, names_program};
 use crate::inspect::agent_file;
@@ -28,7 +28,7 @@ use wireup_core::job::spec::choice_name;
 pub(super) const RANK_COMMAND: &str = "serve-rank";
 
 /// Script that executes wireup at this path, or from the host's PATH.
-pub(super) const SCRIPT: &str = r#"[ -x "$0" ] && exec "$0" "$@"; exec wireup "$@""#;
+const SCRIPT: &str = r#"[ -x "$0" ] && exec "$0" "$@"; exec wireup "$@""#;
 
 const AFTER_HELP: &str = "\
 Each rank has a port of its own, which admits one client: with the variables of that rank, MPICH, Intel MPI, programs on
@@ -102,7 +102,7 @@ impl PortArgs {
         let mut words = Vec::new();
         if self.pmi_port_auth == Some(PortAuth::Tls) && self.env_dir.is_none() {
             let text = "--pmi-port-auth tls needs --env-dir DIR, to which it writes the certificates of ranks";
-            return Err(CommandError::request(text.to_owned()));
+            return Err(CommandError::request(text));
         }
         if let Some(dir) = &self.env_dir {
             let dir = std::path::absolute(dir);
@@ -185,28 +185,36 @@ pub(super) fn execute(args: ServeArgs) -> CommandError {
     if names_program(&args.words) {
         let text =
             "wireup serve takes options of `wireup run` and no program: others start the processes";
-        return CommandError::request(text.to_owned());
+        return CommandError::request(text);
     }
-    let restartable = args.ports.restartable.then_some("--restartable");
     let words = match args.ports.words() {
         Ok(words) => words,
         Err(failure) => return failure,
     };
-    let own = match std::env::current_exe() {
-        Ok(own) => own,
-        Err(error) => return CommandError::system("cannot find wireup", error),
-    };
-    let error = Command::new("/proc/self/exe")
-        .arg0("wireup")
-        .args(["run", "-n", &args.n.to_string()])
-        .args(restartable)
-        .args(args.words)
-        .args(["sh", "-c", SCRIPT])
-        .arg(own)
-        .arg(RANK_COMMAND)
-        .args(words)
-        .exec();
-    CommandError::system("cannot execute wireup run", error)
+    let mut options: Vec<OsString> = vec!["-n".into(), args.n.to_string().into()];
+    options.extend(args.ports.restartable.then(|| "--restartable".into()));
+    options.extend(args.words);
+    become_proxies(options, RANK_COMMAND, words)
+}
+
+/// Executes `wireup run` with these options and the program of [`proxy_program`], which gets these words; returns only if
+/// that fails.
+pub(super) fn become_proxies(
+    options: impl IntoIterator<Item = OsString>,
+    command: &str,
+    words: impl IntoIterator<Item = OsString>,
+) -> CommandError {
+    match proxy_program(command) {
+        Ok(program) => become_run(options.into_iter().chain(program).chain(words)),
+        Err(error) => CommandError::system("cannot find wireup", error),
+    }
+}
+
+/// Returns the program of ranks that are rank proxies: this command of wireup.
+pub(super) fn proxy_program(command: &str) -> io::Result<[OsString; 5]> {
+    let own = std::env::current_exe()?.into_os_string();
+    let [shell, option, script] = ["sh", "-c", SCRIPT].map(OsString::from);
+    Ok([shell, option, script, own, command.into()])
 }
 
 /// Runs the proxy of one rank; `words` are those after the command.

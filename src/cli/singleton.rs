@@ -1,11 +1,9 @@
 //! `mpiexec -pmi_args PORT INTERFACE KEY PID`, which programs of MPICH and Intel MPI that were started without a launcher
 //! execute when they spawn: a launch whose rank 0 is that program.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::ffi::OsString;
 
-use super::serve::SCRIPT;
+use super::serve::become_proxies;
 use crate::rank_proxy::mpich_singleton;
 use wireup_core::failure::CommandError;
 
@@ -29,35 +27,20 @@ pub(super) fn execute(arguments: &[OsString]) -> CommandError {
         let text = format!("{OPTION} needs PORT INTERFACE KEY PID; programs that spawn write it");
         return CommandError::request(text);
     };
-    let own = match std::env::current_exe() {
-        Ok(own) => own,
-        Err(error) => return CommandError::system("cannot find wireup", error),
-    };
-    let error = Command::new("/proc/self/exe")
-        .arg0("wireup")
-        .args(["run", "--pmi", "pmi1", "--oversubscribe", "-n", "1"])
-        .args(["sh", "-c", SCRIPT])
-        .arg(own)
-        .arg(RANK_COMMAND)
-        .args([port, key])
-        .exec();
-    CommandError::system("cannot execute wireup run", error)
+    let options = ["--pmi", "pmi1", "--oversubscribe", "-n", "1"].map(OsString::from);
+    become_proxies(options, RANK_COMMAND, [port.clone(), key.clone()])
 }
 
 /// Runs the rank proxy of the program; `words` are those after the command.
 pub(super) fn rank(words: &[OsString]) -> Result<u8, CommandError> {
-    let text = |word: &OsStr| word.to_str().map(str::to_owned);
-    let endpoint = match words {
-        [port, key] => text(port).zip(text(key)),
-        _ => None,
-    };
-    let endpoint = endpoint.and_then(|(port, key)| Some((port.parse().ok()?, key)));
-    let Some((port, key)) = endpoint else {
-        return Err(CommandError::request(format!(
-            "{RANK_COMMAND} needs PORT KEY"
-        )));
-    };
-    mpich_singleton::serve(port, &key)
+    if let [port, key] = words
+        && let (Some(port), Some(key)) = (port.to_str(), key.to_str())
+        && let Ok(port) = port.parse()
+    {
+        return mpich_singleton::serve(port, key);
+    }
+    let text = format!("{RANK_COMMAND} needs PORT KEY");
+    Err(CommandError::request(text))
 }
 
 #[cfg(test)]

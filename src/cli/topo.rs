@@ -7,6 +7,7 @@ use crate::plan::host_binding::BindingHost;
 use wireup_core::binding::rows;
 use wireup_core::failure::CommandError;
 use wireup_core::topology::{CpuSet, DeviceKind, ObjectType, Topology};
+use wireup_core::wording::counted;
 
 const HELP: &str = "\
 Examples:
@@ -81,9 +82,9 @@ fn text(topology: &Topology, usable: &CpuSet) -> String {
             .iter()
             .find(|part| part.cpus == cpus);
         let memory = memory.map_or_else(String::new, |part| format!(", {}", size(part.bytes)));
-        let s = if cores == 1 { "" } else { "s" };
         lines.push(format!(
-            "{name}: {cores} core{s} (CPUs {cpus}){caches}{memory}"
+            "{name}: {} (CPUs {cpus}){caches}{memory}",
+            counted(cores, "core")
         ));
         for device in topology.devices.iter().filter(|device| device.near == cpus) {
             lines.push(format!("  {device}"));

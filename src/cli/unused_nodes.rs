@@ -2,7 +2,9 @@
 
 use std::env;
 
+use crate::plan::launch_names::own_host;
 use wireup_core::job::hosts::{compress, expand};
+use wireup_core::wording::counted;
 
 /// Slurm's variable with the nodes of the allocation.
 const NODES: &str = "SLURM_JOB_NODELIST";
@@ -15,8 +17,7 @@ pub(super) fn other_nodes() -> Option<String> {
     if env::var_os(RANK).is_some() {
         return None;
     }
-    let name = rustix::system::uname();
-    line(&list, &name.nodename().to_string_lossy())
+    line(&list, &own_host())
 }
 
 fn line(list: &str, own: &str) -> Option<String> {
@@ -27,11 +28,10 @@ fn line(list: &str, own: &str) -> Option<String> {
     if others.is_empty() {
         return None;
     }
-    let plural = if others.len() == 1 { "" } else { "s" };
     Some(format!(
-        "this launch uses this machine only; the allocation has {} other node{plural} ({}): to use them too, \
+        "this launch uses this machine only; the allocation has {} ({}): to use them too, \
          start it as one task and without --engine none, or, where agents run, write --hosts \"${NODES}\"",
-        others.len(),
+        counted(others.len(), "other node"),
         compress(&others),
     ))
 }

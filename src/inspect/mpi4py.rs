@@ -30,7 +30,7 @@ pub(super) fn inspect_mpi4py(
     if !name.starts_with("python") || !names_mpi4py(call.argv) {
         return None;
     }
-    let (library, elf) = library(interpreter, call.env)?;
+    let (library, elf) = library(interpreter, &call.place.env)?;
     let file = library.file_name()?;
     if family_of(file) != Some(LibraryFamily::Mpich) {
         return None;

@@ -74,22 +74,24 @@ impl KnownWrapper {
         &self.name
     }
 
-    /// Returns the wrapper's program, with the arguments from `command`, or why there is none or it is unknown.
+    /// Returns the command that the wrapper starts, from its own command line and context, or why there is none or it is
+    /// unknown.
     ///
     /// # Errors
     /// [`DetectionReason::StartsNothing`] and [`DetectionReason::Opaque`]
     pub(super) fn parse_target(
         &self,
-        command: &WrappedCommand,
+        argv: &[OsString],
+        context: &ExecContext,
     ) -> Result<WrappedCommand, DetectionReason> {
         let name = || self.name().to_owned();
-        let args = &command.argv[1..];
+        let args = &argv[1..];
         let target = match self.table.tool {
-            Tool::Env => env::parse_target(self.table, args, command),
-            Tool::Perf => perf(args, command),
-            Tool::Gdb => gdb(self.table, args, command),
-            Tool::Xterm => xterm(self.table, args, command),
-            Tool::Plain | Tool::Strace | Tool::Chrt => usual(self.table, args, command),
+            Tool::Env => env::parse_target(self.table, args, context),
+            Tool::Perf => perf(args, context),
+            Tool::Gdb => gdb(self.table, args, context),
+            Tool::Xterm => xterm(self.table, args, context),
+            Tool::Plain | Tool::Strace | Tool::Chrt => usual(self.table, args, context),
         };
         target.map_err(|error| match error {
             WrapperOptionError::Missing | WrapperOptionError::NoCommand => {
@@ -113,9 +115,9 @@ fn one(argv: &[OsString], place: ExecContext) -> WrapperTarget {
 }
 
 /// Parses options, the wrapper's own arguments, and the command.
-fn usual(table: &'static Table, args: &[OsString], of: &WrappedCommand) -> WrapperTarget {
+fn usual(table: &'static Table, args: &[OsString], context: &ExecContext) -> WrapperTarget {
     let ParsedOptions { options, rest } = wrapper_options::parse(table, args)?;
-    let mut place = of.place.clone();
+    let mut place = context.clone();
     if matches!(table.tool, Tool::Strace) {
         for (_, value) in options.iter().filter(|(name, _)| *name == "E") {
             assign(&mut place, value.as_deref().unwrap_or_default());
@@ -141,7 +143,7 @@ fn assign(place: &mut ExecContext, text: &OsStr) {
 }
 
 /// Parses `perf [GLOBAL OPTIONS] record|stat [OPTIONS] COMMAND`.
-fn perf(args: &[OsString], of: &WrappedCommand) -> WrapperTarget {
+fn perf(args: &[OsString], context: &ExecContext) -> WrapperTarget {
     let ParsedOptions { rest, .. } = wrapper_options::parse(&known_wrappers::PERF, args)?;
     let (word, rest) = rest.split_first().ok_or(WrapperOptionError::Missing)?;
     let table = match word.to_str() {
@@ -149,14 +151,14 @@ fn perf(args: &[OsString], of: &WrappedCommand) -> WrapperTarget {
         Some("stat") => &known_wrappers::PERF_STAT,
         _ => return Err(WrapperOptionError::Unknown(word.clone())),
     };
-    usual(table, rest, of)
+    usual(table, rest, context)
 }
 
 /// Parses `gdb [OPTIONS] PROGRAM [CORE|PID]` or `gdb [OPTIONS] --args PROGRAM ARGS`.
-fn gdb(table: &'static Table, args: &[OsString], of: &WrappedCommand) -> WrapperTarget {
+fn gdb(table: &'static Table, args: &[OsString], context: &ExecContext) -> WrapperTarget {
     let mut rest = args;
     let mut named = None;
-    let mut place = of.place.clone();
+    let mut place = context.clone();
     // Options may also follow the program, unless its arguments do.
     loop {
         let parsed = wrapper_options::parse(table, rest)?;
@@ -185,14 +187,14 @@ fn gdb(table: &'static Table, args: &[OsString], of: &WrappedCommand) -> Wrapper
 }
 
 /// Parses `xterm [OPTIONS] -e COMMAND`; a single word with blanks is for the shell.
-fn xterm(table: &'static Table, args: &[OsString], of: &WrappedCommand) -> WrapperTarget {
+fn xterm(table: &'static Table, args: &[OsString], context: &ExecContext) -> WrapperTarget {
     let ParsedOptions { options, rest } = wrapper_options::parse(table, args)?;
     if !options.iter().any(|(name, _)| *name == "e") {
         return Err(WrapperOptionError::Script);
     }
     match rest {
         [text] if text.as_bytes().contains(&b' ') => Err(WrapperOptionError::Script),
-        _ => one(rest, of.place.clone()),
+        _ => one(rest, context.clone()),
     }
 }
 

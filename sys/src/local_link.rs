@@ -106,7 +106,11 @@ impl LocalLink {
     /// With `is_creator`, the process has created its socket itself and gets more time while it is busy.
     pub fn watch(&mut self, silence: Duration, is_creator: bool, now: Moment) {
         self.watch = Some(LivenessMonitor::new(silence, now));
-        self.pid = if is_creator { peer(&self.channel) } else { None };
+        self.pid = if is_creator {
+            peer(&self.channel)
+        } else {
+            None
+        };
     }
 
     /// Does not watch it any more.
@@ -135,7 +139,7 @@ impl LocalLink {
                 None
             }
             LivenessAction::Silent => {
-                let limit = watch.limit();
+                let limit = watch.limit;
                 self.watch = None;
                 Some(PeerSilent { pid, limit })
             }
@@ -151,7 +155,7 @@ impl LocalLink {
             LivenessMessage::Ask => self.probe_received = true,
             LivenessMessage::Alive { silence } => {
                 if let (Some(watch), Some(silence)) = (&mut self.watch, silence) {
-                    watch.set_limit(silence);
+                    watch.limit = silence;
                 }
             }
         }

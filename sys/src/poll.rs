@@ -162,18 +162,10 @@ impl Interest {
 }
 
 /// The set of watched descriptors. A clone is the same set: one of them waits, and the others add to it.
+#[derive(Clone)]
 pub struct Poll {
     epoll: Arc<OwnedFd>,
     events: Vec<epoll::Event>,
-}
-
-impl Clone for Poll {
-    fn clone(&self) -> Self {
-        Self {
-            epoll: Arc::clone(&self.epoll),
-            events: Vec::new(),
-        }
-    }
 }
 
 /// Events taken from the system per wait: enough that a burst of ranks costs few calls.

@@ -256,13 +256,10 @@ impl AgentSettings {
                 tls.names().join(" ")
             );
         }
-        if let Some(address) = &args.advertise {
-            let port = address
-                .rsplit_once(':')
-                .map(|(_, port)| port.parse::<u16>());
-            if !matches!(port, Some(Ok(1..))) {
-                return Err(SettingsError::Advertise(address.clone()));
-            }
+        if let Some(address) = &args.advertise
+            && !hosts::has_port(address)
+        {
+            return Err(SettingsError::Advertise(address.clone()));
         }
         let heartbeat = match args.heartbeat {
             Some(limit) if !HEARTBEAT.contains(&limit) => {
@@ -357,11 +354,7 @@ fn names(list: Option<HostList>) -> Result<Vec<NodeAddress>, SettingsError> {
         return Ok(Vec::new());
     };
     let hosts = hosts::merge(list.0).map_err(SettingsError::Names)?;
-    let members = hosts.into_iter().map(|host| NodeAddress {
-        name: host.name,
-        address: host.address,
-    });
-    Ok(members.collect())
+    Ok(hosts.iter().map(NodeAddress::from).collect())
 }
 
 /// Returns the path of the `wireup` executable: in this executable's directory, or in `bin` when this one is in

@@ -11,7 +11,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::pki::certificate_files::{self, PkiFileError};
 use crate::site_services::{self, FileError};
-use crate::site_settings::{self, PasswordError};
+use crate::site_settings;
 use wireup_core::duration::ConfiguredDuration;
 use wireup_core::secret::Secret;
 
@@ -37,8 +37,6 @@ pub enum EtcdSettingsError {
     NoEndpoints(PathBuf),
     #[error(transparent)]
     File(#[from] FileError),
-    #[error(transparent)]
-    Password(#[from] PasswordError),
     #[error("invalid etcd endpoint {0:?}: use http://HOST:PORT or https://HOST:PORT")]
     Endpoint(String),
     #[error(

@@ -210,11 +210,6 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     {
         return refused.to_string();
     }
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(found) = cause {
-        text = format!("{text}: {found}");
-        cause = found.source();
-    }
-    text
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

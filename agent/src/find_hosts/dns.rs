@@ -26,11 +26,6 @@ const SRV_LIMIT: Duration = Duration::from_secs(5);
 /// Names whose addresses are looked up at the same time.
 const LOOKUPS: usize = 32;
 
-/// Error: a name has no addresses.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", words(.0))]
-pub(super) struct LookupError(#[from] io::Error);
-
 #[derive(Debug)]
 pub(super) struct DnsHosts {
     pub(super) name: String,
@@ -42,7 +37,7 @@ impl DnsHosts {
     ///
     /// # Errors
     /// If the name has no addresses.
-    pub(super) async fn find_hosts(&self) -> Result<Vec<FoundHost>, LookupError> {
+    pub(super) async fn find_hosts(&self) -> io::Result<Vec<FoundHost>> {
         let services = timeout(SRV_LIMIT, self.services());
         let (services, at_name) = tokio::join!(services, addresses(&self.name, PORT));
         // A missing SRV record, or a server that fails, does not affect the addresses.
@@ -110,7 +105,7 @@ async fn addresses(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 }
 
 /// Returns the system's text of an error, without the library's prefix.
-fn words(error: &io::Error) -> String {
+pub(super) fn words(error: &io::Error) -> String {
     let text = error.to_string();
     let front = "failed to lookup address information: ";
     text.strip_prefix(front).unwrap_or(&text).to_owned()

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use prost::Message;
 use prost::bytes::Bytes;
 
+use wireup_core::job::hosts::has_port;
 use wireup_core::job::ids::NodeId;
 pub use wireup_core::link::agent_protocol::NODES_MAX;
 use wireup_core::link::agent_protocol::{LaunchTree, NodeAddress};
@@ -308,15 +309,12 @@ fn check(launch: &str, scheduled: &str, spread: &LaunchTree) -> Result<(), Launc
     let printable = |text: &str, max: usize| {
         (1..=max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
     };
+    let beginning = |text: &str| text.chars().take(80).collect::<String>();
     if !printable(launch, LAUNCH_MAX) {
-        return Err(LaunchDescriptorError::Launch(
-            launch.chars().take(80).collect(),
-        ));
+        return Err(LaunchDescriptorError::Launch(beginning(launch)));
     }
     if !scheduled.is_empty() && !printable(scheduled, LAUNCH_MAX) {
-        return Err(LaunchDescriptorError::Launch(
-            scheduled.chars().take(80).collect(),
-        ));
+        return Err(LaunchDescriptorError::Launch(beginning(scheduled)));
     }
     let members = &spread.nodes;
     let first = members.len().saturating_sub(spread.joined as usize);
@@ -331,15 +329,12 @@ fn check(launch: &str, scheduled: &str, spread: &LaunchTree) -> Result<(), Launc
     let mut names = BTreeSet::new();
     for (number, NodeAddress { name, address }) in members.iter().enumerate() {
         if !printable(name, NAME_MAX) {
-            return Err(LaunchDescriptorError::Name(name.chars().take(80).collect()));
+            return Err(LaunchDescriptorError::Name(beginning(name)));
         }
-        let port = address
-            .rsplit_once(':')
-            .map(|(_, port)| port.parse::<u16>());
-        if !printable(address, ADDRESS_MAX) || !matches!(port, Some(Ok(1..))) {
+        if !printable(address, ADDRESS_MAX) || !has_port(address) {
             return Err(LaunchDescriptorError::Address {
                 name: name.clone(),
-                address: address.chars().take(80).collect(),
+                address: beginning(address),
             });
         }
         // One that could not join may be tried again.

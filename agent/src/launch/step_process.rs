@@ -190,7 +190,7 @@ enum StepSpawnError {
 /// Messages of a step, and then its end.
 pub struct StepEvents {
     reader: LinkReader,
-    process: StepProcess,
+    pub process: StepProcess,
     /// Start of the step; `None` once it is complete.
     starting: Option<BoxFuture<'static, Result<(), StepSpawnError>>>,
     /// Reason for which the link was closed, once it is.
@@ -204,10 +204,6 @@ pub struct StepEvents {
 }
 
 impl StepEvents {
-    pub fn process(&self) -> StepProcess {
-        self.process.clone()
-    }
-
     fn take(&mut self, incoming: Result<LinkInput, LinkError>) -> Option<RouterEvent> {
         match incoming {
             Ok(LinkInput::Carried(packet)) => Some(RouterEvent::Carried(Neighbour::Step, packet)),

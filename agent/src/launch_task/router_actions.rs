@@ -21,12 +21,10 @@ impl LaunchTask {
     pub(super) fn perform(&mut self, action: RouterAction) -> Option<RouterEvent> {
         match action {
             RouterAction::Send(to, packet) => self.send(to, packet),
-            RouterAction::Answer(to) => self.sign(
-                to,
-                LivenessMessage::Alive {
-                    silence: Some(self.agent.liveness_limit),
-                },
-            ),
+            RouterAction::Answer(to) => {
+                let silence = Some(self.agent.liveness_limit);
+                self.sign(to, LivenessMessage::Alive { silence })
+            }
             RouterAction::Report(loss) => self.report(loss),
             RouterAction::ReportBack(returned) => self.report_back(returned),
             RouterAction::Orphan(reason) => {

@@ -13,8 +13,9 @@ use rustls::ClientConfig;
 use serde::Deserialize;
 use url::Url;
 
+use crate::pki::certificate_files::PkiFileError;
 use crate::site_services::{self, FileError};
-use crate::site_settings::{self, PasswordError};
+use crate::site_settings;
 use wireup_core::duration::ConfiguredDuration;
 use wireup_core::secret::Secret;
 
@@ -34,7 +35,7 @@ pub(crate) enum LdapSettingsError {
     #[error(transparent)]
     File(#[from] FileError),
     #[error(transparent)]
-    Password(#[from] PasswordError),
+    Password(#[from] PkiFileError),
     #[error("no password for {0}: name a file (password-file), or set WIREUP_LDAP_PASSWORD")]
     NoPassword(String),
     #[error("the password of {0} would be sent unencrypted: use ldaps://, or leave starttls on")]

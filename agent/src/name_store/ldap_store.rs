@@ -9,7 +9,7 @@
 //! session ends when its entry was not renewed within its time to live, by the server's clock: `modifyTimestamp`, in whole
 //! seconds. Entries that are over are removed by the next process that begins a session.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
@@ -353,12 +353,8 @@ impl NameStore for LdapStore {
             .list(self.user_dn(), NAMES.to_owned(), wanted);
         let found = found.await?;
         let sessions = self.sessions().await?;
-        let live: BTreeSet<&str> = sessions
-            .iter()
-            .filter(|(_, (over, _))| !over)
-            .map(|(session, _)| &**session)
-            .collect();
-        let over = |record: &StoredName| record.bound && !live.contains(&*record.session);
+        let has_ended = |session: &str| sessions.get(session).is_none_or(|(over, _)| *over);
+        let over = |record: &StoredName| record.bound && has_ended(&record.session);
         // What others have written there is no name.
         let names = found.iter().filter_map(|entry| {
             let id = entry.text(ID)?.replace("%20", " ");

@@ -7,8 +7,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
@@ -38,12 +36,6 @@ pub enum LauncherStartError {
     Io(#[from] io::Error),
 }
 
-impl From<Errno> for LauncherStartError {
-    fn from(errno: Errno) -> Self {
-        Self::Io(errno.into())
-    }
-}
-
 /// Starts the launcher of a request as `user`, with its own task, which keeps `started`.
 /// Returns the launch and the launcher's process id.
 ///
@@ -64,17 +56,18 @@ pub async fn start(
         .iter()
         .filter_map(|name| Some(((*name).into(), std::env::var_os(name)?)));
     let variables = passed_on.chain(request.variables()).collect();
-    let (stdin, theirs) = match request.stdin {
+    let (stdin, theirs): (_, OwnedFd) = match request.stdin {
         StdinTarget::None => (None, File::open("/dev/null")?.into()),
         StdinTarget::Rank(_) | StdinTarget::All => {
-            let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
-            (Some(pipe::Sender::from_owned_fd(ours)?), theirs)
+            let (theirs, ours) = io::pipe()?;
+            let ours = pipe::Sender::from_owned_fd(ours.into())?;
+            (Some(ours), theirs.into())
         }
     };
     let (stdout, their_stdout) = outgoing()?;
     let (stderr, their_stderr) = outgoing()?;
-    let (link, control) = pipe_with(PipeFlags::CLOEXEC)?;
-    let control = pipe::Sender::from_owned_fd(control)?;
+    let (link, control) = io::pipe()?;
+    let control = pipe::Sender::from_owned_fd(control.into())?;
     let (orders_to, orders) = mpsc::unbounded_channel();
     let uid = user.uid;
     let described = in_memory(&describe(&job))?;
@@ -84,7 +77,7 @@ pub async fn start(
         let launcher = user::spawn::step_spawner::LauncherSpec {
             shown: shown(&job),
             variables,
-            descriptors: [theirs, their_stdout, their_stderr, link, described],
+            descriptors: [theirs, their_stdout, their_stderr, link.into(), described],
         };
         steps.launch(&user, launcher)
     });
@@ -112,8 +105,9 @@ pub async fn start(
 
 /// Makes a pipe for the launcher's output: our end and its own.
 fn outgoing() -> io::Result<(pipe::Receiver, OwnedFd)> {
-    let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
-    Ok((pipe::Receiver::from_owned_fd(ours)?, theirs))
+    let (ours, theirs) = io::pipe()?;
+    let ours = pipe::Receiver::from_owned_fd(ours.into())?;
+    Ok((ours, theirs.into()))
 }
 
 /// Makes a file without a name; a process that opens it by its descriptor reads it from its beginning.

@@ -46,6 +46,8 @@ pub enum PkiFileError {
     },
     #[error("{} belongs to user id {owner}; it must belong to user id {me} or root", .path.display())]
     Owner { path: PathBuf, owner: u32, me: u32 },
+    #[error("{}: the password is not UTF-8: write it as text in one line", .0.display())]
+    Encoding(PathBuf),
     /// The file is larger than [`FILE_MAX`].
     #[error("{} is larger than {FILE_MAX} bytes", .0.display())]
     Size(PathBuf),

@@ -108,13 +108,13 @@ pub struct CxiGrant {
 }
 
 impl LaunchRequest {
-    /// Checks a request to the agent of the node `here`.
+    /// Checks a request to the agent of the node `agent_name`.
     ///
     /// # Errors
     /// [`RequestError`] for the first thing that is wrong.
     pub fn check(
         mut request: v1::LaunchProcessesRequest,
-        here: &str,
+        agent_name: &str,
     ) -> Result<Self, RequestError> {
         check_id(&request.launch_id)?;
         let allocation = &request.allocation_id;
@@ -123,7 +123,7 @@ impl LaunchRequest {
         }
         let job = request.job.take().unwrap_or_default();
         check_apps(job.apps.len())?;
-        let place = NodeLayout::check(&mut request, job.layout.as_ref(), here)?;
+        let place = NodeLayout::check(&mut request, job.layout.as_ref(), agent_name)?;
         let programs = match job.apps.is_empty() {
             true => vec![one_program(request.entrypoint, request.args, place.size)?],
             false if request.entrypoint.is_empty() && request.args.is_empty() => {

@@ -51,16 +51,7 @@ pub(crate) use tls13_signatures;
 /// The protocol on top, as TLS calls it.
 const ALPN: &[u8] = b"h2";
 
-/// A valid certificate that was not expected.
-#[derive(Debug, thiserror::Error)]
-enum UnexpectedPeer {
-    #[error(transparent)]
-    Identity(#[from] IdentityError),
-    #[error("the certificate belongs to {0}, not to a node")]
-    Role(Identity),
-}
-
-fn unwanted(reason: UnexpectedPeer) -> Error {
+fn unwanted(reason: IdentityError) -> Error {
     CertificateError::Other(OtherError(Arc::new(reason))).into()
 }
 
@@ -182,7 +173,7 @@ impl ClientCertVerifier for ClientVerifier {
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.0.verify_client_cert(certificate, rest, now)?;
         check_revoked(&self.1, certificate, rest)?;
-        Identity::from_der(certificate).map_err(|error| unwanted(error.into()))?;
+        Identity::from_der(certificate).map_err(unwanted)?;
         Ok(verified)
     }
 
@@ -206,10 +197,10 @@ impl ServerCertVerifier for ServerVerifier {
             .0
             .verify_server_cert(certificate, rest, name, ocsp, now)?;
         check_revoked(&self.1, certificate, rest)?;
-        let identity = Identity::from_der(certificate).map_err(|error| unwanted(error.into()))?;
+        let identity = Identity::from_der(certificate).map_err(unwanted)?;
         match identity.role {
             Role::Node => Ok(verified),
-            _ => Err(unwanted(UnexpectedPeer::Role(identity))),
+            _ => Err(unwanted(IdentityError::Role(identity))),
         }
     }
 

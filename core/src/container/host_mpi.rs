@@ -24,20 +24,13 @@ pub struct LibrarySymbols {
 }
 
 /// Symbol or version that a library lacks for a user of it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MissingSymbol {
     /// A version of its symbols, without which the loader refuses to start.
+    #[error("version {0}")]
     Version(String),
+    #[error("{0}()")]
     Symbol(String),
-}
-
-impl std::fmt::Display for MissingSymbol {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Version(name) => write!(f, "version {name}"),
-            Self::Symbol(name) => write!(f, "{name}()"),
-        }
-    }
 }
 
 /// Returns a version of the library called `name` that `user` needs and `candidate` lacks. A library without versions

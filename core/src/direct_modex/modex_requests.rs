@@ -38,17 +38,11 @@ impl<T> ModexWaiter<T> {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Returns the time until which its key is awaited, once there is data.
-    fn key_until(&self) -> Moment {
-        self.deadline.unwrap_or(self.requested_at + KEY_WAIT)
-    }
-
     /// Whether the data has all its parts, or will not get the missing ones.
     fn is_served(&self, data: &[u8], now: Moment) -> bool {
-        self.key
-            .as_deref()
-            .is_none_or(|key| memmem::find(data, key).is_some())
-            || self.key_until() <= now
+        let key_until = self.deadline.unwrap_or(self.requested_at + KEY_WAIT);
+        let key = self.key.as_deref();
+        key.is_none_or(|key| memmem::find(data, key).is_some()) || key_until <= now
     }
 }
 
@@ -91,15 +85,15 @@ impl<T> ModexRequests<T> {
         }
     }
 
-    /// Adds a waiter. Gives the serial of the request to send, or `None` if one is under way.
+    /// Adds a waiter. Gives the request to send, or `None` if one is under way.
     pub(super) fn join(
         &mut self,
-        proc: &Proc,
+        proc: Proc,
         owner: NodeId,
         waiter: ModexWaiter<T>,
-    ) -> Option<u64> {
+    ) -> Option<OutgoingModexRequest> {
         let serial = self.next_serial;
-        if let Some(request) = self.in_flight.get_mut(proc) {
+        if let Some(request) = self.in_flight.get_mut(&proc) {
             request.waiters.push(waiter);
             request.pause.take()?;
             request.serial = serial;
@@ -114,7 +108,11 @@ impl<T> ModexRequests<T> {
             self.in_flight.insert(proc.clone(), request);
         }
         self.next_serial += 1;
-        Some(serial)
+        Some(OutgoingModexRequest {
+            proc,
+            owner,
+            serial,
+        })
     }
 
     /// Ends the wait of those whom a reply serves; of no one if the reply is late, repeated or from

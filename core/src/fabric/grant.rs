@@ -98,11 +98,11 @@ impl FabricGrant {
                 continue;
             };
             let value = value.to_str().ok_or(FabricGrantError::Malformed(known))?;
-            let malformed = |()| FabricGrantError::Malformed(known);
+            let malformed = || FabricGrantError::Malformed(known);
             match known {
-                VNIS => found.vnis = numbers(value).map_err(malformed)?,
-                SERVICES => found.services = numbers(value).map_err(malformed)?,
-                DEVICES => found.devices = devices(value).map_err(malformed)?,
+                VNIS => found.vnis = numbers(value).ok_or_else(malformed)?,
+                SERVICES => found.services = numbers(value).ok_or_else(malformed)?,
+                DEVICES => found.devices = devices(value).ok_or_else(malformed)?,
                 DEFAULT_VNI => default = value.parse().ok(),
                 TRAFFIC => found.traffic = traffic(value),
                 _ => found.key = key(value)?,
@@ -208,21 +208,16 @@ pub fn device_number(name: &str) -> Option<u32> {
     plain.then(|| digits.parse().ok()).flatten()
 }
 
-fn numbers<T: std::str::FromStr>(text: &str) -> Result<Vec<T>, ()> {
-    let numbers: Result<Vec<T>, ()> = text
-        .split(',')
-        .map(|number| number.trim().parse().map_err(|_| ()))
-        .collect();
-    numbers.and_then(|numbers| match numbers.len() {
-        ..=LIST_MAX => Ok(numbers),
-        _ => Err(()),
-    })
+fn numbers<T: std::str::FromStr>(text: &str) -> Option<Vec<T>> {
+    let numbers = text.split(',').map(|number| number.trim().parse().ok());
+    let numbers: Option<Vec<T>> = numbers.collect();
+    numbers.filter(|numbers| numbers.len() <= LIST_MAX)
 }
 
-fn devices(text: &str) -> Result<Vec<String>, ()> {
+fn devices(text: &str) -> Option<Vec<String>> {
     let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
     let known = names.len() <= LIST_MAX && names.iter().all(|name| device_number(name).is_some());
-    if known { Ok(names) } else { Err(()) }
+    known.then_some(names)
 }
 
 /// Returns a text of printable characters; `None` for any other.

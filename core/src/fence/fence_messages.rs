@@ -249,6 +249,22 @@ pub enum FenceMessage {
 }
 
 impl FenceMessage {
+    /// Returns the message with the result of a fence, for another of its nodes.
+    pub(super) fn from_result(id: FenceId, nodes: &NodeSet, result: &FenceResult) -> Self {
+        match result {
+            Ok(released) => Self::Release {
+                id,
+                released: released.clone(),
+                all: false,
+            },
+            Err(failure) => Self::Fail {
+                id,
+                nodes: nodes.clone(),
+                failure: failure.clone(),
+            },
+        }
+    }
+
     /// Returns the fence of the message.
     pub(super) fn id(&self) -> &FenceId {
         match self {

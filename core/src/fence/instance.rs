@@ -89,9 +89,10 @@ pub(super) struct FenceInstance<T> {
     pub(super) waits: u32,
     /// Whether the awaited nodes were asked if their participants live.
     pub(super) looked: bool,
-    reported: bool,
+    /// Whether the parent was notified that all have arrived, even if something changed since.
+    pub(super) reported: bool,
     /// Time at which the first local process entered, if known.
-    first_entered_at: Option<Moment>,
+    pub(super) first_entered_at: Option<Moment>,
     entered: Option<Moment>,
     /// From the first sign of the fence here to its end here.
     pub(super) span: Span,
@@ -166,22 +167,12 @@ impl<T> FenceInstance<T> {
             .map_or(0, |own| own.data.len())
     }
 
-    /// Whether the parent was notified that all have arrived, even if something changed since.
-    pub(super) fn was_reported(&self) -> bool {
-        self.reported
-    }
-
     /// Notes that the parent was notified of all arrivals.
     pub(super) fn report(&mut self, now: Moment) {
         self.reported = true;
         self.phase = FencePhase::Reported;
         self.inquiry = None;
         self.wait_for_root(now);
-    }
-
-    /// Notes that some local processes have entered.
-    pub(super) fn begin(&mut self, now: Moment) {
-        self.first_entered_at = Some(now);
     }
 
     /// Returns the time at which the first local process entered, as far as is known.

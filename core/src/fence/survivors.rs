@@ -63,23 +63,6 @@ impl SurvivorState {
     }
 }
 
-impl CompletedFence {
-    fn message(&self, id: FenceId) -> FenceMessage {
-        match &self.result {
-            Ok(released) => FenceMessage::Release {
-                id,
-                released: released.clone(),
-                all: false,
-            },
-            Err(failure) => FenceMessage::Fail {
-                id,
-                nodes: self.nodes.clone(),
-                failure: failure.clone(),
-            },
-        }
-    }
-}
-
 impl<T> FenceEngine<T> {
     /// Removes a lost node from the trees of its fences; the others continue without it.
     pub(super) fn exclude_nodes(
@@ -96,7 +79,8 @@ impl<T> FenceEngine<T> {
         for (series, ends) in &survivors.completed_fences {
             for (&generation, fence) in ends.iter().filter(|(_, end)| end.nodes.contains(node)) {
                 let series = series.clone();
-                let message = fence.message(FenceId { series, generation });
+                let id = FenceId { series, generation };
+                let message = FenceMessage::from_result(id, &fence.nodes, &fence.result);
                 ended.push((fence.nodes.clone(), message));
             }
         }
@@ -180,7 +164,8 @@ impl<T> FenceEngine<T> {
         let survivors = self.survivors.as_ref().filter(|_| !lost.is_empty());
         let ends = survivors.and_then(|survivors| survivors.completed_fences.get(&id.series));
         if let Some(fence) = ends.and_then(|ends| ends.get(&id.generation)) {
-            self.send(to, fence.message(id.clone()), cx);
+            let message = FenceMessage::from_result(id.clone(), &fence.nodes, &fence.result);
+            self.send(to, message, cx);
         }
     }
 

@@ -34,6 +34,14 @@ const SLOTS_MAX: u32 = 1_000_000;
 /// Longest name of a host, in bytes. Source: RFC 1035, section 2.3.4.
 const NAME_MAX: usize = 253;
 
+/// Whether an address ends with a port, which is not 0.
+pub fn has_port(address: &str) -> bool {
+    let port = address
+        .rsplit_once(':')
+        .map(|(_, port)| port.parse::<u16>());
+    matches!(port, Some(Ok(1..)))
+}
+
 /// One host of a launch. Its place in the list is its number as a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostSpec {

@@ -17,6 +17,7 @@ use std::time::Duration;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::job::hosts::HostSpec;
 pub use crate::job::hosts::PORT;
 use crate::job::ids::NodeId;
 use crate::job::octets;
@@ -39,6 +40,15 @@ pub struct NodeAddress {
     pub name: String,
     /// Address at which the node's agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
     pub address: String,
+}
+
+impl From<&HostSpec> for NodeAddress {
+    fn from(host: &HostSpec) -> Self {
+        Self {
+            name: host.name.clone(),
+            address: host.address.clone(),
+        }
+    }
 }
 
 /// Nodes of a launch and the shape of its trees.

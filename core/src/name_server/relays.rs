@@ -60,22 +60,20 @@ impl LaunchRelay {
         for message in waiting {
             self.pass(message, out);
         }
-        let by = client;
-        let own = self.waiting.iter().filter(|waiting| waiting.sender == by);
+        let own = self.waiting.iter();
+        let own = own.filter(|waiting| waiting.sender == client);
         let bytes: usize = own.clone().map(|waiting| waiting.body.len()).sum();
         let full = own.count() >= WAITING_MAX || bytes + body.len() > BYTES_MAX;
         if self.ended_jobs.contains(&to) || full && !self.of_job.contains_key(&to) {
             return out.push((client, NameServerReport::Gone(vec![to])));
         }
-        self.pass(
-            HeldRelay {
-                sender: by,
-                from,
-                to,
-                body,
-            },
-            out,
-        );
+        let message = HeldRelay {
+            sender: client,
+            from,
+            to,
+            body,
+        };
+        self.pass(message, out);
     }
 
     /// Bytes of the messages that wait.

@@ -65,11 +65,7 @@ impl AwaitedReports {
 
     /// Jobs that have been started everywhere, each once.
     pub(super) fn take_started(&mut self) -> Vec<JobIndex> {
-        let started = self.starting.iter().filter(|(_, nodes)| nodes.is_empty());
-        let started: Vec<JobIndex> = started.map(|(job, _)| *job).collect();
-        for job in &started {
-            self.starting.remove(job);
-        }
-        started
+        let started = self.starting.extract_if(.., |_, nodes| nodes.is_empty());
+        started.map(|(job, _)| job).collect()
     }
 }

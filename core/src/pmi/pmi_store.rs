@@ -15,7 +15,7 @@ use super::limits::{KEYLEN_MAX, KVS_BYTES_MAX, PROCESS_MAPPING_MAX, VALLEN_2_MAX
 use super::reply::PmiRefusal;
 use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
 use crate::job::process_map::ProcessMap;
-use crate::kvs::{self, Kvs, KvsError, KvsLimits, KvsStamp};
+use crate::kvs::{self, Kvs, KvsError, KvsLimits};
 
 /// Attribute with the kinds of memory that the user requests, in MPI 4.1's notation. MPICH from 4.2 on reads it; on a
 /// miss it uses its defaults.
@@ -79,11 +79,11 @@ pub enum SetupError {
 /// Attributes and key-value store of one job.
 #[derive(Debug)]
 pub(super) struct PmiStore {
-    kvsname: Nspace,
+    pub(super) kvsname: Nspace,
     /// `None` if it is too long for every client.
     process_mapping: Option<String>,
     attributes: BTreeMap<Vec<u8>, Vec<u8>>,
-    kvs: Kvs,
+    pub(super) kvs: Kvs,
     /// Rank of this node that has put each key last; `None` unless ranks may restart.
     owners: Option<BTreeMap<Vec<u8>, LocalRank>>,
 }
@@ -155,10 +155,6 @@ impl PmiStore {
         }
     }
 
-    pub(super) fn kvsname(&self) -> &Nspace {
-        &self.kvsname
-    }
-
     /// Stores a pair of a rank; without a kvsname into the own job's store.
     pub(super) fn put(
         &mut self,
@@ -211,11 +207,6 @@ impl PmiStore {
         attribute.or_else(|| self.kvs.get(key))
     }
 
-    /// Returns all pairs, encoded, unless they exceed `limit` bytes.
-    pub(super) fn encode_pairs(&self, limit: usize) -> Option<Vec<u8>> {
-        self.kvs.encoded(limit)
-    }
-
     /// Returns the value of a job attribute, if the version of PMI can carry it.
     ///
     /// Rule: a process mapping that a client would truncate is a miss. Source: docs/pmi-operations.md#process-mapping.
@@ -254,30 +245,6 @@ impl PmiStore {
             }
             _ => Ok(()),
         }
-    }
-
-    pub(super) fn take_contribution(&mut self) -> Vec<u8> {
-        self.kvs.take_contribution()
-    }
-
-    pub(super) fn take_back_contribution(&mut self) {
-        self.kvs.take_back_contribution();
-    }
-
-    pub(super) fn recent(&mut self, since: KvsStamp) -> (Vec<u8>, KvsStamp) {
-        self.kvs.recent(since)
-    }
-
-    pub(super) fn merge(&mut self, contributions: &[u8]) -> Result<(), KvsError> {
-        self.kvs.merge(contributions)
-    }
-
-    pub(super) fn merge_recent(
-        &mut self,
-        all: &[u8],
-        sent_stamp: KvsStamp,
-    ) -> Result<KvsStamp, KvsError> {
-        self.kvs.merge_recent(all, sent_stamp)
     }
 }
 

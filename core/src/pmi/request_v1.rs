@@ -29,12 +29,8 @@ pub fn parse<'a>(
         PmiCommand::Barrier => {
             let [group] = pick(line.fields(), ["group"])?;
             call.tag = group.map_or(0, BarrierGroup::tag_of);
-            Ok(
-                match group.map_or(Ok(BarrierGroup::WORLD), BarrierGroup::parse) {
-                    Ok(group) => PmiRequest::Barrier(group),
-                    Err(why) => return Ok((call, Err(why))),
-                },
-            )
+            let group = group.map_or(Ok(BarrierGroup::WORLD), BarrierGroup::parse);
+            group.map(PmiRequest::Barrier)
         }
         PmiCommand::Init => {
             let [version, subversion] = pick(line.fields(), ["pmi_version", "pmi_subversion"])?;

@@ -221,10 +221,10 @@ impl PmiServer {
     /// finalize only when its process exits: the rank may have left `MPI_Finalize` already.
     pub fn sessions_beside(&self, rank: LocalRank) -> Option<u32> {
         let state = self.state(rank);
-        if !state.in_session() || !state.finalizes_at_exit() {
+        if !state.in_session() || !state.finalizes_at_exit {
             return None;
         }
-        let in_session = |client: &&PmiClient| client.state.in_session() && !client.state.ended();
+        let in_session = |client: &&PmiClient| client.state.in_session() && !client.state.has_ended;
         let all = self.clients.iter().filter(in_session).count() as u32;
         Some(all.saturating_sub(1))
     }
@@ -274,7 +274,7 @@ impl PmiServer {
             }
         };
         let barrier = self.barriers.open(collective);
-        let Some(sent_stamp) = barrier.and_then(|barrier| barrier.contribution_stamp()) else {
+        let Some(sent_stamp) = barrier.and_then(|barrier| barrier.contribution_stamp) else {
             let everybody = (0, self.clients.len());
             let (arrived, expected) = barrier.map_or(everybody, |barrier| barrier.progress());
             return Err(ReleaseError::NotComplete {
@@ -285,8 +285,8 @@ impl PmiServer {
         };
         let merged = match collective {
             PmiCollective::Ring => return self.ring_released(all),
-            &PmiCollective::WORLD => self.store.merge(all).map(|()| None),
-            _ => self.store.merge_recent(all, sent_stamp).map(Some),
+            &PmiCollective::WORLD => self.store.kvs.merge(all).map(|()| None),
+            _ => self.store.kvs.merge_recent(all, sent_stamp).map(Some),
         };
         match merged {
             Ok(news_since) => {
@@ -357,9 +357,9 @@ impl PmiServer {
             .clients
             .iter()
             .filter(|other| other.rank != client.rank);
-        !client.state.ended()
+        !client.state.has_ended
             && client.state.open().any(waits)
-            && others.into_iter().all(|other| other.state.ended())
+            && others.into_iter().all(|other| other.state.has_ended)
     }
 
     /// Bytes of unfinished messages held for all ranks: bounded by the limits of one message each.
@@ -392,7 +392,8 @@ impl PmiServer {
             let lines = client.spawn.get_or_insert_default();
             if lines.push(line)? {
                 let lines = client.spawn.take().expect("pushed to it just now");
-                return self.on_request(rank, RequestContext::spawn_lines(), lines.request());
+                let request = lines.parse().map(PmiRequest::Spawn);
+                return self.on_request(rank, RequestContext::spawn_lines(), request);
             }
             return Ok(());
         }
@@ -466,7 +467,7 @@ impl PmiServer {
         collective: PmiCollective,
         ring: Option<RingValues>,
     ) -> Result<Option<PmiReply<'_>>, PmiRefusal<'static>> {
-        let number = self.barriers.number();
+        let number = self.barriers.number;
         let state = &mut self.client(rank).state;
         let same = |open: &OpenRequest| matches!(open, OpenRequest::Collective(open, _) if *open == collective);
         if state.open().any(same) {
@@ -484,9 +485,7 @@ impl PmiServer {
             renewal.pending_entries.push((collective, waiter, ring));
             return Ok(None);
         }
-        let store = &mut self.store;
-        let arrival = self.barriers.arrive(&collective, waiter, ring, store);
-        self.arrived(collective, arrival);
+        self.enter(collective, waiter, ring);
         Ok(None)
     }
 
@@ -497,7 +496,7 @@ impl PmiServer {
             arrival,
             BarrierArrival::Entered(_) | BarrierArrival::Ended { .. }
         );
-        if is_entered && states.any(|state| state.in_session() && state.finalizes_at_exit()) {
+        if is_entered && states.any(|state| state.in_session() && state.finalizes_at_exit) {
             self.actions.push(PmiAction::RecordSegment);
         }
         match arrival {
@@ -599,15 +598,14 @@ impl PmiServer {
 
     /// Requests an epoch for a restarted process of the rank.
     fn request_epoch(&mut self, local: LocalRank, goes_on: bool) {
-        if goes_on || !self.state(local).has_restarted() {
+        if goes_on || !self.state(local).restarted {
             return;
         }
         self.last_number += 1;
         let number = self.last_number;
-        let held = Vec::new();
         self.client(local).renewal = Some(EpochWait {
             number,
-            pending_entries: held,
+            pending_entries: Vec::new(),
         });
         self.actions.push(PmiAction::Renew {
             rank: local,

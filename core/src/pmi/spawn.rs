@@ -1,14 +1,17 @@
 //! Request to start a new job, in either version of PMI ([`spawn_v1`](super::spawn_v1), [`spawn_v2`](super::spawn_v2)),
 //! and the resulting request to the launcher.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
+use std::str::FromStr;
 use std::time::Duration;
 
 use super::command::Dialect;
 use super::limits::{KEYLEN_MAX, VALLEN_MAX};
 use super::pmi_store::{MEMORY_KINDS, sendable};
 use super::reply::PmiRefusal;
+use super::wire_v1::number;
 use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest};
 
 /// A key and its value, as the client wrote them.
@@ -35,6 +38,58 @@ pub struct SpawnCommand {
     pub args: Vec<Vec<u8>>,
     /// Info keys and values given by the application (`wdir`, `path`, `host`, ...).
     pub info: Vec<KeyValue>,
+}
+
+/// Fields of one block of a request, the first of each key.
+#[derive(Debug, Default)]
+pub(super) struct SpawnBlock<'a>(HashMap<&'a [u8], &'a [u8]>);
+
+impl<'a> SpawnBlock<'a> {
+    pub(super) fn add(&mut self, key: &'a [u8], value: &'a [u8]) {
+        self.0.entry(key).or_insert(value);
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&'a [u8]> {
+        self.0.get(key.as_bytes()).copied()
+    }
+
+    /// Reads a number that the block must have.
+    pub(super) fn required<N: FromStr>(&self, key: &'static str) -> Result<N, PmiRefusal<'static>> {
+        let text = self.get(key).ok_or(PmiRefusal::MissingField(key))?;
+        number(text).ok_or(PmiRefusal::BadField(key))
+    }
+
+    /// Reads the number of fields that follow; 0 in a block without it.
+    pub(super) fn count(&self, key: &'static str) -> Result<u32, PmiRefusal<'static>> {
+        match self.get(key) {
+            Some(text) => number(text).ok_or(PmiRefusal::BadField(key)),
+            None => Ok(0),
+        }
+    }
+
+    /// Returns one of the counted fields. Each must be present, so a wrong count costs no more than the request.
+    pub(super) fn indexed(
+        &self,
+        key: &'static str,
+        index: u32,
+    ) -> Result<Vec<u8>, PmiRefusal<'static>> {
+        let value = self.get(&format!("{key}{index}"));
+        value
+            .map(<[u8]>::to_vec)
+            .ok_or(PmiRefusal::MissingField(key))
+    }
+
+    /// Returns counted pairs of a key and its value, whose fields have an index from 0.
+    pub(super) fn pairs(
+        &self,
+        count: &'static str,
+        key: &'static str,
+        value: &'static str,
+    ) -> Result<Vec<KeyValue>, PmiRefusal<'static>> {
+        (0..self.count(count)?)
+            .map(|index| Ok((self.indexed(key, index)?, self.indexed(value, index)?)))
+            .collect()
+    }
 }
 
 impl PmiSpawn {

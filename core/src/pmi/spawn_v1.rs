@@ -5,14 +5,11 @@
 //! Rule: a value runs to the newline, may hold blanks and `=`, and may be empty; the order inside
 //! a block differs between clients. Source: docs/pmi-operations.md#spawn.
 
-use std::collections::HashMap;
-
 use memchr::memchr;
 
 use super::limits::SPAWN_MAX;
 use super::reply::PmiRefusal;
-use super::request::PmiRequest;
-use super::spawn::{KeyValue, PmiSpawn, SpawnCommand};
+use super::spawn::{PmiSpawn, SpawnBlock, SpawnCommand};
 use super::wire_v1::{ProtocolError, excerpt, number};
 
 /// First line of every block.
@@ -78,17 +75,16 @@ impl SpawnLines {
     /// [`PmiRefusal::MissingField`] or [`PmiRefusal::BadField`], naming the first field that is missing
     /// or malformed.
     pub fn parse(&self) -> Result<PmiSpawn, PmiRefusal<'static>> {
-        let mut blocks: Vec<HashMap<&[u8], &[u8]>> = Vec::new();
+        let mut blocks: Vec<SpawnBlock<'_>> = Vec::new();
         for line in self.text.split(|&byte| byte == b'\n') {
             if line == START {
-                blocks.push(HashMap::new());
+                blocks.push(SpawnBlock::default());
             } else if let (Some(block), Some(at)) = (blocks.last_mut(), memchr(b'=', line)) {
-                let (key, value) = (&line[..at], &line[at + 1..]);
-                block.entry(key).or_insert(value);
+                block.add(&line[..at], &line[at + 1..]);
             }
         }
         let preputs = match blocks.first() {
-            Some(first) => pairs(first, "preput_num", "preput_key_", "preput_val_")?,
+            Some(first) => first.pairs("preput_num", "preput_key_", "preput_val_")?,
             None => Vec::new(),
         };
         let commands = blocks.iter().map(command).collect::<Result<_, _>>()?;
@@ -97,11 +93,6 @@ impl SpawnLines {
             preputs,
             limit: None,
         })
-    }
-
-    /// Returns the complete request, for the server.
-    pub(super) fn request(&self) -> Result<PmiRequest<'static>, PmiRefusal<'static>> {
-        self.parse().map(PmiRequest::Spawn)
     }
 
     fn open(&mut self, line: &[u8]) -> Result<(), ProtocolError> {
@@ -135,60 +126,14 @@ impl SpawnLines {
     }
 }
 
-type Pmi1SpawnBlock<'a> = HashMap<&'a [u8], &'a [u8]>;
-
-fn command(block: &Pmi1SpawnBlock<'_>) -> Result<SpawnCommand, PmiRefusal<'static>> {
-    let program = *block
-        .get(&b"execname"[..])
-        .filter(|name| !name.is_empty())
-        .ok_or(PmiRefusal::MissingField("execname"))?;
-    let count = count(block, "argcnt")?;
-    // The counts come from a client: each step must find a field, so the loop ends with the request.
-    let args = (1..=count)
-        .map(|index| indexed(block, "arg", index).ok_or(PmiRefusal::MissingField("arg")))
-        .collect::<Result<_, _>>()?;
+fn command(block: &SpawnBlock<'_>) -> Result<SpawnCommand, PmiRefusal<'static>> {
+    let program = block.get("execname").filter(|name| !name.is_empty());
+    let program = program.ok_or(PmiRefusal::MissingField("execname"))?;
+    let args = (1..=block.count("argcnt")?).map(|index| block.indexed("arg", index));
     Ok(SpawnCommand {
-        nprocs: required(block, "nprocs")?,
+        args: args.collect::<Result<_, _>>()?,
+        nprocs: block.required("nprocs")?,
         program: program.to_vec(),
-        args,
-        info: pairs(block, "info_num", "info_key_", "info_val_")?,
+        info: block.pairs("info_num", "info_key_", "info_val_")?,
     })
-}
-
-fn pairs(
-    block: &Pmi1SpawnBlock<'_>,
-    count_key: &'static str,
-    key_prefix: &'static str,
-    value_prefix: &'static str,
-) -> Result<Vec<KeyValue>, PmiRefusal<'static>> {
-    (0..count(block, count_key)?)
-        .map(|index| {
-            let key =
-                indexed(block, key_prefix, index).ok_or(PmiRefusal::MissingField(key_prefix))?;
-            let value = indexed(block, value_prefix, index)
-                .ok_or(PmiRefusal::MissingField(value_prefix))?;
-            Ok((key, value))
-        })
-        .collect()
-}
-
-fn indexed(block: &Pmi1SpawnBlock<'_>, prefix: &str, index: u32) -> Option<Vec<u8>> {
-    block
-        .get(format!("{prefix}{index}").as_bytes())
-        .map(|value| value.to_vec())
-}
-
-/// Reads the number of fields that follow; 0 in a block without it.
-fn count(block: &Pmi1SpawnBlock<'_>, key: &'static str) -> Result<u32, PmiRefusal<'static>> {
-    match block.get(key.as_bytes()) {
-        Some(text) => number(text).ok_or(PmiRefusal::BadField(key)),
-        None => Ok(0),
-    }
-}
-
-fn required(block: &Pmi1SpawnBlock<'_>, key: &'static str) -> Result<u32, PmiRefusal<'static>> {
-    let text = block
-        .get(key.as_bytes())
-        .ok_or(PmiRefusal::MissingField(key))?;
-    number(text).ok_or(PmiRefusal::BadField(key))
 }

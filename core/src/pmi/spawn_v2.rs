@@ -6,16 +6,13 @@
 //! first argument. Source: docs/pmi2-wire.md#pmi-2-spawn.
 //! Rule: `timeout` in milliseconds, `threadsPerRank` and `credential` are infos of PMI-2 itself. Source: docs/pmi2-wire.md#pmi-2-spawn.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::reply::PmiRefusal;
-use super::spawn::{KeyValue, PmiSpawn, SpawnCommand};
+use super::spawn::{KeyValue, PmiSpawn, SpawnBlock, SpawnCommand};
 use super::wire_v1::number;
 use super::wire_v2::Pmi2Frame;
-
-/// Key and value, the first of each key.
-type Pmi2SpawnBlock<'a> = HashMap<&'a [u8], &'a [u8]>;
 
 /// Parses the whole request.
 ///
@@ -23,26 +20,23 @@ type Pmi2SpawnBlock<'a> = HashMap<&'a [u8], &'a [u8]>;
 /// [`PmiRefusal::MissingField`] or [`PmiRefusal::BadField`], naming the first key that is missing or
 /// malformed.
 pub fn parse(frame: &Pmi2Frame<'_>) -> Result<PmiSpawn, PmiRefusal<'static>> {
-    let mut head = Pmi2SpawnBlock::new();
-    let mut blocks: Vec<Pmi2SpawnBlock<'_>> = Vec::new();
+    let mut head = SpawnBlock::default();
+    let mut blocks: Vec<SpawnBlock<'_>> = Vec::new();
     for (key, value) in frame.pairs() {
         if matches!(key, b"subcmd" | b"spawn-cmd") {
-            blocks.push(Pmi2SpawnBlock::new());
+            blocks.push(SpawnBlock::default());
         }
         let block = blocks.last_mut().unwrap_or(&mut head);
-        block.entry(key).or_insert(value);
+        block.add(key, value);
     }
-    let count: usize = match head.get(&b"ncmds"[..]) {
-        Some(text) => number(text).ok_or(PmiRefusal::BadField("ncmds"))?,
-        None => return Err(PmiRefusal::MissingField("ncmds")),
-    };
+    let count: usize = head.required("ncmds")?;
     if count == 0 || blocks.len() != count {
         return Err(PmiRefusal::BadField("ncmds"));
     }
     let commands = blocks.iter().map(command);
     let mut spawn = PmiSpawn {
         commands: commands.collect::<Result<_, _>>()?,
-        preputs: pairs(&head, "preputcount", "ppkey", "ppval")?,
+        preputs: head.pairs("preputcount", "ppkey", "ppval")?,
         limit: None,
     };
     for command in &mut spawn.commands {
@@ -56,26 +50,24 @@ pub fn parse(frame: &Pmi2Frame<'_>) -> Result<PmiSpawn, PmiRefusal<'static>> {
 /// # Errors
 /// Those of [`parse`].
 pub(super) fn infos(frame: &Pmi2Frame<'_>) -> Result<Vec<KeyValue>, PmiRefusal<'static>> {
-    let mut block = Pmi2SpawnBlock::new();
+    let mut block = SpawnBlock::default();
     for (key, value) in frame.pairs() {
-        block.entry(key).or_insert(value);
+        block.add(key, value);
     }
     block_infos(&block)
 }
 
-fn block_infos(block: &Pmi2SpawnBlock<'_>) -> Result<Vec<KeyValue>, PmiRefusal<'static>> {
-    pairs(block, "infokeycount", "infokey", "infoval")
+fn block_infos(block: &SpawnBlock<'_>) -> Result<Vec<KeyValue>, PmiRefusal<'static>> {
+    block.pairs("infokeycount", "infokey", "infoval")
 }
 
-fn command(block: &Pmi2SpawnBlock<'_>) -> Result<SpawnCommand, PmiRefusal<'static>> {
-    let nprocs = block.get(&b"maxprocs"[..]);
+fn command(block: &SpawnBlock<'_>) -> Result<SpawnCommand, PmiRefusal<'static>> {
+    let nprocs = block.get("maxprocs");
     let nprocs = nprocs.ok_or(PmiRefusal::MissingField("maxprocs"))?;
-    let args = (0..count(block, "argc")?).map(|index| indexed(block, "argv", index));
+    let args = (0..block.count("argc")?).map(|index| block.indexed("argv", index));
     let mut args: VecDeque<_> = args.collect::<Result<_, _>>()?;
-    let program = match block.get(&b"subcmd"[..]) {
-        Some(program) => Some(program.to_vec()),
-        None => args.pop_front(),
-    };
+    let program = block.get("subcmd").map(<[u8]>::to_vec);
+    let program = program.or_else(|| args.pop_front());
     let program = program.filter(|program| !program.is_empty());
     Ok(SpawnCommand {
         nprocs: number(nprocs).ok_or(PmiRefusal::BadField("maxprocs"))?,
@@ -100,35 +92,4 @@ fn own_infos(infos: &mut Vec<KeyValue>) -> Result<Option<Duration>, PmiRefusal<'
         *key = b"pmix.cpuperproc".to_vec();
     }
     Ok(limit)
-}
-
-fn pairs(
-    block: &Pmi2SpawnBlock<'_>,
-    count_key: &'static str,
-    key: &'static str,
-    value: &'static str,
-) -> Result<Vec<KeyValue>, PmiRefusal<'static>> {
-    (0..count(block, count_key)?)
-        .map(|index| Ok((indexed(block, key, index)?, indexed(block, value, index)?)))
-        .collect()
-}
-
-/// Returns one of the counted pairs. Each must be present, so a wrong count costs no more than the frame.
-fn indexed(
-    block: &Pmi2SpawnBlock<'_>,
-    key: &'static str,
-    index: u32,
-) -> Result<Vec<u8>, PmiRefusal<'static>> {
-    let value = block.get(format!("{key}{index}").as_bytes());
-    value
-        .map(|value| value.to_vec())
-        .ok_or(PmiRefusal::MissingField(key))
-}
-
-/// Reads the number of pairs that follow; 0 in a block without it.
-fn count(block: &Pmi2SpawnBlock<'_>, key: &'static str) -> Result<u32, PmiRefusal<'static>> {
-    match block.get(key.as_bytes()) {
-        Some(text) => number(text).ok_or(PmiRefusal::BadField(key)),
-        None => Ok(0),
-    }
 }

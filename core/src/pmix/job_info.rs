@@ -7,7 +7,6 @@
 //! describes the whole job. Source: docs/pmix-server.md#job-description.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use super::keys;
 use super::value::{self, Info, PmixRank, Text, Value};
@@ -321,13 +320,8 @@ struct Node<'a> {
 
 impl Node<'_> {
     fn peers(&self) -> String {
-        let mut text = String::new();
-        for (position, rank) in self.ranks.iter().enumerate() {
-            let comma = if position > 0 { "," } else { "" };
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{comma}{rank}");
-        }
-        text
+        let ranks: Vec<String> = self.ranks.iter().map(Rank::to_string).collect();
+        ranks.join(",")
     }
 
     fn infos(&self) -> Vec<Info> {

@@ -208,12 +208,13 @@ impl SidecarLink {
     }
 
     fn on_control(&mut self, frame: &SidecarFrame) -> Result<SidecarEvent, WireError> {
+        let wrong = WireError::Id {
+            op: frame.op,
+            id: frame.id,
+        };
         if !frame.reply {
             if frame.id != 0 {
-                return Err(WireError::Id {
-                    op: frame.op,
-                    id: frame.id,
-                });
+                return Err(wrong);
             }
             return match SidecarNotice::decode(frame.op, &frame.payload)? {
                 SidecarNotice::Hello(_) if self.hello_seen => Err(WireError::Bad("second hello")),
@@ -228,12 +229,7 @@ impl SidecarLink {
         let id = RequestId(frame.id);
         let kind = match self.controls.get(&id) {
             Some(kind) if kind.op() == frame.op => *kind,
-            _ => {
-                return Err(WireError::Id {
-                    op: frame.op,
-                    id: frame.id,
-                });
-            }
+            _ => return Err(wrong),
         };
         let reply = ControlReply::decode(kind, &frame.payload)?;
         self.controls.remove(&id);

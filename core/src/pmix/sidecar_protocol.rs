@@ -15,15 +15,16 @@ pub mod serve;
 
 /// The variants of [`SidecarCommand`], by their names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u16)]
 pub enum ControlKind {
-    Init,
-    RegisterJob,
-    DirectModex,
-    Notify,
-    DeregisterJob,
-    Finalize,
-    Probe,
-    IofDeliver,
+    Init = c::WIREUP_OP_INIT as u16,
+    RegisterJob = c::WIREUP_OP_REGISTER_JOB as u16,
+    DirectModex = c::WIREUP_OP_DMODEX_REQUEST as u16,
+    Notify = c::WIREUP_OP_NOTIFY as u16,
+    DeregisterJob = c::WIREUP_OP_DEREGISTER_JOB as u16,
+    Finalize = c::WIREUP_OP_FINALIZE as u16,
+    Probe = c::WIREUP_OP_PROBE as u16,
+    IofDeliver = c::WIREUP_OP_IOF_DELIVER as u16,
 }
 
 impl ControlKind {
@@ -40,17 +41,7 @@ impl ControlKind {
 
     /// Returns the operation code.
     pub fn op(self) -> u16 {
-        let op = match self {
-            Self::Init => c::WIREUP_OP_INIT,
-            Self::RegisterJob => c::WIREUP_OP_REGISTER_JOB,
-            Self::DirectModex => c::WIREUP_OP_DMODEX_REQUEST,
-            Self::Notify => c::WIREUP_OP_NOTIFY,
-            Self::DeregisterJob => c::WIREUP_OP_DEREGISTER_JOB,
-            Self::Finalize => c::WIREUP_OP_FINALIZE,
-            Self::Probe => c::WIREUP_OP_PROBE,
-            Self::IofDeliver => c::WIREUP_OP_IOF_DELIVER,
-        };
-        op as u16
+        self as u16
     }
 
     /// Returns the kind of an operation code.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Timeline;
+use super::{RankTimes, Timeline};
 use crate::job::trace_context::{SpanId, TraceContext};
 
 /// Ranks and fences that have spans; of more, the first ones have.
@@ -82,16 +82,9 @@ pub fn spans(timeline: &Timeline, context: &TraceContext) -> Vec<Span> {
             error: None,
         });
     };
-    let started = timeline
-        .ranks
-        .values()
-        .filter_map(|rank| rank.started)
-        .max();
-    let connected = timeline
-        .ranks
-        .values()
-        .filter_map(|rank| rank.connected)
-        .max();
+    let last = |time: fn(&RankTimes) -> Option<u64>| timeline.ranks.values().filter_map(time).max();
+    let started = last(|rank| rank.started);
+    let connected = last(|rank| rank.connected);
     let joined = timeline.hosts.values().filter_map(|host| host.joined).max();
     let planned = timeline.planned.unwrap_or(0);
     add("plan".into(), (0, planned), Vec::new());
@@ -99,11 +92,8 @@ pub fn spans(timeline: &Timeline, context: &TraceContext) -> Vec<Span> {
         add("hosts join".into(), (planned, joined), Vec::new());
     }
     if let Some(started) = started {
-        add(
-            "start".into(),
-            (joined.unwrap_or(planned), started),
-            Vec::new(),
-        );
+        let from = joined.unwrap_or(planned);
+        add("start".into(), (from, started), Vec::new());
         if let Some(connected) = connected {
             add("init".into(), (started, connected), Vec::new());
         }
@@ -122,11 +112,8 @@ pub fn spans(timeline: &Timeline, context: &TraceContext) -> Vec<Span> {
             attributes.push(named("wireup.fence.last_host", &*last.host));
         }
         let from = passed.released.saturating_sub(took);
-        add(
-            format!("fence {}", fence.kind),
-            (from, passed.released),
-            attributes,
-        );
+        let name = format!("fence {}", fence.kind);
+        add(name, (from, passed.released), attributes);
     }
     for (speaker, rank) in timeline.ranks.iter().take(MOST) {
         let Some(from) = rank.started else { continue };

@@ -140,11 +140,8 @@ fn path(timeline: &Timeline) -> Vec<PathSegment> {
         .values()
         .filter_map(|host| Some((host.joined?, host)));
     if let Some((at, host)) = joined.max_by_key(|(at, _)| *at) {
-        step(
-            at,
-            PartKind::Wireup,
-            format!("hosts joined, {} last", host.name),
-        );
+        let text = format!("hosts joined, {} last", host.name);
+        step(at, PartKind::Wireup, text);
     }
     if let Some((at, rank)) = last(is_initial, |rank| rank.started) {
         let text = format!("processes were started, {} last", named(rank));
@@ -159,18 +156,12 @@ fn path(timeline: &Timeline) -> Vec<PathSegment> {
     }
     // Spawned jobs run until their last rank ends, which may be long after the initial job.
     if let Some((at, rank)) = last(|_| true, |rank| rank.exited) {
-        step(
-            at,
-            PartKind::Runs,
-            format!("ranks ran, {} was the last to end", named(rank)),
-        );
+        let text = format!("ranks ran, {} was the last to end", named(rank));
+        step(at, PartKind::Runs, text);
     }
     if let Some(outcome) = &timeline.outcome {
-        step(
-            outcome.at,
-            PartKind::Wireup,
-            "the launch was cleaned up".into(),
-        );
+        let text = "the launch was cleaned up".into();
+        step(outcome.at, PartKind::Wireup, text);
     }
     parts
 }

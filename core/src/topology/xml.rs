@@ -2,6 +2,8 @@
 //! Rule: elements `object` are nested as the parts are; sets are on those with CPUs, `allowed_cpuset` on the Machine, whose
 //! `complete_cpuset` has the CPUs that are switched off too; `cpukind` elements follow the objects. Source: hwloc2.dtd, hwloc.h.
 
+use std::str::FromStr;
+
 use roxmltree::{Document, Node, ParsingOptions};
 
 use super::{
@@ -63,18 +65,12 @@ pub fn parse(text: &str) -> Result<Topology, TopologyError> {
                 ObjectType::L2 | ObjectType::L3 => number(&node, "cache_size"),
                 _ => None,
             };
-            let os_index = node
-                .attribute("os_index")
-                .and_then(|index| index.parse().ok());
-            let bytes = bytes.unwrap_or(0);
-            topology.add(
-                level,
-                TopologyObject {
-                    os_index,
-                    cpus,
-                    bytes,
-                },
-            );
+            let part = TopologyObject {
+                os_index: number(&node, "os_index"),
+                cpus,
+                bytes: bytes.unwrap_or(0),
+            };
+            topology.add(level, part);
         } else if is_object(&node, "PCIDev")
             && let Some(device) = device(&node, &topology.cpus)?
         {
@@ -119,7 +115,7 @@ fn set(node: &Node<'_, '_>, name: &str) -> Result<Option<CpuSet>, CpuSetError> {
     node.attribute(name).map(CpuSet::from_hwloc).transpose()
 }
 
-fn number(node: &Node<'_, '_>, name: &str) -> Option<u64> {
+fn number<N: FromStr>(node: &Node<'_, '_>, name: &str) -> Option<N> {
     node.attribute(name)?.parse().ok()
 }
 
@@ -160,19 +156,15 @@ fn device(node: &Node<'_, '_>, all: &CpuSet) -> Result<Option<Device>, CpuSetErr
         .map(str::to_owned)
         .collect();
     // The nearest object that has CPUs holds the bus.
-    let mut near = all.clone();
-    for above in node.ancestors() {
-        if let Some(cpus) = set(&above, "cpuset")? {
-            near = cpus;
-            break;
-        }
-    }
+    let near = node
+        .ancestors()
+        .find_map(|above| set(&above, "cpuset").transpose());
     Ok(Some(Device {
         kind,
         bus: bus.to_owned(),
         names,
         ids: ids.unwrap_or_default(),
-        near,
+        near: near.transpose()?.unwrap_or_else(|| all.clone()),
     }))
 }
 
@@ -194,7 +186,7 @@ fn kinds(root: &Node<'_, '_>) -> Result<Vec<CpuKind>, CpuSetError> {
         "IntelCore" => Some(1),
         _ => None,
     };
-    let forced = |node: &Node<'_, '_>| node.attribute("forced_efficiency")?.parse().ok();
+    let forced = |node: &Node<'_, '_>| number(node, "forced_efficiency");
     let capacity = |node: &Node<'_, '_>| info(node, "LinuxCapacity")?.parse().ok();
     let frequency = |node: &Node<'_, '_>| info(node, "FrequencyMaxMHz")?.parse().ok();
     let ways: [Way<'_>; 4] = [&forced, &core_type, &capacity, &frequency];

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use wireup_impi_core::collective::{BlockMerge, CollectiveChannel, CollectiveStep, Operation};
 use wireup_impi_core::endpoint::{Completion, Envelope, MatchSpec, RequestId, Status};
-use wireup_impi_io::peer::{ElementType, Operator, Peer, PeerError, RequestResult};
+use wireup_impi_io::peer::{ElementType, Operator, Peer, PeerError};
 
 thread_local! {
     static ERROR: RefCell<CString> = RefCell::default();
@@ -56,6 +56,13 @@ fn argument(text: impl Into<String>) -> PeerError {
 fn peer<'a>(world: *const Peer) -> Result<&'a Peer, PeerError> {
     // SAFETY: the caller has it from wireup_impi_open and has not closed it.
     unsafe { world.as_ref() }.ok_or_else(|| argument("the world is NULL"))
+}
+
+/// Takes back the world that a caller gives up.
+fn take_back(world: *mut Peer) -> Result<Box<Peer>, PeerError> {
+    peer(world)?;
+    // SAFETY: the caller has it from wireup_impi_open, and gives it back once.
+    Ok(unsafe { Box::from_raw(world) })
 }
 
 /// Returns the entry of a list that a number of the header denotes.
@@ -113,15 +120,9 @@ fn lengths(
     processes: usize,
     kind: ElementType,
 ) -> Result<Vec<usize>, PeerError> {
-    if counts.is_null() && processes > 0 {
-        return Err(argument("null pointer"));
-    }
-    let counts = match processes {
-        0 => &[][..],
-        // SAFETY: the caller gives a count for each process, and does not change them during the call.
-        _ => unsafe { std::slice::from_raw_parts(counts, processes) },
-    };
-    let lengths = counts.iter().map(|count| bytes(*count, kind, 1));
+    let counts = input(counts.cast(), processes * size_of::<usize>())?;
+    let counts = counts.as_chunks().0.iter();
+    let lengths = counts.map(|count| bytes(usize::from_ne_bytes(*count), kind, 1));
     lengths.collect()
 }
 
@@ -158,6 +159,25 @@ fn write_status(out: *mut CStatus, status: Option<&Status>, cancelled: bool) {
     }
 }
 
+/// Writes the status of a request that has completed; its message is copied as far as there is room.
+fn write_completion(
+    completion: Completion,
+    data: *mut c_void,
+    room: usize,
+    status: *mut CStatus,
+) -> Result<(), PeerError> {
+    match completion {
+        Completion::Sent => write_status(status, None, false),
+        Completion::Cancelled => write_status(status, None, true),
+        Completion::Received(origin, message) | Completion::Truncated(origin, message) => {
+            let length = message.len().min(room);
+            output(data, length)?.copy_from_slice(&message[..length]);
+            write_status(status, Some(&origin), false);
+        }
+    }
+    Ok(())
+}
+
 fn finish(
     peer: &Peer,
     request: RequestId,
@@ -165,42 +185,16 @@ fn finish(
     room: usize,
     status: *mut CStatus,
 ) -> Result<(), PeerError> {
-    match peer.wait(request)? {
-        RequestResult::Sent => write_status(status, None, false),
-        RequestResult::Cancelled => write_status(status, None, true),
-        RequestResult::Received(got, message) => {
-            if message.len() > room {
-                return Err(PeerError::Truncated {
-                    length: got.length,
-                    limit: room,
-                });
-            }
-            output(data, message.len())?.copy_from_slice(&message);
-            write_status(status, Some(&got), false);
-        }
+    let completion = peer.wait(request)?;
+    if let Completion::Received(origin, message) = &completion
+        && message.len() > room
+    {
+        return Err(PeerError::Truncated {
+            length: origin.length,
+            limit: room,
+        });
     }
-    Ok(())
-}
-
-/// Ends a request that has completed; its message is copied as far as there is room.
-fn take(
-    peer: &Peer,
-    request: RequestId,
-    data: *mut c_void,
-    room: usize,
-    status: *mut CStatus,
-) -> Result<c_int, PeerError> {
-    match peer.take_completion(request)? {
-        None => return Ok(0),
-        Some(Completion::Sent) => write_status(status, None, false),
-        Some(Completion::Cancelled) => write_status(status, None, true),
-        Some(Completion::Received(got, message) | Completion::Truncated(got, message)) => {
-            let length = message.len().min(room);
-            output(data, length)?.copy_from_slice(&message[..length]);
-            write_status(status, Some(&got), false);
-        }
-    }
-    Ok(1)
+    write_completion(completion, data, room, status)
 }
 
 fn match_spec(source: c_int, tag: c_int, context: u64) -> Result<MatchSpec, PeerError> {
@@ -346,7 +340,10 @@ calls! {
         Ok(c_int::from(found.is_some()))
     }
     wireup_impi_take(world: *const Peer, request: u64, data: *mut c_void, room: usize, status: *mut CStatus) {
-        take(peer(world)?, RequestId(request), data, room, status)
+        match peer(world)?.take_completion(RequestId(request))? {
+            Some(completion) => write_completion(completion, data, room, status).map(|()| 1),
+            None => Ok(0),
+        }
     }
     wireup_impi_convert(world: *const Peer, data: *mut c_void, length: usize, size: usize) {
         let data = output(data, bytes(length, ElementType::Byte, 1)?)?;
@@ -358,18 +355,10 @@ calls! {
         Ok(0)
     }
     wireup_impi_close(world: *mut Peer) {
-        if world.is_null() {
-            return Err(argument("the world is NULL"));
-        }
-        // SAFETY: the caller has it from wireup_impi_open, and gives it back once.
-        unsafe { Box::from_raw(world) }.close().map(|()| 0)
+        take_back(world)?.close().map(|()| 0)
     }
     wireup_impi_leave(world: *mut Peer) {
-        if world.is_null() {
-            return Err(argument("the world is NULL"));
-        }
-        // SAFETY: the caller has it from wireup_impi_open, and gives it back once.
-        unsafe { Box::from_raw(world) }.leave().map(|()| 0)
+        take_back(world)?.leave().map(|()| 0)
     }
     wireup_impi_print(world: *const Peer, text: *const c_char) {
         if text.is_null() {
@@ -396,8 +385,8 @@ calls! {
             return Err(argument(format!("the communicator has {} processes", topology.size())));
         }
         let words = encode(topology.steps(operation(collective, root)?, is_long != 0, process))?;
-        let given = words.len().min(room);
-        let text: Vec<u8> = words[..given].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let room = words.len().min(room);
+        let text: Vec<u8> = words[..room].iter().flat_map(|word| word.to_ne_bytes()).collect();
         output(steps.cast(), text.len())?.copy_from_slice(&text);
         c_int::try_from(words.len()).map_err(|_| argument("too many processes"))
     }

@@ -138,6 +138,12 @@ pub fn int4(payload: &[u8]) -> Option<i32> {
     payload.first_chunk().map(|four| i32::from_be_bytes(*four))
 }
 
+/// Reads the whole big-endian words of a payload.
+pub fn words(payload: &[u8]) -> Vec<u32> {
+    let (words, _) = payload.as_chunks();
+    words.iter().map(|word| u32::from_be_bytes(*word)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,6 +3,8 @@
 //! Rule: a header of 128 bytes in big-endian order; data follows DATA and DATASYNC only. Fields that a type does not
 //! use hold anything, `pk_len` included. Source: IMPI 3.5, table 3.1; LAM/MPI 7.1.4 for the second sentence.
 
+use std::net::{IpAddr, Ipv6Addr};
+
 use thiserror::Error;
 
 /// Bytes of a header.
@@ -15,6 +17,23 @@ pub struct ProcId {
     pub host: [u8; 16],
     /// Number of the process, `p_pid`.
     pub pid: i64,
+}
+
+/// Returns an address in the specification's form; of IPv4 in the embedding that LAM uses.
+pub fn host_bytes(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(four) => four.to_ipv6_compatible().octets(),
+        IpAddr::V6(six) => six.octets(),
+    }
+}
+
+/// Returns the address of 16 bytes, with either embedding of IPv4.
+pub fn host_address(bytes: [u8; 16]) -> IpAddr {
+    let six = Ipv6Addr::from(bytes);
+    match six.to_ipv4() {
+        Some(four) if six != Ipv6Addr::LOCALHOST => four.into(),
+        _ => six.into(),
+    }
 }
 
 /// Type of a packet, `pk_type`.
@@ -216,6 +235,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn both_embeddings_of_ipv4_are_read() {
+        let four = IpAddr::from([127, 0, 0, 2]);
+        assert_eq!(host_address(host_bytes(four)), four);
+        let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 2];
+        assert_eq!(host_address(mapped), four);
+        let six: IpAddr = "fe80::1".parse().unwrap();
+        assert_eq!(host_address(host_bytes(six)), six);
+        let loopback = IpAddr::V6(Ipv6Addr::LOCALHOST);
+        assert_eq!(host_address(host_bytes(loopback)), loopback);
+    }
 
     #[test]
     fn header_fields_are_placed_as_specified() {

@@ -291,7 +291,7 @@ impl Server {
     /// Ends the start-up: sessions that have started continue, all others fail.
     pub fn abandon_startup(&mut self) {
         self.fail_sessions(
-            |session| !session.started(),
+            |session| !session.started,
             |session, missing| ServerNotice::Abandoned { session, missing },
         );
         if let Some(limit) = self.settings.sessions {
@@ -498,7 +498,7 @@ impl Server {
         state.lose(rank);
         match state.end_result() {
             Some(success) => self.end(session, success),
-            None if !state.started() => self.end(session, false),
+            None if !state.started => self.end(session, false),
             None => {}
         }
     }

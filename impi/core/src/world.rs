@@ -157,7 +157,7 @@ impl ImpiJob {
         let high_water = reader.least(Label::HighWater, hosts, |value| value >= ack_mark)?;
         let host_procs = reader.words(Label::HostProcs, hosts)?;
         let ports = reader.words(Label::HostPort, hosts)?;
-        let addresses = reader.exactly(Label::HostAddress, hosts * 16)?;
+        let (addresses, _) = reader.exactly(Label::HostAddress, hosts * 16)?.as_chunks();
         let mut world = Self {
             version,
             clients: Vec::new(),
@@ -187,10 +187,9 @@ impl ImpiJob {
                 }
                 let port = u16::try_from(ports[index])
                     .map_err(|_| range(Label::HostPort, ports[index]))?;
-                let address = std::array::from_fn(|i| addresses[index * 16 + i]);
                 world.hosts.push(ImpiHost {
                     client,
-                    address,
+                    address: addresses[index],
                     port,
                     first,
                     size,
@@ -203,15 +202,13 @@ impl ImpiJob {
             }
             host += host_count;
         }
-        let ids = reader.exactly(Label::ProcAddress, size * 16)?;
-        let pids = reader.exactly(Label::ProcPid, size * 8)?;
+        let (hosts, _) = reader.exactly(Label::ProcAddress, size * 16)?.as_chunks();
+        let (pids, _) = reader.exactly(Label::ProcPid, size * 8)?.as_chunks();
         let mut known = BTreeMap::new();
-        for rank in 0..size {
-            let pid: [u8; 8] = std::array::from_fn(|i| pids[rank * 8 + i]);
-            let host = std::array::from_fn(|i| ids[rank * 16 + i]);
+        for (rank, (host, pid)) in hosts.iter().zip(pids).enumerate() {
             let id = ProcId {
-                host,
-                pid: i64::from_be_bytes(pid),
+                host: *host,
+                pid: i64::from_be_bytes(*pid),
             };
             if let Some(other) = known.insert(id, rank) {
                 return Err(WorldError::Twins(other, rank));
@@ -225,6 +222,11 @@ impl ImpiJob {
     pub fn client_of(&self, rank: usize) -> usize {
         self.clients
             .partition_point(|client| client.first + client.size <= rank)
+    }
+
+    /// Returns the rank of a process.
+    pub fn rank_of(&self, id: ProcId) -> Option<usize> {
+        self.procs.iter().position(|known| *known == id)
     }
 
     /// Returns the number of a client's first host.

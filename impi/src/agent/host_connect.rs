@@ -4,10 +4,11 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use wireup_impi_core::packet::host_address;
 use wireup_impi_core::world::ImpiJob;
 
+use super::AgentError;
 use super::pending_connections::PendingConnections;
-use super::{AgentError, host_address};
 use crate::stream::{connect_from, prepare};
 
 /// Time for the other hosts to connect.

@@ -1,18 +1,18 @@
 //! A client of the job: the conversation with the server, for all hosts of a launch.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use wireup_impi_core::command::Command;
 use wireup_impi_core::hexadecimal::hex;
-use wireup_impi_core::packet::ProcId;
+use wireup_impi_core::packet::{ProcId, host_bytes};
 use wireup_impi_core::server::MAX_PRINT;
 use wireup_impi_core::startup::{Startup, StartupError};
 use wireup_impi_core::world::{ClientOffer, HostOffer, ImpiJob, encode};
 
 use super::invitation::HostInvitation;
-use super::{AgentError, LaunchSettings, host_bytes, process_handshake, world_environment};
+use super::{AgentError, LaunchSettings, process_handshake, world_environment};
 use crate::stream::{ServerStream, pause};
 
 /// Times to wait before further tries when the server closes a connection and has sent nothing.

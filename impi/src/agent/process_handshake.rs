@@ -73,15 +73,11 @@ pub fn agent_of(variable: &str, rank: u32) -> Option<(&str, u32)> {
 impl Welcome {
     /// Checks the first message of a connection, and returns its rank in the launch.
     pub(super) fn admit(&self, hello: &[u8; HELLO], procs: usize) -> io::Result<usize> {
-        let refuse = || io::Error::from(io::ErrorKind::PermissionDenied);
         let ticket = hello[4..].iter().zip(&self.ticket);
         let differ = ticket.fold(0, |sum, (theirs, ours)| sum | (theirs ^ ours));
-        if &hello[..4] != MAGIC || differ != 0 {
-            return Err(refuse());
-        }
         let index = u32::from_be_bytes(std::array::from_fn(|at| hello[4 + TICKET + at])) as usize;
-        if index >= procs {
-            return Err(refuse());
+        if &hello[..4] != MAGIC || differ != 0 || index >= procs {
+            return Err(io::ErrorKind::PermissionDenied.into());
         }
         Ok(index)
     }

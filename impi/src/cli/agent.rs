@@ -23,14 +23,13 @@ pub(super) fn execute(args: AgentArgs) -> anyhow::Result<u8> {
         args.hiwater
     );
     anyhow::ensure!(args.procs != Some(0), "invalid --procs 0: use at least 1");
-    let address = args.address.map_or_else(
-        || match args.hosts.first() {
-            Some((address, _)) => Ok(address.ip()),
-            None => address_towards(&args.server),
-        },
-        Ok,
-    );
-    let address = address.with_context(|| format!("server {}", args.server))?;
+    let address = match (args.address, args.hosts.first()) {
+        (Some(address), _) => address,
+        (None, Some((address, _))) => address.ip(),
+        (None, None) => {
+            address_towards(&args.server).with_context(|| format!("server {}", args.server))?
+        }
+    };
     let settings = LaunchSettings {
         server: args.server,
         client: args.client,

@@ -168,17 +168,13 @@ struct ClientExit {
 /// Clients that run.
 #[derive(Debug)]
 pub(super) struct StartedClients {
-    exits: UnixStream,
+    /// Stream that has a byte for each client that has ended.
+    pub(super) exits: UnixStream,
     ends: Receiver<ClientExit>,
     running: BTreeMap<u32, Pid>,
 }
 
 impl StartedClients {
-    /// Returns the stream that has a byte for each client that has ended.
-    pub(super) fn exits(&self) -> &UnixStream {
-        &self.exits
-    }
-
     /// Waits for the clients and returns whether all ended with success. After a session without success, clients that do not
     /// end are terminated.
     pub(super) fn wait(mut self, success: bool) -> bool {

@@ -8,7 +8,7 @@ use wireup_impi_cli::server_options::ServerArgs;
 use wireup_impi_core::auth::{Method, parse_preference};
 use wireup_impi_core::server::ServerSettings;
 
-use super::client_file::{ClientFile, StartedClients};
+use super::client_file::ClientFile;
 use crate::stream::address_towards;
 use crate::{rendezvous, secrets, tls};
 
@@ -61,7 +61,7 @@ pub(super) fn execute(args: &ServerArgs) -> anyhow::Result<u8> {
     };
     let clients = file.map(|file| file.start(address, &args.rsh));
     let clients = clients.transpose()?;
-    let exits = clients.as_ref().map(StartedClients::exits);
+    let exits = clients.as_ref().map(|clients| &clients.exits);
     let success = rendezvous::serve(&listener, settings, tls.as_ref(), exits, &mut io::stderr())?;
     // Clients that connect now are refused.
     drop(listener);

@@ -1,8 +1,9 @@
 //! The processes of the check program, without an MPI. `impi/kit/check.c` is the same program for the client under test.
 
 use thiserror::Error;
+use wireup_impi_core::endpoint::Completion;
 
-use crate::peer::{ElementType, Operator, Peer, PeerError, RequestResult};
+use crate::peer::{ElementType, Operator, Peer, PeerError};
 
 /// The program's text, for the user to compile.
 pub const SOURCE: &str = include_str!("../../kit/check.c");
@@ -141,10 +142,10 @@ impl ProgramProcess<'_> {
         [0, self.size - 1].into_iter().try_for_each(collective)
     }
 
-    /// Returns a block for each process, with the integers that `value` gives it.
-    fn blocks(self, count: usize, value: impl Fn(usize) -> usize) -> Vec<u8> {
+    /// Returns a block for each process, with the number and the value of its integers.
+    fn blocks(self, count: impl Fn(usize) -> usize, value: impl Fn(usize) -> usize) -> Vec<u8> {
         (0..self.size)
-            .flat_map(|process| block(value(process), count))
+            .flat_map(|process| block(value(process), count(process)))
             .collect()
     }
 
@@ -155,15 +156,13 @@ impl ProgramProcess<'_> {
 
     /// Returns a part for each process, with its integers.
     fn parts(self, count: usize) -> Vec<u8> {
-        (0..self.size)
-            .flat_map(|process| block(process, part_count(process, count)))
-            .collect()
+        self.blocks(|process| part_count(process, count), |process| process)
     }
 
     fn receive(self, limit: usize, element: ElementType, tag: i32) -> Result<Vec<u8>, PeerError> {
         let request = (self.peer).start_receive(limit, element, Some(self.from), Some(tag))?;
         Ok(match self.peer.wait(request)? {
-            RequestResult::Received(_, data) => data,
+            Completion::Received(_, data) => data,
             _ => Vec::new(),
         })
     }
@@ -230,7 +229,7 @@ fn cancel(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
     // Otherwise the message could still be in this process, and nothing would be on the wire.
     me.peer.barrier()?;
     me.peer.cancel(send)?;
-    let cancelled = me.peer.wait(send)? == RequestResult::Cancelled;
+    let cancelled = me.peer.wait(send)? == Completion::Cancelled;
     let flag = [u8::from(cancelled)];
     let send = (me.peer).start_send(&flag, ElementType::Byte, me.to, 16, false)?;
     let cancelled = me.receive(1, ElementType::Byte, 16)? == [1];
@@ -242,7 +241,7 @@ fn cancel(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
     }
     let receive = (me.peer).start_receive(1, ElementType::Byte, Some(me.from), Some(15))?;
     me.peer.cancel(receive)?;
-    let cancelled = me.peer.wait(receive)? == RequestResult::Cancelled;
+    let cancelled = me.peer.wait(receive)? == Completion::Cancelled;
     me.ensure(cancelled, "cancel of a receive")
 }
 
@@ -272,7 +271,7 @@ fn gather(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
     let gather = |count: usize, root: usize| {
         let mut all = vec![0; 4 * count * me.size];
         (me.peer).gather(&block(me.rank, count), &mut all, INT, root)?;
-        let holds = me.rank != root || all == me.blocks(count, |process| process);
+        let holds = me.rank != root || all == me.blocks(|_| count, |process| process);
         me.ensure(holds, "gather")
     };
     for_counts(|count| me.for_ends(|root| gather(count, root)))
@@ -280,7 +279,7 @@ fn gather(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
 
 fn scatter(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
     let scatter = |count: usize, root: usize| {
-        let out = me.blocks(count, |process| root + process);
+        let out = me.blocks(|_| count, |process| root + process);
         let mut own = vec![0; 4 * count];
         me.peer.scatter(&out, &mut own, INT, root)?;
         me.ensure(own == block(root + me.rank, count), "scatter")
@@ -292,16 +291,16 @@ fn allgather(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
     for_counts(|count| {
         let mut all = vec![0; 4 * count * me.size];
         (me.peer).allgather(&block(me.rank, count), &mut all, INT)?;
-        me.ensure(all == me.blocks(count, |process| process), "allgather")
+        me.ensure(all == me.blocks(|_| count, |process| process), "allgather")
     })
 }
 
 fn alltoall(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
     for_counts(|count| {
-        let out = me.blocks(count, |process| 2 * me.rank + process);
+        let out = me.blocks(|_| count, |process| 2 * me.rank + process);
         let mut all = vec![0; out.len()];
         me.peer.alltoall(&out, &mut all, INT)?;
-        let expected = me.blocks(count, |process| 2 * process + me.rank);
+        let expected = me.blocks(|_| count, |process| 2 * process + me.rank);
         me.ensure(all == expected, "alltoall")
     })
 }
@@ -342,16 +341,12 @@ fn allgatherv(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
 /// Exchanges as many integers as the sum of the two ranks has; both know it.
 fn alltoallv(me: ProgramProcess<'_>) -> Result<(), ProgramError> {
     for_counts(|count| {
-        let lengths = me.lengths(|process| part_count(me.rank + process, count));
-        let blocks = |value: &dyn Fn(usize) -> usize| -> Vec<u8> {
-            (0..me.size)
-                .flat_map(|process| block(value(process), part_count(me.rank + process, count)))
-                .collect()
-        };
-        let out = blocks(&|process| 2 * me.rank + process);
+        let count = |process: usize| part_count(me.rank + process, count);
+        let lengths = me.lengths(count);
+        let out = me.blocks(count, |process| 2 * me.rank + process);
         let mut all = vec![0; out.len()];
         (me.peer).alltoallv(&out, &lengths, &mut all, &lengths, INT)?;
-        let expected = blocks(&|process| 2 * process + me.rank);
+        let expected = me.blocks(count, |process| 2 * process + me.rank);
         me.ensure(all == expected, "alltoallv")
     })
 }

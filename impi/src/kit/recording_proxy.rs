@@ -13,10 +13,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use wireup_impi_core::kit::conversation_record::{ConversationSide, Kind};
 use wireup_impi_core::kit::rewrite::Rewriter;
+use wireup_impi_core::packet::{host_address, host_bytes};
 use wireup_impi_core::world::Label;
 
 use super::recorder::Recorder;
-use crate::agent::{host_address, host_bytes};
 use crate::stream::connect_from;
 
 /// Interval of checks for the end.
@@ -143,7 +143,7 @@ fn replaced(shared: &Arc<ProxyState>, label: Label, value: &[u8]) -> Option<Vec<
                     .map(|bytes| place(host_address(*bytes), shared.address));
                 progress.places = Arc::new(places.collect::<io::Result<_>>().ok()?);
             }
-            let seen = progress.places.iter().zip(addresses).map(|(place, bytes)| {
+            let addresses = progress.places.iter().zip(addresses).map(|(place, bytes)| {
                 let own = place.listener.local_addr().ok()?.ip();
                 Some(if own == place.address {
                     *bytes
@@ -151,7 +151,7 @@ fn replaced(shared: &Arc<ProxyState>, label: Label, value: &[u8]) -> Option<Vec<
                     host_bytes(own)
                 })
             });
-            Some(seen.collect::<Option<Vec<_>>>()?.concat())
+            Some(addresses.collect::<Option<Vec<_>>>()?.concat())
         }
         Label::HostPort => {
             let (ports, _) = value.as_chunks::<4>();

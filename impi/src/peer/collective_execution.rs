@@ -6,9 +6,9 @@
 )]
 
 use wireup_impi_core::collective::{BlockMerge, CollectiveChannel, CollectiveStep, Operation};
-use wireup_impi_core::endpoint::{Envelope, MatchSpec, RequestId};
+use wireup_impi_core::endpoint::{Completion, Envelope, MatchSpec, RequestId};
 
-use super::{COLLECTIVE, ElementType, LOCAL, Operator, POINT, Peer, PeerError, RequestResult};
+use super::{COLLECTIVE, ElementType, LOCAL, Operator, POINT, Peer, PeerError};
 
 fn context(channel: CollectiveChannel) -> u64 {
     match channel {
@@ -360,7 +360,7 @@ impl Peer {
                     };
                     let length = received.iter().map(|block| shape.lengths[*block]).sum();
                     let request = self.receive_in(match_spec, length, shape.element)?;
-                    let RequestResult::Received(_, data) = self.wait(request)? else {
+                    let Completion::Received(_, data) = self.wait(request)? else {
                         continue;
                     };
                     if data.len() != length {

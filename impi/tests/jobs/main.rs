@@ -15,9 +15,10 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use wireup_impi_core::auth::Secrets;
+use wireup_impi_core::endpoint::Completion;
 use wireup_impi_io::agent::process_handshake::{AGENT, TICKET_VARIABLE};
 use wireup_impi_io::agent::{Events, JoinedMember, LaunchSettings, ListeningHost, PublishedHost};
-use wireup_impi_io::peer::{ElementType, Operator, Peer, PeerError, RequestResult};
+use wireup_impi_io::peer::{ElementType, Operator, Peer, PeerError};
 use wireup_test_support::{Owned, eventually};
 
 const INT: ElementType = ElementType::Int32;
@@ -182,7 +183,7 @@ fn everything(peer: Peer) {
         .unwrap();
     let from = (me + size - 1) % size;
     let receive = peer.start_receive(4, INT, Some(from), None).unwrap();
-    let RequestResult::Received(status, data) = peer.wait(receive).unwrap() else {
+    let Completion::Received(status, data) = peer.wait(receive).unwrap() else {
         panic!()
     };
     assert_eq!((status.source, status.tag, data), (from, 5, ints([from])));
@@ -197,7 +198,7 @@ fn everything(peer: Peer) {
     let receive = peer
         .start_receive(1 << 20, ElementType::Byte, Some(status.source), Some(6))
         .unwrap();
-    let RequestResult::Received(_, data) = peer.wait(receive).unwrap() else {
+    let Completion::Received(_, data) = peer.wait(receive).unwrap() else {
         panic!()
     };
     assert!(data.iter().all(|byte| usize::from(*byte) == status.source));
@@ -318,7 +319,7 @@ fn unreceived_message_is_cancelled() {
                     .start_send(&vec![0; length], ElementType::Byte, 1, 1, synchronous)
                     .unwrap();
                 peer.cancel(send).unwrap();
-                assert_eq!(peer.wait(send).unwrap(), RequestResult::Cancelled);
+                assert_eq!(peer.wait(send).unwrap(), Completion::Cancelled);
             }
         }
         peer.barrier().unwrap();
@@ -328,7 +329,7 @@ fn unreceived_message_is_cancelled() {
             .unwrap();
         assert!(!peer.test(receive).unwrap());
         peer.cancel(receive).unwrap();
-        assert_eq!(peer.wait(receive).unwrap(), RequestResult::Cancelled);
+        assert_eq!(peer.wait(receive).unwrap(), Completion::Cancelled);
         peer.close().unwrap();
     });
     job.end();

@@ -1,7 +1,8 @@
 //! LAM with cancelled messages, synchronous sends, and messages that are never received.
 
+use wireup_impi_core::endpoint::Completion;
 use wireup_impi_io::agent::process_handshake::{AGENT, TICKET_VARIABLE};
-use wireup_impi_io::peer::{ElementType, Peer, RequestResult};
+use wireup_impi_io::peer::{ElementType, Peer};
 
 use super::parts::{Agent, Lam, Recorded};
 use super::prepared;
@@ -17,11 +18,11 @@ fn other(peer: &Peer) {
     };
     let send = |length, tag| {
         let request = start(length, tag, false);
-        assert_eq!(peer.wait(request).unwrap(), RequestResult::Sent);
+        assert_eq!(peer.wait(request).unwrap(), Completion::Sent);
     };
     let receive = |tag| {
         let request = peer.start_receive(10, BYTE, Some(0), Some(tag)).unwrap();
-        let RequestResult::Received(status, _) = peer.wait(request).unwrap() else {
+        let Completion::Received(status, _) = peer.wait(request).unwrap() else {
             panic!()
         };
         assert_eq!((status.source, status.length), (0, 10));
@@ -34,10 +35,10 @@ fn other(peer: &Peer) {
         peer.cancel(request).unwrap();
     }
     // LAM answers, though its process has not taken the message.
-    assert_eq!(peer.wait(asked[0]).unwrap(), RequestResult::Sent);
+    assert_eq!(peer.wait(asked[0]).unwrap(), Completion::Sent);
     send(0, 4);
-    assert_eq!(peer.wait(asked[1]).unwrap(), RequestResult::Sent);
-    assert_eq!(peer.wait(asked[2]).unwrap(), RequestResult::Sent);
+    assert_eq!(peer.wait(asked[1]).unwrap(), Completion::Sent);
+    assert_eq!(peer.wait(asked[2]).unwrap(), Completion::Sent);
     receive(5);
     receive(0);
     receive(13);

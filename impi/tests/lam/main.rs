@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Mutex, PoisonError};
 
+use wireup_impi_core::endpoint::Completion;
 use wireup_impi_io::agent::process_handshake::{AGENT, TICKET_VARIABLE};
-use wireup_impi_io::peer::{ElementType, Operator, Peer, RequestResult};
+use wireup_impi_io::peer::{ElementType, Operator, Peer};
 use wireup_test_support::{Owned, mpi, skip, wireup};
 
 mod cancel;
@@ -397,7 +398,7 @@ fn ring(peer: Peer, swapped: bool) {
         let request = peer
             .start_receive(limit, element, Some(from), Some(tag))
             .unwrap();
-        let RequestResult::Received(status, data) = peer.wait(request).unwrap() else {
+        let Completion::Received(status, data) = peer.wait(request).unwrap() else {
             panic!()
         };
         assert_eq!((status.source, status.tag), (from, tag));

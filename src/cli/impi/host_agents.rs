@@ -28,7 +28,7 @@ use wireup_core::job::spec::{
 };
 use wireup_core::link::scheduled_launcher::{COMMAND, JOB, describe};
 use wireup_sys::descriptors::FIRST_FREE;
-use wireup_sys::spawn::{Child, ChildCommand, ExitStatus, ProcessSpawner, wait};
+use wireup_sys::spawn::{Child, ChildCommand, ProcessSpawner, wait};
 use wireup_sys::zombie;
 
 /// Variables with the secrets for joining the server; they are empty in ranks.
@@ -279,8 +279,7 @@ impl HostAgents {
     fn wait(&mut self) -> bool {
         self.waited = true;
         self.end = match wait(&self.launcher.pidfd) {
-            Ok(ExitStatus::Code(code)) => Some(RankEnd::Code(code)),
-            Ok(ExitStatus::Signal { number, .. }) => Some(RankEnd::Signal(number)),
+            Ok(status) => Some(status.into()),
             Err(_) => zombie::end_of(self.launcher.pid),
         };
         self.end == Some(RankEnd::Code(0))

@@ -155,18 +155,17 @@ impl ImpiSpec {
         } else {
             words.extend(["-n".to_owned(), sizes.iter().sum::<u32>().to_string()]);
         }
-        if let Some(address) = self.address {
-            words.extend(["--address".to_owned(), address.to_string()]);
-        }
-        if let Some(file) = self.tls_ca {
-            words.extend(["--tls-ca".to_owned(), file]);
-        }
-        let thresholds = [("--xsize", self.xsize), ("--maxlinear", self.max_linear)];
-        for (option, value) in thresholds {
+        let options = [
+            ("--address", self.address.map(|address| address.to_string())),
+            ("--tls-ca", self.tls_ca),
+            ("--xsize", self.xsize.map(|bytes| bytes.to_string())),
+            ("--maxlinear", self.max_linear.map(|max| max.to_string())),
+        ];
+        for (option, value) in options {
             words.extend(
                 value
                     .into_iter()
-                    .flat_map(|value| [option.to_owned(), value.to_string()]),
+                    .flat_map(|value| [option.to_owned(), value]),
             );
         }
         if self.lam {
@@ -187,14 +186,11 @@ impl ImpiSpec {
             variables.insert(AGENT.to_owned(), doors.join(","));
         }
         spec.impi = Some(world(&mut variables, sizes)?);
-        let mut env: Vec<OsString> = Vec::new();
-        env.extend(
-            variables
-                .iter()
-                .map(|(name, value)| format!("{name}={value}").into()),
-        );
+        let variables = variables.iter();
+        let assigned = variables.map(|(name, value)| format!("{name}={value}"));
         // Ranks do not get the secrets of the IMPI job.
-        env.extend(SECRETS.map(|name| format!("{name}=").into()));
+        let emptied = SECRETS.map(|name| format!("{name}="));
+        let env: Vec<OsString> = assigned.chain(emptied).map(OsString::from).collect();
         for app in &mut spec.apps {
             app.env.splice(0..0, env.iter().cloned());
         }

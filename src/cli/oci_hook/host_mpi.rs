@@ -81,6 +81,11 @@ fn io_at(path: &Path) -> impl FnOnce(io::Error) -> HostMpiError + use<> {
     move |error| HostMpiError::Io { path, error }
 }
 
+fn unreadable(path: &Path) -> impl FnOnce(ElfError) -> HostMpiError + use<> {
+    let path = path.to_owned();
+    move |error| HostMpiError::Unreadable { path, error }
+}
+
 fn text(name: &OsStr) -> String {
     name.to_string_lossy().into_owned()
 }
@@ -170,7 +175,7 @@ impl Image {
             Some((name, path, interface))
         });
         let Some((name, path, interface)) = own else {
-            let there = |mpi: &&Mpi| !self.places(&mpi.interface).is_empty();
+            let there = |mpi: &&Mpi| !self.places(&host_mpi::names(&mpi.interface)).is_empty();
             let chosen: Vec<&Mpi> = mpis.iter().filter(there).collect();
             return match chosen.is_empty() {
                 true => Err(HostMpiError::NoMpi(names())),
@@ -186,31 +191,24 @@ impl Image {
         Ok(vec![chosen])
     }
 
-    /// Returns the paths at which the image's programs find an MPI of this interface, without links.
-    fn places(&self, interface: &str) -> Vec<PathBuf> {
-        let names = host_mpi::names(interface);
+    /// Returns the paths at which the image's programs find libraries of these names, without links.
+    fn places(&self, names: &[&str]) -> Vec<PathBuf> {
         let mut places = Vec::new();
-        for name in names {
-            self.add_places(name, &mut places);
+        for &name in names {
+            let loaded = self.loads.iter().filter(|(loaded, _)| loaded == name);
+            let loaded = loaded.map(|(_, path)| path.clone());
+            for path in loaded.chain(self.loader.locate(OsStr::new(name))) {
+                match path.canonicalize() {
+                    Ok(path) if !places.contains(&path) => places.push(path),
+                    _ => {}
+                }
+            }
         }
         places
     }
 
-    fn add_places(&self, name: &str, places: &mut Vec<PathBuf>) {
-        let loaded = self.loads.iter().filter(|(loaded, _)| loaded == name);
-        let loaded = loaded.map(|(_, path)| path.clone());
-        for path in loaded.chain(self.loader.locate(OsStr::new(name))) {
-            let Ok(path) = path.canonicalize() else {
-                continue;
-            };
-            if !places.contains(&path) {
-                places.push(path);
-            }
-        }
-    }
-
     fn replace(&self, mpi: &Mpi) -> Result<(), HostMpiError> {
-        let places = self.places(&mpi.interface);
+        let places = self.places(&host_mpi::names(&mpi.interface));
         self.check_users(mpi, &places)?;
         let mut mounts: Vec<(&Library, PathBuf)> = places
             .iter()
@@ -225,9 +223,8 @@ impl Image {
                 name: name.clone(),
                 host: mpi.named.clone(),
             })?;
-            let mut found = Vec::new();
-            self.add_places(name, &mut found);
-            mounts.extend(found.into_iter().map(|place| (library, place)));
+            let found = self.places(&[name]).into_iter();
+            mounts.extend(found.map(|place| (library, place)));
         }
         for (library, place) in &mounts {
             self.show(&library.path, place)?;
@@ -273,10 +270,6 @@ impl Image {
 
     /// All that the program and its libraries use of the image's MPI must be in the host's.
     fn check_users(&self, mpi: &Mpi, places: &[PathBuf]) -> Result<(), HostMpiError> {
-        let unreadable = |path: &Path| {
-            let path = path.to_owned();
-            move |error| HostMpiError::Unreadable { path, error }
-        };
         let [place, ..] = places else {
             return Ok(());
         };
@@ -310,10 +303,7 @@ impl Image {
         mpi: &Mpi,
         brought: &BTreeSet<PathBuf>,
     ) -> Result<Option<(String, PathBuf)>, HostMpiError> {
-        let elf = elf::read(start).map_err(|error| HostMpiError::Unreadable {
-            path: start.to_owned(),
-            error,
-        })?;
+        let elf = elf::read(start).map_err(unreadable(start))?;
         let mut wrong = Ok(None);
         // What is preloaded may be absent.
         let loader = self.loader.without_preload();
@@ -355,12 +345,7 @@ impl Image {
         if meta.is_some_and(|meta| (meta.dev(), meta.ino()) == library.file) {
             return Ok(None);
         }
-        let own = found.map(|path| {
-            symbols::read(path).map_err(|error| HostMpiError::Unreadable {
-                path: path.to_owned(),
-                error,
-            })
-        });
+        let own = found.map(|path| symbols::read(path).map_err(unreadable(path)));
         let own = own.transpose()?;
         let itself = [(&*mpi.interface, &mpi.library)];
         let others = mpi.companions.iter().chain(&mpi.needs);

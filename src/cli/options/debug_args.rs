@@ -55,12 +55,10 @@ impl From<DebugArgs> for DebugSpec {
         };
         Self {
             stop_on_exec: stopped_at(DebugStop::Exec).or(args.stop_on_exec),
-            is_debugger_led: false,
             stacks: args.stacks,
             stop_in_init: stopped_at(DebugStop::Init).or(args.stop_in_init),
-            director: None,
             on_tool_loss: args.on_tool_loss,
-            rendezvous: None,
+            ..Self::default()
         }
     }
 }

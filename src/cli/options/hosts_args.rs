@@ -1,6 +1,6 @@
 //! The hosts of the ranks, and how they are contacted.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum, ValueHint};
@@ -114,17 +114,12 @@ pub(crate) struct HostsListArgs {
 impl HostsListArgs {
     /// Whether the line has one of these options.
     pub(crate) fn has_any(&self) -> bool {
-        !self.hosts.is_empty() || self.hostfile.is_some() || self.agent.is_some()
+        self.has_hosts() || self.agent.is_some()
     }
 
     /// Whether hosts are named.
     pub(crate) fn has_hosts(&self) -> bool {
         !self.hosts.is_empty() || self.hostfile.is_some()
-    }
-
-    /// The socket that the user names.
-    pub(crate) fn agent(&self) -> Option<&Path> {
-        self.agent.as_deref()
     }
 }
 

@@ -1,24 +1,17 @@
 //! `wireup ps --nodes`: how the agents of nodes are, asked through the agent of this machine.
 
-use std::io::Write as _;
-use std::path::Path;
-
 use super::width;
 use crate::cli::node_status::query_nodes;
 use crate::cli::options::HostsListArgs;
+use crate::cli::show;
 use wireup_core::failure::CommandError;
-use wireup_core::link::agent_protocol::{NodeAddress, NodeStatus};
+use wireup_core::link::agent_protocol::NodeStatus;
 use wireup_core::text_table;
 
 /// Prints how they are; exit code 1 if one was not reached.
 pub(super) fn execute(args: HostsListArgs, json: bool) -> Result<u8, CommandError> {
-    let agent = args.agent().map(Path::to_owned);
-    let hosts = args.resolve()?;
-    let members = hosts.into_iter().map(|host| NodeAddress {
-        name: host.name,
-        address: host.address,
-    });
-    let nodes = query_nodes(agent.as_deref(), members.collect())?;
+    let agent = args.agent.clone();
+    let nodes = query_nodes(agent.as_deref(), &args.resolve()?)?;
     let text = match json {
         true => {
             let mut text = serde_json::to_string_pretty(&nodes).expect("text and numbers only");
@@ -27,8 +20,7 @@ pub(super) fn execute(args: HostsListArgs, json: bool) -> Result<u8, CommandErro
         }
         false => node_table(&nodes),
     };
-    // A reader that has seen enough is no failure.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    show(&text);
     Ok(u8::from(nodes.iter().any(|node| node.problem.is_some())))
 }
 

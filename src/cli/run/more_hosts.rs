@@ -16,24 +16,20 @@ pub(in crate::cli) struct MoreHosts {
 
 /// Names more hosts where the first words behind the options look like some: `--hosts n01 n02 ./app`.
 pub(in crate::cli) fn find(own: &OptionTable, words: &[OsString]) -> Option<MoreHosts> {
-    let mut rest = words.iter();
+    let mut scanned = own.scan(words);
     let mut hosts: Option<&str> = None;
-    let program = loop {
-        let word = rest.next()?;
-        match own.read(word) {
-            ArgumentKind::Option { takes_next } => {
-                let value = match takes_next {
-                    true => rest.next(),
-                    false => None,
-                };
-                let text = word.to_str().unwrap_or_default();
-                match text.strip_prefix("--hosts=") {
-                    Some(list) => hosts = Some(list),
-                    None if text == "--hosts" => hosts = value.and_then(|list| list.to_str()),
-                    None => {}
+    let all = loop {
+        let (at, kind) = scanned.next()?;
+        match kind {
+            ArgumentKind::Option { .. } => {
+                let text = words[at].to_str().unwrap_or_default();
+                if text == "--hosts" {
+                    hosts = words.get(at + 1).and_then(|list| list.to_str());
+                } else if let Some(list) = text.strip_prefix("--hosts=") {
+                    hosts = Some(list);
                 }
             }
-            ArgumentKind::Program => break word,
+            ArgumentKind::Program => break &words[at..],
             ArgumentKind::SingleDash { .. } | ArgumentKind::Unknown => return None,
         }
     };
@@ -50,8 +46,8 @@ pub(in crate::cli) fn find(own: &OptionTable, words: &[OsString]) -> Option<More
         !word.contains('/')
             && (hosts.ends_with(',') || series(word).is_some() && series(word) == series(last))
     };
-    let all: Vec<&OsString> = std::iter::once(program).chain(rest).collect();
-    let more = all.iter().take_while(|word| is_host(word)).count();
+    let program = &all[0];
+    let more = all.iter().take_while(is_host).count();
     let path = std::env::var_os("PATH");
     let here = std::env::current_dir().unwrap_or_default();
     if more == 0 || more == all.len() || Program::find(program, path.as_deref(), &here).is_ok() {

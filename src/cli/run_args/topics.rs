@@ -24,26 +24,25 @@ struct UnknownTopic {
 
 /// The value of `--help` in front of a program: behind `=`, or the last word.
 pub(in crate::cli) fn topic<'w>(own: &OptionTable, words: &'w [OsString]) -> Option<&'w str> {
-    let mut rest = words.iter();
-    while let Some(word) = rest.next() {
+    for (at, kind) in own.scan(words) {
+        let word = &words[at];
         let joined = word.to_str().and_then(|word| word.strip_prefix("--help="));
         if let Some(topic) = joined.filter(|topic| !topic.is_empty()) {
             return Some(topic);
         }
-        match own.read(word) {
-            ArgumentKind::Option { .. } if word == "--help" => break,
-            ArgumentKind::Option { takes_next: true } => drop(rest.next()),
-            ArgumentKind::Option { takes_next: false } => {}
-            _ => return None,
+        if !matches!(kind, ArgumentKind::Option { .. }) {
+            return None;
+        }
+        if word == "--help" {
+            let [topic] = &words[at + 1..] else {
+                return None;
+            };
+            // A path is a program, to which the help does not belong.
+            let topic = topic.to_str();
+            return topic.filter(|topic| !topic.starts_with('-') && !topic.contains('/'));
         }
     }
-    match rest.as_slice() {
-        // A path is a program, to which the help does not belong.
-        [topic] => topic
-            .to_str()
-            .filter(|topic| !topic.starts_with('-') && !topic.contains('/')),
-        _ => None,
-    }
+    None
 }
 
 /// Prints the options of a topic.

@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use super::known_wrappers::Table;
 use super::wrapper_options::{ParsedOptions, WrapperOptionError, parse};
-use super::{ExecContext, WrappedCommand, WrapperTarget, assign, one};
+use super::{ExecContext, WrapperTarget, assign, one};
 
 /// Maximum number of `-S` texts, one inside the other.
 const SPLITS: u8 = 8;
@@ -16,9 +16,9 @@ const SPLITS: u8 = 8;
 pub(super) fn parse_target(
     table: &'static Table,
     args: &[OsString],
-    of: &WrappedCommand,
+    context: &ExecContext,
 ) -> WrapperTarget {
-    let mut place = of.place.clone();
+    let mut place = context.clone();
     let mut removed = Vec::new();
     let mut cleared = false;
     let mut words = args.to_vec();
@@ -47,7 +47,7 @@ pub(super) fn parse_target(
             return command(rest, place);
         };
         // The words after the text are parsed again, behind the new words.
-        let mut next = split_words(text.as_bytes(), &of.place)?;
+        let mut next = split_words(text.as_bytes(), context)?;
         next.extend_from_slice(rest);
         words = next;
     }

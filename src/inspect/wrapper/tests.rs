@@ -13,11 +13,7 @@ fn starts(line: &str) -> String {
     };
     let argv: Vec<OsString> = line.split('|').map(OsString::from).collect();
     let wrapper = named(&argv[0]).unwrap_or_else(|| panic!("{line}: not known"));
-    let command = WrappedCommand {
-        argv,
-        place: before.clone(),
-    };
-    match wrapper.parse_target(&command) {
+    match wrapper.parse_target(&argv, &before) {
         Ok(command) => tell(&command, &before),
         Err(DetectionReason::StartsNothing) => "nothing".into(),
         Err(DetectionReason::Opaque(reason)) => format!("opaque: {reason:?}"),

@@ -39,7 +39,7 @@ impl NodeLayout {
     pub(super) fn check(
         request: &mut v1::LaunchProcessesRequest,
         layout: Option<&v1::Layout>,
-        here: &str,
+        agent_name: &str,
     ) -> Result<Self, RequestError> {
         let (tasks, first) = (request.tasks_per_node, request.first_rank);
         let size = request.world_size;
@@ -51,7 +51,7 @@ impl NodeLayout {
         }
         let peers = match request.peers.is_empty() {
             true => vec![v1::PeerInfo {
-                node_id: here.to_owned(),
+                node_id: agent_name.to_owned(),
                 num_ranks: size,
                 ..Default::default()
             }],
@@ -73,10 +73,10 @@ impl NodeLayout {
             Some(node) => index("node_index", node)?,
             None => peers
                 .iter()
-                .position(|peer| peer.node_id == here)
+                .position(|peer| peer.node_id == agent_name)
                 .and_then(|node| u32::try_from(node).ok())
                 .ok_or_else(|| RequestError::NotHere {
-                    node_name: here.to_owned(),
+                    node_name: agent_name.to_owned(),
                 })?,
         };
         if node == head {

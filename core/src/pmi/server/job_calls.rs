@@ -52,7 +52,7 @@ impl PmiServer {
     pub fn serve_remote_read(&self, request: &RemoteKeyRead) -> Option<Vec<u8>> {
         match request {
             RemoteKeyRead::Key(key) => self.store.find(key).map(<[u8]>::to_vec),
-            RemoteKeyRead::Pairs => self.store.encode_pairs(CONTINUED_MAX),
+            RemoteKeyRead::Pairs => self.store.kvs.encoded(CONTINUED_MAX),
             RemoteKeyRead::Job => Some(Vec::new()),
         }
     }
@@ -132,7 +132,7 @@ impl PmiServer {
         let pairs = match self.store.other_job(kvsname) {
             None => {
                 self.store.own_kvs(kvsname)?;
-                self.store.encode_pairs(CONTINUED_MAX)
+                self.store.kvs.encoded(CONTINUED_MAX)
             }
             Some(job) => match self.connections.copy(&job) {
                 Some(copy) => {

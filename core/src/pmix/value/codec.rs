@@ -7,58 +7,12 @@ use super::{
 };
 use crate::pmix::wire::{MAX_DEPTH, Reader, WireError, Writer};
 
-macro_rules! tags {
-    ($($name:ident = $c:ident,)+) => {
-        mod tag {
-            use super::c;
-            $(pub(super) const $name: u8 = c::$c as u8;)+
-        }
-    };
-}
-
-tags! {
-    UNDEF = WIREUP_TAG_UNDEF,
-    BOOL = WIREUP_TAG_BOOL,
-    BYTE = WIREUP_TAG_BYTE,
-    STRING = WIREUP_TAG_STRING,
-    SIZE = WIREUP_TAG_SIZE,
-    PID = WIREUP_TAG_PID,
-    INT = WIREUP_TAG_INT,
-    INT8 = WIREUP_TAG_INT8,
-    INT16 = WIREUP_TAG_INT16,
-    INT32 = WIREUP_TAG_INT32,
-    INT64 = WIREUP_TAG_INT64,
-    UINT = WIREUP_TAG_UINT,
-    UINT8 = WIREUP_TAG_UINT8,
-    UINT16 = WIREUP_TAG_UINT16,
-    UINT32 = WIREUP_TAG_UINT32,
-    UINT64 = WIREUP_TAG_UINT64,
-    FLOAT = WIREUP_TAG_FLOAT,
-    DOUBLE = WIREUP_TAG_DOUBLE,
-    TIMEVAL = WIREUP_TAG_TIMEVAL,
-    TIME = WIREUP_TAG_TIME,
-    STATUS = WIREUP_TAG_STATUS,
-    PROC = WIREUP_TAG_PROC,
-    RANK = WIREUP_TAG_RANK,
-    BYTES = WIREUP_TAG_BYTES,
-    ENVAR = WIREUP_TAG_ENVAR,
-    RANGE = WIREUP_TAG_RANGE,
-    PERSISTENCE = WIREUP_TAG_PERSISTENCE,
-    SCOPE = WIREUP_TAG_SCOPE,
-    PROC_STATE = WIREUP_TAG_PROC_STATE,
-    PROC_INFO = WIREUP_TAG_PROC_INFO,
-    REGEX = WIREUP_TAG_REGEX,
-    ARRAY = WIREUP_TAG_ARRAY,
-    INFO = WIREUP_TAG_INFO,
-    NODE_LIST = WIREUP_TAG_NODE_LIST,
-    PPN_LIST = WIREUP_TAG_PPN_LIST,
-    FOREIGN = WIREUP_TAG_FOREIGN,
-    DEVICE_DISTANCE = WIREUP_TAG_DEVICE_DISTANCE,
-}
-
 /// Whether values with this tag may be elements of an [`Array`].
 pub(super) fn is_element(tag: u8) -> bool {
-    matches!(tag, tag::BOOL..=tag::PROC_INFO | tag::DEVICE_DISTANCE)
+    matches!(
+        u32::from(tag),
+        c::WIREUP_TAG_BOOL..=c::WIREUP_TAG_PROC_INFO | c::WIREUP_TAG_DEVICE_DISTANCE
+    )
 }
 
 impl Value {
@@ -102,44 +56,45 @@ impl Value {
     }
 
     pub(super) fn tag(&self) -> u8 {
-        match self {
-            Self::Undef => tag::UNDEF,
-            Self::Bool(_) => tag::BOOL,
-            Self::Byte(_) => tag::BYTE,
-            Self::String(_) => tag::STRING,
-            Self::Size(_) => tag::SIZE,
-            Self::Pid(_) => tag::PID,
-            Self::Int(_) => tag::INT,
-            Self::Int8(_) => tag::INT8,
-            Self::Int16(_) => tag::INT16,
-            Self::Int32(_) => tag::INT32,
-            Self::Int64(_) => tag::INT64,
-            Self::Uint(_) => tag::UINT,
-            Self::Uint8(_) => tag::UINT8,
-            Self::Uint16(_) => tag::UINT16,
-            Self::Uint32(_) => tag::UINT32,
-            Self::Uint64(_) => tag::UINT64,
-            Self::Float(_) => tag::FLOAT,
-            Self::Double(_) => tag::DOUBLE,
-            Self::Timeval { .. } => tag::TIMEVAL,
-            Self::Time(_) => tag::TIME,
-            Self::Status(_) => tag::STATUS,
-            Self::Proc(_) => tag::PROC,
-            Self::Rank(_) => tag::RANK,
-            Self::Bytes(_) => tag::BYTES,
-            Self::Envar { .. } => tag::ENVAR,
-            Self::Range(_) => tag::RANGE,
-            Self::Persistence(_) => tag::PERSISTENCE,
-            Self::Scope(_) => tag::SCOPE,
-            Self::ProcState(_) => tag::PROC_STATE,
-            Self::ProcInfo(_) => tag::PROC_INFO,
-            Self::DeviceDistance(_) => tag::DEVICE_DISTANCE,
-            Self::Regex(_) => tag::REGEX,
-            Self::NodeList(_) => tag::NODE_LIST,
-            Self::PpnList(_) => tag::PPN_LIST,
-            Self::Infos(_) | Self::Array(_) => tag::ARRAY,
-            Self::Foreign(_) => tag::FOREIGN,
-        }
+        let tag = match self {
+            Self::Undef => c::WIREUP_TAG_UNDEF,
+            Self::Bool(_) => c::WIREUP_TAG_BOOL,
+            Self::Byte(_) => c::WIREUP_TAG_BYTE,
+            Self::String(_) => c::WIREUP_TAG_STRING,
+            Self::Size(_) => c::WIREUP_TAG_SIZE,
+            Self::Pid(_) => c::WIREUP_TAG_PID,
+            Self::Int(_) => c::WIREUP_TAG_INT,
+            Self::Int8(_) => c::WIREUP_TAG_INT8,
+            Self::Int16(_) => c::WIREUP_TAG_INT16,
+            Self::Int32(_) => c::WIREUP_TAG_INT32,
+            Self::Int64(_) => c::WIREUP_TAG_INT64,
+            Self::Uint(_) => c::WIREUP_TAG_UINT,
+            Self::Uint8(_) => c::WIREUP_TAG_UINT8,
+            Self::Uint16(_) => c::WIREUP_TAG_UINT16,
+            Self::Uint32(_) => c::WIREUP_TAG_UINT32,
+            Self::Uint64(_) => c::WIREUP_TAG_UINT64,
+            Self::Float(_) => c::WIREUP_TAG_FLOAT,
+            Self::Double(_) => c::WIREUP_TAG_DOUBLE,
+            Self::Timeval { .. } => c::WIREUP_TAG_TIMEVAL,
+            Self::Time(_) => c::WIREUP_TAG_TIME,
+            Self::Status(_) => c::WIREUP_TAG_STATUS,
+            Self::Proc(_) => c::WIREUP_TAG_PROC,
+            Self::Rank(_) => c::WIREUP_TAG_RANK,
+            Self::Bytes(_) => c::WIREUP_TAG_BYTES,
+            Self::Envar { .. } => c::WIREUP_TAG_ENVAR,
+            Self::Range(_) => c::WIREUP_TAG_RANGE,
+            Self::Persistence(_) => c::WIREUP_TAG_PERSISTENCE,
+            Self::Scope(_) => c::WIREUP_TAG_SCOPE,
+            Self::ProcState(_) => c::WIREUP_TAG_PROC_STATE,
+            Self::ProcInfo(_) => c::WIREUP_TAG_PROC_INFO,
+            Self::DeviceDistance(_) => c::WIREUP_TAG_DEVICE_DISTANCE,
+            Self::Regex(_) => c::WIREUP_TAG_REGEX,
+            Self::NodeList(_) => c::WIREUP_TAG_NODE_LIST,
+            Self::PpnList(_) => c::WIREUP_TAG_PPN_LIST,
+            Self::Infos(_) | Self::Array(_) => c::WIREUP_TAG_ARRAY,
+            Self::Foreign(_) => c::WIREUP_TAG_FOREIGN,
+        };
+        tag as u8
     }
 
     fn encode_body(&self, out: &mut Writer) {
@@ -199,7 +154,7 @@ impl Value {
                 out.u16(distance.most);
             }
             Self::Infos(infos) => {
-                out.u8(tag::INFO);
+                out.u8(c::WIREUP_TAG_INFO as u8);
                 Info::encode_list(infos, out);
             }
             Self::Array(array) => {
@@ -213,44 +168,44 @@ impl Value {
     }
 
     fn decode_body(tag: u8, from: &mut Reader<'_>, depth: u32) -> Result<Self, WireError> {
-        Ok(match tag {
-            tag::UNDEF => Self::Undef,
-            tag::BOOL => Self::Bool(from.bool()?),
-            tag::BYTE => Self::Byte(from.u8()?),
-            tag::STRING => Self::String(Text::decode(from)?),
-            tag::SIZE => Self::Size(from.u64()?),
-            tag::PID => Self::Pid(from.u32()?),
-            tag::INT => Self::Int(from.i32()?),
-            tag::INT8 => Self::Int8(from.i8()?),
-            tag::INT16 => Self::Int16(from.i16()?),
-            tag::INT32 => Self::Int32(from.i32()?),
-            tag::INT64 => Self::Int64(from.i64()?),
-            tag::UINT => Self::Uint(from.u32()?),
-            tag::UINT8 => Self::Uint8(from.u8()?),
-            tag::UINT16 => Self::Uint16(from.u16()?),
-            tag::UINT32 => Self::Uint32(from.u32()?),
-            tag::UINT64 => Self::Uint64(from.u64()?),
-            tag::FLOAT => Self::Float(f32::from_bits(from.u32()?)),
-            tag::DOUBLE => Self::Double(f64::from_bits(from.u64()?)),
-            tag::TIMEVAL => Self::Timeval {
+        Ok(match u32::from(tag) {
+            c::WIREUP_TAG_UNDEF => Self::Undef,
+            c::WIREUP_TAG_BOOL => Self::Bool(from.bool()?),
+            c::WIREUP_TAG_BYTE => Self::Byte(from.u8()?),
+            c::WIREUP_TAG_STRING => Self::String(Text::decode(from)?),
+            c::WIREUP_TAG_SIZE => Self::Size(from.u64()?),
+            c::WIREUP_TAG_PID => Self::Pid(from.u32()?),
+            c::WIREUP_TAG_INT => Self::Int(from.i32()?),
+            c::WIREUP_TAG_INT8 => Self::Int8(from.i8()?),
+            c::WIREUP_TAG_INT16 => Self::Int16(from.i16()?),
+            c::WIREUP_TAG_INT32 => Self::Int32(from.i32()?),
+            c::WIREUP_TAG_INT64 => Self::Int64(from.i64()?),
+            c::WIREUP_TAG_UINT => Self::Uint(from.u32()?),
+            c::WIREUP_TAG_UINT8 => Self::Uint8(from.u8()?),
+            c::WIREUP_TAG_UINT16 => Self::Uint16(from.u16()?),
+            c::WIREUP_TAG_UINT32 => Self::Uint32(from.u32()?),
+            c::WIREUP_TAG_UINT64 => Self::Uint64(from.u64()?),
+            c::WIREUP_TAG_FLOAT => Self::Float(f32::from_bits(from.u32()?)),
+            c::WIREUP_TAG_DOUBLE => Self::Double(f64::from_bits(from.u64()?)),
+            c::WIREUP_TAG_TIMEVAL => Self::Timeval {
                 seconds: from.i64()?,
                 microseconds: from.i64()?,
             },
-            tag::TIME => Self::Time(from.i64()?),
-            tag::STATUS => Self::Status(Status(from.i32()?)),
-            tag::PROC => Self::Proc(PmixProc::decode(from)?),
-            tag::RANK => Self::Rank(PmixRank(from.u32()?)),
-            tag::BYTES => Self::Bytes(from.bytes()?.to_vec()),
-            tag::ENVAR => Self::Envar {
+            c::WIREUP_TAG_TIME => Self::Time(from.i64()?),
+            c::WIREUP_TAG_STATUS => Self::Status(Status(from.i32()?)),
+            c::WIREUP_TAG_PROC => Self::Proc(PmixProc::decode(from)?),
+            c::WIREUP_TAG_RANK => Self::Rank(PmixRank(from.u32()?)),
+            c::WIREUP_TAG_BYTES => Self::Bytes(from.bytes()?.to_vec()),
+            c::WIREUP_TAG_ENVAR => Self::Envar {
                 name: Text::decode(from)?,
                 value: Text::decode(from)?,
                 separator: from.u8()?,
             },
-            tag::RANGE => Self::Range(DataRange(from.u8()?)),
-            tag::PERSISTENCE => Self::Persistence(from.u8()?),
-            tag::SCOPE => Self::Scope(from.u8()?),
-            tag::PROC_STATE => Self::ProcState(from.u8()?),
-            tag::PROC_INFO => Self::ProcInfo(ProcInfo {
+            c::WIREUP_TAG_RANGE => Self::Range(DataRange(from.u8()?)),
+            c::WIREUP_TAG_PERSISTENCE => Self::Persistence(from.u8()?),
+            c::WIREUP_TAG_SCOPE => Self::Scope(from.u8()?),
+            c::WIREUP_TAG_PROC_STATE => Self::ProcState(from.u8()?),
+            c::WIREUP_TAG_PROC_INFO => Self::ProcInfo(ProcInfo {
                 proc: PmixProc::decode(from)?,
                 hostname: Text::decode(from)?,
                 executable: Text::decode(from)?,
@@ -258,18 +213,18 @@ impl Value {
                 exit_code: from.i32()?,
                 state: from.u8()?,
             }),
-            tag::DEVICE_DISTANCE => Self::DeviceDistance(DeviceDistance {
+            c::WIREUP_TAG_DEVICE_DISTANCE => Self::DeviceDistance(DeviceDistance {
                 uuid: Text::decode(from)?,
                 name: Text::decode(from)?,
                 kinds: from.u64()?,
                 least: from.u16()?,
                 most: from.u16()?,
             }),
-            tag::REGEX => Self::Regex(from.bytes()?.to_vec()),
-            tag::ARRAY => Self::decode_array(from, depth)?,
-            tag::NODE_LIST => Self::NodeList(Text::decode(from)?),
-            tag::PPN_LIST => Self::PpnList(Text::decode(from)?),
-            tag::FOREIGN => Self::Foreign(from.u16()?),
+            c::WIREUP_TAG_REGEX => Self::Regex(from.bytes()?.to_vec()),
+            c::WIREUP_TAG_ARRAY => Self::decode_array(from, depth)?,
+            c::WIREUP_TAG_NODE_LIST => Self::NodeList(Text::decode(from)?),
+            c::WIREUP_TAG_PPN_LIST => Self::PpnList(Text::decode(from)?),
+            c::WIREUP_TAG_FOREIGN => Self::Foreign(from.u16()?),
             _ => return Err(WireError::Tag(tag)),
         })
     }
@@ -279,7 +234,7 @@ impl Value {
             return Err(WireError::Nested);
         }
         let tag = from.u8()?;
-        if tag == tag::INFO {
+        if u32::from(tag) == c::WIREUP_TAG_INFO {
             return Ok(Self::Infos(
                 from.list(|from| Info::decode(from, depth + 1))?,
             ));

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
+use thiserror::Error;
+
 use super::conformance_rules::{Level, Rule};
 
 /// A party of the conversation.
@@ -53,7 +55,11 @@ impl fmt::Display for Note {
 }
 
 /// A rule that was not kept.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error(
+    "{} {} [{}] by {party} on connection {connection}: {text}",
+    level_name(.rule.level()), .rule.name(), .rule.section()
+)]
 pub struct Finding {
     pub rule: Rule,
     /// Party that broke the rule.
@@ -64,22 +70,11 @@ pub struct Finding {
     pub text: String,
 }
 
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let level = match self.rule.level() {
-            Level::Must => "violation",
-            Level::Should => "advice",
-            Level::Finding => "finding",
-        };
-        write!(
-            f,
-            "{level} {} [{}] by {} on connection {}: {}",
-            self.rule.name(),
-            self.rule.section(),
-            self.party,
-            self.connection,
-            self.text
-        )
+fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::Must => "violation",
+        Level::Should => "advice",
+        Level::Finding => "finding",
     }
 }
 

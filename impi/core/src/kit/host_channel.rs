@@ -77,9 +77,7 @@ impl RecordedChannel {
         let Some(rank) = self.forth.inbox.take(4) else {
             return;
         };
-        let rank = rank
-            .iter()
-            .fold(0, |rank, byte| rank << 8 | usize::from(*byte));
+        let rank = value_text::number(&rank) as usize;
         let acceptor = self.back.host.unwrap_or(0);
         log.add_note("2.3.8", format!("the host that connects is host {rank}"));
         let hosts = job
@@ -188,8 +186,8 @@ impl RecordedChannel {
         else {
             return;
         };
-        let rank = |id| world.procs.iter().position(|known| *known == id);
-        let (source, destination) = (rank(header.source), rank(header.destination));
+        let source = world.rank_of(header.source);
+        let destination = world.rank_of(header.destination);
         let host = |rank: Option<usize>| rank.map(|rank| world.host_of(rank));
         let holds = host(source) == own && host(destination) == other;
         log.check(Rule::PacketProcs, party, holds, || {
@@ -238,10 +236,7 @@ impl RecordedChannel {
         else {
             return;
         };
-        let party = |world: &ImpiJob, rank: usize| {
-            u32::try_from(world.client_of(rank)).map_or(Party::Stranger(0), Party::Client)
-        };
-        self.messages.finish(world, party, log);
+        self.messages.finish(world, log);
     }
 }
 
@@ -263,7 +258,7 @@ fn data_fields(header: &PacketHeader, world: &ImpiJob, party: Party, log: &mut A
         format!("tag {}", header.tag)
     });
     if header.context <= 1 {
-        let rank = world.procs.iter().position(|known| *known == header.source);
+        let rank = world.rank_of(header.source);
         let same = rank.and_then(|rank| i32::try_from(rank).ok()) == Some(header.rank);
         log.check(Rule::LocalRank, party, same, || {
             format!("pk_lsrank {} of process {rank:?}", header.rank)
@@ -282,11 +277,9 @@ fn program_fields(header: &PacketHeader, data: &[u8], party: Party, log: &mut An
         });
     }
     if header.tag == INTEGER_TAG && header.context == 0 {
-        log.check(
-            Rule::External32,
-            party,
-            data == INTEGER.to_be_bytes(),
-            || format!("the integer {INTEGER:#x} was sent as {data:02x?}"),
-        );
+        let holds = data == INTEGER.to_be_bytes();
+        log.check(Rule::External32, party, holds, || {
+            format!("the integer {INTEGER:#x} was sent as {data:02x?}")
+        });
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::analysis_log::{AnalysisLog, Party};
 use super::conformance_rules::Rule;
+use crate::command::words;
 use crate::world::{ImpiJob, Label, LabelValues};
 
 /// State of one client's conversation with the server.
@@ -39,12 +40,10 @@ impl Job {
         });
         let known = self.clients.entry(client).or_default();
         let last = known.last_label.replace(label);
-        log.check(
-            Rule::LabelsAscend,
-            party,
-            last.is_none_or(|last| last < label),
-            || format!("label {label:#x} after {:#x}", last.unwrap_or_default()),
-        );
+        let ascends = last.is_none_or(|last| last < label);
+        log.check(Rule::LabelsAscend, party, ascends, || {
+            format!("label {label:#x} after {:#x}", last.unwrap_or_default())
+        });
         self.sent
             .entry(label)
             .or_default()
@@ -55,11 +54,11 @@ impl Job {
     pub(super) fn answered(&mut self, label: i32, mask: u32, data: &[u8], log: &mut AnalysisLog) {
         let none = BTreeMap::new();
         let values = self.sent.get(&label).unwrap_or(&none);
-        let wanted = values.keys().fold(0, |mask, client| {
+        let senders = values.keys().fold(0, |mask, client| {
             mask | 1_u32.checked_shl(*client).unwrap_or(0)
         });
-        log.check(Rule::CollMask, Party::Server, mask == wanted, || {
-            format!("label {label:#x}: mask {mask:#x} instead of {wanted:#x}")
+        log.check(Rule::CollMask, Party::Server, mask == senders, || {
+            format!("label {label:#x}: mask {mask:#x} instead of {senders:#x}")
         });
         let joined: Vec<u8> = values.values().flatten().copied().collect();
         log.check(Rule::CollByRank, Party::Server, joined == data, || {
@@ -101,18 +100,12 @@ impl Job {
 
     /// Returns a channel of a client whose other end has not sent FINI: the client's host, and the other one.
     pub(super) fn open_channel(&self, client: u32) -> Option<(usize, usize)> {
-        let hosts = &self.world.as_ref()?.hosts;
-        let own = |host: usize| {
-            hosts
-                .get(host)
-                .is_some_and(|host| u32::try_from(host.client) == Ok(client))
-        };
-        let ends = self
+        let own = |host| self.party(Some(host), 0) == Party::Client(client);
+        let mut ends = self
             .channels
             .iter()
             .flat_map(|(low, high)| [(*low, *high), (*high, *low)]);
-        ends.into_iter()
-            .find(|end| own(end.0) && !self.finis.contains(end))
+        ends.find(|end| own(end.0) && !self.finis.contains(end))
     }
 
     /// Returns the client of a host.
@@ -194,12 +187,8 @@ impl Job {
             }
             Label::AckMark => {
                 log.check(Rule::HostCount, party, data.len() == hosts * 4, what);
-                log.check(
-                    Rule::Limits,
-                    party,
-                    values.iter().all(|value| *value >= 1),
-                    what,
-                );
+                let holds = values.iter().all(|value| *value >= 1);
+                log.check(Rule::Limits, party, holds, what);
             }
             Label::HighWater => {
                 log.check(Rule::HostCount, party, data.len() == hosts * 4, what);
@@ -240,9 +229,4 @@ impl Job {
             "two processes have the same IMPI_P_IPV6 and IMPI_P_PID".into()
         });
     }
-}
-
-fn words(data: &[u8]) -> Vec<u32> {
-    let (words, _) = data.as_chunks();
-    words.iter().map(|word| u32::from_be_bytes(*word)).collect()
 }

@@ -215,13 +215,8 @@ impl ServerConversation {
             }
             (Command::Coll, Some(client)) if payload.len() >= 4 => {
                 let label = int4(payload).unwrap_or_default();
-                log.add_note(
-                    "2.3.5",
-                    format!(
-                        "COLL of client {client}: {}",
-                        labelled(label, &payload[4..])
-                    ),
-                );
+                let value = labelled(label, &payload[4..]);
+                log.add_note("2.3.5", format!("COLL of client {client}: {value}"));
                 log.check(Rule::CollAfterImpi, party, self.joined, || {
                     format!("label {label:#x} was sent before the answer to IMPI")
                 });
@@ -257,13 +252,7 @@ impl ServerConversation {
                     payload.len()
                 ),
             ),
-            (command, _) => log.add_note(
-                "2.3.2",
-                format!(
-                    "{command:?} with {} bytes, which has no meaning here",
-                    payload.len()
-                ),
-            ),
+            (command, _) => note_meaningless(command, payload, log),
         }
     }
 
@@ -355,13 +344,9 @@ impl ServerConversation {
                 let label = int4(payload).unwrap_or_default();
                 let mask = int4(&payload[4..]).unwrap_or_default().cast_unsigned();
                 let data = &payload[8..];
-                log.add_note(
-                    "2.3.5",
-                    format!(
-                        "COLL to {party}, of clients {mask:#b}: {}",
-                        labelled(label, data)
-                    ),
-                );
+                let value = labelled(label, data);
+                let note = format!("COLL to {party}, of clients {mask:#b}: {value}");
+                log.add_note("2.3.5", note);
                 job.answered(label, mask, data, log);
                 self.answered.insert(label);
             }
@@ -376,15 +361,15 @@ impl ServerConversation {
                 });
                 self.started = true;
             }
-            command => log.add_note(
-                "2.3.2",
-                format!(
-                    "{command:?} with {} bytes, which has no meaning here",
-                    payload.len()
-                ),
-            ),
+            command => note_meaningless(command, payload, log),
         }
     }
+}
+
+fn note_meaningless(command: Command, payload: &[u8], log: &mut AnalysisLog) {
+    let length = payload.len();
+    let note = format!("{command:?} with {length} bytes, which has no meaning here");
+    log.add_note("2.3.2", note);
 }
 
 fn labelled(label: i32, data: &[u8]) -> String {

@@ -1,8 +1,6 @@
 //! Values of labels, methods and packets as text.
 
-use std::net::Ipv6Addr;
-
-use crate::packet::{PacketHeader, PacketType, ProcId};
+use crate::packet::{PacketHeader, PacketType, ProcId, host_address};
 use crate::world::{ImpiJob, Label};
 
 /// Returns the values of a label, comma-separated.
@@ -26,18 +24,15 @@ pub(super) fn value(label: Label, data: &[u8]) -> String {
     values.collect::<Vec<_>>().join(", ")
 }
 
-fn number(bytes: &[u8]) -> u64 {
+/// Reads a big-endian number.
+pub(super) fn number(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 fn address(bytes: &[u8]) -> String {
-    let six = Ipv6Addr::from(std::array::from_fn::<u8, 16, _>(|at| bytes[at]));
-    match six.to_ipv4() {
-        Some(four) if six != Ipv6Addr::LOCALHOST => four.to_string(),
-        _ => six.to_string(),
-    }
+    host_address(std::array::from_fn(|at| bytes[at])).to_string()
 }
 
 /// Returns the name of a method of authentication.
@@ -52,7 +47,7 @@ pub(super) fn method(number: u32) -> String {
 
 /// Returns the text of a process: its rank where it is known.
 pub(super) fn process(id: ProcId, world: Option<&ImpiJob>) -> String {
-    let rank = world.and_then(|world| world.procs.iter().position(|known| *known == id));
+    let rank = world.and_then(|world| world.rank_of(id));
     rank.map_or_else(
         || format!("{}/{}", address(&id.host), id.pid),
         |rank| rank.to_string(),

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::SessionId;
 use crate::auth::{CHALLENGE, Method, Secrets, choose};
-use crate::command::{Command, Inbox, int4};
+use crate::command::{Command, Inbox, int4, words};
 
 /// Bytes of one COLL command, and of all that a client has waiting.
 pub const MAX_COLL: usize = 16 << 20;
@@ -218,10 +218,7 @@ impl Connection {
         let Some(unit) = self.inbox.take(8 + length) else {
             return Ok(None);
         };
-        let words = unit[8..].chunks_exact(4);
-        let masks: Vec<u32> = words
-            .map(|word| u32::from_be_bytes([word[0], word[1], word[2], word[3]]))
-            .collect();
+        let masks = words(&unit[8..]);
         let method = choose(preference, secrets, &masks).ok_or(ProtocolViolation::NoMethod)?;
         let follows: &[u8] = if method == Method::Token {
             &self.challenge
@@ -254,8 +251,8 @@ impl Connection {
                 length: header.length,
             };
             let length = usize::try_from(header.length);
-            let exactly = |command, wanted| match length {
-                Ok(length) if length == wanted => Ok(()),
+            let exactly = |command, expected| match length {
+                Ok(length) if length == expected => Ok(()),
                 _ => Err(wrong(command)),
             };
             match header.command {

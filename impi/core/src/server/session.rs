@@ -10,7 +10,7 @@ use super::server_connection::MAX_COLL;
 use super::{Action, ConnectionId, ProtocolViolation};
 use crate::command::Command;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct SessionClient {
     connection: Option<ConnectionId>,
     /// The greatest label that it has sent.
@@ -25,7 +25,7 @@ struct SessionClient {
 pub(super) struct Session {
     members: Vec<Option<SessionClient>>,
     /// Whether the reply DONE has been sent.
-    started: bool,
+    pub(super) started: bool,
     failed: bool,
     /// Time by which the session must have started.
     pub(super) deadline: Option<Duration>,
@@ -47,10 +47,6 @@ impl Session {
 
     pub(super) fn holder(&self, rank: u32) -> Option<ConnectionId> {
         self.members.get(rank as usize)?.as_ref()?.connection
-    }
-
-    pub(super) fn started(&self) -> bool {
-        self.started
     }
 
     pub(super) fn stored(&self) -> usize {
@@ -83,11 +79,7 @@ impl Session {
     pub(super) fn join(&mut self, rank: u32, connection: ConnectionId, actions: &mut Vec<Action>) {
         self.members[rank as usize] = Some(SessionClient {
             connection: Some(connection),
-            last_label: None,
-            waiting: VecDeque::new(),
-            stored: 0,
-            done: false,
-            fini: false,
+            ..SessionClient::default()
         });
         if self.members.iter().all(Option::is_some) {
             let count = u32::try_from(self.members.len()).expect("32 at most");

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::label::Label;
 use super::offer::count;
 use super::{MAX_PROCS, WorldError};
+use crate::command::words;
 
 /// The values under each label, as the server sent them: mask and concatenation.
 pub type LabelValues = BTreeMap<i32, (u32, Vec<u8>)>;
@@ -79,9 +80,7 @@ impl Reader<'_> {
     }
 
     pub(super) fn words(&self, label: Label, count: usize) -> Result<Vec<u32>, WorldError> {
-        let bytes = self.exactly(label, count * 4)?;
-        let word = |word: &[u8]| u32::from_be_bytes([word[0], word[1], word[2], word[3]]);
-        Ok(bytes.chunks_exact(4).map(word).collect())
+        self.exactly(label, count * 4).map(words)
     }
 
     /// Returns words of which each is allowed.

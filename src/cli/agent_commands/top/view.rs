@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use crate::cli::ps::rank_text;
 use wireup_core::printable::printable;
-use wireup_core::text_table::{bytes, time};
+use wireup_core::text_table::{bytes, or_dash, time};
+use wireup_core::wording::counted;
 
 /// Sample of the activity and resource usage of a job's ranks.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -137,16 +139,15 @@ pub fn title(now: &Sample) -> String {
         0 => String::new(),
         spawned => format!(" + {spawned} spawned"),
     };
-    let plural = if hosts.len() == 1 { "" } else { "s" };
     // Only what goes through the server of PMI is seen.
     let waiting = match now.ranks.iter().filter(|rank| rank.fence.is_some()).count() {
         0 => "none is known to wait in a fence; waits inside MPI are not seen, wireup stacks shows them".to_owned(),
         waiting => format!("{waiting} wait in a fence"),
     };
     format!(
-        "{}: {run}{of}{spawned} ranks run on {} host{plural}, {waiting}",
+        "{}: {run}{of}{spawned} ranks run on {}, {waiting}",
         now.job,
-        hosts.len()
+        counted(hosts.len(), "host")
     )
 }
 
@@ -160,13 +161,9 @@ pub fn ranks(
     let rows = now.ranks.iter().map(|rank| {
         let figures = since.figures(rank);
         let cells = vec![
-            match rank.job {
-                0 => rank.rank.to_string(),
-                job => format!("{job}:{}", rank.rank),
-            },
+            rank_text(rank.job, rank.rank),
             printable(&rank.host).into_owned(),
-            rank.pid
-                .map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+            or_dash(rank.pid),
             match rank.state {
                 '\0' => "?".to_owned(),
                 state => printable(&state.to_string()).into_owned(),
@@ -294,11 +291,11 @@ fn sorted(mut rows: Vec<(Figures, Vec<String>)>, order: SortOrder) -> Vec<Vec<St
 }
 
 fn percent(hundredths: Option<f64>) -> String {
-    hundredths.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"))
+    or_dash(hundredths.map(|value| format!("{value:.0}")))
 }
 
 fn rate(per_second: Option<f64>) -> String {
-    per_second.map_or_else(|| "-".to_owned(), |value| bytes(value as u64))
+    or_dash(per_second.map(|value| bytes(value as u64)))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::{HostMpiError, io_at, text};
+use super::{HostMpiError, io_at, text, unreadable};
 use crate::inspect::elf::{self, Elf, ElfError};
 use crate::inspect::ldso::{Loader, LoaderFiles, SearchStep};
 use crate::inspect::symbols;
@@ -51,15 +51,11 @@ pub(super) struct Mpi {
 
 impl Mpi {
     pub(super) fn read(named: &Path) -> Result<Self, HostMpiError> {
-        let unreadable = |error| HostMpiError::Unreadable {
-            path: named.to_owned(),
-            error,
-        };
         let read = |path: &Path| -> Result<(Library, Elf), ElfError> {
             let elf = elf::read(path)?;
             Ok((Library::read(path, &elf)?, elf))
         };
-        let (library, found) = read(named).map_err(unreadable)?;
+        let (library, found) = read(named).map_err(unreadable(named))?;
         let soname = library.symbols.soname.as_deref();
         let interface = soname.and_then(host_mpi::interface);
         let interface = interface.map(str::to_owned);
@@ -139,8 +135,7 @@ impl Mpi {
             return Err(HostMpiError::Incomplete { path, name });
         }
         for (name, path, elf) in libraries {
-            let library = Library::read(&path, &elf);
-            let library = library.map_err(|error| HostMpiError::Unreadable { path, error })?;
+            let library = Library::read(&path, &elf).map_err(unreadable(&path))?;
             self.needs.insert(name, library);
         }
         Ok(())

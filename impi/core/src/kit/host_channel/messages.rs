@@ -78,8 +78,8 @@ impl Messages {
                 *self.cancels.entry(own).or_default() += 1;
             }
             PacketType::CancelYes | PacketType::CancelNo => {
-                let asked = self.cancels.get_mut(&theirs).filter(|count| **count > 0);
-                let holds = asked.is_some_and(|count| {
+                let pending = self.cancels.get_mut(&theirs).filter(|count| **count > 0);
+                let holds = pending.is_some_and(|count| {
                     *count -= 1;
                     true
                 });
@@ -134,24 +134,15 @@ impl Messages {
                 )
             });
         };
-        log.check(
-            Rule::LongWaits,
-            party,
-            message.acknowledged.is_some(),
-            || format!("a further part before the ACK, request {:#x}", key.2),
-        );
-        let wanted = message.acknowledged.unwrap_or(header.destination_request);
-        log.check(
-            Rule::LongRequest,
-            party,
-            header.destination_request == wanted,
-            || {
-                format!(
-                    "pk_drqid {:#x} instead of {wanted:#x}",
-                    header.destination_request
-                )
-            },
-        );
+        let is_acknowledged = message.acknowledged.is_some();
+        log.check(Rule::LongWaits, party, is_acknowledged, || {
+            format!("a further part before the ACK, request {:#x}", key.2)
+        });
+        let request = header.destination_request;
+        let acknowledged = message.acknowledged.unwrap_or(request);
+        log.check(Rule::LongRequest, party, request == acknowledged, || {
+            format!("pk_drqid {request:#x} instead of {acknowledged:#x}")
+        });
         message.arrived += length;
         let (arrived, all) = (message.arrived, message.total);
         log.check(Rule::LongSum, party, arrived <= all && total == all, || {
@@ -178,20 +169,15 @@ impl Messages {
         }
     }
 
-    /// Checks for incomplete messages after both hosts have sent FINI. `client` returns the client of a rank.
-    pub(super) fn finish(
-        &self,
-        world: &ImpiJob,
-        client: impl Fn(&ImpiJob, usize) -> Party,
-        log: &mut AnalysisLog,
-    ) {
-        let of = |id: ProcId| {
-            let rank = world.procs.iter().position(|known| *known == id);
-            rank.map(|rank| client(world, rank))
+    /// Checks for incomplete messages after both hosts have sent FINI.
+    pub(super) fn finish(&self, world: &ImpiJob, log: &mut AnalysisLog) {
+        let party_of = |id: ProcId| {
+            let client = world.client_of(world.rank_of(id)?);
+            u32::try_from(client).ok().map(Party::Client)
         };
         for ((_, destination), pair) in &self.pairs {
             let due = pair.packets / u64::from(world.limits.ack_mark.max(1));
-            if let Some(party) = of(*destination) {
+            if let Some(party) = party_of(*destination) {
                 log.check(Rule::AcksToTheEnd, party, pair.acks >= due, || {
                     format!("{} ACKs for {} packets", pair.acks, pair.packets)
                 });
@@ -202,14 +188,14 @@ impl Messages {
                 Some(_) => (Rule::LongSum, source),
                 None => (Rule::SyncAck, destination),
             };
-            if let Some(party) = of(*id) {
+            if let Some(party) = party_of(*id) {
                 log.check(rule, party, false, || {
                     format!("the message of request {request:#x} is not complete")
                 });
             }
         }
         for ((_, destination, request), count) in &self.cancels {
-            if let Some(party) = of(*destination) {
+            if let Some(party) = party_of(*destination) {
                 log.check(Rule::CancelReply, party, *count == 0, || {
                     format!("no reply to CANCEL of request {request:#x}")
                 });
