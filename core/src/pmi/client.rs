@@ -21,14 +21,12 @@ use super::fragments::FragmentedRequests;
 use super::limits::OPEN_REQUESTS_MAX;
 use super::pmi_action::PmiAction;
 use super::pmi_collective::PmiCollective;
+use super::pmi_store::MEMORY_KINDS;
 use super::ring::RingValues;
 use super::spawn_v1::SpawnLines;
 use super::wire_v1::{self, ProtocolError};
 use super::wire_v2;
 use crate::job::ids::{AppNum, Nspace, Rank};
-
-/// Job attribute that only an MPICH reads which sends finalize when its process exits.
-const MEMORY_KINDS: &[u8] = b"PMI_mpi_memory_alloc_kinds";
 
 /// Phase of a rank in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -224,7 +222,8 @@ impl ClientState {
     /// Remembers a request for reports.
     pub(super) fn note(&mut self, call: &RequestContext<'_>, subject: &[u8]) {
         self.exchanges |= call.command == PmiCommand::Put;
-        self.finalizes_at_exit |= subject == MEMORY_KINDS;
+        // Only an MPICH reads it that sends finalize when its process exits.
+        self.finalizes_at_exit |= subject == MEMORY_KINDS.as_bytes();
         self.last_request.clear();
         self.last_request.extend_from_slice(&call.name);
         if !subject.is_empty() {

@@ -16,7 +16,7 @@ use super::limits::{COMMAND_MAX, FRAME_MAX, KEYLEN_MAX};
 use super::wire_v1::{self, ProtocolError, excerpt};
 
 /// Bytes of the length in front of a frame.
-const HEADER: usize = 6;
+pub(super) const HEADER: usize = 6;
 
 /// Number of bytes by which MPICH 4.0 overstates a frame's length.
 const GARBAGE: usize = 6;
