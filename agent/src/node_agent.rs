@@ -255,7 +255,7 @@ impl NodeAgent for NodeAgentService {
         request: Request<v1::DrainRequest>,
     ) -> Result<Response<v1::DrainResponse>, Status> {
         let caller = Caller::from_extensions(request.extensions())?;
-        if !caller.may_drain(self.0.served_users.agent_uid()) {
+        if !caller.may_drain(self.0.agent_uid()) {
             return Err(Status::permission_denied(format!(
                 "{caller} may not drain this agent: only root, its own user and schedulers may"
             )));
@@ -282,11 +282,7 @@ async fn launch_processes(
     // What follows may wait for a directory service.
     drop(turn);
     refuse_missing_pmix(agent, &request).await?;
-    let user = user(
-        agent,
-        caller.runs_as(&request, agent.served_users.agent_uid())?,
-    )
-    .await?;
+    let user = user(agent, caller.runs_as(&request, agent.agent_uid())?).await?;
     let uid = user.uid;
     let held = agent.budgets.account(uid).take(bytes);
     let held = held.map_err(|spent| Status::resource_exhausted(spent.to_string()))?;
@@ -344,7 +340,7 @@ async fn user(agent: &Agent, run_as: v1::RunAs) -> Result<User, Status> {
     let mut user = agent.user(run_as.uid).await?;
     if let Some(gid) = run_as.gid.filter(|gid| *gid != user.gid) {
         // Only root can change it, whatever the user's groups are.
-        if agent.served_users.agent_uid() != 0 || !user.groups.contains(&gid) {
+        if agent.agent_uid() != 0 || !user.groups.contains(&gid) {
             return Err(Status::permission_denied(format!(
                 "user id {} cannot run in group {gid}: omit run_as.gid, or use an agent of root and a group of the user",
                 run_as.uid

@@ -82,6 +82,11 @@ impl Agent {
         found.unwrap_or(Err(UserError::Unknown(uid)))
     }
 
+    /// Returns the user whose rights the agent has: root, also if its helper has them, or the user that it serves.
+    pub fn agent_uid(&self) -> u32 {
+        self.served_users.agent_uid()
+    }
+
     /// Returns the address at which others reach the agent. A call to `here` shows that it can be reached there, unless
     /// that is a loopback address.
     pub fn advertised(&self, here: Option<SocketAddr>) -> String {

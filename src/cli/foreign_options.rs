@@ -190,7 +190,7 @@ pub(super) fn translate_environment<'v>(
             Ok(()) if !is_valid(&[&one.words[..], &one.everywhere].concat()) => {
                 result.ignore(&shown, "wireup has no such value");
             }
-            Ok(()) => result.append(one),
+            Ok(()) => result.append(&mut one),
         }
     }
     result
@@ -208,8 +208,8 @@ impl TranslatedOption {
 }
 
 impl TranslatedLine {
-    fn append(&mut self, mut other: Self) {
-        self.words.append(&mut other.words);
+    /// Takes over all but the words.
+    pub(super) fn append(&mut self, other: &mut Self) {
         self.everywhere.append(&mut other.everywhere);
         self.notes.append(&mut other.notes);
         self.pieces.append(&mut other.pieces);
@@ -507,54 +507,43 @@ fn apply(
     values: &[OsString],
     result: &mut TranslatedLine,
 ) -> Result<(), ForeignError> {
-    let words: Vec<OsString> = match meaning {
-        OptionTranslation::Nothing(reason) => {
-            result.ignore(word, reason);
-            return Ok(());
+    match meaning {
+        OptionTranslation::Nothing(reason) => result.ignore(word, reason),
+        OptionTranslation::Only(only, instead) => {
+            if values.iter().any(|value| value != only) {
+                return Err(refusal(instead, word, values));
+            }
         }
-        OptionTranslation::Only(only, instead) => match values.iter().all(|value| value == only) {
-            true => Vec::new(),
-            false => return Err(refusal(instead, word, values)),
-        },
         OptionTranslation::Option(option) => {
             let option = iter::once(option.into());
-            option.chain(values.iter().cloned()).collect()
+            result.add(word, option.chain(values.iter().cloned()).collect());
         }
-        OptionTranslation::Words(words) => all_filled(words, values),
+        OptionTranslation::Words(words) => result.add(word, all_filled(words, values)),
         OptionTranslation::Everywhere(words) => {
             result.add_everywhere(word, all_filled(words, values));
-            return Ok(());
         }
-        OptionTranslation::Label(tag) => {
-            result.tags.push(tag);
-            return Ok(());
-        }
+        OptionTranslation::Label(tag) => result.tags.push(tag),
         OptionTranslation::Parts(read, instead, _) => {
-            let Some(output) = values.first().and_then(|value| read(value)) else {
-                return Err(refusal(instead, word, values));
-            };
+            let output = values.first().and_then(|value| read(value));
+            let output = output.ok_or_else(|| refusal(instead, word, values))?;
             result.tags.extend(output.tags);
             let notes = output.notes.iter();
             let notes = notes.map(|note| format!("{}: {note}", word.display()));
             result.notes.extend(notes);
             if output.is_merged {
-                result
-                    .redirects
-                    .push((RedirectedStream::Merged, OsString::new()));
+                let merged = (RedirectedStream::Merged, OsString::new());
+                result.redirects.push(merged);
             }
-            output.words
+            result.add(word, output.words);
         }
         OptionTranslation::Computed(compute, instead, _) => {
             let value = values.first().map_or(Some(""), |value| value.to_str());
-            match value.and_then(compute) {
-                Some(words) => words,
-                None => return Err(refusal(instead, word, values)),
-            }
+            let words = value.and_then(compute);
+            result.add(word, words.ok_or_else(|| refusal(instead, word, values))?);
         }
-        OptionTranslation::Variable => vec!["-x".into(), assignment(values)],
+        OptionTranslation::Variable => result.add(word, vec!["-x".into(), assignment(values)]),
         OptionTranslation::VariableEverywhere => {
             result.add_everywhere(word, vec!["-x".into(), assignment(values)]);
-            return Ok(());
         }
         OptionTranslation::Parameter(prefix) => {
             let name = values[0].to_string_lossy();
@@ -567,27 +556,20 @@ fn apply(
             if prefix.is_empty() || is_launcher_parameter(&name) {
                 result.ignore(&shown, PARAMETER);
             }
-            if prefix.is_empty() {
-                return Ok(());
+            if !prefix.is_empty() {
+                let mut variable = OsString::from(prefix);
+                variable.push(assignment(values));
+                result.add_everywhere(word, vec!["-x".into(), variable]);
             }
-            let mut variable = OsString::from(prefix);
-            variable.push(assignment(values));
-            result.add_everywhere(word, vec!["-x".into(), variable]);
-            return Ok(());
         }
         OptionTranslation::Redirect(stream) => {
             let file = values.first().cloned().unwrap_or_default();
             result.redirects.push((stream, file));
             result.pieces.push(TranslatedOption::new(word, Vec::new()));
-            return Ok(());
         }
-        OptionTranslation::Show(page) => {
-            result.page = Some(page);
-            return Ok(());
-        }
+        OptionTranslation::Show(page) => result.page = Some(page),
         OptionTranslation::Instead(instead) => return Err(refusal(instead, word, values)),
-    };
-    result.add(word, words);
+    }
     Ok(())
 }
 

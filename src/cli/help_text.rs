@@ -32,7 +32,7 @@ pub(super) fn width() -> usize {
 }
 
 /// Columns of a terminal.
-fn columns_of(file: impl AsFd) -> Option<usize> {
+pub(super) fn columns_of(file: impl AsFd) -> Option<usize> {
     let size = tcgetwinsize(file).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }

@@ -127,7 +127,8 @@ impl LookupProgress {
         command.stdout(Stdio::null());
         let result = self.collect(&child, &mut printed, &held, source, limit);
         if result.is_err() {
-            end(&child);
+            // It and its children may have ended at this moment; the command is collected in any case.
+            let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         }
         let status = child.wait()?;
         result.map(|output| (status, output))
@@ -168,10 +169,4 @@ impl LookupProgress {
             }
         }
     }
-}
-
-/// Kills a command and its children.
-fn end(child: &Child) {
-    // They may have ended at this moment; the command is collected in any case.
-    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
 }

@@ -30,7 +30,8 @@ use self::redirects::redirected;
 use super::apps::{NextApp, split_apps};
 use super::foreign_options::option_table::OptionTranslation::Show;
 use super::foreign_options::option_table::{
-    Dialect, ForeignOption, OWN, Page, RedirectedStream, Tag, UNBUFFERED, habit, with_dashes,
+    Dialect, ForeignOption, OWN, Page, RedirectedStream, Tag, UNBUFFERED, computed, habit,
+    with_dashes,
 };
 use super::foreign_options::{
     ForeignError, TranslatedLine, TranslatedOption, translate, translate_environment,
@@ -90,6 +91,13 @@ const NAMES: [(&str, Personality, &str); 5] = [
         "prte, as programs of Open MPI 5 that spawn write it",
     ),
 ];
+
+const GPUS_PER_PROC: ForeignOption = computed(
+    &["gpus-per-proc"],
+    option_values::gpus,
+    "write -gpus-per-proc with a number",
+    "--gpus-per-rank {1}",
+);
 
 const HOSTS_OF_PROGRAM: &str = "the programs of a job share the hosts, whose slots are given to ranks in order; name all \
     hosts in front of the first program, with their slots";
@@ -234,23 +242,20 @@ impl Personality {
         let mut set = translate_environment(&dialect, variable, names, are_options);
         forget_hosts(&own, &mut set, &parts[0].words);
         let mut line = PersonalityLine::default();
-        let (mut everywhere, of_job) = split(&set);
+        let (everywhere, of_job) = split(&set);
+        set.everywhere = everywhere;
         parts[0].words.splice(0..0, of_job);
-        let (mut redirects, mut tags) = (set.redirects, set.tags);
+        for part in &mut parts {
+            set.append(part);
+        }
+        let mut everywhere = set.everywhere;
         line.notes = set.notes;
         line.pieces = set.pieces;
-        for part in &mut parts {
-            everywhere.append(&mut part.everywhere);
-            redirects.append(&mut part.redirects);
-            tags.append(&mut part.tags);
-            line.notes.append(&mut part.notes);
-            line.pieces.append(&mut part.pieces);
-        }
-        let files = redirected(&redirects, self == Self::Srun);
+        let files = redirected(&set.redirects, self == Self::Srun);
         let files = files.map_err(|error| line.with_option(error))?;
         line.files = files.files;
         line.words = files.job;
-        line.words.extend(label(&tags));
+        line.words.extend(label(&set.tags));
         match self {
             Self::Srun => {
                 if option(&own, &parts[0].words, "--gpus-per-rank").is_some() {
@@ -571,8 +576,8 @@ fn program(own: &OptionTable, words: &[OsString]) -> Option<usize> {
 
 /// Returns the value of an option among words of wireup, up to the program.
 fn option(own: &OptionTable, words: &[OsString], name: &str) -> Option<OsString> {
-    let (_, value) = occurrences(own, words, name).pop()?;
-    Some(value)
+    let last = occurrences(own, words, name).pop();
+    last.map(|(_, value)| value)
 }
 
 /// Removes an option from the words.

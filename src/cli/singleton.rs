@@ -1,7 +1,7 @@
 //! `mpiexec -pmi_args PORT INTERFACE KEY PID`, which programs of MPICH and Intel MPI that were started without a launcher
 //! execute when they spawn: a launch whose rank 0 is that program.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 
 use super::serve::become_proxies;
 use crate::rank_proxy::mpich_singleton;
@@ -33,18 +33,14 @@ pub(super) fn execute(arguments: &[OsString]) -> CommandError {
 
 /// Runs the rank proxy of the program; `words` are those after the command.
 pub(super) fn rank(words: &[OsString]) -> Result<u8, CommandError> {
-    let text = |word: &OsStr| word.to_str().map(str::to_owned);
-    let endpoint = match words {
-        [port, key] => text(port).zip(text(key)),
-        _ => None,
-    };
-    let endpoint = endpoint.and_then(|(port, key)| Some((port.parse().ok()?, key)));
-    let Some((port, key)) = endpoint else {
-        return Err(CommandError::request(format!(
-            "{RANK_COMMAND} needs PORT KEY"
-        )));
-    };
-    mpich_singleton::serve(port, &key)
+    if let [port, key] = words
+        && let (Some(port), Some(key)) = (port.to_str(), key.to_str())
+        && let Ok(port) = port.parse()
+    {
+        return mpich_singleton::serve(port, key);
+    }
+    let text = format!("{RANK_COMMAND} needs PORT KEY");
+    Err(CommandError::request(text))
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -92,6 +91,14 @@ impl RankSelection {
         }
         Err(host.execute(command, options, false))
     }
+
+    /// Shows what the launcher replies about the ranks.
+    fn show(self, query: JobQueryKind, lines: RankLines) -> Result<u8, CommandError> {
+        let job = found(self.job.as_deref())?;
+        let mut interim = Interim::new(self.json, lines);
+        let records = query_records(&job, self.ranks, query, &mut interim)?;
+        shown(&records, self.json, lines)
+    }
 }
 
 /// Arguments of `wireup stacks`.
@@ -127,14 +134,8 @@ pub(super) fn show_stacks(mut args: StacksArgs) -> Result<u8, CommandError> {
     let options = python.then(|| "--python".into());
     args.which
         .pass_on("stacks", options.into_iter().collect())?;
-    let RankSelection {
-        job, ranks, json, ..
-    } = args.which;
     let path = std::env::var("PATH").ok();
-    let wish = JobQueryKind::Stacks { python, path };
-    let job = found(job.as_deref())?;
-    let records = query_records(&job, ranks, wish, &mut Interim::new(json, tree))?;
-    shown(&records, json, tree)
+    args.which.show(JobQueryKind::Stacks { python, path }, tree)
 }
 
 fn tree(records: &[ProcessRecord]) -> Vec<String> {
@@ -205,13 +206,7 @@ pub(super) fn write_cores(mut args: CoreArgs) -> Result<u8, CommandError> {
     let directory = here.join(args.dir.take().unwrap_or_default());
     let options = vec!["--dir".into(), directory.clone().into_os_string()];
     args.which.pass_on("core", options)?;
-    let RankSelection {
-        job, ranks, json, ..
-    } = args.which;
-    let wish = JobQueryKind::Core { directory };
-    let job = found(job.as_deref())?;
-    let records = query_records(&job, ranks, wish, &mut Interim::new(json, cores))?;
-    shown(&records, json, cores)
+    args.which.show(JobQueryKind::Core { directory }, cores)
 }
 
 fn cores(records: &[ProcessRecord]) -> Vec<String> {
@@ -224,11 +219,7 @@ fn cores(records: &[ProcessRecord]) -> Vec<String> {
 }
 
 /// Prints the results, and the reasons for missing ones.
-fn shown(
-    records: &[ProcessRecord],
-    json: bool,
-    lines: impl Fn(&[ProcessRecord]) -> Vec<String>,
-) -> Result<u8, CommandError> {
+fn shown(records: &[ProcessRecord], json: bool, lines: RankLines) -> Result<u8, CommandError> {
     let text = match json {
         true => {
             let text = printable::json(&records);
@@ -236,8 +227,7 @@ fn shown(
         }
         false => printable::lines(lines(records)),
     };
-    // A reader that has seen enough is no failure.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    super::show(&text);
     let stacks = records.iter().map(ProcessRecord::stack);
     let missing: Vec<String> = stacks
         .filter_map(|stack| stacks::missing_stack(&stack))

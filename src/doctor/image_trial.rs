@@ -65,7 +65,7 @@ fn tried(subject: &DoctorSubject, cwd: &Path) -> std::io::Result<ImageTrial> {
 }
 
 /// Makes the check, and returns the line that the separate process prints.
-pub fn made(number: u64, image: &ImageSpec, argv: &[OsString], cwd: &Path) -> String {
+pub fn report_trial(number: u64, image: &ImageSpec, argv: &[OsString], cwd: &Path) -> String {
     let tried = if container::has_runtime(image) {
         let program = container::attempt(number, image, cwd, |env| {
             examined_program::inspect_with_env(argv, cwd, env).0

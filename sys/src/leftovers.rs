@@ -266,9 +266,9 @@ const DAEMON: &str = "prted.";
 
 /// Removes a directory that a daemon of this user has made since that time.
 fn remove_of_daemon(entry: &fs::DirEntry, uid: u32, since: SystemTime) {
-    let is_ours = entry.metadata().is_ok_and(|meta| {
-        meta.is_dir() && meta.uid() == uid && made(&meta).is_some_and(|made| made >= since)
-    });
+    let is_ours = entry
+        .metadata()
+        .is_ok_and(|meta| meta.is_dir() && meta.uid() == uid && is_created_since(&meta, since));
     if is_ours {
         // What cannot be removed stays.
         let _ = fs::remove_dir_all(entry.path());
@@ -282,9 +282,10 @@ fn has_pid_suffix(name: &OsStr, prefix: &str, pids: &BTreeSet<i32>) -> bool {
     number.is_some_and(|pid: i32| pids.contains(&pid))
 }
 
-/// Returns the creation time of a file. The time of change is not used, since the removal of an entry updates it.
-fn made(meta: &fs::Metadata) -> Option<SystemTime> {
-    meta.created().or_else(|_| meta.modified()).ok()
+/// Whether a file was created since that time. The time of change is not used, since the removal of an entry updates it.
+fn is_created_since(meta: &fs::Metadata, since: SystemTime) -> bool {
+    let created = meta.created().or_else(|_| meta.modified());
+    created.is_ok_and(|created| created >= since)
 }
 
 /// Removes a directory and those below it, up to `depth` levels, as far as they are empty.
@@ -299,7 +300,7 @@ fn remove_empty(dir: &Path, depth: u32, uid: u32, since: SystemTime) {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();
         entries.for_each(|entry| remove_empty(&entry.path(), depth - 1, uid, since));
     }
-    if made(&meta).is_some_and(|made| made >= since) {
+    if is_created_since(&meta, since) {
         // Fails unless it is empty.
         let _ = fs::remove_dir(dir);
     }

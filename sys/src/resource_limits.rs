@@ -130,15 +130,15 @@ mod tests {
     #[test]
     fn limit_codes_equal_system_and_last_request_counts() {
         let hard = getrlimit(Raw::Core).maximum;
-        let wanted = ["core=0", "stack=1M:2M", "core=0:0"].map(|text| text.parse().unwrap());
-        let limits = resolve(&wanted).unwrap();
+        let requests = ["core=0", "stack=1M:2M", "core=0:0"].map(|text| text.parse().unwrap());
+        let limits = resolve(&requests).unwrap();
         let flat: Vec<(i32, u64, u64)> = limits
             .iter()
             .map(|(code, limit)| (*code, limit.rlim_cur, limit.rlim_max))
             .collect();
         let stack = (libc::RLIMIT_STACK as i32, 1 << 20, 2 << 20);
         assert_eq!(flat, [stack, (libc::RLIMIT_CORE as i32, 0, 0)]);
-        let limits = resolve(&wanted[..1]).unwrap();
+        let limits = resolve(&requests[..1]).unwrap();
         assert_eq!(limits[0].1.rlim_max, hard.unwrap_or(libc::RLIM_INFINITY));
     }
 }

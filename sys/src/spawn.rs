@@ -201,9 +201,9 @@ impl ProcessSpawner {
         let files = copy_below.map_or(0, |_| libc::CLONE_FILES);
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | files;
         let group = command.group;
-        let made = group.and_then(|group| clone_into(group, &mut self.stack, flags, &mut setup));
-        let (pid, pidfd) = match made {
-            Some(made) => made,
+        let child = group.and_then(|group| clone_into(group, &mut self.stack, flags, &mut setup));
+        let (pid, pidfd) = match child {
+            Some(child) => child,
             // The child enters the group by itself, and does without one that cannot be entered.
             None => {
                 setup.group = group;

@@ -78,7 +78,7 @@ where
         }
         let is_launch = path == LAUNCH_PROCESSES;
         let local = request.extensions().get::<LocalCaller>();
-        let uid = local.map_or_else(|| self.agent.served_users.agent_uid(), |local| local.uid);
+        let uid = local.map_or_else(|| self.agent.agent_uid(), |local| local.uid);
         let account = self.agent.budgets.account(uid);
         // The one that is ready.
         let next = self.inner.clone();

@@ -224,8 +224,8 @@ mod tests {
             "annotations": { "org.wireup.ranks": annotation },
             "linux": { "namespaces": namespaces },
         });
-        let made = plan(config.to_string().as_bytes(), Path::new("/bundle"));
-        made.map_err(|error| error.to_string())
+        let planned = plan(config.to_string().as_bytes(), Path::new("/bundle"));
+        planned.map_err(|error| error.to_string())
     }
 
     #[test]

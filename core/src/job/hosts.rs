@@ -28,6 +28,12 @@ pub(super) use names::split as words;
 
 /// Default port on which agents listen for each other.
 pub const PORT: u16 = 7437;
+/// Most hosts of a launch.
+pub const HOSTS_MAX: usize = 16_384;
+/// Most slots of a host: far beyond any machine, and small enough to add up.
+const SLOTS_MAX: u32 = 1_000_000;
+/// Longest name of a host, in bytes. Source: RFC 1035, section 2.3.4.
+const NAME_MAX: usize = 253;
 
 /// Whether an address ends with a port, which is not 0.
 pub fn has_port(address: &str) -> bool {
@@ -36,12 +42,6 @@ pub fn has_port(address: &str) -> bool {
         .map(|(_, port)| port.parse::<u16>());
     matches!(port, Some(Ok(1..)))
 }
-/// Most hosts of a launch.
-pub const HOSTS_MAX: usize = 16_384;
-/// Most slots of a host: far beyond any machine, and small enough to add up.
-const SLOTS_MAX: u32 = 1_000_000;
-/// Longest name of a host, in bytes. Source: RFC 1035, section 2.3.4.
-const NAME_MAX: usize = 253;
 
 /// One host of a launch. Its place in the list is its number as a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -185,18 +185,28 @@ pub(in crate::cli) const fn ignored(
     habit(names, values, OptionTranslation::Nothing(reason))
 }
 
-/// An option whose words are computed from its value; see [`OptionTranslation::Computed`].
+/// An option whose words are computed from its only value; see [`OptionTranslation::Computed`].
 pub(in crate::cli) const fn computed(
     names: &'static [&'static str],
-    values: usize,
     compute: fn(&str) -> TranslatedWords,
+    advice: &'static str,
+    description: &'static str,
+) -> ForeignOption {
+    let meaning = OptionTranslation::Computed(compute, advice, description);
+    habit(names, 1, meaning)
+}
+
+/// An option whose value names several things; see [`OptionTranslation::Parts`].
+pub(in crate::cli) const fn parts(
+    names: &'static [&'static str],
+    read: fn(&OsStr) -> std::option::Option<ValueParts>,
     advice: &'static str,
     description: &'static str,
 ) -> ForeignOption {
     habit(
         names,
-        values,
-        OptionTranslation::Computed(compute, advice, description),
+        1,
+        OptionTranslation::Parts(read, advice, description),
     )
 }
 
@@ -213,6 +223,16 @@ const NO_MEMORY: &str = "wireup reserves no memory, the batch system does; leave
 const NO_BATCH: &str =
     "wireup is not a batch system; leave it out, and give it to sbatch or salloc";
 const NAMES_JOBS: &str = "wireup names jobs itself, wireup ps shows them; leave it out";
+pub(in crate::cli) const PATH: ForeignOption = instead(
+    &["path"],
+    1,
+    "write -x PATH={1}:$PATH; programs are looked for there",
+);
+pub(in crate::cli) const PREFIX: ForeignOption = instead(
+    &["prefix"],
+    1,
+    "write -x PATH={1}/bin:$PATH -x LD_LIBRARY_PATH={1}/lib",
+);
 const QUIET: &str = "wireup prints nothing of its own when all goes well; leave it out";
 const INPUT: &str = "write < {1} at the end of the line; --stdin none, all or RANK selects the ranks \
     that read it";
@@ -299,21 +319,13 @@ pub(super) const HABITS: &[ForeignOption] = &[
         1,
         "write each parameter of {1} as -x OMPI_MCA_NAME=VALUE",
     ),
-    instead(
-        &["path"],
-        1,
-        "write -x PATH={1}:$PATH; programs are looked for there",
-    ),
+    PATH,
     instead(
         &["export"],
         1,
         "write --env all, none or NAME,NAME for what ranks inherit, -x NAME=VALUE for what is set",
     ),
-    instead(
-        &["prefix"],
-        1,
-        "write -x PATH={1}/bin:$PATH -x LD_LIBRARY_PATH={1}/lib",
-    ),
+    PREFIX,
     // Directory, input, output.
     habit(&["wd", "chdir", "D"], 1, Option("--wdir")),
     ignored(&["u", "unbuffered"], 0, UNBUFFERED),

@@ -64,21 +64,15 @@ impl ImageArg {
         let bytes = text.as_bytes();
         let found = Runtime::ALL.into_iter().find_map(|runtime| {
             let rest = bytes.strip_prefix(runtime.as_str().as_bytes())?;
-            Some((
-                runtime,
-                OsStr::from_bytes(rest.strip_prefix(b":")?).to_owned(),
-            ))
-        });
-        match found {
-            Some((runtime, image)) => Self {
+            Some(Self {
                 runtime: Some(runtime),
-                image,
-            },
-            None => Self {
-                runtime: None,
-                image: text,
-            },
-        }
+                image: OsStr::from_bytes(rest.strip_prefix(b":")?).to_owned(),
+            })
+        });
+        found.unwrap_or(Self {
+            runtime: None,
+            image: text,
+        })
     }
 }
 

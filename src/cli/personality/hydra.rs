@@ -39,44 +39,33 @@ pub(super) const HABITS: &[ForeignOption] = &[
     habit(&["genvnone"], 0, Everywhere(&["--env", "none"])),
     computed(
         &["bind-to", "binding"],
-        1,
         option_values::binding,
         "write -bind-to none, hwthread, core, l2, l3, numa, socket or user:LIST",
         "--bind-to; socket is package, and user:LIST is cpu-list:LIST",
     ),
     computed(
         &["cpu-bind"],
-        1,
         option_values::binding,
         "write --bind-to none, hwthread, core, l2, l3, numa, socket or cpu-list:LIST",
         "--bind-to; socket is package",
     ),
     computed(
         &["map-by"],
-        1,
         option_values::mapping,
         "write -map-by slot, node, hwthread, core, l2, l3, numa or socket",
         "--map-by; socket is package",
     ),
     computed(
         &["membind"],
-        1,
         option_values::memory,
         "write --mem-bind none, local, prefer or interleave",
         "--mem-bind; firsttouch is local, and nexttouch is prefer",
     ),
-    computed(
-        &["gpus-per-proc"],
-        1,
-        option_values::gpus,
-        "write -gpus-per-proc with a number",
-        "--gpus-per-rank {1}",
-    ),
+    super::GPUS_PER_PROC,
     habit(&["memory-alloc-kinds"], 1, Same("--memory-alloc-kinds")),
     habit(&["l", "prepend-rank"], 0, Words(&["--label"])),
     computed(
         &["prepend-pattern"],
-        1,
         label,
         "write %r for the rank, %g for the process group, %p for the number of the host, %h for the host, %t for seconds",
         "--label=, in which %p is %n",
@@ -203,22 +192,9 @@ pub(super) const IDLE: &[&str] = &[
     "MPIEXEC_",
 ];
 
-/// Translates a pattern of Hydra's, code by code; `None` if there is one that `code` does not know.
-fn pattern(text: &[u8], code: impl Fn(u8) -> Option<&'static str>) -> Option<Vec<u8>> {
-    let mut pattern = Vec::new();
-    let mut bytes = text.iter();
-    while let Some(&byte) = bytes.next() {
-        match byte {
-            b'%' => pattern.extend_from_slice(code(*bytes.next()?)?.as_bytes()),
-            byte => pattern.push(byte),
-        }
-    }
-    Some(pattern)
-}
-
 /// Translates the label of lines.
 fn label(text: &str) -> Option<Vec<OsString>> {
-    let pattern = pattern(text.as_bytes(), |code| {
+    let pattern = option_values::pattern(text.as_bytes(), |code| {
         Some(match code {
             b'r' => "%r",
             b'g' => "%g",
@@ -239,7 +215,7 @@ fn label(text: &str) -> Option<Vec<OsString>> {
 /// # Errors
 /// Advice on the replacement, if the name has no equivalent.
 pub(super) fn file(name: &[u8]) -> Result<Vec<u8>, String> {
-    let pattern = pattern(name, |code| {
+    let pattern = option_values::pattern(name, |code| {
         Some(match code {
             b'r' => "%r",
             b'g' => "0",

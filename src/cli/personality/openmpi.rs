@@ -7,11 +7,11 @@ use std::path::Path;
 use super::option_values;
 use super::{NO_AGENTS, NO_COUNTERPART};
 use crate::cli::foreign_options::option_table::OptionTranslation::{
-    Everywhere, Label, Option as Same, Parameter, Parts, Redirect, Words,
+    Everywhere, Label, Option as Same, Parameter, Redirect, Words,
 };
 use crate::cli::foreign_options::option_table::{
-    Dialect, ForeignOption, LauncherSetting, RedirectedStream, Tag, computed, habit, ignored,
-    instead, setting,
+    Dialect, ForeignOption, LauncherSetting, PATH, PREFIX, RedirectedStream, Tag, computed, habit,
+    ignored, instead, parts, setting,
 };
 
 const NO_DVM: &str =
@@ -33,7 +33,6 @@ pub(super) const HABITS: &[ForeignOption] = &[
     habit(&["npersocket"], 1, Words(&["--map-by", "ppr:{1}:package"])),
     computed(
         &["ppr"],
-        1,
         option_values::per_resource,
         "write --ppr K:node, K:core, K:l2, K:l3, K:numa or K:socket",
         "--map-by ppr:{1}, or --ppn if the unit is node",
@@ -44,21 +43,18 @@ pub(super) const HABITS: &[ForeignOption] = &[
     habit(&["bycore"], 0, Words(&["--map-by", "core"])),
     computed(
         &["map-by"],
-        1,
         option_values::mapping,
         "write --map-by slot, node, hwthread, core, l2, l3, numa, package or ppr:K: and one of these",
         "--map-by; ppr:K:node is --ppn K, and PE=K is --cpus-per-rank K",
     ),
     computed(
         &["rank-by"],
-        1,
         option_values::ranking,
         "ranks are numbered as they are laid out, see --map-by slot and node; leave it out",
         "nothing for slot and fill, the order of ranks in wireup",
     ),
     computed(
         &["bind-to"],
-        1,
         option_values::binding,
         "write --bind-to none, hwthread, core, l2, l3, numa, package or cpu-list:LIST",
         "--bind-to; socket is package",
@@ -95,16 +91,8 @@ pub(super) const HABITS: &[ForeignOption] = &[
         "write --rank-tmpdir, whose directory $WIREUP_TMPDIR names, and change to it in the program",
     ),
     instead(&["tmpdir"], 1, "write TMPDIR={1} in front of the line"),
-    instead(
-        &["path"],
-        1,
-        "write -x PATH={1}:$PATH; programs are looked for there",
-    ),
-    instead(
-        &["prefix"],
-        1,
-        "write -x PATH={1}/bin:$PATH -x LD_LIBRARY_PATH={1}/lib",
-    ),
+    PATH,
+    PREFIX,
     instead(
         &["app-pmix-prefix", "pmix-prefix"],
         1,
@@ -132,13 +120,7 @@ pub(super) const HABITS: &[ForeignOption] = &[
         "write -x NAME=VALUE with the whole value",
     ),
     instead(&["gpu-support"], 1, "write --mca opal_cuda_support {1}"),
-    computed(
-        &["gpus-per-proc"],
-        1,
-        option_values::gpus,
-        "write -gpus-per-proc with a number",
-        "--gpus-per-rank {1}",
-    ),
+    super::GPUS_PER_PROC,
     habit(&["memory-alloc-kinds"], 1, Same("--memory-alloc-kinds")),
     instead(
         &["pset"],
@@ -168,7 +150,6 @@ pub(super) const HABITS: &[ForeignOption] = &[
     ),
     computed(
         &["display"],
-        1,
         option_values::display,
         "write --display map, allocation or bind",
         "-v for map, allocation and topo, --report-bindings for bind",
@@ -181,32 +162,23 @@ pub(super) const HABITS: &[ForeignOption] = &[
         0,
         Redirect(RedirectedStream::Merged),
     ),
-    habit(
+    parts(
         &["output-filename"],
-        1,
-        Parts(
-            option_values::output_files,
-            "write --output-filename DIR",
-            "--output {1}/1/rank.%r/std%s",
-        ),
+        option_values::output_files,
+        "write --output-filename DIR",
+        "--output {1}/1/rank.%r/std%s",
     ),
-    habit(
+    parts(
         &["output-directory"],
-        1,
-        Parts(
-            option_values::output_directory,
-            "write --output-directory DIR",
-            "--output {1}/%j/rank.%r/std%s",
-        ),
+        option_values::output_directory,
+        "write --output-directory DIR",
+        "--output {1}/%j/rank.%r/std%s",
     ),
-    habit(
+    parts(
         &["output"],
-        1,
-        Parts(
-            option_values::outputs,
-            "write --tag-output for labels, or --output with a name with %r, which is the rank",
-            "--label= for tag, rank and timestamp, --output for dir=DIR",
-        ),
+        option_values::outputs,
+        "write --tag-output for labels, or --output with a name with %r, which is the rank",
+        "--label= for tag, rank and timestamp, --output for dir=DIR",
     ),
     ignored(&["stream-buffering"], 1, super::UNBUFFERED),
     habit(&["stdin"], 1, Same("--stdin")),
@@ -250,7 +222,6 @@ pub(super) const HABITS: &[ForeignOption] = &[
     ),
     computed(
         &["runtime-options"],
-        1,
         option_values::runtime,
         "write --on-failure continue for recoverable, --dry-run for donotlaunch, --timeout and --stacks",
         "options of the same names; recoverable is --on-failure continue, and donotlaunch is --dry-run",

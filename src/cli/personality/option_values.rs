@@ -19,30 +19,22 @@ pub(super) fn time(text: &str) -> Option<Vec<OsString>> {
     {
         return words(&[]);
     }
-    let numbers = |text: &str| -> Option<Vec<u64>> {
-        text.split(':').map(|part| part.parse().ok()).collect()
+    let (days, parts) = match text.split_once('-') {
+        Some((days, parts)) => (Some(days.parse::<u64>().ok()?), parts),
+        None => (None, text),
     };
-    let seconds = match text.split_once('-') {
-        Some((days, rest)) => {
-            let days: u64 = days.parse().ok()?;
-            let rest = numbers(rest).filter(|rest| rest.len() <= 3)?;
-            let units = [3600, 60, 1];
-            let mut parts = rest.iter().zip(units);
-            let rest = parts.try_fold(0_u64, |sum, (n, unit)| {
-                sum.checked_add(n.checked_mul(unit)?)
-            })?;
-            days.checked_mul(86400)?.checked_add(rest)?
-        }
-        None => match numbers(text)?[..] {
-            [minutes] => minutes.checked_mul(60)?,
-            [minutes, seconds] => minutes.checked_mul(60)?.checked_add(seconds)?,
-            [hours, minutes, seconds] => hours
-                .checked_mul(3600)?
-                .checked_add(minutes.checked_mul(60)?)?
-                .checked_add(seconds)?,
-            _ => return None,
-        },
+    let parts = parts.split(':').map(|part| part.parse::<u64>().ok());
+    let parts = parts.collect::<Option<Vec<_>>>()?;
+    let units: &[u64] = match (days, parts.len()) {
+        (None, 1) => &[60],
+        (None, 2) => &[60, 1],
+        (_, 1..=3) => &[3600, 60, 1],
+        _ => return None,
     };
+    let days = days.unwrap_or(0).checked_mul(86400)?;
+    let seconds = parts.iter().zip(units).try_fold(days, |sum, (n, unit)| {
+        sum.checked_add(n.checked_mul(*unit)?)
+    })?;
     match seconds {
         0 => words(&[]),
         seconds => words(&["--timeout", &seconds.to_string()]),
@@ -261,18 +253,14 @@ pub(super) fn mapping(text: &str) -> Option<Vec<OsString>> {
         part => add("--map-by", Some(unit(part)?)),
     }
     for modifier in parts {
-        match modifier.split_once('=') {
-            Some(("pe", count)) => add("--cpus-per-rank", Some(count)),
-            None => match modifier {
-                "oversubscribe" => add("--oversubscribe", None),
-                "nooversubscribe" => add("--no-oversubscribe", None),
-                "display" => add("-v", None),
-                "donotlaunch" => add("--dry-run", None),
-                // Spawned processes are placed as the others, and hardware threads are CPUs.
-                "inherit" | "noinherit" | "hwtcpus" | "corecpus" => {}
-                _ => return None,
-            },
-            _ => return None,
+        match modifier {
+            "oversubscribe" => add("--oversubscribe", None),
+            "nooversubscribe" => add("--no-oversubscribe", None),
+            "display" => add("-v", None),
+            "donotlaunch" => add("--dry-run", None),
+            // Spawned processes are placed as the others, and hardware threads are CPUs.
+            "inherit" | "noinherit" | "hwtcpus" | "corecpus" => {}
+            _ => add("--cpus-per-rank", Some(modifier.strip_prefix("pe=")?)),
         }
     }
     Some(result)
@@ -392,6 +380,22 @@ pub(super) fn cpu_bind(text: &str) -> Option<Vec<OsString>> {
     };
     result.extend(["--bind-to".into(), to.into()]);
     Some(result)
+}
+
+/// Translates a pattern of another launcher, code by code; `None` if there is one that `code` does not know.
+pub(super) fn pattern<T: AsRef<[u8]>>(
+    text: &[u8],
+    code: impl Fn(u8) -> Option<T>,
+) -> Option<Vec<u8>> {
+    let mut pattern = Vec::new();
+    let mut bytes = text.iter();
+    while let Some(&byte) = bytes.next() {
+        match byte {
+            b'%' => pattern.extend_from_slice(code(*bytes.next()?)?.as_ref()),
+            byte => pattern.push(byte),
+        }
+    }
+    Some(pattern)
 }
 
 /// Files of each rank below a directory, as Open MPI names them. It copies output to its own streams too, unless the

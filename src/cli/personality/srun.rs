@@ -4,11 +4,11 @@ use std::ffi::OsString;
 
 use super::option_values;
 use crate::cli::foreign_options::option_table::OptionTranslation::{
-    Option as Same, Parts, Redirect, Words,
+    Computed, Option as Same, Redirect, Words,
 };
 use crate::cli::foreign_options::option_table::{
     ForeignOption, LauncherSetting, RedirectedStream, UNBUFFERED, computed, habit, ignored,
-    instead, setting,
+    instead, parts, setting,
 };
 
 const NO_STEP: &str = "wireup starts a launch on all nodes that it is given; leave it out";
@@ -32,14 +32,12 @@ pub(super) const HABITS: &[ForeignOption] = &[
     habit(&["n", "ntasks"], 1, Same("-n")),
     computed(
         &["N", "nodes"],
-        1,
         option_values::nodes,
         "write -N K with one number",
         "--nodes {1}; of a range the smaller number",
     ),
     computed(
         &["c", "cpus-per-task"],
-        1,
         option_values::cpus,
         "write -c with a number",
         "--cpus-per-rank {1}",
@@ -50,7 +48,6 @@ pub(super) const HABITS: &[ForeignOption] = &[
     instead(&["ntasks-per-socket", "ntasks-per-gpu"], 1, NO_LAYOUT),
     computed(
         &["m", "distribution"],
-        1,
         option_values::distribution,
         "write -m block or -m cyclic; -m arbitrary needs SLURM_HOSTFILE, or write --rankfile FILE",
         "--map-by slot for block, --map-by node for cyclic, --rankfile $SLURM_HOSTFILE for arbitrary",
@@ -62,7 +59,6 @@ pub(super) const HABITS: &[ForeignOption] = &[
     habit(&["i", "input"], 1, Redirect(RedirectedStream::Input)),
     computed(
         &["export"],
-        1,
         option_values::export,
         "write ALL, NONE, NAME or NAME=VALUE",
         "-x for NAME=VALUE, --env for NAME and NONE",
@@ -70,51 +66,42 @@ pub(super) const HABITS: &[ForeignOption] = &[
     habit(&["D", "chdir"], 1, Same("--wdir")),
     computed(
         &["t", "time"],
-        1,
         option_values::time,
         "write MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS or DAYS-HOURS",
         "--timeout with this time in seconds",
     ),
     computed(
         &["mpi"],
-        1,
         option_values::interface,
         "write none, pmi2 or pmix",
         "--pmi pmi2 or --pmi pmix",
     ),
     computed(
         &["mem-bind"],
-        1,
         option_values::mem_bind,
         "write --mem-bind none, local or prefer",
         "--mem-bind {1}",
     ),
     computed(
         &["cpu-bind"],
-        1,
         option_values::cpu_bind,
         "write --cpu-bind none, threads, cores, sockets, ldoms, map_cpu:LIST or mask_cpu:LIST",
         "--bind-to, with --report-bindings for verbose",
     ),
     computed(
         &["gpus-per-task"],
-        1,
         option_values::gpus,
         "write --gpus-per-task N; wireup gives out what the host has, and reserves none",
         "--gpus-per-rank {1}",
     ),
-    habit(
+    parts(
         &["gres"],
-        1,
-        Parts(
-            option_values::gres,
-            "write --gres=gpu:N",
-            "-x CUDA_VISIBLE_DEVICES and variables of other vendors, for gpu:N",
-        ),
+        option_values::gres,
+        "write --gres=gpu:N",
+        "-x CUDA_VISIBLE_DEVICES and variables of other vendors, for gpu:N",
     ),
     computed(
         &["gpus-per-node"],
-        1,
         option_values::gpus_of_host,
         "write --gpus-per-node N",
         "-x CUDA_VISIBLE_DEVICES and variables of other vendors",
@@ -134,12 +121,14 @@ pub(super) const HABITS: &[ForeignOption] = &[
     habit(&["-K0"], 0, Words(&["--no-kill-on-bad-exit"])),
     habit(&["K"], 0, Words(&["--kill-on-bad-exit"])),
     habit(&["bcast"], 0, Words(&["--stage"])),
-    computed(
+    habit(
         &["send-libs"],
         0,
-        option_values::send_libs,
-        "write --send-libs=yes or no",
-        "--stage, except for no",
+        Computed(
+            option_values::send_libs,
+            "write --send-libs=yes or no",
+            "--stage, except for no",
+        ),
     ),
     instead(
         &["container"],
@@ -282,7 +271,6 @@ pub(super) const HABITS: &[ForeignOption] = &[
     instead(&["r", "relative", "x", "exclude"], 1, NO_STEP),
     computed(
         &["hint"],
-        1,
         option_values::hint,
         "write --cpu-bind cores or threads, and -c for the CPUs of each task",
         "--bind-to core for nomultithread, --bind-to hwthread for multithread",
@@ -451,26 +439,19 @@ pub(super) fn file(name: &[u8]) -> Result<Vec<u8>, String> {
         ));
     }
     let variable = |name: &str| std::env::var(name).ok();
-    let mut pattern = Vec::new();
-    let mut bytes = name.iter();
-    while let Some(&byte) = bytes.next() {
-        if byte != b'%' {
-            pattern.push(byte);
-            continue;
-        }
-        let value = match bytes.next() {
-            Some(b't') => "%r".to_owned(),
-            Some(b'N') => "%h".to_owned(),
-            Some(b'n') => "%n".to_owned(),
-            Some(b'%') => "%%".to_owned(),
-            Some(b'j' | b'J' | b'A') => {
+    let pattern = option_values::pattern(name, |code| {
+        Some(match code {
+            b't' => "%r".to_owned(),
+            b'N' => "%h".to_owned(),
+            b'n' => "%n".to_owned(),
+            b'%' => "%%".to_owned(),
+            b'j' | b'J' | b'A' => {
                 variable("SLURM_JOB_ID").unwrap_or_else(|| std::process::id().to_string())
             }
-            Some(b'u') => variable("USER").unwrap_or_default(),
-            Some(b'x') => variable("SLURM_JOB_NAME").unwrap_or_default(),
-            _ => return Err("in names of files write %t, %N, %n, %j, %u, %x or %%".to_owned()),
-        };
-        pattern.extend_from_slice(value.as_bytes());
-    }
-    Ok(pattern)
+            b'u' => variable("USER").unwrap_or_default(),
+            b'x' => variable("SLURM_JOB_NAME").unwrap_or_default(),
+            _ => return None,
+        })
+    });
+    pattern.ok_or_else(|| "in names of files write %t, %N, %n, %j, %u, %x or %%".to_owned())
 }

@@ -80,10 +80,10 @@ fn lookup(bytes: &[u8], name: &[u8]) -> Vec<PathBuf> {
         let field = bytes.get(at..at.checked_add(4)?)?.try_into().ok()?;
         usize::try_from(u32::from_ne_bytes(field)).ok()
     };
-    let text_is = |at: usize, wanted: &[u8]| {
+    let text_is = |at: usize, expected: &[u8]| {
         bytes
             .get(at..)
-            .and_then(|rest| rest.strip_prefix(wanted))
+            .and_then(|rest| rest.strip_prefix(expected))
             .is_some_and(|rest| rest.first() == Some(&0))
     };
     let entries = bytes.get(HEADER..).map_or(0, |rest| rest.len() / ENTRY);

@@ -67,10 +67,10 @@ impl SourceUse {
         match self {
             Self::Interpret(interpreter) => format!("wireup run {count}{interpreter} {shown}"),
             Self::Compile(compiler) => {
-                let made = Path::new(name).file_stem().unwrap_or(name);
-                let program = Path::new(".").join(made);
-                let (made, program) = (quoted(made), quoted(program.as_os_str()));
-                format!("{compiler} {shown} -o {made} && wireup run {count}{program}")
+                let output = Path::new(name).file_stem().unwrap_or(name);
+                let program = Path::new(".").join(output);
+                let (output, program) = (quoted(output), quoted(program.as_os_str()));
+                format!("{compiler} {shown} -o {output} && wireup run {count}{program}")
             }
         }
     }
