@@ -97,10 +97,9 @@ impl LaunchRelay {
 
     pub(super) fn on_launch_left(&mut self, client: ClientId, out: &mut Vec<Reply>) {
         self.waiting.retain(|waiting| waiting.sender != client);
-        let jobs = self.of_job.iter().filter(|(_, of)| **of == client);
-        let jobs: Vec<Nspace> = jobs.map(|(job, _)| job.clone()).collect();
+        let jobs = self.of_job.extract_if(.., |_, of| *of == client);
+        let jobs: Vec<Nspace> = jobs.map(|(job, _)| job).collect();
         for job in &jobs {
-            self.of_job.remove(job);
             if self.ended_jobs.len() < ENDED_MAX {
                 self.ended_jobs.insert(job.clone());
             }
