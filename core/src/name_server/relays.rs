@@ -85,13 +85,8 @@ impl LaunchRelay {
         let Some(&to) = self.of_job.get(&message.to) else {
             return self.waiting.push(message);
         };
-        let HeldRelay {
-            sender: by,
-            from,
-            body,
-            ..
-        } = message;
-        self.peers.extend([(by, to), (to, by)]);
+        let (sender, from, body) = (message.sender, message.from, message.body);
+        self.peers.extend([(sender, to), (to, sender)]);
         out.push((to, NameServerReport::Relayed { from, body }));
     }
 

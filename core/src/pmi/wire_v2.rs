@@ -68,13 +68,7 @@ impl Pmi2Framer {
             self.partial.clear();
             self.partial.shrink_to(BUFFER_KEPT);
         }
-        if self
-            .line
-            .as_ref()
-            .is_some_and(|line| line.unfinished() == 0)
-        {
-            self.line = None;
-        }
+        self.line.take_if(|line| line.unfinished() == 0);
         if self.line.is_none() && self.partial.is_empty() && input.first() == Some(&b'c') {
             self.line = Some(wire_v1::LineFramer::default());
         }
@@ -113,10 +107,7 @@ impl Pmi2Framer {
 
     /// Bytes of the unfinished message.
     pub fn unfinished(&self) -> usize {
-        let line = self
-            .line
-            .as_ref()
-            .map_or(0, wire_v1::LineFramer::unfinished);
+        let line = self.line.as_ref().map_or(0, |line| line.unfinished());
         line + if self.returned { 0 } else { self.partial.len() }
     }
 }
