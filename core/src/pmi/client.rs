@@ -29,9 +29,10 @@ use super::wire_v2;
 use crate::job::ids::{AppNum, Nspace, Rank};
 
 /// Phase of a rank in the protocol.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ClientPhase {
     /// No init was accepted yet.
+    #[default]
     Silent,
     /// Between the two parts of the start of PMI-2.
     Greeted,
@@ -70,7 +71,7 @@ impl OpenRequest {
 }
 
 /// State of one rank, as shown to the caller.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ClientState {
     phase: ClientPhase,
     dialect: Dialect,
@@ -93,21 +94,6 @@ pub struct ClientState {
 }
 
 impl ClientState {
-    fn new() -> Self {
-        Self {
-            phase: ClientPhase::Silent,
-            dialect: Dialect::default(),
-            open: Vec::new(),
-            last_request: Vec::new(),
-            has_ended: false,
-            error: None,
-            has_left_collective: false,
-            exchanges: false,
-            restarted: false,
-            finalizes_at_exit: false,
-        }
-    }
-
     /// Describes a rank that has sent nothing, for reports.
     fn absence(&self) -> &'static str {
         match self.restarted {
@@ -355,7 +341,7 @@ pub(super) struct EpochWait {
 impl PmiClient {
     pub(super) fn new(rank: Rank, appnum: AppNum) -> Self {
         Self {
-            state: ClientState::new(),
+            state: ClientState::default(),
             rank,
             appnum,
             has_groups: true,
@@ -406,7 +392,7 @@ impl PmiClient {
             restarted: true,
             // The process may work for a long time before its next collective.
             has_left_collective: true,
-            ..ClientState::new()
+            ..ClientState::default()
         };
     }
 
