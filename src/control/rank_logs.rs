@@ -1,10 +1,10 @@
 //! Texts that ranks log with `PMIx_Log`.
 
 use super::launch_context::LaunchContext;
-use super::status_records::record_log;
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::log_text::{LogChannel, LogText, SyslogText};
 use wireup_core::log_once::LoggedOnce;
+use wireup_core::record::{RankId, StatusRecord};
 use wireup_sys::poll::PollSource;
 use wireup_sys::syslog::Syslog;
 
@@ -32,7 +32,9 @@ impl RankLogs {
         let source = match channel {
             LogChannel::Stdout => PollSource::Stdout,
             LogChannel::Stderr => PollSource::Stderr,
-            LogChannel::Record => return record_log(cx, rank, &text),
+            LogChannel::Record => {
+                return cx.record(&StatusRecord::log(rank.map(RankId::from), &text));
+            }
         };
         let now = cx.now();
         cx.streams.pass_on(source, text, now);
