@@ -25,7 +25,8 @@ use crate::plan::Variable;
 use wireup_core::job::mpi::{MpiAbi, MpiFamily, MpiInstallation, MpiSelector};
 use wireup_core::job::spec::AppRequest;
 
-const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+/// Variable with the directories that the dynamic loader searches first.
+pub(super) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// Variable with the libraries that the dynamic loader loads first.
 pub(super) const PRELOAD: &str = "LD_PRELOAD";
 
