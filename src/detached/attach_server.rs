@@ -12,7 +12,7 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -27,6 +27,7 @@ use crate::detached::{COMMAND, NAME, job_name_from_env};
 use viewer::{AttachedClient, LauncherProgress};
 use wireup_core::failure::CommandError;
 use wireup_sys::descriptors;
+use wireup_sys::poll::wait_for_events;
 use wireup_sys::spawn::{Child, ExitStatus, wait};
 
 /// Time for which the exit status is kept for the first client that requests it.
@@ -135,12 +136,6 @@ fn nonblocking(fd: impl AsFd) -> io::Result<()> {
     Ok(fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?)
 }
 
-/// Notifies a client that all ranks were started. The socket of a new client has room for the message.
-fn report_start(mut connection: AttachConnection) {
-    connection.queue(&AttachReply::Started);
-    connection.flush();
-}
-
 impl AttachServer {
     fn start(args: &[OsString], job: &str, listener: OwnedFd) -> io::Result<Self> {
         let pipe = || pipe_with(PipeFlags::CLOEXEC);
@@ -243,10 +238,7 @@ impl AttachServer {
             .iter()
             .map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags));
         let mut fds: Vec<PollFd<'_>> = fds.collect();
-        match poll(&mut fds, left.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
+        wait_for_events(&mut fds, left.as_ref())?;
         let polled = what.iter().map(|(polled, ..)| *polled);
         let ready = polled.zip(fds.iter().map(PollFd::revents));
         // The highest index first, so that a removal does not move those that follow.
@@ -326,18 +318,18 @@ impl AttachServer {
             .get_or_insert_with(|| self.output.end());
         self.is_started = true;
         let awaits = |other: &mut (AttachConnection, Awaited)| other.1 == Awaited::Start;
-        for (connection, _) in self.pending_clients.extract_if(.., awaits) {
-            report_start(connection);
+        for (mut connection, _) in self.pending_clients.extract_if(.., awaits) {
+            // The socket of a new client has room for the message.
+            connection.send(&AttachReply::Started);
         }
     }
 
     /// Sends the exit code to a client that waits. The socket of a new client has room for the message.
     fn answer(&mut self, mut connection: AttachConnection) {
-        if let Some(end) = &mut self.end {
-            connection.queue(&AttachReply::Ended(end.code));
-            if connection.flush() {
-                end.deadline = end.deadline.min(Instant::now() + ASKED);
-            }
+        if let Some(end) = &mut self.end
+            && connection.send(&AttachReply::Ended(end.code))
+        {
+            end.deadline = end.deadline.min(Instant::now() + ASKED);
         }
     }
 
