@@ -336,10 +336,8 @@ impl Client {
         let stdin = io::stdin();
         let stdin = stdin.as_fd();
         let queued = self.connection.queued() > 0;
-        let flags = match queued {
-            true => PollFlags::IN | PollFlags::OUT,
-            false => PollFlags::IN,
-        };
+        let mut flags = PollFlags::IN;
+        flags.set(PollFlags::OUT, queued);
         let mut fds = vec![
             PollFd::new(&self.connection, flags),
             PollFd::new(&self.signals, PollFlags::IN),

@@ -112,7 +112,7 @@ pub(crate) struct AllocationTable {
     leaving: NodeShares,
 }
 
-fn refuse(kind: Kind, text: impl ToString) -> AllocationFailure {
+pub(super) fn refuse(kind: Kind, text: impl ToString) -> AllocationFailure {
     AllocationFailure {
         kind,
         text: text.to_string(),

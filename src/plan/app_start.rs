@@ -150,25 +150,19 @@ pub(super) enum DirectoryProblem {
     NoDirectory,
 }
 
-/// Ranks of an application, and the reason for their number.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct AppRanks {
-    pub(super) ranks: Range<u32>,
-    pub(super) count: CountReason,
-}
-
 /// Resolves an application; returns the dynamic loader with its environment too. `env` are the application's
 /// [`variables`]. The program of a [child](InspectionSite::Child) is searched in the directories of the request, in
-/// those of PATH, and last in its working directory. `in_image` is whether the ranks run in an image.
+/// those of PATH, and last in its working directory. `count` is the reason for the number of
+/// `ranks`, and `in_image` whether they run in an image.
 pub(super) fn resolve_app(
     app: &AppRequest,
-    ranks: AppRanks,
+    ranks: Range<u32>,
+    count: CountReason,
     mut env: Vec<Variable>,
     inheritance: &InheritedContext,
     stand: InspectionSite,
     in_image: bool,
 ) -> Result<(AppStart, Loader), AppError> {
-    let AppRanks { ranks, count } = ranks;
     let mut cwd = working_directory(app, inheritance, stand)?;
     if in_image {
         // A process that has entered the image is in another directory.

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::plan::directory::make_private;
 use wireup_core::failure::RequestError;
 use wireup_core::job::ids::{AppNum, NodeId, Nspace};
 use wireup_core::job::octets;
@@ -340,12 +341,7 @@ impl UnpackedFiles {
 
 /// Creates a directory below the job's own, if it does not exist.
 fn make(path: &Path) -> Result<(), StagingError> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            Err(StagingError::io("cannot make", path)(error))
-        }
-        _ => Ok(()),
-    }
+    make_private(path).map_err(StagingError::io("cannot make", path))
 }
 
 fn write(path: &Path, packed: &StagedFile) -> Result<(), StagingError> {

@@ -47,10 +47,8 @@ impl StagedFiles {
             true => offer(program, app, cwd)?,
             false => Vec::new(),
         };
-        let program = match staging.program {
-            true => Some(StagedFile::read(cwd, program.path(), room)?),
-            false => None,
-        };
+        let read_program = || StagedFile::read(cwd, program.path(), room);
+        let program = staging.program.then(read_program).transpose()?;
         let mut files = Vec::with_capacity(staging.files.len());
         for file in &staging.files {
             match StagedFile::read(cwd, file, room) {

@@ -45,9 +45,7 @@ impl PendingHandover {
     /// Returns the descriptor and events to poll.
     pub(super) fn interest(&self) -> (BorrowedFd<'_>, PollFlags) {
         let mut flags = PollFlags::IN;
-        if !self.outgoing.is_empty() {
-            flags |= PollFlags::OUT;
-        }
+        flags.set(PollFlags::OUT, !self.outgoing.is_empty());
         (self.server.as_fd(), flags)
     }
 

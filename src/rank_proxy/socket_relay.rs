@@ -88,12 +88,9 @@ impl SocketRelay {
     pub fn interests(&self) -> [(BorrowedFd<'_>, PollFlags); 2] {
         let wants = |own: &RelayDirection, other: &RelayDirection| {
             let mut flags = PollFlags::empty();
-            if !own.is_closed && own.waiting.len() < AHEAD {
-                flags |= PollFlags::IN;
-            }
-            if !other.waiting.is_empty() {
-                flags |= PollFlags::OUT;
-            }
+            let reads = !own.is_closed && own.waiting.len() < AHEAD;
+            flags.set(PollFlags::IN, reads);
+            flags.set(PollFlags::OUT, !other.waiting.is_empty());
             flags
         };
         [

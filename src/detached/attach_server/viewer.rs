@@ -83,15 +83,10 @@ impl AttachedClient {
 
     /// Returns the events to poll; with `reads`, also those of its messages.
     pub(super) fn interest(&self, reads: bool) -> PollFlags {
-        let read = if reads {
-            PollFlags::IN
-        } else {
-            PollFlags::empty()
-        };
-        match self.connection.queued() {
-            0 => read,
-            _ => read | PollFlags::OUT,
-        }
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, reads);
+        flags.set(PollFlags::OUT, self.connection.queued() > 0);
+        flags
     }
 
     /// Reads once; false when the client has disconnected.

@@ -157,12 +157,16 @@ impl SpawnAttributes {
         Ok(self)
     }
 
+    /// Whether the request names the hosts of the ranks.
+    pub(super) fn names_hosts(&self) -> bool {
+        !self.hosts.is_empty() || !self.hostfiles.is_empty()
+    }
+
     /// Keys about placement except those of layouts, each with whether the request has it.
     pub(super) fn placement_keys(&self) -> [(bool, &'static str); 5] {
         let is_mapped = self.map_by.is_some() || self.binding.map.is_some();
-        let names_hosts = !self.hosts.is_empty() || !self.hostfiles.is_empty();
         [
-            (names_hosts, "host"),
+            (self.names_hosts(), "host"),
             (self.no_head, "pmix.nolocal"),
             (is_mapped, "map_by"),
             (self.per_node.is_some(), "ppn"),
