@@ -452,7 +452,7 @@ impl LoadTarget<'_> {
 }
 
 /// The MPI libraries of a native program.
-fn needed_libraries(inspection: &ProgramInspection) -> Vec<FoundLibrary> {
+pub(super) fn needed_libraries(inspection: &ProgramInspection) -> Vec<FoundLibrary> {
     let program = &inspection.detected.program;
     match elf::read(program) {
         Ok(elf) if elf.dynamic => mpi_libraries(program, &elf, &inspection.loader),

@@ -218,7 +218,7 @@ impl<'a> SpawnPlanner<'a> {
             .iter()
             .map(|(_, wishes, _)| wishes.set.as_deref());
         let psets = ProcessSet::from_programs(programs.zip(sizes.iter().copied()))
-            .map_err(|error| text("pmix.pset.nm", error.to_string()))?;
+            .map_err(|error| text("pmix.pset.nm", error))?;
         let psets = with_rank_sets(psets, &app_requests, size)?;
         let context = JobContext {
             nspace: standing.names.fresh().map_err(failed)?,
@@ -390,11 +390,8 @@ impl<'a> SpawnPlanner<'a> {
             let offered = launch.offered.get(node.index());
             offered != Some(&NodeCapacity::NONE) && !self.initial.absent.contains(node)
         };
-        match runs
-            .iter()
-            .map(|(node, _)| node)
-            .find(|node| !is_free(node))
-        {
+        let mut nodes = runs.iter().map(|(node, _)| node);
+        match nodes.find(|node| !is_free(node)) {
             None => Ok(()),
             Some(node) => {
                 let problem = format!(
@@ -502,7 +499,8 @@ impl<'a> SpawnPlanner<'a> {
                 app.env.clone(),
             )
         };
-        if container.is_none() && first.map(chosen) == Some(chosen(spec)) {
+        let has_same_choices = first.map(chosen) == Some(chosen(spec));
+        if container.is_none() && has_same_choices {
             return Ok(None);
         }
         let in_image = container
@@ -512,12 +510,9 @@ impl<'a> SpawnPlanner<'a> {
         let mut unset = Vec::new();
         let variables = app_start::variables(spec, &self.initial.inheritance, in_image, &mut unset);
         let variables = variables.map_err(|error| text("env", error))?;
-        match unset
-            .first()
-            .filter(|_| first.map(chosen) != Some(chosen(spec)))
-        {
-            Some(problem) => Err(text("env", problem)),
-            None => Ok(Some(variables)),
+        match unset.first() {
+            Some(problem) if !has_same_choices => Err(text("env", problem)),
+            _ => Ok(Some(variables)),
         }
     }
 }
