@@ -9,9 +9,8 @@ use std::time::Duration;
 use wireup_core::executables::{AGENT, FIND_HOSTS};
 
 use super::lookup_progress::LookupProgress;
-use super::node_status::own_node;
+use super::node_status::{own_agent, own_node};
 use super::options::{BatchSystemArg, HostsArgs, HostsListArgs};
-use crate::backend::local_agent;
 use crate::inspect::agent_file;
 use crate::plan::batch_systems::{self, BatchAllocation, BatchEnvironment};
 use crate::plan::{hostfile, launch_names};
@@ -19,23 +18,12 @@ use wireup_core::failure::{AnyError, CommandError};
 use wireup_core::job::hosts::lookup::HostWait;
 use wireup_core::job::hosts::lookup::{HostLookup, HostSource};
 use wireup_core::job::hosts::{self, HostEntry, HostList, HostSpec};
-use wireup_core::job::ids::UserId;
 use wireup_core::job::spec::AgentLaunchCommand;
 use wireup_core::wording::counted;
 use wireup_sys::own_host;
 
 /// Time limit of a batch system's command that lists the nodes.
 const BATCH_LIMIT: Duration = Duration::from_secs(10);
-
-/// Properties of a launch that decide about its hosts.
-pub(super) struct HostNeeds<'a> {
-    /// This machine is to act as several nodes.
-    pub(super) is_virtual: bool,
-    /// Number of hosts to wait for, by the slots of each, if the line does not give it.
-    pub(super) count: &'a dyn Fn(Option<u32>) -> u32,
-    /// The hosts if neither the line nor a batch system names any.
-    pub(super) by_rankfile: Option<HostList>,
-}
 
 impl HostsListArgs {
     /// The hosts, looked up or their file read; none if none are named.
@@ -60,11 +48,16 @@ impl HostsArgs {
     /// The hosts, looked up or their file read, none for this machine alone; and what starts agents on them, if they do
     /// not run.
     ///
+    /// `is_virtual` is set if this machine acts as several nodes. `count` gives the number of hosts to wait for, by the slots
+    /// of each, if the line does not give it. `by_rankfile` are the hosts if neither the line nor a batch system names any.
+    ///
     /// # Errors
     /// [`CommandError`] with the file and line that are wrong.
     pub(super) fn resolve(
         &self,
-        needs: HostNeeds<'_>,
+        is_virtual: bool,
+        count: impl Fn(Option<u32>) -> u32,
+        by_rankfile: Option<HostList>,
         progress: LookupProgress,
     ) -> Result<(Vec<HostSpec>, Option<AgentLaunchCommand>), CommandError> {
         let names_hosts = self.has_hosts();
@@ -72,25 +65,26 @@ impl HostsArgs {
         let mut allocation = None;
         let by_default = self.launch_agents_by_default;
         let launch_agents = self.launch_agents.as_deref().filter(|_| !by_default);
-        if !needs.is_virtual && self.agent.is_none() && launch_agents.is_none() {
+        if !is_virtual && self.agent.is_none() && launch_agents.is_none() {
             allocation = self.allocation(names_hosts, progress)?;
         }
         // Agents that run on this machine are used for it too.
         let needs_none = launch_agents.is_none() && self.agent.is_none() && allocation.is_none();
         let agent = OnceCell::new();
+        let has_agent = || own_agent(None).is_some();
         let is_own =
             |name: &str| needs_none && own_host::is_own(name) && !agent.get_or_init(has_agent);
         if let (Some(found), false) = (&allocation, names_hosts) {
             let hosts = found.hosts().map_err(CommandError::request)?;
             sources = vec![HostSource::List(hosts)];
-        } else if let (Some(others), false) = (needs.by_rankfile, names_hosts) {
+        } else if let (Some(others), false) = (by_rankfile, names_hosts) {
             sources = vec![HostSource::List(others)];
         }
         // A launch on this machine alone needs no agent, unless one is named.
         let alone = self.agent.is_some();
         let own = || own_node(self.agent.as_deref(), progress);
         let awaited = |slots| HostWait {
-            count: self.nodes.unwrap_or_else(|| (needs.count)(slots)),
+            count: self.nodes.unwrap_or_else(|| count(slots)),
             limit: self.wait_hosts,
         };
         let is_lookup = |source: &HostSource| matches!(source, HostSource::Lookup(_));
@@ -154,7 +148,7 @@ impl HostsArgs {
             batch_systems::find(named.map(|(engine, _)| engine), &around),
             named,
         ) {
-            (Ok(None), Some((_, problem))) => Err(CommandError::request(problem.to_owned())),
+            (Ok(None), Some((_, problem))) => Err(CommandError::request(problem)),
             (Err(_), None) if names_hosts => Ok(None),
             (found, _) => found.map_err(CommandError::request),
         }
@@ -171,13 +165,6 @@ fn batch_output(words: &[&str], progress: LookupProgress) -> io::Result<String> 
         true => String::from_utf8(output).map_err(io::Error::other),
         false => Err(io::Error::other(status.to_string())),
     }
-}
-
-/// Whether an agent that this user can use runs on this machine.
-fn has_agent() -> bool {
-    let user = UserId(rustix::process::geteuid().as_raw());
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR");
-    local_agent::try_find(None, user, runtime.as_deref()).is_some()
 }
 
 /// Refuses names of hosts that resolvers read as an address.
@@ -210,8 +197,7 @@ fn by_command(command: &str, hosts: &[HostSpec]) -> Result<AgentLaunchCommand, C
     let names = ["{host}", "{hosts}"];
     if !names.iter().any(|name| command.contains(name)) || hosts.is_empty() {
         return Err(CommandError::request(
-            "--launch-agents needs {host} or {hosts} in its command, or the word ssh, and --hosts or --hostfile"
-                .to_owned(),
+            "--launch-agents needs {host} or {hosts} in its command, or the word ssh, and --hosts or --hostfile",
         ));
     }
     let names = hosts.iter().map(|host| host.name.clone()).collect();

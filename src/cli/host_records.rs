@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::node_status::query_nodes;
 use super::options::HostsListArgs;
-use super::remote_launch::{SCRIPT, WITHOUT_MPI};
+use super::remote_launch::{SCRIPT, WITHOUT_MPI, option_words};
 use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::printable;
@@ -81,6 +81,29 @@ impl HostRecords {
             missed,
         })
     }
+
+    /// Prints the records, as JSON or as this table; exit code 1 if a host was not reached.
+    ///
+    /// # Errors
+    /// The records cannot be written as JSON.
+    pub(super) fn show(
+        &self,
+        noun: &str,
+        json: bool,
+        table: impl FnOnce(&[Value]) -> String,
+    ) -> Result<u8, CommandError> {
+        let text = match json {
+            true => {
+                let json = printable::json(&self.records);
+                json.map_err(|error| {
+                    CommandError::system(format!("cannot show the {noun}"), error)
+                })? + "\n"
+            }
+            false => table(&self.records),
+        };
+        super::show(&text);
+        Ok(u8::from(self.missed))
+    }
 }
 
 fn launch(
@@ -94,9 +117,7 @@ fn launch(
     command.arg0("wireup").arg("run").args(WITHOUT_MPI);
     command.args(["--ppn", "1", "--label", "--wdir", "/"]);
     command.args(["--hosts", &list.join(",")]);
-    if let Some(agent) = agent {
-        command.arg("--agent").arg(agent);
-    }
+    command.args(option_words("--agent", agent));
     command.args(["sh", "-c", SCRIPT]).arg(&own);
     command.args(words);
     command.stdin(Stdio::null()).output()

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::host_records::HostRecords;
 use super::options::HostsListArgs;
 use super::ps;
-use super::remote_launch::{SCRIPT, WITHOUT_MPI, become_run, host_options};
+use super::remote_launch::{SCRIPT, WITHOUT_MPI, become_run, host_options, option_words};
 use crate::jobs::name;
 use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::HostSpec;
@@ -53,7 +53,7 @@ impl LauncherHost {
                 ..host
             })),
             None if hosts.agent.is_some() => Err(CommandError::request(
-                "--agent is for a job whose launcher is on another host: name that host with --hosts".to_owned(),
+                "--agent is for a job whose launcher is on another host: name that host with --hosts",
             )),
             None => Ok(None),
         }
@@ -128,9 +128,7 @@ impl LauncherHost {
         let options_of_run = options_of_run.chain(["--wdir", "/"]);
         let mut words: Vec<OsString> = options_of_run.map(OsString::from).collect();
         words.extend(host_options(OsStr::new(&self.host)));
-        if let Some(agent) = self.agent {
-            words.extend(["--agent".into(), agent.into_os_string()]);
-        }
+        words.extend(option_words("--agent", self.agent));
         words.extend(["sh", "-c", SCRIPT].map(OsString::from));
         words.extend([own.into_os_string(), command.into()]);
         words.extend(options);

@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{getpid, getppid};
 
+use super::remote_launch::option_words;
 use super::serve::proxy_program;
 use crate::detached::detached_start::start;
 use crate::rank_proxy::openmpi_singleton;
@@ -75,8 +76,7 @@ impl PrteRequest {
 /// Serves the program; `words` are those after `prte`.
 pub(super) fn execute(words: &[OsString]) -> Result<u8, CommandError> {
     let request = PrteRequest::new(words).map_err(CommandError::request)?;
-    let nspace = Nspace::new(&request.nspace);
-    let nspace = nspace.map_err(|error| CommandError::request(error.to_string()))?;
+    let nspace = Nspace::new(&request.nspace).map_err(CommandError::request)?;
     let failed =
         |error: io::Error| CommandError::system("cannot serve the program that spawns", error);
     serve(&request, &nspace).map_err(failed)
@@ -90,9 +90,7 @@ fn serve(request: &PrteRequest, nspace: &Nspace) -> io::Result<u8> {
     let mut args: Vec<OsString> = ["--pmi", "pmix", "--oversubscribe", "-n", "1"]
         .map(OsString::from)
         .to_vec();
-    if let Some(library) = libpmix_of_parent() {
-        args.extend(["--libpmix".into(), library.into_os_string()]);
-    }
+    args.extend(option_words("--libpmix", libpmix_of_parent()));
     args.extend(proxy_program(RANK_COMMAND)?);
     args.push(own.into());
     let numbers = [writes.as_raw_fd(), keepalive.as_raw_fd()];

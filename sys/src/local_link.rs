@@ -139,7 +139,7 @@ impl LocalLink {
                 None
             }
             LivenessAction::Silent => {
-                let limit = watch.limit();
+                let limit = watch.limit;
                 self.watch = None;
                 Some(PeerSilent { pid, limit })
             }
@@ -155,7 +155,7 @@ impl LocalLink {
             LivenessMessage::Ask => self.probe_received = true,
             LivenessMessage::Alive { silence } => {
                 if let (Some(watch), Some(silence)) = (&mut self.watch, silence) {
-                    watch.set_limit(silence);
+                    watch.limit = silence;
                 }
             }
         }
@@ -199,15 +199,9 @@ impl LocalLink {
         self.channel.writable(poll);
     }
 
-    /// Sends a last message and waits until it is taken, at most `limit`.
-    pub fn last_word(
-        mut self,
-        to: FrameAddress,
-        class: FrameClass,
-        message: &impl Serialize,
-        limit: Duration,
-    ) {
-        self.encode(to, class, message);
+    /// Sends a last message to the launcher and waits until it is taken, at most `limit`.
+    pub fn last_word(mut self, class: FrameClass, message: &impl Serialize, limit: Duration) {
+        self.encode(FrameAddress::Launcher, class, message);
         // An end that does not read does not get it.
         let _ = self.channel.send_all(&self.out, limit);
     }

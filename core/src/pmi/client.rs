@@ -21,19 +21,18 @@ use super::fragments::FragmentedRequests;
 use super::limits::OPEN_REQUESTS_MAX;
 use super::pmi_action::PmiAction;
 use super::pmi_collective::PmiCollective;
+use super::pmi_store::MEMORY_KINDS;
 use super::ring::RingValues;
 use super::spawn_v1::SpawnLines;
 use super::wire_v1::{self, ProtocolError};
 use super::wire_v2;
 use crate::job::ids::{AppNum, Nspace, Rank};
 
-/// Job attribute that only an MPICH reads which sends finalize when its process exits.
-const MEMORY_KINDS: &[u8] = b"PMI_mpi_memory_alloc_kinds";
-
 /// Phase of a rank in the protocol.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ClientPhase {
     /// No init was accepted yet.
+    #[default]
     Silent,
     /// Between the two parts of the start of PMI-2.
     Greeted,
@@ -72,7 +71,7 @@ impl OpenRequest {
 }
 
 /// State of one rank, as shown to the caller.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ClientState {
     phase: ClientPhase,
     dialect: Dialect,
@@ -81,49 +80,20 @@ pub struct ClientState {
     /// Name of the last request, empty before the first. A buffer that is reused: requests are
     /// many, reports are few.
     last_request: Vec<u8>,
-    has_ended: bool,
+    /// Whether the rank's process has ended.
+    pub(super) has_ended: bool,
     error: Option<ProtocolError>,
     /// Whether the rank has left a barrier or ring.
     has_left_collective: bool,
     /// Whether the rank has put a value since it left a barrier or ring.
     exchanges: bool,
     /// Another process spoke for the rank before.
-    restarted: bool,
+    pub(super) restarted: bool,
     /// Whether the library sends finalize when its process exits, not in `MPI_Finalize`.
-    finalizes_at_exit: bool,
+    pub(super) finalizes_at_exit: bool,
 }
 
 impl ClientState {
-    fn new() -> Self {
-        Self {
-            phase: ClientPhase::Silent,
-            dialect: Dialect::default(),
-            open: Vec::new(),
-            last_request: Vec::new(),
-            has_ended: false,
-            error: None,
-            has_left_collective: false,
-            exchanges: false,
-            restarted: false,
-            finalizes_at_exit: false,
-        }
-    }
-
-    /// Begins a session: another program than in the session before may use the connection.
-    pub(super) fn begin_session(&mut self) {
-        self.finalizes_at_exit = false;
-    }
-
-    /// Whether the library sends finalize when its process exits, not in `MPI_Finalize`.
-    pub(super) fn finalizes_at_exit(&self) -> bool {
-        self.finalizes_at_exit
-    }
-
-    /// Whether another process spoke for the rank before.
-    pub(super) fn has_restarted(&self) -> bool {
-        self.restarted
-    }
-
     /// Describes a rank that has sent nothing, for reports.
     fn absence(&self) -> &'static str {
         match self.restarted {
@@ -155,11 +125,6 @@ impl ClientState {
     /// Returns the protocol error that ended the connection, if any.
     pub fn error(&self) -> Option<&ProtocolError> {
         self.error.as_ref()
-    }
-
-    /// Whether the rank's process has ended.
-    pub(super) fn ended(&self) -> bool {
-        self.has_ended
     }
 
     pub(super) fn enter(&mut self, phase: ClientPhase) {
@@ -243,7 +208,8 @@ impl ClientState {
     /// Remembers a request for reports.
     pub(super) fn note(&mut self, call: &RequestContext<'_>, subject: &[u8]) {
         self.exchanges |= call.command == PmiCommand::Put;
-        self.finalizes_at_exit |= subject == MEMORY_KINDS;
+        // Only an MPICH reads it that sends finalize when its process exits.
+        self.finalizes_at_exit |= subject == MEMORY_KINDS.as_bytes();
         self.last_request.clear();
         self.last_request.extend_from_slice(&call.name);
         if !subject.is_empty() {
@@ -375,7 +341,7 @@ pub(super) struct EpochWait {
 impl PmiClient {
     pub(super) fn new(rank: Rank, appnum: AppNum) -> Self {
         Self {
-            state: ClientState::new(),
+            state: ClientState::default(),
             rank,
             appnum,
             has_groups: true,
@@ -426,7 +392,7 @@ impl PmiClient {
             restarted: true,
             // The process may work for a long time before its next collective.
             has_left_collective: true,
-            ..ClientState::new()
+            ..ClientState::default()
         };
     }
 

@@ -79,7 +79,7 @@ pub enum SetupError {
 /// Attributes and key-value store of one job.
 #[derive(Debug)]
 pub(super) struct PmiStore {
-    kvsname: Nspace,
+    pub(super) kvsname: Nspace,
     /// `None` if it is too long for every client.
     process_mapping: Option<String>,
     attributes: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -135,15 +135,10 @@ impl PmiStore {
         let Some(owners) = &mut self.owners else {
             return;
         };
-        let kvs = &mut self.kvs;
-        owners.retain(|key, by| {
-            let stays = *by != owner;
-            if !stays {
-                // No reply can carry an empty value, which takes less room than any other.
-                let _ = kvs.put(key, b"");
-            }
-            stays
-        });
+        for (key, _) in owners.extract_if(.., |_, by| *by == owner) {
+            // No reply can carry an empty value, which takes less room than any other.
+            let _ = self.kvs.put(&key, b"");
+        }
     }
 
     /// Adds an attribute that clients can be sent.
@@ -153,10 +148,6 @@ impl PmiStore {
         if fits && self.kvs.get(key.as_bytes()).is_none() {
             self.attributes.insert(key.into(), value.to_owned());
         }
-    }
-
-    pub(super) fn kvsname(&self) -> &Nspace {
-        &self.kvsname
     }
 
     /// Stores a pair of a rank; without a kvsname into the own job's store.

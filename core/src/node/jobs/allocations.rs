@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 
 use crate::job::allocation::{
-    Allocation, AllocationFailure, AllocationFailureKind, AllocationRequest, AllocationResult,
-    Directive,
+    Allocation, AllocationFailureKind, AllocationRequest, AllocationResult, Directive,
 };
 use crate::node::context::NodeContext;
-use crate::node::event::{AllocationRequestId, NodeAction, NodeReport};
+use crate::node::event::{AllocationRequestId, NodeReport};
 use crate::node::jobs::spawns::to_spawn_info;
 use crate::node::node_service::NodeService;
 use crate::pmix::keys;
@@ -34,7 +33,7 @@ impl PendingAllocations {
         cx: &mut NodeContext,
     ) {
         let Some(directive) = Directive::from_pmix(directive) else {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
+            return cx.answer_status(id, Status::ERR_NOT_SUPPORTED);
         };
         self.request_allocation(id, proc, directive, infos, cx);
     }
@@ -48,8 +47,8 @@ impl PendingAllocations {
         infos: &[Info],
         cx: &mut NodeContext,
     ) {
-        let Some(by) = cx.find_process(proc) else {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+        let Some(requester) = cx.find_process(proc) else {
+            return cx.answer_status(id, Status::ERR_NOT_FOUND);
         };
         self.last_id += 1;
         let ticket = AllocationRequestId(self.last_id);
@@ -59,11 +58,11 @@ impl PendingAllocations {
             infos: infos.iter().map(to_spawn_info).collect(),
             timeout: crate::node::context::upcalls::timeout(infos),
         });
-        cx.order(NodeAction::ReportToLauncher(NodeReport::Allocate {
+        cx.report_to_launcher(NodeReport::Allocate {
             ticket,
-            requester: by,
+            requester,
             request,
-        }));
+        });
     }
 
     /// Answers a process with the launcher's reply.
@@ -88,13 +87,8 @@ impl PendingAllocations {
 impl NodeService for PendingAllocations {
     /// Refuses all pending requests at the end of the launch.
     fn tear_down(&mut self, cx: &mut NodeContext) {
-        let ending = Err(AllocationFailure {
-            kind: AllocationFailureKind::Canceled,
-            text: String::new(),
-        });
-        let tickets: Vec<_> = self.waiting.keys().copied().collect();
-        for ticket in tickets {
-            self.allocated(ticket, &ending, cx);
+        for (_, id) in std::mem::take(&mut self.waiting) {
+            cx.answer_status(id, status(AllocationFailureKind::Canceled));
         }
     }
 }
@@ -103,10 +97,9 @@ impl NodeService for PendingAllocations {
 fn allocation_infos(allocation: &Allocation) -> Vec<Info> {
     let text = |key, text: &String| Info::new(key, Value::String(text.as_str().into()));
     let own = |key, value: &Option<String>| value.as_ref().map(|value| text(key, value));
-    let mut infos: Vec<Info> = own(keys::ALLOC_ID, &allocation.id)
-        .into_iter()
-        .chain(own(keys::ALLOC_REQ_ID, &allocation.req_id))
-        .collect();
+    let mut infos = Vec::new();
+    infos.extend(own(keys::ALLOC_ID, &allocation.id));
+    infos.extend(own(keys::ALLOC_REQ_ID, &allocation.req_id));
     let shares = &allocation.shares;
     let names: Vec<_> = shares.iter().map(|share| share.name.as_str()).collect();
     infos.push(Info::new(

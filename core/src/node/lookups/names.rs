@@ -26,7 +26,6 @@ use crate::node::node_service::NodeService;
 use crate::pmi::limits::NAME_MAX;
 use crate::pmi::server::NameAnswer;
 use crate::pmix::sidecar_link::UpcallId;
-use crate::pmix::upcall;
 use crate::pmix::value::{Info, PmixProc, Status, Text};
 use std::sync::Arc;
 
@@ -174,10 +173,8 @@ impl Names {
             (Some(who), Ok(request)) => self.with_store(cx, |store, names| {
                 store.start_request(who, request, ReplyTarget::Pmix(id), names);
             }),
-            (None, _) => {
-                cx.answer(id, &upcall::UpcallAnswer::Status(Status::ERR_NOT_FOUND));
-            }
-            (_, Err(status)) => cx.answer(id, &upcall::UpcallAnswer::Status(status)),
+            (None, _) => cx.answer_status(id, Status::ERR_NOT_FOUND),
+            (_, Err(status)) => cx.answer_status(id, status),
         }
     }
 
@@ -267,23 +264,20 @@ impl Names {
                 [found] => NameAnswer::Port(found.data.bytes()),
                 _ => NameAnswer::Refused("service not found"),
             },
-            NameReply::Partial(_)
-            | NameReply::Listed(_)
-            | NameReply::Refused(NameRefusal::NotFound) => NameAnswer::Refused("service not found"),
-            NameReply::Refused(NameRefusal::Duplicate(_)) => {
-                NameAnswer::Refused("already published")
+            NameReply::Partial(_) | NameReply::Listed(_) => {
+                NameAnswer::Refused("service not found")
             }
-            NameReply::Refused(NameRefusal::Keys) => NameAnswer::Refused("invalid service"),
-            NameReply::Refused(NameRefusal::Full) => NameAnswer::Refused("too many names"),
-            NameReply::Refused(NameRefusal::Timeout) => NameAnswer::Refused("timeout"),
-            NameReply::Refused(NameRefusal::HeadLost) => NameAnswer::Refused("head node lost"),
-            NameReply::Refused(NameRefusal::SharedLost) => NameAnswer::Refused("rendezvous lost"),
-            NameReply::Refused(NameRefusal::Unavailable(_)) => {
-                NameAnswer::Refused("name store unavailable")
-            }
-            NameReply::Refused(NameRefusal::RequesterEnded | NameRefusal::TornDown) => {
-                NameAnswer::Refused("job ends")
-            }
+            NameReply::Refused(refusal) => NameAnswer::Refused(match refusal {
+                NameRefusal::NotFound => "service not found",
+                NameRefusal::Duplicate(_) => "already published",
+                NameRefusal::Keys => "invalid service",
+                NameRefusal::Full => "too many names",
+                NameRefusal::Timeout => "timeout",
+                NameRefusal::HeadLost => "head node lost",
+                NameRefusal::SharedLost => "rendezvous lost",
+                NameRefusal::Unavailable(_) => "name store unavailable",
+                NameRefusal::RequesterEnded | NameRefusal::TornDown => "job ends",
+            }),
         };
         cx.with_pmi_of(at, |server, local| server.name_answer(local, answer));
     }

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use crate::job::ids::Rank;
 use crate::node::context::NodeContext;
-use crate::node::event::{NodeAction, NodeReport};
+use crate::node::event::NodeReport;
 use crate::node::tools::raised_events::job_ended;
 use crate::pmix::keys;
 use crate::pmix::sidecar_link::{RequestId, UpcallId};
@@ -25,9 +25,7 @@ const NSPACE_MAX: usize = wireup_shim::wire::WIREUP_MAX_NSPACE as usize;
 /// Adds a connection of a tool.
 pub(in crate::node) fn attach_tool(cx: &mut NodeContext, name: &PmixProc) {
     // Reported each time: a node may have lost its sidecar since another tool attached.
-    cx.order(NodeAction::ReportToLauncher(NodeReport::Tools {
-        attached: true,
-    }));
+    cx.report_to_launcher(NodeReport::Tools { attached: true });
     cx.tools.connect(name);
 }
 
@@ -51,7 +49,7 @@ pub(in crate::node) fn connect_tool(cx: &mut NodeContext, id: UpcallId, infos: &
 
 /// Whether a tool may have this name: that of no job, and of no server.
 fn is_free(cx: &NodeContext, name: &PmixProc) -> bool {
-    let Ok(nspace) = std::str::from_utf8(name.nspace.as_bytes()) else {
+    let Some(nspace) = name.nspace.to_str() else {
         return false;
     };
     let launch = cx.launch().nspace.as_str();
@@ -65,10 +63,7 @@ fn new_tool_name(cx: &mut NodeContext) -> PmixProc {
         let number = cx.tools.next_number();
         let launch = &cx.launch().nspace;
         let nspace = format!("{launch}-tool-{}-{number}", cx.node);
-        let name = PmixProc {
-            nspace: nspace.as_str().into(),
-            rank: Rank(0).into(),
-        };
+        let name = PmixProc::new(nspace, Rank(0));
         if !cx.tools.knows(&name) {
             return name;
         }
@@ -84,9 +79,7 @@ pub(in crate::node) fn lose_tools(cx: &mut NodeContext) {
 
 /// Reports that no tool is attached here any more.
 pub(in crate::node) fn report_no_tools(cx: &mut NodeContext) {
-    cx.order(NodeAction::ReportToLauncher(NodeReport::Tools {
-        attached: false,
-    }));
+    cx.report_to_launcher(NodeReport::Tools { attached: false });
 }
 
 /// Ends connections and returns the tools that have none any more. Connections of processes of the launch are passed over.
@@ -144,10 +137,7 @@ impl EndNotices {
 fn claimed(infos: &[Info]) -> Option<PmixProc> {
     match (find(infos, keys::NSPACE)?, find(infos, keys::RANK)?) {
         (Value::String(nspace), Value::Rank(rank)) if nspace.as_bytes().len() <= NSPACE_MAX => {
-            rank.rank().map(|rank| PmixProc {
-                nspace: nspace.clone(),
-                rank: rank.into(),
-            })
+            rank.rank().map(|rank| PmixProc::new(nspace.clone(), rank))
         }
         _ => None,
     }

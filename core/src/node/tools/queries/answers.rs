@@ -98,12 +98,8 @@ impl RemoteQueryNeeds {
             .rank
             .and_then(|rank| scope.job.process_map.node_of(rank));
         match scope.node.or(rank) {
-            _ if local => {
-                self.nodes.insert(cx.node);
-            }
-            Some(node) => {
-                self.nodes.insert(node);
-            }
+            _ if local => self.nodes.extend([cx.node]),
+            Some(node) => self.nodes.extend([node]),
             None => self.nodes.extend(scope.job.nodes_with_ranks()),
         }
     }
@@ -170,7 +166,7 @@ impl QueryFacts<'_> {
     }
 
     fn value(&self, key: &Text, scope: &QueryScope<'_>, query: &Query) -> Result<Value, Status> {
-        let key_text = std::str::from_utf8(key.as_bytes()).unwrap_or_default();
+        let key_text = key.to_str().unwrap_or_default();
         let known = KEYS.iter().find(|(known, _)| *known == key_text);
         let Some((_, qualifiers)) = known else {
             return Err(Status::ERR_NOT_SUPPORTED);
