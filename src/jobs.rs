@@ -15,6 +15,7 @@ pub(crate) mod query_launcher;
 pub mod snapshot;
 pub mod termination;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -198,10 +199,7 @@ impl LocalJobInfo {
     /// Numbers and names of the nodes with running ranks, ascending, each once.
     pub fn nodes(&self) -> Vec<(u32, String)> {
         let nodes = self.ranks.iter().filter_map(|rank| rank.node.clone());
-        let mut nodes: Vec<_> = nodes.collect();
-        nodes.sort();
-        nodes.dedup();
-        nodes
+        nodes.collect::<BTreeSet<_>>().into_iter().collect()
     }
 }
 

@@ -18,7 +18,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::ops::Deref;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -309,11 +309,6 @@ impl JobPlan {
             None => self.job.app_map.appnum_of(rank),
         }
     }
-}
-
-/// Path of the sidecar's OpenPMIx library.
-fn libpmix(host: Option<&SidecarFiles>) -> Option<&Path> {
-    host.map(|host| host.libpmix.path.as_path())
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
 use multiplexed_connection::{MultiplexedConnection, MultiplexedEnd};
@@ -54,6 +54,7 @@ use wireup_core::pmi::challenge::{AuthKey, ClientAuth};
 use wireup_core::pmi::client_handover::ClientHandover;
 use wireup_core::wording::without_error_codes;
 use wireup_sys::inherited_fd;
+use wireup_sys::poll::wait_for_events;
 use wireup_sys::signals::{Signals, ignored_at_start};
 
 /// Authentication that the port requires of clients.
@@ -464,10 +465,7 @@ impl RankProxy {
                 tv_nsec: 0,
             }
         });
-        match poll(&mut ready, most.as_ref()) {
-            Err(rustix::io::Errno::INTR) | Ok(_) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        Ok(wait_for_events(&mut ready, most.as_ref())?)
     }
 }
 

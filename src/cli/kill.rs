@@ -278,7 +278,7 @@ fn wait(
     let patience = grace.saturating_add(AGAIN);
     let patience = patience.saturating_sub(started.elapsed());
     if ranks.is_some() {
-        return Ok(termination::wait_for_ranks(sent, patience));
+        return Ok(termination::wait_for_processes(sent, patience));
     }
     if termination::wait(job, sent, patience)? {
         return Ok(true);

@@ -16,7 +16,7 @@ use rustix::process::{Pid, getppid};
 use sha2::{Digest as _, Sha256};
 
 use crate::detached::{COMMAND, NAME};
-use crate::jobs::name::{PREFIX, is_job};
+use crate::jobs::name::{begins, is_job};
 use wireup_core::failure::CommandError;
 use wireup_sys::procfs::{self, ProcessEnvironment};
 use wireup_sys::unix_socket::connect_within;
@@ -107,10 +107,7 @@ pub(super) fn connect(text: Option<&str>) -> Result<(String, OwnedFd), CommandEr
     let means = |keeper: &&AttachServerProcess| match text {
         // Root can name the jobs of other users.
         None => keeper.uid == rustix::process::geteuid().as_raw(),
-        Some(text) => {
-            let digits = text.strip_prefix(PREFIX).unwrap_or(text);
-            !digits.is_empty() && keeper.job[PREFIX.len()..].starts_with(digits)
-        }
+        Some(text) => begins(&keeper.job, text),
     };
     let all = keepers();
     let found: Vec<&AttachServerProcess> = all.iter().filter(means).collect();

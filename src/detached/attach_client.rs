@@ -18,6 +18,7 @@ use crate::report::progress_line::StartupWait;
 use crate::stdio::terminal_line;
 use wireup_core::failure::CommandError;
 use wireup_sys::descriptors;
+use wireup_sys::poll::wait_for_events;
 use wireup_sys::signals::{Signals, ignored_at_start};
 use wireup_sys::spawn::{ExitStatus, wait as wait_for_end};
 
@@ -125,8 +126,7 @@ fn report(request: &AttachRequest, what: &str) -> Option<AttachConnection> {
     match address::connect_to_parent(&job) {
         Ok(socket) => {
             let mut connection = AttachConnection::new(socket);
-            connection.queue(request);
-            connection.flush();
+            connection.send(request);
             Some(connection)
         }
         Err(errno) => {
@@ -152,8 +152,7 @@ pub fn wait(jobs: &[String]) -> Result<u8, CommandError> {
     };
     let waiting = connected.into_iter().map(|(job, socket)| {
         let mut connection = AttachConnection::new(socket);
-        connection.queue(&AttachRequest::Wait);
-        connection.flush();
+        connection.send(&AttachRequest::Wait);
         (job, connection)
     });
     // All requests are sent before the first wait.
@@ -174,7 +173,7 @@ fn wait_for_one(job: &str, mut connection: AttachConnection) -> Result<u8, Comma
             Some(_) => {}
             None if alive => {
                 let mut fds = [PollFd::new(&connection, PollFlags::IN)];
-                checked(poll(&mut fds, None))?;
+                wait_for_events(&mut fds, None).map_err(cannot_wait)?;
             }
             None => return Err(lost(job)),
         }
@@ -190,11 +189,8 @@ fn lost(job: &str) -> CommandError {
     CommandError::system(text, "its exit status is not known")
 }
 
-fn checked(polled: rustix::io::Result<usize>) -> Result<(), CommandError> {
-    match polled {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(errno) => Err(CommandError::system("cannot wait", errno)),
-    }
+fn cannot_wait(errno: Errno) -> CommandError {
+    CommandError::system("cannot wait", errno)
 }
 
 /// Shows the output of a detached job that was not shown yet, and all that follows; passes on signals and, if chosen, standard
@@ -305,8 +301,7 @@ impl Client {
             while let Some(message) = self.connection.next().map_err(unreadable)? {
                 match message {
                     AttachReply::Ended(code) => {
-                        self.connection.queue(&AttachRequest::KnowsEnd);
-                        self.connection.flush();
+                        self.connection.send(&AttachRequest::KnowsEnd);
                         return Ok(ClientEnd::Ended(code));
                     }
                     AttachReply::Started => {
@@ -341,10 +336,8 @@ impl Client {
         let stdin = io::stdin();
         let stdin = stdin.as_fd();
         let queued = self.connection.queued() > 0;
-        let flags = match queued {
-            true => PollFlags::IN | PollFlags::OUT,
-            false => PollFlags::IN,
-        };
+        let mut flags = PollFlags::IN;
+        flags.set(PollFlags::OUT, queued);
         let mut fds = vec![
             PollFd::new(&self.connection, flags),
             PollFd::new(&self.signals, PollFlags::IN),
@@ -353,7 +346,7 @@ impl Client {
         if self.reads && !queued {
             fds.push(PollFd::new(&stdin, PollFlags::IN));
         }
-        checked(poll(&mut fds, None))?;
+        wait_for_events(&mut fds, None).map_err(cannot_wait)?;
         let flags = |at: usize| fds.get(at).map_or(PollFlags::empty(), PollFd::revents);
         let readable = PollFlags::IN | PollFlags::HUP | PollFlags::ERR;
         Ok(Ready {

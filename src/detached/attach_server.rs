@@ -12,7 +12,7 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -27,6 +27,7 @@ use crate::detached::{COMMAND, NAME, job_name_from_env};
 use viewer::{AttachedClient, LauncherProgress};
 use wireup_core::failure::CommandError;
 use wireup_sys::descriptors;
+use wireup_sys::poll::wait_for_events;
 use wireup_sys::spawn::{Child, ExitStatus, wait};
 
 /// Time for which the exit status is kept for the first client that requests it.
@@ -78,14 +79,6 @@ fn release_surroundings() -> io::Result<()> {
     Ok(rustix::process::chdir("/")?)
 }
 
-/// Exit of the launcher.
-#[derive(Clone, Copy, Debug)]
-struct LauncherExit {
-    code: u8,
-    /// Time until which the exit code is kept.
-    deadline: Instant,
-}
-
 struct AttachServer {
     listener: OwnedFd,
     launcher: Child,
@@ -97,15 +90,11 @@ struct AttachServer {
     input_ends: bool,
     streams: Vec<(LauncherStream, OwnedFd)>,
     output: OutputBuffer,
-    end: Option<LauncherExit>,
+    progress: LauncherProgress,
+    /// Time until which the exit code is kept, once the launcher has ended.
+    deadline: Option<Instant>,
     /// The attached client, which is sent the output.
     viewer: Option<AttachedClient>,
-    /// Position after the output of the launcher's look-ups, once it has reported their end.
-    lookup_output_end: Option<u64>,
-    /// Source that a look-up of the launcher waits for.
-    lookup_wait: Option<String>,
-    /// Whether the launcher has reported that all ranks were started.
-    is_started: bool,
     /// Clients that are not attached, with the reply that each waits for.
     pending_clients: Vec<(AttachConnection, Awaited)>,
 }
@@ -135,12 +124,6 @@ fn nonblocking(fd: impl AsFd) -> io::Result<()> {
     Ok(fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?)
 }
 
-/// Notifies a client that all ranks were started. The socket of a new client has room for the message.
-fn report_start(mut connection: AttachConnection) {
-    connection.queue(&AttachReply::Started);
-    connection.flush();
-}
-
 impl AttachServer {
     fn start(args: &[OsString], job: &str, listener: OwnedFd) -> io::Result<Self> {
         let pipe = || pipe_with(PipeFlags::CLOEXEC);
@@ -162,11 +145,9 @@ impl AttachServer {
                 (LauncherStream::Stderr, stderr),
             ],
             output: OutputBuffer::new(KEPT),
-            end: None,
+            progress: LauncherProgress::default(),
+            deadline: None,
             viewer: None,
-            lookup_output_end: None,
-            lookup_wait: None,
-            is_started: false,
             pending_clients: Vec::new(),
         })
     }
@@ -175,9 +156,8 @@ impl AttachServer {
     fn run(&mut self) -> io::Result<()> {
         loop {
             let now = Instant::now();
-            let left = self
-                .end
-                .map(|end| end.deadline.saturating_duration_since(now));
+            let left = self.deadline;
+            let left = left.map(|deadline| deadline.saturating_duration_since(now));
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(());
             }
@@ -194,14 +174,8 @@ impl AttachServer {
                     Polled::Other(at) => self.on_client_readable(at),
                 }
             }
-            let progress = LauncherProgress {
-                lookup_output_end: self.lookup_output_end,
-                lookup_wait: self.lookup_wait.as_deref(),
-                is_started: self.is_started,
-                code: self.end.map(|end| end.code),
-            };
             if let Some(viewer) = &mut self.viewer
-                && !viewer.send(&self.output, progress, Instant::now())
+                && !viewer.send(&self.output, &self.progress, Instant::now())
             {
                 self.viewer = None;
             }
@@ -214,7 +188,7 @@ impl AttachServer {
         if self.pending_clients.len() < CLIENTS_MAX {
             what.push((Polled::Listener, self.listener.as_fd(), PollFlags::IN));
         }
-        if self.end.is_none() {
+        if self.progress.code.is_none() {
             let pidfd = self.launcher.pidfd.as_fd();
             what.push((Polled::Launcher, pidfd, PollFlags::IN));
         }
@@ -243,10 +217,7 @@ impl AttachServer {
             .iter()
             .map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags));
         let mut fds: Vec<PollFd<'_>> = fds.collect();
-        match poll(&mut fds, left.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
+        wait_for_events(&mut fds, left.as_ref())?;
         let polled = what.iter().map(|(polled, ..)| *polled);
         let ready = polled.zip(fds.iter().map(PollFd::revents));
         // The highest index first, so that a removal does not move those that follow.
@@ -274,11 +245,9 @@ impl AttachServer {
         for at in (0..self.pending_clients.len()).rev() {
             self.on_client_readable(at);
         }
-        self.lookup_wait = None;
-        self.end = Some(LauncherExit {
-            code,
-            deadline: Instant::now() + UNASKED,
-        });
+        self.progress.lookup_wait = None;
+        self.progress.code = Some(code);
+        self.deadline = Some(Instant::now() + UNASKED);
         // Processes that the launcher left may have the other ends of its pipes.
         self.drain_output();
         self.stdin = None;
@@ -315,30 +284,40 @@ impl AttachServer {
     /// Handles the end of the launcher's look-ups: reads everything that it wrote before.
     fn on_looked_up(&mut self) {
         self.drain_output();
-        self.lookup_output_end
-            .get_or_insert_with(|| self.output.end());
+        self.end_lookups();
+    }
+
+    /// Stores the position after the output of the look-ups, if it is not known yet.
+    fn end_lookups(&mut self) {
+        let end = &mut self.progress.lookup_output_end;
+        end.get_or_insert_with(|| self.output.end());
     }
 
     /// Handles the start of all ranks.
     fn on_start(&mut self) {
-        // The report of their end may have failed.
-        self.lookup_output_end
-            .get_or_insert_with(|| self.output.end());
-        self.is_started = true;
+        // The report of the end of the look-ups may have failed.
+        self.end_lookups();
+        self.progress.is_started = true;
         let awaits = |other: &mut (AttachConnection, Awaited)| other.1 == Awaited::Start;
-        for (connection, _) in self.pending_clients.extract_if(.., awaits) {
-            report_start(connection);
+        for (mut connection, _) in self.pending_clients.extract_if(.., awaits) {
+            // The socket of a new client has room for the message.
+            connection.send(&AttachReply::Started);
         }
     }
 
     /// Sends the exit code to a client that waits. The socket of a new client has room for the message.
     fn answer(&mut self, mut connection: AttachConnection) {
-        if let Some(end) = &mut self.end {
-            connection.queue(&AttachReply::Ended(end.code));
-            if connection.flush() {
-                end.deadline = end.deadline.min(Instant::now() + ASKED);
-            }
+        if let Some(code) = self.progress.code
+            && connection.send(&AttachReply::Ended(code))
+        {
+            self.shorten(ASKED);
         }
+    }
+
+    /// Keeps the exit code for this time at most.
+    fn shorten(&mut self, time: Duration) {
+        let deadline = self.deadline;
+        self.deadline = deadline.map(|deadline| deadline.min(Instant::now() + time));
     }
 
     fn write_input(&mut self) {
@@ -404,7 +383,7 @@ impl AttachServer {
                 Ok(Some(AttachRequest::LookupWait(source)))
                     if is_from(&connection, self.launcher.pid) =>
                 {
-                    self.lookup_wait = source;
+                    self.progress.lookup_wait = source;
                     return;
                 }
                 _ if !is_open => return,
@@ -412,7 +391,7 @@ impl AttachServer {
                     let client = self.new_viewer(connection);
                     return self.show_to(client);
                 }
-                Ok(Some(AttachRequest::Wait)) if self.end.is_some() => {
+                Ok(Some(AttachRequest::Wait)) if self.progress.code.is_some() => {
                     return self.answer(connection);
                 }
                 Ok(Some(AttachRequest::Wait)) => awaited = Awaited::End,
@@ -459,14 +438,10 @@ impl AttachServer {
                 }
                 Ok(Some(AttachRequest::KnowsEnd)) => {
                     // Only this client has the name of a job that has not started.
-                    let known = if self.is_started {
-                        KNOWN
-                    } else {
-                        Duration::ZERO
-                    };
-                    if let Some(end) = &mut self.end {
-                        end.deadline = end.deadline.min(Instant::now() + known);
-                    }
+                    self.shorten(match self.progress.is_started {
+                        true => KNOWN,
+                        false => Duration::ZERO,
+                    });
                 }
                 Ok(None) => return,
                 Ok(Some(_)) | Err(_) => self.viewer = None,
@@ -476,7 +451,7 @@ impl AttachServer {
 
     fn signal(&self, signal: i32) {
         // Until the launcher is reaped, its pid cannot belong to another process.
-        if self.end.is_none()
+        if self.progress.code.is_none()
             && let Some(signal) = Signal::from_named_raw(signal)
         {
             let _ = rustix::process::kill_process(self.launcher.pid, signal);

@@ -4,10 +4,11 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, recv};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::rank_proxy::socket_relay::send_queued;
 use wireup_core::link::{decode, encode};
 
 /// Maximum number of bytes read at once.
@@ -53,15 +54,13 @@ impl AttachConnection {
 
     /// Sends as much as the socket takes; false when the other end has disconnected.
     pub(super) fn flush(&mut self) -> bool {
-        while !self.to_send.is_empty() {
-            match send(&self.socket, &self.to_send, SendFlags::NOSIGNAL) {
-                Ok(sent) => drop(self.to_send.drain(..sent)),
-                Err(Errno::AGAIN) => return true,
-                Err(Errno::INTR) => {}
-                Err(_) => return false,
-            }
-        }
-        true
+        send_queued(&self.socket, &mut self.to_send).is_ok()
+    }
+
+    /// Queues a message and sends as much as the socket takes; false when the other end has disconnected.
+    pub(super) fn send(&mut self, message: &impl Serialize) -> bool {
+        self.queue(message);
+        self.flush()
     }
 
     /// Reads once; false when the other end has disconnected.

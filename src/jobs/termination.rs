@@ -21,18 +21,15 @@ use super::discover::{UserScope, jobs};
 use super::name;
 use super::snapshot::Snapshot;
 use super::{JobLifeState, LocalJobInfo, Rank};
-use crate::backend::cleanup_record;
-use crate::backend::cleanup_record::CleanupRecord;
-use crate::backend::job_label;
-use crate::backend::job_label::JobStage;
+use crate::backend::cleanup_record::{self, CleanupRecord};
+use crate::backend::job_label::{self, JobStage};
 use crate::backend::orphaned_job_cleanup::{GIVE_UP, LOOK_AT_LEAST, OrphanedJobCleanup};
 use wireup_core::job::spec::GRACE;
 use wireup_sys::leftovers;
 use wireup_sys::pidfd::ProcessHandle;
 use wireup_sys::poll::pause;
 use wireup_sys::privileges::{NOBODY, as_user};
-use wireup_sys::procfs;
-use wireup_sys::procfs::Process;
+use wireup_sys::procfs::{self, Process};
 use wireup_sys::signals;
 
 /// Interval between checks of a job that is ending.
@@ -364,8 +361,7 @@ fn clean_up(name: &str, job: &LocalJobInfo, signal: Signal) -> bool {
 /// As [`signal`].
 pub fn wait(job: &LocalJobInfo, sent: &SentSignal, most: Duration) -> Result<bool, EndError> {
     let start = Instant::now();
-    let left = || most.saturating_sub(start.elapsed());
-    if !sent.waited_for.iter().all(|held| held.wait(left())) {
+    if !wait_for_processes(sent, most) {
         return Ok(false);
     }
     let Some(name) = &job.name else {
@@ -379,7 +375,7 @@ pub fn wait(job: &LocalJobInfo, sent: &SentSignal, most: Duration) -> Result<boo
             Some(now) if now.state == JobLifeState::Orphaned && now.leaders().next().is_none() => {
                 drop(clean(now, Signal::TERM)?);
             }
-            Some(_) if left().is_zero() => return Ok(false),
+            Some(_) if start.elapsed() >= most => return Ok(false),
             Some(_) => pause(POLL_INTERVAL),
         }
     }
@@ -402,8 +398,8 @@ pub fn hurry(job: &LocalJobInfo, sent: &SentSignal) -> Result<(), EndError> {
     held.try_for_each(|held| send(held, leader, signal))
 }
 
-/// Waits until ranks have exited, at most for `most`; returns whether they have.
-pub fn wait_for_ranks(sent: &SentSignal, most: Duration) -> bool {
+/// Waits until the processes to wait for have exited, at most for `most`; returns whether they have.
+pub fn wait_for_processes(sent: &SentSignal, most: Duration) -> bool {
     let start = Instant::now();
     let left = || most.saturating_sub(start.elapsed());
     sent.waited_for.iter().all(|held| held.wait(left()))

@@ -112,7 +112,7 @@ pub(crate) struct AllocationTable {
     leaving: NodeShares,
 }
 
-fn refuse(kind: Kind, text: impl ToString) -> AllocationFailure {
+pub(super) fn refuse(kind: Kind, text: impl ToString) -> AllocationFailure {
     AllocationFailure::new(kind, text.to_string())
 }
 
@@ -176,7 +176,10 @@ impl AllocationTable {
                                (PMIX_ALLOC_ID), or use an allocator (--allocator)";
                 return Err(refuse(Kind::NoResources, problem));
             }
-            (Directive::Release, id) => return self.release(id, attributes, field),
+            (Directive::Release, id) => {
+                let part = self.release(id, attributes, field)?;
+                (id.map(str::to_owned), part)
+            }
             (Directive::Reacquire, None) => {
                 let back = attributes.part_of(&self.released_shares, field)?;
                 if back.is_empty() {
@@ -201,17 +204,17 @@ impl AllocationTable {
         Ok(described(id, attributes, &shares, field.names))
     }
 
-    /// Releases an allocation or a part of it, or slots of the launch itself.
+    /// Releases an allocation or a part of it, or slots of the launch itself. Returns the released slots.
     fn release(
         &mut self,
         id: Option<&str>,
         attributes: &AllocationAttributes,
         field: &AllocationCandidates<'_>,
-    ) -> Result<Allocation, AllocationFailure> {
+    ) -> Result<NodeShares, AllocationFailure> {
         let Some(id) = id else {
             let shares = attributes.choose(field)?;
             add(&mut self.released_shares, shares.clone());
-            return Ok(described(None, attributes, &shares, field.names));
+            return Ok(shares);
         };
         let at = self.position(id)?;
         let part = attributes.part_of(&self.allocations[at].shares, field)?;
@@ -222,12 +225,7 @@ impl AllocationTable {
             self.allocations.remove(at);
         }
         self.return_nodes(&joined, &part);
-        Ok(described(
-            Some(id.to_owned()),
-            attributes,
-            &part,
-            field.names,
-        ))
+        Ok(part)
     }
 
     /// Reserves slots for an existing allocation, or for a new one.

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Display};
-use std::io::{self, Read as _};
+use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,8 @@ use crate::plan::inherited_context::InheritedContext;
 use crate::plan::mpi_choice::{MpiChoiceError, MpiChooser};
 use crate::plan::reasons::CountReason;
 use crate::plan::wrap::{WrapError, Wrapper};
-use crate::plan::{rank_env, transports};
+use crate::plan::{hostfile, rank_env, transports};
+use wireup_core::container;
 use wireup_core::failure::CommandError;
 use wireup_core::job::spec::AppRequest;
 use wireup_sys::resource_limits::{self, Forbidden};
@@ -149,25 +150,19 @@ pub(super) enum DirectoryProblem {
     NoDirectory,
 }
 
-/// Ranks of an application, and the reason for their number.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct AppRanks {
-    pub(super) ranks: Range<u32>,
-    pub(super) count: CountReason,
-}
-
 /// Resolves an application; returns the dynamic loader with its environment too. `env` are the application's
 /// [`variables`]. The program of a [child](InspectionSite::Child) is searched in the directories of the request, in
-/// those of PATH, and last in its working directory. `in_image` is whether the ranks run in an image.
+/// those of PATH, and last in its working directory. `count` is the reason for the number of
+/// `ranks`, and `in_image` whether they run in an image.
 pub(super) fn resolve_app(
     app: &AppRequest,
-    ranks: AppRanks,
+    ranks: Range<u32>,
+    count: CountReason,
     mut env: Vec<Variable>,
     inheritance: &InheritedContext,
     stand: InspectionSite,
     in_image: bool,
 ) -> Result<(AppStart, Loader), AppError> {
-    let AppRanks { ranks, count } = ranks;
     let mut cwd = working_directory(app, inheritance, stand)?;
     if in_image {
         // A process that has entered the image is in another directory.
@@ -238,12 +233,7 @@ pub(super) fn resolve_app(
         env.push((relocated::OPEN_MPI.into(), prefix.into()));
     }
     if stand.starts() {
-        let settings = transports::left_out(&detected, &loader, &env);
-        env.extend(
-            settings
-                .into_iter()
-                .map(|(name, value)| (name.into(), value.into())),
-        );
+        env.extend(transports::left_out(&detected, &loader, &env));
     }
     let limits = match stand.starts() {
         true => resource_limits::resolve(&app.limits),
@@ -313,7 +303,8 @@ pub(super) fn variables(
 ) -> Result<Vec<Variable>, AppError> {
     let mut forwards = Vec::new();
     for path in &app.env_files {
-        let text = read_env_file(path).map_err(|error| AppError::UnreadableEnvironment {
+        let text = hostfile::read_within(path, ENV_FILE_MAX);
+        let text = text.map_err(|error| AppError::UnreadableEnvironment {
             path: path.clone(),
             error,
         })?;
@@ -327,11 +318,15 @@ pub(super) fn variables(
         forwards.push(EnvForward::parse(text).map_err(AppError::Forward)?);
     }
     let mut base = environment::base(&inheritance.vars, &app.inherited, &forwards);
+    let mut leave = |is_left: fn(&OsStr) -> bool| {
+        environment::leave(&mut base.variables, &app.inherited, &forwards, is_left);
+    };
     if in_image {
-        environment::leave_files(&mut base.variables, &app.inherited, &forwards);
+        // The image has its own system files.
+        leave(container::is_of_the_image);
     }
     if inheritance.is_for_hosts() {
-        environment::leave_local(&mut base.variables, &app.inherited, &forwards);
+        leave(environment::is_local);
     }
     let not_set = |option: &str, name: &OsString| {
         format!("{option} {}: not set here", name.to_string_lossy())
@@ -354,13 +349,3 @@ pub(super) fn variables(
 
 /// Maximum size of an environment file in bytes.
 const ENV_FILE_MAX: u64 = 8 * 1024 * 1024;
-
-fn read_env_file(path: &Path) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    let file = std::fs::File::open(path)?;
-    if file.take(ENV_FILE_MAX + 1).read_to_end(&mut text)? as u64 > ENV_FILE_MAX {
-        let why = format!("the file is larger than {} MiB", ENV_FILE_MAX >> 20);
-        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-    }
-    Ok(text)
-}

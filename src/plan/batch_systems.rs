@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
 
+use batch_table::ENGINES;
 use wireup_core::job::hosts::{HostList, HostSpec, HostsProblem, compress};
 use wireup_core::job::spec::AgentLaunchCommand;
 
@@ -105,23 +106,15 @@ pub(crate) fn find(
     if (around.variable)("WIREUP_RANK").is_some() {
         return Ok(None);
     }
-    let all = [
-        BatchSystemKind::Slurm,
-        BatchSystemKind::GridEngine,
-        BatchSystemKind::Lsf,
-        BatchSystemKind::Pbs,
-        BatchSystemKind::Flux,
-    ];
-    for engine in all {
-        if named.is_some_and(|named| named != engine) {
-            continue;
-        }
-        let found = match engine {
-            BatchSystemKind::Slurm => slurm::find(around.variable)?,
-            _ => batch_table::find(engine, around)?,
-        };
-        if found.is_some() {
-            return Ok(found);
+    let is_meant = |kind: BatchSystemKind| named.is_none_or(|named| named == kind);
+    if is_meant(BatchSystemKind::Slurm)
+        && let Some(found) = slurm::find(around.variable)?
+    {
+        return Ok(Some(found));
+    }
+    for system in ENGINES.iter().filter(|system| is_meant(system.named)) {
+        if let Some(found) = system.find(around)? {
+            return Ok(Some(found));
         }
     }
     Ok(None)

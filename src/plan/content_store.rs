@@ -4,14 +4,16 @@
 //! to a file, because the store may be removed at any time.
 
 use std::fmt;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+
+use crate::plan::directory::make_private;
 
 /// SHA-256 of a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -54,10 +56,7 @@ impl ContentStore {
     /// # Errors
     /// When the directory cannot be created, or other users have access to it.
     pub(crate) fn open(directory: PathBuf) -> io::Result<Self> {
-        match DirBuilder::new().mode(0o700).create(&directory) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
+        make_private(&directory)?;
         let meta = directory.symlink_metadata()?;
         let uid = rustix::process::geteuid().as_raw();
         match meta.is_dir() && meta.uid() == uid && meta.mode() & 0o077 == 0 {
@@ -129,10 +128,9 @@ impl IncomingFile {
         }
         self.hash.update(bytes);
         if self.remaining_bytes > 0 {
-            return if bytes.is_empty() {
-                Err(other())
-            } else {
-                Ok(false)
+            return match bytes.is_empty() {
+                true => Err(other()),
+                false => Ok(false),
             };
         }
         if self.hash.clone().finalize()[..] != self.digest.0 {

@@ -90,6 +90,14 @@ impl NodeDirectories {
     }
 }
 
+/// Creates a directory that only this user can enter, if it does not exist.
+pub(super) fn make_private(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Creates a directory that only the job's user can enter, and missing parents.
 fn make(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).recursive(true).create(path)

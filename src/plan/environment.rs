@@ -27,9 +27,7 @@ pub(crate) fn split_entry(entry: &[u8]) -> Option<Variable> {
 pub mod env_file;
 mod local_variables;
 
-pub use local_variables::{
-    is_given_by_node, is_hidden, is_local, is_secret, leave_files, leave_local, secret_value,
-};
+pub use local_variables::{is_given_by_node, is_hidden, is_local, is_secret, leave, secret_value};
 
 /// Prefixes of the names of launcher state, except those in [`KEPT`].
 ///

@@ -11,13 +11,12 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::app_start::{AppError, AppRanks, InspectionSite, resolve_app};
+use super::app_start::{AppError, InspectionSite, resolve_app};
 use super::host_binding::HostBindingError;
 use super::interface_offer::host_parts;
 use super::rank_count::SizeError;
 use super::{
-    AppPlan, AppStart, HostPlan, JobPlan, StagedFiles, host_binding, libpmix, node_grant,
-    rank_count,
+    AppPlan, AppStart, HostPlan, JobPlan, StagedFiles, host_binding, node_grant, rank_count,
 };
 use crate::inspect::DetectedInterface;
 use crate::inspect::ldso::Loader;
@@ -210,7 +209,7 @@ impl JobPlan {
             }
             (None, _) => (None, None),
         };
-        let libpmix = libpmix(sidecar_files.as_ref());
+        let libpmix = sidecar_files.as_ref().map(|files| &*files.libpmix.path);
         let bind = |scope| host_binding::bind(&spec, &self, scope, initial, libpmix);
         let binding = site.scope.map(bind).transpose()?.flatten();
         if site.scope.is_some() {
@@ -357,12 +356,12 @@ pub(super) fn resolve_apps(
         let ranks = job.app_map.ranks_of(number);
         let purpose = site.purpose(job, &ranks, in_image, template.is_some());
         let count = plan.count;
-        let ranks = AppRanks { ranks, count };
         let inheritance = &*site.inheritance;
         let found = run_in_root(site.container_root.as_ref(), move || {
             Ok(resolve_app(
                 &request,
                 ranks,
+                count,
                 env,
                 inheritance,
                 purpose,

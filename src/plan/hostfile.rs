@@ -1,6 +1,7 @@
 //! Reads hostfiles.
 
-use std::io::Read as _;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use wireup_core::job::hosts::{HOSTS_MAX, HostEntry, HostsError, file};
@@ -13,10 +14,7 @@ const FILE_MAX: u64 = HOSTS_MAX as u64 * 256;
 pub enum HostFileError {
     /// The file cannot be read, or is larger than 256 bytes for each possible host.
     #[error("{}: {error}", path.display())]
-    Unreadable {
-        path: PathBuf,
-        error: std::io::Error,
-    },
+    Unreadable { path: PathBuf, error: io::Error },
     /// The file has an invalid line.
     #[error(transparent)]
     Wrong(#[from] HostsError),
@@ -38,12 +36,20 @@ pub fn read(path: &Path) -> Result<Vec<HostEntry>, HostFileError> {
 ///
 /// # Errors
 /// Those of the system, and for a file that is too large.
-pub(crate) fn bytes(path: &Path) -> std::io::Result<Vec<u8>> {
+pub(crate) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    read_within(path, FILE_MAX)
+}
+
+/// Reads a file of at most `max` bytes, which are whole MiB in the message about a larger one.
+///
+/// # Errors
+/// Those of the system, and for a file that is too large.
+pub(super) fn read_within(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    let file = std::fs::File::open(path)?;
-    if file.take(FILE_MAX + 1).read_to_end(&mut text)? as u64 > FILE_MAX {
-        let why = format!("the file is larger than {} MiB", FILE_MAX >> 20);
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, why));
+    let file = File::open(path)?;
+    if file.take(max + 1).read_to_end(&mut text)? as u64 > max {
+        let why = format!("the file is larger than {} MiB", max >> 20);
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }
     Ok(text)
 }

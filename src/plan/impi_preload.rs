@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::inspect::sidecar_files::LIBRARY_DIRECTORY;
-use crate::inspect::{ProgramInspection, elf, mpi_libraries};
+use crate::inspect::{ProgramInspection, elf};
 use crate::plan::Variable;
-use crate::plan::mpi_choice::{ChosenMpi, LoadMechanism, PRELOAD, program_abi, put_first};
+use crate::plan::mpi_choice::{
+    ChosenMpi, LoadMechanism, PRELOAD, needed_libraries, program_abi, put_first,
+};
 use wireup_core::job::mpi::MpiAbi;
 use wireup_impi_preload::{MPICH_LIBRARY, OPEN_MPI_LIBRARY, STANDARD_LIBRARY};
 
@@ -106,22 +108,12 @@ fn needed_names(inspection: &ProgramInspection) -> Vec<String> {
 }
 
 fn find_abi(inspection: &ProgramInspection, chosen: Option<&ChosenMpi>) -> Option<MpiAbi> {
-    let program = &inspection.detected.program;
-    if let Ok(elf) = elf::read(program)
-        && elf.dynamic
-    {
-        let libraries = mpi_libraries(program, &elf, &inspection.loader);
-        if let Some(abi) = program_abi(&libraries) {
-            return Some(abi);
-        }
-    }
+    let abi = program_abi(&needed_libraries(inspection));
     // A script loads the MPI that was chosen for it.
-    let chosen = chosen.filter(|chosen| chosen.mechanism == LoadMechanism::Named)?;
-    library_abi(&chosen.library)
-}
-
-fn library_abi(library: &Path) -> Option<MpiAbi> {
-    MpiAbi::from_soname(&library.file_name()?.to_string_lossy())
+    abi.or_else(|| {
+        let chosen = chosen.filter(|chosen| chosen.mechanism == LoadMechanism::Named)?;
+        MpiAbi::from_soname(&chosen.library.file_name()?.to_string_lossy())
+    })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! ([`environment::is_local`]) unless the user names them; a node adds its own values of a few of these. Resource
 //! limits are not sent: each node has its own.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
@@ -50,12 +51,8 @@ impl InheritedContext {
                 error,
             )
         })?;
-        let umask = match for_hosts {
-            true => {
-                Some(umask().map_err(|error| CommandError::system("/proc/self/status", error))?)
-            }
-            false => None,
-        };
+        let umask = for_hosts.then(umask).transpose();
+        let umask = umask.map_err(|error| CommandError::system("/proc/self/status", error))?;
         let mut vars: Vec<Variable> = std::env::vars_os().collect();
         vars.extend(home_without_account(&vars));
         Ok(Self { vars, cwd, umask })
@@ -88,10 +85,8 @@ impl InheritedContext {
     /// Names of variables that are not sent to other machines, sorted.
     pub fn left_behind(&self) -> Vec<&OsStr> {
         let names = self.vars.iter().map(|(name, _)| name.as_os_str());
-        let mut names: Vec<_> = names.filter(|name| environment::is_local(name)).collect();
-        names.sort();
-        names.dedup();
-        names
+        let names: BTreeSet<_> = names.filter(|name| environment::is_local(name)).collect();
+        names.into_iter().collect()
     }
 
     /// Adds the variables that a node with the environment `own` gives its ranks.

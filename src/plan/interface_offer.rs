@@ -73,15 +73,12 @@ fn for_restarts(spec: &JobSpec, apps: &[AppStart]) -> Result<InterfaceOffer, Res
     {
         return Err(RestartError::Program(app.detected.program.clone()));
     }
-    let offer = interfaces(choice, apps);
-    Ok(match offer.pmix {
-        true => InterfaceOffer {
-            pmix: false,
-            why: OfferReason::Restartable,
-            ..offer
-        },
-        false => offer,
-    })
+    let mut offer = interfaces(choice, apps);
+    if offer.pmix {
+        offer.pmix = false;
+        offer.why = OfferReason::Restartable;
+    }
+    Ok(offer)
 }
 
 /// Request for ranks that may restart and need PMIx.

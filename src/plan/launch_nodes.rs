@@ -85,12 +85,7 @@ pub(crate) fn names_here(nodes: u32) -> Vec<String> {
         return vec![own];
     }
     // A host name has 64 bytes at most, some of which the number needs.
-    let stem: String = own
-        .split('.')
-        .next()
-        .unwrap_or(&own)
-        .chars()
-        .take(50)
-        .collect();
+    let first_part = own.split('.').next().unwrap_or(&own);
+    let stem: String = first_part.chars().take(50).collect();
     (0..nodes).map(|node| format!("{stem}-v{node}")).collect()
 }

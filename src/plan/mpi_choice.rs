@@ -25,7 +25,8 @@ use crate::plan::Variable;
 use wireup_core::job::mpi::{MpiAbi, MpiFamily, MpiInstallation, MpiSelector};
 use wireup_core::job::spec::AppRequest;
 
-const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+/// Variable with the directories that the dynamic loader searches first.
+pub(super) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// Variable with the libraries that the dynamic loader loads first.
 pub(super) const PRELOAD: &str = "LD_PRELOAD";
 
@@ -451,7 +452,7 @@ impl LoadTarget<'_> {
 }
 
 /// The MPI libraries of a native program.
-fn needed_libraries(inspection: &ProgramInspection) -> Vec<FoundLibrary> {
+pub(super) fn needed_libraries(inspection: &ProgramInspection) -> Vec<FoundLibrary> {
     let program = &inspection.detected.program;
     match elf::read(program) {
         Ok(elf) if elf.dynamic => mpi_libraries(program, &elf, &inspection.loader),

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::plan::directory::make_private;
 use wireup_core::failure::RequestError;
 use wireup_core::job::ids::{AppNum, NodeId, Nspace};
 use wireup_core::job::octets;
@@ -147,27 +148,6 @@ impl StagedFile {
     }
 }
 
-/// Path of a staged program on a node.
-pub(crate) fn program(job: &Nspace, node: NodeId, app: AppNum, packed: &StagedFile) -> PathBuf {
-    let name = packed.name.file_name().unwrap_or_default();
-    app_directory(job, node, app).join(name)
-}
-
-/// Directory of an application's staged files on a node.
-pub(super) fn app_directory(job: &Nspace, node: NodeId, app: AppNum) -> PathBuf {
-    directory(job, node).join(app.0.to_string())
-}
-
-/// Directory of an application's staged libraries on a node.
-pub(super) fn libraries(job: &Nspace, node: NodeId, app: AppNum) -> PathBuf {
-    app_directory(job, node, app).join("lib")
-}
-
-/// Directory of a job's staged files on a node. The name contains the node because hosts may share the parent.
-fn directory(job: &Nspace, node: NodeId) -> PathBuf {
-    std::env::temp_dir().join(format!("{job}.n{node}.files"))
-}
-
 /// Identity of a file; a file that replaces it, and the file itself after a change, has another identity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct FileIdentity([i64; 4]);
@@ -237,6 +217,30 @@ pub(crate) struct Owner<'a> {
     pub(super) app: AppNum,
 }
 
+impl Owner<'_> {
+    /// Directory of the job's staged files on the node. The name contains the node because hosts may share the parent.
+    fn job_directory(&self) -> PathBuf {
+        let Self { job, node, .. } = self;
+        std::env::temp_dir().join(format!("{job}.n{node}.files"))
+    }
+
+    /// Directory of the application's staged files.
+    pub(super) fn directory(&self) -> PathBuf {
+        self.job_directory().join(self.app.0.to_string())
+    }
+
+    /// Directory of the application's staged libraries.
+    pub(super) fn libraries(&self) -> PathBuf {
+        self.directory().join("lib")
+    }
+
+    /// Path of the application's staged program.
+    pub(super) fn program(&self, packed: &StagedFile) -> PathBuf {
+        let name = packed.name.file_name().unwrap_or_default();
+        self.directory().join(name)
+    }
+}
+
 impl UnpackedFiles {
     /// Stores a program in the job's own directory. `cleanup` gets the path before it exists.
     ///
@@ -248,9 +252,8 @@ impl UnpackedFiles {
         packed: &StagedFile,
         cleanup: CleanupSink<'_>,
     ) -> Result<(), StagingError> {
-        let Owner { job, node, app } = owner;
-        self.enter(job, node, cleanup)?;
-        let path = program(job, node, app, packed);
+        self.enter(owner, cleanup)?;
+        let path = owner.program(packed);
         make(path.parent().unwrap_or(&path))?;
         write(&path, packed)
     }
@@ -266,12 +269,11 @@ impl UnpackedFiles {
         placed: &PlacedFile,
         cleanup: CleanupSink<'_>,
     ) -> Result<(), StagingError> {
-        let Owner { job, node, app } = owner;
-        self.enter(job, node, cleanup)?;
-        let mut directory = app_directory(job, node, app);
+        self.enter(owner, cleanup)?;
+        let mut directory = owner.directory();
         make(&directory)?;
         if placed.library {
-            directory = libraries(job, node, app);
+            directory = owner.libraries();
             make(&directory)?;
         }
         let path = directory.join(&placed.name);
@@ -283,14 +285,9 @@ impl UnpackedFiles {
     }
 
     /// Creates the job's own directory, if it does not exist.
-    fn enter(
-        &mut self,
-        job: &Nspace,
-        node: NodeId,
-        cleanup: CleanupSink<'_>,
-    ) -> Result<(), StagingError> {
+    fn enter(&mut self, owner: Owner<'_>, cleanup: CleanupSink<'_>) -> Result<(), StagingError> {
         if self.directory.is_none() {
-            let directory = directory(job, node);
+            let directory = owner.job_directory();
             cleanup(&directory, None);
             DirBuilder::new()
                 .mode(0o700)
@@ -344,12 +341,7 @@ impl UnpackedFiles {
 
 /// Creates a directory below the job's own, if it does not exist.
 fn make(path: &Path) -> Result<(), StagingError> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            Err(StagingError::io("cannot make", path)(error))
-        }
-        _ => Ok(()),
-    }
+    make_private(path).map_err(StagingError::io("cannot make", path))
 }
 
 fn write(path: &Path, packed: &StagedFile) -> Result<(), StagingError> {
@@ -461,23 +453,17 @@ mod tests {
 
     #[test]
     fn program_is_executable_and_its_directory_private() {
-        let (job, node, app) = (job(), NodeId(3), AppNum(1));
+        let owner = Owner {
+            job: &job(),
+            node: NodeId(3),
+            app: AppNum(1),
+        };
         let mut unpacked = UnpackedFiles::default();
         let mut paths = Vec::new();
         let packed = packed(Path::new("/"), "/bin/true");
         let cleanup = &mut |path: &Path, _| paths.push(path.to_owned());
-        unpacked
-            .put_program(
-                Owner {
-                    job: &job,
-                    node,
-                    app,
-                },
-                &packed,
-                cleanup,
-            )
-            .unwrap();
-        let path = program(&job, node, app, &packed);
+        unpacked.put_program(owner, &packed, cleanup).unwrap();
+        let path = owner.program(&packed);
         assert_eq!(path.file_name(), Path::new("/bin/true").file_name());
         assert!(path.starts_with(&paths[0]), "{path:?}, {paths:?}");
         let mode = fs::metadata(&paths[0]).unwrap().mode();

@@ -1,12 +1,12 @@
 //! Variables that wireup itself adds to the ranks' environments.
 
 use std::collections::HashSet;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::plan::directory::NodeDirectories;
-use crate::plan::{ALLOCATION, HostPlan, LAUNCH, node_grant};
+use crate::plan::{ALLOCATION, HostPlan, LAUNCH, Variable, node_grant};
 use crate::start_ranks::PMI_FD;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::{AppNum, JobIndex, NodeId, Rank};
@@ -52,7 +52,7 @@ const PLACE: [&str; 6] = [
 const PROVIDER: &str = "FI_PROVIDER";
 
 /// Returns the variables of ranks in `variables` that keep the user's values.
-pub fn preset_variables(variables: &[(OsString, OsString)]) -> Vec<&'static str> {
+pub fn preset_variables(variables: &[Variable]) -> Vec<&'static str> {
     let is_set = |name: &&str| variables.iter().any(|(known, _)| known == name);
     PLACE.into_iter().chain([PROVIDER]).filter(is_set).collect()
 }
@@ -140,11 +140,6 @@ pub fn app_variables(plan: &HostPlan, app: AppNum, own: &HashSet<&OsStr>) -> Vec
         .filter_map(|(name, value)| entry(name, value))
         .collect();
     env.extend(entry(APPNUM, app.to_string()));
-    let open = |name: &str| {
-        !variables
-            .iter()
-            .any(|(variable, _)| mpi_settings::is_decided_by(name, variable))
-    };
     let sizes = || plan.apps.iter().map(|app| app.size);
     let firsts = sizes().scan(0, |first, size| {
         Some(std::mem::replace(first, *first + size))
@@ -164,7 +159,7 @@ pub fn app_variables(plan: &HostPlan, app: AppNum, own: &HashSet<&OsStr>) -> Vec
             .iter()
             .map(|(name, value)| (*name, value.as_str()))
             .chain(settings)
-            .filter(|(name, _)| open(name))
+            .filter(|(name, _)| !is_decided(name, variables))
             .filter_map(|(name, value)| entry(name, value)),
     );
     env
@@ -174,14 +169,13 @@ pub fn app_variables(plan: &HostPlan, app: AppNum, own: &HashSet<&OsStr>) -> Vec
 pub fn choices(plan: &HostPlan) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
     mpi_settings::job_settings(plan)
         .into_iter()
-        .filter(|(name, _)| {
-            plan.apps.iter().any(|app| {
-                let decides = |(variable, _): &(OsString, OsString)| {
-                    mpi_settings::is_decided_by(name, variable)
-                };
-                !app.env.iter().any(decides)
-            })
-        })
+        .filter(|(name, _)| plan.apps.iter().any(|app| !is_decided(name, &app.env)))
+}
+
+/// Whether any of the user's variables makes a setting unnecessary.
+fn is_decided(name: &str, variables: &[Variable]) -> bool {
+    let mut names = variables.iter().map(|(variable, _)| variable);
+    names.any(|variable| mpi_settings::is_decided_by(name, variable))
 }
 
 /// List of numbers separated by blanks.

@@ -173,6 +173,8 @@ impl<'a> SpawnPlanner<'a> {
             return Err(refuse(SpawnFailureKind::BadRequest, problem));
         }
         let counts = || app_requests.iter().map(|(app, ..)| app.count);
+        let placements = || app_requests.iter().map(|(.., placement)| placement);
+        let oversubscribe = placements().any(|placement| placement.oversubscribe);
         let placement_request = match (&daemons, layout.runs) {
             (Some(daemons), _) => PlacementRequest::Daemons(daemons),
             (None, Some(runs)) => {
@@ -180,18 +182,11 @@ impl<'a> SpawnPlanner<'a> {
                 PlacementRequest::Runs {
                     size: counts().map(u64::from).sum(),
                     runs,
-                    oversubscribe: app_requests
-                        .iter()
-                        .any(|(.., placement)| placement.oversubscribe),
+                    oversubscribe,
                     even: false,
                 }
             }
-            (None, None) => PlacementRequest::Apps(
-                app_requests
-                    .iter()
-                    .map(|(.., placement)| placement)
-                    .collect(),
-            ),
+            (None, None) => PlacementRequest::Apps(placements().collect()),
         };
         let (layout, map) = (&self.initial.spec.layout, &self.initial.job.process_map);
         let placed = PlacedJob::new(
@@ -223,7 +218,7 @@ impl<'a> SpawnPlanner<'a> {
             .iter()
             .map(|(_, wishes, _)| wishes.set.as_deref());
         let psets = ProcessSet::from_programs(programs.zip(sizes.iter().copied()))
-            .map_err(|error| text("pmix.pset.nm", error.to_string()))?;
+            .map_err(|error| text("pmix.pset.nm", error))?;
         let psets = with_rank_sets(psets, &app_requests, size)?;
         let context = JobContext {
             nspace: standing.names.fresh().map_err(failed)?,
@@ -267,9 +262,7 @@ impl<'a> SpawnPlanner<'a> {
             container,
             prepared_as: None,
             oversubscribed,
-            oversubscribe: app_requests
-                .iter()
-                .any(|(.., placement)| placement.oversubscribe),
+            oversubscribe,
         })
     }
 
@@ -397,11 +390,8 @@ impl<'a> SpawnPlanner<'a> {
             let offered = launch.offered.get(node.index());
             offered != Some(&NodeCapacity::NONE) && !self.initial.absent.contains(node)
         };
-        match runs
-            .iter()
-            .map(|(node, _)| node)
-            .find(|node| !is_free(node))
-        {
+        let mut nodes = runs.iter().map(|(node, _)| node);
+        match nodes.find(|node| !is_free(node)) {
             None => Ok(()),
             Some(node) => {
                 let problem = format!(
@@ -509,7 +499,8 @@ impl<'a> SpawnPlanner<'a> {
                 app.env.clone(),
             )
         };
-        if container.is_none() && first.map(chosen) == Some(chosen(spec)) {
+        let has_same_choices = first.map(chosen) == Some(chosen(spec));
+        if container.is_none() && has_same_choices {
             return Ok(None);
         }
         let in_image = container
@@ -519,12 +510,9 @@ impl<'a> SpawnPlanner<'a> {
         let mut unset = Vec::new();
         let variables = app_start::variables(spec, &self.initial.inheritance, in_image, &mut unset);
         let variables = variables.map_err(|error| text("env", error))?;
-        match unset
-            .first()
-            .filter(|_| first.map(chosen) != Some(chosen(spec)))
-        {
-            Some(problem) => Err(text("env", problem)),
-            None => Ok(Some(variables)),
+        match unset.first() {
+            Some(problem) if !has_same_choices => Err(text("env", problem)),
+            _ => Ok(Some(variables)),
         }
     }
 }
@@ -552,17 +540,13 @@ fn with_rank_sets(
             continue;
         }
         if psets.iter().any(|other| other.name() == name) {
-            return Err(text(
-                "pset",
-                format!("two sets have the name {name:?}; rename one"),
-            ));
+            let problem = format!("two sets have the name {name:?}; rename one");
+            return Err(text("pset", problem));
         }
         if u64::from(highest.0) >= size {
             let last = size - 1;
-            return Err(text(
-                "pset",
-                format!("{name} contains rank {highest}; the job has ranks 0 to {last}"),
-            ));
+            let problem = format!("{name} contains rank {highest}; the job has ranks 0 to {last}");
+            return Err(text("pset", problem));
         }
         psets.push(set.clone());
     }
@@ -571,6 +555,18 @@ fn with_rank_sets(
 
 /// Application with its attributes and its placement request.
 type AppPlacementRequest<'a> = (&'a SpawnApp, SpawnAttributes, AppPlacement);
+
+/// Restricts applications whose requests name no hosts to some of the nodes.
+fn restrict_to_nodes(
+    app_requests: &mut [AppPlacementRequest<'_>],
+    is_meant: impl Fn(&NodeId) -> bool,
+) {
+    for (_, wishes, placement) in app_requests {
+        if !wishes.names_hosts() {
+            placement.nodes.retain(|(node, _)| is_meant(node));
+        }
+    }
+}
 
 /// Allocation in which all applications must run, if they name one.
 fn allocation(app_requests: &[AppPlacementRequest<'_>]) -> Result<Option<String>, SpawnFailure> {

@@ -10,9 +10,10 @@ use crate::inspect::program::{Kind, Program};
 use crate::plan::app_start::{self, InspectionSite};
 use crate::plan::content_store::ContentStore;
 use crate::plan::inherited_context::InheritedContext;
+use crate::plan::mpi_choice::{LIBRARY_PATH, put_first};
 use crate::plan::offered_files::{OfferedFile, offer, survey};
 use crate::plan::packed_files::{
-    self, CleanupSink, Owner, PlacedFile, StagedFile, StagingBudget, StagingError, UnpackedFiles,
+    CleanupSink, Owner, PlacedFile, StagedFile, StagingBudget, StagingError, UnpackedFiles,
 };
 use crate::plan::{AppStart, HostPlan, JobPlan, Variable};
 use wireup_core::failure::CommandError;
@@ -46,10 +47,8 @@ impl StagedFiles {
             true => offer(program, app, cwd)?,
             false => Vec::new(),
         };
-        let program = match staging.program {
-            true => Some(StagedFile::read(cwd, program.path(), room)?),
-            false => None,
-        };
+        let read_program = || StagedFile::read(cwd, program.path(), room);
+        let program = staging.program.then(read_program).transpose()?;
         let mut files = Vec::with_capacity(staging.files.len());
         for file in &staging.files {
             match StagedFile::read(cwd, file, room) {
@@ -112,42 +111,19 @@ impl StagedFiles {
         if let Some(program) = self.program(owner) {
             app.to_mut().argv[0] = program.into();
         }
-        if let Some(libraries) = self.libraries(owner) {
-            search_first(env, libraries);
+        if self.placed.iter().any(|placed| placed.library) {
+            put_first(env, LIBRARY_PATH, &owner.libraries());
         }
     }
 
     /// Path of the stored program, if it is staged.
     fn program(&self, owner: Owner<'_>) -> Option<PathBuf> {
-        let Owner { job, node, app } = owner;
         if let Some(packed) = &self.program {
-            return Some(packed_files::program(job, node, app, packed));
+            return Some(owner.program(packed));
         }
         let placed = self.placed.iter().find(|placed| !placed.library)?;
-        Some(packed_files::app_directory(job, node, app).join(&placed.name))
+        Some(owner.directory().join(&placed.name))
     }
-
-    /// Directory of the stored libraries, if any are staged.
-    fn libraries(&self, owner: Owner<'_>) -> Option<PathBuf> {
-        let Owner { job, node, app } = owner;
-        let some = self.placed.iter().any(|placed| placed.library);
-        some.then(|| packed_files::libraries(job, node, app))
-    }
-}
-
-/// Puts a directory first in `LD_LIBRARY_PATH`.
-fn search_first(env: &mut Vec<Variable>, directory: PathBuf) {
-    const NAME: &str = "LD_LIBRARY_PATH";
-    let mut value = directory.into_os_string();
-    let known = env.iter().position(|(name, _)| name == NAME);
-    if let Some(at) = known {
-        let (_, others) = env.remove(at);
-        if !others.is_empty() {
-            value.push(":");
-            value.push(others);
-        }
-    }
-    env.push((NAME.into(), value));
 }
 
 /// Reads the files to copy for a job on several hosts, by application context; empty if no application has

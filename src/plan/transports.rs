@@ -46,21 +46,18 @@ type Parameters = BTreeMap<String, String>;
 
 /// Variables for the ranks of a program on this host, if it has no fast network. `env` are the variables that the ranks
 /// have already, and `loader` is their dynamic loader.
-pub fn left_out(
-    detected: &DetectionResult,
-    loader: &Loader,
-    env: &[Variable],
-) -> Vec<(String, String)> {
+pub fn left_out(detected: &DetectionResult, loader: &Loader, env: &[Variable]) -> Vec<Variable> {
     let libraries = loaded_openmpi::libraries(detected, loader, env);
     if libraries.is_empty() || !devices::without_fast_network(Path::new(devices::SYS)) {
         return Vec::new();
     }
     // If the administrator's file is not found, its lists cannot be extended, and no variable is set.
     let in_files = libraries.iter().map(|libmpi| in_files(libmpi, env));
-    match in_files.collect::<Option<Vec<Parameters>>>() {
-        Some(in_files) => choose(&in_files, env),
-        None => Vec::new(),
-    }
+    let in_files: Option<Vec<Parameters>> = in_files.collect();
+    let chosen = choose(&in_files.unwrap_or_default(), env).into_iter();
+    chosen
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect()
 }
 
 /// Parameters in the files of the Open MPI to which a library belongs; `None` if the

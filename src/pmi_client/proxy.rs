@@ -9,13 +9,14 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
 use std::time::Instant;
 
-use rustix::event::{PollFd, poll};
+use rustix::event::PollFd;
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::rank_proxy::socket_relay::{RelayStatus, Sender, SocketRelay};
 use wireup_core::failure::about;
 use wireup_core::pmi::transcript::TranscriptSide;
 use wireup_sys::inherited_fd;
+use wireup_sys::poll::wait_for_events;
 
 /// Writes each PMI message with its time, sender and response time.
 struct TranscriptWriter<W> {
@@ -98,10 +99,7 @@ pub fn run(program: &[OsString], to: impl Write) -> io::Result<u8> {
         let mut ready = carrier
             .interests()
             .map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags));
-        match poll(&mut ready, None) {
-            Err(rustix::io::Errno::INTR) | Ok(_) => {}
-            Err(error) => return Err(error.into()),
-        }
+        wait_for_events(&mut ready, None)?;
     }
     if let Some(error) = record.failed.or_else(|| record.to.flush().err()) {
         eprintln!("wireup: warning: wireup pmi proxy: cannot write all messages: {error}");

@@ -4,11 +4,11 @@
 use std::env;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, RawFd};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 
 use super::rank_port::check_user;
 use super::singleton_end;
@@ -16,6 +16,7 @@ use super::socket_relay::{RelayStatus, SocketRelay};
 use wireup_core::failure::{AnyError, CommandError};
 use wireup_core::pmi::singleton_handshake::{SingletonAgreement, SingletonHandshake};
 use wireup_sys::inherited_fd;
+use wireup_sys::poll::wait_for_events;
 use wireup_sys::signals::{Signals, ignored_at_start};
 use wireup_sys::tcp_peer::TcpEndpoint;
 
@@ -30,27 +31,29 @@ pub const STDIO: &str = "WIREUP_SINGLETON_STDIO";
 /// # Errors
 /// [`CommandError`] if the process cannot be reached, or is not a client.
 pub fn serve(port: u16, key: &str) -> Result<u8, CommandError> {
-    let failed = |error: AnyError| {
-        let doing = format!("cannot serve the process that listens on port {port}");
-        CommandError::system(doing, error)
-    };
     let name = |name| env::var(name).unwrap_or_default();
     let server = name("PMI_FD")
         .parse()
         .map_err(|_| CommandError::request("the launch offers no PMI".to_owned()))?;
-    let server = inherited_fd::socket(server).map_err(|error| failed(error.into()))?;
-    let signals = Signals::take(&ignored_at_start(), false);
-    let mut signals = signals.map_err(|error| failed(error.into()))?;
     let singleton = SingletonHandshake::new(key, name(STDIO) == "yes", &name("PMI_JOBID"));
-    let (stream, program, agreed) = connect_singleton(port, singleton).map_err(failed)?;
+    relay(port, server, singleton).map_err(|error| {
+        let doing = format!("cannot serve the process that listens on port {port}");
+        CommandError::system(doing, error)
+    })?;
+    Ok(0)
+}
+
+/// Connects to the process, and relays its bytes and those of the server, whose socket is the descriptor `server`.
+fn relay(port: u16, server: RawFd, singleton: SingletonHandshake) -> Result<(), AnyError> {
+    let server = inherited_fd::socket(server)?;
+    let mut signals = Signals::take(&ignored_at_start(), false)?;
+    let (stream, program, agreed) = connect_singleton(port, singleton)?;
     let streams = match agreed.stdio {
-        true => standard_streams(port).map_err(|error| failed(error.into()))?,
+        true => standard_streams(port)?,
         false => Vec::new(),
     };
     if agreed.version_ok {
-        stream
-            .set_nonblocking(true)
-            .map_err(|error| failed(error.into()))?;
+        stream.set_nonblocking(true)?;
         let mut carrier = SocketRelay::new(stream.into(), server).begun(agreed.received);
         while carrier.carry(|_, _| {}) == RelayStatus::On {
             if singleton_end::is_ordered(&mut signals) {
@@ -65,16 +68,13 @@ pub fn serve(port: u16, key: &str) -> Result<u8, CommandError> {
             let [client, server] = carrier.interests();
             let sources = [client, server, (signals.as_fd(), PollFlags::IN)];
             let mut ready = sources.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags));
-            match poll(&mut ready, None) {
-                Err(rustix::io::Errno::INTR) | Ok(_) => {}
-                Err(error) => return Err(failed(error.into())),
-            }
+            wait_for_events(&mut ready, None)?;
         }
     }
     for stream in streams {
         let _ = stream.join();
     }
-    Ok(0)
+    Ok(())
 }
 
 /// Connects to the process, and completes the handshake.

@@ -8,10 +8,9 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::event::PollFlags;
 use rustix::io::{Errno, read};
-use rustix::net::{SendFlags, send};
 
 use super::node_socket::NodeSocketNames;
-use super::socket_relay::AHEAD;
+use super::socket_relay::{AHEAD, send_queued};
 use wireup_core::job::ids::Rank;
 use wireup_core::pmi::client_multiplexer::{ClientMultiplexer, MultiplexerAction};
 use wireup_core::wording::without_error_codes;
@@ -75,14 +74,9 @@ impl BufferedSocket {
     }
 
     fn write(&mut self) {
-        while !self.outgoing.is_empty() {
-            match send(&self.socket, &self.outgoing, SendFlags::NOSIGNAL) {
-                Ok(count) => drop(self.outgoing.drain(..count)),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => break,
-                // Reading shows the end.
-                Err(_) => self.outgoing.clear(),
-            }
+        if send_queued(&self.socket, &mut self.outgoing).is_err() {
+            // Reading shows the end.
+            self.outgoing.clear();
         }
     }
 

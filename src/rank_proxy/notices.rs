@@ -34,17 +34,11 @@ impl NoticeSubscribers {
             return Err(refused(format!("{MOST} connections get notices already")));
         }
         let unknown = |name: &[u8]| refused(format!("unknown signal {}", name.escape_ascii()));
-        let signal = match signal {
-            None => None,
-            Some(name) => {
-                let text = std::str::from_utf8(&name).ok();
-                Some(
-                    text.and_then(signals::parse)
-                        .ok_or_else(|| unknown(&name))?,
-                )
-            }
+        let parse = |name: Vec<u8>| {
+            let text = std::str::from_utf8(&name).ok();
+            text.and_then(signals::parse).ok_or_else(|| unknown(&name))
         };
-        self.0.push((stream, signal));
+        self.0.push((stream, signal.map(parse).transpose()?));
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 
 use super::pmix_port::PmixPort;
 use super::rank_variables::{redirected, server_address};
@@ -16,6 +16,7 @@ use super::singleton_end;
 use wireup_core::failure::CommandError;
 use wireup_core::job::ids::Nspace;
 use wireup_core::wording::without_error_codes;
+use wireup_sys::poll::wait_for_events;
 use wireup_sys::signals::{Signals, ignored_at_start};
 
 /// Variable with the namespace, in the environment of the launcher.
@@ -57,10 +58,7 @@ pub fn serve(process: u32, report: u32, keepalive: u32) -> Result<u8, CommandErr
             let carried = carried.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags));
             let ready = lives.chain(carried).chain(std::iter::once(signals));
             let mut ready: Vec<PollFd<'_>> = ready.collect();
-            match poll(&mut ready, None) {
-                Err(rustix::io::Errno::INTR) | Ok(_) => {}
-                Err(error) => return Err(failed(error.into())),
-            }
+            wait_for_events(&mut ready, None).map_err(|error| failed(error.into()))?;
             // The pipe carries no data, so an event is its end.
             keepalive.is_some() && !ready[0].revents().is_empty()
         };

@@ -5,9 +5,8 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::event::PollFlags;
 use rustix::io::{Errno, read};
-use rustix::net::{SendFlags, send};
 
-use super::socket_relay::SocketRelay;
+use super::socket_relay::{SocketRelay, send_queued};
 use wireup_core::pmi::client_handover::ClientHandover;
 
 /// Socket to the server, and the data for the next client.
@@ -46,21 +45,14 @@ impl PendingHandover {
     /// Returns the descriptor and events to poll.
     pub(super) fn interest(&self) -> (BorrowedFd<'_>, PollFlags) {
         let mut flags = PollFlags::IN;
-        if !self.outgoing.is_empty() {
-            flags |= PollFlags::OUT;
-        }
+        flags.set(PollFlags::OUT, !self.outgoing.is_empty());
         (self.server.as_fd(), flags)
     }
 
     /// Sends and reads as much as possible.
     pub(super) fn advance(mut self) -> HandoverStatus {
-        while !self.outgoing.is_empty() {
-            match send(&self.server, &self.outgoing, SendFlags::NOSIGNAL) {
-                Ok(count) => drop(self.outgoing.drain(..count)),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => break,
-                Err(_) => return HandoverStatus::Closed,
-            }
+        if send_queued(&self.server, &mut self.outgoing).is_err() {
+            return HandoverStatus::Closed;
         }
         let mut buffer = [0; 16 * 1024];
         while self.succession.is_between() {

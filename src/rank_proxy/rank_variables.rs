@@ -95,14 +95,10 @@ impl RankEnvironment {
     }
 }
 
-/// Whether a variable has the address of the PMIx server.
-fn is_address(name: &str) -> bool {
-    name.starts_with("PMIX_SERVER_URI")
-}
-
 /// Parses the address of the PMIx server in a `PMIX_SERVER_URI` variable: `NSPACE.RANK;tcp4://ADDRESS:PORT`.
 pub fn server_address(name: &str, value: &str) -> Option<SocketAddrV4> {
-    let (_, address) = value.split_once("tcp4://").filter(|_| is_address(name))?;
+    name.strip_prefix("PMIX_SERVER_URI")?;
+    let (_, address) = value.split_once("tcp4://")?;
     let end = address.find(|c: char| !(c.is_ascii_digit() || ".:".contains(c)));
     address[..end.unwrap_or(address.len())].parse().ok()
 }

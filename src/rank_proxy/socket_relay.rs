@@ -88,12 +88,9 @@ impl SocketRelay {
     pub fn interests(&self) -> [(BorrowedFd<'_>, PollFlags); 2] {
         let wants = |own: &RelayDirection, other: &RelayDirection| {
             let mut flags = PollFlags::empty();
-            if !own.is_closed && own.waiting.len() < AHEAD {
-                flags |= PollFlags::IN;
-            }
-            if !other.waiting.is_empty() {
-                flags |= PollFlags::OUT;
-            }
+            let reads = !own.is_closed && own.waiting.len() < AHEAD;
+            flags.set(PollFlags::IN, reads);
+            flags.set(PollFlags::OUT, !other.waiting.is_empty());
             flags
         };
         [
@@ -161,18 +158,27 @@ impl RelayDirection {
                 Err(_) => self.is_closed = true,
             }
         }
-        while !self.waiting.is_empty() {
-            match send(to, &self.waiting, SendFlags::NOSIGNAL) {
-                Ok(count) => drop(self.waiting.drain(..count)),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return,
-                Err(_) => {
-                    self.waiting.clear();
-                    self.is_closed = true;
-                }
-            }
+        if send_queued(to, &mut self.waiting).is_err() {
+            self.waiting.clear();
+            self.is_closed = true;
         }
     }
+}
+
+/// Sends as many bytes of a queue as a socket takes that does not block.
+///
+/// # Errors
+/// When the other end takes no more.
+pub(crate) fn send_queued(socket: &OwnedFd, queue: &mut Vec<u8>) -> Result<(), Errno> {
+    while !queue.is_empty() {
+        match send(socket, queue, SendFlags::NOSIGNAL) {
+            Ok(count) => drop(queue.drain(..count)),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

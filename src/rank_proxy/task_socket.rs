@@ -6,14 +6,13 @@
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 
-use super::singleton_end;
+use super::{node_socket, singleton_end};
 use wireup_core::job::ids::Rank;
 use wireup_sys::pidfd::{ended_within, open_pidfd};
 
@@ -35,11 +34,8 @@ impl TaskSocket {
     /// # Errors
     /// If the name is in use or too long.
     pub(super) fn new(name: &str, rank: Rank, variables: String) -> io::Result<Self> {
-        let address = SocketAddr::from_abstract_name(format!("{name}-{rank}"))?;
-        let listener = UnixListener::bind_addr(&address)?;
-        listener.set_nonblocking(true)?;
         Ok(Self {
-            listener,
+            listener: node_socket::listen(&format!("{name}-{rank}"))?,
             variables,
             task: None,
             has_ended: false,

@@ -9,14 +9,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{PollFd, Timespec};
 use rustix::io::Errno;
 
 /// Waits for this time. A signal that is handled ends the wait early.
 pub fn pause(time: Duration) {
     let _ = rustix::event::poll(&mut [], Some(&timespec(time)));
+}
+
+/// Waits for events of a few descriptors. A signal that is handled ends the wait early.
+///
+/// # Errors
+/// The system's error.
+pub fn wait_for_events(
+    fds: &mut [PollFd<'_>],
+    timeout: Option<&Timespec>,
+) -> rustix::io::Result<()> {
+    match rustix::event::poll(fds, timeout) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Converts a time to the system's form.

@@ -17,12 +17,12 @@ const WINDOW: usize = 256 << 10;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Progress of a launcher, as it has reported it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LauncherProgress<'a> {
+#[derive(Debug, Default)]
+pub(super) struct LauncherProgress {
     /// Position after the output of the look-ups, once these have ended.
     pub(super) lookup_output_end: Option<u64>,
     /// Source that a look-up waits for.
-    pub(super) lookup_wait: Option<&'a str>,
+    pub(super) lookup_wait: Option<String>,
     /// Whether all ranks have been started.
     pub(super) is_started: bool,
     /// Exit code of a launcher that has ended.
@@ -83,15 +83,10 @@ impl AttachedClient {
 
     /// Returns the events to poll; with `reads`, also those of its messages.
     pub(super) fn interest(&self, reads: bool) -> PollFlags {
-        let read = if reads {
-            PollFlags::IN
-        } else {
-            PollFlags::empty()
-        };
-        match self.connection.queued() {
-            0 => read,
-            _ => read | PollFlags::OUT,
-        }
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, reads);
+        flags.set(PollFlags::OUT, self.connection.queued() > 0);
+        flags
     }
 
     /// Reads once; false when the client has disconnected.
@@ -115,14 +110,14 @@ impl AttachedClient {
     pub(super) fn send(
         &mut self,
         output: &OutputBuffer,
-        launcher: LauncherProgress<'_>,
+        launcher: &LauncherProgress,
         now: Instant,
     ) -> bool {
         if self.sent == self.shown {
             self.progress = now;
         }
-        if self.lookup_wait.as_deref() != launcher.lookup_wait {
-            self.lookup_wait = launcher.lookup_wait.map(str::to_owned);
+        if self.lookup_wait != launcher.lookup_wait {
+            self.lookup_wait.clone_from(&launcher.lookup_wait);
             let reply = AttachReply::LookupWait(self.lookup_wait.clone());
             self.connection.queue(&reply);
         }
@@ -174,7 +169,7 @@ mod tests {
     use super::*;
     use crate::detached::attach_messages::LauncherStream;
 
-    const UNDER_WAY: LauncherProgress<'_> = LauncherProgress {
+    const UNDER_WAY: LauncherProgress = LauncherProgress {
         lookup_output_end: None,
         lookup_wait: None,
         is_started: false,
@@ -191,11 +186,11 @@ mod tests {
         // A client does not delay the job while there is nothing to show.
         let printed = start + 100 * second;
         output.push(LauncherStream::Stdout, b"three");
-        assert!(viewer.send(&output, UNDER_WAY, printed));
+        assert!(viewer.send(&output, &UNDER_WAY, printed));
         assert_eq!(viewer.patience(printed + second), PATIENCE - second);
         // Progress is counted when the client shows output, not when there is more.
         output.push(LauncherStream::Stdout, b"more");
-        assert!(viewer.send(&output, UNDER_WAY, printed + 2 * second));
+        assert!(viewer.send(&output, &UNDER_WAY, printed + 2 * second));
         assert_eq!(viewer.patience(printed + PATIENCE), Duration::ZERO);
         assert_eq!(viewer.shows(5, printed + 5 * second), 5);
         assert_eq!(viewer.patience(printed + PATIENCE), 5 * second);
@@ -228,17 +223,17 @@ mod tests {
     fn client_is_sent_lookup_wait_when_it_changes() {
         let (mut viewer, mut client, output) = awaiting_start();
         let mut launcher = LauncherProgress {
-            lookup_wait: Some("the agent"),
+            lookup_wait: Some("the agent".to_owned()),
             ..UNDER_WAY
         };
         let now = Instant::now();
         let wait = |source: Option<&str>| AttachReply::LookupWait(source.map(str::to_owned));
         for expected in [vec![wait(Some("the agent")), text("waits")], vec![]] {
-            assert!(viewer.send(&output, launcher, now));
+            assert!(viewer.send(&output, &launcher, now));
             assert_eq!(received(&mut client), expected);
         }
         launcher.lookup_wait = None;
-        assert!(viewer.send(&output, launcher, now));
+        assert!(viewer.send(&output, &launcher, now));
         assert_eq!(received(&mut client), [wait(None)]);
     }
 
@@ -246,7 +241,7 @@ mod tests {
     fn client_awaiting_start_gets_lookup_messages_only() {
         let (mut viewer, mut client, mut output) = awaiting_start();
         let now = Instant::now();
-        assert!(viewer.send(&output, UNDER_WAY, now));
+        assert!(viewer.send(&output, &UNDER_WAY, now));
         assert_eq!(received(&mut client), [text("waits")]);
         output.push(LauncherStream::Stderr, b" longer");
         let mut launcher = LauncherProgress {
@@ -254,13 +249,13 @@ mod tests {
             ..UNDER_WAY
         };
         output.push(LauncherStream::Stderr, b", and a rank prints");
-        assert!(viewer.send(&output, launcher, now));
+        assert!(viewer.send(&output, &launcher, now));
         assert_eq!(received(&mut client), [text(" longer")]);
         assert_eq!(viewer.patience(now), Duration::ZERO);
         launcher.is_started = true;
         launcher.code = Some(3);
         for expected in [vec![AttachReply::Started], vec![]] {
-            assert!(viewer.send(&output, launcher, now));
+            assert!(viewer.send(&output, &launcher, now));
             assert_eq!(received(&mut client), expected);
         }
     }
@@ -276,7 +271,7 @@ mod tests {
             is_started: false,
             code: Some(127),
         };
-        assert!(viewer.send(&output, launcher, Instant::now()));
+        assert!(viewer.send(&output, &launcher, Instant::now()));
         let expected = [text("waits, and fails"), AttachReply::Ended(127)];
         assert_eq!(received(&mut client), expected);
     }

@@ -35,11 +35,13 @@ fn running(living: &[u32]) -> String {
         [first, .., last] if last - first >= 16 => {
             format!("{} of {first} to {last}", living.len())
         }
-        _ => {
-            let numbers: Vec<String> = living.iter().map(u32::to_string).collect();
-            numbers.join(", ")
-        }
+        _ => list(living),
     }
+}
+
+fn list<T: ToString>(numbers: &[T]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(T::to_string).collect();
+    numbers.join(", ")
 }
 
 /// Text with the hosts of ranks, and the instruction to signal them there.
@@ -53,19 +55,15 @@ pub fn remote_ranks_text(ranks: &[(String, Vec<u32>)]) -> String {
     }
     let each = ranks.iter().map(|(host, ranks)| match ranks[..] {
         [rank] => format!("rank {rank} is on {host}"),
-        _ => {
-            let numbers: Vec<String> = ranks.iter().map(u32::to_string).collect();
-            format!("ranks {} are on {host}", numbers.join(", "))
-        }
+        _ => format!("ranks {} are on {host}", list(ranks)),
     });
     let each: Vec<String> = each.collect();
     format!("{}: signal them there", each.join(", "))
 }
 
 fn pids(pids: &[i32]) -> String {
-    let numbers: Vec<String> = pids.iter().map(i32::to_string).collect();
     match pids {
-        [_] => format!("process {}", numbers.join(", ")),
-        _ => format!("processes {}", numbers.join(", ")),
+        [pid] => format!("process {pid}"),
+        _ => format!("processes {}", list(pids)),
     }
 }

@@ -14,8 +14,8 @@ use wireup_core::job::hosts;
 use wireup_core::job::spec::AgentLaunchCommand;
 
 /// Batch system with its variables and commands.
-struct BatchSystem {
-    named: BatchSystemKind,
+pub(super) struct BatchSystem {
+    pub(super) named: BatchSystemKind,
     name: &'static str,
     /// Variables that every job has.
     has: &'static [&'static str],
@@ -34,7 +34,8 @@ enum NodeListSource {
     Output(&'static [&'static str]),
 }
 
-const ENGINES: [BatchSystem; 4] = [
+/// Batch systems, in the order in which they are searched.
+pub(super) const ENGINES: [BatchSystem; 4] = [
     BatchSystem {
         named: BatchSystemKind::GridEngine,
         name: "Grid Engine",
@@ -69,70 +70,67 @@ const ENGINES: [BatchSystem; 4] = [
     },
 ];
 
-/// Finds the allocation of a batch system.
-///
-/// # Errors
-/// [`BatchAllocationError`] if the list of nodes is unreadable or invalid.
-pub(super) fn find(
-    named: BatchSystemKind,
-    around: &BatchEnvironment<'_>,
-) -> Result<Option<BatchAllocation>, BatchAllocationError> {
-    let variable = |name: &str| (around.variable)(name).filter(|text| !text.is_empty());
-    let engine = ENGINES.iter().find(|engine| engine.named == named);
-    let Some(engine) = engine.filter(|engine| {
-        engine.has.iter().all(|name| variable(name).is_some())
-            && engine.lacks.is_none_or(|name| variable(name).is_none())
-    }) else {
-        return Ok(None);
-    };
-    let nodes = match engine.nodes {
-        NodeListSource::File(name) => {
-            let path = variable(name).unwrap_or_default();
-            let text = (around.file)(&path).map_err(|error| BatchAllocationError::Unreadable {
-                engine: engine.name,
-                list: format!("{name} ({path})"),
-                error,
-            })?;
-            lines(&text)
+impl BatchSystem {
+    /// Finds the allocation of the batch system in which this process runs.
+    ///
+    /// # Errors
+    /// [`BatchAllocationError`] if the list of nodes is unreadable or invalid.
+    pub(super) fn find(
+        &self,
+        around: &BatchEnvironment<'_>,
+    ) -> Result<Option<BatchAllocation>, BatchAllocationError> {
+        let variable = |name: &str| (around.variable)(name).filter(|text| !text.is_empty());
+        let is_here = self.has.iter().all(|name| variable(name).is_some())
+            && self.lacks.is_none_or(|name| variable(name).is_none());
+        if !is_here {
+            return Ok(None);
         }
-        NodeListSource::Output(words) => {
-            let list = words.join(" ");
-            let text =
-                (around.output)(words).map_err(|error| BatchAllocationError::Unreadable {
-                    engine: engine.name,
-                    list: list.clone(),
-                    error,
-                })?;
-            let names =
-                hosts::expand(text.trim()).map_err(|problem| BatchAllocationError::Nodes {
-                    engine: engine.name,
-                    list,
-                    problem,
-                })?;
-            names.into_iter().map(|name| (name, None)).collect()
+        let nodes = match self.nodes {
+            NodeListSource::File(name) => {
+                let path = variable(name).unwrap_or_default();
+                let text =
+                    (around.file)(&path).map_err(|error| BatchAllocationError::Unreadable {
+                        engine: self.name,
+                        list: format!("{name} ({path})"),
+                        error,
+                    })?;
+                lines(&text)
+            }
+            NodeListSource::Output(words) => {
+                let list = words.join(" ");
+                let text =
+                    (around.output)(words).map_err(|error| BatchAllocationError::Unreadable {
+                        engine: self.name,
+                        list: list.clone(),
+                        error,
+                    })?;
+                let names =
+                    hosts::expand(text.trim()).map_err(|problem| BatchAllocationError::Nodes {
+                        engine: self.name,
+                        list,
+                        problem,
+                    })?;
+                names.into_iter().map(|name| (name, None)).collect()
+            }
+        };
+        if nodes.is_empty() {
+            return Ok(None);
         }
-    };
-    if nodes.is_empty() {
-        return Ok(None);
+        let here = matches!(&nodes[..], [(name, _)] if short(name) == short(&around.hostname));
+        let names = nodes.iter().map(|(name, _)| vec![name.clone()]).collect();
+        let starter = AgentLaunchCommand {
+            name: self.name.to_owned(),
+            command: self.command.iter().map(|word| (*word).to_owned()).collect(),
+            parts: names,
+            without: Vec::new(),
+            addresses: Vec::new(),
+        };
+        Ok(Some(BatchAllocation {
+            engine: self.name,
+            nodes,
+            starter: (!here).then_some(starter),
+        }))
     }
-    let here = matches!(&nodes[..], [(name, _)] if short(name) == short(&around.hostname));
-    let names = nodes.iter().map(|(name, _)| vec![name.clone()]).collect();
-    let starter = AgentLaunchCommand {
-        name: engine.name.to_owned(),
-        command: engine
-            .command
-            .iter()
-            .map(|word| (*word).to_owned())
-            .collect(),
-        parts: names,
-        without: Vec::new(),
-        addresses: Vec::new(),
-    };
-    Ok(Some(BatchAllocation {
-        engine: engine.name,
-        nodes,
-        starter: (!here).then_some(starter),
-    }))
 }
 
 /// Host name without its domain.
@@ -184,7 +182,7 @@ mod tests {
             output: &output,
             hostname: "n1.example".to_owned(),
         };
-        find(named, &around)
+        crate::plan::batch_systems::find(Some(named), &around)
     }
 
     const GRID: [(&str, &str); 2] = [("JOB_ID", "7"), ("PE_HOSTFILE", "/list")];

@@ -1,10 +1,9 @@
 //! Classifies variables that are meaningful on one machine only, and those with secret values. No I/O.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
-use super::{EnvForward, is_meant, starts_with};
-use wireup_core::container;
+use super::{EnvForward, Variable, is_meant, starts_with};
 use wireup_core::job::spec::EnvInheritance;
 
 /// Prefixes of variables of a login or session on this machine.
@@ -107,30 +106,12 @@ fn begins(name: &OsStr, prefixes: &[&str]) -> bool {
     prefixes.any(|prefix| starts_with(name, prefix.as_bytes()))
 }
 
-/// Removes variables that are meaningless on other machines, except those that the user selected by name or set.
-pub fn leave_local(
-    variables: &mut Vec<(OsString, OsString)>,
+/// Removes variables of a kind, except those that the user selected by name or set.
+pub fn leave(
+    variables: &mut Vec<Variable>,
     selected: &EnvInheritance,
     forwards: &[EnvForward],
-) {
-    leave(variables, selected, forwards, is_local);
-}
-
-/// Removes variables with system files of this machine, in whose place an image has its own, except those that the user
-/// selected by name or set.
-pub fn leave_files(
-    variables: &mut Vec<(OsString, OsString)>,
-    selected: &EnvInheritance,
-    forwards: &[EnvForward],
-) {
-    leave(variables, selected, forwards, container::is_of_the_image);
-}
-
-fn leave(
-    variables: &mut Vec<(OsString, OsString)>,
-    selected: &EnvInheritance,
-    forwards: &[EnvForward],
-    meant: fn(&OsStr) -> bool,
+    is_left: fn(&OsStr) -> bool,
 ) {
     let is_requested = |name: &OsStr| {
         let selected = match selected {
@@ -143,5 +124,5 @@ fn leave(
                 EnvForward::InheritAll(prefix) => starts_with(name, prefix.as_bytes()),
             })
     };
-    variables.retain(|(name, _)| !meant(name) || is_requested(name));
+    variables.retain(|(name, _)| !is_left(name) || is_requested(name));
 }

@@ -321,7 +321,7 @@ fn machine_specific_variables_are_dropped_unless_requested() {
     let left = |selected: &EnvInheritance, forwards: &[EnvForward]| {
         let mut variables: Vec<(OsString, OsString)> =
             names.iter().map(|name| (name.into(), "v".into())).collect();
-        leave_local(&mut variables, selected, forwards);
+        leave(&mut variables, selected, forwards, is_local);
         let names = variables
             .into_iter()
             .map(|(name, _)| name.into_string().unwrap());

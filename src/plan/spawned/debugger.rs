@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::spawn_infos::SpawnAttributes;
-use super::{AppPlacementRequest, text};
+use super::{AppPlacementRequest, restrict_to_nodes, text};
 use crate::plan::planned_jobs::Jobs;
 use wireup_core::job::debug::DebugDirectives;
 use wireup_core::job::ids::{NodeId, Nspace, Rank};
@@ -111,13 +111,7 @@ pub(super) fn daemon_placement(
     };
     let debugged = debugged_by_node(target, jobs)?;
     let Some(count) = count else {
-        for (_, wishes, placement) in app_requests {
-            if wishes.hosts.is_empty() && wishes.hostfiles.is_empty() {
-                placement
-                    .nodes
-                    .retain(|(node, _)| debugged.contains_key(node));
-            }
-        }
+        restrict_to_nodes(app_requests, |node| debugged.contains_key(node));
         return Ok(None);
     };
     match app_requests.len() {
@@ -134,10 +128,8 @@ fn debugged_by_node(
     let (nspace, rank) = target;
     let mut jobs = jobs.jobs().map(|(_, plan)| &plan.job);
     let Some(found) = jobs.find(|job| job.nspace == *nspace) else {
-        return Err(text(
-            "pmix.dbg.tgt",
-            format!("no job {nspace} in this launch"),
-        ));
+        let problem = format!("no job {nspace} in this launch");
+        return Err(text("pmix.dbg.tgt", problem));
     };
     let ranks = &found.process_map;
     let is_debugged = |one: &Rank| match rank {

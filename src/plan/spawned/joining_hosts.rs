@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{RequesterPlan, SpawnPlanner, hostfiles, refuse, text};
+use crate::plan::allocation_table;
 use crate::plan::spawned::spawn_infos::SpawnAttributes;
 use wireup_core::job::allocation::{AllocationFailure, AllocationFailureKind as Kind};
 use wireup_core::job::hosts::{HostEntry, HostSpec, compress, merge};
@@ -92,7 +93,7 @@ impl SpawnPlanner<'_> {
                 ),
                 false => format!("host {} is in the launch already", host.name),
             };
-            return Err(AllocationFailure::new(Kind::BadRequest, text));
+            return Err(allocation_table::refuse(Kind::BadRequest, text));
         }
         Ok(hosts)
     }
@@ -114,7 +115,7 @@ impl SpawnPlanner<'_> {
                     host.name,
                     compress(self.initial.present_names())
                 );
-                return Err(AllocationFailure::new(Kind::NotFound, text));
+                return Err(allocation_table::refuse(Kind::NotFound, text));
             };
             let reason = if first_label(self.initial.node_name(node))
                 == first_label(&self.initial.launcher.host)
@@ -126,7 +127,7 @@ impl SpawnPlanner<'_> {
                 return Ok(node);
             };
             let text = format!("host {} cannot leave the launch: {reason}", host.name);
-            Err(AllocationFailure::new(Kind::NotSupported, text))
+            Err(allocation_table::refuse(Kind::NotSupported, text))
         };
         self.merged(entries)?.into_iter().map(node_of).collect()
     }
@@ -134,12 +135,12 @@ impl SpawnPlanner<'_> {
     fn merged(&self, entries: &[HostEntry]) -> Result<Vec<HostSpec>, AllocationFailure> {
         if !entries.is_empty() && !self.initial.can_grow() {
             let text = "the launch runs on this machine alone: no host can join or leave; start it with --hosts";
-            return Err(AllocationFailure::new(Kind::NotSupported, text.to_owned()));
+            return Err(allocation_table::refuse(Kind::NotSupported, text));
         }
         if entries.is_empty() {
             return Ok(Vec::new());
         }
         merge(entries.to_vec())
-            .map_err(|problem| AllocationFailure::new(Kind::BadRequest, problem.to_string()))
+            .map_err(|problem| allocation_table::refuse(Kind::BadRequest, problem))
     }
 }

@@ -15,13 +15,15 @@ use std::time::Duration;
 pub(super) use self::binding_infos::BindingAttributes;
 use self::image_infos::ImageAttributes;
 use self::info_values::{
-    architecture, change, choice, entries, number, parsed, path, reader, target, truth, value_error,
+    architecture, change, choice, entries, number, parsed, parsed_lines, path, reader, target,
+    truth, value_error, wrong,
 };
 use crate::plan::spawned::{refuse, text};
 use wireup_core::job::directive::RequestDirective;
 use wireup_core::job::env_change::{EnvChange, EnvChangeKind};
 use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{Nspace, Rank};
+use wireup_core::job::limit::ResourceLimit;
 use wireup_core::job::mpi::MpiDefinition;
 use wireup_core::job::proc::RankOrWildcard;
 use wireup_core::job::pset::ProcessSet;
@@ -147,22 +149,24 @@ impl SpawnAttributes {
         }
         if let Some(ranks) = self.wrap_ranks.clone() {
             let Some(wrap) = &mut self.app.wrap else {
-                return Err(text(
-                    "wrap_ranks",
-                    "the request has no wrapper; give one with wrap",
-                ));
+                let problem = "the request has no wrapper; give one with wrap";
+                return Err(text("wrap_ranks", problem));
             };
             wrap.ranks = Some(ranks);
         }
         Ok(self)
     }
 
+    /// Whether the request names the hosts of the ranks.
+    pub(super) fn names_hosts(&self) -> bool {
+        !self.hosts.is_empty() || !self.hostfiles.is_empty()
+    }
+
     /// Keys about placement except those of layouts, each with whether the request has it.
     pub(super) fn placement_keys(&self) -> [(bool, &'static str); 5] {
         let is_mapped = self.map_by.is_some() || self.binding.map.is_some();
-        let names_hosts = !self.hosts.is_empty() || !self.hostfiles.is_empty();
         [
-            (names_hosts, "host"),
+            (self.names_hosts(), "host"),
             (self.no_head, "pmix.nolocal"),
             (is_mapped, "map_by"),
             (self.per_node.is_some(), "ppn"),
@@ -210,7 +214,6 @@ impl SpawnAttributes {
 
     fn add(&mut self, info: &SpawnInfo) -> Result<(), SpawnFailure> {
         let SpawnInfo { key, value, .. } = info;
-        let wrong = |what: &str| Err(text(key, format!("{value:?} {what}")));
         let Some(directive) = RequestDirective::from_key(key) else {
             return self.not_offered(info);
         };
@@ -228,12 +231,9 @@ impl SpawnAttributes {
             RequestDirective::OncePerNode => {}
             RequestDirective::Layout => self.layout = Some(parsed(info)?),
             RequestDirective::Rankfile => self.rankfile = path(value),
-            RequestDirective::RankSets => {
-                for line in value.lines().filter(|line| !line.is_empty()) {
-                    let set = line.parse().map_err(|error| text(key, error));
-                    self.rank_sets.push(set?);
-                }
-            }
+            RequestDirective::RankSets => self
+                .rank_sets
+                .extend(parsed_lines(info, str::parse::<ProcessSet>)?),
             RequestDirective::NoHeadNode => self.no_head = truth(info)?,
             RequestDirective::Oversubscribe => self.oversubscribe = Some(truth(info)?),
             RequestDirective::NoOversubscribe => {
@@ -241,12 +241,11 @@ impl SpawnAttributes {
                     self.oversubscribe = Some(false);
                 }
             }
-            RequestDirective::Soft => match SoftCounts::parse(value) {
-                Some(soft) => self.soft = Some(soft),
-                None => {
-                    return wrong("is not a list; use numbers and FIRST:LAST:STRIDE with commas");
-                }
-            },
+            RequestDirective::Soft => {
+                let problem = "is not a list; use numbers and FIRST:LAST:STRIDE with commas";
+                let soft = SoftCounts::parse(value).ok_or_else(|| wrong(info, problem));
+                self.soft = Some(soft?);
+            }
             RequestDirective::Architecture => architecture(value)?,
             RequestDirective::Allocation => {
                 self.allocation = (!value.is_empty()).then(|| value.clone());
@@ -263,41 +262,19 @@ impl SpawnAttributes {
             RequestDirective::Path => self.app.search.extend(value.split(':').filter_map(path)),
             RequestDirective::Env => self.env(info)?,
             RequestDirective::EnvFile => self.app.env_files.extend(path(value)),
-            RequestDirective::EnvSet => {
-                self.app
-                    .env_changes
-                    .push(change(key, value, EnvChangeKind::Set)?)
-            }
-            RequestDirective::EnvAdd => {
-                self.app
-                    .env_changes
-                    .push(change(key, value, EnvChangeKind::Add)?)
-            }
-            RequestDirective::EnvUnset => {
-                self.app
-                    .env_changes
-                    .push(change(key, value, EnvChangeKind::Unset)?)
-            }
-            RequestDirective::EnvPrepend | RequestDirective::EnvAppend => {
-                let how = match directive {
-                    RequestDirective::EnvPrepend => EnvChangeKind::Prepend,
-                    _ => EnvChangeKind::Append,
-                };
-                match EnvChange::extend(how, OsStr::new(value)) {
-                    Some(change) => self.app.env_changes.push(change),
-                    None => return wrong("is invalid; write a separator, then NAME=VALUE"),
-                }
-            }
+            RequestDirective::EnvSet => self.change_env(info, value, EnvChangeKind::Set)?,
+            RequestDirective::EnvAdd => self.change_env(info, value, EnvChangeKind::Add)?,
+            RequestDirective::EnvUnset => self.change_env(info, value, EnvChangeKind::Unset)?,
+            RequestDirective::EnvPrepend => self.extend_env(info, EnvChangeKind::Prepend)?,
+            RequestDirective::EnvAppend => self.extend_env(info, EnvChangeKind::Append)?,
             RequestDirective::Umask => {
                 let mask = parse_umask(value);
                 self.app.umask = Some(mask.map_err(|error| value_error(info, error))?);
             }
-            RequestDirective::Rlimit => {
-                for line in value.lines().filter(|line| !line.is_empty()) {
-                    let limit = line.parse().map_err(|error| text(key, error));
-                    self.app.limits.push(limit?);
-                }
-            }
+            RequestDirective::Rlimit => self
+                .app
+                .limits
+                .extend(parsed_lines(info, str::parse::<ResourceLimit>)?),
             RequestDirective::Wrap => {
                 let command = OsString::from(value);
                 self.app.wrap = (!value.is_empty()).then_some(WrapSpec {
@@ -313,11 +290,8 @@ impl SpawnAttributes {
                 self.app.mpi.choice = (!value.is_empty()).then(|| value.into());
             }
             RequestDirective::DefineMpi => {
-                for line in value.lines().filter(|line| !line.is_empty()) {
-                    let definition = MpiDefinition::parse(line);
-                    let definition = definition.map_err(|error| text(key, error));
-                    self.app.mpi.definitions.push(definition?);
-                }
+                let definitions = parsed_lines(info, MpiDefinition::parse)?;
+                self.app.mpi.definitions.extend(definitions);
             }
             RequestDirective::RankTmpdir => self.app.rank_tmpdir = truth(info)?,
             RequestDirective::Stage => self.app.preload.stage = truth(info)?,
@@ -338,13 +312,10 @@ impl SpawnAttributes {
             RequestDirective::SpawnTimeout => match value.parse() {
                 Ok(0_u32) => {}
                 Ok(seconds) => self.limit = Some(Duration::from_secs(seconds.into())),
-                Err(_) => return wrong("is not a number of seconds"),
+                Err(_) => return Err(wrong(info, "is not a number of seconds")),
             },
             RequestDirective::ForwardStdin => self.has_input = truth(info)?,
-            RequestDirective::StdinTarget => match reader(value) {
-                Some(target) => self.reader = Some(target),
-                None => return wrong("is not a rank; use a rank, all or none"),
-            },
+            RequestDirective::StdinTarget => self.reader = Some(reader(info)?),
             RequestDirective::ForwardStdout => {
                 self.stdout = truth(info)?;
                 self.forwarding_required |= info.required;
@@ -357,18 +328,41 @@ impl SpawnAttributes {
             RequestDirective::StopInInit => self.in_init = choice(info)?,
             RequestDirective::StopInApp => self.in_app = choice(info)?,
             RequestDirective::DebuggerDaemons => self.daemons = truth(info)?,
-            RequestDirective::DebugTarget => match target(value) {
-                Some(target) => self.target = Some(target),
-                None => return wrong("is not a process; write NSPACE:RANK"),
-            },
+            RequestDirective::DebugTarget => {
+                let problem = "is not a process; write NSPACE:RANK";
+                self.target = Some(target(value).ok_or_else(|| wrong(info, problem))?);
+            }
             RequestDirective::DebugJob => match Nspace::new(value) {
                 Ok(job) => self.target = Some((job, RankOrWildcard::Wildcard)),
-                Err(_) => return wrong("is not the name of a job"),
+                Err(_) => return Err(wrong(info, "is not the name of a job")),
             },
             RequestDirective::DaemonsPerNode => self.daemons_per_node = Some(number(info)?),
             RequestDirective::DaemonsPerProc => self.daemons_per_proc = Some(number(info)?),
             RequestDirective::Satisfied => {}
         }
+        Ok(())
+    }
+
+    /// Reads a line that changes a variable.
+    fn change_env(
+        &mut self,
+        info: &SpawnInfo,
+        line: &str,
+        how: EnvChangeKind,
+    ) -> Result<(), SpawnFailure> {
+        self.app.env_changes.push(change(&info.key, line, how)?);
+        Ok(())
+    }
+
+    /// Reads a separator and an extension of a variable.
+    fn extend_env(
+        &mut self,
+        info: &SpawnInfo,
+        how: fn(u8) -> EnvChangeKind,
+    ) -> Result<(), SpawnFailure> {
+        let invalid = || wrong(info, "is invalid; write a separator, then NAME=VALUE");
+        let change = EnvChange::extend(how, OsStr::new(&info.value));
+        self.app.env_changes.push(change.ok_or_else(invalid)?);
         Ok(())
     }
 
@@ -378,9 +372,7 @@ impl SpawnAttributes {
             match EnvOption::parse(line.into()).map_err(|error| value_error(info, error))? {
                 EnvOption::Select(inherited) => self.app.inherited = inherited,
                 EnvOption::Variable(_) if line.contains('=') => {
-                    self.app
-                        .env_changes
-                        .push(change(&info.key, line, EnvChangeKind::Set)?);
+                    self.change_env(info, line, EnvChangeKind::Set)?;
                 }
                 EnvOption::Variable(variable) => self.app.env.push(variable),
             }
@@ -447,10 +439,8 @@ impl SpawnAttributes {
                 return Err(text(&info.key, problem));
             }
             _ => {
-                return Err(text(
-                    &info.key,
-                    format!("{:?}: write N or N:UNIT, from 1 process on", info.value),
-                ));
+                let problem = format!("{:?}: write N or N:UNIT, from 1 process on", info.value);
+                return Err(text(&info.key, problem));
             }
         }
         Ok(())

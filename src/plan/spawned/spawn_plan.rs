@@ -39,7 +39,6 @@ impl From<HostPlanError> for SpawnFailure {
     }
 }
 
-/// Error: the container of a spawned job does not exist.
 impl SpawnedJobPlan {
     /// Plan of the job for all nodes; `first` is the plan of the initial job.
     pub fn decided(&self, first: &JobPlan) -> JobPlan {

@@ -1,6 +1,6 @@
 //! Slots of the launch's nodes that a spawned job may use.
 
-use super::{AppPlacementRequest, LaunchSnapshot, SpawnPlanner};
+use super::{AppPlacementRequest, LaunchSnapshot, SpawnPlanner, restrict_to_nodes};
 use crate::plan::allocation_table::{AllocationUsage, SlotUsage};
 use crate::plan::launch_nodes::{launch_nodes, node_capacity};
 use wireup_core::job::ids::NodeId;
@@ -33,13 +33,7 @@ impl<'a> SpawnPlanner<'a> {
             None => outside_allocations(&launch.nodes, ground),
             Some(id) => {
                 let usage = ground.find(id)?;
-                for (_, wishes, placement) in app_requests {
-                    if wishes.hosts.is_empty() && wishes.hostfiles.is_empty() {
-                        placement
-                            .nodes
-                            .retain(|(node, _)| usage.shares.contains_key(node));
-                    }
-                }
+                restrict_to_nodes(app_requests, |node| usage.shares.contains_key(node));
                 within_allocation(&launch.nodes, usage)
             }
         };

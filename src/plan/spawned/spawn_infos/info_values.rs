@@ -1,6 +1,7 @@
 //! Parsers for the values of infos.
 
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -32,23 +33,30 @@ pub(super) fn target(value: &str) -> Option<(Nspace, RankOrWildcard)> {
 pub(super) fn number(info: &SpawnInfo) -> Result<u32, SpawnFailure> {
     match info.value.parse() {
         Ok(number @ 1..) => Ok(number),
-        _ => Err(text(
-            &info.key,
-            format!("{:?} is not a number from 1 on", info.value),
-        )),
+        _ => Err(wrong(info, "is not a number from 1 on")),
     }
 }
 
 /// Reads the ranks that get standard input. Open MPI uses PMIx's numbers for all and none.
-pub(super) fn reader(value: &str) -> Option<StdinTarget> {
+pub(super) fn reader(info: &SpawnInfo) -> Result<StdinTarget, SpawnFailure> {
     const ALL: u32 = u32::MAX - 1;
-    match (value, value.parse::<u32>()) {
-        ("all", _) | (_, Ok(ALL)) => Some(StdinTarget::All),
-        ("none", _) => Some(StdinTarget::None),
-        (_, Ok(rank)) if rank > i32::MAX as u32 => Some(StdinTarget::None),
-        (_, Ok(rank)) => Some(StdinTarget::Rank(Rank(rank))),
-        (_, Err(_)) => None,
+    match (info.value.as_str(), info.value.parse::<u32>()) {
+        ("all", _) | (_, Ok(ALL)) => Ok(StdinTarget::All),
+        ("none", _) => Ok(StdinTarget::None),
+        (_, Ok(rank)) if rank > i32::MAX as u32 => Ok(StdinTarget::None),
+        (_, Ok(rank)) => Ok(StdinTarget::Rank(Rank(rank))),
+        (_, Err(_)) => Err(wrong(info, "is not a rank; use a rank, all or none")),
     }
+}
+
+/// Reads a value from each line that is not empty.
+pub(super) fn parsed_lines<T, E: Display>(
+    info: &SpawnInfo,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<Vec<T>, SpawnFailure> {
+    let lines = info.value.lines().filter(|line| !line.is_empty());
+    let values = lines.map(|line| parse(line).map_err(|error| text(&info.key, error)));
+    values.collect()
 }
 
 pub(super) fn path(value: &str) -> Option<PathBuf> {
@@ -70,6 +78,11 @@ pub(super) fn change(key: &str, line: &str, how: EnvChangeKind) -> Result<EnvCha
         .ok_or_else(|| text(key, "invalid variable: write NAME=VALUE"))
 }
 
+/// Refusal of a value; `problem` continues a sentence that begins with the value.
+pub(super) fn wrong(info: &SpawnInfo, problem: &str) -> SpawnFailure {
+    text(&info.key, format!("{:?} {problem}", info.value))
+}
+
 /// Refusal of a value that the command-line option of the same directive refuses too.
 pub(super) fn value_error(info: &SpawnInfo, error: OptionValueError) -> SpawnFailure {
     text(&info.key, format!("{:?}: {error}", info.value))
@@ -88,10 +101,7 @@ pub(super) fn truth(info: &SpawnInfo) -> Result<bool, SpawnFailure> {
     match info.value.to_ascii_lowercase().as_str() {
         "" | "true" | "t" | "yes" | "y" | "1" => Ok(true),
         "false" | "f" | "no" | "n" | "0" => Ok(false),
-        _ => Err(text(
-            &info.key,
-            format!("{:?} is not a truth value; use true or false", info.value),
-        )),
+        _ => Err(wrong(info, "is not a truth value; use true or false")),
     }
 }
 
