@@ -200,8 +200,8 @@ pub async fn run_launch(
     if let Some(part) = scheduled {
         part.end();
     }
-    if let Some(said) = task.summary.take() {
-        agent.counters.launch_ended(said.get());
+    if let Some(summary) = task.summary.take() {
+        agent.counters.launch_ended(summary.get());
     }
     drop(task);
     drop(registration);
@@ -225,7 +225,7 @@ impl LaunchTask {
         let (place, account) = (router.place(), &registration.account);
         let mut events = SelectAll::new();
         let mut caller = None;
-        let mut said: Option<Arc<OnceLock<LaunchSummary>>> = None;
+        let mut summary: Option<Arc<OnceLock<LaunchSummary>>> = None;
         let up = match above {
             LaunchSource::Launcher {
                 reader,
@@ -233,7 +233,7 @@ impl LaunchTask {
                 root,
             } => {
                 caller = root;
-                let end = said.insert(Arc::default()).clone();
+                let end = summary.insert(Arc::default()).clone();
                 events.push(launcher(reader, GrowthAssembler::new(account), end).boxed());
                 UpstreamLink::Launcher(writer)
             }
@@ -298,7 +298,7 @@ impl LaunchTask {
             is_gathering: false,
             step_kill_timer: Box::pin(sleep(ORPHAN_LIMIT)),
             orphaned: false,
-            summary: said,
+            summary,
             refused_frames: 0,
             losses: 0,
         };

@@ -65,7 +65,7 @@ impl Helper {
         let descriptors = [theirs.as_fd(), says.as_fd()];
         send(&self.socket, &encode(order), &descriptors).unwrap();
         let (body, mut descriptors) = receive(&self.socket).unwrap().unwrap();
-        let HelperReply::Made { pid, .. } = decode(&body).unwrap() else {
+        let HelperReply::Process { pid, .. } = decode(&body).unwrap() else {
             panic!("none is made");
         };
         let pidfd = descriptors.pop().unwrap();
@@ -317,7 +317,7 @@ fn launched(described: &[u8]) -> String {
     };
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     let answer = helper.asked(&encode(&launcher), &borrowed);
-    assert!(matches!(answer, HelperReply::Made { .. }), "{answer:?}");
+    assert!(matches!(answer, HelperReply::Process { .. }), "{answer:?}");
     drop(descriptors);
     let mut text = String::new();
     said.read_to_string(&mut text).unwrap();

@@ -21,7 +21,7 @@ fn registered(id: &str, owner: u32) -> Arc<ScheduledLaunch> {
         first_rank,
         num_ranks: 1,
     };
-    let asked = LaunchProcessesRequest {
+    let message = LaunchProcessesRequest {
         launch_id: id.to_owned(),
         entrypoint: "true".into(),
         tasks_per_node: 1,
@@ -31,7 +31,7 @@ fn registered(id: &str, owner: u32) -> Arc<ScheduledLaunch> {
         peers: vec![peer("nowhere", 0), peer("node01", 1)],
         ..Default::default()
     };
-    let request = LaunchRequest::check(asked, "node01").unwrap();
+    let request = LaunchRequest::check(message, "node01").unwrap();
     let held = crate::budget::Budgets::default().account(owner).hold(0);
     Arc::new(ScheduledLaunch::new(&request, owner, None, held))
 }
