@@ -59,10 +59,10 @@ fn job(cluster: &Cluster, host: usize, state: &str) -> Value {
 
 /// Runs Alice's `wireup kill` on a host and checks its output.
 #[track_caller]
-fn kill(cluster: &Cluster, host: usize, words: &[&str], code: i32, said: &[&str]) -> Outcome {
+fn kill(cluster: &Cluster, host: usize, words: &[&str], code: i32, texts: &[&str]) -> Outcome {
     let run = wireup(cluster, host, &["kill"]).more(words);
     let outcome = of(ALICE, run).run().expect(code);
-    outcome.expect_one_line(said);
+    outcome.expect_one_line(texts);
     outcome
 }
 
@@ -230,7 +230,7 @@ fn job_waiting_for_host_is_named_and_can_be_ended_from_any_host() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
-    for (host, said) in [
+    for (host, action) in [
         (0, "sent to its launcher"),
         (1, "sent to its step here (node02)"),
     ] {
@@ -255,7 +255,7 @@ fn job_waiting_for_host_is_named_and_can_be_ended_from_any_host() {
             host,
             &[name.as_str().unwrap()],
             0,
-            &[said, "; ended"],
+            &[action, "; ended"],
         );
         cluster.host(2).resume().unwrap();
         assert_ne!(running.finish().code, 0);
@@ -282,9 +282,9 @@ fn signal_to_step_ends_job_on_all_hosts() {
         ]
         .map(str::to_owned);
         let words = words.each_ref().map(String::as_str);
-        let said =
+        let line =
             "SIGTERM sent to its step here (node02), which ends it on all its hosts; ended here";
-        kill(&cluster, 1, &words, 0, &[said]);
+        kill(&cluster, 1, &words, 0, &[line]);
         let outcome = running.finish();
         assert_ne!(outcome.code, 0, "{outcome:?}");
         let err = outcome.err();
@@ -303,8 +303,8 @@ fn killed_job_ends_on_all_hosts_without_grace_time() {
     // With ranks on the launcher's host, and without.
     for from in [0, 2] {
         let running = three(&cluster, from, &["--grace", "1000"], STUBBORN);
-        let said = "its launcher kills it on all hosts; ended after";
-        kill(&cluster, from, &["-s", "KILL", "--all"], 0, &[said]);
+        let line = "its launcher kills it on all hosts; ended after";
+        kill(&cluster, from, &["-s", "KILL", "--all"], 0, &[line]);
         running.finish().expect(143);
     }
 }
@@ -325,17 +325,20 @@ fn ranks_are_signalled_on_their_host() {
 
     kill(&cluster, 1, &some("2"), 0, &["SIGUSR1 sent to rank 2"]);
     running.wait_for(Output::Stdout, "rank 2 heard");
-    let said = "SIGUSR1 sent to rank 1; rank 0 is on node01: signal them there";
-    kill(&cluster, 1, &some("1,0"), 1, &[said]);
+    let line = "SIGUSR1 sent to rank 1; rank 0 is on node01: signal them there";
+    kill(&cluster, 1, &some("1,0"), 1, &[line]);
     running.wait_for(Output::Stdout, "rank 1 heard");
-    let said = "ranks 1, 2 are on node02: signal them there";
-    kill(&cluster, 0, &some("1,2"), 1, &[said]);
+    let line = "ranks 1, 2 are on node02: signal them there";
+    kill(&cluster, 0, &some("1,2"), 1, &[line]);
     kill(&cluster, 2, &some("0"), 1, &["rank 0 is on node01"]);
     kill(&cluster, 1, &some("1,3"), 1, &["no rank 3 runs"]);
-    let heard = |output: &str| {
+    let lines_of = |output: &str| {
         ["0", "1", "2"].map(|rank| output.matches(&format!("rank {rank} heard")).count())
     };
-    assert_eq!(heard(&running.wait_for(Output::Stdout, "heard")), [0, 1, 1]);
+    assert_eq!(
+        lines_of(&running.wait_for(Output::Stdout, "heard")),
+        [0, 1, 1]
+    );
 
     // All of them: through the launcher, or those of a host.
     kill(
@@ -346,11 +349,11 @@ fn ranks_are_signalled_on_their_host() {
         &["SIGUSR1 sent to its launcher"],
     );
     running.wait_for_many(Output::Stdout, "heard", 5);
-    let said = "SIGUSR1 sent to 2 ranks; rank 0 is on node01: signal them there, or all ranks on node03, the host of its \
+    let line = "SIGUSR1 sent to 2 ranks; rank 0 is on node01: signal them there, or all ranks on node03, the host of its \
                 launcher";
-    kill(&cluster, 1, &["-s", "USR1", name], 1, &[said]);
+    kill(&cluster, 1, &["-s", "USR1", name], 1, &[line]);
     let output = running.wait_for_many(Output::Stdout, "heard", 7);
-    assert_eq!(heard(&output), [1, 3, 3]);
+    assert_eq!(lines_of(&output), [1, 3, 3]);
     kill(
         &cluster,
         2,
@@ -395,9 +398,9 @@ fn step_without_agent_is_found_and_ended() {
         cluster.kill_agent(1);
         let orphaned = job(&cluster, 1, "orphaned");
         assert_eq!(alive(&orphaned), [1, 2]);
-        let said = "SIGTERM sent to its step here (node02), whose agent is gone; ended here";
+        let line = "SIGTERM sent to its step here (node02), whose agent is gone; ended here";
         let name = orphaned["job"].as_str().unwrap();
-        kill(&cluster, 1, &["-s", signal, name], 0, &[said]);
+        kill(&cluster, 1, &["-s", signal, name], 0, &[line]);
         assert_ne!(running.finish().code, 0);
         cluster.start_agent(1);
     }
