@@ -332,11 +332,11 @@ fn ranks_are_signalled_on_their_host() {
     kill(&cluster, 0, &some("1,2"), 1, &[line]);
     kill(&cluster, 2, &some("0"), 1, &["rank 0 is on node01"]);
     kill(&cluster, 1, &some("1,3"), 1, &["no rank 3 runs"]);
-    let lines_of = |output: &str| {
+    let signal_counts = |output: &str| {
         ["0", "1", "2"].map(|rank| output.matches(&format!("rank {rank} heard")).count())
     };
     assert_eq!(
-        lines_of(&running.wait_for(Output::Stdout, "heard")),
+        signal_counts(&running.wait_for(Output::Stdout, "heard")),
         [0, 1, 1]
     );
 
@@ -353,7 +353,7 @@ fn ranks_are_signalled_on_their_host() {
                 launcher";
     kill(&cluster, 1, &["-s", "USR1", name], 1, &[line]);
     let output = running.wait_for_many(Output::Stdout, "heard", 7);
-    assert_eq!(lines_of(&output), [1, 3, 3]);
+    assert_eq!(signal_counts(&output), [1, 3, 3]);
     kill(
         &cluster,
         2,

@@ -348,8 +348,8 @@ fn dry_run_starts_and_creates_nothing() {
     stdout.read_to_string(&mut rest).unwrap();
     assert!(rest.contains(&long) && rest.contains("PMI and PMIx: --pmi all"));
     let outcome = running.finish().expect(0);
-    let made: Vec<_> = fs::read_dir(outcome.dir()).unwrap().flatten().collect();
-    assert!(made.is_empty(), "{made:?}");
+    let files: Vec<_> = fs::read_dir(outcome.dir()).unwrap().flatten().collect();
+    assert!(files.is_empty(), "{files:?}");
     assert_eq!(outcome.err(), "");
 }
 

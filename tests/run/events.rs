@@ -23,7 +23,7 @@ fn everywhere(options: &[&str], mode: &[&str], code: i32, check: impl Fn(&Outcom
 }
 
 /// Returns the events that each rank had received at its end, by rank.
-fn heard(outcome: &Outcome) -> Vec<(String, String)> {
+fn received_events(outcome: &Outcome) -> Vec<(String, String)> {
     let text = |line: &str, key| field(line, key).unwrap().to_owned();
     let lines = outcome.sorted_lines();
     lines
@@ -38,7 +38,7 @@ fn expect_heard(outcome: &Outcome, expected: &[&str]) {
         .zip(expected)
         .map(|(rank, got): (u32, _)| (rank.to_string(), (*got).to_owned()))
         .collect();
-    assert_eq!(heard(outcome), expected, "{outcome:?}");
+    assert_eq!(received_events(outcome), expected, "{outcome:?}");
 }
 
 #[test]

@@ -222,10 +222,10 @@ fn pevent_raises_events_and_pattrs_lists_server_support() {
                 "pmix4" => &["--event", "-58", "--range", "session"],
                 _ => &["--range", "session", "PMIX_READY_FOR_DEBUG"],
             };
-            eventually("the event is heard", || {
+            eventually("the event arrives", || {
                 ask(&job, &pevent, event).run().expect(0);
-                let heard = hears.so_far(Output::Stdout);
-                String::from_utf8_lossy(&heard)
+                let output = hears.so_far(Output::Stdout);
+                String::from_utf8_lossy(&output)
                     .contains("ready=")
                     .then_some(())
             });

@@ -12,9 +12,9 @@ fn stopping(library: &Pmix, options: &[&str]) -> Job {
 }
 
 /// Returns the ranks that have printed this.
-fn said(printed: &str, what: &str) -> Vec<u32> {
-    let said = (0..8).filter(|rank| printed.contains(&format!("pmix_stop rank={rank} {what}\n")));
-    said.collect()
+fn ranks_with(printed: &str, what: &str) -> Vec<u32> {
+    let ranks = (0..8).filter(|rank| printed.contains(&format!("pmix_stop rank={rank} {what}\n")));
+    ranks.collect()
 }
 
 #[test]
@@ -28,11 +28,11 @@ fn named_ranks_stop_in_init_and_are_released_one_by_one() {
             assert_eq!(field(&ready, "at"), Some("pmix-init"), "{ready}");
             job.running.wait_for_many(Output::Stdout, " begun\n", 2);
             let out = || String::from_utf8(job.running.so_far(Output::Stdout)).unwrap();
-            assert_eq!(said(&out(), "begun"), [0, 3]);
+            assert_eq!(ranks_with(&out(), "begun"), [0, 3]);
             tool.order(&format!("release {name} 1"));
             job.running
                 .wait_for(Output::Stdout, "pmix_stop rank=1 begun\n");
-            assert_eq!(said(&out(), "begun"), [0, 1, 3]);
+            assert_eq!(ranks_with(&out(), "begun"), [0, 1, 3]);
             tool.order(&format!("release {name}"));
             job.running.finish().expect(0);
             tool.leave();
@@ -61,9 +61,9 @@ fn ranks_of_spawned_job_stop_as_requested() {
                 assert_eq!(field(&ready, "at"), Some(at), "{ready}");
                 let out = |tool: &Debugger| tool.printed()[before..].to_owned();
                 crate::common::eventually("the others go on", || {
-                    (said(&out(&tool), "begun").len() == passes).then_some(())
+                    (ranks_with(&out(&tool), "begun").len() == passes).then_some(())
                 });
-                let waiting = said(&out(&tool), what).len();
+                let waiting = ranks_with(&out(&tool), what).len();
                 assert_eq!(waiting, if what == "begun" { passes } else { 0 }, "{wish}");
                 tool.order(&format!("release {child}"));
                 tool.hears(&format!("ended={child} status=0"));
