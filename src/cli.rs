@@ -55,6 +55,7 @@ mod unused_nodes;
 mod value_error;
 
 use std::ffi::OsString;
+use std::io::{self, Write as _};
 
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 
@@ -206,6 +207,11 @@ fn rendezvous_process() -> Result<u8, CommandError> {
         CommandError::system("`wireup rendezvous` is started by launches", error)
     })?;
     Ok(0)
+}
+
+/// Writes a text to standard output. A reader that stops early is not a failure.
+fn show(text: &str) {
+    let _ = io::stdout().lock().write_all(text.as_bytes());
 }
 
 fn run_subcommand(args: Vec<OsString>) -> Result<u8, CommandError> {

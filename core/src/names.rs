@@ -163,7 +163,7 @@ impl<T: Ord + Clone> NameTable<T> {
         }
         let keys: Vec<Vec<u8>> = lent.iter().map(|(_, value)| value.key.clone()).collect();
         for (id, value) in lent {
-            self.values.put_back(id, value);
+            self.values.insert(id, value);
         }
         self.published(&keys, answers);
     }

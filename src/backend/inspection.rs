@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -107,4 +108,10 @@ pub(crate) enum InspectionError {
     /// gdb reported an error, with gdb's text.
     #[error("gdb: {0}")]
     Gdb(String),
+}
+
+impl From<Errno> for InspectionError {
+    fn from(errno: Errno) -> Self {
+        Self::NotStarted(errno.raw_os_error())
+    }
 }

@@ -3,25 +3,20 @@
 
 use std::ffi::CString;
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use wireup_core::executables::{AGENT, LAUNCH_ENTRY, LAUNCH_LINK};
 
 use crate::inspect::agent_file;
+use crate::plan::rank_env::entry;
 use wireup_core::failure::CommandError;
 use wireup_core::job::spec::AgentLaunchCommand;
 use wireup_core::link::encode;
 use wireup_sys::descriptors::FIRST_FREE;
 use wireup_sys::pidfd::ended_within;
 use wireup_sys::spawn::{self, Child, ChildCommand, ProcessSpawner};
-
-/// Command of `wireup-agent` that runs the process.
-pub const COMMAND: &str = "launch-entry";
-
-/// Descriptor of the link to the launcher in the process.
-pub const LINK: RawFd = 3;
 
 /// Time limit of its end. It first ends the agents, and kills those that do not end by themselves.
 const END_LIMIT: Duration = Duration::from_secs(15);
@@ -63,10 +58,10 @@ fn begin(
     let high = |fd: &dyn AsFd| rustix::io::fcntl_dupfd_cloexec(fd.as_fd(), FIRST_FREE);
     let (link, input) = (high(&link)?, high(&input)?);
     let (stdout, stderr) = (high(&io::stdout())?, high(&io::stderr())?);
-    let entries = std::env::vars_os().map(|(name, value)| {
-        CString::new([&name.into_vec()[..], b"=", &value.into_vec()].concat())
-    });
-    let env = entries.collect::<Result<Vec<_>, _>>()?;
+    let variables = std::env::vars_os();
+    let env: Vec<CString> = variables
+        .filter_map(|(name, value)| entry(name, value))
+        .collect();
     let argv = [program.clone(), CString::new(LAUNCH_ENTRY)?];
     let command = ChildCommand {
         env: &[&env],

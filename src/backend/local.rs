@@ -169,7 +169,11 @@ impl LocalStep {
             processes: ProcessReaper::new(children, parts.guard.pid()),
             guard: parts.guard,
             namespaces: parts.namespaces.map(Arc::new),
-            cleanup: HostCleanup::new(directory, resources.group, containers),
+            cleanup: HostCleanup {
+                directory,
+                cgroup: resources.group.map(Arc::new),
+                containers,
+            },
             reports: VecDeque::new(),
             buffer: Vec::with_capacity(CHUNK),
             ending: false,
@@ -373,7 +377,7 @@ impl LocalStep {
 
     /// Takes the messages to nodes of other hosts.
     pub(crate) fn take_outbound(&mut self) -> Vec<(FrameAddress, PeerMessage)> {
-        self.services.peers.take_remote()
+        std::mem::take(&mut self.services.peers.remote)
     }
 
     /// Pauses or resumes one of the streams.

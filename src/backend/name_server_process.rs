@@ -31,7 +31,7 @@ use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::{decode, socket as places};
 use wireup_core::name_server::message::NameServerCommand;
 use wireup_core::name_server::{ClientId, NameServer, Reply};
-use wireup_sys::descriptors::FIRST_FREE;
+use wireup_sys::descriptors::{FIRST_FREE, open_null};
 use wireup_sys::local_link::LocalLink;
 use wireup_sys::poll::{Poll, PollEvent, PollSource, PollToken};
 use wireup_sys::signals;
@@ -164,11 +164,7 @@ struct NameServerProcess {
 pub(crate) fn start(listener: impl AsFd) -> io::Result<()> {
     let high = |fd: BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, FIRST_FREE);
     let listener = high(listener.as_fd())?;
-    let null = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/null")?;
-    let null = high(null.as_fd())?;
+    let null = high(open_null()?.as_fd())?;
     let null = null.as_fd();
     let argv = [c"wireup", c"rendezvous"].map(CStr::to_owned);
     let command = ChildCommand {

@@ -1,7 +1,6 @@
 //! Process that accesses an external name store (`--names`), and the client of any store for `wireup names`.
 
 use std::ffi::{CString, OsString};
-use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -12,6 +11,7 @@ use wireup_core::executables::AGENT;
 use super::local_agent;
 use super::name_server_process::{self, NameServerEndpoint};
 use crate::inspect::agent_file;
+use crate::plan::rank_env::entry;
 use wireup_core::failure::{AnyError, CommandError};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank, UserId};
 use wireup_core::job::name_store_kind::NameStoreKind;
@@ -24,7 +24,7 @@ use wireup_core::name_server::STORE_COMMAND;
 use wireup_core::name_server::message::{NameServerCommand, NameServerReport};
 use wireup_core::names::name_server_requests::{NameRequestId, NameServerRequest};
 use wireup_core::names::request::{NameReply, NameRequest, NameRequester};
-use wireup_sys::descriptors::FIRST_FREE;
+use wireup_sys::descriptors::{FIRST_FREE, open_null};
 use wireup_sys::spawn::{ChildCommand, ProcessSpawner};
 
 /// Variables that the process inherits, or prefixes of them: addresses and settings of the stores.
@@ -65,25 +65,19 @@ pub(crate) fn start(
             .any(|front| name.starts_with(front.as_bytes()))
     };
     let variables = variables.iter().filter(|(name, _)| passed(name.as_bytes()));
-    let env: Result<Vec<CString>, _> = variables
-        .map(|(name, value)| word(&[name.as_bytes(), b"=", value.as_bytes()].concat()))
+    let env: Vec<CString> = variables
+        .filter_map(|(name, value)| entry(name, value))
         .collect();
     let high = |fd: OwnedFd| -> io::Result<OwnedFd> {
         Ok(rustix::io::fcntl_dupfd_cloexec(fd, FIRST_FREE)?)
     };
     let (own, other) = UnixStream::pair()?;
     let other = high(other.into())?;
-    let null = high(
-        File::options()
-            .read(true)
-            .write(true)
-            .open("/dev/null")?
-            .into(),
-    )?;
+    let null = high(open_null()?)?;
     let (null, other) = (null.as_fd(), other.as_fd());
     let command = ChildCommand {
         cwd: Some(c"/"),
-        env: &[&env?],
+        env: &[&env],
         descriptors: &[(other, 0), (null, 1), (null, 2)],
         ..ChildCommand::new(&program, &argv)
     };

@@ -10,6 +10,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use wireup_core::job::ids::NodeId;
 use wireup_sys::channel::{BacklogPolicy, Channel};
+use wireup_sys::descriptors::open_null;
 use wireup_sys::poll::{Poll, PollSource, PollToken};
 use wireup_sys::spawn::{Child, ChildCommand, Namespaces, ProcessSpawner, SpawnError, SpawnStage};
 use wireup_sys::unix_socket;
@@ -75,12 +76,7 @@ impl Sidecar {
         let (upcall, upcall_theirs) = unix_socket::pair().map_err(broken)?;
         let (output, output_theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(broken)?;
         fcntl_setfl(&output, OFlags::NONBLOCK).map_err(broken)?;
-        let null = rustix::fs::open(
-            "/dev/null",
-            OFlags::RDWR | OFlags::CLOEXEC,
-            rustix::fs::Mode::empty(),
-        )
-        .map_err(broken)?;
+        let null = open_null().map_err(broken)?;
         let program = c_string(spec.program);
         let mut argv = vec![
             program.clone(),

@@ -35,8 +35,6 @@ use crate::backend::job_label::{JobLabel, JobStage};
 use crate::backend::local::{LocalStep, RankIo};
 use crate::backend::step_messages::{LauncherToStep, NodeRefusal, NodeStage, StepToLauncher};
 use crate::plan::{HostPlan, SpawnedJobPlan, Variable, program_builds};
-use crate::start_ranks::StdinPlan;
-use crate::stdio::rank_files;
 use wireup_core::failure::CommandError;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, NodeId};
@@ -340,15 +338,7 @@ impl StepDaemon {
     }
 
     fn start_ranks(&mut self) -> Result<(), CommandError> {
-        let plan = Arc::clone(&self.plan);
-        let ranks = self.local.ranks_here();
-        let outputs = rank_files::open_here(&plan, &ranks)?;
-        let target = plan.spec.stdio.stdin;
-        let stdin = ranks.iter().map(|rank| match target.reads(*rank) {
-            true => StdinPlan::Pipe,
-            false => StdinPlan::Empty,
-        });
-        let io = RankIo::new(outputs, stdin.collect());
+        let io = RankIo::open(&self.plan, &self.local.ranks_here())?;
         self.local.start_ranks(io, &self.surroundings)
     }
 

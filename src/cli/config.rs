@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 
 use self::defaults_file::{ConfigEntry, EntryError};
-use self::location::FileLocation;
+use self::location::{FileLocation, SITE_VARIABLE};
 use super::apps::NextApp;
 use super::option_scan::{ArgumentKind, OptionTable};
 use super::run_args::{self, RunArgs};
@@ -42,11 +42,8 @@ const VARIABLES: &[(&str, &str)] = &[("libpmix", libpmix::VARIABLE), ("log", log
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConfigError {
     /// The named file does not exist.
-    #[error("{variable} names {}, which does not exist; correct it, or set it to an empty value", .path.display())]
-    Missing {
-        variable: &'static str,
-        path: PathBuf,
-    },
+    #[error("{SITE_VARIABLE} names {}, which does not exist; correct it, or set it to an empty value", .0.display())]
+    Missing(PathBuf),
     /// The file exists and cannot be read.
     #[error("cannot read the defaults in {}: {error}; make it readable, or use --no-config", .path.display())]
     Unreadable {

@@ -1,7 +1,7 @@
 //! `wireup debug`: a gdb on each rank, side by side in tmux.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -99,14 +99,14 @@ pub(super) fn execute(args: DebugCommandArgs) -> Result<u8, CommandError> {
         }
     } else if args.hosts.has_any() {
         let text = "--hosts, --hostfile and --agent of `wireup debug` are for a JOB; put those of the launch behind --";
-        return Err(CommandError::request(text.to_owned()));
+        return Err(CommandError::request(text));
     }
     let tmux = std::io::stdout().is_terminal() && !args.print && has_tmux();
     if !args.launch.is_empty() {
         if !tmux {
             let text = "wireup debug -- needs a terminal and tmux; without them start `wireup run \
                         --stop-at exec`, and then `wireup debug JOB`";
-            return Err(CommandError::request(text.to_owned()));
+            return Err(CommandError::request(text));
         }
         return launch(args.launch, args.ranks);
     }
@@ -148,8 +148,7 @@ fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, CommandErr
             return session.attach();
         }
         if start.elapsed() > PATIENCE {
-            let text = "the ranks have not been started in time".to_owned();
-            return Err(CommandError::job(text));
+            return Err(CommandError::job("the ranks have not been started in time"));
         }
         pause(LOOK);
     };
@@ -322,8 +321,7 @@ impl Debuggers {
             let command = line(&self.local_command(record));
             format!("{name} on {}: {command}", record.host)
         });
-        // A reader that stops early is not a failure.
-        let _ = write!(std::io::stdout(), "{}", printable::lines(lines));
+        super::show(&printable::lines(lines));
         Ok(0)
     }
 }

@@ -1,7 +1,6 @@
 //! `wireup doctor`: checks hosts for problems that would make a launch fail.
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
@@ -170,8 +169,7 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, CommandError> {
         true => json(&found, &groups),
         false => text(&found, &groups),
     };
-    // A reader that stops early is not a failure.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    super::show(&text);
     let problem = |group: &FindingGroup| group.severity == Severity::Problem;
     Ok(u8::from(groups.iter().any(problem)))
 }

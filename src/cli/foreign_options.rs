@@ -190,7 +190,7 @@ pub(super) fn translate_environment<'v>(
             Ok(()) if !is_valid(&[&one.words[..], &one.everywhere].concat()) => {
                 result.ignore(&shown, "wireup has no such value");
             }
-            Ok(()) => result.append(one),
+            Ok(()) => result.append(&mut one),
         }
     }
     result
@@ -208,8 +208,8 @@ impl TranslatedOption {
 }
 
 impl TranslatedLine {
-    fn append(&mut self, mut other: Self) {
-        self.words.append(&mut other.words);
+    /// Takes over all but the words.
+    pub(super) fn append(&mut self, other: &mut Self) {
         self.everywhere.append(&mut other.everywhere);
         self.notes.append(&mut other.notes);
         self.pieces.append(&mut other.pieces);

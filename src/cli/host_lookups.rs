@@ -27,16 +27,6 @@ use wireup_sys::own_host;
 /// Time limit of a batch system's command that lists the nodes.
 const BATCH_LIMIT: Duration = Duration::from_secs(10);
 
-/// Properties of a launch that decide about its hosts.
-pub(super) struct HostNeeds<'a> {
-    /// This machine is to act as several nodes.
-    pub(super) is_virtual: bool,
-    /// Number of hosts to wait for, by the slots of each, if the line does not give it.
-    pub(super) count: &'a dyn Fn(Option<u32>) -> u32,
-    /// The hosts if neither the line nor a batch system names any.
-    pub(super) by_rankfile: Option<HostList>,
-}
-
 impl HostsListArgs {
     /// The hosts, looked up or their file read; none if none are named.
     ///
@@ -60,11 +50,16 @@ impl HostsArgs {
     /// The hosts, looked up or their file read, none for this machine alone; and what starts agents on them, if they do
     /// not run.
     ///
+    /// `is_virtual` is set if this machine acts as several nodes. `count` gives the number of hosts to wait for, by the slots
+    /// of each, if the line does not give it. `by_rankfile` are the hosts if neither the line nor a batch system names any.
+    ///
     /// # Errors
     /// [`CommandError`] with the file and line that are wrong.
     pub(super) fn resolve(
         &self,
-        needs: HostNeeds<'_>,
+        is_virtual: bool,
+        count: impl Fn(Option<u32>) -> u32,
+        by_rankfile: Option<HostList>,
         progress: LookupProgress,
     ) -> Result<(Vec<HostSpec>, Option<AgentLaunchCommand>), CommandError> {
         let names_hosts = self.has_hosts();
@@ -72,7 +67,7 @@ impl HostsArgs {
         let mut allocation = None;
         let by_default = self.launch_agents_by_default;
         let launch_agents = self.launch_agents.as_deref().filter(|_| !by_default);
-        if !needs.is_virtual && self.agent.is_none() && launch_agents.is_none() {
+        if !is_virtual && self.agent.is_none() && launch_agents.is_none() {
             allocation = self.allocation(names_hosts, progress)?;
         }
         // Agents that run on this machine are used for it too.
@@ -83,14 +78,14 @@ impl HostsArgs {
         if let (Some(found), false) = (&allocation, names_hosts) {
             let hosts = found.hosts().map_err(CommandError::request)?;
             sources = vec![HostSource::List(hosts)];
-        } else if let (Some(others), false) = (needs.by_rankfile, names_hosts) {
+        } else if let (Some(others), false) = (by_rankfile, names_hosts) {
             sources = vec![HostSource::List(others)];
         }
         // A launch on this machine alone needs no agent, unless one is named.
         let alone = self.agent.is_some();
         let own = || own_node(self.agent.as_deref(), progress);
         let awaited = |slots| HostWait {
-            count: self.nodes.unwrap_or_else(|| (needs.count)(slots)),
+            count: self.nodes.unwrap_or_else(|| count(slots)),
             limit: self.wait_hosts,
         };
         let is_lookup = |source: &HostSource| matches!(source, HostSource::Lookup(_));
@@ -154,7 +149,7 @@ impl HostsArgs {
             batch_systems::find(named.map(|(engine, _)| engine), &around),
             named,
         ) {
-            (Ok(None), Some((_, problem))) => Err(CommandError::request(problem.to_owned())),
+            (Ok(None), Some((_, problem))) => Err(CommandError::request(problem)),
             (Err(_), None) if names_hosts => Ok(None),
             (found, _) => found.map_err(CommandError::request),
         }
@@ -210,8 +205,7 @@ fn by_command(command: &str, hosts: &[HostSpec]) -> Result<AgentLaunchCommand, C
     let names = ["{host}", "{hosts}"];
     if !names.iter().any(|name| command.contains(name)) || hosts.is_empty() {
         return Err(CommandError::request(
-            "--launch-agents needs {host} or {hosts} in its command, or the word ssh, and --hosts or --hostfile"
-                .to_owned(),
+            "--launch-agents needs {host} or {hosts} in its command, or the word ssh, and --hosts or --hostfile",
         ));
     }
     let names = hosts.iter().map(|host| host.name.clone()).collect();

@@ -81,6 +81,29 @@ impl HostRecords {
             missed,
         })
     }
+
+    /// Prints the records, as JSON or as this table; exit code 1 if a host was not reached.
+    ///
+    /// # Errors
+    /// The records cannot be written as JSON.
+    pub(super) fn show(
+        &self,
+        noun: &str,
+        json: bool,
+        table: impl FnOnce(&[Value]) -> String,
+    ) -> Result<u8, CommandError> {
+        let text = match json {
+            true => {
+                let json = printable::json(&self.records);
+                json.map_err(|error| {
+                    CommandError::system(format!("cannot show the {noun}"), error)
+                })? + "\n"
+            }
+            false => table(&self.records),
+        };
+        super::show(&text);
+        Ok(u8::from(self.missed))
+    }
 }
 
 fn launch(

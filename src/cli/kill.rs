@@ -92,8 +92,7 @@ impl KillArgs {
         if self.all || self.jobs.len() > 1 || !self.hosts.has_hosts() {
             return Err(CommandError::request(
                 "--hosts and --hostfile signal one JOB, whose launcher is on one of the hosts, without --all; --agent needs \
-                 one of them"
-                    .to_owned(),
+                 one of them",
             ));
         }
         let mut options = vec!["--signal".to_owned(), self.signal.as_raw().to_string()];

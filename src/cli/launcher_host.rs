@@ -53,7 +53,7 @@ impl LauncherHost {
                 ..host
             })),
             None if hosts.agent.is_some() => Err(CommandError::request(
-                "--agent is for a job whose launcher is on another host: name that host with --hosts".to_owned(),
+                "--agent is for a job whose launcher is on another host: name that host with --hosts",
             )),
             None => Ok(None),
         }

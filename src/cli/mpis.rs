@@ -1,7 +1,6 @@
 //! `wireup mpis`: the MPIs of hosts, by the names that `--mpi` takes.
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -16,7 +15,6 @@ use crate::inspect::ldso::{Loader, LoaderFiles};
 use crate::inspect::mpi_files::{MpiSearch, own_libpmix, read_installations};
 use wireup_core::failure::CommandError;
 use wireup_core::job::mpi::{MpiDefinition, MpiInstallation};
-use wireup_core::printable;
 use wireup_core::text_table;
 
 /// The option of `wireup run` that names an MPI.
@@ -68,27 +66,19 @@ pub(super) fn execute(args: MpisArgs) -> Result<u8, CommandError> {
         definitions.push(MpiDefinition::parse(text).map_err(wrong)?);
     }
     definitions.extend(args.define_mpi);
-    let (records, missed) = match args.hosts.has_hosts() {
+    let found = match args.hosts.has_hosts() {
         true => {
             let mut words: Vec<OsString> = vec!["mpis".into(), "--json".into()];
             words.extend(definitions.iter().map(definition_word));
-            let HostRecords {
-                records, missed, ..
-            } = HostRecords::collect(args.hosts, "MPIs", &words)?;
-            (records, missed)
+            HostRecords::collect(args.hosts, "MPIs", &words)?
         }
-        false => (local_records(&definitions)?, false),
+        false => HostRecords {
+            hosts: Vec::new(),
+            records: local_records(&definitions)?,
+            missed: false,
+        },
     };
-    let text = match args.json {
-        true => {
-            let json = printable::json(&Value::Array(records));
-            json.map_err(|error| CommandError::system("cannot show the MPIs", error))? + "\n"
-        }
-        false => table(&records),
-    };
-    // A reader that stops early is not a failure.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
-    Ok(u8::from(missed))
+    found.show("MPIs", args.json, table)
 }
 
 /// A definition as an option for another host.

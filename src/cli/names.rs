@@ -88,11 +88,8 @@ enum NamesSubcommand {
 /// Error: names cannot be shown or withdrawn.
 #[derive(Debug, thiserror::Error)]
 enum NamesError {
-    #[error("{variable}: {error}")]
-    Variable {
-        variable: &'static str,
-        error: InvalidNameStore,
-    },
+    #[error("WIREUP_NAMES: {0}")]
+    Variable(InvalidNameStore),
     #[error("--names {0}: {1}")]
     Refused(NameStoreKind, NameRefusal),
     #[error("{0:?} is not published")]
@@ -113,10 +110,7 @@ impl StoreArgs {
         }
         let backend = match (names.store, std::env::var("WIREUP_NAMES")) {
             (Some(backend), _) => backend,
-            (None, Ok(text)) => text.parse().map_err(|error| NamesError::Variable {
-                variable: "WIREUP_NAMES",
-                error,
-            })?,
+            (None, Ok(text)) => text.parse().map_err(NamesError::Variable)?,
             (None, Err(_)) => NameStoreKind::Agents,
         };
         let meet = names

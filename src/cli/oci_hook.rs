@@ -230,11 +230,8 @@ fn with_rights_of<T>(
     work: impl FnOnce() -> rustix::io::Result<T>,
 ) -> rustix::io::Result<T> {
     set_thread_groups(&[])?;
-    let become_effective = |user, group| {
-        set_thread_res_gid(None, Gid::from_raw(group), None)?;
-        set_thread_res_uid(None, Uid::from_raw(user), None)
-    };
-    become_effective(user, group)?;
+    set_thread_res_gid(None, Gid::from_raw(group), None)?;
+    set_thread_res_uid(None, Uid::from_raw(user), None)?;
     let done = work();
     // Not before the user: only root can change the group.
     set_thread_res_uid(None, Uid::ROOT, None)?;

@@ -242,23 +242,20 @@ impl Personality {
         let mut set = translate_environment(&dialect, variable, names, are_options);
         forget_hosts(&own, &mut set, &parts[0].words);
         let mut line = PersonalityLine::default();
-        let (mut everywhere, of_job) = split(&set);
+        let (everywhere, of_job) = split(&set);
+        set.everywhere = everywhere;
         parts[0].words.splice(0..0, of_job);
-        let (mut redirects, mut tags) = (set.redirects, set.tags);
+        for part in &mut parts {
+            set.append(part);
+        }
+        let mut everywhere = set.everywhere;
         line.notes = set.notes;
         line.pieces = set.pieces;
-        for part in &mut parts {
-            everywhere.append(&mut part.everywhere);
-            redirects.append(&mut part.redirects);
-            tags.append(&mut part.tags);
-            line.notes.append(&mut part.notes);
-            line.pieces.append(&mut part.pieces);
-        }
-        let files = redirected(&redirects, self == Self::Srun);
+        let files = redirected(&set.redirects, self == Self::Srun);
         let files = files.map_err(|error| line.with_option(error))?;
         line.files = files.files;
         line.words = files.job;
-        line.words.extend(label(&tags));
+        line.words.extend(label(&set.tags));
         match self {
             Self::Srun => {
                 if option(&own, &parts[0].words, "--gpus-per-rank").is_some() {

@@ -29,24 +29,17 @@ pub(super) struct PmiArgs {
     command: PmiSubcommand,
 }
 
-const BARRIER: &str = "Examples:\n  mpiexec -n 4 wireup pmi barrier 100";
-const GET: &str = "Examples:\n  mpiexec -n 2 wireup pmi get PMI_process_mapping";
-const PUT: &str = "Examples:\n  mpiexec -n 2 wireup pmi put card-%r value-of-%r";
-const EXCHANGE: &str = "Examples:\n  mpiexec -n 4 wireup pmi exchange 500";
-const ATTR: &str = "Examples:\n  mpiexec -n 1 wireup pmi attr";
-const PROXY: &str = "Examples:\n  wireup run -n 2 wireup pmi proxy -o pmi.%r ./app";
-
 #[derive(Debug, Subcommand)]
 enum PmiSubcommand {
     /// Enter barriers, and print how long they took
-    #[command(after_help = BARRIER)]
+    #[command(after_help = "Examples:\n  mpiexec -n 4 wireup pmi barrier 100")]
     Barrier {
         /// How many
         #[arg(default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
         count: u32,
     },
     /// Print the value of a key after a barrier
-    #[command(after_help = GET)]
+    #[command(after_help = "Examples:\n  mpiexec -n 2 wireup pmi get PMI_process_mapping")]
     Get {
         key: String,
         /// Name of the store [default: that of the job]
@@ -54,23 +47,23 @@ enum PmiSubcommand {
         kvs: Option<String>,
     },
     /// Put a key, enter a barrier, and print what rank 0 has put; `%r` is the rank
-    #[command(after_help = PUT)]
+    #[command(after_help = "Examples:\n  mpiexec -n 2 wireup pmi put card-%r value-of-%r")]
     Put { key: String, value: String },
     /// Put a value for each rank, enter a barrier, get the values of all others and compare
-    #[command(after_help = EXCHANGE)]
+    #[command(after_help = "Examples:\n  mpiexec -n 4 wireup pmi exchange 500")]
     Exchange {
         /// Bytes of each value
         #[arg(default_value_t = 100, value_parser = clap::value_parser!(u32).range(16..=1023))]
         bytes: u32,
     },
     /// Print the server's information about the job: rank, size, names and attributes
-    #[command(after_help = ATTR)]
+    #[command(after_help = "Examples:\n  mpiexec -n 1 wireup pmi attr")]
     Attr {
         /// Further attributes
         keys: Vec<String>,
     },
     /// Run a program, and record its messages and the server's, with times
-    #[command(after_help = PROXY)]
+    #[command(after_help = "Examples:\n  wireup run -n 2 wireup pmi proxy -o pmi.%r ./app")]
     Proxy {
         /// File for it; `%r` is the rank [default: standard error]
         #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -181,9 +174,7 @@ fn exchange(client: &mut PmiConnection, bytes: usize) -> Result<String, AskError
 fn attributes(client: &mut PmiConnection, further: &[String]) -> Result<String, AskError> {
     let mut text = format!(
         "rank={} size={} kvsname={}\n",
-        client.rank,
-        client.size,
-        client.kvsname()
+        client.rank, client.size, client.kvsname
     );
     for (name, request) in [("appnum", "get_appnum"), ("size", "get_universe_size")] {
         let answer = client.send_request(&format!("cmd={request}"))?;

@@ -75,8 +75,7 @@ impl PrteRequest {
 /// Serves the program; `words` are those after `prte`.
 pub(super) fn execute(words: &[OsString]) -> Result<u8, CommandError> {
     let request = PrteRequest::new(words).map_err(CommandError::request)?;
-    let nspace = Nspace::new(&request.nspace);
-    let nspace = nspace.map_err(|error| CommandError::request(error.to_string()))?;
+    let nspace = Nspace::new(&request.nspace).map_err(CommandError::request)?;
     let failed =
         |error: io::Error| CommandError::system("cannot serve the program that spawns", error);
     serve(&request, &nspace).map_err(failed)

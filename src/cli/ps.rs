@@ -6,7 +6,6 @@ mod node_table;
 mod proctable;
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::process::Command;
 
 use clap::Args;
@@ -92,8 +91,7 @@ pub(super) fn execute(args: PsArgs) -> Result<u8, CommandError> {
         if args.ranks || args.proctable || !args.jobs.is_empty() || !args.host_list.has_hosts() {
             return Err(CommandError::request(
                 "--hosts and --hostfile show all jobs of hosts, without JOB, --ranks and --proctable; --agent needs one \
-                 of them, or --nodes"
-                    .to_owned(),
+                 of them, or --nodes",
             ));
         }
         scope(args.all_users, false)?;
@@ -120,8 +118,7 @@ pub(super) fn execute(args: PsArgs) -> Result<u8, CommandError> {
         (false, true) => rank_table(chosen),
         (false, false) => job_table(chosen, args.all_users),
     };
-    // A reader that stops early is not a failure.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    super::show(&text);
     Ok(0)
 }
 
@@ -146,11 +143,10 @@ pub(super) fn scope(all_users: bool, named: bool) -> Result<UserScope, CommandEr
 /// # Errors
 /// If a name matches no job or several, or none is named and the user has no or several jobs; the text lists them.
 pub(super) fn choose(words: &[String], all: &[LocalJobInfo]) -> Result<Vec<usize>, CommandError> {
-    if words.is_empty() && all.len() != 1 {
-        return Err(CommandError::job(format!("name a JOB; {}", overview(all))));
-    }
-    if words.is_empty() {
-        return Ok(vec![0]);
+    match (words, all) {
+        ([], [_]) => return Ok(vec![0]),
+        ([], _) => return Err(CommandError::job(format!("name a JOB; {}", overview(all)))),
+        _ => {}
     }
     let mut chosen = Vec::new();
     for word in words {

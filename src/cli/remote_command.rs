@@ -70,7 +70,7 @@ pub(super) fn is_ssh_option(word: &OsStr) -> bool {
 /// Executes the command in the user's home directory, as ssh does: the current directory need not exist on the host.
 pub(super) fn rsh(words: Vec<OsString>) -> CommandError {
     let Some((host, line)) = line(words) else {
-        return CommandError::request("wireup rsh needs a host and a command".to_owned());
+        return CommandError::request("wireup rsh needs a host and a command");
     };
     let mut words: Vec<OsString> = ["--no-config", "--pmi", "none", "-n", "1", "--wdir", "/"]
         .map(OsString::from)

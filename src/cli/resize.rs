@@ -1,7 +1,6 @@
 //! `wireup resize`: hosts that join a running launch, and hosts that leave it.
 
 use std::ffi::OsString;
-use std::io::Write as _;
 
 use clap::Args;
 
@@ -85,9 +84,6 @@ pub(super) fn execute(mut args: ResizeArgs) -> Result<u8, CommandError> {
         ends_ranks: args.end_ranks,
     };
     let report = resize_job(&job, command).map_err(|error| CommandError::job(error.to_string()))?;
-    // A reader that has seen enough is no failure.
-    let _ = std::io::stdout()
-        .lock()
-        .write_all(printable::lines(report.lines()).as_bytes());
+    super::show(&printable::lines(report.lines()));
     Ok(0)
 }

@@ -97,7 +97,7 @@ fn starts_ranks_here(args: &[OsString]) -> bool {
 fn request(args: Vec<OsString>) -> Result<RunRequest, CommandError> {
     let own = OptionTable::from_parser::<RunArgs>();
     let line = CommandLine::new(&own, args.into_iter().skip(2)).map_err(CommandError::request)?;
-    if let Some(topic) = line.topic(&own) {
+    if let Some(topic) = topics::topic(&own, line.first()) {
         return topics::show(topic).map(RunRequest::Answered);
     }
     if let Some(problem) = more_hosts::find(&own, line.first()) {
@@ -150,9 +150,7 @@ pub(super) fn spec_of(words: Vec<OsString>) -> Result<JobSpec, CommandError> {
     let front = ["wireup", "run", "--dry-run"].map(OsString::from);
     match request(front.into_iter().chain(words).collect())? {
         RunRequest::Run(spec, _) => Ok(*spec),
-        RunRequest::Answered(_) => Err(CommandError::request(
-            "these options ask for no run".to_owned(),
-        )),
+        RunRequest::Answered(_) => Err(CommandError::request("these options ask for no run")),
     }
 }
 

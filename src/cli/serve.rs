@@ -102,7 +102,7 @@ impl PortArgs {
         let mut words = Vec::new();
         if self.pmi_port_auth == Some(PortAuth::Tls) && self.env_dir.is_none() {
             let text = "--pmi-port-auth tls needs --env-dir DIR, to which it writes the certificates of ranks";
-            return Err(CommandError::request(text.to_owned()));
+            return Err(CommandError::request(text));
         }
         if let Some(dir) = &self.env_dir {
             let dir = std::path::absolute(dir);
@@ -185,7 +185,7 @@ pub(super) fn execute(args: ServeArgs) -> CommandError {
     if names_program(&args.words) {
         let text =
             "wireup serve takes options of `wireup run` and no program: others start the processes";
-        return CommandError::request(text.to_owned());
+        return CommandError::request(text);
     }
     let words = match args.ports.words() {
         Ok(words) => words,

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -228,8 +227,7 @@ fn shown(records: &[ProcessRecord], json: bool, lines: RankLines) -> Result<u8, 
         }
         false => printable::lines(lines(records)),
     };
-    // A reader that has seen enough is no failure.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    super::show(&text);
     let stacks = records.iter().map(ProcessRecord::stack);
     let missing: Vec<String> = stacks
         .filter_map(|stack| stacks::missing_stack(&stack))

@@ -43,16 +43,12 @@ pub(super) fn advice(error: &clap::Error, words: &[OsString]) -> String {
     }
     // Names of the command in other programs.
     let known = SYNONYMS.iter().find(|(others, _)| others.contains(&&*word));
-    if let (ErrorKind::InvalidSubcommand, Some((_, ours))) = (error.kind(), known) {
-        return format!("unknown command {word:?}; did you mean: wireup {ours}");
-    }
     // Clap does not see that two letters changed places.
     let near = tree.get_subcommands().map(Command::get_name);
-    let near = near
-        .filter(|name| strsim::osa_distance(name, &word) <= 1)
-        .last();
-    if let (ErrorKind::InvalidSubcommand, Some(near)) = (error.kind(), near) {
-        return format!("unknown command {word:?}; did you mean: wireup {near}");
+    let near = near.filter(|name| strsim::osa_distance(name, &word) <= 1);
+    let meant = known.map(|(_, ours)| *ours).or_else(|| near.last());
+    if let (ErrorKind::InvalidSubcommand, Some(meant)) = (error.kind(), meant) {
+        return format!("unknown command {word:?}; did you mean: wireup {meant}");
     }
     let blamed = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(text)) => text.as_str(),

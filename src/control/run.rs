@@ -315,7 +315,7 @@ fn launch(controller: &mut Controller, surroundings: &InheritedState) -> Result<
                 .map_err(|error| CommandError::system("cannot open a terminal for --pty", error))?;
         }
         let stdin = stdin_plans(&plan);
-        let io = RankIo::new(outputs, stdin);
+        let io = RankIo { outputs, stdin };
         controller.cx.steps.start(io, surroundings)?;
     }
     controller

@@ -23,7 +23,7 @@ mod slurm_variables;
 pub use sidecar_variables::sidecar_variables;
 
 /// Makes `NAME=value` for execve; `None` if the name or the value contains a NUL byte.
-pub(super) fn entry(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Option<CString> {
+pub(crate) fn entry(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Option<CString> {
     let (name, value) = (name.as_ref().as_bytes(), value.as_ref().as_bytes());
     CString::new([name, b"=", value].concat()).ok()
 }

@@ -1,7 +1,7 @@
 //! The numbers of this process's descriptors: the low ones stay free for children, and the table has
 //! room before there are threads.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
@@ -38,14 +38,21 @@ impl From<ReserveError> for std::io::Error {
     }
 }
 
+/// Opens `/dev/null` for reading and writing.
+///
+/// # Errors
+/// The system's error.
+pub fn open_null() -> rustix::io::Result<OwnedFd> {
+    open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+}
+
 /// Occupies the descriptor numbers below [`FIRST_FREE`] that are unused, so that no descriptor
 /// opened later collides with a number given to a child. Call once, before opening anything.
 ///
 /// # Errors
 /// [`ReserveError`]
 pub fn reserve_low() -> Result<(), ReserveError> {
-    let opened = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-    let mut fd = opened.map_err(|errno| match errno {
+    let mut fd = open_null().map_err(|errno| match errno {
         Errno::MFILE | Errno::NFILE => ReserveError::Descriptors(errno),
         _ => ReserveError::Null(errno),
     })?;
@@ -70,7 +77,7 @@ pub fn make_room(descriptors: u64) {
         return;
     };
     // The table keeps its size when the descriptor is closed again.
-    if let Ok(null) = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+    if let Ok(null) = open_null() {
         let _ = fcntl_dupfd_cloexec(&null, last);
     }
 }

@@ -139,7 +139,7 @@ impl LocalLink {
                 None
             }
             LivenessAction::Silent => {
-                let limit = watch.limit();
+                let limit = watch.limit;
                 self.watch = None;
                 Some(PeerSilent { pid, limit })
             }
@@ -155,7 +155,7 @@ impl LocalLink {
             LivenessMessage::Ask => self.probe_received = true,
             LivenessMessage::Alive { silence } => {
                 if let (Some(watch), Some(silence)) = (&mut self.watch, silence) {
-                    watch.set_limit(silence);
+                    watch.limit = silence;
                 }
             }
         }

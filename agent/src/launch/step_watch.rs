@@ -34,7 +34,7 @@ impl StepWatch {
 
     /// Returns the longest accepted silence.
     pub fn limit(&self) -> Duration {
-        self.watch.limit()
+        self.watch.limit
     }
 
     fn now(&self) -> Moment {

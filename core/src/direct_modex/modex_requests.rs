@@ -38,17 +38,11 @@ impl<T> ModexWaiter<T> {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Returns the time until which its key is awaited, once there is data.
-    fn key_until(&self) -> Moment {
-        self.deadline.unwrap_or(self.requested_at + KEY_WAIT)
-    }
-
     /// Whether the data has all its parts, or will not get the missing ones.
     fn is_served(&self, data: &[u8], now: Moment) -> bool {
-        self.key
-            .as_deref()
-            .is_none_or(|key| memmem::find(data, key).is_some())
-            || self.key_until() <= now
+        let key_until = self.deadline.unwrap_or(self.requested_at + KEY_WAIT);
+        let key = self.key.as_deref();
+        key.is_none_or(|key| memmem::find(data, key).is_some()) || key_until <= now
     }
 }
 

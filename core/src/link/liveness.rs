@@ -47,7 +47,8 @@ pub enum LivenessAction {
 /// Last contact with a process, and the pending question to it.
 #[derive(Clone, Copy, Debug)]
 pub struct LivenessMonitor {
-    limit: Duration,
+    /// Longest accepted silence.
+    pub limit: Duration,
     last_contact: Moment,
     /// Timeout of the pending question; `None` without one.
     probe_timeout: Option<SteppedTimeout>,
@@ -61,16 +62,6 @@ impl LivenessMonitor {
             last_contact: now,
             probe_timeout: None,
         }
-    }
-
-    /// Returns the longest accepted silence.
-    pub fn limit(&self) -> Duration {
-        self.limit
-    }
-
-    /// Changes the longest accepted silence.
-    pub fn set_limit(&mut self, limit: Duration) {
-        self.limit = limit;
     }
 
     /// Notes a sign of life.

@@ -121,7 +121,9 @@ impl PublishedValues {
         Ok(())
     }
 
-    fn insert(&mut self, id: ValueId, value: PublishedValue) {
+    /// Makes a value available: a new one, or a reserved one with its old age. If its key was published again since,
+    /// lookups find the older value first.
+    pub(super) fn insert(&mut self, id: ValueId, value: PublishedValue) {
         self.by_key.entry(value.key.clone()).or_default().push(id);
         let owned = self.by_owner.entry(value.owner.proc.clone()).or_default();
         owned.insert(id);
@@ -156,7 +158,7 @@ impl PublishedValues {
     }
 
     /// Removes a value; its room stays reserved until it is [forgotten](Self::forget) or
-    /// [put back](Self::put_back).
+    /// [put back](Self::insert).
     pub(super) fn lend(&mut self, id: ValueId) -> Option<PublishedValue> {
         let value = self.values.remove(&id)?;
         if let Some(at) = value.expires {
@@ -220,12 +222,6 @@ impl PublishedValues {
         self.bytes -= value.cost();
     }
 
-    /// Makes a reserved value available again, with its old age. If its key was published again since, lookups find the
-    /// older value first.
-    pub(super) fn put_back(&mut self, id: ValueId, value: PublishedValue) {
-        self.insert(id, value);
-    }
-
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -249,10 +245,11 @@ impl PublishedValues {
     /// Removes values published on these nodes, except those that persist until unpublished where
     /// others can see it.
     pub(super) fn nodes_gone(&mut self, nodes: &BTreeSet<NodeId>) {
-        let doomed = self
-            .values
-            .iter()
-            .filter(|(_, value)| value.goes_with(nodes));
+        self.remove_where(|value| value.goes_with(nodes));
+    }
+
+    fn remove_where(&mut self, is_over: impl Fn(&PublishedValue) -> bool) {
+        let doomed = self.values.iter().filter(|(_, value)| is_over(value));
         let doomed: Vec<ValueId> = doomed.map(|(id, _)| *id).collect();
         doomed.into_iter().for_each(|id| self.remove(id));
     }
@@ -299,17 +296,11 @@ impl PublishedValues {
     }
 
     pub(super) fn app_ended(&mut self, nspace: &Nspace, app: AppNum) {
-        let doomed: Vec<ValueId> = self
-            .values
-            .iter()
-            .filter(|(_, value)| {
-                value.persistence == Persistence::App
-                    && value.owner.app == app
-                    && value.owner.proc.nspace == *nspace
-            })
-            .map(|(id, _)| *id)
-            .collect();
-        doomed.into_iter().for_each(|id| self.remove(id));
+        self.remove_where(|value| {
+            value.persistence == Persistence::App
+                && value.owner.app == app
+                && value.owner.proc.nspace == *nspace
+        });
     }
 
     fn under(&self, key: &[u8]) -> &[ValueId] {

@@ -25,7 +25,7 @@ use crate::pmi::server as pmi;
 use crate::pmix::sidecar_link::{RequestId, SidecarLink, UpcallId};
 use crate::pmix::sidecar_protocol::SidecarCommand;
 use crate::pmix::upcall::UpcallAnswer;
-use crate::pmix::value::{PmixProc, PmixRank};
+use crate::pmix::value::{PmixProc, PmixRank, Status, Text};
 use attached_tools::AttachedTools;
 use collective_policy::CollectivePolicy;
 use job_context::JobContext;
@@ -99,9 +99,14 @@ impl NodeContext {
         self.order(NodeAction::SendPeer { to, message });
     }
 
-    /// Sends the launcher a notice.
+    /// Sends the backend a notice.
     pub(super) fn report(&mut self, notice: NodeNotice) {
         self.order(NodeAction::Notify(notice));
+    }
+
+    /// Sends the launcher a report.
+    pub(super) fn report_to_launcher(&mut self, report: NodeReport) {
+        self.order(NodeAction::ReportToLauncher(report));
     }
 
     /// Leaves work to another part of the node.
@@ -112,10 +117,7 @@ impl NodeContext {
     /// Sends a message to the name server, through the launcher.
     pub(super) fn send_to_name_server(&mut self, message: NameServerCommand) {
         let epoch = self.rendezvous_epoch;
-        self.order(NodeAction::ReportToLauncher(NodeReport::Rendezvous {
-            epoch,
-            message,
-        }));
+        self.report_to_launcher(NodeReport::Rendezvous { epoch, message });
     }
 
     /// Makes a request of the sidecar. One that cannot be made breaks the sidecar at the end of the event.
@@ -154,6 +156,11 @@ impl NodeContext {
     pub(super) fn find_job(&self, nspace: &str) -> Option<(JobIndex, &NodeJob)> {
         let mut jobs = self.jobs.jobs().rev();
         jobs.find(|(_, member)| member.context.nspace.as_str() == nspace)
+    }
+
+    /// Returns the job that libpmix names.
+    pub(super) fn find_pmix_job(&self, nspace: &Text) -> Option<(JobIndex, &NodeJob)> {
+        self.find_job(nspace.to_str()?)
     }
 
     /// Returns the jobs of the launch that have not ended, in the order of their start.
@@ -221,7 +228,7 @@ impl NodeContext {
     /// Returns the process that libpmix names, if it is one of the launch.
     pub(super) fn find_process(&self, proc: &PmixProc) -> Option<GlobalRank> {
         let rank = proc.rank.rank()?;
-        let (job, member) = self.find_job(std::str::from_utf8(proc.nspace.as_bytes()).ok()?)?;
+        let (job, member) = self.find_pmix_job(&proc.nspace)?;
         (rank.0 < member.context.process_map.size()).then(|| self.jobs.global(job, rank))
     }
 
@@ -239,8 +246,7 @@ impl NodeContext {
     pub(super) fn members(&self, procs: &[PmixProc]) -> Option<Vec<GlobalRank>> {
         let mut members = Vec::with_capacity(procs.len());
         for proc in procs {
-            let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
-            let (job, member) = self.find_job(nspace)?;
+            let (job, member) = self.find_pmix_job(&proc.nspace)?;
             let map = &member.context.process_map;
             let global = |rank| self.jobs.global(job, rank);
             match proc.rank {
@@ -263,6 +269,11 @@ impl NodeContext {
     pub(super) fn answer(&mut self, id: UpcallId, answer: &UpcallAnswer) {
         let answer = self.sidecar_link.answer(id, answer);
         self.actions.extend(answer.map(NodeAction::SendUpcall));
+    }
+
+    /// Answers an upcall with a status alone.
+    pub(super) fn answer_status(&mut self, id: UpcallId, status: Status) {
+        self.answer(id, &UpcallAnswer::Status(status));
     }
 
     /// Raises an event on all nodes.

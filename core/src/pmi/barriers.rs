@@ -25,8 +25,8 @@ pub(super) struct Barrier {
     expected: usize,
     /// The first arrival was [`BarrierArrival::Begun`].
     has_begun: bool,
-    /// The store's contribution that was taken when the last one entered.
-    contribution_stamp: Option<KvsStamp>,
+    /// The store's contribution that was taken when the last local member entered.
+    pub(super) contribution_stamp: Option<KvsStamp>,
     ring: Vec<RingValues>,
     /// Ranks that have entered since the restart of a member. `Some` from a restart after the last entry, until it is
     /// known whether the other nodes were released without notice of it.
@@ -76,11 +76,6 @@ impl Barrier {
     fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.since_restart.as_ref().is_none_or(Vec::is_empty)
     }
-
-    /// Returns the stamp of the store's contribution, if all local members have entered.
-    pub(super) fn contribution_stamp(&self) -> Option<KvsStamp> {
-        self.contribution_stamp
-    }
 }
 
 /// Effect of an arrival.
@@ -105,7 +100,7 @@ pub(super) struct Barriers {
     node: NodeId,
     map: ProcessMap,
     /// Number of the barrier of the whole job that is open or comes next, from 1.
-    number: u64,
+    pub(super) number: u64,
     open: BTreeMap<PmiCollective, Barrier>,
     failed: BTreeMap<PmiCollective, String>,
     /// From where on the store has news for the members of a barrier that was entered before.
@@ -125,11 +120,6 @@ impl Barriers {
             news_since: BTreeMap::new(),
             ended_ranks: BTreeMap::new(),
         }
-    }
-
-    /// Returns the number of the barrier of the whole job that is open or comes next, from 1.
-    pub(super) fn number(&self) -> u64 {
-        self.number
     }
 
     /// Returns the number of ranks of the job.

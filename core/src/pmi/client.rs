@@ -81,16 +81,17 @@ pub struct ClientState {
     /// Name of the last request, empty before the first. A buffer that is reused: requests are
     /// many, reports are few.
     last_request: Vec<u8>,
-    has_ended: bool,
+    /// Whether the rank's process has ended.
+    pub(super) has_ended: bool,
     error: Option<ProtocolError>,
     /// Whether the rank has left a barrier or ring.
     has_left_collective: bool,
     /// Whether the rank has put a value since it left a barrier or ring.
     exchanges: bool,
     /// Another process spoke for the rank before.
-    restarted: bool,
+    pub(super) restarted: bool,
     /// Whether the library sends finalize when its process exits, not in `MPI_Finalize`.
-    finalizes_at_exit: bool,
+    pub(super) finalizes_at_exit: bool,
 }
 
 impl ClientState {
@@ -107,21 +108,6 @@ impl ClientState {
             restarted: false,
             finalizes_at_exit: false,
         }
-    }
-
-    /// Begins a session: another program than in the session before may use the connection.
-    pub(super) fn begin_session(&mut self) {
-        self.finalizes_at_exit = false;
-    }
-
-    /// Whether the library sends finalize when its process exits, not in `MPI_Finalize`.
-    pub(super) fn finalizes_at_exit(&self) -> bool {
-        self.finalizes_at_exit
-    }
-
-    /// Whether another process spoke for the rank before.
-    pub(super) fn has_restarted(&self) -> bool {
-        self.restarted
     }
 
     /// Describes a rank that has sent nothing, for reports.
@@ -155,11 +141,6 @@ impl ClientState {
     /// Returns the protocol error that ended the connection, if any.
     pub fn error(&self) -> Option<&ProtocolError> {
         self.error.as_ref()
-    }
-
-    /// Whether the rank's process has ended.
-    pub(super) fn ended(&self) -> bool {
-        self.has_ended
     }
 
     pub(super) fn enter(&mut self, phase: ClientPhase) {

@@ -79,7 +79,7 @@ pub enum SetupError {
 /// Attributes and key-value store of one job.
 #[derive(Debug)]
 pub(super) struct PmiStore {
-    kvsname: Nspace,
+    pub(super) kvsname: Nspace,
     /// `None` if it is too long for every client.
     process_mapping: Option<String>,
     attributes: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -153,10 +153,6 @@ impl PmiStore {
         if fits && self.kvs.get(key.as_bytes()).is_none() {
             self.attributes.insert(key.into(), value.to_owned());
         }
-    }
-
-    pub(super) fn kvsname(&self) -> &Nspace {
-        &self.kvsname
     }
 
     /// Stores a pair of a rank; without a kvsname into the own job's store.

@@ -221,10 +221,10 @@ impl PmiServer {
     /// finalize only when its process exits: the rank may have left `MPI_Finalize` already.
     pub fn sessions_beside(&self, rank: LocalRank) -> Option<u32> {
         let state = self.state(rank);
-        if !state.in_session() || !state.finalizes_at_exit() {
+        if !state.in_session() || !state.finalizes_at_exit {
             return None;
         }
-        let in_session = |client: &&PmiClient| client.state.in_session() && !client.state.ended();
+        let in_session = |client: &&PmiClient| client.state.in_session() && !client.state.has_ended;
         let all = self.clients.iter().filter(in_session).count() as u32;
         Some(all.saturating_sub(1))
     }
@@ -274,7 +274,7 @@ impl PmiServer {
             }
         };
         let barrier = self.barriers.open(collective);
-        let Some(sent_stamp) = barrier.and_then(|barrier| barrier.contribution_stamp()) else {
+        let Some(sent_stamp) = barrier.and_then(|barrier| barrier.contribution_stamp) else {
             let everybody = (0, self.clients.len());
             let (arrived, expected) = barrier.map_or(everybody, |barrier| barrier.progress());
             return Err(ReleaseError::NotComplete {
@@ -357,9 +357,9 @@ impl PmiServer {
             .clients
             .iter()
             .filter(|other| other.rank != client.rank);
-        !client.state.ended()
+        !client.state.has_ended
             && client.state.open().any(waits)
-            && others.into_iter().all(|other| other.state.ended())
+            && others.into_iter().all(|other| other.state.has_ended)
     }
 
     /// Bytes of unfinished messages held for all ranks: bounded by the limits of one message each.
@@ -467,7 +467,7 @@ impl PmiServer {
         collective: PmiCollective,
         ring: Option<RingValues>,
     ) -> Result<Option<PmiReply<'_>>, PmiRefusal<'static>> {
-        let number = self.barriers.number();
+        let number = self.barriers.number;
         let state = &mut self.client(rank).state;
         let same = |open: &OpenRequest| matches!(open, OpenRequest::Collective(open, _) if *open == collective);
         if state.open().any(same) {
@@ -496,7 +496,7 @@ impl PmiServer {
             arrival,
             BarrierArrival::Entered(_) | BarrierArrival::Ended { .. }
         );
-        if is_entered && states.any(|state| state.in_session() && state.finalizes_at_exit()) {
+        if is_entered && states.any(|state| state.in_session() && state.finalizes_at_exit) {
             self.actions.push(PmiAction::RecordSegment);
         }
         match arrival {
@@ -598,7 +598,7 @@ impl PmiServer {
 
     /// Requests an epoch for a restarted process of the rank.
     fn request_epoch(&mut self, local: LocalRank, goes_on: bool) {
-        if goes_on || !self.state(local).has_restarted() {
+        if goes_on || !self.state(local).restarted {
             return;
         }
         self.last_number += 1;

@@ -300,7 +300,7 @@ impl PmixJobInfo<'_> {
                     infos.push(Info::new(keys::SPAWNED, Value::Bool(true)));
                     infos.push(Info::new(
                         keys::PARENT_ID,
-                        Value::Proc(value::PmixProc::new(&parent.nspace, parent.rank)),
+                        Value::Proc(value::PmixProc::from(parent)),
                     ));
                 }
                 Info::new(keys::PROC_INFO_ARRAY, Value::Infos(infos))

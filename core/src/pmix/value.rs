@@ -13,6 +13,7 @@ use wireup_shim::wire as c;
 use super::wire::{Reader, WireError, Writer};
 use crate::job::ids::{Nspace, Rank};
 use crate::job::octets;
+use crate::job::proc::Proc;
 pub use status::Status;
 pub use text::Text;
 
@@ -78,6 +79,12 @@ impl PmixProc {
             nspace: short(Text::decode(from)?)?,
             rank: PmixRank(from.u32()?),
         })
+    }
+}
+
+impl From<&Proc> for PmixProc {
+    fn from(proc: &Proc) -> Self {
+        Self::new(&proc.nspace, proc.rank)
     }
 }
 
@@ -223,6 +230,13 @@ pub enum Value {
     /// A value of a PMIx type that the protocol does not carry, by its number. The host leaves such
     /// an info out, or refuses the list if it is required.
     Foreign(u16),
+}
+
+impl Value {
+    /// Whether a directive with this value is set: PMIx takes a key without a value for a yes.
+    pub fn is_set(&self) -> bool {
+        matches!(self, Self::Bool(true) | Self::Undef)
+    }
 }
 
 /// A homogeneous array of values that are neither infos nor arrays.

@@ -19,6 +19,7 @@ use rustix::process::{Pid, Signal, geteuid, getpid, kill_process_group, pidfd_se
 use crate::plan::Variable;
 use crate::plan::container_root::ContainerRoot;
 use crate::plan::packed_files::CleanupSink;
+use crate::plan::rank_env::entry;
 use wireup_core::container::{
     self, ContainerHolder, EntryKind, HOLDER, ImageEntry, ImageRoot, Layout, LayoutError,
     PODMAN_CONFIGURATION, RuntimeHostFacts, bundle, layout,
@@ -235,7 +236,7 @@ impl Container {
         let program = c_string(program.as_os_str())?;
         let argv = words.iter().map(|word| c_string(word));
         let argv = argv.collect::<io::Result<Vec<_>>>()?;
-        let env = environment()?;
+        let env = environment();
         let (input, ours) = pipe_with(PipeFlags::CLOEXEC)?;
         let (output, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         let log = File::create(log)?;
@@ -400,16 +401,14 @@ fn facts(user: bool) -> RuntimeHostFacts {
 }
 
 /// Returns the environment of a runtime: that of this process, with `USER`, which Charliecloud requires.
-fn environment() -> io::Result<Vec<CString>> {
-    let entry = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-        CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).map_err(io::Error::other)
-    };
-    let mut all = env::vars_os().map(entry).collect::<io::Result<Vec<_>>>()?;
+fn environment() -> Vec<CString> {
+    let mut all: Vec<CString> = env::vars_os()
+        .filter_map(|(name, value)| entry(name, value))
+        .collect();
     if env::var_os("USER").is_none() {
-        let user = format!("USER={}", geteuid().as_raw());
-        all.push(CString::new(user).map_err(io::Error::other)?);
+        all.extend(entry("USER", geteuid().as_raw().to_string()));
     }
-    Ok(all)
+    all
 }
 
 /// Returns a pidfd of the holder with this pid. In another pid namespace the number could belong to a different process.

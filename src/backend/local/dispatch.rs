@@ -80,7 +80,7 @@ impl StepDispatcher<'_> {
             LauncherToStep::PastJob(context) => self.add_past_job(context),
             LauncherToStep::Pause { stream, paused } => {
                 if let Err(error) = self.pause(stream, paused) {
-                    self.services.output.set_error(error);
+                    self.services.output.error = Some(error);
                 }
             }
             // Something else fails the job, so the pending ends of ranks are judged now.
@@ -195,7 +195,7 @@ impl StepDispatcher<'_> {
     /// # Errors
     /// When a descriptor cannot be watched any more.
     pub(super) fn tick(&mut self) -> io::Result<()> {
-        if let Some(error) = self.services.output.take_error() {
+        if let Some(error) = self.services.output.error.take() {
             return Err(error);
         }
         let now = self.cx.now();
@@ -221,7 +221,7 @@ impl StepDispatcher<'_> {
     /// Passes an event to a node core, then delivers the peer messages it causes.
     pub(super) fn handle_event(&mut self, node: NodeId, event: NodeEvent<'_>) {
         self.handle_in_span(node, event);
-        while let Some(message) = self.services.peers.next_local() {
+        while let Some(message) = self.services.peers.local.pop_front() {
             let from = message.from;
             let event = NodeEvent::Peer {
                 from,
@@ -526,11 +526,11 @@ impl StepDispatcher<'_> {
     fn take_results(&mut self) -> io::Result<()> {
         self.services.starts.clear_wake();
         for (report, processes) in self.cx.cleanup.containers.take_results() {
-            self.cx.processes.add_preexisting(processes);
+            self.cx.processes.preexisting.extend(processes);
             self.cx.report(report);
         }
         let mut sessions = Vec::new();
-        while let Some((rank, result)) = self.services.starts.next_result() {
+        while let Ok((rank, result)) = self.services.starts.results.try_recv() {
             let known = self.cx.look_up(rank);
             if let Some(job) = self.cx.jobs.get_mut(known.job()) {
                 job.unreported -= 1;
@@ -627,7 +627,7 @@ impl StepDispatcher<'_> {
         let (job, number) = (known.job(), known.rank());
         let slot = self.cx.ranks.at_mut(index);
         match stdin {
-            Some(pipe) if job.is_initial() => slot.set_stdin(pipe),
+            Some(pipe) if job.is_initial() => slot.stdin = Some(pipe),
             Some(pipe) => slot.pushed = Some(PushPipe::new(&self.cx.poll, rank, pipe)?),
             None => {}
         }
@@ -742,7 +742,7 @@ impl StepDispatcher<'_> {
             ExitStatus::Code(code) => RankEnd::Code(code),
             ExitStatus::Signal { number, dumped } => {
                 if dumped {
-                    self.cx.slot_mut(rank).set_dumped(number);
+                    self.cx.slot_mut(rank).dump_signal = Some(number);
                 }
                 RankEnd::Signal(number)
             }
@@ -988,9 +988,8 @@ impl StepDispatcher<'_> {
                 ShutdownOrder::Wait => break,
                 ShutdownOrder::NextPhase => {}
                 ShutdownOrder::ReadPipes if self.read_pipes()? => {
-                    let now = self.cx.now();
                     if let Some(shutdown) = &mut self.services.shutdown {
-                        shutdown.read_again(now);
+                        shutdown.advance();
                     }
                     break;
                 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_setfl};
@@ -21,7 +21,9 @@ use crate::backend::inspection::{
     Dump, Inspection, InspectionError, InspectionKind, InspectionResult, RankInspection, Stack,
 };
 use crate::backend::step_messages::StepToLauncher;
+use crate::plan::rank_env::entry;
 use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_sys::descriptors::open_null;
 use wireup_sys::poll::{PollSource, PollToken};
 use wireup_sys::procfs;
 use wireup_sys::spawn::{Child, ChildCommand, ProcessSpawner, wait};
@@ -124,29 +126,19 @@ enum Purpose {
 }
 
 impl Purpose {
-    /// Returns the name of the purpose in the script.
-    fn word(&self) -> &'static str {
+    /// Returns the variables that describe the purpose to the script: its name, the directory of the core files or the file
+    /// of the dump, and the program that dumped its memory.
+    fn variables(&self) -> Vec<(&'static str, &OsStr)> {
+        let look = |name: &'static str| ("WIREUP_LOOK", OsStr::new(name));
         match self {
-            Self::Stacks { python: false, .. } => "stacks",
-            Self::Stacks { python: true, .. } => "python",
-            Self::Cores(_) => "core",
-            Self::Dump { .. } => "dump",
-        }
-    }
-
-    /// Returns the directory of the core files, or the file of the dump.
-    fn place(&self) -> Option<&Path> {
-        match self {
-            Self::Stacks { .. } => None,
-            Self::Cores(directory) => Some(directory),
-            Self::Dump { file, .. } => Some(file),
-        }
-    }
-
-    fn program(&self) -> Option<&Path> {
-        match self {
-            Self::Dump { program, .. } => Some(program),
-            Self::Stacks { .. } | Self::Cores(_) => None,
+            Self::Stacks { python: false, .. } => vec![look("stacks")],
+            Self::Stacks { python: true, .. } => vec![look("python")],
+            Self::Cores(directory) => vec![look("core"), ("WIREUP_PLACE", directory.as_os_str())],
+            Self::Dump { file, program, .. } => vec![
+                look("dump"),
+                ("WIREUP_PLACE", file.as_os_str()),
+                ("WIREUP_PROGRAM", program.as_os_str()),
+            ],
         }
     }
 
@@ -250,17 +242,7 @@ impl GdbSessions {
         if running.is_empty() {
             return report_findings(cx, ticket, Vec::new(), true);
         }
-        let path = search_path(purpose.path());
-        let started = match find_gdb(&path) {
-            Some(gdb) => self
-                .start_gdb(cx, gdb, path, running, ticket, purpose)
-                .map_err(|errno| InspectionError::NotStarted(errno.raw_os_error())),
-            None => Err(InspectionError::NotInstalled),
-        };
-        let Err(failure) = started else {
-            if let Some(gdb) = self.0.get_mut(&ticket) {
-                gdb.give_up = give_up;
-            }
+        let Err(failure) = self.start_gdb(cx, ticket, running, purpose, give_up) else {
             return;
         };
         let nothing = |(rank, _): &(GlobalRank, i32)| RankInspection {
@@ -278,14 +260,14 @@ impl GdbSessions {
         let Some((rank, (dump, program))) = found else {
             return report_findings(cx, ticket, Vec::new(), true);
         };
-        let path = search_path(None);
-        if let (Some(file), Some(gdb)) = (dump.file, find_gdb(&path)) {
+        if let Some(file) = dump.file {
             let purpose = Purpose::Dump {
                 file,
                 program,
                 text: dump.text.clone(),
             };
-            let started = self.start_gdb(cx, gdb, path, &[(rank, 0)], ticket, purpose);
+            let now = cx.now();
+            let started = self.start_gdb(cx, ticket, &[(rank, 0)], purpose, now);
             if started.is_ok() {
                 return;
             }
@@ -300,40 +282,33 @@ impl GdbSessions {
     fn start_gdb(
         &mut self,
         cx: &mut StepContext,
-        gdb: PathBuf,
-        path: OsString,
-        running: &[(GlobalRank, i32)],
         ticket: u32,
+        running: &[(GlobalRank, i32)],
         purpose: Purpose,
-    ) -> Result<(), Errno> {
+        give_up: Duration,
+    ) -> Result<(), InspectionError> {
+        let path = search_path(purpose.path());
+        let gdb = find_gdb(&path).ok_or(InspectionError::NotInstalled)?;
         let ranks = running.iter().map(|(rank, pid)| format!("{rank}:{pid}"));
         let ranks: Vec<String> = ranks.collect();
         let home = std::env::var_os("HOME");
-        let variables: [(&str, Option<OsString>); 9] = [
-            ("PATH", Some(path)),
-            ("HOME", home),
-            ("LC_ALL", Some("C.UTF-8".into())),
-            ("WIREUP_LOOK", Some(purpose.word().into())),
-            ("WIREUP_RANKS", Some(ranks.join(",").into())),
-            ("WIREUP_LINES", Some(LINES_FD.to_string().into())),
-            ("WIREUP_PLACE", purpose.place().map(OsString::from)),
-            ("WIREUP_PROGRAM", purpose.program().map(OsString::from)),
-            ("WIREUP_SCRIPT", Some(SCRIPT.into())),
+        let own = [
+            entry("PATH", path),
+            home.and_then(|home| entry("HOME", home)),
+            entry("LC_ALL", "C.UTF-8"),
+            entry("WIREUP_RANKS", ranks.join(",")),
+            entry("WIREUP_LINES", LINES_FD.to_string()),
+            entry("WIREUP_SCRIPT", SCRIPT),
         ];
-        let set = variables.into_iter().filter_map(|(name, value)| {
-            let mut variable = OsString::from(name);
-            variable.push("=");
-            variable.push(value?);
-            CString::new(variable.as_bytes()).ok()
-        });
-        let env: Vec<CString> = set.collect();
+        let variables = purpose.variables().into_iter();
+        let described = variables.map(|(name, value)| entry(name, value));
+        let env: Vec<CString> = own.into_iter().chain(described).flatten().collect();
         let program = CString::new(gdb.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
         let run = c"python import os; exec(os.environ['WIREUP_SCRIPT'])";
         let words = [c"-nx", c"-q", c"-batch", c"-ex", run];
         let words = words.into_iter().map(std::ffi::CStr::to_owned);
         let argv: Vec<CString> = std::iter::once(program.clone()).chain(words).collect();
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        let null = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty())?;
+        let null = open_null()?;
         let (lines, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         fcntl_setfl(&lines, OFlags::NONBLOCK)?;
         let reset = cx.inherited_state.signals_to_reset();
@@ -368,12 +343,12 @@ impl GdbSessions {
             limit: LIMIT_OF_FIRST,
             end_requested: false,
             late: None,
-            give_up: cx.now(),
+            give_up,
         };
         self.0.insert(ticket, gdb);
         if let Err(errno) = watched {
             self.end_gdb(cx, ticket);
-            return Err(errno);
+            return Err(errno.into());
         }
         Ok(())
     }

@@ -51,31 +51,15 @@ pub(super) fn group(plan: &HostPlan, part: HostScope, guard: &GuardLine) -> Opti
 
 /// Objects of the launch on this host that its end removes.
 pub(super) struct HostCleanup {
-    directory: Option<JobDirectory>,
-    cgroup: Option<Arc<Cgroup>>,
+    /// Directory of the launch, if it has one.
+    pub(super) directory: Option<JobDirectory>,
+    /// Control group of the launch, if it has one.
+    pub(super) cgroup: Option<Arc<Cgroup>>,
     /// Containers of the ranks.
     pub(super) containers: JobContainers,
 }
 
 impl HostCleanup {
-    /// Creates the set for a launch with this directory and control group.
-    pub(super) fn new(
-        directory: Option<JobDirectory>,
-        cgroup: Option<Cgroup>,
-        containers: JobContainers,
-    ) -> Self {
-        Self {
-            directory,
-            cgroup: cgroup.map(Arc::new),
-            containers,
-        }
-    }
-
-    /// Returns the directory of the launch, if it has one.
-    pub(super) fn directory(&self) -> Option<&JobDirectory> {
-        self.directory.as_ref()
-    }
-
     /// Returns the directory of the launch, and creates it if necessary.
     ///
     /// # Errors
@@ -113,11 +97,6 @@ impl HostCleanup {
         {
             let _ = fs::write(file, text.as_bytes());
         }
-    }
-
-    /// Returns the control group of the launch, if it has one.
-    pub(super) fn cgroup(&self) -> Option<&Arc<Cgroup>> {
-        self.cgroup.as_ref()
     }
 
     /// Removes the containers, in which no rank runs any more.

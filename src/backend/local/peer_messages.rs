@@ -17,8 +17,10 @@ pub(super) struct LocalMessage {
 /// Messages that have not been delivered or taken.
 #[derive(Default)]
 pub(super) struct PeerMessages {
-    local: VecDeque<LocalMessage>,
-    remote: Vec<(FrameAddress, PeerMessage)>,
+    /// Messages to nodes of this host.
+    pub(super) local: VecDeque<LocalMessage>,
+    /// Messages to nodes of other hosts.
+    pub(super) remote: Vec<(FrameAddress, PeerMessage)>,
 }
 
 impl PeerMessages {
@@ -48,15 +50,5 @@ impl PeerMessages {
         if here.len() < all as usize {
             self.remote.push((FrameAddress::EveryNode, message));
         }
-    }
-
-    /// Takes the next message to a node of this host.
-    pub(super) fn next_local(&mut self) -> Option<LocalMessage> {
-        self.local.pop_front()
-    }
-
-    /// Takes the messages to nodes of other hosts.
-    pub(super) fn take_remote(&mut self) -> Vec<(FrameAddress, PeerMessage)> {
-        std::mem::take(&mut self.remote)
     }
 }

@@ -64,7 +64,7 @@ pub(super) struct RankOutputReader {
     streams: [StreamReader; 2],
     buffer: Vec<u8>,
     /// Error of a stream that could not be paused; the loop fails with it.
-    error: Option<io::Error>,
+    pub(super) error: Option<io::Error>,
 }
 
 /// Output that was read from a pipe, or its end.
@@ -297,16 +297,6 @@ impl RankOutputReader {
         }
         // A pipe that cannot be watched is not read, and its rank waits.
         let _ = self.streams[index_of(source)].watch(at, poll);
-    }
-
-    /// Stores the error of a stream that could not be paused; the loop fails with it.
-    pub(super) fn set_error(&mut self, error: io::Error) {
-        self.error = Some(error);
-    }
-
-    /// Takes the error with which the loop fails.
-    pub(super) fn take_error(&mut self) -> Option<io::Error> {
-        self.error.take()
     }
 
     /// Returns the time at which the error is due.

@@ -18,9 +18,9 @@ pub(super) struct ProcessReaper {
     /// Pids of processes that another part reaps.
     owned: BTreeSet<i32>,
     /// Pids of the first orphans of the job that were reaped here.
-    orphans: BTreeSet<i32>,
+    pub(super) orphans: BTreeSet<i32>,
     /// Pids of children that this process had before it started any, and of those that serve mounts of containers.
-    preexisting: BTreeSet<i32>,
+    pub(super) preexisting: BTreeSet<i32>,
     guard: Pid,
 }
 
@@ -33,11 +33,6 @@ impl ProcessReaper {
             preexisting,
             guard,
         }
-    }
-
-    /// Adds processes of this launcher or step that are not the job's.
-    pub(super) fn add_preexisting(&mut self, processes: Vec<i32>) {
-        self.preexisting.extend(processes);
     }
 
     /// Adds a started process that its owner reaps.
@@ -63,11 +58,6 @@ impl ProcessReaper {
                 self.orphans.insert(raw(pid));
             }
         }
-    }
-
-    /// Returns the first orphans that were reaped.
-    pub(super) fn orphans(&self) -> &BTreeSet<i32> {
-        &self.orphans
     }
 
     /// Returns the running processes of the job, after its ranks and sidecars were reaped. They all descend from this process,

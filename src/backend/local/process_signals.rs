@@ -23,7 +23,7 @@ pub(super) fn signal_ranks(cx: &mut StepContext, ranks: &[GlobalRank], signal: S
         let process = cx.slot_mut(rank);
         match process.is_planned() {
             true if ending => {}
-            true => process.defer_signal(signal),
+            true => process.deferred_signals.push(signal),
             false => process.signal(signal),
         }
     }

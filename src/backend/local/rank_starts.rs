@@ -19,6 +19,7 @@ use crate::report::bindings;
 use crate::start_ranks::{
     OutputPlan, PACE, RankPlan, RankStarter, StartResult, StartShared, StarterThreads, StdinPlan,
 };
+use crate::stdio::rank_files::{self, OutputError};
 use wireup_core::failure::CommandError;
 use wireup_core::job::ids::{AppNum, JobIndex, NodeId, Rank};
 use wireup_core::job::spec::FailurePolicy;
@@ -40,9 +41,20 @@ pub(crate) struct RankIo {
 }
 
 impl RankIo {
-    /// Creates the streams of ranks from their plans.
-    pub(crate) fn new(outputs: Vec<OutputPlan>, stdin: Vec<StdinPlan>) -> Self {
-        Self { outputs, stdin }
+    /// Opens the outputs of some ranks of a job, and plans a pipe for each that reads standard input.
+    ///
+    /// # Errors
+    /// As [`rank_files::open_here`].
+    pub(crate) fn open(plan: &HostPlan, ranks: &[Rank]) -> Result<Self, OutputError> {
+        let target = plan.spec.stdio.stdin;
+        let stdin = ranks.iter().map(|rank| match target.reads(*rank) {
+            true => StdinPlan::Pipe,
+            false => StdinPlan::Empty,
+        });
+        Ok(Self {
+            outputs: rank_files::open_here(plan, ranks)?,
+            stdin: stdin.collect(),
+        })
     }
 }
 
@@ -58,7 +70,7 @@ pub(super) struct RankStarts {
     threads: StarterThreads,
     /// Sender for the reports of the starting threads.
     results_tx: Sender<StartResult>,
-    results: Receiver<StartResult>,
+    pub(super) results: Receiver<StartResult>,
     /// Eventfd by which other threads wake the loop.
     wake: Arc<OwnedFd>,
     /// Time of the next check, while threads start ranks.
@@ -129,11 +141,6 @@ impl RankStarts {
         let _ = rustix::io::read(&self.wake, &mut count);
     }
 
-    /// Takes the next report of a starting thread.
-    pub(super) fn next_result(&self) -> Option<StartResult> {
-        self.results.try_recv().ok()
-    }
-
     /// Returns the time of the next check for reports.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         self.next_check
@@ -179,7 +186,7 @@ fn make_rank_directories(
     plans: &mut [RankPlan],
 ) -> std::io::Result<()> {
     let job = cx.jobs.get(number).expect("only known jobs are started");
-    let Some(directory) = cx.cleanup.directory() else {
+    let Some(directory) = &cx.cleanup.directory else {
         return Ok(());
     };
     for plan in plans {
@@ -226,12 +233,8 @@ fn shared(
     surroundings: &InheritedState,
 ) -> Result<Arc<StartShared>, CommandError> {
     let plan = job.plan();
-    let null = rustix::fs::open(
-        "/dev/null",
-        rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
-        rustix::fs::Mode::empty(),
-    )
-    .map_err(|errno| CommandError::system("/dev/null", errno))?;
+    let null = descriptors::open_null();
+    let null = null.map_err(|errno| CommandError::system("/dev/null", errno))?;
     let stdin = std::io::stdin()
         .as_fd()
         .try_clone_to_owned()
@@ -281,7 +284,7 @@ fn shared(
         node_env,
         view,
         namespaces: cx.namespaces.clone(),
-        group: cx.cleanup.cgroup().cloned(),
+        group: cx.cleanup.cgroup.clone(),
         oom_score: out_of_memory::rank_score(),
         reset_signals: signals_to_reset(cx, surroundings),
         null,

@@ -38,17 +38,17 @@ pub(super) struct RankProcess {
     /// Pid of the process, also after its end.
     pid: Option<Pid>,
     /// Signals that are sent when the start of the process is reported.
-    deferred_signals: Vec<Signal>,
+    pub(super) deferred_signals: Vec<Signal>,
     /// Reports of the rank that wait until its start is reported.
     early_reports: Vec<StepToLauncher>,
     /// Writing end of the pipe to its standard input, until its feeder takes it.
-    stdin: Option<OwnedFd>,
+    pub(super) stdin: Option<OwnedFd>,
     /// Pipe to its standard input that other processes fill.
     pub(super) pushed: Option<PushPipe>,
     /// Output pipes of the rank.
     pub(super) output: OutputPipes,
     /// Signal that killed the process, if the kernel dumped its memory.
-    dump_signal: Option<i32>,
+    pub(super) dump_signal: Option<i32>,
 }
 
 impl RankProcess {
@@ -91,11 +91,6 @@ impl RankProcess {
         }
     }
 
-    /// Sends a signal when the start of the process is reported.
-    pub(super) fn defer_signal(&mut self, signal: Signal) {
-        self.deferred_signals.push(signal);
-    }
-
     /// Returns the report if it can be sent now; stores it if the rank's start is not reported yet.
     pub(super) fn report(&mut self, report: StepToLauncher) -> Option<StepToLauncher> {
         if self.is_planned() {
@@ -133,19 +128,9 @@ impl RankProcess {
         }
     }
 
-    /// Sets the pipe to the rank's standard input, which its feeder takes later.
-    pub(super) fn set_stdin(&mut self, pipe: OwnedFd) {
-        self.stdin = Some(pipe);
-    }
-
     /// Takes the pipe to the rank's standard input, with the pid of its reader.
     pub(super) fn take_stdin(&mut self) -> Option<(Pid, OwnedFd)> {
         self.pid.zip(self.stdin.take())
-    }
-
-    /// Records that the kernel dumped the memory of the process when this signal killed it.
-    pub(super) fn set_dumped(&mut self, signal: i32) {
-        self.dump_signal = Some(signal);
     }
 
     /// Returns the pid and the signal, if the kernel dumped the memory of the process.
@@ -230,7 +215,7 @@ mod tests {
         let child = ProcessSpawner::default().spawn(&command).unwrap();
         let (pid, span, pmi) = (child.pid, Span::none(), None);
         let mut rank = RankProcess::default();
-        rank.defer_signal(Signal::TERM);
+        rank.deferred_signals.push(Signal::TERM);
         rank.run(RunningProcess { child, pmi, span });
         assert_eq!(rank.running_pid(), Some(pid));
         let ended = rank.end().unwrap();
@@ -239,7 +224,7 @@ mod tests {
         assert_eq!(wait(&ended.child.pidfd), Ok(expected));
         assert!(rank.is_over() && rank.end().is_none());
         assert_eq!(rank.dump(), None);
-        rank.set_dumped(number);
+        rank.dump_signal = Some(number);
         assert_eq!(rank.dump(), Some((pid, number)));
     }
 }

@@ -116,7 +116,7 @@ impl Shutdown {
         self.impatient = true;
     }
 
-    /// Schedules the next check for now, after an event that the shutdown may have waited for.
+    /// Schedules the next check for now: after an event that the shutdown may have waited for, or to read the pipes again.
     pub(super) fn advance(&mut self) {
         self.next = Some(Duration::ZERO);
     }
@@ -127,11 +127,6 @@ impl Shutdown {
         self.next = None;
         self.hurried = 0;
         ShutdownOrder::NextPhase
-    }
-
-    /// Schedules the next reading of the pipes, which had output, for now.
-    pub(super) fn read_again(&mut self, now: Duration) {
-        self.next = Some(now);
     }
 
     /// Continues the shutdown, and returns the next action of the dispatcher. `is_drained`: whether the pipes that are not
@@ -276,11 +271,11 @@ fn clean_up(cx: &mut StepContext, abnormal: bool) {
     if abnormal || cx.plan.spec.ending.restartable {
         let uid = rustix::process::getuid().as_raw();
         leftovers::remove_shared_memory(uid, cx.started_at);
-        let creators = cx.processes.orphans().iter().copied();
+        let creators = cx.processes.orphans.iter().copied();
         let creators = creators.chain(cx.ranks.pids().map(raw)).collect();
         sysv::remove_segments(uid, cx.started_at, &creators);
         let tmp = std::env::temp_dir();
-        leftovers::remove_session_directories(&tmp, uid, cx.started_at, cx.processes.orphans());
+        leftovers::remove_session_directories(&tmp, uid, cx.started_at, &cx.processes.orphans);
     }
     cx.report(StepToLauncher::Over);
 }

@@ -41,7 +41,7 @@ pub(super) fn start(
     reset: &[i32],
     listener: Option<BorrowedFd<'_>>,
 ) -> Result<(), CommandError> {
-    let group = cx.cleanup.cgroup().cloned();
+    let group = cx.cleanup.cgroup.clone();
     let spec = SidecarSpec {
         program: &parts.program,
         libpmix: &parts.libpmix.path,

@@ -19,8 +19,6 @@ use crate::backend::step_messages::StepToLauncher;
 use crate::plan::packed_files::UnpackedFiles;
 use crate::plan::rank_plans::register_request;
 use crate::plan::{HostPlan, SpawnedJobPlan};
-use crate::start_ranks::StdinPlan;
-use crate::stdio::rank_files;
 use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 use wireup_core::node::event::NodeEvent;
@@ -44,7 +42,7 @@ fn prepare_job(
     let mut requests = vec![Vec::new(); count];
     let mut directories = Vec::new();
     let served = cx.nodes.iter().any(|node| node.sidecar.is_some());
-    if let Some(directory) = cx.cleanup.directory().filter(|_| served) {
+    if let Some(directory) = cx.cleanup.directory.as_ref().filter(|_| served) {
         for (index, requests) in requests.iter_mut().enumerate() {
             let node = cx.scope.node_at(index);
             let node_directories = directory.node(node, &plan.job.nspace);
@@ -65,14 +63,8 @@ fn prepare_job(
     let here = here.flat_map(|node| plan.job.process_map.ranks_on(node));
     let mut here: Vec<_> = here.collect();
     here.sort_unstable();
-    let outputs = rank_files::open_here(&plan, &here);
-    let outputs = outputs.map_err(|error| failed(error.to_string()))?;
-    let target = plan.spec.stdio.stdin;
-    let stdin = here.iter().map(|rank| match target.reads(*rank) {
-        true => StdinPlan::Pipe,
-        false => StdinPlan::Empty,
-    });
-    job.io = Some(RankIo::new(outputs, stdin.collect()));
+    let io = RankIo::open(&plan, &here).map_err(|error| failed(error.to_string()))?;
+    job.io = Some(io);
     Ok((job, requests))
 }
 
@@ -265,7 +257,7 @@ impl StepDispatcher<'_> {
         if let Some(name) = job.container.take() {
             self.cx.cleanup.containers.remove(&name);
         }
-        if let Some(directory) = self.cx.cleanup.directory() {
+        if let Some(directory) = &self.cx.cleanup.directory {
             directory.forget_ranks(number);
         }
         for directories in std::mem::take(&mut job.directories) {

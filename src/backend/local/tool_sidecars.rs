@@ -184,7 +184,7 @@ pub(super) fn requests_for_tools(
 ) -> Result<Vec<SidecarCommand>, CommandError> {
     let index = cx.scope.index(node);
     let unmade = |error| CommandError::system("cannot make the job's directories", error);
-    let Some(directory) = cx.cleanup.directory() else {
+    let Some(directory) = &cx.cleanup.directory else {
         return Ok(Vec::new());
     };
     let core = &cx.nodes[index].core;

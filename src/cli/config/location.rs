@@ -10,7 +10,7 @@ use wireup_sys::access::read_settings;
 /// The site's file, unless [`SITE_VARIABLE`] names another.
 const SITE: &str = "/etc/wireup.toml";
 /// Variable that names the site's file; empty: no site's file.
-const SITE_VARIABLE: &str = "WIREUP_SITE_CONFIG";
+pub(super) const SITE_VARIABLE: &str = "WIREUP_SITE_CONFIG";
 /// The user's file, in the user's directory of configurations.
 const USER: &str = "wireup.toml";
 
@@ -18,24 +18,17 @@ const USER: &str = "wireup.toml";
 #[derive(Debug)]
 pub(super) struct FileLocation {
     pub(super) path: PathBuf,
-    /// Variable that names the file, which must exist then.
-    named_by: Option<&'static str>,
+    /// Whether [`SITE_VARIABLE`] names the file.
+    must_exist: bool,
 }
 
 impl FileLocation {
     /// The site's.
     pub(super) fn site() -> Option<Self> {
-        match std::env::var_os(SITE_VARIABLE) {
-            None => Some(Self {
-                path: SITE.into(),
-                named_by: None,
-            }),
-            Some(path) if path.is_empty() => None,
-            Some(path) => Some(Self {
-                path: path.into(),
-                named_by: Some(SITE_VARIABLE),
-            }),
-        }
+        let named = std::env::var_os(SITE_VARIABLE);
+        let must_exist = named.is_some();
+        let path = PathBuf::from(named.unwrap_or_else(|| SITE.into()));
+        (!path.as_os_str().is_empty()).then_some(Self { path, must_exist })
     }
 
     /// The user's; `None` for a user without a home.
@@ -46,7 +39,7 @@ impl FileLocation {
         )
         .map(|dir| Self {
             path: dir.join(USER),
-            named_by: None,
+            must_exist: false,
         })
     }
 
@@ -55,20 +48,16 @@ impl FileLocation {
     /// # Errors
     /// [`ConfigError`] when it exists and cannot be read, or must exist and does not.
     pub(super) fn read(&self) -> Result<Option<String>, ConfigError> {
-        let unreadable = |error| ConfigError::Unreadable {
-            path: self.path.clone(),
-            error,
-        };
         match read_settings(&self.path) {
             Ok(text) => Ok(Some(text)),
-            Err(error) if is_absent(&self.path, &error) => match self.named_by {
-                None => Ok(None),
-                Some(variable) => Err(ConfigError::Missing {
-                    variable,
-                    path: self.path.clone(),
-                }),
+            Err(error) if is_absent(&self.path, &error) => match self.must_exist {
+                true => Err(ConfigError::Missing(self.path.clone())),
+                false => Ok(None),
             },
-            Err(error) => Err(unreadable(error)),
+            Err(error) => Err(ConfigError::Unreadable {
+                path: self.path.clone(),
+                error,
+            }),
         }
     }
 }

@@ -175,7 +175,7 @@ impl Image {
             Some((name, path, interface))
         });
         let Some((name, path, interface)) = own else {
-            let there = |mpi: &&Mpi| !self.places(&mpi.interface).is_empty();
+            let there = |mpi: &&Mpi| !self.places(&host_mpi::names(&mpi.interface)).is_empty();
             let chosen: Vec<&Mpi> = mpis.iter().filter(there).collect();
             return match chosen.is_empty() {
                 true => Err(HostMpiError::NoMpi(names())),
@@ -191,31 +191,24 @@ impl Image {
         Ok(vec![chosen])
     }
 
-    /// Returns the paths at which the image's programs find an MPI of this interface, without links.
-    fn places(&self, interface: &str) -> Vec<PathBuf> {
-        let names = host_mpi::names(interface);
+    /// Returns the paths at which the image's programs find libraries of these names, without links.
+    fn places(&self, names: &[&str]) -> Vec<PathBuf> {
         let mut places = Vec::new();
-        for name in names {
-            self.add_places(name, &mut places);
+        for &name in names {
+            let loaded = self.loads.iter().filter(|(loaded, _)| loaded == name);
+            let loaded = loaded.map(|(_, path)| path.clone());
+            for path in loaded.chain(self.loader.locate(OsStr::new(name))) {
+                match path.canonicalize() {
+                    Ok(path) if !places.contains(&path) => places.push(path),
+                    _ => {}
+                }
+            }
         }
         places
     }
 
-    fn add_places(&self, name: &str, places: &mut Vec<PathBuf>) {
-        let loaded = self.loads.iter().filter(|(loaded, _)| loaded == name);
-        let loaded = loaded.map(|(_, path)| path.clone());
-        for path in loaded.chain(self.loader.locate(OsStr::new(name))) {
-            let Ok(path) = path.canonicalize() else {
-                continue;
-            };
-            if !places.contains(&path) {
-                places.push(path);
-            }
-        }
-    }
-
     fn replace(&self, mpi: &Mpi) -> Result<(), HostMpiError> {
-        let places = self.places(&mpi.interface);
+        let places = self.places(&host_mpi::names(&mpi.interface));
         self.check_users(mpi, &places)?;
         let mut mounts: Vec<(&Library, PathBuf)> = places
             .iter()
@@ -230,9 +223,8 @@ impl Image {
                 name: name.clone(),
                 host: mpi.named.clone(),
             })?;
-            let mut found = Vec::new();
-            self.add_places(name, &mut found);
-            mounts.extend(found.into_iter().map(|place| (library, place)));
+            let found = self.places(&[name]).into_iter();
+            mounts.extend(found.map(|place| (library, place)));
         }
         for (library, place) in &mounts {
             self.show(&library.path, place)?;

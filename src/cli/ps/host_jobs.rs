@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -11,7 +10,6 @@ use super::{rank_counts, user_name, width};
 use crate::cli::host_records::HostRecords;
 use crate::cli::options::HostsListArgs;
 use wireup_core::failure::CommandError;
-use wireup_core::printable;
 use wireup_core::text_table;
 
 /// Lists the jobs of the hosts that are reached: the records of `wireup ps --json`.
@@ -38,19 +36,8 @@ pub(super) fn execute(
     all_users: bool,
     json: bool,
 ) -> Result<u8, CommandError> {
-    let HostRecords {
-        records, missed, ..
-    } = list_host_jobs(args, all_users)?;
-    let text = match json {
-        true => {
-            let json = printable::json(&Value::Array(records));
-            json.map_err(|error| CommandError::system("cannot show the jobs", error))? + "\n"
-        }
-        false => job_table(&records, all_users),
-    };
-    // A reader that has seen enough is no failure.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
-    Ok(u8::from(missed))
+    let found = list_host_jobs(args, all_users)?;
+    found.show("jobs", json, |records| job_table(records, all_users))
 }
 
 fn job_table(records: &[Value], users: bool) -> String {

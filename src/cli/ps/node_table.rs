@@ -1,10 +1,9 @@
 //! `wireup ps --nodes`: how the agents of nodes are, asked through the agent of this machine.
 
-use std::io::Write as _;
-
 use super::width;
 use crate::cli::node_status::query_nodes;
 use crate::cli::options::HostsListArgs;
+use crate::cli::show;
 use wireup_core::failure::CommandError;
 use wireup_core::link::agent_protocol::NodeStatus;
 use wireup_core::text_table;
@@ -21,8 +20,7 @@ pub(super) fn execute(args: HostsListArgs, json: bool) -> Result<u8, CommandErro
         }
         false => node_table(&nodes),
     };
-    // A reader that has seen enough is no failure.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    show(&text);
     Ok(u8::from(nodes.iter().any(|node| node.problem.is_some())))
 }
 

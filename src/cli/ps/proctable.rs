@@ -1,8 +1,7 @@
 //! `wireup ps --proctable` and `wireup attach --proctable`: the processes of a job on all its hosts, as its launcher knows them.
 
-use std::io::Write as _;
-
 use super::{choose, rank_text, scope};
+use crate::cli::show;
 use crate::control::query_server::job_query::{JobQueryKind, ProcessRecord};
 use crate::jobs::name::called;
 use crate::jobs::query_launcher::{Quiet, Watcher, query_launcher};
@@ -44,7 +43,7 @@ pub(in crate::cli) fn query_records(
 pub(in crate::cli) fn execute(jobs: &[String], json: bool) -> Result<u8, CommandError> {
     if jobs.len() > 1 {
         let text = "--proctable shows one job; name one";
-        return Err(CommandError::request(text.to_owned()));
+        return Err(CommandError::request(text));
     }
     let job = found(jobs.first().map(String::as_str))?;
     let records = query_records(&job, None, JobQueryKind::Table, &mut Quiet)?;
@@ -56,8 +55,7 @@ pub(in crate::cli) fn execute(jobs: &[String], json: bool) -> Result<u8, Command
             text_table::render(&head, &rows, super::width())
         }
     };
-    // A reader that has seen enough is no failure.
-    let _ = writeln!(std::io::stdout().lock(), "{}", text.trim_end());
+    show(&format!("{}\n", text.trim_end()));
     Ok(0)
 }
 

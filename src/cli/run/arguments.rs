@@ -12,13 +12,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::cli::apps::{app_requests, split_apps};
-use crate::cli::config::{self, Defaults};
+use crate::cli::config::Defaults;
 use crate::cli::foreign_options::option_table::OWN;
 use crate::cli::foreign_options::{self, ForeignError};
 use crate::cli::impi::ImpiSpec;
 use crate::cli::option_scan::OptionTable;
 use crate::cli::options::HostsArgs;
-use crate::cli::run_args::{RunArgs, parse, topics};
+use crate::cli::run_args::{RunArgs, parse};
 use wireup_core::failure::CommandError;
 use wireup_core::job::hosts::lookup::needed;
 use wireup_core::job::hosts::{HERE, HostSpec};
@@ -51,7 +51,6 @@ pub(super) struct LaunchArguments {
     /// The job, without what is looked up.
     pub(super) spec: JobSpec,
     pub(super) hosts: HostsArgs,
-    pub(super) cpus_per_rank: u32,
     pub(super) rankfile: Option<ReadRankfile>,
     pub(super) impi: Option<ImpiSpec>,
 }
@@ -112,16 +111,6 @@ impl CommandLine {
         &self.first
     }
 
-    /// The part of the help that it asks for.
-    pub(super) fn topic(&self, table: &OptionTable) -> Option<&str> {
-        topics::topic(table, &self.first)
-    }
-
-    /// Whether it disables reading of defaults files.
-    pub(super) fn refuses_defaults(&self, table: &OptionTable) -> bool {
-        config::is_refused(table, &self.first)
-    }
-
     /// Parses its options behind these defaults.
     ///
     /// # Errors
@@ -171,7 +160,6 @@ impl LaunchArguments {
             ));
         }
         let slots = rankfile.as_ref().and_then(|file| file.ranks.slots.clone());
-        let (_, cpus_per_rank) = args.layout.within();
         let mut notes = defaults.describe(args.no_config);
         notes.extend(line.idle);
         let spec = JobSpec {
@@ -195,7 +183,6 @@ impl LaunchArguments {
         Ok(Self {
             spec,
             hosts: args.hosts,
-            cpus_per_rank,
             rankfile,
             impi: args.impi,
         })
@@ -233,7 +220,7 @@ impl LaunchArguments {
             slots = only.slots.filter(|slots| *slots > 0);
             hosts.clear();
         }
-        if hosts.is_empty() && slots.is_none() && self.cpus_per_rank > 1 {
+        if hosts.is_empty() && slots.is_none() && self.spec.binding.cpus_per_rank > 1 {
             slots = lookups.cpus.map(|cpus| self.divided(cpus));
         }
         if let Some(ReadRankfile { path, ranks: file }) = &self.rankfile {
@@ -261,7 +248,7 @@ impl LaunchArguments {
 
     /// Ranks that these CPUs or slots are for.
     fn divided(&self, slots: u32) -> u32 {
-        (slots / self.cpus_per_rank).max(1)
+        (slots / self.spec.binding.cpus_per_rank).max(1)
     }
 }
 

@@ -7,7 +7,7 @@ use super::launch_lookups::read_defaults;
 use crate::cli::config::Defaults;
 use crate::cli::option_scan::OptionTable;
 use crate::cli::options::DetachPolicy;
-use crate::cli::run_args::RunArgs;
+use crate::cli::run_args::{RunArgs, topics};
 use crate::detached::attach_client;
 use crate::report::status_stream::refused;
 use wireup_core::failure::CommandError;
@@ -26,7 +26,7 @@ pub(super) fn hand_over(args: &[OsString]) -> Result<Option<u8>, CommandError> {
     let own = OptionTable::from_parser::<RunArgs>();
     let words = args.iter().skip(2).cloned();
     let line = CommandLine::new(&own, words).map_err(CommandError::request)?;
-    if line.topic(&own).is_some() {
+    if topics::topic(&own, line.first()).is_some() {
         return Ok(None);
     }
     // Defaults files do not have these options.

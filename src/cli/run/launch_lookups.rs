@@ -2,7 +2,6 @@
 
 use super::arguments::{CommandLine, LaunchArguments, LaunchLookups, ReadRankfile, wrong_rankfile};
 use crate::cli::config::{self, Defaults};
-use crate::cli::host_lookups::HostNeeds;
 use crate::cli::lookup_progress::LookupProgress;
 use crate::cli::option_scan::OptionTable;
 use crate::cli::options::LayoutArgs;
@@ -21,7 +20,7 @@ pub(super) fn read_defaults(
     table: &OptionTable,
     line: &CommandLine,
 ) -> Result<Defaults, CommandError> {
-    match line.refuses_defaults(table) {
+    match config::is_refused(table, line.first()) {
         true => Ok(Defaults::default()),
         false => config::read(table).map_err(CommandError::request),
     }
@@ -73,18 +72,18 @@ pub(super) fn look_up(arguments: &LaunchArguments) -> Result<LaunchLookups, Comm
         .rankfile
         .as_ref()
         .filter(|_| !arguments.is_virtual());
-    let needs = HostNeeds {
-        is_virtual: arguments.is_virtual(),
-        count: &|slots| arguments.needed_hosts(slots),
-        by_rankfile: file.and_then(|file| hosts_of(&file.ranks, &node_names)),
-    };
+    let by_rankfile = file.and_then(|file| hosts_of(&file.ranks, &node_names));
+    let count = |slots| arguments.needed_hosts(slots);
     let progress = LookupProgress::new(spec.status.no_progress, spec.verbose > 0);
-    let (hosts, starter) = arguments.hosts.resolve(needs, progress)?;
+    let (hosts, starter) =
+        arguments
+            .hosts
+            .resolve(arguments.is_virtual(), count, by_rankfile, progress)?;
     Ok(LaunchLookups {
         hosts,
         starter,
         node_names,
-        cpus: (arguments.cpus_per_rank > 1).then(|| SlotLimits::detect().count()),
+        cpus: (spec.binding.cpus_per_rank > 1).then(|| SlotLimits::detect().count()),
         log,
     })
 }

@@ -1,7 +1,5 @@
 //! The engine of the head node: requests of all nodes, and the answers of the stores.
 
-use std::collections::BTreeSet;
-
 use super::head_state::NameReplies;
 use super::{NameAction, NameContext, NameEngine, NameMessage};
 use crate::job::ids::{AppNum, NodeId};
@@ -14,13 +12,9 @@ use crate::names::request::{NameRefusal, NameReply, NameRequest, NameRequester, 
 impl<T> NameEngine<T> {
     /// Handles a reply of the name server.
     pub fn on_name_server_reply(&mut self, message: NameServerReply, cx: &mut NameContext<'_, T>) {
-        let Some(head) = &mut self.at_head else {
-            return;
-        };
+        let abroad = self.at_head.as_mut().and_then(|head| head.abroad.as_mut());
+        let Some(abroad) = abroad else { return };
         let NameServerReply { ticket, answer } = message;
-        let Some(abroad) = &mut head.abroad else {
-            return;
-        };
         let once = answer.has_once();
         if abroad.pending_requests.remove(&ticket) {
             if once {
@@ -29,18 +23,15 @@ impl<T> NameEngine<T> {
             self.deliver(vec![(ticket, answer)], cx);
         } else if once {
             let reached = false;
-            head.send_to_server(NameServerRequest::Receipt { ticket, reached }, cx);
+            let receipt = NameServerRequest::Receipt { ticket, reached };
+            cx.order(NameAction::Shared(receipt));
         }
     }
 
     /// Handles the loss of the name server, with its whole table.
     pub fn shared_lost(&mut self, cx: &mut NameContext<'_, T>) {
-        let Some(head) = &mut self.at_head else {
-            return;
-        };
-        let Some(abroad) = head.abroad.take() else {
-            return;
-        };
+        let abroad = self.at_head.as_mut().and_then(|head| head.abroad.take());
+        let Some(abroad) = abroad else { return };
         let refused = |ticket| (ticket, NameReply::Refused(NameRefusal::SharedLost));
         let answers = abroad.pending_requests.into_iter().map(refused).collect();
         self.deliver(answers, cx);
@@ -61,9 +52,8 @@ impl<T> NameEngine<T> {
         for ticket in lent {
             head.receipt(ticket, false, &mut answers, cx);
         }
-        let nodes = BTreeSet::from([node]);
         head.store
-            .requests_lost(|ticket| nodes.contains(&ticket.node), &mut answers);
+            .requests_lost(|ticket| ticket.node == node, &mut answers);
         head.hand_over(cx);
         self.deliver(answers, cx);
     }
@@ -118,7 +108,7 @@ impl<T> NameEngine<T> {
         };
         let mut answers = NameReplies::new();
         match head.abroad {
-            Some(_) => head.send_to_server(NameServerRequest::Ended(proc.clone()), cx),
+            Some(_) => cx.order(NameAction::Shared(NameServerRequest::Ended(proc.clone()))),
             None => head.store.proc_ended(&proc, &mut answers),
         }
         let nspace = proc.nspace.clone();
@@ -128,7 +118,10 @@ impl<T> NameEngine<T> {
         ended.insert(proc);
         if all.is_some_and(|all| ended.len() >= all) {
             match head.abroad {
-                Some(_) => head.send_to_server(NameServerRequest::AppEnded { nspace, app }, cx),
+                Some(_) => {
+                    let ended = NameServerRequest::AppEnded { nspace, app };
+                    cx.order(NameAction::Shared(ended));
+                }
                 None => head.store.app_ended(&nspace, app),
             }
         }

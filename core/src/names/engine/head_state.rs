@@ -36,14 +36,6 @@ pub(super) struct NameServerSession {
 }
 
 impl HeadNameState {
-    pub(super) fn send_to_server<T>(
-        &self,
-        message: NameServerRequest,
-        cx: &mut NameContext<'_, T>,
-    ) {
-        cx.order(NameAction::Shared(message));
-    }
-
     pub(super) fn handle_request<T>(
         &mut self,
         ticket: NameRequestId,
@@ -66,7 +58,7 @@ impl HeadNameState {
             who,
             request,
         };
-        self.send_to_server(ask, cx);
+        cx.order(NameAction::Shared(ask));
     }
 
     /// Moves the local contents to the name server.
@@ -78,7 +70,7 @@ impl HeadNameState {
         let waiting = moved.lookups.iter().map(|(ticket, ..)| *ticket);
         abroad.pending_requests.extend(waiting);
         for (who, request) in moved.publications {
-            self.send_to_server(NameServerRequest::Keep { who, request }, cx);
+            cx.order(NameAction::Shared(NameServerRequest::Keep { who, request }));
         }
         for (ticket, who, request) in moved.lookups {
             let ask = NameServerRequest::Ask {
@@ -86,7 +78,7 @@ impl HeadNameState {
                 who,
                 request,
             };
-            self.send_to_server(ask, cx);
+            cx.order(NameAction::Shared(ask));
         }
     }
 
@@ -99,7 +91,8 @@ impl HeadNameState {
     ) {
         let abroad = self.abroad.as_mut();
         if abroad.is_some_and(|abroad| abroad.unacknowledged_replies.remove(&ticket)) {
-            return self.send_to_server(NameServerRequest::Receipt { ticket, reached }, cx);
+            let receipt = NameServerRequest::Receipt { ticket, reached };
+            return cx.order(NameAction::Shared(receipt));
         }
         self.store.receipt(&ticket, reached, answers);
         // A value that came back too late for the local table goes to the name server.

@@ -75,14 +75,14 @@ impl GroupState {
             return self.refuse_sessions(id, cx);
         }
         if procs.is_empty() || find(&infos, keys::GROUP_BOOTSTRAP).is_some() {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
+            return cx.answer_status(id, Status::ERR_NOT_SUPPORTED);
         }
         let added = match self.added_here(&infos, cx) {
             Ok(added) => added,
-            Err(status) => return cx.answer(id, &UpcallAnswer::Status(status)),
+            Err(status) => return cx.answer_status(id, status),
         };
         let Some(mut members) = cx.members(procs) else {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
+            return cx.answer_status(id, Status::ERR_BAD_PARAM);
         };
         // Others are none of the node's then, and do not call.
         let local_only = is_set(&infos, keys::GROUP_LOCAL_ONLY);
@@ -92,7 +92,7 @@ impl GroupState {
         let named = placement.members.iter();
         let named = named.map(|proc| (proc.nspace, proc::RankOrWildcard::One(proc.rank)));
         let Ok(members) = Participants::from_procs(named) else {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
+            return cx.answer_status(id, Status::ERR_BAD_PARAM);
         };
         let key = GroupKey {
             operation: match op {
@@ -276,14 +276,13 @@ fn local_status(infos: &[Info], may_be_missing: bool) -> Status {
 fn is_set(infos: &[Info], key: &str) -> bool {
     infos
         .iter()
-        .any(|info| info.key == key && matches!(info.value, Value::Bool(true) | Value::Undef))
+        .any(|info| info.key == key && info.value.is_set())
 }
 
 /// Returns the version in libpmix's own text, such as `OpenPMIx 5.0.11 (PMIx Standard: ...)`.
 fn version(libpmix: &Text) -> Option<&str> {
-    let words = std::str::from_utf8(libpmix.as_bytes()).ok()?;
     let is_number = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit());
-    words.split_ascii_whitespace().find(is_number)
+    libpmix.to_str()?.split_ascii_whitespace().find(is_number)
 }
 
 /// Returns the data of this server for all servers, as an info list. From libpmix 6 on it also has the infos of each

@@ -18,7 +18,7 @@ use crate::job::proc;
 use crate::job::process_map::ProcessMap;
 use crate::node::context::NodeContext;
 use crate::node::context::collective_policy::HEAD;
-use crate::node::context::upcalls::{local_status, timeout};
+use crate::node::context::upcalls::{local_status, named_members, timeout};
 use crate::node::event::PeerMessage;
 use crate::node::node_service::NodeService;
 use crate::pmix::sidecar_link::{RequestId, UpcallId};
@@ -83,8 +83,8 @@ impl InterlaunchState {
         data: Vec<u8>,
         cx: &mut NodeContext,
     ) {
-        let Some(members) = members(procs) else {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
+        let Some(members) = named_members(procs) else {
+            return cx.answer_status(id, Status::ERR_BAD_PARAM);
         };
         // Processes of other launches are unknown until they are connected.
         let is_known = |nspace: &Nspace| {
@@ -93,7 +93,7 @@ impl InterlaunchState {
         let own = self.local_participants(&members, cx);
         let all_known = members.iter().all(|(nspace, _)| is_known(nspace));
         if !own.nodes.contains(&cx.node) || act != InterlaunchOperation::Connect && !all_known {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            return cx.answer_status(id, Status::ERR_NOT_FOUND);
         }
         let key = (act, members.clone());
         self.waiting.entry(key).or_default().push_back(id);
@@ -214,12 +214,12 @@ impl InterlaunchState {
         cx: &mut NodeContext,
     ) {
         let now = cx.now;
-        let named = members(std::slice::from_ref(proc)).and_then(|mut members| members.pop());
+        let named = named_members(std::slice::from_ref(proc)).and_then(|mut named| named.pop());
         let Some((nspace, proc::RankOrWildcard::One(rank))) = named else {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            return cx.answer_status(id, Status::ERR_NOT_FOUND);
         };
         if !self.registered_jobs.contains(&nspace) {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            return cx.answer_status(id, Status::ERR_NOT_FOUND);
         }
         self.last_number += 1;
         let serial = self.last_number;
@@ -267,7 +267,7 @@ impl NodeService for InterlaunchState {
         let late: Vec<(u64, UpcallId)> = late.map(|(serial, (id, _))| (*serial, *id)).collect();
         for (serial, id) in late {
             self.fetching.remove(&serial);
-            cx.answer(id, &UpcallAnswer::Status(Status::ERR_TIMEOUT));
+            cx.answer_status(id, Status::ERR_TIMEOUT);
         }
     }
 
@@ -287,22 +287,9 @@ impl NodeService for InterlaunchState {
         let waiting = waiting.into_values().flatten();
         let fetching = fetching.into_values().map(|(id, _)| id);
         for id in waiting.chain(fetching) {
-            cx.answer(id, &UpcallAnswer::Status(Status::ERR_LOST_CONNECTION));
+            cx.answer_status(id, Status::ERR_LOST_CONNECTION);
         }
     }
-}
-
-/// Returns the participants, sorted; `None` if one of them is not a process or job.
-fn members(procs: &[PmixProc]) -> Option<InterlaunchMembers> {
-    let named = procs.iter().map(|proc| {
-        let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
-        let nspace = Nspace::new(nspace).ok()?;
-        Some((nspace, proc::RankOrWildcard::from_pmix(proc.rank.0)?))
-    });
-    let mut members: InterlaunchMembers = named.collect::<Option<_>>()?;
-    members.sort();
-    members.dedup();
-    Some(members)
 }
 
 #[cfg(test)]

@@ -28,14 +28,13 @@ impl AttachedTools {
 
     /// Whether a tool is attached, by the name that jobs have of it.
     pub(in crate::node) fn is_attached(&self, name: &proc::Proc) -> bool {
-        self.knows(&PmixProc::new(&name.nspace, name.rank))
+        self.knows(&PmixProc::from(name))
     }
 
     /// Returns the name of a tool in the form of jobs, if the tool is attached.
     pub(in crate::node) fn name_of(&self, name: &PmixProc) -> Option<proc::Proc> {
         let rank = name.rank.rank().filter(|_| self.knows(name))?;
-        let nspace = std::str::from_utf8(name.nspace.as_bytes()).ok()?;
-        let nspace = Nspace::new(nspace).ok()?;
+        let nspace = Nspace::new(name.nspace.to_str()?).ok()?;
         Some(proc::Proc::new(nspace, rank))
     }
 

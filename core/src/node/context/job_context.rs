@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::job::appnums::Appnums;
 use crate::job::debug::DebugDirectives;
@@ -16,7 +17,7 @@ use crate::job::spawn::JobRequester;
 
 /// Facts about a job that are the same on all its nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(try_from = "JobContextWire")]
+#[serde(remote = "Self")]
 pub struct JobContext {
     pub nspace: Nspace,
     /// Placement of its ranks.
@@ -49,6 +50,23 @@ impl JobContext {
             .collect()
     }
 
+    /// Checks that the parts fit together.
+    fn check(&self) -> Result<(), ContextError> {
+        let (size, apps) = (self.process_map.size(), self.app_map.ranks());
+        if apps != size {
+            return Err(ContextError::Apps { apps, size });
+        }
+        let offset = self.first_global_rank.0;
+        if offset.checked_add(size).is_none() {
+            return Err(ContextError::Offset { size, offset });
+        }
+        let highest = self.psets.iter().map(ProcessSet::highest).max();
+        match highest.is_some_and(|rank| rank.0 >= size) {
+            true => Err(ContextError::Psets { size }),
+            false => Ok(()),
+        }
+    }
+
     /// Returns the facts of this job for a launch with more nodes, whose last ones have no rank of the job.
     pub fn with_nodes(&self, nodes: u32) -> Self {
         Self {
@@ -64,22 +82,6 @@ impl HasProcessMap for Arc<JobContext> {
     }
 }
 
-/// The fields of [`JobContext`], in its order.
-#[derive(Deserialize)]
-struct JobContextWire {
-    nspace: Nspace,
-    process_map: ProcessMap,
-    app_map: Appnums,
-    universe_size: u32,
-    unbounded_universe: bool,
-    uid: UserId,
-    psets: Vec<ProcessSet>,
-    requester: JobRequester,
-    debug: DebugDirectives,
-    first_global_rank: GlobalRank,
-    initial_kvs: Vec<(Vec<u8>, Vec<u8>)>,
-}
-
 /// Inconsistency in the description of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 enum ContextError {
@@ -91,34 +93,18 @@ enum ContextError {
     Offset { size: u32, offset: u32 },
 }
 
-impl TryFrom<JobContextWire> for JobContext {
-    type Error = ContextError;
+// With `remote`, serde derives functions of the type in place of its traits, so that a received job can be checked.
 
-    fn try_from(received: JobContextWire) -> Result<Self, ContextError> {
-        let (size, apps) = (received.process_map.size(), received.app_map.ranks());
-        if apps != size {
-            return Err(ContextError::Apps { apps, size });
-        }
-        let offset = received.first_global_rank.0;
-        if offset.checked_add(size).is_none() {
-            return Err(ContextError::Offset { size, offset });
-        }
-        let highest = received.psets.iter().map(ProcessSet::highest).max();
-        if highest.is_some_and(|rank| rank.0 >= size) {
-            return Err(ContextError::Psets { size });
-        }
-        Ok(Self {
-            nspace: received.nspace,
-            process_map: received.process_map,
-            app_map: received.app_map,
-            universe_size: received.universe_size,
-            unbounded_universe: received.unbounded_universe,
-            uid: received.uid,
-            psets: received.psets,
-            requester: received.requester,
-            debug: received.debug,
-            first_global_rank: received.first_global_rank,
-            initial_kvs: received.initial_kvs,
-        })
+impl Serialize for JobContext {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, to)
+    }
+}
+
+impl<'de> Deserialize<'de> for JobContext {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let received = Self::deserialize(from)?;
+        received.check().map_err(D::Error::custom)?;
+        Ok(received)
     }
 }

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use crate::direct_modex::ModexFailure;
 use crate::fence::{FenceFailure, FenceResult, NodeSet, Participants};
-use crate::job::proc;
+use crate::job::ids::Nspace;
+use crate::job::proc::{PMIX_RANK_WILDCARD, RankOrWildcard};
 use crate::node::context::NodeContext;
 use crate::pmix::keys;
 use crate::pmix::sidecar_link::UpcallId;
 use crate::pmix::upcall::UpcallAnswer;
-use crate::pmix::value::{Info, PmixProc, PmixRank, Status, Value};
+use crate::pmix::value::{Info, PmixProc, PmixRank, Status, Value, find};
 
 /// Returns the participants and the nodes that host them; `None` when they are not of this launch.
 pub(in crate::node) fn participants(
@@ -22,21 +23,48 @@ pub(in crate::node) fn participants(
     let mut named = Vec::with_capacity(procs.len());
     let mut nodes = Vec::new();
     for proc in procs {
-        let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
-        let (_, member) = cx.find_job(nspace)?;
-        let rank = proc::RankOrWildcard::from_pmix(proc.rank.0)?;
+        let (_, member) = cx.find_pmix_job(&proc.nspace)?;
+        let rank = RankOrWildcard::from_pmix(proc.rank.0)?;
         match rank {
-            proc::RankOrWildcard::One(rank) => {
-                nodes.push(member.context.process_map.node_of(rank)?)
-            }
-            proc::RankOrWildcard::Wildcard => {
-                nodes.extend(member.world.1.iter());
-            }
+            RankOrWildcard::One(rank) => nodes.push(member.context.process_map.node_of(rank)?),
+            RankOrWildcard::Wildcard => nodes.extend(member.world.1.iter()),
         }
         named.push((member.context.nspace.clone(), rank));
     }
     let participants = Participants::from_procs(named).ok()?;
     Some((participants, NodeSet::new(nodes)?))
+}
+
+/// Returns processes and whole jobs by their names, sorted and each once; `None` if one of them is neither.
+pub(in crate::node) fn named_members(procs: &[PmixProc]) -> Option<Vec<(Nspace, RankOrWildcard)>> {
+    let named = procs.iter().map(|proc| {
+        let nspace = Nspace::new(proc.nspace.to_str()?).ok()?;
+        Some((nspace, RankOrWildcard::from_pmix(proc.rank.0)?))
+    });
+    let mut members: Vec<_> = named.collect::<Option<_>>()?;
+    members.sort();
+    members.dedup();
+    Some(members)
+}
+
+/// Returns the processes of `PMIX_EVENT_CUSTOM_RANGE`, one or an array; `None` without it, or for anything else.
+pub(in crate::node) fn custom_range(infos: &[Info]) -> Option<Vec<PmixProc>> {
+    match find(infos, keys::EVENT_CUSTOM_RANGE)? {
+        Value::Proc(proc) => Some(vec![proc.clone()]),
+        other => procs(other),
+    }
+}
+
+/// Returns the processes of an array; `None` for anything else.
+pub(in crate::node) fn procs(value: &Value) -> Option<Vec<PmixProc>> {
+    let Value::Array(array) = value else {
+        return None;
+    };
+    let procs = array.items().iter().map(|item| match item {
+        Value::Proc(proc) => Some(proc.clone()),
+        _ => None,
+    });
+    procs.collect()
 }
 
 pub(in crate::node) fn fence_answer(cx: &mut NodeContext, id: UpcallId, result: FenceResult) {
@@ -54,7 +82,7 @@ pub(in crate::node) fn connect_answer(cx: &mut NodeContext, id: UpcallId, result
         Ok(released) => Status(released.status),
         Err(failure) => failure_status(&failure),
     };
-    cx.answer(id, &UpcallAnswer::Status(status));
+    cx.answer_status(id, status);
 }
 
 /// Converts a modex failure to its PMIx status.
@@ -113,4 +141,4 @@ pub(in crate::node) fn timeout(infos: &[Info]) -> Option<Duration> {
 }
 
 /// The special rank that stands for a whole nspace never names one process.
-const _: () = assert!(PmixRank::WILDCARD.0 == proc::PMIX_RANK_WILDCARD);
+const _: () = assert!(PmixRank::WILDCARD.0 == PMIX_RANK_WILDCARD);

@@ -8,7 +8,7 @@ use crate::job::allocation::{
     Directive,
 };
 use crate::node::context::NodeContext;
-use crate::node::event::{AllocationRequestId, NodeAction, NodeReport};
+use crate::node::event::{AllocationRequestId, NodeReport};
 use crate::node::jobs::spawns::to_spawn_info;
 use crate::node::node_service::NodeService;
 use crate::pmix::keys;
@@ -34,7 +34,7 @@ impl PendingAllocations {
         cx: &mut NodeContext,
     ) {
         let Some(directive) = Directive::from_pmix(directive) else {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
+            return cx.answer_status(id, Status::ERR_NOT_SUPPORTED);
         };
         self.request_allocation(id, proc, directive, infos, cx);
     }
@@ -48,8 +48,8 @@ impl PendingAllocations {
         infos: &[Info],
         cx: &mut NodeContext,
     ) {
-        let Some(by) = cx.find_process(proc) else {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+        let Some(requester) = cx.find_process(proc) else {
+            return cx.answer_status(id, Status::ERR_NOT_FOUND);
         };
         self.last_id += 1;
         let ticket = AllocationRequestId(self.last_id);
@@ -59,11 +59,11 @@ impl PendingAllocations {
             infos: infos.iter().map(to_spawn_info).collect(),
             timeout: crate::node::context::upcalls::timeout(infos),
         });
-        cx.order(NodeAction::ReportToLauncher(NodeReport::Allocate {
+        cx.report_to_launcher(NodeReport::Allocate {
             ticket,
-            requester: by,
+            requester,
             request,
-        }));
+        });
     }
 
     /// Answers a process with the launcher's reply.

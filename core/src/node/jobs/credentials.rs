@@ -54,21 +54,17 @@ impl Credentials {
         directives: &[Info],
         now: Moment,
     ) -> UpcallAnswer {
-        let Some(voucher) = self
-            .0
-            .as_ref()
-            .filter(|_| can_honour_directives(directives))
-        else {
+        let Some(signer) = self.signer_for(directives) else {
             return UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED);
         };
         let identity = CredentialSubject {
             nspace: proc.nspace.into_bytes(),
             rank: proc.rank.0,
-            uid: voucher.ids.0,
-            gid: voucher.ids.1,
+            uid: signer.ids.0,
+            gid: signer.ids.1,
         };
-        let expiry = voucher.seconds(now) + LIFETIME.as_secs();
-        let mut token = voucher.key.sign(&identity, expiry);
+        let expiry = signer.seconds(now) + LIFETIME.as_secs();
+        let mut token = signer.key.sign(&identity, expiry);
         // Others handle it as a string.
         token.push(0);
         UpcallAnswer::Credential(token, vec![kind()])
@@ -80,14 +76,10 @@ impl Credentials {
         directives: &[Info],
         now: Moment,
     ) -> UpcallAnswer {
-        let Some(voucher) = self
-            .0
-            .as_ref()
-            .filter(|_| can_honour_directives(directives))
-        else {
+        let Some(signer) = self.signer_for(directives) else {
             return UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED);
         };
-        match voucher.key.check(token, voucher.seconds(now)) {
+        match signer.key.check(token, signer.seconds(now)) {
             Ok(identity) => {
                 let proc = PmixProc {
                     nspace: Text::new(identity.nspace),
@@ -104,13 +96,18 @@ impl Credentials {
             Err(_) => UpcallAnswer::Status(Status::ERR_INVALID_CRED),
         }
     }
-}
 
-/// Whether nothing is required that is not done here. The sidecar has chosen by the kind.
-fn can_honour_directives(directives: &[Info]) -> bool {
-    directives
-        .iter()
-        .all(|info| !info.required || info.key == keys::CRED_TYPE || info.key == keys::TIMEOUT)
+    /// Returns the signer of the launch; `None` if a directive is required that it does not honour. The sidecar has chosen
+    /// by the kind.
+    fn signer_for(&self, directives: &[Info]) -> Option<&CredentialSigner> {
+        let is_honoured = |info: &Info| {
+            !info.required || info.key == keys::CRED_TYPE || info.key == keys::TIMEOUT
+        };
+        match directives.iter().all(is_honoured) {
+            true => self.0.as_ref(),
+            false => None,
+        }
+    }
 }
 
 fn kind() -> Info {

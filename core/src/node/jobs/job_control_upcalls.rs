@@ -9,7 +9,6 @@ use crate::node::event::{NodeAction, NodeNotice, NodeReport};
 use crate::node::node_service::NodeService;
 use crate::pmix::keys;
 use crate::pmix::sidecar_link::UpcallId;
-use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, PmixProc, PmixRank, Status, Text, Value, find};
 
 /// Number of `SIGCONT` on Linux.
@@ -87,7 +86,7 @@ impl Demands {
         cx: &mut NodeContext,
     ) {
         let Some(ranks) = self.targets(proc, targets, cx) else {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            return cx.answer_status(id, Status::ERR_NOT_FOUND);
         };
         let by = cx.find_process(proc);
         // A tool does not exit by it.
@@ -99,9 +98,9 @@ impl Demands {
                 code,
                 message,
             })),
-            (by, ranks) => {
+            (requester, ranks) => {
                 NodeAction::ReportToLauncher(NodeReport::JobControl(JobControlRequest {
-                    requester: by,
+                    requester,
                     action: JobControlAction::Abort { code, message },
                     ranks,
                 }))
@@ -109,7 +108,7 @@ impl Demands {
         });
         match waits {
             true => self.pending_aborts.push(id),
-            false => cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS)),
+            false => cx.answer_status(id, Status::SUCCESS),
         }
     }
 
@@ -126,10 +125,8 @@ impl Demands {
         let wishes = wishes(directives, &OF_JOBS);
         let (ranks, wishes) = match (self.targets(proc, targets, cx), wishes) {
             (Some(ranks), Ok(wishes)) => (ranks, wishes),
-            (None, _) => {
-                return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
-            }
-            (_, Err(status)) => return cx.answer(id, &UpcallAnswer::Status(status)),
+            (None, _) => return cx.answer_status(id, Status::ERR_NOT_FOUND),
+            (_, Err(status)) => return cx.answer_status(id, status),
         };
         self.demand(id, proc, ranks.as_deref(), wishes, cx);
     }
@@ -145,17 +142,17 @@ impl Demands {
         cx: &mut NodeContext,
     ) -> Option<Vec<Info>> {
         if session != OWN_SESSION {
-            cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            cx.answer_status(id, Status::ERR_NOT_FOUND);
             return None;
         }
-        if find(directives, keys::SESSION_EXTEND).is_some_and(holds) {
+        if find(directives, keys::SESSION_EXTEND).is_some_and(Value::is_set) {
             let mut infos = directives.to_vec();
             infos.retain(|info| info.key != keys::SESSION_EXTEND && info.key != OF_SESSIONS.id);
             return Some(infos);
         }
         match wishes(directives, &OF_SESSIONS) {
             Ok(wishes) => self.demand(id, proc, None, wishes, cx),
-            Err(status) => cx.answer(id, &UpcallAnswer::Status(status)),
+            Err(status) => cx.answer_status(id, status),
         }
         None
     }
@@ -168,16 +165,15 @@ impl Demands {
         wishes: Vec<JobControlAction>,
         cx: &mut NodeContext,
     ) {
-        let by = cx.find_process(proc);
-        cx.actions.extend(wishes.into_iter().map(|what| {
-            let ranks = ranks.map(<[GlobalRank]>::to_vec);
-            NodeAction::ReportToLauncher(NodeReport::JobControl(JobControlRequest {
-                requester: by,
-                action: what,
-                ranks,
-            }))
-        }));
-        cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
+        let requester = cx.find_process(proc);
+        for action in wishes {
+            cx.report_to_launcher(NodeReport::JobControl(JobControlRequest {
+                requester,
+                action,
+                ranks: ranks.map(<[GlobalRank]>::to_vec),
+            }));
+        }
+        cx.answer_status(id, Status::SUCCESS);
     }
 
     /// Returns the targets, the caller's whole job if there are none: `Some(None)` for all ranks, `None` if some are
@@ -202,7 +198,7 @@ impl NodeService for Demands {
     /// Answers the pending aborts after the end of all ranks.
     fn tear_down(&mut self, cx: &mut NodeContext) {
         for id in std::mem::take(&mut self.pending_aborts) {
-            cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
+            cx.answer_status(id, Status::SUCCESS);
         }
     }
 }
@@ -229,7 +225,7 @@ fn wishes(
                 }
             }
             (_, Value::Bool(false)) => continue,
-            (Some((_, wish)), value) if holds(value) => wish.clone(),
+            (Some((_, wish)), value) if value.is_set() => wish.clone(),
             _ if info.required => return Err(Status::ERR_NOT_SUPPORTED),
             _ => continue,
         });
@@ -238,11 +234,6 @@ fn wishes(
         true => Err(Status::ERR_NOT_SUPPORTED),
         false => Ok(wishes),
     }
-}
-
-/// Whether it is so: PMIx takes a key without a value for a yes.
-fn holds(value: &Value) -> bool {
-    matches!(value, Value::Bool(true) | Value::Undef)
 }
 
 #[cfg(test)]

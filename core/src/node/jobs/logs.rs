@@ -12,7 +12,6 @@ use crate::node::context::NodeContext;
 use crate::node::event::{NodeAction, NodeReport};
 use crate::pmix::keys;
 use crate::pmix::sidecar_link::UpcallId;
-use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, PmixProc, Status, Text, Value, find};
 
 /// Directives for log texts.
@@ -38,7 +37,7 @@ impl LogDirectives {
             ..Self::default()
         };
         for info in directives {
-            let set = matches!(info.value, Value::Bool(true) | Value::Undef);
+            let set = info.value.is_set();
             match (&info.key, &info.value) {
                 (key, _) if *key == keys::LOG_ONCE => manner.first_only = set,
                 (key, _) if *key == keys::LOG_AGG => manner.once |= set,
@@ -88,11 +87,9 @@ pub(in crate::node) fn log(
 ) {
     let manner = match LogDirectives::from_infos(directives) {
         Ok(manner) => manner,
-        Err(status) => return cx.answer(id, &UpcallAnswer::Status(status)),
+        Err(status) => return cx.answer_status(id, status),
     };
-    let flagged = |info: &Info| {
-        info.key == keys::LOG_JOB_RECORD && matches!(info.value, Value::Bool(true) | Value::Undef)
-    };
+    let flagged = |info: &Info| info.key == keys::LOG_JOB_RECORD && info.value.is_set();
     let recorded = directives.iter().chain(&data).any(flagged);
     // A rank may log a text of another rank.
     let source = match find(directives, keys::LOG_SOURCE) {
@@ -100,6 +97,14 @@ pub(in crate::node) fn log(
         _ => proc,
     };
     let rank = cx.find_process(source);
+    let log = |channel, text| {
+        NodeReport::Log(LogText {
+            rank,
+            channel,
+            once: manner.once,
+            text,
+        })
+    };
     let (mut reports, mut lost) = (Vec::new(), false);
     for info in data {
         let text = match info.value {
@@ -114,12 +119,7 @@ pub(in crate::node) fn log(
         let system = syslog(&info.key);
         lost |= shown.is_none() && system.is_none() && !recorded;
         if let Some((channel, name)) = shown {
-            reports.push(NodeReport::Log(LogText {
-                rank,
-                channel,
-                once: manner.once,
-                text: manner.shown(name, &text),
-            }));
+            reports.push(log(channel, manner.shown(name, &text)));
         }
         if let Some(place) = system {
             reports.push(NodeReport::Syslog(SyslogText {
@@ -132,12 +132,7 @@ pub(in crate::node) fn log(
             }));
         }
         if recorded {
-            reports.push(NodeReport::Log(LogText {
-                rank,
-                channel: LogChannel::Record,
-                once: manner.once,
-                text,
-            }));
+            reports.push(log(LogChannel::Record, text));
         }
     }
     if manner.first_only && !reports.is_empty() {
@@ -151,7 +146,7 @@ pub(in crate::node) fn log(
     };
     cx.actions
         .extend(reports.into_iter().map(NodeAction::ReportToLauncher));
-    cx.answer(id, &UpcallAnswer::Status(status));
+    cx.answer_status(id, status);
 }
 
 /// Returns the channel of a log key and its name; `None` for keys that the launcher does not show.

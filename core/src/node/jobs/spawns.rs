@@ -17,7 +17,7 @@ use crate::job::spawn::{
     SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnRequester, SpawnResult,
 };
 use crate::node::context::NodeContext;
-use crate::node::event::{NodeAction, NodeReport, SpawnRequestId};
+use crate::node::event::{NodeReport, SpawnRequestId};
 use crate::node::node_service::NodeService;
 
 use crate::pmix::keys;
@@ -33,25 +33,22 @@ enum SpawnReplyTarget {
     Pmi(NodeRank),
 }
 
-/// Purpose of a spawn request to the launcher.
+/// A spawn that has no answer yet: one job, or those of a co-spawn, which are requested one after the other.
 #[derive(Debug)]
-enum SpawnPart {
-    Whole,
-    /// One job of a co-spawn: that of the ranks or an additional one.
-    Cospawned {
-        requester: SpawnRequester,
-        /// Jobs that have been started, that of the ranks first, which is the answer.
-        started: Vec<Nspace>,
-        /// Parts that follow, in this order.
-        beside: VecDeque<SpawnRequest>,
-    },
+struct PendingSpawn {
+    reply_to: SpawnReplyTarget,
+    requester: SpawnRequester,
+    /// Jobs that have been started, that of the ranks first, which is the answer.
+    started: Vec<Nspace>,
+    /// Parts that follow, in this order.
+    beside: VecDeque<SpawnRequest>,
 }
 
 /// The requests of this node that the launcher has not answered.
 #[derive(Debug, Default)]
 pub(in crate::node) struct PendingSpawns {
     next: u64,
-    waiting: BTreeMap<SpawnRequestId, (SpawnReplyTarget, SpawnPart)>,
+    waiting: BTreeMap<SpawnRequestId, PendingSpawn>,
 }
 
 impl PendingSpawns {
@@ -65,11 +62,11 @@ impl PendingSpawns {
         cx: &mut NodeContext,
     ) {
         let Some(requester) = self.spawner(proc, cx) else {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            return cx.answer_status(id, Status::ERR_NOT_FOUND);
         };
         let apps: Option<Vec<_>> = apps.into_iter().map(app).collect();
         let Some(apps) = apps.filter(|apps| !apps.is_empty()) else {
-            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
+            return cx.answer_status(id, Status::ERR_BAD_PARAM);
         };
         let request = SpawnRequest {
             apps,
@@ -106,33 +103,25 @@ impl PendingSpawns {
         cx: &mut NodeContext,
     ) {
         let (request, beside) = cospawn::divide(request);
-        let part = match beside.is_empty() {
-            true => SpawnPart::Whole,
-            false => SpawnPart::Cospawned {
-                requester: requester.clone(),
-                started: Vec::new(),
-                beside,
-            },
+        let spawn = PendingSpawn {
+            reply_to,
+            requester,
+            started: Vec::new(),
+            beside,
         };
-        self.request_spawn_part((reply_to, part), requester, request, cx);
+        self.request_job(spawn, request, cx);
     }
 
-    fn request_spawn_part(
-        &mut self,
-        part: (SpawnReplyTarget, SpawnPart),
-        requester: SpawnRequester,
-        request: SpawnRequest,
-        cx: &mut NodeContext,
-    ) {
+    /// Requests the next job of a spawn.
+    fn request_job(&mut self, spawn: PendingSpawn, request: SpawnRequest, cx: &mut NodeContext) {
         self.next += 1;
         let ticket = SpawnRequestId(self.next);
-        self.waiting.insert(ticket, part);
-        let request = Box::new(request);
-        cx.order(NodeAction::ReportToLauncher(NodeReport::Spawn {
+        cx.report_to_launcher(NodeReport::Spawn {
             ticket,
-            requester,
-            request,
-        }));
+            requester: spawn.requester.clone(),
+            request: Box::new(request),
+        });
+        self.waiting.insert(ticket, spawn);
     }
 
     /// Handles the launcher's reply to a request. Returns whether the request was made here and had no reply yet.
@@ -142,43 +131,26 @@ impl PendingSpawns {
         result: &SpawnResult,
         cx: &mut NodeContext,
     ) -> bool {
-        let Some((asker, part)) = self.waiting.remove(&ticket) else {
+        let Some(mut spawn) = self.waiting.remove(&ticket) else {
             return false;
         };
-        match (part, result) {
-            (
-                SpawnPart::Cospawned {
-                    requester,
-                    mut started,
-                    mut beside,
-                },
-                Ok(job),
-            ) => {
-                started.push(job.clone());
-                let ranks = started[0].clone();
-                match beside.pop_front() {
+        match result {
+            Ok(job) => {
+                spawn.started.push(job.clone());
+                let ranks = spawn.started[0].clone();
+                match spawn.beside.pop_front() {
                     Some(request) => {
                         let request = cospawn::targeting(request, &ranks);
-                        let part = SpawnPart::Cospawned {
-                            requester: requester.clone(),
-                            started,
-                            beside,
-                        };
-                        self.request_spawn_part((asker, part), requester, request, cx);
+                        self.request_job(spawn, request, cx);
                     }
-                    None => self.answer_spawn(asker, &Ok(ranks), cx),
+                    None => self.answer_spawn(spawn.reply_to, &Ok(ranks), cx),
                 }
             }
-            (part, result) => {
-                if let SpawnPart::Cospawned {
-                    requester, started, ..
-                } = part
-                {
-                    for job in &started {
-                        self.end_cospawned(&requester, job, cx);
-                    }
+            Err(_) => {
+                for job in &spawn.started {
+                    self.end_cospawned(&spawn.requester, job, cx);
                 }
-                self.answer_spawn(asker, result, cx);
+                self.answer_spawn(spawn.reply_to, result, cx);
             }
         }
         true
@@ -250,12 +222,11 @@ fn os(text: Text) -> OsString {
 
 /// Converts an info to text; a value without a text form becomes empty.
 pub(in crate::node) fn to_spawn_info(info: &Info) -> SpawnInfo {
-    let text = |text: &Text| String::from_utf8_lossy(text.as_bytes()).into_owned();
     let value = match &info.value {
         // As everywhere in PMIx, an attribute without a value is a true one.
         Value::Undef => "true".to_owned(),
         Value::Bool(value) => value.to_string(),
-        Value::String(value) => text(value),
+        Value::String(value) => value.to_string(),
         Value::Byte(value) | Value::Uint8(value) => value.to_string(),
         Value::Size(value) | Value::Uint64(value) => value.to_string(),
         Value::Int(value) | Value::Int32(value) => value.to_string(),
@@ -267,7 +238,7 @@ pub(in crate::node) fn to_spawn_info(info: &Info) -> SpawnInfo {
         Value::Float(value) => value.to_string(),
         Value::Double(value) => value.to_string(),
         Value::Proc(proc) if info.key == keys::DEBUG_TARGET => {
-            format!("{}:{}", text(&proc.nspace), proc.rank.0)
+            format!("{}:{}", proc.nspace, proc.rank.0)
         }
         Value::Rank(rank) | Value::Proc(PmixProc { rank, .. }) => rank.0.to_string(),
         Value::Array(array) => {
@@ -287,12 +258,12 @@ pub(in crate::node) fn to_spawn_info(info: &Info) -> SpawnInfo {
                 0 => String::new(),
                 separator => char::from(separator).to_string(),
             };
-            format!("{separator}{}={}", text(name), text(value))
+            format!("{separator}{name}={value}")
         }
         _ => String::new(),
     };
     SpawnInfo {
-        key: text(&info.key),
+        key: info.key.to_string(),
         value,
         required: info.required,
     }

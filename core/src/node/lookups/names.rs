@@ -26,7 +26,6 @@ use crate::node::node_service::NodeService;
 use crate::pmi::limits::NAME_MAX;
 use crate::pmi::server::NameAnswer;
 use crate::pmix::sidecar_link::UpcallId;
-use crate::pmix::upcall;
 use crate::pmix::value::{Info, PmixProc, Status, Text};
 use std::sync::Arc;
 
@@ -174,10 +173,8 @@ impl Names {
             (Some(who), Ok(request)) => self.with_store(cx, |store, names| {
                 store.start_request(who, request, ReplyTarget::Pmix(id), names);
             }),
-            (None, _) => {
-                cx.answer(id, &upcall::UpcallAnswer::Status(Status::ERR_NOT_FOUND));
-            }
-            (_, Err(status)) => cx.answer(id, &upcall::UpcallAnswer::Status(status)),
+            (None, _) => cx.answer_status(id, Status::ERR_NOT_FOUND),
+            (_, Err(status)) => cx.answer_status(id, status),
         }
     }
 

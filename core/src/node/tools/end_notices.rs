@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use crate::job::ids::Rank;
 use crate::node::context::NodeContext;
-use crate::node::event::{NodeAction, NodeReport};
+use crate::node::event::NodeReport;
 use crate::node::tools::raised_events::job_ended;
 use crate::pmix::keys;
 use crate::pmix::sidecar_link::{RequestId, UpcallId};
@@ -25,9 +25,7 @@ const NSPACE_MAX: usize = wireup_shim::wire::WIREUP_MAX_NSPACE as usize;
 /// Adds a connection of a tool.
 pub(in crate::node) fn attach_tool(cx: &mut NodeContext, name: &PmixProc) {
     // Reported each time: a node may have lost its sidecar since another tool attached.
-    cx.order(NodeAction::ReportToLauncher(NodeReport::Tools {
-        attached: true,
-    }));
+    cx.report_to_launcher(NodeReport::Tools { attached: true });
     cx.tools.connect(name);
 }
 
@@ -51,7 +49,7 @@ pub(in crate::node) fn connect_tool(cx: &mut NodeContext, id: UpcallId, infos: &
 
 /// Whether a tool may have this name: that of no job, and of no server.
 fn is_free(cx: &NodeContext, name: &PmixProc) -> bool {
-    let Ok(nspace) = std::str::from_utf8(name.nspace.as_bytes()) else {
+    let Some(nspace) = name.nspace.to_str() else {
         return false;
     };
     let launch = cx.launch().nspace.as_str();
@@ -84,9 +82,7 @@ pub(in crate::node) fn lose_tools(cx: &mut NodeContext) {
 
 /// Reports that no tool is attached here any more.
 pub(in crate::node) fn report_no_tools(cx: &mut NodeContext) {
-    cx.order(NodeAction::ReportToLauncher(NodeReport::Tools {
-        attached: false,
-    }));
+    cx.report_to_launcher(NodeReport::Tools { attached: false });
 }
 
 /// Ends connections and returns the tools that have none any more. Connections of processes of the launch are passed over.

@@ -12,7 +12,7 @@
 
 use crate::job::ids::Rank;
 use crate::node::context::NodeContext;
-use crate::node::event::{NodeAction, NodeReport};
+use crate::node::event::NodeReport;
 use crate::node::jobs::spawns::to_spawn_info;
 use crate::node::tools::end_notices::attach_tool;
 use crate::pmix::keys;
@@ -73,9 +73,7 @@ impl IndirectLaunchState {
             Some(Value::Infos(infos)) => infos.iter().map(to_spawn_info).collect(),
             _ => Vec::new(),
         };
-        cx.order(NodeAction::ReportToLauncher(NodeReport::LaunchDirectives(
-            directives,
-        )));
+        cx.report_to_launcher(NodeReport::LaunchDirectives(directives));
         true
     }
 

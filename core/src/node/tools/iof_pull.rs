@@ -40,27 +40,12 @@ const STREAMS: [Channels; 2] = [Channels::STDOUT, Channels::STDERR];
 /// A stream of a process of this node.
 type LocalStream = (NodeRank, u16);
 
-/// A piece of output for processes of this node.
+/// A piece of output for processes of this node, whose delivery must be acknowledged.
 #[derive(Debug)]
 struct OutputPiece {
-    /// The node of the process.
-    from: NodeId,
-    process: GlobalRank,
-    channel: Channels,
+    delivery: OutputDelivery,
     /// Bytes as read; nothing at the end of the stream.
     data: Vec<u8>,
-}
-
-impl OutputPiece {
-    /// Returns the delivery of the piece, which must be acknowledged.
-    fn delivery(&self) -> OutputDelivery {
-        OutputDelivery {
-            from: self.from,
-            process: self.process,
-            channel: self.channel,
-            bytes: self.data.len(),
-        }
-    }
 }
 
 /// The delivery of a piece of output. The node of the process is notified when the piece was taken.
@@ -112,9 +97,7 @@ impl IofPulls {
     pub(in crate::node) fn is_asking(&self) -> bool {
         self.pulls > 0
     }
-}
 
-impl IofPulls {
     /// Whether this stream of a local process has a subscriber.
     #[cfg(test)]
     fn wants_output(&self, at: NodeRank, channel: Channels) -> bool {
@@ -233,11 +216,10 @@ impl IofPulls {
             let ahead = reader.ahead.entry(stream).or_default();
             *ahead += bytes.len();
             if *ahead >= AHEAD && self.held_streams.insert(stream) {
-                let held = true;
                 cx.order(NodeAction::HoldOutput {
                     rank,
                     channel,
-                    is_held: held,
+                    is_held: true,
                 });
             }
             if bytes.is_empty() {
@@ -295,14 +277,14 @@ impl IofPulls {
                 channel,
                 bytes,
             } => {
-                let data = bytes;
-                let piece = OutputPiece {
+                let delivery = OutputDelivery {
                     from,
                     process,
                     channel,
-                    data,
+                    bytes: bytes.len(),
                 };
-                self.deliver(piece, cx);
+                let data = bytes;
+                self.deliver(OutputPiece { delivery, data }, cx);
             }
             IofPullMessage::Taken {
                 process,
@@ -341,18 +323,13 @@ impl IofPulls {
 
     /// Delivers output of a process to local processes.
     fn deliver(&mut self, piece: OutputPiece, cx: &mut NodeContext) {
-        let job = cx.jobs.find(piece.process).map(|(job, _)| job);
+        let (from, process) = (piece.delivery.from, piece.delivery.process);
+        let job = cx.jobs.find(process).map(|(job, _)| job);
         if let Some(early) = job.and_then(|job| self.early_output.get_mut(&job)) {
             early.pieces.push(piece);
             return;
         }
-        let delivery = piece.delivery();
-        let OutputPiece {
-            from,
-            process,
-            channel,
-            data,
-        } = piece;
+        let OutputPiece { delivery, data } = piece;
         // Its node may have got the request to forward it after the end of the tool.
         let tool = job.and_then(|job| cx.job(job).requester.tool());
         if tool.is_some_and(|tool| tool.node == cx.node && !cx.tools.is_attached(&tool.name)) {
@@ -364,8 +341,8 @@ impl IofPulls {
         }
         let name = cx.name_of(process);
         let control = SidecarCommand::IofDeliver {
-            source: PmixProc::new(&name.nspace, name.rank),
-            channel,
+            source: PmixProc::from(&name),
+            channel: delivery.channel,
             data,
         };
         match cx.control(&control) {

@@ -17,7 +17,6 @@ use crate::node::event::{NodeAction, PeerMessage, StdinWriteResult};
 use crate::node::node_service::NodeService;
 use crate::node::service_messages::IofPushMessage;
 use crate::pmix::sidecar_link::UpcallId;
-use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{PmixProc, Status};
 
 /// A push of this node's processes.
@@ -56,12 +55,8 @@ impl IofPushes {
     ) {
         let processes = match cx.members(targets) {
             Some(processes) if !processes.is_empty() => processes,
-            Some(_) => {
-                return cx.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
-            }
-            None => {
-                return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
-            }
+            Some(_) => return cx.answer_status(id, Status::ERR_BAD_PARAM),
+            None => return cx.answer_status(id, Status::ERR_NOT_FOUND),
         };
         let mut by_node = BTreeMap::<NodeId, Vec<GlobalRank>>::new();
         for process in processes {
@@ -70,12 +65,10 @@ impl IofPushes {
         }
         self.next += 1;
         let push = self.next;
-        let waiting = by_node.keys().copied().collect();
-        let status = Status::SUCCESS;
         let entry = IofPush {
             id,
-            waiting,
-            status,
+            waiting: by_node.keys().copied().collect(),
+            status: Status::SUCCESS,
         };
         self.pushes.insert(push, entry);
         for (to, processes) in by_node {
@@ -162,11 +155,9 @@ impl IofPushes {
         if !self.writing.get(&number).is_some_and(done) {
             return;
         }
-        if let Some(IofPushWrite {
-            from, push, status, ..
-        }) = self.writing.remove(&number)
-        {
-            self.send_input(from, IofPushMessage::Done { push, status }, cx);
+        if let Some(written) = self.writing.remove(&number) {
+            let (push, status) = (written.push, written.status);
+            self.send_input(written.from, IofPushMessage::Done { push, status }, cx);
         }
     }
 
@@ -180,7 +171,7 @@ impl IofPushes {
         if entry.waiting.is_empty() {
             let (id, status) = (entry.id, entry.status);
             self.pushes.remove(&push);
-            cx.answer(id, &UpcallAnswer::Status(status));
+            cx.answer_status(id, status);
         }
     }
 }
@@ -199,8 +190,7 @@ impl NodeService for IofPushes {
     /// Answers all pending pushes.
     fn tear_down(&mut self, cx: &mut NodeContext) {
         for (_, push) in std::mem::take(&mut self.pushes) {
-            let answer = UpcallAnswer::Status(Status::ERR_LOST_CONNECTION);
-            cx.answer(push.id, &answer);
+            cx.answer_status(push.id, Status::ERR_LOST_CONNECTION);
         }
     }
 }

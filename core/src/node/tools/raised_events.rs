@@ -136,11 +136,9 @@ pub(in crate::node) fn raise_lost_nodes(nodes: &[NodeId], cx: &mut NodeContext) 
     }
     let own = cx.node;
     for &node in nodes.iter().filter(|node| **node != own) {
-        let processes: Vec<PmixProc> = cx
-            .jobs
-            .processes_on(node)
-            .map(|process| cx.name_of(process))
-            .map(|name| PmixProc::new(&name.nspace, name.rank))
+        let processes = cx.jobs.processes_on(node);
+        let processes: Vec<PmixProc> = processes
+            .map(|process| PmixProc::from(&cx.name_of(process)))
             .collect();
         // A node without processes concerns no client.
         let Some(source) = processes.first().cloned() else {
@@ -195,8 +193,7 @@ pub(in crate::node) fn death_event(
     if !cx.policy.tolerant || !cx.sidecar.is_offered() {
         return None;
     }
-    let name = cx.name_of(process);
-    let proc = PmixProc::new(&name.nspace, name.rank);
+    let proc = PmixProc::from(&cx.name_of(process));
     let code = match end {
         RankEnd::Code(0) => Status::ERR_PROC_TERM_WO_SYNC,
         // Also for signals: fault-tolerant MPIs listen for this event.

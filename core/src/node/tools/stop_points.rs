@@ -16,6 +16,7 @@ use crate::job::rank_set::RankChoice;
 use crate::node::context::NodeContext;
 use crate::node::context::job_context::JobContext;
 use crate::node::context::sidecar_monitor::SidecarState;
+use crate::node::context::upcalls::custom_range;
 use crate::node::event::Notification;
 use crate::pmix::keys;
 use crate::pmix::sidecar_protocol::SidecarCommand;
@@ -79,7 +80,7 @@ impl StoppedRanks {
         let job = cx.find_job(name.nspace.as_str());
         let stops = job.and_then(|(_, job)| job.context.debug.on_exec.as_ref());
         if stops.is_some_and(|stops| stops.holds(name.rank)) {
-            let source = PmixProc::new(&name.nspace, name.rank);
+            let source = PmixProc::from(&name);
             let place = Info::new(keys::BREAKPOINT, Value::String(ON_EXEC.into()));
             self.rank_stopped(&source, &[place], cx);
         }
@@ -92,8 +93,7 @@ impl StoppedRanks {
         infos: &[Info],
         cx: &mut NodeContext,
     ) {
-        let nspace = std::str::from_utf8(source.nspace.as_bytes());
-        let Some((job, member)) = nspace.ok().and_then(|nspace| cx.find_job(nspace)) else {
+        let Some((job, member)) = cx.find_pmix_job(&source.nspace) else {
             return;
         };
         let context = Arc::clone(&member.context);
@@ -148,24 +148,13 @@ impl StoppedRanks {
 
     /// Handles the release of processes that wait in PMIx: those of the custom range, or all.
     pub(in crate::node) fn rank_released(&mut self, infos: &[Info], cx: &mut NodeContext) {
-        let named: Vec<&PmixProc> = match find(infos, keys::EVENT_CUSTOM_RANGE) {
-            None => return self.pmix_waiters.clear(),
-            Some(Value::Proc(proc)) => vec![proc],
-            Some(Value::Array(array)) => {
-                let procs = array.items().iter();
-                procs
-                    .filter_map(|value| match value {
-                        Value::Proc(proc) => Some(proc),
-                        _ => None,
-                    })
-                    .collect()
-            }
-            Some(_) => Vec::new(),
-        };
-        for proc in named {
-            let nspace = std::str::from_utf8(proc.nspace.as_bytes());
-            let job = nspace.ok().and_then(|nspace| cx.find_job(nspace));
-            let Some((job, _)) = job else { continue };
+        if find(infos, keys::EVENT_CUSTOM_RANGE).is_none() {
+            return self.pmix_waiters.clear();
+        }
+        for proc in custom_range(infos).unwrap_or_default() {
+            let Some((job, _)) = cx.find_pmix_job(&proc.nspace) else {
+                continue;
+            };
             let rank = proc.rank.rank();
             let meant =
                 |of: JobIndex, held: Rank| of == job && rank.is_none_or(|rank| rank == held);
@@ -214,8 +203,7 @@ impl StoppedRanks {
         event: &Notification,
         cx: &mut NodeContext,
     ) {
-        let nspace = std::str::from_utf8(event.source.nspace.as_bytes());
-        let Some((job, member)) = nspace.ok().and_then(|nspace| cx.find_job(nspace)) else {
+        let Some((job, member)) = cx.find_pmix_job(&event.source.nspace) else {
             return;
         };
         let context = Arc::clone(&member.context);

@@ -74,7 +74,7 @@ impl PmiServer {
             PmiRequest::FullInit { rank: stated, job } => self.full_init(rank, stated, job)?,
             PmiRequest::Maxes => PmiReply::Maxes,
             PmiRequest::AppNum => PmiReply::AppNum(self.client(rank).appnum),
-            PmiRequest::KvsName => PmiReply::KvsName(self.store.kvsname()),
+            PmiRequest::KvsName => PmiReply::KvsName(&self.store.kvsname),
             PmiRequest::UniverseSize => PmiReply::UniverseSize(self.universe_size),
             PmiRequest::Hosts => {
                 let hosts = self.barriers.hosts(&self.hosts)?;
@@ -208,7 +208,8 @@ impl PmiServer {
         let state = &mut self.client(rank).state;
         let was_in_session = state.in_session();
         if !was_in_session {
-            state.begin_session();
+            // Another program than in the session before may use the connection.
+            state.finalizes_at_exit = false;
         }
         state.speak(dialect);
         state.enter(match dialect {

@@ -27,6 +27,11 @@ impl Text {
         &self.0
     }
 
+    /// Returns the text, if it is UTF-8.
+    pub fn to_str(&self) -> Option<&str> {
+        std::str::from_utf8(&self.0).ok()
+    }
+
     /// Returns the bytes, without terminator.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0

@@ -7,6 +7,7 @@
 use super::GroupState;
 use crate::groups::GroupRelease;
 use crate::node::context::NodeContext;
+use crate::node::context::upcalls::procs;
 use crate::pmix::keys;
 use crate::pmix::value::{Array, Info, PmixProc, Status, Value};
 use crate::pmix::wire::Reader;
@@ -36,10 +37,9 @@ impl GroupState {
             for proc in procs(&info.value).ok_or(Status::ERR_BAD_PARAM)? {
                 let known = cx.members(std::slice::from_ref(&proc));
                 match known {
-                    Some(known) => added.extend(known.into_iter().map(|process| {
-                        let proc = cx.name_of(process);
-                        PmixProc::new(&proc.nspace, proc.rank)
-                    })),
+                    Some(known) => {
+                        added.extend(known.iter().map(|one| PmixProc::from(&cx.name_of(*one))));
+                    }
                     None if proc.rank.rank().is_some() => added.push(proc),
                     None => return Err(Status::ERR_BAD_PARAM),
                 }
@@ -58,9 +58,7 @@ pub(super) fn added_members_info(added: Vec<PmixProc>) -> Option<Info> {
 /// Returns all members: those that called, and those that any node adds; `None` if the data cannot be decoded.
 pub(super) fn members_of(released: &GroupRelease) -> Option<Vec<PmixProc>> {
     let called = released.members.iter();
-    let mut members: Vec<PmixProc> = called
-        .map(|member| PmixProc::new(&member.nspace, member.rank))
-        .collect();
+    let mut members: Vec<PmixProc> = called.map(|member| PmixProc::from(&member)).collect();
     for part in released.parts.iter() {
         let infos = Info::decode_list(&mut Reader::new(part)).ok()?;
         let added = infos
@@ -73,15 +71,4 @@ pub(super) fn members_of(released: &GroupRelease) -> Option<Vec<PmixProc>> {
         }
     }
     Some(members)
-}
-
-fn procs(value: &Value) -> Option<Vec<PmixProc>> {
-    let Value::Array(array) = value else {
-        return None;
-    };
-    let procs = array.items().iter().map(|item| match item {
-        Value::Proc(proc) => Some(proc.clone()),
-        _ => None,
-    });
-    procs.collect()
 }

@@ -16,6 +16,7 @@ use crate::job::proc;
 use crate::node::context::NodeContext;
 use crate::node::context::node_effect::NodeEffect;
 use crate::node::context::pmi_state::PmixState;
+use crate::node::context::upcalls::custom_range;
 use crate::node::event::{Notification, PeerMessage};
 use crate::pmix::keys;
 use crate::pmix::value::{Array, DataRange, Info, PmixProc, Status, Text, Value, find};
@@ -80,7 +81,8 @@ impl GroupState {
         let name = name.as_bytes();
         match event.code {
             Status::GROUP_INVITED => {
-                let invited = self.invited(&event.infos, cx);
+                let invited = custom_range(&event.infos).unwrap_or_default();
+                let invited = cx.members(&invited).unwrap_or_default();
                 let members: Vec<_> = invited.iter().map(|member| cx.name_of(*member)).collect();
                 self.engine.invited(name, &members);
                 self.watch.invited(name.into(), source, members);
@@ -104,23 +106,6 @@ impl GroupState {
         }
     }
 
-    /// Returns the processes that an event is for.
-    fn invited(&self, infos: &[Info], cx: &NodeContext) -> Vec<GlobalRank> {
-        let procs: Vec<PmixProc> = match find(infos, keys::EVENT_CUSTOM_RANGE) {
-            Some(Value::Proc(proc)) => vec![proc.clone()],
-            Some(Value::Array(array)) => {
-                let items = array.items().iter();
-                let procs = items.filter_map(|item| match item {
-                    Value::Proc(proc) => Some(proc.clone()),
-                    _ => None,
-                });
-                procs.collect()
-            }
-            _ => return Vec::new(),
-        };
-        cx.members(&procs).unwrap_or_default()
-    }
-
     /// Notifies the members of its groups when a rank of this node died between init and finalize, if the job
     /// continues.
     pub(in crate::node) fn raise_death(&mut self, process: GlobalRank, cx: &mut NodeContext) {
@@ -135,11 +120,8 @@ impl GroupState {
     }
 
     fn raise_loss(&mut self, dead: &proc::Proc, notice: GroupNotice, cx: &mut NodeContext) {
-        let source = PmixProc::new(&dead.nspace, dead.rank);
-        let to = notice.to.iter();
-        let to: Vec<PmixProc> = to
-            .map(|proc| PmixProc::new(&proc.nspace, proc.rank))
-            .collect();
+        let source = PmixProc::from(dead);
+        let to: Vec<PmixProc> = notice.to.iter().map(PmixProc::from).collect();
         let members = to.iter().filter_map(|proc| cx.find_process(proc));
         let nodes: BTreeSet<NodeId> = members
             .filter_map(|member| cx.jobs.node_of(member))

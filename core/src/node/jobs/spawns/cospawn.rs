@@ -12,7 +12,7 @@ use crate::job::job_control::{JobControlAction, JobControlRequest};
 use crate::job::proc::PMIX_RANK_WILDCARD;
 use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest, SpawnRequester};
 use crate::node::context::NodeContext;
-use crate::node::event::{NodeAction, NodeReport};
+use crate::node::event::NodeReport;
 
 /// Declares programs to be daemons.
 const DAEMONS: [&str; 2] = ["pmix.debugger", "PMIX_DEBUGGER_DAEMONS"];
@@ -159,16 +159,15 @@ impl PendingSpawns {
         let Some((job, _)) = cx.find_job(nspace.as_str()) else {
             return;
         };
-        cx.order(NodeAction::ReportToLauncher(NodeReport::JobControl(
-            JobControlRequest {
-                requester: match requester {
-                    SpawnRequester::Rank(process) => Some(*process),
-                    SpawnRequester::Tool(_) => None,
-                },
-                action: JobControlAction::Kill,
-                ranks: Some(cx.jobs.processes_of(job).collect()),
+        let ranks = cx.jobs.processes_of(job).collect();
+        cx.report_to_launcher(NodeReport::JobControl(JobControlRequest {
+            requester: match requester {
+                SpawnRequester::Rank(process) => Some(*process),
+                SpawnRequester::Tool(_) => None,
             },
-        )));
+            action: JobControlAction::Kill,
+            ranks: Some(ranks),
+        }));
     }
 }
 

@@ -1,14 +1,10 @@
 //! PMIx's directives and statuses as the store has them.
 
-use std::sync::Arc;
-
-use crate::job::ids::Nspace;
-use crate::job::proc::RankOrWildcard;
 use crate::names::request::{
     FoundName, LookupWait, NameRange, NameRefusal, NameReply, NameRequest, Persistence,
     PublishedData, ValueLimits,
 };
-use crate::node::context::upcalls::timeout;
+use crate::node::context::upcalls::{custom_range, named_members, timeout};
 use crate::pmix::keys;
 use crate::pmix::upcall::{self, Pdata};
 use crate::pmix::value::{DataRange, Info, PmixProc, Status, Text, Value, find, persistence};
@@ -82,7 +78,7 @@ fn pdata(found: &FoundName) -> Option<Pdata> {
         PublishedData::Typed(bytes) => Value::from_bytes(bytes).ok()?,
     };
     Some(Pdata {
-        proc: PmixProc::new(&found.owner.nspace, found.owner.rank),
+        proc: PmixProc::from(&found.owner),
         key: Text::new(&*found.key),
         value,
     })
@@ -141,11 +137,7 @@ fn limits(infos: &[Info]) -> Result<ValueLimits, Status> {
 
 fn count(value: &Value) -> Option<u64> {
     match value {
-        Value::String(text) => std::str::from_utf8(text.as_bytes())
-            .ok()?
-            .trim()
-            .parse()
-            .ok(),
+        Value::String(text) => text.to_str()?.trim().parse().ok(),
         Value::Int(number) | Value::Int32(number) => u64::try_from(*number).ok(),
         Value::Uint(number) | Value::Uint32(number) => Some(u64::from(*number)),
         Value::Size(number) | Value::Uint64(number) => Some(*number),
@@ -167,36 +159,12 @@ pub(super) fn range(infos: &[Info]) -> Result<Option<NameRange>, Status> {
         DataRange::SESSION => NameRange::Session,
         DataRange::GLOBAL => NameRange::Global,
         DataRange::PROC_LOCAL => NameRange::ProcLocal,
-        DataRange::CUSTOM => NameRange::Custom(members(infos).ok_or(Status::ERR_BAD_PARAM)?),
+        DataRange::CUSTOM => {
+            let members = custom_range(infos).and_then(|procs| named_members(&procs));
+            NameRange::Custom(members.ok_or(Status::ERR_BAD_PARAM)?.into())
+        }
         _ => return Err(Status::ERR_BAD_PARAM),
     }))
-}
-
-/// Reads the processes of a custom range from `PMIX_EVENT_CUSTOM_RANGE`, one or an array; returns them sorted.
-fn members(infos: &[Info]) -> Option<Arc<[(Nspace, RankOrWildcard)]>> {
-    let procs: Vec<&PmixProc> = match find(infos, keys::EVENT_CUSTOM_RANGE)? {
-        Value::Proc(proc) => vec![proc],
-        Value::Array(array) => array
-            .items()
-            .iter()
-            .map(|item| match item {
-                Value::Proc(proc) => Some(proc),
-                _ => None,
-            })
-            .collect::<Option<_>>()?,
-        _ => return None,
-    };
-    let mut members = procs
-        .into_iter()
-        .map(|proc| {
-            let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
-            let nspace = Nspace::new(nspace).ok()?;
-            Some((nspace, RankOrWildcard::from_pmix(proc.rank.0)?))
-        })
-        .collect::<Option<Vec<_>>>()?;
-    members.sort();
-    members.dedup();
-    Some(members.into())
 }
 
 /// Reads `PMIX_WAIT` with `PMIX_TIMEOUT`, if present. Its value is an int. A truth value means "all" or "do not wait",

@@ -2,7 +2,7 @@ use super::*;
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::node::NodeCore;
-use crate::node::event::{NodeEvent, SidecarEnd};
+use crate::node::event::{NodeAction, NodeEvent, SidecarEnd};
 use crate::node::served;
 use crate::pmix::upcall::{Notice, Upcall, UpcallRequest};
 use crate::pmix::value::PmixRank;

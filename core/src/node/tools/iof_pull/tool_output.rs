@@ -87,16 +87,16 @@ impl IofPulls {
         event: &Notification,
         cx: &mut NodeContext,
     ) -> bool {
-        let now = cx.now;
-        let nspace = std::str::from_utf8(event.source.nspace.as_bytes());
-        let job = nspace.ok().and_then(|nspace| cx.find_job(nspace));
-        let Some((job, member)) = job.filter(|_| event.code == Status::EVENT_JOB_END) else {
+        if event.code != Status::EVENT_JOB_END {
+            return false;
+        }
+        let Some((job, member)) = cx.find_pmix_job(&event.source.nspace) else {
             return false;
         };
         let tool = member.context.requester.tool();
         let keeps = tool.is_some_and(|tool| tool.node == cx.node) && self.awaits_job(job, cx);
         if keeps {
-            let until = now + LINGER;
+            let until = cx.now + LINGER;
             self.ends.insert(job, (until, event.clone()));
         }
         keeps
@@ -129,7 +129,7 @@ impl IofPulls {
     pub(in crate::node) fn tool_gone(&mut self, name: &PmixProc, cx: &mut NodeContext) {
         let of_tool = |context: &JobContext| {
             let tool = context.requester.tool();
-            tool.is_some_and(|tool| PmixProc::new(&tool.name.nspace, tool.name.rank) == *name)
+            tool.is_some_and(|tool| PmixProc::from(&tool.name) == *name)
         };
         let jobs = cx.running_jobs().filter(|(_, job)| of_tool(job));
         let jobs: Vec<JobIndex> = jobs.map(|(job, _)| job).collect();
@@ -156,9 +156,7 @@ impl IofPulls {
 
     /// Delivers the early output of a job to which libpmix has subscribed its tool.
     pub(in crate::node) fn job_subscribed(&mut self, nspace: &Text, cx: &mut NodeContext) {
-        let nspace = std::str::from_utf8(nspace.as_bytes());
-        let job = nspace.ok().and_then(|nspace| cx.find_job(nspace));
-        let job = job.map(|(job, _)| job);
+        let job = cx.find_pmix_job(nspace).map(|(job, _)| job);
         let early = job.and_then(|job| self.early_output.remove(&job));
         for piece in early.unwrap_or_default().pieces {
             self.deliver(piece, cx);
@@ -176,7 +174,7 @@ impl IofPulls {
     pub(super) fn drop_early_output(&mut self, job: JobIndex, cx: &mut NodeContext) {
         let early = self.early_output.remove(&job).unwrap_or_default();
         for piece in early.pieces {
-            self.acknowledge_output(piece.delivery(), cx);
+            self.acknowledge_output(piece.delivery, cx);
         }
     }
 }

@@ -170,7 +170,7 @@ impl QueryFacts<'_> {
     }
 
     fn value(&self, key: &Text, scope: &QueryScope<'_>, query: &Query) -> Result<Value, Status> {
-        let key_text = std::str::from_utf8(key.as_bytes()).unwrap_or_default();
+        let key_text = key.to_str().unwrap_or_default();
         let known = KEYS.iter().find(|(known, _)| *known == key_text);
         let Some((_, qualifiers)) = known else {
             return Err(Status::ERR_NOT_SUPPORTED);

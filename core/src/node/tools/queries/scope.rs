@@ -50,8 +50,7 @@ impl<'a> QueryScope<'a> {
             timeout: timeout(&query.qualifiers),
         };
         for info in &query.qualifiers {
-            let key = std::str::from_utf8(info.key.as_bytes()).unwrap_or_default();
-            match (key, &info.value) {
+            match (info.key.to_str().unwrap_or_default(), &info.value) {
                 (keys::NSPACE | keys::JOBID, Value::String(nspace)) => {
                     scope.name_job(cx, nspace)?;
                 }
@@ -73,12 +72,10 @@ impl<'a> QueryScope<'a> {
                     scope.node = Some(node.ok_or(Status::ERR_NOT_FOUND)?);
                 }
                 (keys::NODEID, Value::Uint32(node) | Value::Uint(node)) => {
-                    let known = *node < scope.job.process_map.nodes();
-                    scope.node = Some(
-                        known
-                            .then_some(NodeId(*node))
-                            .ok_or(Status::ERR_NOT_FOUND)?,
-                    );
+                    if *node >= scope.job.process_map.nodes() {
+                        return Err(Status::ERR_NOT_FOUND);
+                    }
+                    scope.node = Some(NodeId(*node));
                 }
                 (keys::QUERY_LOCAL_ONLY, Value::Bool(yes)) => scope.local_only = *yes,
                 (keys::QUERY_REPORT_MINMAX, Value::Bool(yes)) => scope.minmax = *yes,
@@ -126,9 +123,7 @@ impl<'a> QueryScope<'a> {
         if self.names_job && *nspace != *self.job.nspace.as_str() {
             return Err(Status::ERR_BAD_PARAM);
         }
-        let name = std::str::from_utf8(nspace.as_bytes()).ok();
-        let named = name.and_then(|name| cx.find_job(name));
-        let (number, member) = named.ok_or(Status::ERR_NOT_FOUND)?;
+        let (number, member) = cx.find_pmix_job(nspace).ok_or(Status::ERR_NOT_FOUND)?;
         (self.number, self.job) = (number, &member.context);
         self.names_job = true;
         Ok(())
