@@ -248,9 +248,10 @@ impl LaunchTask {
         };
         let mut step = None;
         let absent = found.missing.len();
-        let not_asked = || format!("not contacted: {absent} of the hosts cannot be found");
+        let not_contacted_reason =
+            || format!("not contacted: {absent} of the hosts cannot be found");
         if absent > 0 {
-            let reason = not_asked();
+            let reason = not_contacted_reason();
             events.push(stream::iter([RouterEvent::StepGone { reason }]).boxed());
         } else if let Some(node) = place.node() {
             let steps = Arc::clone(&agent.step_spawner);
@@ -305,7 +306,7 @@ impl LaunchTask {
         for node in task.router.child_nodes() {
             match found.missing.get(&node) {
                 Some(error) => task.not_contacted(node, error.to_string()),
-                None if absent > 0 => task.not_contacted(node, not_asked()),
+                None if absent > 0 => task.not_contacted(node, not_contacted_reason()),
                 None => task.contact(&opening, node),
             }
         }

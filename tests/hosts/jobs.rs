@@ -35,9 +35,9 @@ fn three(cluster: &Cluster, from: usize, options: &[&str], program: [&str; 3]) -
     running
 }
 
-/// The jobs a user sees on a host.
+/// Returns the jobs that `wireup ps` shows to a user on a host.
 #[track_caller]
-fn seen_by(user: u32, cluster: &Cluster, host: usize, options: &[&str]) -> Vec<Value> {
+fn visible_jobs(user: u32, cluster: &Cluster, host: usize, options: &[&str]) -> Vec<Value> {
     let ps = wireup(cluster, host, &["ps", "--json"]).more(options);
     let outcome = of(user, ps).run().expect_quiet_success();
     let Value::Array(jobs) = serde_json::from_str(&outcome.out()).unwrap() else {
@@ -51,7 +51,7 @@ fn seen_by(user: u32, cluster: &Cluster, host: usize, options: &[&str]) -> Vec<V
 fn job(cluster: &Cluster, host: usize, state: &str) -> Value {
     eventually(state, || {
         // A step that knows no job yet is listed by itself.
-        let mut jobs = seen_by(ALICE, cluster, host, &[]);
+        let mut jobs = visible_jobs(ALICE, cluster, host, &[]);
         let job = jobs.pop().filter(|job| job["state"] == state)?;
         jobs.is_empty().then_some(job)
     })
@@ -110,14 +110,20 @@ fn each_host_shows_its_node_to_user_and_root() {
         assert_eq!(job["nodes"], json!([expected["host"]]), "{job}");
         // By the pid of what leads it here, too.
         let step = job["part"]["nodes"][0]["pid"].to_string();
-        assert_eq!(seen_by(ALICE, &cluster, host, &[&step])[0]["job"], name);
+        assert_eq!(
+            visible_jobs(ALICE, &cluster, host, &[&step])[0]["job"],
+            name
+        );
 
-        assert_eq!(seen_by(BOB, &cluster, host, &[]), [] as [Value; 0]);
-        assert_eq!(seen_by(0, &cluster, host, &[]), [] as [Value; 0]);
-        let roots = seen_by(0, &cluster, host, &["--all-users"]);
+        assert_eq!(visible_jobs(BOB, &cluster, host, &[]), [] as [Value; 0]);
+        assert_eq!(visible_jobs(0, &cluster, host, &[]), [] as [Value; 0]);
+        let roots = visible_jobs(0, &cluster, host, &["--all-users"]);
         assert_eq!((roots.len(), &roots[0]["part"]), (1, &job["part"]));
     }
-    assert_eq!(seen_by(0, &cluster, 2, &["--all-users"]), [] as [Value; 0]);
+    assert_eq!(
+        visible_jobs(0, &cluster, 2, &["--all-users"]),
+        [] as [Value; 0]
+    );
 
     let table = |host, user, options: &[&str]| {
         let ps = wireup(&cluster, host, &["ps"]).more(options);
@@ -140,7 +146,7 @@ fn each_host_shows_its_node_to_user_and_root() {
     // From a host that has no part.
     let all = ["--hosts", "node01,node02,node03"];
     for (user, options) in [(ALICE, &all[..]), (0, &[all[0], all[1], "--all-users"])] {
-        let jobs = seen_by(user, &cluster, 2, options);
+        let jobs = visible_jobs(user, &cluster, 2, options);
         let parts = jobs.iter();
         let parts = parts.map(|job| json!([job["on"], job["job"], job["part"]["launcher"]]));
         let expected = [
@@ -149,7 +155,7 @@ fn each_host_shows_its_node_to_user_and_root() {
         ];
         assert_eq!(parts.collect::<Vec<_>>(), expected);
     }
-    assert_eq!(seen_by(BOB, &cluster, 2, &all), [] as [Value; 0]);
+    assert_eq!(visible_jobs(BOB, &cluster, 2, &all), [] as [Value; 0]);
     let across = table(2, ALICE, &all);
     assert!(across.starts_with("HOST "), "{across}");
     for (host, ranks) in [("node01", "1/1 of 3"), ("node02", "2/2 of 3")] {
@@ -239,7 +245,7 @@ fn job_waiting_for_host_is_named_and_can_be_ended_from_any_host() {
         let hosts = ["--hosts", "node01,node02,node03", "-n", "3"];
         let running = of(ALICE, cluster.run(0, hosts).more(STAY)).start();
         let name = eventually("the step of the second host", || {
-            let jobs = seen_by(ALICE, &cluster, 1, &[]);
+            let jobs = visible_jobs(ALICE, &cluster, 1, &[]);
             let job = jobs.first().filter(|job| job["job"].is_string())?;
             assert_eq!((&job["state"], alive(job)), (&json!("starting"), vec![]));
             assert_eq!(nodes(job)[0]["ranks"], json!([1]), "{job}");

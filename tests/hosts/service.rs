@@ -57,7 +57,11 @@ impl<'a> Manager<'a> {
             files,
         };
         eventually("the service manager serves", || {
-            manager.tell(&["list-units"]).status.success().then_some(())
+            manager
+                .systemctl(&["list-units"])
+                .status
+                .success()
+                .then_some(())
         });
         manager.order(&["start", UNIT]);
         manager

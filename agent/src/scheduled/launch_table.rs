@@ -220,7 +220,7 @@ impl ScheduledLaunches {
     }
 
     /// Returns all launches that the caller may see, by their names.
-    pub fn seen_by(&self, caller: &Caller) -> Vec<Arc<ScheduledLaunch>> {
+    pub fn visible_to(&self, caller: &Caller) -> Vec<Arc<ScheduledLaunch>> {
         let mut names = lock(&self.names);
         forget(&mut names, now());
         let all = names.values().filter_map(|known| known.launch.as_ref());

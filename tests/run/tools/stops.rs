@@ -24,7 +24,7 @@ fn named_ranks_stop_in_init_and_are_released_one_by_one() {
             let job = stopping(&library, &[&["--stop-at=init:1-2"], nodes].concat());
             let name = job.nspace();
             let mut tool = Debugger::attach(&job);
-            let ready = tool.hears(&format!("ready={name}"));
+            let ready = tool.wait_for_line(&format!("ready={name}"));
             assert_eq!(field(&ready, "at"), Some("pmix-init"), "{ready}");
             job.running.wait_for_many(Output::Stdout, " begun\n", 2);
             let out = || String::from_utf8(job.running.so_far(Output::Stdout)).unwrap();
@@ -57,7 +57,7 @@ fn ranks_of_spawned_job_stop_as_requested() {
             ] {
                 let before = tool.printed().len();
                 let child = tool.spawns(&format!("{wish} pmix.mapby=node {program}"));
-                let ready = tool.hears(&format!("ready={child}"));
+                let ready = tool.wait_for_line(&format!("ready={child}"));
                 assert_eq!(field(&ready, "at"), Some(at), "{ready}");
                 let out = |tool: &Debugger| tool.printed()[before..].to_owned();
                 crate::common::eventually("the others go on", || {
@@ -66,7 +66,7 @@ fn ranks_of_spawned_job_stop_as_requested() {
                 let waiting = ranks_with(&out(&tool), what).len();
                 assert_eq!(waiting, if what == "begun" { passes } else { 0 }, "{wish}");
                 tool.order(&format!("release {child}"));
-                tool.hears(&format!("ended={child} status=0"));
+                tool.wait_for_line(&format!("ended={child} status=0"));
             }
             tool.leave();
             job.end();
@@ -81,19 +81,19 @@ fn any_program_stops_before_start() {
             let job = Job::start(library.clone(), &[&["--oversubscribe"], nodes].concat());
             let mut tool = Debugger::attach(&job);
             let child = tool.spawns("pmix.dbg.exec pmix.mapby=node -- 2 sh: echo began $PMIX_RANK");
-            let ready = tool.hears(&format!("ready={child}"));
+            let ready = tool.wait_for_line(&format!("ready={child}"));
             assert_eq!(field(&ready, "at"), Some("exec"), "{ready}");
             assert!(!tool.printed().contains("began"));
             tool.order(&format!("table {child}"));
-            tool.hears(&format!("local={child}.0 pid="));
+            tool.wait_for_line(&format!("local={child}.0 pid="));
             for process in job.running.processes() {
                 if process.name == "sh" {
                     let pid = rustix::process::Pid::from_raw(process.pid).unwrap();
                     rustix::process::kill_process(pid, Signal::CONT).unwrap();
                 }
             }
-            tool.hears("began 0\n".trim_end());
-            tool.hears(&format!("ended={child} status=0"));
+            tool.wait_for_line("began 0\n".trim_end());
+            tool.wait_for_line(&format!("ended={child} status=0"));
             tool.leave();
             job.end();
         }
@@ -106,7 +106,7 @@ fn attributes_for_debuggers_are_listed() {
         let job = Job::start(library, &[]);
         let mut tool = Debugger::attach(&job);
         tool.order("ask pmix.qry.debug");
-        let line = tool.hears("pmix.qry.debug=");
+        let line = tool.wait_for_line("pmix.qry.debug=");
         let keys = field(&line, "pmix.qry.debug").unwrap().to_owned();
         let mut keys: Vec<&str> = keys.split(',').collect();
         keys.sort_unstable();
